@@ -1,0 +1,2 @@
+//! The CPU backend.
+pub mod gemm;

@@ -1,0 +1,115 @@
+//! The one error type of this crate. Every variant says who failed, what was expected and what was found.
+
+use crate::dtype::DType;
+
+/// Result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong below the level of layers and models.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Shapes, lengths or strides that do not fit the operation.
+    #[error("{op}: {what}: expected {expected}, got {got}")]
+    Shape {
+        /// The operation or kernel.
+        op: &'static str,
+        /// Which argument or relation.
+        what: String,
+        /// What would have been right.
+        expected: String,
+        /// What was found.
+        got: String,
+    },
+    /// A number type that the operation does not take.
+    #[error("{op}: {what}: expected {expected}, got {got}")]
+    DType {
+        /// The operation or kernel.
+        op: &'static str,
+        /// Which argument.
+        what: String,
+        /// What would have been right.
+        expected: String,
+        /// What was found.
+        got: DType,
+    },
+    /// A setting outside its range, or a combination that has no meaning.
+    #[error("{op}: {reason}")]
+    Argument {
+        /// The operation or kernel.
+        op: &'static str,
+        /// What is wrong, with the value.
+        reason: String,
+    },
+    /// An index read from data that is outside its table (token, label, position).
+    #[error("{op}: index {index} at position {position} is outside 0..{bound}")]
+    Index {
+        /// The operation or kernel.
+        op: &'static str,
+        /// Flat position in the index tensor.
+        position: usize,
+        /// The index found.
+        index: i64,
+        /// Size of the table.
+        bound: usize,
+    },
+    /// The backend has no such kernel, or not for these types.
+    #[error("backend {backend} has no kernel {kernel}{detail}")]
+    Unsupported {
+        /// Name of the backend.
+        backend: String,
+        /// Name of the kernel.
+        kernel: &'static str,
+        /// Types or shapes that are not covered; empty when the whole kernel is missing.
+        detail: String,
+    },
+    /// No memory left for a request.
+    #[error("out of memory: {segment} asked for {requested} bytes with {in_use} bytes in use on {backend}")]
+    OutOfMemory {
+        /// Name of the backend.
+        backend: String,
+        /// The segment that asked.
+        segment: &'static str,
+        /// Bytes asked for.
+        requested: usize,
+        /// Bytes in use by this process on that device.
+        in_use: usize,
+    },
+    /// A value of another device was passed.
+    #[error("{op}: a buffer of device {got} was passed to device {expected}")]
+    WrongDevice {
+        /// The operation or kernel.
+        op: &'static str,
+        /// Name of the device that was asked.
+        expected: String,
+        /// Name of the device that owns the buffer.
+        got: String,
+    },
+    /// The driver or a library of the device reported a failure.
+    #[error("{backend}: {call} failed: {reason}")]
+    Device {
+        /// Name of the backend.
+        backend: String,
+        /// The call that failed.
+        call: &'static str,
+        /// The driver's words.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// A [`Error::Shape`] from displayable parts.
+    pub fn shape(
+        op: &'static str,
+        what: impl Into<String>,
+        expected: impl std::fmt::Display,
+        got: impl std::fmt::Display,
+    ) -> Self {
+        Error::Shape { op, what: what.into(), expected: expected.to_string(), got: got.to_string() }
+    }
+
+    /// A [`Error::Argument`].
+    pub fn argument(op: &'static str, reason: impl Into<String>) -> Self {
+        Error::Argument { op, reason: reason.into() }
+    }
+}

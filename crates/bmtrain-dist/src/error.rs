@@ -1,0 +1,47 @@
+//! The one error type of this crate.
+
+/// Result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong between the kernels and the models.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A parameter was read while its block was not gathered.
+    #[error("parameter {name} is not gathered: read it inside its block's forward or backward, or through a gather")]
+    NotGathered {
+        /// Full name of the parameter.
+        name: String,
+    },
+    /// A parameter or a layer was declared in a way that cannot work.
+    #[error("parameter {name}: {reason}")]
+    Parameter {
+        /// Full name of the parameter.
+        name: String,
+        /// What is wrong, with expected and got.
+        reason: String,
+    },
+    /// A setting of an optimizer, a schedule or a block list is out of range.
+    #[error("{who}: {reason}")]
+    Setting {
+        /// The object that refuses.
+        who: &'static str,
+        /// What is wrong, with the value.
+        reason: String,
+    },
+    /// An error of the core.
+    #[error(transparent)]
+    Core(#[from] bmtrain_core::Error),
+}
+
+impl Error {
+    /// A [`Error::Setting`].
+    pub fn setting(who: &'static str, reason: impl Into<String>) -> Self {
+        Error::Setting { who, reason: reason.into() }
+    }
+
+    /// A [`Error::Parameter`].
+    pub fn parameter(name: impl Into<String>, reason: impl Into<String>) -> Self {
+        Error::Parameter { name: name.into(), reason: reason.into() }
+    }
+}

@@ -1,0 +1,103 @@
+//! The one error type of this crate: every variant names the place, the reason and the fix.
+
+use std::path::PathBuf;
+
+/// Result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong, grouped by what the person at the keyboard has to look at.
+///
+/// The group decides the exit code of the example binaries, see [`Error::exit_code`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A recipe, a command line value or a combination of settings is wrong.
+    #[error("error[recipe]: {reason}\n  --> {place}\n  fix: {fix}")]
+    Recipe {
+        /// File, line and key.
+        place: String,
+        /// What is wrong.
+        reason: String,
+        /// What to do.
+        fix: String,
+    },
+    /// A record, a data file or a label is wrong.
+    #[error("error[data]: {reason}\n  --> {place}\n  fix: {fix}")]
+    Data {
+        /// File, line and column.
+        place: String,
+        /// What is wrong.
+        reason: String,
+        /// What to do.
+        fix: String,
+    },
+    /// A model folder, a weights file or a configuration is wrong.
+    #[error("error[model]: {reason}\n  --> {place}\n  fix: {fix}")]
+    Model {
+        /// File and tensor or field.
+        place: String,
+        /// What is wrong.
+        reason: String,
+        /// What to do.
+        fix: String,
+    },
+    /// The operating system refused a file operation.
+    #[error("error[file]: cannot {action}: {source}\n  --> {path}\n  fix: {fix}", path = path.display())]
+    File {
+        /// What was tried, e.g. `read`.
+        action: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// The operating system's answer.
+        source: std::io::Error,
+        /// What to do.
+        fix: String,
+    },
+    /// Training ended in numbers that are not finite.
+    #[error("error[diverged]: {reason}\n  fix: {fix}")]
+    Diverged {
+        /// Which value, at which step.
+        reason: String,
+        /// What to do.
+        fix: String,
+    },
+    /// An error of the layers below.
+    #[error(transparent)]
+    Dist(#[from] bmtrain_dist::Error),
+    /// An error of the core.
+    #[error(transparent)]
+    Core(#[from] bmtrain_core::Error),
+}
+
+impl Error {
+    /// The exit code for schedulers: 2 recipe, 3 data or model files, 5 memory or disk, 7 diverged, 1 anything else.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            Error::Recipe { .. } => 2,
+            Error::Data { .. } | Error::Model { .. } => 3,
+            Error::File { .. } => 5,
+            Error::Diverged { .. } => 7,
+            Error::Dist(_) | Error::Core(_) => 1,
+        }
+    }
+
+    /// A recipe mistake.
+    pub fn recipe(place: impl Into<String>, reason: impl Into<String>, fix: impl Into<String>) -> Self {
+        Error::Recipe { place: place.into(), reason: reason.into(), fix: fix.into() }
+    }
+
+    /// A data mistake.
+    pub fn data(place: impl Into<String>, reason: impl Into<String>, fix: impl Into<String>) -> Self {
+        Error::Data { place: place.into(), reason: reason.into(), fix: fix.into() }
+    }
+
+    /// A mistake in a model folder.
+    pub fn model(place: impl Into<String>, reason: impl Into<String>, fix: impl Into<String>) -> Self {
+        Error::Model { place: place.into(), reason: reason.into(), fix: fix.into() }
+    }
+
+    /// A refused file operation.
+    pub fn file(action: &'static str, path: impl Into<PathBuf>, source: std::io::Error, fix: impl Into<String>) -> Self {
+        Error::File { action, path: path.into(), source, fix: fix.into() }
+    }
+}

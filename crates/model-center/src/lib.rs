@@ -1,0 +1,18 @@
+//! Models, Hugging Face interchange, tokenizers, datasets, metrics, recipes and run reports.
+//!
+//! A model is one file below [`model`], a line in its registry and a golden test.
+//! Nothing here knows about CUDA, communication or lanes: those belong to `bmtrain-core` and `bmtrain-dist`.
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod data;
+pub mod error;
+pub mod hf;
+pub mod layer;
+pub mod metrics;
+pub mod model;
+pub mod recipe;
+pub mod run;
+pub mod tokenizer;
+
+pub use error::{Error, Result};
