@@ -1,1 +1,111 @@
-//! See the crate documentation.
+//! Text to token ids and back.
+//!
+//! Defines the [`Tokenizer`] trait, its result [`Encoding`] and the special ids every model needs. The one
+//! implementation, [`HfTokenizer`], reads Hugging Face files. Padding is the loader's business and truncation
+//! is a [`Limit`] given per call, because a stored `tokenizer.json` carries settings of whoever saved it
+//! (all-MiniLM-L6-v2 pads everything to 128 tokens) and they must not leak into training.
+//!
+//! Called by [`crate::data`] when a dataset is read and by programs that encode single texts.
+
+mod hf;
+mod template;
+mod vocab;
+
+use std::fmt::Debug;
+
+pub use hf::{HfTokenizer, TextSpecials};
+pub use template::{Piece, Template};
+pub use vocab::VocabOptions;
+
+use crate::{Error, Result};
+
+/// Which end of an over-long text is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeepSide {
+    /// The first tokens stay, the end is cut. What BERT's own code does.
+    #[default]
+    Start,
+    /// The last tokens stay, the start is cut. For prompts whose question comes last.
+    End,
+}
+
+/// The most tokens one input may have, special tokens included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// Tokens, special tokens included.
+    pub max_tokens: usize,
+    /// Which part survives.
+    pub keep: KeepSide,
+}
+
+/// One input ready for a model, without padding.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Encoding {
+    /// Token ids with special tokens, length L.
+    pub input_ids: Vec<u32>,
+    /// Segment of each token, length L: 0 for the first text, 1 for the second in BERT's template.
+    pub token_type_ids: Vec<u8>,
+    /// How many tokens were cut to respect the [`Limit`].
+    pub removed: usize,
+}
+
+/// The ids with a meaning of their own; `None` where a vocabulary has no such token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SpecialIds {
+    /// Fills rows up to the longest of a batch.
+    pub pad: Option<u32>,
+    /// Stands for what the vocabulary cannot spell.
+    pub unk: Option<u32>,
+    /// Opens a BERT input; its last hidden state feeds classification heads.
+    pub cls: Option<u32>,
+    /// Closes a segment of a BERT input.
+    pub sep: Option<u32>,
+    /// The blank of masked language modelling.
+    pub mask: Option<u32>,
+    /// Begins a text for decoder models.
+    pub bos: Option<u32>,
+    /// Ends a text for decoder models.
+    pub eos: Option<u32>,
+}
+
+/// Text to ids and back; shared by all ranks of a process.
+pub trait Tokenizer: Debug + Send + Sync {
+    /// Token ids of each text alone: no special tokens, no truncation.
+    ///
+    /// Errors: a text the tokenizer cannot process.
+    fn tokenize(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>>;
+
+    /// How special tokens surround one text (`pair` false) or two (`pair` true).
+    fn template(&self, pair: bool) -> &Template;
+
+    /// The ids with a meaning of their own.
+    fn special_ids(&self) -> SpecialIds;
+
+    /// One more than the largest id this tokenizer can produce: what an embedding table must cover.
+    fn vocab_size(&self) -> usize;
+
+    /// Text of `ids`; ids outside the vocabulary are left out, special tokens too if `skip_special`.
+    ///
+    /// Errors: ids the decoder cannot process.
+    fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String>;
+
+    /// The token spelled by `id`.
+    fn token(&self, id: u32) -> Option<String>;
+
+    /// The id of `token`.
+    fn id(&self, token: &str) -> Option<u32>;
+
+    /// One text or a pair with special tokens, cut to `limit` if given (pairs: longest first).
+    ///
+    /// Errors: as [`Tokenizer::tokenize`], and a limit smaller than the special tokens alone.
+    fn encode(&self, first: &str, second: Option<&str>, limit: Option<Limit>) -> Result<Encoding> {
+        let texts: Vec<&str> = std::iter::once(first).chain(second).collect();
+        let mut ids = self.tokenize(&texts)?.into_iter();
+        match (ids.next(), ids.next(), second.is_some()) {
+            (Some(first), None, false) => self.template(false).assemble(&first, &[], limit),
+            (Some(first), Some(second), true) => self.template(true).assemble(&first, &second, limit),
+            _ => Err(Error::model("tokenizer", "it returned another number of texts than it was given", "report this")),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! A BERT `vocab.txt` as the equivalent `tokenizer.json` document.
+//!
+//! Defines [`VocabOptions`] and the conversion that [`super::HfTokenizer`] calls for folders without a
+//! `tokenizer.json`. Going through the document, rather than wiring the parts by hand, leaves one loading path
+//! and one set of checks.
+
+use serde_json::{Map, Value, json};
+
+use crate::{Error, Result};
+
+/// What `tokenizer_config.json` says about a WordPiece vocabulary; the defaults are those of transformers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VocabOptions {
+    /// Lower-case the text (`do_lower_case`).
+    pub lowercase: bool,
+    /// Remove accents; `None` follows `lowercase` (`strip_accents`).
+    pub strip_accents: Option<bool>,
+    /// Put spaces around CJK characters (`tokenize_chinese_chars`).
+    pub split_chinese: bool,
+    /// The token for unknown words.
+    pub unk: String,
+    /// The token that opens an input.
+    pub cls: String,
+    /// The token that closes a segment.
+    pub sep: String,
+    /// The token that fills rows.
+    pub pad: String,
+    /// The blank of masked language modelling.
+    pub mask: String,
+}
+
+impl Default for VocabOptions {
+    fn default() -> Self {
+        VocabOptions {
+            lowercase: true,
+            strip_accents: None,
+            split_chinese: true,
+            unk: "[UNK]".into(),
+            cls: "[CLS]".into(),
+            sep: "[SEP]".into(),
+            pad: "[PAD]".into(),
+            mask: "[MASK]".into(),
+        }
+    }
+}
+
+/// The `tokenizer.json` document of a `vocab.txt`: one token a line, its id the line number from 0.
+///
+/// A token listed twice keeps its later id, as in transformers. Errors: not UTF-8, empty, or without one of
+/// the tokens every BERT input needs.
+pub(super) fn document(place: &str, bytes: &[u8], options: &VocabOptions, added: &[(String, u32)]) -> Result<Value> {
+    let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let line = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
+        Error::model(format!("{place}:{line}"), "the vocabulary is not UTF-8 text", "fetch the file again")
+    })?;
+    let mut vocab = Map::new();
+    for (id, line) in text.split_terminator('\n').enumerate() {
+        let token = line.strip_suffix('\r').unwrap_or(line);
+        vocab.insert(token.to_owned(), Value::from(id));
+    }
+    let missing: Vec<&str> = [&options.unk, &options.cls, &options.sep, &options.pad]
+        .into_iter()
+        .map(String::as_str)
+        .filter(|token| !vocab.contains_key(*token))
+        .collect();
+    if !missing.is_empty() {
+        return Err(Error::model(
+            place,
+            format!("the vocabulary of {} tokens lacks {}", vocab.len(), missing.join(", ")),
+            "check that this is a BERT vocab.txt; other names of special tokens go into special_tokens_map.json",
+        ));
+    }
+    let id = |token: &str| vocab[token].clone();
+    let (cls, sep) = (id(&options.cls), id(&options.sep));
+    let special: Vec<Value> = [&options.pad, &options.unk, &options.cls, &options.sep, &options.mask]
+        .into_iter()
+        .filter(|token| vocab.contains_key(token.as_str()))
+        .map(|token| added_token(token, id(token), true))
+        .chain(added.iter().map(|(token, id)| added_token(token, Value::from(*id), false)))
+        .collect();
+    Ok(json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": special,
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": true,
+            "handle_chinese_chars": options.split_chinese,
+            "strip_accents": options.strip_accents,
+            "lowercase": options.lowercase,
+        },
+        "pre_tokenizer": { "type": "BertPreTokenizer" },
+        "post_processor": {
+            "type": "BertProcessing",
+            "sep": [options.sep, sep],
+            "cls": [options.cls, cls],
+        },
+        "decoder": { "type": "WordPiece", "prefix": "##", "cleanup": true },
+        "model": {
+            "type": "WordPiece",
+            "unk_token": options.unk,
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": vocab,
+        },
+    }))
+}
+
+fn added_token(content: &str, id: Value, special: bool) -> Value {
+    json!({
+        "id": id, "content": content, "special": special,
+        "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VOCAB: &[u8] = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n##s\n";
+
+    #[test]
+    fn ids_are_line_numbers_with_any_line_ending_and_byte_order_mark() {
+        let unix = document("v", VOCAB, &VocabOptions::default(), &[]).unwrap();
+        let windows = [b"\xEF\xBB\xBF".to_vec(), VOCAB.to_vec()].concat();
+        let windows = String::from_utf8(windows).unwrap().replace('\n', "\r\n");
+        let windows = document("v", windows.as_bytes(), &VocabOptions::default(), &[]).unwrap();
+        assert_eq!(unix, windows);
+        assert_eq!(unix["model"]["vocab"]["##s"], 6);
+    }
+
+    #[test]
+    fn a_file_that_is_no_vocabulary_is_named() {
+        let error = document("dir/vocab.txt", b"a\nb\n", &VocabOptions::default(), &[]).unwrap_err().to_string();
+        assert!(error.contains("dir/vocab.txt") && error.contains("[UNK], [CLS], [SEP], [PAD]"), "{error}");
+        let error = document("dir/vocab.txt", b"a\n\xFF\n", &VocabOptions::default(), &[]).unwrap_err().to_string();
+        assert!(error.contains("dir/vocab.txt:2"), "{error}");
+    }
+}

@@ -1,0 +1,276 @@
+//! Tokenizer folders: what is read, what is refused, and that both file kinds agree.
+
+use std::fs;
+use std::path::Path;
+
+use model_center::tokenizer::{HfTokenizer, KeepSide, Limit, TextSpecials, Tokenizer};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const VOCAB: [&str; 20] = [
+    "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "film", "##s", "is", "not", "bad", "un", "##aff", "##able",
+    ".", "[", "]", "sep", "cafe", "中",
+];
+
+fn vocab_text() -> String {
+    VOCAB.iter().map(|token| format!("{token}\n")).collect()
+}
+
+fn write(folder: &Path, name: &str, content: impl AsRef<[u8]>) {
+    fs::write(folder.join(name), content).unwrap();
+}
+
+fn folder_with_vocab() -> TempDir {
+    let folder = TempDir::new().unwrap();
+    write(folder.path(), "vocab.txt", vocab_text());
+    folder
+}
+
+/// A `tokenizer.json` as Hugging Face's library stores it, with padding and truncation left on.
+fn stored_json() -> Value {
+    let vocab: serde_json::Map<String, Value> =
+        VOCAB.iter().enumerate().map(|(id, token)| (token.to_string(), json!(id))).collect();
+    let special = |id: usize| {
+        json!({"id": id, "content": VOCAB[id], "single_word": false, "lstrip": false, "rstrip": false,
+               "normalized": false, "special": true})
+    };
+    json!({
+        "version": "1.0",
+        "truncation": {"max_length": 6, "strategy": "LongestFirst", "stride": 0},
+        "padding": {"strategy": {"Fixed": 16}, "direction": "Right", "pad_to_multiple_of": null,
+                    "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"},
+        "added_tokens": [special(0), special(1), special(2), special(3), special(4)],
+        "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+                       "strip_accents": null, "lowercase": true},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {"type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+                       {"SpecialToken": {"id": "[SEP]", "type_id": 0}}],
+            "pair": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+                     {"SpecialToken": {"id": "[SEP]", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}},
+                     {"SpecialToken": {"id": "[SEP]", "type_id": 1}}],
+            "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]},
+                               "[SEP]": {"id": "[SEP]", "ids": [3], "tokens": ["[SEP]"]}}},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": true},
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+                  "max_input_chars_per_word": 100, "vocab": vocab}
+    })
+}
+
+fn folder_with_json(document: &Value) -> TempDir {
+    let folder = TempDir::new().unwrap();
+    write(folder.path(), "tokenizer.json", document.to_string());
+    folder
+}
+
+fn load_error(folder: &TempDir) -> String {
+    HfTokenizer::from_folder(folder.path()).unwrap_err().to_string()
+}
+
+#[test]
+fn a_pair_is_encoded_as_bert_expects() {
+    let tokenizer = HfTokenizer::from_folder(folder_with_vocab().path()).unwrap();
+    let encoding = tokenizer.encode("The films", Some("unaffable."), None).unwrap();
+    assert_eq!(encoding.input_ids, [2, 5, 6, 7, 3, 11, 12, 13, 14, 3]);
+    assert_eq!(encoding.token_type_ids, [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]);
+    let single = tokenizer.encode("Café zzz 中中", None, None).unwrap();
+    assert_eq!(single.input_ids, [2, 18, 1, 19, 19, 3]);
+    assert_eq!(single.token_type_ids, [0; 6]);
+}
+
+#[test]
+fn vocab_txt_and_tokenizer_json_give_the_same_ids() {
+    let from_text = HfTokenizer::from_folder(folder_with_vocab().path()).unwrap();
+    let from_json = HfTokenizer::from_folder(folder_with_json(&stored_json()).path()).unwrap();
+    for (first, second) in [
+        ("The films is not bad.", None),
+        ("unaffable unaffables 中 café", Some("[SEP] bad")),
+        ("", Some("")),
+        ("\u{0}\u{feff}\t the\u{a0}film\u{200d}s", None),
+    ] {
+        assert_eq!(
+            from_text.encode(first, second, None).unwrap(),
+            from_json.encode(first, second, None).unwrap(),
+            "{first:?} {second:?}"
+        );
+    }
+    assert_eq!(from_text.special_ids(), from_json.special_ids());
+    assert_eq!((from_text.vocab_size(), from_json.vocab_size()), (20, 20));
+}
+
+#[test]
+fn stored_padding_and_truncation_are_ignored() {
+    let tokenizer = HfTokenizer::from_folder(folder_with_json(&stored_json()).path()).unwrap();
+    let long = tokenizer.encode("the film is not bad . the film", None, None).unwrap();
+    assert_eq!((long.input_ids.len(), long.removed), (10, 0));
+    let short = tokenizer.encode("bad", None, None).unwrap();
+    assert_eq!(short.input_ids, [2, 10, 3]);
+}
+
+#[test]
+fn a_limit_cuts_texts_but_never_special_tokens() {
+    let tokenizer = HfTokenizer::from_folder(folder_with_vocab().path()).unwrap();
+    let limit = |max_tokens, keep| Some(Limit { max_tokens, keep });
+    let pair = tokenizer.encode("the film is not bad", Some("bad film"), limit(8, KeepSide::Start)).unwrap();
+    assert_eq!(pair.input_ids, [2, 5, 6, 8, 3, 10, 6, 3]);
+    assert_eq!(pair.removed, 2);
+    let last = tokenizer.encode("the film is not bad", None, limit(4, KeepSide::End)).unwrap();
+    assert_eq!(last.input_ids, [2, 9, 10, 3]);
+}
+
+#[test]
+fn the_config_decides_about_case() {
+    let folder = folder_with_vocab();
+    write(folder.path(), "tokenizer_config.json", r#"{"do_lower_case": false}"#);
+    let cased = HfTokenizer::from_folder(folder.path()).unwrap();
+    assert_eq!(cased.encode("The the", None, None).unwrap().input_ids, [2, 1, 5, 3]);
+    let folder = folder_with_json(&stored_json());
+    write(folder.path(), "tokenizer_config.json", r#"{"do_lower_case": false}"#);
+    let cased = HfTokenizer::from_folder(folder.path()).unwrap();
+    assert_eq!(cased.encode("The the", None, None).unwrap().input_ids, [2, 1, 5, 3]);
+}
+
+#[test]
+fn special_tokens_may_have_other_names() {
+    let folder = TempDir::new().unwrap();
+    write(folder.path(), "vocab.txt", "<pad>\n<unk>\n<s>\n</s>\nhello\n");
+    assert!(load_error(&folder).contains("[UNK], [CLS], [SEP], [PAD]"));
+    write(
+        folder.path(),
+        "special_tokens_map.json",
+        r#"{"pad_token": {"content": "<pad>"}, "unk_token": "<unk>", "cls_token": "<s>", "sep_token": "</s>"}"#,
+    );
+    let tokenizer = HfTokenizer::from_folder(folder.path()).unwrap();
+    assert_eq!(tokenizer.encode("hello you", None, None).unwrap().input_ids, [2, 4, 1, 3]);
+    let special = tokenizer.special_ids();
+    assert_eq!((special.pad, special.cls, special.sep, special.mask), (Some(0), Some(2), Some(3), None));
+}
+
+#[test]
+fn text_cannot_become_a_control_token_unless_asked_for() {
+    let folder = folder_with_vocab();
+    let plain = HfTokenizer::from_folder(folder.path()).unwrap();
+    let ids = plain.encode("[SEP] bad [MASK][PAD][CLS]", None, None).unwrap().input_ids;
+    assert_eq!(&ids[..6], [2, 15, 17, 16, 10, 15]);
+    assert_eq!(ids.iter().filter(|id| [0, 2, 3, 4].contains(*id)).count(), 2, "only the template's own two");
+    let open = HfTokenizer::from_folder(folder.path()).unwrap().with_text_specials(TextSpecials::AsTokens);
+    assert_eq!(open.encode("not [MASK]", None, None).unwrap().input_ids, [2, 9, 4, 3]);
+}
+
+#[test]
+fn decoding_reverses_encoding() {
+    let tokenizer = HfTokenizer::from_folder(folder_with_vocab().path()).unwrap();
+    let ids = tokenizer.encode("The films is unaffable.", None, None).unwrap().input_ids;
+    assert_eq!(tokenizer.decode(&ids, true).unwrap(), "the films is unaffable.");
+    assert_eq!(tokenizer.decode(&[5, 4_000_000_000], true).unwrap(), "the");
+    assert_eq!(tokenizer.token(6).as_deref(), Some("film"));
+    assert_eq!((tokenizer.id("film"), tokenizer.id("movie")), (Some(6), None));
+}
+
+#[test]
+fn many_texts_give_what_single_texts_give() {
+    let tokenizer = HfTokenizer::from_folder(folder_with_vocab().path()).unwrap();
+    let texts = ["the film", "", "not bad.", "unaffable", "zzz"];
+    let together = tokenizer.tokenize(&texts).unwrap();
+    for (text, ids) in texts.iter().zip(together) {
+        assert_eq!(tokenizer.tokenize(&[text]).unwrap(), [ids]);
+    }
+}
+
+#[test]
+fn the_files_to_copy_are_listed() {
+    let folder = folder_with_vocab();
+    write(folder.path(), "tokenizer_config.json", "{}");
+    write(folder.path(), "model.safetensors", "");
+    let tokenizer = HfTokenizer::from_folder(folder.path()).unwrap();
+    let names: Vec<_> = tokenizer.files().iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
+    assert_eq!(names, ["vocab.txt", "tokenizer_config.json"]);
+}
+
+#[test]
+fn added_tokens_beside_a_vocabulary_are_kept() {
+    let folder = folder_with_vocab();
+    write(folder.path(), "added_tokens.json", r#"{"<b>": 21, "<a>": 20}"#);
+    let tokenizer = HfTokenizer::from_folder(folder.path()).unwrap();
+    assert_eq!(tokenizer.encode("<b>film<a>", None, None).unwrap().input_ids, [2, 21, 6, 20, 3]);
+    assert_eq!(tokenizer.vocab_size(), 22);
+    write(folder.path(), "added_tokens.json", r#"{"<b>": 40}"#);
+    assert!(load_error(&folder).contains("declared with id 40"));
+}
+
+#[test]
+fn an_empty_folder_names_both_files() {
+    let folder = TempDir::new().unwrap();
+    let error = load_error(&folder);
+    assert!(error.contains("neither tokenizer.json nor vocab.txt"), "{error}");
+    assert!(error.contains(folder.path().to_str().unwrap()));
+}
+
+#[test]
+fn broken_json_is_reported_with_line_and_column() {
+    let folder = TempDir::new().unwrap();
+    write(folder.path(), "tokenizer.json", "{\n  \"version\": \"1.0\",\n  \"model\" {}\n}");
+    assert!(load_error(&folder).contains("tokenizer.json:3:11"), "{}", load_error(&folder));
+    for content in ["", "[]", "null", "{}", "\u{feff}{}"] {
+        write(folder.path(), "tokenizer.json", content);
+        assert!(load_error(&folder).contains("tokenizer.json"), "{content:?}");
+    }
+    fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
+    write(folder.path(), "vocab.txt", vocab_text());
+    write(folder.path(), "tokenizer_config.json", "{\"do_lower_case\": tru");
+    assert!(load_error(&folder).contains("tokenizer_config.json:1:"));
+}
+
+#[test]
+fn contradictory_documents_are_refused() {
+    let mut huge_words = stored_json();
+    huge_words["model"]["max_input_chars_per_word"] = json!(1_000_000);
+    assert!(load_error(&folder_with_json(&huge_words)).contains("max_input_chars_per_word is 1000000"));
+
+    let mut foreign_id = stored_json();
+    foreign_id["post_processor"]["special_tokens"]["[CLS]"]["ids"] = json!([777]);
+    assert!(load_error(&folder_with_json(&foreign_id)).contains("id 777"));
+
+    let mut wrong_added = stored_json();
+    wrong_added["added_tokens"][0]["id"] = json!(9);
+    assert!(load_error(&folder_with_json(&wrong_added)).contains("\"[PAD]\" is declared with id 9"));
+
+    let mut no_text = stored_json();
+    no_text["post_processor"]["single"] = json!([{"SpecialToken": {"id": "[CLS]", "type_id": 0}}]);
+    assert!(load_error(&folder_with_json(&no_text)).contains("each text exactly once"));
+}
+
+/// Every truncation of a good file and one-byte damage all over it must end in an error or a working tokenizer.
+#[test]
+fn damaged_files_never_panic() {
+    let good = stored_json().to_string();
+    let folder = TempDir::new().unwrap();
+    let mut refused = 0;
+    let mut damage = |content: &[u8]| {
+        write(folder.path(), "tokenizer.json", content);
+        match HfTokenizer::from_folder(folder.path()) {
+            Ok(tokenizer) => drop(tokenizer.encode("the film [SEP]", Some("unaffable"), None)),
+            Err(_) => refused += 1,
+        }
+    };
+    for cut in (0..good.len()).step_by(37) {
+        damage(&good.as_bytes()[..cut]);
+    }
+    for at in (0..good.len()).step_by(23) {
+        let mut bytes = good.clone().into_bytes();
+        bytes[at] = b"0\"}\xFF9"[at % 5];
+        damage(&bytes);
+    }
+    assert!(refused > 50, "{refused}");
+}
+
+/// Long runs of one kind are the classic way to make a tokenizer slow or crash.
+#[test]
+fn hostile_texts_are_tokenized() {
+    let tokenizer = HfTokenizer::from_folder(folder_with_vocab().path()).unwrap();
+    for unit in ["a", "\u{301}", "^", " ", "[SEP]", "中", "\u{202e}", "\u{10ffff}", "\u{0}"] {
+        let text = unit.repeat(200_000);
+        let ids = tokenizer.tokenize(&[&text]).unwrap();
+        assert!(ids[0].iter().all(|id| ![0, 2, 3, 4].contains(id)), "{unit:?}");
+    }
+}
