@@ -1,2 +1,173 @@
-//! The CPU backend.
+//! The CPU backend: f32 arithmetic, a thread pool per rank, vector code chosen at run time, fixed orders of summation.
+//!
+//! Work runs when it is given, so every lane is always idle; marks and waits are trivial. (`crate::deferred` wraps this
+//! backend to run lanes late.) `threads` divides work so that the bits do not depend on the number of threads, `access`
+//! is the one place where a view becomes a slice, and each other file is one stem of kernels.
+
+mod access;
+mod attention;
+mod elementwise;
 pub mod gemm;
+mod loss;
+mod memory;
+mod norm;
+mod optimizer;
+mod product;
+mod random;
+mod reduce;
+mod rows;
+pub mod threads;
+
+use crate::backend::{Backend, DeviceId, Kernels, Lane, Mark, Memory};
+use crate::buffer::{View, ViewMut};
+use crate::error::{Error, Result};
+use crate::kernel::Kernel;
+use threads::Threads;
+
+/// The CPU as a device.
+#[derive(Debug)]
+pub struct CpuBackend {
+    id: DeviceId,
+    threads: Threads,
+}
+
+impl CpuBackend {
+    /// A backend with this many threads of its own.
+    ///
+    /// # Errors
+    /// No thread asked for, or the system refuses.
+    pub fn new(threads: usize) -> Result<Self> {
+        Ok(CpuBackend { id: DeviceId::fresh(), threads: Threads::new(threads)? })
+    }
+
+    /// The threads.
+    pub fn threads(&self) -> &Threads {
+        &self.threads
+    }
+}
+
+impl Kernels for CpuBackend {
+    fn launch(&self, kernel: Kernel<'_>, on: Lane) -> Result<()> {
+        // Repeated here because slices are made from these views: soundness must not rest on the caller.
+        kernel.check(self.id, on)?;
+        let threads = &self.threads;
+        match kernel {
+            Kernel::Gemm(a) => product::gemm(threads, a),
+            Kernel::NormForward(a) => norm::forward(threads, a),
+            Kernel::NormBackward(a) => norm::backward(threads, a),
+            Kernel::AttentionForward(a) => attention::forward(threads, a),
+            Kernel::AttentionBackward(a) => attention::backward(threads, a),
+            Kernel::Softmax(a) => reduce::softmax(threads, a),
+            Kernel::SoftmaxBackward(a) => reduce::softmax_backward(threads, a),
+            Kernel::DropoutApply(a) => random::dropout(threads, a),
+            Kernel::EmbeddingForward(a) => rows::embedding_forward(threads, a),
+            Kernel::EmbeddingBackward(a) => rows::embedding_backward(threads, a),
+            Kernel::AddScaled(a) => elementwise::add_scaled(threads, a),
+            Kernel::Multiply(a) => elementwise::multiply(threads, a),
+            Kernel::Fill(a) => elementwise::fill(threads, a),
+            Kernel::Cast(a) => elementwise::cast(threads, a),
+            Kernel::Permute(a) => rows::permute(threads, a),
+            Kernel::RowCopy(a) => rows::row_copy(threads, a),
+            Kernel::ActivationForward(a) => elementwise::activation_forward(threads, a),
+            Kernel::ActivationBackward(a) => elementwise::activation_backward(threads, a),
+            Kernel::ActivationSplit(a) => elementwise::activation_split(threads, a),
+            Kernel::GatedForward(a) => elementwise::gated_forward(threads, a),
+            Kernel::GatedBackward(a) => elementwise::gated_backward(threads, a),
+            Kernel::CrossEntropyForward(a) => loss::cross_entropy_forward(threads, a),
+            Kernel::CrossEntropyBackward(a) => loss::cross_entropy_backward(threads, a),
+            Kernel::SquaredErrorForward(a) => loss::squared_error_forward(threads, a),
+            Kernel::SquaredErrorBackward(a) => loss::squared_error_backward(threads, a),
+            Kernel::ColumnSum(a) => reduce::column_sum(threads, a),
+            Kernel::GradNorm(a) => reduce::grad_norm(threads, a),
+            Kernel::NonFinite(a) => reduce::non_finite(threads, a),
+            Kernel::ClipFactor(a) => optimizer::clip_factor(a),
+            Kernel::Adam(a) => optimizer::adam(threads, a),
+            Kernel::FillRandom(a) => random::fill_random(threads, a),
+        }
+    }
+}
+
+impl Backend for CpuBackend {
+    fn name(&self) -> String {
+        match self.threads.count() {
+            1 => "cpu (1 thread)".into(),
+            count => format!("cpu ({count} threads)"),
+        }
+    }
+
+    fn id(&self) -> DeviceId {
+        self.id
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Memory> {
+        memory::allocate(bytes)
+    }
+
+    fn release(&self, memory: Memory) {
+        memory::release(memory);
+    }
+
+    fn slab_bytes(&self) -> usize {
+        // Address space, not memory: pages are taken when they are touched.
+        256 << 20
+    }
+
+    fn upload(&self, host: &[u8], to: ViewMut<'_>, _on: Lane) -> Result<()> {
+        self.own("upload", to.device())?;
+        let to = access::write_bytes(to);
+        if to.len() != host.len() {
+            return Err(Error::shape("upload", "bytes", to.len(), host.len()));
+        }
+        to.copy_from_slice(host);
+        Ok(())
+    }
+
+    fn download(&self, from: View<'_>, host: &mut [u8], _on: Lane) -> Result<()> {
+        self.own("download", from.device())?;
+        let from = access::read_bytes(from);
+        if from.len() != host.len() {
+            return Err(Error::shape("download", "bytes", host.len(), from.len()));
+        }
+        host.copy_from_slice(from);
+        Ok(())
+    }
+
+    fn copy(&self, from: View<'_>, to: ViewMut<'_>, _on: Lane) -> Result<()> {
+        self.own("copy", from.device())?;
+        self.own("copy", to.device())?;
+        if from.range.overlaps(&to.range) {
+            return Err(Error::argument("copy", "the ranges overlap"));
+        }
+        let (from, to) = (access::read_bytes(from), access::write_bytes(to));
+        if to.len() != from.len() {
+            return Err(Error::shape("copy", "bytes", to.len(), from.len()));
+        }
+        to.copy_from_slice(from);
+        Ok(())
+    }
+
+    fn mark(&self, on: Lane) -> Result<Mark> {
+        Ok(Mark { lane: on, ticket: 0 })
+    }
+
+    fn wait(&self, _on: Lane, _mark: Mark) -> Result<()> {
+        Ok(())
+    }
+
+    fn sync(&self, _on: Lane) -> Result<()> {
+        Ok(())
+    }
+
+    fn scratch(&self) -> Vec<(&'static str, usize)> {
+        vec![("GEMM scratch", gemm::scratch_bytes())]
+    }
+}
+
+impl CpuBackend {
+    fn own(&self, op: &'static str, device: DeviceId) -> Result<()> {
+        if device == self.id {
+            return Ok(());
+        }
+        Err(Error::WrongDevice { op, expected: self.name(), got: format!("{device:?}") })
+    }
+}

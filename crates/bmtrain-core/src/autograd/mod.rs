@@ -1,0 +1,15 @@
+//! Reverse-mode differentiation: values that remember where they come from, the context of a forward pass, the tape.
+//!
+//! Ops push one structure each onto the tape of the [`Ctx`]; [`Tape::backward`] walks them in reverse. Transformer blocks
+//! use a fresh tape inside and are one node outside, see `bmtrain-dist`.
+
+mod context;
+mod tape;
+mod var;
+
+pub use context::{Ctx, Randomness, Site};
+pub use tape::{Backward, BackwardCtx, Grads, Tape};
+pub use var::{GradSink, SinkTarget, Var, VarId};
+
+#[cfg(test)]
+mod tests;

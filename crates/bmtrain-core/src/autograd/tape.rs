@@ -1,0 +1,260 @@
+//! The tape: ops in the order they ran, and the walk back.
+
+use super::var::{Source, Var, VarId};
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel::{AddScaled, Cast, Dest};
+use crate::pool::Segment;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Gradients of an op's results, in their order; `None` where nothing flowed back.
+pub type Grads = Vec<Option<Tensor>>;
+
+/// What an op does on the way back. One structure per op; what it saved are its named fields.
+pub trait Backward: fmt::Debug {
+    /// Turn the gradients of the results into gradients of the inputs, through [`BackwardCtx`].
+    ///
+    /// # Errors
+    /// A kernel or the device failed.
+    fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()>;
+
+    /// Bytes this op keeps alive for its backward pass, for the memory planner.
+    fn saved_bytes(&self) -> usize {
+        0
+    }
+}
+
+struct Node {
+    op: Box<dyn Backward>,
+    inputs: Vec<Source>,
+    /// First result and number of results.
+    first: u32,
+    count: u32,
+}
+
+struct Inner {
+    id: u64,
+    nodes: Vec<Node>,
+    results: u32,
+}
+
+/// The record of a forward pass. Clones share the record.
+#[derive(Clone)]
+pub struct Tape {
+    inner: Rc<RefCell<Inner>>,
+}
+
+impl fmt::Debug for Tape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = self.inner.borrow();
+        write!(f, "Tape({} ops)", inner.nodes.len())
+    }
+}
+
+impl Default for Tape {
+    fn default() -> Self {
+        Tape::new()
+    }
+}
+
+impl Tape {
+    /// An empty tape.
+    pub fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Tape { inner: Rc::new(RefCell::new(Inner { id, nodes: Vec::new(), results: 0 })) }
+    }
+
+    /// A value that enters this tape from outside and whose gradient is asked for.
+    pub fn input(&self, value: Tensor) -> Var {
+        let mut inner = self.inner.borrow_mut();
+        let id = VarId { tape: inner.id, index: inner.results };
+        inner.results += 1;
+        Var::node(value, id)
+    }
+
+    /// Bytes kept alive by the recorded ops.
+    pub fn saved_bytes(&self) -> usize {
+        self.inner.borrow().nodes.iter().map(|node| node.op.saved_bytes()).sum()
+    }
+
+    pub(crate) fn push(&self, inputs: Vec<Source>, values: Vec<Tensor>, op: Box<dyn Backward>) -> Vec<Var> {
+        let mut inner = self.inner.borrow_mut();
+        let (tape, first) = (inner.id, inner.results);
+        inner.results += values.len() as u32;
+        inner.nodes.push(Node { op, inputs, first, count: values.len() as u32 });
+        (first..).zip(values).map(|(index, value)| Var::node(value, VarId { tape, index })).collect()
+    }
+
+    /// Walk back from `seeds`, results with their gradients, and return the gradients of `wanted`.
+    ///
+    /// The record is consumed as it is walked: what an op saved is free as soon as its gradients are made. Gradients of leaves
+    /// go to their sinks. Seeds that are leaves themselves or constants are ignored, as nothing is upstream of them here.
+    ///
+    /// # Errors
+    /// A kernel failed; a variable of another tape; a seed of another shape.
+    pub fn backward(&self, device: &Device, seeds: Vec<(Var, Tensor)>, wanted: &[&Var]) -> Result<Grads> {
+        let (id, results) = {
+            let inner = self.inner.borrow();
+            (inner.id, inner.results as usize)
+        };
+        let mut cx = BackwardCtx { device, tape: id, grads: (0..results).map(|_| None).collect(), inputs: &[] };
+        for (var, grad) in seeds {
+            if var.shape().elements() != grad.elements() {
+                return Err(Error::shape("backward", "gradient of a result", var.shape(), grad.shape()));
+            }
+            cx.add(&var.source().clone(), grad)?;
+        }
+        loop {
+            // Taken out one by one, so that the tape is not borrowed while an op runs.
+            let Some(node) = self.inner.borrow_mut().nodes.pop() else { break };
+            let range = node.first as usize..(node.first + node.count) as usize;
+            let dy: Grads = cx.grads[range].iter_mut().map(Option::take).collect();
+            if dy.iter().all(Option::is_none) {
+                continue;
+            }
+            let mut inner_cx =
+                BackwardCtx { device, tape: id, grads: std::mem::take(&mut cx.grads), inputs: &node.inputs };
+            let result = node.op.backward(dy, &mut inner_cx);
+            cx.grads = inner_cx.grads;
+            result?;
+        }
+        wanted
+            .iter()
+            .map(|var| match var.id() {
+                Some(var) if var.tape == id => Ok(cx.grads.get_mut(var.index as usize).and_then(Option::take)),
+                Some(_) => Err(Error::argument("backward", "a variable of another tape was asked for")),
+                None => Ok(None),
+            })
+            .collect()
+    }
+}
+
+/// What an op's backward pass may do: look which gradients are wanted, and deliver them.
+pub struct BackwardCtx<'t> {
+    device: &'t Device,
+    tape: u64,
+    grads: Grads,
+    inputs: &'t [Source],
+}
+
+impl BackwardCtx<'_> {
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.device
+    }
+
+    /// Whether the gradient of input `index` is wanted. Inputs that were not given count as not wanted.
+    pub fn needs(&self, index: usize) -> bool {
+        !matches!(self.inputs.get(index), None | Some(Source::Constant))
+    }
+
+    /// Let a kernel write, or add, the gradient of input `index`, without a temporary where one is avoidable.
+    ///
+    /// `write` runs at most once: not at all when the gradient is not wanted. For a leaf the destination is the
+    /// sink's storage, whatever its number type; otherwise it is a tensor of `shape` and `dtype`, which may hold a partial sum.
+    ///
+    /// # Errors
+    /// Those of `write`; no memory left.
+    pub fn write(
+        &mut self,
+        index: usize,
+        shape: Shape,
+        dtype: DType,
+        write: impl FnOnce(&Device, Dest<'_>) -> Result<()>,
+    ) -> Result<()> {
+        match self.inputs.get(index) {
+            None | Some(Source::Constant) => Ok(()),
+            Some(Source::Leaf(sink)) => {
+                let target = sink.target()?;
+                if target.len != shape.elements() {
+                    return Err(Error::shape("backward", "gradient of a leaf", target.len, shape));
+                }
+                write(self.device, target.dest()?)
+            }
+            Some(Source::Node(id)) => {
+                let slot = self.slot(*id)?;
+                let partial = self.grads[slot].take();
+                let sum = match partial {
+                    // The partial sum may be seen in another shape of the same elements.
+                    Some(mut partial) if partial.is_alone() && partial.dtype() == dtype => {
+                        write(self.device, Dest { view: partial.view_mut()?, add: true })?;
+                        partial
+                    }
+                    partial => {
+                        let mut fresh = Tensor::empty(self.device, shape, dtype, Segment::Activations)?;
+                        write(self.device, Dest { view: fresh.view_mut()?, add: false })?;
+                        match partial {
+                            Some(partial) => add_into(self.device, fresh, &partial)?,
+                            None => fresh,
+                        }
+                    }
+                };
+                self.grads[slot] = Some(sum);
+                Ok(())
+            }
+        }
+    }
+
+    /// Deliver a finished gradient of input `index`.
+    ///
+    /// # Errors
+    /// No memory left, a kernel failed.
+    pub fn give(&mut self, index: usize, grad: Tensor) -> Result<()> {
+        match self.inputs.get(index).cloned() {
+            Some(source) => self.add(&source, grad),
+            None => Ok(()),
+        }
+    }
+
+    fn add(&mut self, source: &Source, grad: Tensor) -> Result<()> {
+        match source {
+            Source::Constant => Ok(()),
+            Source::Leaf(sink) => {
+                let target = sink.target()?;
+                if target.len != grad.elements() {
+                    return Err(Error::shape("backward", "gradient of a leaf", target.len, grad.shape()));
+                }
+                self.device.launch(Cast { x: grad.view()?, out: target.dest()? })
+            }
+            Source::Node(id) => {
+                let slot = self.slot(*id)?;
+                self.grads[slot] = Some(match self.grads[slot].take() {
+                    None => grad,
+                    Some(partial) if partial.is_alone() => add_into(self.device, partial, &grad)?,
+                    Some(partial) => add_into(self.device, own(self.device, grad)?, &partial)?,
+                });
+                Ok(())
+            }
+        }
+    }
+
+    fn slot(&self, id: VarId) -> Result<usize> {
+        if id.tape == self.tape {
+            Ok(id.index as usize)
+        } else {
+            Err(Error::argument("backward", "a variable of another tape was used: bring it in with Tape::input"))
+        }
+    }
+}
+
+/// The tensor itself if it is alone, else a copy that is.
+fn own(device: &Device, tensor: Tensor) -> Result<Tensor> {
+    if tensor.is_alone() {
+        return Ok(tensor);
+    }
+    let mut copy = Tensor::empty(device, tensor.shape(), tensor.dtype(), Segment::Activations)?;
+    device.launch(Cast { x: tensor.view()?, out: Dest { view: copy.view_mut()?, add: false } })?;
+    Ok(copy)
+}
+
+fn add_into(device: &Device, mut sum: Tensor, term: &Tensor) -> Result<Tensor> {
+    device.launch(AddScaled { alpha: 1.0, a: term.view()?, beta: 1.0, b: None, out: sum.view_mut()? })?;
+    Ok(sum)
+}

@@ -1,0 +1,148 @@
+//! Values with a past: constants, results on a tape, and leaves whose gradient lives outside every tape.
+
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::kernel::Dest;
+use crate::shape::Shape;
+use crate::tensor::{Storage, Tensor};
+use std::fmt;
+use std::rc::Rc;
+
+/// A place on one tape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct VarId {
+    /// Which tape.
+    pub(crate) tape: u64,
+    /// Which result on it.
+    pub(crate) index: u32,
+}
+
+/// Where the gradient of a leaf goes: a range of a gradient storage.
+#[derive(Debug)]
+pub struct SinkTarget {
+    /// The gradient storage.
+    pub storage: Storage,
+    /// First element.
+    pub start: usize,
+    /// Number of elements.
+    pub len: usize,
+    /// The range holds a gradient already, which is added to.
+    pub add: bool,
+}
+
+impl SinkTarget {
+    /// As the destination of a kernel.
+    ///
+    /// # Errors
+    /// A range outside the storage.
+    pub fn dest(&self) -> Result<Dest<'_>> {
+        Ok(Dest { view: self.storage.view_mut(self.start..self.start + self.len)?, add: self.add })
+    }
+}
+
+/// The owner of a leaf's gradient, typically a parameter.
+pub trait GradSink: fmt::Debug {
+    /// Called once for each contribution. The first one after the gradient was taken finds `add == false`; from then
+    /// on the range counts as written.
+    ///
+    /// # Errors
+    /// No memory for the gradient.
+    fn target(&self) -> Result<SinkTarget>;
+}
+
+/// What a value is on the tape.
+#[derive(Debug, Clone)]
+pub(crate) enum Source {
+    /// No gradient wanted.
+    Constant,
+    /// The result of a recorded op, or an input of the tape.
+    Node(VarId),
+    /// A parameter.
+    Leaf(Rc<dyn GradSink>),
+}
+
+/// A tensor in a computation that may be differentiated.
+#[derive(Debug, Clone)]
+pub struct Var {
+    value: Tensor,
+    source: Source,
+}
+
+impl Var {
+    /// A value without gradient.
+    pub fn constant(value: Tensor) -> Self {
+        Var { value, source: Source::Constant }
+    }
+
+    /// A value whose gradient goes to `sink`.
+    pub fn leaf(value: Tensor, sink: Rc<dyn GradSink>) -> Self {
+        Var { value, source: Source::Leaf(sink) }
+    }
+
+    pub(crate) fn node(value: Tensor, id: VarId) -> Self {
+        Var { value, source: Source::Node(id) }
+    }
+
+    /// The value.
+    pub fn value(&self) -> &Tensor {
+        &self.value
+    }
+
+    /// The value alone, forgetting where it comes from.
+    pub fn into_value(self) -> Tensor {
+        self.value
+    }
+
+    /// The same value without gradient.
+    pub fn detach(&self) -> Self {
+        Var::constant(self.value.clone())
+    }
+
+    /// Whether a gradient can flow back from here.
+    pub fn needs_grad(&self) -> bool {
+        !matches!(self.source, Source::Constant)
+    }
+
+    /// Shape of the value.
+    pub fn shape(&self) -> Shape {
+        self.value.shape()
+    }
+
+    /// Number type of the value.
+    pub fn dtype(&self) -> DType {
+        self.value.dtype()
+    }
+
+    /// Device of the value.
+    pub fn device(&self) -> &Device {
+        self.value.device()
+    }
+
+    /// Exactly `N` dimensions, naming the operation that asks.
+    ///
+    /// # Errors
+    /// Another rank.
+    pub fn dims<const N: usize>(&self, op: &'static str) -> Result<[usize; N]> {
+        self.value.dims(op)
+    }
+
+    /// The same elements in another shape; not an op, the gradient is seen in whichever shape it is asked for.
+    ///
+    /// # Errors
+    /// Another number of elements.
+    pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
+        Ok(Var { value: self.value.reshape(shape)?, source: self.source.clone() })
+    }
+
+    pub(crate) fn source(&self) -> &Source {
+        &self.source
+    }
+
+    pub(crate) fn id(&self) -> Option<VarId> {
+        match &self.source {
+            Source::Node(id) => Some(*id),
+            Source::Constant | Source::Leaf(_) => None,
+        }
+    }
+}

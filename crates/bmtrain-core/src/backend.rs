@@ -1,0 +1,160 @@
+//! The seam between the framework and a device: memory, order, transfer and kernels.
+//!
+//! A backend is a run-time object, `Arc<dyn Backend>`; adding one is a crate of its own that implements the two
+//! traits here and passes the conformance table. Everything above this file is written once for all of them.
+
+use crate::buffer::{View, ViewMut};
+use crate::error::Result;
+use crate::kernel::Kernel;
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// An ordered queue of work on a device. Work on one lane runs in the order it was given; lanes run independently
+/// until one waits for a [`Mark`] of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Lane {
+    /// All ops.
+    Compute = 0,
+    /// Gathering parameters and reducing gradients over data-parallel ranks.
+    Zero = 1,
+    /// Tensor-parallel collectives.
+    Tensor = 2,
+    /// Sends and receives between pipeline stages.
+    Pipe = 3,
+    /// Transfers between host and device.
+    Copy = 4,
+}
+
+impl Lane {
+    /// Every lane, in the order of their numbers.
+    pub const ALL: [Lane; 5] = [Lane::Compute, Lane::Zero, Lane::Tensor, Lane::Pipe, Lane::Copy];
+
+    /// The bit of this lane in a set of lanes.
+    pub(crate) const fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
+
+/// A point in the work of one lane: everything given to the lane before the mark was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// The lane it was made on.
+    pub lane: Lane,
+    /// What the backend needs to find it again.
+    pub ticket: u64,
+}
+
+/// Identity of one backend instance, so that a view of one device is refused by another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct DeviceId(u32);
+
+impl DeviceId {
+    /// A new identity, unique in this process. Every backend instance takes one when it is built.
+    pub fn fresh() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        DeviceId(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// A range of device memory that a backend handed out.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Memory {
+    address: u64,
+    bytes: usize,
+}
+
+impl Memory {
+    /// Describe memory of a backend.
+    ///
+    /// # Safety
+    /// Until the backend's [`Backend::release`] is called with it, the `bytes` bytes from `address` must be valid for
+    /// every kernel and copy of that backend, initialised (to any value), aligned to 512 bytes and used by nothing else. Views derived
+    /// from this value are what safe code uses to reach it.
+    #[allow(unsafe_code)]
+    pub unsafe fn new(address: u64, bytes: usize) -> Self {
+        Memory { address, bytes }
+    }
+
+    /// First address, meaningful to the backend alone.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// The arithmetic of a backend. One method: a kernel is a value of [`Kernel`], whose variants are the table of contents.
+pub trait Kernels {
+    /// Give one kernel to a lane. Returns when it is queued; its views stay valid until the lane has run it, because
+    /// memory goes back to the pool in lane order.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) for kernels this backend does not have: a partial backend is legal.
+    fn launch(&self, kernel: Kernel<'_>, on: Lane) -> Result<()>;
+}
+
+/// Memory, order and transfer of a device.
+pub trait Backend: Kernels + Debug + Send + Sync {
+    /// What reports and errors call this device, e.g. `cpu (2 threads)`.
+    fn name(&self) -> String;
+
+    /// The identity taken when the backend was built.
+    fn id(&self) -> DeviceId;
+
+    /// Take memory from the system, at least `bytes` long, aligned to 512 bytes. Called by the pool only.
+    ///
+    /// # Errors
+    /// The system has no more.
+    fn allocate(&self, bytes: usize) -> Result<Memory>;
+
+    /// Give memory back to the system, after the work of all lanes that may touch it is done.
+    fn release(&self, memory: Memory);
+
+    /// How much the pool asks for at a time for short-lived tensors, in bytes.
+    fn slab_bytes(&self) -> usize;
+
+    /// Copy host bytes to the device. The host slice is free for reuse when this returns.
+    ///
+    /// # Errors
+    /// Lengths that differ; a failing device.
+    fn upload(&self, host: &[u8], to: ViewMut<'_>, on: Lane) -> Result<()>;
+
+    /// Copy device bytes to the host. Waits for the lane: the one blocking call of a training step.
+    ///
+    /// # Errors
+    /// Lengths that differ; a failing device, including failures of kernels queued before on any lane.
+    fn download(&self, from: View<'_>, host: &mut [u8], on: Lane) -> Result<()>;
+
+    /// Copy within the device.
+    ///
+    /// # Errors
+    /// Lengths or types that differ, overlapping ranges.
+    fn copy(&self, from: View<'_>, to: ViewMut<'_>, on: Lane) -> Result<()>;
+
+    /// Remember the present end of a lane.
+    ///
+    /// # Errors
+    /// A failing device.
+    fn mark(&self, on: Lane) -> Result<Mark>;
+
+    /// Let a lane wait, on the device, until the mark is reached.
+    ///
+    /// # Errors
+    /// A failing device.
+    fn wait(&self, on: Lane, mark: Mark) -> Result<()>;
+
+    /// Let the host wait until all work of a lane is done; reports failures of queued work.
+    ///
+    /// # Errors
+    /// A failing device, or a kernel that failed.
+    fn sync(&self, on: Lane) -> Result<()>;
+
+    /// Bytes of scratch the backend keeps outside the pool, by name, for the memory report.
+    fn scratch(&self) -> Vec<(&'static str, usize)> {
+        Vec::new()
+    }
+}

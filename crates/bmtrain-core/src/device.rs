@@ -1,0 +1,109 @@
+//! One rank's handle of a device: a backend and the pool of its memory. Cheap to clone, confined to the rank's thread.
+
+use crate::backend::{Backend, DeviceId, Lane};
+use crate::error::Result;
+use crate::kernel::Kernel;
+use crate::pool::{Chunk, Pool, Report, Segment};
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A device as the code of one rank sees it.
+#[derive(Clone)]
+pub struct Device {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    backend: Arc<dyn Backend>,
+    id: DeviceId,
+    pool: RefCell<Pool>,
+}
+
+impl Device {
+    /// A device over a backend. Every rank makes its own backend: lanes and pools are not shared.
+    pub fn new(backend: Arc<dyn Backend>) -> Self {
+        let id = backend.id();
+        Device { inner: Rc::new(Inner { backend, id, pool: RefCell::new(Pool::default()) }) }
+    }
+
+    /// The CPU with this many threads.
+    ///
+    /// # Errors
+    /// The system refuses the threads.
+    pub fn cpu(threads: usize) -> Result<Self> {
+        Ok(Device::new(Arc::new(crate::cpu::CpuBackend::new(threads)?)))
+    }
+
+    /// The backend.
+    pub fn backend(&self) -> &dyn Backend {
+        &*self.inner.backend
+    }
+
+    /// Identity of the backend instance.
+    pub fn id(&self) -> DeviceId {
+        self.inner.id
+    }
+
+    /// Give a kernel to the compute lane.
+    ///
+    /// # Errors
+    /// Arguments that do not fit, a kernel the backend lacks, a failing device.
+    pub fn launch<'a>(&self, kernel: impl Into<Kernel<'a>>) -> Result<()> {
+        self.launch_on(kernel, Lane::Compute)
+    }
+
+    /// Give a kernel to a lane, after checking its arguments once for all backends.
+    ///
+    /// # Errors
+    /// As [`Device::launch`].
+    pub fn launch_on<'a>(&self, kernel: impl Into<Kernel<'a>>, on: Lane) -> Result<()> {
+        let kernel = kernel.into();
+        kernel.check(self.inner.id, on)?;
+        self.inner.backend.launch(kernel, on)
+    }
+
+    /// Let the host wait until all lanes are idle.
+    ///
+    /// # Errors
+    /// A kernel or the device failed.
+    pub fn sync(&self) -> Result<()> {
+        Lane::ALL.into_iter().try_for_each(|lane| self.inner.backend.sync(lane))
+    }
+
+    /// Memory in use, by segment, with high-water marks.
+    pub fn memory(&self) -> Report {
+        self.inner.pool.borrow().report()
+    }
+
+    /// Start new high-water marks.
+    pub fn reset_peaks(&self) {
+        self.inner.pool.borrow_mut().reset_peaks();
+    }
+
+    pub(crate) fn take(&self, bytes: usize, segment: Segment, first_use: Lane) -> Result<Chunk> {
+        self.inner.pool.borrow_mut().take(&*self.inner.backend, bytes, segment, first_use)
+    }
+
+    pub(crate) fn give_back(&self, chunk: Chunk, lanes: u8) {
+        self.inner.pool.borrow_mut().give_back(&*self.inner.backend, chunk, lanes);
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({})", self.inner.backend.name())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        for lane in Lane::ALL {
+            if let Err(error) = self.backend.sync(lane) {
+                tracing::warn!(%error, "a lane failed before its device was closed");
+            }
+        }
+        self.pool.get_mut().release_all(&*self.backend);
+    }
+}

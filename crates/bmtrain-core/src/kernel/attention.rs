@@ -1,0 +1,329 @@
+//! Arguments of streaming attention: scores are made block by block and never stored as a whole.
+
+use super::random::Dropout;
+use super::{Access, Arguments, Dest, expect_dtype, expect_float, expect_len};
+use crate::buffer::{View, ViewMut};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+
+/// Sizes of one attention call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AttentionShape {
+    /// Sequences, B.
+    pub batch: usize,
+    /// Query heads, N.
+    pub heads: usize,
+    /// Key and value heads, K; a divisor of `heads`: query head n reads head `n / (heads / kv_heads)`.
+    pub kv_heads: usize,
+    /// Queries of a sequence, L.
+    pub queries: usize,
+    /// Keys of a sequence, S.
+    pub keys: usize,
+    /// Length of a head, H.
+    pub head_size: usize,
+}
+
+/// Heads inside a wider matrix: element `h` of head `n` of row `l` of sequence `b` is at
+/// `b * batch_stride + l * row_stride + n * head_size + h`.
+#[derive(Debug, Clone, Copy)]
+pub struct Heads<'a> {
+    /// From the first element of the first head to the last of the last.
+    pub view: View<'a>,
+    /// Elements from one sequence to the next.
+    pub batch_stride: usize,
+    /// Elements from one row to the next.
+    pub row_stride: usize,
+}
+
+/// Written heads, laid out as [`Heads`].
+#[derive(Debug)]
+pub struct HeadsMut<'a> {
+    /// From the first element of the first head to the last of the last.
+    pub view: ViewMut<'a>,
+    /// Elements from one sequence to the next.
+    pub batch_stride: usize,
+    /// Elements from one row to the next.
+    pub row_stride: usize,
+    /// Add to the present content.
+    pub add: bool,
+}
+
+impl HeadsMut<'_> {
+    fn access(&self, width: usize) -> Access<'_> {
+        if self.batch_stride.is_multiple_of(self.row_stride.max(1)) {
+            Access::WriteRows { view: &self.view, stride: self.row_stride, width }
+        } else {
+            Access::Write(&self.view)
+        }
+    }
+}
+
+/// Which keys a query sees, besides the causal rule. A query that sees no key gets zeros, and gives none a gradient.
+#[derive(Debug, Clone, Copy)]
+pub enum Mask<'a> {
+    /// All.
+    None,
+    /// `[B, S]` bytes, 1 for a key that may be seen.
+    Padding(View<'a>),
+    /// `[B, L, S]` bytes, 1 for a key that this query may see.
+    Full(View<'a>),
+}
+
+/// Added to the scaled scores: `[B or 1, N, L, S]`, e.g. relative positions.
+#[derive(Debug, Clone, Copy)]
+pub struct Bias<'a> {
+    /// The values.
+    pub view: View<'a>,
+    /// One bias for every sequence of the batch instead of the same for all.
+    pub per_sequence: bool,
+}
+
+/// `out = dropout(softmax(scale * q k^T + bias, masked)) v` for every sequence and head.
+///
+/// Numerics: scores, softmax and sums in f32. Dropout of the probabilities is addressed by `((b * N + n) * L + l) * S + s`.
+/// Source: online softmax of Milakov and Gimelshein (2018), blocks of Dao et al. (2022).
+#[derive(Debug)]
+pub struct AttentionForward<'a> {
+    /// Sizes.
+    pub shape: AttentionShape,
+    /// Factor of the scores, commonly `1 / sqrt(H)`.
+    pub scale: f32,
+    /// Query `l` sees key `s` only if `s <= l + S - L`.
+    pub causal: bool,
+    /// Further restriction of the keys.
+    pub mask: Mask<'a>,
+    /// Added to the scores.
+    pub bias: Option<Bias<'a>>,
+    /// Applied to the probabilities.
+    pub dropout: Option<Dropout>,
+    /// Queries, N heads of L rows.
+    pub q: Heads<'a>,
+    /// Keys, K heads of S rows.
+    pub k: Heads<'a>,
+    /// Values, K heads of S rows.
+    pub v: Heads<'a>,
+    /// Result, N heads of L rows.
+    pub out: HeadsMut<'a>,
+    /// Log of the sum of exponentials of every row's scores, f32 `[B, N, L]`; minus infinity where no key is seen.
+    pub lse: ViewMut<'a>,
+}
+
+/// Gradients of [`AttentionForward`]; probabilities are made again from `lse`.
+#[derive(Debug)]
+pub struct AttentionBackward<'a> {
+    /// Sizes.
+    pub shape: AttentionShape,
+    /// As in the forward pass.
+    pub scale: f32,
+    /// As in the forward pass.
+    pub causal: bool,
+    /// As in the forward pass.
+    pub mask: Mask<'a>,
+    /// As in the forward pass.
+    pub bias: Option<Bias<'a>>,
+    /// As in the forward pass.
+    pub dropout: Option<Dropout>,
+    /// Queries.
+    pub q: Heads<'a>,
+    /// Keys.
+    pub k: Heads<'a>,
+    /// Values.
+    pub v: Heads<'a>,
+    /// Result of the forward pass.
+    pub out: Heads<'a>,
+    /// Saved by the forward pass.
+    pub lse: View<'a>,
+    /// Gradient of the result, laid out as `out`.
+    pub dout: Heads<'a>,
+    /// Scratch, f32 `[B, N, L]`: the row sums of `dout * out`.
+    pub delta: ViewMut<'a>,
+    /// Gradient of the queries.
+    pub dq: HeadsMut<'a>,
+    /// Gradient of the keys.
+    pub dk: HeadsMut<'a>,
+    /// Gradient of the values.
+    pub dv: HeadsMut<'a>,
+    /// Gradient of the bias, f32, of the bias' shape.
+    pub dbias: Option<Dest<'a>>,
+}
+
+/// Views and strides of one role, as both structures are checked alike.
+type Layout = (&'static str, usize, DType, usize, usize, usize, usize);
+
+impl AttentionShape {
+    fn check(&self, op: &'static str) -> Result<()> {
+        if self.heads == 0 || self.kv_heads == 0 || !self.heads.is_multiple_of(self.kv_heads) {
+            return Err(Error::shape(op, "heads", "a multiple of the kv heads", format!("{} of {}", self.heads, self.kv_heads)));
+        }
+        let scores = [self.batch, self.heads, self.queries, self.keys].iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+        if self.head_size == 0 || scores.is_none() {
+            return Err(Error::shape(op, "sizes", "a head size above 0 and countable scores", format!("{self:?}")));
+        }
+        Ok(())
+    }
+
+    /// Multiply-adds of one of the two products of the forward pass.
+    fn product_flops(&self) -> u64 {
+        2 * (self.batch * self.heads) as u64 * self.queries as u64 * self.keys as u64 * self.head_size as u64
+    }
+
+    fn check_heads(&self, op: &'static str, layouts: &[Layout]) -> Result<()> {
+        for &(what, len, dtype, rows, heads, batch_stride, row_stride) in layouts {
+            expect_float(op, what, dtype)?;
+            let width = heads * self.head_size;
+            if row_stride < width {
+                return Err(Error::shape(op, format!("row stride of {what}"), format!("at least {width}"), row_stride));
+            }
+            if self.batch == 0 || rows == 0 {
+                continue;
+            }
+            let sequence = (rows - 1).checked_mul(row_stride).and_then(|n| n.checked_add(width));
+            if self.batch > 1 && sequence.is_none_or(|sequence| batch_stride < sequence) {
+                return Err(Error::shape(op, format!("batch stride of {what}"), format!("at least {sequence:?}"), batch_stride));
+            }
+            let end = (self.batch - 1).checked_mul(batch_stride).and_then(|n| n.checked_add(sequence?));
+            if end.is_none_or(|end| end > len) {
+                return Err(Error::shape(op, what, format!("at least {end:?} elements"), len));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_mask(&self, op: &'static str, mask: &Mask<'_>, bias: Option<&Bias<'_>>) -> Result<()> {
+        let view = match mask {
+            Mask::None => None,
+            Mask::Padding(view) => Some((view, self.batch * self.keys)),
+            Mask::Full(view) => Some((view, self.batch * self.queries * self.keys)),
+        };
+        if let Some((view, len)) = view {
+            expect_len(op, "mask", len, view.len())?;
+            expect_dtype(op, "mask", DType::U8, view.dtype())?;
+        }
+        if let Some(bias) = bias {
+            expect_len(op, "bias", self.bias_len(bias.per_sequence), bias.view.len())?;
+            expect_float(op, "bias", bias.view.dtype())?;
+        }
+        Ok(())
+    }
+
+    /// Elements of a bias.
+    pub fn bias_len(&self, per_sequence: bool) -> usize {
+        (if per_sequence { self.batch } else { 1 }) * self.heads * self.queries * self.keys
+    }
+}
+
+fn read(what: &'static str, heads: &Heads<'_>, rows: usize, count: usize) -> Layout {
+    (what, heads.view.len(), heads.view.dtype(), rows, count, heads.batch_stride, heads.row_stride)
+}
+
+fn written(what: &'static str, heads: &HeadsMut<'_>, rows: usize, count: usize) -> Layout {
+    (what, heads.view.len(), heads.view.dtype(), rows, count, heads.batch_stride, heads.row_stride)
+}
+
+fn mask_view<'m>(mask: &'m Mask<'m>) -> Option<&'m View<'m>> {
+    match mask {
+        Mask::None => None,
+        Mask::Padding(view) | Mask::Full(view) => Some(view),
+    }
+}
+
+impl Arguments for AttentionForward<'_> {
+    const NAME: &'static str = "attention_forward";
+
+    fn check(&self) -> Result<()> {
+        let (name, s) = (Self::NAME, &self.shape);
+        s.check(name)?;
+        s.check_heads(
+            name,
+            &[
+                read("q", &self.q, s.queries, s.heads),
+                read("k", &self.k, s.keys, s.kv_heads),
+                read("v", &self.v, s.keys, s.kv_heads),
+                written("out", &self.out, s.queries, s.heads),
+            ],
+        )?;
+        s.check_mask(name, &self.mask, self.bias.as_ref())?;
+        expect_len(name, "lse", s.batch * s.heads * s.queries, self.lse.len())?;
+        expect_dtype(name, "lse", DType::F32, self.lse.dtype())
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        super::visit_all(
+            visit,
+            &[
+                Some(&self.q.view),
+                Some(&self.k.view),
+                Some(&self.v.view),
+                mask_view(&self.mask),
+                self.bias.as_ref().map(|bias| &bias.view),
+            ],
+            &[Some(&self.lse)],
+        );
+        visit(self.out.access(self.shape.heads * self.shape.head_size));
+    }
+
+    fn flops(&self) -> u64 {
+        2 * self.shape.product_flops()
+    }
+}
+
+impl Arguments for AttentionBackward<'_> {
+    const NAME: &'static str = "attention_backward";
+
+    fn check(&self) -> Result<()> {
+        let (name, s) = (Self::NAME, &self.shape);
+        s.check(name)?;
+        s.check_heads(
+            name,
+            &[
+                read("q", &self.q, s.queries, s.heads),
+                read("k", &self.k, s.keys, s.kv_heads),
+                read("v", &self.v, s.keys, s.kv_heads),
+                read("out", &self.out, s.queries, s.heads),
+                read("dout", &self.dout, s.queries, s.heads),
+                written("dq", &self.dq, s.queries, s.heads),
+                written("dk", &self.dk, s.keys, s.kv_heads),
+                written("dv", &self.dv, s.keys, s.kv_heads),
+            ],
+        )?;
+        s.check_mask(name, &self.mask, self.bias.as_ref())?;
+        match (&self.dbias, &self.bias) {
+            (Some(dbias), Some(bias)) => {
+                expect_len(name, "dbias", s.bias_len(bias.per_sequence), dbias.view.len())?;
+                expect_dtype(name, "dbias", DType::F32, dbias.view.dtype())?;
+            }
+            (Some(_), None) => return Err(Error::argument(name, "a gradient of a bias that is not there")),
+            (None, _) => {}
+        }
+        let rows = s.batch * s.heads * s.queries;
+        expect_len(name, "lse", rows, self.lse.len())?;
+        expect_dtype(name, "lse", DType::F32, self.lse.dtype())?;
+        expect_len(name, "delta", rows, self.delta.len())?;
+        expect_dtype(name, "delta", DType::F32, self.delta.dtype())
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        super::visit_all(
+            visit,
+            &[
+                Some(&self.q.view),
+                Some(&self.k.view),
+                Some(&self.v.view),
+                Some(&self.out.view),
+                Some(&self.dout.view),
+                Some(&self.lse),
+                mask_view(&self.mask),
+                self.bias.as_ref().map(|bias| &bias.view),
+            ],
+            &[Some(&self.delta), self.dbias.as_ref().map(|dest| &dest.view)],
+        );
+        let AttentionShape { heads, kv_heads, head_size, .. } = self.shape;
+        for (role, heads) in [(&self.dq, heads), (&self.dk, kv_heads), (&self.dv, kv_heads)] {
+            visit(role.access(heads * head_size));
+        }
+    }
+
+    fn flops(&self) -> u64 {
+        5 * self.shape.product_flops()
+    }
+}

@@ -1,0 +1,315 @@
+//! Arguments of elementwise kernels: activations, sums, products, casts.
+
+use super::{Access, Arguments, Dest, expect_float, expect_len};
+use crate::buffer::{View, ViewMut};
+use crate::error::{Error, Result};
+
+/// An elementwise function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// `x * Phi(x)` with the exact normal distribution function (Hendrycks and Gimpel, 2016).
+    Gelu,
+    /// The tanh approximation of it, called `gelu_new` by GPT-2.
+    GeluTanh,
+    /// `max(x, 0)`; the derivative at 0 is 0.
+    Relu,
+    /// `x / (1 + exp(-x))`.
+    Silu,
+    /// Hyperbolic tangent.
+    Tanh,
+}
+
+impl Activation {
+    /// Every activation, for tables and tests.
+    pub const ALL: [Activation; 5] =
+        [Activation::Gelu, Activation::GeluTanh, Activation::Relu, Activation::Silu, Activation::Tanh];
+
+    /// The name in configurations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Activation::Gelu => "gelu",
+            Activation::GeluTanh => "gelu_tanh",
+            Activation::Relu => "relu",
+            Activation::Silu => "silu",
+            Activation::Tanh => "tanh",
+        }
+    }
+}
+
+/// `y = activation(x)`, elementwise.
+#[derive(Debug)]
+pub struct ActivationForward<'a> {
+    /// The function.
+    pub activation: Activation,
+    /// Input.
+    pub x: View<'a>,
+    /// Output, of the same length.
+    pub y: ViewMut<'a>,
+}
+
+impl Arguments for ActivationForward<'_> {
+    const NAME: &'static str = "activation_forward";
+
+    fn check(&self) -> Result<()> {
+        expect_float(Self::NAME, "x", self.x.dtype())?;
+        expect_float(Self::NAME, "y", self.y.dtype())?;
+        expect_len(Self::NAME, "y", self.x.len(), self.y.len())
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        super::visit_all(visit, &[Some(&self.x)], &[Some(&self.y)]);
+    }
+}
+
+/// `dx (+)= dy * activation'(x)`, elementwise.
+#[derive(Debug)]
+pub struct ActivationBackward<'a> {
+    /// The function.
+    pub activation: Activation,
+    /// The function's input.
+    pub x: View<'a>,
+    /// Gradient of its output.
+    pub dy: View<'a>,
+    /// Gradient of its input.
+    pub dx: Dest<'a>,
+}
+
+impl Arguments for ActivationBackward<'_> {
+    const NAME: &'static str = "activation_backward";
+
+    fn check(&self) -> Result<()> {
+        expect_float(Self::NAME, "x", self.x.dtype())?;
+        expect_float(Self::NAME, "dy", self.dy.dtype())?;
+        expect_float(Self::NAME, "dx", self.dx.view.dtype())?;
+        expect_len(Self::NAME, "dy", self.x.len(), self.dy.len())?;
+        expect_len(Self::NAME, "dx", self.x.len(), self.dx.view.len())
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        super::visit_all(visit, &[Some(&self.x), Some(&self.dy)], &[Some(&self.dx.view)]);
+    }
+}
+
+/// In one pass over the input `x` of an activation: write its value to `y` and overwrite `x` by its derivative.
+///
+/// The backward pass of a feed-forward layer needs both; saving the input alone and making both here moves fewer bytes
+/// than keeping the value since the forward pass.
+#[derive(Debug)]
+pub struct ActivationSplit<'a> {
+    /// The function.
+    pub activation: Activation,
+    /// Input, replaced by `activation'(x)`.
+    pub x: ViewMut<'a>,
+    /// `activation(x)`.
+    pub y: ViewMut<'a>,
+}
+
+impl Arguments for ActivationSplit<'_> {
+    const NAME: &'static str = "activation_split";
+
+    fn check(&self) -> Result<()> {
+        expect_float(Self::NAME, "x", self.x.dtype())?;
+        expect_float(Self::NAME, "y", self.y.dtype())?;
+        expect_len(Self::NAME, "y", self.x.len(), self.y.len())
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        super::visit_all(visit, &[], &[Some(&self.x), Some(&self.y)]);
+    }
+}
+
+/// `y = activation(gate) * up` over `rows` rows of `columns`; `gate` and `up` may be halves of one wider matrix.
+#[derive(Debug)]
+pub struct GatedForward<'a> {
+    /// The function applied to the gate.
+    pub activation: Activation,
+    /// Rows.
+    pub rows: usize,
+    /// Columns of the output.
+    pub columns: usize,
+    /// Elements from one row of `gate` and of `up` to the next.
+    pub ld: usize,
+    /// Gate, from its first element to its last.
+    pub gate: View<'a>,
+    /// Factor, likewise.
+    pub up: View<'a>,
+    /// Output `[rows, columns]`.
+    pub y: ViewMut<'a>,
+}
+
+impl Arguments for GatedForward<'_> {
+    const NAME: &'static str = "gated_forward";
+
+    fn check(&self) -> Result<()> {
+        let span = row_span(Self::NAME, self.rows, self.columns, self.ld)?;
+        for (what, dtype) in [("gate", self.gate.dtype()), ("up", self.up.dtype()), ("y", self.y.dtype())] {
+            expect_float(Self::NAME, what, dtype)?;
+        }
+        expect_len(Self::NAME, "gate", span, self.gate.len())?;
+        expect_len(Self::NAME, "up", span, self.up.len())?;
+        expect_len(Self::NAME, "y", self.rows * self.columns, self.y.len())
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        super::visit_all(visit, &[Some(&self.gate), Some(&self.up)], &[Some(&self.y)]);
+    }
+}
+
+/// Gradients of [`GatedForward`]. Both gradients go into one matrix `[rows, 2 * columns]`, gate first, which is the
+/// gradient of a fused input projection; `gate` and `up` are the halves of such a matrix too.
+#[derive(Debug)]
+pub struct GatedBackward<'a> {
+    /// The function applied to the gate.
+    pub activation: Activation,
+    /// Rows.
+    pub rows: usize,
+    /// Columns of each half.
+    pub columns: usize,
+    /// Gate and factor side by side, `[rows, 2 * columns]`.
+    pub x: View<'a>,
+    /// Gradient of the output, `[rows, columns]`.
+    pub dy: View<'a>,
+    /// Gradient of `x`.
+    pub dx: Dest<'a>,
+}
+
+impl Arguments for GatedBackward<'_> {
+    const NAME: &'static str = "gated_backward";
+
+    fn check(&self) -> Result<()> {
+        for (what, dtype) in [("x", self.x.dtype()), ("dy", self.dy.dtype()), ("dx", self.dx.view.dtype())] {
+            expect_float(Self::NAME, what, dtype)?;
+        }
+        expect_len(Self::NAME, "x", self.rows * 2 * self.columns, self.x.len())?;
+        expect_len(Self::NAME, "dy", self.rows * self.columns, self.dy.len())?;
+        expect_len(Self::NAME, "dx", self.x.len(), self.dx.view.len())
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        super::visit_all(visit, &[Some(&self.x), Some(&self.dy)], &[Some(&self.dx.view)]);
+    }
+}
+
+/// `out = alpha * a + beta * b`. Without `b`, or with `in_place`, `out` itself stands for `b`: `out = alpha * a + beta * out`.
+#[derive(Debug)]
+pub struct AddScaled<'a> {
+    /// Factor of `a`.
+    pub alpha: f32,
+    /// First term.
+    pub a: View<'a>,
+    /// Factor of the second term; with 0 it is not read.
+    pub beta: f32,
+    /// Second term; `None` for the old content of `out`.
+    pub b: Option<View<'a>>,
+    /// Result.
+    pub out: ViewMut<'a>,
+}
+
+impl Arguments for AddScaled<'_> {
+    const NAME: &'static str = "add_scaled";
+
+    fn check(&self) -> Result<()> {
+        expect_float(Self::NAME, "a", self.a.dtype())?;
+        expect_float(Self::NAME, "out", self.out.dtype())?;
+        if let Some(b) = &self.b {
+            expect_float(Self::NAME, "b", b.dtype())?;
+            expect_len(Self::NAME, "b", self.a.len(), b.len())?;
+        }
+        expect_len(Self::NAME, "out", self.a.len(), self.out.len())
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        super::visit_all(visit, &[Some(&self.a), self.b.as_ref()], &[Some(&self.out)]);
+    }
+}
+
+/// `out (+)= a * b`, elementwise. Without `b` the old content of `out` is the second factor.
+#[derive(Debug)]
+pub struct Multiply<'a> {
+    /// First factor.
+    pub a: View<'a>,
+    /// Second factor; `None` for the old content of `out`, which then must not be added to.
+    pub b: Option<View<'a>>,
+    /// Result.
+    pub out: Dest<'a>,
+}
+
+impl Arguments for Multiply<'_> {
+    const NAME: &'static str = "multiply";
+
+    fn check(&self) -> Result<()> {
+        expect_float(Self::NAME, "a", self.a.dtype())?;
+        expect_float(Self::NAME, "out", self.out.view.dtype())?;
+        match &self.b {
+            Some(b) => {
+                expect_float(Self::NAME, "b", b.dtype())?;
+                expect_len(Self::NAME, "b", self.a.len(), b.len())?;
+            }
+            None if self.out.add => return Err(Error::argument(Self::NAME, "an in-place product cannot be added")),
+            None => {}
+        }
+        expect_len(Self::NAME, "out", self.a.len(), self.out.view.len())
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        super::visit_all(visit, &[Some(&self.a), self.b.as_ref()], &[Some(&self.out.view)]);
+    }
+}
+
+/// Write one value everywhere. For integer types the value is converted, saturating.
+#[derive(Debug)]
+pub struct Fill<'a> {
+    /// The value.
+    pub value: f32,
+    /// The range written.
+    pub out: ViewMut<'a>,
+}
+
+impl Arguments for Fill<'_> {
+    const NAME: &'static str = "fill";
+
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        super::visit_all(visit, &[], &[Some(&self.out)]);
+    }
+}
+
+/// `out (+)= x` in another number type. Between floating-point types rounding is to nearest, ties to even; integers become floats
+/// by the same rule and floats are not turned into integers.
+#[derive(Debug)]
+pub struct Cast<'a> {
+    /// Source.
+    pub x: View<'a>,
+    /// Destination; adding is for floating-point sources.
+    pub out: Dest<'a>,
+}
+
+impl Arguments for Cast<'_> {
+    const NAME: &'static str = "cast";
+
+    fn check(&self) -> Result<()> {
+        expect_float(Self::NAME, "out", self.out.view.dtype())?;
+        expect_len(Self::NAME, "out", self.x.len(), self.out.view.len())
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        super::visit_all(visit, &[Some(&self.x)], &[Some(&self.out.view)]);
+    }
+}
+
+/// Elements from the first to the last of `rows` rows of `columns`, `ld` apart.
+pub(crate) fn row_span(op: &'static str, rows: usize, columns: usize, ld: usize) -> Result<usize> {
+    if ld < columns {
+        return Err(Error::shape(op, "leading dimension", format!("at least {columns}"), ld));
+    }
+    if rows == 0 {
+        return Ok(0);
+    }
+    (rows - 1)
+        .checked_mul(ld)
+        .and_then(|span| span.checked_add(columns))
+        .ok_or_else(|| Error::shape(op, "rows", "a span below 2^64", rows))
+}

@@ -1,0 +1,323 @@
+//! The table of contents of all arithmetic: every kernel is a value, its arguments are named fields that hold views.
+//!
+//! A kernel as a value, rather than a method, means that a wrapper (late execution, counting, profiling, tracing) is
+//! one function and not forty. Arguments are checked here once, for every backend: lengths, types, that no written
+//! range overlaps another one, that every view belongs to this device and lane.
+
+pub mod attention;
+pub mod elementwise;
+pub mod gemm;
+pub mod loss;
+pub mod norm;
+pub mod optimizer;
+pub mod random;
+pub mod reduce;
+pub mod rows;
+
+pub use attention::{AttentionBackward, AttentionForward, AttentionShape, Bias, Heads, HeadsMut, Mask};
+pub use elementwise::{
+    Activation, ActivationBackward, ActivationForward, ActivationSplit, AddScaled, Cast, Fill, GatedBackward, GatedForward,
+    Multiply,
+};
+pub use gemm::{Batch, Epilogue, Gemm, Matrix, MatrixMut};
+pub use loss::{CrossEntropyBackward, CrossEntropyForward, SquaredErrorBackward, SquaredErrorForward};
+pub use norm::{NormBackward, NormForward, NormKind};
+pub use optimizer::{Adam, ClipFactor, NormOrder};
+pub use random::{Distribution, Dropout, DropoutApply, FillRandom};
+pub use reduce::{ColumnSum, GradNorm, NonFinite, Softmax, SoftmaxBackward};
+pub use rows::{EmbeddingBackward, EmbeddingForward, Permute, RowCopy};
+
+use crate::backend::{DeviceId, Lane};
+use crate::buffer::{Range, View, ViewMut};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+
+/// How much work a kernel is: what a benchmark and a profile divide time by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Floating-point operations, a multiply-add counted as two.
+    pub flops: u64,
+    /// Bytes read and written at least once.
+    pub bytes: u64,
+}
+
+/// Where a gradient goes: overwrite what is there, or add to it.
+#[derive(Debug)]
+pub struct Dest<'a> {
+    /// The range written.
+    pub view: ViewMut<'a>,
+    /// Add to the present content instead of replacing it. Without it the old content is not read.
+    pub add: bool,
+}
+
+/// One view of a kernel's arguments, as listed by [`Arguments::visit`].
+#[derive(Debug, Clone, Copy)]
+pub enum Access<'v> {
+    /// Read only.
+    Read(&'v View<'v>),
+    /// Written, and read too where the kernel works in place.
+    Write(&'v ViewMut<'v>),
+    /// Written in rows: of every `stride` elements only the first `width` belong to the argument. Heads of a fused
+    /// projection lie beside each other in this way.
+    WriteRows {
+        /// From the first element to the last.
+        view: &'v ViewMut<'v>,
+        /// Elements from one row to the next.
+        stride: usize,
+        /// Elements of a row that are written.
+        width: usize,
+    },
+}
+
+/// The bytes an argument covers.
+#[derive(Debug, Clone, Copy)]
+struct Footprint {
+    range: Range,
+    writes: bool,
+    /// Stride and width of rows, in bytes.
+    rows: Option<(u64, u64)>,
+}
+
+impl Footprint {
+    fn collides(&self, other: &Footprint) -> bool {
+        if !(self.writes || other.writes) || !self.range.overlaps(&other.range) {
+            return false;
+        }
+        match (self.rows, other.rows) {
+            // Rows of one pitch lie beside each other when their columns do.
+            (Some((stride, width)), Some((other_stride, other_width))) if stride == other_stride && stride > 0 => {
+                let start = self.range.address % stride;
+                let other_start = other.range.address % stride;
+                let ahead = (other_start + stride - start) % stride;
+                let behind = (start + stride - other_start) % stride;
+                ahead < width || behind < other_width
+            }
+            _ => true,
+        }
+    }
+}
+
+impl Access<'_> {
+    fn footprint(&self) -> Footprint {
+        match self {
+            Access::Read(view) => Footprint { range: view.range, writes: false, rows: None },
+            Access::Write(view) => Footprint { range: view.range, writes: true, rows: None },
+            Access::WriteRows { view, stride, width } => {
+                let size = view.dtype().size() as u64;
+                let rows = Some((*stride as u64 * size, *width as u64 * size));
+                Footprint { range: view.range, writes: true, rows }
+            }
+        }
+    }
+}
+
+/// What every argument structure can say about itself.
+pub trait Arguments {
+    /// The kernel's name: the stem of its files.
+    const NAME: &'static str;
+
+    /// Lengths, types and settings that fit together.
+    ///
+    /// # Errors
+    /// The first thing that does not fit.
+    fn check(&self) -> Result<()>;
+
+    /// Every view, written or read.
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>));
+
+    /// Floating-point operations; 0 where only the bytes moved matter.
+    fn flops(&self) -> u64 {
+        0
+    }
+}
+
+macro_rules! kernels {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Every kernel there is. A backend matches on it and answers
+        /// [`Error::Unsupported`] for what it does not have.
+        #[derive(Debug)]
+        #[non_exhaustive]
+        #[allow(clippy::large_enum_variant)]
+        pub enum Kernel<'a> {
+            $($(#[$doc])* $name($name<'a>),)*
+        }
+
+        $(impl<'a> From<$name<'a>> for Kernel<'a> {
+            fn from(arguments: $name<'a>) -> Self {
+                Kernel::$name(arguments)
+            }
+        })*
+
+        impl Kernel<'_> {
+            /// Stem of the kernel's files, and its name in profiles and errors.
+            pub fn name(&self) -> &'static str {
+                match self { $(Kernel::$name(_) => <$name as Arguments>::NAME,)* }
+            }
+
+            /// Every view of the arguments.
+            pub fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+                match self { $(Kernel::$name(arguments) => arguments.visit(visit),)* }
+            }
+
+            fn check_arguments(&self) -> Result<()> {
+                match self { $(Kernel::$name(arguments) => arguments.check(),)* }
+            }
+
+            fn flops(&self) -> u64 {
+                match self { $(Kernel::$name(arguments) => arguments.flops(),)* }
+            }
+        }
+    };
+}
+
+kernels! {
+    /// Matrix products, batched over heads, with bias and activation.
+    Gemm,
+    /// Layer norm or RMS norm, after dropout and residual.
+    NormForward,
+    /// Its gradients.
+    NormBackward,
+    /// Streaming attention.
+    AttentionForward,
+    /// Its gradients, from the saved log-sum-exp.
+    AttentionBackward,
+    /// Rows to probabilities.
+    Softmax,
+    /// Its gradient.
+    SoftmaxBackward,
+    /// Multiply by an addressed random mask; the same kernel is its own gradient.
+    DropoutApply,
+    /// Table rows by id.
+    EmbeddingForward,
+    /// Gradient of the table.
+    EmbeddingBackward,
+    /// `out = alpha * a + beta * b`.
+    AddScaled,
+    /// `out = a * b`.
+    Multiply,
+    /// A constant everywhere.
+    Fill,
+    /// Another number type.
+    Cast,
+    /// Another order of the axes.
+    Permute,
+    /// Rows between places with different leading dimensions.
+    RowCopy,
+    /// Elementwise activation.
+    ActivationForward,
+    /// Its gradient.
+    ActivationBackward,
+    /// Value and derivative of an activation in one pass.
+    ActivationSplit,
+    /// `activation(gate) * up`.
+    GatedForward,
+    /// Its gradients.
+    GatedBackward,
+    /// Fused softmax and cross-entropy.
+    CrossEntropyForward,
+    /// Gradient of the logits.
+    CrossEntropyBackward,
+    /// Mean squared error of a regression.
+    SquaredErrorForward,
+    /// Its gradient.
+    SquaredErrorBackward,
+    /// Sum over rows: the gradient of a bias.
+    ColumnSum,
+    /// Sum of squares or largest magnitude, for gradient norms.
+    GradNorm,
+    /// Whether anything is infinite or not a number.
+    NonFinite,
+    /// From norm to clipping factor, without the host.
+    ClipFactor,
+    /// One Adam step over a run of elements.
+    Adam,
+    /// Addressed random values.
+    FillRandom,
+}
+
+impl<'a> Kernel<'a> {
+    /// The same kernel for as long as one likes: for backends that run work after the call returned.
+    ///
+    /// # Safety
+    /// The caller runs the kernel, or drops it, before the memory of its views is released by the backend: that is, before
+    /// a `sync` of the lane it was given to returns.
+    #[allow(unsafe_code)]
+    pub unsafe fn detach(self) -> Kernel<'static> {
+        // SAFETY: lifetimes are the only difference, and the caller keeps the memory valid.
+        unsafe { std::mem::transmute::<Kernel<'a>, Kernel<'static>>(self) }
+    }
+}
+
+impl Kernel<'_> {
+    /// Check the arguments for one device and lane.
+    ///
+    /// # Errors
+    /// Arguments that do not fit together, views of another device or lane, a written range that overlaps another range.
+    pub fn check(&self, device: DeviceId, on: Lane) -> Result<()> {
+        self.check_arguments()?;
+        let name = self.name();
+        let mut seen: [Option<Footprint>; 16] = [None; 16];
+        let mut count = 0;
+        let mut fault = None;
+        self.visit(&mut |access| {
+            let footprint = access.footprint();
+            if footprint.range.device != device {
+                let (expected, got) = (format!("{device:?}"), format!("{:?}", footprint.range.device));
+                fault = Some(Error::WrongDevice { op: name, expected, got });
+            }
+            if footprint.range.lane != on {
+                let lane = footprint.range.lane;
+                fault = Some(Error::argument(name, format!("a view of lane {lane:?} was given to lane {on:?}")));
+            }
+            if seen.iter().flatten().any(|other| other.collides(&footprint)) {
+                fault = Some(Error::argument(name, "a range that is written overlaps another argument"));
+            }
+            match seen.get_mut(count) {
+                Some(slot) => *slot = Some(footprint),
+                None => fault = Some(Error::argument(name, "more than 16 views")),
+            }
+            count += 1;
+        });
+        fault.map_or(Ok(()), Err)
+    }
+
+    /// Floating-point operations and bytes of this call.
+    pub fn cost(&self) -> Cost {
+        let mut bytes = 0;
+        self.visit(&mut |access| bytes += access.footprint().range.bytes() as u64);
+        Cost { flops: self.flops(), bytes }
+    }
+}
+
+/// Require an exact element count.
+pub(crate) fn expect_len(op: &'static str, what: &str, expected: usize, got: usize) -> Result<()> {
+    if expected == got { Ok(()) } else { Err(Error::shape(op, what, format!("{expected} elements"), got)) }
+}
+
+/// Require one number type.
+pub(crate) fn expect_dtype(op: &'static str, what: &str, expected: DType, got: DType) -> Result<()> {
+    if expected == got {
+        Ok(())
+    } else {
+        Err(Error::DType { op, what: what.into(), expected: expected.name().into(), got })
+    }
+}
+
+/// Require a floating-point type.
+pub(crate) fn expect_float(op: &'static str, what: &str, got: DType) -> Result<()> {
+    if got.is_float() {
+        Ok(())
+    } else {
+        Err(Error::DType { op, what: what.into(), expected: "a floating-point type".into(), got })
+    }
+}
+
+/// List optional views.
+pub(crate) fn visit_all(
+    visit: &mut dyn FnMut(Access<'_>),
+    reads: &[Option<&View<'_>>],
+    writes: &[Option<&ViewMut<'_>>],
+) {
+    reads.iter().flatten().for_each(|view| visit(Access::Read(view)));
+    writes.iter().flatten().for_each(|view| visit(Access::Write(view)));
+}

@@ -1,0 +1,133 @@
+//! Arguments of the optimizer step and of gradient clipping.
+
+use super::{Access, Arguments, expect_dtype, expect_float, expect_len};
+use crate::buffer::{View, ViewMut};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+
+/// Which norm of all gradients together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NormOrder {
+    /// Square root of the sum of squares.
+    Two,
+    /// Largest magnitude.
+    Infinity,
+}
+
+/// From the accumulated [`GradNorm`](super::GradNorm) to the true norm and the factor that gradients are multiplied by:
+/// `norm = root / scale`, `factor = min(1, max_norm / (norm + 1e-6)) / scale`. A norm that is not finite gives a factor that
+/// is not a number, at which [`Adam`] changes nothing.
+///
+/// Source: `torch.nn.utils.clip_grad_norm_`, and the predecessor's division by the loss scale.
+#[derive(Debug)]
+pub struct ClipFactor<'a> {
+    /// Which norm was accumulated.
+    pub order: NormOrder,
+    /// Upper bound of the norm; infinity for none.
+    pub max_norm: f32,
+    /// What the loss was multiplied by.
+    pub scale: f32,
+    /// The accumulated sum of squares or largest magnitude, f32 `[1]`.
+    pub accumulated: View<'a>,
+    /// Receives the true norm, f32 `[1]`.
+    pub norm: ViewMut<'a>,
+    /// Receives the factor, f32 `[1]`.
+    pub factor: ViewMut<'a>,
+}
+
+impl Arguments for ClipFactor<'_> {
+    const NAME: &'static str = "clip_factor";
+
+    fn check(&self) -> Result<()> {
+        for (what, len, dtype) in [
+            ("accumulated", self.accumulated.len(), self.accumulated.dtype()),
+            ("norm", self.norm.len(), self.norm.dtype()),
+            ("factor", self.factor.len(), self.factor.dtype()),
+        ] {
+            expect_len(Self::NAME, what, 1, len)?;
+            expect_dtype(Self::NAME, what, DType::F32, dtype)?;
+        }
+        if self.max_norm > 0.0 && self.scale > 0.0 {
+            return Ok(());
+        }
+        Err(Error::argument(Self::NAME, format!("max_norm {} and scale {} must be above 0", self.max_norm, self.scale)))
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        super::visit_all(visit, &[Some(&self.accumulated)], &[Some(&self.norm), Some(&self.factor)]);
+    }
+}
+
+/// One Adam step (Kingma and Ba, 2015) over a run of elements that share their weight decay.
+///
+/// With `g = factor * grad` and `t = step`: `m = b1 m + (1 - b1) g`, `v = b2 v + (1 - b2) g^2`,
+/// `p = p - lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + epsilon) - lr * decay * p` when decoupled
+/// (Loshchilov and Hutter, 2019; the decay uses the old p); when coupled, `decay * p` is added to `g` first.
+///
+/// Numerics: f32 throughout; `p` is the f32 master where there is one, and the parameter is its value rounded to nearest,
+/// ties to even.
+#[derive(Debug)]
+pub struct Adam<'a> {
+    /// Parameter, any floating-point type.
+    pub parameter: ViewMut<'a>,
+    /// f32 copy of a parameter of another type.
+    pub master: Option<ViewMut<'a>>,
+    /// First moment, f32.
+    pub m: ViewMut<'a>,
+    /// Second moment, f32.
+    pub v: ViewMut<'a>,
+    /// Gradient, any floating-point type.
+    pub grad: View<'a>,
+    /// f32 `[1]`: multiplied into the gradient; if it is not finite nothing is changed.
+    pub factor: View<'a>,
+    /// Learning rate.
+    pub lr: f32,
+    /// Decay of the first moment.
+    pub beta1: f32,
+    /// Decay of the second moment.
+    pub beta2: f32,
+    /// Added to the root.
+    pub epsilon: f32,
+    /// Weight decay of this run.
+    pub decay: f32,
+    /// Decay the parameter itself rather than adding to the gradient.
+    pub decoupled: bool,
+    /// Climb instead of descend.
+    pub maximize: bool,
+    /// Number of this step, from 1.
+    pub step: u64,
+}
+
+impl Arguments for Adam<'_> {
+    const NAME: &'static str = "adam";
+
+    fn check(&self) -> Result<()> {
+        let (name, n) = (Self::NAME, self.parameter.len());
+        expect_float(name, "parameter", self.parameter.dtype())?;
+        expect_len(name, "grad", n, self.grad.len())?;
+        expect_float(name, "grad", self.grad.dtype())?;
+        for (what, view) in [("master", self.master.as_ref()), ("m", Some(&self.m)), ("v", Some(&self.v))] {
+            if let Some(view) = view {
+                expect_len(name, what, n, view.len())?;
+                expect_dtype(name, what, DType::F32, view.dtype())?;
+            }
+        }
+        if (self.parameter.dtype() == DType::F32) == self.master.is_some() {
+            return Err(Error::argument(name, "a master copy belongs to parameters that are not f32, and only to them"));
+        }
+        expect_len(name, "factor", 1, self.factor.len())?;
+        expect_dtype(name, "factor", DType::F32, self.factor.dtype())?;
+        if self.step == 0 {
+            return Err(Error::argument(name, "steps are counted from 1"));
+        }
+        Ok(())
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        super::visit_all(
+            visit,
+            &[Some(&self.grad), Some(&self.factor)],
+            &[Some(&self.parameter), self.master.as_ref(), Some(&self.m), Some(&self.v)],
+        );
+    }
+}

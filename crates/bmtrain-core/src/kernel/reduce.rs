@@ -1,0 +1,150 @@
+//! Arguments of reductions and of softmax. All sums are made in an order that depends on sizes alone.
+
+use super::optimizer::NormOrder;
+use super::{Access, Arguments, Dest, expect_dtype, expect_float, expect_len};
+use crate::buffer::{View, ViewMut};
+use crate::dtype::DType;
+use crate::error::Result;
+
+/// `out[c] (+)= sum over rows of x[r, c]`: the gradient of a bias.
+#[derive(Debug)]
+pub struct ColumnSum<'a> {
+    /// Number of rows.
+    pub rows: usize,
+    /// Number of columns.
+    pub columns: usize,
+    /// Summed, `[rows, columns]`.
+    pub x: View<'a>,
+    /// Sums `[columns]`.
+    pub out: Dest<'a>,
+}
+
+impl Arguments for ColumnSum<'_> {
+    const NAME: &'static str = "column_sum";
+
+    fn check(&self) -> Result<()> {
+        expect_float(Self::NAME, "x", self.x.dtype())?;
+        expect_float(Self::NAME, "out", self.out.view.dtype())?;
+        expect_len(Self::NAME, "x", self.rows * self.columns, self.x.len())?;
+        expect_len(Self::NAME, "out", self.columns, self.out.view.len())
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        super::visit_all(visit, &[Some(&self.x)], &[Some(&self.out.view)]);
+    }
+}
+
+/// Accumulate the sum of squares, or the largest magnitude, of `x` into `out`; f32 `[1]`. NaN and infinity propagate.
+#[derive(Debug)]
+pub struct GradNorm<'a> {
+    /// Sum of squares or maximum.
+    pub order: NormOrder,
+    /// The values.
+    pub x: View<'a>,
+    /// Accumulated result.
+    pub out: Dest<'a>,
+}
+
+impl Arguments for GradNorm<'_> {
+    const NAME: &'static str = "grad_norm";
+
+    fn check(&self) -> Result<()> {
+        expect_float(Self::NAME, "x", self.x.dtype())?;
+        expect_len(Self::NAME, "out", 1, self.out.view.len())?;
+        expect_dtype(Self::NAME, "out", DType::F32, self.out.view.dtype())
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        super::visit_all(visit, &[Some(&self.x)], &[Some(&self.out.view)]);
+    }
+}
+
+/// Set `flag` to 1 if anything in `x` is infinite or not a number; leave it otherwise.
+#[derive(Debug)]
+pub struct NonFinite<'a> {
+    /// The values.
+    pub x: View<'a>,
+    /// i32 `[1]`.
+    pub flag: ViewMut<'a>,
+}
+
+impl Arguments for NonFinite<'_> {
+    const NAME: &'static str = "non_finite";
+
+    fn check(&self) -> Result<()> {
+        expect_float(Self::NAME, "x", self.x.dtype())?;
+        expect_len(Self::NAME, "flag", 1, self.flag.len())?;
+        expect_dtype(Self::NAME, "flag", DType::I32, self.flag.dtype())
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        super::visit_all(visit, &[Some(&self.x)], &[Some(&self.flag)]);
+    }
+}
+
+/// `y = softmax(x)` along rows; `log` writes log-probabilities instead.
+#[derive(Debug)]
+pub struct Softmax<'a> {
+    /// Number of rows.
+    pub rows: usize,
+    /// Length of a row.
+    pub columns: usize,
+    /// Write log-probabilities.
+    pub log: bool,
+    /// Input `[rows, columns]`.
+    pub x: View<'a>,
+    /// Output `[rows, columns]`.
+    pub y: ViewMut<'a>,
+}
+
+impl Arguments for Softmax<'_> {
+    const NAME: &'static str = "softmax";
+
+    fn check(&self) -> Result<()> {
+        expect_float(Self::NAME, "x", self.x.dtype())?;
+        expect_float(Self::NAME, "y", self.y.dtype())?;
+        expect_len(Self::NAME, "x", self.rows * self.columns, self.x.len())?;
+        expect_len(Self::NAME, "y", self.x.len(), self.y.len())
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        super::visit_all(visit, &[Some(&self.x)], &[Some(&self.y)]);
+    }
+}
+
+/// Gradient of [`Softmax`] from its output: `dx (+)= y * (dy - sum(y * dy))`, or `dy - exp(y) * sum(dy)` for logs.
+#[derive(Debug)]
+pub struct SoftmaxBackward<'a> {
+    /// Number of rows.
+    pub rows: usize,
+    /// Length of a row.
+    pub columns: usize,
+    /// The output holds log-probabilities.
+    pub log: bool,
+    /// Output of the forward pass.
+    pub y: View<'a>,
+    /// Gradient of the output.
+    pub dy: View<'a>,
+    /// Gradient of the input.
+    pub dx: Dest<'a>,
+}
+
+impl Arguments for SoftmaxBackward<'_> {
+    const NAME: &'static str = "softmax_backward";
+
+    fn check(&self) -> Result<()> {
+        for (what, dtype, len) in [
+            ("y", self.y.dtype(), self.y.len()),
+            ("dy", self.dy.dtype(), self.dy.len()),
+            ("dx", self.dx.view.dtype(), self.dx.view.len()),
+        ] {
+            expect_float(Self::NAME, what, dtype)?;
+            expect_len(Self::NAME, what, self.rows * self.columns, len)?;
+        }
+        Ok(())
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        super::visit_all(visit, &[Some(&self.y), Some(&self.dy)], &[Some(&self.dx.view)]);
+    }
+}

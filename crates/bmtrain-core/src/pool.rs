@@ -1,0 +1,301 @@
+//! The caching pool of one device: best fit with splitting and merging inside slabs taken from the system.
+//!
+//! Short-lived tensors share slabs, so that the memory of an activation that was freed serves the next gradient. Long-lived
+//! storages get slabs of their own and never fragment the others. Freed memory keeps the marks of the lanes that still
+//! work on it; the pool waits for them, on the device, before the memory is used on another lane. In steady state the
+//! system is asked for nothing, which [`Report::system_requests`] shows.
+
+use crate::backend::{Backend, Lane, Mark, Memory};
+use crate::error::{Error, Result};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Every chunk starts at a multiple of this, in bytes: the alignment of storages and of vector loads.
+pub const ALIGNMENT: usize = 512;
+
+/// What memory is used for; only for accounting and for keeping long-lived storages apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Segment {
+    /// Parameter storages.
+    Parameters,
+    /// Gradients of parameters.
+    Gradients,
+    /// Optimizer moments and master copies.
+    Optimizer,
+    /// Values and gradients inside the tape.
+    Activations,
+    /// Scratch of ops.
+    Workspace,
+    /// Batches.
+    Data,
+}
+
+impl Segment {
+    /// Every segment, in report order.
+    pub const ALL: [Segment; 6] = [
+        Segment::Parameters,
+        Segment::Gradients,
+        Segment::Optimizer,
+        Segment::Activations,
+        Segment::Workspace,
+        Segment::Data,
+    ];
+
+    /// Lower-case name in reports and errors.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Segment::Parameters => "parameters",
+            Segment::Gradients => "gradients",
+            Segment::Optimizer => "optimizer",
+            Segment::Activations => "activations",
+            Segment::Workspace => "workspace",
+            Segment::Data => "data",
+        }
+    }
+
+    const fn long_lived(self) -> bool {
+        matches!(self, Segment::Parameters | Segment::Optimizer)
+    }
+}
+
+/// A piece of pool memory on its way to or from a buffer.
+#[derive(Debug)]
+pub struct Chunk {
+    slab: usize,
+    offset: usize,
+    bytes: usize,
+    address: u64,
+    segment: Segment,
+}
+
+impl Chunk {
+    /// Device address of the first byte.
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+}
+
+/// A free range inside a slab.
+#[derive(Debug, Clone)]
+struct Free {
+    bytes: usize,
+    /// Lanes whose queued work may still touch the range, with the point after which it does not.
+    marks: Vec<Mark>,
+    /// Lanes that used it and need no mark when the same lane uses it next.
+    lanes: u8,
+}
+
+#[derive(Debug)]
+struct Slab {
+    memory: Memory,
+    free: BTreeMap<usize, Free>,
+    long_lived: bool,
+}
+
+/// Bytes in use and their high-water mark.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes in use now, rounded up to whole chunks.
+    pub now: usize,
+    /// The most that was in use at once.
+    pub peak: usize,
+}
+
+impl Usage {
+    fn add(&mut self, bytes: usize) {
+        self.now += bytes;
+        self.peak = self.peak.max(self.now);
+    }
+}
+
+/// Memory of one device as the pool sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// Use by segment, in the order of [`Segment::ALL`].
+    pub segments: Vec<(Segment, Usage)>,
+    /// Use over all segments together; its peak is below the sum of the peaks.
+    pub total: Usage,
+    /// Bytes taken from the system.
+    pub system_bytes: usize,
+    /// How often the system was asked since the device was made.
+    pub system_requests: u64,
+}
+
+/// The pool itself; [`crate::Device`] owns one.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    slabs: Vec<Option<Slab>>,
+    /// Free ranges of shared slabs by (bytes, slab, offset): the first one not smaller than a request is the best fit.
+    by_size: BTreeSet<(usize, usize, usize)>,
+    usage: [Usage; Segment::ALL.len()],
+    total: Usage,
+    system_bytes: usize,
+    system_requests: u64,
+}
+
+impl Pool {
+    /// Take at least `bytes` bytes whose first use will be on `lane`.
+    pub(crate) fn take(&mut self, backend: &dyn Backend, bytes: usize, segment: Segment, lane: Lane) -> Result<Chunk> {
+        let rounded = bytes.max(1).checked_next_multiple_of(ALIGNMENT).ok_or_else(|| out_of_memory(backend, segment, bytes, self.total.now))?;
+        let found = if segment.long_lived() { None } else { self.by_size.range((rounded, 0, 0)..).next().copied() };
+        let (slab, offset) = match found {
+            Some((_, slab, offset)) => (slab, offset),
+            None => (self.grow(backend, rounded, segment)?, 0),
+        };
+        let chunk = self.carve(backend, slab, offset, rounded, segment, lane)?;
+        self.usage[segment as usize].add(rounded);
+        self.total.add(rounded);
+        Ok(chunk)
+    }
+
+    fn grow(&mut self, backend: &dyn Backend, rounded: usize, segment: Segment) -> Result<usize> {
+        let long_lived = segment.long_lived();
+        let bytes = if long_lived { rounded } else { rounded.max(backend.slab_bytes()) };
+        let memory = match backend.allocate(bytes) {
+            Ok(memory) => memory,
+            // A whole slab may be too much where the request itself still fits.
+            Err(_) if bytes > rounded => backend.allocate(rounded).map_err(|_| out_of_memory(backend, segment, rounded, self.total.now))?,
+            Err(_) => return Err(out_of_memory(backend, segment, rounded, self.total.now)),
+        };
+        self.system_bytes += memory.bytes();
+        self.system_requests += 1;
+        let bytes = memory.bytes();
+        let free = BTreeMap::from([(0, Free { bytes, marks: Vec::new(), lanes: 0 })]);
+        let empty = self.slabs.iter().position(Option::is_none);
+        let index = empty.unwrap_or(self.slabs.len());
+        if empty.is_none() {
+            self.slabs.push(None);
+        }
+        self.slabs[index] = Some(Slab { memory, free, long_lived });
+        if !long_lived {
+            self.by_size.insert((bytes, index, 0));
+        }
+        Ok(index)
+    }
+
+    fn carve(&mut self, backend: &dyn Backend, slab: usize, offset: usize, bytes: usize, segment: Segment, lane: Lane) -> Result<Chunk> {
+        let Some(place) = self.slabs.get_mut(slab).and_then(Option::as_mut) else {
+            return Err(out_of_memory(backend, segment, bytes, self.total.now));
+        };
+        let Some(mut free) = place.free.remove(&offset) else {
+            return Err(out_of_memory(backend, segment, bytes, self.total.now));
+        };
+        self.by_size.remove(&(free.bytes, slab, offset));
+        for mark in free.marks.iter().filter(|mark| mark.lane != lane) {
+            backend.wait(lane, *mark)?;
+        }
+        // Work of a lane without a recorded mark: everything it has queued by now is late enough.
+        for other in Lane::ALL {
+            if other != lane && free.lanes & other.bit() != 0 && !free.marks.iter().any(|mark| mark.lane == other) {
+                let mark = backend.mark(other)?;
+                backend.wait(lane, mark)?;
+                free.marks.push(mark);
+            }
+        }
+        let address = place.memory.address() + offset as u64;
+        if free.bytes > bytes {
+            let rest = Free { bytes: free.bytes - bytes, marks: free.marks, lanes: free.lanes };
+            if !place.long_lived {
+                self.by_size.insert((rest.bytes, slab, offset + bytes));
+            }
+            place.free.insert(offset + bytes, rest);
+        }
+        Ok(Chunk { slab, offset, bytes, address, segment })
+    }
+
+    /// Take a chunk back; `lanes` are those with queued work on it.
+    pub(crate) fn give_back(&mut self, backend: &dyn Backend, chunk: Chunk, lanes: u8) {
+        let Chunk { slab, offset, bytes, segment, .. } = chunk;
+        self.usage[segment as usize].now -= bytes;
+        self.total.now -= bytes;
+        let Some(place) = self.slabs.get_mut(slab).and_then(Option::as_mut) else { return };
+        // One lane alone needs no mark: its next use is behind its last one, and a mark made later covers it too. Several
+        // lanes get theirs now, so that a later user waits for no more than it must.
+        let mut marks = Vec::new();
+        if lanes.count_ones() > 1 {
+            marks.extend(Lane::ALL.into_iter().filter(|lane| lanes & lane.bit() != 0).filter_map(|lane| backend.mark(lane).ok()));
+        }
+        let mut freed = Free { bytes, marks, lanes };
+        let mut start = offset;
+        if let Some((&before, neighbour)) = place.free.range(..offset).next_back()
+            && before + neighbour.bytes == offset
+        {
+            self.by_size.remove(&(neighbour.bytes, slab, before));
+            merge(&mut freed, neighbour.clone());
+            place.free.remove(&before);
+            start = before;
+        }
+        if let Some(neighbour) = place.free.get(&(offset + bytes)).cloned() {
+            self.by_size.remove(&(neighbour.bytes, slab, offset + bytes));
+            merge(&mut freed, neighbour);
+            place.free.remove(&(offset + bytes));
+        }
+        if place.long_lived && freed.bytes == place.memory.bytes() {
+            // Long-lived storages go back to the system at once: another model of another size may follow.
+            for lane in Lane::ALL.into_iter().filter(|lane| freed.lanes & lane.bit() != 0) {
+                if backend.sync(lane).is_err() {
+                    tracing::warn!("memory of a failed lane is kept");
+                    return;
+                }
+            }
+            if let Some(slab) = self.slabs[slab].take() {
+                self.system_bytes -= slab.memory.bytes();
+                backend.release(slab.memory);
+            }
+            return;
+        }
+        if !place.long_lived {
+            self.by_size.insert((freed.bytes, slab, start));
+        }
+        place.free.insert(start, freed);
+    }
+
+    /// Give everything back to the system. Only for the end of a device: every buffer holds the device, so none is left.
+    pub(crate) fn release_all(&mut self, backend: &dyn Backend) {
+        for slab in self.slabs.drain(..).flatten() {
+            backend.release(slab.memory);
+        }
+        self.by_size.clear();
+    }
+
+    pub(crate) fn report(&self) -> Report {
+        Report {
+            segments: Segment::ALL.into_iter().map(|segment| (segment, self.usage[segment as usize])).collect(),
+            total: self.total,
+            system_bytes: self.system_bytes,
+            system_requests: self.system_requests,
+        }
+    }
+
+    /// Start new high-water marks from what is in use now.
+    pub(crate) fn reset_peaks(&mut self) {
+        for usage in self.usage.iter_mut().chain([&mut self.total]) {
+            usage.peak = usage.now;
+        }
+    }
+}
+
+/// Join two free neighbours. A lane keeps its mark only where both sides know the lane's last use by a mark (or one side
+/// was never used by it); otherwise the mark is made at the next use, which is later and therefore safe.
+fn merge(into: &mut Free, neighbour: Free) {
+    let marked = |free: &Free, lane: Lane| free.marks.iter().find(|mark| mark.lane == lane).copied();
+    let mut marks = Vec::new();
+    for lane in Lane::ALL {
+        let (here, there) = (into.lanes & lane.bit() != 0, neighbour.lanes & lane.bit() != 0);
+        let mark = match (marked(into, lane), marked(&neighbour, lane)) {
+            // Tickets of one lane grow with time; the later one covers both.
+            (Some(a), Some(b)) => Some(if a.ticket > b.ticket { a } else { b }),
+            (Some(a), None) if !there => Some(a),
+            (None, Some(b)) if !here => Some(b),
+            _ => None,
+        };
+        marks.extend(mark);
+    }
+    into.bytes += neighbour.bytes;
+    into.lanes |= neighbour.lanes;
+    into.marks = marks;
+}
+
+fn out_of_memory(backend: &dyn Backend, segment: Segment, requested: usize, in_use: usize) -> Error {
+    Error::OutOfMemory { backend: backend.name(), segment: segment.name(), requested, in_use }
+}

@@ -1,0 +1,285 @@
+//! Tensors: contiguous, typed at run time, immutable once shared; and storages, whose content is shared by design.
+
+use crate::backend::Lane;
+use crate::buffer::{Buffer, View, ViewMut};
+use crate::device::Device;
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Result};
+use crate::kernel::Fill;
+use crate::pool::Segment;
+use crate::shape::Shape;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// A contiguous, row-major tensor. Cloning shares the memory; reshaping and slicing the leading axis are views.
+#[derive(Debug, Clone)]
+pub struct Tensor {
+    buffer: Rc<Buffer>,
+    offset: usize,
+    shape: Shape,
+    dtype: DType,
+}
+
+impl Tensor {
+    /// A tensor of unspecified content.
+    ///
+    /// # Errors
+    /// No memory left.
+    pub fn empty(device: &Device, shape: impl Into<Shape>, dtype: DType, segment: Segment) -> Result<Self> {
+        let shape = shape.into();
+        let buffer = Rc::new(Buffer::new(device, shape.elements() * dtype.size(), segment)?);
+        Ok(Tensor { buffer, offset: 0, shape, dtype })
+    }
+
+    /// A tensor with one value everywhere.
+    ///
+    /// # Errors
+    /// No memory left.
+    pub fn full(device: &Device, shape: impl Into<Shape>, dtype: DType, value: f32, segment: Segment) -> Result<Self> {
+        let mut tensor = Tensor::empty(device, shape, dtype, segment)?;
+        device.launch(Fill { value, out: tensor.view_mut()? })?;
+        Ok(tensor)
+    }
+
+    /// A tensor with the values of a host slice.
+    ///
+    /// # Errors
+    /// A length that is not the shape's, no memory left.
+    pub fn from_slice<T: Element>(device: &Device, shape: impl Into<Shape>, values: &[T], segment: Segment) -> Result<Self> {
+        let shape = shape.into();
+        if shape.elements() != values.len() {
+            return Err(Error::shape("from_slice", "values", format!("{} for {shape}", shape.elements()), values.len()));
+        }
+        let mut tensor = Tensor::empty(device, shape, T::DTYPE, segment)?;
+        device.backend().upload(bytemuck::cast_slice(values), tensor.view_mut()?, Lane::Compute)?;
+        Ok(tensor)
+    }
+
+    /// The values on the host. Waits for the compute lane.
+    ///
+    /// # Errors
+    /// Another number type, a failing device or an earlier kernel that failed.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        if T::DTYPE != self.dtype {
+            let expected = T::DTYPE.name().into();
+            return Err(Error::DType { op: "to_vec", what: "tensor".into(), expected, got: self.dtype });
+        }
+        let mut values = vec![T::zeroed(); self.shape.elements()];
+        self.device().backend().download(self.view()?, bytemuck::cast_slice_mut(&mut values), Lane::Compute)?;
+        Ok(values)
+    }
+
+    /// The single value of a tensor with one f32 element. Waits for the compute lane.
+    ///
+    /// # Errors
+    /// Another number of elements, another type, a failing device.
+    pub fn item(&self) -> Result<f32> {
+        match self.to_vec::<f32>()?.as_slice() {
+            [value] => Ok(*value),
+            values => Err(Error::shape("item", "elements", 1, values.len())),
+        }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.buffer.device()
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The number type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        self.shape.elements()
+    }
+
+    /// Bytes of the elements.
+    pub fn bytes(&self) -> usize {
+        self.elements() * self.dtype.size()
+    }
+
+    /// Exactly `N` dimensions, naming the operation that asks.
+    ///
+    /// # Errors
+    /// Another rank.
+    pub fn dims<const N: usize>(&self, op: &'static str) -> Result<[usize; N]> {
+        self.shape.split(op)
+    }
+
+    /// The same elements in another shape.
+    ///
+    /// # Errors
+    /// Another number of elements.
+    pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
+        let shape = shape.into();
+        if shape.elements() != self.elements() {
+            return Err(Error::shape("reshape", "elements", format!("{} of {}", self.elements(), self.shape), shape));
+        }
+        Ok(Tensor { shape, ..self.clone() })
+    }
+
+    /// Part of the leading axis.
+    ///
+    /// # Errors
+    /// A scalar, a range outside the axis.
+    pub fn slice(&self, range: Range<usize>) -> Result<Self> {
+        let Some((&first, inner)) = self.shape.dims().split_first() else {
+            return Err(Error::shape("slice", "rank", "at least 1", 0));
+        };
+        if range.start > range.end || range.end > first {
+            return Err(Error::shape("slice", "range", format!("inside 0..{first}"), format!("{range:?}")));
+        }
+        let mut dims = self.shape.dims().to_vec();
+        dims[0] = range.len();
+        let offset = self.offset + range.start * inner.iter().product::<usize>();
+        Ok(Tensor { offset, shape: Shape::new(&dims)?, ..self.clone() })
+    }
+
+    /// Whether this is the only handle on the memory, so that an op may write in place.
+    pub fn is_alone(&self) -> bool {
+        Rc::strong_count(&self.buffer) == 1
+    }
+
+    /// A readable view for the compute lane.
+    ///
+    /// # Errors
+    /// Never for a tensor made by this crate; the range is checked all the same.
+    pub fn view(&self) -> Result<View<'_>> {
+        self.view_on(Lane::Compute)
+    }
+
+    /// A readable view for another lane.
+    ///
+    /// # Errors
+    /// As [`Tensor::view`].
+    pub fn view_on(&self, on: Lane) -> Result<View<'_>> {
+        self.buffer.view(self.offset, self.elements(), self.dtype, on)
+    }
+
+    /// A writable view for the compute lane.
+    ///
+    /// # Errors
+    /// The memory is shared with another tensor.
+    pub fn view_mut(&mut self) -> Result<ViewMut<'_>> {
+        self.view_mut_on(Lane::Compute)
+    }
+
+    /// A writable view for another lane.
+    ///
+    /// # Errors
+    /// The memory is shared with another tensor.
+    pub fn view_mut_on(&mut self, on: Lane) -> Result<ViewMut<'_>> {
+        if !self.is_alone() {
+            return Err(Error::argument("view_mut", format!("a tensor {} shares its memory and cannot be written", self.shape)));
+        }
+        self.buffer.view_mut(self.offset, self.elements(), self.dtype, on)
+    }
+}
+
+/// Memory that is shared on purpose and written in place: parameters, their gradients, optimizer state, caches.
+///
+/// A tensor taken from a storage sees later writes. Copies that must not are made explicitly.
+#[derive(Debug, Clone)]
+pub struct Storage {
+    buffer: Rc<Buffer>,
+    len: usize,
+    dtype: DType,
+}
+
+impl Storage {
+    /// A storage of `len` elements, filled with zeros.
+    ///
+    /// # Errors
+    /// No memory left.
+    pub fn zeros(device: &Device, len: usize, dtype: DType, segment: Segment) -> Result<Self> {
+        let storage = Storage::empty(device, len, dtype, segment)?;
+        device.launch(Fill { value: 0.0, out: storage.view_mut(0..len)? })?;
+        Ok(storage)
+    }
+
+    /// A storage of unspecified content.
+    ///
+    /// # Errors
+    /// No memory left.
+    pub fn empty(device: &Device, len: usize, dtype: DType, segment: Segment) -> Result<Self> {
+        Storage::empty_on(device, len, dtype, segment, Lane::Compute)
+    }
+
+    /// As [`Storage::empty`], for memory whose first use is on another lane.
+    ///
+    /// # Errors
+    /// No memory left.
+    pub fn empty_on(device: &Device, len: usize, dtype: DType, segment: Segment, first_use: Lane) -> Result<Self> {
+        let bytes = len.checked_mul(dtype.size()).ok_or_else(|| Error::shape("storage", "length", "below 2^64 bytes", len))?;
+        Ok(Storage { buffer: Rc::new(Buffer::new_on(device, bytes, segment, first_use)?), len, dtype })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.buffer.device()
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The number type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// A readable view of a range of elements, for the compute lane.
+    ///
+    /// # Errors
+    /// A range outside.
+    pub fn view(&self, range: Range<usize>) -> Result<View<'_>> {
+        self.view_on(range, Lane::Compute)
+    }
+
+    /// A readable view for another lane.
+    ///
+    /// # Errors
+    /// A range outside.
+    pub fn view_on(&self, range: Range<usize>, on: Lane) -> Result<View<'_>> {
+        self.buffer.view(range.start, range.len(), self.dtype, on)
+    }
+
+    /// A writable view of a range of elements, for the compute lane.
+    ///
+    /// # Errors
+    /// A range outside.
+    pub fn view_mut(&self, range: Range<usize>) -> Result<ViewMut<'_>> {
+        self.view_mut_on(range, Lane::Compute)
+    }
+
+    /// A writable view for another lane.
+    ///
+    /// # Errors
+    /// A range outside.
+    pub fn view_mut_on(&self, range: Range<usize>, on: Lane) -> Result<ViewMut<'_>> {
+        self.buffer.view_mut(range.start, range.len(), self.dtype, on)
+    }
+
+    /// A tensor over part of the storage, sharing its memory.
+    ///
+    /// # Errors
+    /// A shape that does not fit behind `start`.
+    pub fn tensor(&self, start: usize, shape: impl Into<Shape>) -> Result<Tensor> {
+        let shape = shape.into();
+        self.buffer.view(start, shape.elements(), self.dtype, Lane::Compute)?;
+        Ok(Tensor { buffer: Rc::clone(&self.buffer), offset: start, shape, dtype: self.dtype })
+    }
+}
