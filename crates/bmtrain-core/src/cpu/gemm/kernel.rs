@@ -7,8 +7,6 @@ use std::sync::OnceLock;
 
 use super::portable;
 
-/// Rows of the tallest tile of any table.
-pub(super) const MAX_ROWS: usize = 8;
 /// Elements of the largest tile of any table.
 pub(super) const MAX_TILE: usize = 512;
 

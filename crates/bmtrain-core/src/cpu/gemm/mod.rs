@@ -1,4 +1,158 @@
-//! Matrix products on the CPU.
+//! Matrix products on the CPU: `C = alpha * A·B + beta * C` for f32, f16 and bf16, every transpose, with a fused epilogue.
+//!
+//! Defines [`Product`] and [`product`] (one product, split over threads), [`BatchedProduct`] and [`product_batch`] (many
+//! small ones of one shape, such as the heads of attention), [`measure_peak`] and [`scratch_bytes`]. The CPU backend's
+//! `gemm` and `linear` kernels call them; attention calls [`product`] with [`Threads::Calling`] inside its own loops.
+//!
+//! # How it works
+//! B is packed, a panel of 64 columns (AVX-512) at a time, into scratch that stays in the second-level cache; 16-bit numbers
+//! are widened on the way. A is read in place. Tiles of 6 x 64 sums are kept in registers (`avx512.rs`, `avx2.rs`,
+//! `portable.rs`, chosen at run time), and on the last stretch of the sum the epilogue runs while the tile is hot.
+//! Products of few rows skip the packing (`skinny.rs`).
+//!
+//! # Numerics
+//! Sums are accumulated in f32, whatever the operands hold, over stretches of at most 512 terms, one after the other. The
+//! stretches follow from k alone and the path (tiles or skinny) from the shape alone; within a path each element of C is
+//! summed alone, in the same order wherever it lies in a tile. So the bits of a result depend on shapes and machine, never on the number of threads
+//! or on which thread did what. Nothing is skipped: NaN and infinities propagate, zero times infinity is NaN. With
+//! `beta == 0` C is not read.
 
-/// Bytes of packing scratch kept by all threads.
-pub fn scratch_bytes() -> usize { 0 }
+mod block;
+mod kernel;
+mod operand;
+mod pack;
+mod peak;
+mod portable;
+mod schedule;
+mod scratch;
+mod shared;
+mod skinny;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+#[cfg(test)]
+mod tests;
+
+pub use operand::{Operand, Source, Target};
+pub use peak::{instruction_set, measure_peak};
+pub use scratch::scratch_bytes;
+
+use crate::error::Result;
+use block::Job;
+use kernel::Kernel;
+
+/// Who computes.
+#[derive(Debug, Clone, Copy)]
+pub enum Threads<'a> {
+    /// The calling thread alone, for callers that are parallel themselves.
+    Calling,
+    /// The threads of a pool. Small products still run on the calling thread. The result has the same bits as with
+    /// [`Threads::Calling`].
+    Pool(&'a rayon::ThreadPool),
+}
+
+impl Threads<'_> {
+    /// How many threads there are.
+    pub fn count(&self) -> usize {
+        match self {
+            Threads::Calling => 1,
+            Threads::Pool(pool) => pool.current_num_threads().max(1),
+        }
+    }
+}
+
+/// A function applied in place to finished f32 values, element by element.
+///
+/// It is called on short runs (at most 512 values) that lie in the first-level cache, so write it so that the compiler
+/// vectorises it. What it does to a value must not depend on the value's place in the slice. The length is always a multiple
+/// of 8; some of the values may be padding, whose results are dropped.
+pub type Activation<'a> = &'a (dyn Fn(&mut [f32]) + Sync);
+
+/// A function that turns gradients (first slice, in place) into gradients before an activation, given the activation's
+/// saved input (second slice, same length). The rules of [`Activation`] apply.
+pub type ActivationGradient<'a> = &'a (dyn Fn(&mut [f32], &[f32]) + Sync);
+
+/// What happens to each element of C after the whole sum, in this order: `x += bias[column]`, store x as the
+/// pre-activation, `x = activation(x)`, `x = gradient(x, saved)`; then x is rounded to C's type.
+///
+/// [`Epilogue::default`] does nothing.
+#[derive(Default)]
+pub struct Epilogue<'a> {
+    /// One value per column of C.
+    pub bias: Option<Source<'a>>,
+    /// Where to store the values before the activation, and the distance between rows there.
+    pub pre_activation: Option<(Target<'a>, usize)>,
+    /// The activation.
+    pub activation: Option<Activation<'a>>,
+    /// Values saved by an earlier product (with the distance between rows) and what to do with them.
+    pub gradient: Option<(Source<'a>, usize, ActivationGradient<'a>)>,
+}
+
+/// `C = epilogue(alpha * A·B + beta * C)`.
+///
+/// # Shapes
+/// A is `m x k`, B is `k x n`, C is `m x n` with row i at `c[i * ldc..]`.
+pub struct Product<'a> {
+    /// Rows of A and C.
+    pub m: usize,
+    /// Columns of B and C.
+    pub n: usize,
+    /// Columns of A and rows of B; 0 is allowed and gives a sum of zero.
+    pub k: usize,
+    /// Factor of the product.
+    pub alpha: f32,
+    /// Left operand.
+    pub a: Operand<'a>,
+    /// Right operand.
+    pub b: Operand<'a>,
+    /// Factor of what C holds. With 0, C is not read and may hold anything.
+    pub beta: f32,
+    /// Result; f16 and bf16 are rounded once, from the f32 sum.
+    pub c: Target<'a>,
+    /// Distance between rows of C.
+    pub ldc: usize,
+    /// What to do with the finished sums.
+    pub epilogue: Epilogue<'a>,
+}
+
+/// `count[0] * count[1] * count[2]` products of one shape; product (x, y, z) starts at element
+/// `x * stride[0] + y * stride[1] + z * stride[2]` of each operand.
+///
+/// A stride of 0 shares an operand of A or B (a key head between query heads). Unused levels have count 1.
+pub struct BatchedProduct<'a> {
+    /// The first product, whose slices reach over the whole batch. Its epilogue may not store or read other matrices.
+    pub first: Product<'a>,
+    /// How many products on each level.
+    pub count: [usize; 3],
+    /// Distances in A.
+    pub a_stride: [usize; 3],
+    /// Distances in B.
+    pub b_stride: [usize; 3],
+    /// Distances in C; no two products may share an element.
+    pub c_stride: [usize; 3],
+}
+
+/// Computes one [`Product`].
+///
+/// # Errors
+/// [`crate::Error::Shape`] if a slice is shorter than its shape and strides need, or no stride of an operand is 1. Nothing
+/// is written then.
+pub fn product(threads: Threads<'_>, product: Product<'_>) -> Result<()> {
+    let job = Job::new(product)?;
+    schedule::run_one(threads, Kernel::of_this_machine(), &job);
+    Ok(())
+}
+
+/// Computes every product of a [`BatchedProduct`], each on one thread when there are at least as many as threads.
+///
+/// # Errors
+/// [`crate::Error::Shape`] as for [`product`], and if products of the batch would write the same element.
+/// [`crate::Error::Argument`] if the epilogue holds matrices.
+pub fn product_batch(threads: Threads<'_>, batch: BatchedProduct<'_>) -> Result<()> {
+    let batch = block::Batch::new(batch)?;
+    schedule::run_batch(threads, Kernel::of_this_machine(), &batch);
+    Ok(())
+}

@@ -3,7 +3,7 @@
 //! Defines [`KERNEL`], the last choice of `kernel.rs`, and on AArch64 the only one (there the sums are fused).
 #![allow(unsafe_code)]
 
-use super::kernel::{Dots, Kernel, Tile, TileRoutine};
+use super::kernel::{Dots, Kernel, Tile};
 
 const LANES: usize = 8;
 
@@ -11,7 +11,7 @@ const LANES: usize = 8;
 pub(super) static KERNEL: Kernel = Kernel {
     name: "portable",
     lanes: LANES,
-    tiles: &[&[tile::<1>], &[tile::<2>], &[tile::<3>], &[tile::<4>] as &[TileRoutine]],
+    tiles: &[&[tile::<1>], &[tile::<2>], &[tile::<3>], &[tile::<4>]],
     transpose,
     dots: &[dots::<1, 2>, dots::<2, 2>],
     single_dots: &[dots::<1, 1>, dots::<2, 1>],

@@ -1,0 +1,160 @@
+//! Operands and results of products: slices of three number types with strides, and the checks of their lengths.
+//!
+//! Defines [`Operand`], [`Source`], [`Target`] (public, re-exported by `mod.rs`) and the checked form [`Matrix`] that the
+//! other files of this folder work with.
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+use crate::error::{Error, Result};
+
+/// Numbers to read, widened to f32 where they are used.
+#[derive(Debug, Clone, Copy)]
+pub enum Source<'a> {
+    /// 32-bit floats.
+    F32(&'a [f32]),
+    /// IEEE half precision.
+    F16(&'a [f16]),
+    /// The upper half of f32.
+    Bf16(&'a [bf16]),
+}
+
+impl Source<'_> {
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        match self {
+            Source::F32(data) => data.len(),
+            Source::F16(data) => data.len(),
+            Source::Bf16(data) => data.len(),
+        }
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Elements `start..start + to.len()` as f32.
+    pub(super) fn widen(&self, start: usize, to: &mut [f32]) {
+        let end = start + to.len();
+        match self {
+            Source::F32(data) => to.copy_from_slice(&data[start..end]),
+            Source::F16(data) => data[start..end].convert_to_f32_slice(to),
+            Source::Bf16(data) => {
+                for (wide, narrow) in to.iter_mut().zip(&data[start..end]) {
+                    *wide = f32::from_bits(u32::from(narrow.to_bits()) << 16);
+                }
+            }
+        }
+    }
+}
+
+/// Numbers to write; f16 and bf16 are rounded to nearest even from f32.
+#[derive(Debug)]
+pub enum Target<'a> {
+    /// 32-bit floats.
+    F32(&'a mut [f32]),
+    /// IEEE half precision.
+    F16(&'a mut [f16]),
+    /// The upper half of f32.
+    Bf16(&'a mut [bf16]),
+}
+
+impl Target<'_> {
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        match self {
+            Target::F32(data) => data.len(),
+            Target::F16(data) => data.len(),
+            Target::Bf16(data) => data.len(),
+        }
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// One operand: element (i, j) lies at `data[i * row_stride + j * col_stride]`; one of the strides is 1.
+#[derive(Debug, Clone, Copy)]
+pub struct Operand<'a> {
+    /// The elements.
+    pub data: Source<'a>,
+    /// Distance between rows.
+    pub row_stride: usize,
+    /// Distance between columns.
+    pub col_stride: usize,
+}
+
+impl<'a> Operand<'a> {
+    /// A matrix whose rows start `leading` elements apart.
+    pub fn rows(data: Source<'a>, leading: usize) -> Self {
+        Operand { data, row_stride: leading, col_stride: 1 }
+    }
+
+    /// The transpose of a matrix whose rows start `leading` elements apart.
+    pub fn transposed(data: Source<'a>, leading: usize) -> Self {
+        Operand { data, row_stride: 1, col_stride: leading }
+    }
+}
+
+/// An operand whose strides are known to stay inside its slice.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Matrix<'a> {
+    pub(super) data: Source<'a>,
+    /// Where element (0, 0) lies.
+    pub(super) start: usize,
+    pub(super) row_stride: usize,
+    pub(super) col_stride: usize,
+}
+
+impl<'a> Matrix<'a> {
+    /// Checks an operand of `rows x cols`, whose start may move by up to `reach` elements (a batch).
+    pub(super) fn new(
+        operand: Operand<'a>,
+        (rows, cols): (usize, usize),
+        reach: usize,
+        op: &'static str,
+        name: &str,
+    ) -> Result<Self> {
+        let Operand { data, mut row_stride, mut col_stride } = operand;
+        // The stride of an axis of length 1 is never used: whatever it was, 1 is as good and keeps the paths few.
+        if rows <= 1 {
+            row_stride = 1;
+        }
+        if cols <= 1 {
+            col_stride = 1;
+        }
+        if row_stride != 1 && col_stride != 1 {
+            let got = format!("row stride {row_stride}, column stride {col_stride}");
+            return Err(Error::shape(op, format!("strides of {name}"), "one stride of 1", got));
+        }
+        check_extent(data.len(), &[(rows, row_stride), (cols, col_stride)], reach, op, name)?;
+        Ok(Matrix { data, start: 0, row_stride, col_stride })
+    }
+
+    /// The same matrix, `distance` elements further on.
+    pub(super) fn moved(self, distance: usize) -> Self {
+        Matrix { start: self.start + distance, ..self }
+    }
+}
+
+/// Checks that a slice of `len` elements holds every index of the given (length, stride) axes plus `reach`.
+pub(super) fn check_extent(
+    len: usize,
+    axes: &[(usize, usize)],
+    reach: usize,
+    op: &'static str,
+    name: &str,
+) -> Result<()> {
+    if axes.iter().any(|(length, _)| *length == 0) {
+        return Ok(());
+    }
+    let last = axes.iter().try_fold(reach, |sum, (length, stride)| sum.checked_add((length - 1).checked_mul(*stride)?));
+    match last {
+        Some(last) if last < len => Ok(()),
+        Some(last) => Err(Error::shape(op, format!("length of {name}"), format!("at least {}", last as u128 + 1), len)),
+        None => Err(Error::shape(op, format!("strides of {name}"), "indices that fit the address space", "more")),
+    }
+}

@@ -1,0 +1,47 @@
+//! What the machine can do at best: the rate of fused multiply-adds in registers, which speeds are reported against.
+//!
+//! Defines the public [`measure_peak`] and [`instruction_set`], used by the status line of training and by the benchmark.
+#![allow(unsafe_code)]
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::time::Instant;
+
+use super::kernel::Kernel;
+
+/// Name of the instruction set that products use on this machine: `avx512f`, `avx2+fma` or `portable`.
+pub fn instruction_set() -> &'static str {
+    Kernel::of_this_machine().name
+}
+
+/// Floating-point operations per second that `threads` threads reach together in registers, in about 0.15 s.
+///
+/// Units: one fused multiply-add counts as two. Each thread runs short windows at the same time as the others and reports
+/// its fastest, so that neighbours on the machine disturb little; the rates are added.
+pub fn measure_peak(threads: usize) -> f64 {
+    let kernel = Kernel::of_this_machine();
+    let barrier = Barrier::new(threads.max(1));
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads.max(1))
+            .map(|_| {
+                scope.spawn(|| {
+                    barrier.wait();
+                    fastest_window(kernel)
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().unwrap_or(0.0)).sum()
+    })
+}
+
+fn fastest_window(kernel: &Kernel) -> f64 {
+    const ROUNDS: usize = 100_000;
+    let (begin, mut best) = (Instant::now(), 0.0f64);
+    while begin.elapsed().as_millis() < 150 {
+        let window = Instant::now();
+        // SAFETY: the kernel was chosen for this machine.
+        black_box(unsafe { (kernel.spin)(black_box(ROUNDS)) });
+        best = best.max((ROUNDS * kernel.spin_operations) as f64 / window.elapsed().as_secs_f64());
+    }
+    best
+}

@@ -1,0 +1,139 @@
+//! Who computes what: splits products into units of work and hands them to threads.
+//!
+//! Defines [`run_one`] and [`run_batch`], called by `mod.rs`. A unit is a range of rows by a range of panels of columns.
+//! Threads take units as they get free (large ones first), so a slow neighbour costs little; the split has no influence on
+//! the result because each element is summed by one thread in an order given by the shape.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::Threads;
+use super::block::{self, Batch, Job};
+use super::kernel::Kernel;
+use super::scratch::{self, Scratch};
+
+/// Below this many operations, waking a second thread costs more than it saves (about 20 us of work).
+const WORTH_SPLITTING: f64 = 2.0e6;
+
+/// Columns of B packed at once: 512 rows of them are half of a 1 MiB second-level cache.
+const COLUMNS_AT_ONCE: usize = 256;
+
+/// Rows of a unit when sums of a 16-bit result are kept in scratch (1 MiB with [`COLUMNS_AT_ONCE`]).
+const ROWS_OF_SUMS: usize = 1024;
+
+/// Computes one product.
+pub(super) fn run_one(threads: Threads<'_>, kernel: &Kernel, job: &Job<'_>) {
+    if job.m == 0 || job.n == 0 {
+        return;
+    }
+    let workers = if job.operations() < WORTH_SPLITTING { 1 } else { threads.count() };
+    let units = Units::new(kernel, job, workers);
+    on_workers(threads, workers, |scratch| {
+        while let Some((rows, columns)) = units.next() {
+            block::run(kernel, job, rows, columns, scratch);
+        }
+    });
+}
+
+/// Computes every product of a batch.
+pub(super) fn run_batch(threads: Threads<'_>, kernel: &Kernel, batch: &Batch<'_>) {
+    let count = batch.count();
+    if count < threads.count() {
+        for index in 0..count {
+            run_one(threads, kernel, &batch.job(index));
+        }
+        return;
+    }
+    let total = batch.first.operations() * count as f64;
+    let workers = if total < WORTH_SPLITTING { 1 } else { threads.count() };
+    let next = AtomicUsize::new(0);
+    on_workers(threads, workers, |scratch| {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= count {
+                return;
+            }
+            let job = batch.job(index);
+            let units = Units::new(kernel, &job, 1);
+            while let Some((rows, columns)) = units.next() {
+                block::run(kernel, &job, rows, columns, scratch);
+            }
+        }
+    });
+}
+
+/// Runs `work` on `workers` threads at once, each with its own scratch.
+fn on_workers(threads: Threads<'_>, workers: usize, work: impl Fn(&mut Scratch) + Sync) {
+    match threads {
+        Threads::Pool(pool) if workers > 1 => pool.scope(|scope| {
+            for _ in 1..workers {
+                scope.spawn(|_| scratch::with(&work));
+            }
+            scratch::with(&work);
+        }),
+        _ => scratch::with(work),
+    }
+}
+
+/// The units of one product, taken one by one by any thread.
+struct Units {
+    m: usize,
+    n: usize,
+    /// Columns of a panel.
+    panel: usize,
+    panels: usize,
+    row_blocks: usize,
+    /// Rows of a tile: units start on tiles, so that only the last has short ones.
+    rows: usize,
+    workers: usize,
+    /// Most panels in one unit.
+    widest: usize,
+    /// Panels handed out so far, counted through all row blocks.
+    taken: AtomicUsize,
+}
+
+impl Units {
+    fn new(kernel: &Kernel, job: &Job<'_>, workers: usize) -> Self {
+        let panel = block::panel_columns(kernel, job);
+        let panels = job.n.div_ceil(panel);
+        let mut row_blocks = if job.keeps_sums() { job.m.div_ceil(ROWS_OF_SUMS) } else { 1 };
+        // Rows are split only when the panels alone cannot be shared out evenly: every row block packs B again.
+        let shortest = 4 * kernel.rows();
+        let even = |blocks: usize| panels * blocks >= 3 * workers || (panels * blocks).is_multiple_of(workers);
+        while !even(row_blocks) && job.m / (row_blocks + 1) >= shortest {
+            row_blocks += 1;
+        }
+        let widest = (COLUMNS_AT_ONCE / panel).max(1);
+        Units {
+            m: job.m,
+            n: job.n,
+            panel,
+            panels,
+            row_blocks,
+            rows: kernel.rows(),
+            workers,
+            widest,
+            taken: AtomicUsize::new(0),
+        }
+    }
+
+    /// The next unit: rows and columns.
+    fn next(&self) -> Option<(std::ops::Range<usize>, std::ops::Range<usize>)> {
+        let total = self.panels * self.row_blocks;
+        let mut start = self.taken.load(Ordering::Relaxed);
+        let run = loop {
+            if start >= total {
+                return None;
+            }
+            // A share of what is left: large units first for cache reuse, small ones last for balance.
+            let share = if self.workers == 1 { self.widest } else { (total - start).div_ceil(2 * self.workers) };
+            let run = share.min(self.widest).min(self.panels - start % self.panels);
+            match self.taken.compare_exchange_weak(start, start + run, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => break run,
+                Err(now) => start = now,
+            }
+        };
+        let (block, first) = (start / self.panels, start % self.panels);
+        let edge = |block: usize| (self.m * block / self.row_blocks).next_multiple_of(self.rows).min(self.m);
+        Some((edge(block)..edge(block + 1), first * self.panel..((first + run) * self.panel).min(self.n)))
+    }
+}

@@ -1,0 +1,105 @@
+//! A result that several threads write at once, each its own elements.
+//!
+//! Defines [`Shared`], made from a [`Target`] by `block.rs`. The rule that makes it sound: the scheduler hands each unit of
+//! work (a range of rows by a range of columns) to one thread, and a unit only touches elements of its own rows and columns.
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+use super::operand::{Source, Target};
+
+#[derive(Debug, Clone, Copy)]
+enum Address {
+    F32(*mut f32),
+    F16(*mut f16),
+    Bf16(*mut bf16),
+}
+
+/// The elements of a [`Target`], open to several threads.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shared<'a> {
+    address: Address,
+    len: usize,
+    owner: PhantomData<&'a mut f32>,
+}
+
+// SAFETY: the elements are plain numbers of a slice that is borrowed exclusively for 'a, and every method that reaches them
+// is unsafe with the condition that no two threads use the same element at the same time.
+unsafe impl Send for Shared<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Shared<'_> {}
+
+impl<'a> Shared<'a> {
+    pub(super) fn new(target: Target<'a>) -> Self {
+        let len = target.len();
+        let address = match target {
+            Target::F32(data) => Address::F32(data.as_mut_ptr()),
+            Target::F16(data) => Address::F16(data.as_mut_ptr()),
+            Target::Bf16(data) => Address::Bf16(data.as_mut_ptr()),
+        };
+        Shared { address, len, owner: PhantomData }
+    }
+
+    /// Whether the elements are 32 bits wide.
+    pub(super) fn is_f32(&self) -> bool {
+        matches!(self.address, Address::F32(_))
+    }
+
+    /// Address of element `start` if the elements are f32; the `extent` elements from there are inside the slice.
+    pub(super) fn f32_at(&self, start: usize, extent: usize) -> Option<*mut f32> {
+        self.check(start, extent);
+        match self.address {
+            // SAFETY: start is inside the slice or one past its end.
+            Address::F32(data) => Some(unsafe { data.add(start) }),
+            _ => None,
+        }
+    }
+
+    /// Elements `start..start + to.len()` as f32.
+    ///
+    /// # Safety
+    /// No other thread may write these elements meanwhile.
+    pub(super) unsafe fn read(&self, start: usize, to: &mut [f32]) {
+        self.check(start, to.len());
+        // SAFETY: inside the slice by the check, not written by others by the caller's word.
+        let source = unsafe {
+            match self.address {
+                Address::F32(data) => Source::F32(std::slice::from_raw_parts(data.add(start), to.len())),
+                Address::F16(data) => Source::F16(std::slice::from_raw_parts(data.add(start), to.len())),
+                Address::Bf16(data) => Source::Bf16(std::slice::from_raw_parts(data.add(start), to.len())),
+            }
+        };
+        source.widen(0, to);
+    }
+
+    /// Rounds `from` to elements `start..start + from.len()`.
+    ///
+    /// # Safety
+    /// No other thread may use these elements meanwhile.
+    pub(super) unsafe fn write(&self, start: usize, from: &[f32]) {
+        self.check(start, from.len());
+        // SAFETY: inside the slice by the check, not used by others by the caller's word.
+        unsafe {
+            match self.address {
+                Address::F32(data) => std::slice::from_raw_parts_mut(data.add(start), from.len()).copy_from_slice(from),
+                Address::F16(data) => {
+                    std::slice::from_raw_parts_mut(data.add(start), from.len()).convert_from_f32_slice(from)
+                }
+                Address::Bf16(data) => {
+                    let to = std::slice::from_raw_parts_mut(data.add(start), from.len());
+                    for (narrow, wide) in to.iter_mut().zip(from) {
+                        *narrow = bf16::from_f32(*wide);
+                    }
+                }
+            }
+        }
+    }
+
+    fn check(&self, start: usize, extent: usize) {
+        let inside = start.checked_add(extent).is_some_and(|end| end <= self.len);
+        assert!(inside, "gemm: element {start} + {extent} of a result of {}", self.len);
+    }
+}

@@ -1,0 +1,450 @@
+//! Products against sums in f64, for every table of routines this machine can run.
+
+use half::{bf16, f16};
+
+use super::block::{Batch, Job};
+use super::kernel::Kernel;
+use super::*;
+use crate::error::Error;
+
+/// Reproducible numbers in -1..1 (a linear congruential generator: quality does not matter here).
+fn numbers(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 40) as f32) / ((1u64 << 23) as f32) - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    F32,
+    F16,
+    Bf16,
+}
+
+/// A stored matrix of one of the three types, with its exact values.
+enum Store {
+    F32(Vec<f32>),
+    F16(Vec<f16>),
+    Bf16(Vec<bf16>),
+}
+
+impl Store {
+    fn new(kind: Kind, values: &[f32]) -> Self {
+        match kind {
+            Kind::F32 => Store::F32(values.to_vec()),
+            Kind::F16 => Store::F16(values.iter().map(|x| f16::from_f32(*x)).collect()),
+            Kind::Bf16 => Store::Bf16(values.iter().map(|x| bf16::from_f32(*x)).collect()),
+        }
+    }
+
+    fn source(&self) -> Source<'_> {
+        match self {
+            Store::F32(v) => Source::F32(v),
+            Store::F16(v) => Source::F16(v),
+            Store::Bf16(v) => Source::Bf16(v),
+        }
+    }
+
+    fn target(&mut self) -> Target<'_> {
+        match self {
+            Store::F32(v) => Target::F32(v),
+            Store::F16(v) => Target::F16(v),
+            Store::Bf16(v) => Target::Bf16(v),
+        }
+    }
+
+    fn values(&self) -> Vec<f64> {
+        match self {
+            Store::F32(v) => v.iter().map(|x| f64::from(*x)).collect(),
+            Store::F16(v) => v.iter().map(|x| x.to_f64()).collect(),
+            Store::Bf16(v) => v.iter().map(|x| x.to_f64()).collect(),
+        }
+    }
+
+    fn bits(&self) -> Vec<u32> {
+        match self {
+            Store::F32(v) => v.iter().map(|x| x.to_bits()).collect(),
+            Store::F16(v) => v.iter().map(|x| u32::from(x.to_bits())).collect(),
+            Store::Bf16(v) => v.iter().map(|x| u32::from(x.to_bits())).collect(),
+        }
+    }
+}
+
+/// One product to try: shape, transposes, types, factors, padding of the leading dimensions, epilogue.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    shape: (usize, usize, usize),
+    a_transposed: bool,
+    b_transposed: bool,
+    kinds: (Kind, Kind, Kind),
+    alpha: f32,
+    beta: f32,
+    pad: usize,
+    epilogue: bool,
+}
+
+impl Case {
+    fn plain(shape: (usize, usize, usize), a_transposed: bool, b_transposed: bool) -> Self {
+        let kinds = (Kind::F32, Kind::F32, Kind::F32);
+        Case { shape, a_transposed, b_transposed, kinds, alpha: 1.0, beta: 0.0, pad: 0, epilogue: false }
+    }
+}
+
+/// Not a common activation, so that a missed or doubled call shows.
+fn activation(x: f64) -> f64 {
+    0.5 * x * x - x
+}
+
+fn activate(run: &mut [f32]) {
+    assert!(run.len().is_multiple_of(8) && run.len() <= 512);
+    run.iter_mut().for_each(|x| *x = 0.5 * *x * *x - *x);
+}
+
+fn slope(run: &mut [f32], saved: &[f32]) {
+    assert_eq!(run.len(), saved.len());
+    run.iter_mut().zip(saved).for_each(|(x, s)| *x *= 2.0 * s + 1.0);
+}
+
+struct Outcome {
+    c: Store,
+    pre: Store,
+}
+
+/// Runs a case on a kernel and a number of threads, checks it against f64 and returns what was stored.
+fn check(kernel: &Kernel, threads: Threads<'_>, case: Case) -> Outcome {
+    let Case { shape: (m, n, k), a_transposed, b_transposed, kinds, alpha, beta, pad, epilogue } = case;
+    let lead = |transposed: bool, rows: usize, cols: usize| if transposed { rows + pad } else { cols + pad };
+    let (lda, ldb, ldc) = (lead(a_transposed, m, k), lead(b_transposed, k, n), n + pad);
+    let a = Store::new(kinds.0, &numbers(if a_transposed { k } else { m } * lda, 1));
+    let b = Store::new(kinds.1, &numbers(if b_transposed { n } else { k } * ldb, 2));
+    let old = numbers(m * ldc, 3);
+    let mut c = Store::new(kinds.2, &if beta == 0.0 { vec![f32::NAN; m * ldc] } else { old });
+    let before = (c.values(), c.bits());
+    let bias = Store::new(kinds.1, &numbers(n, 4));
+    let saved = Store::new(kinds.0, &numbers(m * ldc, 5));
+    let mut pre = Store::new(kinds.2, &vec![7.0; m * ldc]);
+
+    let job = Job::new(Product {
+        m,
+        n,
+        k,
+        alpha,
+        a: if a_transposed { Operand::transposed(a.source(), lda) } else { Operand::rows(a.source(), lda) },
+        b: if b_transposed { Operand::transposed(b.source(), ldb) } else { Operand::rows(b.source(), ldb) },
+        beta,
+        c: c.target(),
+        ldc,
+        epilogue: if epilogue {
+            Epilogue {
+                bias: Some(bias.source()),
+                pre_activation: Some((pre.target(), ldc)),
+                activation: Some(&activate),
+                gradient: Some((saved.source(), ldc, &slope)),
+            }
+        } else {
+            Epilogue::default()
+        },
+    })
+    .unwrap();
+    schedule::run_one(threads, kernel, &job);
+
+    let (av, bv, cv, pv) = (a.values(), b.values(), c.values(), pre.values());
+    let (bias, saved) = (bias.values(), saved.values());
+    let rounding = match kinds.2 {
+        Kind::F32 => 0.0,
+        // Half a unit in the last place of 11 and 8 significant bits.
+        Kind::F16 => 2f64.powi(-11),
+        Kind::Bf16 => 2f64.powi(-8),
+    };
+    for i in 0..m {
+        for j in 0..ldc {
+            let at = i * ldc + j;
+            if j >= n {
+                assert_eq!(c.bits()[at], before.1[at], "{}: {case:?} wrote outside at ({i}, {j})", kernel.name);
+                continue;
+            }
+            let term = |p: usize| {
+                let x = av[if a_transposed { p * lda + i } else { i * lda + p }];
+                let y = bv[if b_transposed { j * ldb + p } else { p * ldb + j }];
+                (x * y, (x * y).abs())
+            };
+            let (sum, size) = (0..k).map(term).fold((0.0, 0.0), |(s, z), (t, u)| (s + t, z + u));
+            let mut want = f64::from(alpha) * sum + if beta == 0.0 { 0.0 } else { f64::from(beta) * before.0[at] };
+            // The bound of a sum of k products in any order, k·2⁻²⁴·Σ|aᵢbᵢ|, is loose: errors are random and grow with √k.
+            let mut bound = (f64::from(alpha).abs() * size * (k as f64).sqrt() + want.abs() + 2.0) * 2f64.powi(-23);
+            if epilogue {
+                want += bias[j];
+                let tolerance = bound + rounding * want.abs();
+                assert!(
+                    (pv[at] - want).abs() <= tolerance,
+                    "{}: {case:?} pre ({i}, {j}): {} {want}",
+                    kernel.name,
+                    pv[at]
+                );
+                let factor = 2.0 * saved[at] + 1.0;
+                // The activation's slope is x - 1; f32 rounding of its own four operations is in the second term.
+                bound =
+                    (bound * (want.abs() + 1.0) + (want * want + want.abs()) * 2f64.powi(-22)) * (factor.abs() + 0.1);
+                want = activation(want) * factor;
+            }
+            let tolerance = bound + rounding * want.abs() + if kinds.2 == Kind::F16 { 6e-8 } else { 0.0 };
+            assert!((cv[at] - want).abs() <= tolerance, "{}: {case:?} ({i}, {j}): {} {want}", kernel.name, cv[at]);
+        }
+    }
+    Outcome { c, pre }
+}
+
+fn pool(threads: usize) -> rayon::ThreadPool {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap()
+}
+
+const SHAPES: [(usize, usize, usize); 16] = [
+    (1, 1, 1),
+    (1, 7, 3),
+    (3, 1, 70),
+    (5, 17, 64),
+    (6, 64, 16),
+    (7, 65, 1),
+    (13, 129, 33),
+    (16, 48, 130),
+    (17, 100, 515),
+    (12, 64, 40),
+    (97, 70, 65),
+    (128, 128, 64),
+    (100, 63, 1030),
+    (2, 300, 2100),
+    (193, 257, 31),
+    (4, 5, 0),
+];
+
+#[test]
+fn every_transpose_and_shape_agrees_with_f64() {
+    let pool = pool(2);
+    for kernel in Kernel::available() {
+        for shape in SHAPES {
+            for transposes in 0..4 {
+                for (alpha, beta, pad) in [(1.0, 0.0, 0), (0.5, 1.0, 3), (-1.5, 0.5, 1)] {
+                    let case = Case::plain(shape, transposes & 1 == 1, transposes & 2 == 2);
+                    check(kernel, Threads::Pool(&pool), Case { alpha, beta, pad, ..case });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_type_and_the_epilogue_agree_with_f64() {
+    let kinds = [Kind::F32, Kind::F16, Kind::Bf16];
+    for kernel in Kernel::available() {
+        for (shape, a) in SHAPES.into_iter().flat_map(|s| kinds.map(|a| (s, a))) {
+            for (b, c) in kinds.into_iter().flat_map(|b| kinds.map(|c| (b, c))) {
+                let transposed = (shape.0 + shape.1) % 2 == 0;
+                for (beta, epilogue) in [(0.0, true), (0.5, false), (1.0, true)] {
+                    let case = Case::plain(shape, transposed, a == b);
+                    let case = Case { kinds: (a, b, c), beta, pad: 2, epilogue, ..case };
+                    check(kernel, Threads::Calling, case);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit() {
+    let (two, three) = (pool(2), pool(3));
+    let shapes = [(130, 200, 600), (96, 384, 700), (1, 3072, 768), (16, 3000, 768), (11, 2000, 300), (400, 70, 550)];
+    for kernel in Kernel::available() {
+        for shape in shapes {
+            for transposes in 0..4 {
+                for (beta, c, epilogue) in [(0.0, Kind::F32, true), (1.0, Kind::F32, false), (0.5, Kind::Bf16, true)] {
+                    let case = Case::plain(shape, transposes & 1 == 1, transposes & 2 == 2);
+                    let case = Case { beta, epilogue, kinds: (Kind::F32, Kind::F32, c), ..case };
+                    let alone = check(kernel, Threads::Calling, case);
+                    for pool in [&two, &three] {
+                        let together = check(kernel, Threads::Pool(pool), case);
+                        assert!(alone.c.bits() == together.c.bits(), "{}: {case:?}", kernel.name);
+                        assert!(alone.pre.bits() == together.pre.bits(), "{}: {case:?}", kernel.name);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn nan_and_infinity_are_not_skipped() {
+    for kernel in Kernel::available() {
+        for (m, b_transposed) in [(3, true), (3, false), (40, true), (40, false)] {
+            let (n, k) = (70, 80);
+            let mut a = vec![0.0f32; m * k];
+            a[k + 5] = f32::INFINITY;
+            let mut b = vec![0.0f32; k * n];
+            b[7] = f32::NAN;
+            let mut c = vec![0.0f32; m * n];
+            let ldb = if b_transposed { k } else { n };
+            let right = if b_transposed { Operand::transposed } else { Operand::rows };
+            let job = Job::new(Product {
+                m,
+                n,
+                k,
+                alpha: 1.0,
+                a: Operand::rows(Source::F32(&a), k),
+                b: right(Source::F32(&b), ldb),
+                beta: 0.0,
+                c: Target::F32(&mut c),
+                ldc: n,
+                epilogue: Epilogue::default(),
+            })
+            .unwrap();
+            schedule::run_one(Threads::Calling, kernel, &job);
+            let poisoned = if b_transposed { 0 } else { 7 };
+            for (at, x) in c.iter().enumerate() {
+                let bad = at / n == 1 || at % n == poisoned;
+                assert_eq!(x.is_nan(), bad, "{}: {m} {b_transposed} at {at}: {x}", kernel.name);
+            }
+        }
+    }
+}
+
+/// The plain product that the error tests bend.
+fn small<'a>(a: &'a [f32], b: &'a [f32], c: &'a mut [f32]) -> Product<'a> {
+    Product {
+        m: 4,
+        n: 5,
+        k: 3,
+        alpha: 1.0,
+        a: Operand::rows(Source::F32(a), 3),
+        b: Operand::rows(Source::F32(b), 5),
+        beta: 0.0,
+        c: Target::F32(c),
+        ldc: 5,
+        epilogue: Epilogue::default(),
+    }
+}
+
+#[test]
+fn wrong_lengths_and_strides_are_errors_and_write_nothing() {
+    type Bend = fn(&mut Product<'_>);
+    static SHORT: [f32; 4] = [0.0; 4];
+    let bends: [(&str, Bend); 9] = [
+        ("length of A", |p| p.m = 5),
+        ("length of B", |p| p.b.row_stride = 6),
+        ("strides of A", |p| p.a.col_stride = 2),
+        ("row distance of C", |p| p.ldc = 4),
+        ("length of C", |p| p.ldc = 6),
+        ("length of the bias", |p| p.epilogue.bias = Some(Source::F32(&SHORT))),
+        ("length of the saved", |p| p.epilogue.gradient = Some((Source::F32(&SHORT), 5, &slope))),
+        ("strides of A", |p| p.a.row_stride = usize::MAX),
+        ("length of B", |p| p.b.row_stride = usize::MAX / 2),
+    ];
+    for (what, bend) in bends {
+        let (a, b, mut c) = ([1.0; 12], [1.0; 15], [9.0; 20]);
+        let mut bent = small(&a, &b, &mut c);
+        bend(&mut bent);
+        match product(Threads::Calling, bent) {
+            Err(Error::Shape { what: found, .. }) => assert!(found.starts_with(what), "{found} instead of {what}"),
+            other => panic!("{what}: {other:?}"),
+        }
+        assert_eq!(c, [9.0; 20]);
+    }
+}
+
+#[test]
+fn a_batch_equals_its_products_one_by_one() {
+    // Heads inside [batch, length, 3, heads, size], two query heads sharing a key head.
+    let (batch, length, heads, size) = (3, 20, 4, 8);
+    let row = 3 * heads * size;
+    let x = numbers(batch * length * row, 9);
+    let pool = pool(2);
+    for threads in [Threads::Calling, Threads::Pool(&pool)] {
+        let mut scores = vec![f32::NAN; batch * heads * length * length];
+        let first = Product {
+            m: length,
+            n: length,
+            k: size,
+            alpha: 0.25,
+            a: Operand::rows(Source::F32(&x), row),
+            b: Operand::transposed(Source::F32(&x[heads * size..]), row),
+            beta: 0.0,
+            c: Target::F32(&mut scores),
+            ldc: length,
+            epilogue: Epilogue::default(),
+        };
+        let square = length * length;
+        let whole = BatchedProduct {
+            first,
+            count: [batch, heads / 2, 2],
+            a_stride: [length * row, 2 * size, size],
+            b_stride: [length * row, size, 0],
+            c_stride: [heads * square, 2 * square, square],
+        };
+        product_batch(threads, whole).unwrap();
+        for (at, got) in scores.iter().enumerate() {
+            let (b, h, i, j) = (at / (heads * square), at / square % heads, at / length % length, at % length);
+            let q = &x[(b * length + i) * row + h * size..][..size];
+            let key = &x[(b * length + j) * row + heads * size + h / 2 * size..][..size];
+            let want: f64 = q.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>() * 0.25;
+            // Eight products of numbers below 1.
+            assert!((f64::from(*got) - want).abs() < 1e-6, "{at}: {got} {want}");
+        }
+    }
+}
+
+#[test]
+fn a_batch_that_writes_an_element_twice_is_an_error() {
+    let (a, b, mut c) = ([1.0; 12], [1.0; 15], [9.0; 60]);
+    let first = small(&a, &b, &mut c);
+    let batch = BatchedProduct { first, count: [1, 1, 3], a_stride: [0; 3], b_stride: [0; 3], c_stride: [0, 0, 19] };
+    assert!(matches!(Batch::new(batch), Err(Error::Shape { .. })));
+    let first = small(&a, &b, &mut c);
+    let batch = BatchedProduct { first, count: [1, 2, 3], a_stride: [0; 3], b_stride: [0; 3], c_stride: [0, 21, 20] };
+    assert!(Batch::new(batch).is_err());
+    let first = small(&a, &b, &mut c);
+    let batch = BatchedProduct { first, count: [1, 1, 3], a_stride: [0; 3], b_stride: [0; 3], c_stride: [0, 0, 20] };
+    assert!(Batch::new(batch).is_ok());
+}
+
+#[test]
+fn ranks_with_a_pool_each_compute_at_the_same_time() {
+    let case = Case { epilogue: true, ..Case::plain((64, 200, 520), false, true) };
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(move || {
+                    let own = pool(1);
+                    (0..4)
+                        .map(|_| check(Kernel::of_this_machine(), Threads::Pool(&own), case).c.bits())
+                        .collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        ranks.into_iter().flat_map(|rank| rank.join().unwrap()).collect()
+    });
+    assert!(results.iter().all(|bits| *bits == results[0]));
+}
+
+#[test]
+fn scratch_stays_small_and_stops_growing() {
+    // On a thread of its own, whose scratch nothing else has used.
+    std::thread::spawn(|| {
+        let largest =
+            Case { kinds: (Kind::Bf16, Kind::Bf16, Kind::Bf16), ..Case::plain((1200, 300, 1030), false, true) };
+        check(Kernel::of_this_machine(), Threads::Calling, largest);
+        let held = scratch::with(|s| s.bytes());
+        assert!(held > 0 && held <= 5 << 19, "{held} bytes");
+        check(Kernel::of_this_machine(), Threads::Calling, largest);
+        assert_eq!(held, scratch::with(|s| s.bytes()));
+        assert!(scratch_bytes() >= held);
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
+fn the_peak_is_a_plausible_rate() {
+    let rate = measure_peak(1);
+    assert!((1e8..1e13).contains(&rate), "{rate}");
+}
