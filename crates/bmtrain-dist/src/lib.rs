@@ -1,4 +1,17 @@
-//! Parameters, blocks, optimizers and schedules of BMTrain for Rust.
+//! Parameters, blocks, layers, optimizers and schedules for training transformers with few resources.
+//!
+//! A model declares its parameters through a [`Builder`](param::Builder), which draws their values as pure functions of
+//! their names and lays each block's parameters out in flat storages. A [`TransformerBlockList`] runs blocks in an explicit
+//! loop and is one node on the outer tape. An [`OptimManager`](optim::OptimManager) scales, clips and steps.
 #![forbid(unsafe_code)]
+
+pub mod block;
 pub mod error;
+pub mod mesh;
+pub mod param;
+pub mod shard;
+
+pub use block::{Block, Bundle, TransformerBlockList};
 pub use error::{Error, Result};
+pub use mesh::Mesh;
+pub use param::{Builder, Param, Parameters};

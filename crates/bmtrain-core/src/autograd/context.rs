@@ -158,6 +158,14 @@ impl Ctx {
         }
     }
 
+    /// Record a node even where no input needs a gradient, because leaves inside it do: a list of blocks.
+    pub fn record_node(&self, values: Vec<Tensor>, inputs: &[&Var], op: Box<dyn Backward>) -> Vec<Var> {
+        match &self.tape {
+            Some(tape) => tape.push(inputs.iter().map(|input| input.source().clone()).collect(), values, op),
+            None => values.into_iter().map(Var::constant).collect(),
+        }
+    }
+
     /// As [`Ctx::record`] for an op with several results.
     pub fn record_many(&self, values: Vec<Tensor>, inputs: &[&Var], backward: impl FnOnce() -> Box<dyn Backward>) -> Vec<Var> {
         match &self.tape {

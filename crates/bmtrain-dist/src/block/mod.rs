@@ -1,0 +1,32 @@
+//! The transformer block: the one unit of gathering, recomputation, release and pipelining.
+
+pub mod bundle;
+pub mod list;
+
+pub use bundle::Bundle;
+pub use list::{BlockOptions, ListOutput, Recompute, RunOptions, TransformerBlockList};
+
+use crate::error::Result;
+use bmtrain_core::Ctx;
+
+/// One block of a list.
+pub trait Block {
+    /// What flows from block to block, e.g. the hidden states.
+    type Carry: Bundle;
+    /// What every block of the list sees, e.g. masks, a position bias, the encoder's output.
+    type Shared: Bundle;
+    /// What a block remembers between calls when decoding; `()` for blocks that never do.
+    type Cache;
+
+    /// The maths of the block, exactly as on a single device.
+    ///
+    /// # Errors
+    /// Shapes that do not fit, a failing device.
+    fn forward(
+        &self,
+        carry: Self::Carry,
+        shared: &Self::Shared,
+        cache: Option<&mut Self::Cache>,
+        cx: &mut Ctx,
+    ) -> Result<Self::Carry>;
+}

@@ -1,0 +1,208 @@
+//! The birth of parameters: names from a path, storages per block, values drawn or awaited.
+
+use super::{Flat, Init, Param, ParamSpec, Split};
+use crate::error::{Error, Result};
+use crate::mesh::Mesh;
+use bmtrain_core::{DType, Device, Shape};
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::rc::Rc;
+
+/// What happens to values at birth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Birth {
+    /// Draw them.
+    Draw,
+    /// Leave them for a loader; what it does not load is drawn by [`Parameters::initialize_missing`].
+    Await,
+}
+
+/// How parameters of a model are made.
+#[derive(Debug, Clone, Copy)]
+pub struct BuilderOptions {
+    /// This rank's place.
+    pub mesh: Mesh,
+    /// Seed of the initial values.
+    pub seed: u64,
+    /// Number type of the parameters.
+    pub dtype: DType,
+    /// Number type of their gradients.
+    pub grad_dtype: DType,
+    /// Draw values or wait for them.
+    pub birth: Birth,
+}
+
+impl Default for BuilderOptions {
+    fn default() -> Self {
+        BuilderOptions { mesh: Mesh::SOLO, seed: 0, dtype: DType::F32, grad_dtype: DType::F32, birth: Birth::Draw }
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    device: Device,
+    options: BuilderOptions,
+    names: RefCell<HashSet<String>>,
+    params: RefCell<Vec<Param>>,
+    flats: RefCell<Vec<Rc<Flat>>>,
+    /// Parameters of the block that is being built.
+    open: RefCell<Option<Vec<Param>>>,
+}
+
+/// A place in the tree of parameter names. Cheap to clone; all clones feed the same [`Parameters`].
+#[derive(Debug, Clone)]
+pub struct Builder {
+    state: Rc<State>,
+    path: String,
+}
+
+impl Builder {
+    /// The root of a model's names.
+    pub fn new(device: &Device, options: BuilderOptions) -> Self {
+        let state = State {
+            device: device.clone(),
+            options,
+            names: RefCell::default(),
+            params: RefCell::default(),
+            flats: RefCell::default(),
+            open: RefCell::default(),
+        };
+        Builder { state: Rc::new(state), path: String::new() }
+    }
+
+    /// The device parameters are born on.
+    pub fn device(&self) -> &Device {
+        &self.state.device
+    }
+
+    /// How parameters are made.
+    pub fn options(&self) -> &BuilderOptions {
+        &self.state.options
+    }
+
+    /// One name deeper.
+    pub fn at(&self, name: &str) -> Builder {
+        let path = if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) };
+        Builder { state: Rc::clone(&self.state), path }
+    }
+
+    /// A place in a list.
+    pub fn index(&self, index: usize) -> Builder {
+        self.at(&index.to_string())
+    }
+
+    /// Declare a parameter of this global shape. `decay` says whether weight decay applies by default.
+    ///
+    /// # Errors
+    /// A name that exists already, a split that does not fit the mesh, no memory left.
+    pub fn param(&self, name: &str, shape: impl Into<Shape>, init: Init, split: Split, decay: bool) -> Result<Param> {
+        let BuilderOptions { mesh, dtype, .. } = self.state.options;
+        let (name, shape) = (self.at(name).path, shape.into());
+        if !self.state.names.borrow_mut().insert(name.clone()) {
+            return Err(Error::parameter(name, "declared twice"));
+        }
+        let local = split.local(&name, shape, mesh.tensor_size(), mesh.tensor_rank())?;
+        let param = Param::new(ParamSpec { name, shape, dtype, init, split, trainable: true, decay }, local);
+        let mut open = self.state.open.borrow_mut();
+        match &mut *open {
+            Some(block) => block.push(param.clone()),
+            None => self.settle(std::slice::from_ref(&param))?,
+        }
+        Ok(param)
+    }
+
+    /// Build a block: parameters declared inside lie together in one storage per number type and group.
+    ///
+    /// # Errors
+    /// Those of `build`; a block inside a block.
+    pub fn block<B>(&self, build: impl FnOnce(&Builder) -> Result<B>) -> Result<B> {
+        if self.state.open.borrow_mut().replace(Vec::new()).is_some() {
+            return Err(Error::parameter(self.path.clone(), "a block inside a block"));
+        }
+        let built = build(self);
+        let members = self.state.open.borrow_mut().take().unwrap_or_default();
+        let built = built?;
+        self.settle(&members)?;
+        Ok(built)
+    }
+
+    fn settle(&self, members: &[Param]) -> Result<()> {
+        let BuilderOptions { mesh, seed, dtype, grad_dtype, birth } = self.state.options;
+        let (trained, frozen): (Vec<Param>, Vec<Param>) = members.iter().cloned().partition(|p| p.spec().trainable);
+        for group in [trained, frozen].into_iter().filter(|group| !group.is_empty()) {
+            let flat = Rc::new(Flat::new(&self.state.device, &mesh, dtype, grad_dtype, &group)?);
+            for (index, param) in group.iter().enumerate() {
+                param.settle(&flat, index);
+                if birth == Birth::Draw {
+                    param.initialize(seed)?;
+                }
+            }
+            self.state.flats.borrow_mut().push(flat);
+        }
+        self.state.params.borrow_mut().extend(members.iter().cloned());
+        Ok(())
+    }
+
+    /// All parameters declared so far, in order of birth.
+    pub fn finish(&self) -> Parameters {
+        Parameters {
+            seed: self.state.options.seed,
+            params: self.state.params.borrow().clone(),
+            flats: self.state.flats.borrow().clone(),
+        }
+    }
+}
+
+/// The parameters of a model, in order of birth.
+#[derive(Debug, Clone)]
+pub struct Parameters {
+    seed: u64,
+    params: Vec<Param>,
+    flats: Vec<Rc<Flat>>,
+}
+
+impl Parameters {
+    /// Every parameter.
+    pub fn iter(&self) -> std::slice::Iter<'_, Param> {
+        self.params.iter()
+    }
+
+    /// The storages they lie in.
+    pub fn flats(&self) -> &[Rc<Flat>] {
+        &self.flats
+    }
+
+    /// The parameter of this full name.
+    pub fn get(&self, name: &str) -> Option<&Param> {
+        self.params.iter().find(|param| param.name() == name)
+    }
+
+    /// Number of values, over all tensor-parallel ranks.
+    pub fn count(&self) -> usize {
+        self.params.iter().map(|param| param.spec().shape.elements()).sum()
+    }
+
+    /// Draw what no loader has set, and return the names.
+    ///
+    /// # Errors
+    /// A failing device.
+    pub fn initialize_missing(&self) -> Result<Vec<String>> {
+        let missing: Vec<&Param> = self.params.iter().filter(|param| !param.is_initialized()).collect();
+        missing.iter().try_for_each(|param| param.initialize(self.seed))?;
+        Ok(missing.iter().map(|param| param.name().to_owned()).collect())
+    }
+
+    /// Forget all gradients and free their memory.
+    pub fn clear_grads(&self) {
+        self.flats.iter().for_each(|flat| flat.clear_grads());
+    }
+}
+
+impl<'a> IntoIterator for &'a Parameters {
+    type Item = &'a Param;
+    type IntoIter = std::slice::Iter<'a, Param>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}

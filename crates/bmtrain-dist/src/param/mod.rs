@@ -1,0 +1,224 @@
+//! Parameters: what is known of them, how they are born, where they and their gradients live.
+
+pub mod builder;
+pub mod flat;
+pub mod spec;
+pub mod split;
+
+pub use builder::{Birth, Builder, BuilderOptions, Parameters};
+pub use flat::Flat;
+pub use spec::{Init, ParamSpec};
+pub use split::{LocalPart, Part, Split};
+
+use crate::error::{Error, Result};
+use bmtrain_core::autograd::{GradSink, SinkTarget};
+use bmtrain_core::kernel::{Fill, FillRandom};
+use bmtrain_core::philox::Key;
+use bmtrain_core::{Ctx, DType, Float, Shape, Tensor, Var};
+use half::{bf16, f16};
+use std::cell::{Cell, OnceCell};
+use std::rc::Rc;
+
+/// A parameter. Clones are handles of the same one.
+#[derive(Debug, Clone)]
+pub struct Param {
+    inner: Rc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    spec: ParamSpec,
+    local: LocalPart,
+    home: OnceCell<Home>,
+    trainable: Cell<bool>,
+    initialized: Cell<bool>,
+}
+
+/// The storage a parameter lies in, once its block is complete.
+#[derive(Debug)]
+struct Home {
+    flat: Rc<Flat>,
+    index: usize,
+}
+
+impl Param {
+    fn new(spec: ParamSpec, local: LocalPart) -> Self {
+        let trainable = Cell::new(spec.trainable);
+        Param { inner: Rc::new(Inner { spec, local, home: OnceCell::new(), trainable, initialized: Cell::new(false) }) }
+    }
+
+    fn settle(&self, flat: &Rc<Flat>, index: usize) {
+        // A parameter is declared once and belongs to one block; a second home is impossible by construction.
+        let _ = self.inner.home.set(Home { flat: Rc::clone(flat), index });
+    }
+
+    /// What was declared.
+    pub fn spec(&self) -> &ParamSpec {
+        &self.inner.spec
+    }
+
+    /// Full name.
+    pub fn name(&self) -> &str {
+        &self.inner.spec.name
+    }
+
+    /// Shape of what this rank holds among its tensor-parallel peers.
+    pub fn local_shape(&self) -> Shape {
+        self.inner.local.shape
+    }
+
+    /// Which part of the whole parameter that is.
+    pub fn local_part(&self) -> &LocalPart {
+        &self.inner.local
+    }
+
+    /// Whether it is trained now.
+    pub fn is_trainable(&self) -> bool {
+        self.inner.trainable.get()
+    }
+
+    /// Freeze or unfreeze. Nothing moves: no gradient is made for a frozen parameter and the optimizer skips it.
+    pub fn set_trainable(&self, trainable: bool) {
+        self.inner.trainable.set(trainable);
+    }
+
+    /// Whether the values were drawn or loaded.
+    pub fn is_initialized(&self) -> bool {
+        self.inner.initialized.get()
+    }
+
+    fn home(&self) -> Result<&Home> {
+        self.inner.home.get().ok_or_else(|| Error::NotGathered { name: self.name().into() })
+    }
+
+    /// The storage it lies in and its number there.
+    ///
+    /// # Errors
+    /// The block it belongs to is not complete yet.
+    pub fn place(&self) -> Result<(&Rc<Flat>, usize)> {
+        self.home().map(|home| (&home.flat, home.index))
+    }
+
+    /// The value, a tensor that sees later updates.
+    ///
+    /// # Errors
+    /// Outside a gather, or before the values were drawn or loaded.
+    pub fn value(&self) -> Result<Tensor> {
+        let home = self.home()?;
+        if !self.is_initialized() {
+            return Err(Error::parameter(self.name(), "has no values yet: initialize or load it first"));
+        }
+        Ok(home.flat.values().tensor(home.flat.span(home.index).start, self.local_shape())?)
+    }
+
+    /// The value for a computation: with a gradient if the parameter is trained and ops are recorded.
+    ///
+    /// # Errors
+    /// As [`Param::value`].
+    pub fn var(&self, cx: &Ctx) -> Result<Var> {
+        let value = self.value()?;
+        if self.is_trainable() && cx.is_recording() {
+            let sink: Rc<dyn GradSink> = self.inner.clone();
+            return Ok(Var::leaf(value, sink));
+        }
+        Ok(Var::constant(value))
+    }
+
+    /// The gradient, if there is one: a tensor that sees later contributions.
+    ///
+    /// # Errors
+    /// The block it belongs to is not complete yet.
+    pub fn grad(&self) -> Result<Option<Tensor>> {
+        let home = self.home()?;
+        let Some(grads) = home.flat.grads().filter(|_| home.flat.has_grad(home.index)) else { return Ok(None) };
+        Ok(Some(grads.tensor(home.flat.span(home.index).start, self.local_shape())?))
+    }
+
+    /// Draw the initial values of this rank's part.
+    ///
+    /// # Errors
+    /// A failing device.
+    pub fn initialize(&self, seed: u64) -> Result<()> {
+        let home = self.home()?;
+        let (values, span) = (home.flat.values(), home.flat.span(home.index));
+        let device = values.device();
+        match self.inner.spec.init {
+            Init::Constant(value) => device.launch(Fill { value, out: values.view_mut(span.range())? })?,
+            Init::Random(distribution) => {
+                let key = Key::new(seed, self.name());
+                for (global, local, len) in self.inner.local.runs(self.inner.spec.shape) {
+                    let start = span.start + local;
+                    let out = values.view_mut(start..start + len)?;
+                    device.launch(FillRandom { distribution, key, offset: global as u64, out })?;
+                }
+            }
+        }
+        self.inner.initialized.set(true);
+        Ok(())
+    }
+
+    /// Set the values from the whole parameter, of which this rank takes its part, rounded to nearest.
+    ///
+    /// # Errors
+    /// Another number of values.
+    pub fn load(&self, whole: &[f32]) -> Result<()> {
+        let home = self.home()?;
+        let expected = self.inner.spec.shape.elements();
+        if whole.len() != expected {
+            let reason = format!("expected {expected} values for shape {}, got {}", self.inner.spec.shape, whole.len());
+            return Err(Error::parameter(self.name(), reason));
+        }
+        let start = home.flat.span(home.index).start;
+        for (global, local, len) in self.inner.local.runs(self.inner.spec.shape) {
+            let Some(run) = whole.get(global..global + len) else { continue };
+            let to = start + local..start + local + len;
+            match home.flat.dtype() {
+                DType::F16 => self.upload(&narrow::<f16>(run), to)?,
+                DType::BF16 => self.upload(&narrow::<bf16>(run), to)?,
+                _ => self.upload(run, to)?,
+            }
+        }
+        self.inner.initialized.set(true);
+        Ok(())
+    }
+
+    fn upload<T: Float>(&self, values: &[T], to: std::ops::Range<usize>) -> Result<()> {
+        let storage = self.home()?.flat.values();
+        let view = storage.view_mut(to)?;
+        storage.device().backend().upload(bytemuck::cast_slice(values), view, bmtrain_core::Lane::Compute)?;
+        Ok(())
+    }
+
+    /// This rank's values, widened. Waits for the device.
+    ///
+    /// # Errors
+    /// As [`Param::value`]; a failing device.
+    pub fn read(&self) -> Result<Vec<f32>> {
+        widen(&self.value()?)
+    }
+}
+
+impl GradSink for Inner {
+    fn target(&self) -> bmtrain_core::Result<SinkTarget> {
+        match self.home.get() {
+            Some(home) => home.flat.grad_target(home.index),
+            None => Err(bmtrain_core::Error::argument("gradient", format!("{} has no storage yet", self.spec.name))),
+        }
+    }
+}
+
+fn narrow<T: Float>(values: &[f32]) -> Vec<T> {
+    values.iter().map(|&value| T::from_f32(value)).collect()
+}
+
+/// The values of a floating-point tensor on the host, widened to f32. Waits for the device.
+///
+/// # Errors
+/// A tensor of integers; a failing device.
+pub fn widen(tensor: &Tensor) -> Result<Vec<f32>> {
+    Ok(match tensor.dtype() {
+        DType::F16 => tensor.to_vec::<f16>()?.into_iter().map(Float::to_f32).collect(),
+        DType::BF16 => tensor.to_vec::<bf16>()?.into_iter().map(Float::to_f32).collect(),
+        _ => tensor.to_vec::<f32>()?,
+    })
+}

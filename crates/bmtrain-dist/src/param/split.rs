@@ -1,0 +1,183 @@
+//! How a parameter is cut over tensor-parallel ranks: along one axis, part by part.
+//!
+//! A fused projection has several parts along its axis (queries, keys, values); each is cut on its own, in whole units
+//! (heads), so that every rank holds matching heads of all of them. Pure arithmetic.
+
+use crate::error::{Error, Result};
+use bmtrain_core::Shape;
+use std::ops::Range;
+
+/// One part of a fused axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Part {
+    /// Length along the axis.
+    pub size: usize,
+    /// What may not be cut, such as a head. With fewer units than ranks, neighbouring ranks hold the same unit: the way
+    /// of grouped key and value heads.
+    pub unit: usize,
+}
+
+impl Part {
+    /// A part that may be cut anywhere.
+    pub fn even(size: usize) -> Self {
+        Part { size, unit: 1 }
+    }
+
+    /// A part made of `count` units of `unit` elements.
+    pub fn units(count: usize, unit: usize) -> Self {
+        Part { size: count * unit, unit }
+    }
+
+    /// The range of this part that a rank holds, counted from the part's start.
+    fn local(&self, ranks: usize, rank: usize) -> Option<Range<usize>> {
+        if self.unit == 0 || !self.size.is_multiple_of(self.unit) {
+            return None;
+        }
+        let units = self.size / self.unit;
+        let held = if units.is_multiple_of(ranks) {
+            let each = units / ranks;
+            rank * each..(rank + 1) * each
+        } else if self.unit > 1 && units > 0 && ranks.is_multiple_of(units) {
+            let unit = rank / (ranks / units);
+            unit..unit + 1
+        } else {
+            return None;
+        };
+        Some(held.start * self.unit..held.end * self.unit)
+    }
+}
+
+/// How a parameter is distributed over tensor-parallel ranks.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Split {
+    /// Every rank holds all of it.
+    Replicated,
+    /// Cut along an axis.
+    Axis {
+        /// The axis.
+        axis: usize,
+        /// The parts that lie behind each other along the axis.
+        parts: Vec<Part>,
+    },
+}
+
+impl Split {
+    /// Cut one even part along an axis of this length.
+    pub fn even(axis: usize, size: usize) -> Self {
+        Split::Axis { axis, parts: vec![Part::even(size)] }
+    }
+
+    /// The ranges of the cut axis that a rank holds, in order, and the shape of what it holds.
+    ///
+    /// # Errors
+    /// Parts that do not add up to the axis, or that cannot be cut for so many ranks; `name` is for the message.
+    pub fn local(&self, name: &str, shape: Shape, ranks: usize, rank: usize) -> Result<LocalPart> {
+        let Split::Axis { axis, parts } = self else {
+            return Ok(LocalPart { shape, axis: 0, ranges: vec![0..shape.dims().first().copied().unwrap_or(1)] });
+        };
+        let Some(&length) = shape.dims().get(*axis) else {
+            return Err(Error::parameter(name, format!("split along axis {axis} of shape {shape}")));
+        };
+        let total: usize = parts.iter().map(|part| part.size).sum();
+        if total != length {
+            return Err(Error::parameter(name, format!("parts add up to {total}, axis {axis} of {shape} has {length}")));
+        }
+        let mut ranges = Vec::with_capacity(parts.len());
+        let mut start = 0;
+        for part in parts {
+            let held = part.local(ranks, rank).ok_or_else(|| {
+                let reason = format!("{} in units of {} cannot be cut for {ranks} tensor-parallel ranks", part.size, part.unit);
+                Error::parameter(name, reason)
+            })?;
+            ranges.push(start + held.start..start + held.end);
+            start += part.size;
+        }
+        let mut dims = shape.dims().to_vec();
+        dims[*axis] = ranges.iter().map(Range::len).sum();
+        Ok(LocalPart { shape: Shape::new(&dims)?, axis: *axis, ranges })
+    }
+}
+
+/// What one tensor-parallel rank holds of a parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalPart {
+    /// Shape of what is held.
+    pub shape: Shape,
+    /// The axis that was cut.
+    pub axis: usize,
+    /// Which ranges of that axis, in order.
+    pub ranges: Vec<Range<usize>>,
+}
+
+impl LocalPart {
+    /// Runs that are contiguous both in the whole parameter of shape `global` and in the local part, in local order:
+    /// `(first element in the whole, first element in the part, length)`.
+    pub fn runs(&self, global: Shape) -> Vec<(usize, usize, usize)> {
+        let dims = global.dims();
+        let inner: usize = dims.iter().skip(self.axis + 1).product();
+        let outer: usize = dims.iter().take(self.axis).product();
+        let length = dims.get(self.axis).copied().unwrap_or(1);
+        let mut runs: Vec<(usize, usize, usize)> = Vec::new();
+        let mut local = 0;
+        for row in 0..outer {
+            for range in &self.ranges {
+                let (from, count) = ((row * length + range.start) * inner, range.len() * inner);
+                match runs.last_mut() {
+                    Some(last) if last.0 + last.2 == from => last.2 += count,
+                    _ => runs.push((from, local, count)),
+                }
+                local += count;
+            }
+        }
+        runs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fused_projection_gives_every_rank_matching_heads() {
+        // 4 query heads and 2 key and value heads of 3 elements.
+        let split = Split::Axis { axis: 0, parts: vec![Part::units(4, 3), Part::units(2, 3), Part::units(2, 3)] };
+        let part = split.local("qkv", Shape::from([24, 5]), 2, 1).unwrap();
+        assert_eq!(part.shape, Shape::from([12, 5]));
+        assert_eq!(part.ranges, [6..12, 15..18, 21..24]);
+        assert_eq!(part.runs(Shape::from([24, 5])), [(30, 0, 30), (75, 30, 15), (105, 45, 15)]);
+    }
+
+    #[test]
+    fn fewer_heads_than_ranks_are_shared_by_neighbours() {
+        let split = Split::Axis { axis: 0, parts: vec![Part::units(8, 2), Part::units(2, 2)] };
+        let held: Vec<_> = (0..4).map(|rank| split.local("qk", Shape::from([20]), 4, rank).unwrap().ranges).collect();
+        assert_eq!(held[0], [0..4, 16..18]);
+        assert_eq!(held[1], [4..8, 16..18]);
+        assert_eq!(held[2], [8..12, 18..20]);
+        assert_eq!(held[3], [12..16, 18..20]);
+    }
+
+    #[test]
+    fn a_cut_along_the_inner_axis_has_a_run_for_each_row() {
+        let part = Split::even(1, 4).local("w", Shape::from([3, 4]), 2, 1).unwrap();
+        assert_eq!(part.shape, Shape::from([3, 2]));
+        assert_eq!(part.runs(Shape::from([3, 4])), [(2, 0, 2), (6, 2, 2), (10, 4, 2)]);
+    }
+
+    #[test]
+    fn a_replicated_parameter_is_one_run() {
+        let part = Split::Replicated.local("b", Shape::from([3, 4]), 4, 3).unwrap();
+        assert_eq!(part.runs(Shape::from([3, 4])), [(0, 0, 12)]);
+        let scalar = Split::Replicated.local("s", Shape::from([]), 1, 0).unwrap();
+        assert_eq!(scalar.runs(Shape::from([])), [(0, 0, 1)]);
+    }
+
+    #[test]
+    fn cuts_that_do_not_come_out_even_are_refused_with_the_name() {
+        let error = Split::even(0, 5).local("bias", Shape::from([5]), 2, 0).unwrap_err().to_string();
+        assert!(error.contains("bias") && error.contains('5'), "{error}");
+        assert!(Split::even(0, 4).local("bias", Shape::from([5]), 1, 0).is_err());
+        assert!(Split::even(2, 4).local("bias", Shape::from([4]), 1, 0).is_err());
+        assert!(Split::Axis { axis: 0, parts: vec![Part::units(3, 2)] }.local("h", Shape::from([6]), 2, 0).is_err());
+    }
+}

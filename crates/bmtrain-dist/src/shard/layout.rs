@@ -1,0 +1,113 @@
+//! Where parameters lie in a flat storage and which rank owns what of it. Pure arithmetic.
+//!
+//! Every parameter starts on a 512-byte boundary; the storage is cut into `ceil(total / world)` elements per rank, without
+//! regard to parameter borders, so that one collective per storage gathers everything. Source: the predecessor's rule.
+
+use bmtrain_core::DType;
+use bmtrain_core::pool::ALIGNMENT;
+use std::ops::Range;
+
+/// A parameter inside a flat storage, in elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// First element.
+    pub start: usize,
+    /// Number of elements.
+    pub len: usize,
+}
+
+impl Span {
+    /// As a range.
+    pub fn range(&self) -> Range<usize> {
+        self.start..self.start + self.len
+    }
+}
+
+/// The layout of one flat storage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardLayout {
+    spans: Vec<Span>,
+    shard: usize,
+    world: usize,
+}
+
+impl ShardLayout {
+    /// Lay out parameters of these lengths, in this order, for `world` ranks.
+    pub fn new(dtype: DType, lengths: &[usize], world: usize) -> Self {
+        let boundary = ALIGNMENT / dtype.size();
+        let mut end = 0usize;
+        let spans = lengths
+            .iter()
+            .map(|&len| {
+                let start = end.next_multiple_of(boundary);
+                end = start + len;
+                Span { start, len }
+            })
+            .collect();
+        ShardLayout { spans, shard: end.div_ceil(world.max(1)), world: world.max(1) }
+    }
+
+    /// The parameters, in the order they were given.
+    pub fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
+    /// Elements of one rank's shard, padding of the last one included.
+    pub fn shard_len(&self) -> usize {
+        self.shard
+    }
+
+    /// Elements of the gathered storage: a whole number of shards.
+    pub fn gathered_len(&self) -> usize {
+        self.shard * self.world
+    }
+
+    /// The range of the gathered storage that a rank owns.
+    pub fn owned(&self, rank: usize) -> Range<usize> {
+        self.shard * rank..self.shard * (rank + 1)
+    }
+
+    /// The part of parameter `index` that a rank owns, in elements of that parameter; empty when it owns none.
+    pub fn owned_part(&self, index: usize, rank: usize) -> Range<usize> {
+        let Some(span) = self.spans.get(index) else { return 0..0 };
+        let owned = self.owned(rank);
+        let start = owned.start.clamp(span.start, span.start + span.len) - span.start;
+        let end = owned.end.clamp(span.start, span.start + span.len) - span.start;
+        start..end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_start_on_512_byte_boundaries() {
+        let layout = ShardLayout::new(DType::F32, &[3, 128, 1], 1);
+        assert_eq!(layout.spans().iter().map(|s| s.start).collect::<Vec<_>>(), [0, 128, 256]);
+        assert_eq!(layout.gathered_len(), 257);
+        let halves = ShardLayout::new(DType::BF16, &[3, 257, 1], 1);
+        assert_eq!(halves.spans().iter().map(|s| s.start).collect::<Vec<_>>(), [0, 256, 768]);
+    }
+
+    #[test]
+    fn every_element_of_every_parameter_has_exactly_one_owner() {
+        for world in 1..9 {
+            for lengths in [&[1usize][..], &[5, 0, 700], &[1000, 3, 129, 64]] {
+                let layout = ShardLayout::new(DType::F32, lengths, world);
+                for (index, &len) in lengths.iter().enumerate() {
+                    let mut next = 0;
+                    for rank in 0..world {
+                        let part = layout.owned_part(index, rank);
+                        if !part.is_empty() {
+                            assert_eq!(part.start, next);
+                            next = part.end;
+                        }
+                    }
+                    assert_eq!(next, len, "parameter {index} of {lengths:?} on {world} ranks");
+                }
+                assert!(layout.gathered_len() < lengths.iter().sum::<usize>() + 128 * lengths.len() + world);
+            }
+        }
+    }
+}
