@@ -8,10 +8,15 @@
 pub mod block;
 pub mod error;
 pub mod mesh;
+pub mod model;
+pub mod nn;
+pub mod optim;
 pub mod param;
 pub mod shard;
 
 pub use block::{Block, Bundle, TransformerBlockList};
 pub use error::{Error, Result};
 pub use mesh::Mesh;
+pub use model::{Model, Section};
+pub use optim::OptimManager;
 pub use param::{Builder, Param, Parameters};

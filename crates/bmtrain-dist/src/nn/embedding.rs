@@ -1,0 +1,66 @@
+//! Tables of rows looked up by id.
+
+use crate::error::Result;
+use crate::param::{Builder, Init, Param, Split};
+use bmtrain_core::{Ctx, Tensor, Var, ops};
+
+/// What an [`Embedding`] is made of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EmbeddingOptions {
+    /// Number of rows.
+    pub entries: usize,
+    /// Length of a row.
+    pub size: usize,
+    /// Initial values.
+    pub init: Init,
+    /// The row of this id gets no gradient.
+    pub padding_index: Option<i64>,
+}
+
+/// A table `[entries, size]`.
+#[derive(Debug, Clone)]
+pub struct Embedding {
+    weight: Param,
+    padding_index: Option<i64>,
+}
+
+impl Embedding {
+    /// Declare `weight` under the builder's name.
+    ///
+    /// # Errors
+    /// No memory left.
+    pub fn new(builder: &Builder, options: EmbeddingOptions) -> Result<Self> {
+        let EmbeddingOptions { entries, size, init, padding_index } = options;
+        let weight = builder.param("weight", [entries, size], init, Split::Replicated, true)?;
+        Ok(Embedding { weight, padding_index })
+    }
+
+    /// The table.
+    pub fn weight(&self) -> &Param {
+        &self.weight
+    }
+
+    /// `ids [..]` to rows `[.., size]`.
+    ///
+    /// # Errors
+    /// An id outside the table; a failing device.
+    pub fn forward(&self, ids: &Tensor, cx: &Ctx) -> Result<Var> {
+        Ok(ops::embedding(cx, ids, &self.weight.var(cx)?, self.padding_index)?)
+    }
+
+    /// Add the rows to `x [.., size]`, in place where nobody else sees it.
+    ///
+    /// # Errors
+    /// As [`Embedding::forward`]; another shape.
+    pub fn add_to(&self, x: Var, ids: &Tensor, cx: &Ctx) -> Result<Var> {
+        Ok(ops::add_embedding(cx, x, ids, &self.weight.var(cx)?, self.padding_index)?)
+    }
+
+    /// Logits over the table's rows: `x [.., size]` to `[.., entries]`, for heads tied to the input embedding.
+    ///
+    /// # Errors
+    /// Another length of the last axis; a failing device.
+    pub fn project(&self, x: &Var, bias: Option<&Var>, cx: &Ctx) -> Result<Var> {
+        Ok(ops::linear(cx, x, &self.weight.var(cx)?, bias, None)?)
+    }
+}

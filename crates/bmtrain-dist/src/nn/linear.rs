@@ -1,0 +1,114 @@
+//! Affine maps, cut by columns or rows over tensor-parallel ranks as their [`Split`] says.
+
+use crate::error::Result;
+use crate::param::{Builder, Init, Param, Part, Split};
+use bmtrain_core::kernel::Activation;
+use bmtrain_core::{Ctx, Var, ops};
+
+/// What a [`Linear`] is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LinearOptions {
+    /// Length of the input.
+    pub inputs: usize,
+    /// Parts of the output, one behind the other; more than one for fused projections.
+    pub outputs: Vec<Part>,
+    /// Whether there is a bias, zero at birth.
+    pub bias: bool,
+    /// Initial weights.
+    pub init: Init,
+    /// Cut the weight over tensor-parallel ranks.
+    pub cut: Cut,
+}
+
+/// Which side of a weight is cut over tensor-parallel ranks (Shoeybi et al., 2019).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Cut {
+    /// Not at all.
+    None,
+    /// Outputs: every rank makes some of them. The bias is cut too.
+    Columns,
+    /// Inputs: every rank makes a term of all outputs. The bias is whole.
+    Rows,
+}
+
+impl LinearOptions {
+    /// One even output, whole on every rank.
+    pub fn new(inputs: usize, outputs: usize, bias: bool, init: Init) -> Self {
+        LinearOptions { inputs, outputs: vec![Part::even(outputs)], bias, init, cut: Cut::None }
+    }
+
+    /// With a cut.
+    pub fn cut(self, cut: Cut) -> Self {
+        LinearOptions { cut, ..self }
+    }
+}
+
+/// `y = x W^T + b` with `W` `[outputs, inputs]`, the layout of PyTorch and of every weight file.
+#[derive(Debug, Clone)]
+pub struct Linear {
+    weight: Param,
+    bias: Option<Param>,
+}
+
+impl Linear {
+    /// Declare `weight` and, if asked for, `bias` under the builder's name.
+    ///
+    /// # Errors
+    /// A cut that does not come out even; no memory left.
+    pub fn new(builder: &Builder, options: LinearOptions) -> Result<Self> {
+        let LinearOptions { inputs, outputs, bias, init, cut } = options;
+        let total: usize = outputs.iter().map(|part| part.size).sum();
+        let (weight_split, bias_split) = match cut {
+            Cut::None => (Split::Replicated, Split::Replicated),
+            Cut::Columns => {
+                (Split::Axis { axis: 0, parts: outputs.clone() }, Split::Axis { axis: 0, parts: outputs })
+            }
+            Cut::Rows => (Split::even(1, inputs), Split::Replicated),
+        };
+        let weight = builder.param("weight", [total, inputs], init, weight_split, true)?;
+        let bias = match bias {
+            true => Some(builder.param("bias", [total], Init::ZEROS, bias_split, false)?),
+            false => None,
+        };
+        Ok(Linear { weight, bias })
+    }
+
+    /// The weight, `[outputs, inputs]`.
+    pub fn weight(&self) -> &Param {
+        &self.weight
+    }
+
+    /// The bias, `[outputs]`.
+    pub fn bias(&self) -> Option<&Param> {
+        self.bias.as_ref()
+    }
+
+    /// `x [.., inputs]` to `[.., outputs]`.
+    ///
+    /// # Errors
+    /// Another length of the last axis; a failing device.
+    pub fn forward(&self, x: &Var, cx: &Ctx) -> Result<Var> {
+        self.apply(x, None, cx)
+    }
+
+    /// The same with an activation fused behind it.
+    ///
+    /// # Errors
+    /// As [`Linear::forward`].
+    pub fn forward_activated(&self, x: &Var, activation: Activation, cx: &Ctx) -> Result<Var> {
+        self.apply(x, Some(activation), cx)
+    }
+
+    fn apply(&self, x: &Var, activation: Option<Activation>, cx: &Ctx) -> Result<Var> {
+        let (weight, bias) = self.vars(cx)?;
+        Ok(ops::linear(cx, x, &weight, bias.as_ref(), activation)?)
+    }
+
+    /// Weight and bias for an op that fuses several layers.
+    ///
+    /// # Errors
+    /// Outside a gather.
+    pub fn vars(&self, cx: &Ctx) -> Result<(Var, Option<Var>)> {
+        Ok((self.weight.var(cx)?, self.bias.as_ref().map(|bias| bias.var(cx)).transpose()?))
+    }
+}

@@ -1,0 +1,90 @@
+//! Layer norm and RMS norm, with dropout and residual fused in front.
+
+use crate::error::Result;
+use crate::param::{Builder, Init, Param, Split};
+use bmtrain_core::kernel::{Dropout, NormKind};
+use bmtrain_core::{Ctx, Var, ops};
+
+/// What a [`Norm`] is made of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct NormOptions {
+    /// Which normalisation.
+    pub kind: NormKind,
+    /// Length of the last axis.
+    pub size: usize,
+    /// Whether there is a shift.
+    pub bias: bool,
+    /// Added to the variance.
+    pub epsilon: f32,
+    /// Initial scale.
+    pub scale: f32,
+}
+
+impl NormOptions {
+    /// Layer norm with a shift.
+    pub fn layer(size: usize, epsilon: f32) -> Self {
+        NormOptions { kind: NormKind::Layer, size, bias: true, epsilon, scale: 1.0 }
+    }
+
+    /// RMS norm.
+    pub fn rms(size: usize, epsilon: f32) -> Self {
+        NormOptions { kind: NormKind::Rms, size, bias: false, epsilon, scale: 1.0 }
+    }
+}
+
+/// A normalisation along the last axis.
+#[derive(Debug, Clone)]
+pub struct Norm {
+    kind: NormKind,
+    epsilon: f32,
+    weight: Param,
+    bias: Option<Param>,
+}
+
+impl Norm {
+    /// Declare `weight` and, if asked for, `bias` under the builder's name.
+    ///
+    /// # Errors
+    /// No memory left.
+    pub fn new(builder: &Builder, options: NormOptions) -> Result<Self> {
+        let NormOptions { kind, size, bias, epsilon, scale } = options;
+        let weight = builder.param("weight", [size], Init::Constant(scale), Split::Replicated, false)?;
+        let bias = match bias {
+            true => Some(builder.param("bias", [size], Init::ZEROS, Split::Replicated, false)?),
+            false => None,
+        };
+        Ok(Norm { kind, epsilon, weight, bias })
+    }
+
+    /// The scale.
+    pub fn weight(&self) -> &Param {
+        &self.weight
+    }
+
+    /// The shift.
+    pub fn bias(&self) -> Option<&Param> {
+        self.bias.as_ref()
+    }
+
+    /// `x [.., size]` to the same shape.
+    ///
+    /// # Errors
+    /// Another length of the last axis; a failing device.
+    pub fn forward(&self, x: &Var, cx: &Ctx) -> Result<Var> {
+        let (weight, bias) = self.vars(cx)?;
+        Ok(ops::norm(cx, self.kind, x, &weight, bias.as_ref(), self.epsilon)?)
+    }
+
+    /// `sum = dropout(x) + residual` and its normalisation, in one pass.
+    ///
+    /// # Errors
+    /// Shapes that differ; a failing device.
+    pub fn forward_residual(&self, x: &Var, residual: &Var, dropout: Option<Dropout>, cx: &Ctx) -> Result<(Var, Var)> {
+        let (weight, bias) = self.vars(cx)?;
+        Ok(ops::residual_norm(cx, self.kind, x, residual, dropout, &weight, bias.as_ref(), self.epsilon)?)
+    }
+
+    fn vars(&self, cx: &Ctx) -> Result<(Var, Option<Var>)> {
+        Ok((self.weight.var(cx)?, self.bias.as_ref().map(|bias| bias.var(cx)).transpose()?))
+    }
+}

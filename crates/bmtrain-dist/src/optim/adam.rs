@@ -1,0 +1,216 @@
+//! Adam on the device, for f32 parameters and for 16-bit parameters with an f32 master.
+
+use super::{Optimizer, ParamGroup, ParamState, StepArgs};
+use crate::error::{Error, Result};
+use crate::param::{Flat, Param};
+use bmtrain_core::kernel::{Adam as AdamKernel, Cast, Dest};
+use bmtrain_core::{DType, Lane, Segment, Storage};
+use std::rc::Rc;
+
+/// How weight decay acts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum DecayForm {
+    /// On the weights themselves: AdamW. The default for every number type, where the predecessor's depended on it.
+    #[default]
+    Decoupled,
+    /// Added to the gradient: Adam with L2.
+    Coupled,
+}
+
+/// Settings of [`Adam`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamOptions {
+    /// Decay of the first moment.
+    pub beta1: f32,
+    /// Decay of the second moment.
+    pub beta2: f32,
+    /// Added to the root of the second moment.
+    pub epsilon: f32,
+    /// How weight decay acts.
+    pub decay_form: DecayForm,
+    /// Climb instead of descend.
+    pub maximize: bool,
+    /// The rate is 0 for this many first steps of a parameter, while moments build up.
+    pub hold_steps: u64,
+}
+
+impl Default for AdamOptions {
+    fn default() -> Self {
+        AdamOptions {
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            decay_form: DecayForm::default(),
+            maximize: false,
+            hold_steps: 0,
+        }
+    }
+}
+
+/// Moments and master of one flat storage, laid out like it.
+#[derive(Debug)]
+struct State {
+    flat: Rc<Flat>,
+    m: Storage,
+    v: Storage,
+    master: Option<Storage>,
+    /// Steps taken by each parameter of the storage; with the step in hand, if it took part.
+    steps: Vec<u64>,
+    stepped: Vec<bool>,
+}
+
+/// Adam and AdamW; see [`bmtrain_core::kernel::Adam`] for the formulas.
+#[derive(Debug)]
+pub struct Adam {
+    options: AdamOptions,
+    groups: Vec<ParamGroup>,
+    states: Vec<State>,
+}
+
+impl Adam {
+    /// An optimizer over these groups.
+    ///
+    /// # Errors
+    /// Settings out of range; a parameter in two groups.
+    pub fn new(groups: Vec<ParamGroup>, options: AdamOptions) -> Result<Self> {
+        let AdamOptions { beta1, beta2, epsilon, .. } = options;
+        if !((0.0..1.0).contains(&beta1) && (0.0..1.0).contains(&beta2) && epsilon >= 0.0) {
+            let reason = format!("betas {beta1}, {beta2} must be in [0, 1) and epsilon {epsilon} at or above 0");
+            return Err(Error::setting("adam", reason));
+        }
+        let mut names = std::collections::HashSet::new();
+        for group in &groups {
+            if !(group.weight_decay >= 0.0 && group.weight_decay.is_finite()) {
+                return Err(Error::setting("adam", format!("weight decay {} is not at or above 0", group.weight_decay)));
+            }
+            for param in &group.params {
+                if !names.insert(param.name().to_owned()) {
+                    return Err(Error::parameter(param.name(), "is in two groups of an optimizer"));
+                }
+            }
+        }
+        Ok(Adam { options, groups, states: Vec::new() })
+    }
+
+    fn state_of(states: &mut Vec<State>, flat: &Rc<Flat>) -> Result<usize> {
+        if let Some(index) = states.iter().position(|state| Rc::ptr_eq(&state.flat, flat)) {
+            return Ok(index);
+        }
+        let (values, len) = (flat.values(), flat.values().len());
+        let zeros = || Storage::zeros(values.device(), len, DType::F32, Segment::Optimizer);
+        let master = match flat.dtype() {
+            DType::F32 => None,
+            _ => {
+                let master = Storage::empty(values.device(), len, DType::F32, Segment::Optimizer)?;
+                let out = Dest { view: master.view_mut(0..len)?, add: false };
+                values.device().launch(Cast { x: values.view(0..len)?, out })?;
+                Some(master)
+            }
+        };
+        let count = flat.layout().spans().len();
+        let state = State { flat: Rc::clone(flat), m: zeros()?, v: zeros()?, master, steps: vec![0; count], stepped: vec![false; count] };
+        states.push(state);
+        Ok(states.len() - 1)
+    }
+
+    fn find(&self, param: &Param) -> Result<Option<(&State, usize)>> {
+        let (flat, index) = param.place()?;
+        Ok(self.states.iter().find(|state| Rc::ptr_eq(&state.flat, flat)).map(|state| (state, index)))
+    }
+}
+
+impl Optimizer for Adam {
+    fn groups(&self) -> &[ParamGroup] {
+        &self.groups
+    }
+
+    fn step(&mut self, args: StepArgs<'_>) -> Result<()> {
+        let options = self.options;
+        for state in &mut self.states {
+            state.stepped.fill(false);
+        }
+        for group in &self.groups {
+            for param in group.params.iter().filter(|param| param.is_trainable()) {
+                let (flat, index) = param.place()?;
+                let Some(grads) = flat.grads().filter(|_| flat.has_grad(index)) else { continue };
+                let at = Self::state_of(&mut self.states, flat)?;
+                let state = &mut self.states[at];
+                state.steps[index] += 1;
+                state.stepped[index] = true;
+                let (step, range) = (state.steps[index], flat.layout().spans()[index].range());
+                let held = step <= options.hold_steps;
+                let kernel = AdamKernel {
+                    parameter: flat.values().view_mut(range.clone())?,
+                    master: state.master.as_ref().map(|master| master.view_mut(range.clone())).transpose()?,
+                    m: state.m.view_mut(range.clone())?,
+                    v: state.v.view_mut(range.clone())?,
+                    grad: grads.view(range)?,
+                    factor: args.factor.view()?,
+                    lr: if held { 0.0 } else { args.lr as f32 },
+                    beta1: options.beta1,
+                    beta2: options.beta2,
+                    epsilon: options.epsilon,
+                    decay: group.weight_decay,
+                    decoupled: options.decay_form == DecayForm::Decoupled,
+                    maximize: options.maximize,
+                    step,
+                };
+                flat.values().device().launch(kernel)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn undo_count(&mut self) {
+        for state in &mut self.states {
+            for (steps, stepped) in state.steps.iter_mut().zip(&mut state.stepped) {
+                *steps -= u64::from(std::mem::take(stepped));
+            }
+        }
+    }
+
+    fn state(&self) -> Result<Vec<ParamState>> {
+        let mut all = Vec::new();
+        for param in self.groups.iter().flat_map(|group| &group.params) {
+            let Some((state, index)) = self.find(param)? else { continue };
+            if state.steps[index] == 0 {
+                continue;
+            }
+            let span = state.flat.layout().spans()[index];
+            let read = |storage: &Storage| -> Result<Vec<f32>> { Ok(storage.tensor(span.start, [span.len])?.to_vec()?) };
+            let mut tensors = vec![("m", read(&state.m)?), ("v", read(&state.v)?)];
+            if let Some(master) = &state.master {
+                tensors.push(("master", read(master)?));
+            }
+            all.push(ParamState { name: param.name().into(), steps: state.steps[index], tensors });
+        }
+        Ok(all)
+    }
+
+    fn load_state(&mut self, loaded: &[ParamState]) -> Result<()> {
+        for entry in loaded {
+            let param = self.groups.iter().flat_map(|group| &group.params).find(|param| param.name() == entry.name);
+            let Some(param) = param else {
+                return Err(Error::parameter(entry.name.clone(), "has optimizer state but is in no group"));
+            };
+            let (flat, index) = param.place()?;
+            let at = Self::state_of(&mut self.states, flat)?;
+            let state = &mut self.states[at];
+            let range = flat.layout().spans()[index].range();
+            let mut expected = vec![("m", &state.m), ("v", &state.v)];
+            expected.extend(state.master.as_ref().map(|master| ("master", master)));
+            for (name, storage) in expected {
+                let values = entry.tensors.iter().find(|(known, _)| *known == name).map(|(_, values)| values);
+                let Some(values) = values.filter(|values| values.len() == range.len()) else {
+                    let got = values.map_or("nothing".into(), |values| format!("{} values", values.len()));
+                    let reason = format!("optimizer state {name}: expected {} values, got {got}", range.len());
+                    return Err(Error::parameter(entry.name.clone(), reason));
+                };
+                let view = storage.view_mut(range.clone())?;
+                storage.device().backend().upload(bytemuck::cast_slice(values), view, Lane::Compute)?;
+            }
+            state.steps[index] = entry.steps;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,187 @@
+//! The manager of optimizers and schedules: backward with weights and scale, clipping by the true norm, one step for all.
+
+use super::{Optimizer, Scheduler, StepArgs};
+use crate::error::{Error, Result};
+use crate::param::Param;
+use bmtrain_core::kernel::{ClipFactor, Dest, GradNorm, NormOrder};
+use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var};
+
+/// Upper bound of the gradients' norm.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Clip {
+    /// Which norm.
+    pub order: NormOrder,
+    /// The bound; infinity only measures.
+    pub max_norm: f32,
+}
+
+impl Default for Clip {
+    fn default() -> Self {
+        Clip { order: NormOrder::Two, max_norm: f32::INFINITY }
+    }
+}
+
+/// What one optimizer step did.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepInfo {
+    /// True norm of the gradients, before clipping.
+    pub grad_norm: f32,
+    /// Rate of the first optimizer.
+    pub lr: f64,
+    /// The norm was not finite: no weight, moment or schedule was changed.
+    pub skipped: bool,
+}
+
+struct Entry {
+    optimizer: Box<dyn Optimizer>,
+    scheduler: Option<Scheduler>,
+    lr: f64,
+}
+
+/// Several optimizers with their schedules, stepped together.
+///
+/// Gradients accumulate over calls of [`OptimManager::backward`]; [`OptimManager::step`] uses and frees them.
+pub struct OptimManager {
+    device: Device,
+    clip: Clip,
+    loss_scale: f32,
+    entries: Vec<Entry>,
+    accumulated: Tensor,
+    norm: Tensor,
+    factor: Tensor,
+}
+
+impl std::fmt::Debug for OptimManager {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "OptimManager({} optimizers, {:?})", self.entries.len(), self.clip)
+    }
+}
+
+impl OptimManager {
+    /// A manager without optimizers yet.
+    ///
+    /// # Errors
+    /// A bound that is not above 0; no memory left.
+    pub fn new(device: &Device, clip: Clip) -> Result<Self> {
+        if clip.max_norm.is_nan() || clip.max_norm <= 0.0 {
+            return Err(Error::setting("clip", format!("norm bound {} must be above 0", clip.max_norm)));
+        }
+        let scalar = || Tensor::full(device, [1], DType::F32, 0.0, Segment::Optimizer);
+        let (accumulated, norm, factor) = (scalar()?, scalar()?, scalar()?);
+        Ok(OptimManager { device: device.clone(), clip, loss_scale: 1.0, entries: Vec::new(), accumulated, norm, factor })
+    }
+
+    /// Add an optimizer with a schedule.
+    pub fn add_scheduled(&mut self, optimizer: Box<dyn Optimizer>, scheduler: Scheduler) {
+        self.entries.push(Entry { optimizer, scheduler: Some(scheduler), lr: 0.0 });
+    }
+
+    /// Add an optimizer with a constant rate.
+    pub fn add(&mut self, optimizer: Box<dyn Optimizer>, lr: f64) {
+        self.entries.push(Entry { optimizer, scheduler: None, lr });
+    }
+
+    /// What the loss is multiplied by on the way back; gradients are divided by it again before they are used.
+    pub fn loss_scale(&self) -> f32 {
+        self.loss_scale
+    }
+
+    /// The rate of the coming step of the first optimizer.
+    pub fn lr(&self) -> f64 {
+        self.entries.first().map_or(0.0, Entry::rate)
+    }
+
+    /// Walk back from a loss of one element, multiplied by `weight`: the micro-batch's share of the whole batch.
+    ///
+    /// # Errors
+    /// A loss that is not one element or was not recorded; a failing device.
+    pub fn backward(&self, loss: &Var, weight: f32, cx: &mut Ctx) -> Result<()> {
+        let Some(tape) = cx.take_tape() else {
+            return Err(Error::setting("backward", "the forward pass was not recorded"));
+        };
+        if loss.value().elements() != 1 {
+            return Err(Error::setting("backward", format!("a loss has one element, got shape {}", loss.shape())));
+        }
+        let seed = Tensor::full(&self.device, loss.shape(), loss.dtype(), weight * self.loss_scale, Segment::Activations)?;
+        tape.backward(&self.device, vec![(loss.clone(), seed)], &[])?;
+        Ok(())
+    }
+
+    fn params(&self) -> impl Iterator<Item = &Param> {
+        self.entries.iter().flat_map(|entry| entry.optimizer.groups()).flat_map(|group| &group.params)
+    }
+
+    /// Measure, clip, update every optimizer, move the schedules on, free the gradients. The one host wait is for the norm.
+    ///
+    /// # Errors
+    /// No memory for optimizer state; a failing device.
+    pub fn step(&mut self) -> Result<StepInfo> {
+        self.measure()?;
+        let lr = self.lr();
+        for entry in &mut self.entries {
+            let lr = entry.rate();
+            entry.optimizer.step(StepArgs { lr, factor: &self.factor })?;
+        }
+        let grad_norm = self.norm.item()?;
+        let skipped = !grad_norm.is_finite();
+        for entry in &mut self.entries {
+            if skipped {
+                entry.optimizer.undo_count();
+            } else if let Some(scheduler) = &mut entry.scheduler {
+                scheduler.step();
+            }
+        }
+        self.zero_grad()?;
+        Ok(StepInfo { grad_norm, lr, skipped })
+    }
+
+    /// Forget all gradients.
+    ///
+    /// # Errors
+    /// A parameter whose block is not complete.
+    pub fn zero_grad(&self) -> Result<()> {
+        for param in self.params() {
+            param.place()?.0.clear_grads();
+        }
+        Ok(())
+    }
+
+    /// Optimizers and schedules, for checkpoints.
+    pub fn parts(&mut self) -> impl Iterator<Item = (&mut (dyn Optimizer + 'static), Option<&mut Scheduler>)> {
+        self.entries.iter_mut().map(|entry| (&mut *entry.optimizer, entry.scheduler.as_mut()))
+    }
+
+    /// The true norm and the factor of all gradients, on the device.
+    fn measure(&mut self) -> Result<()> {
+        let mut add = false;
+        let grads: Vec<Tensor> = self
+            .params()
+            .filter(|param| param.is_trainable())
+            .map(Param::grad)
+            .filter_map(Result::transpose)
+            .collect::<Result<_>>()?;
+        if grads.is_empty() {
+            return Err(Error::setting("step", "no parameter has a gradient: call backward first"));
+        }
+        for grad in &grads {
+            let out = Dest { view: self.accumulated.view_mut()?, add };
+            self.device.launch(GradNorm { order: self.clip.order, x: grad.view()?, out })?;
+            add = true;
+        }
+        self.device.launch(ClipFactor {
+            order: self.clip.order,
+            max_norm: self.clip.max_norm,
+            scale: self.loss_scale,
+            accumulated: self.accumulated.view()?,
+            norm: self.norm.view_mut()?,
+            factor: self.factor.view_mut()?,
+        })?;
+        Ok(())
+    }
+}
+
+impl Entry {
+    fn rate(&self) -> f64 {
+        self.scheduler.as_ref().map_or(self.lr, Scheduler::current_lr)
+    }
+}

@@ -1,0 +1,82 @@
+//! Optimizers, learning-rate schedules, and the manager that scales, clips and steps them together.
+
+pub mod adam;
+pub mod manager;
+pub mod schedule;
+
+pub use adam::{Adam, AdamOptions, DecayForm};
+pub use manager::{Clip, OptimManager, StepInfo};
+pub use schedule::{Schedule, ScheduleKind, Scheduler, Warmup};
+
+use crate::error::Result;
+use crate::param::Param;
+use bmtrain_core::Tensor;
+
+/// Parameters that share their settings.
+#[derive(Debug, Clone)]
+pub struct ParamGroup {
+    /// The parameters.
+    pub params: Vec<Param>,
+    /// Their weight decay.
+    pub weight_decay: f32,
+}
+
+impl ParamGroup {
+    /// The usual two groups: weights that decay; norms and biases, which do not.
+    pub fn by_decay<'p>(params: impl IntoIterator<Item = &'p Param>, weight_decay: f32) -> Vec<ParamGroup> {
+        let (decay, keep) = params.into_iter().cloned().partition(|param: &Param| param.spec().decay);
+        vec![ParamGroup { params: decay, weight_decay }, ParamGroup { params: keep, weight_decay: 0.0 }]
+    }
+
+    /// One group for all.
+    pub fn all<'p>(params: impl IntoIterator<Item = &'p Param>, weight_decay: f32) -> Vec<ParamGroup> {
+        vec![ParamGroup { params: params.into_iter().cloned().collect(), weight_decay }]
+    }
+}
+
+/// What an optimizer is told for one step.
+#[derive(Debug, Clone, Copy)]
+pub struct StepArgs<'a> {
+    /// Learning rate.
+    pub lr: f64,
+    /// f32 `[1]` on the device: multiplied into every gradient. If it is not finite, the step changes nothing.
+    pub factor: &'a Tensor,
+}
+
+/// State of one parameter in an optimizer, widened to f32.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ParamState {
+    /// Full name of the parameter.
+    pub name: String,
+    /// Steps taken.
+    pub steps: u64,
+    /// Named tensors, this rank's part: `m`, `v`, and `master` for 16-bit parameters.
+    pub tensors: Vec<(&'static str, Vec<f32>)>,
+}
+
+/// Something that updates parameters from their gradients.
+pub trait Optimizer {
+    /// The groups it updates.
+    fn groups(&self) -> &[ParamGroup];
+
+    /// Update every trainable parameter that has a gradient.
+    ///
+    /// # Errors
+    /// No memory for the state; a failing device.
+    fn step(&mut self, args: StepArgs<'_>) -> Result<()>;
+
+    /// Take back the step counts of the last step, which changed nothing.
+    fn undo_count(&mut self);
+
+    /// The state of every parameter that has one. Waits for the device.
+    ///
+    /// # Errors
+    /// A failing device.
+    fn state(&self) -> Result<Vec<ParamState>>;
+
+    /// Continue from a state.
+    ///
+    /// # Errors
+    /// A name that is not in the groups, lengths that differ.
+    fn load_state(&mut self, state: &[ParamState]) -> Result<()>;
+}

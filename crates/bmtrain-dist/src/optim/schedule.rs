@@ -1,0 +1,201 @@
+//! Learning-rate schedules: the predecessor's five formulas, with warm-up as steps or a fraction and a final floor.
+
+use crate::error::{Error, Result};
+
+/// How the rate falls after the warm-up. With L the start rate, W the warm-up, E the end and n the iteration:
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ScheduleKind {
+    /// Warm-up `L n / W`, then `L`.
+    NoDecay,
+    /// Warm-up `L n / W^1.5`, then `L / sqrt(n)`; the peak is `L / sqrt(W)` (Vaswani et al., 2017).
+    Noam,
+    /// Warm-up `L n / W`, then `L (E - n) / (E - W)`, not below 0.
+    Linear,
+    /// Warm-up `L n / W`, then `L (1 + cos(pi (n - W) / (E - W))) / 2`; past the end it stays at its end, where the
+    /// predecessor's rises again.
+    Cosine,
+    /// Warm-up `L n / W`, then `L gamma^(n - W)`.
+    Exponential {
+        /// Factor of one iteration.
+        gamma: f64,
+    },
+}
+
+/// How long the rate rises.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Warmup {
+    /// Iterations.
+    Steps(u64),
+    /// Share of all iterations, rounded to the nearest.
+    Fraction(f64),
+}
+
+impl Warmup {
+    /// In iterations of a run of `end`.
+    ///
+    /// # Errors
+    /// A fraction outside `[0, 1]`.
+    pub fn steps(self, end: u64) -> Result<u64> {
+        match self {
+            Warmup::Steps(steps) => Ok(steps),
+            Warmup::Fraction(share) if (0.0..=1.0).contains(&share) => Ok((share * end as f64).round() as u64),
+            Warmup::Fraction(share) => Err(Error::setting("schedule", format!("warm-up fraction {share} is outside [0, 1]"))),
+        }
+    }
+}
+
+/// A learning rate as a pure function of the iteration.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Schedule {
+    /// The formula.
+    pub kind: ScheduleKind,
+    /// L.
+    pub start_lr: f64,
+    /// W, iterations.
+    pub warmup: u64,
+    /// E, iterations.
+    pub end: u64,
+    /// After the warm-up the rate does not fall below this share of L.
+    pub floor: f64,
+}
+
+impl Schedule {
+    /// A schedule for a run of `end` iterations.
+    ///
+    /// # Errors
+    /// A rate or floor out of range; a warm-up that is longer than the run.
+    pub fn new(kind: ScheduleKind, start_lr: f64, warmup: Warmup, end: u64, floor: f64) -> Result<Self> {
+        let warmup = warmup.steps(end)?;
+        if !(start_lr >= 0.0 && start_lr.is_finite()) {
+            return Err(Error::setting("schedule", format!("learning rate {start_lr} is not a number at or above 0")));
+        }
+        if !(0.0..=1.0).contains(&floor) {
+            return Err(Error::setting("schedule", format!("final floor {floor} is outside [0, 1]")));
+        }
+        if warmup > end {
+            return Err(Error::setting("schedule", format!("a warm-up of {warmup} steps in a run of {end}")));
+        }
+        Ok(Schedule { kind, start_lr, warmup, end, floor })
+    }
+
+    /// The rate of iteration `n`, counted from 0: with a warm-up the first step has rate 0.
+    pub fn lr(&self, n: u64) -> f64 {
+        let (l, w, e, i) = (self.start_lr, self.warmup as f64, self.end as f64, n as f64);
+        if n < self.warmup {
+            return match self.kind {
+                ScheduleKind::Noam => l * i / w.powf(1.5),
+                _ => l * i / w,
+            };
+        }
+        let decayed = match self.kind {
+            ScheduleKind::NoDecay => l,
+            // Iteration 0 without warm-up has no reciprocal root; the rate of iteration 1 is the largest there is.
+            ScheduleKind::Noam => l / i.max(1.0).sqrt(),
+            ScheduleKind::Linear if self.end <= self.warmup => l,
+            ScheduleKind::Linear => (l * (e - i) / (e - w)).max(0.0),
+            ScheduleKind::Cosine => {
+                let progress = ((i - w) / (e - w).max(1.0)).min(1.0);
+                (l * 0.5 * (1.0 + (std::f64::consts::PI * progress).cos())).max(0.0)
+            }
+            ScheduleKind::Exponential { gamma } => (l * gamma.powf(i - w)).max(0.0),
+        };
+        decayed.max(l * self.floor)
+    }
+}
+
+/// A schedule and where it stands.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scheduler {
+    schedule: Schedule,
+    iteration: u64,
+}
+
+impl Scheduler {
+    /// At iteration 0.
+    pub fn new(schedule: Schedule) -> Self {
+        Scheduler { schedule, iteration: 0 }
+    }
+
+    /// The formula.
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
+    /// Iterations done.
+    pub fn iteration(&self) -> u64 {
+        self.iteration
+    }
+
+    /// The rate of the coming step.
+    pub fn current_lr(&self) -> f64 {
+        self.schedule.lr(self.iteration)
+    }
+
+    /// One iteration on.
+    pub fn step(&mut self) {
+        self.iteration += 1;
+    }
+
+    /// Continue at an iteration.
+    pub fn seek(&mut self, iteration: u64) {
+        self.iteration = iteration;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schedule(kind: ScheduleKind) -> Schedule {
+        Schedule::new(kind, 0.5, Warmup::Steps(4), 12, 0.0).unwrap()
+    }
+
+    #[test]
+    fn formulas_hold_at_hand_computed_points() {
+        let cases = [
+            (ScheduleKind::NoDecay, [(0, 0.0), (2, 0.25), (4, 0.5), (100, 0.5)]),
+            (ScheduleKind::Noam, [(0, 0.0), (2, 0.125), (4, 0.25), (100, 0.05)]),
+            (ScheduleKind::Linear, [(0, 0.0), (2, 0.25), (4, 0.5), (8, 0.25)]),
+            (ScheduleKind::Cosine, [(0, 0.0), (2, 0.25), (4, 0.5), (8, 0.25)]),
+            (ScheduleKind::Exponential { gamma: 0.5 }, [(0, 0.0), (2, 0.25), (4, 0.5), (6, 0.125)]),
+        ];
+        for (kind, points) in cases {
+            for (n, expected) in points {
+                let got = schedule(kind).lr(n);
+                // One rounding of pi and of a root.
+                assert!((got - expected).abs() < 1e-15, "{kind:?} at {n}: {got}");
+            }
+        }
+    }
+
+    #[test]
+    fn linear_and_cosine_stay_down_past_the_end() {
+        for kind in [ScheduleKind::Linear, ScheduleKind::Cosine] {
+            assert!(schedule(kind).lr(12) < 1e-15 && schedule(kind).lr(13) < 1e-15 && schedule(kind).lr(20) < 1e-15);
+        }
+    }
+
+    #[test]
+    fn the_floor_holds_after_the_warmup_only() {
+        let schedule = Schedule::new(ScheduleKind::Linear, 1.0, Warmup::Fraction(0.25), 8, 0.1).unwrap();
+        assert_eq!(schedule.warmup, 2);
+        assert_eq!(schedule.lr(0), 0.0);
+        assert_eq!(schedule.lr(8), 0.1);
+    }
+
+    #[test]
+    fn without_warmup_the_first_step_has_the_full_rate() {
+        for kind in [ScheduleKind::NoDecay, ScheduleKind::Noam, ScheduleKind::Linear, ScheduleKind::Cosine] {
+            assert_eq!(Schedule::new(kind, 0.5, Warmup::Steps(0), 10, 0.0).unwrap().lr(0), 0.5);
+        }
+        assert_eq!(Schedule::new(ScheduleKind::Linear, 0.5, Warmup::Steps(0), 0, 0.0).unwrap().lr(0), 0.5);
+    }
+
+    #[test]
+    fn settings_out_of_range_are_refused() {
+        assert!(Schedule::new(ScheduleKind::Linear, -1.0, Warmup::Steps(0), 10, 0.0).is_err());
+        assert!(Schedule::new(ScheduleKind::Linear, 1.0, Warmup::Steps(11), 10, 0.0).is_err());
+        assert!(Schedule::new(ScheduleKind::Linear, 1.0, Warmup::Fraction(1.5), 10, 0.0).is_err());
+        assert!(Schedule::new(ScheduleKind::Linear, 1.0, Warmup::Steps(0), 10, 2.0).is_err());
+    }
+}
