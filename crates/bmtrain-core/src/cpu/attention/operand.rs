@@ -1,0 +1,138 @@
+//! Heads as the loops of attention see them: rows of f32, whatever the tensors hold and however they are strided.
+//!
+//! Defines [`Source`] and [`ReadHeads`] (rows widened into a tile) and [`WriteHeads`] (rows rounded into a tensor, each by
+//! one thread). Called by `forward.rs`, `backward.rs` and `score.rs`.
+#![allow(unsafe_code)]
+
+use crate::buffer::View;
+use crate::cpu::access::{self, Rows};
+use crate::dtype::{DType, Float};
+use crate::error::{Error, Result};
+use crate::kernel::{Heads, HeadsMut};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+/// Floating-point numbers to read.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Source<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+    Bf16(&'a [bf16]),
+}
+
+impl<'a> Source<'a> {
+    /// The elements of a view.
+    ///
+    /// # Errors
+    /// A type that is not a floating-point one.
+    pub(super) fn new(op: &'static str, view: View<'a>) -> Result<Self> {
+        match view.dtype() {
+            DType::F32 => Ok(Source::F32(access::read(op, view)?)),
+            DType::F16 => Ok(Source::F16(access::read(op, view)?)),
+            DType::BF16 => Ok(Source::Bf16(access::read(op, view)?)),
+            other => Err(not_float(op, other)),
+        }
+    }
+
+    /// Elements `start..start + to.len()`, widened.
+    #[inline]
+    pub(super) fn widen(&self, start: usize, to: &mut [f32]) {
+        let range = start..start + to.len();
+        match self {
+            Source::F32(data) => to.copy_from_slice(&data[range]),
+            Source::F16(data) => data[range].convert_to_f32_slice(to),
+            Source::Bf16(data) => {
+                to.iter_mut().zip(&data[range]).for_each(|(wide, narrow)| *wide = Float::to_f32(*narrow))
+            }
+        }
+    }
+}
+
+fn not_float(op: &'static str, got: DType) -> Error {
+    Error::DType { op, what: "heads".into(), expected: "a floating-point type".into(), got }
+}
+
+/// Heads to read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReadHeads<'a> {
+    data: Source<'a>,
+    batch_stride: usize,
+    row_stride: usize,
+    head_size: usize,
+}
+
+impl<'a> ReadHeads<'a> {
+    /// Heads of `head_size` elements.
+    ///
+    /// # Errors
+    /// A type that is not a floating-point one.
+    pub(super) fn new(op: &'static str, heads: Heads<'a>, head_size: usize) -> Result<Self> {
+        let Heads { view, batch_stride, row_stride } = heads;
+        Ok(ReadHeads { data: Source::new(op, view)?, batch_stride, row_stride, head_size })
+    }
+
+    /// One row of a head, widened. The length of `to` is the head size.
+    #[inline]
+    pub(super) fn row(&self, sequence: usize, head: usize, row: usize, to: &mut [f32]) {
+        self.data.widen(sequence * self.batch_stride + row * self.row_stride + head * self.head_size, to);
+    }
+}
+
+/// Heads to write, by several threads at once.
+pub(super) struct WriteHeads<'a> {
+    data: Sink<'a>,
+    batch_stride: usize,
+    row_stride: usize,
+    head_size: usize,
+    add: bool,
+}
+
+enum Sink<'a> {
+    F32(Rows<'a, f32>),
+    F16(Rows<'a, f16>),
+    Bf16(Rows<'a, bf16>),
+}
+
+impl<'a> WriteHeads<'a> {
+    /// Heads of `head_size` elements.
+    ///
+    /// # Errors
+    /// A type that is not a floating-point one.
+    pub(super) fn new(op: &'static str, heads: HeadsMut<'a>, head_size: usize) -> Result<Self> {
+        let HeadsMut { view, batch_stride, row_stride, add } = heads;
+        let data = match view.dtype() {
+            DType::F32 => Sink::F32(access::write_rows(op, view)?),
+            DType::F16 => Sink::F16(access::write_rows(op, view)?),
+            DType::BF16 => Sink::Bf16(access::write_rows(op, view)?),
+            other => return Err(not_float(op, other)),
+        };
+        Ok(WriteHeads { data, batch_stride, row_stride, head_size, add })
+    }
+
+    /// Write `factor * values`, one row of a head, or add it to what is there. The length of `values` is the head size.
+    ///
+    /// # Safety
+    /// No other thread reads or writes this row of this head meanwhile.
+    #[inline]
+    pub(super) unsafe fn row(&self, sequence: usize, head: usize, row: usize, values: &[f32], factor: f32) {
+        let start = sequence * self.batch_stride + row * self.row_stride + head * self.head_size;
+        // SAFETY: the caller is alone with this row, rows of different heads and rows do not overlap because the row stride
+        // is at least as wide as all heads (checked at launch), and `part` checks the range.
+        unsafe {
+            match &self.data {
+                Sink::F32(rows) => self.store(rows.part(start, values.len()), values, factor),
+                Sink::F16(rows) => self.store(rows.part(start, values.len()), values, factor),
+                Sink::Bf16(rows) => self.store(rows.part(start, values.len()), values, factor),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn store<T: Float>(&self, to: &mut [T], values: &[f32], factor: f32) {
+        if self.add {
+            to.iter_mut().zip(values).for_each(|(to, value)| *to = T::from_f32(to.to_f32() + factor * value));
+        } else {
+            to.iter_mut().zip(values).for_each(|(to, value)| *to = T::from_f32(factor * value));
+        }
+    }
+}
