@@ -169,6 +169,16 @@ macro_rules! view_facts {
                 self.range.address
             }
 
+            /// The same range for as long as one likes: for backends that run work after the call returned.
+            ///
+            /// # Safety
+            /// The caller uses it only before the memory is released by the backend, as for
+            /// [`Kernel::detach`](crate::kernel::Kernel::detach).
+            #[allow(unsafe_code)]
+            pub unsafe fn detach(self) -> $view<'static> {
+                $view { range: self.range, life: PhantomData }
+            }
+
             /// The part of `len` elements from element `start` on.
             ///
             /// # Errors
@@ -196,5 +206,24 @@ impl<'a> ViewMut<'a> {
     /// The same range, writable for a shorter time.
     pub fn reborrow(&mut self) -> ViewMut<'_> {
         ViewMut { range: self.range, life: PhantomData }
+    }
+    /// Split rows of `stride` elements into neighbouring columns, one view for each width, from its first element to its
+    /// last. The views interleave in memory: a kernel takes several of them where it knows them as rows.
+    ///
+    /// # Errors
+    /// Widths that do not add up to the stride, a length that is not a number of rows.
+    pub fn split_columns<const N: usize>(self, stride: usize, widths: [usize; N]) -> Result<[ViewMut<'a>; N]> {
+        let whole = widths.iter().try_fold(0usize, |sum, width| sum.checked_add(*width)) == Some(stride);
+        if !whole || stride == 0 || !self.range.len.is_multiple_of(stride) {
+            let got = format!("{widths:?} of {stride} in {} elements", self.range.len);
+            return Err(Error::shape("view", "columns", "widths that make up whole rows", got));
+        }
+        let mut start = 0;
+        Ok(widths.map(|width| {
+            let len = (self.range.len + width).saturating_sub(stride);
+            let address = self.range.address + (start * self.range.dtype.size()) as u64;
+            start += width;
+            ViewMut { range: Range { address, len, ..self.range }, life: PhantomData }
+        }))
     }
 }

@@ -11,12 +11,14 @@ pub mod cpu;
 pub mod device;
 pub mod dtype;
 pub mod error;
+pub mod heap;
 pub mod kernel;
 pub mod ops;
 pub mod philox;
 pub mod pool;
 pub mod shape;
 pub mod tensor;
+pub mod wrap;
 
 pub use autograd::{Ctx, Var};
 pub use backend::{Backend, Kernels, Lane};

@@ -1,0 +1,120 @@
+//! A backend that allocates nothing and computes nothing: it counts. Running a training step on it tells the memory and
+//! the work of the step before anything is spent.
+#![allow(unsafe_code)]
+
+use crate::backend::{Backend, DeviceId, Kernels, Lane, Mark, Memory};
+use crate::buffer::{View, ViewMut};
+use crate::error::{Error, Result};
+use crate::kernel::{Cost, Kernel};
+use crate::pool::ALIGNMENT;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Calls and work of one kernel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KernelCount {
+    /// How often it was launched.
+    pub calls: u64,
+    /// Work of all calls together.
+    pub cost: Cost,
+}
+
+#[derive(Debug)]
+struct State {
+    kernels: BTreeMap<&'static str, KernelCount>,
+    next_address: u64,
+}
+
+/// The counting backend. Downloads yield zeros.
+#[derive(Debug)]
+pub struct Counting {
+    id: DeviceId,
+    slab_bytes: usize,
+    state: Mutex<State>,
+}
+
+impl Counting {
+    /// A counter that asks for memory in slabs of this size, like the backend it stands for.
+    pub fn new(slab_bytes: usize) -> Self {
+        let state = State { kernels: BTreeMap::new(), next_address: ALIGNMENT as u64 };
+        Counting { id: DeviceId::fresh(), slab_bytes, state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was launched since the start or the last reset, by name.
+    pub fn kernels(&self) -> BTreeMap<&'static str, KernelCount> {
+        self.lock().kernels.clone()
+    }
+
+    /// Start counting anew.
+    pub fn reset(&self) {
+        self.lock().kernels.clear();
+    }
+}
+
+impl Kernels for Counting {
+    fn launch(&self, kernel: Kernel<'_>, _on: Lane) -> Result<()> {
+        let cost = kernel.cost();
+        let mut state = self.lock();
+        let count = state.kernels.entry(kernel.name()).or_default();
+        count.calls += 1;
+        count.cost.flops += cost.flops;
+        count.cost.bytes += cost.bytes;
+        Ok(())
+    }
+}
+
+impl Backend for Counting {
+    fn name(&self) -> String {
+        "counting".into()
+    }
+
+    fn id(&self) -> DeviceId {
+        self.id
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Memory> {
+        let mut state = self.lock();
+        let address = state.next_address;
+        let rounded = bytes.checked_next_multiple_of(ALIGNMENT).map(|bytes| bytes as u64);
+        state.next_address = rounded
+            .and_then(|bytes| address.checked_add(bytes))
+            .ok_or_else(|| Error::argument("allocate", format!("{bytes} bytes are beyond any address")))?;
+        // SAFETY: no kernel or copy of this backend touches memory, so any address is valid for them.
+        Ok(unsafe { Memory::new(address, bytes) })
+    }
+
+    fn release(&self, _memory: Memory) {}
+
+    fn slab_bytes(&self) -> usize {
+        self.slab_bytes
+    }
+
+    fn upload(&self, _host: &[u8], _to: ViewMut<'_>, _on: Lane) -> Result<()> {
+        Ok(())
+    }
+
+    fn download(&self, _from: View<'_>, host: &mut [u8], _on: Lane) -> Result<()> {
+        host.fill(0);
+        Ok(())
+    }
+
+    fn copy(&self, _from: View<'_>, _to: ViewMut<'_>, _on: Lane) -> Result<()> {
+        Ok(())
+    }
+
+    fn mark(&self, on: Lane) -> Result<Mark> {
+        Ok(Mark { lane: on, ticket: 0 })
+    }
+
+    fn wait(&self, _on: Lane, _mark: Mark) -> Result<()> {
+        Ok(())
+    }
+
+    fn sync(&self, _on: Lane) -> Result<()> {
+        Ok(())
+    }
+}
