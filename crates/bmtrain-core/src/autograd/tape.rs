@@ -1,6 +1,6 @@
 //! The tape: ops in the order they ran, and the walk back.
 
-use super::var::{Source, Var, VarId};
+use super::var::{SinkTarget, Source, Var, VarId};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -136,6 +136,14 @@ impl Tape {
     }
 }
 
+/// Where one gradient is written.
+enum Place {
+    Unwanted,
+    Sink(SinkTarget),
+    /// A tensor, and whether it holds a partial sum.
+    Tensor(Tensor, bool),
+}
+
 /// What an op's backward pass may do: look which gradients are wanted, and deliver them.
 pub struct BackwardCtx<'t> {
     device: &'t Device,
@@ -169,36 +177,85 @@ impl BackwardCtx<'_> {
         dtype: DType,
         write: impl FnOnce(&Device, Dest<'_>) -> Result<()>,
     ) -> Result<()> {
+        self.write_many([(index, shape, dtype)], |device, [dest]| dest.map_or(Ok(()), |dest| write(device, dest)))
+    }
+
+    /// As [`BackwardCtx::write`] for a kernel that makes several gradients in one pass: each request is an input with the
+    /// shape and number type of its gradient. Destinations that are not wanted are `None`; `write` does not run when none is.
+    ///
+    /// # Errors
+    /// Those of `write`; no memory left.
+    pub fn write_many<const N: usize>(
+        &mut self,
+        requests: [(usize, Shape, DType); N],
+        write: impl FnOnce(&Device, [Option<Dest<'_>>; N]) -> Result<()>,
+    ) -> Result<()> {
+        let mut places: [Place; N] = std::array::from_fn(|_| Place::Unwanted);
+        for (i, (index, shape, dtype)) in requests.iter().enumerate() {
+            let earlier = &requests[..i];
+            places[i] = self.place(*index, earlier.iter().map(|request| request.0), *shape, *dtype)?;
+        }
+        if places.iter().all(|place| matches!(place, Place::Unwanted)) {
+            return Ok(());
+        }
+        let mut dests: [Option<Dest<'_>>; N] = std::array::from_fn(|_| None);
+        for (dest, place) in dests.iter_mut().zip(&mut places) {
+            *dest = match place {
+                Place::Unwanted => None,
+                Place::Sink(target) => Some(target.dest()?),
+                Place::Tensor(tensor, add) => Some(Dest { view: tensor.view_mut()?, add: *add }),
+            };
+        }
+        write(self.device, dests)?;
+        for (place, (index, ..)) in places.into_iter().zip(requests) {
+            if let Place::Tensor(tensor, _) = place {
+                self.give(index, tensor)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a kernel writes the gradient of input `index`, while it also writes those of the `earlier` ones.
+    fn place(
+        &mut self,
+        index: usize,
+        mut earlier: impl Iterator<Item = usize>,
+        shape: Shape,
+        dtype: DType,
+    ) -> Result<Place> {
         match self.inputs.get(index) {
-            None | Some(Source::Constant) => Ok(()),
+            None | Some(Source::Constant) => Ok(Place::Unwanted),
             Some(Source::Leaf(sink)) => {
+                let again = earlier
+                    .any(|other| matches!(self.inputs.get(other), Some(Source::Leaf(leaf)) if Rc::ptr_eq(leaf, sink)));
+                if again {
+                    // One range cannot be written twice by one kernel.
+                    return Ok(Place::Tensor(Tensor::empty(self.device, shape, dtype, Segment::Activations)?, false));
+                }
                 let target = sink.target()?;
                 if target.len != shape.elements() {
                     return Err(Error::shape("backward", "gradient of a leaf", target.len, shape));
                 }
-                write(self.device, target.dest()?)
+                Ok(Place::Sink(target))
             }
             Some(Source::Node(id)) => {
                 let slot = self.slot(*id)?;
-                let partial = self.grads[slot].take();
-                let sum = match partial {
-                    // The partial sum may be seen in another shape of the same elements.
-                    Some(mut partial) if partial.is_alone() && partial.dtype() == dtype => {
-                        write(self.device, Dest { view: partial.view_mut()?, add: true })?;
-                        partial
-                    }
-                    partial => {
-                        let mut fresh = Tensor::empty(self.device, shape, dtype, Segment::Activations)?;
-                        write(self.device, Dest { view: fresh.view_mut()?, add: false })?;
-                        match partial {
-                            Some(partial) => add_into(self.device, fresh, &partial)?,
-                            None => fresh,
-                        }
-                    }
-                };
-                self.grads[slot] = Some(sum);
-                Ok(())
+                // The partial sum may be seen in another shape of the same elements.
+                match self.grads[slot].take_if(|partial| partial.is_alone() && partial.dtype() == dtype) {
+                    Some(partial) => Ok(Place::Tensor(partial, true)),
+                    None => Ok(Place::Tensor(Tensor::empty(self.device, shape, dtype, Segment::Activations)?, false)),
+                }
             }
+        }
+    }
+
+    /// Whether the gradient of input `index` will be added to what is there, or goes to a leaf: then a kernel that adds is
+    /// better than making the gradient in place of the result's.
+    pub fn accumulates(&self, index: usize) -> bool {
+        match self.inputs.get(index) {
+            None | Some(Source::Constant) => false,
+            Some(Source::Leaf(_)) => true,
+            Some(Source::Node(id)) => self.grads.get(id.index as usize).is_some_and(Option::is_some),
         }
     }
 

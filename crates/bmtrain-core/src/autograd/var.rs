@@ -135,6 +135,15 @@ impl Var {
         Ok(Var { value: self.value.reshape(shape)?, source: self.source.clone() })
     }
 
+    /// Value and source apart, so that an op that was handed the variable may write the value in place.
+    pub(crate) fn into_parts(self) -> (Tensor, Source) {
+        (self.value, self.source)
+    }
+
+    pub(crate) fn from_parts(value: Tensor, source: Source) -> Self {
+        Var { value, source }
+    }
+
     pub(crate) fn source(&self) -> &Source {
         &self.source
     }

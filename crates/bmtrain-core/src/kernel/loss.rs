@@ -32,7 +32,7 @@ pub struct CrossEntropyForward<'a> {
     pub losses: ViewMut<'a>,
     /// Log of the sum of exponentials of each row, f32 `[rows]`.
     pub lse: ViewMut<'a>,
-    /// Sum of the losses and sum of the weights over all rows, f32 `[2]`, summed in row order.
+    /// Sum of the losses over all rows, sum of the weights, and the first divided by the second, f32 `[3]`; sums in row order.
     pub totals: ViewMut<'a>,
 }
 
@@ -41,8 +41,17 @@ impl Arguments for CrossEntropyForward<'_> {
 
     fn check(&self) -> Result<()> {
         let name = Self::NAME;
-        check_logits(name, (self.rows, self.classes), &self.logits, &self.targets, self.class_weights.as_ref(), self.smoothing)?;
-        for (what, view, len) in [("losses", &self.losses, self.rows), ("lse", &self.lse, self.rows), ("totals", &self.totals, 2)] {
+        check_logits(
+            name,
+            (self.rows, self.classes),
+            &self.logits,
+            &self.targets,
+            self.class_weights.as_ref(),
+            self.smoothing,
+        )?;
+        for (what, view, len) in
+            [("losses", &self.losses, self.rows), ("lse", &self.lse, self.rows), ("totals", &self.totals, 3)]
+        {
             expect_len(name, what, len, view.len())?;
             expect_dtype(name, what, DType::F32, view.dtype())?;
         }
@@ -97,13 +106,22 @@ impl Arguments for CrossEntropyBackward<'_> {
         let name = Self::NAME;
         let dlogits = self.dlogits.as_view();
         let logits = self.logits.as_ref().unwrap_or(&dlogits);
-        check_logits(name, (self.rows, self.classes), logits, &self.targets, self.class_weights.as_ref(), self.smoothing)?;
+        check_logits(
+            name,
+            (self.rows, self.classes),
+            logits,
+            &self.targets,
+            self.class_weights.as_ref(),
+            self.smoothing,
+        )?;
         expect_len(name, "dlogits", self.rows * self.classes, self.dlogits.len())?;
         expect_float(name, "dlogits", self.dlogits.dtype())?;
         if self.dloss.len() != 1 {
             expect_len(name, "dloss", self.rows, self.dloss.len())?;
         }
-        for (what, view, len) in [("lse", &self.lse, self.rows), ("totals", &self.totals, 2), ("dloss", &self.dloss, self.dloss.len())] {
+        for (what, view, len) in
+            [("lse", &self.lse, self.rows), ("totals", &self.totals, 3), ("dloss", &self.dloss, self.dloss.len())]
+        {
             expect_len(name, what, len, view.len())?;
             expect_dtype(name, what, DType::F32, view.dtype())?;
         }

@@ -1,1 +1,83 @@
-//! Differentiable operations, one file per stem: check shapes, allocate, launch, push the backward structure.
+//! Differentiable operations on [`Var`](crate::Var)s: check shapes, allocate, launch, and leave a [`Backward`](crate::autograd::Backward)
+//! on the tape.
+//!
+//! Each file is one stem, as in `kernel` and in the backends; layers and models call these functions. An op computes on
+//! the device and under the mode of its [`Ctx`]; the result has the number type of its first operand,
+//! while weights may be of another one. Only a [`Var`](crate::Var) that is handed over, not lent, may be written in place, and only
+//! when it owns its memory alone.
+//!
+//! What an op saves for its backward pass are fields of its `Backward` structure; `saved_bytes` counts them without the
+//! weights, which live anyway. A tensor that two ops save counts in both.
+
+mod attention;
+mod elementwise;
+mod embedding;
+mod feed_forward;
+mod gemm;
+mod loss;
+mod norm;
+mod random;
+mod reduce;
+mod rows;
+
+pub use attention::{AttentionMask, AttentionOptions, attention, attention_fused};
+pub use elementwise::{activation, add, cast, gated, mul, scale};
+pub use embedding::{add_embedding, embedding};
+pub use feed_forward::feed_forward;
+pub use gemm::{linear, matmul};
+pub use loss::{CrossEntropy, Reduction, cross_entropy, squared_error};
+pub use norm::{norm, residual_norm};
+pub use random::dropout;
+pub use reduce::{log_softmax, mean, softmax, sum};
+pub use rows::{concat_last, permute, select_row, slice_last};
+
+use crate::autograd::{Ctx, Grads};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel::{Cast, Dest};
+use crate::pool::Segment;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// The gradient of an op's only result. The tape calls an op only when there is one.
+fn only(op: &'static str, dy: Grads) -> Result<Tensor> {
+    dy.into_iter().flatten().next().ok_or_else(|| Error::argument(op, "no gradient of the result"))
+}
+
+/// A result, or a gradient on its way: unspecified content.
+fn empty(cx: &Ctx, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+    Tensor::empty(cx.device(), shape, dtype, Segment::Activations)
+}
+
+fn expect_shape(op: &'static str, what: &str, expected: Shape, got: Shape) -> Result<()> {
+    if expected == got { Ok(()) } else { Err(Error::shape(op, what, expected, got)) }
+}
+
+fn expect_elements(op: &'static str, what: &str, expected: usize, got: Shape) -> Result<()> {
+    if expected == got.elements() { Ok(()) } else { Err(Error::shape(op, what, format!("{expected} elements"), got)) }
+}
+
+/// The tensor in another number type; itself when it has that type.
+fn in_dtype(tensor: Tensor, dtype: DType) -> Result<Tensor> {
+    if tensor.dtype() == dtype {
+        return Ok(tensor);
+    }
+    let mut other = Tensor::empty(tensor.device(), tensor.shape(), dtype, Segment::Activations)?;
+    tensor.device().launch(Cast { x: tensor.view()?, out: Dest { view: other.view_mut()?, add: false } })?;
+    Ok(other)
+}
+
+/// The tensor itself when it owns its memory, else a copy that does.
+fn own(tensor: Tensor) -> Result<Tensor> {
+    if tensor.is_alone() {
+        return Ok(tensor);
+    }
+    let mut copy = Tensor::empty(tensor.device(), tensor.shape(), tensor.dtype(), Segment::Activations)?;
+    tensor.device().launch(Cast { x: tensor.view()?, out: Dest { view: copy.view_mut()?, add: false } })?;
+    Ok(copy)
+}
+
+/// Bytes of saved tensors.
+fn bytes_of<'t>(tensors: impl IntoIterator<Item = &'t Tensor>) -> usize {
+    tensors.into_iter().map(Tensor::bytes).sum()
+}

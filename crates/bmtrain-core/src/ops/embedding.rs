@@ -1,0 +1,121 @@
+//! Table rows by id: [`embedding`], and [`add_embedding`] for the second and third table of a sum.
+
+use super::{empty, expect_elements, only, own};
+use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel::{Dest, EmbeddingBackward, EmbeddingForward};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// `y[..] = table[ids[..]]`.
+///
+/// Shapes: ids i64 `[..]`, table `[V, D]` → `[.., D]`. Rows whose id is the padding index give the table no gradient.
+///
+/// # Errors
+/// An id outside the table, a table that is not a matrix, a failing device.
+pub fn embedding(cx: &Ctx, ids: &Tensor, table: &Var, padding_index: Option<i64>) -> Result<Var> {
+    let [entries, columns] = table.dims("embedding")?;
+    check("embedding", ids, entries, padding_index)?;
+    let shape = Shape::new(&[ids.shape().dims(), &[columns]].concat())?;
+    let mut y = empty(cx, shape, table.dtype())?; // [.., D]
+    let out = Dest { view: y.view_mut()?, add: false };
+    let table_view = table.value().view()?;
+    cx.device().launch(EmbeddingForward { entries, columns, table: table_view, ids: ids.view()?, out })?;
+    Ok(cx.record(y, &[table], || Box::new(EmbeddingNode { rows: Rows::new(ids, table, padding_index) })))
+}
+
+/// `x + table[ids]`, in place when x owns its memory alone.
+///
+/// Shapes: x `[.., D]`, ids i64 `[..]`, table `[V, D]` → `[.., D]`.
+///
+/// # Errors
+/// As [`embedding`]; a shape of x that is not that of the embedded ids.
+pub fn add_embedding(cx: &Ctx, x: Var, ids: &Tensor, table: &Var, padding_index: Option<i64>) -> Result<Var> {
+    let [entries, columns] = table.dims("add_embedding")?;
+    check("add_embedding", ids, entries, padding_index)?;
+    expect_elements("add_embedding", "x", ids.elements() * columns, x.shape())?;
+    if x.shape().last() != columns {
+        return Err(Error::shape("add_embedding", "innermost axis of x", columns, x.shape()));
+    }
+    let (value, source) = x.into_parts();
+    let mut y = own(value)?; // [.., D]
+    let out = Dest { view: y.view_mut()?, add: true };
+    let table_view = table.value().view()?;
+    cx.device().launch(EmbeddingForward { entries, columns, table: table_view, ids: ids.view()?, out })?;
+    let x = Var::from_parts(y.clone(), source);
+    Ok(cx.record(y, &[&x, table], || Box::new(AddEmbeddingNode { rows: Rows::new(ids, table, padding_index) })))
+}
+
+fn check(op: &'static str, ids: &Tensor, entries: usize, padding_index: Option<i64>) -> Result<()> {
+    if ids.dtype() != DType::I64 {
+        return Err(Error::DType { op, what: "ids".into(), expected: "i64".into(), got: ids.dtype() });
+    }
+    match padding_index {
+        Some(index) if usize::try_from(index).map_or(true, |index| index >= entries) => {
+            Err(Error::argument(op, format!("padding index {index} is outside the table of {entries} rows")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Which rows of which table were taken.
+#[derive(Debug)]
+struct Rows {
+    ids: Tensor,
+    table_shape: Shape,
+    table_dtype: DType,
+    padding_index: Option<i64>,
+}
+
+impl Rows {
+    fn new(ids: &Tensor, table: &Var, padding_index: Option<i64>) -> Self {
+        Rows { ids: ids.clone(), table_shape: table.shape(), table_dtype: table.dtype(), padding_index }
+    }
+
+    fn gradient(&self, cx: &mut BackwardCtx<'_>, index: usize, dy: &Tensor) -> Result<()> {
+        let (entries, columns) = (self.table_shape.rows(), self.table_shape.last());
+        cx.write(index, self.table_shape, self.table_dtype, |device, dtable| {
+            device.launch(EmbeddingBackward {
+                entries,
+                columns,
+                ids: self.ids.view()?,
+                padding_index: self.padding_index,
+                dy: dy.view()?,
+                dtable,
+            })
+        })
+    }
+}
+
+#[derive(Debug)]
+struct EmbeddingNode {
+    rows: Rows,
+}
+
+impl Backward for EmbeddingNode {
+    fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
+        self.rows.gradient(cx, 0, &only("embedding", dy)?)
+    }
+
+    fn saved_bytes(&self) -> usize {
+        self.rows.ids.bytes()
+    }
+}
+
+#[derive(Debug)]
+struct AddEmbeddingNode {
+    rows: Rows,
+}
+
+impl Backward for AddEmbeddingNode {
+    fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
+        let dy = only("add_embedding", dy)?;
+        self.rows.gradient(cx, 1, &dy)?;
+        cx.give(0, dy)
+    }
+
+    fn saved_bytes(&self) -> usize {
+        self.rows.ids.bytes()
+    }
+}

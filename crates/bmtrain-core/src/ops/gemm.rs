@@ -1,0 +1,358 @@
+//! Products with weights and between activations: [`linear`] and [`matmul`]. Layers, heads and tests call them.
+
+use super::{bytes_of, empty, expect_elements, only};
+use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel::{Activation, ActivationBackward, Batch, ColumnSum, Dest, Epilogue, Fill, Gemm, Matrix, MatrixMut};
+use crate::pool::Segment;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// `y = activation(x weight^T + bias)`.
+///
+/// Shapes: x `[.., K]`, weight `[N, K]`, bias `[N]` → `[.., N]`.
+/// Numerics: sums over K in f32. Saves x and, with an activation, its input; never its output.
+///
+/// # Errors
+/// Shapes that do not fit, a failing device.
+pub fn linear(cx: &Ctx, x: &Var, weight: &Var, bias: Option<&Var>, activation: Option<Activation>) -> Result<Var> {
+    let [n, k] = check_linear("linear", x.shape(), weight, bias)?;
+    let mut y = empty(cx, x.shape().with_last(n)?, x.dtype())?; // [.., N]
+    let absent = x.detach();
+    let inputs = [x, weight, bias.unwrap_or(&absent)];
+    let mut pre_activation = match activation {
+        Some(_) if cx.records(&inputs) => Some(empty(cx, y.shape(), x.dtype())?), // [.., N]
+        _ => None,
+    };
+    let epilogue = Epilogue {
+        bias: bias.map(|bias| bias.value().view()).transpose()?,
+        activation,
+        pre_activation: pre_activation.as_mut().map(Tensor::view_mut).transpose()?,
+    };
+    project(cx.device(), x.value(), weight.value(), epilogue, &mut y)?;
+    Ok(cx.record(y, &inputs, || {
+        Box::new(LinearBackward {
+            x: weight.needs_grad().then(|| x.value().clone()),
+            weight: x.needs_grad().then(|| weight.value().clone()),
+            activation: activation.zip(pre_activation),
+            n,
+            k,
+            x_shape: x.shape(),
+            x_dtype: x.dtype(),
+            weight_dtype: weight.dtype(),
+        })
+    }))
+}
+
+/// Check the operands of `x weight^T + bias`; returns the shape `[N, K]` of the weight.
+pub(super) fn check_linear(op: &'static str, x: Shape, weight: &Var, bias: Option<&Var>) -> Result<[usize; 2]> {
+    let [n, k] = weight.dims(op)?;
+    if x.rank() == 0 || x.last() != k {
+        return Err(Error::shape(op, "innermost axis of x", format!("{k} for a weight {}", weight.shape()), x));
+    }
+    if let Some(bias) = bias {
+        expect_elements(op, "bias", n, bias.shape())?;
+    }
+    Ok([n, k])
+}
+
+/// `y = epilogue(x weight^T)`.
+pub(super) fn project(
+    device: &Device,
+    x: &Tensor,
+    weight: &Tensor,
+    epilogue: Epilogue<'_>,
+    y: &mut Tensor,
+) -> Result<()> {
+    let (m, k, n) = (x.shape().rows(), x.shape().last(), y.shape().last());
+    device.launch(Gemm {
+        m,
+        n,
+        k,
+        alpha: 1.0,
+        a: Matrix::plain(x.view()?, k),
+        b: Matrix::transposed(weight.view()?, k),
+        beta: 0.0,
+        c: MatrixMut { view: y.view_mut()?, ld: n, batch: [0, 0] },
+        batch: Batch::ONE,
+        epilogue,
+    })
+}
+
+/// `dx (+)= dy weight`, with dy `[M, N]` and weight `[N, K]`.
+pub(super) fn input_gradient(
+    device: &Device,
+    dy: &Tensor,
+    weight: &Tensor,
+    [n, k]: [usize; 2],
+    dx: Dest<'_>,
+) -> Result<()> {
+    device.launch(Gemm {
+        m: rows_of(dy, n),
+        n: k,
+        k: n,
+        alpha: 1.0,
+        a: Matrix::plain(dy.view()?, n),
+        b: Matrix::plain(weight.view()?, k),
+        beta: if dx.add { 1.0 } else { 0.0 },
+        c: MatrixMut { view: dx.view, ld: k, batch: [0, 0] },
+        batch: Batch::ONE,
+        epilogue: Epilogue::default(),
+    })
+}
+
+/// `dweight (+)= dy^T x`, with dy `[M, N]` and x `[M, K]`.
+pub(super) fn weight_gradient(
+    device: &Device,
+    dy: &Tensor,
+    x: &Tensor,
+    [n, k]: [usize; 2],
+    dweight: Dest<'_>,
+) -> Result<()> {
+    device.launch(Gemm {
+        m: n,
+        n: k,
+        k: rows_of(dy, n),
+        alpha: 1.0,
+        a: Matrix::transposed(dy.view()?, n),
+        b: Matrix::plain(x.view()?, k),
+        beta: if dweight.add { 1.0 } else { 0.0 },
+        c: MatrixMut { view: dweight.view, ld: k, batch: [0, 0] },
+        batch: Batch::ONE,
+        epilogue: Epilogue::default(),
+    })
+}
+
+/// `dbias (+)= sum over rows of dy`.
+pub(super) fn bias_gradient(cx: &mut BackwardCtx<'_>, index: usize, dy: &Tensor, n: usize, dtype: DType) -> Result<()> {
+    cx.write(index, Shape::from([n]), dtype, |device, dbias| {
+        device.launch(ColumnSum { rows: rows_of(dy, n), columns: n, x: dy.view()?, out: dbias })
+    })
+}
+
+/// Rows of a gradient, which may come in another shape than the result had.
+fn rows_of(dy: &Tensor, columns: usize) -> usize {
+    dy.elements().checked_div(columns).unwrap_or(0)
+}
+
+#[derive(Debug)]
+struct LinearBackward {
+    /// Present when the weight's gradient is wanted.
+    x: Option<Tensor>,
+    /// Present when the input's gradient is wanted.
+    weight: Option<Tensor>,
+    activation: Option<(Activation, Tensor)>,
+    n: usize,
+    k: usize,
+    x_shape: Shape,
+    x_dtype: DType,
+    weight_dtype: DType,
+}
+
+impl Backward for LinearBackward {
+    fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
+        let LinearBackward { x, weight, activation, n, k, x_shape, x_dtype, weight_dtype } = *self;
+        let dy = only("linear", dy)?;
+        let dpre = match activation {
+            None => dy,
+            Some((activation, pre)) => {
+                let mut dpre = Tensor::empty(cx.device(), pre.shape(), dy.dtype(), Segment::Activations)?; // [.., N]
+                cx.device().launch(ActivationBackward {
+                    activation,
+                    x: pre.view()?,
+                    dy: dy.view()?,
+                    dx: Dest { view: dpre.view_mut()?, add: false },
+                })?;
+                dpre
+            }
+        };
+        if let Some(weight) = weight {
+            cx.write(0, x_shape, x_dtype, |device, dx| input_gradient(device, &dpre, &weight, [n, k], dx))?;
+        }
+        if let Some(x) = x {
+            cx.write(1, Shape::from([n, k]), weight_dtype, |device, dw| {
+                weight_gradient(device, &dpre, &x, [n, k], dw)
+            })?;
+        }
+        bias_gradient(cx, 2, &dpre, n, weight_dtype)
+    }
+
+    fn saved_bytes(&self) -> usize {
+        bytes_of(self.x.iter().chain(self.activation.iter().map(|(_, pre)| pre)))
+    }
+}
+
+/// `c = op(a) op(b)`, where `op` transposes the two inner axes if asked to.
+///
+/// Shapes: a `[.., M, K]` (`[.., K, M]` if transposed), b `[.., K, N]` (`[.., N, K]`), leading axes alike, or b with
+/// two axes for all of them → `[.., M, N]`.
+///
+/// # Errors
+/// Shapes that do not fit, a failing device.
+pub fn matmul(cx: &Ctx, a: &Var, b: &Var, transpose_a: bool, transpose_b: bool) -> Result<Var> {
+    let (plan, shape) = Product::plan(a.shape(), b.shape(), transpose_a, transpose_b)?;
+    let mut c = empty(cx, shape, a.dtype())?; // [.., M, N]
+    let Product { m, n, k, .. } = plan;
+    let left = (a.value(), transpose_a, [m, k], plan.a_stride());
+    let right = (b.value(), transpose_b, [k, n], plan.b_stride());
+    multiply(cx.device(), plan.batch, left, right, Dest { view: c.view_mut()?, add: false })?;
+    Ok(cx.record(c, &[a, b], || {
+        Box::new(MatmulBackward {
+            plan,
+            a: b.needs_grad().then(|| a.value().clone()),
+            b: a.needs_grad().then(|| b.value().clone()),
+            shapes: [a.shape(), b.shape()],
+            dtypes: [a.dtype(), b.dtype()],
+        })
+    }))
+}
+
+/// Sizes of a batched product.
+#[derive(Debug, Clone, Copy)]
+struct Product {
+    batch: usize,
+    m: usize,
+    n: usize,
+    k: usize,
+    transpose_a: bool,
+    transpose_b: bool,
+    /// One `b` for the whole batch.
+    shared: bool,
+}
+
+impl Product {
+    fn plan(a: Shape, b: Shape, transpose_a: bool, transpose_b: bool) -> Result<(Product, Shape)> {
+        let inner = |what: &str, shape: Shape, transpose: bool| match *shape.dims() {
+            [.., rows, columns] if transpose => Ok([columns, rows]),
+            [.., rows, columns] => Ok([rows, columns]),
+            _ => Err(Error::shape("matmul", what, "at least 2 axes", shape)),
+        };
+        let [m, k] = inner("a", a, transpose_a)?;
+        let [b_k, n] = inner("b", b, transpose_b)?;
+        if k != b_k {
+            return Err(Error::shape(
+                "matmul",
+                "summed axis of b",
+                format!("{k} as in a {a}"),
+                format!("{b_k} of {b}"),
+            ));
+        }
+        let leading = &a.dims()[..a.rank() - 2];
+        let shared = b.rank() == 2 && a.rank() > 2;
+        if !shared && leading != &b.dims()[..b.rank() - 2] {
+            return Err(Error::shape("matmul", "leading axes of b", format!("those of a {a}, or none"), b));
+        }
+        let shape = Shape::new(&[leading, &[m, n]].concat())?;
+        let batch = leading.iter().product();
+        let plan = Product { batch, m, n, k, transpose_a, transpose_b, shared };
+        // All rows of `a` against one `b` are a single product.
+        let plan =
+            if shared && !transpose_a { Product { batch: 1, m: m * batch, shared: false, ..plan } } else { plan };
+        Ok((plan, shape))
+    }
+
+    fn a_stride(&self) -> usize {
+        self.m * self.k
+    }
+
+    fn b_stride(&self) -> usize {
+        if self.shared { 0 } else { self.k * self.n }
+    }
+}
+
+/// A factor: its elements, whether they are the transpose of what the product sees, what it sees, and its batch stride.
+type Factor<'t> = (&'t Tensor, bool, [usize; 2], usize);
+
+fn matrix((tensor, transposed, [rows, columns], stride): Factor<'_>) -> Result<Matrix<'_>> {
+    let ld = if transposed { rows } else { columns };
+    Ok(Matrix { view: tensor.view()?, ld, transposed, batch: [0, stride] })
+}
+
+/// `c (+)= a b` for every entry of the batch.
+fn multiply(device: &Device, batch: usize, a: Factor<'_>, b: Factor<'_>, c: Dest<'_>) -> Result<()> {
+    let ([m, k], [_, n]) = (a.2, b.2);
+    device.launch(Gemm {
+        m,
+        n,
+        k,
+        alpha: 1.0,
+        a: matrix(a)?,
+        b: matrix(b)?,
+        beta: if c.add { 1.0 } else { 0.0 },
+        c: MatrixMut { view: c.view, ld: n, batch: [0, m * n] },
+        batch: Batch { outer: 1, inner: batch },
+        epilogue: Epilogue::default(),
+    })
+}
+
+#[derive(Debug)]
+struct MatmulBackward {
+    plan: Product,
+    /// Present when the gradient of `b` is wanted.
+    a: Option<Tensor>,
+    /// Present when the gradient of `a` is wanted.
+    b: Option<Tensor>,
+    shapes: [Shape; 2],
+    dtypes: [DType; 2],
+}
+
+impl Backward for MatmulBackward {
+    fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
+        let MatmulBackward { plan, a, b, shapes, dtypes } = *self;
+        let Product { batch, m, n, k, transpose_a, transpose_b, .. } = plan;
+        let dc = only("matmul", dy)?;
+        if let Some(b) = b {
+            cx.write(0, shapes[0], dtypes[0], |device, da| {
+                let (left, right) = if transpose_a {
+                    // da [K, M] = op(b) dc^T
+                    ((&b, transpose_b, [k, n], plan.b_stride()), (&dc, true, [n, m], m * n))
+                } else {
+                    // da [M, K] = dc op(b)^T
+                    ((&dc, false, [m, n], m * n), (&b, !transpose_b, [n, k], plan.b_stride()))
+                };
+                multiply(device, batch, left, right, da)
+            })?;
+        }
+        if let Some(a) = a {
+            cx.write(1, shapes[1], dtypes[1], |device, db| {
+                let (left, right) = if transpose_b {
+                    // db [N, K] = dc^T op(a)
+                    ((&dc, true, [n, m], m * n), (&a, transpose_a, [m, k], plan.a_stride()))
+                } else {
+                    // db [K, N] = op(a)^T dc
+                    ((&a, !transpose_a, [k, m], plan.a_stride()), (&dc, false, [m, n], m * n))
+                };
+                if plan.shared {
+                    sum_over_batch(device, batch, left, right, db)
+                } else {
+                    multiply(device, batch, left, right, db)
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    fn saved_bytes(&self) -> usize {
+        bytes_of(self.a.iter().chain(&self.b))
+    }
+}
+
+/// `c (+)= sum over the batch of a b`, in the order of the batch.
+fn sum_over_batch(device: &Device, batch: usize, a: Factor<'_>, b: Factor<'_>, mut c: Dest<'_>) -> Result<()> {
+    if batch == 0 && !c.add {
+        return device.launch(Fill { value: 0.0, out: c.view });
+    }
+    for entry in 0..batch {
+        let of_entry = |(tensor, transposed, seen, stride): Factor<'_>| {
+            let entries = tensor.reshape([batch, stride])?.slice(entry..entry + 1)?;
+            Ok::<_, Error>((entries, transposed, seen))
+        };
+        let ((a, a_transposed, a_seen), (b, b_transposed, b_seen)) = (of_entry(a)?, of_entry(b)?);
+        let add = c.add || entry > 0;
+        let (left, right) = ((&a, a_transposed, a_seen, 0), (&b, b_transposed, b_seen, 0));
+        multiply(device, 1, left, right, Dest { view: c.view.reborrow(), add })?;
+    }
+    Ok(())
+}

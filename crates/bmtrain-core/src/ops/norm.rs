@@ -1,0 +1,280 @@
+//! Layer norm and RMS norm, alone ([`norm`]) and behind dropout and residual ([`residual_norm`]).
+
+use super::{bytes_of, empty, expect_elements, expect_shape, only, own};
+use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel::{Dest, Dropout, DropoutApply, NormBackward, NormForward, NormKind};
+use crate::pool::Segment;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// `y = normalise(x) * weight + bias` along the innermost axis.
+///
+/// Shapes: x `[.., D]`, weight `[D]`, bias `[D]` → `[.., D]`.
+/// Numerics: statistics in f32; `epsilon` is added to the variance (layer) or the mean square (RMS).
+///
+/// # Errors
+/// Shapes that do not fit, an epsilon that is not positive, a failing device.
+pub fn norm(cx: &Ctx, kind: NormKind, x: &Var, weight: &Var, bias: Option<&Var>, epsilon: f32) -> Result<Var> {
+    check("norm", x.shape(), weight, bias, epsilon)?;
+    let mut y = empty(cx, x.shape(), x.dtype())?; // [.., D]
+    let mut statistics = Statistics::new(cx.device(), kind, x.shape())?;
+    cx.device().launch(NormForward {
+        kind,
+        rows: x.shape().rows(),
+        columns: x.shape().last(),
+        epsilon,
+        x: x.value().view()?,
+        dropout: None,
+        residual: None,
+        sum: None,
+        weight: weight.value().view()?,
+        bias: bias.map(|bias| bias.value().view()).transpose()?,
+        y: y.view_mut()?,
+        mean: statistics.mean.as_mut().map(Tensor::view_mut).transpose()?,
+        rstd: statistics.rstd.view_mut()?,
+    })?;
+    let absent = x.detach();
+    Ok(cx.record(y, &[x, weight, bias.unwrap_or(&absent)], || {
+        Box::new(NormNode {
+            normalised: Normalised { x: x.value().clone(), weight: weight.value().clone(), statistics },
+        })
+    }))
+}
+
+/// `sum = dropout(x) + residual`, `y = normalise(sum) * weight + bias`; returns `(sum, y)`.
+///
+/// A post-norm block goes on with y alone, a pre-norm block carries the sum on too. A sum that is not used costs nothing on
+/// the way back.
+///
+/// Shapes: x and residual `[.., D]`, weight `[D]`, bias `[D]` → twice `[.., D]`.
+///
+/// # Errors
+/// As [`norm`].
+#[allow(clippy::too_many_arguments)]
+pub fn residual_norm(
+    cx: &Ctx,
+    kind: NormKind,
+    x: &Var,
+    residual: &Var,
+    dropout: Option<Dropout>,
+    weight: &Var,
+    bias: Option<&Var>,
+    epsilon: f32,
+) -> Result<(Var, Var)> {
+    check("residual_norm", x.shape(), weight, bias, epsilon)?;
+    expect_shape("residual_norm", "residual", x.shape(), residual.shape())?;
+    let mut sum = empty(cx, x.shape(), residual.dtype())?; // [.., D]
+    let mut y = empty(cx, x.shape(), x.dtype())?; // [.., D]
+    let mut statistics = Statistics::new(cx.device(), kind, x.shape())?;
+    cx.device().launch(NormForward {
+        kind,
+        rows: x.shape().rows(),
+        columns: x.shape().last(),
+        epsilon,
+        x: x.value().view()?,
+        dropout,
+        residual: Some(residual.value().view()?),
+        sum: Some(sum.view_mut()?),
+        weight: weight.value().view()?,
+        bias: bias.map(|bias| bias.value().view()).transpose()?,
+        y: y.view_mut()?,
+        mean: statistics.mean.as_mut().map(Tensor::view_mut).transpose()?,
+        rstd: statistics.rstd.view_mut()?,
+    })?;
+    let absent = x.detach();
+    let saved = sum.clone();
+    let mut results = cx.record_many(vec![sum, y], &[x, residual, weight, bias.unwrap_or(&absent)], || {
+        Box::new(ResidualNormNode {
+            dropout,
+            x_dtype: x.dtype(),
+            normalised: Normalised { x: saved, weight: weight.value().clone(), statistics },
+        })
+    });
+    match (results.pop(), results.pop()) {
+        (Some(y), Some(sum)) => Ok((sum, y)),
+        _ => unreachable!("two values in, two variables out"),
+    }
+}
+
+fn check(op: &'static str, x: Shape, weight: &Var, bias: Option<&Var>, epsilon: f32) -> Result<()> {
+    if x.rank() == 0 || x.last() == 0 {
+        return Err(Error::shape(op, "x", "an innermost axis that is not empty", x));
+    }
+    if !(epsilon >= 0.0 && epsilon.is_finite()) {
+        return Err(Error::argument(op, format!("epsilon {epsilon} is not a small positive number")));
+    }
+    expect_elements(op, "weight", x.last(), weight.shape())?;
+    bias.map_or(Ok(()), |bias| expect_elements(op, "bias", x.last(), bias.shape()))
+}
+
+/// What the forward pass learned about each row.
+#[derive(Debug)]
+struct Statistics {
+    kind: NormKind,
+    /// Layer norm only, f32 `[rows]`.
+    mean: Option<Tensor>,
+    /// f32 `[rows]`.
+    rstd: Tensor,
+}
+
+impl Statistics {
+    fn new(device: &Device, kind: NormKind, x: Shape) -> Result<Self> {
+        let rows = || Tensor::empty(device, [x.rows()], DType::F32, Segment::Activations);
+        Ok(Statistics { kind, mean: if kind == NormKind::Layer { Some(rows()?) } else { None }, rstd: rows()? })
+    }
+}
+
+/// A normalisation, as the backward pass sees it.
+#[derive(Debug)]
+struct Normalised {
+    /// What was normalised.
+    x: Tensor,
+    weight: Tensor,
+    statistics: Statistics,
+}
+
+impl Normalised {
+    /// Launch the backward kernel with these destinations.
+    fn launch<'a>(
+        &'a self,
+        device: &Device,
+        dy: &'a Tensor,
+        dx: Option<Dest<'a>>,
+        branch: Option<(Dropout, Dest<'a>)>,
+        [dweight, dbias]: [Option<Dest<'a>>; 2],
+    ) -> Result<()> {
+        device.launch(NormBackward {
+            kind: self.statistics.kind,
+            rows: self.x.shape().rows(),
+            columns: self.x.shape().last(),
+            x: self.x.view()?,
+            mean: self.statistics.mean.as_ref().map(Tensor::view).transpose()?,
+            rstd: self.statistics.rstd.view()?,
+            weight: self.weight.view()?,
+            dy: dy.view()?,
+            dx,
+            branch,
+            dweight,
+            dbias,
+        })
+    }
+
+    /// Requests for the gradients of scale and shift.
+    fn affine(&self, weight: usize) -> [(usize, Shape, DType); 2] {
+        [weight, weight + 1].map(|index| (index, self.weight.shape(), self.weight.dtype()))
+    }
+
+    fn request(&self, index: usize, dtype: DType) -> (usize, Shape, DType) {
+        (index, self.x.shape(), dtype)
+    }
+
+    fn saved_bytes(&self) -> usize {
+        bytes_of([&self.x, &self.statistics.rstd].into_iter().chain(&self.statistics.mean))
+    }
+}
+
+#[derive(Debug)]
+struct NormNode {
+    normalised: Normalised,
+}
+
+impl Backward for NormNode {
+    fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
+        let dy = only("norm", dy)?;
+        let saved = self.normalised;
+        let [weight, bias] = saved.affine(1);
+        cx.write_many([saved.request(0, saved.x.dtype()), weight, bias], |device, [dx, dweight, dbias]| {
+            saved.launch(device, &dy, dx, None, [dweight, dbias])
+        })
+    }
+
+    fn saved_bytes(&self) -> usize {
+        self.normalised.saved_bytes()
+    }
+}
+
+#[derive(Debug)]
+struct ResidualNormNode {
+    dropout: Option<Dropout>,
+    x_dtype: DType,
+    normalised: Normalised,
+}
+
+/// Numbers of the inputs.
+const X: usize = 0;
+const RESIDUAL: usize = 1;
+const WEIGHT: usize = 2;
+
+impl Backward for ResidualNormNode {
+    fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
+        let ResidualNormNode { dropout, x_dtype, normalised: saved } = *self;
+        let mut dy = dy.into_iter();
+        let (dsum, dy) = (dy.next().flatten(), dy.next().flatten());
+        let [weight, bias] = saved.affine(WEIGHT);
+        let residual = saved.request(RESIDUAL, saved.x.dtype());
+        match (dsum, dy) {
+            (dsum, None) => dsum.map_or(Ok(()), |total| split(cx, total, dropout, x_dtype)),
+            (None, Some(dy)) => match dropout {
+                Some(dropout) => {
+                    let requests = [saved.request(X, x_dtype), residual, weight, bias];
+                    cx.write_many(requests, |device, [branch, dx, dweight, dbias]| {
+                        let branch = branch.map(|dest| (dropout, dest));
+                        saved.launch(device, &dy, dx, branch, [dweight, dbias])
+                    })
+                }
+                None if cx.needs(X) && cx.needs(RESIDUAL) => {
+                    let total = Tensor::empty(cx.device(), saved.x.shape(), saved.x.dtype(), Segment::Activations)?;
+                    let total = add_norm(cx, &saved, &dy, total, false)?;
+                    split(cx, total, None, x_dtype)
+                }
+                None => {
+                    let only = if cx.needs(X) { saved.request(X, x_dtype) } else { residual };
+                    cx.write_many([only, weight, bias], |device, [dx, dweight, dbias]| {
+                        saved.launch(device, &dy, dx, None, [dweight, dbias])
+                    })
+                }
+            },
+            (Some(dsum), Some(dy)) => {
+                if !(cx.needs(X) || cx.needs(RESIDUAL)) {
+                    return cx.write_many([weight, bias], |device, dests| saved.launch(device, &dy, None, None, dests));
+                }
+                let total = add_norm(cx, &saved, &dy, own(dsum)?, true)?;
+                split(cx, total, dropout, x_dtype)
+            }
+        }
+    }
+
+    fn saved_bytes(&self) -> usize {
+        self.normalised.saved_bytes()
+    }
+}
+
+/// The gradient of the sum through the normalisation, written or added to `total`, and those of scale and shift.
+fn add_norm(cx: &mut BackwardCtx<'_>, saved: &Normalised, dy: &Tensor, mut total: Tensor, add: bool) -> Result<Tensor> {
+    let device = cx.device().clone();
+    let [weight, bias] = saved.affine(WEIGHT);
+    if cx.needs(WEIGHT) || cx.needs(WEIGHT + 1) {
+        let dx = Dest { view: total.view_mut()?, add };
+        cx.write_many([weight, bias], |device, dests| saved.launch(device, dy, Some(dx), None, dests))?;
+    } else {
+        saved.launch(&device, dy, Some(Dest { view: total.view_mut()?, add }), None, [None, None])?;
+    }
+    Ok(total)
+}
+
+/// Hand the gradient of the sum to its two terms.
+fn split(cx: &mut BackwardCtx<'_>, total: Tensor, dropout: Option<Dropout>, x_dtype: DType) -> Result<()> {
+    match dropout {
+        Some(dropout) => {
+            let (shape, rows, columns) = (total.shape(), total.shape().rows(), total.shape().last());
+            cx.write(X, shape, x_dtype, |device, y| {
+                device.launch(DropoutApply { dropout, rows, columns, x: Some(total.view()?), y })
+            })?;
+        }
+        None => cx.give(X, super::in_dtype(total.clone(), x_dtype)?)?,
+    }
+    cx.give(RESIDUAL, total)
+}

@@ -1,0 +1,45 @@
+//! [`dropout`] as an op of its own; norms and attention carry theirs inside.
+
+use super::{empty, only};
+use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::kernel::{Dest, Dropout, DropoutApply};
+use crate::shape::Shape;
+
+/// `y = x * mask / (1 - p)`, with a mask that is a pure function of its address; `x` itself when nothing is dropped.
+///
+/// # Errors
+/// A failing device.
+pub fn dropout(cx: &Ctx, x: &Var, dropout: Option<Dropout>) -> Result<Var> {
+    let Some(dropout) = dropout else { return Ok(x.clone()) };
+    let mut y = empty(cx, x.shape(), x.dtype())?;
+    let (rows, columns) = (x.shape().rows(), x.shape().last());
+    let dest = Dest { view: y.view_mut()?, add: false };
+    cx.device().launch(DropoutApply { dropout, rows, columns, x: Some(x.value().view()?), y: dest })?;
+    let (shape, dtype) = (x.shape(), x.dtype());
+    Ok(cx.record(y, &[x], || Box::new(DropoutBackward { dropout, shape, dtype })))
+}
+
+#[derive(Debug)]
+struct DropoutBackward {
+    dropout: Dropout,
+    shape: Shape,
+    dtype: DType,
+}
+
+impl Backward for DropoutBackward {
+    fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
+        let DropoutBackward { dropout, shape, dtype } = *self;
+        let mut dy = only("dropout", dy)?;
+        let (rows, columns) = (shape.rows(), shape.last());
+        if dy.is_alone() && !cx.accumulates(0) {
+            let y = Dest { view: dy.view_mut()?, add: false };
+            cx.device().launch(DropoutApply { dropout, rows, columns, x: None, y })?;
+            return cx.give(0, dy);
+        }
+        cx.write(0, shape, dtype, |device, y| {
+            device.launch(DropoutApply { dropout, rows, columns, x: Some(dy.view()?), y })
+        })
+    }
+}
