@@ -1,1 +1,61 @@
-//! See the crate documentation.
+//! Files of labelled text to padded batches.
+//!
+//! ```text
+//! lines ─▶ record ─▶ task (superglue | columns) ─▶ Example ─▶ dataset (tokenised, flat) ─▶ order ─▶ loader ─▶ Batch
+//! ```
+//!
+//! A [`Dataset`] is read once, tokenised as it is read, and shared by all ranks of a process. A [`Loader`] turns
+//! a [`Position`] into a [`Batch`]: which samples it holds is a pure function of seed, epoch and index, so two
+//! integers resume a run exactly and any number of ranks sees the same batches. The finetune program is the caller.
+
+mod columns;
+mod dataset;
+mod delimited;
+mod lines;
+mod loader;
+mod order;
+mod read;
+mod record;
+mod record_reader;
+mod superglue;
+
+pub use columns::{ColumnTask, LabelSpec};
+pub use dataset::{Dataset, LabelSpace, Labels, ReadReport, RowRef};
+pub use loader::{Batch, Loader, LoaderOptions, Order, Position};
+pub use order::Permutation;
+pub use read::{OnBadRecord, ReadOptions, TooLong};
+pub use record::{Format, Record, Scalar};
+pub use superglue::{SUPERGLUE, Split, TaskEntry, TaskLabels, find_task};
+
+/// One input of a model before tokenisation, with the label of its sample.
+///
+/// A sample of a multiple-choice task is several consecutive examples, one per choice, that share the label.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Example {
+    /// The text, or the first of a pair.
+    pub first: String,
+    /// The second of a pair.
+    pub second: Option<String>,
+    /// What the model shall answer.
+    pub label: Label,
+}
+
+/// An [`Example`] after tokenisation, without padding.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Encoded {
+    /// Token ids, length L.
+    pub input_ids: Vec<u32>,
+    /// Segment of each token, length L.
+    pub token_type_ids: Vec<u8>,
+    /// What the model shall answer.
+    pub label: Label,
+}
+
+/// The answer to a sample.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Label {
+    /// The index of a class, or of the right choice.
+    Class(usize),
+    /// A number to predict, finite.
+    Value(f32),
+}

@@ -1,1 +1,273 @@
-//! See the crate documentation.
+//! What evaluation reports.
+//!
+//! Defines [`Metric`] (the names), [`Evaluator`] (collects predictions, merges over ranks, computes) and the
+//! accumulators behind it. Accumulators are exact: counts are integers, and numbers are kept with their sample's
+//! index and summed in that order, so the result has the same bits for any number of ranks and any batch order.
+//! Called by the evaluation loop of the finetune program; tasks name their metrics in [`crate::data::SUPERGLUE`].
+
+mod confusion;
+mod ordered;
+
+pub use confusion::{Average, ConfusionMatrix};
+pub use ordered::{OrderedSum, ValuePairs};
+
+use crate::data::{LabelSpace, Labels};
+use crate::{Error, Result};
+
+/// A figure of merit. Where a quotient has no defined value (0 / 0), it is 0, as in scikit-learn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// Share of right predictions.
+    Accuracy,
+    /// Precision of class 1.
+    Precision,
+    /// Recall of class 1.
+    Recall,
+    /// Harmonic mean of precision and recall of class 1.
+    F1,
+    /// Mean over classes of their precision.
+    PrecisionMacro,
+    /// Mean over classes of their recall.
+    RecallMacro,
+    /// Mean over classes of their F1.
+    F1Macro,
+    /// F1 of all decisions together; equals accuracy, since every sample has one class.
+    F1Micro,
+    /// Matthews correlation coefficient, −1 to 1, for any number of classes.
+    Matthews,
+    /// Pearson correlation coefficient of numbers, −1 to 1.
+    Pearson,
+    /// Spearman rank correlation coefficient of numbers, −1 to 1; ties share the mean of their ranks.
+    Spearman,
+    /// Mean squared error of numbers; smaller is better.
+    MeanSquaredError,
+}
+
+impl Metric {
+    /// Every metric.
+    pub const ALL: &[Metric] = &[
+        Metric::Accuracy,
+        Metric::Precision,
+        Metric::Recall,
+        Metric::F1,
+        Metric::PrecisionMacro,
+        Metric::RecallMacro,
+        Metric::F1Macro,
+        Metric::F1Micro,
+        Metric::Matthews,
+        Metric::Pearson,
+        Metric::Spearman,
+        Metric::MeanSquaredError,
+    ];
+
+    /// The name in recipes, logs and metric files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Metric::Accuracy => "accuracy",
+            Metric::Precision => "precision",
+            Metric::Recall => "recall",
+            Metric::F1 => "f1",
+            Metric::PrecisionMacro => "precision_macro",
+            Metric::RecallMacro => "recall_macro",
+            Metric::F1Macro => "f1_macro",
+            Metric::F1Micro => "f1_micro",
+            Metric::Matthews => "matthews",
+            Metric::Pearson => "pearson",
+            Metric::Spearman => "spearman",
+            Metric::MeanSquaredError => "mean_squared_error",
+        }
+    }
+
+    /// The metric of a name.
+    ///
+    /// Errors: an unknown name; the error lists the known ones.
+    pub fn parse(name: &str) -> Result<Metric> {
+        Metric::ALL.iter().copied().find(|metric| metric.name() == name).ok_or_else(|| {
+            let names: Vec<&str> = Metric::ALL.iter().map(|metric| metric.name()).collect();
+            Error::recipe("eval.metrics", format!("unknown metric {name:?}"), format!("use {}", names.join(", ")))
+        })
+    }
+
+    /// Whether a larger figure is better.
+    pub fn larger_is_better(self) -> bool {
+        self != Metric::MeanSquaredError
+    }
+
+    /// Whether it judges numbers rather than classes.
+    pub fn judges_values(self) -> bool {
+        matches!(self, Metric::Pearson | Metric::Spearman | Metric::MeanSquaredError)
+    }
+
+    /// What is reported for labels of a kind if a recipe names no metric; the first picks the best checkpoint.
+    pub fn defaults(labels: &LabelSpace) -> &'static [Metric] {
+        match labels {
+            LabelSpace::Value => &[Metric::Pearson, Metric::Spearman, Metric::MeanSquaredError],
+            LabelSpace::Choices(_) => &[Metric::Accuracy],
+            LabelSpace::Classes(names) if names.len() == 2 => {
+                &[Metric::Accuracy, Metric::Precision, Metric::Recall, Metric::F1, Metric::Matthews]
+            }
+            LabelSpace::Classes(_) => {
+                &[Metric::Accuracy, Metric::PrecisionMacro, Metric::RecallMacro, Metric::F1Macro, Metric::Matthews]
+            }
+        }
+    }
+}
+
+/// Collects the predictions of an evaluation.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Evaluator {
+    /// Of classes or choices.
+    Classes(ConfusionMatrix),
+    /// Of numbers.
+    Values(ValuePairs),
+}
+
+impl Evaluator {
+    /// An empty evaluator for labels of a kind.
+    pub fn new(labels: &LabelSpace) -> Evaluator {
+        match labels.classes() {
+            Some(classes) => Evaluator::Classes(ConfusionMatrix::new(classes)),
+            None => Evaluator::Values(ValuePairs::default()),
+        }
+    }
+
+    /// Adds the outputs of a model's head for a batch.
+    ///
+    /// Shapes: `logits` B × classes for classes, B × choices for choices (one output per row, rows of a sample
+    /// together), B for numbers; `samples` and `labels` B.
+    ///
+    /// Errors: lengths that do not agree, labels of the other kind or out of range, logits that are not numbers.
+    pub fn add(&mut self, samples: &[u32], logits: &[f32], labels: &Labels) -> Result<()> {
+        let wrong = |reason: String| Err(Error::data("evaluation", reason, "pass the batch's own labels and outputs"));
+        let per_sample = match self {
+            Evaluator::Classes(matrix) => matrix.classes(),
+            Evaluator::Values(_) => 1,
+        };
+        if labels.len() != samples.len() || logits.len() != samples.len() * per_sample {
+            return wrong(format!(
+                "{} outputs and {} labels for {} samples of {per_sample} outputs",
+                logits.len(),
+                labels.len(),
+                samples.len()
+            ));
+        }
+        match (self, labels) {
+            (Evaluator::Classes(matrix), Labels::Class(labels)) => {
+                let mut additions = Vec::with_capacity(labels.len());
+                for ((label, logits), sample) in labels.iter().zip(logits.chunks_exact(per_sample)).zip(samples) {
+                    let Some(label) = usize::try_from(*label).ok().filter(|label| *label < per_sample) else {
+                        return wrong(format!("label {label} of sample {sample} with {per_sample} classes"));
+                    };
+                    let Some(predicted) = argmax(logits) else {
+                        let reason = format!("the outputs for sample {sample} are not numbers: {logits:?}");
+                        return Err(Error::Diverged {
+                            reason,
+                            fix: "lower the learning rate, or evaluate an earlier checkpoint".into(),
+                        });
+                    };
+                    additions.push((label, predicted));
+                }
+                additions.into_iter().for_each(|(label, predicted)| matrix.add(label, predicted));
+                Ok(())
+            }
+            (Evaluator::Values(pairs), Labels::Value(labels)) => {
+                for ((sample, predicted), label) in samples.iter().zip(logits).zip(labels) {
+                    pairs.add(u64::from(*sample), *predicted, *label);
+                }
+                Ok(())
+            }
+            (Evaluator::Classes(_), Labels::Value(_)) => wrong("numbers as labels of classes".into()),
+            (Evaluator::Values(_), Labels::Class(_)) => wrong("classes as labels of numbers".into()),
+        }
+    }
+
+    /// Adds what another rank collected.
+    ///
+    /// Errors: the other one collects something else.
+    pub fn merge(&mut self, other: &Evaluator) -> Result<()> {
+        match (self, other) {
+            (Evaluator::Classes(a), Evaluator::Classes(b)) if a.classes() == b.classes() => {
+                a.merge(b);
+                Ok(())
+            }
+            (Evaluator::Values(a), Evaluator::Values(b)) => {
+                a.merge(b);
+                Ok(())
+            }
+            _ => Err(Error::data("evaluation", "evaluators of different kinds", "merge those of one dataset")),
+        }
+    }
+
+    /// Number of samples added.
+    pub fn count(&self) -> u64 {
+        match self {
+            Evaluator::Classes(matrix) => matrix.count(),
+            Evaluator::Values(pairs) => pairs.len() as u64,
+        }
+    }
+
+    /// The figures asked for, in that order.
+    ///
+    /// Errors: nothing was added, or a metric that does not fit the labels.
+    pub fn compute(&self, metrics: &[Metric]) -> Result<Vec<(Metric, f64)>> {
+        if self.count() == 0 {
+            return Err(Error::data("evaluation", "no sample was evaluated", "give a validation file with records"));
+        }
+        metrics.iter().map(|metric| Ok((*metric, self.value(*metric)?))).collect()
+    }
+
+    fn value(&self, metric: Metric) -> Result<f64> {
+        let value = match self {
+            Evaluator::Classes(matrix) => match metric {
+                Metric::Accuracy => Some(matrix.accuracy()),
+                Metric::Precision => matrix.precision(Average::Class(1)),
+                Metric::Recall => matrix.recall(Average::Class(1)),
+                Metric::F1 => matrix.f1(Average::Class(1)),
+                Metric::PrecisionMacro => matrix.precision(Average::Macro),
+                Metric::RecallMacro => matrix.recall(Average::Macro),
+                Metric::F1Macro => matrix.f1(Average::Macro),
+                Metric::F1Micro => matrix.f1(Average::Micro),
+                Metric::Matthews => Some(matrix.matthews()),
+                Metric::Pearson | Metric::Spearman | Metric::MeanSquaredError => None,
+            },
+            Evaluator::Values(pairs) => match metric {
+                Metric::Pearson => Some(pairs.pearson()),
+                Metric::Spearman => Some(pairs.spearman()),
+                Metric::MeanSquaredError => Some(pairs.mean_squared_error()),
+                _ => None,
+            },
+        };
+        value.ok_or_else(|| {
+            let (kind, fitting): (_, Vec<&str>) = match self {
+                Evaluator::Classes(matrix) => (
+                    format!("{} classes", matrix.classes()),
+                    Metric::ALL.iter().filter(|metric| !metric.judges_values()).map(|metric| metric.name()).collect(),
+                ),
+                Evaluator::Values(_) => (
+                    "numbers".into(),
+                    Metric::ALL.iter().filter(|metric| metric.judges_values()).map(|metric| metric.name()).collect(),
+                ),
+            };
+            Error::recipe(
+                "eval.metrics",
+                format!("{:?} does not judge labels that are {kind}", metric.name()),
+                format!("use {}", fitting.join(", ")),
+            )
+        })
+    }
+}
+
+/// The index of the largest number, the first of equal ones; `None` if there is none or one is not a number.
+pub fn argmax(values: &[f32]) -> Option<usize> {
+    let mut best = 0;
+    for (index, value) in values.iter().enumerate() {
+        if value.is_nan() {
+            return None;
+        }
+        if *value > values[best] {
+            best = index;
+        }
+    }
+    (!values.is_empty()).then_some(best)
+}

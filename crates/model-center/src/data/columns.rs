@@ -1,0 +1,223 @@
+//! Classification and regression from any JSONL, CSV or TSV file.
+//!
+//! Defines [`ColumnTask`] (which columns hold text and label) and [`LabelSpec`] (what the labels are). Validation
+//! files are read with the label names found in training, see [`LabelSpec::of`].
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::dataset::{Dataset, LabelSpace};
+use super::read::{ReadOptions, read, renumber};
+use super::record::{Format, Record, Scalar, shorten};
+use super::{Example, Label};
+use crate::{Error, Result};
+
+/// More distinct labels than this are taken for a column that holds no classes.
+const MAX_CLASSES: usize = 10_000;
+
+/// What a label column holds.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LabelSpec {
+    /// Classes, named by whatever occurs, in sorted order: numerically if all are whole numbers, else by bytes.
+    #[default]
+    Discover,
+    /// Classes with these names, in this order.
+    Names(Vec<String>),
+    /// Class numbers from 0 to below this count.
+    Count(usize),
+    /// A finite number.
+    Value,
+}
+
+impl LabelSpec {
+    /// The specification that reads another file with the labels of one already read.
+    pub fn of(dataset: &Dataset) -> LabelSpec {
+        match dataset.labels() {
+            LabelSpace::Classes(names) => LabelSpec::Names(names.clone()),
+            LabelSpace::Choices(choices) => LabelSpec::Count(*choices),
+            LabelSpace::Value => LabelSpec::Value,
+        }
+    }
+}
+
+/// A task given by column names.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ColumnTask {
+    /// Column of the text, or of the first of a pair.
+    #[serde(default = "text_column")]
+    pub text: String,
+    /// Column of the second of a pair.
+    #[serde(default)]
+    pub text_pair: Option<String>,
+    /// Column of the label.
+    #[serde(default = "label_column")]
+    pub label: String,
+    /// What the labels are.
+    #[serde(default)]
+    pub labels: LabelSpec,
+    /// How files are written; `None` goes by the file name.
+    #[serde(default)]
+    pub format: Option<Format>,
+}
+
+fn text_column() -> String {
+    "text".into()
+}
+
+fn label_column() -> String {
+    "label".into()
+}
+
+impl Default for ColumnTask {
+    fn default() -> Self {
+        ColumnTask {
+            text: text_column(),
+            text_pair: None,
+            label: label_column(),
+            labels: LabelSpec::default(),
+            format: None,
+        }
+    }
+}
+
+impl ColumnTask {
+    /// Reads a file.
+    ///
+    /// Errors: what is wrong with the file or a record, with its place; label names that repeat or are fewer than two.
+    pub fn read(&self, path: &Path, options: &ReadOptions<'_>) -> Result<Dataset> {
+        let format = self.format.map_or_else(|| Format::of(path), Ok)?;
+        let mut labels = LabelReader::new(&self.labels)?;
+        let space = match self.labels {
+            LabelSpec::Value => LabelSpace::Value,
+            _ => LabelSpace::Classes(Vec::new()),
+        };
+        let mut dataset = read(path, format, options, space, &mut |record, examples| {
+            let first = record.text(&self.text)?.to_owned();
+            let second = self.text_pair.as_ref().map(|column| record.text(column).map(str::to_owned)).transpose()?;
+            let label = labels.label(record, &self.label)?;
+            examples.push(Example { first, second, label });
+            Ok(())
+        })?;
+        if self.labels != LabelSpec::Value {
+            let (names, order) = labels.names();
+            if names.len() < 2 {
+                return Err(Error::data(
+                    path.display().to_string(),
+                    format!("every record has the same label, {:?}", shorten(names.first().map_or("", String::as_str))),
+                    "name the right column in data.label, or list all classes in data.labels",
+                ));
+            }
+            renumber(&mut dataset, &order);
+            dataset.labels = LabelSpace::Classes(names);
+        }
+        dataset.seal();
+        Ok(dataset)
+    }
+}
+
+/// Turns label values into labels and remembers the names met.
+struct LabelReader<'a> {
+    spec: &'a LabelSpec,
+    names: Vec<String>,
+    index: HashMap<String, usize>,
+}
+
+impl<'a> LabelReader<'a> {
+    fn new(spec: &'a LabelSpec) -> Result<Self> {
+        let names = match spec {
+            LabelSpec::Names(names) => names.clone(),
+            LabelSpec::Count(count) if *count <= MAX_CLASSES => (0..*count).map(|class| class.to_string()).collect(),
+            LabelSpec::Count(count) => {
+                let reason = format!("{count} classes are more than the accepted {MAX_CLASSES}");
+                return Err(Error::recipe("data.labels", reason, "check the count"));
+            }
+            LabelSpec::Discover | LabelSpec::Value => Vec::new(),
+        };
+        let index: HashMap<String, usize> = names.iter().cloned().zip(0..).collect();
+        if index.len() != names.len() || (names.len() < 2 && matches!(spec, LabelSpec::Names(_) | LabelSpec::Count(_)))
+        {
+            let reason = format!("{} labels, {} of them distinct", names.len(), index.len());
+            return Err(Error::recipe("data.labels", reason, "list every label once, at least two of them"));
+        }
+        Ok(LabelReader { spec, names, index })
+    }
+
+    fn label(&mut self, record: &Record<'_>, column: &str) -> Result<Label> {
+        let value = record.scalar(column)?;
+        if *self.spec == LabelSpec::Value {
+            return number(record, column, &value);
+        }
+        let spelled = value.spelled();
+        if let Some(class) = self.index.get(spelled.as_ref()) {
+            return Ok(Label::Class(*class));
+        }
+        match self.spec {
+            LabelSpec::Discover if self.names.len() < MAX_CLASSES => {
+                let class = self.names.len();
+                self.names.push(spelled.clone().into_owned());
+                self.index.insert(spelled.into_owned(), class);
+                Ok(Label::Class(class))
+            }
+            LabelSpec::Discover => Err(record.error(
+                column,
+                format!("more than {MAX_CLASSES} different labels"),
+                "set data.labels = \"value\" if the column holds numbers to predict",
+            )),
+            LabelSpec::Count(count) => Err(record.error(
+                column,
+                format!("label {:?} is out of range", shorten(&spelled)),
+                format!("labels are whole numbers from 0 to {}; correct the record or data.labels", count - 1),
+            )),
+            // Files often number the classes that a recipe names, so an index is as good as a name.
+            _ => match (spelled.parse::<usize>(), spelled.parse::<i64>()) {
+                (Ok(class), _) if class < self.names.len() => Ok(Label::Class(class)),
+                (_, Ok(_)) => Err(record.error(
+                    column,
+                    format!("label {spelled} is out of range"),
+                    format!(
+                        "there are {} labels, numbered from 0: {}",
+                        self.names.len(),
+                        shorten(&self.names.join(", "))
+                    ),
+                )),
+                _ => {
+                    let fix = "correct the record, or add the label to data.labels or to the training file";
+                    Err(record.unknown_label(column, &spelled, &self.names, fix))
+                }
+            },
+        }
+    }
+
+    /// The names in their final order, and for each index given so far its final index.
+    fn names(self) -> (Vec<String>, Vec<usize>) {
+        let mut sorted: Vec<(usize, String)> = self.names.into_iter().enumerate().collect();
+        if *self.spec == LabelSpec::Discover {
+            if sorted.iter().all(|(_, name)| name.parse::<i64>().is_ok()) {
+                sorted.sort_by_key(|(_, name)| (name.parse::<i64>().unwrap_or(0), name.clone()));
+            } else {
+                sorted.sort_by(|(_, a), (_, b)| a.cmp(b));
+            }
+        }
+        let mut order = vec![0; sorted.len()];
+        for (new, (old, _)) in sorted.iter().enumerate() {
+            order[*old] = new;
+        }
+        (sorted.into_iter().map(|(_, name)| name).collect(), order)
+    }
+}
+
+fn number(record: &Record<'_>, column: &str, value: &Scalar<'_>) -> Result<Label> {
+    let parsed = match value {
+        Scalar::Flag(_) => None,
+        other => other.spelled().trim().parse::<f32>().ok().filter(|number| number.is_finite()),
+    };
+    parsed.map(Label::Value).ok_or_else(|| {
+        record.error(
+            column,
+            format!("label {:?} is not a finite number", shorten(&value.spelled())),
+            "write a number such as 3.5, or let data.labels name classes",
+        )
+    })
+}

@@ -1,0 +1,260 @@
+//! A tokenised dataset in memory.
+//!
+//! Defines [`Dataset`]: all token ids in one flat vector with offsets (5 bytes per token, 8 per row), labels beside
+//! them, and what reading found ([`ReadReport`]). Filled by [`super::read`], batched by [`super::loader`].
+
+use super::{Encoded, Label};
+
+/// What the labels of a dataset are, which decides the head and the loss of a model.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LabelSpace {
+    /// One of these classes; the head has one output per class.
+    Classes(Vec<String>),
+    /// One of so many texts; each is a row of its own and the head has one output.
+    Choices(usize),
+    /// A number; the head has one output.
+    Value,
+}
+
+impl LabelSpace {
+    /// Outputs of the model's head for one row.
+    pub fn outputs(&self) -> usize {
+        match self {
+            LabelSpace::Classes(names) => names.len(),
+            LabelSpace::Choices(_) | LabelSpace::Value => 1,
+        }
+    }
+
+    /// Rows of one sample: 1 except for multiple choice.
+    pub fn rows_per_sample(&self) -> usize {
+        match self {
+            LabelSpace::Choices(choices) => *choices,
+            LabelSpace::Classes(_) | LabelSpace::Value => 1,
+        }
+    }
+
+    /// How many classes a prediction chooses from: classes or choices, `None` for a value.
+    pub fn classes(&self) -> Option<usize> {
+        match self {
+            LabelSpace::Classes(names) => Some(names.len()),
+            LabelSpace::Choices(choices) => Some(*choices),
+            LabelSpace::Value => None,
+        }
+    }
+}
+
+/// Labels of several samples, in the type the loss wants.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Labels {
+    /// Class or choice indices.
+    Class(Vec<i64>),
+    /// Numbers.
+    Value(Vec<f32>),
+}
+
+impl Labels {
+    /// Number of labels.
+    pub fn len(&self) -> usize {
+        match self {
+            Labels::Class(labels) => labels.len(),
+            Labels::Value(labels) => labels.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What reading a file found.
+#[derive(Debug, Clone, PartialEq, Default, serde::Serialize)]
+pub struct ReadReport {
+    /// Records in the file, bad ones included.
+    pub records: u64,
+    /// Bad records left out.
+    pub skipped: u64,
+    /// What was wrong with the first few of them.
+    pub first_skipped: Vec<String>,
+    /// Rows (model inputs) kept.
+    pub rows: u64,
+    /// Rows that were longer than the limit and lost tokens.
+    pub truncated: u64,
+    /// Tokens that truncation removed, over all rows.
+    pub removed_tokens: u64,
+    /// Tokens kept, special tokens included.
+    pub tokens: u64,
+    /// Tokens of the longest row kept.
+    pub longest: usize,
+}
+
+impl ReadReport {
+    /// Share of rows that lost tokens, 0 to 1.
+    pub fn truncated_share(&self) -> f64 {
+        if self.rows == 0 { 0.0 } else { self.truncated as f64 / self.rows as f64 }
+    }
+}
+
+/// One row of a dataset, borrowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowRef<'a> {
+    /// Token ids, length L.
+    pub input_ids: &'a [u32],
+    /// Segment of each token, length L.
+    pub token_type_ids: &'a [u8],
+}
+
+/// A labelled dataset, tokenised.
+///
+/// It holds samples; a sample is one row, or one row per choice.
+#[derive(Debug, Clone)]
+pub struct Dataset {
+    pub(super) labels: LabelSpace,
+    pub(super) pad_id: u32,
+    pub(super) max_length: usize,
+    pub(super) ids: Vec<u32>,
+    pub(super) types: Vec<u8>,
+    /// Ends of rows in `ids`.
+    pub(super) ends: Vec<usize>,
+    pub(super) targets: Vec<Label>,
+    /// With oversampling: the stored sample behind each sample.
+    pub(super) repeats: Option<Vec<u32>>,
+    pub(super) report: ReadReport,
+    pub(super) fingerprint: String,
+}
+
+impl Dataset {
+    /// Number of samples, repeated ones counted each time.
+    pub fn len(&self) -> usize {
+        self.repeats.as_ref().map_or(self.targets.len(), Vec::len)
+    }
+
+    /// Whether there are no samples. A dataset that was read has at least one.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What the labels are.
+    pub fn labels(&self) -> &LabelSpace {
+        &self.labels
+    }
+
+    /// What reading found.
+    pub fn report(&self) -> &ReadReport {
+        &self.report
+    }
+
+    /// BLAKE3, in hexadecimal, of all that training sees: token ids, segments, labels and repetitions.
+    ///
+    /// It changes with the file, the task, the tokenizer and the length limit, and with nothing else.
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// The limit on tokens per row that applied when the dataset was read.
+    pub fn max_length(&self) -> usize {
+        self.max_length
+    }
+
+    /// The id that fills rows of a batch; the attention mask hides it.
+    pub fn pad_id(&self) -> u32 {
+        self.pad_id
+    }
+
+    /// The rows of a sample, `None` beyond the end.
+    pub fn rows(&self, sample: usize) -> Option<impl Iterator<Item = RowRef<'_>>> {
+        let stored = self.stored(sample)?;
+        let per_sample = self.labels.rows_per_sample();
+        Some((stored * per_sample..(stored + 1) * per_sample).map(|row| self.row(row)))
+    }
+
+    /// The label of a sample, `None` beyond the end.
+    pub fn label(&self, sample: usize) -> Option<Label> {
+        self.targets.get(self.stored(sample)?).copied()
+    }
+
+    /// A copy of a sample's rows with its label, empty beyond the end. For programs that print samples.
+    pub fn encoded(&self, sample: usize) -> Vec<Encoded> {
+        let (Some(rows), Some(label)) = (self.rows(sample), self.label(sample)) else { return Vec::new() };
+        rows.map(|row| Encoded {
+            input_ids: row.input_ids.to_vec(),
+            token_type_ids: row.token_type_ids.to_vec(),
+            label,
+        })
+        .collect()
+    }
+
+    /// Tokens of the longest row of a sample, 0 beyond the end.
+    pub fn length(&self, sample: usize) -> usize {
+        self.rows(sample).and_then(|rows| rows.map(|row| row.input_ids.len()).max()).unwrap_or(0)
+    }
+
+    /// How often each class occurs, repetitions counted; empty for numbers.
+    pub fn class_counts(&self) -> Vec<u64> {
+        let mut counts = vec![0; self.labels.classes().unwrap_or(0)];
+        for sample in 0..self.len() {
+            if let Some(Label::Class(class)) = self.label(sample)
+                && let Some(count) = counts.get_mut(class)
+            {
+                *count += 1;
+            }
+        }
+        counts
+    }
+
+    fn stored(&self, sample: usize) -> Option<usize> {
+        match &self.repeats {
+            Some(repeats) => repeats.get(sample).map(|stored| *stored as usize),
+            None => (sample < self.targets.len()).then_some(sample),
+        }
+    }
+
+    fn row(&self, row: usize) -> RowRef<'_> {
+        let start = if row == 0 { 0 } else { self.ends[row - 1] };
+        let range = start..self.ends[row];
+        RowRef { input_ids: &self.ids[range.clone()], token_type_ids: &self.types[range] }
+    }
+
+    /// Repeats the samples of rare classes `floor(largest / count)` times, one copy after the other.
+    ///
+    /// Source: what the predecessor does with CommitmentBank's training split. Tokens are stored once.
+    pub(super) fn oversample(&mut self) {
+        let counts = self.class_counts();
+        let largest = counts.iter().copied().max().unwrap_or(0);
+        let mut repeats = Vec::new();
+        for (stored, target) in self.targets.iter().enumerate() {
+            let Label::Class(class) = target else { continue };
+            let times = largest / counts.get(*class).copied().unwrap_or(1).max(1);
+            repeats.extend((0..times).map(|_| stored as u32));
+        }
+        self.repeats = Some(repeats);
+    }
+
+    /// Computes the fingerprint; the last step of reading.
+    pub(super) fn seal(&mut self) {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(b"tokenised dataset 1");
+        let mut number = |number: u64| {
+            hasher.update(&number.to_le_bytes());
+        };
+        number(self.labels.rows_per_sample() as u64);
+        number(self.labels.outputs() as u64);
+        number(self.ends.len() as u64);
+        self.ends.iter().for_each(|end| number(*end as u64));
+        for target in &self.targets {
+            match target {
+                Label::Class(class) => number(*class as u64),
+                Label::Value(value) => number(u64::from(value.to_bits())),
+            }
+        }
+        number(self.repeats.as_ref().map_or(0, Vec::len) as u64);
+        self.repeats.iter().flatten().for_each(|stored| number(u64::from(*stored)));
+        for chunk in self.ids.chunks(4096) {
+            let bytes: Vec<u8> = chunk.iter().flat_map(|id| id.to_le_bytes()).collect();
+            hasher.update(&bytes);
+        }
+        hasher.update(&self.types);
+        self.fingerprint = hasher.finalize().to_hex().to_string();
+    }
+}

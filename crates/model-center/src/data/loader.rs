@@ -1,0 +1,280 @@
+//! From positions to padded batches.
+//!
+//! Defines [`Loader`], its [`Order`]s, [`Position`] and [`Batch`]. Which samples form batch `index` of an epoch is a
+//! pure function of (seed, epoch, index), whichever rank asks: rank r of R takes the indices r, r + R, … and
+//! nothing has to be split, padded or sent. Rows are padded to the longest of their own batch.
+//! The finetune program calls [`Loader::batch`] once per micro-batch.
+
+use std::sync::Arc;
+
+use bmtrain_core::philox::Key;
+
+use super::{Dataset, Label, Labels, Permutation};
+use crate::{Error, Result};
+
+/// In which order samples are visited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// As in the file.
+    Sequential,
+    /// A new random order every epoch.
+    #[default]
+    Shuffled,
+    /// Shuffled, then sorted by length inside windows of so many batches, then the batches of a window shuffled.
+    ///
+    /// Rows of a batch are of similar length, so little is padded, while batches stay random. The samples left
+    /// over by full batches form the last batch, or are dropped, as they fall: not the longest ones.
+    LengthGrouped {
+        /// Batches per window; 50 is a good value. A window of 1 is [`Order::Shuffled`].
+        window: usize,
+    },
+    /// Longest first; the least padding for evaluation, and the largest batch shows at once if memory suffices.
+    SortedByLength,
+}
+
+/// How batches are formed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct LoaderOptions {
+    /// Samples per batch.
+    pub batch_size: usize,
+    /// In which order.
+    pub order: Order,
+    /// Leave out the last batch of an epoch if it is not full. For training; evaluation sees every sample once.
+    pub drop_last: bool,
+    /// Pad lengths up to a multiple of this, at most up to the dataset's length limit; 1 for none.
+    pub pad_to_multiple_of: usize,
+    /// Decides the orders.
+    pub seed: u64,
+}
+
+impl LoaderOptions {
+    /// Shuffled full batches.
+    pub fn training(batch_size: usize, seed: u64) -> Self {
+        LoaderOptions { batch_size, order: Order::Shuffled, drop_last: true, pad_to_multiple_of: 1, seed }
+    }
+
+    /// Every sample exactly once, similar lengths together.
+    pub fn evaluation(batch_size: usize) -> Self {
+        LoaderOptions { batch_size, order: Order::SortedByLength, drop_last: false, pad_to_multiple_of: 1, seed: 0 }
+    }
+}
+
+/// Where a run stands in its data: all that resuming needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, serde::Serialize, serde::Deserialize)]
+pub struct Position {
+    /// Passes over the data completed.
+    pub epoch: u64,
+    /// Batch within the epoch, counted over all ranks.
+    pub index: u64,
+}
+
+impl Position {
+    /// The position after `count` more batches.
+    pub fn advance(self, count: u64, batches_per_epoch: u64) -> Position {
+        let index = self.index.saturating_add(count);
+        let epochs = index.checked_div(batches_per_epoch).unwrap_or(0);
+        Position { epoch: self.epoch.saturating_add(epochs), index: index - epochs * batches_per_epoch }
+    }
+}
+
+/// A padded batch in host memory.
+///
+/// Shapes: B samples, R = B × rows per sample rows, L the longest row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Batch {
+    /// Where it stands.
+    pub position: Position,
+    /// Index in the dataset of each sample, length B.
+    pub samples: Vec<u32>,
+    /// Number of rows R.
+    pub rows: usize,
+    /// Padded length L.
+    pub len: usize,
+    /// Token ids, R × L; padding holds the tokenizer's padding id.
+    pub input_ids: Vec<i64>,
+    /// 1 for a token, 0 for padding, R × L.
+    pub attention_mask: Vec<u8>,
+    /// Segments, R × L; padding holds 0.
+    pub token_type_ids: Vec<i64>,
+    /// One label per sample, length B.
+    pub labels: Labels,
+    /// Tokens that are not padding.
+    pub tokens: usize,
+}
+
+/// The samples of one window in visiting order, kept because computing them costs a sort.
+#[derive(Debug, Clone)]
+struct Window {
+    epoch: u64,
+    number: u64,
+    samples: Vec<u32>,
+}
+
+/// Forms batches of a dataset.
+#[derive(Debug, Clone)]
+pub struct Loader {
+    dataset: Arc<Dataset>,
+    options: LoaderOptions,
+    /// Samples by falling length, for [`Order::SortedByLength`].
+    sorted: Vec<u32>,
+    window: Option<Window>,
+}
+
+impl Loader {
+    /// A loader over `dataset`.
+    ///
+    /// Errors: a size of 0, or fewer samples than one full batch where only full batches count.
+    pub fn new(dataset: Arc<Dataset>, options: LoaderOptions) -> Result<Loader> {
+        let wrong = |key: &str, reason: String, fix: &str| Err(Error::recipe(key, reason, fix));
+        if options.batch_size == 0 {
+            return wrong("data.batch_size", "a batch of 0 samples".into(), "use at least 1");
+        }
+        if options.pad_to_multiple_of == 0 {
+            return wrong("data.pad_to_multiple_of", "a multiple of 0".into(), "use 1 for no rounding");
+        }
+        if matches!(options.order, Order::LengthGrouped { window: 0 }) {
+            return wrong("data.order", "a window of 0 batches".into(), "use at least 1, e.g. 50");
+        }
+        if dataset.is_empty() || (options.drop_last && dataset.len() < options.batch_size) {
+            let reason = format!("{} samples do not fill one batch of {}", dataset.len(), options.batch_size);
+            return wrong("data.batch_size", reason, "use smaller batches or more data");
+        }
+        let mut sorted = Vec::new();
+        if options.order == Order::SortedByLength {
+            sorted = (0..dataset.len() as u32).collect();
+            sorted.sort_by_key(|sample| (std::cmp::Reverse(dataset.length(*sample as usize)), *sample));
+        }
+        Ok(Loader { dataset, options, sorted, window: None })
+    }
+
+    /// The dataset.
+    pub fn dataset(&self) -> &Arc<Dataset> {
+        &self.dataset
+    }
+
+    /// How batches are formed.
+    pub fn options(&self) -> &LoaderOptions {
+        &self.options
+    }
+
+    /// Number of batches of an epoch, the same for every epoch and at least 1.
+    pub fn batches_per_epoch(&self) -> u64 {
+        let (samples, size) = (self.dataset.len(), self.options.batch_size);
+        (if self.options.drop_last { samples / size } else { samples.div_ceil(size) }) as u64
+    }
+
+    /// The batch at a position. Takes `&mut` only for a cache: equal positions always give equal batches.
+    ///
+    /// Errors: an index beyond the epoch.
+    pub fn batch(&mut self, position: Position) -> Result<Batch> {
+        let samples = self.samples(position)?;
+        Ok(self.collate(position, samples))
+    }
+
+    /// All batches of an epoch in order.
+    pub fn epoch(&mut self, epoch: u64) -> impl Iterator<Item = Result<Batch>> {
+        let count = self.batches_per_epoch();
+        (0..count).map(move |index| self.batch(Position { epoch, index }))
+    }
+
+    /// The dataset indices of the samples in the batch at a position.
+    ///
+    /// Errors: an index beyond the epoch.
+    pub fn samples(&mut self, position: Position) -> Result<Vec<u32>> {
+        let count = self.batches_per_epoch();
+        if position.index >= count {
+            return Err(Error::data(
+                format!("batch {} of epoch {}", position.index, position.epoch),
+                format!("an epoch has {count} batches"),
+                "the data or the batch size changed since the position was saved; start the epoch again",
+            ));
+        }
+        let size = self.options.batch_size as u64;
+        let start = position.index * size;
+        let range = start..(start + size).min(self.dataset.len() as u64);
+        match self.options.order {
+            Order::Sequential => Ok(range.map(|index| index as u32).collect()),
+            Order::SortedByLength => Ok(self.sorted[range.start as usize..range.end as usize].to_vec()),
+            Order::Shuffled => Ok(self.shuffled(position.epoch, range)),
+            Order::LengthGrouped { window } => Ok(self.grouped(position, window as u64)),
+        }
+    }
+
+    /// Samples at the places `range` of the epoch's random order.
+    fn shuffled(&self, epoch: u64, range: std::ops::Range<u64>) -> Vec<u32> {
+        let key = Key::new(self.options.seed, "data.order");
+        let order = Permutation::new(key, epoch_stream(epoch, 0), self.dataset.len() as u64);
+        range.filter_map(|index| order.at(index)).map(|item| item as u32).collect()
+    }
+
+    fn grouped(&mut self, position: Position, batches: u64) -> Vec<u32> {
+        let Position { epoch, index } = position;
+        let size = self.options.batch_size as u64;
+        let full = self.dataset.len() as u64 / size;
+        if index >= full {
+            return self.shuffled(epoch, full * size..self.dataset.len() as u64);
+        }
+        let number = index / batches;
+        let first = number * batches;
+        let count = batches.min(full - first);
+        let cached = self.window.take().filter(|window| (window.epoch, window.number) == (epoch, number));
+        let window = cached.unwrap_or_else(|| {
+            let mut samples = self.shuffled(epoch, first * size..(first + count) * size);
+            // A stable sort: equal lengths keep their random order.
+            samples.sort_by_key(|sample| self.dataset.length(*sample as usize));
+            Window { epoch, number, samples }
+        });
+        let key = Key::new(self.options.seed, "data.window");
+        let order = Permutation::new(key, epoch_stream(epoch, number as u32), count);
+        let batch = order.at(index - first).unwrap_or(0) as usize;
+        let size = self.options.batch_size;
+        let samples = window.samples[batch * size..(batch + 1) * size].to_vec();
+        self.window = Some(window);
+        samples
+    }
+
+    fn collate(&self, position: Position, samples: Vec<u32>) -> Batch {
+        let dataset = &self.dataset;
+        let longest = samples.iter().map(|sample| dataset.length(*sample as usize)).max().unwrap_or(0);
+        let rounded = longest.checked_next_multiple_of(self.options.pad_to_multiple_of).unwrap_or(longest);
+        let len = rounded.min(dataset.max_length().max(longest));
+        let rows = samples.len() * dataset.labels().rows_per_sample();
+        let mut batch = Batch {
+            position,
+            rows,
+            len,
+            input_ids: Vec::with_capacity(rows * len),
+            attention_mask: Vec::with_capacity(rows * len),
+            token_type_ids: Vec::with_capacity(rows * len),
+            labels: Labels::Class(Vec::new()),
+            tokens: 0,
+            samples,
+        };
+        let (mut classes, mut values) = (Vec::new(), Vec::new());
+        for sample in &batch.samples {
+            let sample = *sample as usize;
+            for row in dataset.rows(sample).into_iter().flatten() {
+                batch.tokens += row.input_ids.len();
+                let padded = batch.input_ids.len() + len;
+                batch.input_ids.extend(row.input_ids.iter().map(|id| i64::from(*id)));
+                batch.attention_mask.resize(batch.input_ids.len(), 1);
+                batch.token_type_ids.extend(row.token_type_ids.iter().map(|segment| i64::from(*segment)));
+                batch.input_ids.resize(padded, i64::from(dataset.pad_id()));
+                batch.attention_mask.resize(padded, 0);
+                batch.token_type_ids.resize(padded, 0);
+            }
+            match dataset.label(sample) {
+                Some(Label::Class(class)) => classes.push(class as i64),
+                Some(Label::Value(value)) => values.push(value),
+                None => {}
+            }
+        }
+        batch.labels = if values.is_empty() { Labels::Class(classes) } else { Labels::Value(values) };
+        batch
+    }
+}
+
+fn epoch_stream(epoch: u64, window: u32) -> [u32; 3] {
+    [epoch as u32, (epoch >> 32) as u32, window]
+}

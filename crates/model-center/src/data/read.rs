@@ -1,0 +1,294 @@
+//! Reads a file of records into a [`Dataset`].
+//!
+//! Defines [`ReadOptions`] and the one loop behind every task: read a record, let the task turn it into
+//! examples, tokenise in chunks, apply the length limit, count what was skipped or cut. Text is dropped once
+//! tokenised, so memory holds the tokens and one chunk. Called by [`super::superglue`] and [`super::columns`].
+
+use std::path::Path;
+
+use super::dataset::{Dataset, LabelSpace, ReadReport};
+use super::record::{Format, Record};
+use super::record_reader::RecordReader;
+use super::{Example, Label};
+use crate::tokenizer::{KeepSide, Limit, Tokenizer};
+use crate::{Error, Result};
+
+/// Texts are tokenised together until a chunk holds this many bytes of text.
+const CHUNK_BYTES: usize = 1 << 20;
+/// How many flaws of skipped records the report quotes.
+const QUOTED_FLAWS: usize = 3;
+
+/// What to do with inputs that have more tokens than the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TooLong {
+    /// Cut them (pairs: the longer text first) and count them.
+    #[default]
+    Truncate,
+    /// Stop with an error that names the first one.
+    Error,
+}
+
+/// What to do with records that cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnBadRecord {
+    /// Stop at the first one.
+    #[default]
+    Error,
+    /// Leave them out, but stop if they are more than this share of all records, 0 to 1.
+    Skip {
+        /// The largest accepted share; [`OnBadRecord::SKIP_SHARE`] by default.
+        max_share: f64,
+    },
+}
+
+impl OnBadRecord {
+    /// The share of bad records that skipping accepts unless told otherwise: 0.1 %.
+    pub const SKIP_SHARE: f64 = 0.001;
+}
+
+/// How a file is read; the same for every task.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadOptions<'a> {
+    /// Turns text into ids.
+    pub tokenizer: &'a dyn Tokenizer,
+    /// Most tokens of one row, special tokens included; at most the positions of the model.
+    pub max_length: usize,
+    /// What happens to longer inputs.
+    pub too_long: TooLong,
+    /// Which part of a longer input stays.
+    pub keep: KeepSide,
+    /// What happens to unusable records.
+    pub on_bad_record: OnBadRecord,
+    /// Longest accepted line, in bytes; bounds memory against hostile files.
+    pub max_line_bytes: usize,
+    /// Read at most this many usable records; for quick trials.
+    pub limit: Option<u64>,
+}
+
+impl<'a> ReadOptions<'a> {
+    /// Truncating, strict about bad records, lines up to 1 MiB.
+    pub fn new(tokenizer: &'a dyn Tokenizer, max_length: usize) -> Self {
+        ReadOptions {
+            tokenizer,
+            max_length,
+            too_long: TooLong::default(),
+            keep: KeepSide::default(),
+            on_bad_record: OnBadRecord::default(),
+            max_line_bytes: 1 << 20,
+            limit: None,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        let reason = match self.on_bad_record {
+            OnBadRecord::Skip { max_share } if !(0.0..=1.0).contains(&max_share) => {
+                format!("data.on_bad_record.skip.max_share is {max_share}, not a share between 0 and 1")
+            }
+            _ if self.max_line_bytes == 0 => "data.max_line_bytes is 0".into(),
+            _ if self.limit == Some(0) => "data.limit is 0".into(),
+            _ => return Ok(()),
+        };
+        Err(Error::recipe("data", reason, "correct the value, or leave it out for the default"))
+    }
+}
+
+/// Reads all records of `path`; `parse` adds the examples of one record, a full sample or none on error.
+///
+/// The label space is settled by the caller afterwards: `labels` serves until then, its rows per sample must be right.
+/// Errors: what the file, a record or the tokenizer is at fault for; an empty file.
+pub(super) fn read(
+    path: &Path,
+    format: Format,
+    options: &ReadOptions<'_>,
+    labels: LabelSpace,
+    parse: &mut dyn FnMut(&Record<'_>, &mut Vec<Example>) -> Result<()>,
+) -> Result<Dataset> {
+    options.check()?;
+    let mut records = RecordReader::open(path, format, options.max_line_bytes)?;
+    let mut builder = Builder::new(path, options, labels);
+    let mut examples = Vec::new();
+    while builder.report.records - builder.report.skipped < options.limit.unwrap_or(u64::MAX) {
+        let Some(record) = records.next()? else { break };
+        builder.report.records += 1;
+        examples.clear();
+        let parsed = record.and_then(|record| parse(&record, &mut examples).map(|()| record.line()));
+        match parsed {
+            Ok(line) => builder.add(line, &mut examples)?,
+            Err(flaw) => builder.skip(flaw)?,
+        }
+    }
+    builder.finish()
+}
+
+/// An example waiting to be tokenised, with the line it came from.
+struct Waiting {
+    line: u64,
+    example: Example,
+}
+
+struct Builder<'a> {
+    path: &'a Path,
+    options: &'a ReadOptions<'a>,
+    waiting: Vec<Waiting>,
+    waiting_bytes: usize,
+    report: ReadReport,
+    dataset: Dataset,
+}
+
+impl<'a> Builder<'a> {
+    fn new(path: &'a Path, options: &'a ReadOptions<'a>, labels: LabelSpace) -> Self {
+        let special = options.tokenizer.special_ids();
+        let dataset = Dataset {
+            labels,
+            // Decoder vocabularies without a padding token get any id: the mask hides it.
+            pad_id: special.pad.or(special.eos).unwrap_or(0),
+            max_length: options.max_length,
+            ids: Vec::new(),
+            types: Vec::new(),
+            ends: Vec::new(),
+            targets: Vec::new(),
+            repeats: None,
+            report: ReadReport::default(),
+            fingerprint: String::new(),
+        };
+        Builder { path, options, waiting: Vec::new(), waiting_bytes: 0, report: ReadReport::default(), dataset }
+    }
+
+    fn add(&mut self, line: u64, examples: &mut Vec<Example>) -> Result<()> {
+        let per_sample = self.dataset.labels.rows_per_sample();
+        if examples.len() != per_sample {
+            return Err(Error::data(
+                self.place(line),
+                format!("the task made {} inputs of this record, not {per_sample}", examples.len()),
+                "correct the parse function of the task",
+            ));
+        }
+        for example in examples.drain(..) {
+            self.waiting_bytes += example.first.len() + example.second.as_ref().map_or(0, String::len);
+            self.waiting.push(Waiting { line, example });
+        }
+        if self.waiting_bytes >= CHUNK_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    fn skip(&mut self, flaw: Error) -> Result<()> {
+        if self.options.on_bad_record == OnBadRecord::Error {
+            return Err(flaw);
+        }
+        self.report.skipped += 1;
+        if self.report.first_skipped.len() < QUOTED_FLAWS {
+            self.report.first_skipped.push(flaw.to_string());
+        }
+        Ok(())
+    }
+
+    /// Tokenises what waits and appends it to the dataset.
+    fn flush(&mut self) -> Result<()> {
+        let waiting = std::mem::take(&mut self.waiting);
+        self.waiting_bytes = 0;
+        let texts: Vec<&str> = waiting
+            .iter()
+            .flat_map(|Waiting { example, .. }| std::iter::once(&example.first).chain(&example.second))
+            .map(String::as_str)
+            .collect();
+        let tokenizer = self.options.tokenizer;
+        let ids = tokenizer.tokenize(&texts).map_err(|error| self.find_culprit(&waiting, error))?;
+        let mut ids = ids.into_iter();
+        for (index, Waiting { line, example }) in waiting.iter().enumerate() {
+            let first = ids.next().unwrap_or_default();
+            let second = example.second.as_ref().and_then(|_| ids.next()).unwrap_or_default();
+            self.push(*line, example.second.is_some(), &first, &second)?;
+            if index % self.dataset.labels.rows_per_sample() == 0 {
+                self.dataset.targets.push(example.label);
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, line: u64, pair: bool, first: &[u32], second: &[u32]) -> Result<()> {
+        let ReadOptions { tokenizer, max_length, too_long, keep, .. } = *self.options;
+        let template = tokenizer.template(pair);
+        let length = first.len() + second.len() + template.special_tokens();
+        if length > max_length && too_long == TooLong::Error {
+            return Err(Error::data(
+                format!("{}:1", self.place(line)),
+                format!("the input has {length} tokens, more than data.max_length = {max_length}"),
+                "shorten it, raise data.max_length, or set data.too_long = \"truncate\"",
+            ));
+        }
+        let encoding = template.assemble(first, second, Some(Limit { max_tokens: max_length, keep }))?;
+        self.report.rows += 1;
+        self.report.truncated += u64::from(encoding.removed > 0);
+        self.report.removed_tokens += encoding.removed as u64;
+        self.report.tokens += encoding.input_ids.len() as u64;
+        self.report.longest = self.report.longest.max(encoding.input_ids.len());
+        self.dataset.ids.extend_from_slice(&encoding.input_ids);
+        self.dataset.types.extend_from_slice(&encoding.token_type_ids);
+        self.dataset.ends.push(self.dataset.ids.len());
+        Ok(())
+    }
+
+    /// Tokenises one example at a time to name the record that the tokenizer failed on.
+    fn find_culprit(&self, waiting: &[Waiting], error: Error) -> Error {
+        for Waiting { line, example } in waiting {
+            let texts: Vec<&str> = std::iter::once(&example.first).chain(&example.second).map(String::as_str).collect();
+            if let Err(error) = self.options.tokenizer.tokenize(&texts) {
+                return Error::data(
+                    format!("{}:1", self.place(*line)),
+                    format!("the tokenizer fails on this record: {error}"),
+                    "remove the record, or check the tokenizer files",
+                );
+            }
+        }
+        error
+    }
+
+    fn finish(mut self) -> Result<Dataset> {
+        self.flush()?;
+        let ReadReport { records, skipped, .. } = self.report;
+        if let OnBadRecord::Skip { max_share } = self.options.on_bad_record
+            && skipped as f64 > max_share * records as f64
+        {
+            return Err(Error::data(
+                self.path.display().to_string(),
+                format!(
+                    "{skipped} of {records} records are unusable, more than the accepted {} %. The first:\n{}",
+                    max_share * 100.0,
+                    self.report.first_skipped.join("\n")
+                ),
+                "correct the records, or raise data.on_bad_record.skip.max_share",
+            ));
+        }
+        if self.dataset.targets.is_empty() {
+            let reason = if records == 0 { "the file is empty" } else { "the file has no usable record" };
+            return Err(Error::data(self.path.display().to_string(), reason, "check data.path"));
+        }
+        if u32::try_from(self.dataset.targets.len()).is_err() {
+            return Err(Error::data(
+                self.path.display().to_string(),
+                "the file has more than 4 billion records",
+                "set data.limit, or split the file",
+            ));
+        }
+        self.dataset.ids.shrink_to_fit();
+        self.dataset.types.shrink_to_fit();
+        self.dataset.report = self.report;
+        Ok(self.dataset)
+    }
+
+    fn place(&self, line: u64) -> String {
+        format!("{}:{line}", self.path.display())
+    }
+}
+
+/// Replaces each class of `dataset` by its entry in `order`.
+pub(super) fn renumber(dataset: &mut Dataset, order: &[usize]) {
+    for target in &mut dataset.targets {
+        if let Label::Class(class) = target
+            && let Some(new) = order.get(*class)
+        {
+            *class = *new;
+        }
+    }
+}

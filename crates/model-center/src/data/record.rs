@@ -1,0 +1,266 @@
+//! Records of JSONL, CSV and TSV files behind one view.
+//!
+//! Defines [`Format`] and [`Record`]: fields by name, errors with `file:line:column`. Tasks see nothing else, so
+//! [`super::superglue`] and [`super::columns`] know no file format. [`super::record_reader`] yields records.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Map, Value};
+
+use super::delimited::Field;
+use crate::{Error, Result};
+
+/// How a data file is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// One JSON object per line.
+    Jsonl,
+    /// Comma-separated with a header row, quoted as in RFC 4180.
+    Csv,
+    /// Tab-separated with a header row, no quoting.
+    Tsv,
+}
+
+impl Format {
+    /// The format a file name stands for: `.jsonl`, `.ndjson`, `.json`, `.csv`, `.tsv`, `.tab`.
+    ///
+    /// Errors: any other ending.
+    pub fn of(path: &Path) -> Result<Format> {
+        let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
+        match ending.as_deref() {
+            Some("jsonl" | "ndjson" | "json") => Ok(Format::Jsonl),
+            Some("csv") => Ok(Format::Csv),
+            Some("tsv" | "tab") => Ok(Format::Tsv),
+            _ => Err(Error::data(
+                path.display().to_string(),
+                "the file name does not say how the file is written",
+                "set data.format to \"jsonl\", \"csv\" or \"tsv\"",
+            )),
+        }
+    }
+}
+
+/// A single value of a record.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Scalar<'a> {
+    /// Text; every field of a CSV or TSV file is text.
+    Text(&'a str),
+    /// A JSON number.
+    Number(&'a serde_json::Number),
+    /// A JSON truth value.
+    Flag(bool),
+}
+
+impl Scalar<'_> {
+    /// The value as it would be written in a label list: `entailment`, `3`, `true`.
+    pub fn spelled(&self) -> Cow<'_, str> {
+        match self {
+            Scalar::Text(text) => Cow::Borrowed(text),
+            Scalar::Number(number) => Cow::Owned(number.to_string()),
+            Scalar::Flag(flag) => Cow::Borrowed(if *flag { "true" } else { "false" }),
+        }
+    }
+}
+
+/// One record of a file.
+#[derive(Debug)]
+pub struct Record<'a> {
+    pub(super) path: &'a Path,
+    pub(super) line: u64,
+    pub(super) fields: Fields<'a>,
+}
+
+/// What a record was read from.
+#[derive(Debug)]
+pub(super) enum Fields<'a> {
+    /// A line of JSON and what it says.
+    Json { text: &'a str, object: Map<String, Value> },
+    /// A row and the names of its columns, equally many.
+    Row { header: &'a [String], fields: &'a [Field] },
+}
+
+impl Record<'_> {
+    /// The line of the file it begins in, from 1.
+    pub fn line(&self) -> u64 {
+        self.line
+    }
+
+    /// The text of a column. A dot reaches into JSON objects: `target.span1_text`.
+    ///
+    /// Errors: no such column, or not text.
+    pub fn text(&self, column: &str) -> Result<&str> {
+        match self.scalar(column)? {
+            Scalar::Text(text) => Ok(text),
+            other => Err(self.error(
+                column,
+                format!("{column:?} is {}, not text", other.spelled()),
+                "write the value between quotes",
+            )),
+        }
+    }
+
+    /// The value of a column, whatever its type.
+    ///
+    /// Errors: no such column, or not a single value.
+    pub fn scalar(&self, column: &str) -> Result<Scalar<'_>> {
+        match &self.fields {
+            Fields::Row { header, fields } => {
+                let field = header.iter().position(|name| name == column).and_then(|at| fields.get(at));
+                field.map(|field| Scalar::Text(&field.text)).ok_or_else(|| self.missing(column, header))
+            }
+            Fields::Json { object, .. } => match lookup(object, column) {
+                Ok(Value::String(text)) => Ok(Scalar::Text(text)),
+                Ok(Value::Number(number)) => Ok(Scalar::Number(number)),
+                Ok(Value::Bool(flag)) => Ok(Scalar::Flag(*flag)),
+                Ok(other) => {
+                    let kind = match other {
+                        Value::Null => "null",
+                        Value::Array(_) => "a list",
+                        _ => "an object",
+                    };
+                    let reason = format!("{column:?} is {kind}, not a single value");
+                    Err(self.error(column, reason, "give one text, number or truth value"))
+                }
+                Err(inside) => Err(self.missing(column, &inside.keys().cloned().collect::<Vec<_>>())),
+            },
+        }
+    }
+
+    /// A truth value: `true`, `false`, or the numbers 1 and 0.
+    ///
+    /// Errors: no such column, or anything else.
+    pub fn flag(&self, column: &str) -> Result<bool> {
+        match self.scalar(column)?.spelled().as_ref() {
+            "true" | "True" | "1" => Ok(true),
+            "false" | "False" | "0" => Ok(false),
+            other => Err(self.error(column, format!("{column:?} is {other:?}"), "use true or false")),
+        }
+    }
+
+    /// The index of a column's value in `names`.
+    ///
+    /// Errors: no such column, or a value that is not listed.
+    pub fn choice(&self, column: &str, names: &[&str]) -> Result<usize> {
+        let value = self.scalar(column)?;
+        let value = value.spelled();
+        names
+            .iter()
+            .position(|name| *name == value)
+            .ok_or_else(|| self.unknown_label(column, &value, names, "correct the record"))
+    }
+
+    /// An error that points at the value of `column` in this record.
+    pub fn error(&self, column: &str, reason: impl Into<String>, fix: impl Into<String>) -> Error {
+        let (line, at) = match &self.fields {
+            Fields::Row { header, fields } => header
+                .iter()
+                .position(|name| name == column)
+                .and_then(|at| fields.get(at))
+                .map_or((self.line, 1), |field| (field.line, field.column)),
+            Fields::Json { text, .. } => (self.line, value_column(text, column)),
+        };
+        Error::data(format!("{}:{line}:{at}", self.path.display()), reason, fix)
+    }
+
+    /// The error for a label that is not among `known`.
+    pub(super) fn unknown_label<S: AsRef<str>>(&self, column: &str, value: &str, known: &[S], fix: &str) -> Error {
+        self.error(column, format!("unknown label {:?}; known: {}", shorten(value), list(known)), fix)
+    }
+
+    fn missing(&self, column: &str, columns: &[String]) -> Error {
+        let (parent, name) = match self.fields {
+            Fields::Json { .. } => column.rsplit_once('.').unwrap_or(("", column)),
+            Fields::Row { .. } => ("", column),
+        };
+        let inside = if parent.is_empty() { String::new() } else { format!(" in {parent:?}") };
+        self.error(
+            parent,
+            format!("no column {name:?}{inside}; columns: {}", list(columns)),
+            "name one of these in data.text, data.text_pair or data.label, or correct the record",
+        )
+    }
+}
+
+/// At most twenty names, each of bounded length, for an error that fits a screen.
+fn list<S: AsRef<str>>(names: &[S]) -> String {
+    const SHOWN: usize = 20;
+    let mut text: Vec<String> = names.iter().take(SHOWN).map(|name| shorten(name.as_ref())).collect();
+    if names.len() > SHOWN {
+        text.push(format!("and {} more", names.len() - SHOWN));
+    }
+    if text.is_empty() { "none".into() } else { text.join(", ") }
+}
+
+/// The first 60 characters of a value.
+pub(super) fn shorten(value: &str) -> String {
+    match value.char_indices().nth(60) {
+        Some((end, _)) => format!("{}…", &value[..end]),
+        None => value.to_owned(),
+    }
+}
+
+/// The value at a dotted path, or the object in which the path ends early.
+fn lookup<'a>(object: &'a Map<String, Value>, path: &str) -> std::result::Result<&'a Value, &'a Map<String, Value>> {
+    if let Some(value) = object.get(path) {
+        return Ok(value);
+    }
+    let Some((head, rest)) = path.split_once('.') else { return Err(object) };
+    match object.get(head) {
+        Some(Value::Object(inner)) => lookup(inner, rest),
+        _ => Err(object),
+    }
+}
+
+/// The column (characters from 1) of the value at a dotted path in a line of valid JSON; 1 if there is none.
+fn value_column(text: &str, path: &str) -> usize {
+    let byte = value_byte(text, 0, path).unwrap_or(0);
+    text.get(..byte).map_or(1, |before| before.chars().count() + 1)
+}
+
+fn value_byte(text: &str, object: usize, path: &str) -> Option<usize> {
+    let skip = |at: usize, set: &[u8]| at + text[at..].bytes().take_while(|byte| set.contains(byte)).count();
+    let after = |at: usize| {
+        let mut values = serde_json::Deserializer::from_str(&text[at..]).into_iter::<IgnoredAny>();
+        values.next()?.ok()?;
+        Some(at + values.byte_offset())
+    };
+    let (head, rest) = path.split_once('.').unwrap_or((path, ""));
+    let mut found = None;
+    let mut at = skip(object, b"{ \t\r\n");
+    while text[at..].starts_with('"') {
+        let end = after(at)?;
+        let key = String::deserialize(&mut serde_json::Deserializer::from_str(&text[at..end])).ok()?;
+        let value = skip(end, b": \t\r\n");
+        // A repeated key counts with its last value, so the search goes on.
+        if key == path {
+            found = Some(value);
+        } else if key == head && text[value..].starts_with('{') {
+            found = value_byte(text, value, rest).or(Some(value));
+        }
+        at = skip(after(value)?, b", \t\r\n");
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_json_value_is_found_at_its_column() {
+        let text = r#"{"é": "x,{}\\" , "b":[1,{"c":2}], "t": {"b":1, "s" : {"u": 7}}, "b": 3.5}"#;
+        let at = |path| text.chars().skip(value_column(text, path) - 1).collect::<String>();
+        assert!(at("é").starts_with("\"x,{}"));
+        assert!(at("b").starts_with("3.5"), "the last of a repeated key");
+        assert!(at("t").starts_with("{\"b\":1"));
+        assert!(at("t.s").starts_with("{\"u\""));
+        assert!(at("t.s.u").starts_with("7"));
+        assert_eq!(value_column(text, "nothing"), 1);
+        assert_eq!(value_column("{}", "a"), 1);
+        assert_eq!(value_column("", "a"), 1);
+    }
+}

@@ -1,0 +1,204 @@
+//! From lines to records.
+//!
+//! Defines [`RecordReader`], which knows the three file formats and tells flaws of one record from the end of a
+//! file's use. [`super::read`] pulls records from it.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::delimited::{Fed, RowParser};
+use super::lines::{Flaw, LineReader};
+use super::record::{Fields, Format, Record, shorten};
+use crate::{Error, Result};
+
+/// Reads the records of one file.
+#[derive(Debug)]
+pub(super) struct RecordReader {
+    lines: LineReader,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Json,
+    Rows { parser: RowParser, header: Vec<String> },
+}
+
+impl RecordReader {
+    /// Opens a file and, for CSV and TSV, reads its header row.
+    ///
+    /// Errors: as [`LineReader::open`], and a header that is missing, broken or names a column twice.
+    pub(super) fn open(path: &Path, format: Format, max_line_bytes: usize) -> Result<RecordReader> {
+        let mut reader = RecordReader { lines: LineReader::open(path, max_line_bytes)?, kind: Kind::Json };
+        let mut parser = match format {
+            Format::Jsonl => return Ok(reader),
+            Format::Csv => RowParser::new(',', true),
+            Format::Tsv => RowParser::new('\t', false),
+        };
+        let place = path.display().to_string();
+        let header = match next_row(&mut reader.lines, &mut parser)? {
+            Some(Ok(_)) => parser.fields.iter().map(|field| field.text.clone()).collect::<Vec<_>>(),
+            Some(Err(error)) => return Err(error),
+            None => return Err(Error::data(place, "the file is empty", "its first row must name the columns")),
+        };
+        if let Some(again) = (1..header.len()).find(|at| header[..*at].contains(&header[*at])) {
+            return Err(Error::data(
+                format!("{place}:1:{}", parser.fields[again].column),
+                format!("the header names {:?} twice", shorten(&header[again])),
+                "give every column its own name",
+            ));
+        }
+        reader.kind = Kind::Rows { parser, header };
+        Ok(reader)
+    }
+
+    /// The next record, `None` at the end. The inner error concerns this record alone, the outer one the file.
+    pub(super) fn next(&mut self) -> Result<Option<std::result::Result<Record<'_>, Flaw>>> {
+        match &mut self.kind {
+            Kind::Json => next_object(&mut self.lines),
+            Kind::Rows { parser, header } => {
+                let line = match next_row(&mut self.lines, parser)? {
+                    None => return Ok(None),
+                    Some(Err(flaw)) => return Ok(Some(Err(flaw))),
+                    Some(Ok(line)) => line,
+                };
+                let path = self.lines.path();
+                let (found, expected) = (parser.fields.len(), header.len());
+                if found != expected {
+                    let column = parser.fields.get(expected).or(parser.fields.last()).map_or(1, |field| field.column);
+                    return Ok(Some(Err(Error::data(
+                        format!("{}:{line}:{column}", path.display()),
+                        format!("the row has {found} fields, the header has {expected}"),
+                        "add or remove fields; in CSV, text with commas goes between quotes",
+                    ))));
+                }
+                Ok(Some(Ok(Record { path, line, fields: Fields::Row { header, fields: &parser.fields } })))
+            }
+        }
+    }
+}
+
+/// Reads lines until `parser` has a row; its first line number, `None` at the end of the file.
+fn next_row(lines: &mut LineReader, parser: &mut RowParser) -> Result<Option<std::result::Result<u64, Flaw>>> {
+    let mut first = None;
+    loop {
+        let flaw = match lines.advance()? {
+            None if first.is_some() => return Err(unclosed(lines, parser, "before the end of the file")),
+            None => return Ok(None),
+            Some(read) => read.err(),
+        };
+        match (flaw, first) {
+            (Some(flaw), None) => return Ok(Some(Err(flaw))),
+            // Inside quotes nothing tells where the next row begins, so this is the end of the file's use.
+            (Some(flaw), Some(_)) => return Err(flaw),
+            (None, None) if lines.line().text.is_empty() => continue,
+            (None, _) => {}
+        }
+        let line = lines.line();
+        let start = *first.get_or_insert(line.number);
+        match parser.feed(line.text, line.number) {
+            Fed::Row => return Ok(Some(Ok(start))),
+            Fed::OpenQuote if parser.bytes > lines.max_bytes() => {
+                return Err(unclosed(lines, parser, &format!("within {} bytes", lines.max_bytes())));
+            }
+            Fed::OpenQuote => {}
+            Fed::Misplaced(column) => {
+                return Ok(Some(Err(Error::data(
+                    format!("{}:{}:{column}", lines.path().display(), line.number),
+                    "text follows a closing quote",
+                    "double quotes that are part of the text (\"\"), and end the field after the closing one",
+                ))));
+            }
+        }
+    }
+}
+
+fn unclosed(lines: &LineReader, parser: &RowParser, end: &str) -> Error {
+    let (line, column) = parser.open_field();
+    Error::data(
+        format!("{}:{line}:{column}", lines.path().display()),
+        format!("the quote opened here is not closed {end}"),
+        "close it, or double it (\"\") if it is part of the text; the file may be cut off",
+    )
+}
+
+fn next_object(lines: &mut LineReader) -> Result<Option<std::result::Result<Record<'_>, Flaw>>> {
+    loop {
+        match lines.advance()? {
+            None => return Ok(None),
+            Some(Err(flaw)) => return Ok(Some(Err(flaw))),
+            Some(Ok(())) if lines.line().text.trim().is_empty() => {}
+            Some(Ok(())) => break,
+        }
+    }
+    let (line, path) = (lines.line(), lines.path());
+    let place = |column: usize| format!("{}:{}:{column}", path.display(), line.number);
+    let flaw = match serde_json::from_str::<Value>(line.text) {
+        Ok(Value::Object(object)) => {
+            let fields = Fields::Json { text: line.text, object };
+            return Ok(Some(Ok(Record { path, line: line.number, fields })));
+        }
+        Ok(_) => Error::data(place(1), "the line is not a JSON object", "write one {…} per line"),
+        Err(error) => {
+            let upto = line.text.len().min(error.column());
+            let column = String::from_utf8_lossy(&line.text.as_bytes()[..upto]).chars().count();
+            let (reason, fix) = if error.is_eof() && !line.complete {
+                ("the last line is cut off".into(), "the file is incomplete: fetch or write it again")
+            } else {
+                let text = error.to_string();
+                let reason = text.split(" at line ").next().unwrap_or_default();
+                (format!("broken JSON: {reason}"), "write one complete JSON object per line")
+            };
+            Error::data(place(column.max(1)), reason, fix)
+        }
+    };
+    Ok(Some(Err(flaw)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(name: &str, content: &str) -> (tempfile::TempDir, RecordReader) {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        let reader = RecordReader::open(&path, Format::of(&path).unwrap(), 1000).unwrap();
+        (folder, reader)
+    }
+
+    #[test]
+    fn fields_are_reached_by_name_in_every_format() {
+        for (name, content) in [
+            ("a.jsonl", "{\"text\": \"a b\", \"n\": \"3\"}\n"),
+            ("a.csv", "n,text\n3,a b\n"),
+            ("a.tsv", "text\tn\r\na b\t3\r\n"),
+        ] {
+            let (_folder, mut reader) = read(name, content);
+            let record = reader.next().unwrap().unwrap().unwrap();
+            assert_eq!(record.text("text").unwrap(), "a b", "{name}");
+            assert_eq!(record.scalar("n").unwrap().spelled(), "3");
+            assert_eq!(record.choice("n", &["1", "3"]).unwrap(), 1);
+            assert!(reader.next().unwrap().is_none());
+        }
+    }
+
+    #[test]
+    fn dotted_names_reach_into_objects() {
+        let (_folder, mut reader) = read("a.jsonl", r#"{"target": {"span": "x"}, "a.b": true}"#);
+        let record = reader.next().unwrap().unwrap().unwrap();
+        assert_eq!(record.text("target.span").unwrap(), "x");
+        assert!(record.flag("a.b").unwrap());
+        let error = record.text("target.other").unwrap_err().to_string();
+        assert!(error.contains("no column \"other\" in \"target\"; columns: span"), "{error}");
+        assert!(error.contains("a.jsonl:1:12"), "{error}");
+    }
+
+    #[test]
+    fn json_objects_nested_too_deeply_are_refused() {
+        let (_folder, mut reader) = read("a.jsonl", &"[".repeat(900));
+        let error = reader.next().unwrap().unwrap().unwrap_err().to_string();
+        assert!(error.contains("recursion limit"), "{error}");
+    }
+}

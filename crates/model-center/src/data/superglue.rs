@@ -1,0 +1,198 @@
+//! The SuperGLUE tasks of the predecessor's BERT registry.
+//!
+//! Defines [`TaskEntry`], the static slice [`SUPERGLUE`] and [`find_task`]. A task is a file layout, a `parse`
+//! function from a record to inputs, and its metrics; users extend the registry by passing slices of their own to
+//! [`find_task`]. Files are `{folder}/{Task}/{train|val}.jsonl` as SuperGLUE ships them.
+//!
+//! Source: ModelCenter's `bertdataset`, templates matched. Deliberate differences: labels outside the listed ones are
+//! errors (there they silently became the last class), and a `[SEP]` inside a text stays text.
+
+use std::path::Path;
+
+use super::dataset::{Dataset, LabelSpace};
+use super::read::{ReadOptions, read};
+use super::record::{Format, Record};
+use super::{Example, Label};
+use crate::metrics::Metric;
+use crate::{Error, Result};
+
+/// Which part of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Split {
+    /// Labelled records to learn from, `train.jsonl`.
+    Train,
+    /// Labelled records to judge by, `val.jsonl`.
+    Validation,
+}
+
+impl Split {
+    /// The name of the split's file without its ending.
+    pub fn file_stem(self) -> &'static str {
+        match self {
+            Split::Train => "train",
+            Split::Validation => "val",
+        }
+    }
+}
+
+/// The labels of a task as written in its registry line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskLabels {
+    /// Named classes in the order of their indices.
+    Classes(&'static [&'static str]),
+    /// Multiple choice with so many choices.
+    Choices(usize),
+}
+
+/// One line of a task registry.
+#[derive(Debug, Clone, Copy)]
+pub struct TaskEntry {
+    /// Name, also the folder of its files.
+    pub name: &'static str,
+    /// What the task asks, in one sentence.
+    pub doc: &'static str,
+    /// Its labels.
+    pub labels: TaskLabels,
+    /// What evaluation reports, the first of which picks the best checkpoint.
+    pub metrics: &'static [Metric],
+    /// Whether rare classes are repeated in the training split.
+    pub oversample_train: bool,
+    /// Adds the inputs of one record: one, or one per choice.
+    pub parse: fn(&Record<'_>, &mut Vec<Example>) -> Result<()>,
+}
+
+impl TaskEntry {
+    /// Reads one split of the task from the folder that holds the task's folder.
+    ///
+    /// Errors: what is wrong with the file or a record, with its place.
+    pub fn read(&self, folder: &Path, split: Split, options: &ReadOptions<'_>) -> Result<Dataset> {
+        let path = folder.join(self.name).join(format!("{}.jsonl", split.file_stem()));
+        let labels = match self.labels {
+            TaskLabels::Classes(names) => LabelSpace::Classes(names.iter().map(ToString::to_string).collect()),
+            TaskLabels::Choices(choices) => LabelSpace::Choices(choices),
+        };
+        let mut dataset =
+            read(&path, Format::Jsonl, options, labels, &mut |record, examples| (self.parse)(record, examples))?;
+        if self.oversample_train && split == Split::Train {
+            dataset.oversample();
+        }
+        dataset.seal();
+        Ok(dataset)
+    }
+}
+
+/// Finds a task by name in several registries, upper and lower case alike.
+///
+/// Errors: an unknown name; the error lists the known ones.
+pub fn find_task<'a>(name: &str, registries: &[&'a [TaskEntry]]) -> Result<&'a TaskEntry> {
+    let mut entries = registries.iter().flat_map(|registry| registry.iter());
+    entries.find(|entry| entry.name.eq_ignore_ascii_case(name)).ok_or_else(|| {
+        let names: Vec<&str> = registries.iter().flat_map(|registry| registry.iter()).map(|entry| entry.name).collect();
+        Error::recipe("data.task", format!("unknown task {name:?}"), format!("use one of {}", names.join(", ")))
+    })
+}
+
+const FALSE_TRUE: &[&str] = &["false", "true"];
+const CB_LABELS: &[&str] = &["contradiction", "entailment", "neutral"];
+const RTE_LABELS: &[&str] = &["not_entailment", "entailment"];
+
+/// The six tasks, in alphabetical order.
+pub static SUPERGLUE: &[TaskEntry] = &[
+    TaskEntry {
+        name: "BoolQ",
+        doc: "Does the passage answer the question with yes?",
+        labels: TaskLabels::Classes(FALSE_TRUE),
+        metrics: &[Metric::Accuracy],
+        oversample_train: false,
+        parse: boolq,
+    },
+    TaskEntry {
+        name: "CB",
+        doc: "Does the premise contradict, entail or leave open the hypothesis?",
+        labels: TaskLabels::Classes(CB_LABELS),
+        metrics: &[Metric::Accuracy, Metric::F1Macro],
+        oversample_train: true,
+        parse: cb,
+    },
+    TaskEntry {
+        name: "COPA",
+        doc: "Which of two choices is the cause or the effect of the premise?",
+        labels: TaskLabels::Choices(2),
+        metrics: &[Metric::Accuracy],
+        oversample_train: false,
+        parse: copa,
+    },
+    TaskEntry {
+        name: "RTE",
+        doc: "Does the premise entail the hypothesis?",
+        labels: TaskLabels::Classes(RTE_LABELS),
+        metrics: &[Metric::Accuracy],
+        oversample_train: false,
+        parse: rte,
+    },
+    TaskEntry {
+        name: "WiC",
+        doc: "Has a word the same meaning in two sentences? The predecessor's template leaves the word out.",
+        labels: TaskLabels::Classes(FALSE_TRUE),
+        metrics: &[Metric::Accuracy],
+        oversample_train: false,
+        parse: wic,
+    },
+    TaskEntry {
+        name: "WSC",
+        doc: "Does the pronoun refer to the noun?",
+        labels: TaskLabels::Classes(FALSE_TRUE),
+        metrics: &[Metric::Accuracy],
+        oversample_train: false,
+        parse: wsc,
+    },
+];
+
+fn single(first: String, class: usize) -> Example {
+    Example { first, second: None, label: Label::Class(class) }
+}
+
+fn pair(first: &str, second: &str, class: usize) -> Example {
+    Example { first: first.to_owned(), second: Some(second.to_owned()), label: Label::Class(class) }
+}
+
+fn boolq(record: &Record<'_>, examples: &mut Vec<Example>) -> Result<()> {
+    let text = format!("{}. {}", record.text("passage")?, record.text("question")?);
+    examples.push(single(text, usize::from(record.flag("label")?)));
+    Ok(())
+}
+
+fn cb(record: &Record<'_>, examples: &mut Vec<Example>) -> Result<()> {
+    let class = record.choice("label", CB_LABELS)?;
+    examples.push(pair(record.text("premise")?, record.text("hypothesis")?, class));
+    Ok(())
+}
+
+fn copa(record: &Record<'_>, examples: &mut Vec<Example>) -> Result<()> {
+    let context = format!("The {} of \"{}\"", record.text("question")?, record.text("premise")?);
+    let choices = [record.text("choice1")?, record.text("choice2")?];
+    let right = record.choice("label", &["0", "1"])?;
+    examples.extend(choices.map(|choice| pair(choice, &context, right)));
+    Ok(())
+}
+
+fn rte(record: &Record<'_>, examples: &mut Vec<Example>) -> Result<()> {
+    let class = record.choice("label", RTE_LABELS)?;
+    examples.push(pair(record.text("premise")?, record.text("hypothesis")?, class));
+    Ok(())
+}
+
+fn wic(record: &Record<'_>, examples: &mut Vec<Example>) -> Result<()> {
+    let class = usize::from(record.flag("label")?);
+    examples.push(pair(record.text("sentence1")?, record.text("sentence2")?, class));
+    Ok(())
+}
+
+fn wsc(record: &Record<'_>, examples: &mut Vec<Example>) -> Result<()> {
+    let (text, noun, pronoun) =
+        (record.text("text")?, record.text("target.span1_text")?, record.text("target.span2_text")?);
+    let text = format!("{text} Does {pronoun} refers to {noun}?");
+    examples.push(single(text, usize::from(record.flag("label")?)));
+    Ok(())
+}
