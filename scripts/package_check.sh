@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Usage: scripts/package_check.sh
+#
+# Packages every library crate as for publication, unpacks the packages, and builds and runs one tiny program outside
+# the workspace for each, from the packaged files alone: what somebody gets who depends on that single crate.
+set -euo pipefail
+# shellcheck source=scripts/places.sh
+source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
+
+# One use of each library; the program is the body of its main.
+use_of() {
+    case "$1" in
+    bmtrain-kernels) echo 'use bmtrain_kernels as _;' ;;
+    bmtrain-core) echo 'assert_eq!(bmtrain_core::DType::F32.size(), 4);' ;;
+    bmtrain-dist) echo 'let none: bmtrain_dist::Result<()> = Ok(()); assert!(none.is_ok());' ;;
+    model-center) echo 'let none: model_center::Result<()> = Ok(()); assert!(none.is_ok());' ;;
+    *) fail "package_check.sh" "there is no use of the library $1" "add one to use_of in scripts/package_check.sh" ;;
+    esac
+}
+
+case "${1:-}" in
+-h | --help) usage "$0"; exit 0 ;;
+'') ;;
+*) fail "package_check.sh $1" "it takes no arguments" "see scripts/package_check.sh --help" ;;
+esac
+need_cargo
+cd "$root"
+
+# cargo_either_way ARGS...: from what is on this machine, else with the registry.
+cargo_either_way() {
+    local log="$work/cargo.log"
+    cargo "$@" --offline --quiet >"$log" 2>&1 || cargo "$@" --quiet
+}
+
+work="$target/package-check"
+rm -rf "$work"
+mkdir -p "$work"
+rm -f "$target"/package/*.crate
+# The libraries depend on each other by version and are not in the registry: packaged together they resolve to each
+# other. The build from packaged files comes below, so cargo's own is left out.
+cargo_either_way package --workspace --exclude bmtrain-examples --no-verify --allow-dirty --locked
+
+patches=""
+libraries=()
+for package in "$target"/package/*.crate; do
+    tar -xzf "$package" -C "$work"
+    folder="$work/$(basename "$package" .crate)"
+    library="$(awk -F'"' '/^name = / { print $2; exit }' "$folder/Cargo.toml")"
+    libraries+=("$library")
+    patches+="$library = { path = \"$folder\" }"$'\n'
+done
+[ "${#libraries[@]}" -gt 0 ] || fail "package_check.sh" "cargo made no packages in $target/package" "see $work/cargo.log"
+
+for library in "${libraries[@]}"; do
+    body="$(use_of "$library")"
+    version="$(awk -F'"' '/^version = / { print $2; exit }' "$work/$library"-[0-9]*/Cargo.toml)"
+    user="$work/use-$library"
+    mkdir -p "$user/src"
+    cat >"$user/Cargo.toml" <<TOML
+[package]
+name = "use-$library"
+version = "0.0.0"
+edition = "2024"
+
+[workspace]
+
+[dependencies]
+$library = "=$version"
+
+[patch.crates-io]
+$patches
+# As in the workspace, so that other people's crates are compiled once for both.
+[profile.dev.package."*"]
+opt-level = 3
+debug = false
+TOML
+    printf 'fn main() {\n    %s\n}\n' "$body" >"$user/src/main.rs"
+    # The workspace's versions, so that nothing is resolved anew.
+    cp "$root/Cargo.lock" "$user/Cargo.lock"
+    (cd "$user" && CARGO_TARGET_DIR="$target" cargo_either_way build && "$target/debug/use-$library")
+    note "package $library $version: built and used from outside"
+done

@@ -1,0 +1,53 @@
+# shellcheck shell=bash
+# Where things are, and how a script says what went wrong. Sourced by the other scripts, not run.
+#
+# Sets root (the repository), cache (downloads and the Python environment; BMTRAIN_CACHE overrides it) and
+# target (cargo's build folder), and defines note, fail and need.
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+
+# note TEXT: one line of progress, on stderr so that a script's result can be read from stdout.
+note() { printf '%s\n' "$*" >&2; }
+
+# fail PLACE REASON FIX: the three things a user needs, then exit 1.
+fail() {
+    printf 'error: %s\n  reason: %s\n  fix: %s\n' "$1" "$2" "$3" >&2
+    exit 1
+}
+
+# need COMMAND FIX: stops where a program is missing.
+need() {
+    command -v "$1" >/dev/null 2>&1 || fail "$(basename "$0") needs '$1'" "it is not on the PATH" "$2"
+}
+
+# need_pip: Python 3.9 or later with pip.
+need_pip() {
+    need python3 "install Python 3 and pip, on Debian: apt-get install python3 python3-pip"
+    python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' ||
+        fail "$(basename "$0") needs Python 3.9 or later" "python3 is $(python3 --version 2>&1)" "install a newer Python 3"
+    python3 -m pip --version >/dev/null 2>&1 ||
+        fail "$(basename "$0") needs pip" "'python3 -m pip' does not run" "on Debian: apt-get install python3-pip"
+}
+
+# need_cargo: cargo, or how to get it.
+need_cargo() {
+    need cargo "install Rust with rustup (https://rustup.rs), then open a new shell or run: . \"\$HOME/.cargo/env\""
+}
+
+# usage SCRIPT: prints the comment block at the top of a script, without the comment signs.
+usage() { awk 'NR == 1 { next } /^#/ { sub(/^# ?/, ""); print; next } { exit }' "$1"; }
+
+if [ -n "${BMTRAIN_CACHE:-}" ]; then
+    cache="$BMTRAIN_CACHE"
+elif [ -n "${HOME:-}" ]; then
+    cache="$HOME/.cache/bmtrain"
+else
+    fail "no place for the cache" "neither BMTRAIN_CACHE nor HOME is set" "set BMTRAIN_CACHE to a folder with some free space"
+fi
+case "$cache" in /*) ;; *) cache="$PWD/$cache" ;; esac
+
+target="${CARGO_TARGET_DIR:-$root/target}"
+case "$target" in /*) ;; *) target="$PWD/$target" ;; esac
+# The programs of examples/ as a release build leaves them.
+bin="$target/release"
+export root cache target bin

@@ -1,0 +1,94 @@
+"""One training step of a transformers model in PyTorch on the CPU: the peer our own step is measured against.
+
+    python torch_step.py {bert-base|minilm|gpt2} BATCH SEQUENCE [STEPS] [--json] [--compile] [--threads 2]
+
+Prints the median seconds of a step and of its forward, backward and optimizer parts, tokens/s, GFLOP/s by the rule of
+6 per parameter and token, and peak resident memory. Float32, random weights and ids, dropout 0.1 as in the configurations,
+gradients clipped at 1.0, fused AdamW, nothing recomputed, two warm-up steps. With --compile the model goes
+through torch.compile first. Run it in turn with ours (A B A B) on a quiet machine and compare medians.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import time
+
+# Every model is built from its configuration; nothing is fetched.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch  # noqa: E402
+from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel  # noqa: E402
+
+WARMUP = 2
+MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536, "num_attention_heads": 12}
+
+
+def build(name):
+    """The model with random weights, and its vocabulary size."""
+    if name == "gpt2":
+        config = GPT2Config()
+        return GPT2LMHeadModel(config), config.vocab_size
+    config = BertConfig(**(MINILM if name == "minilm" else {}))
+    return BertForSequenceClassification(config), config.vocab_size
+
+
+def measure(name, batch, sequence, steps, compiled):
+    """Medians over `steps` steps, as the record that is printed."""
+    model, vocabulary = build(name)
+    model.train()
+    parameters = sum(p.numel() for p in model.parameters())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    ids = torch.randint(0, vocabulary, (batch, sequence))  # [B, L]
+    labels = ids if name == "gpt2" else torch.randint(0, 2, (batch,))
+    mask = torch.ones(batch, sequence)
+    run = torch.compile(model) if compiled else model
+
+    times = []
+    for _ in range(WARMUP + steps):
+        start = time.perf_counter()
+        loss = run(input_ids=ids, attention_mask=mask, labels=labels).loss
+        forward = time.perf_counter()
+        loss.backward()
+        backward = time.perf_counter()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        end = time.perf_counter()
+        times.append((end - start, forward - start, backward - forward, end - backward))
+    step, forward, backward, update = (statistics.median(part) for part in zip(*times[WARMUP:]))
+    tokens = batch * sequence
+    return {
+        "model": name, "batch": batch, "sequence": sequence, "parameters": parameters,
+        "torch": torch.__version__, "compiled": compiled, "threads": torch.get_num_threads(),
+        "step_s": step, "forward_s": forward, "backward_s": backward, "optimizer_s": update,
+        "tokens_per_s": tokens / step, "gflops_6n": 6 * parameters * tokens / step / 1e9,
+        # Linux counts the peak in KiB.
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", choices=("bert-base", "minilm", "gpt2"))
+    parser.add_argument("batch", type=int)
+    parser.add_argument("sequence", type=int)
+    parser.add_argument("steps", type=int, nargs="?", default=5)
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    parser.add_argument("--compile", action="store_true", help="measure the model after torch.compile")
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(0)
+    r = measure(arguments.model, arguments.batch, arguments.sequence, arguments.steps, arguments.compile)
+    if arguments.json:
+        print(json.dumps(r))
+        return
+    print(f"{r['model']} {r['batch']} {r['sequence']} params {r['parameters']} step {r['step_s']:.3f} "
+          f"fwd {r['forward_s']:.3f} bwd {r['backward_s']:.3f} opt {r['optimizer_s']:.3f} "
+          f"tok/s {r['tokens_per_s']:.1f} GF/s(6N) {r['gflops_6n']:.1f} rssMB {r['peak_rss_bytes'] >> 20}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Copies single files out of a wheel, zip or tar archive, each checked against a pinned SHA-256.
+
+    python3 unpack.py ARCHIVE OUT_DIR < MANIFEST
+
+Each line of the manifest is `SHA256 DESTINATION MEMBER`. A member inside a tar that is itself inside the archive is
+written `inner.tar.gz!member`. Called by assets.sh; needs the standard library only.
+
+An archive is not trusted: only members the manifest names are read, they must be ordinary files, no more than
+MAX_BYTES of each is read, and a destination may not leave OUT_DIR.
+"""
+
+import hashlib
+import io
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+MAX_BYTES = 1 << 30
+CHUNK = 1 << 20
+
+
+class Refused(Exception):
+    """The archive does not hold what the manifest asks for."""
+
+
+def open_member(archive, member):
+    """A readable stream of one ordinary file inside an archive given by path or by stream."""
+    outer, _, inner = member.partition("!")
+    if isinstance(archive, Path) and zipfile.is_zipfile(archive):
+        bundle = zipfile.ZipFile(archive)
+        if outer not in bundle.namelist():
+            raise Refused(f"no file {outer!r} in the archive")
+        # A link in a zip is a file whose Unix mode, in the upper half of the attributes, says so.
+        if bundle.getinfo(outer).is_dir() or (bundle.getinfo(outer).external_attr >> 16) & 0o170000 == 0o120000:
+            raise Refused(f"{outer!r} is not an ordinary file")
+        stream = bundle.open(outer)
+    else:
+        bundle = tarfile.open(archive) if isinstance(archive, Path) else tarfile.open(fileobj=archive)
+        try:
+            found = bundle.getmember(outer)
+        except KeyError:
+            raise Refused(f"no file {outer!r} in the archive") from None
+        if not found.isreg():
+            raise Refused(f"{outer!r} is not an ordinary file")
+        stream = bundle.extractfile(found)
+    if not inner:
+        return stream
+    content = stream.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise Refused(f"{outer!r} is larger than {MAX_BYTES} bytes")
+    return open_member(io.BytesIO(content), inner)
+
+
+def inside(folder, name):
+    """The path of `name` under `folder`, refused where it would lie elsewhere."""
+    folder = folder.resolve()
+    path = (folder / name).resolve()
+    if folder not in path.parents:
+        raise Refused(f"destination {name!r} leaves the output folder")
+    return path
+
+
+def copy(stream, path, expected):
+    """Copies a stream to `path`; the file exists afterwards only if its hash is the expected one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    digest, size = hashlib.sha256(), 0
+    with open(path, "wb") as out:
+        while chunk := stream.read(CHUNK):
+            size += len(chunk)
+            if size > MAX_BYTES:
+                break
+            digest.update(chunk)
+            out.write(chunk)
+    if size > MAX_BYTES or digest.hexdigest() != expected:
+        path.unlink()
+        found = f"more than {MAX_BYTES} bytes" if size > MAX_BYTES else f"SHA-256 {digest.hexdigest()}"
+        raise Refused(f"{path.name}: expected SHA-256 {expected}, found {found}")
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    archive, out = Path(sys.argv[1]), Path(sys.argv[2])
+    try:
+        for line in sys.stdin.read().split("\n"):
+            if line.strip():
+                expected, destination, member = line.split(None, 2)
+                copy(open_member(archive, member.strip()), inside(out, destination), expected)
+    except (Refused, OSError, EOFError, tarfile.TarError, zipfile.BadZipFile) as fault:
+        sys.exit(f"{archive.name}: {fault}")
+
+
+if __name__ == "__main__":
+    main()
