@@ -7,8 +7,10 @@
 mod access;
 mod attention;
 mod elementwise;
+mod floats;
 pub mod gemm;
 mod loss;
+mod math;
 mod memory;
 mod norm;
 mod optimizer;
@@ -16,6 +18,8 @@ mod product;
 mod random;
 mod reduce;
 mod rows;
+mod simple;
+mod simd;
 pub mod threads;
 
 use crate::backend::{Backend, DeviceId, Kernels, Lane, Mark, Memory};

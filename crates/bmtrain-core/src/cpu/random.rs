@@ -1,4 +1,2 @@
-//! Kernels of this stem.
-use super::threads::Threads; use crate::error::Result; use crate::kernel::*;
-pub(super) fn dropout(_threads: &Threads, _a: DropoutApply<'_>) -> Result<()> { Ok(()) }
-pub(super) fn fill_random(_threads: &Threads, _a: FillRandom<'_>) -> Result<()> { Ok(()) }
+//! Random.
+pub(super) use super::simple::{dropout, fill_random};

@@ -1,0 +1,169 @@
+//! Memory and order: the pool, lane-ordered frees, late execution, counting.
+#![allow(missing_docs)]
+
+use bmtrain_core::kernel::{AddScaled, Dest, EmbeddingForward, Fill, Multiply};
+use bmtrain_core::wrap::{Counting, Deferred, Profiled};
+use bmtrain_core::{Backend, DType, Device, Error, Lane, Segment, Storage, Tensor, cpu::CpuBackend};
+use std::sync::Arc;
+
+fn cpu() -> Arc<CpuBackend> {
+    Arc::new(CpuBackend::new(1).unwrap())
+}
+
+fn late(seed: u64) -> Device {
+    Device::new(Arc::new(Deferred::new(cpu(), seed)))
+}
+
+fn filled(device: &Device, len: usize, value: f32) -> Tensor {
+    Tensor::full(device, [len], DType::F32, value, Segment::Activations).unwrap()
+}
+
+#[test]
+fn freed_memory_is_merged_and_used_again_without_asking_the_system() {
+    let device = Device::new(cpu());
+    let parts: Vec<Tensor> = (0..8).map(|value| filled(&device, 1000, value as f32)).collect();
+    let asked = device.memory().system_requests;
+    drop(parts);
+    assert_eq!(device.memory().total.now, 0);
+    // As large as the eight together: only fits if their memory was merged.
+    let whole = filled(&device, 8000, 1.0);
+    assert_eq!(device.memory().system_requests, asked);
+    assert_eq!(whole.to_vec::<f32>().unwrap(), vec![1.0; 8000]);
+}
+
+#[test]
+fn the_report_names_what_memory_is_for_and_keeps_high_water_marks() {
+    let device = Device::new(cpu());
+    let kept = Storage::zeros(&device, 128, DType::F32, Segment::Parameters).unwrap();
+    drop(filled(&device, 1024, 0.0));
+    let report = device.memory();
+    let usage = |segment| report.segments.iter().find(|(known, _)| *known == segment).unwrap().1;
+    assert_eq!((usage(Segment::Parameters).now, usage(Segment::Parameters).peak), (512, 512));
+    assert_eq!((usage(Segment::Activations).now, usage(Segment::Activations).peak), (0, 4096));
+    assert_eq!(report.total.peak, 4608);
+    device.reset_peaks();
+    assert_eq!(device.memory().total.peak, 512);
+    drop(kept);
+}
+
+#[test]
+fn long_lived_storages_return_to_the_system_when_they_are_dropped() {
+    let device = Device::new(cpu());
+    let storage = Storage::zeros(&device, 1 << 20, DType::F32, Segment::Optimizer).unwrap();
+    assert_eq!(device.memory().system_bytes, 4 << 20);
+    drop(storage);
+    assert_eq!(device.memory().system_bytes, 0);
+}
+
+#[test]
+fn a_write_on_another_lane_is_seen_behind_its_mark_under_every_order() {
+    for seed in 0..32 {
+        let device = late(seed);
+        let backend = device.backend();
+        let mut staged = Tensor::empty(&device, [4], DType::F32, Segment::Data).unwrap();
+        let bytes: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0].iter().flat_map(|value| value.to_ne_bytes()).collect();
+        backend.upload(&bytes, staged.view_mut_on(Lane::Copy).unwrap(), Lane::Copy).unwrap();
+        backend.wait(Lane::Compute, backend.mark(Lane::Copy).unwrap()).unwrap();
+        let mut doubled = Tensor::empty(&device, [4], DType::F32, Segment::Activations).unwrap();
+        let (a, out) = (staged.view().unwrap(), doubled.view_mut().unwrap());
+        device.launch(AddScaled { alpha: 2.0, a, beta: 0.0, b: None, out }).unwrap();
+        assert_eq!(doubled.to_vec::<f32>().unwrap(), [2.0, 4.0, 6.0, 8.0], "seed {seed}");
+    }
+}
+
+#[test]
+fn a_forgotten_wait_is_caught_by_some_order() {
+    let wrong = (0..32).filter(|&seed| {
+        let device = late(seed);
+        let mut staged = Tensor::full(&device, [4], DType::F32, 9.0, Segment::Data).unwrap();
+        device.sync().unwrap();
+        let bytes = [0u8; 16];
+        device.backend().upload(&bytes, staged.view_mut_on(Lane::Copy).unwrap(), Lane::Copy).unwrap();
+        // The read on the compute lane does not wait for the copy lane.
+        staged.to_vec::<f32>().unwrap() != [0.0; 4]
+    });
+    assert!(wrong.count() > 0, "the late backend never ran the lanes in a harmful order");
+}
+
+#[test]
+fn memory_used_on_two_lanes_is_not_reused_before_both_are_done() {
+    for seed in 0..32 {
+        let device = late(seed);
+        let backend = device.backend();
+        // Dropped while the copy lane still reads it; the next tensor of this size gets the same memory.
+        let source = filled(&device, 256, 7.0);
+        let copy = Storage::empty_on(&device, 256, DType::F32, Segment::Data, Lane::Copy).unwrap();
+        backend.wait(Lane::Copy, backend.mark(Lane::Compute).unwrap()).unwrap();
+        let to = copy.view_mut_on(0..256, Lane::Copy).unwrap();
+        backend.copy(source.view_on(Lane::Copy).unwrap(), to, Lane::Copy).unwrap();
+        drop(source);
+        let next = filled(&device, 256, -1.0);
+        backend.wait(Lane::Compute, backend.mark(Lane::Copy).unwrap()).unwrap();
+        assert_eq!(copy.tensor(0, [256]).unwrap().to_vec::<f32>().unwrap(), [7.0; 256], "seed {seed}");
+        assert_eq!(next.to_vec::<f32>().unwrap(), [-1.0; 256], "seed {seed}");
+    }
+}
+
+#[test]
+fn a_kernel_that_fails_late_is_reported_at_the_next_wait() {
+    let device = late(1);
+    let table = filled(&device, 8, 1.0);
+    let ids = Tensor::from_slice(&device, [1], &[5i64], Segment::Data).unwrap();
+    let mut out = Tensor::empty(&device, [4], DType::F32, Segment::Activations).unwrap();
+    let kernel = EmbeddingForward {
+        entries: 2,
+        columns: 4,
+        table: table.view().unwrap(),
+        ids: ids.view().unwrap(),
+        out: Dest { view: out.view_mut().unwrap(), add: false },
+    };
+    device.launch(kernel).unwrap();
+    let error = out.to_vec::<f32>().unwrap_err();
+    assert!(matches!(error, Error::Index { index: 5, bound: 2, .. }), "{error}");
+}
+
+#[test]
+fn views_of_another_device_lane_or_range_are_refused() {
+    let (here, there) = (Device::new(cpu()), Device::new(cpu()));
+    let mine = Storage::zeros(&here, 8, DType::F32, Segment::Data).unwrap();
+    let foreign = Storage::zeros(&there, 8, DType::F32, Segment::Data).unwrap();
+    let fill = |out| Fill { value: 1.0, out };
+    assert!(matches!(here.launch(fill(foreign.view_mut(0..8).unwrap())), Err(Error::WrongDevice { .. })));
+    assert!(here.launch(fill(mine.view_mut_on(0..8, Lane::Copy).unwrap())).is_err());
+    assert!(mine.view(4..9).is_err());
+    let (a, b) = (mine.view(0..4).unwrap(), mine.view(0..4).unwrap());
+    let out = Dest { view: mine.view_mut(2..6).unwrap(), add: false };
+    let error = here.launch(Multiply { a, b: Some(b), out }).unwrap_err().to_string();
+    assert!(error.contains("overlaps"), "{error}");
+}
+
+#[test]
+fn a_shared_tensor_cannot_be_written() {
+    let device = Device::new(cpu());
+    let mut tensor = filled(&device, 4, 1.0);
+    let alias = tensor.reshape([2, 2]).unwrap();
+    assert!(tensor.view_mut().is_err());
+    drop(alias);
+    assert!(tensor.view_mut().is_ok());
+}
+
+#[test]
+fn the_counting_backend_counts_a_terabyte_without_taking_it() {
+    let counting = Arc::new(Counting::new(1 << 20));
+    let device = Device::new(Arc::clone(&counting) as Arc<dyn Backend>);
+    let huge = Storage::zeros(&device, 1 << 38, DType::F32, Segment::Parameters).unwrap();
+    assert_eq!(device.memory().total.now, 1 << 40);
+    assert_eq!(counting.kernels()["fill"].cost.bytes, 1 << 40);
+    drop(huge);
+}
+
+#[test]
+fn the_profiling_backend_times_each_kernel_by_name() {
+    let profiled = Arc::new(Profiled::new(cpu()));
+    let device = Device::new(Arc::clone(&profiled) as Arc<dyn Backend>);
+    let tensor = filled(&device, 1 << 16, 1.0);
+    let times = profiled.times();
+    assert_eq!(times["fill"].calls, 1);
+    assert!(times["fill"].seconds > 0.0);
+    drop(tensor);
+}

@@ -1,0 +1,207 @@
+//! A small encoder–decoder with cross attention and a position bias that all blocks share: everything that can flow
+//! between blocks and stages, in one model.
+
+use bmtrain_core::kernel::Activation;
+use bmtrain_core::ops::{self, AttentionMask, AttentionOptions};
+use bmtrain_core::{Ctx, Device, Segment, Tensor, Var};
+use bmtrain_dist::block::{BlockOptions, RunOptions};
+use bmtrain_dist::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions, Norm, NormOptions};
+use bmtrain_dist::param::{BuilderOptions, Init, Param, Split};
+use bmtrain_dist::{Block, Builder, Bundle, Model, Parameters, Result, Section, TransformerBlockList};
+use std::ops::Range;
+
+pub const VOCABULARY: usize = 11;
+pub const SIZE: usize = 8;
+pub const HEADS: usize = 2;
+pub const LENGTH: usize = 5;
+pub const BATCH: usize = 2;
+
+#[derive(Debug, Clone)]
+pub struct Flow {
+    pub encoder: Var,
+    pub decoder: Var,
+    pub bias: Var,
+}
+
+impl Bundle for Flow {
+    fn vars(&self) -> Vec<Var> {
+        vec![self.encoder.clone(), self.decoder.clone(), self.bias.clone()]
+    }
+
+    fn rebuild(&self, vars: &mut dyn Iterator<Item = Var>) -> Self {
+        Flow {
+            encoder: self.encoder.rebuild(vars),
+            decoder: self.decoder.rebuild(vars),
+            bias: self.bias.rebuild(vars),
+        }
+    }
+}
+
+pub struct ToyBatch {
+    pub source: Tensor,
+    pub target: Tensor,
+    pub labels: Tensor,
+}
+
+impl ToyBatch {
+    pub fn new(device: &Device) -> Self {
+        let ids = |salt: i64| -> Vec<i64> { (0..(BATCH * LENGTH) as i64).map(|i| (i * 7 + salt) % VOCABULARY as i64).collect() };
+        let tensor = |salt| Tensor::from_slice(device, [BATCH, LENGTH], &ids(salt), Segment::Data).unwrap();
+        ToyBatch { source: tensor(1), target: tensor(3), labels: tensor(4) }
+    }
+}
+
+/// Self-attention, cross attention if it is a decoder's, feed-forward; all pre-norm.
+struct ToyBlock {
+    norm: Norm,
+    qkv: Linear,
+    out: Linear,
+    cross: Option<(Norm, Linear, Linear, Linear)>,
+    ffn_norm: Norm,
+    w_in: Linear,
+    w_out: Linear,
+    causal: bool,
+}
+
+impl ToyBlock {
+    fn new(b: &Builder, decoder: bool) -> Result<Self> {
+        let linear = |name: &str, inputs, outputs| {
+            Linear::new(&b.at(name), LinearOptions::new(inputs, outputs, true, Init::normal(0.4)))
+        };
+        let norm = |name: &str| Norm::new(&b.at(name), NormOptions::layer(SIZE, 1e-5));
+        let cross = match decoder {
+            true => Some((
+                norm("cross_norm")?,
+                linear("cross_q", SIZE, SIZE)?,
+                linear("cross_kv", SIZE, 2 * SIZE)?,
+                linear("cross_out", SIZE, SIZE)?,
+            )),
+            false => None,
+        };
+        Ok(ToyBlock {
+            norm: norm("norm")?,
+            qkv: linear("qkv", SIZE, 3 * SIZE)?,
+            out: linear("out", SIZE, SIZE)?,
+            cross,
+            ffn_norm: norm("ffn_norm")?,
+            w_in: linear("w_in", SIZE, 12)?,
+            w_out: linear("w_out", 12, SIZE)?,
+            causal: decoder,
+        })
+    }
+
+    fn options<'a>(&self, bias: Option<&'a Var>, causal: bool, cx: &Ctx, name: &str) -> Result<AttentionOptions<'a>> {
+        Ok(AttentionOptions {
+            heads: HEADS,
+            kv_heads: HEADS,
+            head_size: SIZE / HEADS,
+            scale: 0.5,
+            causal,
+            mask: AttentionMask::None,
+            bias,
+            dropout: cx.dropout(name, 0.1)?,
+        })
+    }
+}
+
+impl Block for ToyBlock {
+    type Carry = Var;
+    /// Position bias; the encoder's output for decoder blocks.
+    type Shared = (Var, Option<Var>);
+    type Cache = ();
+
+    fn forward(&self, x: Var, shared: &(Var, Option<Var>), _: Option<&mut ()>, cx: &mut Ctx) -> Result<Var> {
+        let normed = self.norm.forward(&x, cx)?;
+        let qkv = self.qkv.forward(&normed, cx)?;
+        let context = ops::attention_fused(cx, &qkv, &self.options(Some(&shared.0), self.causal, cx, "self")?)?;
+        let mut x = ops::add(cx, &x, &self.out.forward(&context, cx)?)?;
+        if let (Some((norm, q, kv, out)), Some(encoder)) = (&self.cross, &shared.1) {
+            let q = q.forward(&norm.forward(&x, cx)?, cx)?;
+            let kv = kv.forward(encoder, cx)?;
+            let (k, v) = (ops::slice_last(cx, &kv, 0..SIZE)?, ops::slice_last(cx, &kv, SIZE..2 * SIZE)?);
+            let context = ops::attention(cx, &q, &k, &v, &self.options(None, false, cx, "cross")?)?;
+            x = ops::add(cx, &x, &out.forward(&context, cx)?)?;
+        }
+        let inner = self.w_in.forward_activated(&self.ffn_norm.forward(&x, cx)?, Activation::Gelu, cx)?;
+        let dropout = cx.dropout("ffn", 0.1)?;
+        let inner = ops::dropout(cx, &inner, dropout)?;
+        Ok(ops::add(cx, &x, &self.w_out.forward(&inner, cx)?)?)
+    }
+}
+
+struct Encoder(TransformerBlockList<ToyBlock>);
+struct Decoder(TransformerBlockList<ToyBlock>);
+
+impl Section<Toy> for Encoder {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn run(&self, range: Range<usize>, flow: Flow, _: &ToyBatch, cx: &mut Ctx) -> Result<Flow> {
+        let options = RunOptions { range, caches: None, return_hidden: false };
+        let shared = (flow.bias.clone(), None);
+        let encoder = cx.at("encoder", |cx| self.0.run(flow.encoder.clone(), &shared, options, cx))?.carry;
+        Ok(Flow { encoder, ..flow })
+    }
+}
+
+impl Section<Toy> for Decoder {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn run(&self, range: Range<usize>, flow: Flow, _: &ToyBatch, cx: &mut Ctx) -> Result<Flow> {
+        let options = RunOptions { range, caches: None, return_hidden: false };
+        let shared = (flow.bias.clone(), Some(flow.encoder.clone()));
+        let decoder = cx.at("decoder", |cx| self.0.run(flow.decoder.clone(), &shared, options, cx))?.carry;
+        Ok(Flow { decoder, ..flow })
+    }
+}
+
+pub struct Toy {
+    table: Embedding,
+    bias: Param,
+    encoder: Encoder,
+    decoder: Decoder,
+    parameters: Parameters,
+}
+
+impl Toy {
+    pub fn new(device: &Device, blocks: BlockOptions) -> Result<Self> {
+        let b = Builder::new(device, BuilderOptions { seed: 5, ..BuilderOptions::default() });
+        let table = EmbeddingOptions { entries: VOCABULARY, size: SIZE, init: Init::normal(1.0), padding_index: None };
+        let table = Embedding::new(&b.at("table"), table)?;
+        let shape = [1, HEADS, LENGTH, LENGTH];
+        let bias = b.param("position_bias", shape, Init::normal(0.5), Split::Replicated, false)?;
+        let encoder = TransformerBlockList::build(&b.at("encoder"), 2, blocks, |_, b| ToyBlock::new(b, false))?;
+        let decoder = TransformerBlockList::build(&b.at("decoder"), 2, blocks, |_, b| ToyBlock::new(b, true))?;
+        Ok(Toy { table, bias, encoder: Encoder(encoder), decoder: Decoder(decoder), parameters: b.finish() })
+    }
+}
+
+impl Model for Toy {
+    type Batch = ToyBatch;
+    type Flow = Flow;
+    type Output = Var;
+
+    fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    fn embed(&self, batch: &ToyBatch, cx: &mut Ctx) -> Result<Flow> {
+        Ok(Flow {
+            encoder: self.table.forward(&batch.source, cx)?,
+            decoder: self.table.forward(&batch.target, cx)?,
+            bias: self.bias.var(cx)?,
+        })
+    }
+
+    fn sections(&self) -> Vec<&dyn Section<Self>> {
+        vec![&self.encoder, &self.decoder]
+    }
+
+    fn head(&self, flow: Flow, batch: &ToyBatch, cx: &mut Ctx) -> Result<Var> {
+        let logits = self.table.project(&flow.decoder, None, cx)?;
+        Ok(ops::cross_entropy(cx, &logits, &batch.labels, &ops::CrossEntropy::default())?)
+    }
+}
