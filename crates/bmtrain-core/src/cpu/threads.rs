@@ -1,17 +1,59 @@
-//! The threads of one rank, and the one way in which work is divided among them.
+//! The threads of one rank, and the ways in which work is divided among them.
 //!
 //! Work is cut into pieces by its size alone; threads take pieces as they come. Since no sum crosses a piece in an order
 //! that depends on who computed it, results have the same bits for any number of threads.
 
 use crate::error::{Error, Result};
 use rayon::prelude::*;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A pool of threads of its own for each rank.
 #[derive(Debug)]
 pub struct Threads {
     pool: rayon::ThreadPool,
     count: usize,
+    /// Partial sums of kernels that reduce over rows, kept from call to call.
+    partials: Mutex<Vec<f32>>,
+    partial_bytes: AtomicUsize,
 }
+
+/// Something that is written in rows and can be cut between two of them.
+pub(super) trait Divide: Send + Sized {
+    /// The first `rows` rows, and the others.
+    fn divide(self, rows: usize) -> (Self, Self);
+}
+
+impl<T: Send> Divide for &mut [T] {
+    fn divide(self, rows: usize) -> (Self, Self) {
+        self.split_at_mut(rows)
+    }
+}
+
+impl<D: Divide> Divide for Option<D> {
+    fn divide(self, rows: usize) -> (Self, Self) {
+        match self.map(|some| some.divide(rows)) {
+            Some((head, tail)) => (Some(head), Some(tail)),
+            None => (None, None),
+        }
+    }
+}
+
+macro_rules! divide_tuples {
+    ($($name:ident),*) => {
+        impl<$($name: Divide),*> Divide for ($($name,)*) {
+            #[allow(non_snake_case)]
+            fn divide(self, rows: usize) -> (Self, Self) {
+                let ($($name,)*) = self;
+                $(let $name = $name.divide(rows);)*
+                (($($name.0,)*), ($($name.1,)*))
+            }
+        }
+    };
+}
+divide_tuples!(A, B);
+divide_tuples!(A, B, C);
+divide_tuples!(A, B, C, D);
 
 impl Threads {
     /// A pool of `count` threads.
@@ -27,7 +69,7 @@ impl Threads {
             .thread_name(|index| format!("bmtrain-cpu-{index}"))
             .build()
             .map_err(|error| Error::Device { backend: "cpu".into(), call: "thread pool", reason: error.to_string() })?;
-        Ok(Threads { pool, count })
+        Ok(Threads { pool, count, partials: Mutex::default(), partial_bytes: AtomicUsize::new(0) })
     }
 
     /// Number of threads.
@@ -38,6 +80,11 @@ impl Threads {
     /// The pool, for kernels with a division of their own.
     pub fn pool(&self) -> &rayon::ThreadPool {
         &self.pool
+    }
+
+    /// Bytes kept for partial sums.
+    pub fn partial_bytes(&self) -> usize {
+        self.partial_bytes.load(Ordering::Relaxed)
     }
 
     /// Run `work(piece)` for every piece, on the calling thread when it is alone or the only piece.
@@ -60,4 +107,53 @@ impl Threads {
             });
         }
     }
+
+    /// Cut `rows` rows of what is written into parts of `at_once` rows and run `work(first row, rows, part)` for each.
+    pub(super) fn for_each_part<D: Divide>(
+        &self,
+        written: D,
+        rows: usize,
+        at_once: usize,
+        work: impl Fn(usize, usize, D) + Send + Sync,
+    ) {
+        let at_once = at_once.max(1);
+        if self.count == 1 || rows <= at_once {
+            let (mut first, mut rest) = (0, written);
+            while first < rows {
+                let count = at_once.min(rows - first);
+                let (part, others) = rest.divide(count);
+                work(first, count, part);
+                (first, rest) = (first + count, others);
+            }
+        } else {
+            self.pool.install(|| halve(written, 0, rows, at_once, &work));
+        }
+    }
+
+    /// Lend `len` f32 of arbitrary content for partial sums.
+    pub(super) fn with_partials<R>(&self, len: usize, work: impl FnOnce(&mut [f32]) -> R) -> R {
+        let Ok(mut kept) = self.partials.try_lock() else {
+            return work(&mut vec![0.0; len]);
+        };
+        if kept.len() < len {
+            *kept = Vec::new();
+            *kept = vec![0.0; len];
+            self.partial_bytes.store(len * size_of::<f32>(), Ordering::Relaxed);
+        }
+        work(&mut kept[..len])
+    }
+}
+
+/// Cut in the middle, between two parts, until a single part is left.
+fn halve<D: Divide>(written: D, first: usize, rows: usize, at_once: usize, work: &(impl Fn(usize, usize, D) + Sync)) {
+    let parts = rows.div_ceil(at_once);
+    if parts <= 1 {
+        return work(first, rows, written);
+    }
+    let head_rows = parts / 2 * at_once;
+    let (head, tail) = written.divide(head_rows);
+    rayon::join(
+        || halve(head, first, head_rows, at_once, work),
+        || halve(tail, first + head_rows, rows - head_rows, at_once, work),
+    );
 }

@@ -1,0 +1,236 @@
+//! Floating-point views as kernels see them: three storage types, one arithmetic.
+//!
+//! Defines [`Floats`] and [`FloatsMut`]. Kernels work on tiles of at most [`TILE`] f32 values; a tile of an f32 view is the
+//! memory itself, a tile of a 16-bit view is widened into a [`Spare`] and, if written, rounded back to nearest even. So
+//! each kernel is written once, and f32 pays nothing for the other types.
+
+use super::access;
+use super::simd::vectorised;
+use super::threads::Divide;
+use crate::buffer::{View, ViewMut};
+use crate::dtype::{DType, Float};
+use crate::error::{Error, Result};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+/// Most elements of a tile: some tiles of f32 fit the first-level cache together.
+pub(super) const TILE: usize = 1024;
+
+/// Room for one widened tile.
+#[repr(align(64))]
+pub(super) struct Spare(pub(super) [f32; TILE]);
+
+impl Spare {
+    pub(super) fn new() -> Self {
+        Spare([0.0; TILE])
+    }
+}
+
+/// The start and length of every tile of `len` elements.
+pub(super) fn tiles(len: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..len).step_by(TILE).map(move |start| (start, TILE.min(len - start)))
+}
+
+/// Numbers to read.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Floats<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+    Bf16(&'a [bf16]),
+}
+
+fn not_a_float(op: &'static str, got: DType) -> Error {
+    Error::DType { op, what: "view".into(), expected: "a floating-point type".into(), got }
+}
+
+impl<'a> Floats<'a> {
+    /// The elements of a view.
+    ///
+    /// # Errors
+    /// Not a floating-point type.
+    pub(super) fn of(op: &'static str, view: View<'a>) -> Result<Self> {
+        Ok(match view.dtype() {
+            DType::F32 => Floats::F32(access::read(op, view)?),
+            DType::F16 => Floats::F16(access::read(op, view)?),
+            DType::BF16 => Floats::Bf16(access::read(op, view)?),
+            got => return Err(not_a_float(op, got)),
+        })
+    }
+
+    /// The elements of a view that may be absent.
+    ///
+    /// # Errors
+    /// Not a floating-point type.
+    pub(super) fn maybe(op: &'static str, view: Option<View<'a>>) -> Result<Option<Self>> {
+        view.map(|view| Floats::of(op, view)).transpose()
+    }
+
+    /// Elements `start..start + len`.
+    pub(super) fn part(self, start: usize, len: usize) -> Self {
+        match self {
+            Floats::F32(data) => Floats::F32(&data[start..start + len]),
+            Floats::F16(data) => Floats::F16(&data[start..start + len]),
+            Floats::Bf16(data) => Floats::Bf16(&data[start..start + len]),
+        }
+    }
+
+    /// Elements `start..start + len` as f32, at most [`TILE`] of them.
+    pub(super) fn tile<'t>(&self, start: usize, len: usize, spare: &'t mut Spare) -> &'t [f32]
+    where
+        'a: 't,
+    {
+        if let Floats::F32(data) = self {
+            return &data[start..start + len];
+        }
+        let wide = &mut spare.0[..len];
+        self.widen(start, wide);
+        wide
+    }
+
+    /// Elements `start..start + to.len()` as f32.
+    pub(super) fn widen(&self, start: usize, to: &mut [f32]) {
+        let end = start + to.len();
+        match self {
+            Floats::F32(data) => to.copy_from_slice(&data[start..end]),
+            Floats::F16(data) => data[start..end].convert_to_f32_slice(to),
+            Floats::Bf16(data) => widen_bf16(&data[start..end], to),
+        }
+    }
+}
+
+/// Numbers to write.
+#[derive(Debug)]
+pub(super) enum FloatsMut<'a> {
+    F32(&'a mut [f32]),
+    F16(&'a mut [f16]),
+    Bf16(&'a mut [bf16]),
+}
+
+impl<'a> FloatsMut<'a> {
+    /// The elements of a written view.
+    ///
+    /// # Errors
+    /// Not a floating-point type.
+    pub(super) fn of(op: &'static str, view: ViewMut<'a>) -> Result<Self> {
+        Ok(match view.dtype() {
+            DType::F32 => FloatsMut::F32(access::write(op, view)?),
+            DType::F16 => FloatsMut::F16(access::write(op, view)?),
+            DType::BF16 => FloatsMut::Bf16(access::write(op, view)?),
+            got => return Err(not_a_float(op, got)),
+        })
+    }
+
+    /// Number of elements.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            FloatsMut::F32(data) => data.len(),
+            FloatsMut::F16(data) => data.len(),
+            FloatsMut::Bf16(data) => data.len(),
+        }
+    }
+
+    /// The same elements, to read.
+    pub(super) fn read(&self) -> Floats<'_> {
+        match self {
+            FloatsMut::F32(data) => Floats::F32(data),
+            FloatsMut::F16(data) => Floats::F16(data),
+            FloatsMut::Bf16(data) => Floats::Bf16(data),
+        }
+    }
+
+    /// The same range for a shorter time.
+    pub(super) fn part(&mut self, start: usize, len: usize) -> FloatsMut<'_> {
+        match self {
+            FloatsMut::F32(data) => FloatsMut::F32(&mut data[start..start + len]),
+            FloatsMut::F16(data) => FloatsMut::F16(&mut data[start..start + len]),
+            FloatsMut::Bf16(data) => FloatsMut::Bf16(&mut data[start..start + len]),
+        }
+    }
+
+    /// Let `work` write elements `start..start + len`, at most [`TILE`] of them. With `old` it finds their old values,
+    /// otherwise anything.
+    pub(super) fn update(
+        &mut self,
+        start: usize,
+        len: usize,
+        old: bool,
+        spare: &mut Spare,
+        work: impl FnOnce(&mut [f32]),
+    ) {
+        if let FloatsMut::F32(data) = self {
+            return work(&mut data[start..start + len]);
+        }
+        let wide = &mut spare.0[..len];
+        if old {
+            self.read().widen(start, wide);
+        }
+        work(wide);
+        self.narrow(start, wide);
+    }
+
+    /// Write `from` to the elements from `start` on.
+    pub(super) fn narrow(&mut self, start: usize, from: &[f32]) {
+        let end = start + from.len();
+        match self {
+            FloatsMut::F32(data) => data[start..end].copy_from_slice(from),
+            FloatsMut::F16(data) => data[start..end].convert_from_f32_slice(from),
+            FloatsMut::Bf16(data) => narrow_bf16(from, &mut data[start..end]),
+        }
+    }
+
+    /// Write zeros everywhere.
+    pub(super) fn zero(&mut self) {
+        match self {
+            FloatsMut::F32(data) => data.fill(0.0),
+            FloatsMut::F16(data) => data.fill(f16::ZERO),
+            FloatsMut::Bf16(data) => data.fill(bf16::ZERO),
+        }
+    }
+
+    /// As rows of `width` elements, for [`Threads::for_each_part`](super::threads::Threads::for_each_part).
+    pub(super) fn rows(self, width: usize) -> RowsMut<'a> {
+        RowsMut { data: self, width }
+    }
+}
+
+/// Written rows that can be divided among threads; the last one may be shorter.
+#[derive(Debug)]
+pub(super) struct RowsMut<'a> {
+    pub(super) data: FloatsMut<'a>,
+    width: usize,
+}
+
+impl Divide for RowsMut<'_> {
+    fn divide(self, rows: usize) -> (Self, Self) {
+        let (at, width) = ((rows * self.width).min(self.data.len()), self.width);
+        let (head, tail) = match self.data {
+            FloatsMut::F32(data) => {
+                let (head, tail) = data.split_at_mut(at);
+                (FloatsMut::F32(head), FloatsMut::F32(tail))
+            }
+            FloatsMut::F16(data) => {
+                let (head, tail) = data.split_at_mut(at);
+                (FloatsMut::F16(head), FloatsMut::F16(tail))
+            }
+            FloatsMut::Bf16(data) => {
+                let (head, tail) = data.split_at_mut(at);
+                (FloatsMut::Bf16(head), FloatsMut::Bf16(tail))
+            }
+        };
+        (RowsMut { data: head, width }, RowsMut { data: tail, width })
+    }
+}
+
+vectorised! {
+    fn widen_bf16<I>(from: &[bf16], to: &mut [f32]) {
+        for (wide, narrow) in to.iter_mut().zip(from) {
+            *wide = Float::to_f32(*narrow);
+        }
+    }
+
+    fn narrow_bf16<I>(from: &[f32], to: &mut [bf16]) {
+        for (narrow, wide) in to.iter_mut().zip(from) {
+            *narrow = Float::from_f32(*wide);
+        }
+    }
+}
