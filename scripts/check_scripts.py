@@ -1,0 +1,166 @@
+"""Checks of unpack.py, prepare_sentences.py and the verdict of claims/speed.py. Run by check_scripts.sh; standard library only."""
+
+import contextlib
+import hashlib
+import io
+import json
+import sys
+import tarfile
+import tempfile
+import unittest
+import zipfile
+from pathlib import Path
+from unittest import mock
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE / "claims")]
+
+import accuracy  # noqa: E402
+import prepare_sentences  # noqa: E402
+import speed  # noqa: E402
+import unpack  # noqa: E402
+
+
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+def call(main, arguments, stdin=""):
+    """Runs a script's main; returns its exit status or message, and what it wrote to stdout."""
+    out = io.StringIO()
+    with mock.patch.object(sys, "argv", ["script", *map(str, arguments)]), mock.patch("sys.stdin", io.StringIO(stdin)), \
+            contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            main()
+            status = 0
+        except SystemExit as end:
+            status = end.code
+    return status, out.getvalue()
+
+
+class InScratch(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.dir = Path(scratch.name)
+
+
+class Unpack(InScratch):
+    def tar_of(self, *members):
+        """A tar.gz; a member is (name, content) or (name, link target, type)."""
+        stream = io.BytesIO()
+        with tarfile.open(fileobj=stream, mode="w:gz") as tar:
+            for name, content, *kind in members:
+                info = tarfile.TarInfo(name)
+                if kind:
+                    info.type, info.linkname = kind[0], content
+                    tar.addfile(info)
+                else:
+                    info.size = len(content)
+                    tar.addfile(info, io.BytesIO(content))
+        return stream.getvalue()
+
+    def unpack(self, archive, manifest):
+        (self.dir / "archive").write_bytes(archive)
+        return call(unpack.main, [self.dir / "archive", self.dir / "out"], manifest)[0]
+
+    def test_a_file_of_a_nested_tar_is_copied(self):
+        archive = self.tar_of(("inner.tar.gz", self.tar_of(("a/b.txt", b"text"))))
+        self.assertEqual(self.unpack(archive, f"{sha256(b'text')} b.txt inner.tar.gz!a/b.txt\n"), 0)
+        self.assertEqual((self.dir / "out/b.txt").read_bytes(), b"text")
+
+    def test_a_file_of_a_zip_is_copied(self):
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w") as bundle:
+            bundle.writestr("a/b.txt", "text")
+        self.assertEqual(self.unpack(stream.getvalue(), f"{sha256(b'text')} b.txt a/b.txt"), 0)
+
+    def test_another_hash_is_refused_and_leaves_no_file(self):
+        status = self.unpack(self.tar_of(("b.txt", b"other")), f"{sha256(b'text')} b.txt b.txt")
+        self.assertIn("expected SHA-256", str(status))
+        self.assertFalse((self.dir / "out/b.txt").exists())
+
+    def test_a_destination_outside_the_folder_is_refused(self):
+        for name in ("../b.txt", "/tmp/b.txt", "a/../../b.txt"):
+            status = self.unpack(self.tar_of(("b.txt", b"text")), f"{sha256(b'text')} {name} b.txt")
+            self.assertIn("leaves the output folder", str(status))
+            self.assertFalse((self.dir / "b.txt").exists())
+
+    def test_links_are_refused(self):
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE):
+            status = self.unpack(self.tar_of(("b.txt", "/etc/hostname", kind)), f"{sha256(b'')} b.txt b.txt")
+            self.assertIn("not an ordinary file", str(status))
+
+    def test_a_missing_member_and_a_broken_archive_are_refused(self):
+        self.assertIn("no file 'c.txt'", str(self.unpack(self.tar_of(("b.txt", b"")), f"{sha256(b'')} c.txt c.txt")))
+        for archive in (b"", b"no archive", self.tar_of(("b.txt", b"text" * 99))[:60]):
+            self.assertIn("archive", str(self.unpack(archive, f"{sha256(b'')} b.txt b.txt")))
+
+    def test_more_than_the_limit_is_not_read(self):
+        with mock.patch.object(unpack, "MAX_BYTES", 8):
+            status = self.unpack(self.tar_of(("b.txt", b"123456789")), f"{sha256(b'123456789')} b.txt b.txt")
+        self.assertIn("more than 8 bytes", str(status))
+
+
+class Sentences(InScratch):
+    def prepare(self, rows, *options):
+        (self.dir / "rated.tsv").write_bytes("\r\n".join(rows).encode())
+        return call(prepare_sentences.main, [self.dir / "rated.tsv", self.dir / "out", *options])[0]
+
+    def read(self, name):
+        return [json.loads(line) for line in (self.dir / "out" / name).read_text(encoding="utf-8").splitlines()]
+
+    def test_sentences_are_cleaned_labelled_and_kept_once(self):
+        rows = ["1\t0.5\tCliché &amp; ''wit''  here.", "2\t-3\tDull.", "3\t0.4\tUnclear.", "4\t-2\tDULL!"]
+        self.assertEqual(self.prepare(rows, "--heldout", 1), 0)
+        records = self.read("train.jsonl") + self.read("heldout.jsonl")
+        self.assertCountEqual(records, [{"text": 'Cliché & "wit" here.', "label": "positive"},
+                                        {"text": "Dull.", "label": "negative"}])
+
+    def test_the_order_depends_on_the_seed_alone(self):
+        rows = [f"{i}\t{(-1) ** i}\tSentence {i}." for i in range(50)]
+        self.prepare(rows, "--heldout", 10)
+        first = self.read("heldout.jsonl")
+        self.prepare(rows[::-1], "--heldout", 10)
+        self.assertEqual(self.read("heldout.jsonl"), first)
+        self.prepare(rows, "--heldout", 10, "--seed", 1)
+        self.assertNotEqual(self.read("heldout.jsonl"), first)
+
+    def test_a_line_of_another_form_is_named(self):
+        self.assertIn("rated.tsv:2", str(self.prepare(["1\t1\tGood.", "2\tBad."], "--heldout", 1)))
+
+    def test_holding_out_everything_is_refused(self):
+        self.assertIn("--heldout 1", str(self.prepare(["1\t1\tGood."], "--heldout", 1)))
+
+
+class Verdicts(InScratch):
+    def speed(self, claim, torch_values, our_value):
+        """The last line and exit status for given figures of PyTorch's runs and a constant one of ours."""
+        key, values = speed.CLAIMS[claim]["key"], iter(torch_values)
+        base = {"step_s": 1.0, "tokens_per_s": 1.0, "peak_rss_bytes": 1.0, "torch": "0", "gemm_floor_s": 1.0}
+        with mock.patch.object(speed, "run_torch", lambda _claim, *_options: base | {key: next(values)}), \
+                mock.patch.object(speed, "run_ours", lambda *_arguments: base | {key: our_value}):
+            return call(speed.main, [claim, "bench", "--no-compile"])
+
+    def test_the_median_ratio_decides(self):
+        calm = [100, 101, 99, 100, 102, 98, 100]
+        self.assertEqual(self.speed("speed-bert-base", calm, 120), (0, "speed-bert-base 1.200x ok\n"))
+        self.assertEqual(self.speed("speed-bert-base", calm, 119), (1, "speed-bert-base 1.190x short\n"))
+        self.assertEqual(self.speed("rss-bert-base", calm, 65), (0, "rss-bert-base 0.650x ok\n"))
+        self.assertEqual(self.speed("rss-bert-base", calm, 66), (1, "rss-bert-base 0.660x short\n"))
+
+    def test_a_wide_spread_is_noisy_whatever_the_ratio(self):
+        wide = [100, 120, 80, 100, 125, 75, 100]
+        self.assertEqual(self.speed("speed-minilm", wide, 200)[0], 75)
+        self.assertEqual(self.speed("speed-minilm", wide, 10)[0], 75)
+
+    def test_the_last_accuracy_of_a_run_is_read(self):
+        path = self.dir / "metrics.jsonl"
+        path.write_text('{"step": 1, "loss": 0.7}\n{"eval.accuracy": 0.5}\n{"metrics": {"accuracy": 0.861}}\n')
+        self.assertEqual(call(accuracy.main, [path]), (0, "86.1\n"))
+        path.write_text('{"step": 1}\n')
+        self.assertIn("no record has an accuracy", str(call(accuracy.main, [path])[0]))
+
+
+if __name__ == "__main__":
+    unittest.main()

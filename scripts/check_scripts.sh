@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Usage: scripts/check_scripts.sh
+#
+# Checks the scripts themselves: they parse, explain themselves, and answer mistakes; the pinned files are unpacked with
+# care; the sentences come out the same every time; docs/claims.md and scripts/claims agree. Needs no network.
+set -euo pipefail
+# shellcheck source=scripts/places.sh
+source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
+
+case "${1:-}" in
+-h | --help) usage "$0"; exit 0 ;;
+'') ;;
+*) fail "check_scripts.sh $1" "it takes no arguments" "see scripts/check_scripts.sh --help" ;;
+esac
+cd "$root"
+scratch="$(mktemp -d)"
+trap 'rm -rf "$scratch"' EXIT
+faults=0
+
+# expect TEXT COMMAND...: the claim TEXT holds if the command succeeds.
+expect() {
+    local text="$1"
+    shift
+    if "$@" >"$scratch/log" 2>&1; then
+        printf 'ok      %s\n' "$text"
+    else
+        faults=$((faults + 1))
+        printf 'FAILED  %s\n' "$text"
+        head -n 20 "$scratch/log" | sed 's/^/        /'
+    fi
+}
+
+# refuses TEXT COMMAND...: the command fails and its output holds TEXT, a reason and a fix.
+refuses() {
+    local text="$1" status=0
+    shift
+    "$@" >"$scratch/refused" 2>&1 || status=$?
+    if [ "$status" -eq 0 ]; then
+        echo "it succeeded"
+        return 1
+    fi
+    cat "$scratch/refused"
+    grep -qF -- "$text" "$scratch/refused" && grep -q '^  reason: ' "$scratch/refused" && grep -q '^  fix: ' "$scratch/refused"
+}
+
+# without PROGRAM SCRIPT ARGS...: runs a script with a PATH on which the program is not to be found.
+without() {
+    local program="$1" hidden="$scratch/path-without-$1" each
+    shift
+    if [ ! -d "$hidden" ]; then
+        mkdir "$hidden"
+        for each in bash env dirname basename awk sha256sum mkdir grep cut tail rm mv cargo python3; do
+            [ "$each" = "$program" ] || ln -s "$(command -v "$each")" "$hidden/$each"
+        done
+    fi
+    PATH="$hidden" "$@"
+}
+
+for script in .ci/run scripts/*.sh scripts/claims/*.sh; do
+    expect "$script parses" bash -n "$script"
+done
+if command -v shellcheck >/dev/null 2>&1; then
+    expect "shellcheck finds nothing" shellcheck --external-sources .ci/run scripts/*.sh scripts/claims/*.sh
+fi
+for script in assets quickstart test package_check claims python_env check_scripts; do
+    # shellcheck disable=SC2016
+    expect "scripts/$script.sh --help explains it" bash -c '[ "$("$1" --help | head -n 1 | cut -c 1-6)" = "Usage:" ]' _ "scripts/$script.sh"
+done
+
+ids="$(scripts/claims.sh | awk '{ print $1 }' | sort)"
+here="$(find scripts/claims -name '*.sh' ! -name verdict.sh -exec basename {} .sh \; | sort)"
+expect "docs/claims.md lists exactly the claims that have a script" test "$ids" = "$here"
+expect "an unknown claim is refused" refuses "claims.sh no-such-claim" scripts/claims.sh no-such-claim
+expect "an unknown set is refused" refuses "assets.sh no-such-set" scripts/assets.sh no-such-set
+expect "an unknown option is refused" refuses "quickstart.sh --no-such-option" scripts/quickstart.sh --no-such-option
+expect "quickstart says when cargo is missing" refuses "needs 'cargo'" without cargo scripts/quickstart.sh
+expect "quickstart says when Python is missing" refuses "needs 'python3'" without python3 scripts/quickstart.sh
+expect "a cache that cannot be written is refused" refuses "cannot write to the cache" \
+    env BMTRAIN_CACHE=/dev/null/cache scripts/assets.sh sent
+
+if command -v python3 >/dev/null 2>&1; then
+    expect "the Python scripts compile" env PYTHONPYCACHEPREFIX="$scratch/pycache" python3 -m compileall -q scripts
+    expect "unpacking, sentences and verdicts behave" env PYTHONDONTWRITEBYTECODE=1 python3 scripts/check_scripts.py
+    # No package index answers at this address, which is what being offline looks like.
+    if python3 -m pip --version >/dev/null 2>&1; then
+        expect "being offline is said in a few lines" refuses "cannot fetch vaderSentiment" env -u PIP_FIND_LINKS \
+            PIP_CONFIG_FILE=/dev/null PIP_NO_CACHE_DIR=1 PIP_INDEX_URL=http://127.0.0.1:9/simple PIP_RETRIES=0 \
+            BMTRAIN_CACHE="$scratch/cache" scripts/assets.sh sent
+    fi
+fi
+[ "$faults" -eq 0 ]

@@ -1,0 +1,125 @@
+"""Our training step against PyTorch's, in turn, on this machine.
+
+    python speed.py {speed-bert-base|speed-minilm|rss-bert-base} STEP_BENCH [--pairs 7] [--no-compile]
+
+Runs scripts/torch_step.py and our step_bench alternately, each in a process of its own, two threads each, the same model,
+batch and number type; which of the two goes first changes with every pair. The figure is the median over the pairs of
+ours / PyTorch's: tokens per second, or peak resident memory.
+
+The last line on stdout is `ID FIGURE ok|short|noisy`, exit status 0, 1 or 75. It is noisy when PyTorch's own values
+spread by more than 10 %: the range of their middle half over their median. (The middle half, because the figure is
+a median too, and one disturbed run moves neither; the whole range is printed beside it.) On stderr: every pair, the
+medians of both sides, PyTorch after torch.compile, and the time of our matrix products alone, below which no step can be.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+TORCH_STEP = Path(__file__).resolve().parents[1] / "torch_step.py"
+THREADS = 2
+MOST_SPREAD = 0.10
+
+# steps: timed steps of one process; `better` says on which side of the bound the figure has to be.
+CLAIMS = {
+    "speed-bert-base": dict(model="bert-base", batch=8, sequence=128, steps=5, key="tokens_per_s", bound=1.2, better="more"),
+    "speed-minilm": dict(model="minilm", batch=16, sequence=128, steps=15, key="tokens_per_s", bound=1.15, better="more"),
+    "rss-bert-base": dict(model="bert-base", batch=8, sequence=128, steps=2, key="peak_rss_bytes", bound=0.65, better="less"),
+}
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def run(command):
+    """The record a program prints as its last line."""
+    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, command))} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.strip().split("\n")[-1])
+
+
+def run_torch(claim, *options):
+    return run([sys.executable, TORCH_STEP, claim["model"], claim["batch"], claim["sequence"], claim["steps"],
+                "--threads", THREADS, "--json", *options])
+
+
+def run_ours(bench, claim, *options):
+    return run([bench, "--model", claim["model"], "--batch", claim["batch"], "--seq", claim["sequence"],
+                "--steps", claim["steps"], "--threads", THREADS, "--json", *options])
+
+
+def spreads(values):
+    """The middle half's range and the whole range, both over the median."""
+    median = statistics.median(values)
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return (high - low) / median, (max(values) - min(values)) / median
+
+
+def describe(name, records):
+    median = {key: statistics.median(r[key] for r in records) for key in ("step_s", "tokens_per_s", "peak_rss_bytes")}
+    say(f"{name}: step {median['step_s']:.3f} s, {median['tokens_per_s']:.0f} tokens/s, "
+        f"peak {median['peak_rss_bytes'] / 2**30:.2f} GiB (medians)")
+
+
+def print_beside(bench, claim, compiled):
+    """What is shown next to a claim about speed and does not enter it."""
+    floor = run_ours(bench, claim)["gemm_floor_s"]
+    say(f"our matrix products alone: {floor:.3f} s a step")
+    if not compiled:
+        return
+    try:
+        record = run_torch(claim, "--compile")
+        say(f"PyTorch after torch.compile: step {record['step_s']:.3f} s, {record['tokens_per_s']:.0f} tokens/s")
+    except RuntimeError as fault:
+        say(f"PyTorch after torch.compile: not available here ({str(fault).strip().splitlines()[-1]})")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("id", choices=CLAIMS)
+    parser.add_argument("bench", type=Path, help="our step_bench program")
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    arguments = parser.parse_args()
+    if arguments.pairs < 3:
+        parser.error("--pairs: a median and a spread need at least 3")
+    claim = CLAIMS[arguments.id]
+
+    say(f"load average before: {os.getloadavg()[0]:.2f} on {os.cpu_count()} processors")
+    ours, theirs, ratios = [], [], []
+    for pair in range(arguments.pairs):
+        if pair % 2 == 0:
+            theirs.append(run_torch(claim))
+            ours.append(run_ours(arguments.bench, claim, "--no-floor"))
+        else:
+            ours.append(run_ours(arguments.bench, claim, "--no-floor"))
+            theirs.append(run_torch(claim))
+        ratios.append(ours[-1][claim["key"]] / theirs[-1][claim["key"]])
+        say(f"pair {pair + 1}: ours {ours[-1]['step_s']:.3f} s, {ours[-1]['peak_rss_bytes'] / 2**30:.2f} GiB; "
+            f"PyTorch {theirs[-1]['step_s']:.3f} s, {theirs[-1]['peak_rss_bytes'] / 2**30:.2f} GiB; ratio {ratios[-1]:.3f}")
+    describe("ours", ours)
+    describe(f"PyTorch {theirs[0]['torch']}", theirs)
+    if claim["key"] == "tokens_per_s":
+        print_beside(arguments.bench, claim, not arguments.no_compile)
+
+    middle, whole = spreads([record[claim["key"]] for record in theirs])
+    say(f"PyTorch's own spread: middle half {100 * middle:.1f} %, whole range {100 * whole:.1f} %; "
+        f"load average after: {os.getloadavg()[0]:.2f}")
+    figure = statistics.median(ratios)
+    reached = figure >= claim["bound"] if claim["better"] == "more" else figure <= claim["bound"]
+    word = "noisy" if middle > MOST_SPREAD else "ok" if reached else "short"
+    print(f"{arguments.id} {figure:.3f}x {word}")
+    sys.exit({"ok": 0, "short": 1, "noisy": 75}[word])
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except RuntimeError as fault:
+        sys.exit(f"error: {fault}")

@@ -1,0 +1,54 @@
+# shellcheck shell=bash
+# What every claim's script shares: how it builds, runs tests and gives its verdict. Sourced, not run.
+# shellcheck source=scripts/places.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../places.sh"
+
+# The claim's id is the name of its script.
+id="$(basename "$0" .sh)"
+
+# verdict FIGURE WORD: the one line on stdout, and the exit status that goes with it.
+verdict() {
+    printf '%s %s %s\n' "$id" "$1" "$2"
+    case "$2" in
+    ok) exit 0 ;;
+    noisy) exit 75 ;;
+    *) exit 1 ;;
+    esac
+}
+
+# build PROGRAM...: release builds of programs of examples/.
+build() {
+    need_cargo
+    local program arguments=()
+    for program in "$@"; do arguments+=(--bin "$program"); done
+    (cd "$root" && cargo build --release --locked --quiet --package bmtrain-examples "${arguments[@]}") >&2
+}
+
+# tests ARGUMENTS...: runs `cargo test ARGUMENTS` with its output on stderr. Sets passed and failed, and figure from the
+# last line of the form `figure: TEXT` that a test printed, else to passed/all.
+tests() {
+    need_cargo
+    local log status=0
+    log="$(mktemp)"
+    (cd "$root" && cargo test --locked --no-fail-fast "$@" -- --nocapture) >"$log" 2>&1 || status=$?
+    cat "$log" >&2
+    passed="$(awk '/^test result:/ { n += $4 } END { print n + 0 }' "$log")"
+    failed="$(awk '/^test result:/ { n += $6 } END { print n + 0 }' "$log")"
+    figure="$(sed -n 's/^figure: //p' "$log" | tail -n 1 | tr ' ' '_')"
+    rm -f "$log"
+    # A test program that did not get as far as its summary counts as one failure.
+    if [ "$status" -ne 0 ] && [ "$failed" -eq 0 ]; then failed=1; fi
+    [ -n "$figure" ] || figure="$passed/$((passed + failed))"
+}
+
+# tests_verdict ARGUMENTS...: ok when all tests that `cargo test ARGUMENTS` runs pass, and there are some.
+tests_verdict() {
+    tests "$@"
+    if [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]; then verdict "$figure" ok; else verdict "$figure" short; fi
+}
+
+# scratch: a folder that is removed when the script ends; sets scratch.
+scratch() {
+    scratch="$(mktemp -d)"
+    trap 'rm -rf "$scratch"' EXIT
+}

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Usage: scripts/test.sh
+#
+# Installs what the tests need (rustfmt and clippy, through rustup) and runs everything: the scripts' own checks,
+# formatting, lints, all tests, the documentation, the packages. Goes on after a failure; the last line is the total,
+# `N passed, N failed`, in which every test and every other check counts one. The exit status is 1 if anything failed.
+#
+# With BMTRAIN_DENY=1 cargo-deny is installed where it is missing (some minutes) and checks licences, advisories and
+# sources of all dependencies; where it is there already it runs in any case.
+set -euo pipefail
+# shellcheck source=scripts/places.sh
+source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
+
+case "${1:-}" in
+-h | --help) usage "$0"; exit 0 ;;
+'') ;;
+*) fail "test.sh $1" "it takes no arguments" "see scripts/test.sh --help" ;;
+esac
+need_cargo
+cd "$root"
+export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}"
+
+if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
+    need rustup "install Rust with rustup (https://rustup.rs), or add rustfmt and clippy to your toolchain"
+    rustup component add rustfmt clippy
+fi
+if [ "${BMTRAIN_DENY:-}" = 1 ] && ! cargo deny --version >/dev/null 2>&1; then
+    cargo install --locked --version 0.20.2 cargo-deny
+fi
+
+passed=0
+failed=0
+summary=()
+
+# check NAME COMMAND...: runs one check that passes or fails as a whole.
+check() {
+    local name="$1" started=$SECONDS
+    shift
+    printf '\n== %s\n' "$name"
+    if "$@"; then
+        passed=$((passed + 1))
+        summary+=("passed  $name ($((SECONDS - started)) s)")
+    else
+        failed=$((failed + 1))
+        summary+=("FAILED  $name ($((SECONDS - started)) s)")
+    fi
+}
+
+# count_tests NAME COMMAND...: runs cargo's tests and adds up the `test result:` lines they print.
+count_tests() {
+    local name="$1" log status=0 ok bad started=$SECONDS
+    shift
+    printf '\n== %s\n' "$name"
+    log="$(mktemp)"
+    "$@" 2>&1 | tee "$log" || status=$?
+    ok="$(awk '/^test result:/ { n += $4 } END { print n + 0 }' "$log")"
+    bad="$(awk '/^test result:/ { n += $6 } END { print n + 0 }' "$log")"
+    # What does not compile, or dies before its summary, counts one.
+    if [ "$status" -ne 0 ] && [ "$bad" -eq 0 ]; then bad=1; fi
+    passed=$((passed + ok))
+    failed=$((failed + bad))
+    summary+=("$ok passed, $bad failed  $name ($((SECONDS - started)) s)")
+    if [ "$bad" -gt 0 ]; then
+        summary+=("$(grep -E '^test .* FAILED$|^error(\[|:)' "$log" | sort -u | head -n 40 | sed 's/^/    /' || true)")
+    fi
+    rm -f "$log"
+}
+
+check "scripts" scripts/check_scripts.sh
+check "formatting" cargo fmt --all --check
+check "lints" cargo clippy --workspace --all-targets --locked -- --deny warnings
+count_tests "tests" cargo test --workspace --locked --no-fail-fast
+check "documentation" env RUSTDOCFLAGS="--deny warnings" cargo doc --workspace --no-deps --locked
+check "packages" scripts/package_check.sh
+if cargo deny --version >/dev/null 2>&1; then
+    check "dependencies" cargo deny --workspace check
+fi
+
+printf '\n'
+printf '%s\n' "${summary[@]}"
+printf '%d passed, %d failed\n' "$passed" "$failed"
+[ "$failed" -eq 0 ]
