@@ -5,10 +5,10 @@
 //! index and summed in that order, so the result has the same bits for any number of ranks and any batch order.
 //! Called by the evaluation loop of the finetune program; tasks name their metrics in [`crate::data::SUPERGLUE`].
 
-mod confusion;
+mod class_counts;
 mod ordered;
 
-pub use confusion::{Average, ConfusionMatrix};
+pub use class_counts::{Average, ClassCounts};
 pub use ordered::{OrderedSum, ValuePairs};
 
 use crate::data::{LabelSpace, Labels};
@@ -118,7 +118,7 @@ impl Metric {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Evaluator {
     /// Of classes or choices.
-    Classes(ConfusionMatrix),
+    Classes(ClassCounts),
     /// Of numbers.
     Values(ValuePairs),
 }
@@ -127,7 +127,7 @@ impl Evaluator {
     /// An empty evaluator for labels of a kind.
     pub fn new(labels: &LabelSpace) -> Evaluator {
         match labels.classes() {
-            Some(classes) => Evaluator::Classes(ConfusionMatrix::new(classes)),
+            Some(classes) => Evaluator::Classes(ClassCounts::new(classes)),
             None => Evaluator::Values(ValuePairs::default()),
         }
     }
@@ -141,7 +141,7 @@ impl Evaluator {
     pub fn add(&mut self, samples: &[u32], logits: &[f32], labels: &Labels) -> Result<()> {
         let wrong = |reason: String| Err(Error::data("evaluation", reason, "pass the batch's own labels and outputs"));
         let per_sample = match self {
-            Evaluator::Classes(matrix) => matrix.classes(),
+            Evaluator::Classes(counts) => counts.classes(),
             Evaluator::Values(_) => 1,
         };
         if labels.len() != samples.len() || logits.len() != samples.len() * per_sample {
@@ -153,7 +153,7 @@ impl Evaluator {
             ));
         }
         match (self, labels) {
-            (Evaluator::Classes(matrix), Labels::Class(labels)) => {
+            (Evaluator::Classes(counts), Labels::Class(labels)) => {
                 let mut additions = Vec::with_capacity(labels.len());
                 for ((label, logits), sample) in labels.iter().zip(logits.chunks_exact(per_sample)).zip(samples) {
                     let Some(label) = usize::try_from(*label).ok().filter(|label| *label < per_sample) else {
@@ -168,7 +168,7 @@ impl Evaluator {
                     };
                     additions.push((label, predicted));
                 }
-                additions.into_iter().for_each(|(label, predicted)| matrix.add(label, predicted));
+                additions.into_iter().for_each(|(label, predicted)| counts.add(label, predicted));
                 Ok(())
             }
             (Evaluator::Values(pairs), Labels::Value(labels)) => {
@@ -202,7 +202,7 @@ impl Evaluator {
     /// Number of samples added.
     pub fn count(&self) -> u64 {
         match self {
-            Evaluator::Classes(matrix) => matrix.count(),
+            Evaluator::Classes(counts) => counts.count(),
             Evaluator::Values(pairs) => pairs.len() as u64,
         }
     }
@@ -219,16 +219,16 @@ impl Evaluator {
 
     fn value(&self, metric: Metric) -> Result<f64> {
         let value = match self {
-            Evaluator::Classes(matrix) => match metric {
-                Metric::Accuracy => Some(matrix.accuracy()),
-                Metric::Precision => matrix.precision(Average::Class(1)),
-                Metric::Recall => matrix.recall(Average::Class(1)),
-                Metric::F1 => matrix.f1(Average::Class(1)),
-                Metric::PrecisionMacro => matrix.precision(Average::Macro),
-                Metric::RecallMacro => matrix.recall(Average::Macro),
-                Metric::F1Macro => matrix.f1(Average::Macro),
-                Metric::F1Micro => matrix.f1(Average::Micro),
-                Metric::Matthews => Some(matrix.matthews()),
+            Evaluator::Classes(counts) => match metric {
+                Metric::Accuracy => Some(counts.accuracy()),
+                Metric::Precision => counts.precision(Average::Class(1)),
+                Metric::Recall => counts.recall(Average::Class(1)),
+                Metric::F1 => counts.f1(Average::Class(1)),
+                Metric::PrecisionMacro => counts.precision(Average::Macro),
+                Metric::RecallMacro => counts.recall(Average::Macro),
+                Metric::F1Macro => counts.f1(Average::Macro),
+                Metric::F1Micro => counts.f1(Average::Micro),
+                Metric::Matthews => Some(counts.matthews()),
                 Metric::Pearson | Metric::Spearman | Metric::MeanSquaredError => None,
             },
             Evaluator::Values(pairs) => match metric {
@@ -240,8 +240,8 @@ impl Evaluator {
         };
         value.ok_or_else(|| {
             let (kind, fitting): (_, Vec<&str>) = match self {
-                Evaluator::Classes(matrix) => (
-                    format!("{} classes", matrix.classes()),
+                Evaluator::Classes(counts) => (
+                    format!("{} classes", counts.classes()),
                     Metric::ALL.iter().filter(|metric| !metric.judges_values()).map(|metric| metric.name()).collect(),
                 ),
                 Evaluator::Values(_) => (

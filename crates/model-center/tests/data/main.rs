@@ -1,4 +1,5 @@
 //! Datasets and batches: file formats, templates, hostile files, order and padding.
+#![allow(clippy::unwrap_used)]
 
 mod columns;
 mod hostile;

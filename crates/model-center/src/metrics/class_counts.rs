@@ -1,6 +1,6 @@
 //! Counts of decisions and what follows from them.
 //!
-//! Defines [`ConfusionMatrix`] for accuracy, precision, recall, F1 and Matthews' coefficient, and [`Average`]. Counts
+//! Defines [`ClassCounts`] for accuracy, precision, recall, F1 and Matthews' coefficient, and [`Average`]. Counts
 //! are integers, so merging over ranks is exact. Used through [`super::Evaluator`].
 
 /// Over what a figure per class is averaged.
@@ -14,61 +14,71 @@ pub enum Average {
     Micro,
 }
 
-/// How often each class was predicted for each label.
+/// How often each class was the label, the prediction, and both.
+///
+/// All figures here follow from these three counts per class, so no matrix of label against prediction is kept: it
+/// would take 800 MB for the ten thousand classes a dataset may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfusionMatrix {
-    classes: usize,
-    /// Row = label, column = prediction.
-    counts: Vec<u64>,
+pub struct ClassCounts {
+    right: Vec<u64>,
+    labelled: Vec<u64>,
+    predicted: Vec<u64>,
 }
 
-impl ConfusionMatrix {
-    /// An empty matrix for so many classes.
-    pub fn new(classes: usize) -> ConfusionMatrix {
-        ConfusionMatrix { classes, counts: vec![0; classes * classes] }
+impl ClassCounts {
+    /// Empty counts for so many classes.
+    pub fn new(classes: usize) -> ClassCounts {
+        ClassCounts { right: vec![0; classes], labelled: vec![0; classes], predicted: vec![0; classes] }
     }
 
-    /// A matrix from its counts, row by row (row = label); `None` if they are not `classes`² many.
-    ///
-    /// With [`ConfusionMatrix::counts`] this is how ranks exchange matrices.
-    pub fn from_counts(classes: usize, counts: Vec<u64>) -> Option<ConfusionMatrix> {
-        (classes.checked_mul(classes) == Some(counts.len())).then_some(ConfusionMatrix { classes, counts })
+    /// The counts `[right, labelled, predicted]` of all classes, one list after the other, for exchange between
+    /// ranks: adding such lists element by element merges them.
+    pub fn to_vec(&self) -> Vec<u64> {
+        [self.right.as_slice(), &self.labelled, &self.predicted].concat()
     }
 
-    /// The counts, row by row (row = label).
-    pub fn counts(&self) -> &[u64] {
-        &self.counts
+    /// The inverse of [`ClassCounts::to_vec`]; `None` if the length is no multiple of 3.
+    pub fn from_slice(counts: &[u64]) -> Option<ClassCounts> {
+        let classes = counts.len() / 3;
+        (counts.len() == 3 * classes).then(|| ClassCounts {
+            right: counts[..classes].to_vec(),
+            labelled: counts[classes..2 * classes].to_vec(),
+            predicted: counts[2 * classes..].to_vec(),
+        })
     }
 
     /// Number of classes.
     pub fn classes(&self) -> usize {
-        self.classes
+        self.right.len()
     }
 
     /// Counts one decision; classes out of range are a broken invariant and not counted.
     pub fn add(&mut self, label: usize, predicted: usize) {
-        debug_assert!(label < self.classes && predicted < self.classes);
-        if label < self.classes
-            && let Some(count) = self.counts.get_mut(label * self.classes + predicted)
-        {
-            *count += 1;
+        debug_assert!(label < self.classes() && predicted < self.classes());
+        if label < self.classes() && predicted < self.classes() {
+            self.right[label] += u64::from(label == predicted);
+            self.labelled[label] += 1;
+            self.predicted[predicted] += 1;
         }
     }
 
-    /// Adds the counts of a matrix of the same size.
-    pub fn merge(&mut self, other: &ConfusionMatrix) {
-        debug_assert_eq!(self.classes, other.classes);
-        self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
+    /// Adds counts of as many classes.
+    pub fn merge(&mut self, other: &ClassCounts) {
+        debug_assert_eq!(self.classes(), other.classes());
+        let add = |counts: &mut [u64], more: &[u64]| counts.iter_mut().zip(more).for_each(|(a, b)| *a += b);
+        add(&mut self.right, &other.right);
+        add(&mut self.labelled, &other.labelled);
+        add(&mut self.predicted, &other.predicted);
     }
 
     /// Number of decisions.
     pub fn count(&self) -> u64 {
-        self.counts.iter().sum()
+        self.labelled.iter().sum()
     }
 
     /// Share of right decisions, 0 without any.
     pub fn accuracy(&self) -> f64 {
-        quotient((0..self.classes).map(|class| self.right(class)).sum(), self.count())
+        quotient(self.right.iter().sum(), self.count())
     }
 
     /// Right predictions of a class over all its predictions; `None` if there is no such class.
@@ -93,10 +103,10 @@ impl ConfusionMatrix {
     pub fn matthews(&self) -> f64 {
         let exact = |number: u64| i128::from(number);
         let total = exact(self.count());
-        let right: i128 = (0..self.classes).map(|class| exact(self.right(class))).sum();
+        let right = exact(self.right.iter().sum());
         let (mut both, mut labels, mut predictions) = (0, 0, 0);
-        for class in 0..self.classes {
-            let (labelled, predicted) = (exact(self.labelled(class)), exact(self.predicted(class)));
+        for (labelled, predicted) in self.labelled.iter().zip(&self.predicted) {
+            let (labelled, predicted) = (exact(*labelled), exact(*predicted));
             both += labelled * predicted;
             labels += labelled * labelled;
             predictions += predicted * predicted;
@@ -108,37 +118,16 @@ impl ConfusionMatrix {
         (right * total - both) as f64 / ((a as f64).sqrt() * (b as f64).sqrt())
     }
 
-    fn right(&self, class: usize) -> u64 {
-        self.counts[class * self.classes + class]
-    }
-
-    fn labelled(&self, class: usize) -> u64 {
-        self.counts[class * self.classes..(class + 1) * self.classes].iter().sum()
-    }
-
-    fn predicted(&self, class: usize) -> u64 {
-        (0..self.classes).map(|label| self.counts[label * self.classes + class]).sum()
-    }
-
     /// Averages `figure(right, labelled, predicted)`.
     fn average(&self, average: Average, figure: impl Fn(u64, u64, u64) -> f64) -> Option<f64> {
-        let of = |class: usize| (self.right(class), self.labelled(class), self.predicted(class));
+        let figure = |(right, labelled, predicted)| figure(right, labelled, predicted);
+        let of = |class: usize| (self.right[class], self.labelled[class], self.predicted[class]);
         match average {
-            Average::Class(class) if class >= self.classes => None,
-            Average::Class(class) => {
-                let (right, labelled, predicted) = of(class);
-                Some(figure(right, labelled, predicted))
-            }
-            Average::Micro => {
-                let right = (0..self.classes).map(|class| self.right(class)).sum();
-                Some(figure(right, self.count(), self.count()))
-            }
+            Average::Class(class) => (class < self.classes()).then(|| figure(of(class))),
+            Average::Micro => Some(figure((self.right.iter().sum(), self.count(), self.count()))),
             Average::Macro => {
-                let figures: Vec<f64> = (0..self.classes)
-                    .map(of)
-                    .filter(|(_, labelled, predicted)| labelled + predicted > 0)
-                    .map(|(right, labelled, predicted)| figure(right, labelled, predicted))
-                    .collect();
+                let occurring = (0..self.classes()).map(of).filter(|(_, labelled, predicted)| labelled + predicted > 0);
+                let figures: Vec<f64> = occurring.map(figure).collect();
                 Some(if figures.is_empty() { 0.0 } else { figures.iter().sum::<f64>() / figures.len() as f64 })
             }
         }

@@ -1,0 +1,272 @@
+//! Metrics: hand-computed values, a table from scikit-learn and scipy, and exact merging over ranks.
+#![allow(clippy::unwrap_used)]
+
+use model_center::data::{LabelSpace, Labels};
+use model_center::metrics::{Average, ClassCounts, Evaluator, Metric, OrderedSum, ValuePairs, argmax};
+use serde_json::Value;
+
+/// Both sides are f64 and sum at most 60 terms; the last digits differ by the order of operations.
+const TOLERANCE: f64 = 1e-12;
+
+fn counts_of(classes: usize, decisions: &[(usize, usize)]) -> ClassCounts {
+    let mut counts = ClassCounts::new(classes);
+    decisions.iter().for_each(|(label, predicted)| counts.add(*label, *predicted));
+    counts
+}
+
+fn pairs(decisions: &[(f32, f32)]) -> ValuePairs {
+    let mut pairs = ValuePairs::default();
+    decisions.iter().enumerate().for_each(|(at, (predicted, label))| pairs.add(at as u64, *predicted, *label));
+    pairs
+}
+
+fn assert_close(value: f64, expected: f64, what: &str) {
+    assert!((value - expected).abs() <= TOLERANCE, "{what}: {value}, not {expected}");
+}
+
+#[test]
+fn two_classes_by_hand() {
+    // 3 true positives, 1 false positive, 2 false negatives, 4 true negatives.
+    let cells = [((1, 1), 3), ((0, 1), 1), ((1, 0), 2), ((0, 0), 4)];
+    let decisions: Vec<_> = cells.iter().flat_map(|(decision, times)| vec![*decision; *times]).collect();
+    let counts = counts_of(2, &decisions);
+    assert_eq!(counts.to_vec(), [4, 3, 5, 5, 6, 4]);
+    assert_close(counts.accuracy(), 0.7, "accuracy");
+    assert_close(counts.precision(Average::Class(1)).unwrap(), 0.75, "precision");
+    assert_close(counts.recall(Average::Class(1)).unwrap(), 0.6, "recall");
+    assert_close(counts.f1(Average::Class(1)).unwrap(), 2.0 / 3.0, "f1");
+    assert_close(counts.f1(Average::Class(0)).unwrap(), 8.0 / 11.0, "f1 of class 0");
+    assert_close(counts.f1(Average::Macro).unwrap(), (2.0 / 3.0 + 8.0 / 11.0) / 2.0, "macro f1");
+    assert_close(counts.f1(Average::Micro).unwrap(), 0.7, "micro f1");
+    // (3·4 − 1·2) / sqrt(4·5·5·6)
+    assert_close(counts.matthews(), 10.0 / 600_f64.sqrt(), "matthews");
+    assert_eq!(counts.f1(Average::Class(2)), None);
+}
+
+/// Precision 3/4 and recall 3/5 of a class differ, so figures stored under each other's name would show.
+#[test]
+fn f1_and_recall_are_not_swapped() {
+    let labels = LabelSpace::Classes(["contradiction", "entailment", "neutral"].map(String::from).to_vec());
+    let mut evaluator = Evaluator::new(&labels);
+    let answers: [(i64, usize); 6] = [(0, 0), (0, 0), (0, 1), (1, 1), (2, 2), (2, 0)];
+    let logits: Vec<f32> = answers
+        .iter()
+        .flat_map(|(_, predicted)| (0..3).map(move |class| f32::from(u8::from(class == *predicted))))
+        .collect();
+    let truth = Labels::Class(answers.iter().map(|(label, _)| *label).collect());
+    evaluator.add(&[0, 1, 2, 3, 4, 5], &logits, &truth).unwrap();
+    let figures = evaluator.compute(&[Metric::Accuracy, Metric::F1Macro, Metric::RecallMacro]).unwrap();
+    let expected = [
+        (Metric::Accuracy, 4.0 / 6.0),
+        // F1 per class: 4/6, 2/3, 2/3.
+        (Metric::F1Macro, 2.0 / 3.0),
+        // Recall per class: 2/3, 1, 1/2.
+        (Metric::RecallMacro, (2.0 / 3.0 + 1.0 + 0.5) / 3.0),
+    ];
+    for ((metric, figure), (expected_metric, expected)) in figures.iter().zip(expected) {
+        assert_eq!(*metric, expected_metric);
+        assert_close(*figure, expected, metric.name());
+    }
+}
+
+#[test]
+fn quotients_without_a_value_are_zero() {
+    let never_predicted = counts_of(3, &[(1, 0), (1, 0), (0, 0)]);
+    assert_eq!(never_predicted.precision(Average::Class(1)), Some(0.0));
+    assert_eq!(never_predicted.recall(Average::Class(2)), Some(0.0));
+    assert_eq!(never_predicted.matthews(), 0.0);
+    // Class 2 never occurs, so it does not lower the mean: (2·1/4 + 0) / 2.
+    assert_close(never_predicted.f1(Average::Macro).unwrap(), 0.25, "macro f1");
+    let empty = ClassCounts::new(2);
+    assert_eq!((empty.accuracy(), empty.matthews(), empty.f1(Average::Macro)), (0.0, 0.0, Some(0.0)));
+    assert_eq!(pairs(&[]).pearson(), 0.0);
+    assert_eq!(pairs(&[]).mean_squared_error(), 0.0);
+    assert_eq!(pairs(&[(1.0, 2.0)]).spearman(), 0.0);
+    // 0.1 has no exact mean in binary; the rounding must not look like a correlation.
+    assert_eq!(pairs(&[(0.1, 1.0), (0.1, 2.0), (0.1, 4.0)]).pearson(), 0.0);
+}
+
+#[test]
+fn numbers_by_hand() {
+    let pairs = pairs(&[(1.0, 1.0), (2.0, 3.0), (4.0, 2.0)]);
+    // Deviations (−4/3, −1/3, 5/3) and (−1, 1, 0): products sum to 1, squares to 42/9 and 2.
+    assert_close(pairs.pearson(), 1.0 / (42.0 / 9.0 * 2.0_f64).sqrt(), "pearson");
+    // Ranks (1, 2, 3) and (1, 3, 2): 1 − 6·2 / (3·8).
+    assert_close(pairs.spearman(), 0.5, "spearman");
+    assert_close(pairs.mean_squared_error(), 5.0 / 3.0, "mean squared error");
+}
+
+#[test]
+fn ties_share_the_mean_of_their_ranks() {
+    // Ranks (1.5, 1.5, 3, 4) and (1, 2.5, 2.5, 4): deviations (−1, −1, .5, 1.5) and (−1.5, 0, 0, 1.5).
+    let tied = pairs(&[(0.0, 1.0), (-0.0, 2.0), (5.0, 2.0), (6.0, 9.0)]);
+    assert_close(tied.spearman(), 3.75 / (4.5 * 4.5_f64).sqrt(), "spearman");
+}
+
+#[test]
+fn the_table_of_scikit_learn_and_scipy_is_reproduced() {
+    let table: Value = serde_json::from_str(include_str!("table.json")).unwrap();
+    let numbers = |case: &Value, key: &str| -> Vec<f64> {
+        case[key].as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
+    };
+    let mut compared = 0;
+    let mut compare = |evaluator: &Evaluator, expected: &Value| {
+        for (name, expected) in expected.as_object().unwrap() {
+            let figures = evaluator.compute(&[Metric::parse(name).unwrap()]).unwrap();
+            assert_close(figures[0].1, expected.as_f64().unwrap(), name);
+            compared += 1;
+        }
+    };
+    for case in table["classes"].as_array().unwrap() {
+        let decisions: Vec<(usize, usize)> = numbers(case, "labels")
+            .into_iter()
+            .zip(numbers(case, "predicted"))
+            .map(|(label, predicted)| (label as usize, predicted as usize))
+            .collect();
+        let classes = case["classes"].as_u64().unwrap() as usize;
+        compare(&Evaluator::Classes(counts_of(classes, &decisions)), &case["expected"]);
+    }
+    for case in table["values"].as_array().unwrap() {
+        let decisions: Vec<(f32, f32)> = numbers(case, "predicted")
+            .into_iter()
+            .zip(numbers(case, "labels"))
+            .map(|(predicted, label)| (predicted as f32, label as f32))
+            .collect();
+        compare(&Evaluator::Values(pairs(&decisions)), &case["expected"]);
+    }
+    assert_eq!(compared, 9 * 9 + 6 * 3);
+}
+
+/// Deals samples to ranks in several ways; every figure must have the same bits as on one rank.
+#[test]
+fn merging_ranks_gives_the_same_bits_as_one_rank() {
+    let samples: Vec<u32> = (0..97).collect();
+    let random = |at: u32, salt: u32| (at.wrapping_mul(2_654_435_761).wrapping_add(salt) >> 8) as f32 / 65536.0;
+    let classes = LabelSpace::Classes(["a", "b", "c"].map(String::from).to_vec());
+    for labels in [classes, LabelSpace::Value, LabelSpace::Choices(4)] {
+        let outputs = labels.classes().unwrap_or(1) as u32;
+        let add = |evaluator: &mut Evaluator, part: &[u32]| {
+            let logits: Vec<f32> =
+                part.iter().flat_map(|at| (0..outputs).map(move |output| random(*at, output * 77))).collect();
+            let truth = match labels {
+                LabelSpace::Value => Labels::Value(part.iter().map(|at| random(*at, 5)).collect()),
+                _ => Labels::Class(part.iter().map(|at| i64::from(at % outputs)).collect()),
+            };
+            evaluator.add(part, &logits, &truth).unwrap();
+        };
+        let metrics: Vec<Metric> =
+            Metric::ALL.iter().copied().filter(|metric| metric.judges_values() == labels.classes().is_none()).collect();
+        let bits = |evaluator: &Evaluator| -> Vec<u64> {
+            evaluator.compute(&metrics).unwrap().iter().map(|(_, figure)| figure.to_bits()).collect()
+        };
+        let mut alone = Evaluator::new(&labels);
+        add(&mut alone, &samples);
+        for ranks in [2, 3, 7] {
+            let mut merged = Evaluator::new(&labels);
+            for rank in (0..ranks).rev() {
+                let mut evaluator = Evaluator::new(&labels);
+                let part: Vec<u32> = samples.iter().copied().filter(|at| at % ranks == rank).collect();
+                part.chunks(4).for_each(|chunk| add(&mut evaluator, chunk));
+                merged.merge(&evaluator).unwrap();
+            }
+            assert_eq!(merged.count(), 97);
+            assert_eq!(bits(&merged), bits(&alone), "{labels:?} over {ranks} ranks");
+        }
+    }
+}
+
+#[test]
+fn counts_travel_between_ranks() {
+    let counts = counts_of(3, &[(0, 1), (2, 2), (1, 1)]);
+    assert_eq!(ClassCounts::from_slice(&counts.to_vec()), Some(counts));
+    assert_eq!(ClassCounts::from_slice(&[0; 8]), None);
+}
+
+#[test]
+fn matthews_stays_exact_for_large_counts() {
+    // 10^12 decisions: products of counts leave 64 bits.
+    let (right, half) = (250_000_000_001, 500_000_000_000);
+    let counts = ClassCounts::from_slice(&[right, right, half, half, half, half]).unwrap();
+    assert_close(counts.matthews(), 4e-12, "matthews");
+    assert!((counts.matthews() / 4e-12 - 1.0).abs() < 1e-9, "{}", counts.matthews());
+}
+
+#[test]
+fn a_mean_does_not_depend_on_who_added_when() {
+    let terms: Vec<(u64, f64, f64)> = (0..50).map(|at| (at, 1.0 / (at as f64 + 3.0), 1.0 + (at % 3) as f64)).collect();
+    let sum_of = |order: &mut dyn Iterator<Item = &(u64, f64, f64)>| {
+        let mut sum = OrderedSum::default();
+        order.for_each(|(index, value, weight)| sum.add(*index, *value, *weight));
+        sum
+    };
+    let forward = sum_of(&mut terms.iter());
+    let mut merged = sum_of(&mut terms.iter().rev().step_by(2));
+    merged.merge(&sum_of(&mut terms.iter().rev().skip(1).step_by(2)));
+    assert_eq!(forward.mean().to_bits(), merged.mean().to_bits());
+    let direct = terms.iter().map(|term| term.1).sum::<f64>() / terms.iter().map(|term| term.2).sum::<f64>();
+    assert_eq!(forward.mean(), direct);
+    assert_eq!(OrderedSum::default().mean(), 0.0);
+}
+
+#[test]
+fn the_first_of_equal_outputs_is_predicted() {
+    assert_eq!(argmax(&[1.0, 3.0, 3.0]), Some(1));
+    assert_eq!(argmax(&[f32::NEG_INFINITY, f32::NEG_INFINITY]), Some(0));
+    assert_eq!(argmax(&[-0.0, 0.0]), Some(0));
+    assert_eq!(argmax(&[1.0, f32::NAN]), None);
+    assert_eq!(argmax(&[]), None);
+}
+
+#[test]
+fn wrong_inputs_are_errors_and_change_nothing() {
+    let mut evaluator = Evaluator::new(&LabelSpace::Choices(2));
+    for (samples, logits, labels, reason) in [
+        (vec![0, 1], vec![0.0; 3], Labels::Class(vec![0, 1]), "3 outputs"),
+        (vec![0], vec![0.0; 2], Labels::Class(vec![]), "0 labels"),
+        (vec![0, 1], vec![0.0; 4], Labels::Class(vec![0, 2]), "label 2 of sample 1"),
+        (vec![0, 1], vec![0.0; 4], Labels::Class(vec![0, -100]), "label -100 of sample 1"),
+        (vec![0, 8], vec![0.0, 1.0, 1.0, f32::NAN], Labels::Class(vec![0, 1]), "sample 8 are not numbers"),
+        (vec![0], vec![0.0; 2], Labels::Value(vec![1.0]), "numbers as labels"),
+    ] {
+        let error = evaluator.add(&samples, &logits, &labels).unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+    assert_eq!(evaluator.count(), 0);
+    assert!(evaluator.compute(&[Metric::Accuracy]).unwrap_err().to_string().contains("no sample"));
+    assert!(evaluator.merge(&Evaluator::new(&LabelSpace::Value)).is_err());
+    assert!(evaluator.merge(&Evaluator::new(&LabelSpace::Choices(3))).is_err());
+    evaluator.add(&[0], &[0.0, 1.0], &Labels::Class(vec![1])).unwrap();
+    let error = evaluator.compute(&[Metric::Pearson]).unwrap_err().to_string();
+    assert!(error.contains("\"pearson\" does not judge labels that are 2 classes") && error.contains("f1"), "{error}");
+    let error = Metric::parse("acc").unwrap_err().to_string();
+    assert!(error.contains("unknown metric \"acc\"") && error.contains("accuracy, precision"), "{error}");
+}
+
+#[test]
+fn default_metrics_fit_their_labels_and_names_round_trip() {
+    for labels in [
+        LabelSpace::Value,
+        LabelSpace::Choices(2),
+        LabelSpace::Classes(vec![String::new(); 2]),
+        LabelSpace::Classes(vec![String::new(); 5]),
+    ] {
+        let mut evaluator = Evaluator::new(&labels);
+        let (logits, truth) = match labels.classes() {
+            Some(classes) => (vec![0.0; classes], Labels::Class(vec![0])),
+            None => (vec![0.0], Labels::Value(vec![1.0])),
+        };
+        evaluator.add(&[0], &logits, &truth).unwrap();
+        assert!(evaluator.compute(Metric::defaults(&labels)).is_ok());
+    }
+    for metric in Metric::ALL {
+        assert_eq!(Metric::parse(metric.name()).unwrap(), *metric);
+        assert_eq!(serde_json::to_value(metric).unwrap(), metric.name());
+    }
+}
+
+#[test]
+fn numbers_that_are_not_finite_show() {
+    assert!(pairs(&[(f32::NAN, 1.0), (2.0, 2.0)]).pearson().is_nan());
+    assert!(pairs(&[(f32::INFINITY, 1.0), (2.0, 2.0)]).spearman().is_nan());
+    assert!(pairs(&[(f32::NAN, 1.0)]).mean_squared_error().is_nan());
+}
