@@ -245,7 +245,7 @@ pub(super) fn cross_entropy_forward(_: &Threads, a: CrossEntropyForward<'_>) -> 
     }
     store(a.losses, |i, _| losses[i])?;
     store(a.lse, |i, _| lses[i])?;
-    store(a.totals, |i, _| total[i])
+    store(a.totals, |i, _| [total[0], total[1], total[0] / total[1]][i])
 }
 pub(super) fn cross_entropy_backward(_: &Threads, a: CrossEntropyBackward<'_>) -> Result<()> {
     let x = match a.logits {
