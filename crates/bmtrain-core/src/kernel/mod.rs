@@ -16,8 +16,8 @@ pub mod rows;
 
 pub use attention::{AttentionBackward, AttentionForward, AttentionShape, Bias, Heads, HeadsMut, Mask};
 pub use elementwise::{
-    Activation, ActivationBackward, ActivationForward, ActivationSplit, AddScaled, Cast, Fill, GatedBackward, GatedForward,
-    Multiply,
+    Activation, ActivationBackward, ActivationForward, ActivationSplit, AddScaled, Cast, Fill, GatedBackward,
+    GatedForward, Multiply,
 };
 pub use gemm::{Batch, Epilogue, Gemm, Matrix, MatrixMut};
 pub use loss::{CrossEntropyBackward, CrossEntropyForward, SquaredErrorBackward, SquaredErrorForward};
@@ -149,6 +149,9 @@ macro_rules! kernels {
         })*
 
         impl Kernel<'_> {
+            /// The names of all kernels, in the order of the table.
+            pub const NAMES: &'static [&'static str] = &[$(<$name<'static> as Arguments>::NAME),*];
+
             /// Stem of the kernel's files, and its name in profiles and errors.
             pub fn name(&self) -> &'static str {
                 match self { $(Kernel::$name(_) => <$name as Arguments>::NAME,)* }

@@ -1,0 +1,147 @@
+//! Rows of attention: masks, biases, dropout, grouped heads, fused and separate projections.
+
+use crate::conformance::case::{Case, Role, Values};
+use crate::kernel::Dropout;
+use crate::ops::{self, AttentionMask, AttentionOptions};
+use crate::philox::Key;
+
+/// Which mask.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Masked {
+    None,
+    Padding,
+    Full,
+    /// Some queries see no key at all.
+    Blind,
+}
+
+/// Which additive bias.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Biased {
+    None,
+    Shared,
+    PerSequence,
+}
+
+/// One call.
+#[derive(Debug, Clone, Copy)]
+struct Call {
+    batch: usize,
+    heads: usize,
+    kv_heads: usize,
+    queries: usize,
+    keys: usize,
+    head_size: usize,
+    masked: Masked,
+    biased: Biased,
+    causal: bool,
+    dropped: bool,
+    fused: bool,
+    role: Role,
+}
+
+const SMALL: Call = Call {
+    batch: 2,
+    heads: 4,
+    kv_heads: 4,
+    queries: 5,
+    keys: 5,
+    head_size: 6,
+    masked: Masked::None,
+    biased: Biased::None,
+    causal: false,
+    dropped: false,
+    fused: false,
+    role: Role::Variable,
+};
+
+pub(super) fn rows(cases: &mut Vec<Case>) {
+    for fused in [false, true] {
+        let call = Call { fused, ..SMALL };
+        let mut row = |name: &str, call: Call| cases.push(case(name, call));
+        row("plain", call);
+        row("padding", Call { masked: Masked::Padding, ..call });
+        row("mask", Call { masked: Masked::Full, ..call });
+        row("blind queries", Call { masked: Masked::Blind, ..call });
+        row("causal", Call { causal: true, ..call });
+        row("causal padding", Call { causal: true, masked: Masked::Padding, ..call });
+        row("bias", Call { biased: Biased::Shared, ..call });
+        row("bias of each sequence", Call { biased: Biased::PerSequence, ..call });
+        row("dropout", Call { dropped: true, ..call });
+        let all = Call { dropped: true, causal: true, masked: Masked::Full, biased: Biased::Shared, ..call };
+        row("everything", all);
+        row("grouped heads", Call { kv_heads: 2, ..call });
+        row("one kv head, everything", Call { kv_heads: 1, ..all });
+        row("one token", Call { queries: 1, keys: 1, ..call });
+        row("one head of one", Call { batch: 1, heads: 1, kv_heads: 1, head_size: 1, ..call });
+        row("head size 33", Call { heads: 2, kv_heads: 1, head_size: 33, ..call });
+        row("head size 64, odd length", Call { heads: 1, kv_heads: 1, head_size: 64, queries: 13, keys: 13, ..call });
+        let frozen = Call { role: Role::Constant, biased: Biased::Shared, ..call };
+        row("only bias", frozen);
+        let large = Call { batch: 3, queries: 70, keys: 70, head_size: 16, ..call };
+        cases.push(case("plain", large).large());
+        cases.push(
+            case("everything", Call { batch: 3, kv_heads: 2, queries: 70, keys: 70, head_size: 16, ..all }).large(),
+        );
+    }
+    let cross = Call { queries: 3, keys: 8, ..SMALL };
+    cases.push(case("cross", cross));
+    cases.push(case("cross causal", Call { causal: true, ..cross }));
+    cases.push(case(
+        "cross padding bias",
+        Call { masked: Masked::Padding, biased: Biased::Shared, kv_heads: 2, ..cross },
+    ));
+    cases.push(case("more queries than keys, causal", Call { causal: true, queries: 7, keys: 4, ..SMALL }));
+    cases.push(case("cross", Call { queries: 40, keys: 90, head_size: 32, ..SMALL }).large());
+    let same = Case::op("attention/one variable for all", |cx, v| {
+        Ok(vec![ops::attention(cx, &v[0], &v[0], &v[0], &AttentionOptions::new(2, 4))?])
+    });
+    cases.push(same.variable("x", [2, 5, 8]));
+    let only_q = Case::op("attention/frozen keys and values", |cx, v| {
+        Ok(vec![ops::attention(cx, &v[0], &v[1], &v[2], &AttentionOptions::new(2, 4))?])
+    });
+    cases.push(only_q.variable("q", [2, 3, 8]).constant("k", [2, 5, 8]).constant("v", [2, 5, 8]));
+}
+
+fn case(name: &str, call: Call) -> Case {
+    let Call { batch, heads, kv_heads, queries, keys, head_size, masked, biased, causal, dropped, fused, role } = call;
+    let op = if fused { "attention_fused" } else { "attention" };
+    let case = Case::op(format!("{op}/{name}"), move |cx, v| {
+        let projections = if fused { 1 } else { 3 };
+        let (mut extra, projections) = (v[projections..].iter(), &v[..projections]);
+        let mask = match masked {
+            Masked::None => AttentionMask::None,
+            Masked::Padding => extra.next().map_or(AttentionMask::None, |mask| AttentionMask::Padding(mask.value())),
+            Masked::Full | Masked::Blind => {
+                extra.next().map_or(AttentionMask::None, |mask| AttentionMask::Full(mask.value()))
+            }
+        };
+        let bias = extra.next();
+        let dropout = Dropout::new(0.3, Key::new(11, "attention"), 2, 1)?.filter(|_| dropped);
+        let options =
+            AttentionOptions { kv_heads, causal, mask, bias, dropout, ..AttentionOptions::new(heads, head_size) };
+        Ok(vec![match projections {
+            [q, k, v] => ops::attention(cx, q, k, v, &options)?,
+            _ => ops::attention_fused(cx, &projections[0], &options)?,
+        }])
+    });
+    let unit = Values::Normal(0.0, 1.0);
+    let case = if fused {
+        case.input("qkv", [batch, queries, (heads + 2 * kv_heads) * head_size], role, unit)
+    } else {
+        case.input("q", [batch, queries, heads * head_size], role, unit)
+            .input("k", [batch, keys, kv_heads * head_size], role, unit)
+            .input("v", [batch, keys, kv_heads * head_size], role, unit)
+    };
+    let case = match masked {
+        Masked::None => case,
+        Masked::Padding => case.mask("mask", [batch, keys], keys),
+        Masked::Full => case.mask("mask", [batch, queries, keys], keys),
+        Masked::Blind => case.mask("mask", [batch, queries, keys], 0),
+    };
+    match biased {
+        Biased::None => case,
+        Biased::Shared => case.variable("bias", [1, heads, queries, keys]),
+        Biased::PerSequence => case.leaf("bias", [batch, heads, queries, keys]),
+    }
+}

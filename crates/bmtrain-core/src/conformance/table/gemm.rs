@@ -1,0 +1,126 @@
+//! Rows of projections and products as ops: linear, feed-forward, matmul.
+
+use crate::conformance::case::Case;
+use crate::dtype::DType;
+use crate::kernel::Activation;
+use crate::ops;
+
+pub(super) fn rows(cases: &mut Vec<Case>) {
+    for activation in [None].into_iter().chain(Activation::ALL.map(Some)) {
+        for bias in [true, false] {
+            cases.push(linear(activation, bias, &[2, 3], 7, 5));
+        }
+    }
+    cases.push(linear(None, true, &[1], 1, 1));
+    cases.push(linear(Some(Activation::Gelu), true, &[1], 33, 17));
+    cases.push(linear(None, true, &[3, 5], 64, 31));
+    cases.push(linear(Some(Activation::Gelu), true, &[2, 96], 72, 160).large());
+    cases.push(linear(None, true, &[1, 2], 256, 160).large());
+    mixed(cases);
+    frozen(cases);
+    for activation in Activation::ALL {
+        cases.push(feed_forward(activation, true, &[2, 3], [5, 9, 4]));
+    }
+    cases.push(feed_forward(Activation::Gelu, false, &[7], [6, 8, 6]));
+    cases.push(feed_forward(Activation::Gelu, true, &[2, 64], [48, 130, 48]).large());
+    matmul(cases);
+}
+
+/// The deviation that keeps a sum of `terms` products of unit numbers at unit size.
+fn unit(terms: usize) -> f32 {
+    1.0 / (terms as f32).sqrt()
+}
+
+fn linear(activation: Option<Activation>, bias: bool, outer: &[usize], k: usize, n: usize) -> Case {
+    let name = activation.map_or("none", Activation::name);
+    let suffix = if bias { "/bias" } else { "" };
+    let (m, outer) = (outer.iter().product::<usize>(), [outer, &[k]].concat());
+    let case = Case::op(format!("linear/{name}{suffix}/{m}x{n}x{k}"), move |cx, v| {
+        Ok(vec![ops::linear(cx, &v[0], &v[1], v.get(2), activation)?])
+    });
+    let case = with_shape(case, "x", &outer).leaf("weight", [n, k]).deviation(unit(k));
+    let case = if bias { case.leaf("bias", [n]) } else { case };
+    kinked(case, activation)
+}
+
+fn with_shape(case: Case, name: &'static str, dims: &[usize]) -> Case {
+    match *dims {
+        [a, b, c] => case.variable(name, [a, b, c]),
+        [a, b] => case.variable(name, [a, b]),
+        _ => case.variable(name, [dims.iter().product::<usize>()]),
+    }
+}
+
+/// Steps over the kink of a rectifier must be rare: within a small step none of the few inputs of these rows crosses it.
+fn kinked(case: Case, activation: Option<Activation>) -> Case {
+    if activation == Some(Activation::Relu) { case.step(1e-3) } else { case }
+}
+
+/// Weights in f32 under activations of 16 bits.
+fn mixed(cases: &mut Vec<Case>) {
+    let case = Case::op("linear/gelu/bias/f32 weights", |cx, v| {
+        Ok(vec![ops::linear(cx, &v[0], &v[1], Some(&v[2]), Some(Activation::Gelu))?])
+    });
+    let case = case.variable("x", [6, 20]).leaf("weight", [9, 20]).deviation(unit(20)).of(DType::F32);
+    cases.push(case.leaf("bias", [9]).of(DType::F32).dtypes(&[DType::BF16, DType::F16]));
+}
+
+/// Only some gradients are wanted.
+fn frozen(cases: &mut Vec<Case>) {
+    let body = |cx: &crate::Ctx, v: &[crate::Var]| {
+        Ok(vec![ops::linear(cx, &v[0], &v[1], Some(&v[2]), Some(Activation::Silu))?])
+    };
+    cases.push(Case::op("linear/frozen x", body).constant("x", [5, 6]).leaf("weight", [4, 6]).leaf("bias", [4]));
+    cases.push(
+        Case::op("linear/frozen weight", body).variable("x", [5, 6]).constant("weight", [4, 6]).leaf("bias", [4]),
+    );
+    cases.push(Case::op("linear/only bias", body).constant("x", [5, 6]).constant("weight", [4, 6]).leaf("bias", [4]));
+    let variables = Case::op("linear/weight on the tape", body).variable("x", [5, 6]);
+    cases.push(variables.variable("weight", [4, 6]).variable("bias", [4]));
+    let body = |cx: &crate::Ctx, v: &[crate::Var]| {
+        let (inner, outer) = (Some(&v[2]), Some(&v[4]));
+        Ok(vec![ops::feed_forward(cx, &v[0], &v[1], inner, Activation::Gelu, &v[3], outer)?])
+    };
+    let case = Case::op("feed_forward/frozen w_out", body).variable("x", [4, 5]).leaf("w_in", [6, 5]).leaf("b_in", [6]);
+    cases.push(case.constant("w_out", [3, 6]).constant("b_out", [3]));
+    let case = Case::op("feed_forward/only w_out", body).constant("x", [4, 5]).constant("w_in", [6, 5]);
+    cases.push(case.constant("b_in", [6]).leaf("w_out", [3, 6]).leaf("b_out", [3]));
+    let case = Case::op("feed_forward/only x", body).variable("x", [4, 5]).constant("w_in", [6, 5]);
+    cases.push(case.constant("b_in", [6]).constant("w_out", [3, 6]).constant("b_out", [3]));
+}
+
+fn feed_forward(activation: Activation, bias: bool, outer: &[usize], [d, f, e]: [usize; 3]) -> Case {
+    let suffix = if bias { "/bias" } else { "" };
+    let m = outer.iter().product::<usize>();
+    let name = format!("feed_forward/{}{suffix}/{m}x{d}x{f}x{e}", activation.name());
+    let case = Case::op(name, move |cx, v| {
+        let (inner, outer) = if bias { (Some(&v[3]), Some(&v[4])) } else { (None, None) };
+        Ok(vec![ops::feed_forward(cx, &v[0], &v[1], inner, activation, &v[2], outer)?])
+    });
+    let case = with_shape(case, "x", &[outer, &[d]].concat());
+    let case = case.leaf("w_in", [f, d]).deviation(unit(d)).leaf("w_out", [e, f]).deviation(unit(f));
+    let case = if bias { case.leaf("b_in", [f]).leaf("b_out", [e]) } else { case };
+    kinked(case, Some(activation))
+}
+
+fn matmul(cases: &mut Vec<Case>) {
+    let (m, n, k) = (3, 5, 7);
+    for (transpose_a, transpose_b) in [(false, false), (false, true), (true, false), (true, true)] {
+        let letters = format!("{}{}", if transpose_a { 't' } else { 'n' }, if transpose_b { 't' } else { 'n' });
+        let row = |kind: &str| {
+            Case::op(format!("matmul/{letters}/{kind}"), move |cx, v| {
+                Ok(vec![ops::matmul(cx, &v[0], &v[1], transpose_a, transpose_b)?])
+            })
+        };
+        let [a, b] = [if transpose_a { [k, m] } else { [m, k] }, if transpose_b { [n, k] } else { [k, n] }];
+        cases.push(row("single").variable("a", a).variable("b", b));
+        cases.push(row("batched").variable("a", [2, 4, a[0], a[1]]).variable("b", [2, 4, b[0], b[1]]));
+        cases.push(row("shared").variable("a", [4, a[0], a[1]]).leaf("b", b));
+        let side = |rows: usize, columns: usize, swap: bool| if swap { [columns, rows] } else { [rows, columns] };
+        let (a, b) = (side(96, 60, transpose_a), side(60, 130, transpose_b));
+        let case = row("batched").variable("a", [3, a[0], a[1]]).variable("b", [3, b[0], b[1]]).deviation(unit(60));
+        cases.push(case.large());
+    }
+    let square = Case::op("matmul/same variable twice", |cx, v| Ok(vec![ops::matmul(cx, &v[0], &v[0], false, true)?]));
+    cases.push(square.variable("x", [2, 4, 3]));
+}

@@ -1,0 +1,60 @@
+//! Rows of the losses.
+
+use crate::conformance::case::{Case, Values};
+use crate::dtype::DType;
+use crate::ops::{self, CrossEntropy, Reduction};
+
+pub(super) fn rows(cases: &mut Vec<Case>) {
+    for reduction in [Reduction::Mean, Reduction::Sum, Reduction::None] {
+        for smoothing in [0.0, 0.1] {
+            for weighted in [false, true] {
+                for ignoring in [false, true] {
+                    cases.push(cross_entropy(reduction, smoothing, weighted, ignoring, 7, 5));
+                }
+            }
+        }
+    }
+    cases.push(cross_entropy(Reduction::Mean, 0.0, false, true, 40, 2));
+    cases.push(cross_entropy(Reduction::Mean, 0.1, true, true, 3, 130));
+    cases.push(cross_entropy(Reduction::Mean, 0.1, true, true, 300, 257).large());
+    cases.push(cross_entropy(Reduction::None, 0.0, false, true, 3, 3001).large());
+    let in_place = Case::op("cross_entropy/logits of its own", |cx, v| {
+        let logits = ops::scale(cx, &v[0], 1.5)?;
+        Ok(vec![ops::cross_entropy(cx, &logits, v[1].value(), &CrossEntropy::default())?])
+    });
+    cases.push(in_place.variable("x", [2, 5, 6]).ids("targets", [2, 5], 6, Some(-100)));
+    let other = Case::op("cross_entropy/another ignored number", |cx, v| {
+        let options = CrossEntropy { ignore_index: 2, ..CrossEntropy::default() };
+        Ok(vec![ops::cross_entropy(cx, &v[0], v[1].value(), &options)?])
+    });
+    cases.push(other.variable("logits", [9, 4]).ids("targets", [9], 4, Some(2)));
+    let squared = |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::squared_error(cx, &v[0], v[1].value())?]);
+    let case = Case::op("squared_error/11", squared).variable("x", [11]);
+    cases.push(case.constant("targets", [11]).of(DType::F32));
+    let case = Case::op("squared_error/2x3", squared).variable("x", [2, 3]);
+    cases.push(case.constant("targets", [6]).of(DType::F32));
+    let case = Case::op("squared_error/70000", squared).variable("x", [70_000]);
+    cases.push(case.constant("targets", [70_000]).of(DType::F32).large());
+}
+
+fn cross_entropy(
+    reduction: Reduction,
+    smoothing: f32,
+    weighted: bool,
+    ignoring: bool,
+    rows: usize,
+    classes: usize,
+) -> Case {
+    let mut name = format!("cross_entropy/{reduction:?}/{rows}x{classes}");
+    for (on, word) in [(smoothing > 0.0, "/smoothing"), (weighted, "/weights"), (ignoring, "/ignored")] {
+        name.push_str(if on { word } else { "" });
+    }
+    let case = Case::op(name, move |cx, v| {
+        let class_weights = v.get(2).map(|weights| weights.value().clone());
+        let options = CrossEntropy { label_smoothing: smoothing, class_weights, reduction, ..CrossEntropy::default() };
+        Ok(vec![ops::cross_entropy(cx, &v[0], v[1].value(), &options)?])
+    });
+    let case = case.variable("logits", [rows, classes]).deviation(2.0);
+    let case = case.ids("targets", [rows], classes as i64, ignoring.then_some(-100));
+    if weighted { case.constant("weights", [classes]).holding(Values::Uniform(0.2, 2.0)).of(DType::F32) } else { case }
+}

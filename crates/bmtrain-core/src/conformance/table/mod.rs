@@ -1,0 +1,47 @@
+//! The rows, by stem.
+
+mod attention;
+mod elementwise;
+mod gemm;
+mod loss;
+mod norm;
+mod optimizer;
+mod product;
+mod random;
+mod reduce;
+mod rows;
+
+use super::case::Case;
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::pool::Segment;
+use crate::tensor::Tensor;
+
+/// Every row. Names are unique.
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    gemm::rows(&mut cases);
+    product::rows(&mut cases);
+    elementwise::rows(&mut cases);
+    norm::rows(&mut cases);
+    attention::rows(&mut cases);
+    reduce::rows(&mut cases);
+    rows::rows(&mut cases);
+    loss::rows(&mut cases);
+    random::rows(&mut cases);
+    optimizer::rows(&mut cases);
+    cases
+}
+
+/// A tensor of zeros for a kernel to write.
+fn zeros(device: &Device, shape: &[usize], dtype: DType) -> Result<Tensor> {
+    Tensor::full(device, crate::shape::Shape::new(shape)?, dtype, 0.0, Segment::Activations)
+}
+
+/// A copy that a kernel may change.
+fn copy(x: &Tensor) -> Result<Tensor> {
+    let mut copy = Tensor::empty(x.device(), x.shape(), x.dtype(), Segment::Activations)?;
+    x.device().backend().copy(x.view()?, copy.view_mut()?, crate::backend::Lane::Compute)?;
+    Ok(copy)
+}

@@ -1,0 +1,215 @@
+//! Rows of the matrix product as a kernel: every transpose, leading dimension, batch stride, factor and epilogue, against
+//! sums in f64.
+
+use super::zeros;
+use crate::conformance::case::Case;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::kernel::{Activation, Batch, Epilogue, Gemm, Matrix, MatrixMut};
+use crate::tensor::Tensor;
+
+/// One product with everything that can vary.
+#[derive(Clone, Copy)]
+struct Product {
+    m: usize,
+    n: usize,
+    k: usize,
+    transposed: [bool; 2],
+    alpha: f32,
+    beta: f32,
+    /// Added to each leading dimension.
+    gap: usize,
+    batch: Batch,
+    /// Batch entries side by side within the rows, as heads are, instead of behind each other.
+    interleaved: bool,
+    /// The right factor is the same for all entries.
+    shared: bool,
+    epilogue: Option<Activation>,
+}
+
+const PLAIN: Product = Product {
+    m: 5,
+    n: 7,
+    k: 3,
+    transposed: [false, false],
+    alpha: 1.0,
+    beta: 0.0,
+    gap: 0,
+    batch: Batch::ONE,
+    interleaved: false,
+    shared: false,
+    epilogue: None,
+};
+
+pub(super) fn rows(cases: &mut Vec<Case>) {
+    for (letters, a, b) in [("nn", false, false), ("nt", false, true), ("tn", true, false), ("tt", true, true)] {
+        let with = |product: Product| Product { transposed: [a, b], ..product };
+        let mut row = |kind: &str, product| cases.push(case(&format!("{letters}/{kind}"), with(product)));
+        row("plain", PLAIN);
+        row("beta 1", Product { beta: 1.0, ..PLAIN });
+        row("beta 0.5", Product { m: 19, n: 33, k: 21, beta: 0.5, alpha: 1.5, ..PLAIN });
+        row("gaps", Product { m: 17, n: 9, k: 11, gap: 3, beta: 0.5, ..PLAIN });
+        row("batched", Product { m: 6, n: 10, k: 9, batch: Batch { outer: 2, inner: 3 }, ..PLAIN });
+        row("heads", Product { m: 6, n: 8, k: 8, batch: Batch { outer: 2, inner: 3 }, interleaved: true, ..PLAIN });
+        row(
+            "shared",
+            Product { m: 6, n: 10, k: 9, batch: Batch { outer: 1, inner: 4 }, shared: true, beta: 1.0, ..PLAIN },
+        );
+        row("one", Product { m: 1, n: 1, k: 1, ..PLAIN });
+        row("row", Product { m: 1, n: 70, k: 130, ..PLAIN });
+        row("column", Product { m: 67, n: 1, k: 129, beta: 1.0, ..PLAIN });
+        row("empty sums", Product { k: 0, beta: 0.5, ..PLAIN });
+        row("long sums", Product { m: 9, n: 6, k: 700, ..PLAIN });
+    }
+    for activation in Activation::ALL {
+        let epilogue = Some(activation);
+        cases.push(case(
+            &format!("nt/bias {}", activation.name()),
+            Product { m: 9, n: 18, transposed: [false, true], epilogue, ..PLAIN },
+        ));
+    }
+    for (letters, a, b) in [("nn", false, false), ("nt", false, true), ("tn", true, false)] {
+        let product = Product { m: 130, n: 258, k: 200, transposed: [a, b], ..PLAIN };
+        cases.push(case(&format!("{letters}/beta 1"), Product { beta: 1.0, ..product }).large());
+        cases.push(case(&format!("{letters}/thin"), Product { m: 4, n: 700, ..product }).large());
+    }
+    let narrow = case("tn/f32 result", Product { m: 20, n: 30, k: 25, transposed: [true, false], beta: 1.0, ..PLAIN });
+    cases.push(in_f32(narrow));
+}
+
+/// The result, and only it, stays in f32: the gradient of a 16-bit weight.
+fn in_f32(mut case: Case) -> Case {
+    for input in case.inputs.iter_mut().filter(|input| input.name == "c") {
+        input.dtype = Some(DType::F32);
+    }
+    case.dtypes(&[DType::BF16, DType::F16])
+}
+
+/// Where a matrix lies: elements between rows and between batch entries, and how many there are.
+#[derive(Clone, Copy)]
+struct Layout {
+    ld: usize,
+    batch: [usize; 2],
+    len: usize,
+}
+
+impl Product {
+    fn layout(&self, rows: usize, columns: usize) -> Layout {
+        let Batch { outer, inner } = self.batch;
+        if self.interleaved {
+            let ld = columns * inner + self.gap;
+            return Layout { ld, batch: [rows * ld, columns], len: outer * rows * ld };
+        }
+        let ld = columns + self.gap;
+        Layout { ld, batch: [inner * rows * ld, rows * ld], len: outer * inner * rows * ld }
+    }
+
+    /// Layouts of a, b and c as they are stored.
+    fn layouts(&self) -> [Layout; 3] {
+        let stored = |rows, columns, transposed| {
+            if transposed { self.layout(columns, rows) } else { self.layout(rows, columns) }
+        };
+        let mut b = stored(self.k, self.n, self.transposed[1]);
+        if self.shared {
+            b.batch = [0, 0];
+        }
+        [stored(self.m, self.k, self.transposed[0]), b, self.layout(self.m, self.n)]
+    }
+
+    fn launch(&self, t: &[Tensor]) -> Result<Vec<Tensor>> {
+        let [a, b, c] = self.layouts();
+        let mut out = super::copy(&t[2])?;
+        let device = out.device().clone();
+        let mut pre = match self.epilogue {
+            Some(_) => Some(zeros(&device, &[self.m, self.n], t[0].dtype())?),
+            None => None,
+        };
+        let epilogue = match self.epilogue {
+            None => Epilogue::default(),
+            activation => Epilogue {
+                bias: Some(t[3].view()?),
+                activation,
+                pre_activation: pre.as_mut().map(Tensor::view_mut).transpose()?,
+            },
+        };
+        device.launch(Gemm {
+            m: self.m,
+            n: self.n,
+            k: self.k,
+            alpha: self.alpha,
+            a: Matrix { view: t[0].view()?, ld: a.ld, transposed: self.transposed[0], batch: a.batch },
+            b: Matrix { view: t[1].view()?, ld: b.ld, transposed: self.transposed[1], batch: b.batch },
+            beta: self.beta,
+            c: MatrixMut { view: out.view_mut()?, ld: c.ld, batch: c.batch },
+            batch: self.batch,
+            epilogue,
+        })?;
+        Ok([Some(out), pre].into_iter().flatten().collect())
+    }
+
+    /// The sums in f64; what lies between the rows of `c` stays as it was.
+    fn host(&self, t: &[Vec<f64>]) -> Vec<Vec<f64>> {
+        let [a, b, c] = self.layouts();
+        let at = |layout: &Layout, transposed: bool, [outer, inner]: [usize; 2], row: usize, column: usize| {
+            let (row, column) = if transposed { (column, row) } else { (row, column) };
+            outer * layout.batch[0] + inner * layout.batch[1] + row * layout.ld + column
+        };
+        let (mut out, mut pre) = (t[2].clone(), Vec::new());
+        for entry in (0..self.batch.outer).flat_map(|outer| (0..self.batch.inner).map(move |inner| [outer, inner])) {
+            for (row, column) in (0..self.m).flat_map(|row| (0..self.n).map(move |column| (row, column))) {
+                let sum: f64 = (0..self.k)
+                    .map(|i| {
+                        t[0][at(&a, self.transposed[0], entry, row, i)]
+                            * t[1][at(&b, self.transposed[1], entry, i, column)]
+                    })
+                    .sum();
+                let place = &mut out[at(&c, false, entry, row, column)];
+                let old = if self.beta == 0.0 { 0.0 } else { f64::from(self.beta) * *place };
+                *place = f64::from(self.alpha) * sum + old;
+                if let Some(activation) = self.epilogue {
+                    *place += t[3][column];
+                    pre.push(*place);
+                    *place = activate(activation, *place);
+                }
+            }
+        }
+        if pre.is_empty() { vec![out] } else { vec![out, pre] }
+    }
+}
+
+/// Activations in f64, from their definitions.
+fn activate(activation: Activation, x: f64) -> f64 {
+    match activation {
+        Activation::Gelu => x * normal_distribution(x),
+        Activation::GeluTanh => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+            0.5 * x * (1.0 + inner.tanh())
+        }
+        Activation::Relu => x.max(0.0),
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::Tanh => x.tanh(),
+    }
+}
+
+/// `Phi(x)` by its power series `1/2 + phi(x) (x + x^3/3 + x^5/15 + ..)`, exact to f64 for the few units it is used on.
+fn normal_distribution(x: f64) -> f64 {
+    let (mut term, mut sum) = (x, x);
+    for i in 1..200 {
+        term *= x * x / f64::from(2 * i + 1);
+        sum += term;
+    }
+    0.5 + sum * (-0.5 * x * x).exp() / std::f64::consts::TAU.sqrt()
+}
+
+fn case(name: &str, product: Product) -> Case {
+    let [a, b, c] = product.layouts();
+    let b_len = if product.shared { b.len / (product.batch.outer * product.batch.inner) } else { b.len };
+    let case =
+        Case::kernel(format!("gemm/{name}/{}x{}x{}", product.m, product.n, product.k), move |_, t| product.launch(t))
+            .constant("a", [a.len])
+            .constant("b", [b_len])
+            .deviation(1.0 / (product.k.max(1) as f32).sqrt())
+            .constant("c", [c.len]);
+    let case = if product.epilogue.is_some() { case.constant("bias", [product.n]) } else { case };
+    case.expecting(move |t| product.host(t))
+}

@@ -1,0 +1,85 @@
+//! Rows of softmax, sums and norms of gradients.
+
+use super::copy;
+use crate::conformance::case::{Case, Values};
+use crate::dtype::DType;
+use crate::kernel::{ColumnSum, Dest, GradNorm, NonFinite, NormOrder};
+use crate::ops;
+use crate::pool::Segment;
+use crate::tensor::Tensor;
+
+pub(super) fn rows(cases: &mut Vec<Case>) {
+    let softmax = |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::softmax(cx, &v[0])?]);
+    let log_softmax = |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::log_softmax(cx, &v[0])?]);
+    cases.push(Case::op("softmax/3x2x7", softmax).variable("x", [3, 2, 7]).deviation(2.0));
+    cases.push(Case::op("softmax/1x33", softmax).variable("x", [1, 33]));
+    cases.push(Case::op("softmax/300x101", softmax).variable("x", [300, 101]).large());
+    cases.push(Case::op("log_softmax/3x2x7", log_softmax).variable("x", [3, 2, 7]).deviation(2.0));
+    cases.push(Case::op("log_softmax/300x101", log_softmax).variable("x", [300, 101]).large());
+    for shape in [[3, 11], [1, 5], [7, 1]] {
+        let name = format!("{}x{}", shape[0], shape[1]);
+        cases.push(Case::op(format!("sum/{name}"), |cx, v| Ok(vec![ops::sum(cx, &v[0])?])).variable("x", shape));
+        cases.push(Case::op(format!("mean/{name}"), |cx, v| Ok(vec![ops::mean(cx, &v[0])?])).variable("x", shape));
+    }
+    cases.push(Case::op("mean/300x101", |cx, v| Ok(vec![ops::mean(cx, &v[0])?])).variable("x", [300, 101]).large());
+    for (name, rows, columns) in [("5x7", 5, 7), ("1x9", 1, 9), ("700x66", 700, 66)] {
+        for add in [false, true] {
+            cases.push(column_sum(
+                &format!("column_sum/{name}{}", if add { "/added" } else { "" }),
+                rows,
+                columns,
+                add,
+            ));
+        }
+    }
+    grad_norms(cases);
+}
+
+fn column_sum(name: &str, rows: usize, columns: usize, add: bool) -> Case {
+    Case::kernel(name, move |device, t| {
+        let mut out = copy(&t[1])?;
+        device.launch(ColumnSum { rows, columns, x: t[0].view()?, out: Dest { view: out.view_mut()?, add } })?;
+        Ok(vec![out])
+    })
+    .constant("x", [rows, columns])
+    .constant("out", [columns])
+    .of(DType::F32)
+    .expecting(move |t| {
+        let column = |c: usize| t[0].iter().skip(c).step_by(columns).sum::<f64>() + if add { t[1][c] } else { 0.0 };
+        vec![(0..columns).map(column).collect()]
+    })
+}
+
+fn grad_norms(cases: &mut Vec<Case>) {
+    for (order, name) in [(NormOrder::Two, "sum of squares"), (NormOrder::Infinity, "largest")] {
+        for (add, n) in [(false, 7), (true, 1001), (true, 70_000)] {
+            let case = Case::kernel(format!("grad_norm/{name}/{n}"), move |device, t| {
+                let mut out = copy(&t[1])?;
+                device.launch(GradNorm { order, x: t[0].view()?, out: Dest { view: out.view_mut()?, add } })?;
+                Ok(vec![out])
+            });
+            let case = case.constant("x", [n]).constant("out", [1]).of(DType::F32).holding(Values::Uniform(0.0, 5.0));
+            cases.push(case.expecting(move |t| {
+                let old = if add { t[1][0] } else { 0.0 };
+                vec![vec![match order {
+                    NormOrder::Two => old + t[0].iter().map(|x| x * x).sum::<f64>(),
+                    NormOrder::Infinity => t[0].iter().fold(old, |most, x| most.max(x.abs())),
+                }]]
+            }));
+        }
+    }
+    for (name, factor, expected) in
+        [("finite", 1.0, 0.0), ("infinite", f32::INFINITY, 1.0), ("not a number", f32::NAN, 1.0)]
+    {
+        let case = Case::kernel(format!("non_finite/{name}"), move |device, t| {
+            // One element among many, far from the start.
+            let mut x = copy(&t[0])?;
+            let part = x.view_mut()?.part(40_001, 1)?;
+            device.launch(crate::kernel::Fill { value: factor, out: part })?;
+            let mut flag = Tensor::full(device, [1], DType::I32, 0.0, Segment::Workspace)?;
+            device.launch(NonFinite { x: x.view()?, flag: flag.view_mut()? })?;
+            Ok(vec![flag])
+        });
+        cases.push(case.constant("x", [50_000]).expecting(move |_| vec![vec![expected]]));
+    }
+}

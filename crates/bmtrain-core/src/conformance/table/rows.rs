@@ -1,0 +1,88 @@
+//! Rows of ops that move rows: embeddings, permutations, slices, joins.
+
+use super::copy;
+use crate::conformance::case::Case;
+use crate::kernel::{Dest, RowCopy};
+use crate::ops;
+
+pub(super) fn rows(cases: &mut Vec<Case>) {
+    embeddings(cases);
+    for (name, dims, axes) in [
+        ("0213", [2, 3, 4, 5], [0, 2, 1, 3]),
+        ("3210", [2, 3, 4, 5], [3, 2, 1, 0]),
+        ("0132", [3, 1, 7, 9], [0, 1, 3, 2]),
+        ("0123", [2, 3, 4, 5], [0, 1, 2, 3]),
+    ] {
+        let body = move |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::permute(cx, &v[0], &axes)?]);
+        cases.push(Case::op(format!("permute/{name}"), body).variable("x", dims));
+    }
+    let body = |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::permute(cx, &v[0], &[0, 2, 1, 3])?]);
+    cases.push(Case::op("permute/0213", body).variable("x", [3, 40, 4, 64]).large());
+    let body = |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::permute(cx, &v[0], &[1, 0])?]);
+    cases.push(Case::op("permute/10", body).variable("x", [5, 7]));
+    cases.push(Case::op("permute/10", body).variable("x", [200, 131]).large());
+    slices(cases);
+    for (add, gap) in [(false, 0), (false, 3), (true, 3)] {
+        let name = format!("row_copy/gap {gap}{}", if add { "/added" } else { "" });
+        let (rows, columns) = (6, 9);
+        let (x_ld, out_ld) = (columns + gap, columns + 2 * gap);
+        let span = move |ld: usize| (rows - 1) * ld + columns;
+        let case = Case::kernel(name, move |device, t| {
+            let mut out = copy(&t[1])?;
+            let dest = Dest { view: out.view_mut()?, add };
+            device.launch(RowCopy { rows, columns, x_ld, x: t[0].view()?, out_ld, out: dest })?;
+            Ok(vec![out])
+        });
+        cases.push(case.constant("x", [span(x_ld)]).constant("out", [span(out_ld)]).expecting(move |t| {
+            let mut out = t[1].clone();
+            for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))) {
+                let place = &mut out[row * out_ld + column];
+                *place = t[0][row * x_ld + column] + if add { *place } else { 0.0 };
+            }
+            vec![out]
+        }));
+    }
+}
+
+fn embeddings(cases: &mut Vec<Case>) {
+    for padding in [None, Some(0), Some(3)] {
+        let name = padding.map_or("".into(), |index: i64| format!("/padding {index}"));
+        let case = Case::op(format!("embedding{name}"), move |cx, v| {
+            Ok(vec![ops::embedding(cx, v[0].value(), &v[1], padding)?])
+        });
+        cases.push(case.ids("ids", [3, 8], 6, padding).leaf("table", [6, 5]));
+        let case = Case::op(format!("add_embedding{name}"), move |cx, v| {
+            let x = ops::scale(cx, &v[0], 1.5)?;
+            Ok(vec![ops::add_embedding(cx, x, v[1].value(), &v[2], padding)?])
+        });
+        cases.push(case.variable("x", [3, 8, 5]).ids("ids", [3, 8], 6, padding).leaf("table", [6, 5]));
+    }
+    let body = |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::embedding(cx, v[0].value(), &v[1], None)?]);
+    cases.push(Case::op("embedding/table on the tape", body).ids("ids", [4], 9, None).variable("table", [9, 3]));
+    cases.push(Case::op("embedding", body).ids("ids", [20, 31], 200, None).leaf("table", [200, 65]).large());
+    let shared = Case::op("add_embedding/shared x", |cx, v| {
+        Ok(vec![ops::add_embedding(cx, v[0].clone(), v[1].value(), &v[2], None)?, ops::scale(cx, &v[0], 2.0)?])
+    });
+    cases.push(shared.variable("x", [8, 5]).ids("ids", [8], 6, None).leaf("table", [6, 5]));
+}
+
+fn slices(cases: &mut Vec<Case>) {
+    let one = Case::op("slice_last/middle", |cx, v| Ok(vec![ops::slice_last(cx, &v[0], 2..5)?]));
+    cases.push(one.variable("x", [3, 2, 9]));
+    let three = Case::op("slice_last/in three", |cx, v| {
+        [0..3, 3..8, 8..9].into_iter().map(|range| ops::slice_last(cx, &v[0], range)).collect()
+    });
+    cases.push(three.variable("x", [4, 9]));
+    cases.push(Case::op("slice_last/leaf", |cx, v| Ok(vec![ops::slice_last(cx, &v[0], 1..4)?])).leaf("x", [4, 5]));
+    for index in [0, 3] {
+        let case = Case::op(format!("select_row/{index}"), move |cx, v| Ok(vec![ops::select_row(cx, &v[0], index)?]));
+        cases.push(case.variable("x", [3, 4, 7]));
+    }
+    let concat = |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::concat_last(cx, &[&v[0], &v[1], &v[2]])?]);
+    let case = Case::op("concat_last/three", concat).variable("a", [2, 3, 4]).constant("b", [2, 3, 1]);
+    cases.push(case.leaf("c", [2, 3, 5]));
+    let same = Case::op("concat_last/same variable twice", |cx, v| Ok(vec![ops::concat_last(cx, &[&v[0], &v[0]])?]));
+    cases.push(same.variable("x", [3, 4]));
+    let case = Case::op("concat_last/three", concat).variable("a", [200, 64]).variable("b", [200, 33]);
+    cases.push(case.variable("c", [200, 65]).large());
+}
