@@ -16,6 +16,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "claims")]
 
 import accuracy  # noqa: E402
+import compare_runs  # noqa: E402
 import prepare_sentences  # noqa: E402
 import speed  # noqa: E402
 import unpack  # noqa: E402
@@ -160,6 +161,19 @@ class Verdicts(InScratch):
         self.assertEqual(call(accuracy.main, [path]), (0, "86.1\n"))
         path.write_text('{"step": 1}\n')
         self.assertIn("no record has an accuracy", str(call(accuracy.main, [path])[0]))
+
+    def test_runs_are_compared_but_for_the_clock(self):
+        for name, seconds, weights in (("a", 1, b"w"), ("b", 2, b"w"), ("c", 1, b"v")):
+            run = self.dir / name
+            run.mkdir()
+            (run / "metrics.jsonl").write_text(json.dumps({"loss": 0.5, "seconds": seconds}) + "\n")
+            (run / "model.safetensors").write_bytes(weights)
+            (run / "recipe.toml").write_text(name)
+        compare = lambda other: call(compare_runs.main, [self.dir / "a", self.dir / other])[1]  # noqa: E731
+        self.assertEqual(compare("b"), "same metrics.jsonl\nsame model.safetensors\n")
+        self.assertEqual(compare("c"), "same metrics.jsonl\ndifferent model.safetensors\n")
+        (self.dir / "b/metrics.jsonl").write_text('{"loss": 0.6, "seconds": 1}\n')
+        self.assertIn("different metrics.jsonl", compare("b"))
 
 
 if __name__ == "__main__":

@@ -70,6 +70,13 @@ done
 ids="$(scripts/claims.sh | awk '{ print $1 }' | sort)"
 here="$(find scripts/claims -name '*.sh' ! -name verdict.sh -exec basename {} .sh \; | sort)"
 expect "docs/claims.md lists exactly the claims that have a script" test "$ids" = "$here"
+# Names under [workspace.dependencies] that are not the project's own and have no line of their own in deny.toml.
+unexplained() {
+    awk '/^\[/ { inside = $0 == "[workspace.dependencies]" } inside && /^[a-z]/ && !/path = / { print $1 }' Cargo.toml |
+        while read -r name; do grep -qE "^#   $name +[^ ]" deny.toml || echo "$name"; done
+}
+# shellcheck disable=SC2016
+expect "every direct dependency has its reason in deny.toml" bash -c '[ -z "$1" ] || { echo "$1"; exit 1; }' _ "$(unexplained)"
 expect "an unknown claim is refused" refuses "claims.sh no-such-claim" scripts/claims.sh no-such-claim
 expect "an unknown set is refused" refuses "assets.sh no-such-set" scripts/assets.sh no-such-set
 expect "an unknown option is refused" refuses "quickstart.sh --no-such-option" scripts/quickstart.sh --no-such-option

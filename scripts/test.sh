@@ -5,8 +5,8 @@
 # formatting, lints, all tests, the documentation, the packages. Goes on after a failure; the last line is the total,
 # `N passed, N failed`, in which every test and every other check counts one. The exit status is 1 if anything failed.
 #
-# With BMTRAIN_DENY=1 cargo-deny is installed where it is missing (some minutes) and checks licences, advisories and
-# sources of all dependencies; where it is there already it runs in any case.
+# Where cargo-deny is installed it checks licences, sources and duplicates of all dependencies. With BMTRAIN_DENY=1 it is
+# installed first (some minutes) and looks at security advisories too, whose database it fetches.
 set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
@@ -73,7 +73,9 @@ count_tests "tests" cargo test --workspace --locked --no-fail-fast
 check "documentation" env RUSTDOCFLAGS="--deny warnings" cargo doc --workspace --no-deps --locked
 check "packages" scripts/package_check.sh
 if cargo deny --version >/dev/null 2>&1; then
-    check "dependencies" cargo deny --workspace check
+    what=(licenses bans sources)
+    [ "${BMTRAIN_DENY:-}" != 1 ] || what+=(advisories)
+    check "dependencies" cargo deny --workspace check "${what[@]}"
 fi
 
 printf '\n'

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# The same run gives the same bytes: MiniLM fine-tuned for a few steps, twice on two threads and once on one, and every row
+# of the conformance table on one and two threads. The figure is the number of files and tests that agree.
+set -euo pipefail
+# shellcheck source=scripts/claims/verdict.sh
+source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
+
+need_pip
+"$root/scripts/assets.sh" bert sent
+sentences="$cache/data/movie_reviews"
+python3 "$root/scripts/prepare_sentences.py" "$cache/assets/sentences/movie_reviews.tsv" "$sentences"
+build finetune
+scratch
+
+# train NAME THREADS: gradients are accumulated over two parts of each batch, evaluation runs twice.
+train() {
+    note "run $1: $2 thread(s)"
+    "$bin/finetune" --recipe "$root/examples/recipes/quickstart.toml" \
+        --set "model.path=$cache/assets/minilm" \
+        --set "data.train=$sentences/train.jsonl" --set "data.eval=$sentences/heldout.jsonl" --set data.eval_limit=64 \
+        --set train.steps=12 --set train.batch_size=16 --set train.micro_batch_size=8 --set log.every=1 \
+        --set "eval.every=6 steps" --set "device.threads=$2" --set "output.dir=$scratch/$1" >&2
+}
+train first 2
+train again 2
+train alone 1
+same=0
+different=0
+for other in again alone; do
+    while read -r word name; do
+        note "first and $other: $word $name"
+        if [ "$word" = same ]; then same=$((same + 1)); else different=$((different + 1)); fi
+    done < <(python3 "$root/scripts/claims/compare_runs.py" "$scratch/first" "$scratch/$other")
+done
+# No verdict on nothing: each comparison has at least the weights and the metrics.
+if [ "$same" -lt 4 ]; then different=$((different + 1)); fi
+
+tests --release --package bmtrain-core --test conformance two_threads_give_the_bits_of_one
+# The test of this name must be there.
+if [ "$passed" -eq 0 ]; then failed=$((failed + 1)); fi
+same=$((same + passed))
+different=$((different + failed))
+if [ "$different" -eq 0 ]; then verdict "$same/$same" ok; else verdict "$same/$((same + different))" short; fi
