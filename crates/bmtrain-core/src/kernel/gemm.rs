@@ -158,7 +158,12 @@ fn check_matrix(
     len: usize,
 ) -> Result<()> {
     if ld < columns {
-        return Err(Error::shape(Gemm::NAME, format!("leading dimension of {what}"), format!("at least {columns}"), ld));
+        return Err(Error::shape(
+            Gemm::NAME,
+            format!("leading dimension of {what}"),
+            format!("at least {columns}"),
+            ld,
+        ));
     }
     if rows == 0 || columns == 0 || batch.outer == 0 || batch.inner == 0 {
         return Ok(());

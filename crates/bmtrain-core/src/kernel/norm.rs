@@ -77,7 +77,12 @@ impl Arguments for NormForward<'_> {
         if (self.kind == NormKind::Layer) != self.mean.is_some() {
             return Err(Error::argument(name, "means are written by layer norm and only by it"));
         }
-        check_statistics(name, self.rows, self.mean.as_ref().map(|v| (v.len(), v.dtype())), (self.rstd.len(), self.rstd.dtype()))
+        check_statistics(
+            name,
+            self.rows,
+            self.mean.as_ref().map(|v| (v.len(), v.dtype())),
+            (self.rstd.len(), self.rstd.dtype()),
+        )
     }
 
     fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
@@ -144,7 +149,12 @@ impl Arguments for NormBackward<'_> {
         if (self.kind == NormKind::Layer) != self.mean.is_some() {
             return Err(Error::argument(name, "means belong to layer norm and only to it"));
         }
-        check_statistics(name, self.rows, self.mean.as_ref().map(|v| (v.len(), v.dtype())), (self.rstd.len(), self.rstd.dtype()))
+        check_statistics(
+            name,
+            self.rows,
+            self.mean.as_ref().map(|v| (v.len(), v.dtype())),
+            (self.rstd.len(), self.rstd.dtype()),
+        )
     }
 
     fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
@@ -164,12 +174,7 @@ impl Arguments for NormBackward<'_> {
     }
 }
 
-fn check_statistics(
-    name: &'static str,
-    rows: usize,
-    mean: Option<(usize, DType)>,
-    rstd: (usize, DType),
-) -> Result<()> {
+fn check_statistics(name: &'static str, rows: usize, mean: Option<(usize, DType)>, rstd: (usize, DType)) -> Result<()> {
     for (what, (len, dtype)) in mean.map(|mean| ("mean", mean)).into_iter().chain([("rstd", rstd)]) {
         expect_len(name, what, rows, len)?;
         expect_dtype(name, what, DType::F32, dtype)?;

@@ -113,7 +113,10 @@ impl Arguments for Adam<'_> {
             }
         }
         if (self.parameter.dtype() == DType::F32) == self.master.is_some() {
-            return Err(Error::argument(name, "a master copy belongs to parameters that are not f32, and only to them"));
+            return Err(Error::argument(
+                name,
+                "a master copy belongs to parameters that are not f32, and only to them",
+            ));
         }
         expect_len(name, "factor", 1, self.factor.len())?;
         expect_dtype(name, "factor", DType::F32, self.factor.dtype())?;

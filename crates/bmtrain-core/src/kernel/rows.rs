@@ -68,7 +68,13 @@ impl Arguments for EmbeddingBackward<'_> {
     }
 }
 
-fn check_table(name: &'static str, entries: usize, columns: usize, table: (usize, DType), ids: &View<'_>) -> Result<()> {
+fn check_table(
+    name: &'static str,
+    entries: usize,
+    columns: usize,
+    table: (usize, DType),
+    ids: &View<'_>,
+) -> Result<()> {
     expect_len(name, "table", entries * columns, table.0)?;
     expect_float(name, "table", table.1)?;
     expect_dtype(name, "ids", DType::I64, ids.dtype())
@@ -96,7 +102,12 @@ impl Arguments for RowCopy<'_> {
 
     fn check(&self) -> Result<()> {
         expect_len(Self::NAME, "x", row_span(Self::NAME, self.rows, self.columns, self.x_ld)?, self.x.len())?;
-        expect_len(Self::NAME, "out", row_span(Self::NAME, self.rows, self.columns, self.out_ld)?, self.out.view.len())?;
+        expect_len(
+            Self::NAME,
+            "out",
+            row_span(Self::NAME, self.rows, self.columns, self.out_ld)?,
+            self.out.view.len(),
+        )?;
         expect_dtype(Self::NAME, "out", self.x.dtype(), self.out.view.dtype())?;
         if self.out.add { expect_float(Self::NAME, "x", self.x.dtype()) } else { Ok(()) }
     }
@@ -129,7 +140,12 @@ impl Arguments for Permute<'_> {
             return Err(Error::shape(Self::NAME, "rank", format!("at most {MAX_RANK}"), self.rank));
         };
         if !(0..self.rank).all(|axis| axes.contains(&axis)) {
-            return Err(Error::shape(Self::NAME, "axes", format!("each of 0..{} once", self.rank), format!("{axes:?}")));
+            return Err(Error::shape(
+                Self::NAME,
+                "axes",
+                format!("each of 0..{} once", self.rank),
+                format!("{axes:?}"),
+            ));
         }
         expect_len(Self::NAME, "x", dims.iter().product(), self.x.len())?;
         expect_len(Self::NAME, "out", self.x.len(), self.out.view.len())?;
@@ -141,4 +157,3 @@ impl Arguments for Permute<'_> {
         super::visit_all(visit, &[Some(&self.x)], &[Some(&self.out.view)]);
     }
 }
-
