@@ -1,28 +1,35 @@
-//! Memory of the CPU backend: zeroed, aligned, taken lazily from the system page by page.
+//! Memory of the CPU backend: anonymous pages, zeroed by the system when they are first touched.
 #![allow(unsafe_code)]
 
 use crate::backend::Memory;
 use crate::error::{Error, Result};
-use crate::pool::ALIGNMENT;
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::ffi::c_void;
+use std::ptr;
 
-/// Take zeroed memory. Pages that are never touched cost nothing, so a slab may be larger than what is used of it.
+/// Below this size a huge page would be mostly air.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Take memory. Pages that are never touched cost nothing, so a slab may be larger than what is used of it.
 pub(super) fn allocate(bytes: usize) -> Result<Memory> {
     let failed = |reason: String| Error::Device { backend: "cpu".into(), call: "allocate", reason };
-    let layout = Layout::from_size_align(bytes.max(ALIGNMENT), ALIGNMENT).map_err(|error| failed(error.to_string()))?;
-    // SAFETY: the layout has a size above zero.
-    let pointer = unsafe { alloc_zeroed(layout) };
-    if pointer.is_null() {
-        return Err(failed(format!("the system refused {bytes} bytes")));
+    let length = bytes.max(1).checked_next_multiple_of(4096).ok_or_else(|| failed(format!("{bytes} bytes overflow")))?;
+    let (access, kind) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    // SAFETY: a new private mapping at an address of the system's choice touches no memory that is in use.
+    let address = unsafe { mmap_anonymous(ptr::null_mut(), length, access, kind) }
+        .map_err(|error| failed(format!("{length} bytes: {error}")))?;
+    if length >= 4 * HUGE_PAGE {
+        // SAFETY: the range is the mapping just made. Large pages are a wish: without them everything works, slower.
+        let _ = unsafe { madvise(address, length, Advice::LinuxHugepage) };
     }
-    // SAFETY: freshly allocated with this size and alignment, initialised to zeros, and owned by the returned value alone.
-    Ok(unsafe { Memory::new(pointer as u64, layout.size()) })
+    // SAFETY: freshly mapped readable and writable, page-aligned, reads as zeros, owned by the returned value alone.
+    Ok(unsafe { Memory::new(address as u64, length) })
 }
 
 /// Give memory back.
 pub(super) fn release(memory: Memory) {
-    if let Ok(layout) = Layout::from_size_align(memory.bytes(), ALIGNMENT) {
-        // SAFETY: the memory was made by `allocate` with this very layout and is consumed here.
-        unsafe { dealloc(memory.address() as *mut u8, layout) };
+    // SAFETY: the range was mapped by `allocate` and is consumed here; the pool has waited for the work on it.
+    if let Err(error) = unsafe { munmap(memory.address() as *mut c_void, memory.bytes()) } {
+        tracing::warn!(%error, bytes = memory.bytes(), "memory could not be returned to the system");
     }
 }
