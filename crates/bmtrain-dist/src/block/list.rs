@@ -304,7 +304,6 @@ impl<B: Block> fmt::Debug for ListBackward<B> {
 impl<B: Block + 'static> Backward for ListBackward<B> {
     fn backward(mut self: Box<Self>, mut dy: Grads, cx: &mut BackwardCtx<'_>) -> bmtrain_core::Result<()> {
         let device = cx.device().clone();
-        let mut shared_grads: Grads = self.shared_needs.iter().map(|_| None).collect();
         let mut hidden = dy.split_off(self.width);
         let mut carry_grads = dy;
         while let Some(step) = self.steps.pop() {
@@ -321,9 +320,11 @@ impl<B: Block + 'static> Backward for ListBackward<B> {
                 (self.blank(), Vec::new())
             };
             carry_grads = carry;
-            // The tape has ended the partial sums of this block; across blocks they go on here.
-            for (sum, term) in shared_grads.iter_mut().zip(shared) {
-                accumulate(&device, sum, term)?;
+            // Term by term onto the outer sum: its order is then that of the blocks alone, wherever stages are cut.
+            for (index, term) in shared.into_iter().enumerate() {
+                if let Some(term) = term {
+                    cx.give(self.carry_inputs + index, term)?;
+                }
             }
             if self.return_hidden {
                 let entering = hidden.split_off(hidden.len().saturating_sub(self.width));
@@ -335,11 +336,6 @@ impl<B: Block + 'static> Backward for ListBackward<B> {
         for (index, grad) in carry_grads.into_iter().enumerate() {
             if let Some(grad) = grad {
                 cx.give(index, grad)?;
-            }
-        }
-        for (index, grad) in shared_grads.into_iter().enumerate() {
-            if let Some(grad) = grad {
-                cx.give(self.carry_inputs + index, grad)?;
             }
         }
         Ok(())
