@@ -1,1 +1,159 @@
-//! See the crate documentation.
+//! Configurations of models: sizes and options, read from `config.json` in either of two dialects.
+//!
+//! Hugging Face writes `hidden_size`, ModelCenter `dim_model`: a family's configuration has ModelCenter's field names
+//! and defaults and reads both. What a file must say and does not is an error that names it, as is whatever it says
+//! twice in different ways. Fields that nobody here knows are kept and written back.
+//!
+//! Defines [`Config`], [`HfHeader`], [`ProblemType`] and [`model_type`]; [`BertConfig`] is the first family.
+//! Called by the models, the example binaries and [`crate::hf::folder`].
+
+mod bert;
+mod bert_json;
+pub(crate) mod fields;
+pub(crate) mod json;
+
+pub use bert::BertConfig;
+pub use fields::Fields;
+
+use std::path::Path;
+
+use bmtrain_core::dtype::DType;
+use serde_json::{Map, Value};
+
+use crate::hf::file::{printable, read_text, resolve_inside};
+use crate::{Error, Result};
+
+/// Values of `model_type` that this version reads.
+pub const SUPPORTED: &[&str] = &[BertConfig::MODEL_TYPE];
+
+/// The longest `config.json` that is read, in bytes. The largest real ones list tens of thousands of labels.
+const LIMIT: u64 = 8 << 20;
+
+/// The configuration of a family of models.
+///
+/// A family implements three methods on [`Fields`] and JSON maps; reading files and folders follows from them.
+pub trait Config: Sized {
+    /// The family's name in Hugging Face's `model_type`.
+    const MODEL_TYPE: &'static str;
+
+    /// Build from the fields of a JSON object in either dialect. Fields left in `fields` at the end are foreign and
+    /// kept by the configuration.
+    ///
+    /// # Errors
+    /// [`Error::Model`] naming file and field: missing, of another type, out of range, contradictory, unsupported.
+    fn from_fields(fields: Fields) -> Result<Self>;
+
+    /// The fields under ModelCenter's names.
+    fn to_dict(&self) -> Map<String, Value>;
+
+    /// The content of a `config.json` that `transformers` opens.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if the configuration has no Hugging Face form.
+    fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>>;
+
+    /// Read from JSON text; `place` names it in errors.
+    ///
+    /// # Errors
+    /// Those of [`Config::from_fields`], and [`Error::Model`] with line and column for text that is not a JSON object.
+    fn from_json(text: &str, place: &str) -> Result<Self> {
+        Self::from_fields(Fields::parse(text, place)?)
+    }
+
+    /// Read a JSON file.
+    ///
+    /// # Errors
+    /// Those of [`Config::from_json`] and of reading a file.
+    fn from_json_file(path: &Path) -> Result<Self> {
+        Self::from_json(&read_text(path, LIMIT)?, &path.display().to_string())
+    }
+
+    /// Read `config.json` of a model folder.
+    ///
+    /// # Errors
+    /// Those of [`Config::from_json_file`]; also if the file is a link that leaves the folder.
+    fn from_pretrained(folder: &Path) -> Result<Self> {
+        resolve_inside(folder, "config.json")?;
+        Self::from_json_file(&folder.join("config.json"))
+    }
+
+    /// [`Config::to_dict`] as indented JSON text, keys sorted.
+    fn to_json_string(&self) -> String {
+        json::to_text(&self.to_dict())
+    }
+}
+
+/// What a written `config.json` says beyond the configuration: which class it is for, and in which type the weights are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HfHeader {
+    /// The class name for `architectures`, e.g. `BertForSequenceClassification`.
+    pub architecture: String,
+    /// Type of the weights beside it.
+    pub dtype: DType,
+}
+
+impl HfHeader {
+    /// PyTorch's name of the type.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for a type that weights are not stored in.
+    pub fn torch_dtype(&self) -> Result<&'static str> {
+        match self.dtype {
+            DType::F32 => Ok("float32"),
+            DType::F16 => Ok("float16"),
+            DType::BF16 => Ok("bfloat16"),
+            other => Err(Error::model(
+                "config.json, field torch_dtype",
+                format!("weights are not stored as {other}"),
+                "write the weights as f32, f16 or bf16",
+            )),
+        }
+    }
+}
+
+/// What the labels of a classification head mean, as in Hugging Face's `problem_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ProblemType {
+    /// Real values, mean squared error.
+    Regression,
+    /// One class out of several, cross-entropy.
+    SingleLabel,
+    /// Any number of classes, a logistic loss for each.
+    MultiLabel,
+}
+
+impl ProblemType {
+    /// Hugging Face's word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ProblemType::Regression => "regression",
+            ProblemType::SingleLabel => "single_label_classification",
+            ProblemType::MultiLabel => "multi_label_classification",
+        }
+    }
+
+    /// The type of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Regression, Self::SingleLabel, Self::MultiLabel].into_iter().find(|p| p.name() == name)
+    }
+}
+
+/// The family of a model folder: `model_type` of its `config.json`, one of [`SUPPORTED`].
+///
+/// ModelCenter's own files do not say: with them, the caller has to know the family.
+///
+/// # Errors
+/// [`Error::Model`] if the file is missing, is no JSON object, does not say, or says something unsupported.
+pub fn model_type(folder: &Path) -> Result<&'static str> {
+    resolve_inside(folder, "config.json")?;
+    let path = folder.join("config.json");
+    let fields = Fields::parse(&read_text(&path, LIMIT)?, &path.display().to_string())?;
+    let supported = format!("supported are: {}", SUPPORTED.join(", "));
+    match fields.peek_text("model_type")? {
+        None => Err(fields.error("model_type", "the file does not say which family of models it is", &supported)),
+        Some(name) => SUPPORTED.iter().copied().find(|s| *s == name).ok_or_else(|| {
+            let reason = format!("\"{}\" is no family of models that is known here", printable(name, 80));
+            fields.error("model_type", &reason, &supported)
+        }),
+    }
+}

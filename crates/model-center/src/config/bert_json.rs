@@ -1,0 +1,422 @@
+//! BERT's configuration from and to JSON, in Hugging Face's and ModelCenter's dialects.
+//!
+//! Implements [`Config`] for [`BertConfig`].
+
+use bmtrain_core::kernel::Activation;
+use serde_json::{Map, Value, json};
+
+use super::fields::Fields;
+use super::json::number;
+use super::{BertConfig, Config, HfHeader, ProblemType};
+use crate::hf::file::printable;
+use crate::{Error, Result};
+
+/// Sizes that a Hugging Face file must state, each with ModelCenter's name.
+const SHAPES: [(&str, &str); 6] = [
+    ("hidden_size", "dim_model"),
+    ("num_hidden_layers", "num_layers"),
+    ("num_attention_heads", "num_heads"),
+    ("intermediate_size", "dim_ff"),
+    ("max_position_embeddings", "position_size"),
+    ("type_vocab_size", "type_size"),
+];
+
+/// Names of activations in both dialects; the first of each is the one written.
+const ACTIVATIONS: &[(Activation, &[&str])] = &[
+    (Activation::Gelu, &["gelu", "gelu_python"]),
+    (Activation::GeluTanh, &["gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_tanh"]),
+    (Activation::Relu, &["relu"]),
+    (Activation::Silu, &["silu", "swish"]),
+    (Activation::Tanh, &["tanh"]),
+];
+
+impl Config for BertConfig {
+    const MODEL_TYPE: &'static str = "bert";
+
+    fn from_fields(mut fields: Fields) -> Result<Self> {
+        refuse_other_models(&fields)?;
+        let hugging_face = dialect(&fields)?;
+        let mut config = BertConfig::default();
+        read_shapes(&mut fields, &mut config, hugging_face)?;
+        read_numbers(&mut fields, &mut config, hugging_face)?;
+        read_flags(&mut fields, &mut config, hugging_face)?;
+        read_labels(&mut fields, &mut config)?;
+        let place = fields.place().to_string();
+        config.extra = fields.into_rest();
+        config.extra.shift_remove("model_type");
+        config.validate(&place)?;
+        Ok(config)
+    }
+
+    fn to_dict(&self) -> Map<String, Value> {
+        let mut map = self.extra.clone();
+        let mut set = |name: &str, value: Value| {
+            map.insert(name.to_string(), value);
+        };
+        set("model_type", json!(Self::MODEL_TYPE));
+        for (name, value) in [
+            ("vocab_size", self.vocab_size),
+            ("type_size", self.type_size),
+            ("dim_model", self.dim_model),
+            ("num_heads", self.num_heads),
+            ("dim_head", self.dim_head),
+            ("dim_ff", self.dim_ff),
+            ("num_layers", self.num_layers),
+            ("position_size", self.position_size),
+        ] {
+            set(name, json!(value));
+        }
+        for (name, value) in [
+            ("dropout_p", self.dropout_p),
+            ("emb_init_mean", self.emb_init_mean),
+            ("emb_init_std", self.emb_init_std),
+            ("norm_init_var", self.norm_init_var),
+            ("norm_eps", self.norm_eps),
+            ("att_init_mean", self.att_init_mean),
+            ("att_init_std", self.att_init_std),
+            ("ffn_init_mean", self.ffn_init_mean),
+            ("ffn_init_std", self.ffn_init_std),
+            ("proj_init_mean", self.proj_init_mean),
+            ("proj_init_std", self.proj_init_std),
+            ("attention_dropout_p", self.attention_dropout_p),
+            ("classifier_dropout_p", self.classifier_dropout_p),
+        ] {
+            set(name, number(value));
+        }
+        let mask = self.att_mask_value;
+        set("att_mask_value", if mask == f32::NEG_INFINITY { json!("-inf") } else { number(mask) });
+        for (name, value) in [
+            ("norm_bias", self.norm_bias),
+            ("att_bias", self.att_bias),
+            ("ffn_bias", self.ffn_bias),
+            ("proj_bias", self.proj_bias),
+            ("length_scale", self.length_scale),
+            ("attn_scale", self.attn_scale),
+            ("half", self.half),
+            ("int8", self.int8),
+            ("tied", self.tied),
+            ("post_layer_norm", self.post_layer_norm),
+        ] {
+            set(name, json!(value));
+        }
+        set("pos_bias_type", json!(self.pos_bias_type));
+        set("ffn_activate_fn", json!(activation_name(self.ffn_activate_fn)));
+        set("cls_head", json!(self.cls_head));
+        set("pad_token_id", json!(self.pad_token_id));
+        write_labels(&self.labels, self.problem_type, &mut map);
+        map
+    }
+
+    fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {
+        let no_form = |field: &str, reason: String| {
+            Error::model(
+                format!("BERT configuration, field {field}"),
+                reason,
+                "this model cannot be written as a Hugging Face folder",
+            )
+        };
+        if self.num_heads.checked_mul(self.dim_head) != Some(self.dim_model) {
+            let reason = format!("{} heads of {} are not {} together", self.num_heads, self.dim_head, self.dim_model);
+            return Err(no_form("dim_head", reason));
+        }
+        if !(self.att_bias && self.ffn_bias && self.attn_scale) {
+            return Err(no_form("att_bias, ffn_bias, attn_scale", "Hugging Face's BERT has all three".to_string()));
+        }
+        let dtype = header.torch_dtype()?;
+        let mut map = self.extra.clone();
+        let classifier_dropout =
+            if self.classifier_dropout_p == self.dropout_p { Value::Null } else { number(self.classifier_dropout_p) };
+        for (name, value) in [
+            ("architectures", json!([header.architecture])),
+            ("model_type", json!(Self::MODEL_TYPE)),
+            ("vocab_size", json!(self.vocab_size)),
+            ("hidden_size", json!(self.dim_model)),
+            ("num_hidden_layers", json!(self.num_layers)),
+            ("num_attention_heads", json!(self.num_heads)),
+            ("intermediate_size", json!(self.dim_ff)),
+            ("max_position_embeddings", json!(self.position_size)),
+            ("type_vocab_size", json!(self.type_size)),
+            ("hidden_act", json!(activation_name(self.ffn_activate_fn))),
+            ("hidden_dropout_prob", number(self.dropout_p)),
+            ("attention_probs_dropout_prob", number(self.attention_dropout_p)),
+            ("classifier_dropout", classifier_dropout),
+            ("layer_norm_eps", number(self.norm_eps)),
+            ("initializer_range", number(self.emb_init_std)),
+            ("pad_token_id", json!(self.pad_token_id)),
+            ("tie_word_embeddings", json!(self.tied)),
+            // Before version 5 transformers read the first name, since then the second.
+            ("torch_dtype", json!(dtype)),
+            ("dtype", json!(dtype)),
+        ] {
+            map.insert(name.to_string(), value);
+        }
+        // transformers counts a head's outputs by its labels, so unnamed classes get the names it would give them.
+        let unnamed = || (0..self.cls_head.unwrap_or(0)).map(|i| format!("LABEL_{i}")).collect();
+        let labels = if self.labels.is_empty() { unnamed() } else { self.labels.clone() };
+        write_labels(&labels, self.problem_type, &mut map);
+        map.sort_keys();
+        Ok(map)
+    }
+}
+
+/// Errors for what carries BERT's name but is another computation.
+fn refuse_other_models(fields: &Fields) -> Result<()> {
+    if let Some(name) = fields.peek_text("model_type")?.filter(|name| *name != BertConfig::MODEL_TYPE) {
+        let reason = format!("this is a configuration of \"{}\", not of bert", printable(name, 80));
+        return Err(fields.error("model_type", &reason, "give the folder of a BERT model"));
+    }
+    if let Some(kind) = fields.peek_text("position_embedding_type")?.filter(|kind| *kind != "absolute") {
+        let reason = format!("position embeddings of type \"{}\" are not supported", printable(kind, 80));
+        return Err(fields.error("position_embedding_type", &reason, "use a model with absolute position embeddings"));
+    }
+    for name in ["is_decoder", "add_cross_attention"] {
+        if fields.peek_flag(name)? == Some(true) {
+            return Err(fields.error(
+                name,
+                "BERT as a decoder is not supported",
+                "use a model with a causal architecture",
+            ));
+        }
+    }
+    let empty = |value: &Value| match value {
+        Value::Object(map) => map.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        _ => false,
+    };
+    for name in ["quantization_config", "pruned_heads"] {
+        if fields.peek(name).is_some_and(|value| !empty(value)) {
+            return Err(fields.error(
+                name,
+                "quantised and pruned weights are not supported",
+                "use the model's full weights",
+            ));
+        }
+    }
+    let own_code = |map: &Map<String, Value>| map.keys().any(|key| key.starts_with("AutoModel"));
+    if fields.peek("auto_map").and_then(Value::as_object).is_some_and(own_code) {
+        let reason = "the folder carries Python code of its own for the model, so it is no plain BERT";
+        return Err(fields.error("auto_map", reason, "use a model without auto_map"));
+    }
+    Ok(())
+}
+
+/// Whether this is Hugging Face's dialect (or both at once) rather than ModelCenter's.
+fn dialect(fields: &Fields) -> Result<bool> {
+    if SHAPES.iter().any(|(theirs, _)| fields.has(theirs)) {
+        return Ok(true);
+    }
+    if SHAPES.iter().any(|(_, ours)| fields.has(ours)) {
+        return Ok(false);
+    }
+    Err(fields.error(
+        "hidden_size",
+        "the file states no size of the model: neither hidden_size and its kin nor dim_model and its kin",
+        "give the config.json of a BERT model",
+    ))
+}
+
+fn read_shapes(fields: &mut Fields, config: &mut BertConfig, hugging_face: bool) -> Result<()> {
+    let mut missing = Vec::new();
+    let targets = [
+        &mut config.dim_model,
+        &mut config.num_layers,
+        &mut config.num_heads,
+        &mut config.dim_ff,
+        &mut config.position_size,
+        &mut config.type_size,
+    ];
+    for ((theirs, ours), target) in SHAPES.into_iter().zip(targets) {
+        match fields.take_either(theirs, ours, Fields::take_size)? {
+            Some(size) => *target = size,
+            None if hugging_face => missing.push(theirs),
+            None => {}
+        }
+    }
+    match fields.take_size("vocab_size")? {
+        Some(size) => config.vocab_size = size,
+        None if hugging_face => missing.push("vocab_size"),
+        None => {}
+    }
+    if !missing.is_empty() {
+        let names = missing.join(", ");
+        return Err(fields.error(
+            &names,
+            "the file does not say, and there is no safe default for a size",
+            &format!("add {names}"),
+        ));
+    }
+    let (size, heads) = (config.dim_model, config.num_heads);
+    let given = fields.take_size("dim_head")?;
+    if hugging_face && size % heads != 0 {
+        let reason = format!("hidden_size {size} is not divisible by num_attention_heads {heads}");
+        return Err(fields.error("num_attention_heads", &reason, "correct one of the two"));
+    }
+    if hugging_face && given.is_some_and(|head| head != size / heads) {
+        let reason = format!("the head size is {} by hidden_size and num_attention_heads", size / heads);
+        return Err(fields.error("dim_head", &reason, "remove dim_head, or correct it"));
+    }
+    config.dim_head = if hugging_face { size / heads } else { given.unwrap_or(config.dim_head) };
+    Ok(())
+}
+
+fn read_numbers(fields: &mut Fields, config: &mut BertConfig, hugging_face: bool) -> Result<()> {
+    // The defaults of transformers' BertConfig for what its files may leave out; ModelCenter's are in `config` already.
+    let dropout = if hugging_face { 0.1 } else { config.dropout_p };
+    config.dropout_p = fields.take_either("hidden_dropout_prob", "dropout_p", Fields::take_number)?.unwrap_or(dropout);
+    let attention = fields.take_either("attention_probs_dropout_prob", "attention_dropout_p", Fields::take_number)?;
+    config.attention_dropout_p = attention.unwrap_or(if hugging_face { 0.1 } else { config.dropout_p });
+    let classifier = fields.take_either("classifier_dropout", "classifier_dropout_p", Fields::take_number)?;
+    config.classifier_dropout_p = classifier.unwrap_or(config.dropout_p);
+    config.norm_eps = fields.take_either("layer_norm_eps", "norm_eps", Fields::take_number)?.unwrap_or(config.norm_eps);
+    let common = fields.take_number("initializer_range")?;
+    for (name, target) in [
+        ("emb_init_std", &mut config.emb_init_std),
+        ("att_init_std", &mut config.att_init_std),
+        ("ffn_init_std", &mut config.ffn_init_std),
+        ("proj_init_std", &mut config.proj_init_std),
+    ] {
+        let own = fields.take_number(name)?;
+        if let (Some(a), Some(b)) = (common, own)
+            && a != b
+        {
+            let reason = format!("the file says initializer_range = {a} and {name} = {b}, two names of one thing");
+            return Err(fields.error(name, &reason, "remove one of the two fields, or make them equal"));
+        }
+        *target = own.or(common).unwrap_or(*target);
+    }
+    for (name, target) in [
+        ("emb_init_mean", &mut config.emb_init_mean),
+        ("att_init_mean", &mut config.att_init_mean),
+        ("ffn_init_mean", &mut config.ffn_init_mean),
+        ("proj_init_mean", &mut config.proj_init_mean),
+        ("norm_init_var", &mut config.norm_init_var),
+        ("att_mask_value", &mut config.att_mask_value),
+    ] {
+        *target = fields.take_number(name)?.unwrap_or(*target);
+    }
+    let said = fields.has("pad_token_id");
+    let pad = fields.take_index("pad_token_id")?;
+    config.pad_token_id = if hugging_face && !said { Some(0) } else { pad };
+    Ok(())
+}
+
+fn read_flags(fields: &mut Fields, config: &mut BertConfig, hugging_face: bool) -> Result<()> {
+    for (name, target) in [
+        ("norm_bias", &mut config.norm_bias),
+        ("att_bias", &mut config.att_bias),
+        ("ffn_bias", &mut config.ffn_bias),
+        ("proj_bias", &mut config.proj_bias),
+        ("length_scale", &mut config.length_scale),
+        ("attn_scale", &mut config.attn_scale),
+        ("int8", &mut config.int8),
+        ("post_layer_norm", &mut config.post_layer_norm),
+    ] {
+        *target = fields.take_flag(name)?.unwrap_or(*target);
+    }
+    config.tied = fields.take_either("tie_word_embeddings", "tied", Fields::take_flag)?.unwrap_or(config.tied);
+    let stored = fields.take_either("torch_dtype", "dtype", Fields::take_text)?;
+    let stored_half = stored.as_deref().map(|name| name.trim_start_matches("torch.") == "float16");
+    let half = fields.take_flag("half")?;
+    if let (Some(a), Some(b)) = (stored_half, half)
+        && a != b
+    {
+        return Err(fields.error("half", "torch_dtype and half contradict each other", "remove one of the two fields"));
+    }
+    config.half = half.or(stored_half).unwrap_or(!hugging_face && config.half);
+    if let Some(kind) = fields.take_text("pos_bias_type")? {
+        config.pos_bias_type = printable(&kind, 40);
+    }
+    if let Some(name) = fields.take_either("hidden_act", "ffn_activate_fn", Fields::take_text)? {
+        config.ffn_activate_fn = activation(&name).ok_or_else(|| {
+            let known: Vec<&str> = ACTIVATIONS.iter().map(|(_, names)| names[0]).collect();
+            let reason = format!("\"{}\" is no activation that is known here", printable(&name, 80));
+            fields.error("hidden_act", &reason, &format!("known are: {}", known.join(", ")))
+        })?;
+    }
+    Ok(())
+}
+
+fn read_labels(fields: &mut Fields, config: &mut BertConfig) -> Result<()> {
+    if let Some(name) = fields.take_text("problem_type")? {
+        let fix = "use regression, single_label_classification or multi_label_classification";
+        let wrong = || fields.error("problem_type", &format!("\"{}\" is unknown", printable(&name, 80)), fix);
+        config.problem_type = Some(ProblemType::from_name(&name).ok_or_else(wrong)?);
+    }
+    if let Some(names) = fields.take("id2label") {
+        config.labels =
+            label_names(&names).map_err(|reason| fields.error("id2label", &reason, "number the classes 0, 1, 2, …"))?;
+    }
+    if let Some(ids) = fields.take("label2id") {
+        let agrees = ids.as_object().is_some_and(|ids| {
+            let named = config.labels.iter().enumerate();
+            config.labels.is_empty()
+                || named.into_iter().all(|(i, name)| ids.get(name).and_then(Value::as_u64) == Some(i as u64))
+        });
+        if !agrees {
+            let reason = "label2id is not the inverse of id2label";
+            return Err(fields.error("label2id", reason, "correct one of the two, or remove label2id"));
+        }
+    }
+    let count = fields.take_size("num_labels")?;
+    if let Some(count) = count.filter(|&count| !config.labels.is_empty() && count != config.labels.len()) {
+        let reason = format!("num_labels is {count}, but id2label names {} classes", config.labels.len());
+        return Err(fields.error("num_labels", &reason, "correct one of the two"));
+    }
+    let architectures = fields.take("architectures");
+    let classifies = architectures.as_ref().and_then(Value::as_array).is_some_and(|names| {
+        names.iter().filter_map(Value::as_str).any(|name| name.ends_with("ForSequenceClassification"))
+    });
+    let named = (!config.labels.is_empty()).then_some(config.labels.len());
+    // Two is what transformers assumes of a classifier whose file does not say.
+    let implied = classifies.then(|| count.or(named).unwrap_or(2));
+    let own = fields.take_size("cls_head")?;
+    if let (Some(a), Some(b)) = (implied, own)
+        && a != b
+    {
+        return Err(fields.error(
+            "cls_head",
+            &format!("cls_head is {b}, but the labels are {a}"),
+            "correct one of the two",
+        ));
+    }
+    config.cls_head = own.or(implied);
+    Ok(())
+}
+
+fn label_names(value: &Value) -> std::result::Result<Vec<String>, String> {
+    let map = value.as_object().ok_or("this is no object from number to name")?;
+    let mut names = vec![None; map.len()];
+    for (key, name) in map {
+        let index = key.parse::<usize>().ok().filter(|i| *i < names.len() && i.to_string() == *key);
+        let index = index.ok_or_else(|| format!("\"{}\" is no number below {}", printable(key, 40), map.len()))?;
+        names[index] = Some(name.as_str().ok_or_else(|| format!("the name of class {index} is no text"))?.to_string());
+    }
+    let names: Vec<String> = names.into_iter().flatten().collect();
+    let mut sorted: Vec<&String> = names.iter().collect();
+    sorted.sort();
+    match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(format!("two classes are named \"{}\"", printable(pair[0], 80))),
+        None => Ok(names),
+    }
+}
+
+fn write_labels(labels: &[String], problem: Option<ProblemType>, map: &mut Map<String, Value>) {
+    if !labels.is_empty() {
+        let names: Map<String, Value> =
+            labels.iter().enumerate().map(|(i, name)| (i.to_string(), json!(name))).collect();
+        let ids: Map<String, Value> = labels.iter().enumerate().map(|(i, name)| (name.clone(), json!(i))).collect();
+        map.insert("id2label".to_string(), Value::Object(names));
+        map.insert("label2id".to_string(), Value::Object(ids));
+    }
+    if let Some(problem) = problem {
+        map.insert("problem_type".to_string(), json!(problem.name()));
+    }
+}
+
+fn activation(name: &str) -> Option<Activation> {
+    ACTIVATIONS.iter().find(|(_, names)| names.contains(&name)).map(|(activation, _)| *activation)
+}
+
+fn activation_name(activation: Activation) -> &'static str {
+    ACTIVATIONS.iter().find(|(known, _)| *known == activation).map_or(activation.name(), |(_, names)| names[0])
+}

@@ -1,0 +1,163 @@
+//! The fields of a configuration file, taken out one by one with their types checked.
+//!
+//! Defines [`Fields`]; called by the families' [`super::Config::from_fields`].
+
+use serde_json::{Map, Value};
+
+use super::json::parse_object;
+use crate::hf::file::printable;
+use crate::{Error, Result};
+
+/// Sizes above this are refused: far beyond any model, and products of two of them and an element size still fit in 64
+/// bits.
+const SIZE_LIMIT: u64 = 1 << 28;
+
+/// A JSON object whose fields are taken out by name; what nobody takes remains for [`Fields::into_rest`].
+///
+/// A field that is `null` counts as absent, as it does for `transformers`.
+#[derive(Debug, Clone)]
+pub struct Fields {
+    place: String,
+    map: Map<String, Value>,
+}
+
+impl Fields {
+    /// Parse a JSON object; `place` names it in errors.
+    ///
+    /// # Errors
+    /// [`Error::Model`] with line and column for anything but one object with distinct names.
+    pub fn parse(text: &str, place: &str) -> Result<Self> {
+        Ok(Self { place: place.to_string(), map: parse_object(text, place)? })
+    }
+
+    /// Where the fields come from, for messages.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// Whether the field is there, even as `null`.
+    pub fn has(&self, name: &str) -> bool {
+        self.map.contains_key(name)
+    }
+
+    /// What nobody took.
+    pub fn into_rest(self) -> Map<String, Value> {
+        self.map
+    }
+
+    /// The error for a field.
+    pub fn error(&self, name: &str, reason: &str, fix: &str) -> Error {
+        Error::model(format!("{}, field {name}", self.place), reason, fix)
+    }
+
+    /// The field's value, left in place.
+    pub fn peek(&self, name: &str) -> Option<&Value> {
+        self.map.get(name).filter(|value| !value.is_null())
+    }
+
+    /// The field's text, left in place.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if it is no text.
+    pub fn peek_text(&self, name: &str) -> Result<Option<&str>> {
+        self.peek(name).map(|v| v.as_str().ok_or_else(|| self.wrong_type(name, v, "text"))).transpose()
+    }
+
+    /// The field's truth value, left in place.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if it is not `true` or `false`.
+    pub fn peek_flag(&self, name: &str) -> Result<Option<bool>> {
+        self.peek(name).map(|v| v.as_bool().ok_or_else(|| self.wrong_type(name, v, "true or false"))).transpose()
+    }
+
+    /// Take the field out.
+    pub fn take(&mut self, name: &str) -> Option<Value> {
+        self.map.shift_remove(name).filter(|value| !value.is_null())
+    }
+
+    /// Take a text.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if it is no text.
+    pub fn take_text(&mut self, name: &str) -> Result<Option<String>> {
+        match self.take(name) {
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(self.wrong_type(name, &other, "text")),
+            None => Ok(None),
+        }
+    }
+
+    /// Take a truth value.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if it is not `true` or `false`.
+    pub fn take_flag(&mut self, name: &str) -> Result<Option<bool>> {
+        let flag = self.peek_flag(name)?;
+        self.map.shift_remove(name);
+        Ok(flag)
+    }
+
+    /// Take a whole number from 0 to 2^28.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for anything else; `12.0` is no whole number here.
+    pub fn take_index(&mut self, name: &str) -> Result<Option<usize>> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        match value.as_u64() {
+            Some(number) if number <= SIZE_LIMIT => Ok(Some(number as usize)),
+            _ => Err(self.wrong_type(name, &value, &format!("a whole number from 0 to {SIZE_LIMIT}"))),
+        }
+    }
+
+    /// Take a whole number from 1 to 2^28.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for anything else.
+    pub fn take_size(&mut self, name: &str) -> Result<Option<usize>> {
+        match self.take_index(name)? {
+            Some(0) => Err(self.error(name, "0 is no size", "give a whole number above 0")),
+            size => Ok(size),
+        }
+    }
+
+    /// Take a finite number, rounded to single precision; ModelCenter's texts `"-inf"` and `"-1e4"` are numbers too.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for anything else.
+    pub fn take_number(&mut self, name: &str) -> Result<Option<f32>> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let number = match &value {
+            Value::Number(number) => number.as_f64().map(|n| n as f32).filter(|n| n.is_finite()),
+            Value::String(text) if text == "-inf" => Some(f32::NEG_INFINITY),
+            Value::String(text) if text == "-1e4" => Some(-1e4),
+            _ => None,
+        };
+        number.map(Some).ok_or_else(|| self.wrong_type(name, &value, "a number"))
+    }
+
+    /// Take a field that two dialects name differently; both may be there if they agree.
+    ///
+    /// # Errors
+    /// Those of `take`, and [`Error::Model`] if they disagree.
+    pub fn take_either<T: PartialEq + std::fmt::Debug>(
+        &mut self,
+        hugging_face: &str,
+        model_center: &str,
+        take: impl Fn(&mut Self, &str) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        match (take(self, hugging_face)?, take(self, model_center)?) {
+            (Some(a), Some(b)) if a != b => Err(self.error(
+                hugging_face,
+                &format!("the file says {hugging_face} = {a:?} and {model_center} = {b:?}, two names of one thing"),
+                "remove one of the two fields, or make them equal",
+            )),
+            (a, b) => Ok(a.or(b)),
+        }
+    }
+
+    fn wrong_type(&self, name: &str, got: &Value, want: &str) -> Error {
+        let got = printable(&got.to_string(), 60);
+        self.error(name, &format!("{got} is not {want}"), &format!("set {name} to {want}"))
+    }
+}

@@ -1,0 +1,316 @@
+//! File operations for folders that strangers wrote and for files that must never be half there.
+//!
+//! Defines [`open_regular`], [`read_text`], [`resolve_inside`], [`AtomicFile`] and [`printable`].
+//! Called by the rest of [`crate::hf`] and by [`crate::config`].
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{Error, Result};
+
+/// Open `path` for reading if it is a regular file, and return it with its length in bytes.
+///
+/// Never blocks: a FIFO without a writer would hang a plain `open`, so the kind is looked at first and the file is
+/// opened non-blocking (without effect on regular files), then looked at again in case it was swapped in between.
+///
+/// # Errors
+/// [`Error::Model`] if there is no such file or it is a folder, FIFO, socket or device; [`Error::File`] otherwise.
+pub fn open_regular(path: &Path) -> Result<(File, u64)> {
+    require_regular(path, &fs::metadata(path).map_err(|e| unreadable(path, e))?)?;
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path)
+        .map_err(|e| unreadable(path, e))?;
+    let metadata = file.metadata().map_err(|e| unreadable(path, e))?;
+    require_regular(path, &metadata)?;
+    Ok((file, metadata.len()))
+}
+
+fn require_regular(path: &Path, metadata: &fs::Metadata) -> Result<()> {
+    if metadata.is_file() {
+        return Ok(());
+    }
+    let kind = if metadata.is_dir() { "a folder" } else { "a FIFO, socket or device" };
+    Err(Error::model(
+        path.display().to_string(),
+        format!("this is {kind}, not a regular file"),
+        "give the path of an ordinary file",
+    ))
+}
+
+/// The error for a file that cannot be opened or read.
+pub(crate) fn unreadable(path: &Path, source: std::io::Error) -> Error {
+    if source.kind() == ErrorKind::NotFound {
+        return Error::model(
+            path.display().to_string(),
+            "there is no such file",
+            "check the path, and that the download is complete",
+        );
+    }
+    Error::file("read", path, source, "check that the file exists and that you may read it")
+}
+
+/// Read a whole UTF-8 file of at most `limit` bytes.
+///
+/// # Errors
+/// Those of [`open_regular`]; [`Error::Model`] if the file is longer than `limit` or not UTF-8.
+pub fn read_text(path: &Path, limit: u64) -> Result<String> {
+    let (file, length) = open_regular(path)?;
+    let place = || path.display().to_string();
+    let too_long = || {
+        Error::model(
+            place(),
+            format!("the file has more than {limit} bytes, the most that is read here"),
+            "check that this is the file you meant",
+        )
+    };
+    if length > limit {
+        return Err(too_long());
+    }
+    let mut bytes = Vec::new();
+    // The file may grow while it is read: the bound holds for what arrives, not for what the length said.
+    file.take(limit + 1).read_to_end(&mut bytes).map_err(|e| unreadable(path, e))?;
+    if bytes.len() as u64 > limit {
+        return Err(too_long());
+    }
+    String::from_utf8(bytes).map_err(|e| {
+        Error::model(
+            place(),
+            format!("byte {} is not UTF-8 text", e.utf8_error().valid_up_to()),
+            "save the file as UTF-8, or download it again",
+        )
+    })
+}
+
+/// The path of `name`, a file name that came out of a file, provided that it lies in `folder`.
+///
+/// Refused: absolute paths, `..`, control characters (NUL among them), and symbolic links that lead out of the folder.
+/// One layout with such links is known and allowed: a hub cache, where `snapshots/<revision>/x` points into `blobs/`
+/// beside `snapshots`.
+///
+/// # Errors
+/// [`Error::Model`] naming the folder and the name.
+pub fn resolve_inside(folder: &Path, name: &str) -> Result<PathBuf> {
+    let refuse = |reason: String| {
+        Error::model(
+            format!("{}, name \"{}\"", folder.display(), printable(name, 120)),
+            reason,
+            "keep all files of a model in its own folder and refer to them by plain names",
+        )
+    };
+    if name.is_empty() || name.len() > 1024 || name.chars().any(char::is_control) {
+        return Err(refuse("the file name is empty, too long or has control characters in it".into()));
+    }
+    if !Path::new(name).components().all(|part| matches!(part, Component::Normal(_))) {
+        return Err(refuse("the file name leads out of the folder".into()));
+    }
+    let root = fs::canonicalize(folder).map_err(|e| unreadable(folder, e))?;
+    let joined = root.join(name);
+    let target = fs::canonicalize(&joined).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => refuse("there is no such file in the folder".into()),
+        _ => unreadable(&joined, e),
+    })?;
+    if target.starts_with(&root) || hub_cache_blobs(&root).is_some_and(|blobs| target.starts_with(blobs)) {
+        return Ok(target);
+    }
+    Err(refuse(format!("the file is a symbolic link to {}, outside the folder", target.display())))
+}
+
+fn hub_cache_blobs(root: &Path) -> Option<PathBuf> {
+    let snapshots = root.parent()?;
+    (snapshots.file_name()? == "snapshots").then(|| snapshots.parent().map(|model| model.join("blobs")))?
+}
+
+/// `text` with control characters escaped, cut after `limit` characters.
+///
+/// Text from foreign files goes into error messages only through this: it could carry terminal escape codes or be
+/// megabytes long.
+pub fn printable(text: &str, limit: usize) -> String {
+    let mut out: String = text.chars().take(limit).flat_map(|c| escaped(c).collect::<Vec<_>>()).collect();
+    if text.chars().nth(limit).is_some() {
+        out.push('…');
+    }
+    out
+}
+
+fn escaped(c: char) -> Box<dyn Iterator<Item = char>> {
+    if c.is_control() { Box::new(c.escape_default()) } else { Box::new(std::iter::once(c)) }
+}
+
+/// A file that appears under its name complete or not at all.
+///
+/// Written under a temporary name beside the target; [`AtomicFile::commit`] flushes it to the disk, renames it and
+/// flushes the folder. Dropped without commit, the temporary file is removed.
+#[derive(Debug)]
+pub struct AtomicFile {
+    file: File,
+    temporary: PathBuf,
+    target: PathBuf,
+    committed: bool,
+}
+
+static NEXT_TEMPORARY: AtomicU64 = AtomicU64::new(0);
+
+impl AtomicFile {
+    /// Start writing `target`.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the folder does not exist or cannot be written.
+    pub fn create(target: &Path) -> Result<Self> {
+        let refused = |e| {
+            Error::file("write", target, e, "choose a folder that exists, that you may write, on a disk with room left")
+        };
+        let Some(name) = target.file_name() else {
+            return Err(refused(std::io::Error::from(ErrorKind::InvalidInput)));
+        };
+        loop {
+            let number = NEXT_TEMPORARY.fetch_add(1, Ordering::Relaxed);
+            let mut hidden = std::ffi::OsString::from(".");
+            hidden.push(name);
+            hidden.push(format!(".tmp-{}-{number}", std::process::id()));
+            let temporary = target.with_file_name(hidden);
+            match OpenOptions::new().write(true).create_new(true).open(&temporary) {
+                Ok(file) => return Ok(Self { file, temporary, target: target.to_path_buf(), committed: false }),
+                // Left by a process that died with the same id.
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(refused(e)),
+            }
+        }
+    }
+
+    /// The open file, for writing.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The name that the file will have.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// The error for a failed write to this file.
+    pub(crate) fn refused(&self, source: std::io::Error) -> Error {
+        Error::file("write", &self.target, source, "check that the disk has room left and that you may write there")
+    }
+
+    /// Flush the contents to the disk; the file keeps its temporary name.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync_all().map_err(|e| self.refused(e))
+    }
+
+    /// Flush, give the file its name, and flush the folder so that the name survives a power cut.
+    ///
+    /// # Errors
+    /// [`Error::File`]; the temporary file is then removed and a file that stood under the name is untouched.
+    pub fn commit(mut self) -> Result<()> {
+        self.sync()?;
+        fs::rename(&self.temporary, &self.target).map_err(|e| self.refused(e))?;
+        self.committed = true;
+        sync_folder(self.target.parent())
+    }
+}
+
+impl Drop for AtomicFile {
+    fn drop(&mut self) {
+        if !self.committed {
+            // Best effort: the name starts with a dot and is never read.
+            let _ = fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+/// Flush a folder's entries to the disk.
+pub(crate) fn sync_folder(folder: Option<&Path>) -> Result<()> {
+    let folder = folder.filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)
+        .and_then(|f| f.sync_all())
+        .map_err(|e| Error::file("flush", folder, e, "check that the disk has room left"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn names_cannot_leave_the_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("model");
+        fs::create_dir(&folder).unwrap();
+        fs::write(dir.path().join("outside"), "x").unwrap();
+        fs::write(folder.join("inside"), "x").unwrap();
+        symlink("inside", folder.join("good-link")).unwrap();
+        symlink("../outside", folder.join("bad-link")).unwrap();
+        symlink("..", folder.join("bad-folder")).unwrap();
+        assert!(resolve_inside(&folder, "inside").is_ok());
+        assert!(resolve_inside(&folder, "good-link").is_ok());
+        for name in ["", "../outside", "/etc/passwd", "a\0b", "bad-link", "bad-folder/outside", "./../outside", "gone"]
+        {
+            assert!(matches!(resolve_inside(&folder, name), Err(Error::Model { .. })), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn links_of_a_hub_cache_are_followed_into_its_blobs_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let snapshot = dir.path().join("models--a--b/snapshots/1234");
+        let blobs = dir.path().join("models--a--b/blobs");
+        fs::create_dir_all(&snapshot).unwrap();
+        fs::create_dir_all(&blobs).unwrap();
+        fs::write(blobs.join("cafe"), "x").unwrap();
+        fs::write(dir.path().join("secret"), "x").unwrap();
+        symlink("../../blobs/cafe", snapshot.join("model.safetensors")).unwrap();
+        symlink("../../../secret", snapshot.join("config.json")).unwrap();
+        assert!(resolve_inside(&snapshot, "model.safetensors").is_ok());
+        assert!(resolve_inside(&snapshot, "config.json").is_err());
+    }
+
+    #[test]
+    fn a_fifo_is_refused_without_waiting_for_a_writer() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+        assert!(open_regular(&path).unwrap_err().to_string().contains("FIFO"));
+        assert!(open_regular(dir.path()).unwrap_err().to_string().contains("folder"));
+    }
+
+    #[test]
+    fn an_uncommitted_file_leaves_nothing_behind_and_a_committed_one_replaces() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        fs::write(&path, "old").unwrap();
+        AtomicFile::create(&path).unwrap().file().write_all(b"half").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        let file = AtomicFile::create(&path).unwrap();
+        file.file().write_all(b"new").unwrap();
+        file.commit().unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn text_is_bounded_and_must_be_utf8() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        fs::write(&path, "abcd").unwrap();
+        assert_eq!(read_text(&path, 4).unwrap(), "abcd");
+        assert!(read_text(&path, 3).unwrap_err().to_string().contains("more than 3 bytes"));
+        fs::write(&path, b"a\xff").unwrap();
+        assert!(read_text(&path, 4).unwrap_err().to_string().contains("byte 1"));
+    }
+
+    #[test]
+    fn foreign_text_cannot_drive_the_terminal() {
+        assert_eq!(printable("a\u{1b}[31m", 10), "a\\u{1b}[31m");
+        assert_eq!(printable("abcdef", 3), "abc…");
+    }
+}

@@ -1,0 +1,260 @@
+//! Parse a safetensors header that a stranger wrote: bounded memory, every lie named.
+//!
+//! Defines [`read`]; called by [`super::reader`].
+
+use std::fmt;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use ::safetensors::tensor::{Metadata, TensorInfo};
+use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::{StoredDtype, TensorEntry};
+use crate::hf::file::{printable, unreadable};
+use crate::{Error, Result};
+
+/// Bytes of the length that opens a file.
+const LENGTH_BYTES: u64 = 8;
+/// The longest header the format allows.
+const HEADER_LIMIT: u64 = 100_000_000;
+/// More tensors than any one real file has (a few thousand), few enough to list in memory.
+const TENSOR_LIMIT: usize = 262_144;
+/// More dimensions than any real tensor has.
+const RANK_LIMIT: usize = 16;
+/// Longer than any real tensor name.
+const NAME_LIMIT: usize = 1024;
+
+/// A header whose claims were checked against the file.
+#[derive(Debug)]
+pub(super) struct Header {
+    /// Sorted by name.
+    pub(super) tensors: Vec<TensorEntry>,
+    /// Of each tensor, the bytes of the file that hold it.
+    pub(super) ranges: Vec<Range<u64>>,
+    /// The free text of `__metadata__`.
+    pub(super) metadata: Vec<(String, String)>,
+}
+
+/// Read and check the header of an open file of `length` bytes.
+pub(super) fn read(path: &Path, file: &File, length: u64) -> Result<Header> {
+    let bad = |reason: String| damaged(path, None, reason);
+    if length < LENGTH_BYTES {
+        return Err(bad(format!(
+            "the file has {length} bytes, a safetensors file starts with 8 for the header's length"
+        )));
+    }
+    let mut prefix = [0u8; LENGTH_BYTES as usize];
+    file.read_exact_at(&mut prefix, 0).map_err(|e| unreadable(path, e))?;
+    let header_length = u64::from_le_bytes(prefix);
+    if header_length > HEADER_LIMIT.min(length - LENGTH_BYTES) {
+        let why =
+            if header_length > HEADER_LIMIT { "the format allows 100000000" } else { "the file ends before that" };
+        return Err(bad(format!("the header claims {header_length} bytes, but {why} (the file has {length} bytes)")));
+    }
+    let mut text = vec![0u8; header_length as usize];
+    file.read_exact_at(&mut text, LENGTH_BYTES).map_err(|e| unreadable(path, e))?;
+    let raw = parse(path, &text)?;
+    drop(text);
+    locate(path, raw, LENGTH_BYTES + header_length, length)
+}
+
+fn parse(path: &Path, text: &[u8]) -> Result<RawHeader> {
+    if text.first() != Some(&b'{') {
+        return Err(damaged(path, None, "the header does not start with {, so this is no safetensors file".into()));
+    }
+    let mut json = serde_json::Deserializer::from_slice(text);
+    RawHeader::deserialize(&mut json)
+        .and_then(|header| json.end().map(|()| header))
+        .map_err(|e| damaged(path, None, format!("the header is not valid: {}", printable(&e.to_string(), 300))))
+}
+
+/// Check each tensor's claims, then the whole layout, and turn offsets into places in the file.
+fn locate(path: &Path, raw: RawHeader, data_start: u64, length: u64) -> Result<Header> {
+    let mut tensors = raw.tensors;
+    tensors.sort_by(|a, b| a.0.offsets.cmp(&b.0.offsets).then_with(|| a.1.name.cmp(&b.1.name)));
+    let mut end = 0;
+    for (claim, entry) in &tensors {
+        let bad = |reason: String| damaged(path, Some(&entry.name), reason);
+        let (begin, stop) = claim.offsets;
+        let bytes = entry
+            .bytes()
+            .ok_or_else(|| bad(format!("{:?} of shape {:?} is no size that memory has", entry.dtype, entry.shape)))?;
+        if stop.checked_sub(begin) != Some(bytes as u64) {
+            return Err(bad(format!(
+                "offsets {begin}..{stop} do not fit {:?} of shape {:?}, which has {bytes} bytes",
+                entry.dtype, entry.shape
+            )));
+        }
+        if begin != end {
+            return Err(bad(format!("data begins at {begin}, but the tensor before it ends at {end}")));
+        }
+        end = stop;
+    }
+    let present = length - data_start;
+    if end > present {
+        return Err(damaged(path, None, format!("the file is truncated: {} of {end} data bytes are there", present)));
+    }
+    if end < present {
+        return Err(damaged(path, None, format!("{} bytes follow the last tensor", present - end)));
+    }
+    confirm(path, &tensors)?;
+    tensors.sort_by(|a, b| a.1.name.cmp(&b.1.name));
+    if let Some(pair) = tensors.windows(2).find(|pair| pair[0].1.name == pair[1].1.name) {
+        return Err(damaged(path, Some(&pair[0].1.name), "the name stands twice in the header".into()));
+    }
+    let (ranges, tensors) = tensors
+        .into_iter()
+        .map(|(claim, entry)| (data_start + claim.offsets.0..data_start + claim.offsets.1, entry))
+        .unzip();
+    Ok(Header { tensors, ranges, metadata: raw.metadata })
+}
+
+/// The format's reference implementation has the last word on the layout. Names play no part in it and are left out.
+fn confirm(path: &Path, tensors: &[(Claim, TensorEntry)]) -> Result<()> {
+    let layout = tensors.iter().map(|(claim, entry)| {
+        let data_offsets = (claim.offsets.0 as usize, claim.offsets.1 as usize);
+        (String::new(), TensorInfo { dtype: entry.dtype, shape: entry.shape.clone(), data_offsets })
+    });
+    Metadata::new(None, layout.collect()).map(drop).map_err(|e| damaged(path, None, printable(&e.to_string(), 300)))
+}
+
+/// The error for a file whose contents contradict themselves.
+pub(super) fn damaged(path: &Path, tensor: Option<&str>, reason: String) -> Error {
+    let place = match tensor {
+        Some(name) => format!("{}, tensor {}", path.display(), printable(name, 200)),
+        None => path.display().to_string(),
+    };
+    Error::model(place, reason, "the file is damaged or incomplete: download or copy it again")
+}
+
+/// The offsets a header claims, relative to the end of the header.
+#[derive(Debug)]
+struct Claim {
+    offsets: (u64, u64),
+}
+
+#[derive(Debug)]
+struct RawHeader {
+    tensors: Vec<(Claim, TensorEntry)>,
+    metadata: Vec<(String, String)>,
+}
+
+impl<'de> Deserialize<'de> for RawHeader {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(HeaderVisitor)
+    }
+}
+
+/// Collects entries one by one: the crate's own parser first holds the whole header as generic JSON, many times its
+/// size, and lets the last of two equal names win.
+struct HeaderVisitor;
+
+impl<'de> Visitor<'de> for HeaderVisitor {
+    type Value = RawHeader;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
+        let mut header = RawHeader { tensors: Vec::new(), metadata: Vec::new() };
+        let mut metadata_seen = false;
+        while let Some(name) = map.next_key::<String>()? {
+            if name == "__metadata__" {
+                if std::mem::replace(&mut metadata_seen, true) {
+                    return Err(A::Error::custom("__metadata__ stands twice in the header"));
+                }
+                header.metadata = map.next_value::<Option<FreeText>>()?.map(|m| m.0).unwrap_or_default();
+                continue;
+            }
+            if name.is_empty() || name.len() > NAME_LIMIT || name.chars().any(char::is_control) {
+                return Err(A::Error::custom("a tensor name is empty, too long or has control characters in it"));
+            }
+            if header.tensors.len() == TENSOR_LIMIT {
+                return Err(A::Error::custom(format_args!("more than {TENSOR_LIMIT} tensors in one file")));
+            }
+            let tensor: RawTensor = map.next_value()?;
+            let entry = TensorEntry { name, dtype: tensor.dtype, shape: tensor.shape.0 };
+            header.tensors.push((Claim { offsets: tensor.data_offsets }, entry));
+        }
+        Ok(header)
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct RawTensor {
+    dtype: StoredDtype,
+    shape: Dimensions,
+    data_offsets: (u64, u64),
+}
+
+/// A shape of at most [`RANK_LIMIT`] dimensions.
+struct Dimensions(Vec<usize>);
+
+impl<'de> Deserialize<'de> for Dimensions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(DimensionsVisitor)
+    }
+}
+
+struct DimensionsVisitor;
+
+impl<'de> Visitor<'de> for DimensionsVisitor {
+    type Value = Dimensions;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a shape")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Dimensions, A::Error> {
+        let mut shape = Vec::new();
+        while let Some(dimension) = seq.next_element()? {
+            if shape.len() == RANK_LIMIT {
+                return Err(A::Error::custom(format_args!("a tensor of more than {RANK_LIMIT} dimensions")));
+            }
+            shape.push(dimension);
+        }
+        Ok(Dimensions(shape))
+    }
+}
+
+/// `__metadata__`: text to text, the first 64 pairs of it; nothing reads more than `format`.
+struct FreeText(Vec<(String, String)>);
+
+impl<'de> Deserialize<'de> for FreeText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(FreeTextVisitor)
+    }
+}
+
+struct FreeTextVisitor;
+
+impl<'de> Visitor<'de> for FreeTextVisitor {
+    type Value = FreeText;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of text")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FreeText, A::Error> {
+        let mut pairs = Vec::new();
+        while pairs.len() < 64
+            && let Some(pair) = map.next_entry::<String, String>()?
+        {
+            pairs.push(pair);
+        }
+        while map.next_entry::<IgnoredAny, IgnoredText>()?.is_some() {}
+        Ok(FreeText(pairs))
+    }
+}
+
+/// Text that is checked to be text and dropped.
+struct IgnoredText;
+
+impl<'de> Deserialize<'de> for IgnoredText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|_| IgnoredText)
+    }
+}

@@ -1,0 +1,97 @@
+//! The safetensors format: one file of named arrays behind a JSON header.
+//!
+//! - `header`: the guarded parse of a header that a stranger wrote.
+//! - `reader`: [`SafetensorsFile`], positioned reads of one tensor at a time.
+//! - `writer`: [`SafetensorsWriter`], a file whose layout is known before its data.
+//!
+//! The format's own rules (types, contiguous offsets, sizes) are checked by the `safetensors` crate as well as by us:
+//! it has the last word, we have the better messages and the bounds. Files are never mapped into memory: a mapped file
+//! that another process truncates kills the reader with a signal instead of an error.
+//! Called by [`crate::hf::weights`], [`crate::hf::shards`] and whoever needs a single file of arrays.
+
+mod header;
+mod reader;
+mod writer;
+
+pub use ::safetensors::Dtype as StoredDtype;
+pub use reader::SafetensorsFile;
+pub use writer::SafetensorsWriter;
+
+use crate::{Error, Result};
+use bmtrain_core::dtype::DType;
+
+/// One tensor of a file: what it is called, how it is stored and its shape.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorEntry {
+    /// The name in the file, not empty, without control characters.
+    pub name: String,
+    /// The stored element type, also those that [`DType`] has no name for.
+    pub dtype: StoredDtype,
+    /// The shape, row-major; empty for a scalar.
+    pub shape: Vec<usize>,
+}
+
+impl TensorEntry {
+    /// An entry from its parts.
+    pub fn new(name: impl Into<String>, dtype: StoredDtype, shape: impl Into<Vec<usize>>) -> Self {
+        Self { name: name.into(), dtype, shape: shape.into() }
+    }
+
+    /// Number of elements, `None` if it overflows.
+    pub fn elements(&self) -> Option<usize> {
+        self.shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
+    }
+
+    /// Number of bytes, `None` if it overflows or is no whole number of bytes.
+    pub fn bytes(&self) -> Option<usize> {
+        let bits = self.elements()?.checked_mul(self.dtype.bitsize())?;
+        bits.is_multiple_of(8).then_some(bits / 8)
+    }
+
+    /// Whether [`TensorSource::read_f32`] can widen or narrow it: `F64`, `F32`, `F16` or `BF16`.
+    pub fn is_float(&self) -> bool {
+        matches!(self.dtype, StoredDtype::F64 | StoredDtype::F32 | StoredDtype::F16 | StoredDtype::BF16)
+    }
+}
+
+/// Something that names tensors and reads them: a file, a folder of shards, or another container.
+pub trait TensorSource {
+    /// Where the tensors come from, for messages.
+    fn place(&self) -> String;
+
+    /// All tensors, sorted by name, each name once.
+    fn entries(&self) -> Vec<&TensorEntry>;
+
+    /// Read a floating-point tensor as single precision into `out`, which has as many elements as the tensor.
+    ///
+    /// Numerics: f16 and bf16 widen exactly, f64 rounds to nearest.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if there is no such tensor, it is no float, `out` has another length or the file got shorter.
+    fn read_f32(&self, name: &str, out: &mut [f32]) -> Result<()>;
+
+    /// Read stored bytes (little endian) of a tensor from byte `offset` within it.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if there is no such tensor or the range leaves it.
+    fn read_raw_at(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<()>;
+}
+
+/// The stored type of one of our types.
+pub fn stored(dtype: DType) -> Result<StoredDtype> {
+    Ok(match dtype {
+        DType::F32 => StoredDtype::F32,
+        DType::F16 => StoredDtype::F16,
+        DType::BF16 => StoredDtype::BF16,
+        DType::I64 => StoredDtype::I64,
+        DType::I32 => StoredDtype::I32,
+        DType::U8 => StoredDtype::U8,
+        other => {
+            return Err(Error::model(
+                "safetensors writer",
+                format!("there is no stored form of {other}"),
+                "convert the tensor to f32, f16, bf16, i64, i32 or u8",
+            ));
+        }
+    })
+}

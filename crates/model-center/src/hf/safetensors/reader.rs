@@ -1,0 +1,229 @@
+//! Read one safetensors file, tensor by tensor, into memory that the caller owns.
+//!
+//! Defines [`SafetensorsFile`]; called by [`crate::hf::weights`] and by programs that read a single file of arrays.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use bmtrain_core::dtype::Float;
+use half::{bf16, f16, slice::HalfFloatSliceExt};
+
+use super::header::{self, damaged};
+use super::{StoredDtype, TensorEntry, TensorSource};
+use crate::hf::file::{open_regular, printable, unreadable};
+use crate::{Error, Result};
+
+/// Elements converted at a time: 256 KiB of f16, small enough to stay in the second-level cache.
+const CHUNK: usize = 128 * 1024;
+
+/// An open safetensors file whose header was checked; data are read on request.
+#[derive(Debug)]
+pub struct SafetensorsFile {
+    path: PathBuf,
+    file: File,
+    tensors: Vec<TensorEntry>,
+    ranges: Vec<Range<u64>>,
+    metadata: Vec<(String, String)>,
+}
+
+impl SafetensorsFile {
+    /// Open `path` and check its header against the file's length.
+    ///
+    /// Memory: about twice the header. Only the header is read; the data of a file cannot be told right from wrong.
+    ///
+    /// # Errors
+    /// [`Error::Model`] naming the tensor where one is at fault: no regular file, header longer than the file or than
+    /// 100 MB, invalid JSON, duplicate or unprintable names, sizes that disagree with shapes, gaps, overlaps, missing or
+    /// extra bytes at the end.
+    pub fn open(path: &Path) -> Result<Self> {
+        let (file, length) = open_regular(path)?;
+        let header = header::read(path, &file, length)?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            file,
+            tensors: header.tensors,
+            ranges: header.ranges,
+            metadata: header.metadata,
+        })
+    }
+
+    /// The path it was opened from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// All tensors, sorted by name.
+    pub fn tensors(&self) -> &[TensorEntry] {
+        &self.tensors
+    }
+
+    /// The entry of one tensor.
+    pub fn entry(&self, name: &str) -> Option<&TensorEntry> {
+        self.position(name).map(|i| &self.tensors[i])
+    }
+
+    /// A value of the header's `__metadata__`, such as `format`.
+    pub fn metadata(&self, key: &str) -> Option<&str> {
+        self.metadata.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
+    }
+
+    /// The stored bytes of one tensor, little endian.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if there is no such tensor, it does not fit in memory or the file got shorter.
+    pub fn read_raw(&self, name: &str) -> Result<Vec<u8>> {
+        let index = self.require(name)?;
+        let length = (self.ranges[index].end - self.ranges[index].start) as usize;
+        let mut bytes = reserve(self, name, length)?;
+        bytes.resize(length, 0);
+        self.read_at(index, 0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// An integer or truth-value tensor as `i64`: `I64`, `I32`, `I16`, `I8`, `U8` or `BOOL`.
+    ///
+    /// # Errors
+    /// Those of [`SafetensorsFile::read_raw`], and [`Error::Model`] for other stored types.
+    pub fn read_i64(&self, name: &str) -> Result<Vec<i64>> {
+        let entry = &self.tensors[self.require(name)?];
+        let bytes = self.read_raw(name)?;
+        Ok(match entry.dtype {
+            StoredDtype::I64 => little_endian(&bytes, i64::from_le_bytes),
+            StoredDtype::I32 => little_endian(&bytes, |b| i64::from(i32::from_le_bytes(b))),
+            StoredDtype::I16 => little_endian(&bytes, |b| i64::from(i16::from_le_bytes(b))),
+            StoredDtype::I8 => little_endian(&bytes, |b| i64::from(i8::from_le_bytes(b))),
+            StoredDtype::U8 | StoredDtype::BOOL => bytes.into_iter().map(i64::from).collect(),
+            other => return Err(self.wrong_type(name, other, "integers (i64, i32, i16, i8, u8 or bool)")),
+        })
+    }
+
+    fn position(&self, name: &str) -> Option<usize> {
+        self.tensors.binary_search_by(|entry| entry.name.as_str().cmp(name)).ok()
+    }
+
+    fn require(&self, name: &str) -> Result<usize> {
+        self.position(name).ok_or_else(|| {
+            Error::model(
+                format!("{}, tensor {}", self.path.display(), printable(name, 200)),
+                "there is no tensor of this name in the file",
+                "check the name against the file's list of tensors",
+            )
+        })
+    }
+
+    fn wrong_type(&self, name: &str, got: StoredDtype, want: &str) -> Error {
+        Error::model(
+            format!("{}, tensor {}", self.path.display(), printable(name, 200)),
+            format!("the tensor is stored as {got:?}, expected {want}"),
+            "store the tensor in one of these types",
+        )
+    }
+
+    fn read_at(&self, index: usize, offset: u64, out: &mut [u8]) -> Result<()> {
+        let range = &self.ranges[index];
+        let begin = range.start.saturating_add(offset);
+        let fits = begin.checked_add(out.len() as u64).is_some_and(|end| end <= range.end);
+        let name = &self.tensors[index].name;
+        if !fits {
+            return Err(damaged(&self.path, Some(name), format!("{} bytes at {offset} leave the tensor", out.len())));
+        }
+        self.file.read_exact_at(out, begin).map_err(|e| match e.kind() {
+            ErrorKind::UnexpectedEof => {
+                damaged(&self.path, Some(name), "the file became shorter while it was read".into())
+            }
+            _ => unreadable(&self.path, e),
+        })
+    }
+
+    /// Convert elements of `N` bytes chunk by chunk, never holding a second copy of the tensor.
+    fn convert<const N: usize>(
+        &self,
+        index: usize,
+        out: &mut [f32],
+        mut one: impl FnMut(&[u8], &mut [f32]),
+    ) -> Result<()> {
+        let mut bytes = vec![0u8; N * CHUNK.min(out.len())];
+        for (i, part) in out.chunks_mut(CHUNK).enumerate() {
+            let raw = &mut bytes[..N * part.len()];
+            self.read_at(index, (i * CHUNK * N) as u64, raw)?;
+            one(raw, part);
+        }
+        Ok(())
+    }
+}
+
+impl TensorSource for SafetensorsFile {
+    fn place(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn entries(&self) -> Vec<&TensorEntry> {
+        self.tensors.iter().collect()
+    }
+
+    fn read_f32(&self, name: &str, out: &mut [f32]) -> Result<()> {
+        let index = self.require(name)?;
+        let entry = &self.tensors[index];
+        if entry.elements() != Some(out.len()) {
+            return Err(Error::model(
+                format!("{}, tensor {}", self.path.display(), printable(name, 200)),
+                format!("the tensor has shape {:?}, asked for {} elements", entry.shape, out.len()),
+                "compare the model's configuration with the weights",
+            ));
+        }
+        match entry.dtype {
+            StoredDtype::F32 => {
+                self.read_at(index, 0, bytemuck::cast_slice_mut(out))?;
+                for value in out.iter_mut() {
+                    *value = f32::from_bits(u32::from_le(value.to_bits()));
+                }
+                Ok(())
+            }
+            StoredDtype::F16 => {
+                let mut halves = vec![f16::ZERO; CHUNK.min(out.len())];
+                self.convert::<2>(index, out, |raw, part| {
+                    let halves = &mut halves[..part.len()];
+                    for (half, pair) in halves.iter_mut().zip(raw.as_chunks::<2>().0) {
+                        *half = f16::from_le_bytes(*pair);
+                    }
+                    halves.convert_to_f32_slice(part);
+                })
+            }
+            StoredDtype::BF16 => self.convert::<2>(index, out, |raw, part| {
+                for (value, pair) in part.iter_mut().zip(raw.as_chunks::<2>().0) {
+                    *value = Float::to_f32(bf16::from_le_bytes(*pair));
+                }
+            }),
+            StoredDtype::F64 => self.convert::<8>(index, out, |raw, part| {
+                for (value, octet) in part.iter_mut().zip(raw.as_chunks::<8>().0) {
+                    *value = f64::from_le_bytes(*octet) as f32;
+                }
+            }),
+            other => Err(self.wrong_type(name, other, "a float (f64, f32, f16 or bf16)")),
+        }
+    }
+
+    fn read_raw_at(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.read_at(self.require(name)?, offset, out)
+    }
+}
+
+/// An empty vector with room for `length` bytes, or an error instead of an abort.
+fn reserve(file: &SafetensorsFile, name: &str, length: usize) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(length).map_err(|_| {
+        Error::model(
+            format!("{}, tensor {}", file.path.display(), printable(name, 200)),
+            format!("the tensor has {length} bytes, more than there is memory"),
+            "use a machine with more memory",
+        )
+    })?;
+    Ok(bytes)
+}
+
+fn little_endian<const N: usize>(bytes: &[u8], one: impl Fn([u8; N]) -> i64) -> Vec<i64> {
+    bytes.as_chunks::<N>().0.iter().map(|chunk| one(*chunk)).collect()
+}
