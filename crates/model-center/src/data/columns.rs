@@ -106,7 +106,7 @@ impl ColumnTask {
                 return Err(Error::data(
                     path.display().to_string(),
                     format!("every record has the same label, {:?}", shorten(names.first().map_or("", String::as_str))),
-                    "name the right column in data.label, or list all classes in data.labels",
+                    "name the right column in data.columns.label, or list all classes in data.labels",
                 ));
             }
             renumber(&mut dataset, &order);
@@ -163,7 +163,7 @@ impl<'a> LabelReader<'a> {
             LabelSpec::Discover => Err(record.error(
                 column,
                 format!("more than {MAX_CLASSES} different labels"),
-                "set data.labels = \"value\" if the column holds numbers to predict",
+                "set data.task = \"regression\" if the column holds numbers to predict",
             )),
             LabelSpec::Count(count) => Err(record.error(
                 column,
@@ -217,7 +217,7 @@ fn number(record: &Record<'_>, column: &str, value: &Scalar<'_>) -> Result<Label
         record.error(
             column,
             format!("label {:?} is not a finite number", shorten(&value.spelled())),
-            "write a number such as 3.5, or let data.labels name classes",
+            "write a number such as 3.5, or set data.task = \"classification\"",
         )
     })
 }

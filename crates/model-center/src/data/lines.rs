@@ -39,7 +39,7 @@ impl LineReader {
     ///
     /// Errors: the file cannot be opened, is a folder, or holds UTF-16 text.
     pub(super) fn open(path: &Path, max_bytes: usize) -> Result<LineReader> {
-        let refused = |error| Error::file("read", path, error, "check data.path and the permissions of the file");
+        let refused = |error| Error::file("read", path, error, "check the path and the permissions of the file");
         let file = File::open(path).map_err(refused)?;
         if file.metadata().map_err(refused)?.is_dir() {
             return Err(Error::data(path.display().to_string(), "this is a folder", "name a file inside it"));
@@ -100,7 +100,7 @@ impl LineReader {
             return Ok(Some(Err(Error::data(
                 place(self.max_bytes),
                 format!("the line is longer than {} bytes", self.max_bytes),
-                "split the record, or raise data.max_line_bytes",
+                "split the record into shorter ones",
             ))));
         }
         match String::from_utf8(bytes) {

@@ -128,17 +128,17 @@ impl Loader {
     pub fn new(dataset: Arc<Dataset>, options: LoaderOptions) -> Result<Loader> {
         let wrong = |key: &str, reason: String, fix: &str| Err(Error::recipe(key, reason, fix));
         if options.batch_size == 0 {
-            return wrong("data.batch_size", "a batch of 0 samples".into(), "use at least 1");
+            return wrong("batch size", "a batch of 0 samples".into(), "use at least 1");
         }
         if options.pad_to_multiple_of == 0 {
-            return wrong("data.pad_to_multiple_of", "a multiple of 0".into(), "use 1 for no rounding");
+            return wrong("LoaderOptions::pad_to_multiple_of", "a multiple of 0".into(), "use 1 for no rounding");
         }
         if matches!(options.order, Order::LengthGrouped { window: 0 }) {
-            return wrong("data.order", "a window of 0 batches".into(), "use at least 1, e.g. 50");
+            return wrong("LoaderOptions::order", "a window of 0 batches".into(), "use at least 1, e.g. 50");
         }
         if dataset.is_empty() || (options.drop_last && dataset.len() < options.batch_size) {
             let reason = format!("{} samples do not fill one batch of {}", dataset.len(), options.batch_size);
-            return wrong("data.batch_size", reason, "use smaller batches or more data");
+            return wrong("batch size", reason, "use smaller batches or more data");
         }
         let mut sorted = Vec::new();
         if options.order == Order::SortedByLength {

@@ -82,15 +82,15 @@ impl<'a> ReadOptions<'a> {
     }
 
     fn check(&self) -> Result<()> {
-        let reason = match self.on_bad_record {
+        let (key, reason) = match self.on_bad_record {
             OnBadRecord::Skip { max_share } if !(0.0..=1.0).contains(&max_share) => {
-                format!("data.on_bad_record.skip.max_share is {max_share}, not a share between 0 and 1")
+                ("data.bad_record_limit", format!("{max_share} is not a share between 0 and 1"))
             }
-            _ if self.max_line_bytes == 0 => "data.max_line_bytes is 0".into(),
-            _ if self.limit == Some(0) => "data.limit is 0".into(),
+            _ if self.max_line_bytes == 0 => ("ReadOptions::max_line_bytes", "lines of 0 bytes hold nothing".into()),
+            _ if self.limit == Some(0) => ("ReadOptions::limit", "0 records are none".into()),
             _ => return Ok(()),
         };
-        Err(Error::recipe("data", reason, "correct the value, or leave it out for the default"))
+        Err(Error::recipe(key, reason, "correct the value, or leave it out for the default"))
     }
 }
 
@@ -257,18 +257,18 @@ impl<'a> Builder<'a> {
                     max_share * 100.0,
                     self.report.first_skipped.join("\n")
                 ),
-                "correct the records, or raise data.on_bad_record.skip.max_share",
+                "correct the records, or raise data.bad_record_limit",
             ));
         }
         if self.dataset.targets.is_empty() {
             let reason = if records == 0 { "the file is empty" } else { "the file has no usable record" };
-            return Err(Error::data(self.path.display().to_string(), reason, "check data.path"));
+            return Err(Error::data(self.path.display().to_string(), reason, "check that this is the right file"));
         }
         if u32::try_from(self.dataset.targets.len()).is_err() {
             return Err(Error::data(
                 self.path.display().to_string(),
                 "the file has more than 4 billion records",
-                "set data.limit, or split the file",
+                "split the file",
             ));
         }
         self.dataset.ids.shrink_to_fit();

@@ -180,7 +180,7 @@ impl Record<'_> {
         self.error(
             parent,
             format!("no column {name:?}{inside}; columns: {}", list(columns)),
-            "name one of these in data.text, data.text_pair or data.label, or correct the record",
+            "name one of these in data.columns, or correct the record",
         )
     }
 }

@@ -85,7 +85,7 @@ impl Metric {
     pub fn parse(name: &str) -> Result<Metric> {
         Metric::ALL.iter().copied().find(|metric| metric.name() == name).ok_or_else(|| {
             let names: Vec<&str> = Metric::ALL.iter().map(|metric| metric.name()).collect();
-            Error::recipe("eval.metrics", format!("unknown metric {name:?}"), format!("use {}", names.join(", ")))
+            Error::recipe("eval.metric", format!("unknown metric {name:?}"), format!("use {}", names.join(", ")))
         })
     }
 
@@ -250,7 +250,7 @@ impl Evaluator {
                 ),
             };
             Error::recipe(
-                "eval.metrics",
+                "eval.metric",
                 format!("{:?} does not judge labels that are {kind}", metric.name()),
                 format!("use {}", fitting.join(", ")),
             )

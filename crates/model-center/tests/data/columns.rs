@@ -175,7 +175,11 @@ fn bad_records_are_skipped_up_to_a_share() {
     assert_eq!((dataset.len(), report.records, report.skipped, report.first_skipped.len()), (2, 4, 2, 2));
     for max_share in [-0.1, 1.5, f64::NAN] {
         options.on_bad_record = OnBadRecord::Skip { max_share };
-        assert!(read_with(&ColumnTask::default(), "a.jsonl", content, &options).unwrap_err().contains("max_share"));
+        assert!(
+            read_with(&ColumnTask::default(), "a.jsonl", content, &options)
+                .unwrap_err()
+                .contains("data.bad_record_limit")
+        );
     }
 }
 

@@ -229,11 +229,11 @@ fn positions_carry_over_into_the_next_epoch() {
 fn impossible_settings_are_refused() {
     let dataset = dataset(5);
     let wrong = |options: LoaderOptions| Loader::new(dataset.clone(), options).unwrap_err().to_string();
-    assert!(wrong(options(Order::Shuffled, 0, false)).contains("data.batch_size"));
+    assert!(wrong(options(Order::Shuffled, 0, false)).contains("batch size"));
     assert!(wrong(options(Order::Shuffled, 6, true)).contains("5 samples do not fill one batch of 6"));
-    assert!(wrong(options(Order::LengthGrouped { window: 0 }, 2, true)).contains("data.order"));
+    assert!(wrong(options(Order::LengthGrouped { window: 0 }, 2, true)).contains("LoaderOptions::order"));
     let multiple = LoaderOptions { pad_to_multiple_of: 0, ..options(Order::Shuffled, 2, true) };
-    assert!(wrong(multiple).contains("data.pad_to_multiple_of"));
+    assert!(wrong(multiple).contains("pad_to_multiple_of"));
     let mut loader = Loader::new(dataset.clone(), options(Order::Shuffled, 2, false)).unwrap();
     let error = loader.batch(Position { epoch: 0, index: 3 }).unwrap_err().to_string();
     assert!(error.contains("batch 3 of epoch 0") && error.contains("an epoch has 3 batches"), "{error}");
