@@ -2,7 +2,8 @@
 
 use super::copy;
 use crate::conformance::case::Case;
-use crate::kernel::{Dest, RowCopy};
+use crate::dtype::DType;
+use crate::kernel::{Dest, EmbeddingBackward, RowCopy};
 use crate::ops;
 
 pub(super) fn rows(cases: &mut Vec<Case>) {
@@ -45,17 +46,29 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
 }
 
 fn embeddings(cases: &mut Vec<Case>) {
-    for padding in [None, Some(0), Some(3)] {
+    // Rows that the padding index leaves out of the gradient, rows that it happens not to meet, and no padding index.
+    for (padding, met) in [(None, false), (Some(5), false), (Some(0), true), (Some(3), true)] {
         let name = padding.map_or("".into(), |index: i64| format!("/padding {index}"));
+        let (bound, special) = if met { (6, padding) } else { (5, None) };
         let case = Case::op(format!("embedding{name}"), move |cx, v| {
             Ok(vec![ops::embedding(cx, v[0].value(), &v[1], padding)?])
         });
-        cases.push(case.ids("ids", [3, 8], 6, padding).leaf("table", [6, 5]));
+        let case = case.ids("ids", [3, 8], bound, special).leaf("table", [6, 5]);
+        cases.push(if met { case.inexact() } else { case });
         let case = Case::op(format!("add_embedding{name}"), move |cx, v| {
             let x = ops::scale(cx, &v[0], 1.5)?;
             Ok(vec![ops::add_embedding(cx, x, v[1].value(), &v[2], padding)?])
         });
-        cases.push(case.variable("x", [3, 8, 5]).ids("ids", [3, 8], 6, padding).leaf("table", [6, 5]));
+        let case = case.variable("x", [3, 8, 5]).ids("ids", [3, 8], bound, special).leaf("table", [6, 5]);
+        cases.push(if met { case.inexact() } else { case });
+        for add in [false, true] {
+            cases.push(embedding_backward(
+                &format!("{name}{}", if add { "/added" } else { "" }),
+                padding,
+                special,
+                add,
+            ));
+        }
     }
     let body = |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::embedding(cx, v[0].value(), &v[1], None)?]);
     cases.push(Case::op("embedding/table on the tape", body).ids("ids", [4], 9, None).variable("table", [9, 3]));
@@ -64,6 +77,30 @@ fn embeddings(cases: &mut Vec<Case>) {
         Ok(vec![ops::add_embedding(cx, v[0].clone(), v[1].value(), &v[2], None)?, ops::scale(cx, &v[0], 2.0)?])
     });
     cases.push(shared.variable("x", [8, 5]).ids("ids", [8], 6, None).leaf("table", [6, 5]));
+}
+
+fn embedding_backward(name: &str, padding_index: Option<i64>, special: Option<i64>, add: bool) -> Case {
+    let (entries, columns) = (6, 5);
+    Case::kernel(format!("embedding_backward{name}"), move |device, t| {
+        let mut out = copy(&t[2])?;
+        let dtable = Dest { view: out.view_mut()?, add };
+        let (ids, dy) = (t[0].view()?, t[1].view()?);
+        device.launch(EmbeddingBackward { entries, columns, ids, padding_index, dy, dtable })?;
+        Ok(vec![out])
+    })
+    .ids("ids", [24], 6, special)
+    .constant("dy", [24, columns])
+    .constant("dtable", [entries, columns])
+    .of(DType::F32)
+    .expecting(move |t| {
+        let mut table = if add { t[2].clone() } else { vec![0.0; entries * columns] };
+        for (row, &id) in t[0].iter().enumerate().filter(|(_, id)| padding_index != Some(**id as i64)) {
+            for column in 0..columns {
+                table[id as usize * columns + column] += t[1][row * columns + column];
+            }
+        }
+        vec![table]
+    })
 }
 
 fn slices(cases: &mut Vec<Case>) {
