@@ -27,7 +27,7 @@ use crate::{Error, Result};
 pub const SUPPORTED: &[&str] = &[BertConfig::MODEL_TYPE];
 
 /// The longest `config.json` that is read, in bytes. The largest real ones list tens of thousands of labels.
-const LIMIT: u64 = 8 << 20;
+pub(crate) const LIMIT: u64 = 8 << 20;
 
 /// The configuration of a family of models.
 ///

@@ -1,6 +1,6 @@
 //! Multi-head self-attention with a fused projection of queries, keys and values.
 
-use crate::error::Result;
+use bmtrain_dist::Result;
 use bmtrain_core::ops::{self, AttentionMask, AttentionOptions};
 use bmtrain_core::{Ctx, Tensor, Var};
 use bmtrain_dist::Builder;
@@ -92,6 +92,6 @@ impl Attention {
         let qkv = self.project_qkv.forward(x, cx)?; // [B, L, (N + 2 K) H]
         let context = ops::attention_fused(cx, &qkv, &options)?; // [B, L, N H]
         drop(qkv);
-        Ok(self.attention_out.forward(&context, cx)?) // [B, L, D]
+        self.attention_out.forward(&context, cx) // [B, L, D]
     }
 }

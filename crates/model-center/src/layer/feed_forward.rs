@@ -1,6 +1,6 @@
 //! The position-wise feed-forward layer.
 
-use crate::error::Result;
+use bmtrain_dist::Result;
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::{Ctx, Var, ops};
 use bmtrain_dist::Builder;

@@ -1,1 +1,11 @@
-//! See the crate documentation.
+//! The models, and the registry through which programs open them by folder.
+//!
+//! A model is one module here (its stages), one line in [`registry::MODELS`] and one golden test. Models of other crates
+//! come in through a registry of their own, see [`registry::Registry`].
+
+pub mod bert;
+pub mod registry;
+pub mod text;
+
+pub use registry::{MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions};
+pub use text::{Scores, TextBatch, TextHead, TextLabels, TextModel};

@@ -42,22 +42,28 @@ impl BertBatch {
         device: &Device,
         (rows, length): (usize, usize),
         input_ids: &[i64],
-        attention_mask: Option<&[i64]>,
+        attention_mask: Option<&[u8]>,
         token_type_ids: Option<&[i64]>,
     ) -> Result<Self> {
         let shape = [rows, length];
-        for (name, values) in [("attention_mask", attention_mask), ("token_type_ids", token_type_ids)] {
-            if let Some(values) = values.filter(|values| values.len() != input_ids.len()) {
-                let reason = format!("{name} has {} values for {} input ids", values.len(), input_ids.len());
+        let others = [
+            ("attention_mask", attention_mask.map(<[u8]>::len)),
+            ("token_type_ids", token_type_ids.map(<[i64]>::len)),
+        ];
+        for (name, length) in others {
+            if let Some(length) = length.filter(|&length| length != input_ids.len()) {
+                let reason = format!("{name} has {length} values for {} input ids", input_ids.len());
                 return Err(Error::data("batch", reason, "give one value for each token"));
             }
         }
-        let padding = attention_mask.filter(|mask| mask.iter().any(|&value| value != 1)).map(|mask| {
-            let bytes: Option<Vec<u8>> = mask.iter().map(|&v| u8::try_from(v).ok().filter(|&v| v < 2)).collect();
-            let fix = "use 1 for tokens and 0 for padding";
-            let bytes = bytes.ok_or_else(|| Error::data("batch", "attention_mask has values other than 0 and 1", fix))?;
-            Ok::<Tensor, Error>(Tensor::from_slice(device, shape, &bytes, Segment::Data)?)
-        });
+        if attention_mask.is_some_and(|mask| mask.iter().any(|&value| value > 1)) {
+            let reason = "attention_mask has values other than 0 and 1";
+            return Err(Error::data("batch", reason, "use 1 for tokens and 0 for padding"));
+        }
+        let padding = attention_mask
+            .filter(|mask| mask.contains(&0))
+            .map(|mask| Tensor::from_slice(device, shape, mask, Segment::Data))
+            .transpose()?;
         let zeros;
         let types = match token_type_ids {
             Some(types) => types,
@@ -71,7 +77,7 @@ impl BertBatch {
             input_ids: Tensor::from_slice(device, shape, input_ids, Segment::Data)?,
             token_type_ids: Tensor::from_slice(device, shape, types, Segment::Data)?,
             position_ids: Tensor::from_slice(device, shape, &positions, Segment::Data)?,
-            padding: padding.transpose()?,
+            padding,
             labels: None,
             next_sentence: None,
             label_smoothing: 0.0,

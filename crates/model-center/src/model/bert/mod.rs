@@ -5,6 +5,8 @@
 pub mod batch;
 pub mod encoder;
 pub mod heads;
+pub mod names;
+mod text;
 
 pub use batch::{BertBatch, Labels};
 pub use encoder::{BertBlock, BertFlow};

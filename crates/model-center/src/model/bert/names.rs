@@ -1,0 +1,183 @@
+//! BERT in Hugging Face folders: which parameter is which tensor, opening a folder, writing one.
+
+use super::{Bert, BertHead};
+use crate::config::{BertConfig, Config, ProblemType};
+use crate::error::{Error, Result};
+use crate::hf::{Alias, Allow, ModelFolder, NameTable, Plan, Rule, Weights};
+use crate::model::registry::{OpenOptions, OpenedModel, SaveOptions, param_shapes};
+use crate::model::text::TextHead;
+use bmtrain_core::Device;
+use bmtrain_core::wrap::Counting;
+use bmtrain_dist::Model;
+use bmtrain_dist::block::BlockOptions;
+use bmtrain_dist::param::{Birth, BuilderOptions};
+use std::borrow::Cow;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The names, for every head.
+pub static NAMES: NameTable = NameTable {
+    base_prefix: "bert.",
+    rules: Cow::Borrowed(&[
+        Rule::new("input_embedding.weight", "bert.embeddings.word_embeddings.weight"),
+        Rule::new("position_embedding.weight", "bert.embeddings.position_embeddings.weight"),
+        Rule::new("token_type_embedding.weight", "bert.embeddings.token_type_embeddings.weight"),
+        Rule::new("embedding_norm.weight", "bert.embeddings.LayerNorm.weight"),
+        Rule::new("embedding_norm.bias", "bert.embeddings.LayerNorm.bias"),
+        Rule::new(
+            "encoder.layers.{i}.attention.project_qkv.weight",
+            "bert.encoder.layer.{i}.attention.self.{query|key|value}.weight",
+        ),
+        Rule::new(
+            "encoder.layers.{i}.attention.project_qkv.bias",
+            "bert.encoder.layer.{i}.attention.self.{query|key|value}.bias",
+        ),
+        Rule::new(
+            "encoder.layers.{i}.attention.attention_out.weight",
+            "bert.encoder.layer.{i}.attention.output.dense.weight",
+        ),
+        Rule::new(
+            "encoder.layers.{i}.attention.attention_out.bias",
+            "bert.encoder.layer.{i}.attention.output.dense.bias",
+        ),
+        Rule::new(
+            "encoder.layers.{i}.attention_norm.weight",
+            "bert.encoder.layer.{i}.attention.output.LayerNorm.weight",
+        ),
+        Rule::new("encoder.layers.{i}.attention_norm.bias", "bert.encoder.layer.{i}.attention.output.LayerNorm.bias"),
+        Rule::new("encoder.layers.{i}.ffn.w_in.weight", "bert.encoder.layer.{i}.intermediate.dense.weight"),
+        Rule::new("encoder.layers.{i}.ffn.w_in.bias", "bert.encoder.layer.{i}.intermediate.dense.bias"),
+        Rule::new("encoder.layers.{i}.ffn.w_out.weight", "bert.encoder.layer.{i}.output.dense.weight"),
+        Rule::new("encoder.layers.{i}.ffn.w_out.bias", "bert.encoder.layer.{i}.output.dense.bias"),
+        Rule::new("encoder.layers.{i}.ffn_norm.weight", "bert.encoder.layer.{i}.output.LayerNorm.weight"),
+        Rule::new("encoder.layers.{i}.ffn_norm.bias", "bert.encoder.layer.{i}.output.LayerNorm.bias"),
+        Rule::new("pooler.dense.weight", "bert.pooler.dense.weight"),
+        Rule::new("pooler.dense.bias", "bert.pooler.dense.bias"),
+        Rule::new("cls_projection.weight", "classifier.weight"),
+        Rule::new("cls_projection.bias", "classifier.bias"),
+        Rule::new("lm_head.dense.weight", "cls.predictions.transform.dense.weight"),
+        Rule::new("lm_head.dense.bias", "cls.predictions.transform.dense.bias"),
+        Rule::new("lm_head.layer_norm.weight", "cls.predictions.transform.LayerNorm.weight"),
+        Rule::new("lm_head.layer_norm.bias", "cls.predictions.transform.LayerNorm.bias"),
+        Rule::new("lm_head.decoder.bias", "cls.predictions.bias"),
+        Rule::new("nsp_projection.weight", "cls.seq_relationship.weight"),
+        Rule::new("nsp_projection.bias", "cls.seq_relationship.bias"),
+    ]),
+    aliases: Cow::Borrowed(&[
+        Alias::new("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
+        Alias::new("cls.predictions.decoder.bias", "cls.predictions.bias"),
+    ]),
+    ignored: Cow::Borrowed(&["bert.embeddings.position_ids"]),
+    old_names: Cow::Borrowed(&[("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")]),
+};
+
+/// The class that `transformers` opens a model of this head with.
+fn architecture(head: BertHead) -> &'static str {
+    match head {
+        BertHead::None { .. } => "BertModel",
+        BertHead::Classifier { .. } => "BertForSequenceClassification",
+        BertHead::MaskedLm => "BertForMaskedLM",
+        BertHead::NextSentence => "BertForNextSentencePrediction",
+        BertHead::Pretraining => "BertForPreTraining",
+    }
+}
+
+/// The head that the classes of a folder's `config.json` carry.
+pub fn default_head(config: &BertConfig, architectures: &[String]) -> TextHead {
+    match architectures.first().map(String::as_str) {
+        Some("BertForSequenceClassification") => TextHead::Classification { outputs: config.cls_head.unwrap_or(2) },
+        Some("BertForMaskedLM") => TextHead::MaskedLm,
+        Some("BertForNextSentencePrediction") => TextHead::NextSentence,
+        Some("BertForPreTraining") => TextHead::Pretraining,
+        _ => TextHead::None,
+    }
+}
+
+/// Open a folder. Everything that can be wrong with it is found before memory for a parameter is taken.
+///
+/// # Errors
+/// A configuration or weights that do not fit, see [`Plan::build`]; no memory left.
+pub fn open(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
+    let mut config = BertConfig::from_pretrained(folder)?;
+    config.dropout_p = options.hidden_dropout.unwrap_or(config.dropout_p);
+    config.attention_dropout_p = options.attention_dropout.unwrap_or(config.attention_dropout_p);
+    config.classifier_dropout_p = options.hidden_dropout.unwrap_or(config.classifier_dropout_p);
+    let head = match options.head {
+        Some(head) => head,
+        None => default_head(&config, &crate::model::registry::architectures(folder)?),
+    };
+    if let TextHead::Classification { outputs } = head {
+        config.cls_head = Some(outputs);
+        config.labels.clone_from(&options.labels);
+        config.problem_type = Some(options.problem);
+    }
+    let head = BertHead::from(head);
+    if matches!(head, BertHead::MaskedLm | BertHead::Pretraining) && !config.tied {
+        let reason = "tie_word_embeddings is false: a masked-word head with a matrix of its own";
+        return Err(Error::model(folder.display().to_string(), reason, "use a model with tied embeddings"));
+    }
+    let weights = Weights::open(folder)?;
+    let allow = allowed(head, options.new_head);
+    let blocks = BlockOptions { recompute: options.recompute };
+    let builder =
+        BuilderOptions { seed: options.seed, dtype: options.dtype, birth: Birth::Await, ..BuilderOptions::default() };
+    // A model that takes no memory has the same parameters; it is what the weights are compared with.
+    let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
+    let sketch = Bert::new(&nowhere, config.clone(), head, blocks, builder)?;
+    let plan = Plan::build(&NAMES, &param_shapes(Model::parameters(&sketch)), &weights, &allow)?;
+    let parameters = Model::parameters(&sketch).count();
+    let unused = plan.unused().to_vec();
+    if options.only_check {
+        return Ok(OpenedModel { model: Box::new(sketch), drawn: plan.fresh().to_vec(), unused, parameters });
+    }
+    let model = Bert::new(&options.device, config, head, blocks, builder)?;
+    plan.load(&weights, |name, values| match Model::parameters(&model).get(name) {
+        Some(param) => Ok(param.load(values)?),
+        None => Ok(()),
+    })?;
+    let drawn = Model::parameters(&model).initialize_missing()?;
+    Ok(OpenedModel { model: Box::new(model), drawn, unused, parameters })
+}
+
+/// What a folder may lack or have too much of for this head.
+fn allowed(head: BertHead, new_head: bool) -> Allow {
+    let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    let missing: &[&str] = match head {
+        BertHead::Classifier { .. } if new_head => &["cls_projection.*", "pooler.dense.*"],
+        BertHead::MaskedLm if new_head => &["lm_head.*"],
+        BertHead::NextSentence if new_head => &["nsp_projection.*", "pooler.dense.*"],
+        BertHead::Pretraining if new_head => &["lm_head.*", "nsp_projection.*", "pooler.dense.*"],
+        BertHead::None { with_pooler: true } => &["pooler.dense.*"],
+        _ => &[],
+    };
+    let unused: &[&str] = match head {
+        BertHead::Classifier { .. } => &["cls.*"],
+        BertHead::None { .. } => &["cls.*", "classifier.*"],
+        BertHead::MaskedLm => &["cls.seq_relationship.*", "classifier.*", "*pooler.*"],
+        BertHead::NextSentence => &["cls.predictions.*", "classifier.*"],
+        BertHead::Pretraining => &["classifier.*"],
+    };
+    Allow { missing: texts(missing), unused: texts(unused) }
+}
+
+/// Write a complete folder.
+///
+/// # Errors
+/// The disk refuses; a failing device.
+pub fn save(model: &Bert, folder: &Path, options: &SaveOptions<'_>) -> Result<()> {
+    let mut written = ModelFolder::new(model.config(), &NAMES, architecture(model.head_kind()));
+    written.header.dtype = options.dtype;
+    written.companions = options.companions;
+    let parameters = Model::parameters(model);
+    written.write(folder, &param_shapes(parameters), |name, values| {
+        if let Some(param) = parameters.get(name) {
+            *values = param.read()?;
+        }
+        Ok(())
+    })
+}
+
+/// What the labels of a data set mean to Hugging Face.
+pub fn problem_type(classes: bool) -> ProblemType {
+    if classes { ProblemType::SingleLabel } else { ProblemType::Regression }
+}

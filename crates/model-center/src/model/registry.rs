@@ -1,0 +1,171 @@
+//! From a folder to a model: the families this crate knows, and those that other crates add.
+
+use super::bert;
+use super::text::{TextHead, TextModel};
+use crate::config::{self, Fields, ProblemType};
+use crate::error::{Error, Result};
+use crate::hf::ParamShape;
+use crate::hf::file::{read_text, resolve_inside};
+use bmtrain_core::{DType, Device};
+use bmtrain_dist::Parameters;
+use bmtrain_dist::block::Recompute;
+use std::path::Path;
+
+/// How a model is opened.
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    /// Where its parameters live.
+    pub device: Device,
+    /// Its head; `None` for the one that the folder's class carries.
+    pub head: Option<TextHead>,
+    /// The head may be missing from the folder and is then drawn.
+    pub new_head: bool,
+    /// Names of the classes, for the exported configuration.
+    pub labels: Vec<String>,
+    /// What the labels are.
+    pub problem: ProblemType,
+    /// Number type of the parameters.
+    pub dtype: DType,
+    /// Seed of what is drawn.
+    pub seed: u64,
+    /// Keep or recompute the blocks' activations.
+    pub recompute: Recompute,
+    /// Dropout of hidden states instead of the model's own.
+    pub hidden_dropout: Option<f32>,
+    /// Dropout of attention probabilities instead of the model's own.
+    pub attention_dropout: Option<f32>,
+    /// Compare configuration and weights, and load nothing: the model that comes back has no values.
+    pub only_check: bool,
+}
+
+impl OpenOptions {
+    /// The model as the folder has it, for a device.
+    pub fn new(device: &Device) -> Self {
+        OpenOptions {
+            device: device.clone(),
+            head: None,
+            new_head: false,
+            labels: Vec::new(),
+            problem: ProblemType::SingleLabel,
+            dtype: DType::F32,
+            seed: 0,
+            recompute: Recompute::Keep,
+            hidden_dropout: None,
+            attention_dropout: None,
+            only_check: false,
+        }
+    }
+}
+
+/// A model and what its folder had to say.
+pub struct OpenedModel {
+    /// The model.
+    pub model: Box<dyn TextModel>,
+    /// Parameters that the folder lacked and that were drawn.
+    pub drawn: Vec<String>,
+    /// Tensors of the folder that the model has no use for.
+    pub unused: Vec<String>,
+    /// Number of parameter values.
+    pub parameters: usize,
+}
+
+/// How a model is saved.
+#[derive(Debug, Clone, Copy)]
+pub struct SaveOptions<'a> {
+    /// Number type of the weights.
+    pub dtype: DType,
+    /// Folder to copy the tokenizer's files from.
+    pub companions: Option<&'a Path>,
+}
+
+/// One family of models.
+#[derive(Debug, Clone, Copy)]
+pub struct ModelEntry {
+    /// Its name in `model_type` of `config.json`.
+    pub model_type: &'static str,
+    /// One line for listings.
+    pub doc: &'static str,
+    /// Opens a folder of this family.
+    pub open: fn(&Path, &OpenOptions) -> Result<OpenedModel>,
+}
+
+/// The families of this crate.
+pub static MODELS: &[ModelEntry] = &[ModelEntry {
+    model_type: "bert",
+    doc: "BERT with classification, masked-word and next-sentence heads",
+    open: bert::names::open,
+}];
+
+/// Families to look in: those of this crate and further ones.
+#[derive(Debug, Clone, Copy)]
+pub struct Registry<'a> {
+    tables: &'a [&'a [ModelEntry]],
+}
+
+impl Default for Registry<'static> {
+    fn default() -> Self {
+        static TABLES: &[&[ModelEntry]] = &[MODELS];
+        Registry { tables: TABLES }
+    }
+}
+
+impl<'a> Registry<'a> {
+    /// Look in these tables, in order.
+    pub fn new(tables: &'a [&'a [ModelEntry]]) -> Self {
+        Registry { tables }
+    }
+
+    /// Every family.
+    pub fn entries(&self) -> impl Iterator<Item = &'a ModelEntry> {
+        self.tables.iter().flat_map(|table| table.iter())
+    }
+
+    /// The family of a folder.
+    ///
+    /// # Errors
+    /// No or an unreadable `config.json`; a family that is not in the registry, with a list of those that are.
+    pub fn find(&self, folder: &Path) -> Result<&'a ModelEntry> {
+        let known = || self.entries().map(|entry| entry.model_type).collect::<Vec<_>>().join(", ");
+        let (fields, place) = config_fields(folder)?;
+        let Some(name) = fields.peek_text("model_type")? else {
+            let reason = "config.json does not say which family of models it is (model_type)";
+            return Err(Error::model(place, reason, format!("supported are: {}", known())));
+        };
+        self.entries().find(|entry| entry.model_type == name).ok_or_else(|| {
+            let name = crate::hf::file::printable(name, 80);
+            let reason = format!("\"{name}\" is no family of models that is known here");
+            Error::model(place, reason, format!("supported are: {}", known()))
+        })
+    }
+
+    /// Open a folder.
+    ///
+    /// # Errors
+    /// As [`Registry::find`], and those of the family.
+    pub fn open(&self, folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
+        (self.find(folder)?.open)(folder, options)
+    }
+}
+
+fn config_fields(folder: &Path) -> Result<(Fields, String)> {
+    resolve_inside(folder, "config.json")?;
+    let path = folder.join("config.json");
+    let place = path.display().to_string();
+    let fields = Fields::parse(&read_text(&path, config::LIMIT)?, &place)?;
+    Ok((fields, place))
+}
+
+/// The classes that a folder's `config.json` names.
+///
+/// # Errors
+/// No or an unreadable `config.json`.
+pub fn architectures(folder: &Path) -> Result<Vec<String>> {
+    let (fields, _) = config_fields(folder)?;
+    let names = fields.peek("architectures").and_then(serde_json::Value::as_array);
+    Ok(names.into_iter().flatten().filter_map(|name| name.as_str().map(str::to_owned)).collect())
+}
+
+/// Names and whole shapes of parameters, as the weights' driver wants them.
+pub fn param_shapes(parameters: &Parameters) -> Vec<ParamShape> {
+    parameters.iter().map(|param| ParamShape::new(param.name(), param.spec().shape.dims())).collect()
+}

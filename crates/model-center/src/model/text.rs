@@ -1,0 +1,125 @@
+//! What programs need of a model of text, whatever its family: ids in, logits and loss out, weights by name.
+//!
+//! [`crate::model::registry`] opens a folder as a boxed [`TextModel`]; the finetune and forward programs call it.
+
+use crate::data::{Batch, Labels};
+use crate::error::Result;
+use crate::hf::NameTable;
+use crate::model::registry::SaveOptions;
+use bmtrain_core::{Ctx, Tensor, Var};
+use bmtrain_dist::Parameters;
+use std::path::Path;
+
+/// Which head a program asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TextHead {
+    /// The hidden states alone.
+    None,
+    /// Classes, choices or a value: so many outputs per row.
+    Classification {
+        /// Outputs.
+        outputs: usize,
+    },
+    /// Words at masked positions.
+    MaskedLm,
+    /// Whether the second text follows the first.
+    NextSentence,
+    /// Masked words and next sentence.
+    Pretraining,
+}
+
+/// Labels of a batch in host memory.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TextLabels {
+    /// A class for each sample, or for each token of each row; -100 counts for nothing.
+    Classes(Vec<i64>),
+    /// A number for each sample.
+    Values(Vec<f32>),
+}
+
+/// Rows of token ids in host memory, padded to one length.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TextBatch {
+    /// R, number of rows.
+    pub rows: usize,
+    /// L, tokens of a row.
+    pub length: usize,
+    /// `R x L`.
+    pub input_ids: Vec<i64>,
+    /// `R x L`, 1 for tokens and 0 for padding; `None` for tokens only.
+    pub attention_mask: Option<Vec<u8>>,
+    /// `R x L`; `None` for all zero.
+    pub token_type_ids: Option<Vec<i64>>,
+    /// What the loss compares with.
+    pub labels: Option<TextLabels>,
+    /// For pretraining: 1 for each row whose second text is a random one.
+    pub next_sentence: Option<Vec<i64>>,
+    /// Rows that belong to one sample; above 1 for multiple choice.
+    pub choices: usize,
+    /// Share of the target probability that is spread over all classes.
+    pub label_smoothing: f32,
+}
+
+impl TextBatch {
+    /// A batch of a loader.
+    pub fn of(batch: Batch, label_smoothing: f32) -> Self {
+        let samples = batch.samples.len().max(1);
+        let choices = (batch.rows / samples).max(1);
+        let labels = match batch.labels {
+            Labels::Class(labels) => TextLabels::Classes(labels),
+            Labels::Value(values) => TextLabels::Values(values),
+        };
+        TextBatch {
+            rows: batch.rows,
+            length: batch.len,
+            input_ids: batch.input_ids,
+            attention_mask: Some(batch.attention_mask),
+            token_type_ids: Some(batch.token_type_ids),
+            labels: Some(labels),
+            next_sentence: None,
+            choices,
+            label_smoothing,
+        }
+    }
+}
+
+/// What a forward pass yields.
+#[derive(Debug, Clone)]
+pub struct Scores {
+    /// Logits of the head: `[R, outputs]`, `[samples, choices]`, `[R, L, V]`.
+    pub logits: Option<Var>,
+    /// Further outputs by name, such as `pooler`.
+    pub extra: Vec<(&'static str, Var)>,
+    /// `[1]`, when there were labels.
+    pub loss: Option<Var>,
+}
+
+/// Called with the number and value of each hidden state: 0 for what enters the first block.
+pub type Observe<'a> = &'a mut dyn FnMut(usize, &Tensor) -> bmtrain_dist::Result<()>;
+
+/// A model of text.
+pub trait TextModel {
+    /// All parameters.
+    fn parameters(&self) -> &Parameters;
+
+    /// Rows of the word embedding: ids are below this.
+    fn vocab_size(&self) -> usize;
+
+    /// The longest row, in tokens.
+    fn max_length(&self) -> usize;
+
+    /// How parameters are called in Hugging Face files.
+    fn names(&self) -> &NameTable;
+
+    /// Write a complete Hugging Face folder: configuration, weights, tokenizer files.
+    ///
+    /// # Errors
+    /// The disk refuses; a failing device.
+    fn save(&self, folder: &Path, options: &SaveOptions<'_>) -> Result<()>;
+
+    /// The batch to logits and, with labels, the loss. With `observe` the hidden states are shown on the way.
+    ///
+    /// # Errors
+    /// Ids or labels out of range, lengths that do not fit, a failing device.
+    fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores>;
+}
