@@ -21,7 +21,7 @@ pub(super) const TILE: usize = 1024;
 pub(super) struct Spare(pub(super) [f32; TILE]);
 
 impl Spare {
-    pub(super) fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Spare([0.0; TILE])
     }
 }
@@ -147,6 +147,24 @@ impl<'a> FloatsMut<'a> {
         }
     }
 
+    /// The elements before and from `at` on.
+    pub(super) fn split_at(self, at: usize) -> (Self, Self) {
+        match self {
+            FloatsMut::F32(data) => {
+                let (head, tail) = data.split_at_mut(at);
+                (FloatsMut::F32(head), FloatsMut::F32(tail))
+            }
+            FloatsMut::F16(data) => {
+                let (head, tail) = data.split_at_mut(at);
+                (FloatsMut::F16(head), FloatsMut::F16(tail))
+            }
+            FloatsMut::Bf16(data) => {
+                let (head, tail) = data.split_at_mut(at);
+                (FloatsMut::Bf16(head), FloatsMut::Bf16(tail))
+            }
+        }
+    }
+
     /// Let `work` write elements `start..start + len`, at most [`TILE`] of them. With `old` it finds their old values,
     /// otherwise anything.
     pub(super) fn update(
@@ -203,20 +221,7 @@ pub(super) struct RowsMut<'a> {
 impl Divide for RowsMut<'_> {
     fn divide(self, rows: usize) -> (Self, Self) {
         let (at, width) = ((rows * self.width).min(self.data.len()), self.width);
-        let (head, tail) = match self.data {
-            FloatsMut::F32(data) => {
-                let (head, tail) = data.split_at_mut(at);
-                (FloatsMut::F32(head), FloatsMut::F32(tail))
-            }
-            FloatsMut::F16(data) => {
-                let (head, tail) = data.split_at_mut(at);
-                (FloatsMut::F16(head), FloatsMut::F16(tail))
-            }
-            FloatsMut::Bf16(data) => {
-                let (head, tail) = data.split_at_mut(at);
-                (FloatsMut::Bf16(head), FloatsMut::Bf16(tail))
-            }
-        };
+        let (head, tail) = self.data.split_at(at);
         (RowsMut { data: head, width }, RowsMut { data: tail, width })
     }
 }

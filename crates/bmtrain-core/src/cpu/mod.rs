@@ -2,7 +2,8 @@
 //!
 //! Work runs when it is given, so every lane is always idle; marks and waits are trivial. (`crate::deferred` wraps this
 //! backend to run lanes late.) `threads` divides work so that the bits do not depend on the number of threads, `access`
-//! is the one place where a view becomes a slice, and each other file is one stem of kernels.
+//! is the one place where a view becomes a slice, `floats` makes three storage types one arithmetic, `simd` and `math` are
+//! what inner loops are written with, and each other file or folder is one stem of kernels.
 
 mod access;
 mod attention;
@@ -18,8 +19,9 @@ mod product;
 mod random;
 mod reduce;
 mod rows;
-mod simple;
 mod simd;
+#[cfg(test)]
+mod testing;
 pub mod threads;
 
 use crate::backend::{Backend, DeviceId, Kernels, Lane, Mark, Memory};

@@ -1,2 +1,0 @@
-//! Random.
-pub(super) use super::simple::{dropout, fill_random};

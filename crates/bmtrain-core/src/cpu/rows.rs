@@ -1,2 +1,0 @@
-//! Rows.
-pub(super) use super::simple::{embedding_backward, embedding_forward, permute, row_copy};

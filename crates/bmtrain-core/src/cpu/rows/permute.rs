@@ -1,0 +1,151 @@
+//! Another order of the axes: runs of memory where the last axis stays last, blocks of a transposition where it moves.
+
+use super::{PIECE, Strided};
+use crate::cpu::access::{read, write};
+use crate::cpu::threads::Threads;
+use crate::dtype::{DType, Element, Float};
+use crate::error::Result;
+use crate::kernel::Permute;
+use crate::shape::MAX_RANK;
+use half::{bf16, f16};
+
+pub(in crate::cpu) fn permute(threads: &Threads, a: Permute<'_>) -> Result<()> {
+    match a.x.dtype() {
+        DType::F32 => floats::<f32>(threads, a),
+        DType::F16 => floats::<f16>(threads, a),
+        DType::BF16 => floats::<bf16>(threads, a),
+        DType::I64 => run::<i64>(threads, a, |_, x| x),
+        DType::I32 => run::<i32>(threads, a, |_, x| x),
+        DType::U8 => run::<u8>(threads, a, |_, x| x),
+    }
+}
+
+fn floats<T: Float>(threads: &Threads, a: Permute<'_>) -> Result<()> {
+    if a.out.add {
+        run::<T>(threads, a, |old, x| T::from_f32(old.to_f32() + x.to_f32()))
+    } else {
+        run::<T>(threads, a, |_, x| x)
+    }
+}
+
+/// The axes of the result, outermost first, without those of length 1, neighbours joined where they are neighbours in the
+/// input as well.
+#[derive(Clone, Copy)]
+struct Plan {
+    /// Length of each axis.
+    len: [usize; MAX_RANK],
+    /// Elements of the input from one index of the axis to the next.
+    stride: [usize; MAX_RANK],
+    rank: usize,
+}
+
+impl Plan {
+    fn new(dims: &[usize], axes: &[usize]) -> Self {
+        let mut plan = Plan { len: [1; MAX_RANK], stride: [1; MAX_RANK], rank: 0 };
+        for &axis in axes.iter().filter(|axis| dims[**axis] != 1) {
+            let (len, stride) = (dims[axis], dims[axis + 1..].iter().product::<usize>());
+            let last = plan.rank.saturating_sub(1);
+            if plan.rank > 0 && plan.stride[last] == len * stride {
+                (plan.len[last], plan.stride[last]) = (plan.len[last] * len, stride);
+            } else {
+                (plan.len[plan.rank], plan.stride[plan.rank]) = (len, stride);
+                plan.rank += 1;
+            }
+        }
+        plan.rank = plan.rank.max(1);
+        plan
+    }
+
+    /// The axis along which the input is contiguous.
+    fn contiguous(&self) -> usize {
+        self.stride[..self.rank].iter().position(|stride| *stride == 1).unwrap_or(self.rank - 1)
+    }
+
+    /// Elements of the output from one index of an axis to the next.
+    fn out_stride(&self, axis: usize) -> usize {
+        self.len[axis + 1..self.rank].iter().product()
+    }
+}
+
+fn run<T: Element>(threads: &Threads, a: Permute<'_>, store: impl Fn(T, T) -> T + Send + Sync) -> Result<()> {
+    const NAME: &str = "permute";
+    let plan = Plan::new(&a.dims[..a.rank], &a.axes[..a.rank]);
+    let (x, data) = (read::<T>(NAME, a.x)?, write::<T>(NAME, a.out.view)?);
+    if x.is_empty() {
+        return Ok(());
+    }
+    let stride = plan.out_stride(0);
+    let moved = plan.contiguous();
+    // Pieces along the outermost axis; at least a block's width of it if it is one of the two that are exchanged.
+    let least = if moved == 0 || plan.rank == 1 { BLOCK } else { 1 };
+    let at_once = least.max(PIECE / stride);
+    threads.for_each_part(Strided { data, stride }, plan.len[0], at_once, |first, count, out| {
+        let mut part = plan;
+        part.len[0] = count;
+        let x = &x[first * plan.stride[0]..];
+        if moved == plan.rank - 1 {
+            part.copy_runs(x, out.data, &store)
+        } else {
+            part.exchange(moved, x, out.data, &store)
+        }
+    });
+    Ok(())
+}
+
+/// Side of a block of a transposition: a cache line of f32 in both directions.
+const BLOCK: usize = 16;
+
+impl Plan {
+    /// The last axis is contiguous in the input too.
+    fn copy_runs<T: Copy>(&self, x: &[T], out: &mut [T], store: &impl Fn(T, T) -> T) {
+        let run = self.len[self.rank - 1];
+        self.for_each_index(self.rank - 1, self.rank, |from, to| {
+            for (out, x) in out[to..to + run].iter_mut().zip(&x[from..from + run]) {
+                *out = store(*out, *x);
+            }
+        });
+    }
+
+    /// Axis `moved` is contiguous in the input, the last one in the output: blocks of both.
+    fn exchange<T: Copy>(&self, moved: usize, x: &[T], out: &mut [T], store: &impl Fn(T, T) -> T) {
+        let last = self.rank - 1;
+        let (rows, columns) = (self.len[moved], self.len[last]);
+        let (row_stride, column_stride) = (self.out_stride(moved), self.stride[last]);
+        self.for_each_index(moved, last, |from, to| {
+            for row in (0..rows).step_by(BLOCK) {
+                for column in (0..columns).step_by(BLOCK) {
+                    for r in row..rows.min(row + BLOCK) {
+                        let width = BLOCK.min(columns - column);
+                        let start = to + r * row_stride + column;
+                        let out = &mut out[start..start + width];
+                        let x = &x[from + r + column * column_stride..];
+                        for (out, x) in out.iter_mut().zip(x.iter().step_by(column_stride)) {
+                            *out = store(*out, *x);
+                        }
+                    }
+                }
+            }
+        });
+    }
+
+    /// Run `work(input offset, output offset)` for every index of all axes but two.
+    fn for_each_index(&self, skipped: usize, also_skipped: usize, mut work: impl FnMut(usize, usize)) {
+        let mut index = [0; MAX_RANK];
+        let (mut from, mut to) = (0, 0);
+        'all: loop {
+            work(from, to);
+            for axis in (0..self.rank).rev().filter(|axis| *axis != skipped && *axis != also_skipped) {
+                index[axis] += 1;
+                from += self.stride[axis];
+                to += self.out_stride(axis);
+                if index[axis] < self.len[axis] {
+                    continue 'all;
+                }
+                from -= self.stride[axis] * self.len[axis];
+                to -= self.out_stride(axis) * self.len[axis];
+                index[axis] = 0;
+            }
+            return;
+        }
+    }
+}

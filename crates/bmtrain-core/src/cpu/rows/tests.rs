@@ -1,0 +1,1 @@
+//! Tests of this stem against plain loops in doubles.

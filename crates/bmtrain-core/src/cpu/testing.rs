@@ -1,0 +1,79 @@
+//! What the tests of the kernels share: values, tensors of every type, comparison against loops in doubles.
+
+use crate::device::Device;
+use crate::dtype::{DType, Float};
+use crate::philox::{self, Key};
+use crate::pool::Segment;
+use crate::tensor::Tensor;
+use half::{bf16, f16};
+
+pub(super) const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+pub(super) fn device(threads: usize) -> Device {
+    Device::cpu(threads).unwrap()
+}
+
+/// Numbers in (-2, 2) that differ for each seed.
+pub(super) fn values(len: usize, seed: u32) -> Vec<f32> {
+    let word = |i: usize| philox::block(Key([seed, 77]), [i as u32, 0, 0, 0])[0];
+    (0..len).map(|i| 4.0 * philox::unit(word(i)) - 2.0).collect()
+}
+
+/// A tensor of one dimension with these values, rounded to a type.
+pub(super) fn tensor(device: &Device, dtype: DType, values: &[f32]) -> Tensor {
+    fn of<T: Float>(device: &Device, values: &[f32]) -> Tensor {
+        let values: Vec<T> = values.iter().map(|x| T::from_f32(*x)).collect();
+        Tensor::from_slice(device, [values.len()], &values, Segment::Activations).unwrap()
+    }
+    match dtype {
+        DType::F16 => of::<f16>(device, values),
+        DType::BF16 => of::<bf16>(device, values),
+        _ => of::<f32>(device, values),
+    }
+}
+
+pub(super) fn integers(device: &Device, values: &[i64]) -> Tensor {
+    Tensor::from_slice(device, [values.len()], values, Segment::Activations).unwrap()
+}
+
+/// The values of a tensor as doubles, exact.
+pub(super) fn numbers(tensor: &Tensor) -> Vec<f64> {
+    fn of<T: Float>(tensor: &Tensor) -> Vec<f64> {
+        tensor.to_vec::<T>().unwrap().into_iter().map(|x| f64::from(x.to_f32())).collect()
+    }
+    match tensor.dtype() {
+        DType::F16 => of::<f16>(tensor),
+        DType::BF16 => of::<bf16>(tensor),
+        _ => of::<f32>(tensor),
+    }
+}
+
+/// What one rounding to a type may change, relative to the value, and a little for arithmetic in f32.
+pub(super) fn rounding(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 1.0 / 2048.0 + 1e-5,
+        DType::BF16 => 1.0 / 256.0 + 1e-5,
+        _ => 2e-6,
+    }
+}
+
+/// Every number is within `tolerance * (1 + |expected|)`.
+#[track_caller]
+pub(super) fn assert_close(what: &str, got: &[f64], expected: &[f64], tolerance: f64) {
+    assert_eq!(got.len(), expected.len(), "{what}");
+    for (i, (got, expected)) in got.iter().zip(expected).enumerate() {
+        let fits = (got - expected).abs() <= tolerance * (1.0 + expected.abs()) || (got.is_nan() && expected.is_nan());
+        assert!(fits, "{what}: element {i}: got {got}, expected {expected}, tolerance {tolerance:e}");
+    }
+}
+
+/// `work` gives the same bits with one, two and three threads; returns them.
+#[track_caller]
+pub(super) fn with_any_threads(work: impl Fn(&Device) -> Vec<Vec<f64>>) -> Vec<Vec<f64>> {
+    let bits = |results: &[Vec<f64>]| results.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
+    let alone = work(&device(1));
+    for threads in [2, 3] {
+        assert_eq!(bits(&work(&device(threads))), bits(&alone), "with {threads} threads");
+    }
+    alone
+}
