@@ -9,6 +9,12 @@ use super::kernel::{Dots, Kernel, Tile, TileRoutine};
 
 const LANES: usize = 8;
 
+/// Columns of the widest tile.
+const COLUMNS: usize = 2 * LANES;
+
+/// How far `copy` looks ahead.
+const ROWS_AHEAD: usize = 8;
+
 /// The table for AVX2 with FMA.
 pub(super) static KERNEL: Kernel = Kernel {
     name: "avx2+fma",
@@ -22,6 +28,7 @@ pub(super) static KERNEL: Kernel = Kernel {
         &[tile::<6, 1>, tile::<6, 2>] as &[TileRoutine],
     ],
     transpose,
+    copy,
     dots: &[dots::<1, 4>, dots::<2, 4>, dots::<3, 4>],
     single_dots: &[dots::<1, 1>, dots::<2, 1>, dots::<3, 1>],
     dot_columns: 4,
@@ -114,6 +121,25 @@ fn transpose_8(r: [__m256; 8]) -> [__m256; 8] {
         out[4 + c] = _mm256_permute2f128_ps::<0x31>(t[c], t[4 + c]);
     }
     out
+}
+
+/// See [`super::kernel::CopyRoutine`].
+#[target_feature(enable = "avx2,fma")]
+unsafe fn copy(from: *const f32, stride: usize, k: usize, to: *mut f32, panels: usize) {
+    for p in 0..k {
+        for panel in 0..panels {
+            let (from, to) =
+                (from.wrapping_add(p * stride + panel * COLUMNS), to.wrapping_add((panel * k + p) * COLUMNS));
+            for j in (0..COLUMNS).step_by(LANES) {
+                // SAFETY: the caller vouches for the rows and the panels; a prefetch beyond them has no effect.
+                unsafe {
+                    // Rows lie on different pages, where the hardware does not look ahead.
+                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(ROWS_AHEAD * stride + j).cast());
+                    _mm256_storeu_ps(to.add(j), _mm256_loadu_ps(from.add(j)));
+                }
+            }
+        }
+    }
 }
 
 /// See [`super::kernel::DotsRoutine`].

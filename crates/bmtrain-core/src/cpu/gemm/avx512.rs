@@ -11,6 +11,12 @@ use super::kernel::{Dots, Kernel, Tile, TileRoutine};
 
 const LANES: usize = 16;
 
+/// Columns of the widest tile.
+const COLUMNS: usize = 4 * LANES;
+
+/// How far `copy` looks ahead.
+const ROWS_AHEAD: usize = 8;
+
 /// The table for AVX-512F.
 pub(super) static KERNEL: Kernel = Kernel {
     name: "avx512f",
@@ -24,8 +30,10 @@ pub(super) static KERNEL: Kernel = Kernel {
         &[tile::<6, 1>, tile::<6, 2>, tile::<6, 3>, tile::<6, 4>] as &[TileRoutine],
     ],
     transpose,
-    dots: &[dots::<1, 4>, dots::<2, 4>, dots::<3, 4>, dots::<4, 4>, dots::<5, 4>, dots::<6, 4>],
-    single_dots: &[dots::<1, 1>, dots::<2, 1>, dots::<3, 1>, dots::<4, 1>, dots::<5, 1>, dots::<6, 1>],
+    copy,
+    // 4 x 4 and no larger: with more rows the addresses no longer fit the general registers and speed falls by a quarter.
+    dots: &[dots::<1, 4>, dots::<2, 4>, dots::<3, 4>, dots::<4, 4>],
+    single_dots: &[dots::<1, 1>, dots::<2, 1>, dots::<3, 1>, dots::<4, 1>],
     dot_columns: 4,
     spin,
     spin_operations: SPIN_VECTORS * LANES * 2,
@@ -131,6 +139,25 @@ fn transpose_16(r: [__m512; 16]) -> [__m512; 16] {
     out
 }
 
+/// See [`super::kernel::CopyRoutine`].
+#[target_feature(enable = "avx512f")]
+unsafe fn copy(from: *const f32, stride: usize, k: usize, to: *mut f32, panels: usize) {
+    for p in 0..k {
+        for panel in 0..panels {
+            let (from, to) =
+                (from.wrapping_add(p * stride + panel * COLUMNS), to.wrapping_add((panel * k + p) * COLUMNS));
+            for j in (0..COLUMNS).step_by(LANES) {
+                // SAFETY: the caller vouches for the rows and the panels; a prefetch beyond them has no effect.
+                unsafe {
+                    // Rows lie on different pages, where the hardware does not look ahead.
+                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(ROWS_AHEAD * stride + j).cast());
+                    _mm512_storeu_ps(to.add(j), _mm512_loadu_ps(from.add(j)));
+                }
+            }
+        }
+    }
+}
+
 /// See [`super::kernel::DotsRoutine`].
 #[target_feature(enable = "avx512f")]
 unsafe fn dots<const ROWS: usize, const COLUMNS: usize>(d: &Dots) {
@@ -138,19 +165,27 @@ unsafe fn dots<const ROWS: usize, const COLUMNS: usize>(d: &Dots) {
     unsafe {
         let mut sums = [[_mm512_setzero_ps(); COLUMNS]; ROWS];
         let mut p = 0;
-        while p < d.k {
-            let mask: u16 = if p + LANES <= d.k { 0xFFFF } else { (1 << (d.k - p)) - 1 };
+        while p + LANES <= d.k {
             let mut y = [_mm512_setzero_ps(); COLUMNS];
             for (j, y) in y.iter_mut().enumerate() {
-                *y = _mm512_maskz_loadu_ps(mask, d.y.add(j * d.y_row + p));
+                *y = _mm512_loadu_ps(d.y.add(j * d.y_row + p));
             }
             for (i, row) in sums.iter_mut().enumerate() {
-                let x = _mm512_maskz_loadu_ps(mask, d.x.add(i * d.x_row + p));
+                let x = _mm512_loadu_ps(d.x.add(i * d.x_row + p));
                 for j in 0..COLUMNS {
                     row[j] = _mm512_fmadd_ps(x, y[j], row[j]);
                 }
             }
             p += LANES;
+        }
+        if p < d.k {
+            let mask = (1 << (d.k - p)) - 1;
+            for (i, row) in sums.iter_mut().enumerate() {
+                let x = _mm512_maskz_loadu_ps(mask, d.x.add(i * d.x_row + p));
+                for (j, sum) in row.iter_mut().enumerate() {
+                    *sum = _mm512_fmadd_ps(x, _mm512_maskz_loadu_ps(mask, d.y.add(j * d.y_row + p)), *sum);
+                }
+            }
         }
         for (i, row) in sums.iter().enumerate() {
             for (j, sum) in row.iter().enumerate() {

@@ -9,21 +9,21 @@ use std::ops::Range;
 
 use super::kernel::{Kernel, MAX_TILE, Tile};
 use super::operand::{Matrix, Source, check_extent};
-use super::pack::{Panel, pack_panel};
-use super::scratch::Scratch;
+use super::pack::pack;
+use super::scratch::{Region, Scratch};
 use super::shared::Shared;
 use super::{Activation, ActivationGradient, BatchedProduct, Product, skinny};
 use crate::error::{Error, Result};
 
-/// Longest stretch of k summed in registers. Longer ones make panels of B that leave the second-level cache, shorter ones
-/// read and write C more often.
-const STRETCH: usize = 512;
+/// Longest stretch of k summed in registers. Longer ones make panels of B (192 KiB now) crowd the second-level cache,
+/// shorter ones read and write C more often.
+const STRETCH: usize = 768;
 
 /// Rows of A between two panels: with a stretch, what the second-level cache keeps beside the panels of B.
 const ROWS_AT_ONCE: usize = 96;
 
 /// Up to this many rows, B is read in place if its columns are adjacent: packing would cost more than it saves.
-const ROWS_UNPACKED: usize = 12;
+const ROWS_UNPACKED: usize = 24;
 
 /// A checked product.
 #[derive(Clone, Copy)]
@@ -236,43 +236,38 @@ pub(super) fn run(kernel: &Kernel, job: &Job<'_>, rows: Range<usize>, columns: R
     if skinny::takes(job) {
         return skinny::run(kernel, job, rows, columns, scratch);
     }
-    let width_of = |panel: &Range<usize>| panel.len().next_multiple_of(kernel.lanes);
-    let panels = || columns.clone().step_by(kernel.columns()).map(|j| j..(j + kernel.columns()).min(columns.end));
-    let Scratch { panels: packed, left, rows: wide_rows, sums } = scratch;
-    let leading = panels().map(|panel| width_of(&panel)).sum::<usize>();
+    let leading = columns.len().next_multiple_of(kernel.lanes);
+    let Scratch { panels: packed, left, lines, sums } = scratch;
     let mut sums = job.keeps_sums().then(|| {
         let data = sums.take(rows.len() * leading);
         Sums { data, leading, i: rows.start, j: columns.start }
     });
     for stretch in stretches(job.k) {
         let pass = Pass { kernel, job, k: stretch.len(), first: stretch.start == 0, last: stretch.end == job.k };
-        let packed = packed.take(stretch.len() * leading);
-        let mut rest = &mut *packed;
-        for columns in panels() {
-            let width = width_of(&columns);
-            let (to, behind) = rest.split_at_mut(stretch.len() * width);
-            rest = behind;
-            if in_place(job, &columns, width).is_none() {
-                let panel =
-                    Panel { p: stretch.start, k: stretch.len(), j: columns.start, columns: columns.len(), width };
-                pack_panel(kernel, &job.b, panel, wide_rows, to);
+        let unpacked = in_place(kernel, job, &columns);
+        let packed = match unpacked {
+            Some(_) => &[],
+            None => {
+                let packed = packed.take(stretch.len() * leading);
+                pack(kernel, &job.b, stretch.clone(), columns.clone(), lines, packed);
+                &*packed
             }
-        }
+        };
         for start in rows.clone().step_by(ROWS_AT_ONCE) {
             let block = start..(start + ROWS_AT_ONCE).min(rows.end);
             let a = left_block(job, &block, &stretch, left);
-            let mut rest = &*packed;
-            for columns in panels() {
-                let width = width_of(&columns);
-                let (data, behind) = rest.split_at(stretch.len() * width);
-                rest = behind;
-                let (j, length) = (columns.start, columns.len());
-                let right = match in_place(job, &columns, width) {
+            for j in columns.clone().step_by(kernel.columns()) {
+                let count = kernel.columns().min(columns.end - j);
+                let width = count.next_multiple_of(kernel.lanes);
+                let right = match unpacked {
                     Some(b) => {
                         let data = &b[job.b.start + stretch.start * job.b.row_stride + j..];
-                        Right { data, step: job.b.row_stride, j, columns: length, width }
+                        Right { data, step: job.b.row_stride, j, columns: count, width }
                     }
-                    None => Right { data, step: width, j, columns: length, width },
+                    None => {
+                        let data = &packed[(j - columns.start) * stretch.len()..][..width * stretch.len()];
+                        Right { data, step: width, j, columns: count, width }
+                    }
                 };
                 for i in block.clone().step_by(kernel.rows()) {
                     let tile_rows = i..(i + kernel.rows()).min(block.end);
@@ -284,20 +279,16 @@ pub(super) fn run(kernel: &Kernel, job: &Job<'_>, rows: Range<usize>, columns: R
 }
 
 /// B's elements if tiles may read them without packing.
-fn in_place<'a>(job: &Job<'a>, columns: &Range<usize>, width: usize) -> Option<&'a [f32]> {
+fn in_place<'a>(kernel: &Kernel, job: &Job<'a>, columns: &Range<usize>) -> Option<&'a [f32]> {
+    let whole = columns.len().is_multiple_of(kernel.lanes);
     match job.b.data {
-        Source::F32(b) if job.m <= ROWS_UNPACKED && job.b.col_stride == 1 && columns.len() == width => Some(b),
+        Source::F32(b) if job.m <= ROWS_UNPACKED && job.b.col_stride == 1 && whole => Some(b),
         _ => None,
     }
 }
 
 /// A block of rows over a stretch: in place if A is f32, else widened.
-fn left_block<'s>(
-    job: &Job<'s>,
-    block: &Range<usize>,
-    stretch: &Range<usize>,
-    scratch: &'s mut super::scratch::Region,
-) -> Left<'s> {
+fn left_block<'s>(job: &Job<'s>, block: &Range<usize>, stretch: &Range<usize>, scratch: &'s mut Region) -> Left<'s> {
     let Matrix { data, start, row_stride, col_stride } = job.a;
     let start = start + block.start * row_stride + stretch.start * col_stride;
     if let Source::F32(data) = data {

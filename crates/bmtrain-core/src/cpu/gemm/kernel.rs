@@ -51,6 +51,14 @@ pub(super) type TileRoutine = unsafe fn(&Tile);
 /// `(k - 1) * width + lanes` writes.
 pub(super) type TransposeRoutine = unsafe fn(from: *const f32, stride: usize, k: usize, to: *mut f32, width: usize);
 
+/// Copies k rows, `stride` apart, into panels: column j of row p goes to panel `j / C` at `p * C + j % C`, where C is
+/// [`Kernel::columns`] and panels lie `k * C` apart.
+///
+/// # Safety
+/// The instruction set must be present, `from` valid for `(k - 1) * stride + panels * C` reads, `to` for `k * panels * C`
+/// writes.
+pub(super) type CopyRoutine = unsafe fn(from: *const f32, stride: usize, k: usize, to: *mut f32, panels: usize);
+
 /// Sums `x[i * x_row + p] * y[j * y_row + p]` over p for a fixed number of rows of x and y and writes them to
 /// `out[i * out_row + j]`.
 pub(super) struct Dots {
@@ -86,6 +94,8 @@ pub(super) struct Kernel {
     pub(super) tiles: &'static [&'static [TileRoutine]],
     /// Transposes `lanes` rows.
     pub(super) transpose: TransposeRoutine,
+    /// Packs rows whose elements are adjacent.
+    pub(super) copy: CopyRoutine,
     /// `dots[rows of x - 1]` takes [`Kernel::dot_columns`] rows of y.
     pub(super) dots: &'static [DotsRoutine],
     /// Like `dots`, for one row of y.

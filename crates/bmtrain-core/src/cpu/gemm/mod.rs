@@ -5,17 +5,19 @@
 //! `gemm` and `linear` kernels call them; attention calls [`product`] with [`Threads::Calling`] inside its own loops.
 //!
 //! # How it works
-//! B is packed, a panel of 64 columns (AVX-512) at a time, into scratch that stays in the second-level cache; 16-bit numbers
-//! are widened on the way. A is read in place. Tiles of 6 x 64 sums are kept in registers (`avx512.rs`, `avx2.rs`,
+//! B is packed into panels of 64 columns (AVX-512), each of which fits the second-level cache; 16-bit numbers are widened on
+//! the way. A is read in place. Tiles of 6 x 64 sums are kept in registers (`avx512.rs`, `avx2.rs`,
 //! `portable.rs`, chosen at run time), and on the last stretch of the sum the epilogue runs while the tile is hot.
 //! Products of few rows skip the packing (`skinny.rs`).
 //!
 //! # Numerics
-//! Sums are accumulated in f32, whatever the operands hold, over stretches of at most 512 terms, one after the other. The
-//! stretches follow from k alone and the path (tiles or skinny) from the shape alone; within a path each element of C is
-//! summed alone, in the same order wherever it lies in a tile. So the bits of a result depend on shapes and machine, never on the number of threads
-//! or on which thread did what. Nothing is skipped: NaN and infinities propagate, zero times infinity is NaN. With
-//! `beta == 0` C is not read.
+//! Sums are accumulated in f32, whatever the operands hold, over stretches of at most 768 terms (2048 in `skinny.rs`), one
+//! after the other. The stretches follow from k alone and the path (tiles or skinny) from shape and strides alone; within a
+//! path each element of C is summed by itself, in the same order wherever it lies in a tile, by one thread. So the bits of a
+//! result depend on shape, strides and machine, never on the number of threads or on which thread did what. Nothing is
+//! skipped: NaN and infinities propagate, zero times infinity is NaN. With `beta == 0`, C is not read.
+//!
+//! Rows that start at multiples of 64 bytes are read fastest.
 
 mod block;
 mod kernel;

@@ -1,61 +1,86 @@
 //! Packing of B: a panel holds, row after row, a stretch of k by the columns of one tile, padded with zeros, as f32.
 //!
-//! Defines [`pack_panel`], called by `block.rs` for every panel and stretch.
+//! Defines [`pack`], called by `block.rs` for every stretch.
 #![allow(unsafe_code)]
+
+use std::ops::Range;
 
 use super::kernel::Kernel;
 use super::operand::{Matrix, Source};
 use super::scratch::Region;
 
-/// Which part of B a panel holds.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Panel {
-    /// First row.
-    pub(super) p: usize,
-    /// Number of rows.
-    pub(super) k: usize,
-    /// First column.
-    pub(super) j: usize,
-    /// Number of columns.
-    pub(super) columns: usize,
-    /// Columns with padding: a multiple of the kernel's lanes.
-    pub(super) width: usize,
+/// Panels whose rows are copied side by side: longer runs of memory at a time, but no more targets than the first-level
+/// cache has ways, since panels tend to lie a multiple of its size apart.
+const SIDE_BY_SIDE: usize = 4;
+
+/// Packs rows `rows` and columns `columns` of B: panel after panel of `kernel.columns()` columns, the last one padded to a
+/// multiple of the lanes, each with `to[p * width + j]` for its row p and column j.
+pub(super) fn pack(
+    kernel: &Kernel,
+    b: &Matrix<'_>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+    lines: &mut Region,
+    to: &mut [f32],
+) {
+    let (k, width) = (rows.len(), kernel.columns());
+    let start = |j: usize| b.start + rows.start * b.row_stride + j * b.col_stride;
+    let mut j = columns.start;
+    if let (Source::F32(data), 1) = (b.data, b.col_stride) {
+        while j + width <= columns.end {
+            let panels = ((columns.end - j) / width).min(SIDE_BY_SIDE);
+            let to = &mut to[(j - columns.start) * k..];
+            copy(kernel, &data[start(j)..], b.row_stride, k, to, panels);
+            j += panels * width;
+        }
+    }
+    while j < columns.end {
+        let count = width.min(columns.end - j);
+        let width = count.next_multiple_of(kernel.lanes);
+        let to = &mut to[(j - columns.start) * k..][..width * k];
+        if b.col_stride == 1 {
+            for (p, line) in to.chunks_exact_mut(width).enumerate() {
+                b.data.widen(start(j) + p * b.row_stride, &mut line[..count]);
+                line[count..].fill(0.0);
+            }
+        } else {
+            pack_transposed(kernel, b, start(j), (k, count), lines, to);
+        }
+        j += count;
+    }
 }
 
-/// Fills `to` (`k * width` elements) with `to[p * width + j] = b[panel.p + p, panel.j + j]`.
-pub(super) fn pack_panel(kernel: &Kernel, b: &Matrix<'_>, panel: Panel, rows: &mut Region, to: &mut [f32]) {
-    let Panel { p, k, j, columns, width } = panel;
-    let start = b.start + p * b.row_stride + j * b.col_stride;
-    if b.col_stride == 1 {
-        for (q, row) in to.chunks_exact_mut(width).enumerate() {
-            b.data.widen(start + q * b.row_stride, &mut row[..columns]);
-            row[columns..].fill(0.0);
-        }
-        return;
-    }
-    let mut group = 0;
-    while group < width {
-        let lanes = kernel.lanes.min(columns.saturating_sub(group));
+/// One panel of a B whose rows are adjacent: `k` rows, `count` columns of which the first begins at `start`.
+fn pack_transposed(
+    kernel: &Kernel,
+    b: &Matrix<'_>,
+    start: usize,
+    (k, count): (usize, usize),
+    lines: &mut Region,
+    to: &mut [f32],
+) {
+    let width = count.next_multiple_of(kernel.lanes);
+    for group in (0..width).step_by(kernel.lanes) {
+        let lanes = kernel.lanes.min(count - group);
         let from = start + group * b.col_stride;
         match b.data {
             Source::F32(data) if lanes == kernel.lanes => {
                 transpose(kernel, &data[from..], b.col_stride, k, &mut to[group..], width);
             }
-            // 16-bit rows are widened first; a group of fewer rows than lanes is padded with rows of zeros.
+            // 16-bit numbers are widened first; a group of fewer columns than lanes is padded with zeros.
             _ => {
-                let wide = rows.take(kernel.lanes * k);
+                let wide = lines.take(kernel.lanes * k);
                 for lane in 0..kernel.lanes {
-                    let row = &mut wide[lane * k..(lane + 1) * k];
+                    let line = &mut wide[lane * k..(lane + 1) * k];
                     if lane < lanes {
-                        b.data.widen(from + lane * b.col_stride, row);
+                        b.data.widen(from + lane * b.col_stride, line);
                     } else {
-                        row.fill(0.0);
+                        line.fill(0.0);
                     }
                 }
                 transpose(kernel, wide, k, k, &mut to[group..], width);
             }
         }
-        group += kernel.lanes;
     }
 }
 
@@ -67,4 +92,15 @@ fn transpose(kernel: &Kernel, from: &[f32], stride: usize, k: usize, to: &mut [f
     assert!((kernel.lanes - 1) * stride + k <= from.len() && (k - 1) * width + kernel.lanes <= to.len());
     // SAFETY: the kernel was chosen for this machine, and the assertion above is its condition on lengths.
     unsafe { (kernel.transpose)(from.as_ptr(), stride, k, to.as_mut_ptr(), width) }
+}
+
+/// Packs the first `panels` whole panels of k rows that lie `stride` apart.
+fn copy(kernel: &Kernel, from: &[f32], stride: usize, k: usize, to: &mut [f32], panels: usize) {
+    if k == 0 {
+        return;
+    }
+    let width = kernel.columns();
+    assert!((k - 1) * stride + panels * width <= from.len() && k * width * panels <= to.len());
+    // SAFETY: the kernel was chosen for this machine, and the assertion above is its condition on lengths.
+    unsafe { (kernel.copy)(from.as_ptr(), stride, k, to.as_mut_ptr(), panels) }
 }

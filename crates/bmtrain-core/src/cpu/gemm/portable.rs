@@ -13,6 +13,7 @@ pub(super) static KERNEL: Kernel = Kernel {
     lanes: LANES,
     tiles: &[&[tile::<1>], &[tile::<2>], &[tile::<3>], &[tile::<4>]],
     transpose,
+    copy,
     dots: &[dots::<1, 2>, dots::<2, 2>],
     single_dots: &[dots::<1, 1>, dots::<2, 1>],
     dot_columns: 2,
@@ -56,6 +57,19 @@ unsafe fn transpose(from: *const f32, stride: usize, k: usize, to: *mut f32, wid
         for j in 0..LANES {
             // SAFETY: the caller vouches for k elements in each of LANES rows and for k rows of LANES elements in `to`.
             unsafe { *to.add(p * width + j) = *from.add(j * stride + p) };
+        }
+    }
+}
+
+/// See [`super::kernel::CopyRoutine`].
+unsafe fn copy(from: *const f32, stride: usize, k: usize, to: *mut f32, panels: usize) {
+    for p in 0..k {
+        for panel in 0..panels {
+            // SAFETY: the caller vouches for the rows and the panels.
+            unsafe {
+                let to = to.add((panel * k + p) * LANES);
+                to.copy_from_nonoverlapping(from.add(p * stride + panel * LANES), LANES);
+            }
         }
     }
 }

@@ -14,11 +14,13 @@ use super::scratch::{self, Scratch};
 /// Below this many operations, waking a second thread costs more than it saves (about 20 us of work).
 const WORTH_SPLITTING: f64 = 2.0e6;
 
-/// Columns of B packed at once: 512 rows of them are half of a 1 MiB second-level cache.
-const COLUMNS_AT_ONCE: usize = 256;
+/// Columns of B packed at once. The packed panels (2.25 MiB) live in the third-level cache, one at a time in the second;
+/// the fewer times A is read again, the better, above all a transposed A.
+const COLUMNS_AT_ONCE: usize = 768;
 
-/// Rows of a unit when sums of a 16-bit result are kept in scratch (1 MiB with [`COLUMNS_AT_ONCE`]).
+/// Rows and columns of a unit when sums of a 16-bit result are kept in scratch (1 MiB).
 const ROWS_OF_SUMS: usize = 1024;
+const COLUMNS_OF_SUMS: usize = 256;
 
 /// Computes one product.
 pub(super) fn run_one(threads: Threads<'_>, kernel: &Kernel, job: &Job<'_>) {
@@ -102,7 +104,8 @@ impl Units {
         while !even(row_blocks) && job.m / (row_blocks + 1) >= shortest {
             row_blocks += 1;
         }
-        let widest = (COLUMNS_AT_ONCE / panel).max(1);
+        let columns = if job.keeps_sums() { COLUMNS_OF_SUMS } else { COLUMNS_AT_ONCE };
+        let widest = (columns / panel).max(1);
         Units {
             m: job.m,
             n: job.n,

@@ -15,10 +15,11 @@ use super::scratch::{Region, Scratch};
 /// Most rows of such a product.
 const ROWS: usize = 16;
 
-/// Columns of a panel: a multiple of 8 for the activation, and 16 rows by 16 columns fit the buffer of a tile.
-pub(super) const COLUMNS: usize = 16;
+/// Columns of a panel: a multiple of 8 for the activation and of the columns of every kernel's dot products; 16 rows of it
+/// fit the buffer of a tile.
+pub(super) const COLUMNS: usize = 24;
 
-/// Longest stretch of the sum; bounds the scratch of widened operands (16 rows of each: 128 KiB each).
+/// Longest stretch of the sum; bounds the scratch of widened operands (16 and 24 rows: 128 and 192 KiB).
 const STRETCH: usize = 2048;
 
 /// Shortest sum for which adding up lanes is cheap beside the products.
@@ -39,7 +40,7 @@ pub(super) fn run(kernel: &Kernel, job: &Job<'_>, rows: Range<usize>, columns: R
         for start in (0..job.k).step_by(STRETCH) {
             let k = STRETCH.min(job.k - start);
             let x = lines(&job.a, job.a.row_stride, rows.clone(), start, k, &mut scratch.left);
-            let w = lines(&job.b, job.b.col_stride, j..j + count, start, k, &mut scratch.rows);
+            let w = lines(&job.b, job.b.col_stride, j..j + count, start, k, &mut scratch.lines);
             let mut part = [0.0f32; ROWS * COLUMNS];
             block(kernel, k, x, w, &mut part, (rows.len(), count));
             for (sum, part) in sums.iter_mut().zip(part) {
@@ -84,13 +85,16 @@ fn lines<'s>(
 
 /// Dot products of `m` lines of x with `n` lines of w, in the shapes the kernel has.
 fn block(kernel: &Kernel, k: usize, x: (&[f32], usize), w: (&[f32], usize), out: &mut [f32], (m, n): (usize, usize)) {
-    let mut j = 0;
-    while j < n {
-        let (routines, wide) =
-            if j + kernel.dot_columns <= n { (kernel.dots, kernel.dot_columns) } else { (kernel.single_dots, 1) };
-        let mut i = 0;
-        while i < m {
-            let tall = routines.len().min(m - i);
+    let mut i = 0;
+    while i < m {
+        // Calls of about equal height: short ones have few sums per load. Rows outside, columns inside, because a few rows
+        // of x fit the first-level cache.
+        let left = m - i;
+        let tall = left.div_ceil(left.div_ceil(kernel.dots.len()));
+        let mut j = 0;
+        while j < n {
+            let (routines, wide) =
+                if j + kernel.dot_columns <= n { (kernel.dots, kernel.dot_columns) } else { (kernel.single_dots, 1) };
             assert!((i + tall - 1) * x.1 + k <= x.0.len() && (j + wide - 1) * w.1 + k <= w.0.len());
             assert!((i + tall - 1) * COLUMNS + j + wide <= out.len());
             let dots = Dots {
@@ -104,8 +108,8 @@ fn block(kernel: &Kernel, k: usize, x: (&[f32], usize), w: (&[f32], usize), out:
             };
             // SAFETY: the kernel was chosen for this machine; the assertions above are its conditions on lengths.
             unsafe { routines[tall - 1](&dots) };
-            i += tall;
+            j += wide;
         }
-        j += wide;
+        i += tall;
     }
 }

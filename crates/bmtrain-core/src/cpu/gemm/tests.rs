@@ -338,7 +338,7 @@ fn wrong_lengths_and_strides_are_errors_and_write_nothing() {
         ("length of the bias", |p| p.epilogue.bias = Some(Source::F32(&SHORT))),
         ("length of the saved", |p| p.epilogue.gradient = Some((Source::F32(&SHORT), 5, &slope))),
         ("strides of A", |p| p.a.row_stride = usize::MAX),
-        ("length of B", |p| p.b.row_stride = usize::MAX / 2),
+        ("strides of B", |p| p.b.row_stride = usize::MAX),
     ];
     for (what, bend) in bends {
         let (a, b, mut c) = ([1.0; 12], [1.0; 15], [9.0; 20]);
@@ -431,10 +431,10 @@ fn scratch_stays_small_and_stops_growing() {
     // On a thread of its own, whose scratch nothing else has used.
     std::thread::spawn(|| {
         let largest =
-            Case { kinds: (Kind::Bf16, Kind::Bf16, Kind::Bf16), ..Case::plain((1200, 300, 1030), false, true) };
+            Case { kinds: (Kind::Bf16, Kind::Bf16, Kind::Bf16), ..Case::plain((1200, 800, 1030), false, true) };
         check(Kernel::of_this_machine(), Threads::Calling, largest);
         let held = scratch::with(|s| s.bytes());
-        assert!(held > 0 && held <= 5 << 19, "{held} bytes");
+        assert!(held > 0 && held <= 4 << 20, "{held} bytes");
         check(Kernel::of_this_machine(), Threads::Calling, largest);
         assert_eq!(held, scratch::with(|s| s.bytes()));
         assert!(scratch_bytes() >= held);
