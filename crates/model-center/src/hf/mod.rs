@@ -9,6 +9,14 @@
 //! Callers: the models' loaders, the example binaries and [`crate::config`].
 
 pub mod file;
+pub mod folder;
+pub mod names;
 pub mod safetensors;
+pub mod shards;
+pub mod weights;
 
+pub use folder::{COMPANION_FILES, ModelFolder};
+pub use names::{Alias, Allow, Difference, NameTable, ParamShape, Piece, Plan, Rule, export};
 pub use safetensors::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource};
+pub use shards::{SHARD_BYTES, ShardedWriter};
+pub use weights::Weights;

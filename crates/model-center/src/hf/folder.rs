@@ -1,0 +1,138 @@
+//! A complete model folder: weights, `config.json` and the tokenizer's files, as `transformers` expects them.
+//!
+//! Defines [`ModelFolder`]; called by the programs that save a model.
+
+use std::io::{Read, Write};
+use std::path::Path;
+
+use bmtrain_core::dtype::DType;
+use serde_json::{Map, Value};
+
+use super::file::{AtomicFile, open_regular, resolve_inside, sync_folder, unreadable};
+use super::names::{NameTable, ParamShape, export};
+use super::shards::SHARD_BYTES;
+use crate::config::{Config, HfHeader, json};
+use crate::{Error, Result};
+
+/// Files beside the weights that are copied unchanged from the folder a model came from: tokenizer, chat template,
+/// generation settings, pre-processing.
+pub const COMPANION_FILES: &[&str] = &[
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "generation_config.json",
+    "preprocessor_config.json",
+];
+
+/// The longest companion file that is copied. The largest real ones, tokenizers of 260,000 words, have about 35 MB.
+const COMPANION_LIMIT: u64 = 256 << 20;
+
+/// What a written folder consists of.
+#[derive(Debug)]
+pub struct ModelFolder<'a, C: Config> {
+    /// The configuration.
+    pub config: &'a C,
+    /// Class and type of the weights.
+    pub header: HfHeader,
+    /// Which of our parameters is which of their tensors.
+    pub names: &'a NameTable,
+    /// Whether tensors carry the table's prefix: as in every class with a head, not as in the bare model.
+    pub prefixed: bool,
+    /// The folder to copy the tokenizer's files from, if any; may be the one that is written.
+    pub companions: Option<&'a Path>,
+    /// The largest shard in bytes; [`SHARD_BYTES`] unless there is a reason.
+    pub shard_bytes: u64,
+}
+
+impl<'a, C: Config> ModelFolder<'a, C> {
+    /// A folder for class `architecture`, weights in f32, with the prefix unless the class is a bare model.
+    ///
+    /// The bare model's class is the one whose name ends in `Model`, such as `BertModel`.
+    pub fn new(config: &'a C, names: &'a NameTable, architecture: &str) -> Self {
+        let header = HfHeader { architecture: architecture.to_string(), dtype: DType::F32 };
+        let prefixed = !architecture.ends_with("Model");
+        Self { config, header, names, prefixed, companions: None, shard_bytes: SHARD_BYTES }
+    }
+
+    /// Write into `folder`, which is created if need be; files of the same names are replaced one by one, each whole.
+    ///
+    /// `fill` puts the values of the named parameter into a vector of the right length; it is called once for each.
+    /// Memory: one parameter at a time. `config.json` comes last.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if a parameter has no name in the table, or the configuration no Hugging Face form;
+    /// [`Error::File`] if the disk refuses; what `fill` returns.
+    pub fn write(
+        &self,
+        folder: &Path,
+        params: &[ParamShape],
+        fill: impl FnMut(&str, &mut Vec<f32>) -> Result<()>,
+    ) -> Result<()> {
+        let config = self.config.to_hf_json(&self.header)?;
+        std::fs::create_dir_all(folder)
+            .map_err(|e| Error::file("create", folder, e, "choose a folder that you may write"))?;
+        if let Some(from) = self.companions {
+            copy_companions(from, folder)?;
+        }
+        export(self.names, params, folder, self.header.dtype, self.prefixed, self.shard_bytes, fill)?;
+        write_config(folder, &config)
+    }
+}
+
+/// Write `config.json`.
+///
+/// # Errors
+/// [`Error::File`].
+pub fn write_config(folder: &Path, config: &Map<String, Value>) -> Result<()> {
+    let file = AtomicFile::create(&folder.join("config.json"))?;
+    file.file().write_all(json::to_text(config).as_bytes()).map_err(|e| file.refused(e))?;
+    file.commit()
+}
+
+/// Copy those of [`COMPANION_FILES`] that `from` has into `to`, and return their names.
+///
+/// # Errors
+/// [`Error::Model`] if one of them is no regular file, leads out of its folder or is longer than 256 MiB;
+/// [`Error::File`] if the disk refuses.
+pub fn copy_companions(from: &Path, to: &Path) -> Result<Vec<&'static str>> {
+    let real = |path: &Path| std::fs::canonicalize(path).map_err(|e| unreadable(path, e));
+    let same = real(from)? == real(to)?;
+    let mut copied = Vec::new();
+    for &name in COMPANION_FILES {
+        if from.join(name).symlink_metadata().is_err() {
+            continue;
+        }
+        if !same {
+            copy(&resolve_inside(from, name)?, &to.join(name))?;
+        }
+        copied.push(name);
+    }
+    sync_folder(Some(to))?;
+    Ok(copied)
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let (source, length) = open_regular(from)?;
+    if length > COMPANION_LIMIT {
+        let reason = format!("the file has {length} bytes, more than any tokenizer");
+        return Err(Error::model(from.display().to_string(), reason, "check that this is the file you meant"));
+    }
+    let target = AtomicFile::create(to)?;
+    // Read and write fail for different reasons and are told apart, which `std::io::copy` does not.
+    let (mut source, mut buffer) = (source.take(COMPANION_LIMIT), vec![0u8; 1 << 20]);
+    loop {
+        let read = source.read(&mut buffer).map_err(|e| unreadable(from, e))?;
+        if read == 0 {
+            return target.commit();
+        }
+        target.file().write_all(&buffer[..read]).map_err(|e| target.refused(e))?;
+    }
+}

@@ -1,0 +1,63 @@
+//! Write our parameters under their names.
+
+use std::path::Path;
+
+use bmtrain_core::dtype::DType;
+
+use super::{NameTable, ParamShape};
+use crate::hf::safetensors::{TensorEntry, stored};
+use crate::hf::shards::ShardedWriter;
+use crate::{Error, Result};
+
+/// Write the weights of a model into `folder`, which exists: one file, or shards of at most `shard_bytes` and an index.
+///
+/// `fill` puts the values of the named parameter into the vector it is given, which is empty; it is called once for
+/// each, in the order of `params`. `prefixed` says whether tensors of the base model carry the table's prefix. Aliases
+/// are not written. Memory: the largest parameter, and once more its largest part if that is transposed.
+///
+/// # Errors
+/// [`Error::Model`] if the table has no rule for a parameter, two parameters have one name, `dtype` is no float, a value
+/// does not fit f16, or `fill` gives another number of values; [`Error::File`] if the disk refuses; what `fill` returns.
+/// After an error the folder is as it was.
+pub fn export(
+    table: &NameTable,
+    params: &[ParamShape],
+    folder: &Path,
+    dtype: DType,
+    prefixed: bool,
+    shard_bytes: u64,
+    mut fill: impl FnMut(&str, &mut Vec<f32>) -> Result<()>,
+) -> Result<()> {
+    let bad = |ours: &str, reason: String| {
+        Error::model(format!("parameter {ours}"), reason, "write all values of each parameter")
+    };
+    if !dtype.is_float() {
+        return Err(Error::model(
+            folder.display().to_string(),
+            format!("weights are not stored as {dtype}"),
+            "use f32, f16 or bf16",
+        ));
+    }
+    let stored = stored(dtype)?;
+    let pieces: Vec<_> =
+        params.iter().map(|p| table.pieces(&p.name, &p.shape, prefixed)).collect::<Result<Vec<_>>>()?;
+    let tensors: Vec<TensorEntry> = pieces
+        .iter()
+        .flatten()
+        .map(|piece| TensorEntry::new(piece.name.clone(), stored, piece.shape.clone()))
+        .collect();
+    let mut writer = ShardedWriter::create(folder, &tensors, shard_bytes)?;
+    let mut values = Vec::new();
+    for (param, pieces) in params.iter().zip(&pieces) {
+        values.clear();
+        fill(&param.name, &mut values)?;
+        let want: usize = param.shape.iter().product();
+        if values.len() != want {
+            return Err(bad(&param.name, format!("got {} values, shape {:?} has {want}", values.len(), param.shape)));
+        }
+        for piece in pieces {
+            writer.write_f32(&piece.name, &piece.of(&values)?)?;
+        }
+    }
+    writer.finish()
+}

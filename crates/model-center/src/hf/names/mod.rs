@@ -1,0 +1,268 @@
+//! Which of our parameters is which of Hugging Face's tensors: a table per family, and its driver.
+//!
+//! - [`NameTable`], [`Rule`], [`Alias`]: what a family writes down, once, for both directions.
+//! - [`Plan`]: every parameter matched with the tensors of a file before any data are read; [`Difference`]: the report
+//!   when they do not match. `plan` builds it, `load` carries it out.
+//! - [`export`]: the same table the other way.
+//!
+//! A table says: our `encoder.layers.{i}.attention.project_qkv.weight` is their
+//! `bert.encoder.layer.{i}.attention.self.{query|key|value}.weight`, concatenated on the first axis. Numbers in braces
+//! stand for themselves on both sides, alternatives in braces are parts in the order of ours.
+//!
+//! Called by the models' loaders, [`crate::hf::folder`] and the forward program (which names gradients by it).
+
+mod export;
+mod load;
+mod pattern;
+mod plan;
+mod report;
+
+pub use export::export;
+pub use plan::{Allow, Plan};
+pub use report::{Difference, MisShaped, Missing};
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::{Error, Result};
+
+/// One of our parameters: its name and its whole shape, whatever part of it this rank holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParamShape {
+    /// Our name.
+    pub name: String,
+    /// The global shape.
+    pub shape: Vec<usize>,
+}
+
+impl ParamShape {
+    /// A parameter from its parts.
+    pub fn new(name: impl Into<String>, shape: impl Into<Vec<usize>>) -> Self {
+        Self { name: name.into(), shape: shape.into() }
+    }
+}
+
+/// One line of a [`NameTable`].
+#[derive(Debug, Clone)]
+pub struct Rule {
+    ours: Cow<'static, str>,
+    theirs: Cow<'static, str>,
+    rows: Cow<'static, [usize]>,
+    transposed: bool,
+    optional: bool,
+}
+
+impl Rule {
+    /// Our name and theirs, as patterns: `{i}` stands for the same number on both sides, `{a|b|c}` in theirs for parts
+    /// that ours holds one after another on its first axis, of equal size unless [`Rule::rows`] says otherwise.
+    pub const fn new(ours: &'static str, theirs: &'static str) -> Self {
+        let (ours, theirs) = (Cow::Borrowed(ours), Cow::Borrowed(theirs));
+        Rule { ours, theirs, rows: Cow::Borrowed(&[]), transposed: false, optional: false }
+    }
+
+    /// Like [`Rule::new`], for tables that are made at run time.
+    pub fn owned(ours: String, theirs: String) -> Self {
+        let (ours, theirs) = (Cow::Owned(ours), Cow::Owned(theirs));
+        Rule { ours, theirs, rows: Cow::Borrowed(&[]), transposed: false, optional: false }
+    }
+
+    /// Their matrix is `[in, out]`, ours `[out, in]`.
+    pub const fn transposed(mut self) -> Self {
+        self.transposed = true;
+        self
+    }
+
+    /// A file without the tensor is complete; the parameter keeps its initial value.
+    pub const fn optional(mut self) -> Self {
+        self.optional = true;
+        self
+    }
+
+    /// Rows of ours in each part, for parts of unequal size such as queries and fewer keys and values.
+    pub fn rows(mut self, rows: Vec<usize>) -> Self {
+        self.rows = Cow::Owned(rows);
+        self
+    }
+}
+
+/// A tensor that is another one under a second name, as the output projection is the word embedding in a tied model.
+///
+/// Read when the file has only this name; when it has both they must be equal, bit for bit. Never written.
+#[derive(Debug, Clone)]
+pub struct Alias {
+    name: Cow<'static, str>,
+    of: Cow<'static, str>,
+}
+
+impl Alias {
+    /// `name` is another name for `of`, both without numbers.
+    pub const fn new(name: &'static str, of: &'static str) -> Self {
+        Alias { name: Cow::Borrowed(name), of: Cow::Borrowed(of) }
+    }
+}
+
+/// The names of a family.
+///
+/// ```
+/// use model_center::hf::{Alias, NameTable, Rule};
+/// static TINY: NameTable = NameTable {
+///     base_prefix: "tiny.",
+///     rules: std::borrow::Cow::Borrowed(&[
+///         Rule::new("embedding.weight", "tiny.wte.weight"),
+///         Rule::new("layers.{i}.qkv.weight", "tiny.layer.{i}.{query|key|value}.weight"),
+///         Rule::new("layers.{i}.out.weight", "tiny.layer.{i}.proj.weight").transposed(),
+///     ]),
+///     aliases: std::borrow::Cow::Borrowed(&[Alias::new("lm_head.weight", "tiny.wte.weight")]),
+///     ignored: std::borrow::Cow::Borrowed(&["tiny.position_ids"]),
+///     old_names: std::borrow::Cow::Borrowed(&[("LayerNorm.gamma", "LayerNorm.weight")]),
+/// };
+/// let pieces = TINY.pieces("layers.3.qkv.weight", &[12, 4], true).unwrap();
+/// assert_eq!(pieces[1].name, "tiny.layer.3.key.weight");
+/// assert_eq!(pieces[1].rows, 4..8);
+/// ```
+#[derive(Debug, Clone)]
+pub struct NameTable {
+    /// The prefix of the base model's tensors, with its dot, as rules write it; files may lack it. Empty if there is
+    /// none.
+    pub base_prefix: &'static str,
+    /// All parameters; the first rule that matches one of our names counts.
+    pub rules: Cow<'static, [Rule]>,
+    /// Second names.
+    pub aliases: Cow<'static, [Alias]>,
+    /// Tensors of files that hold nothing learned, such as position ids; `*` stands for any text.
+    pub ignored: Cow<'static, [&'static str]>,
+    /// Old endings of their names and what replaced them, such as `LayerNorm.gamma` and `LayerNorm.weight`.
+    pub old_names: Cow<'static, [(&'static str, &'static str)]>,
+}
+
+/// One of their tensors as a part of one of our parameters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    /// Their name.
+    pub name: String,
+    /// Their shape.
+    pub shape: Vec<usize>,
+    /// Rows of ours, on the first axis.
+    pub rows: Range<usize>,
+    /// Whether theirs is the transpose of those rows.
+    pub transposed: bool,
+}
+
+impl Piece {
+    /// This piece of the values of our whole parameter, as theirs.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if `ours` is too short.
+    pub fn of<'a>(&self, ours: &'a [f32]) -> Result<Cow<'a, [f32]>> {
+        let (range, [rows, columns]) = (self.elements(), self.matrix());
+        let part = ours.get(range).ok_or_else(|| {
+            Error::model(
+                format!("tensor {}", self.name),
+                format!("{} values are too few", ours.len()),
+                "give the whole parameter",
+            )
+        })?;
+        if !self.transposed {
+            return Ok(Cow::Borrowed(part));
+        }
+        let mut theirs = vec![0.0; part.len()];
+        transpose(part, rows, columns, &mut theirs);
+        Ok(Cow::Owned(theirs))
+    }
+
+    /// Which elements of ours these are.
+    fn elements(&self) -> Range<usize> {
+        let stride = self.matrix()[1];
+        self.rows.start * stride..self.rows.end * stride
+    }
+
+    /// Rows of ours, and elements in each.
+    fn matrix(&self) -> [usize; 2] {
+        let all: usize = self.shape.iter().product();
+        [self.rows.len(), all.checked_div(self.rows.len()).unwrap_or(0)]
+    }
+}
+
+impl NameTable {
+    /// Their tensors that make up one of our parameters of this global shape, in the order of its rows.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if no rule matches, or the shape cannot be cut as the rule says.
+    pub fn pieces(&self, ours: &str, shape: &[usize], prefixed: bool) -> Result<Vec<Piece>> {
+        let mistake = |reason: String| {
+            Error::model(format!("name table, parameter {ours}"), reason, "correct the model's name table")
+        };
+        let (rule, numbers) = self
+            .rules
+            .iter()
+            .find_map(|rule| pattern::match_name(&rule.ours, ours).map(|numbers| (rule, numbers)))
+            .ok_or_else(|| mistake("no rule names this parameter".into()))?;
+        let names = pattern::expand(&rule.theirs, &numbers).ok_or_else(|| {
+            mistake(format!("their side, {}, has numbers that ours has not, or two lists of parts", rule.theirs))
+        })?;
+        let all = shape.first().copied().unwrap_or(1);
+        let equal = vec![all / names.len(); names.len()];
+        let sizes = if rule.rows.is_empty() { &equal } else { &*rule.rows };
+        if sizes.len() != names.len() || sizes.iter().sum::<usize>() != all {
+            return Err(mistake(format!("shape {shape:?} cannot be cut into {} parts of {sizes:?} rows", names.len())));
+        }
+        if rule.transposed && shape.len() != 2 {
+            return Err(mistake(format!("shape {shape:?} is no matrix and cannot be transposed")));
+        }
+        let mut end = 0;
+        let pieces = names.into_iter().zip(sizes).map(|(name, &rows)| {
+            let name = if prefixed { name } else { self.without_prefix(&name).map(str::to_string).unwrap_or(name) };
+            let mut theirs = shape.to_vec();
+            if let Some(first) = theirs.first_mut() {
+                *first = rows;
+            }
+            if rule.transposed {
+                theirs.reverse();
+            }
+            end += rows;
+            Piece { name, shape: theirs, rows: end - rows..end, transposed: rule.transposed }
+        });
+        Ok(pieces.collect())
+    }
+
+    fn optional(&self, ours: &str) -> bool {
+        let rule = self.rules.iter().find(|rule| pattern::match_name(&rule.ours, ours).is_some());
+        rule.is_some_and(|rule| rule.optional)
+    }
+
+    /// The name without the base prefix, if it has it.
+    fn without_prefix<'n>(&self, name: &'n str) -> Option<&'n str> {
+        name.strip_prefix(self.base_prefix).filter(|_| !self.base_prefix.is_empty())
+    }
+
+    /// A file's name for a tensor with old endings replaced.
+    fn modern<'n>(&self, name: &'n str) -> Cow<'n, str> {
+        for (old, new) in self.old_names.iter() {
+            if let Some(stem) = name.strip_suffix(old) {
+                return Cow::Owned(format!("{stem}{new}"));
+            }
+        }
+        Cow::Borrowed(name)
+    }
+
+    fn ignores(&self, modern: &str) -> bool {
+        self.ignored.iter().any(|pattern| {
+            pattern::glob(pattern, modern)
+                || self.without_prefix(pattern).is_some_and(|bare| pattern::glob(bare, modern))
+        })
+    }
+}
+
+/// `from [rows, columns]` to `to [columns, rows]`, in tiles that fit the first-level cache.
+fn transpose(from: &[f32], rows: usize, columns: usize, to: &mut [f32]) {
+    const TILE: usize = 32;
+    for r0 in (0..rows).step_by(TILE) {
+        for c0 in (0..columns).step_by(TILE) {
+            for r in r0..(r0 + TILE).min(rows) {
+                for c in c0..(c0 + TILE).min(columns) {
+                    to[c * rows + r] = from[r * columns + c];
+                }
+            }
+        }
+    }
+}

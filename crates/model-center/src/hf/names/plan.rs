@@ -1,0 +1,216 @@
+//! Match every parameter with a file's tensors before any data are read.
+//!
+//! Defines [`Plan`] and [`Allow`]; called by the models' loaders and by dry runs.
+
+use std::collections::{HashMap, HashSet};
+
+use super::pattern::glob;
+use super::report::{Difference, MisShaped, Missing};
+use super::{NameTable, ParamShape, Piece};
+use crate::hf::safetensors::{TensorEntry, TensorSource};
+use crate::{Error, Result};
+
+/// What may differ between model and file. Nothing, by default. In all patterns `*` stands for any text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Allow {
+    /// Our parameters that the file need not have, such as a new classifier; they keep their initial values.
+    pub missing: Vec<String>,
+    /// The file's tensors that the model has no use for, such as the head it was pretrained with.
+    pub unused: Vec<String>,
+}
+
+/// Where each parameter's values come from.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub(super) steps: Vec<Step>,
+    pub(super) twins: Vec<Twin>,
+    fresh: Vec<String>,
+    unused: Vec<String>,
+}
+
+/// One parameter and the file's tensors that make it up.
+#[derive(Debug, Clone)]
+pub(super) struct Step {
+    pub(super) ours: String,
+    pub(super) elements: usize,
+    /// Each piece carries the name that the file uses.
+    pub(super) pieces: Vec<Piece>,
+}
+
+/// Two tensors of the file that have to be equal.
+#[derive(Debug, Clone)]
+pub(super) struct Twin {
+    pub(super) name: String,
+    pub(super) alias: String,
+    pub(super) bytes: u64,
+}
+
+impl Plan {
+    /// Match `params` with the tensors of `source`; any difference that `allow` does not name is an error.
+    ///
+    /// # Errors
+    /// [`Error::Model`] with a [`Difference`] as its reason; or if a pattern of `allow.missing` matches no parameter, or
+    /// the table has no rule for one.
+    pub fn build(table: &NameTable, params: &[ParamShape], source: &dyn TensorSource, allow: &Allow) -> Result<Self> {
+        let (plan, difference) = Self::compare(table, params, source, allow)?;
+        if difference.is_empty() {
+            return Ok(plan);
+        }
+        Err(Error::model(source.place(), difference.to_string(), difference.fix()))
+    }
+
+    /// Match as far as possible, and say what differs. A plan with differences covers the rest of the parameters.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if a pattern of `allow.missing` matches no parameter, or the table has no rule for one.
+    pub fn compare(
+        table: &NameTable,
+        params: &[ParamShape],
+        source: &dyn TensorSource,
+        allow: &Allow,
+    ) -> Result<(Self, Difference)> {
+        if let Some(pattern) = allow.missing.iter().find(|pattern| !params.iter().any(|p| glob(pattern, &p.name))) {
+            return Err(Error::model(
+                format!("parameters allowed to be missing, {pattern}"),
+                "no parameter of the model has a name like this",
+                "correct or remove the pattern",
+            ));
+        }
+        let entries = source.entries();
+        let mut matching = Matching::new(table, &entries);
+        let mut plan = Plan { steps: Vec::new(), twins: Vec::new(), fresh: Vec::new(), unused: Vec::new() };
+        for param in params {
+            let pieces = table.pieces(&param.name, &param.shape, true)?;
+            matching.place(&mut plan, param, pieces, allow)?;
+        }
+        for entry in &entries {
+            let modern = table.modern(&entry.name);
+            if matching.used.contains(entry.name.as_str()) || table.ignores(&modern) {
+                continue;
+            }
+            if allow.unused.iter().any(|pattern| glob(pattern, &entry.name) || glob(pattern, &modern)) {
+                plan.unused.push(entry.name.clone());
+            } else {
+                matching.difference.unexpected.push(entry.name.clone());
+            }
+        }
+        Ok((plan, matching.difference))
+    }
+
+    /// Parameters that the file does not have and that keep their initial values, as was allowed.
+    pub fn fresh(&self) -> &[String] {
+        &self.fresh
+    }
+
+    /// Tensors of the file that are left behind, as was allowed.
+    pub fn unused(&self) -> &[String] {
+        &self.unused
+    }
+
+    /// Number of parameters that will be loaded.
+    pub fn loaded(&self) -> usize {
+        self.steps.len()
+    }
+}
+
+/// The state of matching one file.
+struct Matching<'a> {
+    table: &'a NameTable,
+    /// By modern name.
+    tensors: HashMap<String, &'a TensorEntry>,
+    used: HashSet<&'a str>,
+    difference: Difference,
+}
+
+impl<'a> Matching<'a> {
+    fn new(table: &'a NameTable, entries: &[&'a TensorEntry]) -> Self {
+        let (mut tensors, mut difference) = (HashMap::new(), Difference::default());
+        let mut used = HashSet::new();
+        for entry in entries {
+            if let Some(other) = tensors.insert(table.modern(&entry.name).into_owned(), *entry) {
+                difference.ambiguous.push((other.name.clone(), entry.name.clone()));
+                used.extend([other.name.as_str(), entry.name.as_str()]);
+            }
+        }
+        Self { table, tensors, used, difference }
+    }
+
+    /// The file's tensor of this name, with or without prefix.
+    fn find(&mut self, name: &str) -> Option<&'a TensorEntry> {
+        let full = self.tensors.get(name).copied();
+        let bare = self.table.without_prefix(name).and_then(|bare| self.tensors.get(bare)).copied();
+        if let (Some(a), Some(b)) = (full, bare)
+            && self.used.insert(b.name.as_str())
+        {
+            self.difference.ambiguous.push((a.name.clone(), b.name.clone()));
+        }
+        full.or(bare)
+    }
+
+    /// Find the tensors of one parameter, and put it into the plan or the report.
+    fn place(&mut self, plan: &mut Plan, param: &ParamShape, mut pieces: Vec<Piece>, allow: &Allow) -> Result<()> {
+        let mut absent = Vec::new();
+        let mut fits = true;
+        let parts = pieces.len();
+        for piece in &mut pieces {
+            let aliases: Vec<_> = self.table.aliases.iter().filter(|alias| alias.of == piece.name).collect();
+            let mut found = self.find(&piece.name);
+            for alias in &aliases {
+                let Some(second) = self.find(&alias.name) else { continue };
+                self.used.insert(&second.name);
+                match found {
+                    None => found = Some(second),
+                    Some(first) if first.dtype == second.dtype && first.shape == second.shape => {
+                        let bytes = first.bytes().unwrap_or(0) as u64;
+                        plan.twins.push(Twin { name: first.name.clone(), alias: second.name.clone(), bytes });
+                    }
+                    Some(first) => {
+                        self.mis_shaped(param, second, format!("{:?}, equal to {}", first.shape, first.name))
+                    }
+                }
+            }
+            let Some(entry) = found else {
+                let bare = self.table.without_prefix(&piece.name);
+                let others = bare.into_iter().chain(aliases.iter().map(|alias| &*alias.name)).map(str::to_string);
+                absent.push(Missing {
+                    ours: param.name.clone(),
+                    theirs: std::iter::once(piece.name.clone()).chain(others).collect(),
+                });
+                continue;
+            };
+            self.used.insert(&entry.name);
+            if entry.shape != piece.shape || !entry.is_float() {
+                fits = false;
+                let kind = if entry.is_float() { "" } else { " of a float type" };
+                self.mis_shaped(param, entry, format!("{:?}{kind}", piece.shape));
+            }
+            piece.name.clone_from(&entry.name);
+        }
+        let may_miss =
+            self.table.optional(&param.name) || allow.missing.iter().any(|pattern| glob(pattern, &param.name));
+        // A fused parameter with one part of three is never right.
+        if absent.len() == parts && may_miss {
+            plan.fresh.push(param.name.clone());
+        } else if !absent.is_empty() {
+            self.difference.missing.extend(absent);
+        } else if fits {
+            let elements = param.shape.iter().product();
+            plan.steps.push(Step { ours: param.name.clone(), elements, pieces });
+        }
+        Ok(())
+    }
+
+    fn mis_shaped(&mut self, param: &ParamShape, entry: &TensorEntry, expected: String) {
+        let got = if entry.is_float() {
+            format!("{:?}", entry.shape)
+        } else {
+            format!("{:?} of {:?}", entry.shape, entry.dtype)
+        };
+        self.difference.mis_shaped.push(MisShaped {
+            ours: param.name.clone(),
+            theirs: entry.name.clone(),
+            expected,
+            got,
+        });
+    }
+}

@@ -1,0 +1,155 @@
+//! Write a model's weights into a folder: one file, or shards and their index.
+//!
+//! Defines [`ShardedWriter`]; called by [`crate::hf::folder`] and whoever exports weights alone.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use super::file::{AtomicFile, sync_folder};
+use super::safetensors::{SafetensorsWriter, TensorEntry};
+use super::weights::{INDEX_FILE, is_weights_file, shard_path};
+use crate::config::json::to_text;
+use crate::{Error, Result};
+
+/// The largest shard by default, in bytes of tensors: what `transformers` writes and hubs accept.
+pub const SHARD_BYTES: u64 = 5_000_000_000;
+
+/// All shards are open while they are written: this stays below the usual limit of 1,024 open files.
+const SHARD_LIMIT: usize = 512;
+
+/// Weights being written into a folder.
+///
+/// Tensors may come in any order; nothing shows under its name before [`ShardedWriter::finish`].
+#[derive(Debug)]
+pub struct ShardedWriter {
+    folder: PathBuf,
+    shards: Vec<SafetensorsWriter>,
+    position: HashMap<String, usize>,
+    bytes: u64,
+    elements: u64,
+}
+
+impl ShardedWriter {
+    /// Start writing the given tensors into `folder`, which exists. Names are dealt to shards in sorted order, each
+    /// shard of at most `shard_bytes`, unless a single tensor is larger.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for a name that stands twice, no tensors at all, or more than 512 shards; [`Error::File`] if
+    /// the folder cannot be written.
+    pub fn create(folder: &Path, tensors: &[TensorEntry], shard_bytes: u64) -> Result<Self> {
+        let bad = |reason: String, fix: &str| Error::model(folder.display().to_string(), reason, fix.to_string());
+        let mut sorted: Vec<&TensorEntry> = tensors.iter().collect();
+        sorted.sort_by(|a, b| a.name.cmp(&b.name));
+        let (mut shards, mut room): (Vec<Vec<TensorEntry>>, u64) = (Vec::new(), 0);
+        let (mut position, mut total, mut elements) = (HashMap::new(), 0u64, 0u64);
+        for entry in sorted {
+            let bytes =
+                entry.bytes().ok_or_else(|| bad(format!("the size of {} overflows", entry.name), "shrink it"))? as u64;
+            if shards.is_empty() || bytes > room {
+                shards.push(Vec::new());
+                room = shard_bytes;
+            }
+            room = room.saturating_sub(bytes);
+            total += bytes;
+            elements += entry.elements().unwrap_or(0) as u64;
+            let last = shards.len() - 1;
+            shards[last].push(entry.clone());
+            if position.insert(entry.name.clone(), last).is_some() {
+                return Err(bad(format!("two tensors are named {}", entry.name), "give each its own name"));
+            }
+        }
+        if shards.is_empty() || shards.len() > SHARD_LIMIT {
+            let fix = format!("write at least one tensor, and at most {SHARD_LIMIT} shards: raise the shard size");
+            return Err(bad(format!("the weights would be {} files", shards.len()), &fix));
+        }
+        let writers = shards
+            .iter()
+            .enumerate()
+            .map(|(i, entries)| SafetensorsWriter::create(&shard_path(folder, i + 1, shards.len()), entries))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Self { folder: folder.to_path_buf(), shards: writers, position, bytes: total, elements })
+    }
+
+    /// Write one tensor from single precision, see [`SafetensorsWriter::write_f32`].
+    ///
+    /// # Errors
+    /// Those of [`SafetensorsWriter::write_f32`].
+    pub fn write_f32(&mut self, name: &str, values: &[f32]) -> Result<()> {
+        match self.position.get(name) {
+            Some(&shard) => self.shards[shard].write_f32(name, values),
+            None => Err(Error::model(
+                format!("{}, tensor {name}", self.folder.display()),
+                "the tensor was not announced",
+                "announce every tensor before writing",
+            )),
+        }
+    }
+
+    /// Flush everything to the disk, let it appear, and remove weights that stood in the folder before.
+    ///
+    /// Between the first and the last rename a folder of shards has no index, so that a crash leaves weights that are
+    /// refused rather than a mixture that is read.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if an announced tensor was not written; [`Error::File`] if the disk refuses.
+    pub fn finish(self) -> Result<()> {
+        let count = self.shards.len();
+        let mut names: Vec<String> = Vec::new();
+        let mut complete = Vec::new();
+        for (i, shard) in self.shards.into_iter().enumerate() {
+            complete.push(shard.complete()?);
+            names.push(
+                shard_path(&self.folder, i + 1, count)
+                    .file_name()
+                    .map_or_else(String::new, |n| n.to_string_lossy().into()),
+            );
+        }
+        if count > 1 {
+            remove(&self.folder.join(INDEX_FILE))?;
+            sync_folder(Some(&self.folder))?;
+        }
+        for file in complete {
+            file.commit()?;
+        }
+        let mut kept = names.clone();
+        if count > 1 {
+            let map: Map<String, Value> =
+                self.position.iter().map(|(name, &i)| (name.clone(), json!(names[i]))).collect();
+            let mut map = Value::Object(map);
+            map.sort_all_objects();
+            let metadata = json!({ "total_parameters": self.elements, "total_size": self.bytes });
+            let index = [("metadata".to_string(), metadata), ("weight_map".to_string(), map)].into_iter().collect();
+            let file = AtomicFile::create(&self.folder.join(INDEX_FILE))?;
+            file.file().write_all(to_text(&index).as_bytes()).map_err(|e| file.refused(e))?;
+            file.commit()?;
+            kept.push(INDEX_FILE.to_string());
+        }
+        remove_stale(&self.folder, &kept)
+    }
+}
+
+/// Remove weights under the names that this module writes and that were not written now: beside the new ones they
+/// would make the folder ambiguous.
+fn remove_stale(folder: &Path, kept: &[String]) -> Result<()> {
+    let list = fs::read_dir(folder).map_err(|e| super::file::unreadable(folder, e))?;
+    for entry in list.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if is_weights_file(&name) && !kept.contains(&name) {
+            remove(&entry.path())?;
+        }
+    }
+    sync_folder(Some(folder))
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::file("replace", path, e, "remove the file by hand, or write into another folder"))
+        }
+        _ => Ok(()),
+    }
+}

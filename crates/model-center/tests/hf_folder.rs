@@ -1,0 +1,208 @@
+//! Folders: shards and their index, what is refused by name, and a whole model folder written and read.
+
+use std::borrow::Cow;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use bmtrain_core::dtype::DType;
+use model_center::config::{BertConfig, Config, HfHeader, ProblemType, model_type};
+use model_center::hf::{
+    Allow, ModelFolder, NameTable, ParamShape, Plan, Rule, ShardedWriter, StoredDtype, TensorEntry, TensorSource,
+    Weights,
+};
+
+static TABLE: NameTable = NameTable {
+    base_prefix: "bert.",
+    rules: Cow::Borrowed(&[Rule::new("w.{i}", "bert.layer.{i}.weight"), Rule::new("head", "classifier.weight")]),
+    aliases: Cow::Borrowed(&[]),
+    ignored: Cow::Borrowed(&[]),
+    old_names: Cow::Borrowed(&[]),
+};
+
+fn shards(folder: &Path, count: usize, shard_bytes: u64) {
+    let entries: Vec<TensorEntry> =
+        (0..count).map(|i| TensorEntry::new(format!("t{i}"), StoredDtype::F32, [4])).collect();
+    let mut writer = ShardedWriter::create(folder, &entries, shard_bytes).unwrap();
+    for i in (0..count).rev() {
+        writer.write_f32(&format!("t{i}"), &[i as f32; 4]).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn refusal(folder: &Path) -> String {
+    Weights::open(folder).unwrap_err().to_string()
+}
+
+#[test]
+fn shards_are_filled_to_their_size_and_listed_with_their_total() {
+    let dir = tempfile::tempdir().unwrap();
+    shards(dir.path(), 5, 32);
+    let weights = Weights::open(dir.path()).unwrap();
+    assert_eq!((weights.shards(), weights.bytes()), (3, 80));
+    let index: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(dir.path().join("model.safetensors.index.json")).unwrap()).unwrap();
+    assert_eq!(index["metadata"]["total_size"], 80);
+    assert_eq!(index["weight_map"]["t3"], "model-00002-of-00003.safetensors");
+    for i in 0..5 {
+        let mut got = [0.0; 4];
+        weights.read_f32(&format!("t{i}"), &mut got).unwrap();
+        assert_eq!(got, [i as f32; 4]);
+    }
+    assert!(weights.read_f32("t5", &mut [0.0; 4]).unwrap_err().to_string().contains("no tensor of this name"));
+}
+
+#[test]
+fn new_weights_replace_old_ones_of_any_sharding() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("model-of-mine.safetensors"), "kept").unwrap();
+    for (count, bytes, files) in [(5, 32, 3), (2, 1000, 1), (4, 16, 4), (3, 16, 3), (1, 16, 1)] {
+        shards(dir.path(), count, bytes);
+        let weights = Weights::open(dir.path()).unwrap();
+        assert_eq!((weights.shards(), weights.entries().len()), (files, count));
+        let extra = if files > 1 { 2 } else { 1 };
+        assert_eq!(names(dir.path()).len(), files + extra, "{:?}", names(dir.path()));
+    }
+}
+
+#[test]
+fn an_index_that_disagrees_with_its_shards_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    shards(dir.path(), 3, 16);
+    let path = dir.path().join("model.safetensors.index.json");
+    let good = fs::read_to_string(&path).unwrap();
+    for (from, to, want) in [
+        ("\"t1\": \"model-00002", "\"t1\": \"model-00001", "the index puts it in model-00001-of-00003.safetensors"),
+        ("\"t1\"", "\"t9\"", "the index does not say so"),
+        ("\"t1\":", "\"t9\": \"model-00001-of-00003.safetensors\",\n\"t1\":", "which does not hold it"),
+        ("\"t1\"", "\"t0\"", "stands twice"),
+        ("weight_map", "weight_mop", "no weight_map"),
+        ("model-00002-of-00003.safetensors", "../model.safetensors", "leads out of the folder"),
+        ("model-00002-of-00003.safetensors", "/etc/passwd", "leads out of the folder"),
+        ("model-00002-of-00003.safetensors", "a\\u0000b", "control characters"),
+        ("model-00002-of-00003.safetensors", "pytorch_model.bin", "pickle"),
+        ("model-00002-of-00003.safetensors", "gone.safetensors", "no such file"),
+        ("model-00002-of-00003.safetensors", "fifo.safetensors", "FIFO"),
+        ("model-00002-of-00003.safetensors", "link.safetensors", "symbolic link"),
+    ] {
+        assert!(good.contains(from));
+        fs::write(&path, good.replace(from, to)).unwrap();
+        if to.contains("fifo") {
+            let fifo = dir.path().join("fifo.safetensors");
+            rustix::fs::mkfifoat(rustix::fs::CWD, fifo, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+        }
+        if to.contains("link") {
+            symlink("/etc/hostname", dir.path().join("link.safetensors")).unwrap();
+        }
+        let got = refusal(dir.path());
+        assert!(got.contains(want), "{to}: {got}");
+    }
+}
+
+#[test]
+fn pickles_and_other_formats_are_refused_by_name_with_a_way_out() {
+    for name in [
+        "pytorch_model.bin",
+        "model.pt",
+        "epoch.ckpt",
+        "x.pth",
+        "pytorch_model.bin.index.json",
+        "tf_model.h5",
+        "a.gguf",
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(name), "x").unwrap();
+        for path in [dir.path().to_path_buf(), dir.path().join(name)] {
+            let got = refusal(&path);
+            assert!(got.contains(name) && got.contains("save_pretrained"), "{got}");
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    assert!(refusal(dir.path()).contains("neither model.safetensors nor"));
+    assert!(refusal(&dir.path().join("gone")).contains("no such file"));
+    fs::write(dir.path().join("adapter_model.safetensors"), "x").unwrap();
+    assert!(refusal(dir.path()).contains("it has adapter_model.safetensors"));
+}
+
+#[test]
+fn one_file_and_shards_at_once_are_ambiguous() {
+    let dir = tempfile::tempdir().unwrap();
+    shards(dir.path(), 2, 16);
+    fs::write(dir.path().join("model.safetensors"), "x").unwrap();
+    assert!(refusal(dir.path()).contains("ambiguous"));
+}
+
+#[test]
+fn a_written_model_folder_is_complete_and_reads_back() {
+    let (from, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let source = concat!(
+        r#"{"architectures":["BertModel"],"model_type":"bert","hidden_size":8,"num_hidden_layers":1,"num_attention_heads":2,"#,
+        r#""intermediate_size":16,"max_position_embeddings":10,"type_vocab_size":2,"vocab_size":20,"my_field":{"a":[1]}}"#
+    );
+    fs::write(from.path().join("config.json"), source).unwrap();
+    for name in ["tokenizer.json", "vocab.txt", "README.md"] {
+        fs::write(from.path().join(name), name).unwrap();
+    }
+    let mut config = BertConfig::from_pretrained(from.path()).unwrap();
+    config.cls_head = Some(3);
+    config.labels = ["no", "maybe", "yes"].map(String::from).to_vec();
+    config.problem_type = Some(ProblemType::SingleLabel);
+    let params = [ParamShape::new("w.0", [2, 3]), ParamShape::new("head", [3, 2])];
+    let target = dir.path().join("new/folder");
+    let mut folder = ModelFolder::new(&config, &TABLE, "BertForSequenceClassification");
+    folder.header.dtype = DType::BF16;
+    folder.companions = Some(from.path());
+    let fill = |name: &str, out: &mut Vec<f32>| {
+        out.extend((0..6).map(|i| i as f32 + if name == "head" { 10.0 } else { 0.0 }));
+        Ok(())
+    };
+    folder.write(&target, &params, fill).unwrap();
+    assert_eq!(names(&target), ["config.json", "model.safetensors", "tokenizer.json", "vocab.txt"]);
+    assert_eq!(model_type(&target).unwrap(), "bert");
+    let json: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(target.join("config.json")).unwrap()).unwrap();
+    assert_eq!(json["architectures"][0], "BertForSequenceClassification");
+    assert_eq!((&json["torch_dtype"], &json["dtype"]), (&"bfloat16".into(), &"bfloat16".into()));
+    assert_eq!((&json["id2label"]["2"], &json["label2id"]["maybe"]), (&"yes".into(), &1.into()));
+    assert_eq!(json["my_field"]["a"][0], 1);
+    assert_eq!(json["problem_type"], "single_label_classification");
+    assert_eq!(BertConfig::from_pretrained(&target).unwrap(), config);
+    let weights = Weights::open(&target).unwrap();
+    let plan = Plan::build(&TABLE, &params, &weights, &Allow::default()).unwrap();
+    let mut sum = 0.0;
+    plan.load(&weights, |_, values| {
+        sum += values.iter().sum::<f32>();
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(sum, 90.0);
+
+    // Once more onto itself: what is there is replaced, the tokenizer stays.
+    folder.companions = Some(&target);
+    folder.write(&target, &params, fill).unwrap();
+    assert_eq!(fs::read_to_string(target.join("vocab.txt")).unwrap(), "vocab.txt");
+
+    // A tokenizer file that is a link to somewhere else is not copied into a folder that people publish.
+    fs::remove_file(from.path().join("vocab.txt")).unwrap();
+    symlink("/etc/hostname", from.path().join("vocab.txt")).unwrap();
+    folder.companions = Some(from.path());
+    assert!(folder.write(&target, &params, fill).unwrap_err().to_string().contains("symbolic link"));
+}
+
+#[test]
+fn a_configuration_without_a_hugging_face_form_writes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = BertConfig { dim_head: 65, ..BertConfig::default() };
+    let folder = ModelFolder::new(&config, &TABLE, "BertModel");
+    let error = folder.write(&dir.path().join("x"), &[], |_, _| Ok(())).unwrap_err().to_string();
+    assert!(error.contains("dim_head") && names(dir.path()).is_empty(), "{error}");
+    let header = HfHeader { architecture: "BertModel".into(), dtype: DType::I64 };
+    assert!(BertConfig::default().to_hf_json(&header).is_err());
+}

@@ -1,0 +1,338 @@
+//! The name table both ways: BERT with fused projections, other layouts, and every difference reported.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use bmtrain_core::dtype::DType;
+use model_center::hf::{
+    Alias, Allow, NameTable, ParamShape, Plan, Rule, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry,
+    TensorSource, Weights, export,
+};
+
+/// A BERT's names, cut down to what differs in kind.
+static BERT: NameTable = NameTable {
+    base_prefix: "bert.",
+    rules: Cow::Borrowed(&[
+        Rule::new("input_embedding.weight", "bert.embeddings.word_embeddings.weight"),
+        Rule::new("embedding_norm.weight", "bert.embeddings.LayerNorm.weight"),
+        Rule::new(
+            "encoder.layers.{i}.attention.project_qkv.weight",
+            "bert.encoder.layer.{i}.attention.self.{query|key|value}.weight",
+        ),
+        Rule::new(
+            "encoder.layers.{i}.attention.project_qkv.bias",
+            "bert.encoder.layer.{i}.attention.self.{query|key|value}.bias",
+        ),
+        Rule::new("encoder.layers.{i}.ffn.w_in.weight", "bert.encoder.layer.{i}.intermediate.dense.weight"),
+        Rule::new("pooler.dense.weight", "bert.pooler.dense.weight").optional(),
+        Rule::new("lm_head.decoder.bias", "cls.predictions.bias"),
+        Rule::new("cls_projection.weight", "classifier.weight"),
+    ]),
+    aliases: Cow::Borrowed(&[
+        Alias::new("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
+        Alias::new("cls.predictions.decoder.bias", "cls.predictions.bias"),
+    ]),
+    ignored: Cow::Borrowed(&["bert.embeddings.position_ids"]),
+    old_names: Cow::Borrowed(&[("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")]),
+};
+
+type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+
+fn ours(layers: usize, heads: &[&str]) -> Vec<ParamShape> {
+    let mut params =
+        vec![ParamShape::new("input_embedding.weight", [7, 4]), ParamShape::new("embedding_norm.weight", [4])];
+    for i in 0..layers {
+        params.push(ParamShape::new(format!("encoder.layers.{i}.attention.project_qkv.weight"), [12, 4]));
+        params.push(ParamShape::new(format!("encoder.layers.{i}.attention.project_qkv.bias"), [12]));
+        params.push(ParamShape::new(format!("encoder.layers.{i}.ffn.w_in.weight"), [6, 4]));
+    }
+    params.extend(heads.iter().map(|head| match *head {
+        "lm_head.decoder.bias" => ParamShape::new(*head, [7]),
+        "cls_projection.weight" => ParamShape::new(*head, [2, 4]),
+        _ => ParamShape::new(*head, [4, 4]),
+    }));
+    params
+}
+
+/// Different values in every element of every parameter, exact in bf16.
+fn value(param: &str, index: usize) -> f32 {
+    let hash = param.bytes().fold(7u32, |h, b| h.wrapping_mul(31).wrapping_add(u32::from(b)));
+    (((hash % 101) as usize + index) % 251) as f32 - 125.0
+}
+
+fn values(param: &ParamShape) -> Vec<f32> {
+    (0..param.shape.iter().product()).map(|i| value(&param.name, i)).collect()
+}
+
+fn export_all(table: &NameTable, params: &[ParamShape], folder: &Path, dtype: DType, prefixed: bool, shard: u64) {
+    export(table, params, folder, dtype, prefixed, shard, |name, out| {
+        out.extend(values(params.iter().find(|p| p.name == name).unwrap()));
+        Ok(())
+    })
+    .unwrap();
+}
+
+fn load(
+    table: &NameTable,
+    params: &[ParamShape],
+    source: &dyn TensorSource,
+    allow: &Allow,
+) -> BTreeMap<String, Vec<f32>> {
+    let plan = Plan::build(table, params, source, allow).unwrap();
+    let mut loaded = BTreeMap::new();
+    plan.load(source, |name, values| {
+        loaded.insert(name.to_string(), values.to_vec());
+        Ok(())
+    })
+    .unwrap();
+    loaded
+}
+
+fn read_all(source: &dyn TensorSource) -> Tensors {
+    let read = |entry: &TensorEntry| {
+        let mut values = vec![0.0; entry.elements().unwrap()];
+        source.read_f32(&entry.name, &mut values).unwrap();
+        (entry.name.clone(), (entry.shape.clone(), values))
+    };
+    source.entries().into_iter().map(read).collect()
+}
+
+fn write_all(path: &Path, tensors: &Tensors) -> SafetensorsFile {
+    let entry = |(name, (shape, _)): (&String, &(Vec<usize>, Vec<f32>))| {
+        TensorEntry::new(name.clone(), StoredDtype::F32, shape.clone())
+    };
+    let entries: Vec<TensorEntry> = tensors.iter().map(entry).collect();
+    let mut writer = SafetensorsWriter::create(path, &entries).unwrap();
+    for (name, (_, values)) in tensors {
+        writer.write_f32(name, values).unwrap();
+    }
+    writer.finish().unwrap();
+    SafetensorsFile::open(path).unwrap()
+}
+
+fn check(params: &[ParamShape], loaded: &BTreeMap<String, Vec<f32>>) {
+    assert_eq!(loaded.len(), params.len());
+    for param in params {
+        assert_eq!(loaded[&param.name], values(param), "{}", param.name);
+    }
+}
+
+fn report(table: &NameTable, params: &[ParamShape], source: &dyn TensorSource, allow: &Allow) -> String {
+    Plan::build(table, params, source, allow).unwrap_err().to_string()
+}
+
+#[test]
+fn a_round_trip_keeps_every_bit_in_every_type_prefix_and_sharding() {
+    let params = ours(3, &["pooler.dense.weight", "lm_head.decoder.bias"]);
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for (prefixed, shard, files) in
+            [(true, u64::MAX, 1), (false, u64::MAX, 1), (true, 300, usize::MAX), (false, 1, 25)]
+        {
+            let dir = tempfile::tempdir().unwrap();
+            export_all(&BERT, &params, dir.path(), dtype, prefixed, shard);
+            let weights = Weights::open(dir.path()).unwrap();
+            match files {
+                usize::MAX => assert!((2..25).contains(&weights.shards()), "{} shards", weights.shards()),
+                exact => assert_eq!(weights.shards(), exact),
+            }
+            assert_eq!(weights.entries().iter().any(|e| e.name.starts_with("bert.")), prefixed);
+            check(&params, &load(&BERT, &params, &weights, &Allow::default()));
+        }
+    }
+}
+
+#[test]
+fn a_fused_projection_is_query_key_value_in_this_order_on_their_side() {
+    let params = ours(1, &[]);
+    let dir = tempfile::tempdir().unwrap();
+    export_all(&BERT, &params, dir.path(), DType::F32, true, u64::MAX);
+    let tensors = read_all(&Weights::open(dir.path()).unwrap());
+    let fused = values(&params[2]);
+    for (i, part) in ["query", "key", "value"].into_iter().enumerate() {
+        let (shape, values) = &tensors[&format!("bert.encoder.layer.0.attention.self.{part}.weight")];
+        assert_eq!((shape.as_slice(), values.as_slice()), (&[4, 4][..], &fused[16 * i..16 * (i + 1)]));
+        assert_eq!(tensors[&format!("bert.encoder.layer.0.attention.self.{part}.bias")].0, [4]);
+    }
+}
+
+#[test]
+fn parts_may_be_of_unequal_size_and_matrices_transposed() {
+    let table = NameTable {
+        base_prefix: "",
+        rules: Cow::Owned(vec![
+            Rule::new("qkv.weight", "{q|k|v}.weight").rows(vec![8, 2, 2]),
+            Rule::new("c_attn.weight", "h.attn.weight").transposed(),
+            Rule::owned("both.weight".into(), "{a|b}.t".into()).rows(vec![50, 20]).transposed(),
+        ]),
+        aliases: Cow::Borrowed(&[]),
+        ignored: Cow::Borrowed(&[]),
+        old_names: Cow::Borrowed(&[]),
+    };
+    let params = [
+        ParamShape::new("qkv.weight", [12, 3]),
+        ParamShape::new("c_attn.weight", [45, 67]),
+        ParamShape::new("both.weight", [70, 33]),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    export_all(&table, &params, dir.path(), DType::F32, true, u64::MAX);
+    let weights = Weights::open(dir.path()).unwrap();
+    let tensors = read_all(&weights);
+    assert_eq!((&tensors["q.weight"].0, &tensors["k.weight"].0), (&vec![8, 3], &vec![2, 3]));
+    let (shape, theirs) = &tensors["h.attn.weight"];
+    assert_eq!(*shape, [67, 45]);
+    for (r, c) in [(0, 0), (44, 66), (13, 40), (40, 13)] {
+        assert_eq!(theirs[c * 45 + r], value("c_attn.weight", r * 67 + c));
+    }
+    assert_eq!((&tensors["a.t"].0, &tensors["b.t"].0), (&vec![33, 50], &vec![33, 20]));
+    check(&params, &load(&table, &params, &weights, &Allow::default()));
+}
+
+#[test]
+fn old_names_position_ids_and_tied_copies_are_understood() {
+    let params = ours(1, &["lm_head.decoder.bias"]);
+    let dir = tempfile::tempdir().unwrap();
+    export_all(&BERT, &params, dir.path(), DType::F32, true, u64::MAX);
+    let mut tensors = read_all(&Weights::open(dir.path()).unwrap());
+    let norm = tensors.remove("bert.embeddings.LayerNorm.weight").unwrap();
+    tensors.insert("bert.embeddings.LayerNorm.gamma".into(), norm);
+    tensors.insert("bert.embeddings.position_ids".into(), (vec![1, 2], vec![0.0, 1.0]));
+    let words = tensors["bert.embeddings.word_embeddings.weight"].clone();
+    tensors.insert("cls.predictions.decoder.weight".into(), words.clone());
+    let path = dir.path().join("old.safetensors");
+    check(&params, &load(&BERT, &params, &write_all(&path, &tensors), &Allow::default()));
+
+    // The same file without the first of the two names.
+    let mut alone = tensors.clone();
+    alone.remove("bert.embeddings.word_embeddings.weight");
+    check(&params, &load(&BERT, &params, &write_all(&path, &alone), &Allow::default()));
+
+    // And with copies that are not copies.
+    let mut untied = tensors.clone();
+    untied.get_mut("cls.predictions.decoder.weight").unwrap().1[27] += 1.0;
+    let file = write_all(&path, &untied);
+    let plan = Plan::build(&BERT, &params, &file, &Allow::default()).unwrap();
+    let error = plan.load(&file, |_, _| panic!("nothing may be loaded")).unwrap_err().to_string();
+    assert!(error.contains("the model was not tied"), "{error}");
+
+    untied.insert("cls.predictions.decoder.weight".into(), (vec![6, 4], vec![0.0; 24]));
+    let text = report(&BERT, &params, &write_all(&path, &untied), &Allow::default());
+    assert!(text.contains("equal to bert.embeddings.word_embeddings.weight, got [6, 4]"), "{text}");
+}
+
+#[test]
+fn a_new_head_must_be_named_and_an_old_one_left_behind_by_name() {
+    let pretrained = ours(1, &["pooler.dense.weight", "lm_head.decoder.bias"]);
+    let classifier = ours(1, &["pooler.dense.weight", "cls_projection.weight"]);
+    let dir = tempfile::tempdir().unwrap();
+    export_all(&BERT, &pretrained, dir.path(), DType::F32, true, u64::MAX);
+    let weights = Weights::open(dir.path()).unwrap();
+    let text = report(&BERT, &classifier, &weights, &Allow::default());
+    assert!(text.contains("1 missing, 1 unexpected"), "{text}");
+    assert!(
+        text.contains("classifier.weight (our cls_projection.weight)") && text.contains("cls.predictions.bias"),
+        "{text}"
+    );
+    let allow = Allow { missing: vec!["cls_projection.*".into()], unused: vec!["cls.*".into()] };
+    let plan = Plan::build(&BERT, &classifier, &weights, &allow).unwrap();
+    assert_eq!(plan.fresh(), ["cls_projection.weight"]);
+    assert_eq!(plan.unused(), ["cls.predictions.bias"]);
+    assert_eq!(plan.loaded(), classifier.len() - 1);
+    let typo = Allow { missing: vec!["cls_projektion.*".into()], unused: vec![] };
+    assert!(report(&BERT, &classifier, &weights, &typo).contains("no parameter of the model has a name like this"));
+}
+
+#[test]
+fn an_optional_tensor_may_be_absent_and_a_part_of_a_fused_one_may_not() {
+    let params = ours(1, &["pooler.dense.weight"]);
+    let dir = tempfile::tempdir().unwrap();
+    export_all(&BERT, &params[..5], dir.path(), DType::F32, false, u64::MAX);
+    let weights = Weights::open(dir.path()).unwrap();
+    assert_eq!(Plan::build(&BERT, &params, &weights, &Allow::default()).unwrap().fresh(), ["pooler.dense.weight"]);
+    let mut tensors = read_all(&weights);
+    tensors.remove("encoder.layer.0.attention.self.key.bias");
+    let file = write_all(&dir.path().join("x.safetensors"), &tensors);
+    let allow = Allow { missing: vec!["*".into()], unused: vec!["*".into()] };
+    let text = report(&BERT, &params, &file, &allow);
+    assert!(
+        text.contains("bert.encoder.layer.0.attention.self.key.bias or encoder.layer.0.attention.self.key.bias"),
+        "{text}"
+    );
+}
+
+#[test]
+fn weights_of_another_size_are_reported_on_one_screen() {
+    let dir = tempfile::tempdir().unwrap();
+    let params = ours(12, &[]);
+    export_all(&BERT, &params, dir.path(), DType::F32, true, u64::MAX);
+    let weights = Weights::open(dir.path()).unwrap();
+    let mut wider = ours(13, &[]);
+    for param in &mut wider {
+        param.shape.iter_mut().filter(|d| **d == 4).for_each(|d| *d = 8);
+    }
+    let text = report(&BERT, &wider, &weights, &Allow::default());
+    assert!(
+        text.contains(
+            "bert.embeddings.word_embeddings.weight (our input_embedding.weight): expected [7, 8], got [7, 4]"
+        ),
+        "{text}"
+    );
+    assert!(text.contains("more") && text.contains("fix:") && text.contains("config.json"), "{text}");
+    assert!(text.lines().count() < 30, "{text}");
+}
+
+#[test]
+fn integers_and_two_names_for_one_tensor_are_no_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.safetensors");
+    let params = [ParamShape::new("embedding_norm.weight", [4])];
+    let entries = [TensorEntry::new("embeddings.LayerNorm.weight", StoredDtype::I64, [4])];
+    let mut writer = SafetensorsWriter::create(&path, &entries).unwrap();
+    writer.write_raw("embeddings.LayerNorm.weight", &[0; 32]).unwrap();
+    writer.finish().unwrap();
+    let text = report(&BERT, &params, &SafetensorsFile::open(&path).unwrap(), &Allow::default());
+    assert!(text.contains("expected [4] of a float type, got [4] of I64"), "{text}");
+    let norm = (vec![4], vec![1.0; 4]);
+    for other in ["embeddings.LayerNorm.weight", "bert.embeddings.LayerNorm.gamma"] {
+        let tensors =
+            [("bert.embeddings.LayerNorm.weight".to_string(), norm.clone()), (other.to_string(), norm.clone())];
+        let text = report(&BERT, &params, &write_all(&path, &tensors.into()), &Allow::default());
+        assert!(text.contains("two names for one tensor") && text.contains(other), "{text}");
+    }
+}
+
+#[test]
+fn a_parameter_without_a_rule_and_a_shape_that_cannot_be_cut_are_mistakes_of_the_table() {
+    assert!(BERT.pieces("unknown", &[4], true).unwrap_err().to_string().contains("no rule"));
+    let odd = BERT.pieces("encoder.layers.0.attention.project_qkv.bias", &[13], true).unwrap_err().to_string();
+    assert!(odd.contains("cannot be cut"), "{odd}");
+    assert!(BERT.pieces("encoder.layers.01.ffn.w_in.weight", &[4], true).is_err());
+}
+
+#[test]
+fn a_failed_export_leaves_the_folder_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let params = ours(1, &[]);
+    export_all(&BERT, &params, dir.path(), DType::F32, true, u64::MAX);
+    let before = fs::read(dir.path().join("model.safetensors")).unwrap();
+    let failing = |fill: fn(&str, &mut Vec<f32>) -> model_center::Result<()>| {
+        export(&BERT, &params, dir.path(), DType::F16, true, 100, fill).unwrap_err().to_string()
+    };
+    assert!(
+        failing(|_, out| {
+            out.push(1.0);
+            Ok(())
+        })
+        .contains("got 1 values")
+    );
+    assert!(
+        failing(|name, out| {
+            out.resize(if name.contains("input") { 28 } else { 4 }, 1e6);
+            Ok(())
+        })
+        .contains("f16")
+    );
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    assert_eq!(fs::read(dir.path().join("model.safetensors")).unwrap(), before);
+}
