@@ -75,7 +75,7 @@ fn linear(name: &str, role: Role, (tokens, outputs, inputs): (usize, usize, usiz
         Role::InputGradient => (tokens, inputs, outputs),
         Role::WeightGradient => (outputs, inputs, tokens),
     };
-    let mut c = vec![0.0f32; m * n];
+    let mut c = numbers(m * n);
     let rates = setups.map(|(threads, peak)| {
         let rate = best_rate(2.0 * m as f64 * n as f64 * k as f64, || {
             let (a, b) = match role {
@@ -98,8 +98,8 @@ fn heads(size: usize, setups: [(Threads<'_>, f64); 2]) {
     let row = 3 * heads * size;
     let square = length * length;
     let projected = numbers(batch * length * row);
-    let mut scores = vec![0.0f32; batch * heads * square];
-    let mut mixed = vec![0.0f32; batch * length * heads * size];
+    let mut scores = numbers(batch * heads * square);
+    let mut mixed = numbers(batch * length * heads * size);
     let count = [1, batch, heads];
     let operations = (batch * heads * square * size * 2) as f64;
     let rates = setups.map(|(threads, peak)| {
@@ -175,6 +175,30 @@ fn best_rate(operations: f64, mut run: impl FnMut()) -> f64 {
     operations / best
 }
 
-fn numbers(count: usize) -> Vec<f32> {
-    (0..count).map(|i| ((i * 7919) % 2003) as f32 / 1001.5 - 1.0).collect()
+/// Numbers that start on a cache line, as tensors do.
+struct Aligned {
+    data: Vec<f32>,
+    skip: usize,
+}
+
+const LINE: usize = 64 / size_of::<f32>();
+
+impl std::ops::Deref for Aligned {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        &self.data[self.skip..]
+    }
+}
+
+impl std::ops::DerefMut for Aligned {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.data[self.skip..]
+    }
+}
+
+fn numbers(count: usize) -> Aligned {
+    let data: Vec<f32> = (0..count + LINE).map(|i| ((i * 7919) % 2003) as f32 / 1001.5 - 1.0).collect();
+    let skip = data.as_ptr().align_offset(64).min(LINE);
+    Aligned { data, skip }
 }

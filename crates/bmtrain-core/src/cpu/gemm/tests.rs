@@ -108,93 +108,117 @@ fn slope(run: &mut [f32], saved: &[f32]) {
     run.iter_mut().zip(saved).for_each(|(x, s)| *x *= 2.0 * s + 1.0);
 }
 
+/// What a run stored.
 struct Outcome {
     c: Store,
     pre: Store,
 }
 
-/// Runs a case on a kernel and a number of threads, checks it against f64 and returns what was stored.
-fn check(kernel: &Kernel, threads: Threads<'_>, case: Case) -> Outcome {
-    let Case { shape: (m, n, k), a_transposed, b_transposed, kinds, alpha, beta, pad, epilogue } = case;
-    let lead = |transposed: bool, rows: usize, cols: usize| if transposed { rows + pad } else { cols + pad };
-    let (lda, ldb, ldc) = (lead(a_transposed, m, k), lead(b_transposed, k, n), n + pad);
-    let a = Store::new(kinds.0, &numbers(if a_transposed { k } else { m } * lda, 1));
-    let b = Store::new(kinds.1, &numbers(if b_transposed { n } else { k } * ldb, 2));
-    let old = numbers(m * ldc, 3);
-    let mut c = Store::new(kinds.2, &if beta == 0.0 { vec![f32::NAN; m * ldc] } else { old });
-    let before = (c.values(), c.bits());
-    let bias = Store::new(kinds.1, &numbers(n, 4));
-    let saved = Store::new(kinds.0, &numbers(m * ldc, 5));
-    let mut pre = Store::new(kinds.2, &vec![7.0; m * ldc]);
+/// The operands of a case.
+struct Trial {
+    case: Case,
+    a: Store,
+    b: Store,
+    /// C before the run; NaN where it must not be read.
+    old: Vec<f32>,
+    bias: Store,
+    saved: Store,
+}
 
-    let job = Job::new(Product {
-        m,
-        n,
-        k,
-        alpha,
-        a: if a_transposed { Operand::transposed(a.source(), lda) } else { Operand::rows(a.source(), lda) },
-        b: if b_transposed { Operand::transposed(b.source(), ldb) } else { Operand::rows(b.source(), ldb) },
-        beta,
-        c: c.target(),
-        ldc,
-        epilogue: if epilogue {
-            Epilogue {
-                bias: Some(bias.source()),
-                pre_activation: Some((pre.target(), ldc)),
-                activation: Some(&activate),
-                gradient: Some((saved.source(), ldc, &slope)),
-            }
-        } else {
-            Epilogue::default()
-        },
-    })
-    .unwrap();
-    schedule::run_one(threads, kernel, &job);
-
-    let (av, bv, cv, pv) = (a.values(), b.values(), c.values(), pre.values());
-    let (bias, saved) = (bias.values(), saved.values());
-    let rounding = match kinds.2 {
-        Kind::F32 => 0.0,
-        // Half a unit in the last place of 11 and 8 significant bits.
-        Kind::F16 => 2f64.powi(-11),
-        Kind::Bf16 => 2f64.powi(-8),
-    };
-    for i in 0..m {
-        for j in 0..ldc {
-            let at = i * ldc + j;
-            if j >= n {
-                assert_eq!(c.bits()[at], before.1[at], "{}: {case:?} wrote outside at ({i}, {j})", kernel.name);
-                continue;
-            }
-            let term = |p: usize| {
-                let x = av[if a_transposed { p * lda + i } else { i * lda + p }];
-                let y = bv[if b_transposed { j * ldb + p } else { p * ldb + j }];
-                (x * y, (x * y).abs())
-            };
-            let (sum, size) = (0..k).map(term).fold((0.0, 0.0), |(s, z), (t, u)| (s + t, z + u));
-            let mut want = f64::from(alpha) * sum + if beta == 0.0 { 0.0 } else { f64::from(beta) * before.0[at] };
-            // The bound of a sum of k products in any order, k·2⁻²⁴·Σ|aᵢbᵢ|, is loose: errors are random and grow with √k.
-            let mut bound = (f64::from(alpha).abs() * size * (k as f64).sqrt() + want.abs() + 2.0) * 2f64.powi(-23);
-            if epilogue {
-                want += bias[j];
-                let tolerance = bound + rounding * want.abs();
-                assert!(
-                    (pv[at] - want).abs() <= tolerance,
-                    "{}: {case:?} pre ({i}, {j}): {} {want}",
-                    kernel.name,
-                    pv[at]
-                );
-                let factor = 2.0 * saved[at] + 1.0;
-                // The activation's slope is x - 1; f32 rounding of its own four operations is in the second term.
-                bound =
-                    (bound * (want.abs() + 1.0) + (want * want + want.abs()) * 2f64.powi(-22)) * (factor.abs() + 0.1);
-                want = activation(want) * factor;
-            }
-            let tolerance = bound + rounding * want.abs() + if kinds.2 == Kind::F16 { 6e-8 } else { 0.0 };
-            assert!((cv[at] - want).abs() <= tolerance, "{}: {case:?} ({i}, {j}): {} {want}", kernel.name, cv[at]);
+impl Trial {
+    fn new(case: Case) -> Self {
+        let Case { shape: (m, n, k), a_transposed, b_transposed, kinds, beta, pad, .. } = case;
+        let size = |transposed: bool, rows: usize, cols: usize| {
+            if transposed { cols * (rows + pad) } else { rows * (cols + pad) }
+        };
+        let c = m * (n + pad);
+        Trial {
+            case,
+            a: Store::new(kinds.0, &numbers(size(a_transposed, m, k), 1)),
+            b: Store::new(kinds.1, &numbers(size(b_transposed, k, n), 2)),
+            old: if beta == 0.0 { vec![f32::NAN; c] } else { numbers(c, 3) },
+            bias: Store::new(kinds.1, &numbers(n, 4)),
+            saved: Store::new(kinds.0, &numbers(c, 5)),
         }
     }
-    Outcome { c, pre }
+
+    fn run(&self, kernel: &Kernel, threads: Threads<'_>) -> Outcome {
+        let Case { shape: (m, n, k), a_transposed, b_transposed, kinds, alpha, beta, pad, epilogue } = self.case;
+        let operand = if a_transposed { Operand::transposed } else { Operand::rows };
+        let a = operand(self.a.source(), if a_transposed { m } else { k } + pad);
+        let operand = if b_transposed { Operand::transposed } else { Operand::rows };
+        let b = operand(self.b.source(), if b_transposed { k } else { n } + pad);
+        let ldc = n + pad;
+        let mut c = Store::new(kinds.2, &self.old);
+        let mut pre = Store::new(kinds.2, &vec![7.0; self.old.len()]);
+        let everything = Epilogue {
+            bias: Some(self.bias.source()),
+            pre_activation: Some((pre.target(), ldc)),
+            activation: Some(&activate),
+            gradient: Some((self.saved.source(), ldc, &slope)),
+        };
+        let epilogue = if epilogue { everything } else { Epilogue::default() };
+        let job = Job::new(Product { m, n, k, alpha, a, b, beta, c: c.target(), ldc, epilogue }).unwrap();
+        schedule::run_one(threads, kernel, &job);
+        Outcome { c, pre }
+    }
+
+    /// The exact sum for element (i, j), and the sum of the terms' magnitudes.
+    fn sum(&self, a: &[f64], b: &[f64], i: usize, j: usize) -> (f64, f64) {
+        let Case { shape: (m, n, k), a_transposed, b_transposed, pad, .. } = self.case;
+        let term = |p: usize| {
+            let x = a[if a_transposed { p * (m + pad) + i } else { i * (k + pad) + p }];
+            let y = b[if b_transposed { j * (k + pad) + p } else { p * (n + pad) + j }];
+            x * y
+        };
+        (0..k).map(term).fold((0.0, 0.0), |(sum, size), t| (sum + t, size + t.abs()))
+    }
+
+    fn verify(&self, outcome: &Outcome, name: &str) {
+        let Case { shape: (m, n, k), kinds, alpha, beta, pad, epilogue, .. } = self.case;
+        let (alpha, beta) = (f64::from(alpha), f64::from(beta));
+        let (a, b, bias, saved) = (self.a.values(), self.b.values(), self.bias.values(), self.saved.values());
+        let old = Store::new(kinds.2, &self.old);
+        let (old, old_bits) = (old.values(), old.bits());
+        let (c, c_bits, pre) = (outcome.c.values(), outcome.c.bits(), outcome.pre.values());
+        // Half a unit in the last place of 11 and 8 significant bits; f16 also has subnormals.
+        let (rounding, smallest) = match kinds.2 {
+            Kind::F32 => (0.0, 0.0),
+            Kind::F16 => (2f64.powi(-11), 6e-8),
+            Kind::Bf16 => (2f64.powi(-8), 0.0),
+        };
+        for (at, (i, j)) in (0..m).flat_map(|i| (0..n + pad).map(move |j| (i, j))).enumerate() {
+            let place = || format!("{name}: {:?} at ({i}, {j})", self.case);
+            if j >= n {
+                assert_eq!(c_bits[at], old_bits[at], "{} wrote outside", place());
+                continue;
+            }
+            let (sum, size) = self.sum(&a, &b, i, j);
+            let mut want = alpha * sum + if beta == 0.0 { 0.0 } else { beta * old[at] };
+            // The bound of a sum in any order is k·2⁻²⁴·Σ|aᵢbᵢ|, but errors are random and grow with √k.
+            let mut bound = (alpha.abs() * size * (k as f64).sqrt() + want.abs() + 2.0) * 2f64.powi(-23);
+            if epilogue {
+                want += bias[j];
+                let error = (pre[at] - want).abs();
+                assert!(error <= bound + rounding * want.abs() + smallest, "{}: pre {} {want}", place(), pre[at]);
+                let factor = 2.0 * saved[at] + 1.0;
+                // The activation's slope is x - 1; the f32 rounding of its own four operations is in the second term.
+                let own = (want * want + want.abs()) * 2f64.powi(-22);
+                bound = (bound * (want.abs() + 1.0) + own) * (factor.abs() + 0.1);
+                want = activation(want) * factor;
+            }
+            let error = (c[at] - want).abs();
+            assert!(error <= bound + rounding * want.abs() + smallest, "{}: {} {want}", place(), c[at]);
+        }
+    }
+}
+
+/// Runs a case and compares it with f64.
+fn check(kernel: &Kernel, threads: Threads<'_>, case: Case) -> Outcome {
+    let trial = Trial::new(case);
+    let outcome = trial.run(kernel, threads);
+    trial.verify(&outcome, kernel.name);
+    outcome
 }
 
 fn pool(threads: usize) -> rayon::ThreadPool {
@@ -262,9 +286,10 @@ fn the_number_of_threads_changes_no_bit() {
                 for (beta, c, epilogue) in [(0.0, Kind::F32, true), (1.0, Kind::F32, false), (0.5, Kind::Bf16, true)] {
                     let case = Case::plain(shape, transposes & 1 == 1, transposes & 2 == 2);
                     let case = Case { beta, epilogue, kinds: (Kind::F32, Kind::F32, c), ..case };
-                    let alone = check(kernel, Threads::Calling, case);
+                    let trial = Trial::new(case);
+                    let alone = trial.run(kernel, Threads::Calling);
                     for pool in [&two, &three] {
-                        let together = check(kernel, Threads::Pool(pool), case);
+                        let together = trial.run(kernel, Threads::Pool(pool));
                         assert!(alone.c.bits() == together.c.bits(), "{}: {case:?}", kernel.name);
                         assert!(alone.pre.bits() == together.pre.bits(), "{}: {case:?}", kernel.name);
                     }
