@@ -1,1 +1,92 @@
-//! See the crate documentation.
+//! Recipes: the settings of a training run, from a TOML file and the command line.
+//!
+//! Settings come in three layers, the later one winning: the defaults written in `keys.rs`, the recipe file, and
+//! `--set path=value` (also accepted bare, `path=value`). [`Recipe::load`] merges them, reads every key once with its
+//! type and range, and returns [`Resolved`]: plain typed [`Settings`] plus the text of each value and where it came from.
+//! [`Recipe::read`] does the same and keeps going at mistakes, so that `--dry-run` can list them all.
+//!
+//! The keys are declared by the code that reads them (`keys.rs`) and nowhere else: a table of keys beside serde
+//! structs would have to agree with them, and serde stops at the first mistake and forgets where a value came from.
+//!
+//! Called by the `finetune` program and by whoever wants the same recipes in a program of their own.
+
+mod keys;
+mod kinds;
+mod layers;
+mod mistake;
+mod reader;
+mod resolved;
+mod rules;
+mod settings;
+mod suggest;
+mod unknown;
+
+pub use layers::Origin;
+pub use mistake::{Group, Mistake, as_error, list};
+pub use resolved::Resolved;
+pub use rules::preflight;
+pub use settings::{
+    DataSettings, DataSource, DeviceKind, DeviceSettings, EarlyStopSettings, EvalMetric, EvalSettings, Head, Interval,
+    LogSettings, ModelSettings, OutputSettings, SaveSettings, SaveWhich, Settings, Threads, TrainSettings,
+};
+
+use crate::Result;
+use std::path::Path;
+
+/// The largest recipe file that is read, in bytes. Real recipes are about 2 KiB.
+pub const MAX_RECIPE_BYTES: u64 = 1 << 20;
+
+/// Reads recipes; see the module documentation.
+#[derive(Debug, Clone, Copy)]
+pub struct Recipe;
+
+impl Recipe {
+    /// Reads the recipe file, if any, applies `sets` (`path=value` each) and checks everything that can be checked
+    /// without opening another file.
+    ///
+    /// # Errors
+    /// The first mistake as [`crate::Error::Recipe`], with a word about how many more there are.
+    pub fn load(path: Option<&Path>, sets: &[String]) -> Result<Resolved> {
+        Self::read(path, sets).map_err(as_error)
+    }
+
+    /// Like [`Recipe::load`] for a recipe held in memory; `name` stands for the file in messages, empty for none.
+    ///
+    /// # Errors
+    /// As [`Recipe::load`].
+    pub fn load_text(name: &str, text: &str, sets: &[String]) -> Result<Resolved> {
+        Self::read_text(name, text, sets).map_err(as_error)
+    }
+
+    /// Like [`Recipe::load`], and keeps going at mistakes.
+    ///
+    /// # Errors
+    /// Every mistake found, in the order of the file and then of the arguments.
+    pub fn read(path: Option<&Path>, sets: &[String]) -> Result<Resolved, Vec<Mistake>> {
+        match path {
+            Some(path) => {
+                let text = layers::read_file(path).map_err(|mistake| vec![mistake])?;
+                Self::read_text(&path.display().to_string(), &text, sets)
+            }
+            None => Self::read_text("", "", sets),
+        }
+    }
+
+    /// Like [`Recipe::read`] for a recipe held in memory; `name` stands for the file in messages, empty for none.
+    ///
+    /// # Errors
+    /// As [`Recipe::read`].
+    pub fn read_text(name: &str, text: &str, sets: &[String]) -> Result<Resolved, Vec<Mistake>> {
+        let (tree, mut mistakes) = layers::merge(name, text, sets);
+        let syntax_is_sound = mistakes.is_empty();
+        let mut reader = reader::Reader::new(tree, name);
+        let settings = keys::read(&mut reader);
+        rules::check(&mut reader, &settings);
+        let (entries, found) = reader.finish();
+        // Of a file that could only be read in part, what seems missing or contradictory may be in the other part.
+        if syntax_is_sound {
+            mistakes.extend(found);
+        }
+        if mistakes.is_empty() { Ok(Resolved::new(settings, entries)) } else { Err(mistakes) }
+    }
+}

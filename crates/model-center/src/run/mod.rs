@@ -1,1 +1,34 @@
-//! See the crate documentation.
+//! What surrounds a training run: its output folder, its metrics file, its status line, its end.
+//!
+//! | file | defines |
+//! |---|---|
+//! | `output.rs` | [`OutputFolder`], which holds one run and refuses another; [`StagedFolder`] |
+//! | `atomic.rs` | [`write_atomic`]: a file is there whole or not at all |
+//! | `metrics_log.rs` | [`MetricsLog`], the append-only `metrics.jsonl` |
+//! | `status.rs`, `progress.rs` | [`Status`], the status line; [`Progress`], which shows it |
+//! | `stop.rs` | [`StopConditions`], [`StopFlag`], [`BestTracker`] |
+//! | `memory.rs` | [`memory`]: memory and processors as the operating system counts them |
+//! | `model_card.rs` | [`ModelCard`], the `README.md` of a saved model |
+//! | `report.rs` | [`ExitStatus`] and how an error is shown |
+//!
+//! Called by the training programs; nothing here trains or knows a model.
+
+mod atomic;
+pub mod memory;
+mod metrics_log;
+mod model_card;
+mod output;
+mod progress;
+mod report;
+mod status;
+mod stop;
+
+pub use atomic::write_atomic;
+pub use memory::{Memory, available_cpus};
+pub use metrics_log::{EndRecord, EvalRecord, MetricsLog, Record, StartRecord, StepRecord, Timing, deterministic_part};
+pub use model_card::{CardData, ModelCard};
+pub use output::{MARKER, OutputFolder, StagedFolder};
+pub use progress::{Progress, ProgressMode};
+pub use report::{ExitStatus, render_error};
+pub use status::Status;
+pub use stop::{BestTracker, StopConditions, StopFlag, StopReason};

@@ -1,0 +1,353 @@
+//! Every key of a recipe: its name, kind, range and default, in the order of the printed recipe.
+//!
+//! Defines [`read`], called by [`Recipe`](super::Recipe). What several keys must agree on is in `rules.rs`.
+
+use super::kinds::{Range, Wanted, as_float, as_integer, quote};
+use super::layers::Value;
+use super::reader::{Otherwise, Reader, Spec};
+use super::settings::*;
+use crate::data::{ColumnTask, Format, LabelSpec, OnBadRecord, SUPERGLUE, TooLong};
+use crate::metrics::Metric;
+use bmtrain_core::DType;
+use bmtrain_core::kernel::NormOrder;
+use bmtrain_dist::block::Recompute;
+use bmtrain_dist::optim::{Clip, DecayForm, ScheduleKind, Warmup};
+
+/// The largest whole number TOML can hold.
+const MOST: u64 = i64::MAX as u64;
+const MOST_STEPS: u64 = 1_000_000_000_000;
+const MOST_SAMPLES: u64 = 1 << 20;
+/// What BMTrain's exponential schedule multiplies by at each step.
+const DEFAULT_GAMMA: f64 = 0.95;
+
+const MODEL_FOLDER: Wanted =
+    Wanted { what: "the path of a Hugging Face model folder", example: "models/bert-base-uncased" };
+const TASK_FOLDER: Wanted = Wanted { what: "the path of a SuperGLUE folder", example: "data/superglue" };
+const DATA_FILE: Wanted = Wanted { what: "the path of a data file", example: "data/train.jsonl" };
+const OUTPUT_FOLDER: Wanted = Wanted { what: "the path of the folder for this run", example: "runs/first" };
+const COLUMN: Wanted = Wanted { what: "the name of a column", example: "text" };
+const FILE_NAME: Wanted = Wanted { what: "a file name", example: "metrics.jsonl" };
+
+/// Which task, before its files are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Task {
+    SuperGlue(&'static str),
+    Classification,
+    Regression,
+}
+
+/// Reads every key. After a mistake the value is a placeholder, and the caller drops the settings.
+pub(crate) fn read(r: &mut Reader) -> Settings {
+    let mut model = read_model(r);
+    let data = read_data(r);
+    let mut train = read_train(r);
+    let eval = read_eval(r, &data, train.micro_batch_size as u64);
+    train.early_stop = read_early_stop(r, eval.metric);
+    model.init_seed = r.integer("model.init_seed", train.seed, 0..=MOST);
+    r.follow("model.init_seed", "train.seed");
+    let save = read_save(r, &data, model.dtype);
+    let log = LogSettings {
+        every: r.integer("log.every", 10, 1..=MOST_STEPS),
+        metrics: r.text("log.metrics", "metrics.jsonl", FILE_NAME),
+        quiet: r.flag("log.quiet", false),
+    };
+    let output = OutputSettings { dir: r.required_path("output.dir", OUTPUT_FOLDER) };
+    let device = DeviceSettings {
+        kind: r.choice("device.kind", &[("auto", DeviceKind::Auto), ("cpu", DeviceKind::Cpu)], DeviceKind::Auto),
+        threads: read_threads(r),
+    };
+    Settings { model, data, train, eval, save, log, output, device }
+}
+
+fn read_model(r: &mut Reader) -> ModelSettings {
+    let own = "not set: as in the model's config.json";
+    let share = Range::Below(0.0, 1.0);
+    ModelSettings {
+        path: r.required_path("model.path", MODEL_FOLDER),
+        dtype: r.choice("model.dtype", &[("f32", DType::F32), ("bf16", DType::BF16)], DType::F32),
+        head: r.choice("model.head", &[("auto", Head::Auto), ("cls", Head::Classification)], Head::Auto),
+        hidden_dropout: r.optional_float("model.hidden_dropout", own, share, 0.1).map(|v| v as f32),
+        attention_dropout: r.optional_float("model.attention_dropout", own, share, 0.1).map(|v| v as f32),
+        init_seed: 0,
+    }
+}
+
+fn read_data(r: &mut Reader) -> DataSettings {
+    let mut tasks: Vec<(&str, Task)> =
+        SUPERGLUE.iter().map(|entry| (entry.name, Task::SuperGlue(entry.name))).collect();
+    tasks.extend([("classification", Task::Classification), ("regression", Task::Regression)]);
+    let task = r.required_choice("data.task", &tasks);
+    let source = read_source(r, task);
+    let max_length = r.integer("data.max_length", 512, 3..=MOST_SAMPLES) as usize;
+    let too_long = [("truncate", TooLong::Truncate), ("error", TooLong::Error)];
+    let too_long = r.choice("data.too_long", &too_long, TooLong::Truncate);
+    let skips = r.choice("data.on_bad_record", &[("error", false), ("skip", true)], false);
+    let max_share = r.float("data.bad_record_limit", OnBadRecord::SKIP_SHARE, Range::Within(0.0, 1.0));
+    if !skips {
+        r.without_effect(
+            "data.bad_record_limit",
+            "data.on_bad_record",
+            "data.on_bad_record = \"error\" accepts none",
+            "remove it, or skip",
+        );
+    }
+    DataSettings {
+        source,
+        max_length,
+        too_long,
+        on_bad_record: if skips { OnBadRecord::Skip { max_share } } else { OnBadRecord::Error },
+        length_grouped: r.flag("data.length_grouped", false),
+        eval_limit: r.optional_integer("data.eval_limit", "not set: all of them", 1..=MOST, 1000),
+    }
+}
+
+/// The keys of both kinds of sources; those of the other kind have no effect.
+fn read_source(r: &mut Reader, task: Option<Task>) -> DataSource {
+    let folder = r.optional_path("data.path", "not set", TASK_FOLDER);
+    let train = r.optional_path("data.train", "not set", DATA_FILE);
+    let eval = r.optional_path("data.eval", "not set: trains without evaluation", DATA_FILE);
+    let formats =
+        [("auto", None), ("jsonl", Some(Format::Jsonl)), ("csv", Some(Format::Csv)), ("tsv", Some(Format::Tsv))];
+    let format = r.choice("data.format", &formats, None);
+    let labels = r.optional_texts("data.labels", "not set: those in the training file, sorted", "[\"no\", \"yes\"]");
+    let text = r.text("data.columns.text", "text", COLUMN);
+    let text_pair = r.optional_text("data.columns.text_pair", "not set: single texts", COLUMN);
+    let label = r.text("data.columns.label", "label", COLUMN);
+    let Some(Task::SuperGlue(task)) = task else {
+        // Without a task nothing can be said about what the other keys are good for.
+        if task.is_some() {
+            r.without_effect(
+                "data.path",
+                "data.task",
+                "it is for SuperGLUE tasks",
+                "name the files with data.train and data.eval",
+            );
+            if train.is_none() {
+                let fix = "set data.train = \"data/train.jsonl\"";
+                r.contradiction(&["data.task", "data.train"], "`data.train` is missing: the file to learn from", fix);
+            }
+        }
+        if task == Some(Task::Regression) {
+            r.without_effect("data.labels", "data.task", "the labels of a regression are numbers", "remove it");
+        }
+        let labels = match labels {
+            _ if task == Some(Task::Regression) => LabelSpec::Value,
+            Some(names) => LabelSpec::Names(names),
+            None => LabelSpec::Discover,
+        };
+        let columns = ColumnTask { text, text_pair, label, labels, format };
+        return DataSource::Files { train: train.unwrap_or_default(), eval, columns };
+    };
+    for key in ["data.train", "data.eval", "data.format", "data.labels"] {
+        r.without_effect(
+            key,
+            "data.task",
+            &format!("task {task} knows its files and labels"),
+            "remove it, and set data.path",
+        );
+    }
+    for key in ["data.columns.text", "data.columns.text_pair", "data.columns.label"] {
+        r.without_effect(key, "data.task", &format!("task {task} knows its columns"), "remove it");
+    }
+    if folder.is_none() {
+        let reason = format!("`data.path` is missing: the folder that holds {task}/train.jsonl and {task}/val.jsonl");
+        r.contradiction(&["data.task", "data.path"], reason, "set data.path = \"data/superglue\"");
+    }
+    DataSource::SuperGlue { task, folder: folder.unwrap_or_default() }
+}
+
+fn read_train(r: &mut Reader) -> TrainSettings {
+    let no_limit = "not set: no such limit";
+    let epochs = r.optional_float("train.epochs", no_limit, Range::Above(0.0), 3.0);
+    let steps = r.optional_integer("train.steps", no_limit, 1..=MOST_STEPS, 1000);
+    let minutes = r.optional_float("train.minutes", no_limit, Range::Above(0.0), 60.0);
+    let batch_size = r.integer("train.batch_size", 32, 1..=MOST_SAMPLES);
+    let micro_batch_size = r.integer("train.micro_batch_size", batch_size, 1..=MOST_SAMPLES);
+    r.follow("train.micro_batch_size", "train.batch_size");
+    let lr = r.float("train.lr", 5e-5, Range::Above(0.0));
+    let schedule = read_schedule(r);
+    let warmup = read_warmup(r);
+    let final_lr_ratio = r.float("train.final_lr_ratio", 0.0, Range::Within(0.0, 1.0));
+    let weight_decay = r.float("train.weight_decay", 0.01, Range::AtLeast(0.0)) as f32;
+    let decay_norms_and_biases = r.flag("train.decay_norms_and_biases", false);
+    let decay_form = if r.flag("train.decoupled", true) { DecayForm::Decoupled } else { DecayForm::Coupled };
+    let betas = r.pair("train.betas", [0.9, 0.999], Range::Below(0.0, 1.0));
+    let eps = r.float("train.eps", 1e-8, Range::Above(0.0)) as f32;
+    let max_norm = r.float("train.clip_norm", 1.0, Range::Above(0.0)) as f32;
+    let orders = [("2", Some(NormOrder::Two)), ("inf", Some(NormOrder::Infinity)), ("none", None)];
+    let order = r.choice("train.clip_kind", &orders, Some(NormOrder::Two));
+    if order.is_none() {
+        r.without_effect(
+            "train.clip_norm",
+            "train.clip_kind",
+            "train.clip_kind = \"none\" does not clip",
+            "remove one of the two",
+        );
+    }
+    let recompute = [("none", Recompute::Keep), ("blocks", Recompute::Checkpoint)];
+    TrainSettings {
+        epochs,
+        steps,
+        minutes,
+        batch_size: batch_size as usize,
+        micro_batch_size: micro_batch_size as usize,
+        lr,
+        schedule,
+        warmup,
+        final_lr_ratio,
+        weight_decay,
+        decay_norms_and_biases,
+        beta1: betas[0] as f32,
+        beta2: betas[1] as f32,
+        eps,
+        decay_form,
+        clip: order.map_or(Clip::default(), |order| Clip { order, max_norm }),
+        label_smoothing: r.float("train.label_smoothing", 0.0, Range::Below(0.0, 1.0)) as f32,
+        seed: r.integer("train.seed", 1234, 0..=MOST),
+        recompute: r.choice("train.recompute", &recompute, Recompute::Keep),
+        early_stop: None,
+    }
+}
+
+fn read_schedule(r: &mut Reader) -> ScheduleKind {
+    let kinds = [
+        ("linear", ScheduleKind::Linear),
+        ("cosine", ScheduleKind::Cosine),
+        ("noam", ScheduleKind::Noam),
+        ("exponential", ScheduleKind::Exponential { gamma: DEFAULT_GAMMA }),
+        ("constant", ScheduleKind::NoDecay),
+    ];
+    let kind = r.choice("train.schedule", &kinds, ScheduleKind::Linear);
+    let gamma = r.float("train.gamma", DEFAULT_GAMMA, Range::Within(0.0, 1.0));
+    if let ScheduleKind::Exponential { .. } = kind {
+        return ScheduleKind::Exponential { gamma };
+    }
+    r.without_effect("train.gamma", "train.schedule", "it belongs to train.schedule = \"exponential\"", "remove it");
+    kind
+}
+
+fn read_warmup(r: &mut Reader) -> Warmup {
+    let default = Warmup::Steps(0);
+    r.read(Spec {
+        key: "train.warmup",
+        textual: false,
+        wanted: "a whole number of steps, or a fraction of all steps from 0.0 to below 1.0".into(),
+        example: "0.06".into(),
+        otherwise: Otherwise::Default(default),
+        read: &|value| match value {
+            Value::Integer(_) => as_integer(value).filter(|steps| *steps <= MOST_STEPS).map(Warmup::Steps),
+            _ => as_float(value).filter(|share| Range::Below(0.0, 1.0).contains(*share)).map(Warmup::Fraction),
+        },
+        render: &|warmup| match warmup {
+            Warmup::Steps(steps) => steps.to_string(),
+            Warmup::Fraction(share) => format!("{share:?}"),
+        },
+    })
+    .unwrap_or(default)
+}
+
+fn read_eval(r: &mut Reader, data: &DataSettings, micro_batch_size: u64) -> EvalSettings {
+    let every = read_interval(r, "eval.every");
+    let default = match data.source.task_entry() {
+        Some(entry) => entry.metrics.first().copied().unwrap_or(Metric::Accuracy),
+        None if data.source.is_regression() => Metric::Pearson,
+        None => Metric::Accuracy,
+    };
+    let metric = read_metric(r, "eval.metric", EvalMetric::Metric(default));
+    r.follow("eval.metric", "data.task");
+    let batch_size = r.integer("eval.batch_size", micro_batch_size, 1..=MOST_SAMPLES) as usize;
+    r.follow("eval.batch_size", "train.micro_batch_size");
+    if !data.source.has_eval() {
+        for key in ["eval.every", "eval.metric", "eval.batch_size", "data.eval_limit"] {
+            r.without_effect(key, "data.eval", "there is no data.eval", "set data.eval, or remove it");
+        }
+    }
+    EvalSettings { every, metric, batch_size }
+}
+
+fn read_metric(r: &mut Reader, key: &'static str, default: EvalMetric) -> EvalMetric {
+    let metrics = Metric::ALL.iter().map(|metric| EvalMetric::Metric(*metric));
+    let choices: Vec<(&str, EvalMetric)> =
+        std::iter::once(EvalMetric::Loss).chain(metrics).map(|m| (m.name(), m)).collect();
+    r.choice(key, &choices, default)
+}
+
+fn read_interval(r: &mut Reader, key: &'static str) -> Interval {
+    let default = Interval::Epochs(1.0);
+    let plural = |number: String, one: &str| {
+        let ending = if number == "1" { "" } else { "s" };
+        quote(&format!("{number} {one}{ending}"))
+    };
+    r.read(Spec {
+        key,
+        textual: true,
+        wanted: "a string such as \"200 steps\", \"0.5 epochs\" or \"end\"".into(),
+        example: "\"200 steps\"".into(),
+        otherwise: Otherwise::Default(default),
+        read: &|value| {
+            let Value::Text(text) = value else { return None };
+            let words: Vec<&str> = text.split_whitespace().collect();
+            match words.as_slice() {
+                ["end"] => Some(Interval::End),
+                [n, "step" | "steps"] => {
+                    n.parse().ok().filter(|steps| (1..=MOST_STEPS).contains(steps)).map(Interval::Steps)
+                }
+                [x, "epoch" | "epochs"] => {
+                    x.parse().ok().filter(|epochs| Range::Above(0.0).contains(*epochs)).map(Interval::Epochs)
+                }
+                _ => None,
+            }
+        },
+        render: &|interval| match interval {
+            Interval::Steps(steps) => plural(steps.to_string(), "step"),
+            Interval::Epochs(epochs) => plural(epochs.to_string(), "epoch"),
+            Interval::End => quote("end"),
+        },
+    })
+    .unwrap_or(default)
+}
+
+fn read_early_stop(r: &mut Reader, eval_metric: EvalMetric) -> Option<EarlyStopSettings> {
+    let absent = "not set: the run is not stopped early";
+    let patience = r.optional_integer("train.early_stop.patience", absent, 1..=MOST_STEPS, 3);
+    let metric = read_metric(r, "train.early_stop.metric", eval_metric);
+    r.follow("train.early_stop.metric", "eval.metric");
+    if patience.is_none() {
+        let fix = "set train.early_stop.patience, or remove it";
+        r.without_effect(
+            "train.early_stop.metric",
+            "train.early_stop.patience",
+            "train.early_stop.patience is not set",
+            fix,
+        );
+    }
+    Some(EarlyStopSettings { metric, patience: patience? })
+}
+
+fn read_save(r: &mut Reader, data: &DataSettings, dtype: DType) -> SaveSettings {
+    let which = [("best", SaveWhich::Best), ("last", SaveWhich::Last), ("both", SaveWhich::Both)];
+    let default = if data.source.has_eval() { SaveWhich::Best } else { SaveWhich::Last };
+    let which = r.choice("save.which", &which, default);
+    let dtype = r.choice("save.dtype", &[("f32", DType::F32), ("bf16", DType::BF16), ("f16", DType::F16)], dtype);
+    r.follow("save.dtype", "model.dtype");
+    SaveSettings { which, dtype }
+}
+
+fn read_threads(r: &mut Reader) -> Threads {
+    r.read(Spec {
+        key: "device.threads",
+        textual: false,
+        wanted: "\"auto\" or a whole number from 1 to 1024".into(),
+        example: "2".into(),
+        otherwise: Otherwise::Default(Threads::Auto),
+        read: &|value| match value {
+            Value::Text(text) if text == "auto" => Some(Threads::Auto),
+            _ => as_integer(value).filter(|n| (1..=1024).contains(n)).map(|n| Threads::Count(n as usize)),
+        },
+        render: &|threads| match threads {
+            Threads::Auto => quote("auto"),
+            Threads::Count(count) => count.to_string(),
+        },
+    })
+    .unwrap_or(Threads::Auto)
+}

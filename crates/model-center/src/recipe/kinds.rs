@@ -1,0 +1,269 @@
+//! The kinds of values a key can have, as methods of [`Reader`]: numbers in a range, words, text, lists.
+//!
+//! Also [`quote`], TOML's way to write a string. Called by `settings.rs`.
+
+use super::layers::Value;
+use super::reader::{Otherwise, Reader, Spec};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+/// The numbers a key accepts; never infinite, never NaN.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Range {
+    Above(f64),
+    AtLeast(f64),
+    /// Both ends included.
+    Within(f64, f64),
+    /// The upper end excluded.
+    Below(f64, f64),
+}
+
+impl Range {
+    pub(crate) fn contains(self, v: f64) -> bool {
+        v.is_finite()
+            && match self {
+                Range::Above(low) => v > low,
+                Range::AtLeast(low) => v >= low,
+                Range::Within(low, high) => (low..=high).contains(&v),
+                Range::Below(low, high) => (low..high).contains(&v),
+            }
+    }
+
+    fn words(self) -> String {
+        match self {
+            Range::Above(low) => format!("a number above {low}"),
+            Range::AtLeast(low) => format!("a number of at least {low}"),
+            Range::Within(low, high) => format!("a number from {low} to {high}"),
+            Range::Below(low, high) => format!("a number from {low} to below {high}"),
+        }
+    }
+}
+
+/// Text that stands for a value, or a path: what it must be and a right one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) what: &'static str,
+    pub(crate) example: &'static str,
+}
+
+impl Reader {
+    pub(crate) fn float(&mut self, key: &'static str, default: f64, range: Range) -> f64 {
+        self.any_float(key, Otherwise::Default(default), range, default).unwrap_or(default)
+    }
+
+    /// A number that may be absent; `absent` says what holds then.
+    pub(crate) fn optional_float(
+        &mut self,
+        key: &'static str,
+        absent: &str,
+        range: Range,
+        example: f64,
+    ) -> Option<f64> {
+        self.any_float(key, Otherwise::Absent(absent), range, example)
+    }
+
+    fn any_float(
+        &mut self,
+        key: &'static str,
+        otherwise: Otherwise<'_, f64>,
+        range: Range,
+        example: f64,
+    ) -> Option<f64> {
+        self.read(Spec {
+            key,
+            textual: false,
+            wanted: range.words(),
+            example: format!("{example:?}"),
+            otherwise,
+            read: &|value| as_float(value).filter(|v| range.contains(*v)),
+            render: &|v| format!("{v:?}"),
+        })
+    }
+
+    pub(crate) fn integer(&mut self, key: &'static str, default: u64, range: RangeInclusive<u64>) -> u64 {
+        self.any_integer(key, Otherwise::Default(default), range, default).unwrap_or(default)
+    }
+
+    /// A whole number that may be absent; `absent` says what holds then.
+    pub(crate) fn optional_integer(
+        &mut self,
+        key: &'static str,
+        absent: &str,
+        range: RangeInclusive<u64>,
+        example: u64,
+    ) -> Option<u64> {
+        self.any_integer(key, Otherwise::Absent(absent), range, example)
+    }
+
+    fn any_integer(
+        &mut self,
+        key: &'static str,
+        otherwise: Otherwise<'_, u64>,
+        range: RangeInclusive<u64>,
+        example: u64,
+    ) -> Option<u64> {
+        let wanted = match (*range.start(), *range.end()) {
+            (low, high) if high >= i64::MAX as u64 => format!("a whole number of at least {low}"),
+            (low, high) => format!("a whole number from {low} to {high}"),
+        };
+        self.read(Spec {
+            key,
+            textual: false,
+            wanted,
+            example: example.to_string(),
+            otherwise,
+            read: &|value| as_integer(value).filter(|v| range.contains(v)),
+            render: &|v| v.to_string(),
+        })
+    }
+
+    pub(crate) fn flag(&mut self, key: &'static str, default: bool) -> bool {
+        self.read(Spec {
+            key,
+            textual: false,
+            wanted: "true or false".into(),
+            example: default.to_string(),
+            otherwise: Otherwise::Default(default),
+            read: &|value| if let Value::Bool(v) = value { Some(*v) } else { None },
+            render: &|v| v.to_string(),
+        })
+        .unwrap_or(default)
+    }
+
+    /// One of a few words.
+    pub(crate) fn choice<T: Copy + PartialEq>(&mut self, key: &'static str, choices: &[(&str, T)], default: T) -> T {
+        self.any_choice(key, choices, Otherwise::Default(default)).unwrap_or(default)
+    }
+
+    /// One of a few words, which must be there.
+    pub(crate) fn required_choice<T: Copy + PartialEq>(
+        &mut self,
+        key: &'static str,
+        choices: &[(&str, T)],
+    ) -> Option<T> {
+        self.any_choice(key, choices, Otherwise::Required)
+    }
+
+    fn any_choice<T: Copy + PartialEq>(
+        &mut self,
+        key: &'static str,
+        choices: &[(&str, T)],
+        otherwise: Otherwise<'_, T>,
+    ) -> Option<T> {
+        let words: Vec<String> = choices.iter().map(|(word, _)| quote(word)).collect();
+        self.read(Spec {
+            key,
+            textual: true,
+            wanted: format!("one of {}", words.join(", ")),
+            example: words.first().cloned().unwrap_or_default(),
+            otherwise,
+            read: &|value| match value {
+                Value::Text(text) => choices.iter().find(|(word, _)| word == text).map(|(_, v)| *v),
+                _ => None,
+            },
+            render: &|v| quote(choices.iter().find(|(_, c)| c == v).map_or("", |(word, _)| word)),
+        })
+    }
+
+    /// Text that is not empty.
+    pub(crate) fn text(&mut self, key: &'static str, default: &str, wanted: Wanted) -> String {
+        self.any_text(key, Otherwise::Default(default.to_owned()), wanted).unwrap_or_default()
+    }
+
+    /// Text that may be absent; `absent` says what holds then.
+    pub(crate) fn optional_text(&mut self, key: &'static str, absent: &str, wanted: Wanted) -> Option<String> {
+        self.any_text(key, Otherwise::Absent(absent), wanted)
+    }
+
+    /// A path that must be there; empty after a mistake.
+    pub(crate) fn required_path(&mut self, key: &'static str, wanted: Wanted) -> PathBuf {
+        self.any_text(key, Otherwise::Required, wanted).unwrap_or_default().into()
+    }
+
+    /// A path that may be absent; `absent` says what holds then.
+    pub(crate) fn optional_path(&mut self, key: &'static str, absent: &str, wanted: Wanted) -> Option<PathBuf> {
+        self.any_text(key, Otherwise::Absent(absent), wanted).map(PathBuf::from)
+    }
+
+    fn any_text(&mut self, key: &'static str, otherwise: Otherwise<'_, String>, wanted: Wanted) -> Option<String> {
+        self.read(Spec {
+            key,
+            textual: true,
+            wanted: wanted.what.into(),
+            example: quote(wanted.example),
+            otherwise,
+            read: &as_text,
+            render: &|v| quote(v),
+        })
+    }
+
+    /// A list of texts that may be absent.
+    pub(crate) fn optional_texts(&mut self, key: &'static str, absent: &str, example: &str) -> Option<Vec<String>> {
+        self.read(Spec {
+            key,
+            textual: false,
+            wanted: "a list of strings".into(),
+            example: example.into(),
+            otherwise: Otherwise::Absent(absent),
+            read: &|value| if let Value::Array(items) = value { items.iter().map(as_text).collect() } else { None },
+            render: &|v: &Vec<String>| format!("[{}]", v.iter().map(|t| quote(t)).collect::<Vec<_>>().join(", ")),
+        })
+    }
+
+    /// Two numbers in one range.
+    pub(crate) fn pair(&mut self, key: &'static str, default: [f64; 2], range: Range) -> [f64; 2] {
+        let render = |v: &[f64; 2]| format!("[{:?}, {:?}]", v[0], v[1]);
+        self.read(Spec {
+            key,
+            textual: false,
+            wanted: format!("a list of two, each {}", range.words()),
+            example: render(&default),
+            otherwise: Otherwise::Default(default),
+            read: &|value| {
+                let Value::Array(items) = value else { return None };
+                let [a, b] = items.as_slice() else { return None };
+                let (a, b) = (as_float(a)?, as_float(b)?);
+                (range.contains(a) && range.contains(b)).then_some([a, b])
+            },
+            render: &render,
+        })
+        .unwrap_or(default)
+    }
+}
+
+/// A number; whole ones may be written without a point.
+pub(crate) fn as_float(value: &Value) -> Option<f64> {
+    match value {
+        Value::Float(v) => Some(*v),
+        Value::Integer(v) => Some(*v as f64),
+        _ => None,
+    }
+}
+
+pub(crate) fn as_integer(value: &Value) -> Option<u64> {
+    if let Value::Integer(v) = value { u64::try_from(*v).ok() } else { None }
+}
+
+fn as_text(value: &Value) -> Option<String> {
+    match value {
+        Value::Text(text) if !text.trim().is_empty() => Some(text.clone()),
+        _ => None,
+    }
+}
+
+/// A TOML basic string on one line.
+pub(crate) fn quote(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            c if c.is_control() => out.push_str(&format!("\\u{:04X}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}

@@ -1,0 +1,108 @@
+//! A mistake in a recipe: place, reason and fix, before it becomes an error.
+//!
+//! Defines [`Mistake`], the list printed by `--dry-run` and the conversion to [`crate::Error`]. Used by all of this
+//! module and by the programs.
+
+use crate::Error;
+use std::fmt;
+
+/// Which kind of thing is wrong; decides the error variant and so the exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Group {
+    /// The recipe itself.
+    Recipe,
+    /// A data file the recipe names.
+    Data,
+    /// The model folder the recipe names.
+    Model,
+}
+
+impl Group {
+    fn name(self) -> &'static str {
+        match self {
+            Group::Recipe => "recipe",
+            Group::Data => "data",
+            Group::Model => "model",
+        }
+    }
+}
+
+/// One mistake, ready to be printed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mistake {
+    /// What is wrong.
+    pub group: Group,
+    /// `file:line:column`, or the command line argument.
+    pub place: String,
+    /// What is wrong, in one sentence.
+    pub reason: String,
+    /// What to do about it.
+    pub fix: String,
+}
+
+impl Mistake {
+    pub(crate) fn recipe(place: impl Into<String>, reason: impl Into<String>, fix: impl Into<String>) -> Self {
+        Mistake { group: Group::Recipe, place: place.into(), reason: reason.into(), fix: fix.into() }
+    }
+}
+
+impl fmt::Display for Mistake {
+    /// The same layout as [`Error`]'s.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error[{}]: {}\n  --> {}\n  fix: {}", self.group.name(), self.reason, self.place, self.fix)
+    }
+}
+
+impl From<Mistake> for Error {
+    fn from(m: Mistake) -> Error {
+        match m.group {
+            Group::Recipe => Error::recipe(m.place, m.reason, m.fix),
+            Group::Data => Error::data(m.place, m.reason, m.fix),
+            Group::Model => Error::model(m.place, m.reason, m.fix),
+        }
+    }
+}
+
+/// The first mistake as an error, with a word about how many more there are.
+pub fn as_error(mistakes: Vec<Mistake>) -> Error {
+    let more = mistakes.len().saturating_sub(1);
+    let Some(mut first) = mistakes.into_iter().next() else {
+        return Error::recipe("recipe", "it was refused without a reason", "report this");
+    };
+    if more > 0 {
+        let plural = if more == 1 { "mistake" } else { "mistakes" };
+        first.fix.push_str(&format!("\n  and {more} more {plural}: --dry-run lists all"));
+    }
+    first.into()
+}
+
+/// All mistakes as text for `--dry-run`: one blank line between two, a count at the end.
+///
+/// At most 20 are printed in full, so that a broken file does not scroll its first mistake away.
+pub fn list(mistakes: &[Mistake]) -> String {
+    const SHOWN: usize = 20;
+    let mut out = String::new();
+    for mistake in mistakes.iter().take(SHOWN) {
+        out.push_str(&format!("{mistake}\n\n"));
+    }
+    match mistakes.len() {
+        0 => out.push_str("no mistakes found"),
+        1 => out.push_str("1 mistake"),
+        n if n > SHOWN => out.push_str(&format!("{n} mistakes, the first {SHOWN} shown")),
+        n => out.push_str(&format!("{n} mistakes")),
+    }
+    out
+}
+
+/// Text from outside made fit for one line of a message: control characters escaped, clipped to `limit` characters.
+pub(crate) fn excerpt(text: &str, limit: usize) -> String {
+    let mut out = String::new();
+    for (i, c) in text.chars().enumerate() {
+        if i == limit {
+            out.push('…');
+            break;
+        }
+        if c.is_control() { out.extend(c.escape_default()) } else { out.push(c) }
+    }
+    out
+}

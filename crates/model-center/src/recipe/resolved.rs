@@ -1,0 +1,142 @@
+//! A resolved recipe: the settings, their text, their origins and their hash.
+//!
+//! Defines [`Resolved`], made by [`Recipe`](super::Recipe) and used by the programs.
+
+use super::layers::Origin;
+use super::reader::Entry;
+use super::settings::Settings;
+use std::ops::Deref;
+
+/// Tables that say where and how a run is carried out, not what it computes; they do not change the recipe hash.
+const UNHASHED_TABLES: &[&str] = &["log", "output", "device"];
+/// Comments of `--print-config` are aligned, but not further right than this column.
+const MAX_COMMENT_COLUMN: usize = 56;
+
+/// The settings of a run, read-only, with the text and the origin of each value.
+///
+/// Dereferences to [`Settings`]: `resolved.train.lr`. There is no way to change a setting afterwards, so the printed
+/// recipe and the hash always belong to the values in force.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resolved {
+    settings: Settings,
+    entries: Vec<Entry>,
+}
+
+impl Deref for Resolved {
+    type Target = Settings;
+
+    fn deref(&self) -> &Settings {
+        &self.settings
+    }
+}
+
+impl Resolved {
+    pub(crate) fn new(settings: Settings, mut entries: Vec<Entry>) -> Self {
+        // Tables in order of appearance, each before its own sub-tables; the order of keys within a table stays.
+        let mut tables: Vec<&'static str> = Vec::new();
+        for entry in &entries {
+            for name in [first_table(entry.key), table(entry.key)] {
+                if !tables.contains(&name) {
+                    tables.push(name);
+                }
+            }
+        }
+        let place = |name: &str| tables.iter().position(|t| *t == name);
+        entries.sort_by_key(|e| (place(first_table(e.key)), table(e.key).contains('.').then(|| place(table(e.key)))));
+        Resolved { settings, entries }
+    }
+
+    /// The recipe as it is in force, every value written out: loading it again gives the same settings and hash.
+    ///
+    /// Keys without effect are left out, so that it loads without complaint. The bytes depend on nothing but the values.
+    pub fn to_toml(&self) -> String {
+        let head = String::from("# Every setting of the run that made this folder. Loads as a recipe.\n");
+        write_tables(head, self.entries.iter().filter(|e| e.is_effective()))
+    }
+
+    /// The part of [`Resolved::to_toml`] that decides what the run computes: what the hash is taken of, and what a model
+    /// card shows, since it is the same wherever and on however many threads the run was made.
+    pub fn hashed_toml(&self) -> String {
+        let tables = |e: &&Entry| e.is_effective() && !UNHASHED_TABLES.contains(&first_table(e.key));
+        write_tables(String::new(), self.entries.iter().filter(tables)).trim_start().to_owned()
+    }
+
+    /// Every key with its value and, as an aligned comment, where the value came from. Loads as a recipe.
+    pub fn print_config(&self) -> String {
+        let mut lines: Vec<(String, String)> = Vec::new();
+        let mut current = "";
+        for entry in &self.entries {
+            let (name, word) = entry.key.rsplit_once('.').unwrap_or(("", entry.key));
+            if name != current {
+                if !lines.is_empty() {
+                    lines.push((String::new(), String::new()));
+                }
+                lines.push((format!("[{name}]"), String::new()));
+                current = name;
+            }
+            let left = match &entry.value {
+                Some(value) if entry.is_effective() => format!("{word} = {value}"),
+                Some(value) => format!("# {word} = {value}"),
+                None => format!("# {word}"),
+            };
+            lines.push((left, entry.note.clone().unwrap_or_else(|| entry.origin.to_string())));
+        }
+        let width = |left: &String| left.chars().count();
+        let fits = lines.iter().map(|(left, _)| width(left)).filter(|w| *w <= MAX_COMMENT_COLUMN);
+        let column = fits.max().unwrap_or(0) + 2;
+        let mut out = String::new();
+        for (left, comment) in &lines {
+            out.push_str(left);
+            if !comment.is_empty() {
+                let gap = column.saturating_sub(width(left)).max(2);
+                out.push_str(&format!("{}# {comment}", " ".repeat(gap)));
+            }
+            out.push('\n');
+        }
+        out
+    }
+
+    /// BLAKE3 of everything that decides what the run computes, 64 hexadecimal digits.
+    ///
+    /// The tables `[log]`, `[output]` and `[device]` do not count; paths count as they are written, file contents do not.
+    pub fn recipe_hash(&self) -> String {
+        blake3::hash(self.hashed_toml().as_bytes()).to_hex().to_string()
+    }
+
+    /// Where the value of a key came from; `None` for an unknown key.
+    pub fn origin(&self, key: &str) -> Option<&Origin> {
+        self.entries.iter().find(|e| e.key == key).map(|e| &e.origin)
+    }
+
+    /// The place of a key for an error message about its value: file, line and column, or the argument.
+    pub fn place(&self, key: &str) -> String {
+        self.origin(key).map_or_else(|| key.to_owned(), Origin::place)
+    }
+
+    /// Every key, in printing order.
+    pub fn keys(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.entries.iter().map(|e| e.key)
+    }
+}
+
+/// Appends the entries, which are sorted by table, each table with its header.
+fn write_tables<'e>(mut out: String, entries: impl Iterator<Item = &'e Entry>) -> String {
+    let mut current = "";
+    for entry in entries {
+        let (name, word) = entry.key.rsplit_once('.').unwrap_or(("", entry.key));
+        if name != current {
+            out.push_str(&format!("\n[{name}]\n"));
+            current = name;
+        }
+        out.push_str(&format!("{word} = {}\n", entry.value.as_deref().unwrap_or_default()));
+    }
+    out
+}
+
+fn table(key: &'static str) -> &'static str {
+    key.rsplit_once('.').map_or("", |(table, _)| table)
+}
+
+fn first_table(key: &'static str) -> &'static str {
+    key.split_once('.').map_or(key, |(first, _)| first)
+}

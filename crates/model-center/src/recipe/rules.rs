@@ -1,0 +1,234 @@
+//! What settings must agree on, and what must exist on disk before a run starts.
+//!
+//! Defines `check`, run at every load, and [`preflight`], which looks at files without reading weights or records.
+//! Whether a single value is of the right type and range is decided where its key is declared, in `keys.rs`.
+
+use super::mistake::{Group, Mistake};
+use super::reader::Reader;
+use super::resolved::Resolved;
+use super::settings::{DataSource, EvalMetric, Interval, SaveWhich, Settings};
+use crate::data::{Format, LabelSpec};
+use bmtrain_dist::optim::{ScheduleKind, Warmup};
+use std::path::{Component, Path, PathBuf};
+
+/// Adds the contradictions and the settings without effect that concern more than one table or value.
+pub(crate) fn check(r: &mut Reader, s: &Settings) {
+    check_length(r, s);
+    check_schedule(r, s);
+    check_optimizer(r, s);
+    check_task(r, s);
+    check_columns(r, s);
+    check_eval(r, s);
+    check_output(r, s);
+}
+
+fn check_length(r: &mut Reader, s: &Settings) {
+    let t = &s.train;
+    if t.epochs.is_none() && t.steps.is_none() && t.minutes.is_none() {
+        let keys = ["train.epochs", "train.steps", "train.minutes"];
+        r.contradiction(&keys, "nothing says when to stop", "set train.epochs, train.steps or train.minutes");
+    }
+    if !t.batch_size.is_multiple_of(t.micro_batch_size) {
+        let (batch, micro) = (t.batch_size, t.micro_batch_size);
+        let fix = match (1..=micro.min(batch)).rev().find(|m| batch.is_multiple_of(*m)) {
+            Some(fits) => format!("set train.micro_batch_size = {fits}"),
+            None => "choose a divisor".into(),
+        };
+        let reason = format!("`train.micro_batch_size` = {micro} does not divide `train.batch_size` = {batch}");
+        r.contradiction(&["train.micro_batch_size", "train.batch_size"], reason, fix);
+    }
+}
+
+fn check_schedule(r: &mut Reader, s: &Settings) {
+    let t = &s.train;
+    let needs_end = matches!(t.schedule, ScheduleKind::Linear | ScheduleKind::Cosine);
+    let end_is_known = t.epochs.is_some() || t.steps.is_some();
+    if !end_is_known && t.minutes.is_some() {
+        let fix = "set train.epochs or train.steps as well, or train.schedule = \"constant\" and train.warmup in steps";
+        if needs_end {
+            let reason = "this schedule needs to know how many steps there will be, and train.minutes does not say";
+            r.contradiction(&["train.schedule", "train.minutes", "train.epochs", "train.steps"], reason, fix);
+        } else if matches!(t.warmup, Warmup::Fraction(_)) {
+            let reason = "a fraction of an unknown number of steps: train.minutes does not say how many there will be";
+            r.contradiction(&["train.warmup", "train.minutes", "train.epochs", "train.steps"], reason, fix);
+        }
+    }
+    if let (Warmup::Steps(warmup), Some(steps)) = (t.warmup, t.steps)
+        && warmup >= steps
+    {
+        let reason = format!("`train.warmup` = {warmup} lasts as long as the run of `train.steps` = {steps} or longer");
+        r.contradiction(&["train.warmup", "train.steps"], reason, "shorten the warm-up");
+    }
+    if t.schedule == ScheduleKind::Noam && matches!(t.warmup, Warmup::Steps(0) | Warmup::Fraction(0.0)) {
+        let reason = "the \"noam\" schedule is defined by its warm-up, which is 0";
+        r.contradiction(&["train.schedule", "train.warmup"], reason, "set train.warmup, e.g. 100");
+    }
+    if t.schedule == ScheduleKind::NoDecay {
+        r.without_effect(
+            "train.final_lr_ratio",
+            "train.schedule",
+            "train.schedule = \"constant\" does not fall",
+            "remove it",
+        );
+    }
+}
+
+fn check_optimizer(r: &mut Reader, s: &Settings) {
+    if s.train.weight_decay == 0.0 {
+        for key in ["train.decay_norms_and_biases", "train.decoupled"] {
+            r.without_effect(
+                key,
+                "train.weight_decay",
+                "train.weight_decay is 0",
+                "remove it, or set train.weight_decay",
+            );
+        }
+    }
+}
+
+fn check_task(r: &mut Reader, s: &Settings) {
+    let regression = s.data.source.is_regression();
+    if regression {
+        r.without_effect("train.label_smoothing", "data.task", "a regression has no classes", "remove it");
+    }
+    for (key, metric) in
+        [("eval.metric", Some(s.eval.metric)), ("train.early_stop.metric", s.train.early_stop.map(|e| e.metric))]
+    {
+        let Some(EvalMetric::Metric(metric)) = metric else { continue };
+        if metric.judges_values() != regression && r.is_explicit(key) {
+            let (judges, has) = if regression { ("classes", "numbers") } else { ("numbers", "classes") };
+            let name = metric.name();
+            let task = s.data.source.task_name();
+            let reason = format!("`{key}` = \"{name}\" judges {judges}, and task \"{task}\" has {has} for labels");
+            let fix = if regression { "use \"pearson\" or \"loss\"" } else { "use \"accuracy\" or \"loss\"" };
+            r.contradiction(&[key, "data.task"], reason, fix);
+        }
+    }
+}
+
+fn check_columns(r: &mut Reader, s: &Settings) {
+    let DataSource::Files { train, eval, columns } = &s.data.source else { return };
+    let named = [
+        ("data.columns.text", Some(&columns.text)),
+        ("data.columns.text_pair", columns.text_pair.as_ref()),
+        ("data.columns.label", Some(&columns.label)),
+    ];
+    for (i, (key, name)) in named.iter().enumerate() {
+        let twin = named[..i].iter().find(|(_, other)| name.is_some() && other == name);
+        if let (Some((other, _)), Some(name)) = (twin, name) {
+            let reason = format!("`{other}` and `{key}` both name the column \"{name}\"");
+            r.contradiction(&[other, key], reason, "name two columns");
+        }
+    }
+    if let LabelSpec::Names(names) = &columns.labels {
+        if names.len() < 2 {
+            let reason = format!("`data.labels` names {} label, and a classification needs two", names.len());
+            r.contradiction(&["data.labels"], reason, "name all labels, or leave data.labels out");
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
+            r.contradiction(&["data.labels"], format!("`data.labels` names \"{twice}\" twice"), "name each label once");
+        }
+    }
+    if columns.format.is_none() {
+        for (key, path) in [("data.train", Some(train)), ("data.eval", eval.as_ref())] {
+            let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) else { continue };
+            if Format::of(path).is_err() {
+                let reason = format!("the name of `{key}` does not say how the file is written");
+                r.contradiction(&[key, "data.format"], reason, "set data.format to \"jsonl\", \"csv\" or \"tsv\"");
+            }
+        }
+    }
+}
+
+fn check_eval(r: &mut Reader, s: &Settings) {
+    if !s.data.source.has_eval() {
+        let fix = "set data.eval";
+        if s.save.which != SaveWhich::Last {
+            r.contradiction(&["save.which", "data.eval"], "without data.eval no weights are known to be best", fix);
+        }
+        if s.train.early_stop.is_some() {
+            let reason = "stopping early needs evaluations, and there is no data.eval";
+            r.contradiction(&["train.early_stop.patience", "data.eval"], reason, fix);
+        }
+    } else if s.train.early_stop.is_some() && s.eval.every == Interval::End {
+        let reason = "stopping early needs evaluations on the way, and eval.every = \"end\"";
+        r.contradiction(&["train.early_stop.patience", "eval.every"], reason, "set eval.every, e.g. \"1 epoch\"");
+    }
+}
+
+fn check_output(r: &mut Reader, s: &Settings) {
+    let plain = !s.log.metrics.contains(['/', '\\', '\0']) && !s.log.metrics.starts_with('.');
+    if !plain || s.log.metrics == "recipe.toml" || s.log.metrics == "README.md" || s.log.metrics == "run.json" {
+        let reason = "`log.metrics` must be a plain file name of its own in the output folder";
+        r.contradiction(&["log.metrics"], reason, "write e.g. metrics = \"metrics.jsonl\"");
+    }
+    let dir = lexical(&s.output.dir);
+    if !s.model.path.as_os_str().is_empty() && dir == lexical(&s.model.path) {
+        let reason = "`output.dir` is the folder of `model.path`, which would be overwritten";
+        r.contradiction(&["output.dir", "model.path"], reason, "write to another folder");
+    }
+    if let DataSource::SuperGlue { folder, .. } = &s.data.source
+        && !folder.as_os_str().is_empty()
+        && dir == lexical(folder)
+    {
+        let reason = "`output.dir` is the folder of `data.path`";
+        r.contradiction(&["output.dir", "data.path"], reason, "write to another folder");
+    }
+}
+
+/// A path without `.` and with `..` taken back, as far as that can be done without looking at the disk.
+fn lexical(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir if out.file_name().is_some() => {
+                out.pop();
+            }
+            part => out.push(part),
+        }
+    }
+    out
+}
+
+/// Looks whether the files a recipe names are there: the model folder with its `config.json`, the data files.
+///
+/// Returns every mistake found. Weights and records are not read.
+pub fn preflight(resolved: &Resolved) -> Vec<Mistake> {
+    let mut out = Vec::new();
+    let mut look = |group, key: &str, path: PathBuf, is_folder: bool, fix: &str| {
+        let found = std::fs::metadata(&path);
+        let shown = path.display();
+        let reason = match found {
+            Err(e) => format!("`{key}`: cannot open {shown}: {e}"),
+            Ok(kind) if is_folder && !kind.is_dir() => format!("`{key}`: {shown} is not a folder"),
+            Ok(kind) if !is_folder && !kind.is_file() => format!("`{key}`: {shown} is not a plain file"),
+            Ok(kind) if !is_folder && kind.len() == 0 => format!("`{key}`: {shown} is empty"),
+            Ok(_) => return true,
+        };
+        out.push(Mistake { group, place: resolved.place(key), reason, fix: fix.into() });
+        false
+    };
+    let model = &resolved.model.path;
+    if look(Group::Model, "model.path", model.clone(), true, "name a Hugging Face model folder") {
+        look(Group::Model, "model.path", model.join("config.json"), false, "name a complete Hugging Face model folder");
+    }
+    match &resolved.data.source {
+        DataSource::SuperGlue { task, folder } => {
+            let fix = format!("name the folder that holds {task}/train.jsonl and {task}/val.jsonl");
+            if look(Group::Data, "data.path", folder.clone(), true, &fix) {
+                for file in ["train.jsonl", "val.jsonl"] {
+                    look(Group::Data, "data.path", folder.join(task).join(file), false, &fix);
+                }
+            }
+        }
+        DataSource::Files { train, eval, .. } => {
+            look(Group::Data, "data.train", train.clone(), false, "name a file of training records");
+            if let Some(eval) = eval {
+                look(Group::Data, "data.eval", eval.clone(), false, "name a file of evaluation records");
+            }
+        }
+    }
+    out
+}

@@ -1,0 +1,315 @@
+//! The settings of a run as plain typed values: what a resolved recipe holds.
+//!
+//! Where another module already has the type of a setting (schedules, clipping, metrics, data reading), that type is used,
+//! so that programs pass settings on without translating. `Option` remains only where absence has a meaning of its own,
+//! which the field says. Filled by `keys.rs`; read by the programs through [`Resolved`](super::Resolved).
+
+use crate::data::{ColumnTask, LabelSpec, OnBadRecord, SUPERGLUE, TaskEntry, TooLong};
+use crate::metrics::Metric;
+use bmtrain_core::DType;
+use bmtrain_dist::block::Recompute;
+use bmtrain_dist::optim::{Clip, DecayForm, ScheduleKind, Warmup};
+use std::path::PathBuf;
+
+/// Everything a recipe says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// `[model]`
+    pub model: ModelSettings,
+    /// `[data]`
+    pub data: DataSettings,
+    /// `[train]`
+    pub train: TrainSettings,
+    /// `[eval]`
+    pub eval: EvalSettings,
+    /// `[save]`
+    pub save: SaveSettings,
+    /// `[log]`
+    pub log: LogSettings,
+    /// `[output]`
+    pub output: OutputSettings,
+    /// `[device]`
+    pub device: DeviceSettings,
+}
+
+/// `[model]`: what is trained.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelSettings {
+    /// Hugging Face folder to start from.
+    pub path: PathBuf,
+    /// Type of the parameters.
+    pub dtype: DType,
+    /// What stands on top of the encoder.
+    pub head: Head,
+    /// Dropout of hidden states; `None` keeps the model's own.
+    pub hidden_dropout: Option<f32>,
+    /// Dropout of attention probabilities; `None` keeps the model's own.
+    pub attention_dropout: Option<f32>,
+    /// Seed of the initial values of parameters the folder does not hold.
+    pub init_seed: u64,
+}
+
+/// What stands on top of the encoder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Head {
+    /// Whatever the task needs.
+    Auto,
+    /// A classifier over the pooled first token: one output per class, one per choice, or one number.
+    Classification,
+}
+
+/// `[data]`: what is learnt from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DataSettings {
+    /// The task and its files.
+    pub source: DataSource,
+    /// Most tokens of one input, special tokens included.
+    pub max_length: usize,
+    /// What happens to longer inputs.
+    pub too_long: TooLong,
+    /// What happens to unusable records.
+    pub on_bad_record: OnBadRecord,
+    /// Whether inputs of like length are batched together.
+    pub length_grouped: bool,
+    /// At most this many records are evaluated on; `None` is all.
+    pub eval_limit: Option<u64>,
+}
+
+/// Where the data come from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum DataSource {
+    /// A SuperGLUE task.
+    SuperGlue {
+        /// Its name in [`SUPERGLUE`].
+        task: &'static str,
+        /// The folder that holds the task's folder.
+        folder: PathBuf,
+    },
+    /// Files with a text and a label column.
+    Files {
+        /// Learnt from.
+        train: PathBuf,
+        /// Judged by; `None` trains without evaluation.
+        eval: Option<PathBuf>,
+        /// Columns, labels and format. Numbers as labels make it a regression.
+        columns: ColumnTask,
+    },
+}
+
+impl DataSource {
+    /// The name of the task in recipes.
+    pub fn task_name(&self) -> &'static str {
+        match self {
+            DataSource::SuperGlue { task, .. } => task,
+            DataSource::Files { .. } if self.is_regression() => "regression",
+            DataSource::Files { .. } => "classification",
+        }
+    }
+
+    /// The registry line of a SuperGLUE task.
+    pub fn task_entry(&self) -> Option<&'static TaskEntry> {
+        match self {
+            DataSource::SuperGlue { task, .. } => SUPERGLUE.iter().find(|entry| entry.name == *task),
+            DataSource::Files { .. } => None,
+        }
+    }
+
+    /// Whether numbers are predicted rather than classes.
+    pub fn is_regression(&self) -> bool {
+        matches!(self, DataSource::Files { columns: ColumnTask { labels: LabelSpec::Value, .. }, .. })
+    }
+
+    /// Whether there is anything to evaluate on.
+    pub fn has_eval(&self) -> bool {
+        !matches!(self, DataSource::Files { eval: None, .. })
+    }
+}
+
+/// `[train]`: how it is trained.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrainSettings {
+    /// Stop after so many passes over the data; `None`: no such limit. At least one of the three limits is set.
+    pub epochs: Option<f64>,
+    /// Stop after so many optimizer steps; `None`: no such limit.
+    pub steps: Option<u64>,
+    /// Stop after so many minutes of training; `None`: no such limit.
+    pub minutes: Option<f64>,
+    /// Samples of one optimizer step, over all ranks.
+    pub batch_size: usize,
+    /// Samples of one forward pass; divides `batch_size`, gradients are accumulated over the ratio.
+    pub micro_batch_size: usize,
+    /// Peak learning rate (for Noam: the factor of its formula).
+    pub lr: f64,
+    /// How the rate falls.
+    pub schedule: ScheduleKind,
+    /// How long the rate rises.
+    pub warmup: Warmup,
+    /// After the warm-up the rate does not fall below this share of `lr`.
+    pub final_lr_ratio: f64,
+    /// Weight decay.
+    pub weight_decay: f32,
+    /// Whether norms and biases decay as well.
+    pub decay_norms_and_biases: bool,
+    /// Decay of Adam's first moment.
+    pub beta1: f32,
+    /// Decay of Adam's second moment.
+    pub beta2: f32,
+    /// Added to the root of the second moment.
+    pub eps: f32,
+    /// How weight decay acts.
+    pub decay_form: DecayForm,
+    /// Upper bound of the gradients' norm, infinite for none.
+    pub clip: Clip,
+    /// Share of the target given to all classes alike.
+    pub label_smoothing: f32,
+    /// Seed of dropout and shuffling.
+    pub seed: u64,
+    /// What is kept of a block's forward pass.
+    pub recompute: Recompute,
+    /// When to stop before the limits; `None`: never.
+    pub early_stop: Option<EarlyStopSettings>,
+}
+
+/// `[train.early_stop]`: stop when evaluation no longer gets better.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EarlyStopSettings {
+    /// What is watched.
+    pub metric: EvalMetric,
+    /// Stop after so many evaluations in a row without a new best.
+    pub patience: u64,
+}
+
+/// `[eval]`: how it is judged.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EvalSettings {
+    /// How often; there is always an evaluation at the end.
+    pub every: Interval,
+    /// What picks the best weights; the task's other metrics are reported all the same.
+    pub metric: EvalMetric,
+    /// Samples of one forward pass.
+    pub batch_size: usize,
+}
+
+/// What an evaluation is judged by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EvalMetric {
+    /// The mean loss; smaller is better.
+    Loss,
+    /// A metric.
+    Metric(Metric),
+}
+
+impl EvalMetric {
+    /// The name in recipes and in `metrics.jsonl`.
+    pub fn name(self) -> &'static str {
+        match self {
+            EvalMetric::Loss => "loss",
+            EvalMetric::Metric(metric) => metric.name(),
+        }
+    }
+
+    /// Whether a larger figure is better.
+    pub fn larger_is_better(self) -> bool {
+        match self {
+            EvalMetric::Loss => false,
+            EvalMetric::Metric(metric) => metric.larger_is_better(),
+        }
+    }
+}
+
+/// How often something happens, written `"200 steps"`, `"0.5 epochs"` or `"end"`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Interval {
+    /// Every so many optimizer steps.
+    Steps(u64),
+    /// Every so many passes over the data; parts are rounded to whole steps, at least one.
+    Epochs(f64),
+    /// Only at the end.
+    End,
+}
+
+impl Interval {
+    /// In optimizer steps; `None` for only at the end.
+    pub fn in_steps(self, steps_per_epoch: u64) -> Option<u64> {
+        match self {
+            Interval::Steps(steps) => Some(steps.max(1)),
+            Interval::Epochs(epochs) => Some(((epochs * steps_per_epoch as f64).round() as u64).max(1)),
+            Interval::End => None,
+        }
+    }
+}
+
+/// `[save]`: which weights are left behind.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SaveSettings {
+    /// Which.
+    pub which: SaveWhich,
+    /// Type of the saved weights.
+    pub dtype: DType,
+}
+
+/// Which weights a run leaves behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SaveWhich {
+    /// Those that evaluated best.
+    Best,
+    /// Those of the last step.
+    Last,
+    /// Both, in two folders.
+    Both,
+}
+
+/// `[log]`: what is reported on the way.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LogSettings {
+    /// Every so many optimizer steps.
+    pub every: u64,
+    /// Name of the metrics file in the output folder.
+    pub metrics: String,
+    /// Whether the terminal stays silent but for errors and the result.
+    pub quiet: bool,
+}
+
+/// `[output]`: where it goes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OutputSettings {
+    /// The folder of this run.
+    pub dir: PathBuf,
+}
+
+/// `[device]`: what it runs on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeviceSettings {
+    /// Which device.
+    pub kind: DeviceKind,
+    /// Threads of the CPU backend.
+    pub threads: Threads,
+}
+
+/// Which device is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// The best that is there.
+    Auto,
+    /// The processor.
+    Cpu,
+}
+
+/// How many threads work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Threads {
+    /// As many as this process may run on.
+    Auto,
+    /// So many.
+    Count(usize),
+}
+
+impl Threads {
+    /// The number of threads on this machine.
+    pub fn count(self) -> usize {
+        match self {
+            Threads::Auto => crate::run::available_cpus(),
+            Threads::Count(count) => count,
+        }
+    }
+}

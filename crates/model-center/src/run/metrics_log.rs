@@ -1,0 +1,317 @@
+//! `metrics.jsonl`: what happened in a run, one JSON object per line, only ever appended to.
+//!
+//! Defines [`MetricsLog`] and the records. Everything that depends on the clock or the machine is in a last member
+//! `"time"`; without it, two runs of one recipe write the same bytes ([`deterministic_part`]). Numbers have the fewest
+//! digits that read back as the same f32 or f64; those that JSON cannot write are the strings `"NaN"`, `"Infinity"` and
+//! `"-Infinity"`. Called by the training programs, through [`OutputFolder::metrics`](super::OutputFolder::metrics).
+
+use crate::{Error, Result};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// The metrics file of a run in progress.
+#[derive(Debug)]
+pub struct MetricsLog {
+    path: PathBuf,
+    file: File,
+}
+
+impl MetricsLog {
+    /// Begins a file that does not exist yet.
+    ///
+    /// # Errors
+    /// What the operating system refuses.
+    pub fn create(path: &Path) -> Result<Self> {
+        let file = OpenOptions::new().append(true).create_new(true).open(path);
+        let file = file.map_err(|e| Error::file("create", path, e, "write to a new output folder"))?;
+        Ok(MetricsLog { path: path.to_owned(), file })
+    }
+
+    /// Appends a record. It is one write of a whole line, so readers that follow the file see whole records.
+    ///
+    /// # Errors
+    /// What the operating system refuses.
+    pub fn write(&mut self, record: &impl Record) -> Result<()> {
+        let mut line = record.to_json();
+        line.push('\n');
+        let written = self.file.write_all(line.as_bytes());
+        written.map_err(|e| Error::file("write", &self.path, e, "make room on the disk"))
+    }
+
+    /// Waits until everything written has reached the disk.
+    ///
+    /// # Errors
+    /// What the operating system refuses.
+    pub fn sync(&mut self) -> Result<()> {
+        self.file.sync_all().map_err(|e| Error::file("write", &self.path, e, "make room on the disk"))
+    }
+}
+
+/// Something [`MetricsLog`] can write.
+pub trait Record {
+    /// One JSON object on one line, without the line's end, `"time"` last.
+    fn to_json(&self) -> String;
+}
+
+/// A line without its `"time"` member: what two runs of one recipe have in common to the byte.
+pub fn deterministic_part(line: &str) -> String {
+    let line = line.trim_end_matches('\n');
+    // Members of `time` are numbers only, so the last occurrence is the member's beginning.
+    match line.rfind(",\"time\":{") {
+        Some(at) if line.ends_with("}}") => format!("{}}}", line.get(..at).unwrap_or_default()),
+        _ => line.to_owned(),
+    }
+}
+
+/// What depends on the clock and the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Timing {
+    /// Seconds since the run began.
+    pub seconds: f64,
+    /// Tokens per second since the record before, padding not counted.
+    pub tokens_per_s: f64,
+    /// Share of the machine's measured peak, 0 to 1, if that was measured.
+    pub peak_share: Option<f64>,
+    /// Resident memory of the process, bytes.
+    pub rss_bytes: u64,
+    /// The most it has been, bytes.
+    pub peak_rss_bytes: u64,
+}
+
+impl Timing {
+    fn json(&self) -> Object {
+        let mut time = Object::default();
+        time.float("seconds", self.seconds).float("tokens_per_s", self.tokens_per_s);
+        if let Some(share) = self.peak_share {
+            time.float("peak_share", share);
+        }
+        time.integer("rss_bytes", self.rss_bytes).integer("peak_rss_bytes", self.peak_rss_bytes);
+        time
+    }
+}
+
+/// The first record: what is run on what.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct StartRecord {
+    /// Of the recipe.
+    pub recipe_hash: String,
+    /// Of the program.
+    pub version: String,
+    /// Numbers in the model.
+    pub parameters: u64,
+    /// Those that are trained.
+    pub trainable: u64,
+    /// Samples learnt from.
+    pub train_samples: u64,
+    /// Of the training data.
+    pub train_fingerprint: String,
+    /// Samples evaluated on; 0 for none.
+    pub eval_samples: u64,
+    /// Of the evaluation data; empty for none.
+    pub eval_fingerprint: String,
+    /// Optimizer steps of one pass over the data.
+    pub steps_per_epoch: u64,
+    /// When the run began, seconds since 1970.
+    pub unix_seconds: f64,
+    /// Threads at work.
+    pub threads: u64,
+}
+
+impl Record for StartRecord {
+    fn to_json(&self) -> String {
+        let mut time = Object::default();
+        time.float("unix_seconds", self.unix_seconds).integer("threads", self.threads);
+        let mut out = Object::default();
+        out.text("kind", "start").text("version", &self.version).text("recipe_hash", &self.recipe_hash);
+        out.integer("parameters", self.parameters).integer("trainable", self.trainable);
+        out.integer("train_samples", self.train_samples).text("train_fingerprint", &self.train_fingerprint);
+        out.integer("eval_samples", self.eval_samples).text("eval_fingerprint", &self.eval_fingerprint);
+        out.integer("steps_per_epoch", self.steps_per_epoch);
+        out.object("time", time).end()
+    }
+}
+
+/// One optimizer step.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct StepRecord {
+    /// Steps done, this one included.
+    pub step: u64,
+    /// Passes over the data done, parts included.
+    pub epoch: f64,
+    /// Mean loss of the step's samples.
+    pub loss: f32,
+    /// True norm of the gradients, before clipping.
+    pub grad_norm: f32,
+    /// Learning rate of the step.
+    pub lr: f64,
+    /// Samples seen since the beginning.
+    pub samples: u64,
+    /// Tokens seen since the beginning, padding not counted.
+    pub tokens: u64,
+    /// The step changed nothing, because its gradients were not finite.
+    pub skipped: bool,
+    /// Clock and machine.
+    pub time: Timing,
+}
+
+impl Record for StepRecord {
+    fn to_json(&self) -> String {
+        let mut out = Object::default();
+        out.text("kind", "step").integer("step", self.step).float("epoch", self.epoch);
+        out.float("loss", self.loss).float("grad_norm", self.grad_norm).float("lr", self.lr);
+        out.integer("samples", self.samples).integer("tokens", self.tokens);
+        if self.skipped {
+            out.flag("skipped", true);
+        }
+        out.object("time", self.time.json()).end()
+    }
+}
+
+/// One evaluation.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct EvalRecord {
+    /// Steps done before it.
+    pub step: u64,
+    /// Passes over the data done.
+    pub epoch: f64,
+    /// Samples evaluated on.
+    pub samples: u64,
+    /// Name and value of each metric, `loss` among them.
+    pub values: Vec<(String, f64)>,
+    /// Whether it is the best so far.
+    pub is_best: bool,
+    /// Seconds since the run began.
+    pub seconds: f64,
+    /// Seconds it took.
+    pub eval_seconds: f64,
+}
+
+impl Record for EvalRecord {
+    fn to_json(&self) -> String {
+        let mut time = Object::default();
+        time.float("seconds", self.seconds).float("eval_seconds", self.eval_seconds);
+        let mut values = Object::default();
+        for (name, value) in &self.values {
+            values.float(name, *value);
+        }
+        let mut out = Object::default();
+        out.text("kind", "eval").integer("step", self.step).float("epoch", self.epoch).integer("samples", self.samples);
+        out.object("metrics", values).flag("best", self.is_best);
+        out.object("time", time).end()
+    }
+}
+
+/// The last record.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct EndRecord {
+    /// Steps done.
+    pub step: u64,
+    /// Passes over the data done.
+    pub epoch: f64,
+    /// Why it ended, [`StopReason::name`](super::StopReason::name).
+    pub reason: String,
+    /// What picked the best weights, its value and step; `None` without evaluation.
+    pub best: Option<(String, f64, u64)>,
+    /// Samples seen.
+    pub samples: u64,
+    /// Tokens seen.
+    pub tokens: u64,
+    /// Seconds since the run began.
+    pub seconds: f64,
+    /// Of these, spent in training steps.
+    pub train_seconds: f64,
+    /// Of these, spent in evaluation.
+    pub eval_seconds: f64,
+    /// Of these, spent in saving.
+    pub save_seconds: f64,
+    /// The most resident memory, bytes.
+    pub peak_rss_bytes: u64,
+}
+
+impl Record for EndRecord {
+    fn to_json(&self) -> String {
+        let mut time = Object::default();
+        time.float("seconds", self.seconds).float("train_seconds", self.train_seconds);
+        time.float("eval_seconds", self.eval_seconds).float("save_seconds", self.save_seconds);
+        time.integer("peak_rss_bytes", self.peak_rss_bytes);
+        let mut out = Object::default();
+        out.text("kind", "end").integer("step", self.step).float("epoch", self.epoch).text("reason", &self.reason);
+        if let Some((metric, value, step)) = &self.best {
+            let mut best = Object::default();
+            best.text("metric", metric).float("value", *value).integer("step", *step);
+            out.object("best", best);
+        }
+        out.integer("samples", self.samples).integer("tokens", self.tokens);
+        out.object("time", time).end()
+    }
+}
+
+/// A number whose `Debug` text is its shortest decimal form and, but for infinities and NaN, valid JSON.
+trait Float: Copy + std::fmt::Debug {
+    fn class(self) -> std::num::FpCategory;
+    fn is_negative(self) -> bool;
+}
+
+impl Float for f32 {
+    fn class(self) -> std::num::FpCategory {
+        self.classify()
+    }
+    fn is_negative(self) -> bool {
+        self.is_sign_negative()
+    }
+}
+
+impl Float for f64 {
+    fn class(self) -> std::num::FpCategory {
+        self.classify()
+    }
+    fn is_negative(self) -> bool {
+        self.is_sign_negative()
+    }
+}
+
+/// Builds a JSON object. `serde_json` would turn every f32 into an f64 with nine more digits.
+#[derive(Debug, Default)]
+struct Object {
+    body: String,
+}
+
+impl Object {
+    fn member(&mut self, name: &str, value: &str) -> &mut Self {
+        let comma = if self.body.is_empty() { "" } else { "," };
+        self.body.push_str(&format!("{comma}{}:{value}", serde_json::Value::from(name)));
+        self
+    }
+
+    fn text(&mut self, name: &str, value: &str) -> &mut Self {
+        self.member(name, &serde_json::Value::from(value).to_string())
+    }
+
+    fn integer(&mut self, name: &str, value: u64) -> &mut Self {
+        self.member(name, &value.to_string())
+    }
+
+    fn flag(&mut self, name: &str, value: bool) -> &mut Self {
+        self.member(name, if value { "true" } else { "false" })
+    }
+
+    fn float(&mut self, name: &str, value: impl Float) -> &mut Self {
+        let text = match value.class() {
+            std::num::FpCategory::Nan => "\"NaN\"".to_owned(),
+            std::num::FpCategory::Infinite if value.is_negative() => "\"-Infinity\"".to_owned(),
+            std::num::FpCategory::Infinite => "\"Infinity\"".to_owned(),
+            _ => format!("{value:?}"),
+        };
+        self.member(name, &text)
+    }
+
+    fn object(&mut self, name: &str, value: Object) -> &mut Self {
+        let text = value.end();
+        self.member(name, &text)
+    }
+
+    fn end(&self) -> String {
+        format!("{{{}}}", self.body)
+    }
+}

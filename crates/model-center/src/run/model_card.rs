@@ -1,0 +1,255 @@
+//! The `README.md` of a saved model: what it is, what it was trained on, how well it does, how to make it again.
+//!
+//! Defines [`ModelCard`] and [`CardData`]. The head between the two `---` lines is YAML in the form that the Hugging Face
+//! hub reads; its strings are written as JSON strings, which YAML accepts whatever they hold. Called by the training
+//! programs when a model is saved.
+
+use std::fmt::Write;
+
+/// What a model card says.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ModelCard {
+    /// Title. Not the output folder's name: two runs of one recipe shall write the same card.
+    pub name: String,
+    /// The model that was trained further, as a hub name such as `org/name`; `None` if only a local path is known, for
+    /// which the hub has no use.
+    pub base_model: Option<String>,
+    /// The license of the base model if it is known, as the hub's identifier, e.g. `apache-2.0`.
+    pub license: Option<String>,
+    /// Languages as two-letter codes.
+    pub languages: Vec<String>,
+    /// The task in recipes, e.g. `BoolQ`.
+    pub task: String,
+    /// The hub's name of the task, e.g. `text-classification`.
+    pub pipeline_tag: String,
+    /// Learnt from and judged by.
+    pub data: CardData,
+    /// Name and value of each metric, in the order they shall appear; measured on the evaluation data.
+    pub results: Vec<(String, f64)>,
+    /// The same before training, if measured.
+    pub results_before: Vec<(String, f64)>,
+    /// Optimizer steps done.
+    pub steps: u64,
+    /// Passes over the data done.
+    pub epochs: f64,
+    /// The recipe, [`Resolved::hashed_toml`](crate::recipe::Resolved::hashed_toml).
+    pub recipe: String,
+    /// Its hash.
+    pub recipe_hash: String,
+    /// Name and version of the program.
+    pub made_by: String,
+}
+
+/// The data behind a model.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct CardData {
+    /// A name people know it by.
+    pub name: String,
+    /// Samples learnt from.
+    pub train_samples: u64,
+    /// Fingerprint of what was learnt from.
+    pub train_fingerprint: String,
+    /// Samples evaluated on; 0 for none.
+    pub eval_samples: u64,
+    /// Fingerprint of what was evaluated on.
+    pub eval_fingerprint: String,
+}
+
+impl ModelCard {
+    /// The text of the card. The bytes depend on nothing but the fields.
+    pub fn render(&self) -> String {
+        let mut out = String::from("---\n");
+        self.head(&mut out);
+        out.push_str("---\n\n");
+        // Writing to a String cannot fail.
+        let _ = self.body(&mut out);
+        out
+    }
+
+    fn head(&self, out: &mut String) {
+        let mut line = |text: String| {
+            out.push_str(&text);
+            out.push('\n');
+        };
+        if let Some(base) = &self.base_model {
+            line(format!("base_model: {}", yaml(base)));
+        }
+        if let Some(license) = &self.license {
+            line(format!("license: {}", yaml(license)));
+        }
+        if !self.languages.is_empty() {
+            line("language:".into());
+            self.languages.iter().for_each(|l| line(format!("- {}", yaml(l))));
+        }
+        line("library_name: transformers".into());
+        line(format!("pipeline_tag: {}", yaml(&self.pipeline_tag)));
+        line("tags:\n- bmtrain-rs".into());
+        let finite: Vec<&(String, f64)> = self.results.iter().filter(|(_, v)| v.is_finite()).collect();
+        if finite.is_empty() {
+            return;
+        }
+        line("metrics:".into());
+        finite.iter().for_each(|(name, _)| line(format!("- {}", yaml(name))));
+        line(format!("model-index:\n- name: {}\n  results:\n  - task:", yaml(&self.name)));
+        line(format!("      type: {}", yaml(&self.pipeline_tag)));
+        line(format!("    dataset:\n      name: {0}\n      type: {0}", yaml(&self.data.name)));
+        line("    metrics:".into());
+        finite.iter().for_each(|(name, v)| line(format!("    - type: {}\n      value: {v:?}", yaml(name))));
+    }
+
+    fn body(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "# {}\n", one_line(&self.name))?;
+        let base = self.base_model.as_deref().unwrap_or("a local model");
+        writeln!(
+            out,
+            "{} trained for the task {} by {}.\n",
+            one_line(base),
+            one_line(&self.task),
+            one_line(&self.made_by)
+        )?;
+        if !self.results.is_empty() {
+            writeln!(out, "## Results\n\nOn {} samples the model was not trained on.\n", self.data.eval_samples)?;
+            let has_before = !self.results_before.is_empty();
+            writeln!(
+                out,
+                "{}",
+                if has_before { "| metric | before | after |\n|---|---|---|" } else { "| metric | value |\n|---|---|" }
+            )?;
+            for (name, value) in &self.results {
+                let before = self.results_before.iter().find(|(n, _)| n == name).map(|(_, v)| format!(" {v:.4} |"));
+                let before = before.unwrap_or_else(|| if has_before { " |".into() } else { String::new() });
+                writeln!(out, "| {} |{before} {value:.4} |", one_line(name))?;
+            }
+            writeln!(out)?;
+        }
+        writeln!(out, "## Data\n\n{}\n", one_line(&self.data.name))?;
+        writeln!(out, "| | samples | fingerprint |\n|---|---|---|")?;
+        writeln!(out, "| train | {} | `{}` |", self.data.train_samples, one_line(&self.data.train_fingerprint))?;
+        if self.data.eval_samples > 0 {
+            writeln!(out, "| evaluation | {} | `{}` |", self.data.eval_samples, one_line(&self.data.eval_fingerprint))?;
+        }
+        writeln!(
+            out,
+            "\n## Training\n\n{} optimizer steps, {:?} epochs, recipe `{}`:\n",
+            self.steps, self.epochs, self.recipe_hash
+        )?;
+        let fence = fence(&self.recipe);
+        writeln!(out, "{fence}toml\n{}\n{fence}", self.recipe.trim_end())
+    }
+}
+
+/// A JSON string, which is also a YAML string.
+fn yaml(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// Text that cannot leave its line or table cell.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().replace('|', "\\|").replace('`', "'")
+}
+
+/// A fence longer than any run of backquotes inside.
+fn fence(text: &str) -> String {
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+    "`".repeat((longest + 1).max(3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card() -> ModelCard {
+        ModelCard {
+            name: "reviews".into(),
+            base_model: Some("org/mini".into()),
+            license: Some("apache-2.0".into()),
+            languages: vec!["en".into()],
+            task: "classification".into(),
+            pipeline_tag: "text-classification".into(),
+            data: CardData {
+                name: "movie reviews".into(),
+                train_samples: 9072,
+                train_fingerprint: "ab12".into(),
+                eval_samples: 1000,
+                eval_fingerprint: "cd34".into(),
+            },
+            results: vec![("accuracy".into(), 0.8625), ("loss".into(), f64::NAN)],
+            results_before: vec![("accuracy".into(), 0.5)],
+            steps: 284,
+            epochs: 1.0,
+            recipe: "[train]\nlr = 5e-5\n".into(),
+            recipe_hash: "ff00".into(),
+            made_by: "finetune 0.1.0".into(),
+        }
+    }
+
+    #[test]
+    fn the_card_reads_as_expected() {
+        let expected = r#"---
+base_model: "org/mini"
+license: "apache-2.0"
+language:
+- "en"
+library_name: transformers
+pipeline_tag: "text-classification"
+tags:
+- bmtrain-rs
+metrics:
+- "accuracy"
+model-index:
+- name: "reviews"
+  results:
+  - task:
+      type: "text-classification"
+    dataset:
+      name: "movie reviews"
+      type: "movie reviews"
+    metrics:
+    - type: "accuracy"
+      value: 0.8625
+---
+
+# reviews
+
+org/mini trained for the task classification by finetune 0.1.0.
+
+## Results
+
+On 1000 samples the model was not trained on.
+
+| metric | before | after |
+|---|---|---|
+| accuracy | 0.5000 | 0.8625 |
+| loss | | NaN |
+
+## Data
+
+movie reviews
+
+| | samples | fingerprint |
+|---|---|---|
+| train | 9072 | `ab12` |
+| evaluation | 1000 | `cd34` |
+
+## Training
+
+284 optimizer steps, 1.0 epochs, recipe `ff00`:
+
+```toml
+[train]
+lr = 5e-5
+```
+"#;
+        assert_eq!(card().render(), expected);
+    }
+
+    #[test]
+    fn hostile_names_cannot_leave_their_place() {
+        let text = "x\n---\nlicense: \"mine\"\n|`".to_owned();
+        let hostile = ModelCard { name: text.clone(), task: text.clone(), recipe: "# ```\n[train]\n".into(), ..card() };
+        let rendered = hostile.render();
+        assert_eq!(rendered.lines().filter(|line| *line == "---").count(), 2, "{rendered}");
+        assert!(rendered.contains("- name: \"x\\n---\\nlicense: \\\"mine\\\"\\n|`\"\n"), "{rendered}");
+        assert!(rendered.contains("````toml\n# ```\n[train]\n````\n"), "{rendered}");
+    }
+}

@@ -1,0 +1,319 @@
+//! The output folder: one folder holds one run.
+//!
+//! Defines [`OutputFolder`] and [`StagedFolder`]. The file [`MARKER`] says which recipe the folder belongs to and which
+//! names in it are the run's own; only those are ever removed. A folder with anything else in it is refused, a folder with
+//! another recipe's run too. While a run lasts it holds a lock, so two processes cannot share a folder. Called by the
+//! training programs.
+
+use super::atomic::{is_temporary, sync_folder, sync_tree, temporary_name, write_atomic};
+use super::metrics_log::MetricsLog;
+use crate::{Error, Result};
+use rustix::fs::{Access, CWD, RenameFlags};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// The file that says whose folder it is.
+pub const MARKER: &str = "run.json";
+const LOCK: &str = ".lock";
+/// A marker is about 200 bytes; a larger file of that name is not ours.
+const MAX_MARKER_BYTES: u64 = 1 << 16;
+/// Model folders are flat; this only bounds the walk.
+const MAX_STAGED_DEPTH: usize = 8;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Marker {
+    format: u32,
+    recipe_hash: String,
+    /// Names in the folder that belong to the run, besides the marker.
+    names: Vec<String>,
+}
+
+/// The folder of a run in progress. Dropping it gives the lock back.
+#[derive(Debug)]
+pub struct OutputFolder {
+    dir: PathBuf,
+    marker: Marker,
+    /// Locked as long as it is open.
+    _lock: File,
+}
+
+impl OutputFolder {
+    /// Says whether [`OutputFolder::create`] would succeed, and changes nothing.
+    ///
+    /// # Errors
+    /// As for `create`, but for the lock and a disk without room.
+    pub fn check(dir: &Path, recipe_hash: &str, overwrite: bool) -> Result<()> {
+        existing_run(dir, recipe_hash, overwrite).map(drop)
+    }
+
+    /// Creates the folder, or with `overwrite` empties it of the same recipe's earlier run, and takes it for this run.
+    ///
+    /// # Errors
+    /// The folder is read-only, is no folder, holds files that belong to no run, holds the run of another recipe, holds
+    /// a run of this recipe and `overwrite` is not given, or is in use by another process.
+    pub fn create(dir: &Path, recipe_hash: &str, overwrite: bool) -> Result<Self> {
+        existing_run(dir, recipe_hash, overwrite)?;
+        fs::create_dir_all(dir).map_err(|e| Error::file("create the output folder", dir, e, WRITABLE))?;
+        let lock = take_lock(dir)?;
+        // Looked at again under the lock: another process may have been faster.
+        if let Some(earlier) = existing_run(dir, recipe_hash, overwrite)? {
+            for name in &earlier.names {
+                remove(&dir.join(name))?;
+            }
+        }
+        for name in names_in(dir)?.iter().filter(|name| is_temporary(name)) {
+            remove(&dir.join(name))?;
+        }
+        let marker = Marker { format: 1, recipe_hash: recipe_hash.to_owned(), names: Vec::new() };
+        let folder = OutputFolder { dir: dir.to_owned(), marker, _lock: lock };
+        folder.write_marker()?;
+        Ok(folder)
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Writes a file of the run, whole or not at all.
+    ///
+    /// # Errors
+    /// A name that is not a plain file name, or what the operating system refuses.
+    pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<PathBuf> {
+        let path = self.own(name)?;
+        write_atomic(&path, bytes)?;
+        Ok(path)
+    }
+
+    /// Begins the metrics file of the run.
+    ///
+    /// # Errors
+    /// As for [`OutputFolder::write`].
+    pub fn metrics(&mut self, name: &str) -> Result<MetricsLog> {
+        let path = self.own(name)?;
+        MetricsLog::create(&path)
+    }
+
+    /// Begins a folder, such as a saved model, that appears under `name` only once it is complete.
+    ///
+    /// # Errors
+    /// As for [`OutputFolder::write`].
+    pub fn stage(&mut self, name: &str) -> Result<StagedFolder> {
+        let target = self.own(name)?;
+        let temporary = temporary_name(&target);
+        remove(&temporary)?;
+        fs::create_dir(&temporary).map_err(|e| Error::file("create", &temporary, e, WRITABLE))?;
+        Ok(StagedFolder { temporary, target, is_committed: false })
+    }
+
+    /// Notes a name as the run's own before anything of that name exists.
+    fn own(&mut self, name: &str) -> Result<PathBuf> {
+        if !is_plain(name) || name == MARKER || name == LOCK || is_temporary(name) {
+            let place = self.dir.display().to_string();
+            return Err(Error::recipe(place, format!("{name:?} is not a name for an output"), "use a plain file name"));
+        }
+        if !self.marker.names.iter().any(|own| own == name) {
+            self.marker.names.push(name.to_owned());
+            self.write_marker()?;
+        }
+        Ok(self.dir.join(name))
+    }
+
+    fn write_marker(&self) -> Result<()> {
+        let path = self.dir.join(MARKER);
+        let text =
+            serde_json::to_string_pretty(&self.marker).map_err(|e| Error::file("write", &path, e.into(), WRITABLE))?;
+        write_atomic(&path, format!("{text}\n").as_bytes())
+    }
+}
+
+impl Drop for OutputFolder {
+    fn drop(&mut self) {
+        // The lock itself ends with the open file; a file left behind would only look untidy.
+        let _ = fs::remove_file(self.dir.join(LOCK));
+    }
+}
+
+/// A folder in preparation. Dropped without [`commit`](StagedFolder::commit), it vanishes.
+#[derive(Debug)]
+pub struct StagedFolder {
+    temporary: PathBuf,
+    target: PathBuf,
+    is_committed: bool,
+}
+
+impl StagedFolder {
+    /// Where to write the files.
+    pub fn path(&self) -> &Path {
+        &self.temporary
+    }
+
+    /// Makes the folder appear under its name, in place of an earlier one; returns its path.
+    ///
+    /// Everything reaches the disk first, and the two folders change places in one step.
+    ///
+    /// # Errors
+    /// What the operating system refuses; then the earlier folder is still there.
+    pub fn commit(mut self) -> Result<PathBuf> {
+        sync_tree(&self.temporary, MAX_STAGED_DEPTH)?;
+        let failed = |e: std::io::Error| Error::file("replace", &self.target, e, WRITABLE);
+        if self.target.symlink_metadata().is_ok() {
+            match rustix::fs::renameat_with(CWD, &self.temporary, CWD, &self.target, RenameFlags::EXCHANGE) {
+                Ok(()) => {}
+                // Some network and FUSE file systems cannot exchange; there the name is free for a moment.
+                Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS | rustix::io::Errno::OPNOTSUPP) => {
+                    let earlier = temporary_name(&self.target.with_extension("earlier"));
+                    remove(&earlier)?;
+                    fs::rename(&self.target, &earlier).map_err(failed)?;
+                    fs::rename(&self.temporary, &self.target).map_err(failed)?;
+                    remove(&earlier)?;
+                }
+                Err(e) => return Err(failed(e.into())),
+            }
+            sync_folder(self.target.parent().unwrap_or(Path::new(".")))?;
+            remove(&self.temporary)?;
+        } else {
+            fs::rename(&self.temporary, &self.target).map_err(failed)?;
+            sync_folder(self.target.parent().unwrap_or(Path::new(".")))?;
+        }
+        self.is_committed = true;
+        Ok(self.target.clone())
+    }
+}
+
+impl Drop for StagedFolder {
+    fn drop(&mut self) {
+        if !self.is_committed {
+            let _ = fs::remove_dir_all(&self.temporary);
+        }
+    }
+}
+
+const WRITABLE: &str = "set output.dir to a folder you may write to, on a disk with room";
+
+/// The earlier run that would be overwritten, if any; an error if the folder cannot be taken.
+fn existing_run(dir: &Path, recipe_hash: &str, overwrite: bool) -> Result<Option<Marker>> {
+    let place = dir.display().to_string();
+    let kind = match fs::metadata(dir) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            return check_writable(nearest_existing(dir), dir).map(|()| None);
+        }
+        Err(e) => return Err(Error::file("open the output folder", dir, e, WRITABLE)),
+        Ok(kind) => kind,
+    };
+    if !kind.is_dir() {
+        return Err(Error::recipe(
+            place,
+            "the output folder is a file",
+            "set output.dir to a folder that is new or empty",
+        ));
+    }
+    check_writable(dir, dir)?;
+    let names: Vec<String> = names_in(dir)?.into_iter().filter(|name| name != LOCK && !is_temporary(name)).collect();
+    let Some(first) = names.first() else { return Ok(None) };
+    if !names.iter().any(|name| name == MARKER) {
+        let reason = format!("the output folder is not empty and holds no run: {first:?} is in it");
+        return Err(Error::recipe(place, reason, "set output.dir to a folder that is new or empty"));
+    }
+    let marker = read_marker(&dir.join(MARKER))?;
+    if marker.recipe_hash != recipe_hash {
+        let (there, here) = (short(&marker.recipe_hash), short(recipe_hash));
+        let reason = format!("the output folder holds the run of another recipe: {there} there, {here} here");
+        return Err(Error::recipe(place, reason, "set output.dir to another folder, or remove this one yourself"));
+    }
+    if !overwrite {
+        let reason = format!("the output folder already holds a run of this recipe, {}", short(recipe_hash));
+        return Err(Error::recipe(place, reason, "add --overwrite to replace it, or set output.dir to another folder"));
+    }
+    Ok(Some(marker))
+}
+
+/// The first digits of a hash, as shown in messages; the marker may hold anything.
+fn short(hash: &str) -> String {
+    hash.chars().take(12).filter(|c| c.is_ascii_alphanumeric()).collect()
+}
+
+fn read_marker(path: &Path) -> Result<Marker> {
+    let wrong = |why: String| {
+        let fix = "set output.dir to another folder, or remove this one yourself";
+        Error::recipe(path.display().to_string(), format!("the mark of an earlier run cannot be read: {why}"), fix)
+    };
+    let kind = fs::symlink_metadata(path).map_err(|e| wrong(e.to_string()))?;
+    if !kind.is_file() || kind.len() > MAX_MARKER_BYTES {
+        return Err(wrong("it is not a small plain file".into()));
+    }
+    let mut text = String::new();
+    let file = File::open(path).map_err(|e| wrong(e.to_string()))?;
+    file.take(MAX_MARKER_BYTES).read_to_string(&mut text).map_err(|e| wrong(e.to_string()))?;
+    let marker: Marker = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+    if marker.format != 1 {
+        return Err(wrong(format!("it is of format {}, and this program knows 1", marker.format)));
+    }
+    // These names get removed by --overwrite, so they must not lead out of the folder.
+    match marker.names.iter().find(|name| !is_plain(name) || *name == MARKER) {
+        Some(name) => Err(wrong(format!("{name:?} is not a name of an output"))),
+        None => Ok(marker),
+    }
+}
+
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\\', '\0']) && name.len() < 200
+}
+
+fn nearest_existing(dir: &Path) -> &Path {
+    let ancestors = dir.ancestors().map(|a| if a.as_os_str().is_empty() { Path::new(".") } else { a });
+    ancestors.into_iter().find(|a| a.symlink_metadata().is_ok()).unwrap_or(Path::new("/"))
+}
+
+/// Whether files can be made in `folder`. A folder without any write permission counts as read-only even for root, who
+/// could write and would be surprised.
+fn check_writable(folder: &Path, asked: &Path) -> Result<()> {
+    let refused = |e: std::io::Error| Error::file("write to the output folder", asked, e, WRITABLE);
+    let kind = fs::metadata(folder).map_err(refused)?;
+    if !kind.is_dir() {
+        return Err(refused(std::io::ErrorKind::NotADirectory.into()));
+    }
+    if kind.permissions().readonly() {
+        return Err(refused(std::io::ErrorKind::PermissionDenied.into()));
+    }
+    rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|e| refused(e.into()))
+}
+
+fn names_in(dir: &Path) -> Result<Vec<String>> {
+    let failed = |e: std::io::Error| Error::file("list the output folder", dir, e, WRITABLE);
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        names.push(entry.map_err(failed)?.file_name().to_string_lossy().into_owned());
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn take_lock(dir: &Path) -> Result<File> {
+    let path = dir.join(LOCK);
+    let failed = |e: std::io::Error| Error::file("lock the output folder", dir, e, WRITABLE);
+    let file = File::options().write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => Err(Error::recipe(
+            dir.display().to_string(),
+            "the output folder is in use by another process",
+            "wait for it to end, or set output.dir to another folder",
+        )),
+        Err(fs::TryLockError::Error(e)) => Err(failed(e)),
+    }
+}
+
+/// Removes a file, a link itself, or a folder with all in it; absent is fine.
+fn remove(path: &Path) -> Result<()> {
+    let removed = match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => Err(e),
+        Ok(kind) if kind.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+    };
+    removed.map_err(|e| Error::file("remove", path, e, WRITABLE))
+}

@@ -1,0 +1,125 @@
+//! Shows a training run: a bar and a status line in a terminal, plain lines elsewhere, nothing when asked to be quiet.
+//!
+//! Defines [`Progress`] and [`ProgressMode`]. Everything goes to standard error; results belong to standard output and are
+//! not printed here. A program decides the mode once, from its flags and its surroundings. Called by the training programs.
+
+use super::status::Status;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::Write;
+
+/// How progress is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProgressMode {
+    /// A bar with one status line below, redrawn in place; coloured or not.
+    Bar {
+        /// Whether colours may be used.
+        color: bool,
+    },
+    /// One plain line per log step, without control characters.
+    Lines,
+    /// Nothing but notes that were asked for.
+    Quiet,
+}
+
+impl ProgressMode {
+    /// The mode for what a program knows: `--quiet`, whether standard error is a terminal, whether `NO_COLOR` is set.
+    pub fn choose(quiet: bool, is_terminal: bool, no_color: bool) -> Self {
+        match (quiet, is_terminal) {
+            (true, _) => ProgressMode::Quiet,
+            (false, true) => ProgressMode::Bar { color: !no_color },
+            (false, false) => ProgressMode::Lines,
+        }
+    }
+}
+
+enum Sink {
+    Bar(ProgressBar),
+    Lines(Box<dyn Write + Send>),
+    Quiet,
+}
+
+/// The display of a run in progress.
+///
+/// A display that cannot be written to, such as a closed pipe, does not stop a run.
+pub struct Progress {
+    sink: Sink,
+}
+
+impl std::fmt::Debug for Progress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = match self.sink {
+            Sink::Bar(_) => "Bar",
+            Sink::Lines(_) => "Lines",
+            Sink::Quiet => "Quiet",
+        };
+        f.debug_tuple("Progress").field(&name).finish()
+    }
+}
+
+impl Progress {
+    /// On standard error; `total` steps, or `None` if unknown.
+    pub fn new(mode: ProgressMode, total: Option<u64>) -> Self {
+        match mode {
+            // Ten times a second looks alive and costs nothing measurable.
+            ProgressMode::Bar { color } => Self::on_terminal(ProgressDrawTarget::stderr_with_hz(10), color, total),
+            ProgressMode::Lines => Self::on_writer(Box::new(std::io::stderr())),
+            ProgressMode::Quiet => Progress { sink: Sink::Quiet },
+        }
+    }
+
+    /// Plain lines on any writer.
+    pub fn on_writer(writer: Box<dyn Write + Send>) -> Self {
+        Progress { sink: Sink::Lines(writer) }
+    }
+
+    /// A bar on any terminal.
+    pub fn on_terminal(target: ProgressDrawTarget, color: bool, total: Option<u64>) -> Self {
+        let bar = ProgressBar::with_draw_target(total, target);
+        let template = match (total.is_some(), color) {
+            (true, true) => "{wide_bar:.cyan} {percent:>3}%\n{wide_msg}",
+            (true, false) => "{wide_bar} {percent:>3}%\n{wide_msg}",
+            (false, _) => "{wide_msg}",
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("━╸─"));
+        }
+        Progress { sink: Sink::Bar(bar) }
+    }
+
+    /// After a step: the bar always moves on, a plain line is written only when `is_log_step`.
+    pub fn step(&mut self, status: &Status, is_log_step: bool) {
+        match &mut self.sink {
+            Sink::Bar(bar) => {
+                bar.set_message(status.to_string());
+                bar.set_position(status.step);
+            }
+            Sink::Lines(writer) if is_log_step => {
+                let _ = writeln!(writer, "{status}").and_then(|()| writer.flush());
+            }
+            Sink::Lines(_) | Sink::Quiet => {}
+        }
+    }
+
+    /// A message of its own line or lines, above the bar; the quiet mode drops it.
+    pub fn note(&mut self, text: &str) {
+        match &mut self.sink {
+            // A hidden target would swallow the text, and then nobody sees the bar either.
+            Sink::Bar(bar) => bar.println(text),
+            Sink::Lines(writer) => {
+                let _ = writeln!(writer, "{text}").and_then(|()| writer.flush());
+            }
+            Sink::Quiet => {}
+        }
+    }
+
+    /// Takes the bar away; the last status stays as a plain line.
+    pub fn finish(&mut self) {
+        if let Sink::Bar(bar) = &self.sink {
+            let last = bar.message();
+            bar.finish_and_clear();
+            if !last.is_empty() {
+                bar.println(last);
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! How a program ends: the exit codes, and how an error is shown.
+//!
+//! Defines [`ExitStatus`] and [`render_error`]. Called by `main` of every program.
+
+use crate::Error;
+
+/// Most lines of an error; it must not scroll off a screen.
+const MAX_LINES: usize = 12;
+/// Longest line of an error.
+const MAX_COLUMNS: usize = 400;
+
+/// The exit codes, the same for every program. A scheduler should start the same command again on
+/// [`Peer`](ExitStatus::Peer) and [`Stopped`](ExitStatus::Stopped), and on nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ExitStatus {
+    /// Everything was done.
+    Done = 0,
+    /// A defect of the program.
+    Internal = 1,
+    /// The command line or the recipe is wrong.
+    Usage = 2,
+    /// Data or a model folder are wrong.
+    Data = 3,
+    /// A checkpoint is damaged.
+    Checkpoint = 4,
+    /// Memory or disk ran out or were refused.
+    Resources = 5,
+    /// Another rank was lost.
+    Peer = 6,
+    /// Training ended in numbers that are not finite.
+    Diverged = 7,
+    /// Stopped on request, state saved.
+    Stopped = 75,
+    /// Restarted several times without progress: do not restart.
+    NoProgress = 93,
+    /// Interrupted a second time.
+    Interrupted = 130,
+}
+
+impl ExitStatus {
+    /// Every status.
+    pub const ALL: &[ExitStatus] = &[
+        ExitStatus::Done,
+        ExitStatus::Internal,
+        ExitStatus::Usage,
+        ExitStatus::Data,
+        ExitStatus::Checkpoint,
+        ExitStatus::Resources,
+        ExitStatus::Peer,
+        ExitStatus::Diverged,
+        ExitStatus::Stopped,
+        ExitStatus::NoProgress,
+        ExitStatus::Interrupted,
+    ];
+
+    /// The number.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// What the number means, for the last line of an error and for manuals.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            ExitStatus::Done => "done",
+            ExitStatus::Internal => "internal error",
+            ExitStatus::Usage => "usage or recipe",
+            ExitStatus::Data => "data or model files",
+            ExitStatus::Checkpoint => "checkpoint integrity",
+            ExitStatus::Resources => "memory or disk",
+            ExitStatus::Peer => "peer or communication, retry",
+            ExitStatus::Diverged => "diverged",
+            ExitStatus::Stopped => "stopped on request, run again to go on",
+            ExitStatus::NoProgress => "no progress, do not restart",
+            ExitStatus::Interrupted => "interrupted twice",
+        }
+    }
+
+    /// Whether a scheduler should run the same command again.
+    pub const fn should_requeue(self) -> bool {
+        matches!(self, ExitStatus::Peer | ExitStatus::Stopped)
+    }
+}
+
+impl From<&Error> for ExitStatus {
+    fn from(error: &Error) -> Self {
+        let code = error.exit_code();
+        let known = ExitStatus::ALL.iter().copied().find(|status| i32::from(status.code()) == code);
+        known.unwrap_or(ExitStatus::Internal)
+    }
+}
+
+/// An error as it is shown on standard error: at most 12 lines, the last of which names the exit code.
+pub fn render_error(error: &Error) -> String {
+    let status = ExitStatus::from(error);
+    let mut text = error.to_string();
+    if !text.starts_with("error[") {
+        text = format!("error[internal]: {text}");
+    }
+    let clip = |line: &str| -> String {
+        if line.chars().count() <= MAX_COLUMNS {
+            return line.to_owned();
+        }
+        line.chars().take(MAX_COLUMNS - 1).chain(['…']).collect()
+    };
+    let lines: Vec<&str> = text.lines().collect();
+    let mut out: Vec<String> = if lines.len() < MAX_LINES {
+        lines.iter().map(|line| clip(line)).collect()
+    } else {
+        // The fix is at the end, so the middle goes.
+        let (head, tail) = lines.split_at(MAX_LINES - 5);
+        let left_out = tail.len().saturating_sub(3);
+        let end = tail.iter().skip(left_out).map(|line| clip(line));
+        head.iter().map(|line| clip(line)).chain([format!("  … {left_out} more lines")]).chain(end).collect()
+    };
+    out.push(format!("  exit {}: {}", status.code(), status.meaning()));
+    out.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_ends_with_its_exit_code() {
+        let error = Error::data("a.jsonl:3:7", "the record has no \"label\"", "add it");
+        let text =
+            "error[data]: the record has no \"label\"\n  --> a.jsonl:3:7\n  fix: add it\n  exit 3: data or model files";
+        assert_eq!(render_error(&error), text);
+    }
+
+    #[test]
+    fn every_error_group_has_its_code() {
+        let io = || std::io::Error::from(std::io::ErrorKind::StorageFull);
+        let of = |error: Error| ExitStatus::from(&error);
+        assert_eq!(of(Error::recipe("", "", "")), ExitStatus::Usage);
+        assert_eq!(of(Error::data("", "", "")), ExitStatus::Data);
+        assert_eq!(of(Error::model("", "", "")), ExitStatus::Data);
+        assert_eq!(of(Error::file("write", "x", io(), "")), ExitStatus::Resources);
+        assert_eq!(of(Error::Diverged { reason: String::new(), fix: String::new() }), ExitStatus::Diverged);
+        let codes: Vec<u8> = ExitStatus::ALL.iter().map(|status| status.code()).collect();
+        assert_eq!(codes, [0, 1, 2, 3, 4, 5, 6, 7, 75, 93, 130]);
+        let again: Vec<u8> = ExitStatus::ALL.iter().filter(|s| s.should_requeue()).map(|s| s.code()).collect();
+        assert_eq!(again, [6, 75]);
+    }
+
+    #[test]
+    fn a_long_error_fits_a_screen_and_keeps_its_fix() {
+        let reason = (0..100).map(|i| format!("line {i}")).collect::<Vec<_>>().join("\n");
+        let text = render_error(&Error::model("x".repeat(5000), reason, "the fix"));
+        assert_eq!(text.lines().count(), 12);
+        assert!(text.contains("  … 92 more lines\n"), "{text}");
+        assert!(text.ends_with("  fix: the fix\n  exit 3: data or model files"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 400));
+    }
+}

@@ -1,0 +1,172 @@
+//! When a run ends: limits of steps, epochs and minutes, a request from outside, no more improvement.
+//!
+//! Defines [`StopConditions`], [`StopFlag`], [`StopReason`] and [`BestTracker`]. Called by the training loop after each
+//! step and each evaluation.
+
+use crate::recipe::{EarlyStopSettings, EvalMetric, TrainSettings};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Why a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopReason {
+    /// `train.steps` were done.
+    Steps,
+    /// `train.epochs` were done.
+    Epochs,
+    /// `train.minutes` were over.
+    Minutes,
+    /// Evaluation stopped getting better.
+    NoImprovement,
+    /// Somebody asked for it.
+    Request,
+}
+
+impl StopReason {
+    /// The name in `metrics.jsonl`.
+    pub fn name(self) -> &'static str {
+        match self {
+            StopReason::Steps => "steps",
+            StopReason::Epochs => "epochs",
+            StopReason::Minutes => "minutes",
+            StopReason::NoImprovement => "no_improvement",
+            StopReason::Request => "request",
+        }
+    }
+}
+
+/// A request to stop, shared with whoever may make it: a signal handler, another thread, a test.
+#[derive(Debug, Clone, Default)]
+pub struct StopFlag {
+    requested: Arc<AtomicBool>,
+}
+
+impl StopFlag {
+    /// Asks the run to stop after the step in hand. Safe to call from a signal handler.
+    pub fn request(&self) {
+        self.requested.store(true, Ordering::Release);
+    }
+
+    /// Whether that was asked.
+    pub fn is_requested(&self) -> bool {
+        self.requested.load(Ordering::Acquire)
+    }
+}
+
+/// The limits of a run, any of which ends it.
+#[derive(Debug, Clone)]
+pub struct StopConditions {
+    steps: Option<(u64, StopReason)>,
+    time: Option<Duration>,
+    flag: StopFlag,
+}
+
+impl StopConditions {
+    /// The limits of a recipe, for data of so many optimizer steps per pass.
+    ///
+    /// Epochs are turned into whole steps, rounded up, at least one; the smaller of the two limits in steps holds.
+    pub fn new(train: &TrainSettings, steps_per_epoch: u64, flag: StopFlag) -> Self {
+        let of_epochs = |epochs: f64| ((epochs * steps_per_epoch as f64).ceil() as u64).max(1);
+        let by_epochs = train.epochs.map(|epochs| (of_epochs(epochs), StopReason::Epochs));
+        let by_steps = train.steps.map(|steps| (steps, StopReason::Steps));
+        let steps = by_epochs.into_iter().chain(by_steps).min_by_key(|(steps, _)| *steps);
+        // Anything longer than a century is no limit, and could not be a Duration.
+        let time = train.minutes.filter(|m| *m < 5e7).map(|m| Duration::from_secs_f64(m.max(0.0) * 60.0));
+        StopConditions { steps, time, flag }
+    }
+
+    /// Steps of the whole run as far as they are known: what schedules end at; `None` with a time limit alone.
+    pub fn total_steps(&self) -> Option<u64> {
+        self.steps.map(|(steps, _)| steps)
+    }
+
+    /// Whether to stop after `step` steps and `elapsed` time of training.
+    pub fn check(&self, step: u64, elapsed: Duration) -> Option<StopReason> {
+        if let Some((limit, reason)) = self.steps
+            && step >= limit
+        {
+            return Some(reason);
+        }
+        if self.flag.is_requested() {
+            return Some(StopReason::Request);
+        }
+        self.time.filter(|limit| elapsed >= *limit).map(|_| StopReason::Minutes)
+    }
+
+    /// The time left, judged by the time so far; `None` before the first step.
+    pub fn eta(&self, step: u64, elapsed: Duration) -> Option<Duration> {
+        let by_time = self.time.map(|limit| limit.saturating_sub(elapsed));
+        let by_steps = self.steps.filter(|_| step > 0).and_then(|(limit, _)| {
+            let left = limit.saturating_sub(step) as f64 / step as f64;
+            Duration::try_from_secs_f64(elapsed.as_secs_f64() * left).ok()
+        });
+        by_steps.into_iter().chain(by_time).min()
+    }
+}
+
+/// Remembers the best evaluation, and says when to give up.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BestTracker {
+    best: Judge,
+    early: Option<(Judge, u64)>,
+}
+
+/// The best value of one metric so far.
+#[derive(Debug, Clone, PartialEq)]
+struct Judge {
+    metric: EvalMetric,
+    best: Option<(f64, u64)>,
+    /// Evaluations since then.
+    without: u64,
+}
+
+impl Judge {
+    fn new(metric: EvalMetric) -> Self {
+        Judge { metric, best: None, without: 0 }
+    }
+
+    /// Whether `value` is a new best. Equal is not better, so the earliest of equals stays; NaN never is.
+    fn observe(&mut self, step: u64, value: f64) -> bool {
+        let better = match self.best {
+            _ if value.is_nan() => false,
+            None => true,
+            Some((best, _)) if self.metric.larger_is_better() => value > best,
+            Some((best, _)) => value < best,
+        };
+        if better {
+            self.best = Some((value, step));
+            self.without = 0;
+        } else {
+            self.without += 1;
+        }
+        better
+    }
+}
+
+impl BestTracker {
+    /// `metric` picks the best weights; `early` says when to stop.
+    pub fn new(metric: EvalMetric, early: Option<EarlyStopSettings>) -> Self {
+        BestTracker { best: Judge::new(metric), early: early.map(|e| (Judge::new(e.metric), e.patience)) }
+    }
+
+    /// Notes an evaluation after `step` steps; `value` gives the value of a metric. Returns whether it is the best so far.
+    pub fn observe(&mut self, step: u64, value: impl Fn(EvalMetric) -> f64) -> bool {
+        if let Some((judge, _)) = &mut self.early {
+            let value = value(judge.metric);
+            judge.observe(step, value);
+        }
+        let value = value(self.best.metric);
+        self.best.observe(step, value)
+    }
+
+    /// Whether so many evaluations in a row brought nothing that patience is at an end.
+    pub fn has_lost_patience(&self) -> bool {
+        self.early.as_ref().is_some_and(|(judge, patience)| judge.without >= *patience)
+    }
+
+    /// Value and step of the best evaluation.
+    pub fn best(&self) -> Option<(f64, u64)> {
+        self.best.best
+    }
+}
