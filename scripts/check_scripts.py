@@ -157,22 +157,24 @@ class Verdicts(InScratch):
 
     def test_the_last_accuracy_of_a_run_is_read(self):
         path = self.dir / "metrics.jsonl"
-        path.write_text('{"step": 1, "loss": 0.7}\n{"eval.accuracy": 0.5}\n{"metrics": {"accuracy": 0.861}}\n')
+        path.write_text(
+            '{"kind": "eval", "metrics": {"accuracy": 0.5}}\n{"kind": "step", "loss": 0.7}\n'
+            '{"kind": "eval", "metrics": {"accuracy": 0.861}}\n{"kind": "end"}\n')
         self.assertEqual(call(accuracy.main, [path]), (0, "86.1\n"))
         path.write_text('{"step": 1}\n')
-        self.assertIn("no record has an accuracy", str(call(accuracy.main, [path])[0]))
+        self.assertIn("no evaluation has an accuracy", str(call(accuracy.main, [path])[0]))
 
     def test_runs_are_compared_but_for_the_clock(self):
         for name, seconds, weights in (("a", 1, b"w"), ("b", 2, b"w"), ("c", 1, b"v")):
             run = self.dir / name
             run.mkdir()
-            (run / "metrics.jsonl").write_text(json.dumps({"loss": 0.5, "seconds": seconds}) + "\n")
+            (run / "metrics.jsonl").write_text(json.dumps({"loss": 0.5, "time": {"seconds": seconds}}) + "\n")
             (run / "model.safetensors").write_bytes(weights)
             (run / "recipe.toml").write_text(name)
         compare = lambda other: call(compare_runs.main, [self.dir / "a", self.dir / other])[1]  # noqa: E731
         self.assertEqual(compare("b"), "same metrics.jsonl\nsame model.safetensors\n")
         self.assertEqual(compare("c"), "same metrics.jsonl\ndifferent model.safetensors\n")
-        (self.dir / "b/metrics.jsonl").write_text('{"loss": 0.6, "seconds": 1}\n')
+        (self.dir / "b/metrics.jsonl").write_text('{"loss": 0.6, "time": {"seconds": 1}}\n')
         self.assertIn("different metrics.jsonl", compare("b"))
 
 

@@ -9,13 +9,10 @@ def main():
     with open(path, encoding="utf-8") as lines:
         for line in lines:
             record = json.loads(line)
-            # Evaluation records carry the metrics either flat or under `metrics`.
-            for values in (record, record.get("metrics")):
-                for key, value in values.items() if isinstance(values, dict) else ():
-                    if key.split(".")[-1] == "accuracy" and isinstance(value, (int, float)):
-                        last = value
+            if record.get("kind") == "eval":
+                last = record["metrics"].get("accuracy", last)
     if last is None:
-        sys.exit(f"error: {path}\n  reason: no record has an accuracy\n  fix: see whether the run evaluated at its end")
+        sys.exit(f"error: {path}\n  reason: no evaluation has an accuracy\n  fix: see whether the run evaluated at its end")
     print(f"{100 * last:.1f}")
 
 

@@ -2,35 +2,27 @@
 
     python3 compare_runs.py RUN_A RUN_B
 
-All files count (weights, optimizer state, tokenizer, configuration, metrics) but recipes and logs, which name the run's
-folder and number of threads. In metrics.jsonl the wall-clock fields are left out. Called by same-bits.sh.
+All files count (weights, tokenizer, configuration, metrics, whatever else is there) but the recipe. Of metrics.jsonl the
+wall-clock member `time` of each record is left out. Called by same-bits.sh.
 """
 
 import json
 import sys
 from pathlib import Path
 
-# Time, what is derived from it, and memory, which depends on the machine's state and the number of threads.
-WALL_CLOCK = {"time", "timestamp", "seconds", "elapsed", "eta", "tokens_per_second", "samples_per_second", "tokens_per_s",
-              "samples_per_s", "peak_share", "share_of_peak", "memory", "peak_memory", "memory_bytes", "peak_memory_bytes",
-              "resident_bytes", "peak_resident_bytes", "step_seconds", "eval_seconds", "seconds_left"}
-# These say where and on how many threads a run was made.
-NOT_RESULTS = (".toml", ".log", ".lock")
-
-
-def without_clock(value):
-    if isinstance(value, dict):
-        return {key: without_clock(item) for key, item in value.items() if key not in WALL_CLOCK}
-    return value
+# The recipe with all its values names the run's folder and number of threads; the lock is empty.
+NOT_RESULTS = {"recipe.toml", ".lock"}
 
 
 def metrics(path):
-    """The records of a run without wall-clock fields, as text that shows every digit."""
-    return [json.dumps(without_clock(json.loads(line))) for line in path.read_text(encoding="utf-8").splitlines()]
+    """The records of a run without `time`, which holds all that the clock and the machine's memory decide."""
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    # Back to text: it shows every digit, and unlike a float a "not a number" equals itself.
+    return [json.dumps({key: value for key, value in record.items() if key != "time"}) for record in records]
 
 
 def results(folder):
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.suffix not in NOT_RESULTS}
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name not in NOT_RESULTS}
 
 
 def main():
