@@ -1,220 +1,18 @@
-//! What a run leaves behind and shows: output folders, metrics files, progress, stopping.
+//! What a run writes and shows: metrics files, progress, stopping.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use indicatif::{ProgressDrawTarget, TermLike};
 use model_center::metrics::Metric;
 use model_center::recipe::{EarlyStopSettings, EvalMetric, Recipe, TrainSettings};
 use model_center::run::{
-    BestTracker, EndRecord, EvalRecord, MARKER, OutputFolder, Progress, ProgressMode, Record, StartRecord, Status,
-    StepRecord, StopConditions, StopFlag, StopReason, Timing, deterministic_part,
+    BestTracker, EndRecord, EvalRecord, OutputFolder, Progress, ProgressMode, Record, StartRecord, Status, StepRecord,
+    StopConditions, StopFlag, StopReason, Timing, deterministic_part,
 };
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const HASH: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-const OTHER: &str = "fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210";
-
-fn names(dir: &Path) -> Vec<String> {
-    let mut names: Vec<String> =
-        std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
-}
-
-fn refusal(dir: &Path, hash: &str, overwrite: bool) -> String {
-    let checked = OutputFolder::check(dir, hash, overwrite).unwrap_err().to_string();
-    let created = OutputFolder::create(dir, hash, overwrite).unwrap_err().to_string();
-    assert_eq!(checked, created);
-    created
-}
-
-#[test]
-fn a_new_folder_is_created_with_its_parents_and_marked() {
-    let temp = tempfile::tempdir().unwrap();
-    let dir = temp.path().join("a/b");
-    OutputFolder::check(&dir, HASH, false).unwrap();
-    assert!(!temp.path().join("a").exists(), "check must not create anything");
-    let mut folder = OutputFolder::create(&dir, HASH, false).unwrap();
-    folder.write("recipe.toml", b"x = 1\n").unwrap();
-    drop(folder);
-    assert_eq!(names(&dir), ["recipe.toml", MARKER]);
-    let marker =
-        format!("{{\n  \"format\": 1,\n  \"recipe_hash\": \"{HASH}\",\n  \"names\": [\n    \"recipe.toml\"\n  ]\n}}\n");
-    assert_eq!(std::fs::read_to_string(dir.join(MARKER)).unwrap(), marker);
-}
-
-#[test]
-fn the_same_recipe_is_offered_overwrite_which_removes_only_the_run() {
-    let temp = tempfile::tempdir().unwrap();
-    let dir = temp.path();
-    let mut folder = OutputFolder::create(dir, HASH, false).unwrap();
-    folder.write("recipe.toml", b"x").unwrap();
-    drop(folder.metrics("metrics.jsonl").unwrap());
-    let staged = folder.stage("best").unwrap();
-    std::fs::write(staged.path().join("config.json"), "{}").unwrap();
-    staged.commit().unwrap();
-    drop(folder);
-    std::fs::write(dir.join("notes.txt"), "mine").unwrap();
-    let expected = format!(
-        "error[recipe]: the output folder already holds a run of this recipe, 0123456789ab\n  --> {}\n  fix: add --overwrite \
-         to replace it, or set output.dir to another folder",
-        dir.display()
-    );
-    assert_eq!(refusal(dir, HASH, false), expected);
-    assert_eq!(names(dir), ["best", "metrics.jsonl", "notes.txt", "recipe.toml", MARKER]);
-    let folder = OutputFolder::create(dir, HASH, true).unwrap();
-    drop(folder);
-    assert_eq!(names(dir), ["notes.txt", MARKER]);
-}
-
-#[test]
-fn the_run_of_another_recipe_is_never_replaced() {
-    let temp = tempfile::tempdir().unwrap();
-    drop(OutputFolder::create(temp.path(), HASH, false).unwrap());
-    let expected = format!(
-        "error[recipe]: the output folder holds the run of another recipe: 0123456789ab there, fedcba987654 here\n  --> {}\n  \
-         fix: set output.dir to another folder, or remove this one yourself",
-        temp.path().display()
-    );
-    assert_eq!(refusal(temp.path(), OTHER, false), expected);
-    assert_eq!(refusal(temp.path(), OTHER, true), expected);
-}
-
-#[test]
-fn a_folder_with_foreign_files_is_refused_and_untouched() {
-    let temp = tempfile::tempdir().unwrap();
-    std::fs::write(temp.path().join("thesis.tex"), "years of work").unwrap();
-    for overwrite in [false, true] {
-        let text = refusal(temp.path(), HASH, overwrite);
-        assert!(
-            text.starts_with(
-                "error[recipe]: the output folder is not empty and holds no run: \"thesis.tex\" is in it\n"
-            ),
-            "{text}"
-        );
-    }
-    assert_eq!(names(temp.path()), ["thesis.tex"]);
-}
-
-#[test]
-fn read_only_and_impossible_folders_are_refused() {
-    use std::os::unix::fs::PermissionsExt;
-    let temp = tempfile::tempdir().unwrap();
-    let dir = temp.path().join("ro");
-    std::fs::create_dir(&dir).unwrap();
-    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o555)).unwrap();
-    for asked in [dir.clone(), dir.join("below")] {
-        let expected = format!(
-            "error[file]: cannot write to the output folder: permission denied\n  --> {}\n  fix: set output.dir to a folder you \
-             may write to, on a disk with room",
-            asked.display()
-        );
-        assert_eq!(refusal(&asked, HASH, false), expected);
-    }
-    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).unwrap();
-    assert!(names(&dir).is_empty());
-    let file = temp.path().join("file");
-    std::fs::write(&file, "x").unwrap();
-    assert!(refusal(&file, HASH, false).starts_with("error[recipe]: the output folder is a file\n"));
-    assert!(refusal(&file.join("below"), HASH, false).starts_with("error[file]: cannot "));
-}
-
-#[test]
-fn a_damaged_or_hostile_marker_is_refused_and_removes_nothing() {
-    let temp = tempfile::tempdir().unwrap();
-    let victim = temp.path().join("victim");
-    std::fs::write(&victim, "precious").unwrap();
-    let dir = temp.path().join("out");
-    std::fs::create_dir(&dir).unwrap();
-    let with_name = |name: &str| format!("{{\"format\":1,\"recipe_hash\":\"{HASH}\",\"names\":[{name:?}]}}");
-    let cases = [
-        String::new(),
-        "{".into(),
-        "[".repeat(100_000),
-        "{\"format\":2,\"recipe_hash\":\"\",\"names\":[]}".into(),
-        with_name("../victim"),
-        with_name(".."),
-        with_name(victim.to_str().unwrap()),
-        with_name(MARKER),
-    ];
-    for text in cases {
-        std::fs::write(dir.join(MARKER), &text).unwrap();
-        let refused = refusal(&dir, HASH, true);
-        assert!(refused.starts_with("error[recipe]: the mark of an earlier run cannot be read: "), "{refused}");
-        assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
-    }
-}
-
-#[test]
-fn overwriting_removes_a_link_and_not_what_it_leads_to() {
-    let temp = tempfile::tempdir().unwrap();
-    let target = temp.path().join("target");
-    std::fs::create_dir(&target).unwrap();
-    std::fs::write(target.join("kept"), "x").unwrap();
-    let dir = temp.path().join("out");
-    let mut folder = OutputFolder::create(&dir, HASH, false).unwrap();
-    folder.stage("best").unwrap().commit().unwrap();
-    drop(folder);
-    std::fs::remove_dir(dir.join("best")).unwrap();
-    std::os::unix::fs::symlink(&target, dir.join("best")).unwrap();
-    drop(OutputFolder::create(&dir, HASH, true).unwrap());
-    assert_eq!(names(&dir), [MARKER]);
-    assert_eq!(names(&target), ["kept"]);
-}
-
-#[test]
-fn two_processes_cannot_share_a_folder() {
-    let temp = tempfile::tempdir().unwrap();
-    let folder = OutputFolder::create(temp.path(), HASH, false).unwrap();
-    let text = OutputFolder::create(temp.path(), HASH, true).unwrap_err().to_string();
-    assert!(text.starts_with("error[recipe]: the output folder is in use by another process\n"), "{text}");
-    drop(folder);
-    OutputFolder::create(temp.path(), HASH, true).unwrap();
-}
-
-#[test]
-fn leftovers_of_a_killed_process_do_not_stand_in_the_way() {
-    let temp = tempfile::tempdir().unwrap();
-    std::fs::write(temp.path().join(".lock"), "").unwrap();
-    std::fs::write(temp.path().join(".run.json.tmp-99999"), "{\"form").unwrap();
-    std::fs::create_dir(temp.path().join(".best.tmp-99999")).unwrap();
-    drop(OutputFolder::create(temp.path(), HASH, false).unwrap());
-    assert_eq!(names(temp.path()), [MARKER]);
-}
-
-#[test]
-fn a_staged_folder_appears_whole_or_not_at_all() {
-    let temp = tempfile::tempdir().unwrap();
-    let mut folder = OutputFolder::create(temp.path(), HASH, false).unwrap();
-    let fill = |path: &Path, text: &str| std::fs::write(path.join("weights"), text).unwrap();
-    let staged = folder.stage("best").unwrap();
-    fill(staged.path(), "one");
-    assert!(!temp.path().join("best").exists());
-    assert_eq!(staged.commit().unwrap(), temp.path().join("best"));
-    let staged = folder.stage("best").unwrap();
-    fill(staged.path(), "half");
-    drop(staged);
-    assert_eq!(std::fs::read_to_string(temp.path().join("best/weights")).unwrap(), "one");
-    let staged = folder.stage("best").unwrap();
-    fill(staged.path(), "two");
-    staged.commit().unwrap();
-    assert_eq!(std::fs::read_to_string(temp.path().join("best/weights")).unwrap(), "two");
-    drop(folder);
-    assert_eq!(names(temp.path()), ["best", MARKER]);
-}
-
-#[test]
-fn output_names_cannot_leave_the_folder() {
-    let temp = tempfile::tempdir().unwrap();
-    let mut folder = OutputFolder::create(&temp.path().join("out"), HASH, false).unwrap();
-    for name in ["../x", "/tmp/x", "", ".", "..", "a/b", MARKER, ".lock", ".x.tmp-1"] {
-        assert!(folder.write(name, b"").is_err(), "{name:?}");
-        assert!(folder.stage(name).is_err(), "{name:?}");
-    }
-    assert_eq!(names(temp.path()), ["out"]);
-}
 
 fn timing(seconds: f64) -> Timing {
     Timing { seconds, tokens_per_s: 1000.5, peak_share: Some(0.7), rss_bytes: 10, peak_rss_bytes: 20 }
@@ -489,13 +287,4 @@ fn the_best_is_the_earliest_of_equals_and_patience_ends() {
     assert_eq!(seen(4, 0.6, 0.8), (true, false, Some((0.6, 4))));
     assert_eq!(seen(5, 0.7, 0.8), (true, false, Some((0.7, 5))));
     assert_eq!(seen(6, 0.8, f64::NAN), (true, true, Some((0.8, 6))));
-}
-
-#[test]
-fn output_paths_are_returned_as_they_are() {
-    let temp = tempfile::tempdir().unwrap();
-    let mut folder = OutputFolder::create(temp.path(), HASH, false).unwrap();
-    assert_eq!(folder.path(), temp.path());
-    let path: PathBuf = folder.write("a.txt", b"1").unwrap();
-    assert_eq!(std::fs::read(path).unwrap(), b"1");
 }
