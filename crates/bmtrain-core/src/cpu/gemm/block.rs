@@ -261,7 +261,7 @@ pub(super) fn run(kernel: &Kernel, job: &Job<'_>, rows: Range<usize>, columns: R
                 let width = count.next_multiple_of(kernel.lanes);
                 let right = match unpacked {
                     Some(b) => {
-                        let data = &b[job.b.start + stretch.start * job.b.row_stride + j..];
+                        let data = b.get(job.b.start + stretch.start * job.b.row_stride + j..).unwrap_or_default();
                         Right { data, step: job.b.row_stride, j, columns: count, width }
                     }
                     None => {

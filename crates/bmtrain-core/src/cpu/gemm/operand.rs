@@ -36,6 +36,10 @@ impl Source<'_> {
 
     /// Elements `start..start + to.len()` as f32.
     pub(super) fn widen(&self, start: usize, to: &mut [f32]) {
+        if to.is_empty() {
+            // Of a product with empty sums nothing is read, wherever its rows would start.
+            return;
+        }
         let end = start + to.len();
         match self {
             Source::F32(data) => to.copy_from_slice(&data[start..end]),
