@@ -1,12 +1,15 @@
 //! The conformance table on the CPU, and that the table can fail.
 
 use bmtrain_core::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
+use bmtrain_core::backend::{DeviceId, Mark, Memory};
+use bmtrain_core::buffer::{View, ViewMut};
 use bmtrain_core::conformance::{
-    self, Case, Check, Report, against_host, bench, compare_bits, compare_precision, run_finite_differences,
+    self, Case, Check, Outcome, Report, against_host, bench, compare_bits, compare_precision, run_finite_differences,
 };
+use bmtrain_core::cpu::CpuBackend;
 use bmtrain_core::kernel::{Dest, Kernel, Multiply};
 use bmtrain_core::wrap::{Counting, Deferred};
-use bmtrain_core::{DType, Device, Result, Segment, Tensor};
+use bmtrain_core::{Backend, DType, Device, Error, Kernels, Lane, Result, Segment, Tensor};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,7 +80,7 @@ fn two_threads_give_the_bits_of_one() {
 #[test]
 fn late_execution_gives_the_same_bits() {
     let at_once = Device::cpu(1).unwrap();
-    let late = Device::new(Arc::new(Deferred::new(Arc::new(bmtrain_core::cpu::CpuBackend::new(1).unwrap()), 5)));
+    let late = Device::new(Arc::new(Deferred::new(Arc::new(CpuBackend::new(1).unwrap()), 5)));
     let cases: Vec<Case> = conformance::cases().into_iter().filter(|case| !case.large).collect();
     all_pass("late", &cases, |_| vec![DType::F32], |case, dtype| compare_bits(&at_once, &late, case, dtype));
 }
@@ -160,4 +163,89 @@ fn a_difference_between_devices_is_caught() {
         assert!(!conformance::compare(&cpu, &counting, case, DType::F32).unwrap().passed(), "{}", case.name);
         assert!(!compare_bits(&cpu, &counting, case, DType::F32).unwrap().passed(), "{}", case.name);
     }
+}
+
+/// A backend of another crate: the CPU without one kernel.
+#[derive(Debug)]
+struct Without {
+    inner: CpuBackend,
+    missing: &'static str,
+}
+
+impl Kernels for Without {
+    fn launch(&self, kernel: Kernel<'_>, on: Lane) -> Result<()> {
+        if kernel.name() == self.missing {
+            let (backend, kernel) = (self.name(), self.missing);
+            return Err(Error::Unsupported { backend, kernel, detail: String::new() });
+        }
+        self.inner.launch(kernel, on)
+    }
+}
+
+impl Backend for Without {
+    fn name(&self) -> String {
+        format!("{} without {}", self.inner.name(), self.missing)
+    }
+    fn id(&self) -> DeviceId {
+        self.inner.id()
+    }
+    fn allocate(&self, bytes: usize) -> Result<Memory> {
+        self.inner.allocate(bytes)
+    }
+    fn release(&self, memory: Memory) {
+        self.inner.release(memory);
+    }
+    fn slab_bytes(&self) -> usize {
+        self.inner.slab_bytes()
+    }
+    fn upload(&self, host: &[u8], to: ViewMut<'_>, on: Lane) -> Result<()> {
+        self.inner.upload(host, to, on)
+    }
+    fn download(&self, from: View<'_>, host: &mut [u8], on: Lane) -> Result<()> {
+        self.inner.download(from, host, on)
+    }
+    fn copy(&self, from: View<'_>, to: ViewMut<'_>, on: Lane) -> Result<()> {
+        self.inner.copy(from, to, on)
+    }
+    fn mark(&self, on: Lane) -> Result<Mark> {
+        self.inner.mark(on)
+    }
+    fn wait(&self, on: Lane, mark: Mark) -> Result<()> {
+        self.inner.wait(on, mark)
+    }
+    fn sync(&self, on: Lane) -> Result<()> {
+        self.inner.sync(on)
+    }
+}
+
+#[test]
+fn a_partial_backend_from_outside_is_legal_and_shown() {
+    let make = || {
+        let inner = CpuBackend::new(1)?;
+        Ok(Device::new(Arc::new(Without { inner, missing: "softmax_backward" })))
+    };
+    let cases: Vec<Case> = conformance::cases().into_iter().filter(|case| case.name.starts_with("softmax/")).collect();
+    let mut report = Report::default();
+    conformance::run_rows(&make, &cases, &mut report).unwrap();
+    assert!(!report.entries.is_empty());
+    assert_eq!(report.failures().count(), 0);
+    assert!(
+        report.entries.iter().all(|entry| matches!(entry.outcome, Outcome::Unsupported(_))),
+        "{:?}",
+        report.entries
+    );
+    assert!(report.entries[0].to_string().contains("without softmax_backward has no kernel softmax_backward"));
+}
+
+#[test]
+fn a_backend_that_computes_nothing_fails_nearly_everywhere() {
+    let make = || Ok(Device::new(Arc::new(Counting::new(1 << 20))));
+    let cases: Vec<Case> = conformance::cases().into_iter().filter(|case| !case.large).collect();
+    let mut report = Report::default();
+    conformance::run_rows(&make, &cases, &mut report).unwrap();
+    let passed: BTreeSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+    let failed: BTreeSet<&str> = report.failures().map(|entry| entry.case.as_str()).collect();
+    let missed: Vec<_> = passed.difference(&failed).collect();
+    // Where the right answer is zero.
+    assert_eq!(missed, [&"non_finite/finite"]);
 }

@@ -21,7 +21,7 @@ pub use bench::{Measurement, bench};
 pub use case::{Body, Case, Input, Role, Values};
 pub use compare::{against_host, compare, compare_bits, compare_precision, tolerance};
 pub use finite::run_finite_differences;
-pub use report::{Entry, Outcome, Report, run_all};
+pub use report::{Entry, Outcome, Report, run_all, run_rows};
 pub use table::cases;
 
 /// How far something was from what it should be: the worst part of one comparison.

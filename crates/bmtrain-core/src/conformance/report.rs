@@ -76,16 +76,22 @@ impl Report {
     }
 }
 
-/// Every row on a device: finite differences and host arithmetic in f32, and the CPU with one thread as the reference in each
-/// number type of the row.
+/// Every row on a device, see [`run_rows`].
 ///
 /// # Errors
 /// A device could not be made. Faults of single rows are in the report.
 pub fn run_all(make_device: &dyn Fn() -> Result<Device>, report: &mut Report) -> Result<()> {
+    run_rows(make_device, &cases(), report)
+}
+
+/// Rows on a device: finite differences in f32; host arithmetic, and the CPU with one thread as the reference, in each
+/// number type of the row.
+///
+/// # Errors
+/// A device could not be made. Faults of single rows are in the report.
+pub fn run_rows(make_device: &dyn Fn() -> Result<Device>, cases: &[Case], report: &mut Report) -> Result<()> {
     let (reference, tested) = (Device::cpu(1)?, make_device()?);
-    for case in cases() {
-        run_case(&reference, &tested, &case, report);
-    }
+    cases.iter().for_each(|case| run_case(&reference, &tested, case, report));
     Ok(())
 }
 

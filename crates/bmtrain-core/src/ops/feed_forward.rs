@@ -105,7 +105,9 @@ impl Backward for FeedForwardBackward {
         drop(pre);
         bias_gradient(cx, 2, &dpre, f, dtypes[0])?;
         cx.write(1, Shape::from([f, d]), dtypes[0], |device, dw| weight_gradient(device, &dpre, &x, [f, d], dw))?;
-        cx.write(0, x.shape(), x.dtype(), |device, dx| input_gradient(device, &dpre, &w_in, [f, d], dx))
+        let (shape, dtype) = (x.shape(), x.dtype());
+        drop(x);
+        cx.write(0, shape, dtype, |device, dx| input_gradient(device, &dpre, &w_in, [f, d], dx))
     }
 
     fn saved_bytes(&self) -> usize {

@@ -165,18 +165,23 @@ impl Backward for LinearBackward {
                     dy: dy.view()?,
                     dx: Dest { view: dpre.view_mut()?, add: false },
                 })?;
+                drop(dy);
                 dpre
             }
         };
-        if let Some(weight) = weight {
-            cx.write(0, x_shape, x_dtype, |device, dx| input_gradient(device, &dpre, &weight, [n, k], dx))?;
-        }
+        bias_gradient(cx, 2, &dpre, n, weight_dtype)?;
         if let Some(x) = x {
             cx.write(1, Shape::from([n, k]), weight_dtype, |device, dw| {
                 weight_gradient(device, &dpre, &x, [n, k], dw)
             })?;
         }
-        bias_gradient(cx, 2, &dpre, n, weight_dtype)
+        // Last, when what was saved is free again.
+        match weight {
+            Some(weight) => {
+                cx.write(0, x_shape, x_dtype, |device, dx| input_gradient(device, &dpre, &weight, [n, k], dx))
+            }
+            None => Ok(()),
+        }
     }
 
     fn saved_bytes(&self) -> usize {

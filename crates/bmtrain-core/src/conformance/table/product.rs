@@ -59,6 +59,7 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
         row("row", Product { m: 1, n: 70, k: 130, ..PLAIN });
         row("column", Product { m: 67, n: 1, k: 129, beta: 1.0, ..PLAIN });
         row("empty sums", Product { k: 0, beta: 0.5, ..PLAIN });
+        row("empty sums", Product { m: 4, n: 128, k: 0, beta: 0.0, ..PLAIN });
         row("long sums", Product { m: 9, n: 6, k: 700, ..PLAIN });
     }
     for activation in Activation::ALL {
