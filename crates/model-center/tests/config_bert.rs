@@ -1,4 +1,5 @@
 //! BERT's configuration: ModelCenter's defaults, both dialects, and every contradiction an error that names its field.
+#![allow(clippy::unwrap_used)]
 
 use std::fs;
 

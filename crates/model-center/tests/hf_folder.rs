@@ -1,4 +1,5 @@
 //! Folders: shards and their index, what is refused by name, and a whole model folder written and read.
+#![allow(clippy::unwrap_used)]
 
 use std::borrow::Cow;
 use std::fs;

@@ -1,4 +1,5 @@
 //! What reading and writing weights costs in memory. Alone in its process: it looks at the process's own peak.
+#![allow(clippy::unwrap_used)]
 
 use std::borrow::Cow;
 use std::fs::{self, File};
@@ -9,6 +10,9 @@ use bmtrain_core::dtype::DType;
 use model_center::hf::{Allow, NameTable, ParamShape, Plan, Rule, SafetensorsFile, Weights, export};
 
 const MIB: u64 = 1 << 20;
+
+/// The text of one of many pieces of a header.
+type Piece = Box<dyn Fn(usize) -> String>;
 
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -67,7 +71,7 @@ fn a_hostile_header_costs_its_length_and_at_most_64_mib(folder: &Path) {
     let before = peak();
     let tensor = |i: usize| format!("\"{i:07}\":{{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}},");
     let fixed = |text: &'static str| move |_: usize| text.to_string();
-    let cases: [(&str, Box<dyn Fn(usize) -> String>, usize, &str); 6] = [
+    let cases: [(&str, Piece, usize, &str); 6] = [
         ("{\"a\":{\"dtype\":\"U8\",\"shape\":[", Box::new(fixed("1,")), length / 2, "1],\"data_offsets\":[0,1]}}"),
         (
             "{\"a\":{\"dtype\":\"U8\",\"x\":[",

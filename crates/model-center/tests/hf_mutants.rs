@@ -1,4 +1,5 @@
 //! Damaged and hostile files: thousands of mutants of each kind, none may panic, hang or eat memory.
+#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,5 @@
 //! The name table both ways: BERT with fused projections, other layouts, and every difference reported.
+#![allow(clippy::unwrap_used)]
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -215,6 +216,12 @@ fn old_names_position_ids_and_tied_copies_are_understood() {
     let plan = Plan::build(&BERT, &params, &file, &Allow::default()).unwrap();
     let error = plan.load(&file, |_, _| panic!("nothing may be loaded")).unwrap_err().to_string();
     assert!(error.contains("the model was not tied"), "{error}");
+
+    // Whoever leaves that head behind does not care.
+    let base = ours(1, &[]);
+    let allow = Allow { missing: vec![], unused: vec!["cls.*".into()] };
+    check(&base, &load(&BERT, &base, &file, &allow));
+    assert_eq!(Plan::build(&BERT, &base, &file, &allow).unwrap().unused().len(), 2);
 
     untied.insert("cls.predictions.decoder.weight".into(), (vec![6, 4], vec![0.0; 24]));
     let text = report(&BERT, &params, &write_all(&path, &untied), &Allow::default());

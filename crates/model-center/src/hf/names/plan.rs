@@ -157,6 +157,10 @@ impl<'a> Matching<'a> {
             let mut found = self.find(&piece.name);
             for alias in &aliases {
                 let Some(second) = self.find(&alias.name) else { continue };
+                // A head that is left behind may have had a matrix of its own.
+                if found.is_some() && allow.unused.iter().any(|pattern| glob(pattern, &second.name)) {
+                    continue;
+                }
                 self.used.insert(&second.name);
                 match found {
                     None => found = Some(second),
