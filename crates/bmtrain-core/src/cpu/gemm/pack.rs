@@ -24,6 +24,9 @@ pub(super) fn pack(
     to: &mut [f32],
 ) {
     let (k, width) = (rows.len(), kernel.columns());
+    if k == 0 {
+        return;
+    }
     let start = |j: usize| b.start + rows.start * b.row_stride + j * b.col_stride;
     let mut j = columns.start;
     if let (Source::F32(data), 1) = (b.data, b.col_stride) {
