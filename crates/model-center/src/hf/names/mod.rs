@@ -3,7 +3,7 @@
 //! - [`NameTable`], [`Rule`], [`Alias`]: what a family writes down, once, for both directions.
 //! - [`Plan`]: every parameter matched with the tensors of a file before any data are read; [`Difference`]: the report
 //!   when they do not match. `plan` builds it, `load` carries it out.
-//! - [`export`]: the same table the other way.
+//! - [`export()`]: the same table the other way.
 //!
 //! A table says: our `encoder.layers.{i}.attention.project_qkv.weight` is their
 //! `bert.encoder.layer.{i}.attention.self.{query|key|value}.weight`, concatenated on the first axis. Numbers in braces
