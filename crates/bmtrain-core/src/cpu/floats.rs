@@ -10,7 +10,6 @@ use super::threads::Divide;
 use crate::buffer::{View, ViewMut};
 use crate::dtype::{DType, Float};
 use crate::error::{Error, Result};
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 /// Most elements of a tile: some tiles of f32 fit the first-level cache together.
@@ -92,7 +91,7 @@ impl<'a> Floats<'a> {
         let end = start + to.len();
         match self {
             Floats::F32(data) => to.copy_from_slice(&data[start..end]),
-            Floats::F16(data) => data[start..end].convert_to_f32_slice(to),
+            Floats::F16(data) => widen_f16(&data[start..end], to),
             Floats::Bf16(data) => widen_bf16(&data[start..end], to),
         }
     }
@@ -191,7 +190,7 @@ impl<'a> FloatsMut<'a> {
         let end = start + from.len();
         match self {
             FloatsMut::F32(data) => data[start..end].copy_from_slice(from),
-            FloatsMut::F16(data) => data[start..end].convert_from_f32_slice(from),
+            FloatsMut::F16(data) => narrow_f16(from, &mut data[start..end]),
             FloatsMut::Bf16(data) => narrow_bf16(from, &mut data[start..end]),
         }
     }
@@ -237,5 +236,93 @@ vectorised! {
         for (narrow, wide) in to.iter_mut().zip(from) {
             *narrow = Float::from_f32(*wide);
         }
+    }
+
+    fn widen_f16<I>(from: &[f16], to: &mut [f32]) {
+        for (wide, narrow) in to.iter_mut().zip(from) {
+            *wide = f16_to_f32(narrow.to_bits());
+        }
+    }
+
+    fn narrow_f16<I>(from: &[f32], to: &mut [f16]) {
+        for (narrow, wide) in to.iter_mut().zip(from) {
+            *narrow = f16::from_bits(f32_to_f16(*wide));
+        }
+    }
+}
+
+/// Exact, without branches: the bits shifted to their places in an f32 are too small by 2^112, and multiplying puts right
+/// subnormals as well.
+#[inline(always)]
+fn f16_to_f32(bits: u16) -> f32 {
+    let (sign, size) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff) << 13);
+    let value = (f32::from_bits(size) * f32::from_bits(0x7780_0000)).to_bits();
+    let value = if size >= 0x0f80_0000 { size | 0x7f80_0000 } else { value };
+    f32::from_bits(value | sign)
+}
+
+/// To nearest, ties to even, without branches; NaN becomes quiet.
+#[inline(always)]
+fn f32_to_f16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let (sign, size) = (bits >> 16 & 0x8000, bits & 0x7fff_ffff);
+    // Below the normal range an addition of 1/2 leaves as many bits as a subnormal has, rounded by the addition itself.
+    let small = (f32::from_bits(size) + 0.5).to_bits().wrapping_sub(0x3f00_0000);
+    let normal = size.wrapping_sub(0x3800_0000 - 0xfff).wrapping_add(size >> 13 & 1) >> 13;
+    let number = if size < 0x3880_0000 { small } else { normal };
+    let special = if size > 0x7f80_0000 { 0x7e00 | (size >> 13 & 0x1ff) } else { 0x7c00 };
+    (sign | if size >= 0x4780_0000 { special } else { number }) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::simd::forced::for_each_level;
+    use super::*;
+
+    #[test]
+    fn every_f16_becomes_its_f32_and_back() {
+        for_each_level(|level| {
+            let halves: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+            let (mut wide, mut back) = (vec![0.0; halves.len()], vec![f16::ZERO; halves.len()]);
+            widen_f16(&halves, &mut wide);
+            narrow_f16(&wide, &mut back);
+            for ((half, wide), back) in halves.iter().zip(&wide).zip(&back) {
+                assert!(
+                    wide.to_bits() == half.to_f32().to_bits() || (wide.is_nan() && half.is_nan()),
+                    "{level:?}: {half:?}"
+                );
+                assert!(back.to_bits() == half.to_bits() || (back.is_nan() && half.is_nan()), "{level:?}: {half:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn roundings_to_sixteen_bits_are_those_of_the_half_crate() {
+        // Every upper half of an f32 with the lower halves at which roundings of both types change.
+        for low in [0u32, 1, 0xfff, 0x1000, 0x1001, 0x1fff, 0x2000, 0x3000, 0x7fff, 0x8000, 0x8001, 0xffff] {
+            let wide: Vec<f32> = (0..=u32::from(u16::MAX)).map(|high| f32::from_bits(high << 16 | low)).collect();
+            for_each_level(|level| {
+                let (mut halves, mut brains) = (vec![f16::ZERO; wide.len()], vec![bf16::ZERO; wide.len()]);
+                narrow_f16(&wide, &mut halves);
+                narrow_bf16(&wide, &mut brains);
+                for ((wide, half), brain) in wide.iter().zip(halves).zip(brains) {
+                    let same = |a: u16, b: u16| a == b || wide.is_nan();
+                    assert!(same(half.to_bits(), f16::from_f32(*wide).to_bits()), "{level:?}: {wide:e} became {half}");
+                    assert!(
+                        same(brain.to_bits(), bf16::from_f32(*wide).to_bits()),
+                        "{level:?}: {wide:e} became {brain}"
+                    );
+                    assert!(!wide.is_nan() || (half.is_nan() && brain.is_nan()));
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn a_written_tile_of_sixteen_bits_sees_its_old_values_if_asked() {
+        let mut data = [1.5f32, -2.0, 3.0].map(bf16::from_f32);
+        let mut spare = Spare::new();
+        FloatsMut::Bf16(&mut data).update(1, 2, true, &mut spare, |tile| tile.iter_mut().for_each(|x| *x += 1.0));
+        assert_eq!(data.map(bf16::to_f32), [1.5, -1.0, 4.0]);
     }
 }

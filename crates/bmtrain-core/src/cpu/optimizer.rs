@@ -99,3 +99,133 @@ vectorised! {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::cpu::testing::{FLOATS, assert_close, device, numbers, rounding, tensor, values, with_any_threads};
+    use crate::dtype::DType;
+    use crate::kernel::*;
+    use crate::tensor::Tensor;
+
+    #[derive(Clone, Copy)]
+    struct Setting {
+        parameter: DType,
+        grad: DType,
+        factor: f32,
+        decoupled: bool,
+        maximize: bool,
+        step: u64,
+    }
+
+    fn settings() -> Vec<Setting> {
+        let mut settings = Vec::new();
+        for (parameter, grad) in FLOATS.into_iter().flat_map(|parameter| FLOATS.map(|grad| (parameter, grad))) {
+            for (decoupled, maximize, step) in [(true, false, 1), (false, true, 7), (true, true, 100_000)] {
+                settings.push(Setting { parameter, grad, factor: 0.25, decoupled, maximize, step });
+            }
+        }
+        settings
+    }
+
+    /// Parameter, master, moments and gradient, before and after a step.
+    fn step(device: &crate::device::Device, len: usize, s: Setting) -> [[Vec<f64>; 5]; 2] {
+        let positive: Vec<f32> = values(len, 4).iter().map(|x| x.abs() * 0.1).collect();
+        let mut parameter = tensor(device, s.parameter, &values(len, 1));
+        let mut master = tensor(device, DType::F32, &values(len, 1));
+        let (mut m, mut v) = (tensor(device, DType::F32, &values(len, 3)), tensor(device, DType::F32, &positive));
+        let (grad, factor) = (tensor(device, s.grad, &values(len, 2)), tensor(device, DType::F32, &[s.factor]));
+        let all = |tensors: [&Tensor; 5]| tensors.map(numbers);
+        let before = all([&parameter, &master, &m, &v, &grad]);
+        let kernel = Adam {
+            parameter: parameter.view_mut().unwrap(),
+            master: (s.parameter != DType::F32).then(|| master.view_mut().unwrap()),
+            m: m.view_mut().unwrap(),
+            v: v.view_mut().unwrap(),
+            grad: grad.view().unwrap(),
+            factor: factor.view().unwrap(),
+            lr: 0.01,
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            decay: 0.1,
+            decoupled: s.decoupled,
+            maximize: s.maximize,
+            step: s.step,
+        };
+        device.launch(kernel).unwrap();
+        [before, all([&parameter, &master, &m, &v, &grad])]
+    }
+
+    #[test]
+    fn a_step_agrees_with_doubles_for_every_type() {
+        for setting in settings() {
+            for len in [1, 31, 1025, 70_000] {
+                let results = with_any_threads(|device| step(device, len, setting).concat());
+                let (before, after) = results.split_at(5);
+                let source = usize::from(setting.parameter != DType::F32);
+                let (mut parameters, mut first, mut second) = (Vec::new(), Vec::new(), Vec::new());
+                let [lr, beta1, beta2, decay] = [0.01f32, 0.9, 0.999, 0.1].map(f64::from);
+                for i in 0..len {
+                    let (p, sign) = (before[source][i], if setting.maximize { -1.0 } else { 1.0 });
+                    let coupled = if setting.decoupled { 0.0 } else { decay * p };
+                    let g = sign * 0.25 * before[4][i] + coupled;
+                    let (m, v) =
+                        (beta1 * before[2][i] + (1.0 - beta1) * g, beta2 * before[3][i] + (1.0 - beta2) * g * g);
+                    let t = setting.step as f64;
+                    let change = m / (1.0 - beta1.powf(t)) / ((v / (1.0 - beta2.powf(t))).sqrt() + 1e-8);
+                    let decay = if setting.decoupled { lr * decay * p } else { 0.0 };
+                    parameters.push(p - lr * change - decay);
+                    first.push(m);
+                    second.push(v);
+                }
+                assert_close("first moment", &after[2], &first, 1e-6);
+                assert_close("second moment", &after[3], &second, 1e-6);
+                assert_close("parameter", &after[source], &parameters, 2e-6);
+                if source == 1 {
+                    let rounded: Vec<f32> = after[1].iter().map(|x| *x as f32).collect();
+                    assert_eq!(
+                        after[0],
+                        numbers(&tensor(&device(1), setting.parameter, &rounded)),
+                        "rounded write-back"
+                    );
+                    assert_close("parameter", &after[0], &parameters, rounding(setting.parameter));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_factor_that_is_not_finite_changes_nothing() {
+        for factor in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for parameter in FLOATS {
+                let setting =
+                    Setting { parameter, grad: DType::F32, factor, decoupled: true, maximize: false, step: 3 };
+                let [before, after] = step(&device(2), 40_000, setting);
+                assert_eq!(before, after);
+            }
+        }
+    }
+
+    fn clip(order: NormOrder, max_norm: f32, scale: f32, accumulated: f32) -> [f32; 2] {
+        let device = device(1);
+        let [accumulated, mut norm, mut factor] = [accumulated, 0.0, 0.0].map(|x| tensor(&device, DType::F32, &[x]));
+        let (accumulated, norm_view) = (accumulated.view().unwrap(), norm.view_mut().unwrap());
+        let factor_view = factor.view_mut().unwrap();
+        device
+            .launch(ClipFactor { order, max_norm, scale, accumulated, norm: norm_view, factor: factor_view })
+            .unwrap();
+        [norm, factor].map(|x| x.item().unwrap())
+    }
+
+    #[test]
+    fn the_clipping_factor_is_that_of_the_true_norm() {
+        assert_eq!(clip(NormOrder::Two, f32::INFINITY, 1.0, 16.0), [4.0, 1.0]);
+        assert_eq!(clip(NormOrder::Two, 10.0, 2.0, 16.0), [2.0, 0.5]);
+        assert_eq!(clip(NormOrder::Two, 1.0, 2.0, 16.0), [2.0, 1.0 / (2.0 + 1e-6) / 2.0]);
+        assert_eq!(clip(NormOrder::Infinity, 1.0, 2.0, 16.0), [8.0, 1.0 / (8.0 + 1e-6) / 2.0]);
+        for bad in [f32::NAN, f32::INFINITY] {
+            let [norm, factor] = clip(NormOrder::Two, 1.0, 1.0, bad);
+            assert!(!norm.is_finite() && factor.is_nan());
+        }
+    }
+}

@@ -68,3 +68,102 @@ fn operand(matrix: Matrix<'_>) -> Result<Operand<'_>> {
     let data = Source::from(Floats::of(NAME, matrix.view)?);
     Ok(if matrix.transposed { Operand::transposed(data, matrix.ld) } else { Operand::rows(data, matrix.ld) })
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::cpu::testing::{
+        FLOATS, activation as exact, assert_close, numbers, rounding, tensor, values, with_any_threads,
+    };
+    use crate::dtype::DType;
+    use crate::kernel::*;
+
+    /// The four transposes, with leading dimensions above the width.
+    #[test]
+    fn products_with_bias_and_activation_agree_with_doubles() {
+        for (m, n, k) in [(1, 1, 1), (5, 7, 3), (33, 40, 600), (3, 2, 0), (64, 130, 70)] {
+            for (transpose_a, transpose_b) in [(false, false), (false, true), (true, false), (true, true)] {
+                for dtype in FLOATS {
+                    let (a_rows, a_ld) = if transpose_a { (k, m + 2) } else { (m, k + 2) };
+                    let (b_rows, b_ld) = if transpose_b { (n, k + 3) } else { (k, n + 3) };
+                    let results = with_any_threads(|device| {
+                        let a = tensor(device, dtype, &values(a_rows * a_ld, 1));
+                        let b = tensor(device, dtype, &values(b_rows * b_ld, 2));
+                        let bias = tensor(device, DType::F32, &values(n, 3));
+                        let (mut c, mut copy) =
+                            (tensor(device, dtype, &values(m * n, 4)), tensor(device, DType::F32, &vec![0.0; m * n]));
+                        let old = numbers(&c);
+                        let (a_view, b_view) = (a.view().unwrap(), b.view().unwrap());
+                        let a_matrix = Matrix { view: a_view, ld: a_ld, transposed: transpose_a, batch: [0, 0] };
+                        let b_matrix = Matrix { view: b_view, ld: b_ld, transposed: transpose_b, batch: [0, 0] };
+                        device
+                            .launch(Gemm {
+                                m,
+                                n,
+                                k,
+                                alpha: 0.5,
+                                a: a_matrix,
+                                b: b_matrix,
+                                beta: 2.0,
+                                c: MatrixMut { view: c.view_mut().unwrap(), ld: n, batch: [0, 0] },
+                                batch: Batch::ONE,
+                                epilogue: Epilogue {
+                                    bias: Some(bias.view().unwrap()),
+                                    activation: Some(Activation::Gelu),
+                                    pre_activation: Some(copy.view_mut().unwrap()),
+                                },
+                            })
+                            .unwrap();
+                        [&a, &b, &bias, &c, &copy].map(numbers).into_iter().chain([old]).collect()
+                    });
+                    let [a, b, bias, c, copy, old] = results.try_into().unwrap();
+                    let at_a = |i: usize, p: usize| if transpose_a { a[p * a_ld + i] } else { a[i * a_ld + p] };
+                    let at_b = |p: usize, j: usize| if transpose_b { b[j * b_ld + p] } else { b[p * b_ld + j] };
+                    let value = |i: usize| {
+                        let (row, column) = (i / n, i % n);
+                        let sum: f64 = (0..k).map(|p| at_a(row, p) * at_b(p, column)).sum();
+                        0.5 * sum + 2.0 * old[i] + bias[column]
+                    };
+                    let before: Vec<f64> = (0..m * n).map(value).collect();
+                    let after: Vec<f64> = before.iter().map(|x| exact(Activation::Gelu, *x).0).collect();
+                    // Sums of 600 terms as large as 4.
+                    assert_close("pre-activation", &copy, &before, 2e-5);
+                    assert_close("result", &c, &after, rounding(dtype) + 2e-5);
+                }
+            }
+        }
+    }
+
+    /// Scores of every head, read in place from rows that hold all heads, and written back the same way.
+    #[test]
+    fn batches_over_sequences_and_heads_are_read_and_written_in_place() {
+        let (batch, heads, rows, size) = (3, 4, 6, 5);
+        let width = heads * size;
+        let results = with_any_threads(|device| {
+            let x = tensor(device, DType::F32, &values(batch * rows * width, 1));
+            let weight = tensor(device, DType::F32, &values(size * size, 2));
+            let mut y = tensor(device, DType::F32, &vec![0.0; batch * rows * width]);
+            let strides = [rows * width, size];
+            device
+                .launch(Gemm {
+                    m: rows,
+                    n: size,
+                    k: size,
+                    alpha: 1.0,
+                    a: Matrix { view: x.view().unwrap(), ld: width, transposed: false, batch: strides },
+                    b: Matrix::plain(weight.view().unwrap(), size),
+                    beta: 0.0,
+                    c: MatrixMut { view: y.view_mut().unwrap(), ld: width, batch: strides },
+                    batch: Batch { outer: batch, inner: heads },
+                    epilogue: Epilogue::default(),
+                })
+                .unwrap();
+            [&x, &weight, &y].map(numbers).to_vec()
+        });
+        let [x, weight, y] = results.try_into().unwrap();
+        let value = |i: usize| {
+            let (row, head, column) = (i / width, i % width / size, i % size);
+            (0..size).map(|p| x[row * width + head * size + p] * weight[p * size + column]).sum()
+        };
+        assert_close("heads", &y, &(0..x.len()).map(value).collect::<Vec<_>>(), 2e-6);
+    }
+}

@@ -157,3 +157,41 @@ fn halve<D: Divide>(written: D, first: usize, rows: usize, at_once: usize, work:
         || halve(tail, first + head_rows, rows - head_rows, at_once, work),
     );
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_handed_out_once_in_parts_cut_at_the_same_places() {
+        for threads in [1, 2, 5].map(|count| Threads::new(count).unwrap()) {
+            for (rows, at_once) in [(0, 3), (1, 1), (7, 3), (100, 1), (100, 33), (9, 100)] {
+                let (mut marks, mut firsts) = (vec![0u32; rows], vec![usize::MAX; rows]);
+                threads.for_each_part(
+                    (&mut marks[..], Some(&mut firsts[..])),
+                    rows,
+                    at_once,
+                    |first, count, (marks, firsts)| {
+                        assert!(first % at_once == 0 && count == marks.len() && count <= at_once);
+                        marks.iter_mut().for_each(|mark| *mark += 1);
+                        firsts.unwrap().fill(first);
+                    },
+                );
+                assert!(marks.iter().all(|mark| *mark == 1));
+                assert!(firsts.iter().enumerate().all(|(row, first)| *first == row / at_once * at_once));
+            }
+        }
+    }
+
+    #[test]
+    fn room_for_partial_sums_is_kept_and_never_shrinks() {
+        let threads = Threads::new(1).unwrap();
+        threads.with_partials(100, |room| assert_eq!(room.len(), 100));
+        threads.with_partials(10, |room| {
+            assert_eq!(room.len(), 10);
+            // A call inside a call gets room of its own.
+            threads.with_partials(20, |inner| assert_eq!(inner.len(), 20));
+        });
+        assert_eq!(threads.partial_bytes(), 400);
+    }
+}

@@ -1,1 +1,215 @@
+//! Losses against plain loops in doubles.
 
+use crate::cpu::testing::{
+    FLOATS, assert_close, device, integers, numbers, rounding, tensor, values, with_any_threads,
+};
+use crate::dtype::DType;
+use crate::error::Error;
+use crate::kernel::*;
+
+const IGNORED: i64 = -100;
+
+struct Case {
+    rows: usize,
+    classes: usize,
+    dtype: DType,
+    smoothing: f32,
+    weighted: bool,
+    /// Some rows are ignored.
+    ignores: bool,
+}
+
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (rows, classes) in [(1, 1), (5, 2), (70, 33), (3, 2500), (9, 5000)] {
+        for dtype in FLOATS {
+            for (smoothing, weighted, ignores) in
+                [(0.0, false, false), (0.1, false, true), (0.0, true, true), (0.3, true, false)]
+            {
+                cases.push(Case { rows, classes, dtype, smoothing, weighted, ignores });
+            }
+        }
+    }
+    cases
+}
+
+impl Case {
+    fn targets(&self) -> Vec<i64> {
+        let of = |i: usize, x: &f32| {
+            if self.ignores && i % 3 == 1 { IGNORED } else { (x.abs() / 2.0 * self.classes as f32) as i64 }
+        };
+        values(self.rows, 5).iter().enumerate().map(|(i, x)| of(i, x)).collect()
+    }
+
+    fn weights(&self) -> Vec<f32> {
+        values(self.classes, 6).iter().map(|x| x.abs() + 0.1).collect()
+    }
+
+    /// Loss, weight, log-sum-exp and gradient of the loss of each row.
+    fn exact(&self, logits: &[f64]) -> Vec<(f64, f64, f64, Vec<f64>)> {
+        let weights: Vec<f64> =
+            self.weights().iter().map(|w| if self.weighted { f64::from(*w) } else { 1.0 }).collect();
+        let (smoothing, classes) = (f64::from(self.smoothing), self.classes as f64);
+        let rows = logits.chunks(self.classes).zip(self.targets());
+        rows.map(|(x, target)| {
+            if target == IGNORED {
+                return (0.0, 0.0, 0.0, vec![0.0; self.classes]);
+            }
+            let target = target as usize;
+            let largest = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let lse = largest + x.iter().map(|x| (x - largest).exp()).sum::<f64>().ln();
+            // The weight of -log p of each class in the loss.
+            let share = |c: usize| {
+                let hit = if c == target { (1.0 - smoothing) * weights[c] } else { 0.0 };
+                hit + smoothing / classes * weights[c]
+            };
+            let loss = (0..self.classes).map(|c| share(c) * (lse - x[c])).sum();
+            let all: f64 = (0..self.classes).map(share).sum();
+            let gradient = (0..self.classes).map(|c| all * (x[c] - lse).exp() - share(c)).collect();
+            (loss, weights[target], lse, gradient)
+        })
+        .collect()
+    }
+}
+
+#[test]
+fn cross_entropy_and_its_gradient_agree_with_doubles() {
+    for case in cases() {
+        let Case { rows, classes, dtype, smoothing, .. } = case;
+        let len = rows * classes;
+        let results = with_any_threads(|device| {
+            let logits = tensor(device, dtype, &values(len, 1).iter().map(|x| 4.0 * x).collect::<Vec<_>>());
+            let (targets, weights) = (integers(device, &case.targets()), tensor(device, DType::F32, &case.weights()));
+            let zeros = |len: usize| tensor(device, DType::F32, &vec![9.0; len]);
+            let (mut losses, mut lse, mut totals) = (zeros(rows), zeros(rows), zeros(3));
+            let (targets, class_weights) = (targets.view().unwrap(), case.weighted.then(|| weights.view().unwrap()));
+            device
+                .launch(CrossEntropyForward {
+                    rows,
+                    classes,
+                    logits: logits.view().unwrap(),
+                    targets,
+                    ignore_index: IGNORED,
+                    smoothing,
+                    class_weights,
+                    losses: losses.view_mut().unwrap(),
+                    lse: lse.view_mut().unwrap(),
+                    totals: totals.view_mut().unwrap(),
+                })
+                .unwrap();
+            let mut results = [&logits, &losses, &lse, &totals].map(numbers).to_vec();
+            for (in_place, mean, each) in [(false, true, false), (true, false, true), (false, false, false)] {
+                let mut dlogits = tensor(device, dtype, &values(len, 1).iter().map(|x| 4.0 * x).collect::<Vec<_>>());
+                let dloss = tensor(device, DType::F32, &values(if each { rows } else { 1 }, 8));
+                device
+                    .launch(CrossEntropyBackward {
+                        rows,
+                        classes,
+                        logits: (!in_place).then(|| logits.view().unwrap()),
+                        targets,
+                        ignore_index: IGNORED,
+                        smoothing,
+                        class_weights,
+                        lse: lse.view().unwrap(),
+                        totals: totals.view().unwrap(),
+                        dloss: dloss.view().unwrap(),
+                        mean,
+                        dlogits: dlogits.view_mut().unwrap(),
+                    })
+                    .unwrap();
+                results.push(numbers(&dlogits));
+            }
+            results
+        });
+        let [logits, losses, lse, totals, mean, in_place, sum] = results.try_into().unwrap();
+        let exact = case.exact(&logits);
+        let column = |f: &dyn Fn(&(f64, f64, f64, Vec<f64>)) -> f64| exact.iter().map(f).collect::<Vec<_>>();
+        assert_close("losses", &losses, &column(&|row| row.0), 4e-6);
+        assert_close("lse", &lse, &column(&|row| row.2), 2e-6);
+        let (loss, weight): (f64, f64) = (column(&|row| row.0).iter().sum(), column(&|row| row.1).iter().sum());
+        assert_close("totals", &totals, &[loss, weight, loss / weight], 4e-6);
+        let dloss = values(rows, 8);
+        let gradient = |factor: &dyn Fn(usize) -> f64| -> Vec<f64> {
+            exact
+                .iter()
+                .enumerate()
+                .flat_map(|(row, exact)| exact.3.iter().map(move |g| (row, *g)))
+                .map(|(row, g)| factor(row) * g)
+                .collect()
+        };
+        let one = f64::from(dloss[0]);
+        assert_close("mean", &mean, &gradient(&|_| one / weight), rounding(dtype));
+        assert_close("each row", &in_place, &gradient(&|row| f64::from(dloss[row])), rounding(dtype));
+        assert_close("sum", &sum, &gradient(&|_| one), rounding(dtype));
+    }
+}
+
+#[test]
+fn a_target_outside_the_classes_is_an_error_before_anything_is_written() {
+    let device = device(2);
+    for bad in [-1, 3, i64::MAX, i64::MIN] {
+        let (logits, targets) = (tensor(&device, DType::F32, &[0.5; 9]), integers(&device, &[2, IGNORED, bad]));
+        let of = |len: usize| tensor(&device, DType::F32, &vec![7.0; len]);
+        let (mut losses, mut lse, mut totals, mut dlogits) = (of(3), of(3), of(3), of(9));
+        let (rows, classes, ignore_index, smoothing, class_weights) = (3, 3, IGNORED, 0.0, None);
+        let targets = targets.view().unwrap();
+        let error = device
+            .launch(CrossEntropyForward {
+                rows,
+                classes,
+                logits: logits.view().unwrap(),
+                targets,
+                ignore_index,
+                smoothing,
+                class_weights,
+                losses: losses.view_mut().unwrap(),
+                lse: lse.view_mut().unwrap(),
+                totals: totals.view_mut().unwrap(),
+            })
+            .unwrap_err();
+        assert_eq!(error, Error::Index { op: "cross_entropy_forward", position: 2, index: bad, bound: 3 });
+        let error = device
+            .launch(CrossEntropyBackward {
+                rows,
+                classes,
+                logits: None,
+                targets,
+                ignore_index,
+                smoothing,
+                class_weights,
+                lse: lse.view().unwrap(),
+                totals: totals.view().unwrap(),
+                dloss: losses.view().unwrap(),
+                mean: false,
+                dlogits: dlogits.view_mut().unwrap(),
+            })
+            .unwrap_err();
+        assert_eq!(error, Error::Index { op: "cross_entropy_backward", position: 2, index: bad, bound: 3 });
+        for tensor in [losses, lse, totals, dlogits] {
+            assert!(numbers(&tensor).iter().all(|x| *x == 7.0));
+        }
+    }
+}
+
+#[test]
+fn squared_errors_agree_with_doubles() {
+    for (len, dtype) in [1, 5, 1025, 40_000].into_iter().flat_map(|len| FLOATS.map(|dtype| (len, dtype))) {
+        let results = with_any_threads(|device| {
+            let (x, targets) = (tensor(device, dtype, &values(len, 1)), tensor(device, DType::F32, &values(len, 2)));
+            let (mut loss, dloss) = (tensor(device, DType::F32, &[0.0]), tensor(device, DType::F32, &[1.5]));
+            let mut dx = tensor(device, dtype, &vec![9.0; len]);
+            let (x_view, targets_view) = (x.view().unwrap(), targets.view().unwrap());
+            let loss_view = loss.view_mut().unwrap();
+            device.launch(SquaredErrorForward { x: x_view, targets: targets_view, loss: loss_view }).unwrap();
+            let (dloss, dx_view) = (dloss.view().unwrap(), dx.view_mut().unwrap());
+            device.launch(SquaredErrorBackward { x: x_view, targets: targets_view, dloss, dx: dx_view }).unwrap();
+            [&x, &targets, &loss, &dx].map(numbers).to_vec()
+        });
+        let [x, targets, loss, dx] = results.try_into().unwrap();
+        let differences: Vec<f64> = x.iter().zip(&targets).map(|(x, target)| x - target).collect();
+        let mean = differences.iter().map(|d| d * d).sum::<f64>() / len as f64;
+        assert_close("loss", &loss, &[mean], 2e-7);
+        let gradient: Vec<f64> = differences.iter().map(|d| 1.5 * 2.0 * d / len as f64).collect();
+        assert_close("gradient", &dx, &gradient, rounding(dtype));
+    }
+}
