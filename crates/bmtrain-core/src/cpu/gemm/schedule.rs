@@ -4,6 +4,7 @@
 //! Threads take units as they get free (large ones first), so a slow neighbour costs little; the split has no influence on
 //! the result because each element is summed by one thread in an order given by the shape.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Threads;
@@ -86,8 +87,9 @@ struct Units {
     row_blocks: usize,
     /// Rows of a tile: units start on tiles, so that only the last has short ones.
     rows: usize,
-    workers: usize,
-    /// Most panels in one unit.
+    /// A unit takes this part of the panels that are left, within the two bounds that follow.
+    part: usize,
+    narrowest: usize,
     widest: usize,
     /// Panels handed out so far, counted through all row blocks.
     taken: AtomicUsize,
@@ -95,41 +97,44 @@ struct Units {
 
 impl Units {
     fn new(kernel: &Kernel, job: &Job<'_>, workers: usize) -> Self {
+        let (m, n, rows) = (job.m, job.n, kernel.rows());
         let panel = block::panel_columns(kernel, job);
-        let panels = job.n.div_ceil(panel);
-        let mut row_blocks = if job.keeps_sums() { job.m.div_ceil(ROWS_OF_SUMS) } else { 1 };
-        // Rows are split only when the panels alone cannot be shared out evenly: every row block packs B again.
-        let shortest = 4 * kernel.rows();
-        let even = |blocks: usize| panels * blocks >= 3 * workers || (panels * blocks).is_multiple_of(workers);
-        while !even(row_blocks) && job.m / (row_blocks + 1) >= shortest {
-            row_blocks += 1;
-        }
+        let panels = n.div_ceil(panel);
         let columns = if job.keeps_sums() { COLUMNS_OF_SUMS } else { COLUMNS_AT_ONCE };
         let widest = (columns / panel).max(1);
-        Units {
-            m: job.m,
-            n: job.n,
-            panel,
-            panels,
-            row_blocks,
-            rows: kernel.rows(),
-            workers,
-            widest,
-            taken: AtomicUsize::new(0),
+        let mut row_blocks = if job.keeps_sums() { m.div_ceil(ROWS_OF_SUMS) } else { 1 };
+        // Large units first for cache reuse, small ones last for balance.
+        let (mut part, mut narrowest) = (2 * workers, 1);
+        let shortest = 4 * rows;
+        if workers == 1 {
+            part = 1;
+        } else if job.a.col_stride != 1 && m > n && m / workers >= shortest {
+            // Every unit reads its rows of A once, and a transposed A costs most when few columns use what is read: so
+            // whole rows go to each thread, although each then packs all of B.
+            (row_blocks, part) = (row_blocks.max(workers), 1);
+        } else if job.a.col_stride != 1 && panels > widest && panels >= workers {
+            // For the same reason, wide units of equal size.
+            narrowest = panels.div_ceil(panels.div_ceil(widest).next_multiple_of(workers));
+        } else {
+            // Rows are split only when the panels alone cannot be shared out evenly: every row block packs B again.
+            let even = |blocks: usize| panels * blocks >= 3 * workers || (panels * blocks).is_multiple_of(workers);
+            while !even(row_blocks) && m / (row_blocks + 1) >= shortest {
+                row_blocks += 1;
+            }
         }
+        Units { m, n, panel, panels, row_blocks, rows, part, narrowest, widest, taken: AtomicUsize::new(0) }
     }
 
     /// The next unit: rows and columns.
-    fn next(&self) -> Option<(std::ops::Range<usize>, std::ops::Range<usize>)> {
+    fn next(&self) -> Option<(Range<usize>, Range<usize>)> {
         let total = self.panels * self.row_blocks;
         let mut start = self.taken.load(Ordering::Relaxed);
         let run = loop {
             if start >= total {
                 return None;
             }
-            // A share of what is left: large units first for cache reuse, small ones last for balance.
-            let share = if self.workers == 1 { self.widest } else { (total - start).div_ceil(2 * self.workers) };
-            let run = share.min(self.widest).min(self.panels - start % self.panels);
+            let share = (total - start).div_ceil(self.part).clamp(self.narrowest, self.widest);
+            let run = share.min(self.panels - start % self.panels);
             match self.taken.compare_exchange_weak(start, start + run, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => break run,
                 Err(now) => start = now,
