@@ -1,0 +1,151 @@
+//! Everything that can be known before weights are read: data, labels, sizes, the model's parameters.
+
+use bmtrain_core::Device;
+use bmtrain_core::wrap::Counting;
+use model_center::config::ProblemType;
+use model_center::data::{Dataset, LabelSpace, LabelSpec, ReadOptions, Split};
+use model_center::model::{OpenOptions, Registry, TextHead};
+use model_center::recipe::{DataSource, Resolved};
+use model_center::tokenizer::{HfTokenizer, Tokenizer};
+use model_center::{Error, Result};
+use std::sync::Arc;
+
+/// A run that is ready to begin.
+#[derive(Debug)]
+pub struct Job {
+    /// What is learnt from.
+    pub train: Arc<Dataset>,
+    /// What is judged by.
+    pub eval: Option<Arc<Dataset>>,
+    /// Parameter values of the model.
+    pub parameters: usize,
+    /// Parameters that the folder lacks and that will be drawn.
+    pub drawn: Vec<String>,
+    /// Tensors of the folder that are not used.
+    pub unused: Vec<String>,
+}
+
+impl Job {
+    /// A few lines about data and model.
+    pub fn summary(&self, resolved: &Resolved) -> String {
+        let mut lines = Vec::new();
+        let describe = |name: &str, data: &Dataset| {
+            let report = data.report();
+            let mut text = format!("{name}: {} samples, {} tokens, longest {}", data.len(), report.tokens, report.longest);
+            if report.truncated > 0 {
+                text += &format!(", {:.1} % cut to {}", 100.0 * report.truncated_share(), resolved.data.max_length);
+            }
+            if report.skipped > 0 {
+                text += &format!(", {} bad records left out ({})", report.skipped, report.first_skipped.join("; "));
+            }
+            text
+        };
+        lines.push(describe("train", &self.train));
+        lines.extend(self.eval.iter().map(|eval| describe("eval", eval)));
+        lines.push(format!("model: {} parameters from {}", self.parameters, resolved.model.path.display()));
+        if !self.drawn.is_empty() {
+            lines.push(format!("new, not in the folder: {}", self.drawn.join(", ")));
+        }
+        if !self.unused.is_empty() {
+            lines.push(format!("in the folder, not used: {}", self.unused.join(", ")));
+        }
+        lines.join("\n")
+    }
+}
+
+/// How the model of this run is opened; `device` is where its parameters go.
+pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device) -> OpenOptions {
+    let names = match labels {
+        LabelSpace::Classes(names) => names.clone(),
+        LabelSpace::Choices(_) | LabelSpace::Value => Vec::new(),
+    };
+    let problem = match labels {
+        LabelSpace::Value => ProblemType::Regression,
+        LabelSpace::Classes(_) | LabelSpace::Choices(_) => ProblemType::SingleLabel,
+    };
+    OpenOptions {
+        head: Some(TextHead::Classification { outputs: labels.outputs() }),
+        new_head: true,
+        labels: names,
+        problem,
+        dtype: resolved.model.dtype,
+        seed: resolved.model.init_seed,
+        recompute: resolved.train.recompute,
+        hidden_dropout: resolved.model.hidden_dropout,
+        attention_dropout: resolved.model.attention_dropout,
+        ..OpenOptions::new(device)
+    }
+}
+
+/// Read the data and check that data, tokenizer, model and recipe fit together.
+///
+/// # Errors
+/// The first thing that does not fit.
+pub fn prepare(resolved: &Resolved, registry: Registry<'_>) -> Result<Job> {
+    let entry = registry.find(&resolved.model.path)?;
+    let tokenizer = HfTokenizer::from_folder(&resolved.model.path)?;
+    let train = read_train(resolved, &tokenizer)?;
+    let eval = read_eval(resolved, &tokenizer, &train)?;
+    let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
+    let options = OpenOptions { only_check: true, ..open_options(resolved, train.labels(), &nowhere) };
+    let opened = (entry.open)(&resolved.model.path, &options)?;
+    let (words, rows) = (tokenizer.vocab_size(), opened.model.vocab_size());
+    if words > rows {
+        let place = resolved.model.path.display().to_string();
+        let reason = format!("the vocabulary has {words} entries, the word embedding {rows} rows");
+        return Err(Error::model(place, reason, "use the tokenizer files that belong to these weights"));
+    }
+    let (asked, positions) = (resolved.data.max_length, opened.model.max_length());
+    if asked > positions {
+        let reason = format!("data.max_length is {asked}, the model has {positions} positions");
+        let fix = format!("set data.max_length to at most {positions}");
+        return Err(Error::recipe(resolved.place("data.max_length"), reason, fix));
+    }
+    if train.len() < resolved.train.batch_size {
+        let reason = format!("{} samples do not fill one batch of {}", train.len(), resolved.train.batch_size);
+        return Err(Error::recipe(resolved.place("train.batch_size"), reason, "use a smaller batch or more data"));
+    }
+    Ok(Job {
+        train: Arc::new(train),
+        eval: eval.map(Arc::new),
+        parameters: opened.parameters,
+        drawn: opened.drawn,
+        unused: opened.unused,
+    })
+}
+
+fn read_options<'t>(resolved: &Resolved, tokenizer: &'t dyn Tokenizer) -> ReadOptions<'t> {
+    ReadOptions {
+        too_long: resolved.data.too_long,
+        on_bad_record: resolved.data.on_bad_record,
+        ..ReadOptions::new(tokenizer, resolved.data.max_length)
+    }
+}
+
+fn read_train(resolved: &Resolved, tokenizer: &dyn Tokenizer) -> Result<Dataset> {
+    let options = read_options(resolved, tokenizer);
+    match &resolved.data.source {
+        DataSource::SuperGlue { folder, .. } => task(resolved)?.read(folder, Split::Train, &options),
+        DataSource::Files { train, columns, .. } => columns.read(train, &options),
+    }
+}
+
+fn read_eval(resolved: &Resolved, tokenizer: &dyn Tokenizer, train: &Dataset) -> Result<Option<Dataset>> {
+    let options = ReadOptions { limit: resolved.data.eval_limit, ..read_options(resolved, tokenizer) };
+    match &resolved.data.source {
+        DataSource::SuperGlue { folder, .. } => task(resolved)?.read(folder, Split::Validation, &options).map(Some),
+        DataSource::Files { eval: Some(eval), columns, .. } => {
+            // A label that occurs here alone is a mistake, not a class.
+            let mut columns = columns.clone();
+            columns.labels = LabelSpec::of(train);
+            columns.read(eval, &options).map(Some)
+        }
+        DataSource::Files { eval: None, .. } => Ok(None),
+    }
+}
+
+fn task(resolved: &Resolved) -> Result<&'static model_center::data::TaskEntry> {
+    resolved.data.source.task_entry().ok_or_else(|| {
+        Error::recipe(resolved.place("data.task"), "the task is not in the registry", "choose one that is listed in the help")
+    })
+}

@@ -1,0 +1,177 @@
+//! The forward program: a Hugging Face folder and a file of inputs in; logits, loss, hidden states and gradients out.
+
+use bmtrain_core::cpu::CpuBackend;
+use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
+use bmtrain_dist::param::widen;
+use clap::{Parser, ValueEnum};
+use model_center::hf::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry};
+use model_center::model::registry::architectures;
+use model_center::model::{OpenOptions, Registry, TextBatch, TextHead, TextLabels, TextModel};
+use model_center::run::{ExitStatus, available_cpus};
+use model_center::{Error, Result};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Run a model once on given inputs, dropout off.
+///
+/// Inputs (i64): input_ids [B, L]; attention_mask, token_type_ids [B, L]; labels [B] or [B, L]; next_sentence_label [B].
+/// What is absent gets the defaults of transformers. Outputs (f32): logits, loss, hidden.<i>, pooler, and with --grads
+/// grad.<name> for every parameter under its Hugging Face name.
+///
+/// Example: forward --model DIR --inputs in.safetensors --out out.safetensors --grads
+#[derive(Debug, Clone, Parser)]
+#[command(name = "forward", version)]
+pub struct Options {
+    /// Hugging Face folder.
+    #[arg(long, value_name = "DIR")]
+    pub model: PathBuf,
+    /// File of inputs.
+    #[arg(long, value_name = "FILE")]
+    pub inputs: PathBuf,
+    /// File to write.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Also write the gradient of the loss with respect to every parameter; needs labels.
+    #[arg(long)]
+    pub grads: bool,
+    /// The head; by default the one that the folder's class has.
+    #[arg(long, value_enum)]
+    pub head: Option<Head>,
+    /// Threads; by default all that this process may use.
+    #[arg(long)]
+    pub threads: Option<usize>,
+}
+
+/// Heads by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Head {
+    /// Words at masked positions.
+    Mlm,
+    /// Whether the second text follows the first.
+    Nsp,
+    /// Classes of a sequence.
+    Cls,
+    /// The next word, for decoders.
+    Lm,
+    /// Hidden states alone.
+    None,
+}
+
+/// Run the program with the models of `registry`.
+///
+/// # Errors
+/// A folder or inputs that cannot be used, a file that cannot be written.
+pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
+    let device = Device::new(Arc::new(CpuBackend::new(options.threads.unwrap_or_else(available_cpus))?));
+    let inputs = SafetensorsFile::open(&options.inputs)?;
+    let batch = read_batch(&inputs)?;
+    let head = head(options, &inputs)?;
+    let opened = registry.open(&options.model, &OpenOptions { head, ..OpenOptions::new(&device) })?;
+    for name in &opened.drawn {
+        eprintln!("warning: {name} is not in the folder; its values are drawn");
+    }
+    let outputs = compute(&*opened.model, &batch, options.grads, &device)?;
+    write(&options.out, &outputs)?;
+    for (entry, _) in outputs.iter().filter(|(entry, _)| !entry.name.starts_with("grad.")) {
+        println!("{} {:?}", entry.name, entry.shape);
+    }
+    Ok(ExitStatus::Done)
+}
+
+fn head(options: &Options, inputs: &SafetensorsFile) -> Result<Option<TextHead>> {
+    Ok(match options.head {
+        None => None,
+        Some(Head::Mlm) if inputs.entry("next_sentence_label").is_some() => Some(TextHead::Pretraining),
+        Some(Head::Mlm) => Some(TextHead::MaskedLm),
+        Some(Head::Nsp) => Some(TextHead::NextSentence),
+        // How many outputs it has is the folder's to say.
+        Some(Head::Cls) => {
+            let classes = architectures(&options.model)?;
+            if !classes.iter().any(|class| class.ends_with("ForSequenceClassification")) {
+                let place = options.model.join("config.json").display().to_string();
+                let reason = format!("the folder's class is {classes:?}, which has no classifier");
+                return Err(Error::model(place, reason, "use a fine-tuned classifier, or another --head"));
+            }
+            None
+        }
+        Some(Head::Lm) => {
+            let reason = "--head lm is for decoders";
+            return Err(Error::recipe("--head", reason, "use mlm, nsp, cls or none for an encoder"));
+        }
+        Some(Head::None) => Some(TextHead::None),
+    })
+}
+
+fn read_batch(inputs: &SafetensorsFile) -> Result<TextBatch> {
+    let place = inputs.path().display().to_string();
+    let Some(entry) = inputs.entry("input_ids") else {
+        return Err(Error::data(place, "there is no tensor input_ids", "write input_ids as i64 [B, L]"));
+    };
+    let &[rows, length] = entry.shape.as_slice() else {
+        let reason = format!("input_ids has shape {:?}", entry.shape);
+        return Err(Error::data(place, reason, "write input_ids as i64 [B, L]"));
+    };
+    let optional = |name: &str| inputs.entry(name).map(|_| inputs.read_i64(name)).transpose();
+    let mask = optional("attention_mask")?.map(|mask| {
+        let bytes: Option<Vec<u8>> = mask.into_iter().map(|value| u8::try_from(value).ok()).collect();
+        let reason = "attention_mask has values other than 0 and 1";
+        bytes.ok_or_else(|| Error::data(place.clone(), reason, "use 1 for tokens and 0 for padding"))
+    });
+    Ok(TextBatch {
+        rows,
+        length,
+        input_ids: inputs.read_i64("input_ids")?,
+        attention_mask: mask.transpose()?,
+        token_type_ids: optional("token_type_ids")?,
+        labels: optional("labels")?.map(TextLabels::Classes),
+        next_sentence: optional("next_sentence_label")?,
+        choices: 1,
+        label_smoothing: 0.0,
+    })
+}
+
+type Output = (TensorEntry, Vec<f32>);
+
+fn compute(model: &dyn TextModel, batch: &TextBatch, grads: bool, device: &Device) -> Result<Vec<Output>> {
+    let mut outputs: Vec<Output> = Vec::new();
+    let mut push = |name: String, value: &Tensor| -> bmtrain_dist::Result<()> {
+        outputs.push((TensorEntry::new(name, StoredDtype::F32, value.shape().dims()), widen(value)?));
+        Ok(())
+    };
+    let mut cx = if grads { Ctx::gradients(device) } else { Ctx::inference(device) };
+    let mut observe = |index: usize, value: &Tensor| push(format!("hidden.{index}"), value);
+    let scores = model.score(batch, Some(&mut observe), &mut cx)?;
+    let named = [("logits", scores.logits), ("loss", scores.loss.clone())];
+    for (name, var) in named.into_iter().filter_map(|(name, var)| Some((name, var?))).chain(scores.extra) {
+        push(name.to_owned(), var.value())?;
+    }
+    if !grads {
+        return Ok(outputs);
+    }
+    let (Some(loss), Some(tape)) = (scores.loss, cx.take_tape()) else {
+        return Err(Error::data("--grads", "there is no loss to differentiate", "add labels to the inputs, or leave --grads out"));
+    };
+    let one = Tensor::full(device, loss.shape(), DType::F32, 1.0, Segment::Activations)?;
+    tape.backward(device, vec![(loss, one)], &[])?;
+    for param in model.parameters() {
+        let shape = param.spec().shape;
+        let grad = match param.grad()? {
+            Some(grad) => widen(&grad)?,
+            None => vec![0.0; shape.elements()],
+        };
+        for piece in model.names().pieces(param.name(), shape.dims(), true)? {
+            let values = piece.of(&grad)?.into_owned();
+            outputs.push((TensorEntry::new(format!("grad.{}", piece.name), StoredDtype::F32, piece.shape), values));
+        }
+    }
+    Ok(outputs)
+}
+
+fn write(path: &Path, outputs: &[Output]) -> Result<()> {
+    let entries: Vec<TensorEntry> = outputs.iter().map(|(entry, _)| entry.clone()).collect();
+    let mut writer = SafetensorsWriter::create(path, &entries)?;
+    for (entry, values) in outputs {
+        writer.write_f32(&entry.name, values)?;
+    }
+    writer.finish()
+}

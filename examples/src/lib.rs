@@ -1,0 +1,6 @@
+//! The programs of BMTrain for Rust as functions, so that a crate with models of its own builds the same programs
+//! around its own registry.
+
+pub mod finetune;
+pub mod forward;
+pub mod terminal;
