@@ -165,7 +165,7 @@ impl Backend for CpuBackend {
     }
 
     fn scratch(&self) -> Vec<(&'static str, usize)> {
-        vec![("GEMM scratch", gemm::scratch_bytes())]
+        vec![("GEMM scratch", gemm::scratch_bytes()), ("attention scratch", attention::scratch_bytes())]
     }
 }
 

@@ -1,56 +1,107 @@
-//! The forward pass. Defines [`run`], called by `mod.rs`.
+//! The forward pass: one block of queries of one head at a time meets the keys block by block.
+//!
+//! Defines [`run`], called by `mod.rs`. Every row of the result is made by one piece of work in one order, so threads
+//! and the size of query blocks do not show in its bits.
 #![allow(unsafe_code)]
 
 use super::operand::{ReadHeads, WriteHeads};
-use super::score::Rules;
-use crate::cpu::access;
+use super::product::{Left, Right, Size, multiply, transpose_panels};
+use super::rows::{self, Soften};
+use super::score::{Place, Rules};
+use super::scratch::{self, Scratch};
+use super::tiles::{self, Settings, Tiles};
+use crate::cpu::access::{self, Rows};
 use crate::cpu::threads::Threads;
 use crate::error::Result;
 use crate::kernel::{Arguments, AttentionForward};
+use std::ops::Range;
 
 /// See [`AttentionForward`].
 ///
 /// # Errors
 /// Views of a wrong type.
-pub(super) fn run(threads: &Threads, a: AttentionForward<'_>) -> Result<()> {
+pub(super) fn run(threads: &Threads, a: AttentionForward<'_>, settings: Settings) -> Result<()> {
     let op = AttentionForward::NAME;
-    let shape = a.shape;
-    let rules = Rules::new(op, shape, (a.scale, a.causal), a.mask, a.bias, a.dropout)?;
-    let (q, k, v) = (
-        ReadHeads::new(op, a.q, shape.head_size)?,
-        ReadHeads::new(op, a.k, shape.head_size)?,
-        ReadHeads::new(op, a.v, shape.head_size)?,
-    );
-    let out = WriteHeads::new(op, a.out, shape.head_size)?;
-    let lse = access::write::<f32>(op, a.lse)?;
-    let group = shape.heads / shape.kv_heads;
-    threads.for_each_piece(lse, shape.queries, |piece, lse| {
-        let (b, n) = (piece / shape.heads, piece % shape.heads);
-        let h = shape.head_size;
-        let (mut query, mut key, mut sum) = (vec![0.0; h], vec![0.0; h], vec![0.0; h]);
-        let (mut scores, mut space) = (vec![0.0; shape.keys], vec![0.0; shape.keys]);
-        for (l, lse) in lse.iter_mut().enumerate() {
-            q.row(b, n, l, &mut query);
-            for (s, score) in scores.iter_mut().enumerate() {
-                k.row(b, n / group, s, &mut key);
-                *score = rules.scale * query.iter().zip(&key).map(|(x, y)| x * y).sum::<f32>();
-            }
-            rules.apply((b, n, l), &mut scores, &mut space);
-            let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            let largest = if largest == f32::NEG_INFINITY { 0.0 } else { largest };
-            scores.iter_mut().for_each(|score| *score = (*score - largest).exp());
-            let total: f32 = scores.iter().sum();
-            *lse = largest + total.ln();
-            rules.multipliers((b, n, l), &mut space);
-            sum.fill(0.0);
-            for (s, (score, factor)) in scores.iter().zip(&space).enumerate() {
-                v.row(b, n / group, s, &mut key);
-                sum.iter_mut().zip(&key).for_each(|(sum, v)| *sum += score * factor * v);
-            }
-            let inverse = if total == 0.0 { 0.0 } else { 1.0 / total };
-            // SAFETY: every (b, n) is one piece.
-            unsafe { out.row(b, n, l, &sum, inverse) };
+    let (shape, h) = (a.shape, a.shape.head_size);
+    let pass = Forward {
+        rules: Rules::new(op, shape, (a.scale, a.causal), a.mask, a.bias, a.dropout)?,
+        q: ReadHeads::new(op, a.q, h)?,
+        k: ReadHeads::new(op, a.k, h)?,
+        v: ReadHeads::new(op, a.v, h)?,
+        out: WriteHeads::new(op, a.out, h)?,
+        lse: access::write_rows(op, a.lse)?,
+        tiles: settings.tiles_for(&shape),
+    };
+    let blocks = tiles::blocks(0..shape.queries, pass.tiles.queries, 1);
+    let count = blocks.clone().count();
+    threads.for_each(shape.batch * shape.heads * count, |piece| {
+        let (head, block) = (piece / count, piece % count);
+        if let Some(queries) = blocks.clone().nth(block) {
+            scratch::with(|scratch| pass.block(head / shape.heads, head % shape.heads, queries, scratch));
         }
     });
     Ok(())
+}
+
+struct Forward<'a> {
+    rules: Rules<'a>,
+    q: ReadHeads<'a>,
+    k: ReadHeads<'a>,
+    v: ReadHeads<'a>,
+    out: WriteHeads<'a>,
+    lse: Rows<'a, f32>,
+    tiles: Tiles,
+}
+
+impl Forward<'_> {
+    /// All keys for one block of queries of head `n` of sequence `b`.
+    fn block(&self, b: usize, n: usize, queries: Range<usize>, scratch: &mut Scratch) {
+        let rules = &self.rules;
+        let h = rules.shape.head_size;
+        let Tiles { queries: most_rows, keys: most_keys, head } = self.tiles;
+        let kv = n / (rules.shape.heads / rules.shape.kv_heads);
+        let rows = queries.len();
+        let query = scratch.query.take(most_rows * head);
+        let (key, panels) = (scratch.key.take(most_keys * head), scratch.key_panels.take(self.tiles.panels()));
+        let (scores, out) = (scratch.scores.take(most_rows * most_keys), scratch.out.take(most_rows * head));
+        let (largest, sum) = scratch.statistics.take(2 * most_rows).split_at_mut(most_rows);
+        let space = scratch.row.take(most_keys + rows::ROW_SLACK);
+
+        self.q.rows(b, n, queries.clone(), query, head);
+        query[..rows * head].iter_mut().for_each(|x| *x *= rules.scale);
+        out[..rows * head].fill(0.0);
+        largest[..rows].fill(f32::NEG_INFINITY);
+        sum[..rows].fill(0.0);
+        let seen = rules.keys(b);
+        let end = seen.end.min(rules.causal_end(queries.end - 1));
+        for keys in tiles::blocks(seen, most_keys, 16) {
+            let keys = keys.start..keys.end.min(end);
+            if keys.is_empty() {
+                break;
+            }
+            let place = Place { b, n, l: queries.start, s: keys.start, rows, width: keys.len() };
+            let padded = keys.len().next_multiple_of(16);
+            self.k.rows(b, kv, keys.clone(), key, head);
+            transpose_panels(key, head, (keys.len(), h), panels);
+            let size = Size { m: rows, n: padded, k: h, add: false };
+            multiply(size, Left { data: query, row: head, step: 1 }, Right::panels(panels, h), scores, most_keys);
+            let tile =
+                Soften { rules, place, scores, stride: most_keys, largest, sum, out, out_stride: head, row: space };
+            rows::soften(tile);
+            self.v.rows(b, kv, keys.clone(), key, head);
+            let size = Size { m: rows, n: head, k: keys.len(), add: true };
+            multiply(size, Left { data: scores, row: most_keys, step: 1 }, Right::rows(key, head), out, head);
+        }
+        // SAFETY: this block of queries of this head is one piece of work.
+        unsafe {
+            let lse = self.lse.part(rules.row(b, n, queries.start), rows);
+            for (r, l) in queries.enumerate() {
+                // Nothing seen, nothing taken.
+                let factor = if sum[r] == 0.0 { 0.0 } else { 1.0 / sum[r] };
+                let shift = if largest[r] == f32::NEG_INFINITY { 0.0 } else { largest[r] };
+                lse[r] = shift + sum[r].ln();
+                self.out.row(b, n, l, &out[r * head..][..h], factor);
+            }
+        }
+    }
 }

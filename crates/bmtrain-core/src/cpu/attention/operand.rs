@@ -1,61 +1,21 @@
 //! Heads as the loops of attention see them: rows of f32, whatever the tensors hold and however they are strided.
 //!
-//! Defines [`Source`] and [`ReadHeads`] (rows widened into a tile) and [`WriteHeads`] (rows rounded into a tensor, each by
+//! Defines [`ReadHeads`] (rows widened into a tile) and [`WriteHeads`] (rows rounded into a tensor, each by
 //! one thread). Called by `forward.rs`, `backward.rs` and `score.rs`.
 #![allow(unsafe_code)]
 
-use crate::buffer::View;
 use crate::cpu::access::{self, Rows};
+use crate::cpu::floats::Floats;
 use crate::dtype::{DType, Float};
 use crate::error::{Error, Result};
 use crate::kernel::{Heads, HeadsMut};
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-
-/// Floating-point numbers to read.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Source<'a> {
-    F32(&'a [f32]),
-    F16(&'a [f16]),
-    Bf16(&'a [bf16]),
-}
-
-impl<'a> Source<'a> {
-    /// The elements of a view.
-    ///
-    /// # Errors
-    /// A type that is not a floating-point one.
-    pub(super) fn new(op: &'static str, view: View<'a>) -> Result<Self> {
-        match view.dtype() {
-            DType::F32 => Ok(Source::F32(access::read(op, view)?)),
-            DType::F16 => Ok(Source::F16(access::read(op, view)?)),
-            DType::BF16 => Ok(Source::Bf16(access::read(op, view)?)),
-            other => Err(not_float(op, other)),
-        }
-    }
-
-    /// Elements `start..start + to.len()`, widened.
-    #[inline]
-    pub(super) fn widen(&self, start: usize, to: &mut [f32]) {
-        let range = start..start + to.len();
-        match self {
-            Source::F32(data) => to.copy_from_slice(&data[range]),
-            Source::F16(data) => data[range].convert_to_f32_slice(to),
-            Source::Bf16(data) => {
-                to.iter_mut().zip(&data[range]).for_each(|(wide, narrow)| *wide = Float::to_f32(*narrow))
-            }
-        }
-    }
-}
-
-fn not_float(op: &'static str, got: DType) -> Error {
-    Error::DType { op, what: "heads".into(), expected: "a floating-point type".into(), got }
-}
+use std::ops::Range;
 
 /// Heads to read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReadHeads<'a> {
-    data: Source<'a>,
+    data: Floats<'a>,
     batch_stride: usize,
     row_stride: usize,
     head_size: usize,
@@ -68,13 +28,17 @@ impl<'a> ReadHeads<'a> {
     /// A type that is not a floating-point one.
     pub(super) fn new(op: &'static str, heads: Heads<'a>, head_size: usize) -> Result<Self> {
         let Heads { view, batch_stride, row_stride } = heads;
-        Ok(ReadHeads { data: Source::new(op, view)?, batch_stride, row_stride, head_size })
+        Ok(ReadHeads { data: Floats::of(op, view)?, batch_stride, row_stride, head_size })
     }
 
-    /// One row of a head, widened. The length of `to` is the head size.
-    #[inline]
-    pub(super) fn row(&self, sequence: usize, head: usize, row: usize, to: &mut [f32]) {
-        self.data.widen(sequence * self.batch_stride + row * self.row_stride + head * self.head_size, to);
+    /// Rows `range` of a head, widened, one every `stride` elements of `to`; the elements between are zeroed.
+    pub(super) fn rows(&self, sequence: usize, head: usize, range: Range<usize>, to: &mut [f32], stride: usize) {
+        let start = sequence * self.batch_stride + head * self.head_size;
+        for (row, to) in range.zip(to.chunks_exact_mut(stride)) {
+            let (to, rest) = to.split_at_mut(self.head_size);
+            self.data.widen(start + row * self.row_stride, to);
+            rest.fill(0.0);
+        }
     }
 }
 
@@ -104,7 +68,10 @@ impl<'a> WriteHeads<'a> {
             DType::F32 => Sink::F32(access::write_rows(op, view)?),
             DType::F16 => Sink::F16(access::write_rows(op, view)?),
             DType::BF16 => Sink::Bf16(access::write_rows(op, view)?),
-            other => return Err(not_float(op, other)),
+            got => {
+                let expected = "a floating-point type".into();
+                return Err(Error::DType { op, what: "heads".into(), expected, got });
+            }
         };
         Ok(WriteHeads { data, batch_stride, row_stride, head_size, add })
     }

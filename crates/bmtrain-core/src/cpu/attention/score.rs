@@ -1,12 +1,13 @@
-//! What happens to raw scores before the softmax: which keys a query sees, the additive bias, the dropout of probabilities.
+//! What stands between raw scores and the softmax: which keys a query sees, and the additive bias.
 //!
-//! Defines [`Rules`], shared by `forward.rs` and `backward.rs`.
+//! Defines [`Rules`] and [`Place`], shared by `forward.rs`, `backward.rs` and `rows.rs`.
 
-use super::operand::Source;
 use crate::cpu::access;
+use crate::cpu::floats::Floats;
+use crate::dtype::Float;
 use crate::error::Result;
 use crate::kernel::{AttentionShape, Bias, Dropout, Mask};
-use crate::philox;
+use std::ops::Range;
 
 /// A mask as bytes.
 #[derive(Debug, Clone, Copy)]
@@ -21,11 +22,28 @@ enum Bytes<'a> {
 pub(super) struct Rules<'a> {
     pub(super) shape: AttentionShape,
     pub(super) scale: f32,
+    pub(super) dropout: Option<Dropout>,
     causal: bool,
     mask: Bytes<'a>,
     /// The values and whether every sequence has its own.
-    bias: Option<(Source<'a>, bool)>,
-    dropout: Option<Dropout>,
+    bias: Option<(Floats<'a>, bool)>,
+}
+
+/// Where a tile of scores lies: of one head of one sequence, some queries and some keys.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    /// Sequence.
+    pub(super) b: usize,
+    /// Query head.
+    pub(super) n: usize,
+    /// First query.
+    pub(super) l: usize,
+    /// First key.
+    pub(super) s: usize,
+    /// Number of queries.
+    pub(super) rows: usize,
+    /// Number of keys.
+    pub(super) width: usize,
 }
 
 impl<'a> Rules<'a> {
@@ -47,61 +65,83 @@ impl<'a> Rules<'a> {
             Mask::Full(view) => Bytes::Full(access::read(op, view)?),
         };
         let bias = match bias {
-            Some(bias) => Some((Source::new(op, bias.view)?, bias.per_sequence)),
+            Some(bias) => Some((Floats::of(op, bias.view)?, bias.per_sequence)),
             None => None,
         };
         Ok(Rules { shape, scale, causal, mask, bias, dropout })
     }
 
-    /// Whether query `l` of sequence `b` sees key `s`.
-    pub(super) fn sees(&self, b: usize, l: usize, s: usize) -> bool {
+    /// The keys of a sequence from the first to the last that padding leaves, widened to where tiles may start.
+    ///
+    /// Nothing outside is read or multiplied: padded batches cost what their words cost.
+    pub(super) fn keys(&self, b: usize) -> Range<usize> {
+        let keys = self.shape.keys;
+        let Bytes::Padding(bytes) = self.mask else { return 0..keys };
+        let bytes = &bytes[b * keys..][..keys];
+        match (bytes.iter().position(|&byte| byte != 0), bytes.iter().rposition(|&byte| byte != 0)) {
+            (Some(first), Some(last)) => first / 16 * 16..last + 1,
+            _ => 0..0,
+        }
+    }
+
+    /// The end of the keys that query `l` sees by the causal rule.
+    #[inline(always)]
+    pub(super) fn causal_end(&self, l: usize) -> usize {
         let AttentionShape { queries, keys, .. } = self.shape;
-        let allowed = match self.mask {
-            Bytes::None => true,
-            Bytes::Padding(bytes) => bytes[b * keys + s] != 0,
-            Bytes::Full(bytes) => bytes[(b * queries + l) * keys + s] != 0,
-        };
-        allowed && (!self.causal || s + queries <= l + keys)
+        if self.causal { (l + 1 + keys).saturating_sub(queries).min(keys) } else { keys }
     }
 
     /// Index of a row of scores among all rows: of `[B, N, L]`.
+    #[inline(always)]
     pub(super) fn row(&self, b: usize, n: usize, l: usize) -> usize {
         (b * self.shape.heads + n) * self.shape.queries + l
     }
 
+    /// Whether there is one bias for every sequence.
+    pub(super) fn shares_bias(&self) -> bool {
+        matches!(self.bias, Some((_, false)))
+    }
+
     /// Start of a row of the bias and of its gradient.
+    #[inline(always)]
     pub(super) fn bias_row(&self, b: usize, n: usize, l: usize) -> Option<usize> {
         let (_, per_sequence) = self.bias?;
         Some(self.row(if per_sequence { b } else { 0 }, n, l) * self.shape.keys)
     }
 
-    /// From raw scores of one row to scores: bias added, minus infinity where the key is not seen.
-    pub(super) fn apply(&self, (b, n, l): (usize, usize, usize), scores: &mut [f32], space: &mut [f32]) {
+    /// From raw scores of row `r` of a tile to scores: bias added, minus infinity where the key is not seen and in the
+    /// columns past the tile's width.
+    #[inline(always)]
+    pub(super) fn apply(&self, place: &Place, r: usize, scores: &mut [f32]) {
+        let Place { b, n, s, width, .. } = *place;
+        let l = place.l + r;
+        let (seen, past) = scores.split_at_mut(width);
         if let (Some((values, _)), Some(start)) = (self.bias, self.bias_row(b, n, l)) {
-            values.widen(start, space);
-            scores.iter_mut().zip(space).for_each(|(score, bias)| *score += *bias);
+            add(values, start + s, seen);
         }
-        for (s, score) in scores.iter_mut().enumerate() {
-            if !self.sees(b, l, s) {
-                *score = f32::NEG_INFINITY;
+        let bytes = match self.mask {
+            Bytes::None => None,
+            Bytes::Padding(bytes) => Some(&bytes[b * self.shape.keys + s..][..width]),
+            Bytes::Full(bytes) => Some(&bytes[(b * self.shape.queries + l) * self.shape.keys + s..][..width]),
+        };
+        if let Some(bytes) = bytes {
+            for (score, &byte) in seen.iter_mut().zip(bytes) {
+                *score = if byte != 0 { *score } else { f32::NEG_INFINITY };
             }
         }
+        let end = self.causal_end(l).saturating_sub(s);
+        if end < width {
+            seen[end..].fill(f32::NEG_INFINITY);
+        }
+        past.fill(f32::NEG_INFINITY);
     }
+}
 
-    /// Factors of the probabilities of one row.
-    pub(super) fn multipliers(&self, (b, n, l): (usize, usize, usize), out: &mut [f32]) {
-        match &self.dropout {
-            None => out.fill(1.0),
-            Some(dropout) => {
-                let first = dropout.row(self.row(b, n, l) as u64, self.shape.keys as u64);
-                for (s, out) in out.iter_mut().enumerate() {
-                    let element = first + s as u64;
-                    let block = element / 4;
-                    let counter = [block as u32, (block >> 32) as u32, dropout.step, dropout.micro_batch];
-                    let word = philox::block(dropout.key, counter)[(element % 4) as usize];
-                    *out = if word < dropout.threshold { 0.0 } else { dropout.scale };
-                }
-            }
-        }
+#[inline(always)]
+fn add(values: Floats<'_>, start: usize, to: &mut [f32]) {
+    match values.part(start, to.len()) {
+        Floats::F32(data) => to.iter_mut().zip(data).for_each(|(to, x)| *to += x),
+        Floats::F16(data) => to.iter_mut().zip(data).for_each(|(to, x)| *to += Float::to_f32(*x)),
+        Floats::Bf16(data) => to.iter_mut().zip(data).for_each(|(to, x)| *to += Float::to_f32(*x)),
     }
 }

@@ -1,0 +1,257 @@
+//! The steps of the backward pass on one tile of scores, and on the sums that tiles add to.
+//!
+//! Defines [`Pass`], the views of one call, and [`Work`], the tiles of one thread. `backward.rs` puts the steps in order.
+#![allow(unsafe_code)]
+
+use super::operand::{ReadHeads, WriteHeads};
+use super::product::{Left, Right, Size, multiply, transpose_panels};
+use super::rows::{self, Differentiate, RowDots};
+use super::score::{Place, Rules};
+use super::scratch::Scratch;
+use super::tiles::{self, Settings, Tiles};
+use crate::cpu::access::{self, Rows};
+use crate::error::Result;
+use crate::kernel::{Arguments, AttentionBackward};
+use std::ops::Range;
+
+/// The views of one call.
+///
+/// Results are written without locks: the caller gives every step's rows to one piece of work at a time.
+pub(super) struct Pass<'a> {
+    pub(super) rules: Rules<'a>,
+    pub(super) tiles: Tiles,
+    pub(super) settings: Settings,
+    q: ReadHeads<'a>,
+    k: ReadHeads<'a>,
+    v: ReadHeads<'a>,
+    out: ReadHeads<'a>,
+    dout: ReadHeads<'a>,
+    lse: &'a [f32],
+    dq: WriteHeads<'a>,
+    dk: WriteHeads<'a>,
+    dv: WriteHeads<'a>,
+    /// The range and whether it is added to.
+    dbias: Option<(Rows<'a, f32>, bool)>,
+}
+
+/// The tiles of one thread.
+pub(super) struct Work<'s> {
+    query: &'s mut [f32],
+    dout: &'s mut [f32],
+    key: &'s mut [f32],
+    key_panels: &'s mut [f32],
+    value_panels: &'s mut [f32],
+    scores: &'s mut [f32],
+    dscores: &'s mut [f32],
+    dkey: &'s mut [f32],
+    dvalue: &'s mut [f32],
+    row: &'s mut [f32],
+}
+
+impl<'s> Work<'s> {
+    /// Tiles, and sums of the gradients and space for the deltas of `rows` queries.
+    pub(super) fn new(scratch: &'s mut Scratch, tiles: &Tiles, rows: usize) -> (Self, &'s mut [f32], &'s mut [f32]) {
+        let Tiles { queries, keys, head } = *tiles;
+        let work = Work {
+            query: scratch.query.take(queries * head),
+            dout: scratch.out.take(queries * head),
+            key: scratch.key.take(keys * head),
+            key_panels: scratch.key_panels.take(tiles.panels()),
+            value_panels: scratch.value_panels.take(tiles.panels()),
+            scores: scratch.scores.take(queries * keys),
+            dscores: scratch.dscores.take(queries * keys),
+            dkey: scratch.dkey.take(keys * head),
+            dvalue: scratch.dvalue.take(keys * head),
+            row: scratch.row.take(keys + rows::ROW_SLACK),
+        };
+        (work, scratch.dquery.take(rows * head), scratch.statistics.take(rows))
+    }
+}
+
+impl<'a> Pass<'a> {
+    /// The views of a call, and apart from them the space for the deltas of all queries.
+    ///
+    /// # Errors
+    /// Views of a wrong type.
+    pub(super) fn new(a: AttentionBackward<'a>, settings: Settings) -> Result<(Self, &'a mut [f32])> {
+        let (op, h) = (AttentionBackward::NAME, a.shape.head_size);
+        let dbias = match a.dbias {
+            Some(dest) => Some((access::write_rows(op, dest.view)?, dest.add)),
+            None => None,
+        };
+        let delta = access::write(op, a.delta)?;
+        let pass = Pass {
+            rules: Rules::new(op, a.shape, (a.scale, a.causal), a.mask, a.bias, a.dropout)?,
+            tiles: settings.tiles_for(&a.shape),
+            settings,
+            q: ReadHeads::new(op, a.q, h)?,
+            k: ReadHeads::new(op, a.k, h)?,
+            v: ReadHeads::new(op, a.v, h)?,
+            out: ReadHeads::new(op, a.out, h)?,
+            dout: ReadHeads::new(op, a.dout, h)?,
+            lse: access::read(op, a.lse)?,
+            dq: WriteHeads::new(op, a.dq, h)?,
+            dk: WriteHeads::new(op, a.dk, h)?,
+            dv: WriteHeads::new(op, a.dv, h)?,
+            dbias,
+        };
+        Ok((pass, delta))
+    }
+
+    /// Query heads that read a key head.
+    pub(super) fn group(&self, kv: usize) -> Range<usize> {
+        let group = self.rules.shape.heads / self.rules.shape.kv_heads;
+        kv * group..(kv + 1) * group
+    }
+
+    /// All queries, block by block.
+    pub(super) fn query_blocks(&self) -> impl Iterator<Item = Range<usize>> + Clone + use<> {
+        tiles::blocks(0..self.rules.shape.queries, self.tiles.queries, 1)
+    }
+
+    /// The keys of sequence `b` that padding leaves, block by block.
+    pub(super) fn key_blocks(&self, b: usize) -> impl Iterator<Item = Range<usize>> + Clone + use<> {
+        tiles::blocks(self.rules.keys(b), self.tiles.keys, 16)
+    }
+
+    /// The tile where queries meet keys, without the last keys that none of the queries sees; none if that leaves no key.
+    pub(super) fn place(&self, b: usize, n: usize, queries: &Range<usize>, keys: &Range<usize>) -> Option<Place> {
+        let end = keys.end.min(self.rules.causal_end(queries.end - 1));
+        let width = end.saturating_sub(keys.start);
+        (width > 0).then_some(Place { b, n, l: queries.start, s: keys.start, rows: queries.len(), width })
+    }
+
+    /// Sums of `out * dout` for every query of head `n`.
+    pub(super) fn deltas(&self, b: usize, n: usize, delta: &mut [f32], work: &mut Work<'_>) {
+        let (head, h) = (self.tiles.head, self.rules.shape.head_size);
+        for block in self.query_blocks() {
+            self.out.rows(b, n, block.clone(), work.query, head);
+            self.dout.rows(b, n, block.clone(), work.dout, head);
+            let rows = RowDots { x: work.query, y: work.dout, stride: head, length: h, out: &mut delta[block] };
+            rows::row_dots(rows);
+        }
+    }
+
+    /// Fill the tiles of keys and values.
+    pub(super) fn load_keys(&self, b: usize, kv: usize, keys: &Range<usize>, work: &mut Work<'_>) {
+        let size = (keys.len(), self.rules.shape.head_size);
+        self.v.rows(b, kv, keys.clone(), work.key, self.tiles.head);
+        transpose_panels(work.key, self.tiles.head, size, work.value_panels);
+        self.k.rows(b, kv, keys.clone(), work.key, self.tiles.head);
+        transpose_panels(work.key, self.tiles.head, size, work.key_panels);
+    }
+
+    /// Fill the tiles of queries, times the scale, and of gradients of the result.
+    pub(super) fn load_queries(&self, place: &Place, work: &mut Work<'_>) {
+        let queries = place.l..place.l + place.rows;
+        self.q.rows(place.b, place.n, queries.clone(), work.query, self.tiles.head);
+        work.query[..place.rows * self.tiles.head].iter_mut().for_each(|x| *x *= self.rules.scale);
+        self.dout.rows(place.b, place.n, queries, work.dout, self.tiles.head);
+    }
+
+    /// Fill the tiles of dropped probabilities and of gradients of the scores.
+    pub(super) fn tile(&self, place: &Place, delta: &[f32], work: &mut Work<'_>) {
+        let Tiles { keys: stride, head, .. } = self.tiles;
+        let h = self.rules.shape.head_size;
+        let size = Size { m: place.rows, n: place.width.next_multiple_of(16), k: h, add: false };
+        let query = Left { data: work.query, row: head, step: 1 };
+        multiply(size, query, Right::panels(work.key_panels, h), work.scores, stride);
+        let dout = Left { data: work.dout, row: head, step: 1 };
+        multiply(size, dout, Right::panels(work.value_panels, h), work.dscores, stride);
+        let lse = &self.lse[self.rules.row(place.b, place.n, place.l)..][..place.rows];
+        let tile = Differentiate {
+            rules: &self.rules,
+            place: *place,
+            scores: work.scores,
+            dscores: work.dscores,
+            stride,
+            lse,
+            delta,
+            row: work.row,
+        };
+        rows::differentiate(tile);
+    }
+
+    /// Set the sums for keys and values to zero.
+    pub(super) fn start_key_sums(&self, keys: &Range<usize>, work: &mut Work<'_>) {
+        work.dkey[..keys.len() * self.tiles.head].fill(0.0);
+        work.dvalue[..keys.len() * self.tiles.head].fill(0.0);
+    }
+
+    /// Add a tile's part of the gradients of keys and values.
+    pub(super) fn add_key_sums(&self, place: &Place, work: &mut Work<'_>) {
+        let Tiles { keys: stride, head, .. } = self.tiles;
+        let size = Size { m: place.width, n: head, k: place.rows, add: true };
+        let transposed = |data| Left { data, row: 1, step: stride };
+        multiply(size, transposed(work.scores), Right::rows(work.dout, head), work.dvalue, head);
+        multiply(size, transposed(work.dscores), Right::rows(work.query, head), work.dkey, head);
+    }
+
+    /// Add a tile's part of the gradients of its queries.
+    pub(super) fn add_query_sums(&self, place: &Place, dquery: &mut [f32], work: &mut Work<'_>) {
+        let Tiles { keys: stride, head, .. } = self.tiles;
+        let size = Size { m: place.rows, n: head, k: place.width, add: true };
+        let dscores = Left { data: work.dscores, row: stride, step: 1 };
+        multiply(size, dscores, Right::rows(work.key, head), dquery, head);
+    }
+
+    /// Write the gradients of a block of keys and values.
+    pub(super) fn finish_keys(&self, b: usize, kv: usize, keys: &Range<usize>, work: &Work<'_>) {
+        let (head, h) = (self.tiles.head, self.rules.shape.head_size);
+        for (row, s) in keys.clone().enumerate() {
+            // SAFETY: the block of this head belongs to the caller's piece. The scale is in the queries already.
+            unsafe {
+                self.dk.row(b, kv, s, &work.dkey[row * head..][..h], 1.0);
+                self.dv.row(b, kv, s, &work.dvalue[row * head..][..h], 1.0);
+            }
+        }
+    }
+
+    /// Write zeros for the keys that padding hides.
+    pub(super) fn finish_unseen_keys(&self, b: usize, kv: usize, work: &mut Work<'_>) {
+        let seen = self.rules.keys(b);
+        let zeros = &mut work.key[..self.rules.shape.head_size];
+        zeros.fill(0.0);
+        for s in (0..seen.start).chain(seen.end..self.rules.shape.keys) {
+            // SAFETY: no block of keys holds these rows, and one piece alone calls this for a head.
+            unsafe {
+                self.dk.row(b, kv, s, zeros, 1.0);
+                self.dv.row(b, kv, s, zeros, 1.0);
+            }
+        }
+    }
+
+    /// Write the gradients of some queries.
+    pub(super) fn finish_queries(&self, b: usize, n: usize, queries: Range<usize>, dquery: &[f32]) {
+        for (row, l) in queries.enumerate() {
+            let values = &dquery[row * self.tiles.head..][..self.rules.shape.head_size];
+            // SAFETY: these queries of this head belong to the caller's piece.
+            unsafe { self.dq.row(b, n, l, values, self.rules.scale) };
+        }
+    }
+
+    /// Make the gradient of the bias ready to be added to.
+    pub(super) fn clear_bias(&self, b: usize, n: usize, queries: Range<usize>) {
+        let Some((dbias, false)) = &self.dbias else { return };
+        if b > 0 && self.rules.shares_bias() {
+            return;
+        }
+        for l in queries {
+            let Some(start) = self.rules.bias_row(b, n, l) else { return };
+            // SAFETY: these rows belong to the caller's piece.
+            unsafe { dbias.part(start, self.rules.shape.keys) }.fill(0.0);
+        }
+    }
+
+    /// Add a tile's part of the gradient of the bias.
+    pub(super) fn add_bias(&self, place: &Place, work: &Work<'_>) {
+        let Some((dbias, _)) = &self.dbias else { return };
+        for r in 0..place.rows {
+            let Some(start) = self.rules.bias_row(place.b, place.n, place.l + r) else { return };
+            // SAFETY: these rows belong to the caller's piece.
+            let to = unsafe { dbias.part(start + place.s, place.width) };
+            let from = &work.dscores[r * self.tiles.keys..][..place.width];
+            to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+        }
+    }
+}

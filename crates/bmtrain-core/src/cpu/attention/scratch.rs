@@ -1,0 +1,85 @@
+//! "Attention scratch": the tiles of one thread, kept between calls.
+//!
+//! Defines [`Scratch`], lent by [`with`] to `forward.rs` and `backward.rs`, and [`bytes`] for the memory report. Regions are
+//! sized by the tiles and the head size alone, so they stop growing after the first call of a model.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes held by all threads of the process.
+pub(in crate::cpu) fn bytes() -> usize {
+    BYTES.load(Ordering::Relaxed)
+}
+
+/// Tiles of one thread; each is below 1 MiB for heads of up to 2048.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    /// Queries times the scale, by row.
+    pub(super) query: Region,
+    /// Keys by row; in the forward pass also values.
+    pub(super) key: Region,
+    /// Keys, transposed.
+    pub(super) key_panels: Region,
+    /// Values, transposed; by row on the way there.
+    pub(super) value_panels: Region,
+    /// Scores, then probabilities.
+    pub(super) scores: Region,
+    /// Gradients of the probabilities, then of the scores.
+    pub(super) dscores: Region,
+    /// Sums of the result, or gradients of the result.
+    pub(super) out: Region,
+    /// Sums for the gradient of queries.
+    pub(super) dquery: Region,
+    /// Sums for the gradient of keys.
+    pub(super) dkey: Region,
+    /// Sums for the gradient of values.
+    pub(super) dvalue: Region,
+    /// Maximum and sum of every row.
+    pub(super) statistics: Region,
+    /// One row of dropout multipliers.
+    pub(super) row: Region,
+}
+
+/// A cache line: vectors that straddle two cost two loads.
+#[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(64))]
+struct Line([f32; 16]);
+
+/// A slice that grows and never shrinks.
+#[derive(Debug, Default)]
+pub(super) struct Region(Vec<Line>);
+
+impl Region {
+    /// `len` numbers of arbitrary content, the first at the start of a cache line.
+    pub(super) fn take(&mut self, len: usize) -> &mut [f32] {
+        let lines = len.div_ceil(16);
+        if self.0.len() < lines {
+            BYTES.fetch_add((lines - self.0.len()) * size_of::<Line>(), Ordering::Relaxed);
+            // The old content is worthless: dropping it first keeps the peak at the new size.
+            self.0 = Vec::new();
+            self.0 = vec![Line([0.0; 16]); lines];
+        }
+        &mut bytemuck::cast_slice_mut(&mut self.0)[..len]
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        BYTES.fetch_sub(self.0.len() * size_of::<Line>(), Ordering::Relaxed);
+    }
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Lends this thread's scratch.
+pub(super) fn with<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
+    SCRATCH.with(|scratch| match scratch.try_borrow_mut() {
+        Ok(mut scratch) => work(&mut scratch),
+        // A thread that waits inside one piece may be given another one.
+        Err(_) => work(&mut Scratch::default()),
+    })
+}

@@ -1,0 +1,279 @@
+//! Attention against plain f64 arithmetic, against itself cut and divided differently, and at its edges.
+
+mod case;
+mod reference;
+
+use super::tiles::{Scheme, Settings};
+use crate::cpu::simd::forced;
+use case::{Case, Data, Masking, Results, run};
+use reference::reference;
+
+fn settings() -> Settings {
+    Settings::default()
+}
+
+/// Largest difference relative to the largest magnitude of what was expected. Gradients that cancel are differences of
+/// numbers of order one, so their roundings are not measured against less than a tenth.
+fn distance(got: &[f32], expected: &[f64]) -> f64 {
+    assert_eq!(got.len(), expected.len());
+    let size = expected.iter().fold(0.1f64, |most, x| most.max(x.abs()));
+    got.iter().zip(expected).fold(0.0f64, |most, (x, y)| {
+        assert!(x.is_finite(), "{x} instead of {y}");
+        most.max((f64::from(*x) - y).abs())
+    }) / size
+}
+
+/// Every result of a case against f64.
+fn check(case: &Case, settings: Settings) {
+    let data = Data::new(case);
+    let got = run(case, &data, 1, settings);
+    let expected = reference(case, &data);
+    // A few roundings of f32 per term, which partly cancel; 16-bit results are rounded once more, and the gradients see the
+    // rounded result of the forward pass.
+    let tolerance = match case.dtype {
+        crate::DType::F32 => 2e-5,
+        crate::DType::F16 => 4e-3,
+        _ => 3e-2,
+    };
+    for (name, got, expected) in got.pairs(&expected) {
+        let distance = distance(got, expected);
+        assert!(distance < tolerance, "{name} is {distance:e} off in {case:?} with {settings:?}");
+    }
+}
+
+#[test]
+fn odd_sizes_equal_f64_arithmetic() {
+    let sizes = [
+        (1, 1, 1),
+        (1, 7, 3),
+        (5, 1, 32),
+        (3, 17, 64),
+        (16, 16, 16),
+        (33, 65, 80),
+        (70, 130, 128),
+        (130, 129, 64),
+        (7, 300, 32),
+    ];
+    for (queries, keys, head_size) in sizes {
+        check(&Case { queries, keys, head_size, ..Case::default() }, settings());
+        check(&Case { queries, keys, head_size, causal: true, dropout: 0.2, ..Case::default() }, settings());
+    }
+}
+
+#[test]
+fn every_combination_of_rules_equals_f64_arithmetic() {
+    for mask in [Masking::None, Masking::Padding, Masking::Full] {
+        for causal in [false, true] {
+            for bias in [None, Some(false), Some(true)] {
+                for dropout in [0.0, 0.3] {
+                    for (heads, kv_heads) in [(2, 2), (4, 2), (3, 1)] {
+                        let (queries, keys) = if kv_heads == 2 { (19, 37) } else { (21, 21) };
+                        let case =
+                            Case { queries, keys, heads, kv_heads, mask, causal, bias, dropout, ..Case::default() };
+                        check(&case, settings());
+                        check(&case, Settings { sizes: Some((8, 16)), scheme: Scheme::Split });
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sixteen_bit_numbers_fused_strides_and_added_gradients_equal_f64_arithmetic() {
+    for dtype in [crate::DType::F32, crate::DType::F16, crate::DType::BF16] {
+        for fused in [false, true] {
+            for add in [false, true] {
+                let case = Case { queries: 21, keys: 21, heads: 4, kv_heads: 2, dtype, fused, add, ..Case::default() };
+                check(&Case { bias: Some(false), mask: Masking::Padding, ..case }, settings());
+                check(&Case { bias: Some(true), causal: true, dropout: 0.1, head_size: 20, ..case }, settings());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_instruction_set_equals_f64_arithmetic() {
+    forced::for_each_level(|_| {
+        for head_size in [3, 32, 64, 80] {
+            let case = Case { queries: 67, keys: 75, head_size, dropout: 0.1, bias: Some(false), ..Case::default() };
+            check(&case, settings());
+        }
+    });
+}
+
+#[test]
+fn the_cut_into_tiles_shows_only_in_rounding() {
+    let case = Case {
+        queries: 150,
+        keys: 170,
+        dropout: 0.1,
+        mask: Masking::Padding,
+        bias: Some(false),
+        causal: true,
+        ..Case::default()
+    };
+    let data = Data::new(&case);
+    let large = run(&case, &data, 1, settings());
+    let tiny = run(&case, &data, 1, Settings { sizes: Some((7, 16)), ..settings() });
+    let wide: Vec<Vec<f64>> = large.all().iter().map(|(_, x)| x.iter().map(|x| f64::from(*x)).collect()).collect();
+    for ((name, tiny), large) in tiny.all().iter().zip(&wide) {
+        // The running maximum rescales sums, which rounds; nothing else differs. Rows without a key have no finite `lse`.
+        let seen = |x: &f64| x.is_finite();
+        let kept: Vec<f32> = tiny.iter().zip(large).filter(|(_, large)| seen(large)).map(|(tiny, _)| *tiny).collect();
+        let large: Vec<f64> = large.iter().copied().filter(seen).collect();
+        assert!(distance(&kept, &large) < 2e-6, "{name}");
+    }
+}
+
+#[test]
+fn threads_and_schemes_give_the_same_bits() {
+    let base = Case { queries: 140, keys: 150, heads: 4, kv_heads: 2, dropout: 0.1, ..Case::default() };
+    for case in [
+        Case { mask: Masking::Padding, ..base },
+        Case { bias: Some(false), causal: true, ..base },
+        Case { bias: Some(true), mask: Masking::Full, dtype: crate::DType::BF16, ..base },
+    ] {
+        let data = Data::new(&case);
+        let one = run(&case, &data, 1, Settings { scheme: Scheme::Whole, ..settings() });
+        for threads in [1, 2, 3] {
+            for scheme in [Scheme::Best, Scheme::Whole, Scheme::Split] {
+                let other = run(&case, &data, threads, Settings { scheme, ..settings() });
+                for ((name, x), (_, y)) in one.all().iter().zip(other.all()) {
+                    let same = x.iter().zip(y).all(|(x, y)| x.to_bits() == y.to_bits());
+                    assert!(same, "{name} of {case:?} with {threads} threads, {scheme:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn queries_that_see_no_key_get_zeros_and_give_no_gradient() {
+    for (mask, causal) in [(Masking::Nothing, false), (Masking::NothingFull, false), (Masking::None, true)] {
+        // Causal with more queries than keys: the first ones come before every key.
+        let case = Case { queries: 30, keys: 20, mask, causal, bias: Some(true), dropout: 0.1, ..Case::default() };
+        let data = Data::new(&case);
+        for scheme in [Scheme::Whole, Scheme::Split] {
+            let got = run(&case, &data, 1, Settings { scheme, ..settings() });
+            for (name, values) in got.all() {
+                assert!(name == "lse" || values.iter().all(|x| x.is_finite()), "{name}");
+            }
+            let hidden = if causal { 10 } else { 30 };
+            let width = case.heads * case.head_size;
+            for b in 0..case.batch {
+                let rows = b * case.queries * width..(b * case.queries + hidden) * width;
+                assert!(got.out[rows.clone()].iter().all(|x| *x == 0.0));
+                assert!(got.dq[rows].iter().all(|x| *x == 0.0));
+            }
+            assert!(got.lse[..hidden].iter().all(|x| *x == f32::NEG_INFINITY));
+            if !causal {
+                assert!(got.dk.iter().chain(&got.dv).chain(&got.dbias).all(|x| *x == 0.0));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_bias_of_minus_infinity_hides_a_key_like_a_mask() {
+    let case = Case { bias: Some(true), ..Case::default() };
+    let mut data = Data::new(&case);
+    for row in data.bias.chunks_exact_mut(case.keys) {
+        row[1..].fill(f32::NEG_INFINITY);
+    }
+    data.bias[..case.keys].fill(f32::NEG_INFINITY);
+    let got = run(&case, &data, 1, settings());
+    assert!(got.all().iter().all(|(name, x)| *name == "lse" || x.iter().all(|x| x.is_finite())));
+    assert!(got.out[..case.head_size].iter().all(|x| *x == 0.0), "the query whose every score is minus infinity");
+    let second = &got.out[case.heads * case.head_size..][..case.head_size];
+    assert!(second.iter().zip(&data.v).all(|(x, y)| (x - y).abs() < 1e-6), "a query that sees the first key alone");
+}
+
+#[test]
+fn nan_and_infinity_reach_the_rows_that_see_them_and_no_others() {
+    for bad in [f32::NAN, f32::INFINITY] {
+        let case = Case { queries: 20, keys: 20, ..Case::default() };
+        let mut data = Data::new(&case);
+        let width = case.heads * case.head_size;
+        data.q[3 * width] = bad;
+        let got = run(&case, &data, 1, settings());
+        for (l, row) in got.out[..case.queries * width].chunks_exact(width).enumerate() {
+            assert_eq!(row[..case.head_size].iter().any(|x| x.is_nan()), l == 3, "row {l} with {bad}");
+            assert!(row[case.head_size..].iter().all(|x| x.is_finite()), "another head");
+        }
+        assert!(got.dk[0].is_nan() && got.dv[0].is_nan() && got.dq[3 * width].is_nan());
+        let mut data = Data::new(&case);
+        data.v[5 * width] = bad;
+        let got = run(&case, &data, 1, settings());
+        assert!(got.out[..case.queries * width].chunks_exact(width).all(|row| !row[0].is_finite()));
+    }
+}
+
+#[test]
+fn hidden_padding_may_hold_anything() {
+    let case = Case { keys: 40, mask: Masking::Padding, ..Case::default() };
+    let mut data = Data::new(&case);
+    let before = run(&case, &data, 1, settings());
+    let width = case.kv_heads * case.head_size;
+    for b in 0..case.batch {
+        // The last keys of a padded batch.
+        let last = data.mask[b * case.keys..][..case.keys].iter().rposition(|x| *x != 0).unwrap_or(0);
+        data.k[(b * case.keys + last + 1) * width..(b + 1) * case.keys * width].fill(f32::NAN);
+        data.v[(b * case.keys + last + 1) * width..(b + 1) * case.keys * width].fill(f32::INFINITY);
+    }
+    let after = run(&case, &data, 1, settings());
+    for ((name, x), (_, y)) in before.all().iter().zip(after.all()) {
+        assert_eq!(
+            x.iter().map(|x| x.to_bits()).collect::<Vec<_>>(),
+            y.iter().map(|x| x.to_bits()).collect::<Vec<_>>(),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn gradients_equal_finite_differences() {
+    let case = Case {
+        queries: 9,
+        keys: 14,
+        heads: 4,
+        kv_heads: 2,
+        mask: Masking::Full,
+        bias: Some(false),
+        dropout: 0.25,
+        ..Case::default()
+    };
+    let data = Data::new(&case);
+    let got = run(&case, &data, 1, settings());
+    let value = |data: &Data| -> f64 {
+        let Results { out, .. } = run(&case, data, 1, settings());
+        out.iter().zip(&data.dout).map(|(x, y)| f64::from(x * y)).sum()
+    };
+    let gradients = [&got.dq, &got.dk, &got.dv, &got.dbias];
+    for (which, gradient) in gradients.into_iter().enumerate() {
+        let direction = case::numbers(gradient.len(), 99 + which as u32);
+        let step = 1e-2f32;
+        let moved = |sign: f32| {
+            let mut data = data.clone();
+            let target = [&mut data.q, &mut data.k, &mut data.v, &mut data.bias].into_iter().nth(which);
+            for (x, u) in target.into_iter().flatten().zip(&direction) {
+                *x += sign * step * u;
+            }
+            value(&data)
+        };
+        let slope = (moved(1.0) - moved(-1.0)) / (2.0 * f64::from(step));
+        let expected: f64 = gradient.iter().zip(&direction).map(|(x, u)| f64::from(x * u)).sum();
+        // The cut after the second-order term, 1e-4 of sums of order one.
+        assert!((slope - expected).abs() < 2e-3 * expected.abs().max(1.0), "{which}: {slope} and {expected}");
+    }
+}
+
+#[test]
+fn empty_sides_leave_zeros() {
+    let case = Case { keys: 0, ..Case::default() };
+    let got = run(&case, &Data::new(&case), 2, settings());
+    assert!(got.out.iter().chain(&got.dq).all(|x| *x == 0.0));
+    let case = Case { queries: 0, ..Case::default() };
+    let got = run(&case, &Data::new(&case), 2, settings());
+    assert!(got.dk.iter().chain(&got.dv).all(|x| *x == 0.0));
+}
