@@ -9,6 +9,8 @@ pub mod backend;
 pub mod buffer;
 pub mod conformance;
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod device;
 pub mod dtype;
 pub mod error;

@@ -1,0 +1,76 @@
+//! Whether the driver's library is there and complete, asked before anything in it is called.
+//!
+//! The bindings open `libcuda` on the first call and panic where the library or a function of it is missing. So every
+//! function that `driver` uses is looked up here, once, and what is missing is an error in words.
+#![allow(unsafe_code)]
+
+use super::driver::failure;
+use crate::error::Result;
+use cudarc::driver::sys;
+use std::sync::OnceLock;
+
+/// Every function that `driver` calls, directly or through the bindings.
+const FUNCTIONS: &[&str] = &[
+    "cuCtxGetCurrent",
+    "cuCtxSetCurrent",
+    "cuDeviceGet",
+    "cuDeviceGetCount",
+    "cuDeviceGetName",
+    "cuDevicePrimaryCtxRelease_v2",
+    "cuDevicePrimaryCtxRetain",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventQuery",
+    "cuEventRecord",
+    "cuEventSynchronize",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuInit",
+    "cuLaunchKernel",
+    "cuMemAlloc_v2",
+    "cuMemFreeHost",
+    "cuMemFree_v2",
+    "cuMemHostAlloc",
+    "cuMemcpyDtoDAsync_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemsetD16Async",
+    "cuMemsetD32Async",
+    "cuMemsetD8Async",
+    "cuModuleGetFunction",
+    "cuModuleLoadData",
+    "cuModuleUnload",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+];
+
+/// The library is there with all its functions.
+///
+/// # Errors
+/// What is missing. The answer is the same for the life of the process.
+pub(super) fn require() -> Result<()> {
+    static MISSING: OnceLock<Option<String>> = OnceLock::new();
+    match MISSING.get_or_init(missing) {
+        None => Ok(()),
+        Some(reason) => Err(failure("open the driver", reason.clone())),
+    }
+}
+
+fn missing() -> Option<String> {
+    // SAFETY: opening a library runs its initialisers; the name is the driver's, on whose good behaviour every later call
+    // rests as well.
+    if !unsafe { sys::is_culib_present() } {
+        let fix = "install NVIDIA's driver, or run on the CPU";
+        return Some(format!("no driver library (libcuda.so.1) where the system looks for libraries; {fix}"));
+    }
+    // SAFETY: as above. The library was found a moment ago; should it be gone by now, the bindings panic, and the caller
+    // turns that into an error too.
+    let library = unsafe { sys::culib() };
+    let absent = FUNCTIONS.iter().find(|name| {
+        // SAFETY: only the presence of the function is asked for. It is not called through this type.
+        unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_err()
+    })?;
+    Some(format!("the driver library has no function {absent}: it is older than this program needs; update the driver"))
+}

@@ -1,0 +1,129 @@
+//! Lanes as streams, and marks as events that are used again.
+//!
+//! A mark's ticket is a count per lane, so it says by itself which of two marks is later. The event behind a ticket is kept
+//! until the device has passed it; from then on a wait for that ticket is nothing, and the event serves another one.
+
+use super::driver::{Context, Event, Stream, failure};
+use crate::backend::{Lane, Mark};
+use crate::error::Result;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The lanes of a device.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    context: Arc<Context>,
+    streams: [Stream; Lane::ALL.len()],
+    tickets: Mutex<Tickets>,
+}
+
+#[derive(Debug, Default)]
+struct Tickets {
+    lanes: [LaneTickets; Lane::ALL.len()],
+    /// Events that no ticket needs.
+    spare: Vec<Event>,
+}
+
+#[derive(Debug, Default)]
+struct LaneTickets {
+    /// The latest ticket; 0 stands for a lane that never had work.
+    latest: u64,
+    /// The device is known to have passed this one and all before it.
+    passed: u64,
+    /// Tickets the device may not have passed, in order.
+    pending: VecDeque<(u64, Event)>,
+    /// Whether work was given since the latest ticket.
+    has_new_work: bool,
+}
+
+impl Lanes {
+    /// A stream for each lane.
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self> {
+        let stream = || Stream::new(context);
+        let streams = [stream()?, stream()?, stream()?, stream()?, stream()?];
+        Ok(Lanes { context: Arc::clone(context), streams, tickets: Mutex::default() })
+    }
+
+    /// Give work to a lane: `work` queues it on the lane's stream.
+    pub(super) fn give<T>(&self, on: Lane, work: impl FnOnce(&Stream) -> Result<T>) -> Result<T> {
+        let given = work(&self.streams[on as usize]);
+        // Behind the work: a mark made in between would not cover it. After an error part of the work may be queued.
+        self.lock().lanes[on as usize].has_new_work = true;
+        given
+    }
+
+    /// Remember the present end of a lane.
+    pub(super) fn mark(&self, on: Lane) -> Result<Mark> {
+        let mut tickets = self.lock();
+        let Tickets { lanes, spare } = &mut *tickets;
+        let lane = &mut lanes[on as usize];
+        if lane.has_new_work {
+            lane.retire(spare)?;
+            let event = match spare.pop() {
+                Some(event) => event,
+                None => Event::new(&self.context)?,
+            };
+            event.record(&self.streams[on as usize])?;
+            lane.latest += 1;
+            lane.pending.push_back((lane.latest, event));
+            lane.has_new_work = false;
+        }
+        Ok(Mark { lane: on, ticket: lane.latest })
+    }
+
+    /// Let a lane wait for a mark.
+    pub(super) fn wait(&self, on: Lane, mark: Mark) -> Result<()> {
+        let mut tickets = self.lock();
+        let marked = &tickets.lanes[mark.lane as usize];
+        if mark.ticket > marked.latest {
+            let reason = format!("lane {:?} has made {} marks, not {}", mark.lane, marked.latest, mark.ticket);
+            return Err(failure("wait", reason));
+        }
+        // A lane is behind its own marks anyway.
+        if on == mark.lane || mark.ticket <= marked.passed {
+            return Ok(());
+        }
+        let Some((_, event)) = marked.pending.iter().find(|(ticket, _)| *ticket >= mark.ticket) else {
+            return Err(failure("wait", format!("mark {} of lane {:?} has no event", mark.ticket, mark.lane)));
+        };
+        self.streams[on as usize].wait(event)?;
+        tickets.lanes[on as usize].has_new_work = true;
+        Ok(())
+    }
+
+    /// Let the host wait for a lane.
+    pub(super) fn sync(&self, on: Lane) -> Result<()> {
+        let before = self.lock().lanes[on as usize].latest;
+        self.streams[on as usize].synchronize()?;
+        let mut tickets = self.lock();
+        let Tickets { lanes, spare } = &mut *tickets;
+        lanes[on as usize].pass(before, spare);
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tickets> {
+        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LaneTickets {
+    /// Give back the events that the device has passed.
+    fn retire(&mut self, spare: &mut Vec<Event>) -> Result<()> {
+        while let Some((ticket, event)) = self.pending.front() {
+            if !event.is_reached()? {
+                return Ok(());
+            }
+            let ticket = *ticket;
+            self.pass(ticket, spare);
+        }
+        Ok(())
+    }
+
+    /// The device has passed `ticket`.
+    fn pass(&mut self, ticket: u64, spare: &mut Vec<Event>) {
+        while self.pending.front().is_some_and(|(pending, _)| *pending <= ticket) {
+            spare.extend(self.pending.pop_front().map(|(_, event)| event));
+        }
+        self.passed = self.passed.max(ticket);
+    }
+}

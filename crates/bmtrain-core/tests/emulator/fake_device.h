@@ -1,0 +1,122 @@
+// The device behind the emulated driver: memory, streams that run late, events. The interface is in fake_driver.cpp.
+//
+// It is as late and as strict as a real one may be:
+//   - Work given to a stream waits in a queue. It runs when the host waits for some stream, streams taking turns in a random
+//     order that respects only the events they were told to wait for. Code that forgets a wait sees other numbers in some run.
+//   - Page-locked host memory and the host's side of a download are read and written when the copy runs.
+//   - Ranges are checked when work is given and again when it runs, so that memory freed under queued work is an error; a
+//     real driver would wait instead.
+//   - Work that fails leaves the device unusable: every later call reports it.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <vector>
+
+namespace fake {
+
+// ---- names and numbers of the driver's interface
+
+using Status = int;
+using Address = unsigned long long;
+
+inline constexpr Status success = 0;
+inline constexpr Status invalid_value = 1;
+inline constexpr Status out_of_memory = 2;
+inline constexpr Status no_device = 100;
+inline constexpr Status invalid_device = 101;
+inline constexpr Status invalid_context = 201;
+inline constexpr Status invalid_handle = 400;
+inline constexpr Status not_found = 500;
+inline constexpr Status not_ready = 600;
+inline constexpr Status illegal_address = 700;
+inline constexpr Status launch_failed = 719;
+
+struct StatusText {
+    Status status;
+    const char* name;
+    const char* text;
+};
+
+inline constexpr StatusText status_texts[] = {
+    {success, "CUDA_SUCCESS", "no error"},
+    {invalid_value, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {out_of_memory, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {no_device, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {invalid_device, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {invalid_context, "CUDA_ERROR_INVALID_CONTEXT", "no context is current on this thread"},
+    {invalid_handle, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {not_found, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {not_ready, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {illegal_address, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {launch_failed, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+};
+
+// ---- the device
+
+// A point in a stream's work.
+struct Occurrence {
+    bool reached = false;
+};
+
+struct Event {
+    // The latest time it was recorded; none for an event that never was, which counts as reached.
+    std::shared_ptr<Occurrence> recorded;
+};
+
+struct Task {
+    std::function<Status()> work;
+    // Runs only when this is reached, if there is one.
+    std::shared_ptr<Occurrence> after;
+};
+
+struct Stream {
+    std::deque<Task> tasks;
+};
+
+// More than a test should need; requests beyond it show what running out looks like.
+inline constexpr std::size_t device_bytes = std::size_t{1} << 30;
+inline constexpr std::size_t alignment = 512;
+
+struct Device {
+    std::mutex mutex;
+    std::map<Address, std::size_t> memory;
+    std::size_t memory_in_use = 0;
+    std::vector<std::unique_ptr<Stream>> streams;
+    Status failure = success;
+    std::mt19937_64 random;
+};
+
+// There is one; several numbers of devices mean the same. Every function below expects its mutex to be held.
+Device& device();
+
+using Lock = std::lock_guard<std::mutex>;
+
+// The context that was made current on this thread.
+extern thread_local void* current_context;
+
+// Whether the range lies in memory that was taken and not returned.
+bool allocated(Address start, std::size_t bytes);
+
+// The first range that is not allocated becomes a message and the error.
+Status check_ranges(std::initializer_list<Address> starts, std::size_t bytes, Status error);
+
+// Puts work at the end of a stream; it runs only when `after` is reached, if there is one.
+Status give(void* stream, std::function<Status()> work, std::shared_ptr<Occurrence> after = nullptr);
+
+// Runs the streams in random order until one has nothing left.
+Status run_stream(void* stream);
+
+// Runs the streams in random order until a point in one of them.
+Status run_to(const std::shared_ptr<Occurrence>& occurrence);
+
+// Forgets a stream and what it was given.
+Status remove_stream(void* stream);
+
+}  // namespace fake

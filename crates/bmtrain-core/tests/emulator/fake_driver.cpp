@@ -1,0 +1,349 @@
+// A stand-in for libcuda.so.1: the part of the CUDA driver's interface that this crate uses, over the memory of the process,
+// with kernels run by the emulator. Tests put it where the loader looks first; the device's name says "emulated".
+//
+// Memory is filled with NaN when it is taken. What runs when, and what is checked, is described in fake_device.h. A module's
+// image is not looked at: kernels are those compiled into this library, found by name.
+//
+// Environment: EMULATED_CUDA_DEVICES, number of devices, 1 if absent; EMULATED_CUDA_SEED, for the random orders;
+// EMULATED_CUDA_FAILING_KERNEL, name of a kernel that fails when it runs.
+#include "cuda_emulator.h"
+#include "fake_device.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+using namespace fake;
+
+// What the handles of the one context and of any module point to.
+int context_token = 0;
+int module_token = 0;
+
+unsigned long long from_environment(const char* name, unsigned long long otherwise) {
+    const char* text = std::getenv(name);
+    return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+Status run_kernel(const std::function<void()>& thread, const std::vector<const void*>& addresses, emulator::Triple grid,
+                  emulator::Triple block, const std::string& name) {
+    for (const void* address : addresses) {
+        if (address != nullptr && !allocated(reinterpret_cast<Address>(address), 1)) {
+            std::fprintf(stderr, "emulated driver: %s was given %p, which is not allocated\n", name.c_str(), address);
+            return illegal_address;
+        }
+    }
+    const char* failing = std::getenv("EMULATED_CUDA_FAILING_KERNEL");
+    if (failing != nullptr && name == failing) {
+        return launch_failed;
+    }
+    const std::string failure = emulator::run(thread, grid, block, device().random());
+    if (!failure.empty()) {
+        std::fprintf(stderr, "emulated driver: %s: %s\n", name.c_str(), failure.c_str());
+        return launch_failed;
+    }
+    return success;
+}
+
+template <class Pattern>
+Status fill(Address to, Pattern pattern, std::size_t count, void* stream) {
+    Lock lock(device().mutex);
+    const std::size_t bytes = count * sizeof(Pattern);
+    if (to % sizeof(Pattern) != 0) {
+        return invalid_value;
+    }
+    if (Status status = check_ranges({to}, bytes, invalid_value)) {
+        return status;
+    }
+    return give(stream, [=] {
+        if (Status status = check_ranges({to}, bytes, illegal_address)) {
+            return status;
+        }
+        std::fill_n(reinterpret_cast<Pattern*>(to), count, pattern);
+        return success;
+    });
+}
+
+}  // namespace
+
+extern "C" {
+
+// ---- the driver and its devices
+
+Status cuInit(unsigned) {
+    Lock lock(device().mutex);
+    if (from_environment("EMULATED_CUDA_DEVICES", 1) == 0) {
+        return no_device;
+    }
+    device().random.seed(from_environment("EMULATED_CUDA_SEED", 0));
+    return success;
+}
+
+Status cuDeviceGetCount(int* count) {
+    *count = static_cast<int>(from_environment("EMULATED_CUDA_DEVICES", 1));
+    return success;
+}
+
+Status cuDeviceGet(int* found, int ordinal) {
+    int count = 0;
+    cuDeviceGetCount(&count);
+    if (ordinal < 0 || ordinal >= count) {
+        return invalid_device;
+    }
+    *found = ordinal;
+    return success;
+}
+
+Status cuDeviceGetName(char* name, int bytes, int) {
+    std::snprintf(name, static_cast<std::size_t>(bytes), "emulated device");
+    return success;
+}
+
+Status cuDevicePrimaryCtxRetain(void** context, int) {
+    *context = &context_token;
+    return success;
+}
+
+Status cuDevicePrimaryCtxRelease_v2(int) {
+    return success;
+}
+
+Status cuCtxSetCurrent(void* context) {
+    current_context = context;
+    return success;
+}
+
+Status cuCtxGetCurrent(void** context) {
+    *context = current_context;
+    return success;
+}
+
+Status cuGetErrorName(Status status, const char** name) {
+    for (const StatusText& known : status_texts) {
+        if (known.status == status) {
+            *name = known.name;
+            return success;
+        }
+    }
+    return invalid_value;
+}
+
+Status cuGetErrorString(Status status, const char** text) {
+    for (const StatusText& known : status_texts) {
+        if (known.status == status) {
+            *text = known.text;
+            return success;
+        }
+    }
+    return invalid_value;
+}
+
+// ---- memory
+
+Status cuMemAlloc_v2(Address* address, std::size_t bytes) {
+    Lock lock(device().mutex);
+    if (current_context == nullptr) {
+        return invalid_context;
+    }
+    if (bytes == 0) {
+        return invalid_value;
+    }
+    if (bytes > device_bytes - device().memory_in_use) {
+        return out_of_memory;
+    }
+    void* memory = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+    if (memory == nullptr) {
+        return out_of_memory;
+    }
+    // All bits set: not a number in every floating-point type, -1 in every integer.
+    std::memset(memory, 0xFF, bytes);
+    *address = reinterpret_cast<Address>(memory);
+    device().memory[*address] = bytes;
+    device().memory_in_use += bytes;
+    return success;
+}
+
+Status cuMemFree_v2(Address address) {
+    Lock lock(device().mutex);
+    auto found = device().memory.find(address);
+    if (found == device().memory.end()) {
+        return invalid_value;
+    }
+    device().memory_in_use -= found->second;
+    device().memory.erase(found);
+    std::free(reinterpret_cast<void*>(address));
+    return success;
+}
+
+Status cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
+    *memory = std::malloc(bytes);
+    return *memory == nullptr ? out_of_memory : success;
+}
+
+Status cuMemFreeHost(void* memory) {
+    std::free(memory);
+    return success;
+}
+
+Status cuMemcpyHtoDAsync_v2(Address to, const void* from, std::size_t bytes, void* stream) {
+    Lock lock(device().mutex);
+    if (Status status = check_ranges({to}, bytes, invalid_value)) {
+        return status;
+    }
+    return give(stream, [=] {
+        if (Status status = check_ranges({to}, bytes, illegal_address)) {
+            return status;
+        }
+        std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+        return success;
+    });
+}
+
+Status cuMemcpyDtoHAsync_v2(void* to, Address from, std::size_t bytes, void* stream) {
+    Lock lock(device().mutex);
+    if (Status status = check_ranges({from}, bytes, invalid_value)) {
+        return status;
+    }
+    return give(stream, [=] {
+        if (Status status = check_ranges({from}, bytes, illegal_address)) {
+            return status;
+        }
+        std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+        return success;
+    });
+}
+
+Status cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t bytes, void* stream) {
+    Lock lock(device().mutex);
+    if (Status status = check_ranges({to, from}, bytes, invalid_value)) {
+        return status;
+    }
+    return give(stream, [=] {
+        if (Status status = check_ranges({to, from}, bytes, illegal_address)) {
+            return status;
+        }
+        std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+        return success;
+    });
+}
+
+Status cuMemsetD8Async(Address to, unsigned char pattern, std::size_t count, void* stream) {
+    return fill<std::uint8_t>(to, pattern, count, stream);
+}
+
+Status cuMemsetD16Async(Address to, unsigned short pattern, std::size_t count, void* stream) {
+    return fill<std::uint16_t>(to, pattern, count, stream);
+}
+
+Status cuMemsetD32Async(Address to, unsigned pattern, std::size_t count, void* stream) {
+    return fill<std::uint32_t>(to, pattern, count, stream);
+}
+
+// ---- streams and events
+
+Status cuStreamCreate(void** stream, unsigned) {
+    Lock lock(device().mutex);
+    if (current_context == nullptr) {
+        return invalid_context;
+    }
+    device().streams.push_back(std::make_unique<Stream>());
+    *stream = device().streams.back().get();
+    return success;
+}
+
+Status cuStreamDestroy_v2(void* handle) {
+    Lock lock(device().mutex);
+    return remove_stream(handle);
+}
+
+Status cuStreamSynchronize(void* handle) {
+    Lock lock(device().mutex);
+    return run_stream(handle);
+}
+
+Status cuStreamWaitEvent(void* stream, Event* event, unsigned) {
+    Lock lock(device().mutex);
+    // The time meant is the latest one at this moment: the event may be recorded again before the stream gets here.
+    return give(stream, [] { return success; }, event->recorded);
+}
+
+Status cuEventCreate(Event** event, unsigned) {
+    *event = new Event;
+    return success;
+}
+
+Status cuEventDestroy_v2(Event* event) {
+    Lock lock(device().mutex);
+    delete event;
+    return success;
+}
+
+Status cuEventRecord(Event* event, void* stream) {
+    Lock lock(device().mutex);
+    auto occurrence = std::make_shared<Occurrence>();
+    Status status = give(stream, [occurrence] {
+        occurrence->reached = true;
+        return success;
+    });
+    if (status == success) {
+        event->recorded = occurrence;
+    }
+    return status;
+}
+
+Status cuEventQuery(Event* event) {
+    Lock lock(device().mutex);
+    if (device().failure != success) {
+        return device().failure;
+    }
+    return !event->recorded || event->recorded->reached ? success : not_ready;
+}
+
+Status cuEventSynchronize(Event* event) {
+    Lock lock(device().mutex);
+    return run_to(event->recorded);
+}
+
+// ---- kernels
+
+Status cuModuleLoadData(void** module, const void*) {
+    *module = &module_token;
+    return success;
+}
+
+Status cuModuleUnload(void*) {
+    return success;
+}
+
+Status cuModuleGetFunction(void** function, void*, const char* name) {
+    auto found = emulator::kernels().find(name);
+    if (found == emulator::kernels().end()) {
+        return not_found;
+    }
+    *function = &*found;
+    return success;
+}
+
+Status cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                      unsigned block_y, unsigned block_z, unsigned shared_bytes, void* stream, void** arguments, void**) {
+    Lock lock(device().mutex);
+    const bool empty = grid_x == 0 || grid_y == 0 || grid_z == 0 || block_x == 0 || block_y == 0 || block_z == 0;
+    const bool large = grid_x > 0x7fffffff || grid_y > 65535 || grid_z > 65535 || block_x > 1024 || block_y > 1024 ||
+                       block_z > 64 || static_cast<unsigned long long>(block_x) * block_y * block_z > 1024;
+    // No kernel of ours uses dynamic shared memory yet, and the emulator has none.
+    if (empty || large || shared_bytes > 0) {
+        return invalid_value;
+    }
+    using Named = std::pair<const std::string, emulator::Kernel>;
+    const auto& [name, kernel] = *static_cast<const Named*>(function);
+    const std::function<void()> thread = kernel.bind(arguments);
+    const std::vector<const void*> addresses = kernel.addresses(arguments);
+    const emulator::Triple grid = {grid_x, grid_y, grid_z};
+    const emulator::Triple block = {block_x, block_y, block_z};
+    const std::string label = name;
+    return give(stream, [=] { return run_kernel(thread, addresses, grid, block, label); });
+}
+
+}  // extern "C"
