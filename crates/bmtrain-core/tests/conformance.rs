@@ -1,4 +1,5 @@
 //! The conformance table on the CPU, and that the table can fail.
+#![allow(clippy::unwrap_used)]
 
 use bmtrain_core::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
 use bmtrain_core::backend::{DeviceId, Mark, Memory};

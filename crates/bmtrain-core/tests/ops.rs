@@ -1,4 +1,5 @@
 //! What ops promise besides their arithmetic: readable errors, what they save, what they take.
+#![allow(clippy::unwrap_used)]
 
 use bmtrain_core::autograd::{GradSink, SinkTarget};
 use bmtrain_core::kernel::{Activation, NormKind};

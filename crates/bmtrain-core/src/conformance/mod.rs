@@ -18,7 +18,7 @@ mod table;
 mod values;
 
 pub use bench::{Measurement, bench};
-pub use case::{Body, Case, Input, Role, Values};
+pub use case::{Body, Case, HostBody, Input, KernelBody, OpBody, Role, Values};
 pub use compare::{against_host, compare, compare_bits, compare_precision, tolerance};
 pub use finite::run_finite_differences;
 pub use report::{Entry, Outcome, Report, run_all, run_rows};
