@@ -5,6 +5,7 @@
 //!
 //! Each figure is the best of many short runs: neighbours on the machine make runs longer, never shorter. Bytes count every
 //! argument once for reading and once for writing where it is both; a store that first reads its cache line is not counted.
+//! Copy and triad run over 192 MiB; kernels whose arguments fit the last cache go beyond 100 %.
 
 use std::time::Instant;
 
@@ -53,7 +54,7 @@ fn stream(threads: usize, bytes: usize, work: impl Fn(&mut [f32], &[f32], &[f32]
     let len = (1 << 24) / threads;
     let mut slices: Vec<[Vec<f32>; 3]> = (0..threads).map(|_| [1.0, 2.0, 3.0].map(|x| vec![x; len])).collect();
     let mut best = f64::INFINITY;
-    for _ in 0..8 {
+    for _ in 0..20 {
         let start = Instant::now();
         std::thread::scope(|scope| {
             for [a, b, c] in &mut slices {

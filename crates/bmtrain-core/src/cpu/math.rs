@@ -23,7 +23,7 @@ pub(super) fn exp<I: Isa>(x: f32) -> f32 {
     let r = I::mul_add(n, -0.693_359_4, x);
     let r = I::mul_add(n, 2.121_944_4e-4, r);
     let q = I::mul_add(r, 1.381_460_2e-3, 8.368_717e-3);
-    let q = I::mul_add(q, r, 4.166_838_8e-2);
+    let q = I::mul_add(q, r, 4.166_839e-2);
     let q = I::mul_add(q, r, 0.166_665_2);
     let q = I::mul_add(q, r, 0.499_999_93);
     let p = I::mul_add(q, r * r, r) + 1.0;
@@ -63,7 +63,7 @@ pub(super) fn normal<I: Isa>(x: f32) -> (f32, f32) {
     let p = I::mul_add(p, t, 0.169_291_32);
     let p = I::mul_add(p, t, -6.862_087_5e-2);
     let p = I::mul_add(p, t, 0.107_399_36);
-    let p = I::mul_add(p, t, 7.224_032_6e-2);
+    let p = I::mul_add(p, t, 7.224_032e-2);
     let p = I::mul_add(p, t, 0.101_759_16);
     let p = I::mul_add(p, t, 0.107_550_51);
     let p = I::mul_add(p, t, 0.107_720_18);
@@ -73,7 +73,7 @@ pub(super) fn normal<I: Isa>(x: f32) -> (f32, f32) {
 
 /// `sqrt(8 / pi)`: twice the factor inside the tangent of [`Activation::GeluTanh`], because
 /// `(1 + tanh z) / 2 = sigmoid(2 z)`.
-const GELU_SCALE: f32 = 1.595_769_1;
+const GELU_SCALE: f32 = 1.595_769;
 const GELU_CUBE: f32 = 0.044_715;
 
 /// An activation as a type, so that loops are compiled for each.
@@ -169,13 +169,6 @@ super::simd::vectorised! {
         with_function!(activation, F => for x in x.iter_mut() {
             *x = F::both::<I>(*x).0;
         });
-    }
-
-    /// `y = exp(x)` for every element.
-    pub(super) fn exp_all<I>(x: &[f32], y: &mut [f32]) {
-        for (y, x) in y.iter_mut().zip(x) {
-            *y = exp::<I>(*x);
-        }
     }
 }
 

@@ -165,7 +165,11 @@ impl Backend for CpuBackend {
     }
 
     fn scratch(&self) -> Vec<(&'static str, usize)> {
-        vec![("GEMM scratch", gemm::scratch_bytes()), ("attention scratch", attention::scratch_bytes())]
+        vec![
+            ("GEMM scratch", gemm::scratch_bytes()),
+            ("attention scratch", attention::scratch_bytes()),
+            ("partial sums", self.threads.partial_bytes()),
+        ]
     }
 }
 

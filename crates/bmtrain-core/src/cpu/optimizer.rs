@@ -165,8 +165,8 @@ mod tests {
                 let source = usize::from(setting.parameter != DType::F32);
                 let (mut parameters, mut first, mut second) = (Vec::new(), Vec::new(), Vec::new());
                 let [lr, beta1, beta2, decay] = [0.01f32, 0.9, 0.999, 0.1].map(f64::from);
-                for i in 0..len {
-                    let (p, sign) = (before[source][i], if setting.maximize { -1.0 } else { 1.0 });
+                let sign = if setting.maximize { -1.0 } else { 1.0 };
+                for (i, p) in before[source].iter().enumerate() {
                     let coupled = if setting.decoupled { 0.0 } else { decay * p };
                     let g = sign * 0.25 * before[4][i] + coupled;
                     let (m, v) =

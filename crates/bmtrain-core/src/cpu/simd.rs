@@ -71,28 +71,6 @@ fn detect() -> Level {
     Level::Baseline
 }
 
-/// Tests run each level of the machine in turn, on their own thread.
-#[cfg(test)]
-pub(super) mod forced {
-    use super::{Level, detect};
-    use std::cell::Cell;
-
-    thread_local! {
-        pub(in super::super) static LEVEL: Cell<Option<Level>> = const { Cell::new(None) };
-    }
-
-    /// Run `work` once for each level this machine has.
-    pub(in super::super) fn for_each_level(work: impl Fn(Level)) {
-        for level in [Level::Baseline, Level::Avx2, Level::Avx512] {
-            if level <= detect() {
-                LEVEL.set(Some(level));
-                work(level);
-            }
-        }
-        LEVEL.set(None);
-    }
-}
-
 /// Defines a function whose body is compiled for every [`Level`]; a call runs the best one of the machine.
 ///
 /// `vectorised! { fn name<I>(x: &[f32]) -> f32 { … } }`: `I` is the [`Isa`] inside the body. Bodies are `for` loops over
@@ -145,4 +123,26 @@ pub(super) fn add_lanes(mut lanes: [f32; LANES]) -> f32 {
         width /= 2;
     }
     lanes[0]
+}
+
+/// Tests run each level of the machine in turn, on their own thread.
+#[cfg(test)]
+pub(super) mod forced {
+    use super::{Level, detect};
+    use std::cell::Cell;
+
+    thread_local! {
+        pub(in super::super) static LEVEL: Cell<Option<Level>> = const { Cell::new(None) };
+    }
+
+    /// Run `work` once for each level this machine has.
+    pub(in super::super) fn for_each_level(work: impl Fn(Level)) {
+        for level in [Level::Baseline, Level::Avx2, Level::Avx512] {
+            if level <= detect() {
+                LEVEL.set(Some(level));
+                work(level);
+            }
+        }
+        LEVEL.set(None);
+    }
 }

@@ -9,6 +9,9 @@ use crate::kernel::*;
 
 const IGNORED: i64 = -100;
 
+/// Loss, weight, log-sum-exp and gradient of the loss of a row.
+type Row = (f64, f64, f64, Vec<f64>);
+
 struct Case {
     rows: usize,
     classes: usize,
@@ -45,8 +48,7 @@ impl Case {
         values(self.classes, 6).iter().map(|x| x.abs() + 0.1).collect()
     }
 
-    /// Loss, weight, log-sum-exp and gradient of the loss of each row.
-    fn exact(&self, logits: &[f64]) -> Vec<(f64, f64, f64, Vec<f64>)> {
+    fn exact(&self, logits: &[f64]) -> Vec<Row> {
         let weights: Vec<f64> =
             self.weights().iter().map(|w| if self.weighted { f64::from(*w) } else { 1.0 }).collect();
         let (smoothing, classes) = (f64::from(self.smoothing), self.classes as f64);
@@ -123,7 +125,7 @@ fn cross_entropy_and_its_gradient_agree_with_doubles() {
         });
         let [logits, losses, lse, totals, mean, in_place, sum] = results.try_into().unwrap();
         let exact = case.exact(&logits);
-        let column = |f: &dyn Fn(&(f64, f64, f64, Vec<f64>)) -> f64| exact.iter().map(f).collect::<Vec<_>>();
+        let column = |f: &dyn Fn(&Row) -> f64| exact.iter().map(f).collect::<Vec<_>>();
         assert_close("losses", &losses, &column(&|row| row.0), 4e-6);
         assert_close("lse", &lse, &column(&|row| row.2), 2e-6);
         let (loss, weight): (f64, f64) = (column(&|row| row.0).iter().sum(), column(&|row| row.1).iter().sum());

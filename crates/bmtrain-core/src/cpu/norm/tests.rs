@@ -148,13 +148,13 @@ fn backward_case(kind: NormKind, (rows, columns): (usize, usize), dtype: DType, 
     let what = format!("{kind:?} {rows} x {columns} {dtype} add {add}");
     let (n, _, scales) = normalised(kind, columns, &x);
     let (mut expected, mut sums) = (vec![0.0; len], [vec![0.0; columns], vec![0.0; columns]]);
-    for row in 0..rows {
+    for (row, scale) in scales.iter().enumerate() {
         let at = |c: usize| row * columns + c;
         let mean = |f: &dyn Fn(usize) -> f64| (0..columns).map(f).sum::<f64>() / columns as f64;
         let plain = if layer { mean(&|c| dy[at(c)] * weight[c]) } else { 0.0 };
         let weighted = mean(&|c| dy[at(c)] * weight[c] * n[at(c)]);
         for c in 0..columns {
-            expected[at(c)] = scales[row] * (dy[at(c)] * weight[c] - plain - n[at(c)] * weighted);
+            expected[at(c)] = scale * (dy[at(c)] * weight[c] - plain - n[at(c)] * weighted);
             sums[0][c] += dy[at(c)] * n[at(c)];
             sums[1][c] += dy[at(c)];
         }

@@ -100,7 +100,7 @@ fn draw_again(key: Key, block: u64, word: usize) -> f64 {
     for attempt in 1..ATTEMPTS {
         let words = philox::block(key, counter(block, attempt));
         let (cosine, sine) = normal_pair(words[word & 2], words[word | 1]);
-        let normal = if word % 2 == 0 { cosine } else { sine };
+        let normal = if word.is_multiple_of(2) { cosine } else { sine };
         if normal.abs() <= CUT {
             return normal;
         }

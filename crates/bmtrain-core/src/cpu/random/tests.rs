@@ -111,7 +111,7 @@ fn normal_values_are_those_of_box_and_muller() {
     for (i, value) in values.iter().enumerate() {
         let words = philox::block(Key::new(1, "weight"), [i as u32 / 4, 0, 0, 0]);
         let unit = |word: u32| (f64::from(word) + 0.5) / 4_294_967_296.0;
-        let (radius, angle) = (unit(words[i % 4 & 2]), std::f64::consts::TAU * unit(words[i % 4 | 1]));
+        let (radius, angle) = (unit(words[(i % 4) & 2]), std::f64::consts::TAU * unit(words[(i % 4) | 1]));
         let turn = if i % 2 == 0 { angle.cos() } else { angle.sin() };
         let expected = (-2.0 * radius.ln()).sqrt() * turn;
         // One rounding to f32.

@@ -107,20 +107,27 @@ impl Plan {
     }
 
     /// Axis `moved` is contiguous in the input, the last one in the output: blocks of both.
-    fn exchange<T: Copy>(&self, moved: usize, x: &[T], out: &mut [T], store: &impl Fn(T, T) -> T) {
+    ///
+    /// A block passes through a copy of its own. Rows of a large matrix often lie a multiple of 4 KiB apart, where their
+    /// lines displace each other from the cache, so that each is touched once on either side.
+    fn exchange<T: Element>(&self, moved: usize, x: &[T], out: &mut [T], store: &impl Fn(T, T) -> T) {
         let last = self.rank - 1;
         let (rows, columns) = (self.len[moved], self.len[last]);
         let (row_stride, column_stride) = (self.out_stride(moved), self.stride[last]);
+        let mut block = [[T::zeroed(); BLOCK]; BLOCK];
         self.for_each_index(moved, last, |from, to| {
             for row in (0..rows).step_by(BLOCK) {
+                let height = BLOCK.min(rows - row);
                 for column in (0..columns).step_by(BLOCK) {
-                    for r in row..rows.min(row + BLOCK) {
-                        let width = BLOCK.min(columns - column);
-                        let start = to + r * row_stride + column;
-                        let out = &mut out[start..start + width];
-                        let x = &x[from + r + column * column_stride..];
-                        for (out, x) in out.iter_mut().zip(x.iter().step_by(column_stride)) {
-                            *out = store(*out, *x);
+                    let width = BLOCK.min(columns - column);
+                    for (c, line) in block[..width].iter_mut().enumerate() {
+                        let start = from + row + (column + c) * column_stride;
+                        line[..height].copy_from_slice(&x[start..start + height]);
+                    }
+                    for r in 0..height {
+                        let start = to + (row + r) * row_stride + column;
+                        for (out, line) in out[start..start + width].iter_mut().zip(&block) {
+                            *out = store(*out, line[r]);
                         }
                     }
                 }
