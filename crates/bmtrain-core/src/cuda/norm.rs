@@ -67,7 +67,7 @@ mod tests {
     fn blocks_are_whole_warps_within_the_limit_of_the_device() {
         for columns in [1, 31, 32, 127, 128, 129, 768, 4095, 4096, 4097, 1 << 20] {
             let threads = block_threads(columns);
-            assert!(threads >= 32 && threads <= 1024 && threads % 32 == 0, "{columns} columns: {threads}");
+            assert!((32..=1024).contains(&threads) && threads.is_multiple_of(32), "{columns} columns: {threads}");
         }
         assert_eq!(block_threads(768), 192);
     }
