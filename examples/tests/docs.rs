@@ -1,0 +1,151 @@
+//! What the documents say about the tree is so: paths exist, links lead somewhere, shown code is the code of the files.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+}
+
+/// Every document: path from the root, text.
+fn documents() -> Vec<(String, String)> {
+    let mut paths = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned()];
+    for folder in ["docs", "docs/adr"] {
+        for entry in std::fs::read_dir(root().join(folder)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if name.ends_with(".md") {
+                paths.push(format!("{folder}/{name}"));
+            }
+        }
+    }
+    paths.sort();
+    paths.into_iter().map(|path| (path.clone(), std::fs::read_to_string(root().join(path)).unwrap())).collect()
+}
+
+/// A fenced block: what stands behind the opening fence, and the lines.
+struct Fenced {
+    info: String,
+    code: String,
+}
+
+/// The text outside fences, and the fenced blocks.
+fn split(text: &str) -> (String, Vec<Fenced>) {
+    let (mut prose, mut blocks, mut open) = (String::new(), Vec::new(), None::<Fenced>);
+    for line in text.split_inclusive('\n') {
+        match (&mut open, line.trim_end().strip_prefix("```")) {
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (Some(block), None) => block.code.push_str(line),
+            (None, Some(info)) => open = Some(Fenced { info: info.to_owned(), code: String::new() }),
+            (None, None) => prose.push_str(line),
+        }
+    }
+    assert!(open.is_none(), "a fence is never closed");
+    (prose, blocks)
+}
+
+/// Words in backticks that name a file or folder of this repository.
+fn paths(prose: &str) -> Vec<&str> {
+    let tops = [".ci/", "crates/", "docs/", "examples/", "kernels/", "scripts/"];
+    let spans = prose.split('`').skip(1).step_by(2);
+    let words = spans.flat_map(str::split_whitespace).map(|word| word.trim_start_matches("./"));
+    words
+        .filter(|word| {
+            let source = [".rs", ".md", ".toml", ".sh", ".py", ".cu"].iter().any(|ending| word.ends_with(ending));
+            tops.iter().any(|top| word.starts_with(top))
+                || (word.contains('/') && source && !word.starts_with(['~', '$', '/']))
+        })
+        .collect()
+}
+
+#[test]
+fn every_path_in_backticks_exists() {
+    let (mut missing, mut seen) = (Vec::new(), 0);
+    for (document, text) in documents() {
+        let (prose, _) = split(&text);
+        for path in paths(&prose) {
+            seen += 1;
+            if !root().join(path).exists() {
+                missing.push(format!("{document}: {path}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "no such file:\n{}", missing.join("\n"));
+    assert!(seen > 60, "only {seen} paths were found");
+}
+
+#[test]
+fn every_link_leads_to_a_file() {
+    let mut missing = Vec::new();
+    for (document, text) in documents() {
+        let (prose, _) = split(&text);
+        for target in prose.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let place = root().join(&document).parent().unwrap().join(target.split('#').next().unwrap());
+            if !target.starts_with("http") && !place.exists() {
+                missing.push(format!("{document}: {target}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "no such file:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn shown_code_is_the_code_of_the_files() {
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for (document, text) in documents() {
+        for Fenced { info, code } in split(&text).1.into_iter().filter(|block| block.info.starts_with("rust")) {
+            let Some(file) = info.split_whitespace().find_map(|word| word.strip_prefix("file=")) else {
+                wrong.push(format!("{document}: Rust code without the file it is from:\n{code}"));
+                continue;
+            };
+            seen += 1;
+            let source = std::fs::read_to_string(root().join(file)).unwrap_or_default();
+            if code.trim().is_empty() || !source.contains(&code) {
+                wrong.push(format!("{document}: not in {file}:\n{code}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(seen >= 15, "only {seen} blocks were found");
+}
+
+#[test]
+fn a_training_step_is_read_in_eleven_rows() {
+    let text = std::fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let rows: Vec<&str> =
+        text.lines().filter(|line| line.starts_with("| ") && line.as_bytes()[2].is_ascii_digit()).collect();
+    assert_eq!(rows.len(), 11);
+    for (index, row) in rows.iter().enumerate() {
+        assert!(row.starts_with(&format!("| {} |", index + 1)), "{row}");
+        assert!(!paths(row).is_empty(), "{row}");
+    }
+}
+
+#[test]
+fn decisions_are_numbered_and_say_context_decision_consequences_and_what_was_rejected() {
+    let decisions: Vec<(String, String)> =
+        documents().into_iter().filter(|(path, _)| path.starts_with("docs/adr/")).collect();
+    for (index, (path, text)) in decisions.iter().enumerate() {
+        let number = index + 1;
+        assert!(path.starts_with(&format!("docs/adr/{number:04}-")), "{path} should be number {number}");
+        assert!(text.starts_with(&format!("# {number}. ")), "{path}");
+        let headings: Vec<&str> = text.lines().filter(|line| line.starts_with("## ")).collect();
+        assert_eq!(headings, ["## Context", "## Decision", "## Consequences", "## Rejected"], "{path}");
+        assert!(text.lines().count() <= 60, "{path} is longer than a page");
+    }
+    assert!(decisions.len() >= 9);
+}
+
+#[test]
+fn claims_that_documents_name_are_listed_with_their_command() {
+    let listed: BTreeSet<String> = std::fs::read_dir(root().join("scripts/claims"))
+        .unwrap()
+        .filter_map(|entry| Some(entry.unwrap().path().file_stem()?.to_str()?.to_owned()))
+        .collect();
+    for (document, text) in documents() {
+        for rest in text.split("laim `").skip(1) {
+            let id = rest.split('`').next().unwrap();
+            assert!(listed.contains(id), "{document}: claim {id} has no script");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The three one-page recipes, executed: the crates they describe are built and tested from outside the workspace, and every
+//! kernel is where the page about kernels says.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use bmtrain_core::kernel::Kernel;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Copies the recipes' crates into `to` with the paths of their dependencies made absolute, so that nothing is written
+/// into the source tree.
+fn copy_crates(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let (name, target) = (entry.file_name(), to.join(entry.file_name()));
+        if entry.file_type().unwrap().is_dir() {
+            if name != "target" {
+                copy_crates(&entry.path(), &target);
+            }
+        } else if name == "Cargo.toml" {
+            let crates = format!("\"{}/crates/", root().display());
+            write_if_changed(&target, &read(&entry.path()).replace("\"../../../../crates/", &crates));
+        } else if name != "Cargo.lock" {
+            write_if_changed(&target, &read(&entry.path()));
+        }
+    }
+}
+
+/// Leaves an unchanged file alone, so that cargo does not build it again.
+fn write_if_changed(path: &Path, text: &str) {
+    if std::fs::read_to_string(path).ok().as_deref() != Some(text) {
+        std::fs::write(path, text).unwrap();
+    }
+}
+
+#[test]
+fn a_backend_and_a_model_of_other_crates_build_and_pass_their_tests() {
+    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let crates = scratch.join("recipes");
+    copy_crates(&root().join("examples/tests/recipes"), &crates);
+    // The workspace's versions, so that nothing is resolved anew.
+    std::fs::copy(root().join("Cargo.lock"), crates.join("Cargo.lock")).unwrap();
+    let cargo = |extra: &[&str]| {
+        let mut command = Command::new(env!("CARGO"));
+        // The workspace's target folder: what other people wrote is compiled once for both.
+        command.current_dir(&crates).env("CARGO_TARGET_DIR", scratch.parent().unwrap());
+        command.args(["test", "--workspace", "--no-fail-fast"]).args(extra).output().unwrap()
+    };
+    let output = match cargo(&["--offline"]) {
+        output if output.status.success() => output,
+        // Something may be missing on this machine that only these crates need.
+        output if String::from_utf8_lossy(&output.stderr).contains("--offline") => cargo(&[]),
+        output => output,
+    };
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}\n{err}");
+    for test in ["nothing_it_computes_is_wrong", "training_lowers_the_loss_and_a_saved_model_gives_the_same_bits"] {
+        assert!(out.contains(&format!("test {test} ... ok")), "{test} did not run:\n{out}");
+    }
+}
+
+/// The stem whose file of `kernel/` declares this name, and the structure of its arguments.
+fn declaration(name: &str) -> (String, String) {
+    let constant = format!("const NAME: &'static str = \"{name}\";");
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(root().join("crates/bmtrain-core/src/kernel")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = read(&path);
+        if let Some(at) = text.find(&constant) {
+            let structure = text[..at].rsplit("impl Arguments for ").next().unwrap().split('<').next().unwrap();
+            found.push((path.file_stem().unwrap().to_str().unwrap().to_owned(), structure.to_owned()));
+        }
+    }
+    assert_eq!(found.len(), 1, "{name} is declared by {found:?}");
+    found.remove(0)
+}
+
+#[test]
+fn every_kernel_has_arguments_a_line_in_the_table_an_arm_on_the_cpu_and_a_caller() {
+    let core = root().join("crates/bmtrain-core/src");
+    let (table, dispatch) = (read(&core.join("kernel/mod.rs")), read(&core.join("cpu/mod.rs")));
+    let table = table.split("\nkernels! {").nth(1).unwrap().split("\n}").next().unwrap();
+    let callers: String =
+        ["crates/bmtrain-core/src", "crates/bmtrain-dist/src"].map(|folder| sources(&root().join(folder))).concat();
+    assert!(Kernel::NAMES.len() >= 30, "{:?}", Kernel::NAMES);
+    for name in Kernel::NAMES {
+        let (stem, structure) = declaration(name);
+        assert!(table.contains(&format!("\n    {structure},")), "{structure} has no line in the table");
+        let arm = format!("Kernel::{structure}(a) => ");
+        let module = dispatch.split(&arm).nth(1).and_then(|rest| rest.split("::").next());
+        let module = module.unwrap_or_else(|| panic!("{structure} has no arm on the CPU"));
+        // Between the kernel and the matrix products stands a file of its own.
+        let expected = if stem == "gemm" { "product" } else { stem.as_str() };
+        assert_eq!(module, expected, "{structure} is of the stem {stem}");
+        let file = core.join("cpu").join(format!("{module}.rs"));
+        assert!(file.exists() || core.join("cpu").join(module).join("mod.rs").exists(), "{}", file.display());
+        assert!(callers.contains(&format!("{structure} {{")), "nobody launches {structure}");
+    }
+}
+
+/// All sources below a folder that may launch kernels: not their declarations, backends or tests.
+fn sources(folder: &Path) -> String {
+    let mut text = String::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() {
+            if !["kernel", "cpu", "cuda", "conformance", "wrap"].contains(&name) {
+                text += &sources(&path);
+            }
+        } else if name.ends_with(".rs") && name != "tests.rs" {
+            // An alias is a structure under another name.
+            text += &read(&path).replace("AdamKernel {", "Adam {");
+        }
+    }
+    text
+}

@@ -1,0 +1,349 @@
+//! A family of models in a crate of its own: a small pre-norm encoder that sorts texts into classes.
+//!
+//! Defines [`Toy`], its configuration, its names in files, and [`FAMILIES`], the table that a
+//! [`Registry`](model_center::model::Registry) takes. `training` holds the training step; the tests open, train and save it.
+
+pub mod training;
+
+use bmtrain_core::wrap::Counting;
+use bmtrain_core::{Ctx, Device, Segment, Tensor, Var, ops};
+use bmtrain_dist::block::{BlockOptions, RunOptions};
+use bmtrain_dist::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions, Norm, NormOptions};
+use bmtrain_dist::param::{Birth, BuilderOptions, Init};
+use bmtrain_dist::{Block, Builder, Model, Parameters, Section, TransformerBlockList};
+use model_center::config::{Config, Fields, HfHeader};
+use model_center::hf::{Allow, ModelFolder, NameTable, Plan, Rule, Weights};
+use model_center::layer::{Attention, AttentionArgs, AttentionConfig, FeedForward, FeedForwardConfig};
+use model_center::model::registry::param_shapes;
+use model_center::model::text::Observe;
+use model_center::model::{
+    ModelEntry, OpenOptions, OpenedModel, SaveOptions, Scores, TextBatch, TextHead, TextLabels, TextModel,
+};
+use model_center::{Error, Result};
+use serde_json::{Map, Value, json};
+use std::borrow::Cow;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The family's line in a registry.
+pub static FAMILIES: &[ModelEntry] =
+    &[ModelEntry { model_type: "toy", doc: "A small encoder with a classification head", open }];
+
+/// Sizes of the model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToyConfig {
+    pub vocab_size: usize,
+    pub positions: usize,
+    pub dim_model: usize,
+    pub num_heads: usize,
+    pub num_layers: usize,
+    pub outputs: usize,
+    /// Fields that nobody here knows, written back as they were.
+    pub extra: Map<String, Value>,
+}
+
+impl Config for ToyConfig {
+    const MODEL_TYPE: &'static str = "toy";
+
+    fn from_fields(mut fields: Fields) -> Result<Self> {
+        let mut size = |name: &str| match fields.take_size(name)? {
+            Some(size) => Ok(size),
+            None => Err(fields.error(name, "the field is missing", "write it into the file")),
+        };
+        let mut config = ToyConfig {
+            vocab_size: size("vocab_size")?,
+            positions: size("max_position_embeddings")?,
+            dim_model: size("hidden_size")?,
+            num_heads: size("num_attention_heads")?,
+            num_layers: size("num_hidden_layers")?,
+            outputs: size("num_labels")?,
+            extra: Map::new(),
+        };
+        if !config.dim_model.is_multiple_of(config.num_heads) {
+            let reason = format!("{} heads do not divide hidden_size {}", config.num_heads, config.dim_model);
+            return Err(fields.error("num_attention_heads", &reason, "use a divisor"));
+        }
+        config.extra = fields.into_rest();
+        Ok(config)
+    }
+
+    fn to_dict(&self) -> Map<String, Value> {
+        let mut map = self.extra.clone();
+        for (name, value) in [
+            ("vocab_size", self.vocab_size),
+            ("max_position_embeddings", self.positions),
+            ("hidden_size", self.dim_model),
+            ("num_attention_heads", self.num_heads),
+            ("num_hidden_layers", self.num_layers),
+            ("num_labels", self.outputs),
+        ] {
+            map.insert(name.into(), json!(value));
+        }
+        map.insert("model_type".into(), json!(Self::MODEL_TYPE));
+        map
+    }
+
+    fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {
+        let mut map = self.to_dict();
+        map.insert("architectures".into(), json!([header.architecture]));
+        map.insert("torch_dtype".into(), json!(header.torch_dtype()?));
+        Ok(map)
+    }
+}
+
+/// One block: `y = x + attention(norm(x))`, `z = y + ffn(norm(y))`.
+#[derive(Debug)]
+pub struct ToyBlock {
+    attention_norm: Norm,
+    attention: Attention,
+    ffn_norm: Norm,
+    ffn: FeedForward,
+}
+
+impl ToyBlock {
+    fn new(builder: &Builder, config: &ToyConfig) -> bmtrain_dist::Result<Self> {
+        let ToyConfig { dim_model, num_heads, .. } = *config;
+        let norm = NormOptions::layer(dim_model, 1e-5);
+        let attention = AttentionConfig {
+            dim_model,
+            num_heads,
+            num_heads_kv: num_heads,
+            dim_head: dim_model / num_heads,
+            bias: true,
+            scaled: true,
+            causal: false,
+            dropout: 0.1,
+            init: Init::normal(0.1),
+        };
+        let activation = bmtrain_core::kernel::Activation::Gelu;
+        let ffn =
+            FeedForwardConfig { dim_model, dim_ff: 4 * dim_model, activation, bias: true, init: Init::normal(0.1) };
+        Ok(ToyBlock {
+            attention_norm: Norm::new(&builder.at("attention_norm"), norm)?,
+            attention: Attention::new(&builder.at("attention"), attention)?,
+            ffn_norm: Norm::new(&builder.at("ffn_norm"), norm)?,
+            ffn: FeedForward::new(&builder.at("ffn"), ffn)?,
+        })
+    }
+}
+
+impl Block for ToyBlock {
+    type Carry = Var;
+    /// The padding mask, u8 `[B, L]`.
+    type Shared = Option<Var>;
+    type Cache = ();
+
+    fn forward(&self, x: Var, mask: &Option<Var>, _: Option<&mut ()>, cx: &mut Ctx) -> bmtrain_dist::Result<Var> {
+        let args = AttentionArgs { padding: mask.as_ref().map(Var::value), bias: None };
+        let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
+        let y = ops::add(cx, &x, &self.attention.forward(&normed, args, cx)?)?; // [B, L, D]
+        let normed = self.ffn_norm.forward(&y, cx)?; // [B, L, D]
+        Ok(ops::add(cx, &y, &self.ffn.forward(&normed, cx)?)?) // [B, L, D]
+    }
+}
+
+/// A batch on the device.
+pub struct ToyBatch {
+    ids: Tensor,
+    positions: Tensor,
+    padding: Option<Var>,
+    labels: Option<Tensor>,
+}
+
+/// The model.
+#[derive(Debug)]
+pub struct Toy {
+    config: ToyConfig,
+    words: Embedding,
+    places: Embedding,
+    blocks: TransformerBlockList<ToyBlock>,
+    head: Linear,
+    parameters: Parameters,
+}
+
+impl Toy {
+    /// Build the model on a device.
+    pub fn new(device: &Device, config: ToyConfig, blocks: BlockOptions, options: BuilderOptions) -> Result<Self> {
+        let builder = Builder::new(device, options);
+        let table = |name: &str, entries| {
+            let options =
+                EmbeddingOptions { entries, size: config.dim_model, init: Init::normal(0.5), padding_index: None };
+            Embedding::new(&builder.at(name), options)
+        };
+        let (words, places) = (table("words", config.vocab_size)?, table("places", config.positions)?);
+        let blocks = TransformerBlockList::build(&builder.at("blocks"), config.num_layers, blocks, |_, builder| {
+            ToyBlock::new(builder, &config)
+        })?;
+        let head = LinearOptions::new(config.dim_model, config.outputs, true, Init::normal(0.1));
+        let head = Linear::new(&builder.at("head"), head)?;
+        let parameters = builder.finish();
+        Ok(Toy { config, words, places, blocks, head, parameters })
+    }
+
+    fn upload(&self, batch: &TextBatch, device: &Device) -> Result<ToyBatch> {
+        let shape = [batch.rows, batch.length];
+        if batch.length > self.config.positions {
+            let reason = format!("{} tokens in a row, the model has {} positions", batch.length, self.config.positions);
+            return Err(Error::data("batch", reason, "shorten the rows or set data.max_length"));
+        }
+        let positions: Vec<i64> = (0..batch.rows).flat_map(|_| 0..batch.length as i64).collect();
+        let mask = |mask: &Vec<u8>| Tensor::from_slice(device, shape, mask, Segment::Data).map(Var::constant);
+        let labels = match &batch.labels {
+            None => None,
+            Some(TextLabels::Classes(classes)) => {
+                Some(Tensor::from_slice(device, [batch.rows], classes, Segment::Data)?)
+            }
+            Some(TextLabels::Values(_)) => {
+                return Err(Error::data(
+                    "batch",
+                    "the labels are numbers",
+                    "give classes: this family has no regression",
+                ));
+            }
+        };
+        Ok(ToyBatch {
+            ids: Tensor::from_slice(device, shape, &batch.input_ids, Segment::Data)?,
+            positions: Tensor::from_slice(device, shape, &positions, Segment::Data)?,
+            padding: batch.attention_mask.as_ref().map(mask).transpose()?,
+            labels,
+        })
+    }
+}
+
+impl Model for Toy {
+    type Batch = ToyBatch;
+    type Flow = Var;
+    type Output = Scores;
+
+    fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    fn embed(&self, batch: &ToyBatch, cx: &mut Ctx) -> bmtrain_dist::Result<Var> {
+        let words = self.words.forward(&batch.ids, cx)?; // [B, L, D]
+        self.places.add_to(words, &batch.positions, cx) // [B, L, D]
+    }
+
+    fn sections(&self) -> Vec<&dyn Section<Self>> {
+        vec![&self.blocks]
+    }
+
+    fn head(&self, flow: Var, batch: &ToyBatch, cx: &mut Ctx) -> bmtrain_dist::Result<Scores> {
+        let first = ops::select_row(cx, &flow, 0)?; // [B, D]
+        let logits = self.head.forward(&first, cx)?; // [B, outputs]
+        let loss = match &batch.labels {
+            Some(labels) => Some(ops::cross_entropy(cx, &logits, labels, &ops::CrossEntropy::default())?), // [1]
+            None => None,
+        };
+        Ok(Scores { logits: Some(logits), extra: Vec::new(), loss })
+    }
+}
+
+impl Section<Toy> for TransformerBlockList<ToyBlock> {
+    fn len(&self) -> usize {
+        TransformerBlockList::len(self)
+    }
+
+    fn run(&self, range: Range<usize>, flow: Var, batch: &ToyBatch, cx: &mut Ctx) -> bmtrain_dist::Result<Var> {
+        let options = RunOptions { range, caches: None, return_hidden: false };
+        cx.at("blocks", |cx| TransformerBlockList::run(self, flow, &batch.padding, options, cx)).map(|out| out.carry)
+    }
+}
+
+/// Which parameter is which tensor of a file.
+pub static NAMES: NameTable = NameTable {
+    base_prefix: "toy.",
+    rules: Cow::Borrowed(&[
+        Rule::new("words.weight", "toy.word_embeddings.weight"),
+        Rule::new("places.weight", "toy.position_embeddings.weight"),
+        Rule::new("blocks.{i}.attention_norm.weight", "toy.layer.{i}.norm_1.weight"),
+        Rule::new("blocks.{i}.attention_norm.bias", "toy.layer.{i}.norm_1.bias"),
+        Rule::new("blocks.{i}.attention.project_qkv.weight", "toy.layer.{i}.{query|key|value}.weight"),
+        Rule::new("blocks.{i}.attention.project_qkv.bias", "toy.layer.{i}.{query|key|value}.bias"),
+        Rule::new("blocks.{i}.attention.attention_out.weight", "toy.layer.{i}.out.weight"),
+        Rule::new("blocks.{i}.attention.attention_out.bias", "toy.layer.{i}.out.bias"),
+        Rule::new("blocks.{i}.ffn_norm.weight", "toy.layer.{i}.norm_2.weight"),
+        Rule::new("blocks.{i}.ffn_norm.bias", "toy.layer.{i}.norm_2.bias"),
+        Rule::new("blocks.{i}.ffn.w_in.weight", "toy.layer.{i}.up.weight"),
+        Rule::new("blocks.{i}.ffn.w_in.bias", "toy.layer.{i}.up.bias"),
+        Rule::new("blocks.{i}.ffn.w_out.weight", "toy.layer.{i}.down.weight"),
+        Rule::new("blocks.{i}.ffn.w_out.bias", "toy.layer.{i}.down.bias"),
+        Rule::new("head.weight", "classifier.weight"),
+        Rule::new("head.bias", "classifier.bias"),
+    ]),
+    aliases: Cow::Borrowed(&[]),
+    ignored: Cow::Borrowed(&[]),
+    old_names: Cow::Borrowed(&[]),
+};
+
+/// Open a folder: a sketch that takes no memory is compared with the weights before any of them is read.
+pub fn open(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
+    let mut config = ToyConfig::from_pretrained(folder)?;
+    match options.head {
+        None => {}
+        Some(TextHead::Classification { outputs }) => config.outputs = outputs,
+        Some(other) => {
+            let reason = format!("the family has no head {other:?}");
+            return Err(Error::model(folder.display().to_string(), reason, "ask for a classification head"));
+        }
+    }
+    let weights = Weights::open(folder)?;
+    let missing = if options.new_head { vec!["head.*".into()] } else { Vec::new() };
+    let allow = Allow { missing, unused: Vec::new() };
+    let blocks = BlockOptions { recompute: options.recompute };
+    let builder =
+        BuilderOptions { seed: options.seed, dtype: options.dtype, birth: Birth::Await, ..BuilderOptions::default() };
+    let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
+    let sketch = Toy::new(&nowhere, config.clone(), blocks, builder)?;
+    let plan = Plan::build(&NAMES, &param_shapes(&sketch.parameters), &weights, &allow)?;
+    let (unused, parameters) = (plan.unused().to_vec(), sketch.parameters.count());
+    if options.only_check {
+        return Ok(OpenedModel { model: Box::new(sketch), drawn: plan.fresh().to_vec(), unused, parameters });
+    }
+    let model = Toy::new(&options.device, config, blocks, builder)?;
+    plan.load(&weights, |name, values| match model.parameters.get(name) {
+        Some(param) => Ok(param.load(values)?),
+        None => Ok(()),
+    })?;
+    let drawn = model.parameters.initialize_missing()?;
+    Ok(OpenedModel { model: Box::new(model), drawn, unused, parameters })
+}
+
+impl TextModel for Toy {
+    fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.config.vocab_size
+    }
+
+    fn max_length(&self) -> usize {
+        self.config.positions
+    }
+
+    fn names(&self) -> &NameTable {
+        &NAMES
+    }
+
+    fn save(&self, folder: &Path, options: &SaveOptions<'_>) -> Result<()> {
+        let mut written = ModelFolder::new(&self.config, &NAMES, "ToyForSequenceClassification");
+        written.header.dtype = options.dtype;
+        written.companions = options.companions;
+        written.write(folder, &param_shapes(&self.parameters), |name, values| {
+            if let Some(param) = self.parameters.get(name) {
+                *values = param.read()?;
+            }
+            Ok(())
+        })
+    }
+
+    fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {
+        let batch = self.upload(batch, cx.device())?;
+        match observe {
+            None => Ok(self.forward(&batch, cx)?),
+            Some(observe) => Ok(self.forward_observed(&batch, cx, &mut |index, flow| observe(index, flow.value()))?),
+        }
+    }
+}

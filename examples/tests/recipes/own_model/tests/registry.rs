@@ -1,0 +1,111 @@
+//! A family of another crate behind the registry that programs use: opened, trained, saved, and refused where it must be.
+
+use bmtrain_core::{Ctx, DType, Device};
+use bmtrain_dist::block::{BlockOptions, Recompute};
+use bmtrain_dist::param::BuilderOptions;
+use model_center::model::{MODELS, OpenOptions, Registry, SaveOptions, TextBatch, TextLabels, TextModel};
+use own_model::training::train;
+use own_model::{FAMILIES, Toy, ToyConfig};
+use std::path::Path;
+
+const TABLES: &[&[model_center::model::ModelEntry]] = &[MODELS, FAMILIES];
+
+/// A folder with a drawn model.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let config = ToyConfig {
+        vocab_size: 11,
+        positions: 6,
+        dim_model: 8,
+        num_heads: 2,
+        num_layers: 2,
+        outputs: 3,
+        extra: serde_json::Map::new(),
+    };
+    let device = Device::cpu(1).unwrap();
+    let model = Toy::new(&device, config, BlockOptions::default(), BuilderOptions::default()).unwrap();
+    model.save(folder.path(), &SaveOptions { dtype: DType::F32, companions: None }).unwrap();
+    folder
+}
+
+fn batch() -> TextBatch {
+    TextBatch {
+        rows: 3,
+        length: 4,
+        input_ids: vec![1, 2, 3, 4, 5, 6, 7, 0, 8, 9, 0, 0],
+        attention_mask: Some(vec![1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 0, 0]),
+        token_type_ids: None,
+        labels: Some(TextLabels::Classes(vec![0, 1, 2])),
+        next_sentence: None,
+        choices: 1,
+        label_smoothing: 0.0,
+    }
+}
+
+fn logits(model: &dyn TextModel, device: &Device) -> Vec<f32> {
+    let scores = model.score(&batch(), None, &mut Ctx::inference(device)).unwrap();
+    scores.logits.unwrap().value().to_vec().unwrap()
+}
+
+fn edit(folder: &Path, from: &str, to: &str) {
+    let path = folder.join("config.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains(from), "{text}");
+    std::fs::write(path, text.replace(from, to)).unwrap();
+}
+
+#[test]
+fn a_registry_with_the_family_opens_its_folders_and_one_without_says_what_it_knows() {
+    let folder = folder();
+    let device = Device::cpu(1).unwrap();
+    let opened = Registry::new(TABLES).open(folder.path(), &OpenOptions::new(&device)).unwrap();
+    assert_eq!(logits(&*opened.model, &device).len(), 3 * 3);
+    let error = Registry::default().open(folder.path(), &OpenOptions::new(&device)).err().unwrap().to_string();
+    assert!(error.contains("\"toy\" is no family") && error.contains("supported are: bert"), "{error}");
+}
+
+#[test]
+fn training_lowers_the_loss_and_a_saved_model_gives_the_same_bits() {
+    let folder = folder();
+    let (opened, losses) = train(Registry::new(TABLES), folder.path(), &batch(), 60).unwrap();
+    assert!(losses[59] < 0.5 * losses[0], "{losses:?}");
+    let saved = tempfile::tempdir().unwrap();
+    opened.model.save(saved.path(), &SaveOptions { dtype: DType::F32, companions: None }).unwrap();
+    let device = Device::cpu(1).unwrap();
+    let again = Registry::new(TABLES).open(saved.path(), &OpenOptions::new(&device)).unwrap();
+    let trained = logits(&*opened.model, opened.model.parameters().flats()[0].values().device());
+    assert_eq!(trained, logits(&*again.model, &device));
+}
+
+#[test]
+fn checkpointing_changes_no_bit_of_the_gradients() {
+    let folder = folder();
+    let gradients = |recompute| {
+        let device = Device::cpu(1).unwrap();
+        let options = OpenOptions { recompute, ..OpenOptions::new(&device) };
+        let opened = Registry::new(TABLES).open(folder.path(), &options).unwrap();
+        let mut cx = Ctx::training(&device, Default::default());
+        let loss = opened.model.score(&batch(), None, &mut cx).unwrap().loss.unwrap();
+        bmtrain_dist::OptimManager::new(&device, Default::default()).unwrap().backward(&loss, 1.0, &mut cx).unwrap();
+        let read = |param: &bmtrain_dist::Param| param.grad().unwrap().unwrap().to_vec::<f32>().unwrap();
+        opened.model.parameters().iter().map(read).collect::<Vec<_>>()
+    };
+    assert_eq!(gradients(Recompute::Keep), gradients(Recompute::Checkpoint));
+}
+
+#[test]
+fn a_folder_that_does_not_fit_is_refused_before_weights_are_read() {
+    let device = Device::cpu(1).unwrap();
+    let open = |folder: &Path| {
+        let options = OpenOptions { only_check: true, ..OpenOptions::new(&device) };
+        Registry::new(TABLES).open(folder, &options).err().unwrap().to_string()
+    };
+    let folder_1 = folder();
+    edit(folder_1.path(), "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3");
+    let error = open(folder_1.path());
+    assert!(error.contains("toy.layer.2.query.weight"), "{error}");
+    let folder_2 = folder();
+    edit(folder_2.path(), "\"num_attention_heads\": 2", "\"num_attention_heads\": 3");
+    let error = open(folder_2.path());
+    assert!(error.contains("num_attention_heads") && error.contains("3 heads do not divide"), "{error}");
+}
