@@ -130,7 +130,7 @@ impl Threads {
         }
     }
 
-    /// Lend `len` f32 of arbitrary content for partial sums.
+    /// Lend room for `len` f32 of arbitrary content: partial sums, or an order of rows.
     pub(super) fn with_partials<R>(&self, len: usize, work: impl FnOnce(&mut [f32]) -> R) -> R {
         let Ok(mut kept) = self.partials.try_lock() else {
             return work(&mut vec![0.0; len]);

@@ -39,25 +39,37 @@ const ENTRIES_AT_ONCE: usize = 64;
 
 pub(in crate::cpu) fn embedding_backward(threads: &Threads, a: EmbeddingBackward<'_>) -> Result<()> {
     const NAME: &str = "embedding_backward";
-    let (entries, columns, adds) = (a.entries, a.columns, a.dtable.add);
+    let (entries, columns, padding_index, adds) = (a.entries, a.columns, a.padding_index, a.dtable.add);
     let ids = checked_ids(NAME, read(NAME, a.ids)?, entries)?;
     let (dy, dtable) = (Floats::of(NAME, a.dy)?, FloatsMut::of(NAME, a.dtable.view)?);
-    // Rows by id; rows of one id stay in their order, which is the order of the sum.
-    let mut order: Vec<u32> = (0..ids.len() as u32).filter(|row| a.padding_index != Some(ids[*row as usize])).collect();
-    order.sort_by_key(|row| ids[*row as usize]);
-    threads.for_each_part(dtable.rows(columns), entries, ENTRIES_AT_ONCE, |first, count, mut part| {
-        let mine = |bound: usize| order.partition_point(|row| ids[*row as usize] < bound as i64);
-        let mut order = &order[mine(first)..mine(first + count)];
-        if !adds {
-            part.data.zero();
+    if u32::try_from(ids.len()).is_err() {
+        return Err(Error::shape(NAME, "ids", "fewer than 2^32", ids.len()));
+    }
+    threads.with_partials(ids.len(), |room| {
+        // Rows by id; rows of one id stay in their order, which is the order of the sum.
+        let order: &mut [u32] = bytemuck::cast_slice_mut(room);
+        let mut count = 0;
+        for row in (0..ids.len()).filter(|row| padding_index != Some(ids[*row])) {
+            order[count] = row as u32;
+            count += 1;
         }
-        let mut room = [const { Spare::new() }; 2];
-        while let Some(id) = order.first().map(|row| ids[*row as usize]) {
-            let len = order.iter().take_while(|row| ids[**row as usize] == id).count();
-            let (same, others) = order.split_at(len);
-            add_to_entry(&mut part, id as usize - first, columns, dy, same, &mut room);
-            order = others;
-        }
+        let order = &mut order[..count];
+        order.sort_unstable_by_key(|row| (ids[*row as usize], *row));
+        let order = &*order;
+        threads.for_each_part(dtable.rows(columns), entries, ENTRIES_AT_ONCE, |first, count, mut part| {
+            let mine = |bound: usize| order.partition_point(|row| ids[*row as usize] < bound as i64);
+            let mut order = &order[mine(first)..mine(first + count)];
+            if !adds {
+                part.data.zero();
+            }
+            let mut room = [const { Spare::new() }; 2];
+            while let Some(id) = order.first().map(|row| ids[*row as usize]) {
+                let len = order.iter().take_while(|row| ids[**row as usize] == id).count();
+                let (same, others) = order.split_at(len);
+                add_to_entry(&mut part, id as usize - first, columns, dy, same, &mut room);
+                order = others;
+            }
+        });
     });
     Ok(())
 }
