@@ -137,9 +137,11 @@ impl Block for ToyBlock {
     fn forward(&self, x: Var, mask: &Option<Var>, _: Option<&mut ()>, cx: &mut Ctx) -> bmtrain_dist::Result<Var> {
         let args = AttentionArgs { padding: mask.as_ref().map(Var::value), bias: None };
         let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
-        let y = ops::add(cx, &x, &self.attention.forward(&normed, args, cx)?)?; // [B, L, D]
+        let attended = self.attention.forward(&normed, args, cx)?; // [B, L, D]
+        let y = ops::add(cx, &x, &attended)?; // [B, L, D]
         let normed = self.ffn_norm.forward(&y, cx)?; // [B, L, D]
-        Ok(ops::add(cx, &y, &self.ffn.forward(&normed, cx)?)?) // [B, L, D]
+        let widened = self.ffn.forward(&normed, cx)?; // [B, L, D]
+        Ok(ops::add(cx, &y, &widened)?) // [B, L, D]
     }
 }
 
