@@ -168,15 +168,17 @@ fn the_same_layer_norm_gives_the_same_bits_in_every_order_of_lanes_and_threads()
 fn a_forgotten_wait_gives_other_numbers_in_some_order() {
     with_driver("a_forgotten_wait_gives_other_numbers_in_some_order", Driver::Emulated, &[], || {
         let device = emulated();
-        let wrong = (0..ROUNDS).filter(|_| {
+        let wrong = (0..ROUNDS).filter(|round| {
+            // Another value each time: the memory still holds the last one.
+            let values = [*round as f32; 4];
             let storage = Storage::empty_on(&device, 4, DType::F32, Segment::Data, Lane::Copy).unwrap();
             let backend = device.backend();
             let to = storage.view_mut_on(0..4, Lane::Copy).unwrap();
-            backend.upload(bytemuck::cast_slice(&[1.0f32; 4]), to, Lane::Copy).unwrap();
+            backend.upload(bytemuck::cast_slice(&values), to, Lane::Copy).unwrap();
             // The read on the compute lane does not wait for the copy lane.
             let seen = storage.tensor(0, [4]).unwrap().to_vec::<f32>().unwrap();
             device.sync().unwrap();
-            seen != [1.0; 4]
+            seen != values
         });
         assert!(wrong.count() > 0, "the emulated driver never ran the lanes in a harmful order");
     });
