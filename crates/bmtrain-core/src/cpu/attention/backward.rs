@@ -11,16 +11,13 @@
 //! Sums run over keys in order for a query, over heads and queries in order for a key, over sequences in order for a shared
 //! bias, in both schemes; a product that adds continues the chain of sums (see `product.rs`).
 
-use super::gradients::{Pass, Work};
+use super::gradients::{Pass, WHOLE_LIMIT, Work};
 use super::scratch::{self, Scratch};
 use super::tiles::{Scheme, Settings};
 use crate::cpu::threads::Threads;
 use crate::error::Result;
 use crate::kernel::{AttentionBackward, AttentionShape};
 use std::ops::Range;
-
-/// Largest sum of query gradients that one thread keeps, in numbers: 1 MiB.
-const WHOLE_LIMIT: usize = 1 << 18;
 
 /// See [`AttentionBackward`].
 ///

@@ -14,6 +14,9 @@ use crate::error::Result;
 use crate::kernel::{Arguments, AttentionBackward};
 use std::ops::Range;
 
+/// Largest sum of query gradients that one thread keeps, in numbers: 1 MiB.
+pub(super) const WHOLE_LIMIT: usize = 1 << 18;
+
 /// The views of one call.
 ///
 /// Results are written without locks: the caller gives every step's rows to one piece of work at a time.
@@ -64,7 +67,7 @@ impl<'s> Work<'s> {
             dvalue: scratch.dvalue.take(keys * head),
             row: scratch.row.take(keys + rows::ROW_SLACK),
         };
-        (work, scratch.dquery.take(rows * head), scratch.statistics.take(rows))
+        (work, scratch.dquery.take_of(rows * head, WHOLE_LIMIT), scratch.statistics.take_of(rows, WHOLE_LIMIT / 16))
     }
 }
 

@@ -13,7 +13,7 @@ pub(in crate::cpu) fn bytes() -> usize {
     BYTES.load(Ordering::Relaxed)
 }
 
-/// Tiles of one thread; each is below 1 MiB for heads of up to 2048.
+/// Tiles of one thread; each is at most 1 MiB for heads of up to 2048.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     /// Queries times the scale, by row.
@@ -42,32 +42,60 @@ pub(super) struct Scratch {
     pub(super) row: Region,
 }
 
-/// A cache line: vectors that straddle two cost two loads.
-#[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C, align(64))]
-struct Line([f32; 16]);
+#[cfg(test)]
+impl Scratch {
+    /// Bytes held.
+    pub(super) fn bytes(&self) -> usize {
+        let Scratch {
+            query,
+            key,
+            key_panels,
+            value_panels,
+            scores,
+            dscores,
+            out,
+            dquery,
+            dkey,
+            dvalue,
+            statistics,
+            row,
+        } = self;
+        let all = [query, key, key_panels, value_panels, scores, dscores, out, dquery, dkey, dvalue, statistics, row];
+        all.iter().map(|region| region.0.len() * size_of::<f32>()).sum()
+    }
+}
+
+/// Numbers in a cache line: vectors that straddle two cost two loads.
+const LINE: usize = 16;
 
 /// A slice that grows and never shrinks.
 #[derive(Debug, Default)]
-pub(super) struct Region(Vec<Line>);
+pub(super) struct Region(Vec<f32>);
 
 impl Region {
     /// `len` numbers of arbitrary content, the first at the start of a cache line.
     pub(super) fn take(&mut self, len: usize) -> &mut [f32] {
-        let lines = len.div_ceil(16);
-        if self.0.len() < lines {
-            BYTES.fetch_add((lines - self.0.len()) * size_of::<Line>(), Ordering::Relaxed);
+        self.take_of(len, len)
+    }
+
+    /// As [`Region::take`], from a region of at least `most` numbers, so that a later call for up to so many finds it large
+    /// enough. Pages that are never touched cost nothing.
+    pub(super) fn take_of(&mut self, len: usize, most: usize) -> &mut [f32] {
+        let needed = len.max(most) + LINE;
+        if self.0.len() < needed {
+            BYTES.fetch_add((needed - self.0.len()) * size_of::<f32>(), Ordering::Relaxed);
             // The old content is worthless: dropping it first keeps the peak at the new size.
             self.0 = Vec::new();
-            self.0 = vec![Line([0.0; 16]); lines];
+            self.0 = vec![0.0; needed];
         }
-        &mut bytemuck::cast_slice_mut(&mut self.0)[..len]
+        let skip = self.0.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
+        &mut self.0[skip..skip + len]
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        BYTES.fetch_sub(self.0.len() * size_of::<Line>(), Ordering::Relaxed);
+        BYTES.fetch_sub(self.0.len() * size_of::<f32>(), Ordering::Relaxed);
     }
 }
 

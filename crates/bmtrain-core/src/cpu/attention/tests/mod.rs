@@ -277,3 +277,16 @@ fn empty_sides_leave_zeros() {
     let got = run(&case, &Data::new(&case), 2, settings());
     assert!(got.dk.iter().chain(&got.dv).all(|x| *x == 0.0));
 }
+
+#[test]
+fn scratch_does_not_grow_with_the_lengths_of_later_batches() {
+    let case = |length| Case { queries: length, keys: length, head_size: 64, ..Case::default() };
+    let held = |length| {
+        let case = case(length);
+        run(&case, &Data::new(&case), 1, settings());
+        super::scratch::with(|scratch| scratch.bytes())
+    };
+    let first = held(5);
+    assert!(first > 0);
+    assert_eq!(held(300), first);
+}
