@@ -21,7 +21,7 @@ cd "$root"
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}"
 
 if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
-    need rustup "install Rust with rustup (https://rustup.rs), or add rustfmt and clippy to your toolchain"
+    need rustup "install Rust with rustup, or add rustfmt and clippy to your toolchain"
     rustup component add rustfmt clippy
 fi
 if [ "${BMTRAIN_DENY:-}" = 1 ] && ! cargo deny --version >/dev/null 2>&1; then

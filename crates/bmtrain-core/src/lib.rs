@@ -1,7 +1,7 @@
 //! Device memory, kernels, tape and ops for training transformers with few resources.
 //!
-//! A [`Device`] is one rank's handle of a [`Backend`](backend::Backend); [`Tensor`]s live in its pool; [`ops`] compute on
-//! [`Var`](autograd::Var)s and record themselves on a [`Tape`](autograd::Tape). A rank is one thread: tensors and tapes
+//! A [`Device`] is one rank's handle of a [`Backend`]; [`Tensor`]s live in its pool; [`ops`] compute on
+//! [`Var`]s and record themselves on a [`Tape`](autograd::Tape). A rank is one thread: tensors and tapes
 //! stay on it, and several ranks of a process are several threads with a device each.
 
 pub mod autograd;
