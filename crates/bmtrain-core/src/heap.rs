@@ -27,10 +27,7 @@ pub struct HeapCounts {
 
 /// The present counts; zeros where the allocator is not installed.
 pub fn counts() -> HeapCounts {
-    HeapCounts {
-        allocations: ALLOCATIONS.load(Ordering::Relaxed),
-        large: LARGE_ALLOCATIONS.load(Ordering::Relaxed),
-    }
+    HeapCounts { allocations: ALLOCATIONS.load(Ordering::Relaxed), large: LARGE_ALLOCATIONS.load(Ordering::Relaxed) }
 }
 
 fn count(bytes: usize) {

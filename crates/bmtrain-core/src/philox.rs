@@ -13,9 +13,9 @@ impl Key {
     /// FNV-1a over the bytes of the purpose, then the finalizer of SplitMix64 over its sum with the seed: neighbouring
     /// seeds and names give unrelated keys. Frozen with the generator.
     pub fn new(seed: u64, purpose: &str) -> Self {
-        let hash = purpose.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
+        let hash = purpose
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
         let mut z = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(hash);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -136,7 +136,10 @@ pub(crate) struct Pool {
 impl Pool {
     /// Take at least `bytes` bytes whose first use will be on `lane`.
     pub(crate) fn take(&mut self, backend: &dyn Backend, bytes: usize, segment: Segment, lane: Lane) -> Result<Chunk> {
-        let rounded = bytes.max(1).checked_next_multiple_of(ALIGNMENT).ok_or_else(|| out_of_memory(backend, segment, bytes, self.total.now))?;
+        let rounded = bytes
+            .max(1)
+            .checked_next_multiple_of(ALIGNMENT)
+            .ok_or_else(|| out_of_memory(backend, segment, bytes, self.total.now))?;
         let found = if segment.long_lived() { None } else { self.by_size.range((rounded, 0, 0)..).next().copied() };
         let (slab, offset) = match found {
             Some((_, slab, offset)) => (slab, offset),
@@ -154,7 +157,9 @@ impl Pool {
         let memory = match backend.allocate(bytes) {
             Ok(memory) => memory,
             // A whole slab may be too much where the request itself still fits.
-            Err(_) if bytes > rounded => backend.allocate(rounded).map_err(|_| out_of_memory(backend, segment, rounded, self.total.now))?,
+            Err(_) if bytes > rounded => {
+                backend.allocate(rounded).map_err(|_| out_of_memory(backend, segment, rounded, self.total.now))?
+            }
             Err(_) => return Err(out_of_memory(backend, segment, rounded, self.total.now)),
         };
         self.system_bytes += memory.bytes();
@@ -173,7 +178,15 @@ impl Pool {
         Ok(index)
     }
 
-    fn carve(&mut self, backend: &dyn Backend, slab: usize, offset: usize, bytes: usize, segment: Segment, lane: Lane) -> Result<Chunk> {
+    fn carve(
+        &mut self,
+        backend: &dyn Backend,
+        slab: usize,
+        offset: usize,
+        bytes: usize,
+        segment: Segment,
+        lane: Lane,
+    ) -> Result<Chunk> {
         let Some(place) = self.slabs.get_mut(slab).and_then(Option::as_mut) else {
             return Err(out_of_memory(backend, segment, bytes, self.total.now));
         };
@@ -213,7 +226,9 @@ impl Pool {
         // lanes get theirs now, so that a later user waits for no more than it must.
         let mut marks = Vec::new();
         if lanes.count_ones() > 1 {
-            marks.extend(Lane::ALL.into_iter().filter(|lane| lanes & lane.bit() != 0).filter_map(|lane| backend.mark(lane).ok()));
+            marks.extend(
+                Lane::ALL.into_iter().filter(|lane| lanes & lane.bit() != 0).filter_map(|lane| backend.mark(lane).ok()),
+            );
         }
         let mut freed = Free { bytes, marks, lanes };
         let mut start = offset;

@@ -73,9 +73,7 @@ impl Shape {
     /// # Errors
     /// Another rank.
     pub fn split<const N: usize>(&self, op: &'static str) -> Result<[usize; N]> {
-        self.dims()
-            .try_into()
-            .map_err(|_| Error::shape(op, "rank", format!("{N} dimensions"), format!("{self:?}")))
+        self.dims().try_into().map_err(|_| Error::shape(op, "rank", format!("{N} dimensions"), format!("{self:?}")))
     }
 }
 

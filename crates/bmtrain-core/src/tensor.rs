@@ -45,10 +45,20 @@ impl Tensor {
     ///
     /// # Errors
     /// A length that is not the shape's, no memory left.
-    pub fn from_slice<T: Element>(device: &Device, shape: impl Into<Shape>, values: &[T], segment: Segment) -> Result<Self> {
+    pub fn from_slice<T: Element>(
+        device: &Device,
+        shape: impl Into<Shape>,
+        values: &[T],
+        segment: Segment,
+    ) -> Result<Self> {
         let shape = shape.into();
         if shape.elements() != values.len() {
-            return Err(Error::shape("from_slice", "values", format!("{} for {shape}", shape.elements()), values.len()));
+            return Err(Error::shape(
+                "from_slice",
+                "values",
+                format!("{} for {shape}", shape.elements()),
+                values.len(),
+            ));
         }
         let mut tensor = Tensor::empty(device, shape, T::DTYPE, segment)?;
         device.backend().upload(bytemuck::cast_slice(values), tensor.view_mut()?, Lane::Compute)?;
@@ -177,7 +187,10 @@ impl Tensor {
     /// The memory is shared with another tensor.
     pub fn view_mut_on(&mut self, on: Lane) -> Result<ViewMut<'_>> {
         if !self.is_alone() {
-            return Err(Error::argument("view_mut", format!("a tensor {} shares its memory and cannot be written", self.shape)));
+            return Err(Error::argument(
+                "view_mut",
+                format!("a tensor {} shares its memory and cannot be written", self.shape),
+            ));
         }
         self.buffer.view_mut(self.offset, self.elements(), self.dtype, on)
     }
@@ -217,7 +230,8 @@ impl Storage {
     /// # Errors
     /// No memory left.
     pub fn empty_on(device: &Device, len: usize, dtype: DType, segment: Segment, first_use: Lane) -> Result<Self> {
-        let bytes = len.checked_mul(dtype.size()).ok_or_else(|| Error::shape("storage", "length", "below 2^64 bytes", len))?;
+        let bytes =
+            len.checked_mul(dtype.size()).ok_or_else(|| Error::shape("storage", "length", "below 2^64 bytes", len))?;
         Ok(Storage { buffer: Rc::new(Buffer::new_on(device, bytes, segment, first_use)?), len, dtype })
     }
 

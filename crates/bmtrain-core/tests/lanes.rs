@@ -60,12 +60,12 @@ fn a_write_on_another_lane_is_seen_behind_its_mark_under_every_order() {
     for seed in 0..32 {
         let device = late(seed);
         let backend = device.backend();
-        let mut staged = Tensor::empty(&device, [4], DType::F32, Segment::Data).unwrap();
+        let staged = Storage::empty_on(&device, 4, DType::F32, Segment::Data, Lane::Copy).unwrap();
         let bytes: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0].iter().flat_map(|value| value.to_ne_bytes()).collect();
-        backend.upload(&bytes, staged.view_mut_on(Lane::Copy).unwrap(), Lane::Copy).unwrap();
+        backend.upload(&bytes, staged.view_mut_on(0..4, Lane::Copy).unwrap(), Lane::Copy).unwrap();
         backend.wait(Lane::Compute, backend.mark(Lane::Copy).unwrap()).unwrap();
         let mut doubled = Tensor::empty(&device, [4], DType::F32, Segment::Activations).unwrap();
-        let (a, out) = (staged.view().unwrap(), doubled.view_mut().unwrap());
+        let (a, out) = (staged.view(0..4).unwrap(), doubled.view_mut().unwrap());
         device.launch(AddScaled { alpha: 2.0, a, beta: 0.0, b: None, out }).unwrap();
         assert_eq!(doubled.to_vec::<f32>().unwrap(), [2.0, 4.0, 6.0, 8.0], "seed {seed}");
     }

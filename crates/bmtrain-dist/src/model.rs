@@ -61,7 +61,13 @@ pub trait Model {
     ///
     /// # Errors
     /// Those of the blocks; a range outside.
-    fn run_blocks(&self, range: Range<usize>, flow: Self::Flow, batch: &Self::Batch, cx: &mut Ctx) -> Result<Self::Flow> {
+    fn run_blocks(
+        &self,
+        range: Range<usize>,
+        flow: Self::Flow,
+        batch: &Self::Batch,
+        cx: &mut Ctx,
+    ) -> Result<Self::Flow> {
         let (mut flow, mut first) = (flow, 0);
         if range.start > range.end || range.end > self.blocks() {
             return Err(Error::setting("model", format!("blocks {range:?} of {}", self.blocks())));

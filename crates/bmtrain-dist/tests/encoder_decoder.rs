@@ -120,8 +120,7 @@ fn two_stages_give_the_same_bits_as_one() {
         let loss = model.head(flow, &batch, &mut second).unwrap();
         let inputs = received.vars();
         let wanted: Vec<&Var> = inputs.iter().collect();
-        let grads =
-            second.take_tape().unwrap().backward(&device, vec![(loss.clone(), one(&device))], &wanted).unwrap();
+        let grads = second.take_tape().unwrap().backward(&device, vec![(loss.clone(), one(&device))], &wanted).unwrap();
         let seeds = sent.vars().into_iter().zip(grads).filter_map(|(var, grad)| Some((var, grad?))).collect();
         first.take_tape().unwrap().backward(&device, seeds, &[]).unwrap();
         assert_eq!(loss.value().item().unwrap(), expected.0);

@@ -97,7 +97,12 @@ impl Error {
     }
 
     /// A refused file operation.
-    pub fn file(action: &'static str, path: impl Into<PathBuf>, source: std::io::Error, fix: impl Into<String>) -> Self {
+    pub fn file(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+        source: std::io::Error,
+        fix: impl Into<String>,
+    ) -> Self {
         Error::File { action, path: path.into(), source, fix: fix.into() }
     }
 }

@@ -44,7 +44,13 @@ pub struct Ctx {
 impl Ctx {
     /// For evaluation: nothing is dropped, nothing recorded.
     pub fn inference(device: &Device) -> Self {
-        Ctx { device: device.clone(), training: false, randomness: Randomness::default(), site: Site::default(), tape: None }
+        Ctx {
+            device: device.clone(),
+            training: false,
+            randomness: Randomness::default(),
+            site: Site::default(),
+            tape: None,
+        }
     }
 
     /// For training: dropout as addressed by `randomness`, every op recorded.
@@ -107,7 +113,11 @@ impl Ctx {
     ///
     /// # Errors
     /// Those of `inner`.
-    pub fn at<T, E>(&mut self, name: &str, inner: impl FnOnce(&mut Ctx) -> std::result::Result<T, E>) -> std::result::Result<T, E> {
+    pub fn at<T, E>(
+        &mut self,
+        name: &str,
+        inner: impl FnOnce(&mut Ctx) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
         let length = self.site.0.len();
         if length > 0 {
             self.site.0.push('.');
@@ -122,7 +132,11 @@ impl Ctx {
     ///
     /// # Errors
     /// Those of `inner`.
-    pub fn at_index<T, E>(&mut self, index: usize, inner: impl FnOnce(&mut Ctx) -> std::result::Result<T, E>) -> std::result::Result<T, E> {
+    pub fn at_index<T, E>(
+        &mut self,
+        index: usize,
+        inner: impl FnOnce(&mut Ctx) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
         let mut name = String::with_capacity(8);
         // Writing to a string cannot fail.
         let _ = write!(name, "{index}");
@@ -151,7 +165,8 @@ impl Ctx {
     pub fn record(&self, value: Tensor, inputs: &[&Var], backward: impl FnOnce() -> Box<dyn Backward>) -> Var {
         match &self.tape {
             Some(tape) if self.records(inputs) => {
-                let mut vars = tape.push(inputs.iter().map(|input| input.source().clone()).collect(), vec![value], backward());
+                let mut vars =
+                    tape.push(inputs.iter().map(|input| input.source().clone()).collect(), vec![value], backward());
                 vars.pop().unwrap_or_else(|| unreachable!("one value in, one variable out"))
             }
             _ => Var::constant(value),
@@ -167,11 +182,18 @@ impl Ctx {
     }
 
     /// As [`Ctx::record`] for an op with several results.
-    pub fn record_many(&self, values: Vec<Tensor>, inputs: &[&Var], backward: impl FnOnce() -> Box<dyn Backward>) -> Vec<Var> {
+    pub fn record_many(
+        &self,
+        values: Vec<Tensor>,
+        inputs: &[&Var],
+        backward: impl FnOnce() -> Box<dyn Backward>,
+    ) -> Vec<Var> {
         match &self.tape {
-            Some(tape) if self.records(inputs) => {
-                tape.push(inputs.iter().map(|input| input.source().clone()).collect::<Vec<Source>>(), values, backward())
-            }
+            Some(tape) if self.records(inputs) => tape.push(
+                inputs.iter().map(|input| input.source().clone()).collect::<Vec<Source>>(),
+                values,
+                backward(),
+            ),
             _ => values.into_iter().map(Var::constant).collect(),
         }
     }

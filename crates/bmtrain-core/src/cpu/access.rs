@@ -75,7 +75,11 @@ impl<T: Element> Rows<'_, T> {
     /// No other slice over any of these elements is alive, in this thread or another one, while the returned one is.
     #[allow(clippy::mut_from_ref)]
     pub(super) unsafe fn part(&self, start: usize, len: usize) -> &mut [T] {
-        assert!(start.checked_add(len).is_some_and(|end| end <= self.len), "{len} elements from {start} of {}", self.len);
+        assert!(
+            start.checked_add(len).is_some_and(|end| end <= self.len),
+            "{len} elements from {start} of {}",
+            self.len
+        );
         // SAFETY: inside the range by the assertion, alone by the caller's promise, valid as in `write`.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(start), len) }
     }

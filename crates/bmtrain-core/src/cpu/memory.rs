@@ -13,7 +13,8 @@ const HUGE_PAGE: usize = 2 << 20;
 /// Take memory. Pages that are never touched cost nothing, so a slab may be larger than what is used of it.
 pub(super) fn allocate(bytes: usize) -> Result<Memory> {
     let failed = |reason: String| Error::Device { backend: "cpu".into(), call: "allocate", reason };
-    let length = bytes.max(1).checked_next_multiple_of(4096).ok_or_else(|| failed(format!("{bytes} bytes overflow")))?;
+    let length =
+        bytes.max(1).checked_next_multiple_of(4096).ok_or_else(|| failed(format!("{bytes} bytes overflow")))?;
     let (access, kind) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
     // SAFETY: a new private mapping at an address of the system's choice touches no memory that is in use.
     let address = unsafe { mmap_anonymous(ptr::null_mut(), length, access, kind) }

@@ -118,8 +118,8 @@ impl Backend for CpuBackend {
         256 << 20
     }
 
-    fn upload(&self, host: &[u8], to: ViewMut<'_>, _on: Lane) -> Result<()> {
-        self.own("upload", to.device())?;
+    fn upload(&self, host: &[u8], to: ViewMut<'_>, on: Lane) -> Result<()> {
+        self.own("upload", to.device(), (to.lane(), on))?;
         let to = access::write_bytes(to);
         if to.len() != host.len() {
             return Err(Error::shape("upload", "bytes", to.len(), host.len()));
@@ -128,8 +128,8 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn download(&self, from: View<'_>, host: &mut [u8], _on: Lane) -> Result<()> {
-        self.own("download", from.device())?;
+    fn download(&self, from: View<'_>, host: &mut [u8], on: Lane) -> Result<()> {
+        self.own("download", from.device(), (from.lane(), on))?;
         let from = access::read_bytes(from);
         if from.len() != host.len() {
             return Err(Error::shape("download", "bytes", host.len(), from.len()));
@@ -138,9 +138,9 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn copy(&self, from: View<'_>, to: ViewMut<'_>, _on: Lane) -> Result<()> {
-        self.own("copy", from.device())?;
-        self.own("copy", to.device())?;
+    fn copy(&self, from: View<'_>, to: ViewMut<'_>, on: Lane) -> Result<()> {
+        self.own("copy", from.device(), (from.lane(), on))?;
+        self.own("copy", to.device(), (to.lane(), on))?;
         if from.range.overlaps(&to.range) {
             return Err(Error::argument("copy", "the ranges overlap"));
         }
@@ -174,10 +174,14 @@ impl Backend for CpuBackend {
 }
 
 impl CpuBackend {
-    fn own(&self, op: &'static str, device: DeviceId) -> Result<()> {
-        if device == self.id {
-            return Ok(());
+    /// Views of this device, made for the lane they are used on: the pool orders reuse by that lane.
+    fn own(&self, op: &'static str, device: DeviceId, (made_for, used_on): (Lane, Lane)) -> Result<()> {
+        if device != self.id {
+            return Err(Error::WrongDevice { op, expected: self.name(), got: format!("{device:?}") });
         }
-        Err(Error::WrongDevice { op, expected: self.name(), got: format!("{device:?}") })
+        if made_for != used_on {
+            return Err(Error::argument(op, format!("a view of lane {made_for:?} was given to lane {used_on:?}")));
+        }
+        Ok(())
     }
 }

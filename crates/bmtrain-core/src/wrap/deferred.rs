@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 enum Task {
-    Launch(Kernel<'static>),
+    Launch(Box<Kernel<'static>>),
     Upload(Vec<u8>, ViewMut<'static>),
     Copy(View<'static>, ViewMut<'static>),
     Wait(Mark),
@@ -71,7 +71,7 @@ impl Deferred {
 
     fn run(&self, task: Task, on: Lane) -> Result<()> {
         match task {
-            Task::Launch(kernel) => self.inner.launch(kernel, on),
+            Task::Launch(kernel) => self.inner.launch(*kernel, on),
             Task::Upload(bytes, to) => self.inner.upload(&bytes, to, on),
             Task::Copy(from, to) => self.inner.copy(from, to, on),
             Task::Wait(_) => Ok(()),
@@ -116,7 +116,7 @@ impl Kernels for Deferred {
         // What a real device would refuse at once is refused at once.
         kernel.check(self.inner.id(), on)?;
         // SAFETY: the task runs before a sync of its lane returns, and the pool releases memory only after such a sync.
-        self.give(Task::Launch(unsafe { kernel.detach() }), on);
+        self.give(Task::Launch(Box::new(unsafe { kernel.detach() })), on);
         Ok(())
     }
 }

@@ -135,7 +135,10 @@ impl<B: Block + 'static> TransformerBlockList<B> {
         }
         if let Some(caches) = &options.caches {
             if caches.len() != range.len() {
-                return Err(Error::setting("block list", format!("{} caches for {} blocks", caches.len(), range.len())));
+                return Err(Error::setting(
+                    "block list",
+                    format!("{} caches for {} blocks", caches.len(), range.len()),
+                ));
             }
             if cx.is_recording() {
                 return Err(Error::setting("block list", "caches are for inference: run without a tape"));
@@ -190,13 +193,17 @@ impl<B: Block + 'static> TransformerBlockList<B> {
                 Recompute::Checkpoint => {
                     let mut inner = cx.with_tape(None);
                     let block = &entry.block;
-                    let next = inner
-                        .at_index(index, |inner| block.forward(current.clone(), &shared_template, None, inner))?;
+                    let next =
+                        inner.at_index(index, |inner| block.forward(current.clone(), &shared_template, None, inner))?;
                     // What will need a gradient is known without a tape: everything, once anything before it is trained.
                     let any = step_needs.iter().chain(&shared_needs).any(|&needs| needs)
                         || entry.params.iter().any(Param::is_trainable);
                     needs = next.vars().iter().map(|var| any && var.dtype().is_float()).collect();
-                    steps.push(Step::Checkpoint { index, carry: std::mem::replace(&mut current, next), needs: step_needs });
+                    steps.push(Step::Checkpoint {
+                        index,
+                        carry: std::mem::replace(&mut current, next),
+                        needs: step_needs,
+                    });
                 }
             }
         }
@@ -366,7 +373,13 @@ fn accumulate(device: &Device, sum: &mut Option<Tensor>, term: Option<Tensor>) -
         }
         Some(sum) => {
             let mut fresh = Tensor::empty(device, sum.shape(), sum.dtype(), bmtrain_core::Segment::Activations)?;
-            device.launch(AddScaled { alpha: 1.0, a: term.view()?, beta: 1.0, b: Some(sum.view()?), out: fresh.view_mut()? })?;
+            device.launch(AddScaled {
+                alpha: 1.0,
+                a: term.view()?,
+                beta: 1.0,
+                b: Some(sum.view()?),
+                out: fresh.view_mut()?,
+            })?;
             fresh
         }
     });

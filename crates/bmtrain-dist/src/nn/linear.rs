@@ -60,9 +60,7 @@ impl Linear {
         let total: usize = outputs.iter().map(|part| part.size).sum();
         let (weight_split, bias_split) = match cut {
             Cut::None => (Split::Replicated, Split::Replicated),
-            Cut::Columns => {
-                (Split::Axis { axis: 0, parts: outputs.clone() }, Split::Axis { axis: 0, parts: outputs })
-            }
+            Cut::Columns => (Split::Axis { axis: 0, parts: outputs.clone() }, Split::Axis { axis: 0, parts: outputs }),
             Cut::Rows => (Split::even(1, inputs), Split::Replicated),
         };
         let weight = builder.param("weight", [total, inputs], init, weight_split, true)?;

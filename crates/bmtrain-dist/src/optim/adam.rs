@@ -81,7 +81,10 @@ impl Adam {
         let mut names = std::collections::HashSet::new();
         for group in &groups {
             if !(group.weight_decay >= 0.0 && group.weight_decay.is_finite()) {
-                return Err(Error::setting("adam", format!("weight decay {} is not at or above 0", group.weight_decay)));
+                return Err(Error::setting(
+                    "adam",
+                    format!("weight decay {} is not at or above 0", group.weight_decay),
+                ));
             }
             for param in &group.params {
                 if !names.insert(param.name().to_owned()) {
@@ -108,7 +111,14 @@ impl Adam {
             }
         };
         let count = flat.layout().spans().len();
-        let state = State { flat: Rc::clone(flat), m: zeros()?, v: zeros()?, master, steps: vec![0; count], stepped: vec![false; count] };
+        let state = State {
+            flat: Rc::clone(flat),
+            m: zeros()?,
+            v: zeros()?,
+            master,
+            steps: vec![0; count],
+            stepped: vec![false; count],
+        };
         states.push(state);
         Ok(states.len() - 1)
     }
@@ -177,7 +187,8 @@ impl Optimizer for Adam {
                 continue;
             }
             let span = state.flat.layout().spans()[index];
-            let read = |storage: &Storage| -> Result<Vec<f32>> { Ok(storage.tensor(span.start, [span.len])?.to_vec()?) };
+            let read =
+                |storage: &Storage| -> Result<Vec<f32>> { Ok(storage.tensor(span.start, [span.len])?.to_vec()?) };
             let mut tensors = vec![("m", read(&state.m)?), ("v", read(&state.v)?)];
             if let Some(master) = &state.master {
                 tensors.push(("master", read(master)?));

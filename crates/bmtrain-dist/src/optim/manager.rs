@@ -68,7 +68,15 @@ impl OptimManager {
         }
         let scalar = || Tensor::full(device, [1], DType::F32, 0.0, Segment::Optimizer);
         let (accumulated, norm, factor) = (scalar()?, scalar()?, scalar()?);
-        Ok(OptimManager { device: device.clone(), clip, loss_scale: 1.0, entries: Vec::new(), accumulated, norm, factor })
+        Ok(OptimManager {
+            device: device.clone(),
+            clip,
+            loss_scale: 1.0,
+            entries: Vec::new(),
+            accumulated,
+            norm,
+            factor,
+        })
     }
 
     /// Add an optimizer with a schedule.
@@ -102,7 +110,8 @@ impl OptimManager {
         if loss.value().elements() != 1 {
             return Err(Error::setting("backward", format!("a loss has one element, got shape {}", loss.shape())));
         }
-        let seed = Tensor::full(&self.device, loss.shape(), loss.dtype(), weight * self.loss_scale, Segment::Activations)?;
+        let seed =
+            Tensor::full(&self.device, loss.shape(), loss.dtype(), weight * self.loss_scale, Segment::Activations)?;
         tape.backward(&self.device, vec![(loss.clone(), seed)], &[])?;
         Ok(())
     }

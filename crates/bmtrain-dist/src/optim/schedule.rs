@@ -39,7 +39,9 @@ impl Warmup {
         match self {
             Warmup::Steps(steps) => Ok(steps),
             Warmup::Fraction(share) if (0.0..=1.0).contains(&share) => Ok((share * end as f64).round() as u64),
-            Warmup::Fraction(share) => Err(Error::setting("schedule", format!("warm-up fraction {share} is outside [0, 1]"))),
+            Warmup::Fraction(share) => {
+                Err(Error::setting("schedule", format!("warm-up fraction {share} is outside [0, 1]")))
+            }
         }
     }
 }

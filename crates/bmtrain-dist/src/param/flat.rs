@@ -26,7 +26,13 @@ pub struct Flat {
 
 impl Flat {
     /// Lay out and allocate a storage for these parameters, with gradients in `grad_dtype`.
-    pub(super) fn new(device: &Device, _mesh: &Mesh, dtype: DType, grad_dtype: DType, members: &[Param]) -> Result<Self> {
+    pub(super) fn new(
+        device: &Device,
+        _mesh: &Mesh,
+        dtype: DType,
+        grad_dtype: DType,
+        members: &[Param],
+    ) -> Result<Self> {
         let lengths: Vec<usize> = members.iter().map(|param| param.local_shape().elements()).collect();
         let layout = ShardLayout::new(dtype, &lengths, 1);
         // Zeros, so that the gaps between parameters are numbers too.
@@ -77,7 +83,8 @@ impl Flat {
         let storage = match &*grads {
             Some(storage) => storage.clone(),
             None => {
-                let fresh = Storage::empty(&self.device, self.layout.gathered_len(), self.grad_dtype, Segment::Gradients)?;
+                let fresh =
+                    Storage::empty(&self.device, self.layout.gathered_len(), self.grad_dtype, Segment::Gradients)?;
                 grads.insert(fresh).clone()
             }
         };

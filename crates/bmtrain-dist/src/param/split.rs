@@ -73,20 +73,25 @@ impl Split {
     /// Parts that do not add up to the axis, or that cannot be cut for so many ranks; `name` is for the message.
     pub fn local(&self, name: &str, shape: Shape, ranks: usize, rank: usize) -> Result<LocalPart> {
         let Split::Axis { axis, parts } = self else {
-            return Ok(LocalPart { shape, axis: 0, ranges: vec![0..shape.dims().first().copied().unwrap_or(1)] });
+            let whole = 0..shape.dims().first().copied().unwrap_or(1);
+            return Ok(LocalPart { shape, axis: 0, ranges: Vec::from([whole]) });
         };
         let Some(&length) = shape.dims().get(*axis) else {
             return Err(Error::parameter(name, format!("split along axis {axis} of shape {shape}")));
         };
         let total: usize = parts.iter().map(|part| part.size).sum();
         if total != length {
-            return Err(Error::parameter(name, format!("parts add up to {total}, axis {axis} of {shape} has {length}")));
+            return Err(Error::parameter(
+                name,
+                format!("parts add up to {total}, axis {axis} of {shape} has {length}"),
+            ));
         }
         let mut ranges = Vec::with_capacity(parts.len());
         let mut start = 0;
         for part in parts {
             let held = part.local(ranks, rank).ok_or_else(|| {
-                let reason = format!("{} in units of {} cannot be cut for {ranks} tensor-parallel ranks", part.size, part.unit);
+                let reason =
+                    format!("{} in units of {} cannot be cut for {ranks} tensor-parallel ranks", part.size, part.unit);
                 Error::parameter(name, reason)
             })?;
             ranges.push(start + held.start..start + held.end);

@@ -1,6 +1,8 @@
 //! A small encoder–decoder with cross attention and a position bias that all blocks share: everything that can flow
 //! between blocks and stages, in one model.
 
+#![allow(unreachable_pub)]
+
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::ops::{self, AttentionMask, AttentionOptions};
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var};
@@ -29,11 +31,7 @@ impl Bundle for Flow {
     }
 
     fn rebuild(&self, vars: &mut dyn Iterator<Item = Var>) -> Self {
-        Flow {
-            encoder: self.encoder.rebuild(vars),
-            decoder: self.decoder.rebuild(vars),
-            bias: self.bias.rebuild(vars),
-        }
+        Flow { encoder: self.encoder.rebuild(vars), decoder: self.decoder.rebuild(vars), bias: self.bias.rebuild(vars) }
     }
 }
 
@@ -45,7 +43,9 @@ pub struct ToyBatch {
 
 impl ToyBatch {
     pub fn new(device: &Device) -> Self {
-        let ids = |salt: i64| -> Vec<i64> { (0..(BATCH * LENGTH) as i64).map(|i| (i * 7 + salt) % VOCABULARY as i64).collect() };
+        let ids = |salt: i64| -> Vec<i64> {
+            (0..(BATCH * LENGTH) as i64).map(|i| (i * 7 + salt) % VOCABULARY as i64).collect()
+        };
         let tensor = |salt| Tensor::from_slice(device, [BATCH, LENGTH], &ids(salt), Segment::Data).unwrap();
         ToyBatch { source: tensor(1), target: tensor(3), labels: tensor(4) }
     }

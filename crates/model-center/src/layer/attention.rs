@@ -1,9 +1,9 @@
 //! Multi-head self-attention with a fused projection of queries, keys and values.
 
-use bmtrain_dist::Result;
 use bmtrain_core::ops::{self, AttentionMask, AttentionOptions};
 use bmtrain_core::{Ctx, Tensor, Var};
 use bmtrain_dist::Builder;
+use bmtrain_dist::Result;
 use bmtrain_dist::nn::linear::{Cut, Linear, LinearOptions};
 use bmtrain_dist::param::{Init, Part};
 

@@ -1,9 +1,9 @@
 //! The position-wise feed-forward layer.
 
-use bmtrain_dist::Result;
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::{Ctx, Var, ops};
 use bmtrain_dist::Builder;
+use bmtrain_dist::Result;
 use bmtrain_dist::nn::linear::{Cut, Linear, LinearOptions};
 use bmtrain_dist::param::Init;
 

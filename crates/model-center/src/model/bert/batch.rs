@@ -46,10 +46,8 @@ impl BertBatch {
         token_type_ids: Option<&[i64]>,
     ) -> Result<Self> {
         let shape = [rows, length];
-        let others = [
-            ("attention_mask", attention_mask.map(<[u8]>::len)),
-            ("token_type_ids", token_type_ids.map(<[i64]>::len)),
-        ];
+        let others =
+            [("attention_mask", attention_mask.map(<[u8]>::len)), ("token_type_ids", token_type_ids.map(<[i64]>::len))];
         for (name, length) in others {
             if let Some(length) = length.filter(|&length| length != input_ids.len()) {
                 let reason = format!("{name} has {length} values for {} input ids", input_ids.len());

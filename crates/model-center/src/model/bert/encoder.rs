@@ -116,7 +116,13 @@ impl Section<Bert> for TransformerBlockList<BertBlock> {
         TransformerBlockList::len(self)
     }
 
-    fn run(&self, range: Range<usize>, flow: BertFlow, _batch: &BertBatch, cx: &mut Ctx) -> bmtrain_dist::Result<BertFlow> {
+    fn run(
+        &self,
+        range: Range<usize>,
+        flow: BertFlow,
+        _batch: &BertBatch,
+        cx: &mut Ctx,
+    ) -> bmtrain_dist::Result<BertFlow> {
         let BertFlow { hidden, padding } = flow;
         let options = RunOptions { range, caches: None, return_hidden: false };
         let shared = Padding(padding.clone());

@@ -85,7 +85,8 @@ impl BertHeads {
     pub(super) fn new(builder: &Builder, config: &BertConfig, kind: BertHead) -> bmtrain_dist::Result<Self> {
         let size = config.dim_model;
         let init = Init::normal(config.proj_init_std);
-        let map = |name: &str, outputs: usize| Linear::new(&builder.at(name), LinearOptions::new(size, outputs, true, init));
+        let map =
+            |name: &str, outputs: usize| Linear::new(&builder.at(name), LinearOptions::new(size, outputs, true, init));
         let pooler = kind.has_pooler().then(|| map("pooler.dense", size)).transpose()?;
         let classifier = match kind {
             BertHead::Classifier { outputs } => Some(map("cls_projection", outputs)?),
@@ -96,7 +97,13 @@ impl BertHeads {
                 dense: map("lm_head.dense", size)?,
                 activation: config.ffn_activate_fn,
                 norm: Norm::new(&builder.at("lm_head.layer_norm"), NormOptions::layer(size, config.norm_eps))?,
-                bias: builder.param("lm_head.decoder.bias", [config.vocab_size], Init::ZEROS, Split::Replicated, false)?,
+                bias: builder.param(
+                    "lm_head.decoder.bias",
+                    [config.vocab_size],
+                    Init::ZEROS,
+                    Split::Replicated,
+                    false,
+                )?,
             }),
             false => None,
         };
@@ -108,7 +115,13 @@ impl BertHeads {
         self.kind
     }
 
-    pub(super) fn forward(&self, hidden: Var, batch: &BertBatch, table: &Embedding, cx: &mut Ctx) -> bmtrain_dist::Result<BertOutput> {
+    pub(super) fn forward(
+        &self,
+        hidden: Var,
+        batch: &BertBatch,
+        table: &Embedding,
+        cx: &mut Ctx,
+    ) -> bmtrain_dist::Result<BertOutput> {
         let pooled = match &self.pooler {
             Some(pooler) => {
                 let first = ops::select_row(cx, &hidden, 0)?; // [B, D]

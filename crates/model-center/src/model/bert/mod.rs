@@ -39,7 +39,13 @@ impl Bert {
     ///
     /// # Errors
     /// Sizes that do not fit together; no memory left.
-    pub fn new(device: &Device, config: BertConfig, head: BertHead, blocks: BlockOptions, options: BuilderOptions) -> Result<Self> {
+    pub fn new(
+        device: &Device,
+        config: BertConfig,
+        head: BertHead,
+        blocks: BlockOptions,
+        options: BuilderOptions,
+    ) -> Result<Self> {
         let builder = Builder::new(device, options);
         let table = |name: &str, entries: usize, padding_index: Option<i64>| {
             let init = Init::normal(config.emb_init_std);
