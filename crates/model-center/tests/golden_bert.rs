@@ -9,7 +9,6 @@ use bmtrain_dist::OptimManager;
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup, Schedule, ScheduleKind, Scheduler, Warmup};
 use bmtrain_dist::param::widen;
-use model_center::hf::safetensors::TensorSource;
 use model_center::hf::{SafetensorsFile, TensorEntry};
 use model_center::model::{OpenOptions, Registry, TextBatch, TextLabels, TextModel};
 use std::path::{Path, PathBuf};

@@ -169,7 +169,15 @@ fn main() -> Result<()> {
         });
         println!("{line}");
     } else {
-        println!("{:?} {} x {}, {} threads: step {median:.3} s, {:.0} tokens/s, peak {:.2} GiB, loss {loss:.4}", options.model, options.batch, options.seq, options.threads, tokens / median, peak as f64 / (1u64 << 30) as f64);
+        println!(
+            "{:?} {} x {}, {} threads: step {median:.3} s, {:.0} tokens/s, peak {:.2} GiB, loss {loss:.4}",
+            options.model,
+            options.batch,
+            options.seq,
+            options.threads,
+            tokens / median,
+            peak as f64 / (1u64 << 30) as f64
+        );
         if let Some(floor) = floor {
             println!("matrix products alone: {floor:.3} s, {:.0} % of the step", 100.0 * floor / median);
         }
@@ -226,9 +234,8 @@ fn gemm_floor(device: &Device, config: &BertConfig, tokens: usize) -> Result<f64
     let (d, f) = (config.dim_model, config.dim_ff);
     let mut total = 0.0;
     for (n, k) in [(3 * d, d), (d, d), (f, d), (d, f)] {
-        let tensor = |rows: usize, columns: usize| {
-            Tensor::full(device, [rows, columns], DType::F32, 0.01, Segment::Workspace)
-        };
+        let tensor =
+            |rows: usize, columns: usize| Tensor::full(device, [rows, columns], DType::F32, 0.01, Segment::Workspace);
         let (mut y, mut x, mut w) = (tensor(tokens, n)?, tensor(tokens, k)?, tensor(n, k)?);
         let mut times = Vec::new();
         for _ in 0..5 {
@@ -295,5 +302,11 @@ fn print_profile(profiled: &Profiled, seconds: &[f64]) {
             rate(time.cost.bytes)
         );
     }
-    eprintln!("{:<24} {:>8} {:>10.2} {:>6.1}%", "outside kernels", "", 1e3 * (whole - inside), 100.0 * (whole - inside) / whole);
+    eprintln!(
+        "{:<24} {:>8} {:>10.2} {:>6.1}%",
+        "outside kernels",
+        "",
+        1e3 * (whole - inside),
+        100.0 * (whole - inside) / whole
+    );
 }

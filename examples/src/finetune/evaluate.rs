@@ -55,7 +55,11 @@ pub fn evaluate(model: &dyn TextModel, loader: &mut Loader, wanted: &[Metric], d
         let mut cx = Ctx::inference(device);
         let scores = model.score(&TextBatch::of(batch, 0.0), None, &mut cx)?;
         let (Some(logits), Some(loss)) = (scores.logits, scores.loss) else {
-            return Err(Error::model("evaluation", "the model has no head for labels", "open it with a classification head"));
+            return Err(Error::model(
+                "evaluation",
+                "the model has no head for labels",
+                "open it with a classification head",
+            ));
         };
         evaluator.add(&samples, &widen(logits.value())?, &labels)?;
         let count = samples.len() as f64;

@@ -31,7 +31,8 @@ impl Job {
         let mut lines = Vec::new();
         let describe = |name: &str, data: &Dataset| {
             let report = data.report();
-            let mut text = format!("{name}: {} samples, {} tokens, longest {}", data.len(), report.tokens, report.longest);
+            let mut text =
+                format!("{name}: {} samples, {} tokens, longest {}", data.len(), report.tokens, report.longest);
             if report.truncated > 0 {
                 text += &format!(", {:.1} % cut to {}", 100.0 * report.truncated_share(), resolved.data.max_length);
             }
@@ -146,6 +147,10 @@ fn read_eval(resolved: &Resolved, tokenizer: &dyn Tokenizer, train: &Dataset) ->
 
 fn task(resolved: &Resolved) -> Result<&'static model_center::data::TaskEntry> {
     resolved.data.source.task_entry().ok_or_else(|| {
-        Error::recipe(resolved.place("data.task"), "the task is not in the registry", "choose one that is listed in the help")
+        Error::recipe(
+            resolved.place("data.task"),
+            "the task is not in the registry",
+            "choose one that is listed in the help",
+        )
     })
 }

@@ -4,8 +4,8 @@ use super::evaluate::{self, Judgement, evaluate};
 use super::setup::{Job, open_options};
 use super::{Options, profile};
 use bmtrain_core::autograd::Randomness;
-use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::cpu::CpuBackend;
+use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::wrap::Profiled;
 use bmtrain_core::{Backend, Ctx, Device};
 use bmtrain_dist::OptimManager;
@@ -15,8 +15,8 @@ use model_center::metrics::Metric;
 use model_center::model::{Registry, SaveOptions, TextBatch, TextModel};
 use model_center::recipe::{EvalMetric, Resolved, SaveWhich};
 use model_center::run::{
-    BestTracker, CardData, EndRecord, EvalRecord, ExitStatus, MetricsLog, ModelCard, OutputFolder, Progress, ProgressMode,
-    StartRecord, Status, StepRecord, StopConditions, StopFlag, StopReason, Timing, memory,
+    BestTracker, CardData, EndRecord, EvalRecord, ExitStatus, MetricsLog, ModelCard, OutputFolder, Progress,
+    ProgressMode, StartRecord, Status, StepRecord, StopConditions, StopFlag, StopReason, Timing, memory,
 };
 use model_center::{Error, Result};
 use std::io::IsTerminal;
@@ -53,7 +53,14 @@ pub fn run(job: Job, resolved: &Resolved, options: &Options, registry: Registry<
     );
     let mut trainer = Trainer::new(&job, resolved, &device, opened.model, progress_mode)?;
     trainer.peak = measure_peak(threads);
-    let mut run = Run { output, log, best: BestTracker::new(resolved.eval.metric, resolved.train.early_stop), save_seconds: 0.0, eval_seconds: 0.0, begin };
+    let mut run = Run {
+        output,
+        log,
+        best: BestTracker::new(resolved.eval.metric, resolved.train.early_stop),
+        save_seconds: 0.0,
+        eval_seconds: 0.0,
+        begin,
+    };
     run.start(&job, resolved, &trainer, threads)?;
     trainer.progress.note(&job.summary(resolved));
 
@@ -99,7 +106,13 @@ struct StepResult {
 }
 
 impl Trainer {
-    fn new(job: &Job, resolved: &Resolved, device: &Device, model: Box<dyn TextModel>, mode: ProgressMode) -> Result<Self> {
+    fn new(
+        job: &Job,
+        resolved: &Resolved,
+        device: &Device,
+        model: Box<dyn TextModel>,
+        mode: ProgressMode,
+    ) -> Result<Self> {
         let train = &resolved.train;
         let order = match resolved.data.length_grouped {
             true => Order::LengthGrouped { window: LENGTH_WINDOW },
@@ -112,8 +125,13 @@ impl Trainer {
         let stop = StopConditions::new(train, steps_per_epoch, StopFlag::default());
         let total = stop.total_steps();
         // A run limited by time alone has no known end; its schedule falls over one pass of the data.
-        let schedule =
-            Schedule::new(train.schedule, train.lr, train.warmup, total.unwrap_or(steps_per_epoch), train.final_lr_ratio)?;
+        let schedule = Schedule::new(
+            train.schedule,
+            train.lr,
+            train.warmup,
+            total.unwrap_or(steps_per_epoch),
+            train.final_lr_ratio,
+        )?;
         let groups = match train.decay_norms_and_biases {
             true => ParamGroup::all(model.parameters(), train.weight_decay),
             false => ParamGroup::by_decay(model.parameters(), train.weight_decay),
@@ -195,8 +213,14 @@ impl Trainer {
         if self.skips < MAX_SKIPS {
             return Ok(());
         }
-        let reason = format!("{MAX_SKIPS} steps in a row up to step {} had gradients that are not finite, loss {loss}", self.step);
-        Err(Error::Diverged { reason, fix: "lower train.lr, or look for bad samples; the weights were not changed by these steps".into() })
+        let reason = format!(
+            "{MAX_SKIPS} steps in a row up to step {} had gradients that are not finite, loss {loss}",
+            self.step
+        );
+        Err(Error::Diverged {
+            reason,
+            fix: "lower train.lr, or look for bad samples; the weights were not changed by these steps".into(),
+        })
     }
 
     fn epoch(&self) -> f64 {
@@ -239,7 +263,12 @@ impl Run {
     }
 
     /// Step until something says stop.
-    fn epochs(&mut self, trainer: &mut Trainer, resolved: &Resolved, profiled: Option<&Profiled>) -> Result<StopReason> {
+    fn epochs(
+        &mut self,
+        trainer: &mut Trainer,
+        resolved: &Resolved,
+        profiled: Option<&Profiled>,
+    ) -> Result<StopReason> {
         let every = resolved.eval.every.in_steps(trainer.steps_per_epoch);
         if let Some(profiled) = profiled {
             profiled.reset();
@@ -330,7 +359,8 @@ impl Run {
             seconds: self.seconds(),
             eval_seconds,
         })?;
-        let when = if trainer.step == 0 { "before training".to_owned() } else { format!("after step {}", trainer.step) };
+        let when =
+            if trainer.step == 0 { "before training".to_owned() } else { format!("after step {}", trainer.step) };
         trainer.progress.note(&format!("{when}: {} on {} samples", judgement.line(), judgement.samples));
         if is_best && resolved.save.which != SaveWhich::Last {
             self.save(trainer, resolved, "model", None)?;

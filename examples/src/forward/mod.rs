@@ -149,7 +149,11 @@ fn compute(model: &dyn TextModel, batch: &TextBatch, grads: bool, device: &Devic
         return Ok(outputs);
     }
     let (Some(loss), Some(tape)) = (scores.loss, cx.take_tape()) else {
-        return Err(Error::data("--grads", "there is no loss to differentiate", "add labels to the inputs, or leave --grads out"));
+        return Err(Error::data(
+            "--grads",
+            "there is no loss to differentiate",
+            "add labels to the inputs, or leave --grads out",
+        ));
     };
     let one = Tensor::full(device, loss.shape(), DType::F32, 1.0, Segment::Activations)?;
     tape.backward(device, vec![(loss, one)], &[])?;

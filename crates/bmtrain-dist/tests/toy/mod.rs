@@ -1,8 +1,6 @@
 //! A small encoder–decoder with cross attention and a position bias that all blocks share: everything that can flow
 //! between blocks and stages, in one model.
 
-#![allow(unreachable_pub)]
-
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::ops::{self, AttentionMask, AttentionOptions};
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var};
