@@ -42,9 +42,6 @@ pub fn run(job: Job, resolved: &Resolved, options: &Options, registry: Registry<
         Some(profiled) => Arc::clone(profiled) as Arc<dyn Backend>,
         None => backend,
     });
-    let mut output = OutputFolder::create(&resolved.output.dir, &resolved.recipe_hash(), options.overwrite)?;
-    output.write("recipe.toml", resolved.to_toml().as_bytes())?;
-    let log = output.metrics(&resolved.log.metrics)?;
     let opened = registry.open(&resolved.model.path, &open_options(resolved, job.train.labels(), &device))?;
     let progress_mode = ProgressMode::choose(
         resolved.log.quiet,
@@ -52,6 +49,10 @@ pub fn run(job: Job, resolved: &Resolved, options: &Options, registry: Registry<
         std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()),
     );
     let mut trainer = Trainer::new(&job, resolved, &device, opened.model, progress_mode)?;
+    // Only now, when nothing can be wrong with the input any more, the output folder is touched.
+    let mut output = OutputFolder::create(&resolved.output.dir, &resolved.recipe_hash(), options.overwrite)?;
+    output.write("recipe.toml", resolved.to_toml().as_bytes())?;
+    let log = output.metrics(&resolved.log.metrics)?;
     trainer.peak = measure_peak(threads);
     let mut run = Run {
         output,

@@ -38,9 +38,12 @@ pub struct Options {
     #[arg(long, value_enum)]
     pub head: Option<Head>,
     /// Threads; by default all that this process may use.
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
 }
+
+/// As many as `device.threads` of a recipe may be.
+const MAX_THREADS: usize = 1024;
 
 /// Heads by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -62,20 +65,40 @@ pub enum Head {
 /// # Errors
 /// A folder or inputs that cannot be used, a file that cannot be written.
 pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
-    let device = Device::new(Arc::new(CpuBackend::new(options.threads.unwrap_or_else(available_cpus))?));
+    let device = Device::new(Arc::new(CpuBackend::new(threads(options)?)?));
     let inputs = SafetensorsFile::open(&options.inputs)?;
     let batch = read_batch(&inputs)?;
+    let place = inputs.path().display().to_string();
+    if options.grads && batch.labels.is_none() {
+        let reason = "--grads needs a loss, and there is no tensor labels";
+        return Err(Error::data(place, reason, "add labels to the inputs, or leave --grads out"));
+    }
     let head = head(options, &inputs)?;
     let opened = registry.open(&options.model, &OpenOptions { head, ..OpenOptions::new(&device) })?;
     for name in &opened.drawn {
         eprintln!("warning: {name} is not in the folder; its values are drawn");
     }
-    let outputs = compute(&*opened.model, &batch, options.grads, &device)?;
+    let outputs = compute(&*opened.model, &batch, options.grads, &device).map_err(|error| match error {
+        // The model knows which tensor is wrong, but not where it came from.
+        Error::Data { place: tensor, reason, fix } => Error::data(format!("{place}, {tensor}"), reason, fix),
+        other => other,
+    })?;
     write(&options.out, &outputs)?;
     for (entry, _) in outputs.iter().filter(|(entry, _)| !entry.name.starts_with("grad.")) {
         println!("{} {:?}", entry.name, entry.shape);
     }
     Ok(ExitStatus::Done)
+}
+
+fn threads(options: &Options) -> Result<usize> {
+    match options.threads {
+        None => Ok(available_cpus()),
+        Some(count @ 1..=MAX_THREADS) => Ok(count),
+        Some(count) => {
+            let reason = format!("{count} threads");
+            Err(Error::recipe("--threads", reason, format!("use a number from 1 to {MAX_THREADS}")))
+        }
+    }
 }
 
 fn head(options: &Options, inputs: &SafetensorsFile) -> Result<Option<TextHead>> {
@@ -111,6 +134,10 @@ fn read_batch(inputs: &SafetensorsFile) -> Result<TextBatch> {
         let reason = format!("input_ids has shape {:?}", entry.shape);
         return Err(Error::data(place, reason, "write input_ids as i64 [B, L]"));
     };
+    if rows == 0 || length == 0 {
+        let reason = format!("input_ids has shape {:?}, which holds no token", entry.shape);
+        return Err(Error::data(place, reason, "write at least one row of at least one token"));
+    }
     let optional = |name: &str| inputs.entry(name).map(|_| inputs.read_i64(name)).transpose();
     let mask = optional("attention_mask")?.map(|mask| {
         let bytes: Option<Vec<u8>> = mask.into_iter().map(|value| u8::try_from(value).ok()).collect();

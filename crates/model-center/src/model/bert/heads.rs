@@ -37,7 +37,7 @@ impl BertHead {
         !matches!(self, BertHead::None { with_pooler: false } | BertHead::MaskedLm)
     }
 
-    fn has_words(self) -> bool {
+    pub(super) fn has_words(self) -> bool {
         matches!(self, BertHead::MaskedLm | BertHead::Pretraining)
     }
 

@@ -1,0 +1,391 @@
+//! Mistakes in recipes, files and folders, each made on purpose: the real programs answer with one error that names
+//! place, reason and fix, fits a screen, ends with the exit code of the table, and leaves every file as it was.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod fixture;
+
+use fixture::{
+    Fixture, Outcome, POSITIONS, VOCABULARY, golden, sentences, split_header, vocabulary, without_tensors, write_inputs,
+};
+use std::os::unix::fs::PermissionsExt;
+
+const USAGE: i32 = 2;
+const DATA: i32 = 3;
+const REFUSED: i32 = 5;
+
+/// Runs finetune, and expects the exit code and, somewhere in the message, each of the texts.
+fn refused(fixture: &Fixture, arguments: &[&str], code: i32, place: &str, texts: &[&str]) {
+    let before = fixture.snapshot();
+    let outcome = fixture.finetune(arguments);
+    check(&outcome, code, place, texts);
+    assert_eq!(fixture.snapshot(), before, "files were changed");
+}
+
+fn check(outcome: &Outcome, code: i32, place: &str, texts: &[&str]) {
+    let message = &outcome.stderr;
+    assert_eq!(outcome.code, code, "{message}");
+    let lines: Vec<&str> = message.lines().collect();
+    assert!(lines.len() <= 12, "{} lines: {message}", lines.len());
+    assert!(lines[0].starts_with("error["), "{message}");
+    let shown =
+        lines.iter().find_map(|line| line.strip_prefix("  --> ")).unwrap_or_else(|| panic!("no place: {message}"));
+    assert!(shown.contains(place), "the place is {shown}, not {place}: {message}");
+    let fix = lines.iter().find_map(|line| line.strip_prefix("  fix: ")).unwrap_or_else(|| panic!("no fix: {message}"));
+    assert!(fix.len() > 8, "{message}");
+    assert!(lines.last().unwrap().starts_with(&format!("  exit {code}: ")), "{message}");
+    for text in texts {
+        assert!(message.contains(text), "{text:?} is not in: {message}");
+    }
+    for sign in ["panicked", "backtrace", "\u{1b}["] {
+        assert!(!message.contains(sign), "{message}");
+    }
+    assert_eq!(outcome.stdout, "", "{message}");
+}
+
+/// Runs forward on `model` and inputs of the fixture, which must leave no output behind.
+fn forward_refused(fixture: &Fixture, arguments: &[&str], code: i32, place: &str, texts: &[&str]) {
+    let before = fixture.snapshot();
+    let all = [&["--model", "model", "--inputs", "in.safetensors", "--out", "out.safetensors"], arguments].concat();
+    check(&fixture.forward(&all), code, place, texts);
+    assert_eq!(fixture.snapshot(), before, "files were changed");
+}
+
+/// A fixture whose model has a head for two classes, for the forward program.
+fn classifier() -> Fixture {
+    let fixture = Fixture::new();
+    for file in ["config.json", "model.safetensors"] {
+        fixture.write_bytes(&format!("model/{file}"), &std::fs::read(golden("bert_a", "cls").join(file)).unwrap());
+    }
+    fixture
+}
+
+#[test]
+fn the_fixture_itself_is_sound() {
+    let fixture = Fixture::new();
+    let before = fixture.snapshot();
+    let outcome = fixture.finetune(&["--dry-run"]).succeeded();
+    assert!(outcome.stdout.contains("nothing is wrong"), "{}", outcome.stdout);
+    assert_eq!(fixture.snapshot(), before, "a dry run changed files");
+}
+
+#[test]
+fn an_unknown_recipe_key_comes_with_a_suggestion() {
+    let fixture = Fixture::new();
+    fixture.replace("recipe.toml", "batch_size = 4", "batch_szie = 4");
+    refused(&fixture, &[], USAGE, "recipe.toml:12:", &["batch_szie", "train.batch_size"]);
+}
+
+#[test]
+fn an_unknown_key_of_an_argument_comes_with_a_suggestion() {
+    refused(&Fixture::new(), &["--set", "train.learning_rat=1"], USAGE, "train.learning_rat", &["fix: "]);
+    refused(&Fixture::new(), &["--set", "train.lrr=1"], USAGE, "train.lrr", &["train.lr"]);
+}
+
+#[test]
+fn a_value_of_the_wrong_type_is_named() {
+    let fixture = Fixture::new();
+    fixture.replace("recipe.toml", "batch_size = 4", "batch_size = \"four\"");
+    refused(&fixture, &[], USAGE, "recipe.toml:12:", &["batch_size", "four", "whole number"]);
+    refused(&Fixture::new(), &["--set", "train.lr=fast"], USAGE, "train.lr=fast", &["train.lr"]);
+}
+
+#[test]
+fn broken_toml_is_named_by_line() {
+    let fixture = Fixture::new();
+    fixture.replace("recipe.toml", "steps = 3", "steps = = 3");
+    refused(&fixture, &[], USAGE, "recipe.toml:11:", &[]);
+}
+
+#[test]
+fn a_missing_recipe_is_named() {
+    let fixture = Fixture::new();
+    std::fs::remove_file(fixture.path("recipe.toml")).unwrap();
+    refused(&fixture, &[], USAGE, "recipe.toml", &["No such file"]);
+}
+
+#[test]
+fn a_missing_data_file_is_named() {
+    let fixture = Fixture::new();
+    std::fs::remove_file(fixture.path("eval.jsonl")).unwrap();
+    refused(&fixture, &[], DATA, "recipe.toml:7:", &["eval.jsonl", "No such file"]);
+}
+
+#[test]
+fn missing_files_of_the_model_folder_are_named() {
+    for (file, place) in [("config.json", "recipe.toml:2:"), ("model.safetensors", "model"), ("vocab.txt", "model")] {
+        let fixture = Fixture::new();
+        std::fs::remove_file(fixture.path("model").join(file)).unwrap();
+        refused(&fixture, &[], DATA, place, &[file]);
+    }
+    refused(&Fixture::new(), &["--set", "model.path=nowhere"], DATA, "model.path=nowhere", &["No such file"]);
+}
+
+#[test]
+fn unreadable_weights_are_named() {
+    let fixture = Fixture::new();
+    let weights = fixture.path("model/model.safetensors");
+    std::fs::set_permissions(&weights, PermissionsExt::from_mode(0)).unwrap();
+    if std::fs::File::open(&weights).is_err() {
+        refused(&fixture, &[], REFUSED, "model.safetensors", &["denied"]);
+    }
+    // Permissions do not keep root from reading; a folder in the place of a file does.
+    std::fs::remove_file(&weights).unwrap();
+    std::fs::create_dir(&weights).unwrap();
+    refused(&fixture, &[], DATA, "model.safetensors", &["not a regular file"]);
+}
+
+#[test]
+fn truncated_weights_are_named() {
+    let fixture = Fixture::new();
+    let whole = fixture.bytes("model/model.safetensors");
+    for length in [0, 4, 8, 100, whole.len() / 2, whole.len() - 1] {
+        fixture.write_bytes("model/model.safetensors", &whole[..length]);
+        refused(&fixture, &[], DATA, "model/model.safetensors", &["download or copy it again"]);
+    }
+}
+
+#[test]
+fn a_header_longer_than_the_file_is_named() {
+    let fixture = Fixture::new();
+    let mut bytes = fixture.bytes("model/model.safetensors");
+    for claim in [bytes.len() as u64, u64::MAX, 99_999_999] {
+        bytes[..8].copy_from_slice(&claim.to_le_bytes());
+        fixture.write_bytes("model/model.safetensors", &bytes);
+        refused(&fixture, &[], DATA, "model/model.safetensors", &["the header claims", "download or copy it again"]);
+    }
+}
+
+#[test]
+fn a_tensor_of_another_shape_is_named() {
+    let fixture = Fixture::new();
+    let (header, data) = split_header(&fixture.bytes("model/model.safetensors"));
+    // The same bytes, taken for the transposed matrix.
+    let changed = header.replace("[64,32]", "[16,128]");
+    assert_ne!(header, changed);
+    let bytes = [&(changed.len() as u64).to_le_bytes()[..], changed.as_bytes(), &data].concat();
+    fixture.write_bytes("model/model.safetensors", &bytes);
+    let texts = ["intermediate.dense.weight", "expected [64, 32], got [16, 128]"];
+    refused(&fixture, &[], DATA, "model.safetensors", &texts);
+}
+
+#[test]
+fn a_missing_tensor_is_named() {
+    let fixture = Fixture::new();
+    let (weights, copy) = (fixture.path("model/model.safetensors"), fixture.path("copy"));
+    without_tensors(&weights, &copy, |name| name == "bert.encoder.layer.1.output.dense.bias");
+    std::fs::rename(copy, weights).unwrap();
+    let texts = ["1 missing", "bert.encoder.layer.1.output.dense.bias"];
+    refused(&fixture, &[], DATA, "model.safetensors", &texts);
+}
+
+#[test]
+fn a_configuration_that_disagrees_with_the_weights_is_named() {
+    let changes = [
+        ("\"hidden_size\": 32", "\"hidden_size\": 48", "expected [48"),
+        ("\"intermediate_size\": 64", "\"intermediate_size\": 96", "expected [96"),
+        ("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3", "missing"),
+        ("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1", "unexpected"),
+        ("\"vocab_size\": 101", "\"vocab_size\": 200", "expected [200"),
+        ("\"max_position_embeddings\": 24", "\"max_position_embeddings\": 48", "expected [48"),
+        ("\"num_attention_heads\": 4", "\"num_attention_heads\": 5", "num_attention_heads"),
+        ("\"hidden_act\": \"gelu\"", "\"hidden_act\": \"swirl\"", "swirl"),
+        ("\"hidden_size\": 32", "\"hidden_size\": -32", "hidden_size"),
+        ("\"hidden_size\": 32", "\"hidden_size\": 4000000000000000000", "hidden_size"),
+        ("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 4000000000", "num_hidden_layers"),
+        ("\"model_type\": \"bert\"", "\"model_type\": \"tree\"", "supported are: bert"),
+        ("\"hidden_size\": 32,", "\"hidden_size\": 32", "config.json"),
+    ];
+    for (from, to, text) in changes {
+        let fixture = Fixture::new();
+        fixture.replace("model/config.json", from, to);
+        refused(&fixture, &[], DATA, "model", &[text]);
+    }
+}
+
+#[test]
+fn a_vocabulary_larger_than_the_embedding_is_named() {
+    let fixture = Fixture::new();
+    fixture.write("model/vocab.txt", &vocabulary(VOCABULARY + 1));
+    refused(&fixture, &[], DATA, "model", &["102 entries", "101 rows"]);
+}
+
+#[test]
+fn a_broken_json_line_is_named_by_line_and_column() {
+    let fixture = Fixture::new();
+    fixture.write("train.jsonl", &(sentences(2) + "{\"text\": \"good\", label: 1}\n" + &sentences(8)));
+    refused(&fixture, &[], DATA, "train.jsonl:3:18", &["JSON"]);
+    fixture.write("train.jsonl", &(sentences(4) + "{\"text\": \"good\", \"lab"));
+    refused(&fixture, &[], DATA, "train.jsonl:5:", &["JSON"]);
+    fixture.write_bytes("train.jsonl", b"{\"text\": \"\xFF\", \"label\": \"positive\"}\n");
+    refused(&fixture, &[], DATA, "train.jsonl:1:", &["UTF-8"]);
+}
+
+#[test]
+fn a_record_without_its_field_is_named() {
+    let fixture = Fixture::new();
+    fixture.write("train.jsonl", &(sentences(2) + "{\"txt\": \"good\", \"label\": \"positive\"}\n"));
+    refused(&fixture, &[], DATA, "train.jsonl:3:", &["text"]);
+    refused(&Fixture::new(), &["--set", "data.columns.label=topic"], DATA, "train.jsonl:1:", &["topic"]);
+}
+
+#[test]
+fn an_empty_file_is_named() {
+    for file in ["train.jsonl", "eval.jsonl"] {
+        let fixture = Fixture::new();
+        fixture.write(file, "");
+        refused(&fixture, &[], DATA, "recipe.toml:", &[file, "empty"]);
+        fixture.write(file, "\n\n");
+        refused(&fixture, &[], DATA, file, &[]);
+    }
+    let fixture = Fixture::new();
+    fixture.write("model/config.json", "");
+    refused(&fixture, &[], DATA, "recipe.toml:2:", &["config.json", "empty"]);
+    let fixture = Fixture::new();
+    fixture.write("model/vocab.txt", "");
+    refused(&fixture, &[], DATA, "model/vocab.txt", &["[UNK]"]);
+}
+
+#[test]
+fn an_unknown_label_is_named() {
+    let fixture = Fixture::new();
+    fixture.write("eval.jsonl", &(sentences(2) + "{\"text\": \"fine\", \"label\": \"positve\"}\n"));
+    refused(&fixture, &[], DATA, "eval.jsonl:3:", &["positve", "positive"]);
+    fixture.write("eval.jsonl", &sentences(4));
+    let labels = "data.labels=[\"yes\", \"no\"]";
+    refused(&fixture, &["--set", labels], DATA, "train.jsonl:1:", &["positive", "yes"]);
+}
+
+#[test]
+fn an_unknown_label_of_a_task_is_named() {
+    let fixture = Fixture::new();
+    let recipe = fixture::RECIPE
+        .replace("\"classification\"", "\"CB\"")
+        .replace("train = \"train.jsonl\"", "path = \"glue\"")
+        .replace("eval = \"eval.jsonl\"\n", "");
+    fixture.write("recipe.toml", &recipe);
+    let line = "{\"premise\": \"it was\", \"hypothesis\": \"is it\", \"label\": \"maybe\", \"idx\": 0}\n";
+    fixture.write("glue/CB/train.jsonl", line);
+    fixture.write("glue/CB/val.jsonl", line);
+    refused(&fixture, &[], DATA, "glue/CB/train.jsonl:1:", &["maybe", "entailment"]);
+}
+
+#[test]
+fn a_sequence_longer_than_the_positions_is_named() {
+    let fixture = Fixture::new();
+    refused(&fixture, &["--set", "data.max_length=25"], USAGE, "data.max_length=25", &["24 positions", "at most 24"]);
+    fixture.write(
+        "train.jsonl",
+        &(sentences(1) + "{\"text\": \"the film was a good film in the end\", \"label\": \"negative\"}\n"),
+    );
+    let arguments = ["--set", "data.max_length=8", "--set", "data.too_long=error"];
+    refused(&fixture, &arguments, DATA, "train.jsonl:2:", &["11 tokens", "data.max_length = 8"]);
+    let fixture = classifier();
+    let ids = vec![7; POSITIONS + 1];
+    write_inputs(&fixture.path("in.safetensors"), &[("input_ids", &[1, POSITIONS + 1], &ids)]);
+    forward_refused(&fixture, &[], DATA, "in.safetensors", &["25 tokens", "24 positions"]);
+}
+
+#[test]
+fn a_label_out_of_range_is_named() {
+    let fixture = Fixture::new();
+    fixture.write("train.jsonl", "{\"text\": \"good\", \"label\": 0}\n{\"text\": \"bad\", \"label\": 2}\n");
+    let labels = "data.labels=[\"no\", \"yes\"]";
+    refused(&fixture, &["--set", labels], DATA, "train.jsonl:2:", &["label 2 is out of range"]);
+    let fixture = classifier();
+    for wrong in [2, -1, i64::MAX] {
+        let inputs: [(&str, &[usize], &[i64]); 2] =
+            [("input_ids", &[2, 3], &[2, 7, 3, 2, 8, 3]), ("labels", &[2], &[1, wrong])];
+        write_inputs(&fixture.path("in.safetensors"), &inputs);
+        forward_refused(&fixture, &[], DATA, "in.safetensors", &["labels[1]", &wrong.to_string(), "0 to 1"]);
+    }
+}
+
+#[test]
+fn inputs_out_of_range_or_of_the_wrong_shape_are_named() {
+    let fixture = classifier();
+    let ids: (&str, &[usize], &[i64]) = ("input_ids", &[2, 3], &[2, 7, 3, 2, 8, 3]);
+    let cases: [(&[(&str, &[usize], &[i64])], &[&str]); 9] = [
+        (&[("input_ids", &[2, 3], &[2, 7, 3, 2, 101, 3])], &["input_ids[1, 1]", "101", "0 to 100"]),
+        (&[("input_ids", &[2, 3], &[2, -7, 3, 2, 8, 3])], &["input_ids[0, 1]", "-7"]),
+        (&[("input_ids", &[6], &[2, 7, 3, 2, 8, 3])], &["input_ids has shape [6]"]),
+        (&[("input_ids", &[0, 3], &[])], &["input_ids"]),
+        (&[("tokens", &[2, 3], &[2, 7, 3, 2, 8, 3])], &["input_ids"]),
+        (&[ids, ("token_type_ids", &[2, 3], &[0, 0, 0, 0, 2, 0])], &["token_type_ids[1, 1]", "0 to 1"]),
+        (&[ids, ("attention_mask", &[2, 3], &[1, 1, 1, 1, 2, 0])], &["attention_mask"]),
+        (&[ids, ("attention_mask", &[1, 3], &[1, 1, 1])], &["attention_mask"]),
+        (&[ids, ("labels", &[3], &[0, 1, 1])], &["labels", "3", "2"]),
+    ];
+    for (inputs, texts) in cases {
+        write_inputs(&fixture.path("in.safetensors"), inputs);
+        forward_refused(&fixture, &[], DATA, "in.safetensors", texts);
+    }
+    write_inputs(&fixture.path("in.safetensors"), &[ids]);
+    forward_refused(&fixture, &["--grads"], DATA, "in.safetensors", &["labels"]);
+    forward_refused(&fixture, &["--head", "lm"], USAGE, "--head", &["decoder"]);
+    forward_refused(&fixture, &["--threads", "0"], USAGE, "--threads", &["1"]);
+}
+
+#[test]
+fn files_of_the_forward_program_that_cannot_be_used_are_named() {
+    let fixture = classifier();
+    forward_refused(&fixture, &[], DATA, "in.safetensors", &["no such file"]);
+    fixture.write("in.safetensors", "nothing of the kind");
+    forward_refused(&fixture, &[], DATA, "in.safetensors", &["download or copy it again"]);
+    write_inputs(&fixture.path("in.safetensors"), &[("input_ids", &[1, 3], &[2, 7, 3])]);
+    let before = fixture.snapshot();
+    let outcome =
+        fixture.forward(&["--model", "model", "--inputs", "in.safetensors", "--out", "nowhere/out.safetensors"]);
+    check(&outcome, REFUSED, "nowhere/out.safetensors", &["No such file"]);
+    let outcome = fixture.forward(&["--model", "nowhere", "--inputs", "in.safetensors", "--out", "out.safetensors"]);
+    check(&outcome, DATA, "nowhere", &[]);
+    assert_eq!(fixture.snapshot(), before);
+}
+
+#[test]
+fn a_read_only_output_folder_is_named() {
+    let fixture = Fixture::new();
+    std::fs::create_dir(fixture.path("run")).unwrap();
+    std::fs::set_permissions(fixture.path("run"), PermissionsExt::from_mode(0o555)).unwrap();
+    refused(&fixture, &[], REFUSED, "run", &["denied", "output.dir"]);
+    // So is a new folder below it, one below a file, and one where nobody can make any.
+    for dir in ["run/below", "recipe.toml/below", "/proc/below"] {
+        refused(&fixture, &["--set", &format!("output.dir={dir}")], REFUSED, dir, &["output.dir"]);
+    }
+    refused(&fixture, &["--set", "output.dir=recipe.toml"], USAGE, "recipe.toml", &["is a file"]);
+}
+
+#[test]
+fn an_output_folder_with_other_files_is_refused() {
+    let fixture = Fixture::new();
+    fixture.write("run/diary.txt", "mine");
+    refused(&fixture, &["--overwrite"], USAGE, "run", &["diary.txt", "output.dir"]);
+}
+
+#[test]
+fn an_output_folder_with_another_run_is_refused() {
+    let fixture = Fixture::new();
+    fixture.finetune(&[]).succeeded();
+    refused(&fixture, &[], USAGE, "run", &["already holds a run of this recipe", "--overwrite"]);
+    refused(&fixture, &["--set", "train.lr=2e-3"], USAGE, "run", &["the run of another recipe", "output.dir"]);
+    // Overwriting is for the same recipe only.
+    let arguments = ["--overwrite", "--set", "train.lr=2e-3"];
+    refused(&fixture, &arguments, USAGE, "run", &["the run of another recipe", "output.dir"]);
+    let weights = fixture.bytes("run/model/model.safetensors");
+    fixture.finetune(&["--overwrite"]).succeeded();
+    assert_eq!(fixture.bytes("run/model/model.safetensors"), weights);
+}
+
+#[test]
+fn a_mistake_with_overwrite_keeps_the_earlier_run() {
+    let fixture = Fixture::new();
+    fixture.finetune(&[]).succeeded();
+    fixture.write("train.jsonl", "{");
+    refused(&fixture, &["--overwrite"], DATA, "train.jsonl:1:", &["JSON"]);
+}
+
+#[test]
+fn settings_that_do_not_fit_the_data_are_named() {
+    refused(&Fixture::new(), &["--set", "train.batch_size=17"], USAGE, "train.batch_size=17", &["16 samples"]);
+    let place = "train.micro_batch_size=3";
+    refused(&Fixture::new(), &["--set", place], USAGE, place, &["does not divide"]);
+}

@@ -1,0 +1,372 @@
+//! The finetune program from beginning to end on a tiny BERT: what it writes, what it shows, that it learns, and that it
+//! computes the same bits however it is run.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod fixture;
+
+use fixture::{Fixture, Outcome, RECIPE, sentences};
+use model_center::hf::SafetensorsFile;
+use model_center::run::deterministic_part;
+use serde_json::Value;
+
+/// Runs the recipe into `dir` with some settings changed.
+fn train(fixture: &Fixture, dir: &str, sets: &[&str]) -> Outcome {
+    let dir = format!("output.dir={dir}");
+    let arguments: Vec<&str> = sets.iter().copied().chain([dir.as_str()]).flat_map(|set| ["--set", set]).collect();
+    fixture.finetune(&arguments).succeeded()
+}
+
+/// The records of one kind.
+fn records(fixture: &Fixture, dir: &str, kind: &str) -> Vec<Value> {
+    let text = fixture.read(&format!("{dir}/metrics.jsonl"));
+    let all = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    all.filter(|record| record["kind"] == kind).collect()
+}
+
+fn losses(fixture: &Fixture, dir: &str) -> Vec<f64> {
+    records(fixture, dir, "step").iter().map(|record| record["loss"].as_f64().unwrap()).collect()
+}
+
+/// All of `metrics.jsonl` that does not depend on the clock.
+fn metrics(fixture: &Fixture, dir: &str) -> String {
+    let text = fixture.read(&format!("{dir}/metrics.jsonl"));
+    text.lines().map(|line| deterministic_part(line) + "\n").collect()
+}
+
+fn weights(fixture: &Fixture, dir: &str) -> Vec<u8> {
+    fixture.bytes(&format!("{dir}/model/model.safetensors"))
+}
+
+/// Everything a finished run leaves, for whoever opens the folder next.
+fn check_folder(fixture: &Fixture, dir: &str) {
+    for file in ["recipe.toml", "metrics.jsonl", "run.json", "model/README.md", "model/config.json", "model/vocab.txt"]
+    {
+        assert!(!fixture.read(&format!("{dir}/{file}")).is_empty(), "{dir}/{file} is empty");
+    }
+    let model = SafetensorsFile::open(&fixture.path(dir).join("model/model.safetensors")).unwrap();
+    assert!(model.entry("classifier.weight").is_some());
+    let mut names: Vec<String> = std::fs::read_dir(fixture.path(dir))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["metrics.jsonl", "model", "recipe.toml", "run.json"], "{dir}");
+    let kinds: Vec<usize> = ["start", "end"].iter().map(|kind| records(fixture, dir, kind).len()).collect();
+    assert_eq!(kinds, [1, 1], "{dir}");
+}
+
+#[test]
+fn a_classifier_learns_and_its_folder_is_complete() {
+    let fixture = Fixture::new();
+    let outcome = train(&fixture, "run", &["train.steps=60", "train.lr=3e-3", "train.warmup=6"]);
+    let losses = losses(&fixture, "run");
+    assert_eq!(losses.len(), 60);
+    let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
+    let (first, last) = (mean(&losses[..10]), mean(&losses[50..]));
+    assert!(last < 0.5 * first, "loss went from {first} to {last}");
+    let evals = records(&fixture, "run", "eval");
+    assert_eq!(evals[0]["step"], 0, "judged before training");
+    let best = records(&fixture, "run", "end")[0]["best"]["value"].as_f64().unwrap();
+    assert_eq!(best, 1.0, "the label can be told from one word");
+    check_folder(&fixture, "run");
+    let card = fixture.read("run/model/README.md");
+    assert!(card.contains("accuracy") && card.contains("lr = 0.003"), "{card}");
+    let config: Value = serde_json::from_str(&fixture.read("run/model/config.json")).unwrap();
+    assert_eq!(config["architectures"][0], "BertForSequenceClassification");
+    assert_eq!(config["id2label"]["1"], "positive");
+    assert!(outcome.stdout.contains("before: accuracy") && outcome.stdout.contains("after:  accuracy"));
+    assert!(outcome.stdout.contains("run/model"), "{}", outcome.stdout);
+}
+
+#[test]
+fn a_finished_model_opens_as_the_next_one() {
+    let fixture = Fixture::new();
+    train(&fixture, "run", &[]);
+    let outcome = train(&fixture, "next", &["model.path=run/model"]);
+    assert!(!outcome.stderr.contains("new, not in the folder"), "{}", outcome.stderr);
+    let after = records(&fixture, "run", "eval").last().unwrap()["metrics"]["loss"].clone();
+    assert_eq!(records(&fixture, "next", "eval")[0]["metrics"]["loss"], after, "weights survive the folder");
+}
+
+#[test]
+fn the_resolved_recipe_runs_again_to_the_same_weights() {
+    let fixture = Fixture::new();
+    train(&fixture, "run", &["train.weight_decay=0.1"]);
+    let first = weights(&fixture, "run");
+    std::fs::copy(fixture.path("run/recipe.toml"), fixture.path("recipe.toml")).unwrap();
+    train(&fixture, "again", &[]);
+    assert_eq!(weights(&fixture, "again"), first);
+}
+
+#[test]
+fn all_six_superglue_tasks_run() {
+    let fixture = Fixture::new();
+    for (task, lines) in superglue() {
+        // Three records each: enough for one batch of 2 whatever the task repeats.
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        fixture.write(&format!("glue/{task}/train.jsonl"), &text);
+        fixture.write(&format!("glue/{task}/val.jsonl"), &text);
+        let recipe = RECIPE
+            .replace("\"classification\"", &format!("\"{task}\""))
+            .replace("train = \"train.jsonl\"", "path = \"glue\"")
+            .replace("eval = \"eval.jsonl\"\n", "")
+            .replace("max_length = 16", "max_length = 24")
+            .replace("batch_size = 4", "batch_size = 2");
+        fixture.write("recipe.toml", &recipe);
+        train(&fixture, task, &[]);
+        check_folder(&fixture, task);
+        assert_eq!(losses(&fixture, task).len(), 3, "{task}");
+        assert!(losses(&fixture, task).iter().all(|loss| loss.is_finite()), "{task}");
+        let judged = records(&fixture, task, "eval");
+        assert_eq!(judged[0]["samples"], 3, "{task}");
+        let accuracy = judged[0]["metrics"]["accuracy"].as_f64().unwrap();
+        assert!(
+            [0.0, 1.0 / 3.0, 2.0 / 3.0, 1.0].iter().any(|share| (share - accuracy).abs() < 1e-12),
+            "{task}: {accuracy}"
+        );
+    }
+}
+
+/// Records as SuperGLUE ships them.
+fn superglue() -> [(&'static str, [&'static str; 3]); 6] {
+    [
+        (
+            "BoolQ",
+            [
+                r#"{"question": "is the film good", "passage": "Film -- the film was good.", "idx": 0, "label": true}"#,
+                r#"{"question": "is it bad", "passage": "The cast was fine.", "idx": 1, "label": false}"#,
+                r#"{"question": "is the plot poor", "passage": "It is a poor plot.", "idx": 2, "label": true}"#,
+            ],
+        ),
+        (
+            "CB",
+            [
+                r#"{"premise": "It was a good film.", "hypothesis": "the film was good", "label": "entailment", "idx": 0}"#,
+                r#"{"premise": "It was bad.", "hypothesis": "it was good", "label": "contradiction", "idx": 1}"#,
+                r#"{"premise": "Is it fine?", "hypothesis": "it is fine", "label": "neutral", "idx": 2}"#,
+            ],
+        ),
+        (
+            "COPA",
+            [
+                r#"{"premise": "The man ran.", "choice1": "It was bad.", "choice2": "He was fine.", "question": "cause", "label": 0, "idx": 0}"#,
+                r#"{"premise": "The sun was in the park.", "choice1": "It rains.", "choice2": "It is fine.", "question": "effect", "label": 1, "idx": 1}"#,
+                r#"{"premise": "She ran.", "choice1": "They ran.", "choice2": "It rains.", "question": "cause", "label": 1, "idx": 2}"#,
+            ],
+        ),
+        (
+            "RTE",
+            [
+                r#"{"premise": "The man was in the park.", "hypothesis": "The man ran.", "label": "not_entailment", "idx": 0}"#,
+                r#"{"premise": "The film was very good.", "hypothesis": "The film was good.", "label": "entailment", "idx": 1}"#,
+                r#"{"premise": "It rains.", "hypothesis": "The sun.", "label": "not_entailment", "idx": 2}"#,
+            ],
+        ),
+        (
+            "WiC",
+            [
+                r#"{"word": "bank", "sentence1": "The bank of the river.", "sentence2": "Money in the bank.", "idx": 0, "label": false, "start1": 4, "start2": 13, "end1": 8, "end2": 17, "version": 1.1}"#,
+                r#"{"word": "ball", "sentence1": "The ball of the man.", "sentence2": "A ball in the park.", "idx": 1, "label": true, "start1": 4, "start2": 2, "end1": 8, "end2": 6, "version": 1.1}"#,
+                r#"{"word": "cast", "sentence1": "The cast was good.", "sentence2": "A fine cast.", "idx": 2, "label": true, "start1": 4, "start2": 7, "end1": 8, "end2": 11, "version": 1.1}"#,
+            ],
+        ),
+        (
+            "WSC",
+            [
+                r#"{"text": "The man ran. He was fine.", "target": {"span1_index": 1, "span1_text": "man", "span2_index": 3, "span2_text": "He"}, "idx": 0, "label": true}"#,
+                r#"{"text": "The film and the plot. It was bad.", "target": {"span2_index": 5, "span1_index": 4, "span1_text": "plot", "span2_text": "It"}, "idx": 1, "label": false}"#,
+                r#"{"text": "The sun in the park. It was fine.", "target": {"span2_index": 5, "span1_index": 4, "span1_text": "park", "span2_text": "It"}, "idx": 2, "label": true}"#,
+            ],
+        ),
+    ]
+}
+
+#[test]
+fn numbers_can_be_learnt_too() {
+    let fixture = Fixture::new();
+    let lines = |count: usize| -> String {
+        (0..count)
+            .map(|i| format!("the film was {}\t{}\n", ["good", "bad"][i % 2], [1.5, -1.5][i % 2]))
+            .fold("text\tlabel\n".to_owned(), |text, line| text + &line)
+    };
+    fixture.write("train.tsv", &lines(8));
+    fixture.write("eval.tsv", &lines(4));
+    let sets =
+        ["data.task=regression", "data.train=train.tsv", "data.eval=eval.tsv", "train.steps=40", "train.lr=3e-3"];
+    train(&fixture, "run", &sets);
+    let losses = losses(&fixture, "run");
+    assert!(losses[39] < 0.5 * losses[0], "{losses:?}");
+    check_folder(&fixture, "run");
+    let config: Value = serde_json::from_str(&fixture.read("run/model/config.json")).unwrap();
+    assert_eq!(config["problem_type"], "regression");
+}
+
+#[test]
+fn runs_and_thread_counts_give_the_same_bytes() {
+    let fixture = Fixture::new();
+    // Dropout is on: its randomness must not depend on threads either.
+    let sets = ["train.steps=6", "train.warmup=2", "model.hidden_dropout=0.1", "model.attention_dropout=0.1"];
+    train(&fixture, "first", &sets);
+    train(&fixture, "second", &sets);
+    train(&fixture, "threads", &[&sets[..], &["device.threads=2"]].concat());
+    for other in ["second", "threads"] {
+        assert_eq!(weights(&fixture, other), weights(&fixture, "first"), "weights of {other}");
+        assert_eq!(metrics(&fixture, other), metrics(&fixture, "first"), "metrics of {other}");
+        for file in ["config.json", "README.md"] {
+            let of = |dir: &str| fixture.read(&format!("{dir}/model/{file}")).replace(dir, "RUN");
+            assert_eq!(of(other), of("first"), "{file} of {other}");
+        }
+    }
+    train(&fixture, "seed", &[&sets[..], &["train.seed=4321"]].concat());
+    assert_ne!(weights(&fixture, "seed"), weights(&fixture, "first"), "the comparison sees a difference");
+}
+
+#[test]
+fn recomputed_blocks_give_the_same_bytes() {
+    let fixture = Fixture::new();
+    let sets = ["model.hidden_dropout=0.1", "model.attention_dropout=0.1"];
+    train(&fixture, "kept", &sets);
+    train(&fixture, "recomputed", &[&sets[..], &["train.recompute=blocks"]].concat());
+    assert_eq!(weights(&fixture, "recomputed"), weights(&fixture, "kept"));
+    assert_eq!(losses(&fixture, "recomputed"), losses(&fixture, "kept"));
+}
+
+#[test]
+fn accumulated_gradients_are_those_of_the_whole_batch() {
+    let fixture = Fixture::new();
+    train(&fixture, "whole", &["train.steps=8"]);
+    for micro in ["1", "2"] {
+        train(&fixture, micro, &["train.steps=8", &format!("train.micro_batch_size={micro}")]);
+        for (step, (whole, parts)) in losses(&fixture, "whole").iter().zip(losses(&fixture, micro)).enumerate() {
+            // f32 sums in another order; Adam's division by small roots lets the difference grow over the steps.
+            assert!((whole - parts).abs() <= 1e-4 * whole, "step {step} in parts of {micro}: {parts} for {whole}");
+        }
+    }
+}
+
+#[test]
+fn parameters_in_bf16_learn() {
+    let fixture = Fixture::new();
+    train(&fixture, "run", &["model.dtype=bf16", "train.steps=60", "train.lr=3e-3"]);
+    let losses = losses(&fixture, "run");
+    assert!(losses[59] < 0.5 * losses[0], "{losses:?}");
+    let model = SafetensorsFile::open(&fixture.path("run/model/model.safetensors")).unwrap();
+    assert!(model.tensors().iter().all(|entry| format!("{:?}", entry.dtype) == "BF16"));
+    train(&fixture, "threads", &["model.dtype=bf16", "train.steps=60", "train.lr=3e-3", "device.threads=2"]);
+    assert_eq!(weights(&fixture, "threads"), weights(&fixture, "run"));
+}
+
+#[test]
+fn whichever_limit_comes_first_ends_the_run() {
+    let fixture = Fixture::new();
+    let cases: [(&str, &[&str], &str, u64); 4] = [
+        ("steps", &["train.steps=2", "train.epochs=5"], "steps", 2),
+        ("epochs", &["train.steps=50", "train.epochs=1.5"], "epochs", 6),
+        ("minutes", &["train.steps=100000", "train.minutes=1e-9"], "minutes", 0),
+        // A rate that changes next to nothing brings no better loss by more than chance, and accuracy stays.
+        (
+            "patience",
+            &["train.steps=50", "train.lr=1e-12", "eval.every=1 steps", "train.early_stop.patience=2"],
+            "no_improvement",
+            3,
+        ),
+    ];
+    for (dir, sets, reason, steps) in cases {
+        train(&fixture, dir, sets);
+        let end = &records(&fixture, dir, "end")[0];
+        assert_eq!(end["reason"], reason, "{dir}");
+        assert_eq!(end["step"], steps, "{dir}");
+    }
+}
+
+#[test]
+fn best_and_last_weights_are_both_kept_on_request() {
+    let fixture = Fixture::new();
+    train(&fixture, "run", &["save.which=both", "eval.every=1 steps"]);
+    for model in ["model", "model-last"] {
+        assert!(!fixture.bytes(&format!("run/{model}/model.safetensors")).is_empty());
+        assert!(fixture.read(&format!("run/{model}/README.md")).contains("accuracy"));
+    }
+}
+
+#[test]
+fn without_evaluation_the_last_weights_are_saved() {
+    let fixture = Fixture::new();
+    fixture.replace("recipe.toml", "eval = \"eval.jsonl\"\n", "");
+    train(&fixture, "run", &[]);
+    check_folder(&fixture, "run");
+    assert!(records(&fixture, "run", "eval").is_empty());
+}
+
+#[test]
+fn a_dry_run_lists_every_mistake() {
+    let fixture = Fixture::new();
+    fixture.replace("recipe.toml", "batch_size = 4", "batch_size = \"four\"\nlearning_rate = 1");
+    let before = fixture.snapshot();
+    let outcome = fixture.finetune(&["--dry-run", "--set", "train.lr=-1"]);
+    assert_eq!(outcome.code, 2, "{}", outcome.stderr);
+    for text in ["recipe.toml:12:", "recipe.toml:13:", "train.lr=-1", "3 mistakes"] {
+        assert!(outcome.stderr.contains(text), "{text} is not in: {}", outcome.stderr);
+    }
+    let outcome = fixture.finetune(&[]);
+    assert!(outcome.stderr.contains("--dry-run lists all"), "{}", outcome.stderr);
+    assert_eq!(fixture.snapshot(), before);
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_trained() {
+    let fixture = Fixture::new();
+    let outcome = fixture.finetune(&["--dry-run"]).succeeded();
+    for text in
+        ["train: 16 samples", "eval: 8 samples", "new, not in the folder: cls_projection", "cls.seq_relationship"]
+    {
+        assert!(outcome.stdout.contains(text), "{text} is not in: {}", outcome.stdout);
+    }
+}
+
+#[test]
+fn every_setting_is_printed_with_its_origin() {
+    let fixture = Fixture::new();
+    let outcome = fixture.finetune(&["--print-config", "--set", "train.lr=3e-5", "train.seed=7"]).succeeded();
+    let line = |key: &str| {
+        let start = format!("{key} = ");
+        outcome
+            .stdout
+            .lines()
+            .find(|line| line.starts_with(&start))
+            .unwrap_or_else(|| panic!("{key}: {}", outcome.stdout))
+    };
+    assert!(line("lr").contains("3e-5") && line("lr").contains("--set"), "{}", line("lr"));
+    assert!(line("seed").contains('7') && line("seed").contains("train.seed=7"), "{}", line("seed"));
+    assert!(line("batch_size").contains("recipe.toml:12"), "{}", line("batch_size"));
+    assert!(line("weight_decay").contains("default"), "{}", line("weight_decay"));
+    assert!(!fixture.path("run").exists());
+    // What is printed is a recipe.
+    fixture.write("recipe.toml", &outcome.stdout);
+    fixture.finetune(&["--dry-run"]).succeeded();
+}
+
+#[test]
+fn piped_output_is_plain_lines() {
+    let fixture = Fixture::new();
+    fixture.write("train.jsonl", &sentences(40));
+    let outcome = train(&fixture, "run", &["train.steps=7"]);
+    for text in [&outcome.stdout, &outcome.stderr] {
+        assert!(!text.contains(['\u{1b}', '\r', '\u{8}']), "{text:?}");
+    }
+    let steps = outcome.stderr.lines().filter(|line| line.starts_with("step ")).count();
+    assert_eq!(steps, 7, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("step 7/7 100% | loss "), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_profile_names_the_kinds_of_work() {
+    let fixture = Fixture::new();
+    let outcome = fixture.finetune(&["--profile"]).succeeded();
+    for text in ["matrix products", "attention", "elementwise", "optimizer", "outside kernels"] {
+        assert!(outcome.stderr.contains(text), "{text} is not in: {}", outcome.stderr);
+    }
+    let plain = weights(&fixture, "run");
+    train(&fixture, "plain", &[]);
+    assert_eq!(weights(&fixture, "plain"), plain);
+}

@@ -1,0 +1,143 @@
+//! The forward program against PyTorch in 64-bit floats, through its files: hidden states, logits, loss and every gradient
+//! of every head. The golden data are described in `crates/model-center/tests/golden/README.md`.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod fixture;
+
+use fixture::{Fixture, golden, without_tensors, write_inputs};
+use model_center::hf::{SafetensorsFile, StoredDtype};
+use std::path::Path;
+
+/// The largest relative error. f32 arithmetic over a few dozen terms stays near 1e-6.
+const TOLERANCE: f64 = 1e-5;
+
+/// A tensor of either float type as f64.
+fn values(file: &SafetensorsFile, name: &str) -> Vec<f64> {
+    let bytes = file.read_raw(name).unwrap();
+    match file.entry(name).unwrap().dtype {
+        StoredDtype::F64 => bytes.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect(),
+        StoredDtype::F32 => {
+            bytes.chunks_exact(4).map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap()))).collect()
+        }
+        other => panic!("{name} is {other:?}"),
+    }
+}
+
+fn norm(values: &[f64]) -> f64 {
+    values.iter().map(|value| value * value).sum::<f64>().sqrt()
+}
+
+fn distance(ours: &[f64], theirs: &[f64]) -> f64 {
+    assert_eq!(ours.len(), theirs.len());
+    norm(&ours.iter().zip(theirs).map(|(a, b)| a - b).collect::<Vec<_>>())
+}
+
+fn arguments<'a>(model: &'a Path, inputs: &'a Path, out: &'a str) -> Vec<&'a str> {
+    vec!["--model", model.to_str().unwrap(), "--inputs", inputs.to_str().unwrap(), "--out", out, "--threads", "1"]
+}
+
+fn check_head(model: &str, head: &str, argument: &str) {
+    let fixture = Fixture::new();
+    let folder = golden(model, head);
+    let inputs = folder.join("inputs.safetensors");
+    let further = if argument.is_empty() { vec!["--grads"] } else { vec!["--grads", "--head", argument] };
+    let run = [arguments(&folder, &inputs, "out.safetensors"), further].concat();
+    let outcome = fixture.forward(&run).succeeded();
+    assert_eq!(outcome.stderr, "", "{model} {head}");
+    let ours = SafetensorsFile::open(&fixture.path("out.safetensors")).unwrap();
+    let theirs = SafetensorsFile::open(&folder.join("golden.safetensors")).unwrap();
+    let gradients = theirs.tensors().iter().filter(|entry| entry.name.starts_with("grad."));
+    let all = norm(&gradients.flat_map(|entry| values(&theirs, &entry.name)).collect::<Vec<_>>());
+    for entry in theirs.tensors() {
+        let name = &entry.name;
+        let got = ours.entry(name).unwrap_or_else(|| panic!("{model} {head}: {name} is not written"));
+        assert_eq!(got.dtype, StoredDtype::F32, "{name}");
+        if name != "loss" {
+            assert_eq!(got.shape, entry.shape, "{name}");
+        }
+        let expected = values(&theirs, name);
+        let mut bound = TOLERANCE * norm(&expected);
+        if name.starts_with("grad.") {
+            // For gradients that are zero in exact arithmetic, such as those of key biases.
+            bound += 1e-8 * all;
+        }
+        let error = distance(&values(&ours, name), &expected);
+        assert!(error <= bound, "{model} {head} {name}: error {error:e}, bound {bound:e}");
+    }
+    let known = |name: &str| theirs.entry(name).is_some();
+    let further: Vec<_> = ours.tensors().iter().filter(|entry| !known(&entry.name)).map(|entry| &entry.name).collect();
+    assert!(further.is_empty(), "{model} {head}: {further:?} have nothing to be compared with");
+}
+
+#[test]
+fn every_head_equals_pytorch() {
+    for model in ["bert_a", "bert_b"] {
+        for (head, argument) in [("cls", "cls"), ("mlm", "mlm"), ("nsp", "nsp"), ("pretraining", "mlm")] {
+            check_head(model, head, argument);
+        }
+    }
+}
+
+#[test]
+fn without_an_argument_the_head_is_that_of_the_folder() {
+    for head in ["cls", "mlm", "nsp", "pretraining"] {
+        check_head("bert_a", head, "");
+    }
+}
+
+#[test]
+fn absent_inputs_get_the_defaults_of_transformers() {
+    let fixture = Fixture::new();
+    let folder = golden("bert_a", "cls");
+    let ids = [2i64, 7, 9, 3, 2, 8, 6, 3];
+    let shape: &[usize] = &[2, 4];
+    let full: [(&str, &[usize], &[i64]); 3] =
+        [("input_ids", shape, &ids), ("attention_mask", shape, &[1; 8]), ("token_type_ids", shape, &[0; 8])];
+    write_inputs(&fixture.path("full.safetensors"), &full);
+    write_inputs(&fixture.path("ids.safetensors"), &full[..1]);
+    for name in ["full", "ids"] {
+        let (inputs, out) = (fixture.path(&format!("{name}.safetensors")), format!("{name}.out"));
+        fixture.forward(&arguments(&folder, &inputs, &out)).succeeded();
+    }
+    assert_eq!(fixture.bytes("full.out"), fixture.bytes("ids.out"));
+    let out = SafetensorsFile::open(&fixture.path("ids.out")).unwrap();
+    assert!(out.entry("logits").is_some() && out.entry("loss").is_none());
+}
+
+#[test]
+fn one_token_a_row_is_enough() {
+    let fixture = Fixture::new();
+    let folder = golden("bert_a", "cls");
+    write_inputs(&fixture.path("in"), &[("input_ids", &[2, 1], &[2, 7]), ("labels", &[2], &[0, 1])]);
+    let inputs = fixture.path("in");
+    let run = [arguments(&folder, &inputs, "out"), vec!["--grads"]].concat();
+    fixture.forward(&run).succeeded();
+    let out = SafetensorsFile::open(&fixture.path("out")).unwrap();
+    assert_eq!(out.entry("logits").unwrap().shape, [2, 2]);
+    assert!(values(&out, "loss")[0].is_finite());
+}
+
+#[test]
+fn hidden_states_alone_need_no_head() {
+    let fixture = Fixture::new();
+    let (folder, inputs) = (golden("bert_a", "cls"), fixture.path("in"));
+    without_tensors(&folder.join("inputs.safetensors"), &inputs, |name| name == "labels");
+    let run = [arguments(&folder, &inputs, "out"), vec!["--head", "none"]].concat();
+    fixture.forward(&run).succeeded();
+    let out = SafetensorsFile::open(&fixture.path("out")).unwrap();
+    let mut names: Vec<&str> = out.tensors().iter().map(|entry| entry.name.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["hidden.0", "hidden.1", "hidden.2", "pooler"]);
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit() {
+    let fixture = Fixture::new();
+    let (folder, inputs) =
+        (golden("bert_b", "pretraining"), golden("bert_b", "pretraining").join("inputs.safetensors"));
+    for threads in ["1", "2"] {
+        let run = ["--model", folder.to_str().unwrap(), "--inputs", inputs.to_str().unwrap(), "--out", threads];
+        fixture.forward(&[&run[..], &["--grads", "--threads", threads]].concat()).succeeded();
+    }
+    assert_eq!(fixture.bytes("1"), fixture.bytes("2"));
+}
