@@ -203,6 +203,13 @@ fn a_configuration_that_disagrees_with_the_weights_is_named() {
 }
 
 #[test]
+fn a_classifier_for_other_labels_is_named() {
+    let fixture = classifier();
+    let labels = "data.labels=[\"negative\", \"neutral\", \"positive\"]";
+    refused(&fixture, &["--set", labels], DATA, "model/config.json", &["2 outputs", "need 3"]);
+}
+
+#[test]
 fn a_vocabulary_larger_than_the_embedding_is_named() {
     let fixture = Fixture::new();
     fixture.write("model/vocab.txt", &vocabulary(VOCABULARY + 1));
@@ -215,7 +222,7 @@ fn a_broken_json_line_is_named_by_line_and_column() {
     fixture.write("train.jsonl", &(sentences(2) + "{\"text\": \"good\", label: 1}\n" + &sentences(8)));
     refused(&fixture, &[], DATA, "train.jsonl:3:18", &["JSON"]);
     fixture.write("train.jsonl", &(sentences(4) + "{\"text\": \"good\", \"lab"));
-    refused(&fixture, &[], DATA, "train.jsonl:5:", &["JSON"]);
+    refused(&fixture, &[], DATA, "train.jsonl:5:", &["cut off"]);
     fixture.write_bytes("train.jsonl", b"{\"text\": \"\xFF\", \"label\": \"positive\"}\n");
     refused(&fixture, &[], DATA, "train.jsonl:1:", &["UTF-8"]);
 }
@@ -379,7 +386,7 @@ fn an_output_folder_with_another_run_is_refused() {
 fn a_mistake_with_overwrite_keeps_the_earlier_run() {
     let fixture = Fixture::new();
     fixture.finetune(&[]).succeeded();
-    fixture.write("train.jsonl", "{");
+    fixture.write("train.jsonl", "{text: 1}\n");
     refused(&fixture, &["--overwrite"], DATA, "train.jsonl:1:", &["JSON"]);
 }
 

@@ -57,7 +57,10 @@ impl Weights {
                 format!("the folder has both {SINGLE_FILE} and {INDEX_FILE}, so its weights are ambiguous"),
                 "remove the one that is left over from another model",
             )),
-            (true, false) => Self::from_files(path, vec![SafetensorsFile::open(&resolve_inside(path, SINGLE_FILE)?)?]),
+            (true, false) => {
+                let file = SafetensorsFile::open(&resolve_inside(path, SINGLE_FILE)?)?;
+                Self::from_files(&path.join(SINGLE_FILE), vec![file])
+            }
             (false, true) => Self::open_shards(path),
             (false, false) => Err(no_weights(path)),
         }

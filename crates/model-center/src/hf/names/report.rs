@@ -57,10 +57,10 @@ impl Difference {
             );
         }
         if !self.missing.is_empty() {
-            fixes.push("parameters of a new head may start untrained if they are named as allowed to be missing");
+            fixes.push("tensors that the model needs are missing: fetch the complete weights, with their own config.json");
         }
         if !self.unexpected.is_empty() {
-            fixes.push("tensors of a head that is left behind may be named as allowed to be unused");
+            fixes.push("the weights hold more than the model: use the config.json that belongs to them");
         }
         if !self.ambiguous.is_empty() {
             fixes.push("remove one of the two tensors from the file");

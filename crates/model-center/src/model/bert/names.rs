@@ -107,6 +107,14 @@ pub fn open(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
         None => default_head(&config, &crate::model::registry::architectures(folder)?),
     };
     if let TextHead::Classification { outputs } = head {
+        let own = default_head(&config, &crate::model::registry::architectures(folder)?);
+        if let TextHead::Classification { outputs: trained } = own
+            && trained != outputs
+        {
+            let place = folder.join("config.json").display().to_string();
+            let reason = format!("the folder is a classifier with {trained} outputs, and the data need {outputs}");
+            return Err(Error::model(place, reason, "use data with the same labels, or a model without a classifier"));
+        }
         config.cls_head = Some(outputs);
         config.labels.clone_from(&options.labels);
         config.problem_type = Some(options.problem);

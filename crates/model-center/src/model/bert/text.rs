@@ -104,7 +104,9 @@ fn check(model: &Bert, batch: &TextBatch) -> Result<()> {
     }
     if let Some(TextLabels::Classes(labels)) = &batch.labels {
         match model.head_kind() {
-            BertHead::Classifier { .. } if batch.choices > 1 => flat("labels", labels, samples, batch.choices).check(true)?,
+            BertHead::Classifier { .. } if batch.choices > 1 => {
+                flat("labels", labels, samples, batch.choices).check(true)?
+            }
             BertHead::Classifier { outputs } => flat("labels", labels, samples, outputs).check(true)?,
             BertHead::NextSentence => flat("labels", labels, samples, 2).check(true)?,
             BertHead::MaskedLm | BertHead::Pretraining => {
@@ -137,7 +139,8 @@ impl Numbers<'_> {
         let Numbers { name, values, count, columns, entries } = *self;
         if values.len() != count {
             let reason = format!("{name} has {} values, and {count} are needed", values.len());
-            let fix = if columns.is_some() { "give one value for each token" } else { "give one value for each sample" };
+            let fix =
+                if columns.is_some() { "give one value for each token" } else { "give one value for each sample" };
             return Err(Error::data(name, reason, fix));
         }
         let is_wrong = |value: i64| {
