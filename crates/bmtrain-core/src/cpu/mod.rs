@@ -1,6 +1,6 @@
 //! The CPU backend: f32 arithmetic, a thread pool per rank, vector code chosen at run time, fixed orders of summation.
 //!
-//! Work runs when it is given, so every lane is always idle; marks and waits are trivial. (`crate::deferred` wraps this
+//! Work runs when it is given, so every lane is always idle; marks and waits are trivial. (`crate::wrap::deferred` wraps this
 //! backend to run lanes late.) `threads` divides work so that the bits do not depend on the number of threads, `access`
 //! is the one place where a view becomes a slice, `floats` makes three storage types one arithmetic, `simd` and `math` are
 //! what inner loops are written with, and each other file or folder is one stem of kernels.

@@ -190,7 +190,7 @@ impl Arguments for GatedBackward<'_> {
     }
 }
 
-/// `out = alpha * a + beta * b`. Without `b`, or with `in_place`, `out` itself stands for `b`: `out = alpha * a + beta * out`.
+/// `out = alpha * a + beta * b`. Without `b`, `out` itself stands for it: `out = alpha * a + beta * out`.
 #[derive(Debug)]
 pub struct AddScaled<'a> {
     /// Factor of `a`.
