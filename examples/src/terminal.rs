@@ -1,7 +1,8 @@
 //! What every program does at its edges: logging, errors on standard error, exit codes.
 
-use model_center::Error;
 use model_center::run::{ExitStatus, render_error};
+use model_center::{Error, Result};
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
@@ -12,12 +13,31 @@ pub fn start_logging() {
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
 }
 
+/// Print results: whole lines on standard output. A reader that has seen enough, such as `head`, is no error.
+///
+/// # Errors
+/// Standard output cannot be written to, for example because the disk is full; `println!` would panic.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Error::file("write", "standard output", error, "send it to a terminal, or to a disk with room"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Say something on standard error. When that cannot be written to there is nobody to tell.
+pub fn note(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 /// The exit code of a program's result; an error is shown in full.
-pub fn finish(result: Result<ExitStatus, Error>) -> ExitCode {
+pub fn finish(result: Result<ExitStatus>) -> ExitCode {
     match result {
         Ok(status) => ExitCode::from(status.code()),
         Err(error) => {
-            eprintln!("{}", render_error(&error));
+            note(&render_error(&error));
             ExitCode::from(ExitStatus::from(&error).code())
         }
     }

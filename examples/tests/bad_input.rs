@@ -5,7 +5,8 @@
 mod fixture;
 
 use fixture::{
-    Fixture, Outcome, POSITIONS, VOCABULARY, golden, sentences, split_header, vocabulary, without_tensors, write_inputs,
+    Fixture, Input, Outcome, POSITIONS, VOCABULARY, golden, sentences, split_header, vocabulary, without_tensors,
+    write_inputs,
 };
 use std::os::unix::fs::PermissionsExt;
 
@@ -124,7 +125,7 @@ fn missing_files_of_the_model_folder_are_named() {
 fn unreadable_weights_are_named() {
     let fixture = Fixture::new();
     let weights = fixture.path("model/model.safetensors");
-    std::fs::set_permissions(&weights, PermissionsExt::from_mode(0)).unwrap();
+    std::fs::set_permissions(&weights, PermissionsExt::from_mode(0o000)).unwrap();
     if std::fs::File::open(&weights).is_err() {
         refused(&fixture, &[], REFUSED, "model.safetensors", &["denied"]);
     }
@@ -300,8 +301,7 @@ fn a_label_out_of_range_is_named() {
     refused(&fixture, &["--set", labels], DATA, "train.jsonl:2:", &["label 2 is out of range"]);
     let fixture = classifier();
     for wrong in [2, -1, i64::MAX] {
-        let inputs: [(&str, &[usize], &[i64]); 2] =
-            [("input_ids", &[2, 3], &[2, 7, 3, 2, 8, 3]), ("labels", &[2], &[1, wrong])];
+        let inputs: [Input<'_>; 2] = [("input_ids", &[2, 3], &[2, 7, 3, 2, 8, 3]), ("labels", &[2], &[1, wrong])];
         write_inputs(&fixture.path("in.safetensors"), &inputs);
         forward_refused(&fixture, &[], DATA, "in.safetensors", &["labels[1]", &wrong.to_string(), "0 to 1"]);
     }
@@ -310,8 +310,8 @@ fn a_label_out_of_range_is_named() {
 #[test]
 fn inputs_out_of_range_or_of_the_wrong_shape_are_named() {
     let fixture = classifier();
-    let ids: (&str, &[usize], &[i64]) = ("input_ids", &[2, 3], &[2, 7, 3, 2, 8, 3]);
-    let cases: [(&[(&str, &[usize], &[i64])], &[&str]); 9] = [
+    let ids: Input<'_> = ("input_ids", &[2, 3], &[2, 7, 3, 2, 8, 3]);
+    let cases: [(&[Input<'_>], &[&str]); 9] = [
         (&[("input_ids", &[2, 3], &[2, 7, 3, 2, 101, 3])], &["input_ids[1, 1]", "101", "0 to 100"]),
         (&[("input_ids", &[2, 3], &[2, -7, 3, 2, 8, 3])], &["input_ids[0, 1]", "-7"]),
         (&[("input_ids", &[6], &[2, 7, 3, 2, 8, 3])], &["input_ids has shape [6]"]),
@@ -395,4 +395,18 @@ fn settings_that_do_not_fit_the_data_are_named() {
     refused(&Fixture::new(), &["--set", "train.batch_size=17"], USAGE, "train.batch_size=17", &["16 samples"]);
     let place = "train.micro_batch_size=3";
     refused(&Fixture::new(), &["--set", place], USAGE, place, &["does not divide"]);
+}
+
+#[test]
+fn an_output_that_cannot_be_printed_is_no_panic() {
+    let fixture = Fixture::new();
+    for arguments in [&["--print-config"][..], &["--dry-run"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        check(&fixture.finetune_into(full.into(), arguments), REFUSED, "standard output", &["No space left"]);
+        // Whoever has read enough closes the pipe.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let outcome = fixture.finetune_into(writer.into(), arguments);
+        assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
+    }
 }

@@ -4,7 +4,7 @@
 
 mod fixture;
 
-use fixture::{Fixture, golden, without_tensors, write_inputs};
+use fixture::{Fixture, Input, golden, without_tensors, write_inputs};
 use model_center::hf::{SafetensorsFile, StoredDtype};
 use std::path::Path;
 
@@ -91,7 +91,7 @@ fn absent_inputs_get_the_defaults_of_transformers() {
     let folder = golden("bert_a", "cls");
     let ids = [2i64, 7, 9, 3, 2, 8, 6, 3];
     let shape: &[usize] = &[2, 4];
-    let full: [(&str, &[usize], &[i64]); 3] =
+    let full: [Input<'_>; 3] =
         [("input_ids", shape, &ids), ("attention_mask", shape, &[1; 8]), ("token_type_ids", shape, &[0; 8])];
     write_inputs(&fixture.path("full.safetensors"), &full);
     write_inputs(&fixture.path("ids.safetensors"), &full[..1]);

@@ -9,6 +9,7 @@ pub mod profile;
 pub mod setup;
 pub mod train;
 
+use crate::terminal;
 use clap::Parser;
 use model_center::model::Registry;
 use model_center::recipe::{self, Recipe, Resolved, as_error, preflight};
@@ -52,14 +53,14 @@ pub struct Options {
 pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     let resolved = resolve(options)?;
     if options.print_config {
-        print!("{}", resolved.print_config());
+        terminal::print(resolved.print_config().trim_end())?;
         return Ok(ExitStatus::Done);
     }
     OutputFolder::check(&resolved.output.dir, &resolved.recipe_hash(), options.overwrite)?;
     let job = setup::prepare(&resolved, registry)?;
     if options.dry_run {
-        println!("{}", job.summary(&resolved));
-        println!("dry run: nothing is wrong that can be seen without reading weights");
+        let summary = job.summary(&resolved);
+        terminal::print(&format!("{summary}\ndry run: nothing is wrong that can be seen without reading weights"))?;
         return Ok(ExitStatus::Done);
     }
     train::run(job, &resolved, options, registry)
@@ -75,7 +76,7 @@ fn resolve(options: &Options) -> Result<Resolved> {
         Ok(resolved) => Ok(resolved),
         // A dry run is for finding mistakes: it shows all of them, any other run the first.
         Err(mistakes) if options.dry_run && mistakes.len() > 1 => {
-            eprintln!("{}", recipe::list(&mistakes));
+            terminal::note(&recipe::list(&mistakes));
             let reason = format!("{} mistakes, listed above", mistakes.len());
             Err(Error::recipe("dry run", reason, "mend them in the order shown"))
         }

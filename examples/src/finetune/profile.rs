@@ -1,5 +1,6 @@
 //! Where the time of the training steps went, by kind of kernel.
 
+use crate::terminal;
 use bmtrain_core::wrap::Profiled;
 
 /// The kinds people ask for.
@@ -18,23 +19,24 @@ pub fn print(profiled: &Profiled, seconds: f64) {
     for (name, time) in &times {
         sums[kind_of(name)] += time.seconds;
     }
-    eprintln!("time of the training steps: {seconds:.2} s");
-    let row = |name: &str, part: f64| eprintln!("  {name:<26} {part:>9.2} s {:>5.1} %", 100.0 * part / seconds);
+    let mut lines = vec![format!("time of the training steps: {seconds:.2} s")];
+    let row = |name: &str, part: f64| format!("  {name:<26} {part:>9.2} s {:>5.1} %", 100.0 * part / seconds);
     for ((name, _), sum) in KINDS.iter().zip(sums) {
-        row(name, sum);
+        lines.push(row(name, sum));
     }
-    row("outside kernels", seconds - sums.iter().sum::<f64>());
+    lines.push(row("outside kernels", seconds - sums.iter().sum::<f64>()));
     let mut slowest: Vec<_> = times.into_iter().collect();
     slowest.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
-    eprintln!("slowest kernels:");
+    lines.push("slowest kernels:".to_owned());
     for (name, time) in slowest.into_iter().take(8) {
         let rate = |work: u64| work as f64 / time.seconds / 1e9;
-        eprintln!(
+        lines.push(format!(
             "  {name:<26} {:>9.2} s {:>8} calls {:>8.1} GFLOP/s {:>7.1} GB/s",
             time.seconds,
             time.calls,
             rate(time.cost.flops),
             rate(time.cost.bytes)
-        );
+        ));
     }
+    terminal::note(&lines.join("\n"));
 }

@@ -3,6 +3,7 @@
 use super::evaluate::{self, Judgement, evaluate};
 use super::setup::{Job, open_options};
 use super::{Options, profile};
+use crate::terminal;
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::cpu::CpuBackend;
 use bmtrain_core::cpu::gemm::measure_peak;
@@ -422,18 +423,18 @@ impl Run {
         })?;
         self.log.sync()?;
         trainer.progress.finish();
+        let mut lines = Vec::new();
         if let (Some(before), Some(after)) = (&before, &after) {
-            println!("before: {}", before.line());
-            println!("after:  {}", after.line());
+            lines.extend([format!("before: {}", before.line()), format!("after:  {}", after.line())]);
         }
-        println!(
+        lines.push(format!(
             "trained {} steps in {:.1} s ({}), model in {}",
             trainer.step,
             trainer.train_time.as_secs_f64(),
             reason.name(),
             self.output.path().join("model").display()
-        );
-        Ok(())
+        ));
+        terminal::print(&lines.join("\n"))
     }
 }
 

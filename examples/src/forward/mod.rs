@@ -1,5 +1,6 @@
 //! The forward program: a Hugging Face folder and a file of inputs in; logits, loss, hidden states and gradients out.
 
+use crate::terminal;
 use bmtrain_core::cpu::CpuBackend;
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
 use bmtrain_dist::param::widen;
@@ -76,7 +77,7 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     let head = head(options, &inputs)?;
     let opened = registry.open(&options.model, &OpenOptions { head, ..OpenOptions::new(&device) })?;
     for name in &opened.drawn {
-        eprintln!("warning: {name} is not in the folder; its values are drawn");
+        terminal::note(&format!("warning: {name} is not in the folder; its values are drawn"));
     }
     let outputs = compute(&*opened.model, &batch, options.grads, &device).map_err(|error| match error {
         // The model knows which tensor is wrong, but not where it came from.
@@ -84,9 +85,9 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         other => other,
     })?;
     write(&options.out, &outputs)?;
-    for (entry, _) in outputs.iter().filter(|(entry, _)| !entry.name.starts_with("grad.")) {
-        println!("{} {:?}", entry.name, entry.shape);
-    }
+    let results = outputs.iter().map(|(entry, _)| entry).filter(|entry| !entry.name.starts_with("grad."));
+    let lines: Vec<String> = results.map(|entry| format!("{} {:?}", entry.name, entry.shape)).collect();
+    terminal::print(&lines.join("\n"))?;
     Ok(ExitStatus::Done)
 }
 
