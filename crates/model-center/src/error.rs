@@ -1,5 +1,7 @@
 //! The one error type of this crate: every variant names the place, the reason and the fix.
 
+use bmtrain_core::Error as CoreError;
+use bmtrain_dist::Error as DistError;
 use std::path::PathBuf;
 
 /// Result of this crate.
@@ -77,6 +79,8 @@ impl Error {
             Error::Data { .. } | Error::Model { .. } => 3,
             Error::File { .. } => 5,
             Error::Diverged { .. } => 7,
+            Error::Core(CoreError::OutOfMemory { .. })
+            | Error::Dist(DistError::Core(CoreError::OutOfMemory { .. })) => 5,
             Error::Dist(_) | Error::Core(_) => 1,
         }
     }

@@ -57,7 +57,9 @@ impl Difference {
             );
         }
         if !self.missing.is_empty() {
-            fixes.push("tensors that the model needs are missing: fetch the complete weights, with their own config.json");
+            fixes.push(
+                "tensors that the model needs are missing: fetch the complete weights, with their own config.json",
+            );
         }
         if !self.unexpected.is_empty() {
             fixes.push("the weights hold more than the model: use the config.json that belongs to them");
