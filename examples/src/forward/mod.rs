@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 /// Run a model once on given inputs, dropout off.
 ///
-/// Inputs (i64): input_ids [B, L]; attention_mask, token_type_ids [B, L]; labels [B] or [B, L]; next_sentence_label [B].
-/// What is absent gets the defaults of transformers. Outputs (f32): logits, loss, hidden.<i>, pooler, and with --grads
-/// grad.<name> for every parameter under its Hugging Face name.
+/// Inputs (i64): `input_ids [B, L]`; `attention_mask`, `token_type_ids [B, L]`; `labels [B]` or `[B, L]`; `next_sentence_label [B]`.
+/// What is absent gets the defaults of transformers. Outputs (f32): `logits`, `loss`, `hidden.<i>`, `pooler`, and with --grads
+/// `grad.<name>` for every parameter under its Hugging Face name.
 ///
 /// Example: forward --model DIR --inputs in.safetensors --out out.safetensors --grads
 #[derive(Debug, Clone, Parser)]
