@@ -88,6 +88,9 @@ pub struct Case {
     pub large: bool,
     /// The gradient is the derivative; not so where a part of it is left out on purpose.
     pub exact: bool,
+    /// Inputs whose gradient is zero in exact arithmetic. What a device makes instead is a rounding of sums as large as
+    /// the other results, so their norm is what it is measured against.
+    pub vanishing: Vec<&'static str>,
 }
 
 impl fmt::Debug for Case {
@@ -117,7 +120,17 @@ impl Case {
         let dtypes = vec![DType::F32, DType::BF16, DType::F16];
         // A fourth-order stencil: the truncation error is about step^4 / 30 of the fifth derivative, 3e-10 for functions of
         // unit scale, and rounding enters as 6e-8 / step = 6e-6. A smaller step would lose to rounding.
-        Case { name, inputs: Vec::new(), dtypes, body, host: None, step: 1e-2, large: false, exact: true }
+        Case {
+            name,
+            inputs: Vec::new(),
+            dtypes,
+            body,
+            host: None,
+            step: 1e-2,
+            large: false,
+            exact: true,
+            vanishing: Vec::new(),
+        }
     }
 
     /// Another input. The builders after it change it.
@@ -200,6 +213,12 @@ impl Case {
     /// The gradient leaves something out on purpose, so that finite differences do not apply.
     pub fn inexact(mut self) -> Self {
         self.exact = false;
+        self
+    }
+
+    /// The gradients of these inputs are zero in exact arithmetic.
+    pub fn vanishing(mut self, inputs: &[&'static str]) -> Self {
+        self.vanishing = inputs.to_vec();
         self
     }
 

@@ -30,7 +30,7 @@ pub fn compare(reference: &Device, tested: &Device, case: &Case, dtype: DType) -
     for gradients in [Gradients::Fresh, Gradients::Accumulated] {
         let expected = run(reference, case, dtype, dtype, gradients)?;
         let got = run(tested, case, dtype, dtype, gradients)?;
-        worst = worst.worst(distance(&expected, &got, tolerance(dtype)));
+        worst = worst.worst(distance(case, &expected, &got, tolerance(dtype)));
     }
     Ok(worst)
 }
@@ -60,7 +60,7 @@ pub fn compare_bits(reference: &Device, tested: &Device, case: &Case, dtype: DTy
 pub fn compare_precision(device: &Device, case: &Case, dtype: DType) -> Result<Check> {
     let expected = run(device, case, DType::F32, dtype, Gradients::Fresh)?;
     let got = run(device, case, dtype, dtype, Gradients::Fresh)?;
-    Ok(distance(&expected, &got, tolerance(dtype)))
+    Ok(distance(case, &expected, &got, tolerance(dtype)))
 }
 
 /// The results against plain host arithmetic, where the row has it; `None` where not.
@@ -77,7 +77,7 @@ pub fn against_host(device: &Device, case: &Case, dtype: DType) -> Result<Option
     };
     let outputs = host(&inputs).into_iter().enumerate().map(part).collect();
     let expected = Run { outputs, dtypes: Vec::new(), gradients: Vec::new() };
-    Ok(Some(distance(&expected, &got, tolerance(dtype))))
+    Ok(Some(distance(case, &expected, &got, tolerance(dtype))))
 }
 
 /// Run in `dtype` from inputs that `representable` represents.
@@ -86,36 +86,37 @@ fn run(device: &Device, case: &Case, dtype: DType, representable: DType, gradien
 }
 
 /// The part that is farthest off.
-fn distance(expected: &Run, got: &Run, tolerance: f64) -> Check {
+fn distance(case: &Case, expected: &Run, got: &Run, tolerance: f64) -> Check {
     let mut worst = Check::none();
     if expected.parts().count() != got.parts().count() {
         return Check { part: "number of results and gradients".into(), error: f64::INFINITY, tolerance };
     }
-    let squares = |values: &[f32]| values.iter().map(|v| f64::from(*v).powi(2)).filter(|v| v.is_finite()).sum::<f64>();
-    let floor = ZERO_FLOOR * expected.parts().map(|part| squares(&part.values)).sum::<f64>().sqrt();
+    let whole = norm(expected.parts().flat_map(|part| &part.values));
     for (a, b) in expected.parts().zip(got.parts()) {
-        worst = worst.worst(Check { part: a.name.clone(), error: relative(&a.values, &b.values, floor), tolerance });
+        let vanishes = case.vanishing.iter().any(|input| a.name == format!("d{input}"));
+        let measure = if vanishes { whole } else { norm(&a.values) };
+        worst = worst.worst(Check { part: a.name.clone(), error: relative(&a.values, &b.values, measure), tolerance });
     }
     worst
 }
 
-/// Part of the norm of all results that is added to the norm of each: some gradients are zero in exact arithmetic, as that
-/// of the query of a single token, and what is there instead are roundings of sums of the size of the others.
-const ZERO_FLOOR: f64 = 1e-3;
+/// 2-norm of the finite values.
+fn norm<'v>(values: impl IntoIterator<Item = &'v f32>) -> f64 {
+    values.into_iter().map(|v| f64::from(*v).powi(2)).filter(|v| v.is_finite()).sum::<f64>().sqrt()
+}
 
-/// `|a - b| / (|a| + floor)` in the 2-norm. Values that are not finite must be the same on both sides.
-fn relative(a: &[f32], b: &[f32], floor: f64) -> f64 {
+/// `|a - b| / measure` in the 2-norm. Values that are not finite must be the same on both sides.
+fn relative(a: &[f32], b: &[f32], measure: f64) -> f64 {
     if a.len() != b.len() {
         return f64::INFINITY;
     }
-    let (mut difference, mut norm) = (0.0, 0.0);
+    let mut squares = 0.0;
     for (&a, &b) in a.iter().zip(b) {
         if a.is_finite() && b.is_finite() {
-            difference += (f64::from(a) - f64::from(b)).powi(2);
-            norm += f64::from(a).powi(2);
+            squares += (f64::from(a) - f64::from(b)).powi(2);
         } else if !(a == b || (a.is_nan() && b.is_nan())) {
             return f64::INFINITY;
         }
     }
-    if difference == 0.0 { 0.0 } else { difference.sqrt() / (norm.sqrt() + floor) }
+    if squares == 0.0 { 0.0 } else { squares.sqrt() / measure }
 }

@@ -72,12 +72,14 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
         row("everything", all);
         row("grouped heads", Call { kv_heads: 2, ..call });
         row("one kv head, everything", Call { kv_heads: 1, ..all });
-        row("one token", Call { queries: 1, keys: 1, ..call });
         row("one head of one", Call { batch: 1, heads: 1, kv_heads: 1, head_size: 1, ..call });
         row("head size 33", Call { heads: 2, kv_heads: 1, head_size: 33, ..call });
         row("head size 64, odd length", Call { heads: 1, kv_heads: 1, head_size: 64, queries: 13, keys: 13, ..call });
         let frozen = Call { role: Role::Constant, biased: Biased::Shared, ..call };
         row("only bias", frozen);
+        // One probability, always 1: nothing moves it.
+        let alone = case("one token", Call { queries: 1, keys: 1, ..call });
+        cases.push(if fused { alone } else { alone.vanishing(&["q", "k"]) });
         let large = Call { batch: 3, queries: 70, keys: 70, head_size: 16, ..call };
         cases.push(case("plain", large).large());
         cases.push(
