@@ -78,6 +78,33 @@ fn a_classifier_learns_and_its_folder_is_complete() {
     assert!(outcome.stdout.contains("run/model"), "{}", outcome.stdout);
 }
 
+/// A rate that drives every weight to the edge of what a float can hold.
+const TOO_FAST: &str = "train.lr=1e20";
+
+#[test]
+fn a_run_that_diverges_says_where_and_its_log_says_how_it_ended() {
+    for (sets, place) in [
+        (["train.steps=40", "eval.every=end"], "--> step "),
+        (["train.steps=4", "eval.every=2 steps"], "--> evaluation, sample "),
+    ] {
+        let fixture = Fixture::new();
+        let arguments = ["--set", TOO_FAST, "--set", sets[0], "--set", sets[1], "--set", "train.warmup=0"];
+        let outcome = fixture.finetune(&arguments);
+        assert_eq!(outcome.code, 7, "{}", outcome.stderr);
+        for part in ["error[diverged]: ", place, "fix: ", "exit 7: diverged"] {
+            assert!(outcome.stderr.contains(part), "no {part:?} in {}", outcome.stderr);
+        }
+        if place == "--> step " {
+            assert!(outcome.stderr.contains(", gradient of "), "{}", outcome.stderr);
+        }
+        let end = records(&fixture, "run", "end");
+        assert_eq!(end[0]["reason"], "diverged");
+        assert_eq!(end.len(), 1);
+        assert!(fixture.read("run/metrics.jsonl").trim_end().lines().last().unwrap().contains("\"end\""));
+        assert!(!fixture.path("run/model").exists(), "there is nothing worth keeping");
+    }
+}
+
 #[test]
 fn a_finished_model_opens_as_the_next_one() {
     let fixture = Fixture::new();

@@ -14,6 +14,9 @@ pub mod optim;
 pub mod param;
 pub mod shard;
 
+/// The crate below, so that a program needs this one only.
+pub use bmtrain_core;
+
 pub use block::{Block, Bundle, TransformerBlockList};
 pub use error::{Error, Result};
 pub use mesh::Mesh;

@@ -56,9 +56,11 @@ pub enum Error {
         fix: String,
     },
     /// Training ended in numbers that are not finite.
-    #[error("error[diverged]: {reason}\n  fix: {fix}")]
+    #[error("error[diverged]: {reason}\n  --> {place}\n  fix: {fix}")]
     Diverged {
-        /// Which value, at which step.
+        /// Step, and the parameter or sample where the first such number was seen.
+        place: String,
+        /// Which value.
         reason: String,
         /// What to do.
         fix: String,
@@ -98,6 +100,11 @@ impl Error {
     /// A mistake in a model folder.
     pub fn model(place: impl Into<String>, reason: impl Into<String>, fix: impl Into<String>) -> Self {
         Error::Model { place: place.into(), reason: reason.into(), fix: fix.into() }
+    }
+
+    /// Numbers that are not finite.
+    pub fn diverged(place: impl Into<String>, reason: impl Into<String>, fix: impl Into<String>) -> Self {
+        Error::Diverged { place: place.into(), reason: reason.into(), fix: fix.into() }
     }
 
     /// A refused file operation.

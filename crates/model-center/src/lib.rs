@@ -15,4 +15,7 @@ pub mod recipe;
 pub mod run;
 pub mod tokenizer;
 
+/// The crates below, so that a program needs this one only.
+pub use {bmtrain_core, bmtrain_dist};
+
 pub use error::{Error, Result};

@@ -1,6 +1,7 @@
 //! What a run writes and shows: metrics files, progress, stopping.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use bmtrain_dist::optim::Fingerprint;
 use indicatif::{ProgressDrawTarget, TermLike};
 use model_center::metrics::Metric;
 use model_center::recipe::{EarlyStopSettings, EvalMetric, Recipe, TrainSettings};
@@ -63,6 +64,7 @@ fn the_metrics_file_has_exactly_these_bytes() {
         epoch: 1.0,
         reason: "epochs".into(),
         best,
+        state: Some(Fingerprint { weights: "ab".into(), optimizer: "cd".into() }),
         samples: 320,
         tokens: 9,
         ..EndRecord::default()
@@ -78,7 +80,7 @@ fn the_metrics_file_has_exactly_these_bytes() {
         "\n",
         r#"{"kind":"eval","step":10,"epoch":1.0,"samples":5,"metrics":{"loss":0.3,"accuracy":0.30000000000000004},"best":true,"time":{"seconds":3.0,"eval_seconds":0.5}}"#,
         "\n",
-        r#"{"kind":"end","step":10,"epoch":1.0,"reason":"epochs","best":{"metric":"accuracy","value":0.86,"step":10},"samples":320,"tokens":9,"time":{"seconds":0.0,"train_seconds":0.0,"eval_seconds":0.0,"save_seconds":0.0,"peak_rss_bytes":0}}"#,
+        r#"{"kind":"end","step":10,"epoch":1.0,"reason":"epochs","best":{"metric":"accuracy","value":0.86,"step":10},"state":{"weights":"ab","optimizer":"cd"},"samples":320,"tokens":9,"time":{"seconds":0.0,"train_seconds":0.0,"eval_seconds":0.0,"save_seconds":0.0,"peak_rss_bytes":0}}"#,
         "\n",
     );
     let text = std::fs::read_to_string(temp.path().join("out/metrics.jsonl")).unwrap();

@@ -4,6 +4,7 @@
 //! [`setup`] reads and checks everything before weights are read, [`train`] holds the training step, [`evaluate`] judges,
 //! [`profile`] shows where the time went.
 
+mod course;
 pub mod evaluate;
 pub mod profile;
 pub mod setup;

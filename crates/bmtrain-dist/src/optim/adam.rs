@@ -179,8 +179,7 @@ impl Optimizer for Adam {
         }
     }
 
-    fn state(&self) -> Result<Vec<ParamState>> {
-        let mut all = Vec::new();
+    fn visit_state(&self, visit: &mut dyn FnMut(ParamState) -> Result<()>) -> Result<()> {
         for param in self.groups.iter().flat_map(|group| &group.params) {
             let Some((state, index)) = self.find(param)? else { continue };
             if state.steps[index] == 0 {
@@ -193,9 +192,9 @@ impl Optimizer for Adam {
             if let Some(master) = &state.master {
                 tensors.push(("master", read(master)?));
             }
-            all.push(ParamState { name: param.name().into(), steps: state.steps[index], tensors });
+            visit(ParamState { name: param.name().into(), steps: state.steps[index], tensors })?;
         }
-        Ok(all)
+        Ok(())
     }
 
     fn load_state(&mut self, loaded: &[ParamState]) -> Result<()> {

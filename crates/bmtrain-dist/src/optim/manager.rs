@@ -3,7 +3,7 @@
 use super::{Optimizer, Scheduler, StepArgs};
 use crate::error::{Error, Result};
 use crate::param::Param;
-use bmtrain_core::kernel::{ClipFactor, Dest, GradNorm, NormOrder};
+use bmtrain_core::kernel::{ClipFactor, Dest, GradNorm, NonFinite, NormOrder};
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var};
 
 /// Upper bound of the gradients' norm.
@@ -49,6 +49,8 @@ pub struct OptimManager {
     accumulated: Tensor,
     norm: Tensor,
     factor: Tensor,
+    /// A parameter whose gradient was not finite in the last step.
+    broken: Option<String>,
 }
 
 impl std::fmt::Debug for OptimManager {
@@ -76,6 +78,7 @@ impl OptimManager {
             accumulated,
             norm,
             factor,
+            broken: None,
         })
     }
 
@@ -116,7 +119,13 @@ impl OptimManager {
         Ok(())
     }
 
-    fn params(&self) -> impl Iterator<Item = &Param> {
+    /// The first parameter, in the order of the groups, whose gradient kept the last step from happening.
+    pub fn broken_gradient(&self) -> Option<&str> {
+        self.broken.as_deref()
+    }
+
+    /// Every parameter that is updated, group by group.
+    pub(super) fn params(&self) -> impl Iterator<Item = &Param> {
         self.entries.iter().flat_map(|entry| entry.optimizer.groups()).flat_map(|group| &group.params)
     }
 
@@ -133,6 +142,7 @@ impl OptimManager {
         }
         let grad_norm = self.norm.item()?;
         let skipped = !grad_norm.is_finite();
+        self.broken = if skipped { self.find_broken()? } else { None };
         for entry in &mut self.entries {
             if skipped {
                 entry.optimizer.undo_count();
@@ -155,9 +165,27 @@ impl OptimManager {
         Ok(())
     }
 
-    /// Optimizers and schedules, for checkpoints.
-    pub fn parts(&mut self) -> impl Iterator<Item = (&mut (dyn Optimizer + 'static), Option<&mut Scheduler>)> {
+    /// Optimizers and schedules, to look at.
+    pub fn parts(&self) -> impl Iterator<Item = (&(dyn Optimizer + 'static), Option<&Scheduler>)> {
+        self.entries.iter().map(|entry| (&*entry.optimizer, entry.scheduler.as_ref()))
+    }
+
+    /// Optimizers and schedules, to continue from a checkpoint.
+    pub fn parts_mut(&mut self) -> impl Iterator<Item = (&mut (dyn Optimizer + 'static), Option<&mut Scheduler>)> {
         self.entries.iter_mut().map(|entry| (&mut *entry.optimizer, entry.scheduler.as_mut()))
+    }
+
+    /// Look for the gradient that is not finite. Waits for each, which is fine for a step that is lost.
+    fn find_broken(&self) -> Result<Option<String>> {
+        let mut flag = Tensor::full(&self.device, [1], DType::I32, 0.0, Segment::Activations)?;
+        for param in self.params() {
+            let Some(grad) = param.grad()?.filter(|_| param.is_trainable()) else { continue };
+            self.device.launch(NonFinite { x: grad.view()?, flag: flag.view_mut()? })?;
+            if flag.to_vec::<i32>()? != [0] {
+                return Ok(Some(param.name().to_owned()));
+            }
+        }
+        Ok(None)
     }
 
     /// The true norm and the factor of all gradients, on the device.

@@ -1,10 +1,12 @@
 //! Optimizers, learning-rate schedules, and the manager that scales, clips and steps them together.
 
 pub mod adam;
+pub mod fingerprint;
 pub mod manager;
 pub mod schedule;
 
 pub use adam::{Adam, AdamOptions, DecayForm};
+pub use fingerprint::Fingerprint;
 pub use manager::{Clip, OptimManager, StepInfo};
 pub use schedule::{Schedule, ScheduleKind, Scheduler, Warmup};
 
@@ -68,11 +70,24 @@ pub trait Optimizer {
     /// Take back the step counts of the last step, which changed nothing.
     fn undo_count(&mut self);
 
-    /// The state of every parameter that has one. Waits for the device.
+    /// Show the state of every parameter that has one, in the order of the groups, one at a time. Waits for the device.
+    ///
+    /// # Errors
+    /// A failing device; what `visit` returns.
+    fn visit_state(&self, visit: &mut dyn FnMut(ParamState) -> Result<()>) -> Result<()>;
+
+    /// All of it at once: as much host memory as the state has.
     ///
     /// # Errors
     /// A failing device.
-    fn state(&self) -> Result<Vec<ParamState>>;
+    fn state(&self) -> Result<Vec<ParamState>> {
+        let mut all = Vec::new();
+        self.visit_state(&mut |state| {
+            all.push(state);
+            Ok(())
+        })?;
+        Ok(all)
+    }
 
     /// Continue from a state.
     ///

@@ -160,11 +160,11 @@ impl Evaluator {
                         return wrong(format!("label {label} of sample {sample} with {per_sample} classes"));
                     };
                     let Some(predicted) = argmax(logits) else {
-                        let reason = format!("the outputs for sample {sample} are not numbers: {logits:?}");
-                        return Err(Error::Diverged {
-                            reason,
-                            fix: "lower the learning rate, or evaluate an earlier checkpoint".into(),
-                        });
+                        return Err(Error::diverged(
+                            format!("evaluation, sample {sample}"),
+                            format!("the model's outputs are not numbers: {logits:?}"),
+                            "lower the learning rate, or evaluate an earlier checkpoint",
+                        ));
                     };
                     additions.push((label, predicted));
                 }

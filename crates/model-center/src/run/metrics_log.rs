@@ -6,6 +6,7 @@
 //! `"-Infinity"`. Called by the training programs, through [`OutputFolder::metrics`](super::OutputFolder::metrics).
 
 use crate::{Error, Result};
+use bmtrain_dist::optim::Fingerprint;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -213,6 +214,9 @@ pub struct EndRecord {
     pub reason: String,
     /// What picked the best weights, its value and step; `None` without evaluation.
     pub best: Option<(String, f64, u64)>,
+    /// Hashes of the last weights and of the optimizer's state: equal where two runs came to the same bits. `None` if
+    /// they could not be read.
+    pub state: Option<Fingerprint>,
     /// Samples seen.
     pub samples: u64,
     /// Tokens seen.
@@ -241,6 +245,11 @@ impl Record for EndRecord {
             let mut best = Object::default();
             best.text("metric", metric).float("value", *value).integer("step", *step);
             out.object("best", best);
+        }
+        if let Some(fingerprint) = &self.state {
+            let mut state = Object::default();
+            state.text("weights", &fingerprint.weights).text("optimizer", &fingerprint.optimizer);
+            out.object("state", state);
         }
         out.integer("samples", self.samples).integer("tokens", self.tokens);
         out.object("time", time).end()

@@ -76,6 +76,23 @@ impl ExitStatus {
         }
     }
 
+    /// One word for logs: the `reason` with which `metrics.jsonl` ends when a run did not end by itself.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ExitStatus::Done => "done",
+            ExitStatus::Internal => "internal_error",
+            ExitStatus::Usage => "usage",
+            ExitStatus::Data => "data",
+            ExitStatus::Checkpoint => "checkpoint",
+            ExitStatus::Resources => "resources",
+            ExitStatus::Peer => "peer",
+            ExitStatus::Diverged => "diverged",
+            ExitStatus::Stopped => "stopped",
+            ExitStatus::NoProgress => "no_progress",
+            ExitStatus::Interrupted => "interrupted",
+        }
+    }
+
     /// Whether a scheduler should run the same command again.
     pub const fn should_requeue(self) -> bool {
         matches!(self, ExitStatus::Peer | ExitStatus::Stopped)
@@ -137,7 +154,7 @@ mod tests {
         assert_eq!(of(Error::data("", "", "")), ExitStatus::Data);
         assert_eq!(of(Error::model("", "", "")), ExitStatus::Data);
         assert_eq!(of(Error::file("write", "x", io(), "")), ExitStatus::Resources);
-        assert_eq!(of(Error::Diverged { reason: String::new(), fix: String::new() }), ExitStatus::Diverged);
+        assert_eq!(of(Error::diverged("", "", "")), ExitStatus::Diverged);
         let codes: Vec<u8> = ExitStatus::ALL.iter().map(|status| status.code()).collect();
         assert_eq!(codes, [0, 1, 2, 3, 4, 5, 6, 7, 75, 93, 130]);
         let again: Vec<u8> = ExitStatus::ALL.iter().filter(|s| s.should_requeue()).map(|s| s.code()).collect();

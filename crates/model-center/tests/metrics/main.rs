@@ -225,7 +225,12 @@ fn wrong_inputs_are_errors_and_change_nothing() {
         (vec![0], vec![0.0; 2], Labels::Class(vec![]), "0 labels"),
         (vec![0, 1], vec![0.0; 4], Labels::Class(vec![0, 2]), "label 2 of sample 1"),
         (vec![0, 1], vec![0.0; 4], Labels::Class(vec![0, -100]), "label -100 of sample 1"),
-        (vec![0, 8], vec![0.0, 1.0, 1.0, f32::NAN], Labels::Class(vec![0, 1]), "sample 8 are not numbers"),
+        (
+            vec![0, 8],
+            vec![0.0, 1.0, 1.0, f32::NAN],
+            Labels::Class(vec![0, 1]),
+            "not numbers: [1.0, NaN]\n  --> evaluation, sample 8",
+        ),
         (vec![0], vec![0.0; 2], Labels::Value(vec![1.0]), "numbers as labels"),
     ] {
         let error = evaluator.add(&samples, &logits, &labels).unwrap_err().to_string();

@@ -1,0 +1,284 @@
+//! The course of a run around the training step: when to judge, what to log and save, how it ends.
+
+use super::evaluate::{Judgement, evaluate};
+use super::profile;
+use super::setup::Job;
+use super::train::{StepResult, Trainer};
+use crate::terminal;
+use bmtrain_core::wrap::Profiled;
+use model_center::Result;
+use model_center::model::SaveOptions;
+use model_center::recipe::{EvalMetric, Resolved, SaveWhich};
+use model_center::run::{
+    BestTracker, CardData, EndRecord, EvalRecord, MetricsLog, ModelCard, OutputFolder, StartRecord, Status, StepRecord,
+    StopReason, Timing, memory,
+};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Files and clocks of a run.
+pub(super) struct Run {
+    output: OutputFolder,
+    log: MetricsLog,
+    best: BestTracker,
+    save_seconds: f64,
+    eval_seconds: f64,
+    begin: Instant,
+}
+
+impl Run {
+    /// Open the files of a run that began at `begin`.
+    ///
+    /// # Errors
+    /// A folder that holds something else; what the operating system refuses.
+    pub(super) fn create(resolved: &Resolved, overwrite: bool, begin: Instant) -> Result<Self> {
+        let mut output = OutputFolder::create(&resolved.output.dir, &resolved.recipe_hash(), overwrite)?;
+        output.write("recipe.toml", resolved.to_toml().as_bytes())?;
+        let log = output.metrics(&resolved.log.metrics)?;
+        let best = BestTracker::new(resolved.eval.metric, resolved.train.early_stop);
+        Ok(Run { output, log, best, save_seconds: 0.0, eval_seconds: 0.0, begin })
+    }
+
+    fn seconds(&self) -> f64 {
+        self.begin.elapsed().as_secs_f64()
+    }
+
+    pub(super) fn start(&mut self, job: &Job, resolved: &Resolved, trainer: &Trainer, threads: usize) -> Result<()> {
+        let trainable = trainer.model.parameters().iter().filter(|param| param.is_trainable());
+        let (eval_samples, eval_fingerprint) =
+            job.eval.as_ref().map_or((0, String::new()), |eval| (eval.len() as u64, eval.fingerprint().to_owned()));
+        self.log.write(&StartRecord {
+            recipe_hash: resolved.recipe_hash(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            parameters: job.parameters as u64,
+            trainable: trainable.map(|param| param.spec().shape.elements() as u64).sum(),
+            train_samples: job.train.len() as u64,
+            train_fingerprint: job.train.fingerprint().into(),
+            eval_samples,
+            eval_fingerprint,
+            steps_per_epoch: trainer.steps_per_epoch,
+            unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()),
+            threads: threads as u64,
+        })
+    }
+
+    /// Judge, train, judge again, save.
+    pub(super) fn follow(
+        &mut self,
+        job: &Job,
+        resolved: &Resolved,
+        trainer: &mut Trainer,
+        profiled: Option<&Profiled>,
+    ) -> Result<()> {
+        let before = self.judge(trainer, resolved, false)?;
+        let reason = self.epochs(trainer, resolved, profiled)?;
+        let after = self.judge(trainer, resolved, true)?;
+        self.finish(job, resolved, trainer, reason, (before, after))
+    }
+
+    /// Step until something says stop.
+    fn epochs(
+        &mut self,
+        trainer: &mut Trainer,
+        resolved: &Resolved,
+        profiled: Option<&Profiled>,
+    ) -> Result<StopReason> {
+        let every = resolved.eval.every.in_steps(trainer.steps_per_epoch);
+        if let Some(profiled) = profiled {
+            profiled.reset();
+        }
+        let reason = loop {
+            if let Some(reason) = trainer.stop.check(trainer.step, self.begin.elapsed()) {
+                break reason;
+            }
+            let result = trainer.step()?;
+            self.report(trainer, resolved, &result)?;
+            // The last evaluation is made behind the loop, whatever ends it.
+            let is_last = trainer.stop.check(trainer.step, self.begin.elapsed()).is_some();
+            if every.is_some_and(|every| trainer.step.is_multiple_of(every)) && !is_last {
+                self.judge(trainer, resolved, true)?;
+                if self.best.has_lost_patience() {
+                    break StopReason::NoImprovement;
+                }
+            }
+        };
+        if let Some(profiled) = profiled {
+            trainer.progress.finish();
+            profile::print(profiled, trainer.train_time.as_secs_f64());
+        }
+        Ok(reason)
+    }
+
+    fn report(&mut self, trainer: &mut Trainer, resolved: &Resolved, result: &StepResult) -> Result<()> {
+        let is_log_step = trainer.step.is_multiple_of(resolved.log.every) || trainer.step == 1;
+        let memory = memory::now();
+        let tokens_per_s = result.tokens as f64 / result.seconds;
+        let work = trainer.flops_per_token * result.padded_tokens as f64;
+        let peak_share = (trainer.peak > 0.0).then(|| work / result.seconds / trainer.peak);
+        let status = Status {
+            step: trainer.step,
+            total: trainer.stop.total_steps(),
+            loss: f64::from(result.loss),
+            grad_norm: f64::from(result.info.grad_norm),
+            lr: result.info.lr,
+            scale: None,
+            tokens_per_s,
+            peak_share,
+            memory,
+            eta: trainer.stop.eta(trainer.step, self.begin.elapsed()),
+        };
+        trainer.progress.step(&status, is_log_step);
+        if !is_log_step {
+            return Ok(());
+        }
+        self.log.write(&StepRecord {
+            step: trainer.step,
+            epoch: trainer.epoch(),
+            loss: result.loss,
+            grad_norm: result.info.grad_norm,
+            lr: result.info.lr,
+            samples: trainer.samples,
+            tokens: trainer.tokens,
+            skipped: result.info.skipped,
+            time: Timing {
+                seconds: self.seconds(),
+                tokens_per_s,
+                peak_share,
+                rss_bytes: memory.map_or(0, |memory| memory.rss_bytes),
+                peak_rss_bytes: memory.map_or(0, |memory| memory.peak_rss_bytes),
+            },
+        })
+    }
+
+    /// Evaluate, log, and keep the weights if they are the best so far and `counts`.
+    fn judge(&mut self, trainer: &mut Trainer, resolved: &Resolved, counts: bool) -> Result<Option<Judgement>> {
+        let Some(loader) = &mut trainer.eval else { return Ok(None) };
+        let start = Instant::now();
+        let mut wanted = trainer.metrics.clone();
+        if let EvalMetric::Metric(metric) = resolved.eval.metric
+            && !wanted.contains(&metric)
+        {
+            wanted.push(metric);
+        }
+        let judgement = evaluate(&*trainer.model, loader, &wanted, &trainer.device)?;
+        let eval_seconds = start.elapsed().as_secs_f64();
+        self.eval_seconds += eval_seconds;
+        let is_best = counts && self.best.observe(trainer.step, |metric| judgement.value(metric));
+        self.log.write(&EvalRecord {
+            step: trainer.step,
+            epoch: trainer.epoch(),
+            samples: judgement.samples,
+            values: judgement.named(),
+            is_best,
+            seconds: self.seconds(),
+            eval_seconds,
+        })?;
+        let when =
+            if trainer.step == 0 { "before training".to_owned() } else { format!("after step {}", trainer.step) };
+        trainer.progress.note(&format!("{when}: {} on {} samples", judgement.line(), judgement.samples));
+        if is_best && resolved.save.which != SaveWhich::Last {
+            self.save(trainer, resolved, "model", None)?;
+        }
+        Ok(Some(judgement))
+    }
+
+    fn save(&mut self, trainer: &Trainer, resolved: &Resolved, name: &str, card: Option<&ModelCard>) -> Result<()> {
+        let start = Instant::now();
+        let staged = self.output.stage(name)?;
+        let options = SaveOptions { dtype: resolved.save.dtype, companions: Some(&resolved.model.path) };
+        trainer.model.save(staged.path(), &options)?;
+        if let Some(card) = card {
+            model_center::run::write_atomic(&staged.path().join("README.md"), card.render().as_bytes())?;
+        }
+        staged.commit()?;
+        self.save_seconds += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    fn finish(
+        &mut self,
+        job: &Job,
+        resolved: &Resolved,
+        trainer: &mut Trainer,
+        reason: StopReason,
+        (before, after): (Option<Judgement>, Option<Judgement>),
+    ) -> Result<()> {
+        let named = |judgement: &Option<Judgement>| judgement.as_ref().map(Judgement::named).unwrap_or_default();
+        let card = card(job, resolved, trainer, named(&before), named(&after));
+        // Without evaluation there is no best: the last weights are all there is.
+        let best_is_kept = resolved.save.which != SaveWhich::Last && self.best.best().is_some();
+        match (resolved.save.which, best_is_kept) {
+            (SaveWhich::Both, true) => self.save(trainer, resolved, "model-last", Some(&card))?,
+            (_, false) => self.save(trainer, resolved, "model", Some(&card))?,
+            (_, true) => {}
+        }
+        if best_is_kept {
+            let path = self.output.path().join("model").join("README.md");
+            model_center::run::write_atomic(&path, card.render().as_bytes())?;
+        }
+        self.end(trainer, resolved, reason.name())?;
+        trainer.progress.finish();
+        let mut lines = Vec::new();
+        if let (Some(before), Some(after)) = (&before, &after) {
+            lines.extend([format!("before: {}", before.line()), format!("after:  {}", after.line())]);
+        }
+        lines.push(format!(
+            "trained {} steps in {:.1} s ({}), model in {}",
+            trainer.step,
+            trainer.train_time.as_secs_f64(),
+            reason.name(),
+            self.output.path().join("model").display()
+        ));
+        terminal::print(&lines.join("\n"))
+    }
+
+    /// The last record of the log.
+    pub(super) fn end(&mut self, trainer: &Trainer, resolved: &Resolved, reason: &str) -> Result<()> {
+        self.log.write(&EndRecord {
+            step: trainer.step,
+            epoch: trainer.epoch(),
+            reason: reason.into(),
+            best: self.best.best().map(|(value, step)| (resolved.eval.metric.name().to_owned(), value, step)),
+            state: trainer.optim.fingerprint().ok(),
+            samples: trainer.samples,
+            tokens: trainer.tokens,
+            seconds: self.seconds(),
+            train_seconds: trainer.train_time.as_secs_f64(),
+            eval_seconds: self.eval_seconds,
+            save_seconds: self.save_seconds,
+            peak_rss_bytes: memory::peak_resident_bytes().unwrap_or(0),
+        })?;
+        self.log.sync()
+    }
+}
+
+fn card(
+    job: &Job,
+    resolved: &Resolved,
+    trainer: &Trainer,
+    results_before: Vec<(String, f64)>,
+    results: Vec<(String, f64)>,
+) -> ModelCard {
+    let name = |path: &std::path::Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    ModelCard {
+        name: name(&resolved.output.dir).unwrap_or_else(|| "model".into()),
+        base_model: name(&resolved.model.path),
+        license: None,
+        languages: Vec::new(),
+        task: resolved.data.source.task_name().into(),
+        pipeline_tag: "text-classification".into(),
+        data: CardData {
+            name: resolved.data.source.task_name().into(),
+            train_samples: job.train.len() as u64,
+            train_fingerprint: job.train.fingerprint().into(),
+            eval_samples: job.eval.as_ref().map_or(0, |eval| eval.len() as u64),
+            eval_fingerprint: job.eval.as_ref().map(|eval| eval.fingerprint().to_owned()).unwrap_or_default(),
+        },
+        results,
+        results_before,
+        steps: trainer.step,
+        epochs: trainer.epoch(),
+        recipe: resolved.hashed_toml(),
+        recipe_hash: resolved.recipe_hash(),
+        made_by: format!("finetune {}", env!("CARGO_PKG_VERSION")),
+    }
+}
