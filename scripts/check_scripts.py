@@ -168,14 +168,21 @@ class Verdicts(InScratch):
         for name, seconds, weights in (("a", 1, b"w"), ("b", 2, b"w"), ("c", 1, b"v")):
             run = self.dir / name
             run.mkdir()
-            (run / "metrics.jsonl").write_text(json.dumps({"loss": 0.5, "time": {"seconds": seconds}}) + "\n")
+            end = {"loss": 0.5, "state": {"weights": "ab", "optimizer": "cd"}, "time": {"seconds": seconds}}
+            (run / "metrics.jsonl").write_text(json.dumps(end) + "\n")
             (run / "model.safetensors").write_bytes(weights)
             (run / "recipe.toml").write_text(name)
         compare = lambda other: call(compare_runs.main, [self.dir / "a", self.dir / other])[1]  # noqa: E731
-        self.assertEqual(compare("b"), "same metrics.jsonl\nsame model.safetensors\n")
-        self.assertEqual(compare("c"), "same metrics.jsonl\ndifferent model.safetensors\n")
-        (self.dir / "b/metrics.jsonl").write_text('{"loss": 0.6, "time": {"seconds": 1}}\n')
-        self.assertIn("different metrics.jsonl", compare("b"))
+        states = "same last-weights\nsame optimizer-state\n"
+        self.assertEqual(compare("b"), "same metrics.jsonl\nsame model.safetensors\n" + states)
+        self.assertEqual(compare("c"), "same metrics.jsonl\ndifferent model.safetensors\n" + states)
+        (self.dir / "b/metrics.jsonl").write_text('{"loss": 0.6, "state": {"weights": "ab"}, "time": {"seconds": 1}}\n')
+        self.assertEqual(compare("b"), "different metrics.jsonl\nsame model.safetensors\n"
+                         "same last-weights\ndifferent optimizer-state\n")
+        (self.dir / "a/metrics.jsonl").write_text('{"loss": 0.6, "time": {"seconds": 1}}\n')
+        (self.dir / "b/metrics.jsonl").write_text('{"loss": 0.6, "time": {"seconds": 2}}\n')
+        self.assertIn("different optimizer-state", compare("b"), "none on both sides proves nothing")
+
 
 
 if __name__ == "__main__":

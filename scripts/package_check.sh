@@ -2,21 +2,11 @@
 # Usage: scripts/package_check.sh
 #
 # Packages every library crate as for publication, unpacks the packages, and builds and runs one tiny program outside
-# the workspace for each, from the packaged files alone: what somebody gets who depends on that single crate.
+# the workspace for each, from the packaged files alone: what somebody gets who depends on that single crate. The program
+# of a library is scripts/package_uses/LIBRARY.rs.
 set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
-
-# One use of each library; the program is the body of its main.
-use_of() {
-    case "$1" in
-    bmtrain-kernels) echo 'use bmtrain_kernels as _;' ;;
-    bmtrain-core) echo 'assert_eq!(bmtrain_core::DType::F32.size(), 4);' ;;
-    bmtrain-dist) echo 'let none: bmtrain_dist::Result<()> = Ok(()); assert!(none.is_ok());' ;;
-    model-center) echo 'let none: model_center::Result<()> = Ok(()); assert!(none.is_ok());' ;;
-    *) fail "package_check.sh" "there is no use of the library $1" "add one to use_of in scripts/package_check.sh" ;;
-    esac
-}
 
 case "${1:-}" in
 -h | --help) usage "$0"; exit 0 ;;
@@ -52,7 +42,8 @@ done
 [ "${#libraries[@]}" -gt 0 ] || fail "package_check.sh" "cargo made no packages in $target/package" "see $work/cargo.log"
 
 for library in "${libraries[@]}"; do
-    body="$(use_of "$library")"
+    program="$root/scripts/package_uses/$library.rs"
+    [ -f "$program" ] || fail "package_check.sh" "there is no use of the library $library" "write $program"
     version="$(awk -F'"' '/^version = / { print $2; exit }' "$work/$library"-[0-9]*/Cargo.toml)"
     user="$work/use-$library"
     mkdir -p "$user/src"
@@ -74,7 +65,7 @@ $patches
 opt-level = 3
 debug = false
 TOML
-    printf 'fn main() {\n    %s\n}\n' "$body" >"$user/src/main.rs"
+    cp "$program" "$user/src/main.rs"
     # The workspace's versions, so that nothing is resolved anew.
     cp "$root/Cargo.lock" "$user/Cargo.lock"
     (cd "$user" && CARGO_TARGET_DIR="$target" cargo_either_way build && "$target/debug/use-$library")

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Usage: scripts/test.sh
 #
-# Installs what the tests need (rustfmt and clippy, through rustup) and runs everything: the scripts' own checks,
-# formatting, lints, all tests, the documentation, the packages. Goes on after a failure; the last line is the total,
-# `N passed, N failed`, in which every test and every other check counts one. The exit status is 1 if anything failed.
+# Installs what the tests need (rustfmt and clippy, through rustup; on Debian and as root also g++, with which CUDA
+# kernels are run on the processor) and runs everything: the scripts' own checks, formatting, lints, all tests, the
+# documentation, the packages. Goes on after a failure; the last line is the total, `N passed, N failed`, in which every
+# test and every other check counts one. What had to be skipped is named above it. The exit status is 1 if anything failed.
 #
 # Where cargo-deny is installed it checks licences, sources and duplicates of all dependencies. With BMTRAIN_DENY=1 it is
 # installed first (some minutes) and looks at security advisories too, whose database it fetches.
@@ -23,6 +24,14 @@ export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}"
 if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
     need rustup "install Rust with rustup, or add rustfmt and clippy to your toolchain"
     rustup component add rustfmt clippy
+fi
+if ! command -v g++ >/dev/null 2>&1; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+        { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends g++; } ||
+            note "g++ could not be installed: the tests of CUDA kernels will be skipped"
+    else
+        note "there is no g++: the tests of CUDA kernels will be skipped (on Debian: apt-get install g++)"
+    fi
 fi
 if [ "${BMTRAIN_DENY:-}" = 1 ] && ! cargo deny --version >/dev/null 2>&1; then
     cargo install --locked --version 0.20.2 cargo-deny
@@ -63,6 +72,8 @@ count_tests() {
     if [ "$bad" -gt 0 ]; then
         summary+=("$(grep -E '^test .* FAILED$|^error(\[|:)' "$log" | sort -u | head -n 40 | sed 's/^/    /' || true)")
     fi
+    # A test that says so passes by cargo's count.
+    summary+=("$(sed -n 's/^SKIPPED /    skipped: /p' "$log" | sort -u)")
     rm -f "$log"
 }
 
@@ -79,6 +90,6 @@ if cargo deny --version >/dev/null 2>&1; then
 fi
 
 printf '\n'
-printf '%s\n' "${summary[@]}"
+printf '%s\n' "${summary[@]}" | sed '/^$/d'
 printf '%d passed, %d failed\n' "$passed" "$failed"
 [ "$failed" -eq 0 ]

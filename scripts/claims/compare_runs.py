@@ -3,7 +3,8 @@
     python3 compare_runs.py RUN_A RUN_B
 
 All files count (weights, tokenizer, configuration, metrics, whatever else is there) but the recipe. Of metrics.jsonl the
-wall-clock member `time` of each record is left out. Called by same-bits.sh.
+wall-clock member `time` of each record is left out; its last record must hold the hashes of the weights and of the
+optimizer's state at the end of the run, which are compared as `last-weights` and `optimizer-state`. Called by same-bits.sh.
 """
 
 import json
@@ -19,6 +20,11 @@ def metrics(path):
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     # Back to text: it shows every digit, and unlike a float a "not a number" equals itself.
     return [json.dumps({key: value for key, value in record.items() if key != "time"}) for record in records]
+
+
+def last_state(path, name):
+    """The hash of what a run had come to, None where it did not note one."""
+    return json.loads(path.read_text(encoding="utf-8").splitlines()[-1]).get("state", {}).get(name)
 
 
 def results(folder):
@@ -38,6 +44,9 @@ def main():
         else:
             same = a.read_bytes() == b.read_bytes()
         print("same" if same else "different", name)
+    for name, key in (("last-weights", "weights"), ("optimizer-state", "optimizer")):
+        a, b = (last_state(run / "metrics.jsonl", key) for run in (first, second))
+        print("same" if a is not None and a == b else "different", name)
 
 
 if __name__ == "__main__":
