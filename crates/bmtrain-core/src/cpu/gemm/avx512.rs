@@ -195,7 +195,8 @@ unsafe fn dots<const ROWS: usize, const COLUMNS: usize>(d: &Dots) {
     }
 }
 
-const SPIN_VECTORS: usize = 24;
+/// Enough to hide the latency of two units (4 to 5 steps each), few enough that the compiler keeps all in registers.
+const SPIN_VECTORS: usize = 12;
 
 /// See [`Kernel::spin`].
 #[target_feature(enable = "avx512f")]
