@@ -4,7 +4,7 @@
 //! traits here and passes the conformance table. Everything above this file is written once for all of them.
 
 use crate::buffer::{View, ViewMut};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -97,6 +97,9 @@ pub trait Kernels {
     fn launch(&self, kernel: Kernel<'_>, on: Lane) -> Result<()>;
 }
 
+/// Work of the host on device memory: the bytes it reads and those it writes, empty where there is no such range.
+pub type HostWork = Box<dyn FnOnce(&[u8], &mut [u8]) -> Result<()> + Send>;
+
 /// Memory, order and transfer of a device.
 pub trait Backend: Kernels + Debug + Send + Sync {
     /// What reports and errors call this device, e.g. `cpu (2 threads)`.
@@ -152,6 +155,17 @@ pub trait Backend: Kernels + Debug + Send + Sync {
     /// # Errors
     /// A failing device, or a kernel that failed.
     fn sync(&self, on: Lane) -> Result<()>;
+
+    /// Let the host work on a range that is read and a range that is written, in the order of the lane: how ranks that
+    /// share no device exchange data. On other lanes than [`Lane::Compute`] the work may run later, on another thread.
+    ///
+    /// # Errors
+    /// Views of another device or lane, ranges that overlap. What `work` returns is a failure of the lane, told at the next
+    /// wait for it.
+    fn on_host(&self, read: Option<View<'_>>, write: Option<ViewMut<'_>>, work: HostWork, on: Lane) -> Result<()> {
+        let _ = (read, write, work, on);
+        Err(Error::Unsupported { backend: self.name(), kernel: "on_host", detail: String::new() })
+    }
 
     /// Bytes of scratch the backend keeps outside the pool, by name, for the memory report.
     fn scratch(&self) -> Vec<(&'static str, usize)> {

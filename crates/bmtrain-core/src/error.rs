@@ -85,6 +85,18 @@ pub enum Error {
         /// Name of the device that owns the buffer.
         got: String,
     },
+    /// Ranks that did not do the same thing together: a lost rank, a deadline, calls that do not agree.
+    #[error("{operation} (number {sequence} of its group): {reason}")]
+    Communication {
+        /// The collective, with length and type.
+        operation: String,
+        /// Which call of the group it was, from 0, on this rank.
+        sequence: u64,
+        /// What happened, with the ranks it happened to.
+        reason: String,
+        /// The ranks that are missing, lost or disagree, in the group's numbering.
+        ranks: Vec<usize>,
+    },
     /// The driver or a library of the device reported a failure.
     #[error("{backend}: {call} failed: {reason}")]
     Device {

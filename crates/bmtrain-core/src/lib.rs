@@ -7,6 +7,7 @@
 pub mod autograd;
 pub mod backend;
 pub mod buffer;
+pub mod comm;
 pub mod conformance;
 pub mod cpu;
 #[cfg(feature = "cuda")]

@@ -1,15 +1,18 @@
 //! The CPU backend: f32 arithmetic, a thread pool per rank, vector code chosen at run time, fixed orders of summation.
 //!
-//! Work runs when it is given, so every lane is always idle; marks and waits are trivial. (`crate::wrap::deferred` wraps this
-//! backend to run lanes late.) `threads` divides work so that the bits do not depend on the number of threads, `access`
+//! Kernels run when they are given, unless their lane is busy with work of the host, for which `lanes` has threads.
+//! (`crate::wrap::deferred` wraps this backend to run all lanes late.) `threads` divides work so that the bits do not depend on the number of threads, `access`
 //! is the one place where a view becomes a slice, `floats` makes three storage types one arithmetic, `simd` and `math` are
 //! what inner loops are written with, and each other file or folder is one stem of kernels.
+
+#![allow(unsafe_code)]
 
 mod access;
 mod attention;
 mod elementwise;
 mod floats;
 pub mod gemm;
+mod lanes;
 mod loss;
 mod math;
 mod memory;
@@ -24,17 +27,21 @@ mod simd;
 mod testing;
 pub mod threads;
 
-use crate::backend::{Backend, DeviceId, Kernels, Lane, Mark, Memory};
+use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
+use lanes::Lanes;
+use std::sync::Arc;
 use threads::Threads;
 
 /// The CPU as a device.
 #[derive(Debug)]
 pub struct CpuBackend {
     id: DeviceId,
-    threads: Threads,
+    // Before the threads that queued kernels use, so that it is dropped first.
+    lanes: Lanes,
+    threads: Arc<Threads>,
 }
 
 impl CpuBackend {
@@ -43,7 +50,7 @@ impl CpuBackend {
     /// # Errors
     /// No thread asked for, or the system refuses.
     pub fn new(threads: usize) -> Result<Self> {
-        Ok(CpuBackend { id: DeviceId::fresh(), threads: Threads::new(threads)? })
+        Ok(CpuBackend { id: DeviceId::fresh(), lanes: Lanes::default(), threads: Arc::new(Threads::new(threads)?) })
     }
 
     /// The threads.
@@ -56,40 +63,64 @@ impl Kernels for CpuBackend {
     fn launch(&self, kernel: Kernel<'_>, on: Lane) -> Result<()> {
         // Repeated here because slices are made from these views: soundness must not rest on the caller.
         kernel.check(self.id, on)?;
-        let threads = &self.threads;
-        match kernel {
-            Kernel::Gemm(a) => product::gemm(threads, a),
-            Kernel::NormForward(a) => norm::forward(threads, a),
-            Kernel::NormBackward(a) => norm::backward(threads, a),
-            Kernel::AttentionForward(a) => attention::forward(threads, a),
-            Kernel::AttentionBackward(a) => attention::backward(threads, a),
-            Kernel::Softmax(a) => reduce::softmax(threads, a),
-            Kernel::SoftmaxBackward(a) => reduce::softmax_backward(threads, a),
-            Kernel::DropoutApply(a) => random::dropout(threads, a),
-            Kernel::EmbeddingForward(a) => rows::embedding_forward(threads, a),
-            Kernel::EmbeddingBackward(a) => rows::embedding_backward(threads, a),
-            Kernel::AddScaled(a) => elementwise::add_scaled(threads, a),
-            Kernel::Multiply(a) => elementwise::multiply(threads, a),
-            Kernel::Fill(a) => elementwise::fill(threads, a),
-            Kernel::Cast(a) => elementwise::cast(threads, a),
-            Kernel::Permute(a) => rows::permute(threads, a),
-            Kernel::RowCopy(a) => rows::row_copy(threads, a),
-            Kernel::ActivationForward(a) => elementwise::activation_forward(threads, a),
-            Kernel::ActivationBackward(a) => elementwise::activation_backward(threads, a),
-            Kernel::ActivationSplit(a) => elementwise::activation_split(threads, a),
-            Kernel::GatedForward(a) => elementwise::gated_forward(threads, a),
-            Kernel::GatedBackward(a) => elementwise::gated_backward(threads, a),
-            Kernel::CrossEntropyForward(a) => loss::cross_entropy_forward(threads, a),
-            Kernel::CrossEntropyBackward(a) => loss::cross_entropy_backward(threads, a),
-            Kernel::SquaredErrorForward(a) => loss::squared_error_forward(threads, a),
-            Kernel::SquaredErrorBackward(a) => loss::squared_error_backward(threads, a),
-            Kernel::ColumnSum(a) => reduce::column_sum(threads, a),
-            Kernel::GradNorm(a) => reduce::grad_norm(threads, a),
-            Kernel::NonFinite(a) => reduce::non_finite(threads, a),
-            Kernel::ClipFactor(a) => optimizer::clip_factor(a),
-            Kernel::Adam(a) => optimizer::adam(threads, a),
-            Kernel::FillRandom(a) => random::fill_random(threads, a),
+        if self.lanes.is_idle(on) {
+            return run(&self.threads, kernel);
         }
+        // SAFETY: the task runs before a sync of its lane returns, and the pool releases memory only after such a sync.
+        let kernel = Late(unsafe { kernel.detach() });
+        let threads = Arc::clone(&self.threads);
+        self.lanes.give(on, Box::new(move || run(&threads, kernel.take())))
+    }
+}
+
+/// Something with views that a lane's thread works on.
+struct Late<T>(T);
+
+// SAFETY: views are addresses and lengths; what ties them to a thread is that no two threads use the same memory without an
+// order between them, and the marks of lanes are that order.
+unsafe impl<T> Send for Late<T> {}
+
+impl<T> Late<T> {
+    /// The value; a method, so that a closure takes hold of the whole and not of the field.
+    fn take(self) -> T {
+        self.0
+    }
+}
+
+/// One kernel, on the calling thread and those of `threads`.
+fn run(threads: &Threads, kernel: Kernel<'_>) -> Result<()> {
+    match kernel {
+        Kernel::Gemm(a) => product::gemm(threads, a),
+        Kernel::NormForward(a) => norm::forward(threads, a),
+        Kernel::NormBackward(a) => norm::backward(threads, a),
+        Kernel::AttentionForward(a) => attention::forward(threads, a),
+        Kernel::AttentionBackward(a) => attention::backward(threads, a),
+        Kernel::Softmax(a) => reduce::softmax(threads, a),
+        Kernel::SoftmaxBackward(a) => reduce::softmax_backward(threads, a),
+        Kernel::DropoutApply(a) => random::dropout(threads, a),
+        Kernel::EmbeddingForward(a) => rows::embedding_forward(threads, a),
+        Kernel::EmbeddingBackward(a) => rows::embedding_backward(threads, a),
+        Kernel::AddScaled(a) => elementwise::add_scaled(threads, a),
+        Kernel::Multiply(a) => elementwise::multiply(threads, a),
+        Kernel::Fill(a) => elementwise::fill(threads, a),
+        Kernel::Cast(a) => elementwise::cast(threads, a),
+        Kernel::Permute(a) => rows::permute(threads, a),
+        Kernel::RowCopy(a) => rows::row_copy(threads, a),
+        Kernel::ActivationForward(a) => elementwise::activation_forward(threads, a),
+        Kernel::ActivationBackward(a) => elementwise::activation_backward(threads, a),
+        Kernel::ActivationSplit(a) => elementwise::activation_split(threads, a),
+        Kernel::GatedForward(a) => elementwise::gated_forward(threads, a),
+        Kernel::GatedBackward(a) => elementwise::gated_backward(threads, a),
+        Kernel::CrossEntropyForward(a) => loss::cross_entropy_forward(threads, a),
+        Kernel::CrossEntropyBackward(a) => loss::cross_entropy_backward(threads, a),
+        Kernel::SquaredErrorForward(a) => loss::squared_error_forward(threads, a),
+        Kernel::SquaredErrorBackward(a) => loss::squared_error_backward(threads, a),
+        Kernel::ColumnSum(a) => reduce::column_sum(threads, a),
+        Kernel::GradNorm(a) => reduce::grad_norm(threads, a),
+        Kernel::NonFinite(a) => reduce::non_finite(threads, a),
+        Kernel::ClipFactor(a) => optimizer::clip_factor(a),
+        Kernel::Adam(a) => optimizer::adam(threads, a),
+        Kernel::FillRandom(a) => random::fill_random(threads, a),
     }
 }
 
@@ -120,6 +151,8 @@ impl Backend for CpuBackend {
 
     fn upload(&self, host: &[u8], to: ViewMut<'_>, on: Lane) -> Result<()> {
         self.own("upload", to.device(), (to.lane(), on))?;
+        // The host slice is the caller's again when this returns, so what is before it on the lane has to be done.
+        self.lanes.sync(on)?;
         let to = access::write_bytes(to);
         if to.len() != host.len() {
             return Err(Error::shape("upload", "bytes", to.len(), host.len()));
@@ -130,6 +163,7 @@ impl Backend for CpuBackend {
 
     fn download(&self, from: View<'_>, host: &mut [u8], on: Lane) -> Result<()> {
         self.own("download", from.device(), (from.lane(), on))?;
+        self.lanes.sync(on)?;
         let from = access::read_bytes(from);
         if from.len() != host.len() {
             return Err(Error::shape("download", "bytes", host.len(), from.len()));
@@ -144,24 +178,50 @@ impl Backend for CpuBackend {
         if from.range.overlaps(&to.range) {
             return Err(Error::argument("copy", "the ranges overlap"));
         }
-        let (from, to) = (access::read_bytes(from), access::write_bytes(to));
-        if to.len() != from.len() {
-            return Err(Error::shape("copy", "bytes", to.len(), from.len()));
+        if to.bytes() != from.bytes() {
+            return Err(Error::shape("copy", "bytes", to.bytes(), from.bytes()));
         }
-        to.copy_from_slice(from);
-        Ok(())
+        let copy = |from: &[u8], to: &mut [u8]| {
+            to.copy_from_slice(from);
+            Ok(())
+        };
+        if self.lanes.is_idle(on) {
+            return copy(access::read_bytes(from), access::write_bytes(to));
+        }
+        self.on_host(Some(from), Some(to), Box::new(copy), on)
     }
 
     fn mark(&self, on: Lane) -> Result<Mark> {
-        Ok(Mark { lane: on, ticket: 0 })
+        Ok(self.lanes.mark(on))
     }
 
-    fn wait(&self, _on: Lane, _mark: Mark) -> Result<()> {
-        Ok(())
+    fn wait(&self, on: Lane, mark: Mark) -> Result<()> {
+        self.lanes.wait(on, mark)
     }
 
-    fn sync(&self, _on: Lane) -> Result<()> {
-        Ok(())
+    fn sync(&self, on: Lane) -> Result<()> {
+        self.lanes.sync(on)
+    }
+
+    fn on_host(&self, read: Option<View<'_>>, write: Option<ViewMut<'_>>, work: HostWork, on: Lane) -> Result<()> {
+        let places =
+            [read.map(|view| (view.device(), view.lane())), write.as_ref().map(|view| (view.device(), view.lane()))];
+        for (device, lane) in places.into_iter().flatten() {
+            self.own("on_host", device, (lane, on))?;
+        }
+        if let (Some(read), Some(write)) = (&read, &write)
+            && read.range.overlaps(&write.range)
+        {
+            return Err(Error::argument("on_host", "the ranges overlap"));
+        }
+        // SAFETY: as in `launch`.
+        let views = Late(unsafe { (read.map(|view| view.detach()), write.map(|view| view.detach())) });
+        let task = move || {
+            let (read, write) = views.take();
+            work(read.map_or(&[], access::read_bytes), write.map_or(&mut [], access::write_bytes))
+        };
+        // The compute lane is the calling thread.
+        if on == Lane::Compute { task() } else { self.lanes.give(on, Box::new(task)) }
     }
 
     fn scratch(&self) -> Vec<(&'static str, usize)> {

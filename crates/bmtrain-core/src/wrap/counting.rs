@@ -2,7 +2,7 @@
 //! the work of the step before anything is spent.
 #![allow(unsafe_code)]
 
-use crate::backend::{Backend, DeviceId, Kernels, Lane, Mark, Memory};
+use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
 use crate::error::{Error, Result};
 use crate::kernel::{Cost, Kernel};
@@ -103,6 +103,11 @@ impl Backend for Counting {
     }
 
     fn copy(&self, _from: View<'_>, _to: ViewMut<'_>, _on: Lane) -> Result<()> {
+        Ok(())
+    }
+
+    fn on_host(&self, _read: Option<View<'_>>, _write: Option<ViewMut<'_>>, _work: HostWork, _on: Lane) -> Result<()> {
+        // The work would exchange data that is not there.
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 //! some seed: this proves the ordering of a step before any device that is really asynchronous exists.
 #![allow(unsafe_code)]
 
-use crate::backend::{Backend, DeviceId, Kernels, Lane, Mark, Memory};
+use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
@@ -17,6 +17,7 @@ enum Task {
     Launch(Box<Kernel<'static>>),
     Upload(Vec<u8>, ViewMut<'static>),
     Copy(View<'static>, ViewMut<'static>),
+    Host(Option<View<'static>>, Option<ViewMut<'static>>, HostWork),
     Wait(Mark),
 }
 
@@ -74,6 +75,11 @@ impl Deferred {
             Task::Launch(kernel) => self.inner.launch(*kernel, on),
             Task::Upload(bytes, to) => self.inner.upload(&bytes, to, on),
             Task::Copy(from, to) => self.inner.copy(from, to, on),
+            Task::Host(read, write, work) => {
+                self.inner.on_host(read, write, work, on)?;
+                // A wrapped device that runs late by itself would hide from whom this one makes late.
+                self.inner.sync(on)
+            }
             Task::Wait(_) => Ok(()),
         }
     }
@@ -159,6 +165,13 @@ impl Backend for Deferred {
     fn copy(&self, from: View<'_>, to: ViewMut<'_>, on: Lane) -> Result<()> {
         // SAFETY: as in `launch`.
         self.give(unsafe { Task::Copy(from.detach(), to.detach()) }, on);
+        Ok(())
+    }
+
+    fn on_host(&self, read: Option<View<'_>>, write: Option<ViewMut<'_>>, work: HostWork, on: Lane) -> Result<()> {
+        // SAFETY: as in `launch`.
+        let task = unsafe { Task::Host(read.map(|view| view.detach()), write.map(|view| view.detach()), work) };
+        self.give(task, on);
         Ok(())
     }
 

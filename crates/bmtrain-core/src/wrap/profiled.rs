@@ -1,7 +1,7 @@
 //! A backend that times every kernel of another one. It waits after each, so it shows where time goes, not how well
 //! lanes overlap.
 
-use crate::backend::{Backend, DeviceId, Kernels, Lane, Mark, Memory};
+use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
 use crate::error::Result;
 use crate::kernel::{Cost, Kernel};
@@ -108,6 +108,10 @@ impl Backend for Profiled {
 
     fn sync(&self, on: Lane) -> Result<()> {
         self.inner.sync(on)
+    }
+
+    fn on_host(&self, read: Option<View<'_>>, write: Option<ViewMut<'_>>, work: HostWork, on: Lane) -> Result<()> {
+        self.inner.on_host(read, write, work, on)
     }
 
     fn scratch(&self) -> Vec<(&'static str, usize)> {

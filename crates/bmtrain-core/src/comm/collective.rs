@@ -1,0 +1,222 @@
+//! What ranks do together, as values, and the check of their arguments.
+
+use crate::buffer::{View, ViewMut};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+
+/// How the values of all ranks become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reduction {
+    /// Their sum.
+    Sum,
+    /// Their sum, divided by the number of ranks.
+    Average,
+    /// The largest.
+    Max,
+    /// The smallest.
+    Min,
+    /// Their product.
+    Product,
+}
+
+/// An exchange between the W ranks of a group. Every rank calls it with equal lengths and types.
+///
+/// Numerics: sums and products of 16-bit floats are taken in f32 and rounded once at the end.
+#[derive(Debug)]
+pub enum Collective<'a> {
+    /// `recv[r * n..][..n]` becomes what rank r sent, n the length of `send`.
+    AllGather {
+        /// This rank's part.
+        send: View<'a>,
+        /// All parts, in the order of the ranks.
+        recv: ViewMut<'a>,
+    },
+    /// `recv` becomes the reduction of the r-th part of what every rank sent, r this rank.
+    ReduceScatter {
+        /// One part for each rank.
+        send: View<'a>,
+        /// This rank's part of the result.
+        recv: ViewMut<'a>,
+        /// How.
+        by: Reduction,
+    },
+    /// Every rank gets the reduction.
+    AllReduce {
+        /// Value and result.
+        data: ViewMut<'a>,
+        /// How.
+        by: Reduction,
+    },
+    /// Rank `root` gets the reduction; the others keep what they have.
+    Reduce {
+        /// Value and, on the root, result.
+        data: ViewMut<'a>,
+        /// How.
+        by: Reduction,
+        /// Who gets it.
+        root: usize,
+    },
+    /// Every rank gets what rank `root` has.
+    Broadcast {
+        /// The values, or where they go.
+        data: ViewMut<'a>,
+        /// Who has them.
+        root: usize,
+    },
+    /// The r-th part of `recv` becomes the part that rank r sent to this rank.
+    AllToAll {
+        /// One part for each rank.
+        send: View<'a>,
+        /// One part from each rank.
+        recv: ViewMut<'a>,
+    },
+    /// To one rank, which receives it. Returns when the lane goes on, whether or not the other rank is there yet.
+    Send {
+        /// The values.
+        data: View<'a>,
+        /// Who gets them.
+        to: usize,
+    },
+    /// From one rank, which sends it.
+    Recv {
+        /// Where they go.
+        data: ViewMut<'a>,
+        /// Who sends them.
+        from: usize,
+    },
+}
+
+/// What has to be equal on all ranks that take part: shown when it is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Signature {
+    /// Name of the collective.
+    pub name: &'static str,
+    /// Number type.
+    pub dtype: DType,
+    /// Elements of this rank's part: of `send` for a gather, of `recv` for a scatter, of one part otherwise.
+    pub part: usize,
+    /// How values are reduced.
+    pub by: Option<Reduction>,
+    /// The rank that is set apart: the root.
+    pub root: Option<usize>,
+}
+
+impl std::fmt::Display for Signature {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {} x {}", self.name, self.part, self.dtype)?;
+        if let Some(by) = self.by {
+            write!(f, ", {by:?}")?;
+        }
+        if let Some(root) = self.root {
+            write!(f, ", root {root}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Collective<'_> {
+    /// Lower-case name in errors and traces.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Collective::AllGather { .. } => "all_gather",
+            Collective::ReduceScatter { .. } => "reduce_scatter",
+            Collective::AllReduce { .. } => "all_reduce",
+            Collective::Reduce { .. } => "reduce",
+            Collective::Broadcast { .. } => "broadcast",
+            Collective::AllToAll { .. } => "all_to_all",
+            Collective::Send { .. } => "send",
+            Collective::Recv { .. } => "recv",
+        }
+    }
+
+    /// What the other ranks have to call too.
+    pub fn signature(&self) -> Signature {
+        let name = self.name();
+        let of = |dtype, part| Signature { name, dtype, part, by: None, root: None };
+        match self {
+            Collective::AllGather { send, .. } => of(send.dtype(), send.len()),
+            Collective::ReduceScatter { recv, by, .. } => Signature { by: Some(*by), ..of(recv.dtype(), recv.len()) },
+            Collective::AllReduce { data, by } => Signature { by: Some(*by), ..of(data.dtype(), data.len()) },
+            Collective::Reduce { data, by, root } => {
+                Signature { by: Some(*by), root: Some(*root), ..of(data.dtype(), data.len()) }
+            }
+            Collective::Broadcast { data, root } => Signature { root: Some(*root), ..of(data.dtype(), data.len()) },
+            Collective::AllToAll { send, .. } => of(send.dtype(), send.len()),
+            Collective::Send { data, .. } => of(data.dtype(), data.len()),
+            Collective::Recv { data, .. } => of(data.dtype(), data.len()),
+        }
+    }
+
+    /// Bytes that this rank gives away, for traces and simulated links.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Collective::AllGather { send, .. }
+            | Collective::ReduceScatter { send, .. }
+            | Collective::AllToAll { send, .. } => send.bytes(),
+            Collective::AllReduce { data, .. }
+            | Collective::Reduce { data, .. }
+            | Collective::Broadcast { data, .. } => data.bytes(),
+            Collective::Send { data, .. } => data.bytes(),
+            Collective::Recv { .. } => 0,
+        }
+    }
+
+    /// Check lengths, types and ranks for `rank` in a group of `size`.
+    ///
+    /// # Errors
+    /// The first thing that does not fit.
+    pub fn check(&self, rank: usize, size: usize) -> Result<()> {
+        let name = self.name();
+        let lengths = |what: &str, expected: Option<usize>, got: usize| match expected {
+            Some(expected) if expected == got => Ok(()),
+            _ => Err(Error::shape(name, what, expected.map_or("a length that exists".into(), |n| n.to_string()), got)),
+        };
+        let types = |send: DType, recv: DType| match send == recv {
+            true => Ok(()),
+            false => Err(Error::DType { op: name, what: "recv".into(), expected: send.name().into(), got: recv }),
+        };
+        let peer = |what: &str, peer: usize| match peer < size {
+            true => Ok(()),
+            false => Err(Error::argument(name, format!("{what} {peer} of {size} ranks"))),
+        };
+        let other = |what: &str, other: usize| match other != rank {
+            true => peer(what, other),
+            false => Err(Error::argument(name, format!("{what} {other}, which is this rank"))),
+        };
+        match self {
+            Collective::AllGather { send, recv } => {
+                types(send.dtype(), recv.dtype())?;
+                lengths("recv", send.len().checked_mul(size), recv.len())
+            }
+            Collective::ReduceScatter { send, recv, by } => {
+                types(send.dtype(), recv.dtype())?;
+                reducible(name, send.dtype(), *by)?;
+                lengths("send", recv.len().checked_mul(size), send.len())
+            }
+            Collective::AllToAll { send, recv } => {
+                types(send.dtype(), recv.dtype())?;
+                lengths("recv", Some(send.len()), recv.len())?;
+                match send.len().is_multiple_of(size) {
+                    true => Ok(()),
+                    false => Err(Error::shape(name, "send", format!("a multiple of {size}"), send.len())),
+                }
+            }
+            Collective::AllReduce { data, by } => reducible(name, data.dtype(), *by),
+            Collective::Reduce { data, by, root } => {
+                peer("root", *root)?;
+                reducible(name, data.dtype(), *by)
+            }
+            Collective::Broadcast { root, .. } => peer("root", *root),
+            Collective::Send { to, .. } => other("to rank", *to),
+            Collective::Recv { from, .. } => other("from rank", *from),
+        }
+    }
+}
+
+/// Averages of integers are not integers.
+fn reducible(name: &'static str, dtype: DType, by: Reduction) -> Result<()> {
+    if by == Reduction::Average && !dtype.is_float() {
+        return Err(Error::DType { op: name, what: "data".into(), expected: "floats to average".into(), got: dtype });
+    }
+    Ok(())
+}

@@ -1,0 +1,1 @@
+//! Ranks on one machine.
