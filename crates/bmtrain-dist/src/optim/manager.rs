@@ -3,6 +3,7 @@
 use super::{Optimizer, Scheduler, StepArgs};
 use crate::error::{Error, Result};
 use crate::param::Param;
+use bmtrain_core::exact::WORDS;
 use bmtrain_core::kernel::{ClipFactor, Dest, GradNorm, NonFinite, NormOrder};
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var};
 
@@ -69,7 +70,8 @@ impl OptimManager {
             return Err(Error::setting("clip", format!("norm bound {} must be above 0", clip.max_norm)));
         }
         let scalar = || Tensor::full(device, [1], DType::F32, 0.0, Segment::Optimizer);
-        let (accumulated, norm, factor) = (scalar()?, scalar()?, scalar()?);
+        let accumulated = Tensor::full(device, [WORDS], DType::I64, 0.0, Segment::Optimizer)?;
+        let (norm, factor) = (scalar()?, scalar()?);
         Ok(OptimManager {
             device: device.clone(),
             clip,
