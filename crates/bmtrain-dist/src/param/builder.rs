@@ -3,6 +3,7 @@
 use super::{Flat, Init, Param, ParamSpec, Split};
 use crate::error::{Error, Result};
 use crate::mesh::Mesh;
+use crate::shard::Sharding;
 use bmtrain_core::{DType, Device, Shape};
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -18,7 +19,7 @@ pub enum Birth {
 }
 
 /// How parameters of a model are made.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct BuilderOptions {
     /// This rank's place.
     pub mesh: Mesh,
@@ -30,11 +31,20 @@ pub struct BuilderOptions {
     pub grad_dtype: DType,
     /// Draw values or wait for them.
     pub birth: Birth,
+    /// How they are shared among data-parallel ranks.
+    pub sharding: Sharding,
 }
 
 impl Default for BuilderOptions {
     fn default() -> Self {
-        BuilderOptions { mesh: Mesh::SOLO, seed: 0, dtype: DType::F32, grad_dtype: DType::F32, birth: Birth::Draw }
+        BuilderOptions {
+            mesh: Mesh::SOLO,
+            seed: 0,
+            dtype: DType::F32,
+            grad_dtype: DType::F32,
+            birth: Birth::Draw,
+            sharding: Sharding::solo(),
+        }
     }
 }
 
@@ -106,7 +116,7 @@ impl Builder {
         let mut open = self.state.open.borrow_mut();
         match &mut *open {
             Some(block) => block.push(param.clone()),
-            None => self.settle(std::slice::from_ref(&param))?,
+            None => self.settle(std::slice::from_ref(&param), false)?,
         }
         Ok(param)
     }
@@ -122,15 +132,15 @@ impl Builder {
         let built = build(self);
         let members = self.state.open.borrow_mut().take().unwrap_or_default();
         let built = built?;
-        self.settle(&members)?;
+        self.settle(&members, true)?;
         Ok(built)
     }
 
-    fn settle(&self, members: &[Param]) -> Result<()> {
-        let BuilderOptions { mesh, seed, dtype, grad_dtype, birth } = self.state.options;
+    fn settle(&self, members: &[Param], in_block: bool) -> Result<()> {
+        let BuilderOptions { seed, dtype, grad_dtype, birth, ref sharding, .. } = self.state.options;
         let (trained, frozen): (Vec<Param>, Vec<Param>) = members.iter().cloned().partition(|p| p.spec().trainable);
         for group in [trained, frozen].into_iter().filter(|group| !group.is_empty()) {
-            let flat = Rc::new(Flat::new(&self.state.device, &mesh, dtype, grad_dtype, &group)?);
+            let flat = Rc::new(Flat::new(&self.state.device, sharding, (dtype, grad_dtype), in_block, &group)?);
             for (index, param) in group.iter().enumerate() {
                 param.settle(&flat, index);
                 if birth == Birth::Draw {
@@ -190,6 +200,11 @@ impl Parameters {
         let missing: Vec<&Param> = self.params.iter().filter(|param| !param.is_initialized()).collect();
         missing.iter().try_for_each(|param| param.initialize(self.seed))?;
         Ok(missing.iter().map(|param| param.name().to_owned()).collect())
+    }
+
+    /// Give up whole values of parameters outside of blocks, which a forward pass without a backward pass leaves behind.
+    pub fn put_away(&self) {
+        self.flats.iter().for_each(|flat| flat.put_away());
     }
 
     /// Forget all gradients and free their memory.
