@@ -1,6 +1,6 @@
 //! The birth of parameters: names from a path, storages per block, values drawn or awaited.
 
-use super::{Flat, Init, Param, ParamSpec, Split};
+use super::{Flat, Init, Param, ParamSpec, Split, widen};
 use crate::error::{Error, Result};
 use crate::mesh::Mesh;
 use crate::shard::Sharding;
@@ -210,6 +210,50 @@ impl Parameters {
     /// Forget all gradients and free their memory.
     pub fn clear_grads(&self) {
         self.flats.iter().for_each(|flat| flat.clear_grads());
+    }
+}
+
+/// Reads whole parameters one after the other, holding one storage gathered at a time: a block is gathered once for all its
+/// parameters. Every rank has to read the same parameters in the same order.
+#[derive(Debug, Default)]
+pub struct WholeReader {
+    held: Option<Rc<Flat>>,
+}
+
+impl WholeReader {
+    /// The whole values, widened. Waits for the device.
+    ///
+    /// # Errors
+    /// As [`Param::read`].
+    pub fn read(&mut self, param: &Param) -> Result<Vec<f32>> {
+        self.pass(param)?;
+        widen(&param.value()?)
+    }
+
+    /// Take part in another rank's reading of a parameter.
+    ///
+    /// # Errors
+    /// As [`Param::read`].
+    pub fn pass(&mut self, param: &Param) -> Result<()> {
+        let flat = param.place()?.0;
+        if !self.held.as_ref().is_some_and(|held| Rc::ptr_eq(held, flat)) {
+            self.let_go();
+            flat.gather()?;
+            self.held = Some(Rc::clone(flat));
+        }
+        Ok(())
+    }
+
+    fn let_go(&mut self) {
+        if let Some(held) = self.held.take() {
+            held.release();
+        }
+    }
+}
+
+impl Drop for WholeReader {
+    fn drop(&mut self) {
+        self.let_go();
     }
 }
 

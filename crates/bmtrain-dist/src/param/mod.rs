@@ -5,7 +5,7 @@ pub mod flat;
 pub mod spec;
 pub mod split;
 
-pub use builder::{Birth, Builder, BuilderOptions, Parameters};
+pub use builder::{Birth, Builder, BuilderOptions, Parameters, WholeReader};
 pub use flat::{Flat, OwnedPart};
 pub use spec::{Init, ParamSpec};
 pub use split::{LocalPart, Part, Split};
