@@ -128,9 +128,14 @@ impl Flat {
         self.place(index, of_param)
     }
 
-    /// The part of parameter `index` whose values this rank holds at rest.
-    pub fn at_rest(&self, index: usize) -> OwnedPart {
-        if self.sharding.cuts_values() { self.owned(index) } else { self.place(index, 0..self.span(index).len) }
+    /// The part of parameter `index` whose values this rank holds at rest, and its range in [`Flat::values`].
+    pub fn at_rest(&self, index: usize) -> (Range<usize>, Range<usize>) {
+        if self.sharding.cuts_values() {
+            let part = self.owned(index);
+            return (part.of_param, part.in_values);
+        }
+        let span = self.span(index);
+        (0..span.len, span.range())
     }
 
     /// The part of parameter `index` that this rank counts in the norm of all gradients: no element is counted twice.
@@ -352,7 +357,8 @@ impl Flat {
 
     fn mark_summed(&self) {
         for (written, summed) in self.written.iter().zip(&self.summed) {
-            summed.set(summed.get() || written.replace(false));
+            let now = written.replace(false);
+            summed.set(summed.get() || now);
         }
     }
 

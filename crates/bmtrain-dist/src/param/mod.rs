@@ -146,13 +146,15 @@ impl Param {
     /// A failing device.
     pub fn initialize(&self, seed: u64) -> Result<()> {
         let home = self.home()?;
-        let (values, part) = (home.flat.values(), home.flat.at_rest(home.index));
+        let values = home.flat.values();
         let device = values.device();
         match self.inner.spec.init {
-            Init::Constant(value) => device.launch(Fill { value, out: values.view_mut(part.in_values)? })?,
+            Init::Constant(value) => {
+                device.launch(Fill { value, out: values.view_mut(home.flat.at_rest(home.index).1)? })?
+            }
             Init::Random(distribution) => {
                 let key = Key::new(seed, self.name());
-                for (global, to) in self.runs(&part) {
+                for (global, to) in self.runs(home) {
                     let out = values.view_mut(to)?;
                     device.launch(FillRandom { distribution, key, offset: global as u64, out })?;
                 }
@@ -173,8 +175,7 @@ impl Param {
             let reason = format!("expected {expected} values for shape {}, got {}", self.inner.spec.shape, whole.len());
             return Err(Error::parameter(self.name(), reason));
         }
-        let part = home.flat.at_rest(home.index);
-        for (global, to) in self.runs(&part) {
+        for (global, to) in self.runs(home) {
             let Some(run) = whole.get(global..global + to.len()) else { continue };
             match home.flat.dtype() {
                 DType::F16 => self.upload(&narrow::<f16>(run), to)?,
@@ -188,11 +189,11 @@ impl Param {
 
     /// Runs of the whole parameter that lie one behind the other in this rank's values: where each begins in the whole, and
     /// its range in the storage.
-    fn runs(&self, part: &OwnedPart) -> Vec<(usize, Range<usize>)> {
-        let owned = &part.of_param;
+    fn runs(&self, home: &Home) -> Vec<(usize, Range<usize>)> {
+        let (owned, at_rest) = home.flat.at_rest(home.index);
         let inside = |(global, local, len): (usize, usize, usize)| {
             let (start, end) = (local.max(owned.start), (local + len).min(owned.end));
-            let at = part.in_values.start + start.saturating_sub(owned.start);
+            let at = at_rest.start + start.saturating_sub(owned.start);
             (start < end).then(|| (global + start - local, at..at + end - start))
         };
         self.inner.local.runs(self.inner.spec.shape).into_iter().filter_map(inside).collect()

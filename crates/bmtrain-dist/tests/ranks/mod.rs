@@ -1,0 +1,225 @@
+//! A small model, ranks on threads that train it, and what they came to: for tests that compare ways of sharing the work.
+#![allow(dead_code)]
+
+use bmtrain_core::autograd::Randomness;
+use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
+use bmtrain_core::comm::{Communicator, Solo};
+use bmtrain_core::kernel::{Activation, NormOrder};
+use bmtrain_core::pool::Report;
+use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var, ops};
+use bmtrain_dist::block::{BlockOptions, Recompute};
+use bmtrain_dist::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions, Norm, NormOptions};
+use bmtrain_dist::optim::{
+    Adam, AdamOptions, Clip, Fingerprint, ParamGroup, Schedule, ScheduleKind, Scheduler, Warmup,
+};
+use bmtrain_dist::param::{BuilderOptions, Init};
+use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
+use bmtrain_dist::{Block, Builder, OptimManager, Parameters, Result, TransformerBlockList};
+use std::sync::Arc;
+
+pub const VOCABULARY: usize = 13;
+pub const ROWS: usize = 6;
+
+/// A user's own block: the maths of one device, and nothing about ranks.
+pub struct Mixer {
+    norm: Norm,
+    up: Linear,
+    down: Linear,
+}
+
+impl Mixer {
+    pub fn new(b: &Builder, size: usize) -> Result<Self> {
+        let linear =
+            |name: &str, from, to| Linear::new(&b.at(name), LinearOptions::new(from, to, true, Init::normal(0.3)));
+        let norm = Norm::new(&b.at("norm"), NormOptions::layer(size, 1e-5))?;
+        Ok(Mixer { norm, up: linear("up", size, 2 * size)?, down: linear("down", 2 * size, size)? })
+    }
+}
+
+impl Block for Mixer {
+    type Carry = Var;
+    type Shared = ();
+    type Cache = ();
+
+    fn forward(&self, x: Var, _: &(), _: Option<&mut ()>, cx: &mut Ctx) -> Result<Var> {
+        let inner = self.up.forward_activated(&self.norm.forward(&x, cx)?, Activation::Gelu, cx)?;
+        let dropout = cx.dropout("mixer", 0.1)?;
+        let inner = ops::dropout(cx, &inner, dropout)?;
+        Ok(ops::add(cx, &x, &self.down.forward(&inner, cx)?)?)
+    }
+}
+
+/// A table of words, mixers, and the table again as the head.
+pub struct Mixers {
+    pub table: Embedding,
+    pub blocks: TransformerBlockList<Mixer>,
+    pub parameters: Parameters,
+}
+
+impl Mixers {
+    pub fn new(
+        device: &Device,
+        [blocks, size]: [usize; 2],
+        policy: BlockOptions,
+        options: BuilderOptions,
+    ) -> Result<Self> {
+        let b = Builder::new(device, options);
+        let table = EmbeddingOptions { entries: VOCABULARY, size, init: Init::normal(0.5), padding_index: None };
+        let table = Embedding::new(&b.at("table"), table)?;
+        let blocks = TransformerBlockList::build(&b.at("blocks"), blocks, policy, |_, b| Mixer::new(b, size))?;
+        Ok(Mixers { table, blocks, parameters: b.finish() })
+    }
+
+    pub fn loss(&self, words: &Tensor, labels: &Tensor, cx: &mut Ctx) -> Result<Var> {
+        let x = self.table.forward(words, cx)?;
+        let x = self.blocks.forward(x, &(), cx)?;
+        let logits = self.table.project(&x, None, cx)?;
+        Ok(ops::cross_entropy(cx, &logits, labels, &ops::CrossEntropy::default())?)
+    }
+}
+
+/// How a run shares its work.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    pub ranks: usize,
+    pub level: ZeroLevel,
+    pub sum: GradientSum,
+    pub prefetch: bool,
+    pub recompute: Recompute,
+    pub dtype: DType,
+    /// Micro-batches of a step, over all ranks.
+    pub micro_batches: usize,
+    pub steps: usize,
+    /// Number of blocks.
+    pub blocks: usize,
+    /// Width of the model.
+    pub size: usize,
+    /// A step whose loss is multiplied by infinity on one rank.
+    pub broken: Option<usize>,
+    pub options: HostOptions,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Setting {
+            ranks: 1,
+            level: ZeroLevel::Zero,
+            sum: GradientSum::Elastic,
+            prefetch: true,
+            recompute: Recompute::Keep,
+            dtype: DType::F32,
+            micro_batches: 4,
+            steps: 5,
+            blocks: 3,
+            size: 24,
+            broken: None,
+            options: HostOptions::default(),
+        }
+    }
+}
+
+/// What one rank saw.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Seen {
+    /// Bits of the loss of each of this rank's micro-batches, by its number in the run.
+    pub losses: Vec<(usize, u32)>,
+    pub norms: Vec<u32>,
+    pub skips: Vec<usize>,
+    pub fingerprint: Fingerprint,
+}
+
+/// Device, model and optimizer of one rank.
+pub struct Rank {
+    pub device: Device,
+    pub model: Mixers,
+    pub optim: OptimManager,
+}
+
+impl Rank {
+    pub fn new(comm: Arc<dyn Communicator>, setting: &Setting) -> Result<Self> {
+        let device = Device::cpu(1)?;
+        let sharding = Sharding { ranks: comm, level: setting.level, sum: setting.sum, prefetch: setting.prefetch };
+        let options = BuilderOptions { seed: 7, dtype: setting.dtype, sharding, ..BuilderOptions::default() };
+        let model = Mixers::new(
+            &device,
+            [setting.blocks, setting.size],
+            BlockOptions { recompute: setting.recompute },
+            options,
+        )?;
+        let adam = Adam::new(ParamGroup::by_decay(&model.parameters, 0.01), AdamOptions::default())?;
+        let mut optim = OptimManager::new(&device, Clip { order: NormOrder::Two, max_norm: 0.5 })?;
+        let schedule = Schedule::new(ScheduleKind::Linear, 0.01, Warmup::Steps(2), setting.steps as u64 + 5, 0.0)?;
+        optim.add_scheduled(Box::new(adam), Scheduler::new(schedule));
+        Ok(Rank { device, model, optim })
+    }
+
+    /// Words and labels of a micro-batch: a function of its number in the run.
+    pub fn batch(&self, number: usize) -> Result<[Tensor; 2]> {
+        let ids = |salt: usize| -> Vec<i64> {
+            (0..ROWS).map(|row| ((row * 5 + number * 11 + salt * (number + 3)) % VOCABULARY) as i64).collect()
+        };
+        let tensor = |salt| Tensor::from_slice(&self.device, [ROWS], &ids(salt), Segment::Data);
+        Ok([tensor(1)?, tensor(2)?])
+    }
+
+    /// Forward and backward of micro-batch `index` of step `step`; the bits of its loss.
+    pub fn micro_batch(&mut self, step: usize, index: usize, of: usize, factor: f32) -> Result<u32> {
+        let [words, labels] = self.batch(step * of + index)?;
+        let address = Randomness { seed: 3, step: step as u32, micro_batch: index as u32 };
+        let mut cx = Ctx::training(&self.device, address);
+        let loss = self.model.loss(&words, &labels, &mut cx)?;
+        self.optim.backward(&loss, factor / of as f32, &mut cx)?;
+        Ok(loss.value().item()?.to_bits())
+    }
+}
+
+/// Train on this rank: global micro-batch j runs on rank j mod R at local step j div R.
+pub fn train(comm: Arc<dyn Communicator>, setting: &Setting) -> Result<Seen> {
+    let (rank, ranks) = (comm.rank(), comm.size());
+    let mut this = Rank::new(comm, setting)?;
+    let (mut losses, mut norms, mut skips) = (Vec::new(), Vec::new(), Vec::new());
+    for step in 0..setting.steps {
+        for index in (rank..setting.micro_batches).step_by(ranks) {
+            let is_broken = setting.broken == Some(step) && index == setting.micro_batches - 1;
+            let factor = if is_broken { f32::INFINITY } else { 1.0 };
+            let loss = this.micro_batch(step, index, setting.micro_batches, factor)?;
+            losses.push((step * setting.micro_batches + index, loss));
+        }
+        let info = this.optim.step()?;
+        norms.push(info.grad_norm.to_bits());
+        if info.skipped {
+            skips.push(step);
+        }
+    }
+    Ok(Seen { losses, norms, skips, fingerprint: this.optim.fingerprint()? })
+}
+
+/// Run `body` on every rank of a group, each on its own thread, and return what they return in the order of the ranks.
+pub fn on_ranks<T: Send>(ranks: usize, options: HostOptions, body: impl Fn(HostRank) -> T + Sync) -> Vec<T> {
+    let group = HostGroup::threads(ranks, options).unwrap();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = group.into_iter().map(|rank| scope.spawn(|| body(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// What a whole run came to: the losses of all ranks in the order of the micro-batches, and what all agree on.
+pub fn run(setting: &Setting) -> Seen {
+    let seen = match setting.ranks {
+        1 => vec![train(Arc::new(Solo), setting).unwrap()],
+        ranks => on_ranks(ranks, setting.options.clone(), |rank| train(Arc::new(rank), setting).unwrap()),
+    };
+    let mut losses: Vec<(usize, u32)> = seen.iter().flat_map(|seen| seen.losses.clone()).collect();
+    losses.sort_unstable();
+    for other in &seen[1..] {
+        assert_eq!(other.norms, seen[0].norms, "{setting:?}: ranks disagree on a norm");
+        assert_eq!(other.skips, seen[0].skips, "{setting:?}: ranks disagree on a skip");
+        assert_eq!(other.fingerprint, seen[0].fingerprint, "{setting:?}: ranks hold different models");
+    }
+    Seen { losses, ..seen[0].clone() }
+}
+
+/// Peak of a rank's memory in use by segment.
+pub fn peak(report: &Report, segment: Segment) -> usize {
+    report.segments.iter().find(|(known, _)| *known == segment).map_or(0, |(_, usage)| usage.peak)
+}

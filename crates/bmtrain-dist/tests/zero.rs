@@ -1,0 +1,88 @@
+//! The same training, bit for bit, however parameters, gradients and optimizer state are cut over ranks.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod ranks;
+
+use bmtrain_core::DType;
+use bmtrain_dist::block::Recompute;
+use bmtrain_dist::shard::{GradientSum, ZeroLevel};
+use ranks::{Setting, run};
+
+const LEVELS: [ZeroLevel; 4] = [ZeroLevel::Zero, ZeroLevel::One, ZeroLevel::Two, ZeroLevel::Three];
+
+#[test]
+fn elastic_sums_give_the_bits_of_one_rank_at_every_level() {
+    for dtype in [DType::F32, DType::BF16, DType::F16] {
+        let alone = run(&Setting { dtype, ..Setting::default() });
+        assert_eq!(alone.losses.len(), 20);
+        for level in LEVELS {
+            for ranks in [2, 4] {
+                let shared = run(&Setting { dtype, ranks, level, ..Setting::default() });
+                assert_eq!(shared, alone, "{dtype}, {ranks} ranks, {level:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn thirty_steps_on_one_two_and_four_ranks_are_the_same_run() {
+    let setting = Setting { steps: 30, level: ZeroLevel::Three, ..Setting::default() };
+    let alone = run(&setting);
+    for ranks in [2, 4] {
+        assert_eq!(run(&Setting { ranks, ..setting.clone() }), alone, "{ranks} ranks");
+    }
+}
+
+#[test]
+fn recomputing_and_fetching_ahead_change_no_bit() {
+    let setting = Setting { ranks: 2, level: ZeroLevel::Three, ..Setting::default() };
+    let expected = run(&setting);
+    for level in [ZeroLevel::Two, ZeroLevel::Three] {
+        for recompute in [Recompute::Keep, Recompute::Checkpoint] {
+            for prefetch in [false, true] {
+                let other = Setting { level, recompute, prefetch, ..setting.clone() };
+                assert_eq!(run(&other), expected, "{other:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn fast_sums_do_not_depend_on_the_level_when_each_rank_has_one_micro_batch() {
+    let setting = Setting { ranks: 2, micro_batches: 2, sum: GradientSum::Fast, ..Setting::default() };
+    let expected = run(&setting);
+    for level in LEVELS {
+        assert_eq!(run(&Setting { level, ..setting.clone() }), expected, "{level:?}");
+    }
+    // Two terms have one sum: the tree of two leaves is no other.
+    assert_eq!(run(&Setting { sum: GradientSum::Elastic, ..setting }), expected);
+}
+
+#[test]
+fn fast_and_elastic_sums_agree_to_rounding() {
+    let fast = run(&Setting { ranks: 2, sum: GradientSum::Fast, level: ZeroLevel::Three, ..Setting::default() });
+    let elastic = run(&Setting::default());
+    for ((_, fast), (_, elastic)) in fast.losses.iter().zip(&elastic.losses) {
+        let (fast, elastic) = (f32::from_bits(*fast), f32::from_bits(*elastic));
+        // Five steps apart by the rounding of sums of four gradients.
+        assert!((fast - elastic).abs() < 1e-4 * elastic, "{fast} {elastic}");
+    }
+}
+
+#[test]
+fn fast_sums_of_several_micro_batches_depend_on_the_ranks() {
+    // What the elastic order is for; if this fails, the equalities above say nothing.
+    let setting = Setting { sum: GradientSum::Fast, ..Setting::default() };
+    assert_ne!(run(&setting).fingerprint, run(&Setting { ranks: 4, ..setting.clone() }).fingerprint);
+}
+
+#[test]
+fn a_step_that_is_not_finite_on_one_rank_is_skipped_by_all() {
+    for level in LEVELS {
+        let setting = Setting { ranks: 2, level, broken: Some(2), ..Setting::default() };
+        let seen = run(&setting);
+        assert_eq!(seen.skips, [2], "{level:?}");
+        let alone = run(&Setting { ranks: 1, ..setting });
+        assert_eq!(seen.fingerprint, alone.fingerprint, "{level:?}: the schedule and the moments stood still");
+    }
+}

@@ -1,0 +1,113 @@
+//! What a rank holds under ZeRO-3, and what frozen blocks cost: measured by the rank's pool and by its communicator.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod ranks;
+
+use bmtrain_core::{DType, Segment};
+use bmtrain_dist::shard::{GradientSum, ZeroLevel};
+use ranks::{Rank, Setting, on_ranks, peak};
+use std::sync::Arc;
+
+const SETTING: fn() -> Setting = || Setting {
+    ranks: 4,
+    level: ZeroLevel::Three,
+    sum: GradientSum::Fast,
+    blocks: 12,
+    size: 64,
+    ..Setting::default()
+};
+
+/// Bytes of one storage, cut into shards or whole.
+fn bytes(elements: usize, dtype: DType) -> usize {
+    elements * dtype.size()
+}
+
+#[test]
+fn a_rank_holds_its_shards_and_two_blocks() {
+    for (dtype, sum) in
+        [(DType::F32, GradientSum::Fast), (DType::F32, GradientSum::Elastic), (DType::BF16, GradientSum::Fast)]
+    {
+        let setting = Setting { dtype, sum, ..SETTING() };
+        on_ranks(setting.ranks, setting.options.clone(), |comm| {
+            let rank_number = bmtrain_core::comm::Communicator::rank(&comm);
+            let mut rank = Rank::new(Arc::new(comm), &setting).unwrap();
+            for step in 0..3 {
+                for index in (rank_number..setting.micro_batches * 2).step_by(setting.ranks) {
+                    rank.micro_batch(step, index, setting.micro_batches * 2, 1.0).unwrap();
+                }
+                rank.optim.step().unwrap();
+            }
+            let report = rank.device.memory();
+            let flats = rank.model.parameters.flats();
+            let shard: usize = flats.iter().map(|flat| flat.layout().shard_len()).sum();
+            let of = |in_block: bool| {
+                let whole = flats.iter().filter(move |flat| (flat.layout().spans().len() > 1) == in_block);
+                whole.map(|flat| flat.layout().gathered_len())
+            };
+            let (block, roots) = (of(true).max().unwrap(), of(false).sum::<usize>());
+            // Gradients have the type of the storage's gradients, f32 here; moments and masters are f32.
+            let grad = DType::F32;
+            let masters = if dtype == DType::F32 { 0 } else { bytes(shard, DType::F32) };
+            let shards = bytes(shard, dtype) + masters + 2 * bytes(shard, DType::F32) + bytes(shard, grad);
+            let tree = match sum {
+                GradientSum::Fast => 0,
+                // Eight micro-batches: at most four sums instead of the one counted above.
+                GradientSum::Elastic => 3 * bytes(shard, grad),
+            };
+            let blocks = 2 * bytes(block, dtype) + 2 * bytes(block, grad);
+            let bound = shards + blocks + bytes(roots, dtype) + bytes(roots, grad) + tree;
+            let segments = [Segment::Parameters, Segment::Gathered, Segment::Gradients, Segment::Optimizer];
+            let measured: usize = segments.into_iter().map(|segment| peak(&report, segment)).sum();
+            assert!(
+                measured as f64 <= 1.05 * bound as f64,
+                "{dtype} {sum:?} rank {rank_number}: {measured} bytes, bound {bound}"
+            );
+            let gathered = peak(&report, Segment::Gathered);
+            assert!(gathered <= 2 * bytes(block, dtype) + bytes(roots, dtype) + 4096, "{gathered} bytes gathered");
+        });
+    }
+}
+
+#[test]
+fn no_rank_ever_holds_the_whole_model() {
+    let setting = SETTING();
+    on_ranks(setting.ranks, setting.options.clone(), |comm| {
+        let rank = Rank::new(Arc::new(comm), &setting).unwrap();
+        let whole: usize =
+            rank.model.parameters.iter().map(|param| bytes(param.spec().shape.elements(), DType::F32)).sum();
+        let born = rank.device.memory().total.peak;
+        assert!(born < whole / 3, "{born} bytes at birth for a model of {whole}");
+    });
+}
+
+#[test]
+fn frozen_blocks_make_no_gradient_and_send_none() {
+    let setting = Setting { ranks: 2, ..SETTING() };
+    let sent = |frozen: usize| {
+        let seen = on_ranks(setting.ranks, setting.options.clone(), |comm| {
+            let comm = Arc::new(comm);
+            let number = bmtrain_core::comm::Communicator::rank(&*comm);
+            let mut rank = Rank::new(comm.clone(), &setting).unwrap();
+            // The table stays trained, so that every block's input needs a gradient.
+            for param in rank.model.parameters.iter() {
+                let block = param.name().split('.').nth(1).and_then(|number| number.parse::<usize>().ok());
+                param.set_trainable(block.is_none_or(|block| block >= frozen));
+            }
+            rank.micro_batch(0, number, 2, 1.0).unwrap();
+            rank.optim.step().unwrap();
+            rank.device.sync().unwrap();
+            let traffic = comm.traffic();
+            let calls = |name: &str| traffic.iter().find(|(known, _)| *known == name).map_or(0, |(_, t)| t.calls);
+            (calls("reduce_scatter"), peak(&rank.device.memory(), Segment::Gradients))
+        });
+        assert_eq!(seen[0].0, seen[1].0);
+        seen[0]
+    };
+    let (all_calls, all_bytes) = sent(0);
+    assert_eq!(all_calls, 13, "twelve blocks and the table");
+    let (few_calls, few_bytes) = sent(11);
+    assert_eq!(few_calls, 2, "one block and the table");
+    let (no_calls, no_bytes) = sent(12);
+    assert_eq!(no_calls, 1, "the table alone");
+    assert!(no_bytes < few_bytes && few_bytes < all_bytes, "{no_bytes} {few_bytes} {all_bytes}");
+}
