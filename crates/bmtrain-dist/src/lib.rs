@@ -19,7 +19,7 @@ pub use bmtrain_core;
 
 pub use block::{Block, Bundle, TransformerBlockList};
 pub use error::{Error, Result};
-pub use mesh::Mesh;
+pub use mesh::{Mesh, RankGroup};
 pub use model::{Model, Section};
 pub use optim::OptimManager;
 pub use param::{Builder, Param, Parameters};

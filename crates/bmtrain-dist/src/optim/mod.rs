@@ -1,13 +1,15 @@
-//! Optimizers, learning-rate schedules, and the manager that scales, clips and steps them together.
+//! Optimizers, learning-rate schedules, loss scaling, and the manager that scales, clips and steps them together.
 
 pub mod adam;
 pub mod fingerprint;
 pub mod manager;
+pub mod scale;
 pub mod schedule;
 
 pub use adam::{Adam, AdamOptions, DecayForm};
 pub use fingerprint::Fingerprint;
 pub use manager::{Clip, OptimManager, StepInfo};
+pub use scale::{LossScaler, Outcome, ScalePolicy, ScaleState};
 pub use schedule::{Schedule, ScheduleKind, Scheduler, Warmup};
 
 use crate::error::Result;
