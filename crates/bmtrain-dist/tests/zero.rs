@@ -5,6 +5,7 @@ mod ranks;
 
 use bmtrain_core::DType;
 use bmtrain_dist::block::Recompute;
+use bmtrain_dist::optim::ScalePolicy;
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
 use ranks::{Setting, run};
 
@@ -84,5 +85,22 @@ fn a_step_that_is_not_finite_on_one_rank_is_skipped_by_all() {
         assert_eq!(seen.skips, [2], "{level:?}");
         let alone = run(&Setting { ranks: 1, ..setting });
         assert_eq!(seen.fingerprint, alone.fingerprint, "{level:?}: the schedule and the moments stood still");
+    }
+}
+
+#[test]
+fn loss_scaling_leaves_the_run_what_it_is_and_falls_after_an_overflow_on_every_rank() {
+    let scaled = Setting {
+        scale: Some(ScalePolicy::BmTrain { start: 1024.0, factor: 2.0, every: 3, min: 1.0, max: 4096.0 }),
+        ..Setting::default()
+    };
+    // Powers of two change no digit of an f32.
+    assert_eq!(run(&scaled).fingerprint.weights, run(&Setting::default()).fingerprint.weights);
+    for dtype in [DType::F32, DType::F16] {
+        let alone = run(&Setting { dtype, broken: Some(1), ..scaled.clone() });
+        assert_eq!(alone.skips, [1], "{dtype}");
+        assert_eq!(alone.scales, [1024.0, 1024.0, 512.0, 512.0, 512.0], "{dtype}");
+        let shared = run(&Setting { dtype, broken: Some(1), ranks: 4, level: ZeroLevel::Three, ..scaled.clone() });
+        assert_eq!(shared, alone, "{dtype}");
     }
 }

@@ -1,6 +1,7 @@
 //! The manager of optimizers and schedules: backward with weights and scale, clipping by the true norm, one step for all.
 
-use super::{Optimizer, Scheduler, StepArgs};
+use super::scale::Outcome;
+use super::{LossScaler, Optimizer, ScalePolicy, Scheduler, StepArgs};
 use crate::error::{Error, Result};
 use crate::param::{Flat, Param};
 use bmtrain_core::comm::{Collective, Reduction};
@@ -9,6 +10,9 @@ use bmtrain_core::kernel::{ClipFactor, Dest, GradNorm, NonFinite, NormOrder};
 use bmtrain_core::{Ctx, DType, Device, Lane, Segment, Tensor, Var};
 use std::collections::HashSet;
 use std::rc::Rc;
+
+/// Steps in a row that may be skipped before a run without another rule gives up.
+const MOST_SKIPS: u32 = 8;
 
 /// Upper bound of the gradients' norm.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,8 +36,12 @@ pub struct StepInfo {
     pub grad_norm: f32,
     /// Rate of the first optimizer.
     pub lr: f64,
-    /// The norm was not finite: no weight, moment or schedule was changed.
+    /// The norm was not finite: no weight, moment or schedule was changed. All ranks agree.
     pub skipped: bool,
+    /// What the loss was multiplied by in this step.
+    pub scale: f32,
+    /// So many steps in a row were skipped that going on is of no use.
+    pub give_up: bool,
 }
 
 struct Entry {
@@ -48,7 +56,7 @@ struct Entry {
 pub struct OptimManager {
     device: Device,
     clip: Clip,
-    loss_scale: f32,
+    scaler: LossScaler,
     entries: Vec<Entry>,
     accumulated: Tensor,
     norm: Tensor,
@@ -78,7 +86,7 @@ impl OptimManager {
         Ok(OptimManager {
             device: device.clone(),
             clip,
-            loss_scale: 1.0,
+            scaler: LossScaler::new(ScalePolicy::NONE, MOST_SKIPS)?,
             entries: Vec::new(),
             accumulated,
             norm,
@@ -99,7 +107,17 @@ impl OptimManager {
 
     /// What the loss is multiplied by on the way back; gradients are divided by it again before they are used.
     pub fn loss_scale(&self) -> f32 {
-        self.loss_scale
+        self.scaler.scale()
+    }
+
+    /// The state of loss scaling.
+    pub fn scaler(&self) -> &LossScaler {
+        &self.scaler
+    }
+
+    /// Scale losses by this rule, or go on with a state that was saved.
+    pub fn set_scaler(&mut self, scaler: LossScaler) {
+        self.scaler = scaler;
     }
 
     /// The rate of the coming step of the first optimizer.
@@ -119,7 +137,7 @@ impl OptimManager {
             return Err(Error::setting("backward", format!("a loss has one element, got shape {}", loss.shape())));
         }
         let seed =
-            Tensor::full(&self.device, loss.shape(), loss.dtype(), weight * self.loss_scale, Segment::Activations)?;
+            Tensor::full(&self.device, loss.shape(), loss.dtype(), weight * self.loss_scale(), Segment::Activations)?;
         tape.backward(&self.device, vec![(loss.clone(), seed)], &[])?;
         // Blocks did this on the way; what is outside of them may get gradients until the end.
         for flat in self.flats()? {
@@ -183,7 +201,9 @@ impl OptimManager {
         for flat in &flats {
             flat.publish()?;
         }
-        Ok(StepInfo { grad_norm, lr, skipped })
+        let scale = self.scaler.scale();
+        let give_up = matches!(self.scaler.update(skipped), Outcome::GiveUp { .. });
+        Ok(StepInfo { grad_norm, lr, skipped, scale, give_up })
     }
 
     /// Forget all gradients.
@@ -249,7 +269,7 @@ impl OptimManager {
         self.device.launch(ClipFactor {
             order: self.clip.order,
             max_norm: self.clip.max_norm,
-            scale: self.loss_scale,
+            scale: self.scaler.scale(),
             accumulated: self.accumulated.view()?,
             norm: self.norm.view_mut()?,
             factor: self.factor.view_mut()?,

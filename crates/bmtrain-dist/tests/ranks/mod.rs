@@ -10,7 +10,8 @@ use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var, ops};
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions, Norm, NormOptions};
 use bmtrain_dist::optim::{
-    Adam, AdamOptions, Clip, Fingerprint, ParamGroup, Schedule, ScheduleKind, Scheduler, Warmup,
+    Adam, AdamOptions, Clip, Fingerprint, LossScaler, ParamGroup, ScalePolicy, Schedule, ScheduleKind, Scheduler,
+    Warmup,
 };
 use bmtrain_dist::param::{BuilderOptions, Init};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
@@ -94,6 +95,8 @@ pub struct Setting {
     pub blocks: usize,
     /// Width of the model.
     pub size: usize,
+    /// How losses are scaled.
+    pub scale: Option<ScalePolicy>,
     /// A step whose loss is multiplied by infinity on one rank.
     pub broken: Option<usize>,
     pub options: HostOptions,
@@ -112,6 +115,7 @@ impl Default for Setting {
             steps: 5,
             blocks: 3,
             size: 24,
+            scale: None,
             broken: None,
             options: HostOptions::default(),
         }
@@ -125,6 +129,7 @@ pub struct Seen {
     pub losses: Vec<(usize, u32)>,
     pub norms: Vec<u32>,
     pub skips: Vec<usize>,
+    pub scales: Vec<f32>,
     pub fingerprint: Fingerprint,
 }
 
@@ -150,6 +155,9 @@ impl Rank {
         let mut optim = OptimManager::new(&device, Clip { order: NormOrder::Two, max_norm: 0.5 })?;
         let schedule = Schedule::new(ScheduleKind::Linear, 0.01, Warmup::Steps(2), setting.steps as u64 + 5, 0.0)?;
         optim.add_scheduled(Box::new(adam), Scheduler::new(schedule));
+        if let Some(policy) = setting.scale {
+            optim.set_scaler(LossScaler::new(policy, 8)?);
+        }
         Ok(Rank { device, model, optim })
     }
 
@@ -177,7 +185,7 @@ impl Rank {
 pub fn train(comm: Arc<dyn Communicator>, setting: &Setting) -> Result<Seen> {
     let (rank, ranks) = (comm.rank(), comm.size());
     let mut this = Rank::new(comm, setting)?;
-    let (mut losses, mut norms, mut skips) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut losses, mut norms, mut skips, mut scales) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for step in 0..setting.steps {
         for index in (rank..setting.micro_batches).step_by(ranks) {
             let is_broken = setting.broken == Some(step) && index == setting.micro_batches - 1;
@@ -187,11 +195,12 @@ pub fn train(comm: Arc<dyn Communicator>, setting: &Setting) -> Result<Seen> {
         }
         let info = this.optim.step()?;
         norms.push(info.grad_norm.to_bits());
+        scales.push(info.scale);
         if info.skipped {
             skips.push(step);
         }
     }
-    Ok(Seen { losses, norms, skips, fingerprint: this.optim.fingerprint()? })
+    Ok(Seen { losses, norms, skips, scales, fingerprint: this.optim.fingerprint()? })
 }
 
 /// Run `body` on every rank of a group, each on its own thread, and return what they return in the order of the ranks.
