@@ -216,7 +216,7 @@ pub fn on_ranks<T: Send>(ranks: usize, options: HostOptions, body: impl Fn(HostR
 pub fn run(setting: &Setting) -> Seen {
     let seen = match setting.ranks {
         1 => vec![train(Arc::new(Solo), setting).unwrap()],
-        ranks => on_ranks(ranks, setting.options.clone(), |rank| train(Arc::new(rank), setting).unwrap()),
+        ranks => on_ranks(ranks, setting.options, |rank| train(Arc::new(rank), setting).unwrap()),
     };
     let mut losses: Vec<(usize, u32)> = seen.iter().flat_map(|seen| seen.losses.clone()).collect();
     losses.sort_unstable();
