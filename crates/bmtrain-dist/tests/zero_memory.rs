@@ -24,6 +24,7 @@ fn bytes(elements: usize, dtype: DType) -> usize {
 
 #[test]
 fn a_rank_holds_its_shards_and_two_blocks() {
+    let mut most = 0.0f64;
     for (dtype, sum) in
         [(DType::F32, GradientSum::Fast), (DType::F32, GradientSum::Elastic), (DType::BF16, GradientSum::Fast)]
     {
