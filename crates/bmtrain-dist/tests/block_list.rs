@@ -4,12 +4,15 @@
 
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::kernel::Activation;
-use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var, ops};
+use bmtrain_core::wrap::Counting;
+use bmtrain_core::{Backend, Ctx, DType, Device, Segment, Tensor, Var, ops};
 use bmtrain_dist::block::{BlockOptions, Recompute, RunOptions};
 use bmtrain_dist::nn::{Linear, LinearOptions};
-use bmtrain_dist::param::{BuilderOptions, Init};
+use bmtrain_dist::param::{BuilderOptions, Init, Split};
 use bmtrain_dist::{Block, Builder, Bundle, Parameters, Result, TransformerBlockList};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const ROWS: usize = 3;
 const SIZE: usize = 4;
@@ -270,4 +273,32 @@ fn a_block_that_stands_in_the_list_twice_gets_the_gradients_of_both_places() {
     assert_eq!(setting.parameters.iter().count(), 2 * 4);
     compare(tied, &cases(true, &[]), Agreement::SameSums);
     compare(tied, &cases(true, &[1, 3]), Agreement::OtherOrder);
+}
+
+/// A block of one parameter of one element.
+struct Tiny;
+
+impl Block for Tiny {
+    type Carry = Var;
+    type Shared = ();
+    type Cache = ();
+
+    fn forward(&self, x: Var, _: &(), _: Option<&mut ()>, _: &mut Ctx) -> Result<Var> {
+        Ok(x)
+    }
+}
+
+#[test]
+fn time_to_build_blocks_grows_with_their_number_and_not_with_its_square() {
+    let device = Device::new(Arc::new(Counting::new(1 << 20)) as Arc<dyn Backend>);
+    let builder = Builder::new(&device, BuilderOptions::default());
+    let tiny = |_: usize, b: &Builder| {
+        b.param("weight", [1], Init::ZEROS, Split::Replicated, true)?;
+        Ok(Tiny)
+    };
+    let start = Instant::now();
+    let list = TransformerBlockList::build(&builder.at("blocks"), 40_000, BlockOptions::default(), tiny).unwrap();
+    // A fraction of a second when every block costs the same, half a minute when each looks at all before it.
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    assert_eq!((list.len(), builder.finish().iter().count()), (40_000, 40_000));
 }

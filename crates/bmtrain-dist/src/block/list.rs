@@ -86,10 +86,9 @@ impl<B: Block + 'static> TransformerBlockList<B> {
     ) -> Result<Self> {
         let mut entries = Vec::with_capacity(count);
         for index in 0..count {
-            let before = builder.finish().iter().count();
+            let before = builder.count();
             let block = builder.index(index).block(|inner| build(index, inner))?;
-            let params = builder.finish().iter().skip(before).cloned().collect();
-            entries.push(Entry { block, params, options });
+            entries.push(Entry { block, params: builder.since(before), options });
         }
         Ok(TransformerBlockList { entries: Rc::new(entries) })
     }
