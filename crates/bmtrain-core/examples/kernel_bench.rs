@@ -9,6 +9,7 @@
 
 use std::time::Instant;
 
+use bmtrain_core::exact::WORDS;
 use bmtrain_core::kernel::*;
 use bmtrain_core::philox::Key;
 use bmtrain_core::{DType, Device, Segment, Tensor};
@@ -224,14 +225,15 @@ impl Bench {
     fn reductions(&self) -> Outcome<()> {
         let (device, len) = (&self.device, ROWS * INNER);
         let (x, mut y) = (self.tensor(len, DType::F32)?, self.tensor(len, DType::F32)?);
-        let (mut sums, mut one) = (self.tensor(INNER, DType::F32)?, self.tensor(1, DType::F32)?);
+        let mut sums = self.tensor(INNER, DType::F32)?;
         self.line("column_sum", len, 4 * len, || {
             let (rows, columns) = (ROWS, INNER);
             Ok(device.launch(ColumnSum { rows, columns, x: x.view()?, out: dest(&mut sums, true)? })?)
         })?;
+        let mut words = Tensor::from_slice(device, [WORDS], &[0i64; WORDS], Segment::Data)?;
         for (name, order) in [("grad_norm 2", NormOrder::Two), ("grad_norm inf", NormOrder::Infinity)] {
             self.line(name, len, 4 * len, || {
-                Ok(device.launch(GradNorm { order, x: x.view()?, out: dest(&mut one, false)? })?)
+                Ok(device.launch(GradNorm { order, x: x.view()?, out: dest(&mut words, false)? })?)
             })?;
         }
         let mut flag = Tensor::from_slice(device, [1], &[0i32], Segment::Data)?;

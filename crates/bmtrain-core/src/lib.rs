@@ -15,6 +15,7 @@ pub mod cuda;
 pub mod device;
 pub mod dtype;
 pub mod error;
+pub mod exact;
 pub mod heap;
 pub mod kernel;
 pub mod ops;

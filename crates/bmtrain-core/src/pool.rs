@@ -16,8 +16,10 @@ pub const ALIGNMENT: usize = 512;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Segment {
-    /// Parameter storages.
+    /// Parameter storages: this rank's shards, or whole ones where nothing is cut.
     Parameters,
+    /// Whole parameters of blocks that are at work, gathered from all ranks' shards.
+    Gathered,
     /// Gradients of parameters.
     Gradients,
     /// Optimizer moments and master copies.
@@ -32,8 +34,9 @@ pub enum Segment {
 
 impl Segment {
     /// Every segment, in report order.
-    pub const ALL: [Segment; 6] = [
+    pub const ALL: [Segment; 7] = [
         Segment::Parameters,
+        Segment::Gathered,
         Segment::Gradients,
         Segment::Optimizer,
         Segment::Activations,
@@ -45,6 +48,7 @@ impl Segment {
     pub const fn name(self) -> &'static str {
         match self {
             Segment::Parameters => "parameters",
+            Segment::Gathered => "gathered",
             Segment::Gradients => "gradients",
             Segment::Optimizer => "optimizer",
             Segment::Activations => "activations",

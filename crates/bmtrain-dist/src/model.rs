@@ -90,7 +90,16 @@ pub trait Model {
     fn forward(&self, batch: &Self::Batch, cx: &mut Ctx) -> Result<Self::Output> {
         let flow = self.embed(batch, cx)?;
         let flow = self.run_blocks(0..self.blocks(), flow, batch, cx)?;
-        self.head(flow, batch, cx)
+        let output = self.head(flow, batch, cx)?;
+        self.put_away(cx);
+        Ok(output)
+    }
+
+    /// Without a way back, nobody needs the whole parameters any more.
+    fn put_away(&self, cx: &Ctx) {
+        if !cx.is_recording() {
+            self.parameters().put_away();
+        }
     }
 
     /// The whole model, showing what enters the first block and what leaves each block.
@@ -109,6 +118,8 @@ pub trait Model {
             flow = self.run_blocks(block..block + 1, flow, batch, cx)?;
             observe(block + 1, &flow)?;
         }
-        self.head(flow, batch, cx)
+        let output = self.head(flow, batch, cx)?;
+        self.put_away(cx);
+        Ok(output)
     }
 }

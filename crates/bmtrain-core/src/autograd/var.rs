@@ -1,5 +1,6 @@
 //! Values with a past: constants, results on a tape, and leaves whose gradient lives outside every tape.
 
+use super::Recall;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -67,21 +68,22 @@ pub(crate) enum Source {
 pub struct Var {
     value: Tensor,
     source: Source,
+    origin: Option<Rc<dyn Recall>>,
 }
 
 impl Var {
     /// A value without gradient.
     pub fn constant(value: Tensor) -> Self {
-        Var { value, source: Source::Constant }
+        Var { value, source: Source::Constant, origin: None }
     }
 
     /// A value whose gradient goes to `sink`.
     pub fn leaf(value: Tensor, sink: Rc<dyn GradSink>) -> Self {
-        Var { value, source: Source::Leaf(sink) }
+        Var { value, source: Source::Leaf(sink), origin: None }
     }
 
     pub(crate) fn node(value: Tensor, id: VarId) -> Self {
-        Var { value, source: Source::Node(id) }
+        Var { value, source: Source::Node(id), origin: None }
     }
 
     /// The value.
@@ -94,9 +96,18 @@ impl Var {
         self.value
     }
 
+    /// The same variable, whose value can be found again at `origin`: ops keep that and not the value.
+    pub fn recalled_from(self, origin: Rc<dyn Recall>) -> Self {
+        Var { origin: Some(origin), ..self }
+    }
+
+    pub(crate) fn origin(&self) -> Option<&Rc<dyn Recall>> {
+        self.origin.as_ref()
+    }
+
     /// The same value without gradient.
     pub fn detach(&self) -> Self {
-        Var::constant(self.value.clone())
+        Var { value: self.value.clone(), source: Source::Constant, origin: self.origin.clone() }
     }
 
     /// Whether a gradient can flow back from here.
@@ -132,7 +143,7 @@ impl Var {
     /// # Errors
     /// Another number of elements.
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
-        Ok(Var { value: self.value.reshape(shape)?, source: self.source.clone() })
+        Ok(Var { value: self.value.reshape(shape)?, source: self.source.clone(), origin: self.origin.clone() })
     }
 
     /// Value and source apart, so that an op that was handed the variable may write the value in place.
@@ -141,7 +152,7 @@ impl Var {
     }
 
     pub(crate) fn from_parts(value: Tensor, source: Source) -> Self {
-        Var { value, source }
+        Var { value, source, origin: None }
     }
 
     pub(crate) fn source(&self) -> &Source {

@@ -5,6 +5,7 @@ use super::floats::{Floats, FloatsMut, Spare, tiles};
 use super::simd::vectorised;
 use super::threads::Threads;
 use crate::error::Result;
+use crate::exact::Sum;
 use crate::kernel::{Adam, ClipFactor, NormOrder};
 
 /// Elements of a piece of work.
@@ -12,13 +13,13 @@ const PIECE: usize = 1 << 15;
 
 pub(super) fn clip_factor(a: ClipFactor<'_>) -> Result<()> {
     const NAME: &str = "clip_factor";
-    let accumulated = read::<f32>(NAME, a.accumulated)?[0];
+    let accumulated = read::<i64>(NAME, a.accumulated)?;
     let (norm, factor) = (write::<f32>(NAME, a.norm)?, write::<f32>(NAME, a.factor)?);
     let root = match a.order {
-        NormOrder::Two => accumulated.sqrt(),
-        NormOrder::Infinity => accumulated,
+        NormOrder::Two => Sum::from_words(std::array::from_fn(|i| accumulated[i])).to_f64().sqrt(),
+        NormOrder::Infinity => f64::from(f32::from_bits(accumulated[0] as u32)),
     };
-    norm[0] = root / a.scale;
+    norm[0] = (root / f64::from(a.scale)) as f32;
     factor[0] = if norm[0].is_finite() { (a.max_norm / (norm[0] + 1e-6)).min(1.0) / a.scale } else { f32::NAN };
     Ok(())
 }
@@ -104,7 +105,9 @@ vectorised! {
 mod tests {
     use crate::cpu::testing::{FLOATS, assert_close, device, numbers, rounding, tensor, values, with_any_threads};
     use crate::dtype::DType;
+    use crate::exact::{Sum, WORDS};
     use crate::kernel::*;
+    use crate::pool::Segment;
     use crate::tensor::Tensor;
 
     #[derive(Clone, Copy)]
@@ -208,7 +211,16 @@ mod tests {
 
     fn clip(order: NormOrder, max_norm: f32, scale: f32, accumulated: f32) -> [f32; 2] {
         let device = device(1);
-        let [accumulated, mut norm, mut factor] = [accumulated, 0.0, 0.0].map(|x| tensor(&device, DType::F32, &[x]));
+        let [mut norm, mut factor] = [0.0, 0.0].map(|x| tensor(&device, DType::F32, &[x]));
+        let words = match order {
+            NormOrder::Two => {
+                let mut sum = Sum::ZERO;
+                sum.add(f64::from(accumulated));
+                sum.words()
+            }
+            NormOrder::Infinity => std::array::from_fn(|i| if i == 0 { i64::from(accumulated.to_bits()) } else { 0 }),
+        };
+        let accumulated = Tensor::from_slice(&device, [WORDS], &words, Segment::Data).unwrap();
         let (accumulated, norm_view) = (accumulated.view().unwrap(), norm.view_mut().unwrap());
         let factor_view = factor.view_mut().unwrap();
         device

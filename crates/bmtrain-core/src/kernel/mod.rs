@@ -24,7 +24,7 @@ pub use loss::{CrossEntropyBackward, CrossEntropyForward, SquaredErrorBackward, 
 pub use norm::{NormBackward, NormForward, NormKind};
 pub use optimizer::{Adam, ClipFactor, NormOrder};
 pub use random::{Distribution, Dropout, DropoutApply, FillRandom};
-pub use reduce::{ColumnSum, GradNorm, NonFinite, Softmax, SoftmaxBackward};
+pub use reduce::{ColumnSum, GradNorm, NORM_CHUNK, NonFinite, Softmax, SoftmaxBackward};
 pub use rows::{EmbeddingBackward, EmbeddingForward, Permute, RowCopy};
 
 use crate::backend::{DeviceId, Lane};

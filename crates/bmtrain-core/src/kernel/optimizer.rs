@@ -4,6 +4,7 @@ use super::{Access, Arguments, expect_dtype, expect_float, expect_len};
 use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::exact::WORDS;
 
 /// Which norm of all gradients together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -27,7 +28,7 @@ pub struct ClipFactor<'a> {
     pub max_norm: f32,
     /// What the loss was multiplied by.
     pub scale: f32,
-    /// The accumulated sum of squares or largest magnitude, f32 `[1]`.
+    /// The accumulated sum of squares or largest magnitude, i64 `[exact::WORDS]`.
     pub accumulated: View<'a>,
     /// Receives the true norm, f32 `[1]`.
     pub norm: ViewMut<'a>,
@@ -39,11 +40,11 @@ impl Arguments for ClipFactor<'_> {
     const NAME: &'static str = "clip_factor";
 
     fn check(&self) -> Result<()> {
-        for (what, len, dtype) in [
-            ("accumulated", self.accumulated.len(), self.accumulated.dtype()),
-            ("norm", self.norm.len(), self.norm.dtype()),
-            ("factor", self.factor.len(), self.factor.dtype()),
-        ] {
+        expect_len(Self::NAME, "accumulated", WORDS, self.accumulated.len())?;
+        expect_dtype(Self::NAME, "accumulated", DType::I64, self.accumulated.dtype())?;
+        for (what, len, dtype) in
+            [("norm", self.norm.len(), self.norm.dtype()), ("factor", self.factor.len(), self.factor.dtype())]
+        {
             expect_len(Self::NAME, what, 1, len)?;
             expect_dtype(Self::NAME, what, DType::F32, dtype)?;
         }

@@ -5,6 +5,7 @@ use super::{Access, Arguments, Dest, expect_dtype, expect_float, expect_len};
 use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::exact::WORDS;
 
 /// `out[c] (+)= sum over rows of x[r, c]`: the gradient of a bias.
 #[derive(Debug)]
@@ -34,24 +35,32 @@ impl Arguments for ColumnSum<'_> {
     }
 }
 
-/// Accumulate the sum of squares, or the largest magnitude, of `x` into `out`; f32 `[1]`. NaN and infinity propagate.
+/// Accumulate the sum of squares, or the largest magnitude, of `x` into `out`. NaN and infinity propagate.
+///
+/// Numerics: the squares of each [`NORM_CHUNK`] elements are summed in f64 in a fixed order, the sums of the chunks exactly
+/// ([`exact::Sum`](crate::exact::Sum)). So values that are cut at multiples of a chunk give the same bits in whatever parts and
+/// order they come, on any number of ranks.
 #[derive(Debug)]
 pub struct GradNorm<'a> {
     /// Sum of squares or maximum.
     pub order: NormOrder,
     /// The values.
     pub x: View<'a>,
-    /// Accumulated result.
+    /// Accumulated result, i64 `[exact::WORDS]`: the words of the sum, or the bits of the largest magnitude and zeros. Those
+    /// of several ranks are added, or the larger taken, word by word.
     pub out: Dest<'a>,
 }
+
+/// Elements whose squares are summed in floating point; parts of a whole are cut at multiples of it.
+pub const NORM_CHUNK: usize = 128;
 
 impl Arguments for GradNorm<'_> {
     const NAME: &'static str = "grad_norm";
 
     fn check(&self) -> Result<()> {
         expect_float(Self::NAME, "x", self.x.dtype())?;
-        expect_len(Self::NAME, "out", 1, self.out.view.len())?;
-        expect_dtype(Self::NAME, "out", DType::F32, self.out.view.dtype())
+        expect_len(Self::NAME, "out", WORDS, self.out.view.len())?;
+        expect_dtype(Self::NAME, "out", DType::I64, self.out.view.dtype())
     }
 
     fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {

@@ -1,7 +1,7 @@
 //! Elementwise ops: [`activation`], [`gated`], [`add`], [`scale`], [`mul`], [`cast`].
 
-use super::{bytes_of, empty, expect_shape, only};
-use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
+use super::{empty, expect_shape, only};
+use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Saved, Var};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{
@@ -143,8 +143,8 @@ pub fn mul(cx: &Ctx, a: &Var, b: &Var) -> Result<Var> {
     cx.device().launch(Multiply { a: a.value().view()?, b: Some(b.value().view()?), out })?;
     Ok(cx.record(y, &[a, b], || {
         Box::new(MulBackward {
-            a: b.needs_grad().then(|| a.value().clone()),
-            b: a.needs_grad().then(|| b.value().clone()),
+            a: b.needs_grad().then(|| Saved::of(a)),
+            b: a.needs_grad().then(|| Saved::of(b)),
             shape: a.shape(),
             dtypes: [a.dtype(), b.dtype()],
         })
@@ -154,9 +154,9 @@ pub fn mul(cx: &Ctx, a: &Var, b: &Var) -> Result<Var> {
 #[derive(Debug)]
 struct MulBackward {
     /// Present when the gradient of `b` is wanted.
-    a: Option<Tensor>,
+    a: Option<Saved>,
     /// Present when the gradient of `a` is wanted.
-    b: Option<Tensor>,
+    b: Option<Saved>,
     shape: Shape,
     dtypes: [DType; 2],
 }
@@ -166,6 +166,7 @@ impl Backward for MulBackward {
         let dy = only("mul", dy)?;
         for (index, other) in [&self.b, &self.a].into_iter().enumerate() {
             let Some(other) = other else { continue };
+            let other = other.get()?;
             cx.write(index, self.shape, self.dtypes[index], |device, out| {
                 device.launch(Multiply { a: dy.view()?, b: Some(other.view()?), out })
             })?;
@@ -174,7 +175,7 @@ impl Backward for MulBackward {
     }
 
     fn saved_bytes(&self) -> usize {
-        bytes_of(self.a.iter().chain(&self.b))
+        self.a.iter().chain(&self.b).map(Saved::bytes).sum()
     }
 }
 

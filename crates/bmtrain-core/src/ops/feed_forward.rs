@@ -2,7 +2,7 @@
 
 use super::gemm::{bias_gradient, check_linear, input_gradient, project, weight_gradient};
 use super::{bytes_of, empty, only};
-use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
+use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Saved, Var};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{Activation, ActivationBackward, ActivationSplit, Dest, Epilogue, Multiply};
@@ -50,8 +50,8 @@ pub fn feed_forward(
             x: x.value().clone(),
             pre,
             activation,
-            w_in: w_in.value().clone(),
-            w_out: w_out.value().clone(),
+            w_in: Saved::of(w_in),
+            w_out: Saved::of(w_out),
             sizes: [d, f, e],
             dtypes: [w_in.dtype(), w_out.dtype()],
         })
@@ -64,8 +64,8 @@ struct FeedForwardBackward {
     /// Input of the activation.
     pre: Tensor,
     activation: Activation,
-    w_in: Tensor,
-    w_out: Tensor,
+    w_in: Saved,
+    w_out: Saved,
     /// D, F and E.
     sizes: [usize; 3],
     dtypes: [DType; 2],
@@ -90,7 +90,7 @@ impl Backward for FeedForwardBackward {
             return Ok(());
         }
         let mut dpre = Tensor::empty(cx.device(), pre.shape(), pre.dtype(), Segment::Activations)?; // [.., F]
-        input_gradient(cx.device(), &dy, &w_out, [e, f], Dest { view: dpre.view_mut()?, add: false })?;
+        input_gradient(cx.device(), &dy, &w_out.get()?, [e, f], Dest { view: dpre.view_mut()?, add: false })?;
         drop((dy, w_out));
         if weight_wanted {
             // What was the input is the derivative by now.
@@ -105,7 +105,7 @@ impl Backward for FeedForwardBackward {
         drop(pre);
         bias_gradient(cx, 2, &dpre, f, dtypes[0])?;
         cx.write(1, Shape::from([f, d]), dtypes[0], |device, dw| weight_gradient(device, &dpre, &x, [f, d], dw))?;
-        let (shape, dtype) = (x.shape(), x.dtype());
+        let (shape, dtype, w_in) = (x.shape(), x.dtype(), w_in.get()?);
         drop(x);
         cx.write(0, shape, dtype, |device, dx| input_gradient(device, &dpre, &w_in, [f, d], dx))
     }

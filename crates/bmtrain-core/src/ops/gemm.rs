@@ -1,7 +1,7 @@
 //! Products with weights and between activations: [`linear`] and [`matmul`]. Layers, heads and tests call them.
 
 use super::{bytes_of, empty, expect_elements, only};
-use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
+use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Saved, Var};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -35,7 +35,7 @@ pub fn linear(cx: &Ctx, x: &Var, weight: &Var, bias: Option<&Var>, activation: O
     Ok(cx.record(y, &inputs, || {
         Box::new(LinearBackward {
             x: weight.needs_grad().then(|| x.value().clone()),
-            weight: x.needs_grad().then(|| weight.value().clone()),
+            weight: x.needs_grad().then(|| Saved::of(weight)),
             activation: activation.zip(pre_activation),
             n,
             k,
@@ -142,7 +142,7 @@ struct LinearBackward {
     /// Present when the weight's gradient is wanted.
     x: Option<Tensor>,
     /// Present when the input's gradient is wanted.
-    weight: Option<Tensor>,
+    weight: Option<Saved>,
     activation: Option<(Activation, Tensor)>,
     n: usize,
     k: usize,
@@ -178,6 +178,7 @@ impl Backward for LinearBackward {
         // Last, when what was saved is free again.
         match weight {
             Some(weight) => {
+                let weight = weight.get()?;
                 cx.write(0, x_shape, x_dtype, |device, dx| input_gradient(device, &dpre, &weight, [n, k], dx))
             }
             None => Ok(()),
@@ -206,8 +207,8 @@ pub fn matmul(cx: &Ctx, a: &Var, b: &Var, transpose_a: bool, transpose_b: bool) 
     Ok(cx.record(c, &[a, b], || {
         Box::new(MatmulBackward {
             plan,
-            a: b.needs_grad().then(|| a.value().clone()),
-            b: a.needs_grad().then(|| b.value().clone()),
+            a: b.needs_grad().then(|| Saved::of(a)),
+            b: a.needs_grad().then(|| Saved::of(b)),
             shapes: [a.shape(), b.shape()],
             dtypes: [a.dtype(), b.dtype()],
         })
@@ -296,9 +297,9 @@ fn multiply(device: &Device, batch: usize, a: Factor<'_>, b: Factor<'_>, c: Dest
 struct MatmulBackward {
     plan: Product,
     /// Present when the gradient of `b` is wanted.
-    a: Option<Tensor>,
+    a: Option<Saved>,
     /// Present when the gradient of `a` is wanted.
-    b: Option<Tensor>,
+    b: Option<Saved>,
     shapes: [Shape; 2],
     dtypes: [DType; 2],
 }
@@ -309,6 +310,7 @@ impl Backward for MatmulBackward {
         let Product { batch, m, n, k, transpose_a, transpose_b, .. } = plan;
         let dc = only("matmul", dy)?;
         if let Some(b) = b {
+            let b = b.get()?;
             cx.write(0, shapes[0], dtypes[0], |device, da| {
                 let (left, right) = if transpose_a {
                     // da [K, M] = op(b) dc^T
@@ -321,6 +323,7 @@ impl Backward for MatmulBackward {
             })?;
         }
         if let Some(a) = a {
+            let a = a.get()?;
             cx.write(1, shapes[1], dtypes[1], |device, db| {
                 let (left, right) = if transpose_b {
                     // db [N, K] = dc^T op(a)
@@ -340,7 +343,7 @@ impl Backward for MatmulBackward {
     }
 
     fn saved_bytes(&self) -> usize {
-        bytes_of(self.a.iter().chain(&self.b))
+        self.a.iter().chain(&self.b).map(Saved::bytes).sum()
     }
 }
 

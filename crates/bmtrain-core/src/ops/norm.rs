@@ -1,7 +1,7 @@
 //! Layer norm and RMS norm, alone ([`norm`]) and behind dropout and residual ([`residual_norm`]).
 
 use super::{bytes_of, empty, expect_elements, expect_shape, only, own};
-use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
+use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Saved, Var};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -39,7 +39,12 @@ pub fn norm(cx: &Ctx, kind: NormKind, x: &Var, weight: &Var, bias: Option<&Var>,
     let absent = x.detach();
     Ok(cx.record(y, &[x, weight, bias.unwrap_or(&absent)], || {
         Box::new(NormNode {
-            normalised: Normalised { x: x.value().clone(), weight: weight.value().clone(), statistics },
+            normalised: Normalised {
+                x: x.value().clone(),
+                weight: Saved::of(weight),
+                weight_dtype: weight.dtype(),
+                statistics,
+            },
         })
     }))
 }
@@ -90,7 +95,7 @@ pub fn residual_norm(
         Box::new(ResidualNormNode {
             dropout,
             x_dtype: x.dtype(),
-            normalised: Normalised { x: saved, weight: weight.value().clone(), statistics },
+            normalised: Normalised { x: saved, weight: Saved::of(weight), weight_dtype: weight.dtype(), statistics },
         })
     });
     match (results.pop(), results.pop()) {
@@ -132,7 +137,8 @@ impl Statistics {
 struct Normalised {
     /// What was normalised.
     x: Tensor,
-    weight: Tensor,
+    weight: Saved,
+    weight_dtype: DType,
     statistics: Statistics,
 }
 
@@ -146,6 +152,7 @@ impl Normalised {
         branch: Option<(Dropout, Dest<'a>)>,
         [dweight, dbias]: [Option<Dest<'a>>; 2],
     ) -> Result<()> {
+        let weight = self.weight.get()?;
         device.launch(NormBackward {
             kind: self.statistics.kind,
             rows: self.x.shape().rows(),
@@ -153,7 +160,7 @@ impl Normalised {
             x: self.x.view()?,
             mean: self.statistics.mean.as_ref().map(Tensor::view).transpose()?,
             rstd: self.statistics.rstd.view()?,
-            weight: self.weight.view()?,
+            weight: weight.view()?,
             dy: dy.view()?,
             dx,
             branch,
@@ -164,7 +171,7 @@ impl Normalised {
 
     /// Requests for the gradients of scale and shift.
     fn affine(&self, weight: usize) -> [(usize, Shape, DType); 2] {
-        [weight, weight + 1].map(|index| (index, self.weight.shape(), self.weight.dtype()))
+        [weight, weight + 1].map(|index| (index, Shape::from([self.x.shape().last()]), self.weight_dtype))
     }
 
     fn request(&self, index: usize, dtype: DType) -> (usize, Shape, DType) {

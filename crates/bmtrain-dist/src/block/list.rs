@@ -1,8 +1,10 @@
 //! The list of blocks: an explicit loop forward, one node on the outer tape, the loop in reverse on the way back.
 
+use super::ring::Ring;
 use super::{Block, Bundle};
 use crate::error::{Error, Result};
-use crate::param::{Builder, Param};
+use crate::param::{Builder, Flat, Param};
+use crate::shard::ZeroLevel;
 use bmtrain_core::autograd::{Backward, BackwardCtx, Grads, Tape};
 use bmtrain_core::kernel::AddScaled;
 use bmtrain_core::{Ctx, Device, Tensor, Var};
@@ -31,6 +33,8 @@ struct Entry<B> {
     block: B,
     /// To see whether anything inside is trained.
     params: Vec<Param>,
+    /// The storages they lie in.
+    flats: Vec<Rc<Flat>>,
     options: BlockOptions,
 }
 
@@ -88,7 +92,15 @@ impl<B: Block + 'static> TransformerBlockList<B> {
         for index in 0..count {
             let before = builder.count();
             let block = builder.index(index).block(|inner| build(index, inner))?;
-            entries.push(Entry { block, params: builder.since(before), options });
+            let params = builder.since(before);
+            let mut flats: Vec<Rc<Flat>> = Vec::new();
+            for param in &params {
+                let flat = param.place()?.0;
+                if !flats.iter().any(|known| Rc::ptr_eq(known, flat)) {
+                    flats.push(Rc::clone(flat));
+                }
+            }
+            entries.push(Entry { block, params, flats, options });
         }
         Ok(TransformerBlockList { entries: Rc::new(entries) })
     }
@@ -148,14 +160,16 @@ impl<B: Block + 'static> TransformerBlockList<B> {
         if cx.is_recording() && (inputs_need_grad || trained) {
             return self.record(carry, shared, range, options.return_hidden, cx);
         }
-        let (mut carry, mut hidden) = (carry, Vec::new());
+        let (mut carry, mut hidden, mut ring) = (carry, Vec::new(), Ring::default());
         for index in range.clone() {
             if options.return_hidden {
                 hidden.push(carry.clone());
             }
             let cache = options.caches.as_mut().and_then(|caches| caches.get_mut(index - range.start));
             let block = &self.entries[index].block;
+            ring.enter(index, (index + 1 < range.end).then_some(index + 1), |index| self.flats(index))?;
             carry = cx.at_index(index, |cx| block.forward(carry, shared, cache, cx))?;
+            ring.leave(index);
         }
         Ok(ListOutput { carry, hidden })
     }
@@ -176,7 +190,9 @@ impl<B: Block + 'static> TransformerBlockList<B> {
         let shared_needs: Vec<bool> = outer_shared.iter().map(Var::needs_grad).collect();
         drop(carry);
         let (mut current, mut hidden, mut steps) = (carry_template, Vec::new(), Vec::with_capacity(range.len()));
-        for index in range {
+        let mut ring = Ring::default();
+        for index in range.clone() {
+            ring.enter(index, (index + 1 < range.end).then_some(index + 1), |index| self.flats(index))?;
             if return_hidden {
                 hidden.push((current.clone(), needs.clone()));
             }
@@ -187,7 +203,7 @@ impl<B: Block + 'static> TransformerBlockList<B> {
                     let step = Replay::run(self, index, &current, &shared_template, &step_needs, &shared_needs, cx)?;
                     needs = step.outputs.iter().map(Var::needs_grad).collect();
                     current = current.rebuild(&mut step.outputs.iter().map(Var::detach));
-                    steps.push(Step::Kept(step));
+                    steps.push(Step::Kept { index, replay: step });
                 }
                 Recompute::Checkpoint => {
                     let mut inner = cx.with_tape(None);
@@ -205,6 +221,11 @@ impl<B: Block + 'static> TransformerBlockList<B> {
                     });
                 }
             }
+            if self.entries[index].flats.iter().any(|flat| flat.sharding().level == ZeroLevel::Two) {
+                // Whole until the way back has passed.
+                self.entries[index].flats.iter().try_for_each(|flat| flat.gather())?;
+            }
+            ring.leave(index);
         }
         let mut values: Vec<Tensor> = current.vars().into_iter().map(Var::into_value).collect();
         for (bundle, _) in &hidden {
@@ -235,12 +256,38 @@ impl<B: Block + 'static> TransformerBlockList<B> {
     }
 }
 
+impl<B> TransformerBlockList<B> {
+    /// The storages of a block.
+    fn flats(&self, index: usize) -> Vec<Rc<Flat>> {
+        self.entries.get(index).map_or_else(Vec::new, |entry| entry.flats.clone())
+    }
+
+    /// A block's way back is done: its gradients go to their owners while the next block computes.
+    fn finish(&self, index: usize) -> Result<()> {
+        for flat in self.flats(index) {
+            if flat.sharding().level == ZeroLevel::Two {
+                flat.release();
+            }
+            flat.finish_batch()?;
+        }
+        Ok(())
+    }
+}
+
 /// What the way back needs of one block.
 enum Step<B: Block> {
     /// Its inner tape.
-    Kept(Replay),
+    Kept { index: usize, replay: Replay },
     /// Its inputs.
     Checkpoint { index: usize, carry: B::Carry, needs: Vec<bool> },
+}
+
+impl<B: Block> Step<B> {
+    fn index(&self) -> usize {
+        match self {
+            Step::Kept { index, .. } | Step::Checkpoint { index, .. } => *index,
+        }
+    }
 }
 
 /// A block that has run on a tape of its own.
@@ -312,16 +359,23 @@ impl<B: Block + 'static> Backward for ListBackward<B> {
         let device = cx.device().clone();
         let mut hidden = dy.split_off(self.width);
         let mut carry_grads = dy;
+        let mut ring = Ring::default();
         while let Some(step) = self.steps.pop() {
+            let index = step.index();
             let (carry, shared) = if carry_grads.iter().any(Option::is_some) {
+                let next = self.steps.last().map(Step::index);
+                ring.enter(index, next, |index| self.list.flats(index)).map_err(core_error)?;
                 let replay = match step {
-                    Step::Kept(replay) => replay,
+                    Step::Kept { replay, .. } => replay,
                     Step::Checkpoint { index, carry, needs } => {
                         Replay::run(&self.list, index, &carry, &self.shared, &needs, &self.shared_needs, &self.cx)
                             .map_err(core_error)?
                     }
                 };
-                replay.backward(&device, carry_grads)?
+                let grads = replay.backward(&device, carry_grads)?;
+                ring.leave(index);
+                self.list.finish(index).map_err(core_error)?;
+                grads
             } else {
                 (self.blank(), Vec::new())
             };
@@ -349,7 +403,7 @@ impl<B: Block + 'static> Backward for ListBackward<B> {
 
     fn saved_bytes(&self) -> usize {
         let step_bytes = |step: &Step<B>| match step {
-            Step::Kept(replay) => replay.tape.saved_bytes(),
+            Step::Kept { replay, .. } => replay.tape.saved_bytes(),
             Step::Checkpoint { carry, .. } => carry.vars().iter().map(|var| var.value().bytes()).sum(),
         };
         self.steps.iter().map(step_bytes).sum()

@@ -2,6 +2,7 @@
 
 pub mod bundle;
 pub mod list;
+pub mod ring;
 
 pub use bundle::Bundle;
 pub use list::{BlockOptions, ListOutput, Recompute, RunOptions, TransformerBlockList};

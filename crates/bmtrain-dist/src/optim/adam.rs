@@ -99,14 +99,17 @@ impl Adam {
         if let Some(index) = states.iter().position(|state| Rc::ptr_eq(&state.flat, flat)) {
             return Ok(index);
         }
-        let (values, len) = (flat.values(), flat.values().len());
+        let (values, len) = (flat.values(), flat.state_len());
         let zeros = || Storage::zeros(values.device(), len, DType::F32, Segment::Optimizer);
         let master = match flat.dtype() {
             DType::F32 => None,
             _ => {
-                let master = Storage::empty(values.device(), len, DType::F32, Segment::Optimizer)?;
-                let out = Dest { view: master.view_mut(0..len)?, add: false };
-                values.device().launch(Cast { x: values.view(0..len)?, out })?;
+                let master = Storage::zeros(values.device(), len, DType::F32, Segment::Optimizer)?;
+                for index in 0..flat.layout().spans().len() {
+                    let part = flat.owned(index);
+                    let out = Dest { view: master.view_mut(part.in_state)?, add: false };
+                    values.device().launch(Cast { x: values.view(part.in_values)?, out })?;
+                }
                 Some(master)
             }
         };
@@ -142,15 +145,18 @@ impl Optimizer for Adam {
         for group in &self.groups {
             for param in group.params.iter().filter(|param| param.is_trainable()) {
                 let (flat, index) = param.place()?;
-                let Some(grads) = flat.grads().filter(|_| flat.has_grad(index)) else { continue };
+                let Some(grads) = flat.reduced().filter(|_| flat.has_grad(index)) else { continue };
                 let at = Self::state_of(&mut self.states, flat)?;
                 let state = &mut self.states[at];
                 state.steps[index] += 1;
                 state.stepped[index] = true;
-                let (step, range) = (state.steps[index], flat.layout().spans()[index].range());
-                let held = step <= options.hold_steps;
+                let (step, part) = (state.steps[index], flat.owned(index));
+                if part.of_param.is_empty() {
+                    continue;
+                }
+                let (held, range) = (step <= options.hold_steps, part.in_state);
                 let kernel = AdamKernel {
-                    parameter: flat.values().view_mut(range.clone())?,
+                    parameter: flat.values().view_mut(part.in_values)?,
                     master: state.master.as_ref().map(|master| master.view_mut(range.clone())).transpose()?,
                     m: state.m.view_mut(range.clone())?,
                     v: state.v.view_mut(range.clone())?,
@@ -186,8 +192,9 @@ impl Optimizer for Adam {
                 continue;
             }
             let span = state.flat.layout().spans()[index];
-            let read =
-                |storage: &Storage| -> Result<Vec<f32>> { Ok(storage.tensor(span.start, [span.len])?.to_vec()?) };
+            let read = |storage: &Storage| -> Result<Vec<f32>> {
+                Ok(state.flat.gather_state(storage)?.tensor(span.start, [span.len])?.to_vec()?)
+            };
             let mut tensors = vec![("m", read(&state.m)?), ("v", read(&state.v)?)];
             if let Some(master) = &state.master {
                 tensors.push(("master", read(master)?));
@@ -206,18 +213,19 @@ impl Optimizer for Adam {
             let (flat, index) = param.place()?;
             let at = Self::state_of(&mut self.states, flat)?;
             let state = &mut self.states[at];
-            let range = flat.layout().spans()[index].range();
+            let (len, part) = (flat.layout().spans()[index].len, flat.owned(index));
             let mut expected = vec![("m", &state.m), ("v", &state.v)];
             expected.extend(state.master.as_ref().map(|master| ("master", master)));
             for (name, storage) in expected {
                 let values = entry.tensors.iter().find(|(known, _)| *known == name).map(|(_, values)| values);
-                let Some(values) = values.filter(|values| values.len() == range.len()) else {
+                let Some(values) = values.filter(|values| values.len() == len) else {
                     let got = values.map_or("nothing".into(), |values| format!("{} values", values.len()));
-                    let reason = format!("optimizer state {name}: expected {} values, got {got}", range.len());
+                    let reason = format!("optimizer state {name}: expected {len} values, got {got}");
                     return Err(Error::parameter(entry.name.clone(), reason));
                 };
-                let view = storage.view_mut(range.clone())?;
-                storage.device().backend().upload(bytemuck::cast_slice(values), view, Lane::Compute)?;
+                let view = storage.view_mut(part.in_state.clone())?;
+                let values = bytemuck::cast_slice(&values[part.of_param.clone()]);
+                storage.device().backend().upload(values, view, Lane::Compute)?;
             }
             state.steps[index] = entry.steps;
         }

@@ -2,9 +2,13 @@
 
 use super::{Optimizer, Scheduler, StepArgs};
 use crate::error::{Error, Result};
-use crate::param::Param;
+use crate::param::{Flat, Param};
+use bmtrain_core::comm::{Collective, Reduction};
+use bmtrain_core::exact::WORDS;
 use bmtrain_core::kernel::{ClipFactor, Dest, GradNorm, NonFinite, NormOrder};
-use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var};
+use bmtrain_core::{Ctx, DType, Device, Lane, Segment, Tensor, Var};
+use std::collections::HashSet;
+use std::rc::Rc;
 
 /// Upper bound of the gradients' norm.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -69,7 +73,8 @@ impl OptimManager {
             return Err(Error::setting("clip", format!("norm bound {} must be above 0", clip.max_norm)));
         }
         let scalar = || Tensor::full(device, [1], DType::F32, 0.0, Segment::Optimizer);
-        let (accumulated, norm, factor) = (scalar()?, scalar()?, scalar()?);
+        let accumulated = Tensor::full(device, [WORDS], DType::I64, 0.0, Segment::Optimizer)?;
+        let (norm, factor) = (scalar()?, scalar()?);
         Ok(OptimManager {
             device: device.clone(),
             clip,
@@ -116,7 +121,25 @@ impl OptimManager {
         let seed =
             Tensor::full(&self.device, loss.shape(), loss.dtype(), weight * self.loss_scale, Segment::Activations)?;
         tape.backward(&self.device, vec![(loss.clone(), seed)], &[])?;
+        // Blocks did this on the way; what is outside of them may get gradients until the end.
+        for flat in self.flats()? {
+            flat.finish_batch()?;
+            flat.put_away();
+        }
         Ok(())
+    }
+
+    /// The storages of all parameters that are updated, each once.
+    fn flats(&self) -> Result<Vec<Rc<Flat>>> {
+        let mut flats: Vec<Rc<Flat>> = Vec::new();
+        let mut known = HashSet::new();
+        for param in self.params() {
+            let flat = param.place()?.0;
+            if known.insert(Rc::as_ptr(flat)) {
+                flats.push(Rc::clone(flat));
+            }
+        }
+        Ok(flats)
     }
 
     /// The first parameter, in the order of the groups, whose gradient kept the last step from happening.
@@ -134,6 +157,12 @@ impl OptimManager {
     /// # Errors
     /// No memory for optimizer state; a failing device.
     pub fn step(&mut self) -> Result<StepInfo> {
+        let flats = self.flats()?;
+        for flat in &flats {
+            flat.finish_step()?;
+        }
+        let backend = self.device.backend();
+        backend.wait(Lane::Compute, backend.mark(Lane::Zero)?)?;
         self.measure()?;
         let lr = self.lr();
         for entry in &mut self.entries {
@@ -151,6 +180,9 @@ impl OptimManager {
             }
         }
         self.zero_grad()?;
+        for flat in &flats {
+            flat.publish()?;
+        }
         Ok(StepInfo { grad_norm, lr, skipped })
     }
 
@@ -179,8 +211,10 @@ impl OptimManager {
     fn find_broken(&self) -> Result<Option<String>> {
         let mut flag = Tensor::full(&self.device, [1], DType::I32, 0.0, Segment::Activations)?;
         for param in self.params() {
-            let Some(grad) = param.grad()?.filter(|_| param.is_trainable()) else { continue };
-            self.device.launch(NonFinite { x: grad.view()?, flag: flag.view_mut()? })?;
+            let (flat, index) = param.place()?;
+            let Some(grads) = flat.reduced().filter(|_| flat.has_grad(index) && param.is_trainable()) else { continue };
+            let part = flat.owned(index);
+            self.device.launch(NonFinite { x: grads.view(part.in_state)?, flag: flag.view_mut()? })?;
             if flag.to_vec::<i32>()? != [0] {
                 return Ok(Some(param.name().to_owned()));
             }
@@ -190,20 +224,27 @@ impl OptimManager {
 
     /// The true norm and the factor of all gradients, on the device.
     fn measure(&mut self) -> Result<()> {
-        let mut add = false;
-        let grads: Vec<Tensor> = self
-            .params()
-            .filter(|param| param.is_trainable())
-            .map(Param::grad)
-            .filter_map(Result::transpose)
-            .collect::<Result<_>>()?;
-        if grads.is_empty() {
-            return Err(Error::setting("step", "no parameter has a gradient: call backward first"));
+        let mut counted = Vec::new();
+        for param in self.params().filter(|param| param.is_trainable()) {
+            let (flat, index) = param.place()?;
+            if let Some(grads) = flat.reduced().filter(|_| flat.has_grad(index)) {
+                counted.push((Rc::clone(flat), grads, flat.counted(index).in_state));
+            }
         }
-        for grad in &grads {
-            let out = Dest { view: self.accumulated.view_mut()?, add };
-            self.device.launch(GradNorm { order: self.clip.order, x: grad.view()?, out })?;
-            add = true;
+        for (number, (_, grads, range)) in counted.iter().enumerate() {
+            let out = Dest { view: self.accumulated.view_mut()?, add: number > 0 };
+            self.device.launch(GradNorm { order: self.clip.order, x: grads.view(range.clone())?, out })?;
+        }
+        let Some((flat, ..)) = counted.first() else {
+            return Err(Error::setting("step", "no parameter has a gradient: call backward first"));
+        };
+        if flat.sharding().is_shared() {
+            let by = match self.clip.order {
+                NormOrder::Two => Reduction::Sum,
+                NormOrder::Infinity => Reduction::Max,
+            };
+            let collective = Collective::AllReduce { data: self.accumulated.view_mut()?, by };
+            flat.sharding().ranks.launch(self.device.backend(), collective, Lane::Compute)?;
         }
         self.device.launch(ClipFactor {
             order: self.clip.order,

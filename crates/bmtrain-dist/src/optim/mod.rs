@@ -52,7 +52,7 @@ pub struct ParamState {
     pub name: String,
     /// Steps taken.
     pub steps: u64,
-    /// Named tensors, this rank's part: `m`, `v`, and `master` for 16-bit parameters.
+    /// Named tensors, whole: `m`, `v`, and `master` for 16-bit parameters.
     pub tensors: Vec<(&'static str, Vec<f32>)>,
 }
 
@@ -70,7 +70,8 @@ pub trait Optimizer {
     /// Take back the step counts of the last step, which changed nothing.
     fn undo_count(&mut self);
 
-    /// Show the state of every parameter that has one, in the order of the groups, one at a time. Waits for the device.
+    /// Show the state of every parameter that has one, in the order of the groups, one at a time, gathered from all ranks,
+    /// which have to do the same. Waits for the device.
     ///
     /// # Errors
     /// A failing device; what `visit` returns.

@@ -1,8 +1,9 @@
 //! The birth of parameters: names from a path, storages per block, values drawn or awaited.
 
-use super::{Flat, Init, Param, ParamSpec, Split};
+use super::{Flat, Init, Param, ParamSpec, Split, widen};
 use crate::error::{Error, Result};
 use crate::mesh::Mesh;
+use crate::shard::Sharding;
 use bmtrain_core::{DType, Device, Shape};
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -18,7 +19,7 @@ pub enum Birth {
 }
 
 /// How parameters of a model are made.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct BuilderOptions {
     /// This rank's place.
     pub mesh: Mesh,
@@ -30,11 +31,20 @@ pub struct BuilderOptions {
     pub grad_dtype: DType,
     /// Draw values or wait for them.
     pub birth: Birth,
+    /// How they are shared among data-parallel ranks.
+    pub sharding: Sharding,
 }
 
 impl Default for BuilderOptions {
     fn default() -> Self {
-        BuilderOptions { mesh: Mesh::SOLO, seed: 0, dtype: DType::F32, grad_dtype: DType::F32, birth: Birth::Draw }
+        BuilderOptions {
+            mesh: Mesh::SOLO,
+            seed: 0,
+            dtype: DType::F32,
+            grad_dtype: DType::F32,
+            birth: Birth::Draw,
+            sharding: Sharding::solo(),
+        }
     }
 }
 
@@ -106,7 +116,7 @@ impl Builder {
         let mut open = self.state.open.borrow_mut();
         match &mut *open {
             Some(block) => block.push(param.clone()),
-            None => self.settle(std::slice::from_ref(&param))?,
+            None => self.settle(std::slice::from_ref(&param), false)?,
         }
         Ok(param)
     }
@@ -122,15 +132,15 @@ impl Builder {
         let built = build(self);
         let members = self.state.open.borrow_mut().take().unwrap_or_default();
         let built = built?;
-        self.settle(&members)?;
+        self.settle(&members, true)?;
         Ok(built)
     }
 
-    fn settle(&self, members: &[Param]) -> Result<()> {
-        let BuilderOptions { mesh, seed, dtype, grad_dtype, birth } = self.state.options;
+    fn settle(&self, members: &[Param], in_block: bool) -> Result<()> {
+        let BuilderOptions { seed, dtype, grad_dtype, birth, ref sharding, .. } = self.state.options;
         let (trained, frozen): (Vec<Param>, Vec<Param>) = members.iter().cloned().partition(|p| p.spec().trainable);
         for group in [trained, frozen].into_iter().filter(|group| !group.is_empty()) {
-            let flat = Rc::new(Flat::new(&self.state.device, &mesh, dtype, grad_dtype, &group)?);
+            let flat = Rc::new(Flat::new(&self.state.device, sharding, (dtype, grad_dtype), in_block, &group)?);
             for (index, param) in group.iter().enumerate() {
                 param.settle(&flat, index);
                 if birth == Birth::Draw {
@@ -202,9 +212,58 @@ impl Parameters {
         Ok(missing.iter().map(|param| param.name().to_owned()).collect())
     }
 
+    /// Give up whole values of parameters outside of blocks, which a forward pass without a backward pass leaves behind.
+    pub fn put_away(&self) {
+        self.flats.iter().for_each(|flat| flat.put_away());
+    }
+
     /// Forget all gradients and free their memory.
     pub fn clear_grads(&self) {
         self.flats.iter().for_each(|flat| flat.clear_grads());
+    }
+}
+
+/// Reads whole parameters one after the other, holding one storage gathered at a time: a block is gathered once for all its
+/// parameters. Every rank has to read the same parameters in the same order.
+#[derive(Debug, Default)]
+pub struct WholeReader {
+    held: Option<Rc<Flat>>,
+}
+
+impl WholeReader {
+    /// The whole values, widened. Waits for the device.
+    ///
+    /// # Errors
+    /// As [`Param::read`].
+    pub fn read(&mut self, param: &Param) -> Result<Vec<f32>> {
+        self.pass(param)?;
+        widen(&param.value()?)
+    }
+
+    /// Take part in another rank's reading of a parameter.
+    ///
+    /// # Errors
+    /// As [`Param::read`].
+    pub fn pass(&mut self, param: &Param) -> Result<()> {
+        let flat = param.place()?.0;
+        if !self.held.as_ref().is_some_and(|held| Rc::ptr_eq(held, flat)) {
+            self.let_go();
+            flat.gather()?;
+            self.held = Some(Rc::clone(flat));
+        }
+        Ok(())
+    }
+
+    fn let_go(&mut self) {
+        if let Some(held) = self.held.take() {
+            held.release();
+        }
+    }
+}
+
+impl Drop for WholeReader {
+    fn drop(&mut self) {
+        self.let_go();
     }
 }
 

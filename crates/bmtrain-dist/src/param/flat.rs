@@ -1,47 +1,102 @@
 //! The flat storage of parameters that are gathered together: one block's parameters of one number type and group.
 
 use super::Param;
-use crate::error::Result;
-use crate::mesh::Mesh;
-use crate::shard::{ShardLayout, Span};
+use crate::error::{Error, Result};
+use crate::shard::exchange::{Exchange, Sums};
+use crate::shard::{ShardLayout, Sharding, Span};
 use bmtrain_core::autograd::SinkTarget;
-use bmtrain_core::{DType, Device, Segment, Storage};
+use bmtrain_core::backend::Mark;
+use bmtrain_core::kernel::Fill;
+use bmtrain_core::{DType, Device, Lane, Segment, Storage};
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
 
-/// A flat storage with its gradients.
+/// A flat storage with its gradients, of which this rank may hold a shard only.
 ///
-/// Gradients exist from the first contribution of a backward pass until the optimizer has used them: the memory that the
-/// activations of a block leave behind serves its gradients.
+/// Values are whole where nothing is cut, else only between [`Flat::gather`] and [`Flat::release`]. Gradients are whole from
+/// the first contribution of a backward pass until [`Flat::finish_batch`] hands them to the owners of their parameters, or,
+/// where they are exchanged once a step, until [`Flat::finish_step`]. The memory that the activations of a block leave behind
+/// serves its gradients.
 #[derive(Debug)]
 pub struct Flat {
     device: Device,
     layout: ShardLayout,
     dtype: DType,
     grad_dtype: DType,
+    sharding: Sharding,
+    /// Part of a block, which gathers it; what is outside is gathered when it is asked for.
+    in_block: bool,
+    /// Which parameters are trained now.
+    trainable: Vec<Rc<Cell<bool>>>,
+    /// Values at rest: this rank's shard where values are cut, else all.
     values: Storage,
+    gathered: RefCell<Option<Gathered>>,
+    /// Who needs the values whole now.
+    holds: Cell<usize>,
     grads: RefCell<Option<Storage>>,
-    /// Which parameters have a gradient.
+    /// Which parameters `grads` holds a gradient of.
     written: Vec<Cell<bool>>,
+    sums: RefCell<Sums>,
+    /// Which parameters have had a gradient since the last step.
+    summed: Vec<Cell<bool>>,
+    /// Gradients of the whole batch, for the optimizer: of the shard where state is cut, else whole.
+    reduced: RefCell<Option<Storage>>,
+}
+
+#[derive(Debug)]
+struct Gathered {
+    storage: Storage,
+    /// When it is there; `None` once the compute lane has waited for it.
+    ready: Option<Mark>,
+}
+
+/// What this rank updates of a parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnedPart {
+    /// Elements of the parameter.
+    pub of_param: Range<usize>,
+    /// Where they lie in [`Flat::values`].
+    pub in_values: Range<usize>,
+    /// Where they lie in optimizer state and in [`Flat::reduced`].
+    pub in_state: Range<usize>,
 }
 
 impl Flat {
     /// Lay out and allocate a storage for these parameters, with gradients in `grad_dtype`.
     pub(super) fn new(
         device: &Device,
-        _mesh: &Mesh,
-        dtype: DType,
-        grad_dtype: DType,
+        sharding: &Sharding,
+        (dtype, grad_dtype): (DType, DType),
+        in_block: bool,
         members: &[Param],
     ) -> Result<Self> {
         let lengths: Vec<usize> = members.iter().map(|param| param.local_shape().elements()).collect();
-        let layout = ShardLayout::new(dtype, &lengths, 1);
+        let layout = ShardLayout::new(dtype, &lengths, sharding.ranks.size());
+        let len = if sharding.cuts_values() { layout.shard_len() } else { layout.gathered_len() };
         // Zeros, so that the gaps between parameters are numbers too.
-        let values = Storage::zeros(device, layout.gathered_len(), dtype, Segment::Parameters)?;
-        let written = members.iter().map(|_| Cell::new(false)).collect();
-        Ok(Flat { device: device.clone(), layout, dtype, grad_dtype, values, grads: RefCell::new(None), written })
+        let values = Storage::zeros(device, len, dtype, Segment::Parameters)?;
+        let flags = || members.iter().map(|_| Cell::new(false)).collect();
+        Ok(Flat {
+            device: device.clone(),
+            layout,
+            dtype,
+            grad_dtype,
+            sharding: sharding.clone(),
+            in_block,
+            trainable: members.iter().map(Param::trainable_flag).collect(),
+            values,
+            gathered: RefCell::default(),
+            holds: Cell::new(0),
+            grads: RefCell::default(),
+            written: flags(),
+            sums: RefCell::default(),
+            summed: flags(),
+            reduced: RefCell::default(),
+        })
     }
 
-    /// Where the parameters lie.
+    /// Where the parameters lie when they are whole.
     pub fn layout(&self) -> &ShardLayout {
         &self.layout
     }
@@ -51,28 +106,220 @@ impl Flat {
         self.dtype
     }
 
-    /// The values.
+    /// How the storage is shared.
+    pub fn sharding(&self) -> &Sharding {
+        &self.sharding
+    }
+
+    /// The values at rest: this rank's shard where values are cut, else all of them.
     pub fn values(&self) -> &Storage {
         &self.values
     }
 
-    /// The gradients, if a backward pass has made any.
+    /// Elements of optimizer state for this storage on this rank.
+    pub fn state_len(&self) -> usize {
+        if self.sharding.cuts_state() { self.layout.shard_len() } else { self.layout.gathered_len() }
+    }
+
+    /// The part of parameter `index` that this rank updates; empty when it owns none.
+    pub fn owned(&self, index: usize) -> OwnedPart {
+        let (span, rank) = (self.span(index), self.sharding.ranks.rank());
+        let of_param = if self.sharding.cuts_state() { self.layout.owned_part(index, rank) } else { 0..span.len };
+        self.place(index, of_param)
+    }
+
+    /// The part of parameter `index` whose values this rank holds at rest.
+    pub fn at_rest(&self, index: usize) -> OwnedPart {
+        if self.sharding.cuts_values() { self.owned(index) } else { self.place(index, 0..self.span(index).len) }
+    }
+
+    /// The part of parameter `index` that this rank counts in the norm of all gradients: no element is counted twice.
+    pub fn counted(&self, index: usize) -> OwnedPart {
+        self.place(index, self.layout.owned_part(index, self.sharding.ranks.rank()))
+    }
+
+    fn place(&self, index: usize, of_param: Range<usize>) -> OwnedPart {
+        let start = self.span(index).start + of_param.start;
+        let shard_start = self.layout.owned(self.sharding.ranks.rank()).start;
+        let at = |cut: bool| {
+            let start = if cut && !of_param.is_empty() { start - shard_start } else { start };
+            if of_param.is_empty() { 0..0 } else { start..start + of_param.len() }
+        };
+        OwnedPart { in_values: at(self.sharding.cuts_values()), in_state: at(self.sharding.cuts_state()), of_param }
+    }
+
+    /// The values of all parameters, if they are whole now.
+    ///
+    /// # Errors
+    /// A failed gather.
+    pub fn whole(&self) -> Result<Option<Storage>> {
+        if !self.sharding.cuts_values() {
+            return Ok(Some(self.values.clone()));
+        }
+        let mut gathered = self.gathered.borrow_mut();
+        let Some(gathered) = gathered.as_mut() else { return Ok(None) };
+        if let Some(ready) = gathered.ready {
+            self.device.backend().wait(Lane::Compute, ready)?;
+            gathered.ready = None;
+        }
+        Ok(Some(gathered.storage.clone()))
+    }
+
+    /// Begin to make the values whole, until as many calls of [`Flat::release`]. The other ranks have to do the same.
+    ///
+    /// # Errors
+    /// No memory left; a failing exchange.
+    pub fn gather(&self) -> Result<()> {
+        self.holds.set(self.holds.get() + 1);
+        if !self.sharding.cuts_values() || self.gathered.borrow().is_some() {
+            return Ok(());
+        }
+        let storage = self.exchange(self.dtype).all_gather(&self.values, Segment::Gathered)?;
+        let ready = Some(self.device.backend().mark(Lane::Zero)?);
+        *self.gathered.borrow_mut() = Some(Gathered { storage, ready });
+        Ok(())
+    }
+
+    /// One need of whole values less; after the last their memory is free again.
+    pub fn release(&self) {
+        self.holds.set(self.holds.get().saturating_sub(1));
+        if self.holds.get() == 0 {
+            *self.gathered.borrow_mut() = None;
+        }
+    }
+
+    /// Whether the values take memory in whole beside the shard.
+    pub fn is_gathered(&self) -> bool {
+        self.gathered.borrow().is_some()
+    }
+
+    /// The values for a parameter outside of blocks, which stay whole until [`Flat::finish_batch`] or [`Flat::put_away`].
+    pub(super) fn bring(&self) -> Result<Option<Storage>> {
+        if !self.in_block && self.holds.get() == 0 && self.sharding.cuts_values() {
+            self.gather()?;
+        }
+        self.whole()
+    }
+
+    /// Give up whole values that nobody releases: those of parameters outside of blocks.
+    pub fn put_away(&self) {
+        if !self.in_block {
+            self.holds.set(0);
+            *self.gathered.borrow_mut() = None;
+        }
+    }
+
+    /// Whether parameter `index` has had a gradient since the last step.
+    pub fn has_grad(&self, index: usize) -> bool {
+        let is_set = |flags: &[Cell<bool>]| flags.get(index).is_some_and(Cell::get);
+        is_set(&self.written) || is_set(&self.summed)
+    }
+
+    /// Gradients of this rank's micro-batch, or of all since the last step where they are exchanged once a step.
     pub fn grads(&self) -> Option<Storage> {
         self.grads.borrow().clone()
     }
 
-    /// Whether parameter `index` has a gradient.
-    pub fn has_grad(&self, index: usize) -> bool {
-        self.written.get(index).is_some_and(Cell::get)
+    /// Gradients of the whole batch after [`Flat::finish_step`], for the elements that [`OwnedPart::in_state`] names.
+    pub fn reduced(&self) -> Option<Storage> {
+        self.reduced.borrow().clone()
+    }
+
+    /// Hand the gradients of a micro-batch to the owners of the parameters, where that is done for every micro-batch. The
+    /// ranks have to have used the same parameters.
+    ///
+    /// # Errors
+    /// No memory left; a failing exchange.
+    pub fn finish_batch(&self) -> Result<()> {
+        if self.sharding.exchanges_each_batch() && self.written.iter().any(Cell::get) {
+            self.fill_unwritten()?;
+            if let Some(whole) = self.grads.borrow_mut().take() {
+                self.exchange(self.grad_dtype).add_batch(&whole, &mut self.sums.borrow_mut())?;
+            }
+            self.mark_summed();
+        }
+        Ok(())
+    }
+
+    /// Bring the gradients of all micro-batches together, for the optimizer.
+    ///
+    /// # Errors
+    /// No memory left; a failing exchange.
+    pub fn finish_step(&self) -> Result<()> {
+        self.finish_batch()?;
+        if self.sharding.exchanges_each_batch() {
+            let exchange = self.exchange(self.grad_dtype);
+            let mut sum = exchange.finish(&mut self.sums.borrow_mut())?;
+            if let Some(shard) = sum.take_if(|_| self.sharding.is_shared() && !self.sharding.cuts_state()) {
+                sum = Some(exchange.all_gather(&shard, Segment::Gradients)?);
+            }
+            *self.reduced.borrow_mut() = sum;
+        } else if self.written.iter().any(Cell::get) {
+            let whole = self.grads.borrow_mut().take();
+            let whole =
+                whole.ok_or_else(|| Error::setting("gradients", "a parameter was written and has no storage"))?;
+            let reduced = match (self.sharding.is_shared(), self.sharding.cuts_state()) {
+                (false, _) => whole,
+                (true, cut) => {
+                    *self.grads.borrow_mut() = Some(whole.clone());
+                    self.fill_unwritten()?;
+                    *self.grads.borrow_mut() = None;
+                    let exchange = self.exchange(self.grad_dtype);
+                    if cut {
+                        exchange.reduce_scatter(&whole)?
+                    } else {
+                        exchange.all_reduce(&whole)?;
+                        whole
+                    }
+                }
+            };
+            *self.reduced.borrow_mut() = Some(reduced);
+            self.mark_summed();
+        }
+        Ok(())
+    }
+
+    /// Let every rank see what each has updated, where all hold all values and update a part.
+    ///
+    /// # Errors
+    /// No memory left; a failing exchange.
+    pub fn publish(&self) -> Result<()> {
+        *self.gathered.borrow_mut() = None;
+        if !self.sharding.cuts_state() || self.sharding.cuts_values() {
+            return Ok(());
+        }
+        let owned = self.layout.owned(self.sharding.ranks.rank());
+        let shard = Storage::empty(&self.device, owned.len(), self.dtype, Segment::Workspace)?;
+        let backend = self.device.backend();
+        backend.copy(self.values.view(owned)?, shard.view_mut(0..shard.len())?, Lane::Compute)?;
+        let whole = self.exchange(self.dtype).all_gather(&shard, Segment::Workspace)?;
+        backend.wait(Lane::Compute, backend.mark(Lane::Zero)?)?;
+        Ok(backend.copy(whole.view(0..whole.len())?, self.values.view_mut(0..self.values.len())?, Lane::Compute)?)
+    }
+
+    /// A storage that is cut like optimizer state, whole: for looking at it and for single files.
+    ///
+    /// # Errors
+    /// No memory left; a failing exchange.
+    pub fn gather_state(&self, state: &Storage) -> Result<Storage> {
+        if !self.sharding.cuts_state() {
+            return Ok(state.clone());
+        }
+        let whole = self.exchange(state.dtype()).all_gather(state, Segment::Workspace)?;
+        let backend = self.device.backend();
+        backend.wait(Lane::Compute, backend.mark(Lane::Zero)?)?;
+        Ok(whole)
     }
 
     /// Forget all gradients and free their memory.
     pub fn clear_grads(&self) {
-        self.written.iter().for_each(|written| written.set(false));
+        self.written.iter().chain(&self.summed).for_each(|flag| flag.set(false));
         *self.grads.borrow_mut() = None;
+        *self.sums.borrow_mut() = Sums::Empty;
+        *self.reduced.borrow_mut() = None;
     }
 
-    /// The place of parameter `index`.
+    /// The place of parameter `index` among whole values.
     pub(super) fn span(&self, index: usize) -> Span {
         self.layout.spans().get(index).copied().unwrap_or(Span { start: 0, len: 0 })
     }
@@ -83,13 +330,33 @@ impl Flat {
         let storage = match &*grads {
             Some(storage) => storage.clone(),
             None => {
-                let fresh =
-                    Storage::empty(&self.device, self.layout.gathered_len(), self.grad_dtype, Segment::Gradients)?;
-                grads.insert(fresh).clone()
+                let len = self.layout.gathered_len();
+                grads.insert(Storage::empty(&self.device, len, self.grad_dtype, Segment::Gradients)?).clone()
             }
         };
         let Span { start, len } = self.span(index);
         let add = self.written.get(index).is_some_and(|written| written.replace(true));
         Ok(SinkTarget { storage, start, len, add })
+    }
+
+    /// Zeros for trained parameters that this micro-batch had no use for: the sums count them all the same.
+    fn fill_unwritten(&self) -> Result<()> {
+        let Some(grads) = self.grads() else { return Ok(()) };
+        for (index, (trainable, written)) in self.trainable.iter().zip(&self.written).enumerate() {
+            if !written.get() && trainable.get() {
+                self.device.launch(Fill { value: 0.0, out: grads.view_mut(self.span(index).range())? })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn mark_summed(&self) {
+        for (written, summed) in self.written.iter().zip(&self.summed) {
+            summed.set(summed.get() || written.replace(false));
+        }
+    }
+
+    fn exchange(&self, dtype: DType) -> Exchange<'_> {
+        Exchange { device: &self.device, sharding: &self.sharding, layout: &self.layout, dtype }
     }
 }

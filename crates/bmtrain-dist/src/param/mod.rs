@@ -5,18 +5,19 @@ pub mod flat;
 pub mod spec;
 pub mod split;
 
-pub use builder::{Birth, Builder, BuilderOptions, Parameters};
-pub use flat::Flat;
+pub use builder::{Birth, Builder, BuilderOptions, Parameters, WholeReader};
+pub use flat::{Flat, OwnedPart};
 pub use spec::{Init, ParamSpec};
 pub use split::{LocalPart, Part, Split};
 
 use crate::error::{Error, Result};
-use bmtrain_core::autograd::{GradSink, SinkTarget};
+use bmtrain_core::autograd::{GradSink, Recall, SinkTarget};
 use bmtrain_core::kernel::{Fill, FillRandom};
 use bmtrain_core::philox::Key;
 use bmtrain_core::{Ctx, DType, Float, Shape, Tensor, Var};
 use half::{bf16, f16};
 use std::cell::{Cell, OnceCell};
+use std::ops::Range;
 use std::rc::Rc;
 
 /// A parameter. Clones are handles of the same one.
@@ -30,7 +31,7 @@ struct Inner {
     spec: ParamSpec,
     local: LocalPart,
     home: OnceCell<Home>,
-    trainable: Cell<bool>,
+    trainable: Rc<Cell<bool>>,
     initialized: Cell<bool>,
 }
 
@@ -43,7 +44,7 @@ struct Home {
 
 impl Param {
     fn new(spec: ParamSpec, local: LocalPart) -> Self {
-        let trainable = Cell::new(spec.trainable);
+        let trainable = Rc::new(Cell::new(spec.trainable));
         Param { inner: Rc::new(Inner { spec, local, home: OnceCell::new(), trainable, initialized: Cell::new(false) }) }
     }
 
@@ -87,8 +88,12 @@ impl Param {
         self.inner.initialized.get()
     }
 
+    fn trainable_flag(&self) -> Rc<Cell<bool>> {
+        Rc::clone(&self.inner.trainable)
+    }
+
     fn home(&self) -> Result<&Home> {
-        self.inner.home.get().ok_or_else(|| Error::NotGathered { name: self.name().into() })
+        self.inner.home()
     }
 
     /// The storage it lies in and its number there.
@@ -99,16 +104,13 @@ impl Param {
         self.home().map(|home| (&home.flat, home.index))
     }
 
-    /// The value, a tensor that sees later updates.
+    /// The whole value, a tensor that sees later updates. A parameter outside of blocks is gathered where that is needed; the
+    /// other ranks have to ask for it too.
     ///
     /// # Errors
-    /// Outside a gather, or before the values were drawn or loaded.
+    /// Inside a block that is not gathered now; before the values were drawn or loaded; a failing exchange.
     pub fn value(&self) -> Result<Tensor> {
-        let home = self.home()?;
-        if !self.is_initialized() {
-            return Err(Error::parameter(self.name(), "has no values yet: initialize or load it first"));
-        }
-        Ok(home.flat.values().tensor(home.flat.span(home.index).start, self.local_shape())?)
+        self.inner.value()
     }
 
     /// The value for a computation: with a gradient if the parameter is trained and ops are recorded.
@@ -117,14 +119,18 @@ impl Param {
     /// As [`Param::value`].
     pub fn var(&self, cx: &Ctx) -> Result<Var> {
         let value = self.value()?;
-        if self.is_trainable() && cx.is_recording() {
+        let var = if self.is_trainable() && cx.is_recording() {
             let sink: Rc<dyn GradSink> = self.inner.clone();
-            return Ok(Var::leaf(value, sink));
-        }
-        Ok(Var::constant(value))
+            Var::leaf(value, sink)
+        } else {
+            Var::constant(value)
+        };
+        // Ops must not keep gathered values alive until the way back.
+        let is_cut = cx.is_recording() && self.home()?.flat.sharding().cuts_values();
+        Ok(if is_cut { var.recalled_from(self.inner.clone()) } else { var })
     }
 
-    /// The gradient, if there is one: a tensor that sees later contributions.
+    /// The gradient of this rank's micro-batch, if there is one: a tensor that sees later contributions.
     ///
     /// # Errors
     /// The block it belongs to is not complete yet.
@@ -140,15 +146,14 @@ impl Param {
     /// A failing device.
     pub fn initialize(&self, seed: u64) -> Result<()> {
         let home = self.home()?;
-        let (values, span) = (home.flat.values(), home.flat.span(home.index));
+        let (values, part) = (home.flat.values(), home.flat.at_rest(home.index));
         let device = values.device();
         match self.inner.spec.init {
-            Init::Constant(value) => device.launch(Fill { value, out: values.view_mut(span.range())? })?,
+            Init::Constant(value) => device.launch(Fill { value, out: values.view_mut(part.in_values)? })?,
             Init::Random(distribution) => {
                 let key = Key::new(seed, self.name());
-                for (global, local, len) in self.inner.local.runs(self.inner.spec.shape) {
-                    let start = span.start + local;
-                    let out = values.view_mut(start..start + len)?;
+                for (global, to) in self.runs(&part) {
+                    let out = values.view_mut(to)?;
                     device.launch(FillRandom { distribution, key, offset: global as u64, out })?;
                 }
             }
@@ -168,10 +173,9 @@ impl Param {
             let reason = format!("expected {expected} values for shape {}, got {}", self.inner.spec.shape, whole.len());
             return Err(Error::parameter(self.name(), reason));
         }
-        let start = home.flat.span(home.index).start;
-        for (global, local, len) in self.inner.local.runs(self.inner.spec.shape) {
-            let Some(run) = whole.get(global..global + len) else { continue };
-            let to = start + local..start + local + len;
+        let part = home.flat.at_rest(home.index);
+        for (global, to) in self.runs(&part) {
+            let Some(run) = whole.get(global..global + to.len()) else { continue };
             match home.flat.dtype() {
                 DType::F16 => self.upload(&narrow::<f16>(run), to)?,
                 DType::BF16 => self.upload(&narrow::<bf16>(run), to)?,
@@ -182,19 +186,57 @@ impl Param {
         Ok(())
     }
 
-    fn upload<T: Float>(&self, values: &[T], to: std::ops::Range<usize>) -> Result<()> {
+    /// Runs of the whole parameter that lie one behind the other in this rank's values: where each begins in the whole, and
+    /// its range in the storage.
+    fn runs(&self, part: &OwnedPart) -> Vec<(usize, Range<usize>)> {
+        let owned = &part.of_param;
+        let inside = |(global, local, len): (usize, usize, usize)| {
+            let (start, end) = (local.max(owned.start), (local + len).min(owned.end));
+            let at = part.in_values.start + start.saturating_sub(owned.start);
+            (start < end).then(|| (global + start - local, at..at + end - start))
+        };
+        self.inner.local.runs(self.inner.spec.shape).into_iter().filter_map(inside).collect()
+    }
+
+    fn upload<T: Float>(&self, values: &[T], to: Range<usize>) -> Result<()> {
         let storage = self.home()?.flat.values();
         let view = storage.view_mut(to)?;
         storage.device().backend().upload(bytemuck::cast_slice(values), view, bmtrain_core::Lane::Compute)?;
         Ok(())
     }
 
-    /// This rank's values, widened. Waits for the device.
+    /// The whole values (of this rank's tensor-parallel part), widened. Gathers them; the other ranks have to do the same.
+    /// Waits for the device.
     ///
     /// # Errors
-    /// As [`Param::value`]; a failing device.
+    /// Before the values were drawn or loaded; a failing exchange.
     pub fn read(&self) -> Result<Vec<f32>> {
-        widen(&self.value()?)
+        let flat = &self.home()?.flat;
+        flat.gather()?;
+        let values = self.value().and_then(|value| widen(&value));
+        flat.release();
+        values
+    }
+}
+
+impl Inner {
+    fn home(&self) -> Result<&Home> {
+        self.home.get().ok_or_else(|| Error::NotGathered { name: self.spec.name.clone() })
+    }
+
+    fn value(&self) -> Result<Tensor> {
+        let home = self.home()?;
+        if !self.initialized.get() {
+            return Err(Error::parameter(self.spec.name.clone(), "has no values yet: initialize or load it first"));
+        }
+        let whole = home.flat.bring()?.ok_or_else(|| Error::NotGathered { name: self.spec.name.clone() })?;
+        Ok(whole.tensor(home.flat.span(home.index).start, self.local.shape)?)
+    }
+}
+
+impl Recall for Inner {
+    fn recall(&self) -> bmtrain_core::Result<Tensor> {
+        self.value().map_err(|error| bmtrain_core::Error::argument("backward", error.to_string()))
     }
 }
 

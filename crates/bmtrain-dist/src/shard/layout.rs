@@ -1,7 +1,9 @@
 //! Where parameters lie in a flat storage and which rank owns what of it. Pure arithmetic.
 //!
-//! Every parameter starts on a 512-byte boundary; the storage is cut into `ceil(total / world)` elements per rank, without
-//! regard to parameter borders, so that one collective per storage gathers everything. Source: the predecessor's rule.
+//! Every parameter starts on a 512-byte boundary; of the storage's blocks of 512 bytes each rank owns `ceil(blocks / world)`,
+//! without regard to parameter borders, so that one collective per storage gathers everything. Source: the predecessor's
+//! rule, which cuts between any two elements; whole blocks let the norm of the gradients have the same bits on any number
+//! of ranks ([`bmtrain_core::kernel::NORM_CHUNK`]).
 
 use bmtrain_core::DType;
 use bmtrain_core::pool::ALIGNMENT;
@@ -44,7 +46,10 @@ impl ShardLayout {
                 Span { start, len }
             })
             .collect();
-        ShardLayout { spans, shard: end.div_ceil(world.max(1)), world: world.max(1) }
+        let world = world.max(1);
+        // Alone there is nothing to cut, and no padding behind the last parameter.
+        let shard = if world == 1 { end } else { end.div_ceil(boundary).div_ceil(world) * boundary };
+        ShardLayout { spans, shard, world }
     }
 
     /// The parameters, in the order they were given.
@@ -106,7 +111,9 @@ mod tests {
                     }
                     assert_eq!(next, len, "parameter {index} of {lengths:?} on {world} ranks");
                 }
-                assert!(layout.gathered_len() < lengths.iter().sum::<usize>() + 128 * lengths.len() + world);
+                let blocks: usize = lengths.iter().map(|len| len.div_ceil(128)).sum();
+                assert!(layout.gathered_len() < 128 * (blocks + world));
+                assert!(world == 1 || layout.shard_len().is_multiple_of(128));
             }
         }
     }

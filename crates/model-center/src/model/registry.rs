@@ -9,6 +9,8 @@ use crate::hf::file::{read_text, resolve_inside};
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::Parameters;
 use bmtrain_dist::block::Recompute;
+use bmtrain_dist::param::{Birth, BuilderOptions};
+use bmtrain_dist::shard::Sharding;
 use std::path::Path;
 
 /// How a model is opened.
@@ -34,6 +36,8 @@ pub struct OpenOptions {
     pub hidden_dropout: Option<f32>,
     /// Dropout of attention probabilities instead of the model's own.
     pub attention_dropout: Option<f32>,
+    /// How its parameters are shared among data-parallel ranks.
+    pub sharding: Sharding,
     /// Compare configuration and weights, and load nothing: the model that comes back has no values.
     pub only_check: bool,
 }
@@ -52,8 +56,19 @@ impl OpenOptions {
             recompute: Recompute::Keep,
             hidden_dropout: None,
             attention_dropout: None,
+            sharding: Sharding::solo(),
             only_check: false,
         }
+    }
+
+    /// How the parameters of the model are born: their values are awaited.
+    pub fn builder(&self) -> BuilderOptions {
+        BuilderOptions { sharding: self.sharding.clone(), ..self.sketch_builder() }
+    }
+
+    /// How those of its sketch are, which takes no memory and is compared with the weights: whole, on one rank.
+    pub fn sketch_builder(&self) -> BuilderOptions {
+        BuilderOptions { seed: self.seed, dtype: self.dtype, birth: Birth::Await, ..BuilderOptions::default() }
     }
 }
 

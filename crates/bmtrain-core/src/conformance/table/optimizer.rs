@@ -3,7 +3,8 @@
 use super::{copy, zeros};
 use crate::conformance::case::{Case, Values};
 use crate::dtype::DType;
-use crate::kernel::{Adam, Cast, ClipFactor, Dest, NormOrder};
+use crate::exact::WORDS;
+use crate::kernel::{Adam, Cast, ClipFactor, Dest, GradNorm, NormOrder};
 use crate::pool::Segment;
 use crate::tensor::Tensor;
 
@@ -100,22 +101,26 @@ fn host_adam(step: Step, t: &[Vec<f64>]) -> Vec<Vec<f64>> {
 fn clip(order: NormOrder, name: &str, max_norm: f32, scale: f32) -> Case {
     Case::kernel(format!("clip_factor/{name}/{max_norm} under {scale}"), move |device, t| {
         let (mut norm, mut factor) = (zeros(device, &[1], DType::F32)?, zeros(device, &[1], DType::F32)?);
+        let mut words = Tensor::full(device, [WORDS], DType::I64, 0.0, Segment::Workspace)?;
+        device.launch(GradNorm { order, x: t[0].view()?, out: Dest { view: words.view_mut()?, add: false } })?;
         device.launch(ClipFactor {
             order,
             max_norm,
             scale,
-            accumulated: t[0].view()?,
+            accumulated: words.view()?,
             norm: norm.view_mut()?,
             factor: factor.view_mut()?,
         })?;
         Ok(vec![norm, factor])
     })
-    .constant("accumulated", [1])
-    .of(DType::F32)
+    .constant("x", [40])
     .holding(Values::Uniform(50.0, 100.0))
     .dtypes(&[DType::F32])
     .expecting(move |t| {
-        let root = if order == NormOrder::Two { t[0][0].sqrt() } else { t[0][0] };
+        let root = match order {
+            NormOrder::Two => t[0].iter().map(|x| x * x).sum::<f64>().sqrt(),
+            NormOrder::Infinity => t[0].iter().fold(0.0, |most, x| f64::max(most, x.abs())),
+        };
         let norm = root / f64::from(scale);
         vec![vec![norm], vec![(f64::from(max_norm) / (norm + 1e-6)).min(1.0) / f64::from(scale)]]
     })

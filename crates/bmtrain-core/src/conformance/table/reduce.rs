@@ -1,9 +1,12 @@
 //! Rows of softmax, sums and norms of gradients.
 
-use super::copy;
-use crate::conformance::case::{Case, Values};
+use super::{copy, zeros};
+use crate::conformance::case::Case;
+use crate::device::Device;
 use crate::dtype::DType;
-use crate::kernel::{ColumnSum, Dest, GradNorm, NonFinite, NormOrder};
+use crate::error::Result;
+use crate::exact::WORDS;
+use crate::kernel::{ClipFactor, ColumnSum, Dest, GradNorm, NonFinite, NormOrder};
 use crate::ops;
 use crate::pool::Segment;
 use crate::tensor::Tensor;
@@ -50,20 +53,36 @@ fn column_sum(name: &str, rows: usize, columns: usize, add: bool) -> Case {
     })
 }
 
+/// The accumulated norm as a number.
+fn norm_of(device: &Device, order: NormOrder, words: &Tensor) -> Result<Vec<Tensor>> {
+    let (mut norm, mut factor) = (zeros(device, &[1], DType::F32)?, zeros(device, &[1], DType::F32)?);
+    device.launch(ClipFactor {
+        order,
+        max_norm: f32::INFINITY,
+        scale: 1.0,
+        accumulated: words.view()?,
+        norm: norm.view_mut()?,
+        factor: factor.view_mut()?,
+    })?;
+    Ok(vec![norm])
+}
+
 fn grad_norms(cases: &mut Vec<Case>) {
-    for (order, name) in [(NormOrder::Two, "sum of squares"), (NormOrder::Infinity, "largest")] {
-        for (add, n) in [(false, 7), (true, 1001), (true, 70_000)] {
-            let case = Case::kernel(format!("grad_norm/{name}/{n}"), move |device, t| {
-                let mut out = copy(&t[1])?;
-                device.launch(GradNorm { order, x: t[0].view()?, out: Dest { view: out.view_mut()?, add } })?;
-                Ok(vec![out])
+    for (order, name) in [(NormOrder::Two, "2-norm"), (NormOrder::Infinity, "largest")] {
+        for (n, more) in [(7, 0), (1001, 3), (300, 70_000)] {
+            let case = Case::kernel(format!("grad_norm/{name}/{n} and {more}"), move |device, t| {
+                let mut words = Tensor::full(device, [WORDS], DType::I64, 0.0, Segment::Workspace)?;
+                for (x, add) in [(&t[0], false), (&t[1], true)] {
+                    device.launch(GradNorm { order, x: x.view()?, out: Dest { view: words.view_mut()?, add } })?;
+                }
+                norm_of(device, order, &words)
             });
-            let case = case.constant("x", [n]).constant("out", [1]).of(DType::F32).holding(Values::Uniform(0.0, 5.0));
+            let case = case.constant("x", [n]).constant("more", [more]);
             cases.push(case.expecting(move |t| {
-                let old = if add { t[1][0] } else { 0.0 };
+                let all = t[0].iter().chain(&t[1]);
                 vec![vec![match order {
-                    NormOrder::Two => old + t[0].iter().map(|x| x * x).sum::<f64>(),
-                    NormOrder::Infinity => t[0].iter().fold(old, |most, x| most.max(x.abs())),
+                    NormOrder::Two => all.map(|x| x * x).sum::<f64>().sqrt(),
+                    NormOrder::Infinity => all.fold(0.0, |most, x| most.max(x.abs())),
                 }]]
             }));
         }

@@ -13,7 +13,8 @@ use super::floats::{Floats, FloatsMut, Spare, tiles};
 use super::simd::vectorised;
 use super::threads::Threads;
 use crate::error::Result;
-use crate::kernel::{ColumnSum, GradNorm, NonFinite, NormOrder};
+use crate::exact::Sum;
+use crate::kernel::{ColumnSum, GradNorm, NORM_CHUNK, NonFinite, NormOrder};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Fewest rows that are summed into one partial sum.
@@ -158,15 +159,43 @@ fn reduce_all<T: Copy + Send>(
 pub(super) fn grad_norm(threads: &Threads, a: GradNorm<'_>) -> Result<()> {
     const NAME: &str = "grad_norm";
     let (len, x) = (a.x.len(), Floats::of(NAME, a.x)?);
-    let (add, out) = (a.out.add, write::<f32>(NAME, a.out.view)?);
-    let old = if add { out[0] } else { 0.0 };
-    out[0] = match a.order {
-        NormOrder::Two => (f64::from(old) + reduce_all(threads, x, len, 0.0, squares, |sum, part| sum + part)) as f32,
-        NormOrder::Infinity => {
-            f32::from_bits(reduce_all(threads, x, len, 0, largest_bits, u32::max).max(old.to_bits() & 0x7fff_ffff))
+    let (add, out) = (a.out.add, write::<i64>(NAME, a.out.view)?);
+    if !add {
+        out.fill(0);
+    }
+    match a.order {
+        NormOrder::Two => {
+            let mut sum = Sum::from_words(std::array::from_fn(|i| out[i]));
+            sum.merge(sum_of_squares(threads, x, len));
+            out.copy_from_slice(&sum.words());
         }
-    };
+        NormOrder::Infinity => {
+            let largest = reduce_all(threads, x, len, 0, largest_bits, u32::max);
+            out[0] = out[0].max(i64::from(largest));
+        }
+    }
     Ok(())
+}
+
+/// Pieces of work of a norm; their sums lie on the stack.
+const NORM_PIECES: usize = 64;
+
+fn sum_of_squares(threads: &Threads, x: Floats<'_>, len: usize) -> Sum {
+    let piece = PIECE.max(len.div_ceil(NORM_PIECES)).next_multiple_of(NORM_CHUNK);
+    let mut sums = [Sum::ZERO; NORM_PIECES];
+    let sums = &mut sums[..len.div_ceil(piece)];
+    threads.for_each_piece(sums, 1, |index, sum| {
+        let (first, mut spare) = (index * piece, Spare::new());
+        for (start, len) in tiles(piece.min(len - first)) {
+            for chunk in x.tile(first + start, len, &mut spare).chunks(NORM_CHUNK) {
+                sum[0].add(squares(chunk));
+            }
+        }
+    });
+    sums.iter().fold(Sum::ZERO, |mut all, sum| {
+        all.merge(*sum);
+        all
+    })
 }
 
 pub(super) fn non_finite(threads: &Threads, a: NonFinite<'_>) -> Result<()> {

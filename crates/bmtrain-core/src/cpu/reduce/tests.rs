@@ -2,6 +2,7 @@
 
 use crate::cpu::testing::{FLOATS, assert_close, device, numbers, rounding, tensor, values, with_any_threads};
 use crate::dtype::DType;
+use crate::exact::{Sum, WORDS};
 use crate::kernel::*;
 use crate::pool::Segment;
 use crate::tensor::Tensor;
@@ -33,13 +34,28 @@ fn column_sums_agree_with_doubles() {
 }
 
 fn norm(order: NormOrder, dtype: DType, x: &[f32], old: Option<f32>) -> f64 {
-    let results = with_any_threads(|device| {
-        let (x, mut out) = (tensor(device, dtype, x), tensor(device, DType::F32, &[old.unwrap_or(f32::NAN)]));
+    let mut before = [i64::MAX; WORDS];
+    if let Some(old) = old {
+        let mut sum = Sum::ZERO;
+        sum.add(f64::from(old));
+        before = if order == NormOrder::Two {
+            sum.words()
+        } else {
+            std::array::from_fn(|i| if i == 0 { i64::from(old.to_bits()) } else { 0 })
+        };
+    }
+    let words = [1, 2, 3].map(|threads| {
+        let device = device(threads);
+        let mut out = Tensor::from_slice(&device, [WORDS], &before, Segment::Data).unwrap();
         let dest = Dest { view: out.view_mut().unwrap(), add: old.is_some() };
-        device.launch(GradNorm { order, x: x.view().unwrap(), out: dest }).unwrap();
-        vec![numbers(&out)]
+        device.launch(GradNorm { order, x: tensor(&device, dtype, x).view().unwrap(), out: dest }).unwrap();
+        out.to_vec::<i64>().unwrap()
     });
-    results[0][0]
+    assert!(words.windows(2).all(|pair| pair[0] == pair[1]), "threads do not matter");
+    match order {
+        NormOrder::Two => Sum::from_words(std::array::from_fn(|i| words[0][i])).to_f64(),
+        NormOrder::Infinity => f64::from(f32::from_bits(words[0][0] as u32)),
+    }
 }
 
 #[test]
@@ -75,6 +91,26 @@ fn not_a_number_and_infinity_win_wherever_they_are() {
             }
         }
     }
+}
+
+#[test]
+fn parts_cut_at_chunks_give_the_bits_of_the_whole_in_any_order() {
+    // With all their digits, so that sums in another order round to something else.
+    let x: Vec<f32> = values(10_000, 1).iter().map(|x| x * 1.012_345_7).collect();
+    let device = device(2);
+    let words = |parts: &[std::ops::Range<usize>]| {
+        let mut out = Tensor::from_slice(&device, [WORDS], &[0i64; WORDS], Segment::Data).unwrap();
+        for part in parts {
+            let x = tensor(&device, DType::F32, &x[part.clone()]);
+            let dest = Dest { view: out.view_mut().unwrap(), add: true };
+            device.launch(GradNorm { order: NormOrder::Two, x: x.view().unwrap(), out: dest }).unwrap();
+        }
+        out.to_vec::<i64>().unwrap()
+    };
+    let whole = words(std::slice::from_ref(&(0..10_000)));
+    assert_eq!(words(&[0..128, 128..5120, 5120..10_000]), whole);
+    assert_eq!(words(&[7680..10_000, 0..2560, 2560..7680]), whole);
+    assert_ne!(words(&[0..100, 100..10_000]), whole, "not so for parts cut elsewhere");
 }
 
 #[test]

@@ -10,7 +10,6 @@ use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
 use bmtrain_dist::Model;
 use bmtrain_dist::block::BlockOptions;
-use bmtrain_dist::param::{Birth, BuilderOptions};
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
@@ -127,18 +126,16 @@ pub fn open(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     let weights = Weights::open(folder)?;
     let allow = allowed(head, options.new_head);
     let blocks = BlockOptions { recompute: options.recompute };
-    let builder =
-        BuilderOptions { seed: options.seed, dtype: options.dtype, birth: Birth::Await, ..BuilderOptions::default() };
     // A model that takes no memory has the same parameters; it is what the weights are compared with.
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
-    let sketch = Bert::new(&nowhere, config.clone(), head, blocks, builder)?;
+    let sketch = Bert::new(&nowhere, config.clone(), head, blocks, options.sketch_builder())?;
     let plan = Plan::build(&NAMES, &param_shapes(Model::parameters(&sketch)), &weights, &allow)?;
     let parameters = Model::parameters(&sketch).count();
     let unused = plan.unused().to_vec();
     if options.only_check {
         return Ok(OpenedModel { model: Box::new(sketch), drawn: plan.fresh().to_vec(), unused, parameters });
     }
-    let model = Bert::new(&options.device, config, head, blocks, builder)?;
+    let model = Bert::new(&options.device, config, head, blocks, options.builder())?;
     plan.load(&weights, |name, values| match Model::parameters(&model).get(name) {
         Some(param) => Ok(param.load(values)?),
         None => Ok(()),

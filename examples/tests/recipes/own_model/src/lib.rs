@@ -9,7 +9,7 @@ use bmtrain_core::wrap::Counting;
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var, ops};
 use bmtrain_dist::block::{BlockOptions, RunOptions};
 use bmtrain_dist::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions, Norm, NormOptions};
-use bmtrain_dist::param::{Birth, BuilderOptions, Init};
+use bmtrain_dist::param::{BuilderOptions, Init};
 use bmtrain_dist::{Block, Builder, Model, Parameters, Section, TransformerBlockList};
 use model_center::config::{Config, Fields, HfHeader};
 use model_center::hf::{Allow, ModelFolder, NameTable, Plan, Rule, Weights};
@@ -294,16 +294,14 @@ pub fn open(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     let missing = if options.new_head { vec!["head.*".into()] } else { Vec::new() };
     let allow = Allow { missing, unused: Vec::new() };
     let blocks = BlockOptions { recompute: options.recompute };
-    let builder =
-        BuilderOptions { seed: options.seed, dtype: options.dtype, birth: Birth::Await, ..BuilderOptions::default() };
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
-    let sketch = Toy::new(&nowhere, config.clone(), blocks, builder)?;
+    let sketch = Toy::new(&nowhere, config.clone(), blocks, options.sketch_builder())?;
     let plan = Plan::build(&NAMES, &param_shapes(&sketch.parameters), &weights, &allow)?;
     let (unused, parameters) = (plan.unused().to_vec(), sketch.parameters.count());
     if options.only_check {
         return Ok(OpenedModel { model: Box::new(sketch), drawn: plan.fresh().to_vec(), unused, parameters });
     }
-    let model = Toy::new(&options.device, config, blocks, builder)?;
+    let model = Toy::new(&options.device, config, blocks, options.builder())?;
     plan.load(&weights, |name, values| match model.parameters.get(name) {
         Some(param) => Ok(param.load(values)?),
         None => Ok(()),

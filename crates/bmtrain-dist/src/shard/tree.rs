@@ -1,0 +1,242 @@
+//! A sum of many gradients in a binary tree that depends on their number alone.
+//!
+//! Leaves come one after the other, in the order of the micro-batches. As in a binary counter, two sums of equally many
+//! leaves become one at once, so that at most `1 + ceil(log2(leaves))` are alive. Defines [`Plan`], what to add to what for the
+//! next leaves, and [`Tree`], the sums themselves; called by [`exchange`](super::exchange).
+
+use crate::error::Result;
+use bmtrain_core::kernel::{AddScaled, Cast, Dest};
+use bmtrain_core::{DType, Device, Lane, Segment, Storage};
+use std::ops::Range;
+
+/// One thing to do with a leaf or a sum, over any range of elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Sum `to` becomes leaf `leaf`.
+    Store {
+        /// Number of the leaf among those of the plan.
+        leaf: usize,
+        /// Number of the sum's storage.
+        to: usize,
+    },
+    /// Leaf `leaf` is added to sum `to`.
+    AddLeaf {
+        /// Number of the leaf among those of the plan.
+        leaf: usize,
+        /// Number of the sum's storage.
+        to: usize,
+    },
+    /// Sum `from` is added to sum `to`, and is no more.
+    Merge {
+        /// Number of the later sum's storage.
+        from: usize,
+        /// Number of the earlier sum's storage.
+        to: usize,
+    },
+}
+
+/// The counter: which storage holds the sum of each level.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Number of a storage by level; level k holds 2^k leaves.
+    levels: Vec<Option<usize>>,
+    /// Storages that hold nothing now.
+    free: Vec<usize>,
+    storages: usize,
+}
+
+impl Plan {
+    /// What to do for the next `leaves` leaves, the counter being moved on.
+    pub fn insert(&mut self, leaves: usize) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for leaf in 0..leaves {
+            let full = self.levels.iter().take_while(|level| level.is_some()).count();
+            if full == self.levels.len() {
+                self.levels.push(None);
+            }
+            let mut sum = None;
+            for level in 0..full {
+                let Some(to) = self.levels[level].take() else { continue };
+                match sum {
+                    None => actions.push(Action::AddLeaf { leaf, to }),
+                    Some(from) => {
+                        actions.push(Action::Merge { from, to });
+                        self.free.push(from);
+                    }
+                }
+                sum = Some(to);
+            }
+            let sum = sum.unwrap_or_else(|| {
+                let to = self.free.pop().unwrap_or_else(|| {
+                    self.storages += 1;
+                    self.storages - 1
+                });
+                actions.push(Action::Store { leaf, to });
+                to
+            });
+            self.levels[full] = Some(sum);
+        }
+        actions
+    }
+
+    /// What to do at the end, and the storage that then holds everything; `None` before the first leaf.
+    pub fn finish(&mut self) -> Option<(Vec<Action>, usize)> {
+        let mut actions = Vec::new();
+        let mut sum = None;
+        for to in self.levels.drain(..).flatten() {
+            if let Some(from) = sum {
+                actions.push(Action::Merge { from, to });
+            }
+            sum = Some(to);
+        }
+        sum.map(|sum| (actions, sum))
+    }
+
+    /// Storages that were ever needed at once.
+    pub fn storages(&self) -> usize {
+        self.storages
+    }
+}
+
+/// Sums of gradients of one storage's shard.
+#[derive(Debug, Default)]
+pub struct Tree {
+    plan: Plan,
+    sums: Vec<Storage>,
+}
+
+impl Tree {
+    /// Add `leaves` leaves of `len` elements. `leaf(slice, number)` gives the storage and the first element at which the leaf's
+    /// slice lies; it is called for one slice after the other, all leaves of each.
+    ///
+    /// # Errors
+    /// No memory left; a failing device; those of `leaf`.
+    pub fn insert(
+        &mut self,
+        device: &Device,
+        (len, dtype): (usize, DType),
+        leaves: usize,
+        slices: impl Iterator<Item = Range<usize>>,
+        mut leaf: impl FnMut(&Range<usize>, usize) -> Result<(Storage, usize)>,
+    ) -> Result<()> {
+        let actions = self.plan.insert(leaves);
+        while self.sums.len() < self.plan.storages() {
+            self.sums.push(Storage::empty_on(device, len, dtype, Segment::Gradients, Lane::Zero)?);
+        }
+        for slice in slices {
+            for action in &actions {
+                match *action {
+                    Action::Store { leaf: number, to } => {
+                        let (from, start) = leaf(&slice, number)?;
+                        let x = from.view_on(start..start + slice.len(), Lane::Zero)?;
+                        let out = Dest { view: self.sums[to].view_mut_on(slice.clone(), Lane::Zero)?, add: false };
+                        device.launch_on(Cast { x, out }, Lane::Zero)?;
+                    }
+                    Action::AddLeaf { leaf: number, to } => {
+                        let (from, start) = leaf(&slice, number)?;
+                        self.add(device, (&from, start..start + slice.len()), (to, slice.clone()))?;
+                    }
+                    Action::Merge { from, to } => {
+                        let from = self.sums[from].clone();
+                        self.add(device, (&from, slice.clone()), (to, slice.clone()))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The sum of all leaves; the tree is empty afterwards. `None` if there was no leaf.
+    ///
+    /// # Errors
+    /// A failing device.
+    pub fn finish(&mut self, device: &Device) -> Result<Option<Storage>> {
+        let Some((actions, whole)) = self.plan.finish() else { return Ok(None) };
+        for action in actions {
+            if let Action::Merge { from, to } = action {
+                let from = self.sums[from].clone();
+                let all = 0..from.len();
+                self.add(device, (&from, all.clone()), (to, all))?;
+            }
+        }
+        let whole = self.sums.swap_remove(whole);
+        *self = Tree::default();
+        Ok(Some(whole))
+    }
+
+    fn add(
+        &self,
+        device: &Device,
+        (from, range): (&Storage, Range<usize>),
+        (to, slice): (usize, Range<usize>),
+    ) -> Result<()> {
+        let a = from.view_on(range, Lane::Zero)?;
+        let out = self.sums[to].view_mut_on(slice, Lane::Zero)?;
+        Ok(device.launch_on(AddScaled { alpha: 1.0, a, beta: 1.0, b: None, out }, Lane::Zero)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs plans on expressions instead of numbers.
+    fn expression(batches: &[usize]) -> (String, usize) {
+        let (mut plan, mut sums, mut first) = (Plan::default(), Vec::<String>::new(), 0);
+        let run = |sums: &mut Vec<String>, actions: &[Action], first: usize| {
+            for action in actions {
+                match *action {
+                    Action::Store { leaf, to } => {
+                        sums.resize(sums.len().max(to + 1), String::new());
+                        sums[to] = (first + leaf).to_string();
+                    }
+                    Action::AddLeaf { leaf, to } => sums[to] = format!("({}+{})", sums[to], first + leaf),
+                    Action::Merge { from, to } => {
+                        let from = std::mem::take(&mut sums[from]);
+                        sums[to] = format!("({}+{from})", sums[to]);
+                    }
+                }
+            }
+        };
+        for &leaves in batches {
+            let actions = plan.insert(leaves);
+            run(&mut sums, &actions, first);
+            first += leaves;
+        }
+        let (actions, whole) = plan.finish().unwrap();
+        run(&mut sums, &actions, first);
+        (sums[whole].clone(), plan.storages())
+    }
+
+    #[test]
+    fn the_tree_depends_on_the_number_of_leaves_alone() {
+        assert_eq!(expression(&[1; 4]).0, "((0+1)+(2+3))");
+        assert_eq!(expression(&[1; 7]).0, "(((0+1)+(2+3))+((4+5)+6))");
+        for total in 1..=24usize {
+            let (one_by_one, _) = expression(&vec![1; total]);
+            for ranks in [2, 3, 4, 8] {
+                if total.is_multiple_of(ranks) {
+                    assert_eq!(
+                        expression(&vec![ranks; total / ranks]).0,
+                        one_by_one,
+                        "{total} leaves of {ranks} ranks"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn few_sums_are_alive_at_once() {
+        for total in 1..=70usize {
+            let (_, storages) = expression(&vec![1; total]);
+            let bound = 1 + total.next_power_of_two().ilog2() as usize;
+            assert!(storages <= bound, "{storages} sums for {total} leaves");
+        }
+    }
+
+    #[test]
+    fn nothing_has_no_sum() {
+        assert!(Plan::default().finish().is_none());
+    }
+}
