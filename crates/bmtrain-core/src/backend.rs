@@ -93,7 +93,7 @@ pub trait Kernels {
     /// memory goes back to the pool in lane order.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) for kernels this backend does not have: a partial backend is legal.
+    /// [`Error::Unsupported`] for kernels this backend does not have: a partial backend is legal.
     fn launch(&self, kernel: Kernel<'_>, on: Lane) -> Result<()>;
 }
 

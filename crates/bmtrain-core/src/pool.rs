@@ -129,6 +129,8 @@ pub struct Report {
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     slabs: Vec<Option<Slab>>,
+    /// Places in `slabs` whose slab went back to the system: storages come and go by the ten thousand.
+    vacant: Vec<usize>,
     /// Free ranges of shared slabs by (bytes, slab, offset): the first one not smaller than a request is the best fit.
     by_size: BTreeSet<(usize, usize, usize)>,
     usage: [Usage; Segment::ALL.len()],
@@ -170,12 +172,17 @@ impl Pool {
         self.system_requests += 1;
         let bytes = memory.bytes();
         let free = BTreeMap::from([(0, Free { bytes, marks: Vec::new(), lanes: 0 })]);
-        let empty = self.slabs.iter().position(Option::is_none);
-        let index = empty.unwrap_or(self.slabs.len());
-        if empty.is_none() {
-            self.slabs.push(None);
-        }
-        self.slabs[index] = Some(Slab { memory, free, long_lived });
+        let slab = Some(Slab { memory, free, long_lived });
+        let index = match self.vacant.pop() {
+            Some(index) => {
+                self.slabs[index] = slab;
+                index
+            }
+            None => {
+                self.slabs.push(slab);
+                self.slabs.len() - 1
+            }
+        };
         if !long_lived {
             self.by_size.insert((bytes, index, 0));
         }
@@ -257,9 +264,10 @@ impl Pool {
                     return;
                 }
             }
-            if let Some(slab) = self.slabs[slab].take() {
-                self.system_bytes -= slab.memory.bytes();
-                backend.release(slab.memory);
+            if let Some(gone) = self.slabs[slab].take() {
+                self.system_bytes -= gone.memory.bytes();
+                backend.release(gone.memory);
+                self.vacant.push(slab);
             }
             return;
         }
@@ -275,6 +283,7 @@ impl Pool {
             backend.release(slab.memory);
         }
         self.by_size.clear();
+        self.vacant.clear();
     }
 
     pub(crate) fn report(&self) -> Report {

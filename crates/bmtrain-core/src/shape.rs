@@ -99,9 +99,52 @@ impl fmt::Display for Shape {
     }
 }
 
+/// Require axes of (stride, length) under which no two indices reach the same element: sorted by stride, every axis has
+/// to step over all that the smaller ones reach. An axis of one index has no say; with one of none, nothing is reached.
+///
+/// Enough, not needed: interleaved axes (three indices each at strides 2 and 3) can be apart and are refused.
+///
+/// # Errors
+/// The stride that is too short, in words.
+pub(crate) fn expect_apart<const N: usize>(mut axes: [(usize, usize); N]) -> Result<(), String> {
+    if axes.iter().any(|(_, length)| *length == 0) {
+        return Ok(());
+    }
+    axes.sort_unstable();
+    let mut reach = 0usize;
+    for (stride, length) in axes.into_iter().filter(|(_, length)| *length > 1) {
+        if stride <= reach {
+            return Err(format!("stride {stride} over elements that reach to {reach}"));
+        }
+        reach = reach.saturating_add(stride.saturating_mul(length - 1));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn axes_called_apart_are_apart_and_nested_ones_are_called_so() {
+        for strides in (0..8 * 8 * 8).map(|i| [i % 8, i / 8 % 8, i / 64]) {
+            for lengths in [[2, 2, 2], [3, 2, 1], [2, 1, 3], [0, 2, 2]] {
+                let axes = [0, 1, 2].map(|axis| (strides[axis], lengths[axis]));
+                let mut seen = vec![0];
+                for (stride, length) in axes {
+                    seen = (0..length).flat_map(|i| seen.iter().map(move |start| start + i * stride)).collect();
+                }
+                seen.sort_unstable();
+                assert!(expect_apart(axes).is_err() || seen.windows(2).all(|pair| pair[0] < pair[1]), "{axes:?}");
+            }
+        }
+        let nested = [(1, 2), (2, 3), (6, 4)];
+        for [a, b, c] in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            expect_apart([nested[a], (0, 1), nested[b], nested[c]]).unwrap();
+        }
+        assert_eq!(expect_apart([(2, 2), (2, 2)]).unwrap_err(), "stride 2 over elements that reach to 2");
+        assert!(expect_apart([(usize::MAX, 3), (usize::MAX, 2)]).is_err());
+    }
 
     #[test]
     fn a_scalar_has_one_element_and_a_zero_dimension_none() {

@@ -5,6 +5,7 @@ use bmtrain_core::kernel::{AddScaled, Dest, EmbeddingForward, Fill, Multiply};
 use bmtrain_core::wrap::{Counting, Deferred, Profiled};
 use bmtrain_core::{Backend, DType, Device, Error, Lane, Segment, Storage, Tensor, cpu::CpuBackend};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 fn cpu() -> Arc<CpuBackend> {
     Arc::new(CpuBackend::new(1).unwrap())
@@ -52,6 +53,27 @@ fn long_lived_storages_return_to_the_system_when_they_are_dropped() {
     let storage = Storage::zeros(&device, 1 << 20, DType::F32, Segment::Optimizer).unwrap();
     assert_eq!(device.memory().system_bytes, 4 << 20);
     drop(storage);
+    assert_eq!(device.memory().system_bytes, 0);
+}
+
+#[test]
+fn the_time_a_storage_takes_does_not_grow_with_the_number_of_storages() {
+    const COUNT: usize = 150_000;
+    let device = Device::new(Arc::new(Counting::new(1 << 20)) as Arc<dyn Backend>);
+    let storage = || Storage::empty(&device, 1, DType::F32, Segment::Parameters).unwrap();
+    let start = Instant::now();
+    let mut storages: Vec<Storage> = (0..COUNT).map(|_| storage()).collect();
+    // Places that were given up are taken again, in whichever order.
+    for index in (0..COUNT).step_by(2) {
+        storages[index] = storage();
+    }
+    // Tenths of a second, or many seconds if each storage looks at all others.
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    let mut addresses: Vec<u64> = storages.iter().map(|one| one.view(0..1).unwrap().address()).collect();
+    addresses.sort_unstable();
+    assert!(addresses.windows(2).all(|pair| pair[0] < pair[1]), "no two share memory");
+    assert_eq!(device.memory().system_bytes, COUNT * 512);
+    drop(storages);
     assert_eq!(device.memory().system_bytes, 0);
 }
 

@@ -9,7 +9,7 @@ use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var, cpu};
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::{Bundle, Model};
 use std::sync::Arc;
-use toy::{Flow, Toy, ToyBatch};
+use toy::{BATCH, Flow, LENGTH, Toy, ToyBatch, ids};
 
 const RANDOMNESS: Randomness = Randomness { seed: 9, step: 3, micro_batch: 1 };
 
@@ -19,6 +19,11 @@ fn device() -> Device {
 
 fn with(device: &Device, recompute: Recompute) -> Toy {
     Toy::new(device, BlockOptions { recompute }).unwrap()
+}
+
+fn batch(device: &Device) -> ToyBatch {
+    let tensor = |salt| Tensor::from_slice(device, [BATCH, LENGTH], &ids(salt), Segment::Data).unwrap();
+    ToyBatch { source: tensor(1), target: tensor(3), labels: tensor(4) }
 }
 
 fn one(device: &Device) -> Tensor {
@@ -33,7 +38,7 @@ fn gradients(model: &Toy) -> Vec<(String, Vec<f32>)> {
 /// Loss and all gradients of one pass with dropout.
 fn pass(device: &Device, recompute: Recompute) -> (f32, Vec<(String, Vec<f32>)>) {
     let model = with(device, recompute);
-    let batch = ToyBatch::new(device);
+    let batch = batch(device);
     let mut cx = Ctx::training(device, RANDOMNESS);
     let loss = model.forward(&batch, &mut cx).unwrap();
     let tape = cx.take_tape().unwrap();
@@ -61,7 +66,7 @@ fn gradients_kept_and_recomputed_agree_with_finite_differences() {
         let device = device();
         let (_, grads) = pass(&device, recompute);
         let model = with(&device, recompute);
-        let batch = ToyBatch::new(&device);
+        let batch = batch(&device);
         for (param, (name, grad)) in model.parameters().iter().zip(&grads) {
             assert_eq!(grad.len(), param.spec().shape.elements(), "{name} has no gradient");
             let values = param.read().unwrap();
@@ -108,7 +113,7 @@ fn two_stages_give_the_same_bits_as_one() {
     let expected = pass(&device, Recompute::Keep);
     for cut in 1..4 {
         let model = with(&device, Recompute::Keep);
-        let batch = ToyBatch::new(&device);
+        let batch = batch(&device);
         let mut first = Ctx::training(&device, RANDOMNESS);
         let flow = model.embed(&batch, &mut first).unwrap();
         let sent = model.run_blocks(0..cut, flow, &batch, &mut first).unwrap();
@@ -134,7 +139,7 @@ fn two_stages_give_the_same_bits_as_one() {
 fn a_model_observed_block_by_block_gives_the_same_loss() {
     let device = device();
     let model = with(&device, Recompute::Keep);
-    let batch = ToyBatch::new(&device);
+    let batch = batch(&device);
     let whole = model.forward(&batch, &mut Ctx::inference(&device)).unwrap().value().item().unwrap();
     let mut seen = Vec::new();
     let observed = model.forward_observed(&batch, &mut Ctx::inference(&device), &mut |block, _| {
@@ -155,7 +160,7 @@ fn frozen_blocks_get_no_gradient_and_pass_the_others_on_unchanged() {
         for param in model.parameters().iter().filter(|param| frozen(param.name())) {
             param.set_trainable(false);
         }
-        let batch = ToyBatch::new(&device);
+        let batch = batch(&device);
         let mut cx = Ctx::training(&device, RANDOMNESS);
         let loss = model.forward(&batch, &mut cx).unwrap();
         cx.take_tape().unwrap().backward(&device, vec![(loss, one(&device))], &[]).unwrap();

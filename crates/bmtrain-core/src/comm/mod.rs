@@ -1,9 +1,9 @@
 //! Exchange between ranks: one trait for every way in which ranks are connected.
 //!
-//! A [`Collective`] is a value, as kernels are, and a [`Communicator`] gives it to a lane of the rank's device: it takes
-//! its turn there, beside the work of other lanes. [`Solo`] is a group of one; [`host`] connects threads and processes of one
-//! machine. All ranks of a group call the same collectives in the same order with the same sizes; where they do not,
-//! or one of them is lost, the call ends in an error on every rank, not in silence.
+//! A [`Collective`] is a value, as kernels are, and a [`Communicator`] gives it to a lane of the rank's device: it
+//! takes its turn there, beside the work of other lanes. [`Solo`] is a group of one; [`host`] connects threads and
+//! processes of one machine. All ranks of a group call the same collectives in the same order with the same sizes;
+//! where they do not, or one of them is lost, the call ends in an error on every rank, not in silence.
 
 mod collective;
 pub mod host;
@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 /// One rank's membership in a group of ranks.
 ///
-/// Sums are taken in the order of the ranks on every implementation that says so in [`Communicator::is_ordered`], so that
-/// their bits depend on the values alone.
+/// Sums are taken in the order of the ranks on every implementation that says so in [`Communicator::is_ordered`], so
+/// that their bits depend on the values alone.
 pub trait Communicator: Debug + Send + Sync {
     /// This rank's number in the group, from 0.
     fn rank(&self) -> usize;
@@ -34,8 +34,8 @@ pub trait Communicator: Debug + Send + Sync {
     /// Give a collective to a lane of this rank's device. Its views are for that lane.
     ///
     /// # Errors
-    /// Views that do not fit the collective or the group. What goes wrong during the exchange (other calls on other ranks,
-    /// a lost rank, a deadline) is a failure of the lane, told at the next wait for it.
+    /// Views that do not fit the collective or the group. What goes wrong during the exchange (other calls on other
+    /// ranks, a lost rank, a deadline) is a failure of the lane, told at the next wait for it.
     fn launch(&self, backend: &dyn Backend, collective: Collective<'_>, on: Lane) -> Result<()>;
 
     /// Several collectives as one: a library that can moves them together. The default gives one after the other.
@@ -46,8 +46,8 @@ pub trait Communicator: Debug + Send + Sync {
         collectives.into_iter().try_for_each(|collective| self.launch(backend, collective, on))
     }
 
-    /// A group of those ranks that give the same `colour`, in the order of `key` and, where keys are equal, of their ranks.
-    /// Every rank of this group has to call it.
+    /// A group of those ranks that give the same `colour`, in the order of `key` and, where keys are equal, of their
+    /// ranks. Every rank of this group has to call it.
     ///
     /// # Errors
     /// As for a collective; waits for the other ranks.

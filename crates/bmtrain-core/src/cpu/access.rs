@@ -17,8 +17,9 @@ pub(super) fn read<'a, T: Element>(op: &'static str, view: View<'a>) -> Result<&
         return Ok(&[]);
     }
     // SAFETY: the view's range was checked against its buffer, whose memory this backend allocated (its device id was
-    // compared at launch), 512-byte aligned with an offset in whole elements, initialised. The launch check also saw that
-    // no written view of the same call overlaps it, and calls on a backend's memory come from the rank's one thread.
+    // compared at launch), 512-byte aligned with an offset in whole elements, initialised. The launch check also saw
+    // that no written view of the same call overlaps it; calls on one memory from the rank's thread and from those of
+    // its lanes come one after the other where marks and waits say so, as `Late` in the parent explains.
     Ok(unsafe { std::slice::from_raw_parts(view.address() as *const T, view.len()) })
 }
 

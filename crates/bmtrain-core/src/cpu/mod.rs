@@ -1,9 +1,10 @@
 //! The CPU backend: f32 arithmetic, a thread pool per rank, vector code chosen at run time, fixed orders of summation.
 //!
 //! Kernels run when they are given, unless their lane is busy with work of the host, for which `lanes` has threads.
-//! (`crate::wrap::deferred` wraps this backend to run all lanes late.) `threads` divides work so that the bits do not depend on the number of threads, `access`
-//! is the one place where a view becomes a slice, `floats` makes three storage types one arithmetic, `simd` and `math` are
-//! what inner loops are written with, and each other file or folder is one stem of kernels.
+//! (`crate::wrap::deferred` wraps this backend to run all lanes late.) `threads` divides work so that the bits do not
+//! depend on the number of threads, `access` is the one place where a view becomes a slice, `floats` makes three
+//! storage types one arithmetic, `simd` and `math` are what inner loops are written with, and each other file or folder
+//! is one stem of kernels.
 
 #![allow(unsafe_code)]
 
@@ -77,8 +78,8 @@ impl Kernels for CpuBackend {
 /// Something with views that a lane's thread works on.
 struct Late<T>(T);
 
-// SAFETY: views are addresses and lengths; what ties them to a thread is that no two threads use the same memory without an
-// order between them, and the marks of lanes are that order.
+// SAFETY: views are addresses and lengths; what ties them to a thread is that no two threads use the same memory
+// without an order between them, and the marks of lanes are that order.
 unsafe impl<T> Send for Late<T> {}
 
 impl<T> Late<T> {

@@ -4,6 +4,7 @@ use super::elementwise::Activation;
 use super::{Access, Arguments, expect_float, expect_len};
 use crate::buffer::{View, ViewMut};
 use crate::error::{Error, Result};
+use crate::shape::expect_apart;
 
 /// A matrix inside a view: element `(row, column)` of batch entry `(o, i)` is at
 /// `o * batch[0] + i * batch[1] + row * ld + column`, or with rows and columns exchanged when `transposed`.
@@ -108,15 +109,12 @@ impl Arguments for Gemm<'_> {
         check_matrix("a", stored(m, k, self.a.transposed), self.a.ld, self.a.batch, self.batch, self.a.view.len())?;
         check_matrix("b", stored(k, n, self.b.transposed), self.b.ld, self.b.batch, self.batch, self.b.view.len())?;
         check_matrix("c", (m, n), self.c.ld, self.c.batch, self.batch, self.c.view.len())?;
-        let entries = self.batch.outer * self.batch.inner;
-        if entries > 1 && m > 0 && n > 0 {
-            let span = (m - 1) * self.c.ld + n;
-            let inner_fits = self.batch.inner == 1 || disjoint(self.c.batch[1], span, n, self.c.ld);
-            let outer_fits = self.batch.outer == 1 || disjoint(self.c.batch[0], span, n, self.c.ld);
-            if !(inner_fits && outer_fits) {
-                return Err(Error::argument(name, "results of different batch entries overlap"));
-            }
-        }
+        let Batch { outer, inner } = self.batch;
+        let Some(entries) = outer.checked_mul(inner) else {
+            return Err(Error::shape(name, "batch", "a count below 2^64", format!("{outer} x {inner}")));
+        };
+        let axes = [(1, n), (self.c.ld, m), (self.c.batch[0], outer), (self.c.batch[1], inner)];
+        expect_apart(axes).map_err(|got| Error::shape(name, "strides of c", "no element written twice", got))?;
         if let Some(bias) = &self.epilogue.bias {
             expect_len(name, "bias", n, bias.len())?;
             expect_float(name, "bias", bias.dtype())?;
@@ -140,13 +138,9 @@ impl Arguments for Gemm<'_> {
     }
 
     fn flops(&self) -> u64 {
-        2 * (self.batch.outer * self.batch.inner) as u64 * self.m as u64 * self.n as u64 * self.k as u64
+        let factors = [self.batch.outer, self.batch.inner, self.m, self.n, self.k];
+        factors.into_iter().fold(2, |product, factor| product.saturating_mul(factor as u64))
     }
-}
-
-/// Batch entries `stride` apart do not share elements: they lie behind each other, or side by side within the rows.
-fn disjoint(stride: usize, span: usize, columns: usize, ld: usize) -> bool {
-    stride >= span || (stride >= columns && stride < ld)
 }
 
 fn check_matrix(
@@ -176,5 +170,99 @@ fn check_matrix(
     match end {
         Some(end) if end <= len => Ok(()),
         _ => Err(Error::shape(Gemm::NAME, what, format!("at least {end:?} elements"), len)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType, Device, Segment, Storage};
+
+    /// Where the results of a batch go: rows, columns, row distance, counts, batch strides.
+    struct Layout(usize, usize, usize, [usize; 2], [usize; 2]);
+
+    impl Layout {
+        /// Every element that is written, once for each time it is.
+        fn elements(&self) -> Vec<usize> {
+            let Layout(m, n, ld, [outer, inner], [o_stride, i_stride]) = *self;
+            let rows = |start: usize| (0..m).flat_map(move |i| (0..n).map(move |j| start + i * ld + j));
+            (0..outer).flat_map(|o| (0..inner).flat_map(move |i| rows(o * o_stride + i * i_stride))).collect()
+        }
+
+        fn check(&self) -> Result<()> {
+            let Layout(m, n, ld, [outer, inner], batch) = *self;
+            let device = Device::cpu(1).unwrap();
+            let zeros = |len| Storage::zeros(&device, len, DType::F32, Segment::Activations).unwrap();
+            let (a, b, c) = (zeros(m), zeros(n), zeros(1024));
+            let gemm = Gemm {
+                m,
+                n,
+                k: 1,
+                alpha: 1.0,
+                a: Matrix::plain(a.view(0..m).unwrap(), 1),
+                b: Matrix::plain(b.view(0..n).unwrap(), n),
+                beta: 0.0,
+                c: MatrixMut { view: c.view_mut(0..1024).unwrap(), ld, batch },
+                batch: Batch { outer, inner },
+                epilogue: Epilogue::default(),
+            };
+            gemm.check()
+        }
+    }
+
+    #[test]
+    fn results_that_share_an_element_are_refused_whichever_entries_they_are() {
+        let refused = [
+            // Entries (0, 1) and (1, 0) of equal strides are one and the same.
+            Layout(2, 3, 3, [2, 2], [6, 6]),
+            Layout(2, 3, 12, [2, 2], [3, 3]),
+            // The third inner entry is the second outer one.
+            Layout(2, 3, 3, [2, 3], [12, 6]),
+            // Four heads of three columns do not fit rows of nine.
+            Layout(2, 3, 9, [1, 4], [0, 3]),
+            // Heads inside rows, and sequences that start before the rows of the one before are over.
+            Layout(4, 3, 6, [2, 2], [18, 3]),
+            Layout(2, 3, 3, [1, 2], [0, 5]),
+            Layout(1, 3, 3, [2, 1], [0, 0]),
+        ];
+        for layout in refused {
+            let mut elements = layout.elements();
+            elements.sort_unstable();
+            assert!(elements.windows(2).any(|pair| pair[0] == pair[1]), "the layout is fine, the test is not");
+            let error = layout.check().unwrap_err().to_string();
+            assert!(error.contains("written twice") && error.contains("stride"), "{error}");
+        }
+    }
+
+    #[test]
+    fn results_side_by_side_or_behind_each_other_are_taken() {
+        let taken = [
+            Layout(4, 3, 3, [1, 1], [0, 0]),
+            // Heads inside rows, sequences behind each other; and the other way round.
+            Layout(4, 3, 6, [5, 2], [24, 3]),
+            Layout(4, 3, 6, [2, 5], [3, 24]),
+            // Heads behind each other, with gaps.
+            Layout(4, 3, 4, [2, 3], [60, 17]),
+            // Heads inside rows, rows of sequences between each other.
+            Layout(4, 3, 12, [2, 2], [6, 3]),
+            // Strides of axes with one entry do not count, nor does anything where nothing is written.
+            Layout(4, 3, 3, [1, 2], [0, 12]),
+            Layout(4, 3, 3, [2, 1], [12, 0]),
+            Layout(1, 3, 3, [2, 2], [3, 6]),
+            Layout(0, 3, 3, [2, 2], [0, 0]),
+            Layout(4, 3, 3, [0, 2], [0, 0]),
+        ];
+        for layout in taken {
+            let mut elements = layout.elements();
+            elements.sort_unstable();
+            assert!(elements.windows(2).all(|pair| pair[0] < pair[1]), "the layout is wrong, the test is not");
+            layout.check().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_batch_beyond_any_count_is_an_error() {
+        // Nothing is written, so that no length bounds the counts.
+        assert!(Layout(0, 3, 3, [usize::MAX, 2], [0, 0]).check().is_err());
     }
 }

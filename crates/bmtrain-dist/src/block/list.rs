@@ -90,9 +90,9 @@ impl<B: Block + 'static> TransformerBlockList<B> {
     ) -> Result<Self> {
         let mut entries = Vec::with_capacity(count);
         for index in 0..count {
-            let before = builder.finish().iter().count();
+            let before = builder.count();
             let block = builder.index(index).block(|inner| build(index, inner))?;
-            let params: Vec<Param> = builder.finish().iter().skip(before).cloned().collect();
+            let params = builder.since(before);
             let mut flats: Vec<Rc<Flat>> = Vec::new();
             for param in &params {
                 let flat = param.place()?.0;

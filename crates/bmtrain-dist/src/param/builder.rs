@@ -153,6 +153,16 @@ impl Builder {
         Ok(())
     }
 
+    /// Number of parameters in complete blocks so far.
+    pub(crate) fn count(&self) -> usize {
+        self.state.params.borrow().len()
+    }
+
+    /// The parameters that were completed since there were `count`.
+    pub(crate) fn since(&self, count: usize) -> Vec<Param> {
+        self.state.params.borrow().iter().skip(count).cloned().collect()
+    }
+
     /// All parameters declared so far, in order of birth.
     pub fn finish(&self) -> Parameters {
         Parameters {

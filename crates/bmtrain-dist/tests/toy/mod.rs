@@ -3,7 +3,7 @@
 
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::ops::{self, AttentionMask, AttentionOptions};
-use bmtrain_core::{Ctx, Device, Segment, Tensor, Var};
+use bmtrain_core::{Ctx, Device, Tensor, Var};
 use bmtrain_dist::block::{BlockOptions, RunOptions};
 use bmtrain_dist::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions, Norm, NormOptions};
 use bmtrain_dist::param::{BuilderOptions, Init, Param, Split};
@@ -39,14 +39,9 @@ pub struct ToyBatch {
     pub labels: Tensor,
 }
 
-impl ToyBatch {
-    pub fn new(device: &Device) -> Self {
-        let ids = |salt: i64| -> Vec<i64> {
-            (0..(BATCH * LENGTH) as i64).map(|i| (i * 7 + salt) % VOCABULARY as i64).collect()
-        };
-        let tensor = |salt| Tensor::from_slice(device, [BATCH, LENGTH], &ids(salt), Segment::Data).unwrap();
-        ToyBatch { source: tensor(1), target: tensor(3), labels: tensor(4) }
-    }
+/// Ids of one of a batch's tensors, others for every salt.
+pub fn ids(salt: usize) -> Vec<i64> {
+    (0..BATCH * LENGTH).map(|i| ((i * 7 + salt) % VOCABULARY) as i64).collect()
 }
 
 /// Self-attention, cross attention if it is a decoder's, feed-forward; all pre-norm.

@@ -14,6 +14,7 @@ use super::scratch::{Region, Scratch};
 use super::shared::Shared;
 use super::{Activation, ActivationGradient, BatchedProduct, Product, skinny};
 use crate::error::{Error, Result};
+use crate::shape::expect_apart;
 
 /// Longest stretch of k summed in registers. Longer ones make panels of B (192 KiB now) crowd the second-level cache,
 /// shorter ones read and write C more often.
@@ -140,7 +141,9 @@ impl<'a> Batch<'a> {
             count.iter().zip(&stride).try_fold(0, far).ok_or_else(overflow)
         };
         let reach = [reach(a_stride)?, reach(b_stride)?, reach(c_stride)?];
-        check_apart(&first, count, c_stride, OP)?;
+        let [outer, middle, inner] = [0, 1, 2].map(|level| (c_stride[level], count[level]));
+        expect_apart([(1, first.n), (first.ldc, first.m), outer, middle, inner])
+            .map_err(|got| Error::shape(OP, "strides of C", "no element written twice", got))?;
         Ok(Batch { first: Job::with_reach(first, OP, reach)?, count, a_stride, b_stride, c_stride })
     }
 
@@ -160,26 +163,6 @@ impl<'a> Batch<'a> {
             ..self.first
         }
     }
-}
-
-/// Sorted by stride, every axis of C must step over all that the smaller ones reach: then all elements are different.
-fn check_apart(first: &Product<'_>, count: [usize; 3], stride: [usize; 3], op: &'static str) -> Result<()> {
-    let mut axes = vec![(1, first.n), (first.ldc, first.m)];
-    axes.extend(stride.into_iter().zip(count));
-    if axes.iter().any(|(_, length)| *length == 0) {
-        return Ok(());
-    }
-    axes.retain(|(_, length)| *length > 1);
-    axes.sort_unstable();
-    let mut reach = 0usize;
-    for (stride, length) in axes {
-        if stride <= reach {
-            let got = format!("stride {stride} over elements that reach to {reach}");
-            return Err(Error::shape(op, "strides of C", "no element written twice", got));
-        }
-        reach = reach.saturating_add(stride.saturating_mul(length - 1));
-    }
-    Ok(())
 }
 
 /// Columns of one panel of this product.
