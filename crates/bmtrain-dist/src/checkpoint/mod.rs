@@ -32,6 +32,7 @@ mod prune;
 mod reshard;
 mod save_thread;
 mod shard;
+pub mod simulated;
 mod store;
 mod writer;
 
