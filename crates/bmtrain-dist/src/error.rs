@@ -1,5 +1,7 @@
 //! The one error type of this crate.
 
+use crate::checkpoint::Fault;
+
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -29,6 +31,18 @@ pub enum Error {
         /// What is wrong, with the value.
         reason: String,
     },
+    /// A checkpoint cannot be written, read or trusted.
+    #[error("checkpoint {place}: {reason}; {fix}")]
+    Checkpoint {
+        /// What kind of trouble it is, for whoever has to decide how to go on.
+        fault: Fault,
+        /// File or folder.
+        place: String,
+        /// What is wrong, with expected and got.
+        reason: String,
+        /// What to do.
+        fix: String,
+    },
     /// An error of the core.
     #[error(transparent)]
     Core(#[from] bmtrain_core::Error),
@@ -38,6 +52,16 @@ impl Error {
     /// A [`Error::Setting`].
     pub fn setting(who: &'static str, reason: impl Into<String>) -> Self {
         Error::Setting { who, reason: reason.into() }
+    }
+
+    /// A [`Error::Checkpoint`].
+    pub fn checkpoint(
+        fault: Fault,
+        place: impl Into<String>,
+        reason: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Error::Checkpoint { fault, place: place.into(), reason: reason.into(), fix: fix.into() }
     }
 
     /// A [`Error::Parameter`].

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod block;
+pub mod checkpoint;
 pub mod error;
 pub mod mesh;
 pub mod model;

@@ -1,0 +1,340 @@
+//! The few file operations that checkpoints need, behind one trait, so that tests can stand in for the disk.
+//!
+//! A disk here is one folder (the *root*) with folders of files in it and nothing deeper: every name is a single component,
+//! so there is no path to walk and nothing to escape through. [`RealDisk`] is the operating system's; those of tests are in
+//! [`simulated`](super::simulated).
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use std::ffi::CStr;
+use std::fmt::Debug;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// What an entry of a folder is. Symbolic links are never followed, so they are `Other`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EntryKind {
+    /// A folder.
+    Folder,
+    /// A regular file.
+    File,
+    /// A symbolic link, device, pipe or socket.
+    Other,
+}
+
+/// File operations on one root. `folder: None` is the root itself. A call returns when the operating system has the data;
+/// what has to survive a power cut is synced, files and the folders that name them.
+pub trait Disk: Debug + Send + Sync {
+    /// Where the root is, for messages.
+    fn place(&self) -> String;
+
+    /// The entries of a folder in any order. Names that are not UTF-8 are left out: none of them is ours.
+    fn list(&self, folder: Option<&str>) -> io::Result<Vec<(String, EntryKind)>>;
+
+    /// Make a folder in the root.
+    fn create_folder(&self, folder: &str) -> io::Result<()>;
+
+    /// Make a file that does not exist and open it for writing.
+    fn create(&self, folder: &str, file: &str) -> io::Result<Box<dyn WriteFile>>;
+
+    /// Open a regular file for reading; anything else is refused without waiting for it.
+    fn open(&self, folder: &str, file: &str) -> io::Result<Box<dyn ReadFile>>;
+
+    /// Give a folder in the root another name. Fails if a folder with something in it has that name.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Make the names in a folder survive a power cut.
+    fn sync_folder(&self, folder: Option<&str>) -> io::Result<()>;
+
+    /// Remove a file, or a link as such.
+    fn remove_file(&self, folder: &str, file: &str) -> io::Result<()>;
+
+    /// Remove an empty folder.
+    fn remove_folder(&self, folder: &str) -> io::Result<()>;
+
+    /// Bytes that may still be written.
+    fn free_bytes(&self) -> io::Result<u64>;
+}
+
+/// A file being written, closed when dropped.
+pub trait WriteFile: Debug + Send {
+    /// Append all of these bytes.
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Make the contents survive a power cut.
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+/// A file being read.
+pub trait ReadFile: Debug + Send {
+    /// Its length in bytes when it was opened.
+    fn size(&self) -> u64;
+    /// Fill `bytes` from byte `offset` on.
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
+}
+
+/// A folder of the operating system, held open: renaming it or a link above it leads nowhere else.
+#[derive(Debug)]
+pub struct RealDisk {
+    path: PathBuf,
+    root: OwnedFd,
+}
+
+impl RealDisk {
+    /// An existing folder.
+    ///
+    /// # Errors
+    /// What the operating system says; `NotFound` if it does not exist.
+    pub fn open(root: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(RealDisk { path: root.to_path_buf(), root: rustix::fs::open(root, flags, Mode::empty())? })
+    }
+
+    /// A folder that is made, with those above it, where it does not exist. New names are synced.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn create(root: &Path) -> io::Result<Self> {
+        let absent: Vec<&Path> =
+            root.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
+        std::fs::create_dir_all(root)?;
+        for made in absent {
+            let parent = made.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            File::open(parent)?.sync_all()?;
+        }
+        RealDisk::open(root)
+    }
+
+    fn folder(&self, folder: &str) -> io::Result<OwnedFd> {
+        Ok(open_beneath(self.root.as_fd(), plain(folder)?, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)
+    }
+}
+
+/// Open one component beneath an open folder. `openat2` lets the kernel promise that nothing leads outside; where there is
+/// none (other systems, old kernels, sandboxes) the same holds because a single component cannot and links are not followed.
+fn open_beneath(folder: BorrowedFd<'_>, name: &str, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::ResolveFlags;
+        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        match rustix::fs::openat2(folder, name, flags | ALWAYS, mode, beneath) {
+            Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN) => {}
+            answer => return answer,
+        }
+    }
+    open_unfollowed(folder, name, flags, mode)
+}
+
+/// No link is followed, no pipe or terminal is waited for, no child process gets it.
+const ALWAYS: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+
+fn open_unfollowed(folder: BorrowedFd<'_>, name: &str, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::openat(folder, name, flags | ALWAYS, mode)
+}
+
+/// `name` if it is a single component.
+fn plain(name: &str) -> io::Result<&str> {
+    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the name is not one plain file name"));
+    }
+    Ok(name)
+}
+
+fn kind_of(file_type: FileType) -> EntryKind {
+    match file_type {
+        FileType::Directory => EntryKind::Folder,
+        FileType::RegularFile => EntryKind::File,
+        _ => EntryKind::Other,
+    }
+}
+
+impl Disk for RealDisk {
+    fn place(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn list(&self, folder: Option<&str>) -> io::Result<Vec<(String, EntryKind)>> {
+        let handle = match folder {
+            Some(folder) => self.folder(folder)?,
+            None => rustix::fs::openat(&self.root, c".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?,
+        };
+        let mut entries = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&handle)? {
+            let entry = entry?;
+            let name: &CStr = entry.file_name();
+            let Some(text) = name.to_str().ok().filter(|text| *text != "." && *text != "..") else { continue };
+            let mut file_type = entry.file_type();
+            if file_type == FileType::Unknown {
+                let stat = rustix::fs::statat(&handle, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                file_type = FileType::from_raw_mode(stat.st_mode);
+            }
+            entries.push((text.to_string(), kind_of(file_type)));
+        }
+        Ok(entries)
+    }
+
+    fn create_folder(&self, folder: &str) -> io::Result<()> {
+        Ok(rustix::fs::mkdirat(&self.root, plain(folder)?, Mode::from_raw_mode(0o777))?)
+    }
+
+    fn create(&self, folder: &str, file: &str) -> io::Result<Box<dyn WriteFile>> {
+        let folder = self.folder(folder)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let handle = open_beneath(folder.as_fd(), plain(file)?, flags, Mode::from_raw_mode(0o666))?;
+        Ok(Box::new(File::from(handle)))
+    }
+
+    fn open(&self, folder: &str, file: &str) -> io::Result<Box<dyn ReadFile>> {
+        let folder = self.folder(folder)?;
+        // Looked at before it is opened, since opening a device may do something; and again, in case it was swapped.
+        let stat = rustix::fs::statat(&folder, plain(file)?, AtFlags::SYMLINK_NOFOLLOW)?;
+        require_file(FileType::from_raw_mode(stat.st_mode))?;
+        let handle = open_beneath(folder.as_fd(), file, OFlags::RDONLY, Mode::empty())?;
+        let stat = rustix::fs::fstat(&handle)?;
+        require_file(FileType::from_raw_mode(stat.st_mode))?;
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        Ok(Box::new(RealFile { file: File::from(handle), size }))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.root, plain(from)?, &self.root, plain(to)?)?)
+    }
+
+    fn sync_folder(&self, folder: Option<&str>) -> io::Result<()> {
+        let handle = match folder {
+            Some(folder) => self.folder(folder)?,
+            None => self.root.try_clone()?,
+        };
+        File::from(handle).sync_all()
+    }
+
+    fn remove_file(&self, folder: &str, file: &str) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(self.folder(folder)?, plain(file)?, AtFlags::empty())?)
+    }
+
+    fn remove_folder(&self, folder: &str) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.root, plain(folder)?, AtFlags::REMOVEDIR)?)
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let answer = rustix::fs::fstatvfs(&self.root)?;
+        Ok(answer.f_bavail.saturating_mul(answer.f_frsize))
+    }
+}
+
+fn require_file(file_type: FileType) -> io::Result<()> {
+    let what = match file_type {
+        FileType::RegularFile => return Ok(()),
+        FileType::Symlink => return Err(Errno::LOOP.into()),
+        FileType::Directory => "it is a folder, not a file",
+        _ => "it is a pipe, socket or device, not a file",
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+}
+
+impl WriteFile for File {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        Write::write_all(self, bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_all()
+    }
+}
+
+#[derive(Debug)]
+struct RealFile {
+    file: File,
+    size: u64,
+}
+
+impl ReadFile for RealFile {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        self.file.read_exact_at(bytes, offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn disk() -> (tempfile::TempDir, RealDisk) {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = RealDisk::create(&dir.path().join("a/b")).unwrap();
+        disk.create_folder("folder").unwrap();
+        (dir, disk)
+    }
+
+    #[test]
+    fn what_is_written_is_read_listed_renamed_and_removed() {
+        let (_dir, disk) = disk();
+        let mut file = disk.create("folder", "file").unwrap();
+        file.write_all(b"hello ").unwrap();
+        file.write_all(b"there").unwrap();
+        file.sync().unwrap();
+        assert!(disk.create("folder", "file").is_err());
+        disk.rename("folder", "other").unwrap();
+        disk.sync_folder(Some("other")).unwrap();
+        disk.sync_folder(None).unwrap();
+        let file = disk.open("other", "file").unwrap();
+        let mut bytes = [0; 5];
+        file.read_exact_at(&mut bytes, 6).unwrap();
+        assert_eq!((&bytes, file.size()), (b"there", 11));
+        assert!(file.read_exact_at(&mut bytes, 7).is_err());
+        assert_eq!(disk.list(None).unwrap(), [("other".to_string(), EntryKind::Folder)]);
+        assert_eq!(disk.list(Some("other")).unwrap(), [("file".to_string(), EntryKind::File)]);
+        assert!(disk.remove_folder("other").is_err());
+        disk.remove_file("other", "file").unwrap();
+        disk.remove_folder("other").unwrap();
+        assert!(disk.list(None).unwrap().is_empty());
+        assert!(disk.free_bytes().unwrap() > 0);
+    }
+
+    #[test]
+    fn no_name_leaves_the_root_and_no_link_is_followed() {
+        let (dir, disk) = disk();
+        std::fs::write(dir.path().join("secret"), "x").unwrap();
+        let root = dir.path().join("a/b");
+        symlink(dir.path(), root.join("out")).unwrap();
+        symlink("folder", root.join("in")).unwrap();
+        symlink(dir.path().join("secret"), root.join("folder/link")).unwrap();
+        symlink("link-to-itself", root.join("folder/link-to-itself")).unwrap();
+        std::fs::write(root.join("folder/good"), "x").unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, root.join("folder/pipe"), Mode::from_raw_mode(0o600)).unwrap();
+        assert!(disk.open("folder", "good").is_ok());
+        let absolute = dir.path().join("secret");
+        for (folder, file) in [
+            ("out", "secret"),
+            ("in", "good"),
+            ("..", "secret"),
+            (".", "folder"),
+            ("folder", "../folder/good"),
+            ("folder", absolute.to_str().unwrap()),
+            ("folder", "link"),
+            ("folder", "link-to-itself"),
+            ("folder", "pipe"),
+            ("folder", "."),
+            ("folder", "good\0"),
+            ("folder", ""),
+            ("", "folder"),
+        ] {
+            assert!(disk.open(folder, file).is_err(), "{folder} {file:?}");
+            assert!(disk.create(folder, file).is_err(), "{folder} {file:?}");
+        }
+        // Where the kernel has no `openat2`.
+        let unfollowed =
+            |name| open_unfollowed(disk.root.as_fd(), name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+        assert!(unfollowed("folder").is_ok() && unfollowed("out").is_err() && unfollowed("in").is_err());
+        assert!(disk.list(Some("out")).is_err() && disk.list(Some("..")).is_err());
+        assert!(disk.rename("folder", "../folder").is_err());
+        let kinds = disk.list(None).unwrap();
+        assert!(kinds.contains(&("out".into(), EntryKind::Other)));
+    }
+}

@@ -1,0 +1,99 @@
+//! BLAKE3 hashes as values: 64 lower-case hexadecimal digits wherever they are written down.
+
+use serde::de::Visitor;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+
+/// A BLAKE3 hash of 32 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ContentHash([u8; 32]);
+
+impl ContentHash {
+    /// The hash of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        blake3::hash(bytes).into()
+    }
+
+    /// The hash that `text` spells: exactly 64 digits, none of them upper-case.
+    pub fn parse(text: &str) -> Option<Self> {
+        if text.len() != 64 || text.bytes().any(|b| b.is_ascii_uppercase()) {
+            return None;
+        }
+        blake3::Hash::from_hex(text).ok().map(Into::into)
+    }
+
+    /// The first eight digits, which name a checkpoint's folder.
+    pub fn short(&self) -> String {
+        let mut text = self.to_string();
+        text.truncate(8);
+        text
+    }
+
+    /// The 32 bytes.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl From<blake3::Hash> for ContentHash {
+    fn from(hash: blake3::Hash) -> Self {
+        ContentHash(hash.into())
+    }
+}
+
+impl fmt::Display for ContentHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&blake3::Hash::from_bytes(self.0).to_hex())
+    }
+}
+
+impl fmt::Debug for ContentHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for ContentHash {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ContentHash {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(HashVisitor)
+    }
+}
+
+struct HashVisitor;
+
+impl Visitor<'_> for HashVisitor {
+    type Value = ContentHash;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("64 lower-case hexadecimal digits")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<ContentHash, E> {
+        ContentHash::parse(text).ok_or_else(|| E::custom("a hash is not 64 lower-case hexadecimal digits"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_has_one_spelling() {
+        let hash = ContentHash::of(b"abc");
+        let text = hash.to_string();
+        assert_eq!(ContentHash::parse(&text), Some(hash));
+        assert_eq!(text[..8], hash.short());
+        for wrong in [&text[1..], &text.to_uppercase(), &format!("{text}0"), "", &text.replace('a', "g")] {
+            assert_eq!(ContentHash::parse(wrong), None, "{wrong}");
+        }
+        let json = serde_json::to_string(&hash).unwrap();
+        assert_eq!(serde_json::from_str::<ContentHash>(&json).unwrap(), hash);
+        assert!(serde_json::from_str::<ContentHash>("[1,2]").is_err());
+    }
+}

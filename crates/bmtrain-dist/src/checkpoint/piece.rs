@@ -1,0 +1,309 @@
+//! What a checkpoint is made of: pieces of logical tensors, and the record of a file that holds some.
+//!
+//! Defines [`Kind`], [`PieceSpec`], [`Piece`], [`PieceRecord`] and [`FileRecord`]. A caller makes pieces; a
+//! [`ShardWriter`](super::ShardWriter) turns them into a file and its record; the manifest lists the records.
+
+use super::fault::{printable, request};
+use super::hash::ContentHash;
+use super::name::is_file_name;
+use crate::error::Result;
+use bmtrain_core::DType;
+use serde::{Deserialize, Serialize};
+
+/// More dimensions than any real tensor has.
+const RANK_LIMIT: usize = 16;
+/// Longer than any real name of a parameter, in bytes.
+const NAME_LIMIT: usize = 1024;
+/// Bytes that stand before the data of a safetensors file at least: the length of the header.
+const FIRST_OFFSET: u64 = 8;
+
+/// What a logical tensor is to the training that saved it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Kind {
+    /// A parameter as the model computes with it.
+    Parameter,
+    /// The single-precision master of a parameter.
+    Master,
+    /// First moment of Adam.
+    MomentM,
+    /// Second moment of Adam.
+    MomentV,
+    /// Anything else, by a label of at most 32 lower-case letters, digits and hyphens.
+    Other(String),
+}
+
+impl From<Kind> for String {
+    fn from(kind: Kind) -> String {
+        match kind {
+            Kind::Parameter => "parameter".into(),
+            Kind::Master => "master".into(),
+            Kind::MomentM => "moment-m".into(),
+            Kind::MomentV => "moment-v".into(),
+            Kind::Other(label) => format!("other-{label}"),
+        }
+    }
+}
+
+impl TryFrom<String> for Kind {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Ok(match text.as_str() {
+            "parameter" => Kind::Parameter,
+            "master" => Kind::Master,
+            "moment-m" => Kind::MomentM,
+            "moment-v" => Kind::MomentV,
+            other => match other.strip_prefix("other-") {
+                Some(label) if is_label(label) => Kind::Other(label.into()),
+                _ => return Err(format!("{:?} is no kind of tensor", printable(other, 40))),
+            },
+        })
+    }
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&String::from(self.clone()))
+    }
+}
+
+fn is_label(label: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    (1..=32).contains(&label.len()) && label.bytes().all(plain)
+}
+
+/// Which run of which logical tensor a piece is. All counts are elements of the tensor, flattened row by row.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PieceSpec {
+    /// Full name of the parameter, or of whatever else the tensor is.
+    pub name: String,
+    /// What the tensor is.
+    pub kind: Kind,
+    /// Number type.
+    #[serde(with = "dtype_name")]
+    pub dtype: DType,
+    /// Shape of the whole tensor; empty for a scalar.
+    pub shape: Vec<u64>,
+    /// First element of the piece.
+    pub start: u64,
+    /// Number of elements of the piece. Zero only where the whole tensor has none.
+    pub length: u64,
+}
+
+impl PieceSpec {
+    /// The piece that is the whole of a tensor. A shape whose product overflows is refused when it is written.
+    pub fn whole(name: impl Into<String>, kind: Kind, dtype: DType, shape: &[u64]) -> Self {
+        let length = product(shape).unwrap_or(u64::MAX);
+        PieceSpec { name: name.into(), kind, dtype, shape: shape.to_vec(), start: 0, length }
+    }
+
+    /// The same tensor, another run of it.
+    pub fn part(&self, start: u64, length: u64) -> Self {
+        PieceSpec { start, length, ..self.clone() }
+    }
+
+    /// Elements of the whole tensor; `None` if the shape's product overflows.
+    pub fn elements(&self) -> Option<u64> {
+        product(&self.shape)
+    }
+
+    /// Bytes of the piece; `None` if that overflows.
+    pub fn bytes(&self) -> Option<u64> {
+        self.length.checked_mul(self.dtype.size() as u64)
+    }
+
+    /// Why there can be no such piece, if so. What passes has no overflow in it anywhere.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let name = printable(&self.name, 200);
+        if self.name.is_empty() || self.name.len() > NAME_LIMIT || self.name.chars().any(char::is_control) {
+            return Err(format!("tensor {name:?}: its name is empty, longer than {NAME_LIMIT} bytes or not printable"));
+        }
+        if matches!(&self.kind, Kind::Other(label) if !is_label(label)) {
+            return Err(format!("tensor {name}: the label of its kind is not 1 to 32 of a-z, 0-9 and -"));
+        }
+        if self.shape.len() > RANK_LIMIT {
+            return Err(format!("tensor {name}: {} dimensions, at most {RANK_LIMIT} are stored", self.shape.len()));
+        }
+        let size = self.dtype.size() as u64;
+        let Some(elements) = self.elements().filter(|n| n.checked_mul(size).is_some()) else {
+            return Err(format!("tensor {name}: shape {:?} is no size that memory has", self.shape));
+        };
+        let end = self.start.checked_add(self.length);
+        if end.is_none_or(|end| end > elements) || (self.length == 0 && elements > 0) {
+            return Err(format!(
+                "tensor {name}: {} elements from {} are no piece of {elements}",
+                self.length, self.start
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn product(shape: &[u64]) -> Option<u64> {
+    shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d))
+}
+
+/// A piece with its bytes: the elements in order, little endian. `B` is anything that lends bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece<B = Vec<u8>> {
+    /// Which run of which tensor.
+    pub spec: PieceSpec,
+    /// Its elements.
+    pub bytes: B,
+}
+
+/// Where a piece lies in its file, and the hash of its bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PieceRecord {
+    /// Which run of which tensor.
+    #[serde(rename = "piece")]
+    pub spec: PieceSpec,
+    /// First byte in the file.
+    pub offset: u64,
+    /// Hash of the bytes.
+    pub hash: ContentHash,
+}
+
+/// One written file: what a rank reports to the rank that commits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileRecord {
+    /// Its name in the checkpoint's folder.
+    pub name: String,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Hash of the whole file, as `b3sum` prints it.
+    pub hash: ContentHash,
+    /// What it holds, in the order of the file.
+    pub pieces: Vec<PieceRecord>,
+}
+
+impl FileRecord {
+    /// The record as text, to be carried to another rank.
+    ///
+    /// # Errors
+    /// None that a record made by a [`ShardWriter`](super::ShardWriter) could cause.
+    pub fn to_json(&self) -> Result<Vec<u8>> {
+        serde_json::to_vec(self)
+            .map_err(|e| request(&self.name, e.to_string(), "report this as a mistake of the program"))
+    }
+
+    /// A record that another rank sent, checked.
+    ///
+    /// # Errors
+    /// Text that is no record, or a record that contradicts itself.
+    pub fn from_json(text: &[u8]) -> Result<Self> {
+        let wrong = |reason| request("record of a file", reason, "run the same version of the program on every rank");
+        let record: FileRecord = serde_json::from_slice(text).map_err(|e| wrong(printable(&e.to_string(), 300)))?;
+        record.check().map_err(wrong)?;
+        Ok(record)
+    }
+
+    /// Why there can be no such file, if so: a name that leaves the folder, pieces that overlap or leave the file.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let name = printable(&self.name, 200);
+        if !is_file_name(&self.name) {
+            return Err(format!("file {name:?}: the name is not one plain file name"));
+        }
+        let mut end = FIRST_OFFSET;
+        for piece in &self.pieces {
+            piece.spec.check().map_err(|reason| format!("file {name}: {reason}"))?;
+            let stop = piece.spec.bytes().and_then(|bytes| piece.offset.checked_add(bytes));
+            match stop {
+                Some(stop) if piece.offset >= end && stop <= self.bytes => end = stop,
+                _ => {
+                    return Err(format!(
+                        "file {name}: tensor {} at byte {} overlaps another one or leaves the file of {} bytes",
+                        piece.spec.name, piece.offset, self.bytes
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Number types by the names that recipes use for them.
+mod dtype_name {
+    use bmtrain_core::DType;
+    use serde::de::{Error, Visitor};
+    use serde::{Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(dtype: &DType, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(dtype.name())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DType, D::Error> {
+        deserializer.deserialize_str(NameVisitor)
+    }
+
+    struct NameVisitor;
+
+    impl Visitor<'_> for NameVisitor {
+        type Value = DType;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a number type such as f32")
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<DType, E> {
+            [DType::F32, DType::F16, DType::BF16, DType::I64, DType::I32, DType::U8]
+                .into_iter()
+                .find(|dtype| dtype.name() == text)
+                .ok_or_else(|| E::custom("no number type that is stored"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> PieceSpec {
+        PieceSpec::whole("layer.weight", Kind::Master, DType::F32, &[4, 6])
+    }
+
+    #[test]
+    fn kinds_have_one_spelling_each() {
+        for kind in [Kind::Parameter, Kind::Master, Kind::MomentM, Kind::MomentV, Kind::Other("rows-1".into())] {
+            let text = String::from(kind.clone());
+            assert_eq!(Kind::try_from(text), Ok(kind));
+        }
+        for wrong in ["", "Parameter", "other-", "other-A", "other-a_b", "other"] {
+            assert!(Kind::try_from(wrong.to_string()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn pieces_that_cannot_be_are_refused() {
+        assert_eq!(spec().check(), Ok(()));
+        assert_eq!(spec().part(20, 4).check(), Ok(()));
+        assert_eq!(PieceSpec::whole("empty", Kind::Parameter, DType::U8, &[0, 3]).check(), Ok(()));
+        assert_eq!(PieceSpec::whole("scalar", Kind::Parameter, DType::I64, &[]).check(), Ok(()));
+        let huge = PieceSpec { shape: vec![u64::MAX, 2], ..spec() };
+        let eight_times = PieceSpec { shape: vec![u64::MAX], length: u64::MAX, dtype: DType::I64, ..spec() };
+        let label = PieceSpec { kind: Kind::Other("A".into()), ..spec() };
+        let names = [String::new(), "a\nb".into(), "n".repeat(1025)].map(|name| PieceSpec { name, ..spec() });
+        let rest = [spec().part(20, 5), spec().part(u64::MAX, 2), spec().part(3, 0), huge, eight_times, label];
+        for wrong in rest.into_iter().chain(names).chain([PieceSpec { shape: vec![1; 17], ..spec() }]) {
+            assert!(wrong.check().is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_whose_pieces_overlap_or_leave_it_is_refused() {
+        let hash = ContentHash::of(b"");
+        let at = |offset| PieceRecord { spec: spec(), offset, hash };
+        let file = |pieces| FileRecord { name: "a".into(), bytes: 296, hash, pieces };
+        assert_eq!(file(vec![at(8), at(104), at(200)]).check(), Ok(()));
+        for pieces in [vec![at(7)], vec![at(201)], vec![at(8), at(103)], vec![at(104), at(8)], vec![at(u64::MAX)]] {
+            assert!(file(pieces).check().is_err());
+        }
+        let text = file(vec![at(8)]).to_json().unwrap();
+        assert_eq!(FileRecord::from_json(&text).unwrap(), file(vec![at(8)]));
+        assert!(FileRecord::from_json(&file(vec![at(7)]).to_json().unwrap()).is_err());
+    }
+}

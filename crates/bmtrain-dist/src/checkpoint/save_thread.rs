@@ -1,0 +1,177 @@
+//! Save while training goes on: one thread that writes what it is given, one job at a time, and gives the memory back.
+//!
+//! A rank hands over copies of its pieces, goes on with its steps, and now and then asks whether the file is written. When the
+//! records of all ranks are there, one rank hands over the commit in the same way. The buffers come back with the result: in
+//! a steady state nothing large is allocated.
+//!
+//! Defines [`SaveThread`], [`SaveJob`] and [`SaveOutcome`].
+
+use super::Fault;
+use super::fault::{refused, request};
+use super::manifest::Facts;
+use super::name::CheckpointName;
+use super::piece::{FileRecord, Piece};
+use super::writer::{Committed, Writer};
+use crate::error::{Error, Result};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::time::Duration;
+
+/// Something to do in the background.
+#[derive(Debug)]
+pub enum SaveJob {
+    /// Write the file of a rank.
+    Shard {
+        /// The save it belongs to.
+        writer: Writer,
+        /// The rank.
+        rank: usize,
+        /// All that it holds.
+        pieces: Vec<Piece>,
+    },
+    /// Commit, then prune.
+    Commit {
+        /// The save.
+        writer: Writer,
+        /// What all ranks reported.
+        records: Vec<FileRecord>,
+        /// What the manifest says beside them.
+        facts: Facts,
+        /// How many checkpoints to keep; `None` removes none.
+        keep: Option<usize>,
+    },
+}
+
+/// What became of a [`SaveJob`].
+#[derive(Debug)]
+pub enum SaveOutcome {
+    /// Of a [`SaveJob::Shard`].
+    Shard {
+        /// To be reported to the rank that commits.
+        record: Result<FileRecord>,
+        /// The pieces that were handed over, in their order, to be filled again.
+        pieces: Vec<Piece>,
+    },
+    /// Of a [`SaveJob::Commit`].
+    Commit {
+        /// The checkpoint.
+        committed: Result<Committed>,
+        /// The checkpoints that were pruned. An error here leaves the new checkpoint as it is.
+        pruned: Result<Vec<CheckpointName>>,
+    },
+}
+
+/// The thread. Dropped, it ends after the job in flight; nobody waits for it.
+#[derive(Debug)]
+pub struct SaveThread {
+    jobs: SyncSender<SaveJob>,
+    outcomes: Receiver<SaveOutcome>,
+    in_flight: bool,
+}
+
+impl SaveThread {
+    /// Start the thread, under this name.
+    ///
+    /// # Errors
+    /// The operating system has no thread left.
+    pub fn start(name: &str) -> Result<Self> {
+        let (jobs, todo) = sync_channel::<SaveJob>(1);
+        let (done, outcomes) = sync_channel(1);
+        let work = move || {
+            while let Ok(job) = todo.recv() {
+                if done.send(run(job)).is_err() {
+                    break;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name(name.into()).spawn(work);
+        thread.map_err(|e| refused(name, "start a thread for saving", &e))?;
+        Ok(SaveThread { jobs, outcomes, in_flight: false })
+    }
+
+    /// Whether a job was handed over whose outcome was not taken.
+    pub fn is_busy(&self) -> bool {
+        self.in_flight
+    }
+
+    /// Hand a job over. Returns at once.
+    ///
+    /// # Errors
+    /// Another one is in flight. The job is lost then, so ask [`is_busy`](SaveThread::is_busy) first.
+    pub fn submit(&mut self, job: SaveJob) -> Result<()> {
+        if self.in_flight {
+            let fix = "wait for the outcome of the save before, or save more rarely";
+            return Err(request("background save", "one is still in flight", fix));
+        }
+        self.jobs.send(job).map_err(|_| died())?;
+        self.in_flight = true;
+        Ok(())
+    }
+
+    /// The outcome, if it is there. Returns at once.
+    ///
+    /// # Errors
+    /// The thread died.
+    pub fn poll(&mut self) -> Result<Option<SaveOutcome>> {
+        if !self.in_flight {
+            return Ok(None);
+        }
+        match self.outcomes.try_recv() {
+            Ok(outcome) => Ok(Some(self.take(outcome))),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(died()),
+        }
+    }
+
+    /// The outcome, waited for no longer than `deadline`; `None` if nothing is in flight.
+    ///
+    /// # Errors
+    /// [`Fault::Deadline`] when it does not come; it may be waited for again. The thread died.
+    pub fn wait(&mut self, deadline: Duration) -> Result<Option<SaveOutcome>> {
+        if !self.in_flight {
+            return Ok(None);
+        }
+        match self.outcomes.recv_timeout(deadline) {
+            Ok(outcome) => Ok(Some(self.take(outcome))),
+            Err(RecvTimeoutError::Timeout) => Err(Error::checkpoint(
+                Fault::Deadline,
+                "background save",
+                format!("it has not ended within {:.1} s", deadline.as_secs_f64()),
+                "look whether the disk is stuck, or give it more time",
+            )),
+            Err(RecvTimeoutError::Disconnected) => Err(died()),
+        }
+    }
+
+    fn take(&mut self, outcome: SaveOutcome) -> SaveOutcome {
+        self.in_flight = false;
+        outcome
+    }
+}
+
+fn run(job: SaveJob) -> SaveOutcome {
+    match job {
+        SaveJob::Shard { writer, rank, pieces } => {
+            let record = guarded(|| writer.write_shard(rank, &pieces));
+            SaveOutcome::Shard { record, pieces }
+        }
+        SaveJob::Commit { writer, records, facts, keep } => {
+            let store = writer.store().clone();
+            let committed = guarded(|| writer.commit(records, facts));
+            let pruned = match (&committed, keep) {
+                (Ok(committed), Some(keep)) => guarded(|| store.prune(keep, Some(committed))),
+                _ => Ok(Vec::new()),
+            };
+            SaveOutcome::Commit { committed, pruned }
+        }
+    }
+}
+
+/// A panic, which would be a mistake of ours, must not leave the training waiting for a thread that is gone.
+fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(died()))
+}
+
+fn died() -> Error {
+    request("background save", "its thread died", "report this as a mistake of the program, with the message above")
+}

@@ -1,0 +1,160 @@
+//! A disk that remembers, in order, everything that was changed on it.
+
+use super::MemoryDisk;
+use super::write_log::{Change, WriteLog};
+use crate::checkpoint::disk::{Disk, EntryKind, ReadFile, WriteFile};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A disk in memory with a log of its changes. What lies on it at the start counts as flushed long ago.
+#[derive(Debug, Clone)]
+pub struct RecordingDisk {
+    inner: MemoryDisk,
+    book: Arc<Mutex<Book>>,
+}
+
+#[derive(Debug)]
+struct Book {
+    log: WriteLog,
+    /// What the names stand for now. A thing keeps its number when it is renamed.
+    folders: BTreeMap<String, usize>,
+    files: BTreeMap<(usize, String), usize>,
+    next: usize,
+}
+
+impl Book {
+    fn number(&mut self) -> usize {
+        self.next += 1;
+        self.next
+    }
+
+    fn folder(&self, name: &str) -> usize {
+        self.folders.get(name).copied().unwrap_or(0)
+    }
+}
+
+impl RecordingDisk {
+    /// Record from here on what is done to `disk`.
+    pub fn new(disk: MemoryDisk) -> Self {
+        let mut book = Book { log: WriteLog::default(), folders: BTreeMap::new(), files: BTreeMap::new(), next: 0 };
+        for (folder, files) in disk.names() {
+            let number = book.number();
+            book.log.base_folder(number, &folder);
+            for file in files {
+                let bytes = disk.get(&folder, &file).unwrap_or_default();
+                let contents = book.number();
+                book.log.base_file(contents, number, &file, bytes);
+                book.files.insert((number, file), contents);
+            }
+            book.folders.insert(folder, number);
+        }
+        RecordingDisk { inner: disk, book: Arc::new(Mutex::new(book)) }
+    }
+
+    /// What was changed so far.
+    pub fn log(&self) -> WriteLog {
+        self.book().log.clone()
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Disk for RecordingDisk {
+    fn place(&self) -> String {
+        self.inner.place()
+    }
+
+    fn list(&self, folder: Option<&str>) -> io::Result<Vec<(String, EntryKind)>> {
+        self.inner.list(folder)
+    }
+
+    fn create_folder(&self, folder: &str) -> io::Result<()> {
+        let mut book = self.book();
+        self.inner.create_folder(folder)?;
+        let number = book.number();
+        book.folders.insert(folder.into(), number);
+        book.log.add(Change::CreateFolder { name: folder.into(), folder: number });
+        Ok(())
+    }
+
+    fn create(&self, folder: &str, file: &str) -> io::Result<Box<dyn WriteFile>> {
+        let mut book = self.book();
+        let inner = self.inner.create(folder, file)?;
+        let (folder, number) = (book.folder(folder), book.number());
+        book.files.insert((folder, file.into()), number);
+        book.log.add(Change::CreateFile { folder, name: file.into(), file: number });
+        Ok(Box::new(RecordingFile { inner, number, book: self.book.clone() }))
+    }
+
+    fn open(&self, folder: &str, file: &str) -> io::Result<Box<dyn ReadFile>> {
+        self.inner.open(folder, file)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut book = self.book();
+        self.inner.rename(from, to)?;
+        let number = book.folders.remove(from).unwrap_or(0);
+        book.folders.insert(to.into(), number);
+        book.log.add(Change::Rename { from: from.into(), to: to.into(), folder: number });
+        Ok(())
+    }
+
+    fn sync_folder(&self, folder: Option<&str>) -> io::Result<()> {
+        let mut book = self.book();
+        self.inner.sync_folder(folder)?;
+        let folder = folder.map(|name| book.folder(name));
+        book.log.add(Change::SyncFolder { folder });
+        Ok(())
+    }
+
+    fn remove_file(&self, folder: &str, file: &str) -> io::Result<()> {
+        let mut book = self.book();
+        self.inner.remove_file(folder, file)?;
+        let folder = book.folder(folder);
+        book.files.remove(&(folder, file.to_string()));
+        book.log.add(Change::RemoveFile { folder, name: file.into() });
+        Ok(())
+    }
+
+    fn remove_folder(&self, folder: &str) -> io::Result<()> {
+        let mut book = self.book();
+        self.inner.remove_folder(folder)?;
+        book.folders.remove(folder);
+        book.log.add(Change::RemoveFolder { name: folder.into() });
+        Ok(())
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        self.inner.free_bytes()
+    }
+}
+
+#[derive(Debug)]
+struct RecordingFile {
+    inner: Box<dyn WriteFile>,
+    number: usize,
+    book: Arc<Mutex<Book>>,
+}
+
+impl RecordingFile {
+    fn add(&self, change: Change) {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner).log.add(change);
+    }
+}
+
+impl WriteFile for RecordingFile {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.inner.write_all(bytes)?;
+        self.add(Change::Write { file: self.number, bytes: bytes.into() });
+        Ok(())
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.inner.sync()?;
+        self.add(Change::SyncFile { file: self.number });
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! Pruning keeps exactly as many as it was told, and never the wrong ones.
+
+use crate::sample::{Cut, State, memory_with, newest_step};
+use bmtrain_dist::checkpoint::{FailAction, FailPoint, FailPoints, Store};
+use std::sync::Arc;
+
+fn steps(store: &Store) -> Vec<u64> {
+    store.list().unwrap().iter().map(|name| name.step()).collect()
+}
+
+#[test]
+fn after_every_save_exactly_k_checkpoints_are_there() {
+    for keep in 2..5 {
+        let (disk, store) = memory_with(&[], 1);
+        for step in 1..=12 {
+            let committed = State::new(step).save(&store, step * 5, 2, Cut::Even).unwrap();
+            store.prune(keep, Some(&committed)).unwrap();
+            let expected: Vec<u64> = (1..=step).rev().take(keep).map(|s| s * 5).collect();
+            assert_eq!(steps(&store), expected);
+            assert_eq!(disk.names().len(), expected.len());
+        }
+        assert_eq!(store.prune(keep, None).unwrap(), []);
+    }
+    let (_, store) = memory_with(&[1], 1);
+    assert!(store.prune(1, None).unwrap_err().to_string().contains("cannot keep 1 checkpoints only"));
+}
+
+#[test]
+fn the_newest_that_verifies_stays_however_many_damaged_ones_are_newer() {
+    let (disk, store) = memory_with(&[1, 2, 3, 4, 5], 2);
+    let names: Vec<String> = store.list().unwrap().iter().map(ToString::to_string).collect();
+    // 5: without a manifest; 4 and 3: a flipped bit, which only reading finds.
+    disk.put(&names[0], "manifest.json", b"{}".to_vec());
+    for name in &names[1..3] {
+        assert!(disk.change(name, "rank-0.safetensors", |bytes| *bytes.last_mut().unwrap() ^= 1));
+    }
+    let removed = store.prune(2, None).unwrap();
+    assert_eq!(removed.iter().map(|name| name.step()).collect::<Vec<_>>(), [1]);
+    assert_eq!(steps(&store), [5, 4, 3, 2]);
+    assert_eq!(newest_step(&store), Some(2));
+    // Good ones in front of them, and the damaged ones go.
+    for step in [6, 7] {
+        let committed = State::new(step).save(&store, step, 1, Cut::Even).unwrap();
+        store.prune(2, Some(&committed)).unwrap();
+    }
+    assert_eq!(steps(&store), [7, 6]);
+}
+
+#[test]
+fn where_none_verifies_none_is_removed() {
+    let (disk, store) = memory_with(&[1, 2, 3, 4], 1);
+    for name in store.list().unwrap() {
+        assert!(disk.change(&name.to_string(), "rank-0.safetensors", |bytes| *bytes.last_mut().unwrap() ^= 1));
+    }
+    assert_eq!(store.prune(2, None).unwrap(), []);
+    assert_eq!(steps(&store), [4, 3, 2, 1]);
+}
+
+#[test]
+fn a_save_overtakes_another_one_of_its_step_and_going_back_removes_what_was_later() {
+    let (_, store) = memory_with(&[1, 2, 3], 1);
+    let committed = State::new(99).save(&store, 3, 1, Cut::Even).unwrap();
+    assert_eq!(steps(&store), [3, 3, 2, 1]);
+    store.prune(3, Some(&committed)).unwrap();
+    assert_eq!(steps(&store), [3, 2, 1]);
+    assert_eq!(store.list().unwrap()[0], committed.name);
+    store.remove_later_than(1).unwrap();
+    assert_eq!(steps(&store), [1]);
+}
+
+#[test]
+fn leftovers_are_removed_and_nothing_else_is() {
+    let (disk, store) = memory_with(&[1, 2, 3], 2);
+    for folder in ["step-4.tmp-a", ".gone-step-1-01234567", "notes", "step-5", "step-x.tmp-a", "metrics.tmp-a"] {
+        disk.put(folder, "file", b"x".to_vec());
+    }
+    let mut removed = store.remove_leftovers().unwrap();
+    removed.sort();
+    assert_eq!(removed, [".gone-step-1-01234567", "step-4.tmp-a"]);
+    assert_eq!(disk.names().len(), 3 + 4);
+    assert_eq!(steps(&store), [3, 2, 1]);
+}
+
+#[test]
+fn an_interrupted_removal_is_taken_up_again() {
+    for point in [FailPoint::PruneBeforeRename, FailPoint::PruneAfterRename, FailPoint::PruneMid] {
+        let (disk, store) = memory_with(&[1, 2, 3], 2);
+        let points = FailPoints::armed(point, FailAction::Error, 0);
+        let failing = Store::on(Arc::new(disk.clone())).with_fail_points(points);
+        assert!(failing.prune(2, None).unwrap_err().to_string().contains(point.name()));
+        assert_eq!(newest_step(&store), Some(3));
+        store.remove_leftovers().unwrap();
+        store.prune(2, None).unwrap();
+        assert_eq!((steps(&store), disk.names().len()), (vec![3, 2], 2));
+    }
+}
