@@ -264,6 +264,19 @@ fn an_unknown_label_is_named() {
 }
 
 #[test]
+fn a_number_among_other_numbers_is_an_unknown_label() {
+    let fixture = Fixture::new();
+    let numbered = |one: &str, other: &str| sentences(8).replace("\"positive\"", one).replace("\"negative\"", other);
+    fixture.write("train.jsonl", &numbered("1", "2"));
+    fixture.write("eval.jsonl", &numbered("1", "0"));
+    refused(&fixture, &[], DATA, "eval.jsonl:2:", &["unknown label", "known: 1, 2"]);
+    // Names that somebody listed are counted from 0 in both files.
+    fixture.write("train.jsonl", &numbered("1", "0"));
+    let labels = "data.labels=[\"no\", \"yes\"]";
+    fixture.finetune(&["--dry-run", "--set", labels]).succeeded();
+}
+
+#[test]
 fn an_unknown_label_of_a_task_is_named() {
     let fixture = Fixture::new();
     let recipe = fixture::RECIPE

@@ -136,9 +136,11 @@ fn read_eval(resolved: &Resolved, tokenizer: &dyn Tokenizer, train: &Dataset) ->
     match &resolved.data.source {
         DataSource::SuperGlue { folder, .. } => task(resolved)?.read(folder, Split::Validation, &options).map(Some),
         DataSource::Files { eval: Some(eval), columns, .. } => {
-            // A label that occurs here alone is a mistake, not a class.
             let mut columns = columns.clone();
-            columns.labels = LabelSpec::of(train);
+            if columns.labels == LabelSpec::Discover {
+                // A label that occurs here alone is a mistake, not a class.
+                columns.labels = LabelSpec::of(train);
+            }
             columns.read(eval, &options).map(Some)
         }
         DataSource::Files { eval: None, .. } => Ok(None),

@@ -78,6 +78,18 @@ fn given_labels_may_be_written_as_names_or_numbers() {
 }
 
 #[test]
+fn a_number_is_no_index_where_names_are_numbers_or_were_found_in_another_file() {
+    let train = read(&ColumnTask::default(), "a.csv", "text,label\na,1\nb,2\n").unwrap();
+    let found = read(&ColumnTask::default(), "a.csv", "text,label\na,neg\nb,pos\n").unwrap();
+    let listed = LabelSpec::Names(vec!["1".into(), "2".into()]);
+    for (labels, known) in [(LabelSpec::of(&train), "1, 2"), (listed, "1, 2"), (LabelSpec::of(&found), "neg, pos")] {
+        let task = ColumnTask { labels, ..ColumnTask::default() };
+        let error = read(&task, "b.csv", "text,label\naa,0\n").unwrap_err();
+        assert!(error.contains("b.csv:2:4") && error.contains(&format!("unknown label \"0\"; known: {known}")), "{error}");
+    }
+}
+
+#[test]
 fn counted_labels_have_a_range() {
     let task = ColumnTask { labels: LabelSpec::Count(3), ..ColumnTask::default() };
     let dataset = read(&task, "a.jsonl", "{\"text\":\"a\",\"label\":2}\n").unwrap();
