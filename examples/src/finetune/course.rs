@@ -7,6 +7,7 @@ use super::train::{StepResult, Trainer};
 use crate::terminal;
 use bmtrain_core::wrap::Profiled;
 use model_center::Result;
+use model_center::file::write_atomic;
 use model_center::model::SaveOptions;
 use model_center::recipe::{EvalMetric, Resolved, SaveWhich};
 use model_center::run::{
@@ -187,7 +188,7 @@ impl Run {
         let options = SaveOptions { dtype: resolved.save.dtype, companions: Some(&resolved.model.path) };
         trainer.model.save(staged.path(), &options)?;
         if let Some(card) = card {
-            model_center::run::write_atomic(&staged.path().join("README.md"), card.render().as_bytes())?;
+            write_atomic(&staged.path().join("README.md"), card.render().as_bytes())?;
         }
         staged.commit()?;
         self.save_seconds += start.elapsed().as_secs_f64();
@@ -213,7 +214,7 @@ impl Run {
         }
         if best_is_kept {
             let path = self.output.path().join("model").join("README.md");
-            model_center::run::write_atomic(&path, card.render().as_bytes())?;
+            write_atomic(&path, card.render().as_bytes())?;
         }
         self.end(trainer, resolved, reason.name())?;
         trainer.progress.finish();

@@ -20,7 +20,7 @@ use std::path::Path;
 use bmtrain_core::dtype::DType;
 use serde_json::{Map, Value};
 
-use crate::hf::file::{printable, read_text, resolve_inside};
+use crate::file::{printable, read_text, resolve_inside};
 use crate::{Error, Result};
 
 /// Values of `model_type` that this version reads.

@@ -8,10 +8,10 @@ use std::path::Path;
 use bmtrain_core::dtype::DType;
 use serde_json::{Map, Value};
 
-use super::file::{AtomicFile, open_regular, resolve_inside, sync_folder, unreadable};
 use super::names::{NameTable, ParamShape, export};
 use super::shards::SHARD_BYTES;
 use crate::config::{Config, HfHeader, json};
+use crate::file::{AtomicFile, open_regular, resolve_inside, sync_folder, unreadable, write_atomic};
 use crate::{Error, Result};
 
 /// Files beside the weights that are copied unchanged from the folder a model came from: tokenizer, chat template,
@@ -92,9 +92,7 @@ impl<'a, C: Config> ModelFolder<'a, C> {
 /// # Errors
 /// [`Error::File`].
 pub fn write_config(folder: &Path, config: &Map<String, Value>) -> Result<()> {
-    let file = AtomicFile::create(&folder.join("config.json"))?;
-    file.file().write_all(json::to_text(config).as_bytes()).map_err(|e| file.refused(e))?;
-    file.commit()
+    write_atomic(&folder.join("config.json"), json::to_text(config).as_bytes())
 }
 
 /// Copy those of [`COMPANION_FILES`] that `from` has into `to`, and return their names.

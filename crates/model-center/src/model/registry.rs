@@ -4,8 +4,8 @@ use super::bert;
 use super::text::{TextHead, TextModel};
 use crate::config::{self, Fields, ProblemType};
 use crate::error::{Error, Result};
+use crate::file::{read_text, resolve_inside};
 use crate::hf::ParamShape;
-use crate::hf::file::{read_text, resolve_inside};
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::Parameters;
 use bmtrain_dist::block::Recompute;
@@ -132,7 +132,7 @@ impl<'a> Registry<'a> {
             return Err(Error::model(place, reason, format!("supported are: {}", known())));
         };
         self.entries().find(|entry| entry.model_type == name).ok_or_else(|| {
-            let name = crate::hf::file::printable(name, 80);
+            let name = crate::file::printable(name, 80);
             let reason = format!("\"{name}\" is no family of models that is known here");
             Error::model(place, reason, format!("supported are: {}", known()))
         })

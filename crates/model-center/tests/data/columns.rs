@@ -85,7 +85,10 @@ fn a_number_is_no_index_where_names_are_numbers_or_were_found_in_another_file() 
     for (labels, known) in [(LabelSpec::of(&train), "1, 2"), (listed, "1, 2"), (LabelSpec::of(&found), "neg, pos")] {
         let task = ColumnTask { labels, ..ColumnTask::default() };
         let error = read(&task, "b.csv", "text,label\naa,0\n").unwrap_err();
-        assert!(error.contains("b.csv:2:4") && error.contains(&format!("unknown label \"0\"; known: {known}")), "{error}");
+        assert!(
+            error.contains("b.csv:2:4") && error.contains(&format!("unknown label \"0\"; known: {known}")),
+            "{error}"
+        );
     }
 }
 
