@@ -181,6 +181,15 @@ fn leftovers_of_a_killed_process_do_not_stand_in_the_way() {
 }
 
 #[test]
+fn a_pipe_in_the_place_of_the_lock_is_refused_without_waiting() {
+    let temp = tempfile::tempdir().unwrap();
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mkfifoat(rustix::fs::CWD, temp.path().join(".lock"), mode).unwrap();
+    let error = OutputFolder::create(temp.path(), HASH, false).unwrap_err().to_string();
+    assert!(error.starts_with("error[file]: cannot lock the output folder: "), "{error}");
+}
+
+#[test]
 fn preparations_that_are_not_the_runs_own_are_kept() {
     let temp = tempfile::tempdir().unwrap();
     let mut folder = OutputFolder::create(temp.path(), HASH, false).unwrap();

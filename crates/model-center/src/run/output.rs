@@ -8,10 +8,11 @@
 use super::metrics_log::MetricsLog;
 use crate::file::{prepared_name, sync_folder, sync_tree, temporary_name, write_atomic};
 use crate::{Error, Result};
-use rustix::fs::{Access, CWD, RenameFlags};
+use rustix::fs::{Access, CWD, OFlags, RenameFlags};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The file that says whose folder it is.
@@ -305,7 +306,10 @@ fn names_in(dir: &Path) -> Result<Vec<String>> {
 fn take_lock(dir: &Path) -> Result<File> {
     let path = dir.join(LOCK);
     let failed = |e: std::io::Error| Error::file("lock the output folder", dir, e, WRITABLE);
-    let file = File::options().write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+    // Of a pipe without a reader, opening would wait for one.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().write(true).create(true).truncate(false).custom_flags(flags).open(&path);
+    let file = file.map_err(failed)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(fs::TryLockError::WouldBlock) => Err(Error::recipe(
