@@ -264,7 +264,7 @@ pub enum SaveWhich {
 pub struct LogSettings {
     /// Every so many optimizer steps.
     pub every: u64,
-    /// Name of the metrics file in the output folder.
+    /// Name of the metrics file in the output folder, none that the run writes besides.
     pub metrics: String,
     /// Whether the terminal stays silent but for errors and the result.
     pub quiet: bool,

@@ -24,7 +24,9 @@ mod stop;
 pub use memory::{Memory, available_cpus};
 pub use metrics_log::{EndRecord, EvalRecord, MetricsLog, Record, StartRecord, StepRecord, Timing, deterministic_part};
 pub use model_card::{CardData, ModelCard};
-pub use output::{MARKER, OutputFolder, StagedFolder};
+pub use output::{
+    LAST_MODEL_FOLDER, MARKER, MAX_NAME_BYTES, MODEL_FOLDER, OutputFolder, RECIPE_FILE, StagedFolder, is_output_name,
+};
 pub use progress::{Progress, ProgressMode};
 pub use report::{ExitStatus, render_error};
 pub use status::Status;

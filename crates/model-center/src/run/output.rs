@@ -17,6 +17,14 @@ use std::path::{Path, PathBuf};
 
 /// The file that says whose folder it is.
 pub const MARKER: &str = "run.json";
+/// The recipe with all its values.
+pub const RECIPE_FILE: &str = "recipe.toml";
+/// The folder of the best weights, or of the last ones where there are no best.
+pub const MODEL_FOLDER: &str = "model";
+/// The folder of the last weights beside the best ones.
+pub const LAST_MODEL_FOLDER: &str = "model-last";
+/// The longest name of an output: a preparation has it and some more, and 255 is what file systems take.
+pub const MAX_NAME_BYTES: usize = 199;
 const LOCK: &str = ".lock";
 /// A marker is about 200 bytes; a larger file of that name is not ours.
 const MAX_MARKER_BYTES: u64 = 1 << 16;
@@ -120,8 +128,7 @@ impl OutputFolder {
 
     /// Notes a name as the run's own before anything of that name exists.
     fn own(&mut self, name: &str) -> Result<PathBuf> {
-        // Names that begin with a dot are the lock's and those of preparations.
-        if !is_plain(name) || name == MARKER || name.starts_with('.') {
+        if !is_output_name(name) || name == MARKER {
             let place = self.dir.display().to_string();
             return Err(Error::recipe(place, format!("{name:?} is not a name for an output"), "use a plain file name"));
         }
@@ -271,7 +278,13 @@ fn read_marker(path: &Path) -> Result<Marker> {
 }
 
 fn is_plain(name: &str) -> bool {
-    !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\\', '\0']) && name.len() < 200
+    let is_short = !name.is_empty() && name.len() <= MAX_NAME_BYTES;
+    is_short && name != "." && name != ".." && !name.contains(['/', '\\']) && !name.contains(char::is_control)
+}
+
+/// Whether a name may be an output's: a plain one that does not begin with a dot, as those of lock and preparations do.
+pub fn is_output_name(name: &str) -> bool {
+    is_plain(name) && !name.starts_with('.')
 }
 
 fn nearest_existing(dir: &Path) -> &Path {
