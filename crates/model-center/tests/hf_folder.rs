@@ -7,7 +7,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use bmtrain_core::dtype::DType;
-use model_center::config::{BertConfig, Config, HfHeader, ProblemType, model_type};
+use model_center::config::{BertConfig, Config, HfHeader, ProblemType};
+use model_center::hf::folder::hub_name;
 use model_center::hf::{
     Allow, ModelFolder, NameTable, ParamShape, Plan, Rule, ShardedWriter, StoredDtype, TensorEntry, TensorSource,
     Weights,
@@ -166,7 +167,7 @@ fn a_written_model_folder_is_complete_and_reads_back() {
     };
     folder.write(&target, &params, fill).unwrap();
     assert_eq!(names(&target), ["config.json", "model.safetensors", "tokenizer.json", "vocab.txt"]);
-    assert_eq!(model_type(&target).unwrap(), "bert");
+    assert_eq!(Registry::default().find(&target).unwrap().model_type, "bert");
     let json: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(target.join("config.json")).unwrap()).unwrap();
     assert_eq!(json["architectures"][0], "BertForSequenceClassification");

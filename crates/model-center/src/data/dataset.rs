@@ -3,7 +3,9 @@
 //! Defines [`Dataset`]: all token ids in one flat vector with offsets (5 bytes per token, 8 per row), labels beside
 //! them, and what reading found ([`ReadReport`]). Filled by [`super::read`], batched by [`super::loader`].
 
-use super::{Encoded, Label};
+use super::Label;
+use super::read::renumber;
+use crate::{Error, Result};
 
 /// What the labels of a dataset are, which decides the head and the loss of a model.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -172,17 +174,6 @@ impl Dataset {
     /// The label of a sample, `None` beyond the end.
     pub fn label(&self, sample: usize) -> Option<Label> {
         self.targets.get(self.stored(sample)?).copied()
-    }
-
-    /// A copy of a sample's rows with its label, empty beyond the end. For programs that print samples.
-    pub fn encoded(&self, sample: usize) -> Vec<Encoded> {
-        let (Some(rows), Some(label)) = (self.rows(sample), self.label(sample)) else { return Vec::new() };
-        rows.map(|row| Encoded {
-            input_ids: row.input_ids.to_vec(),
-            token_type_ids: row.token_type_ids.to_vec(),
-            label,
-        })
-        .collect()
     }
 
     /// Tokens of the longest row of a sample, 0 beyond the end.

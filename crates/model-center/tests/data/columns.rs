@@ -239,8 +239,8 @@ fn large_files_keep_rows_and_labels_together() {
     assert_eq!(dataset.len(), 30_000);
     for sample in (0..30_000).step_by(101) {
         let (word, length) = (words.tokenize_one(&format!("n{}", sample % 97)), 24 + sample % 7);
-        let row = &dataset.encoded(sample)[0];
-        assert_eq!(row.label, Label::Value((sample % 97) as f32));
+        let row = dataset.rows(sample).unwrap().next().unwrap();
+        assert_eq!(dataset.label(sample), Some(Label::Value((sample % 97) as f32)));
         assert_eq!(row.input_ids.len(), length);
         assert_eq!(row.input_ids[length - 2], word);
     }
