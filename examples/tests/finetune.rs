@@ -390,7 +390,8 @@ fn piped_output_is_plain_lines() {
 fn a_profile_names_the_kinds_of_work() {
     let fixture = Fixture::new();
     let outcome = fixture.finetune(&["--profile"]).succeeded();
-    for text in ["matrix products", "attention", "elementwise", "optimizer", "outside kernels"] {
+    let kinds = ["matrix products", "attention", "elementwise", "norms", "embeddings and loss", "optimizer", "other"];
+    for text in kinds.into_iter().chain(["outside kernels"]) {
         assert!(outcome.stderr.contains(text), "{text} is not in: {}", outcome.stderr);
     }
     let plain = weights(&fixture, "run");
