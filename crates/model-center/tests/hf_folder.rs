@@ -8,11 +8,11 @@ use std::path::Path;
 
 use bmtrain_core::dtype::DType;
 use model_center::config::{BertConfig, Config, HfHeader, ProblemType};
-use model_center::hf::folder::hub_name;
 use model_center::hf::{
     Allow, ModelFolder, NameTable, ParamShape, Plan, Rule, ShardedWriter, StoredDtype, TensorEntry, TensorSource,
     Weights,
 };
+use model_center::model::Registry;
 
 static TABLE: NameTable = NameTable {
     base_prefix: "bert.",

@@ -299,6 +299,12 @@ fn the_metrics_file_takes_no_name_that_the_run_writes_to() {
 }
 
 #[test]
+fn settings_of_other_programs_or_versions_are_unknown() {
+    assert!(only_mistake(LEAST, &["device.kind=cpu"]).contains("unknown key `device.kind`"));
+    assert!(only_mistake(LEAST, &["model.head=cls"]).contains("must be one of \"auto\", \"new\""));
+}
+
+#[test]
 fn a_run_must_have_an_end_and_a_schedule_must_know_it() {
     let endless = LEAST.replace("epochs = 3\n", "");
     let expected = "error[recipe]: nothing says when to stop\n  --> r.toml:7:2\n  fix: set train.epochs, train.steps or train.minutes";

@@ -181,6 +181,26 @@ impl Dataset {
         self.rows(sample).and_then(|rows| rows.map(|row| row.input_ids.len()).max()).unwrap_or(0)
     }
 
+    /// Number the classes in the order of `names`, the dataset's own names in any order. Changes the fingerprint with it.
+    ///
+    /// Errors: other names than the dataset's own.
+    pub fn order_labels(&mut self, names: &[String]) -> Result<()> {
+        let LabelSpace::Classes(own) = &self.labels else {
+            return Err(Error::data("labels", "the dataset has no named classes", "order classes only"));
+        };
+        let order: Option<Vec<usize>> = own.iter().map(|name| names.iter().position(|other| other == name)).collect();
+        let Some(order) = order.filter(|order| order.len() == names.len()) else {
+            let reason = format!("{} are not the names {} in another order", names.join(", "), own.join(", "));
+            return Err(Error::data("labels", reason, "give every name of the dataset once"));
+        };
+        if *own != names {
+            renumber(self, &order);
+            self.labels = LabelSpace::Classes(names.to_vec());
+            self.seal();
+        }
+        Ok(())
+    }
+
     /// How often each class occurs, repetitions counted; empty for numbers.
     pub fn class_counts(&self) -> Vec<u64> {
         let mut counts = vec![0; self.labels.classes().unwrap_or(0)];

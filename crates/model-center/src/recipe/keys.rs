@@ -52,10 +52,7 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
         quiet: r.flag("log.quiet", false),
     };
     let output = OutputSettings { dir: r.required_path("output.dir", OUTPUT_FOLDER) };
-    let device = DeviceSettings {
-        kind: r.choice("device.kind", &[("auto", DeviceKind::Auto), ("cpu", DeviceKind::Cpu)], DeviceKind::Auto),
-        threads: read_threads(r),
-    };
+    let device = DeviceSettings { threads: read_threads(r) };
     Settings { model, data, train, eval, save, log, output, device }
 }
 
@@ -65,7 +62,7 @@ fn read_model(r: &mut Reader) -> ModelSettings {
     ModelSettings {
         path: r.required_path("model.path", MODEL_FOLDER),
         dtype: r.choice("model.dtype", &[("f32", DType::F32), ("bf16", DType::BF16)], DType::F32),
-        head: r.choice("model.head", &[("auto", Head::Auto), ("cls", Head::Classification)], Head::Auto),
+        head: r.choice("model.head", &[("auto", Head::Auto), ("new", Head::New)], Head::Auto),
         hidden_dropout: r.optional_single("model.hidden_dropout", own, share, 0.1),
         attention_dropout: r.optional_single("model.attention_dropout", own, share, 0.1),
         init_seed: 0,

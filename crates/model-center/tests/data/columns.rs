@@ -64,6 +64,27 @@ fn whole_number_labels_sort_as_numbers() {
 }
 
 #[test]
+fn classes_take_another_order_with_their_samples() {
+    let text = "text,label\na,neg\nb,pos\nc,mid\n";
+    let mut dataset = read(&ColumnTask::default(), "a.csv", text).unwrap();
+    let (own, other) = (["mid", "neg", "pos"].map(String::from), ["pos", "mid", "neg"].map(String::from));
+    let fingerprint = dataset.fingerprint().to_owned();
+    dataset.order_labels(&other).unwrap();
+    assert_eq!(
+        (names(&dataset), labels(&dataset)),
+        (vec!["pos", "mid", "neg"], vec![2, 0, 1].into_iter().map(Label::Class).collect())
+    );
+    assert_ne!(dataset.fingerprint(), fingerprint);
+    dataset.order_labels(&own).unwrap();
+    assert_eq!(dataset.fingerprint(), fingerprint);
+    for wrong in [&other[..2], &["pos", "mid", "new"].map(String::from), &["pos", "mid", "mid"].map(String::from)] {
+        assert!(dataset.order_labels(wrong).unwrap_err().to_string().contains("in another order"), "{wrong:?}");
+    }
+    let task = ColumnTask { labels: LabelSpec::Value, ..ColumnTask::default() };
+    assert!(read(&task, "a.csv", "text,label\na,1\n").unwrap().order_labels(&own).is_err());
+}
+
+#[test]
 fn given_labels_may_be_written_as_names_or_numbers() {
     let labels_given = LabelSpec::Names(vec!["neg".into(), "pos".into()]);
     let task = ColumnTask { labels: labels_given, ..ColumnTask::default() };
