@@ -101,6 +101,16 @@ impl<'a, C: Config> ModelFolder<'a, C> {
     }
 }
 
+/// The hub's name of a model, such as `org/name`, if its folder lies in a hub cache, `models--org--name/snapshots/REVISION`.
+/// Any other path says where a model is, and nothing of what the hub calls it.
+pub fn hub_name(folder: &Path) -> Option<String> {
+    let folder = std::fs::canonicalize(folder).ok()?;
+    let snapshots = folder.parent().filter(|parent| parent.file_name().is_some_and(|name| name == "snapshots"))?;
+    let name = snapshots.parent()?.file_name()?.to_str()?.strip_prefix("models--")?.replacen("--", "/", 1);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+    (name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(is_plain)).then_some(name)
+}
+
 /// Write `config.json`.
 ///
 /// # Errors
