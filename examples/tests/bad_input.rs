@@ -6,7 +6,7 @@ mod fixture;
 
 use fixture::{
     Fixture, Input, Outcome, POSITIONS, VOCABULARY, golden, sentences, split_header, vocabulary, without_tensors,
-    write_inputs,
+    write_inputs, write_with_numbers,
 };
 use std::os::unix::fs::PermissionsExt;
 
@@ -211,6 +211,36 @@ fn a_classifier_for_other_labels_is_named() {
 }
 
 #[test]
+fn a_classifier_for_labels_of_other_names_is_named_with_the_way_to_a_new_one() {
+    let fixture = Fixture::new();
+    fixture.finetune(&[]).succeeded();
+    let other = |text: String| text.replace("\"positive\"", "\"good\"").replace("\"negative\"", "\"bad\"");
+    fixture.write("train.jsonl", &other(sentences(16)));
+    fixture.write("eval.jsonl", &other(sentences(8)));
+    let arguments = ["--set", "model.path=run/model", "--set", "output.dir=next"];
+    let texts = ["negative, positive", "bad, good", "model.head = \"new\""];
+    refused(&fixture, &arguments, DATA, "run/model/config.json", &texts);
+    let outcome = fixture.finetune(&[&arguments[..], &["--set", "model.head=new"]].concat()).succeeded();
+    assert!(outcome.stderr.contains("new, not in the folder: cls_projection"), "{}", outcome.stderr);
+    assert!(fixture.read("next/model/config.json").contains("\"0\": \"bad\""));
+}
+
+#[test]
+fn what_would_keep_the_model_from_being_saved_is_found_by_a_dry_run() {
+    let fixture = Fixture::new();
+    fixture.replace("model/config.json", "\"hidden_size\": 32", "\"attn_scale\": false, \"hidden_size\": 32");
+    refused(&fixture, &["--dry-run"], DATA, "attn_scale", &["cannot be written as a Hugging Face folder"]);
+    let fixture = Fixture::new();
+    let companion = fixture.path("model/generation_config.json");
+    std::os::unix::fs::symlink("/etc/hostname", &companion).unwrap();
+    refused(&fixture, &["--dry-run"], DATA, "generation_config.json", &["outside the folder"]);
+    std::fs::remove_file(&companion).unwrap();
+    std::fs::File::create(&companion).unwrap().set_len(257 << 20).unwrap();
+    let outcome = fixture.finetune(&["--dry-run"]);
+    check(&outcome, DATA, "generation_config.json", &["more than any tokenizer"]);
+}
+
+#[test]
 fn a_vocabulary_larger_than_the_embedding_is_named() {
     let fixture = Fixture::new();
     fixture.write("model/vocab.txt", &vocabulary(VOCABULARY + 1));
@@ -261,6 +291,19 @@ fn an_unknown_label_is_named() {
     fixture.write("eval.jsonl", &sentences(4));
     let labels = "data.labels=[\"yes\", \"no\"]";
     refused(&fixture, &["--set", labels], DATA, "train.jsonl:1:", &["positive", "yes"]);
+}
+
+#[test]
+fn a_number_among_other_numbers_is_an_unknown_label() {
+    let fixture = Fixture::new();
+    let numbered = |one: &str, other: &str| sentences(8).replace("\"positive\"", one).replace("\"negative\"", other);
+    fixture.write("train.jsonl", &numbered("1", "2"));
+    fixture.write("eval.jsonl", &numbered("1", "0"));
+    refused(&fixture, &[], DATA, "eval.jsonl:2:", &["unknown label", "known: 1, 2"]);
+    // Names that somebody listed are counted from 0 in both files.
+    fixture.write("train.jsonl", &numbered("1", "0"));
+    let labels = "data.labels=[\"no\", \"yes\"]";
+    fixture.finetune(&["--dry-run", "--set", labels]).succeeded();
 }
 
 #[test]
@@ -330,6 +373,51 @@ fn inputs_out_of_range_or_of_the_wrong_shape_are_named() {
     forward_refused(&fixture, &["--grads"], DATA, "in.safetensors", &["labels"]);
     forward_refused(&fixture, &["--head", "lm"], USAGE, "--head", &["decoder"]);
     forward_refused(&fixture, &["--threads", "0"], USAGE, "--threads", &["1"]);
+}
+
+#[test]
+fn unknown_inputs_and_other_shapes_of_equal_size_are_named() {
+    let fixture = classifier();
+    let ids: Input<'_> = ("input_ids", &[2, 3], &[2, 7, 3, 2, 8, 3]);
+    let six = [1, 1, 1, 1, 1, 0];
+    let cases: [(&[Input<'_>], &[&str]); 6] = [
+        (&[ids, ("atention_mask", &[2, 3], &six)], &["atention_mask", "known are input_ids, attention_mask"]),
+        (&[ids, ("decoder_input_ids", &[2, 3], &six)], &["decoder_input_ids", "encoders take none"]),
+        (&[ids, ("attention_mask", &[3, 2], &six)], &["attention_mask has shape [3, 2]", "[2, 3]"]),
+        (&[ids, ("token_type_ids", &[6], &six)], &["token_type_ids has shape [6]", "[2, 3]"]),
+        (&[ids, ("labels", &[1, 2], &[0, 1])], &["labels has shape [1, 2]", "[2] or [2, 3]"]),
+        (&[ids, ("next_sentence_label", &[2], &[0, 1])], &["next_sentence_label", "for pretraining"]),
+    ];
+    for (inputs, texts) in cases {
+        write_inputs(&fixture.path("in.safetensors"), inputs);
+        forward_refused(&fixture, &[], DATA, "in.safetensors", texts);
+    }
+}
+
+#[test]
+fn labels_that_do_not_fit_the_problem_type_are_named() {
+    let numbers = [0.5, -1.0];
+    let ids: Input<'_> = ("input_ids", &[2, 3], &[2, 7, 3, 2, 8, 3]);
+    let with_type = |name: &str| {
+        let fixture = classifier();
+        fixture.replace(
+            "model/config.json",
+            "\"model_type\"",
+            &format!("\"problem_type\": \"{name}\", \"model_type\""),
+        );
+        fixture
+    };
+    let (regression, several) = (with_type("regression"), with_type("multi_label_classification"));
+    for (fixture, texts) in [
+        (&regression, &["predicts numbers", "f32"][..]),
+        (&several, &["multi_label_classification", "leave the labels out"]),
+    ] {
+        write_inputs(&fixture.path("in.safetensors"), &[ids, ("labels", &[2], &[0, 1])]);
+        forward_refused(fixture, &[], DATA, "in.safetensors, labels", texts);
+    }
+    let single = classifier();
+    write_with_numbers(&single.path("in.safetensors"), &[ids], "labels", &[2], &numbers);
+    forward_refused(&single, &[], DATA, "in.safetensors, labels", &["tells classes apart", "i64"]);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 mod fixture;
 
-use fixture::{Fixture, Input, golden, without_tensors, write_inputs};
+use fixture::{Fixture, Input, golden, without_tensors, write_inputs, write_with_numbers};
 use model_center::hf::{SafetensorsFile, StoredDtype};
 use std::path::Path;
 
@@ -115,6 +115,29 @@ fn one_token_a_row_is_enough() {
     let out = SafetensorsFile::open(&fixture.path("out")).unwrap();
     assert_eq!(out.entry("logits").unwrap().shape, [2, 2]);
     assert!(values(&out, "loss")[0].is_finite());
+}
+
+#[test]
+fn a_regression_is_judged_by_its_squared_error() {
+    let fixture = Fixture::new();
+    for file in ["config.json", "model.safetensors"] {
+        fixture.write_bytes(&format!("model/{file}"), &std::fs::read(golden("bert_a", "cls").join(file)).unwrap());
+    }
+    fixture.replace("model/config.json", "\"model_type\"", "\"problem_type\": \"regression\", \"model_type\"");
+    let (model, inputs) = (fixture.path("model"), fixture.path("in"));
+    let numbers = [0.5f32, -1.0, 2.0, 0.25];
+    write_with_numbers(&inputs, &[("input_ids", &[2, 2], &[2, 7, 2, 9])], "labels", &[2, 2], &numbers);
+    fixture.forward(&[arguments(&model, &inputs, "out"), vec!["--grads"]].concat()).succeeded();
+    let out = SafetensorsFile::open(&fixture.path("out")).unwrap();
+    let (logits, loss) = (values(&out, "logits"), values(&out, "loss")[0]);
+    let squares = logits.iter().zip(numbers).map(|(ours, label)| (ours - f64::from(label)).powi(2));
+    let expected = squares.sum::<f64>() / 4.0;
+    // The sum of four squares in f32.
+    assert!((loss - expected).abs() <= 1e-6 * expected, "{loss} for {expected}");
+    // The bias' gradient is that of the mean: twice the sum of the column's differences over the number of logits.
+    let bias = values(&out, "grad.classifier.bias");
+    let slope: f64 = [0, 2].iter().map(|at| 2.0 * (logits[*at] - f64::from(numbers[*at])) / 4.0).sum();
+    assert!((bias[0] - slope).abs() <= 1e-6 * slope.abs().max(1.0), "{} for {slope}", bias[0]);
 }
 
 #[test]

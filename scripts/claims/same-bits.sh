@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The same run gives the same bytes: MiniLM fine-tuned for a few steps into folders of the same name, twice on two threads
-# and once on one, and every row of the conformance table on one and two threads. The figure is the number of files and
-# tests that agree.
+# The same run gives the same bytes: MiniLM fine-tuned for a few steps into three folders, twice on two threads and once on
+# one, and every row of the conformance table on one and two threads. The figure is the number of files and tests that
+# agree.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
@@ -20,7 +20,7 @@ train() {
         --set "model.path=$cache/assets/minilm" \
         --set "data.train=$sentences/train.jsonl" --set "data.eval=$sentences/heldout.jsonl" --set data.eval_limit=64 \
         --set train.steps=12 --set train.batch_size=16 --set train.micro_batch_size=8 --set log.every=1 \
-        --set "eval.every=6 steps" --set "device.threads=$2" --set "output.dir=$scratch/$1/run" >&2
+        --set "eval.every=6 steps" --set "device.threads=$2" --set "output.dir=$scratch/$1" >&2
 }
 train first 2
 train again 2
@@ -31,7 +31,7 @@ for other in again alone; do
     while read -r word name; do
         note "first and $other: $word $name"
         if [ "$word" = same ]; then same=$((same + 1)); else different=$((different + 1)); fi
-    done < <(python3 "$root/scripts/claims/compare_runs.py" "$scratch/first/run" "$scratch/$other/run")
+    done < <(python3 "$root/scripts/claims/compare_runs.py" "$scratch/first" "$scratch/$other")
 done
 # No verdict on nothing: each comparison has at least weights, metrics, and the state at the end.
 if [ "$same" -lt 8 ]; then different=$((different + 1)); fi

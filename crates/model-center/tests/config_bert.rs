@@ -5,7 +5,8 @@ use std::fs;
 
 use bmtrain_core::dtype::DType;
 use bmtrain_core::kernel::Activation;
-use model_center::config::{BertConfig, Config, HfHeader, ProblemType, model_type};
+use model_center::config::{BertConfig, Config, HfHeader, ProblemType};
+use model_center::model::Registry;
 use serde_json::{Map, Value, json};
 
 fn hugging_face() -> Map<String, Value> {
@@ -191,10 +192,11 @@ fn values_that_make_no_model_are_refused() {
 #[test]
 fn the_family_of_a_folder_is_known_or_the_error_lists_what_is() {
     let dir = tempfile::tempdir().unwrap();
-    assert!(model_type(dir.path()).unwrap_err().to_string().contains("config.json"));
+    let family = || Registry::default().find(dir.path()).map(|entry| entry.model_type).map_err(|e| e.to_string());
+    assert!(family().unwrap_err().contains("config.json"));
     let path = dir.path().join("config.json");
     fs::write(&path, r#"{"model_type": "bert"}"#).unwrap();
-    assert_eq!(model_type(dir.path()).unwrap(), "bert");
+    assert_eq!(family().unwrap(), "bert");
     for (text, want) in [
         (r#"{"model_type": "mamba"}"#, "\"mamba\" is no family"),
         ("{}", "does not say which family"),
@@ -203,7 +205,7 @@ fn the_family_of_a_folder_is_known_or_the_error_lists_what_is() {
         ("{", "1:1"),
     ] {
         fs::write(&path, text).unwrap();
-        let error = model_type(dir.path()).unwrap_err().to_string();
+        let error = family().unwrap_err();
         assert!(error.contains(want), "{error}");
         assert!(!text.starts_with("{\"m") || text.contains(": 1") || error.contains("supported are: bert"), "{error}");
     }

@@ -94,9 +94,14 @@ fn check_head(model: &str, head: &str, recompute: Recompute) {
     assert_eq!(states, hidden.len());
     check(&format!("{what} logits"), &widen(seen.logits.unwrap().value()).unwrap(), &f64s(&golden, "logits"));
     for (name, value) in &seen.extra {
-        if golden.entry(name).is_some() {
-            check(&format!("{what} {name}"), &widen(value.value()).unwrap(), &f64s(&golden, name));
-        }
+        check(&format!("{what} {name}"), &widen(value.value()).unwrap(), &f64s(&golden, name));
+    }
+    let extra = |name: &str| seen.extra.iter().any(|(known, _)| *known == name);
+    for entry in golden.tensors() {
+        let name = entry.name.as_str();
+        let is_compared =
+            name == "logits" || name == "loss" || name.starts_with("hidden.") || name.starts_with("grad.");
+        assert!(is_compared || extra(name), "{what}: there is nothing to compare {name} with");
     }
 
     let mut cx = Ctx::gradients(&device);

@@ -7,11 +7,13 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use bmtrain_core::dtype::DType;
-use model_center::config::{BertConfig, Config, HfHeader, ProblemType, model_type};
+use model_center::config::{BertConfig, Config, HfHeader, ProblemType};
+use model_center::hf::folder::hub_name;
 use model_center::hf::{
     Allow, ModelFolder, NameTable, ParamShape, Plan, Rule, ShardedWriter, StoredDtype, TensorEntry, TensorSource,
     Weights,
 };
+use model_center::model::Registry;
 
 static TABLE: NameTable = NameTable {
     base_prefix: "bert.",
@@ -166,7 +168,7 @@ fn a_written_model_folder_is_complete_and_reads_back() {
     };
     folder.write(&target, &params, fill).unwrap();
     assert_eq!(names(&target), ["config.json", "model.safetensors", "tokenizer.json", "vocab.txt"]);
-    assert_eq!(model_type(&target).unwrap(), "bert");
+    assert_eq!(Registry::default().find(&target).unwrap().model_type, "bert");
     let json: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(target.join("config.json")).unwrap()).unwrap();
     assert_eq!(json["architectures"][0], "BertForSequenceClassification");
@@ -195,6 +197,49 @@ fn a_written_model_folder_is_complete_and_reads_back() {
     symlink("/etc/hostname", from.path().join("vocab.txt")).unwrap();
     folder.companions = Some(from.path());
     assert!(folder.write(&target, &params, fill).unwrap_err().to_string().contains("symbolic link"));
+}
+
+#[test]
+fn a_hub_cache_knows_the_hubs_name_and_no_other_path_does() {
+    let dir = tempfile::tempdir().unwrap();
+    for (path, name) in [
+        ("models--org--name-v2/snapshots/abc", Some("org/name-v2")),
+        ("models--bert-base-uncased/snapshots/abc", Some("bert-base-uncased")),
+        ("org/name", None),
+        ("models--org--name/other/abc", None),
+        ("models--/snapshots/abc", None),
+        ("models--a b--c/snapshots/abc", None),
+    ] {
+        let folder = dir.path().join(path);
+        fs::create_dir_all(&folder).unwrap();
+        assert_eq!(hub_name(&folder).as_deref(), name, "{path}");
+    }
+    assert_eq!(hub_name(&dir.path().join("gone")), None);
+}
+
+#[test]
+fn a_check_refuses_what_writing_would_refuse() {
+    let from = tempfile::tempdir().unwrap();
+    fs::write(from.path().join("vocab.txt"), "x").unwrap();
+    let config = BertConfig::default();
+    let params = [ParamShape::new("w.0", [2, 3])];
+    let mut folder = ModelFolder::new(&config, &TABLE, "BertForSequenceClassification");
+    folder.companions = Some(from.path());
+    folder.check(&params).unwrap();
+    assert!(folder.check(&[ParamShape::new("nameless", [2])]).is_err());
+    let without = BertConfig { attn_scale: false, ..BertConfig::default() };
+    let error = ModelFolder { config: &without, ..ModelFolder::new(&config, &TABLE, "BertModel") }.check(&[]);
+    assert!(error.unwrap_err().to_string().contains("attn_scale"));
+    let companion = from.path().join("chat_template.jinja");
+    let refused = || folder.check(&params).unwrap_err().to_string();
+    symlink("/etc/hostname", &companion).unwrap();
+    assert!(refused().contains("symbolic link"));
+    fs::remove_file(&companion).unwrap();
+    fs::File::create(&companion).unwrap().set_len(257 << 20).unwrap();
+    assert!(refused().contains("more than any tokenizer"));
+    fs::remove_file(&companion).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &companion, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+    assert!(refused().contains("FIFO"));
 }
 
 #[test]

@@ -219,7 +219,7 @@ fn old_names_position_ids_and_tied_copies_are_understood() {
 
     // Whoever leaves that head behind does not care.
     let base = ours(1, &[]);
-    let allow = Allow { missing: vec![], unused: vec!["cls.*".into()] };
+    let allow = Allow { unused: vec!["cls.*".into()], ..Allow::default() };
     check(&base, &load(&BERT, &base, &file, &allow));
     assert_eq!(Plan::build(&BERT, &base, &file, &allow).unwrap().unused().len(), 2);
 
@@ -241,13 +241,34 @@ fn a_new_head_must_be_named_and_an_old_one_left_behind_by_name() {
         text.contains("classifier.weight (our cls_projection.weight)") && text.contains("cls.predictions.bias"),
         "{text}"
     );
-    let allow = Allow { missing: vec!["cls_projection.*".into()], unused: vec!["cls.*".into()] };
+    let allow = Allow { missing: vec!["cls_projection.*".into()], unused: vec!["cls.*".into()], ..Allow::default() };
     let plan = Plan::build(&BERT, &classifier, &weights, &allow).unwrap();
     assert_eq!(plan.fresh(), ["cls_projection.weight"]);
     assert_eq!(plan.unused(), ["cls.predictions.bias"]);
     assert_eq!(plan.loaded(), classifier.len() - 1);
-    let typo = Allow { missing: vec!["cls_projektion.*".into()], unused: vec![] };
+    let typo = Allow { missing: vec!["cls_projektion.*".into()], ..Allow::default() };
     assert!(report(&BERT, &classifier, &weights, &typo).contains("no parameter of the model has a name like this"));
+}
+
+#[test]
+fn a_head_that_begins_anew_leaves_the_files_own_behind_whatever_its_shape() {
+    let old = ours(1, &["pooler.dense.weight", "cls_projection.weight"]);
+    let dir = tempfile::tempdir().unwrap();
+    export_all(&BERT, &old, dir.path(), DType::F32, true, u64::MAX);
+    let weights = Weights::open(dir.path()).unwrap();
+    let mut new = old.clone();
+    new.last_mut().unwrap().shape = vec![9, 4];
+    let allow = Allow { fresh: vec!["cls_projection.*".into()], ..Allow::default() };
+    for params in [&old, &new] {
+        let plan = Plan::build(&BERT, params, &weights, &allow).unwrap();
+        assert_eq!(
+            (plan.fresh(), plan.unused()),
+            (&["cls_projection.weight".into()][..], &["classifier.weight".into()][..])
+        );
+        assert_eq!(plan.loaded(), params.len() - 1);
+    }
+    let typo = Allow { fresh: vec!["cls_projektion.*".into()], ..Allow::default() };
+    assert!(report(&BERT, &new, &weights, &typo).contains("no parameter of the model has a name like this"));
 }
 
 #[test]
@@ -260,7 +281,7 @@ fn an_optional_tensor_may_be_absent_and_a_part_of_a_fused_one_may_not() {
     let mut tensors = read_all(&weights);
     tensors.remove("encoder.layer.0.attention.self.key.bias");
     let file = write_all(&dir.path().join("x.safetensors"), &tensors);
-    let allow = Allow { missing: vec!["*".into()], unused: vec!["*".into()] };
+    let allow = Allow { missing: vec!["*".into()], unused: vec!["*".into()], ..Allow::default() };
     let text = report(&BERT, &params, &file, &allow);
     assert!(
         text.contains("bert.encoder.layer.0.attention.self.key.bias or encoder.layer.0.attention.self.key.bias"),

@@ -159,7 +159,6 @@ quiet = false                   # default
 dir = "o"                       # r.toml:10
 
 [device]
-kind = "auto"                   # default
 threads = "auto"                # default
 "#;
     let printed = load(text, &["train.lr=3e-4"]).print_config();

@@ -127,7 +127,7 @@ fn a_wrong_type_or_range_names_expected_and_got() {
         ),
         (
             "betas = [0.9]",
-            "`train.betas` must be a list of two, each a number from 0 to below 1, got an array of 1",
+            "`train.betas` must be a list of two, each a number from 0 to below 1 in single precision, got an array of 1",
             "9:9",
             "write e.g. betas = [0.9, 0.999]",
         ),
@@ -239,7 +239,7 @@ fn contradictions_name_both_sides_and_a_way_out() {
         ),
         (
             "[log]\nmetrics = \"../m.jsonl\"",
-            "`log.metrics` must be a plain file name of its own in the output folder",
+            "`log.metrics` must be a plain file name of at most 199 bytes in the output folder, without a dot in front",
             "r.toml:10:11",
             "write e.g. metrics = \"metrics.jsonl\"",
         ),
@@ -256,6 +256,52 @@ fn contradictions_name_both_sides_and_a_way_out() {
     ] {
         assert!(only_mistake(LEAST, sets).contains(reason), "{sets:?}: {}", only_mistake(LEAST, sets));
     }
+}
+
+#[test]
+fn a_number_must_be_in_its_range_after_rounding_to_single_precision_too() {
+    for (key, value, wanted) in [
+        ("model.hidden_dropout", "0.99999999", "from 0 to below 1"),
+        ("model.attention_dropout", "0.99999999", "from 0 to below 1"),
+        ("train.label_smoothing", "0.99999999", "from 0 to below 1"),
+        ("train.weight_decay", "1e39", "of at least 0"),
+        ("train.eps", "1e-50", "above 0"),
+        ("train.clip_norm", "1e-50", "above 0"),
+        ("train.clip_norm", "1e300", "above 0"),
+    ] {
+        let text = only_mistake(LEAST, &[&format!("{key}={value}")]);
+        let expected = format!("`{key}` must be a number {wanted} in single precision, got the float {value}");
+        assert!(text.contains(&expected), "{text}");
+    }
+    for betas in ["[0.99999999, 0.999]", "[0.9, 0.99999999]"] {
+        let text = only_mistake(LEAST, &[&format!("train.betas={betas}")]);
+        assert!(text.contains("each a number from 0 to below 1 in single precision"), "{text}");
+    }
+    let r = load(LEAST, &["train.weight_decay=0.1", "train.betas=[0.8, 0.99]"]);
+    assert_eq!((r.train.weight_decay, r.train.beta1, r.train.beta2), (0.1, 0.8, 0.99));
+    assert!(r.to_toml().contains("weight_decay = 0.1\n"), "{}", r.to_toml());
+}
+
+#[test]
+fn the_metrics_file_takes_no_name_that_the_run_writes_to() {
+    for name in ["model", "model-last", "recipe.toml", "run.json"] {
+        let text = only_mistake(LEAST, &[&format!("log.metrics={name}")]);
+        assert!(
+            text.contains(&format!("`log.metrics` = \"{name}\" is a name that the run writes to besides")),
+            "{text}"
+        );
+    }
+    for name in [".lock", "..", "a/b", "a\\nb", &"m".repeat(200)] {
+        let text = only_mistake(LEAST, &[&format!("log.metrics=\"{name}\"")]);
+        assert!(text.contains("`log.metrics` must be a plain file name of at most 199 bytes"), "{text}");
+    }
+    load(LEAST, &[&format!("log.metrics={}", "m".repeat(199))]);
+}
+
+#[test]
+fn settings_of_other_programs_or_versions_are_unknown() {
+    assert!(only_mistake(LEAST, &["device.kind=cpu"]).contains("unknown key `device.kind`"));
+    assert!(only_mistake(LEAST, &["model.head=cls"]).contains("must be one of \"auto\", \"new\""));
 }
 
 #[test]

@@ -231,6 +231,23 @@ fn a_terminal_gets_a_bar_and_the_status_and_keeps_the_last() {
 }
 
 #[test]
+fn a_display_ends_once_and_still_takes_notes() {
+    let kept = Kept::default();
+    let target = ProgressDrawTarget::term_like_with_hz(Box::new(kept.clone()), 200);
+    let mut progress = Progress::on_terminal(target, false, Some(40));
+    progress.step(&status(20), false);
+    progress.finish();
+    let text = kept.text();
+    progress.note("after step 20: accuracy 0.5");
+    progress.finish();
+    progress.step(&status(21), false);
+    progress.finish();
+    let further = kept.text()[text.len()..].to_owned();
+    assert!(further.contains("after step 20: accuracy 0.5"), "{further:?}");
+    assert!(!further.contains("loss"), "the status was printed again: {further:?}");
+}
+
+#[test]
 fn the_mode_follows_flags_and_surroundings() {
     assert_eq!(ProgressMode::choose(true, true, false), ProgressMode::Quiet);
     assert_eq!(ProgressMode::choose(false, true, false), ProgressMode::Bar { color: true });

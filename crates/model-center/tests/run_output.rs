@@ -169,10 +169,55 @@ fn two_processes_cannot_share_a_folder() {
 fn leftovers_of_a_killed_process_do_not_stand_in_the_way() {
     let temp = tempfile::tempdir().unwrap();
     std::fs::write(temp.path().join(".lock"), "").unwrap();
-    std::fs::write(temp.path().join(".run.json.tmp-99999"), "{\"form").unwrap();
-    std::fs::create_dir(temp.path().join(".best.tmp-99999")).unwrap();
-    drop(OutputFolder::create(temp.path(), HASH, false).unwrap());
+    std::fs::write(temp.path().join(".run.json.tmp-99999-0"), "{\"form").unwrap();
+    let mut folder = OutputFolder::create(temp.path(), HASH, false).unwrap();
+    assert_eq!(names(temp.path()), [".lock", MARKER]);
+    // Killed while a model was saved.
+    std::mem::forget(folder.stage("best").unwrap());
+    drop(folder);
+    assert_eq!(names(temp.path()).len(), 2);
+    drop(OutputFolder::create(temp.path(), HASH, true).unwrap());
     assert_eq!(names(temp.path()), [MARKER]);
+}
+
+#[test]
+fn a_pipe_in_the_place_of_the_lock_is_refused_without_waiting() {
+    let temp = tempfile::tempdir().unwrap();
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mkfifoat(rustix::fs::CWD, temp.path().join(".lock"), mode).unwrap();
+    let error = OutputFolder::create(temp.path(), HASH, false).unwrap_err().to_string();
+    assert!(error.starts_with("error[file]: cannot lock the output folder: "), "{error}");
+}
+
+#[test]
+fn preparations_that_are_not_the_runs_own_are_kept() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut folder = OutputFolder::create(temp.path(), HASH, false).unwrap();
+    folder.stage("best").unwrap().commit().unwrap();
+    drop(folder);
+    let foreign = [".best.tmp-1", ".other.tmp-1-1", ".x.tmp-99999"];
+    for name in foreign {
+        std::fs::write(temp.path().join(name), "mine").unwrap();
+    }
+    drop(OutputFolder::create(temp.path(), HASH, true).unwrap());
+    assert_eq!(names(temp.path()), [&foreign[..], &[MARKER]].concat());
+    // Without a marker they belong to no run.
+    std::fs::remove_file(temp.path().join(MARKER)).unwrap();
+    for overwrite in [false, true] {
+        let text = refusal(temp.path(), HASH, overwrite);
+        assert!(text.contains("holds no run: \".best.tmp-1\" is in it"), "{text}");
+    }
+    assert_eq!(names(temp.path()), foreign);
+}
+
+#[test]
+fn a_folder_never_takes_the_place_of_a_file_of_the_run() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut folder = OutputFolder::create(temp.path(), HASH, false).unwrap();
+    folder.write("model", b"figures").unwrap();
+    let error = folder.stage("model").unwrap_err().to_string();
+    assert!(error.contains("a file of the run has this name"), "{error}");
+    assert_eq!(std::fs::read(temp.path().join("model")).unwrap(), b"figures");
 }
 
 #[test]

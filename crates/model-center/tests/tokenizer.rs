@@ -179,13 +179,20 @@ fn many_texts_give_what_single_texts_give() {
 }
 
 #[test]
-fn the_files_to_copy_are_listed() {
-    let folder = folder_with_vocab();
-    write(folder.path(), "tokenizer_config.json", "{}");
-    write(folder.path(), "model.safetensors", "");
-    let tokenizer = HfTokenizer::from_folder(folder.path()).unwrap();
-    let names: Vec<_> = tokenizer.files().iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
-    assert_eq!(names, ["vocab.txt", "tokenizer_config.json"]);
+fn pipes_and_links_out_of_the_folder_are_refused_without_waiting() {
+    for name in ["tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"]
+    {
+        let folder = folder_with_vocab();
+        let path = folder.path().join(name);
+        drop(fs::remove_file(&path));
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+        let error = load_error(&folder);
+        assert!(error.contains(name) && error.contains("a FIFO, socket or device"), "{error}");
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", &path).unwrap();
+        let error = load_error(&folder);
+        assert!(error.contains(name) && error.contains("outside the folder"), "{error}");
+    }
 }
 
 #[test]

@@ -2,16 +2,17 @@
 
 use super::evaluate::{Judgement, evaluate};
 use super::profile;
-use super::setup::Job;
+use super::setup::{Job, save_options};
 use super::train::{StepResult, Trainer};
 use crate::terminal;
 use bmtrain_core::wrap::Profiled;
 use model_center::Result;
-use model_center::model::SaveOptions;
-use model_center::recipe::{EvalMetric, Resolved, SaveWhich};
+use model_center::file::write_atomic;
+use model_center::hf::folder::hub_name;
+use model_center::recipe::{Resolved, SaveWhich};
 use model_center::run::{
-    BestTracker, CardData, EndRecord, EvalRecord, MetricsLog, ModelCard, OutputFolder, StartRecord, Status, StepRecord,
-    StopReason, Timing, memory,
+    BestTracker, CardData, EndRecord, EvalRecord, LAST_MODEL_FOLDER, MODEL_FOLDER, MetricsLog, ModelCard, OutputFolder,
+    RECIPE_FILE, StartRecord, Status, StepRecord, StopReason, Timing, memory,
 };
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -20,9 +21,18 @@ pub(super) struct Run {
     output: OutputFolder,
     log: MetricsLog,
     best: BestTracker,
+    judged: Option<Judged>,
     save_seconds: f64,
     eval_seconds: f64,
     begin: Instant,
+}
+
+/// The last evaluation. Weights that were judged are not judged again.
+struct Judged {
+    step: u64,
+    judgement: Judgement,
+    /// Whether it took part in the choice of the best weights.
+    counted: bool,
 }
 
 impl Run {
@@ -32,10 +42,10 @@ impl Run {
     /// A folder that holds something else; what the operating system refuses.
     pub(super) fn create(resolved: &Resolved, overwrite: bool, begin: Instant) -> Result<Self> {
         let mut output = OutputFolder::create(&resolved.output.dir, &resolved.recipe_hash(), overwrite)?;
-        output.write("recipe.toml", resolved.to_toml().as_bytes())?;
+        output.write(RECIPE_FILE, resolved.to_toml().as_bytes())?;
         let log = output.metrics(&resolved.log.metrics)?;
         let best = BestTracker::new(resolved.eval.metric, resolved.train.early_stop);
-        Ok(Run { output, log, best, save_seconds: 0.0, eval_seconds: 0.0, begin })
+        Ok(Run { output, log, best, judged: None, save_seconds: 0.0, eval_seconds: 0.0, begin })
     }
 
     fn seconds(&self) -> f64 {
@@ -87,14 +97,13 @@ impl Run {
             profiled.reset();
         }
         let reason = loop {
-            if let Some(reason) = trainer.stop.check(trainer.step, self.begin.elapsed()) {
+            if let Some(reason) = trainer.stop() {
                 break reason;
             }
             let result = trainer.step()?;
             self.report(trainer, resolved, &result)?;
             // The last evaluation is made behind the loop, whatever ends it.
-            let is_last = trainer.stop.check(trainer.step, self.begin.elapsed()).is_some();
-            if every.is_some_and(|every| trainer.step.is_multiple_of(every)) && !is_last {
+            if every.is_some_and(|every| trainer.step.is_multiple_of(every)) && trainer.stop().is_none() {
                 self.judge(trainer, resolved, true)?;
                 if self.best.has_lost_patience() {
                     break StopReason::NoImprovement;
@@ -124,7 +133,7 @@ impl Run {
             tokens_per_s,
             peak_share,
             memory,
-            eta: trainer.stop.eta(trainer.step, self.begin.elapsed()),
+            eta: trainer.stop.eta(trainer.step, trainer.elapsed()),
         };
         trainer.progress.step(&status, is_log_step);
         if !is_log_step {
@@ -149,34 +158,39 @@ impl Run {
         })
     }
 
-    /// Evaluate, log, and keep the weights if they are the best so far and `counts`.
+    /// Evaluate and log, unless these weights were judged already; keep them if they are the best so far and `counts`.
     fn judge(&mut self, trainer: &mut Trainer, resolved: &Resolved, counts: bool) -> Result<Option<Judgement>> {
         let Some(loader) = &mut trainer.eval else { return Ok(None) };
-        let start = Instant::now();
-        let mut wanted = trainer.metrics.clone();
-        if let EvalMetric::Metric(metric) = resolved.eval.metric
-            && !wanted.contains(&metric)
-        {
-            wanted.push(metric);
+        let known = self.judged.take().filter(|judged| judged.step == trainer.step);
+        let (mut judged, eval_seconds) = match known {
+            Some(judged) => (judged, None),
+            None => {
+                let start = Instant::now();
+                let judgement = evaluate(&*trainer.model, loader, &trainer.metrics, &trainer.device)?;
+                (Judged { step: trainer.step, judgement, counted: false }, Some(start.elapsed().as_secs_f64()))
+            }
+        };
+        let judgement = judged.judgement.clone();
+        let is_best = counts && !judged.counted && self.best.observe(trainer.step, |metric| judgement.value(metric));
+        judged.counted |= counts;
+        self.judged = Some(judged);
+        if let Some(eval_seconds) = eval_seconds {
+            self.eval_seconds += eval_seconds;
+            self.log.write(&EvalRecord {
+                step: trainer.step,
+                epoch: trainer.epoch(),
+                samples: judgement.samples,
+                values: judgement.named(),
+                is_best,
+                seconds: self.seconds(),
+                eval_seconds,
+            })?;
+            let when =
+                if trainer.step == 0 { "before training".to_owned() } else { format!("after step {}", trainer.step) };
+            trainer.progress.note(&format!("{when}: {} on {} samples", judgement.line(), judgement.samples));
         }
-        let judgement = evaluate(&*trainer.model, loader, &wanted, &trainer.device)?;
-        let eval_seconds = start.elapsed().as_secs_f64();
-        self.eval_seconds += eval_seconds;
-        let is_best = counts && self.best.observe(trainer.step, |metric| judgement.value(metric));
-        self.log.write(&EvalRecord {
-            step: trainer.step,
-            epoch: trainer.epoch(),
-            samples: judgement.samples,
-            values: judgement.named(),
-            is_best,
-            seconds: self.seconds(),
-            eval_seconds,
-        })?;
-        let when =
-            if trainer.step == 0 { "before training".to_owned() } else { format!("after step {}", trainer.step) };
-        trainer.progress.note(&format!("{when}: {} on {} samples", judgement.line(), judgement.samples));
         if is_best && resolved.save.which != SaveWhich::Last {
-            self.save(trainer, resolved, "model", None)?;
+            self.save(trainer, resolved, MODEL_FOLDER, None)?;
         }
         Ok(Some(judgement))
     }
@@ -184,10 +198,9 @@ impl Run {
     fn save(&mut self, trainer: &Trainer, resolved: &Resolved, name: &str, card: Option<&ModelCard>) -> Result<()> {
         let start = Instant::now();
         let staged = self.output.stage(name)?;
-        let options = SaveOptions { dtype: resolved.save.dtype, companions: Some(&resolved.model.path) };
-        trainer.model.save(staged.path(), &options)?;
+        trainer.model.save(staged.path(), &save_options(resolved))?;
         if let Some(card) = card {
-            model_center::run::write_atomic(&staged.path().join("README.md"), card.render().as_bytes())?;
+            write_atomic(&staged.path().join("README.md"), card.render().as_bytes())?;
         }
         staged.commit()?;
         self.save_seconds += start.elapsed().as_secs_f64();
@@ -207,13 +220,13 @@ impl Run {
         // Without evaluation there is no best: the last weights are all there is.
         let best_is_kept = resolved.save.which != SaveWhich::Last && self.best.best().is_some();
         match (resolved.save.which, best_is_kept) {
-            (SaveWhich::Both, true) => self.save(trainer, resolved, "model-last", Some(&card))?,
-            (_, false) => self.save(trainer, resolved, "model", Some(&card))?,
+            (SaveWhich::Both, true) => self.save(trainer, resolved, LAST_MODEL_FOLDER, Some(&card))?,
+            (_, false) => self.save(trainer, resolved, MODEL_FOLDER, Some(&card))?,
             (_, true) => {}
         }
         if best_is_kept {
-            let path = self.output.path().join("model").join("README.md");
-            model_center::run::write_atomic(&path, card.render().as_bytes())?;
+            let path = self.output.path().join(MODEL_FOLDER).join("README.md");
+            write_atomic(&path, card.render().as_bytes())?;
         }
         self.end(trainer, resolved, reason.name())?;
         trainer.progress.finish();
@@ -226,7 +239,7 @@ impl Run {
             trainer.step,
             trainer.train_time.as_secs_f64(),
             reason.name(),
-            self.output.path().join("model").display()
+            self.output.path().join(MODEL_FOLDER).display()
         ));
         terminal::print(&lines.join("\n"))
     }
@@ -258,16 +271,16 @@ fn card(
     results_before: Vec<(String, f64)>,
     results: Vec<(String, f64)>,
 ) -> ModelCard {
-    let name = |path: &std::path::Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let task = resolved.data.source.task_name();
     ModelCard {
-        name: name(&resolved.output.dir).unwrap_or_else(|| "model".into()),
-        base_model: name(&resolved.model.path),
+        name: format!("{}-{}", job.family, task.to_lowercase()),
+        base_model: hub_name(&resolved.model.path),
         license: None,
         languages: Vec::new(),
-        task: resolved.data.source.task_name().into(),
+        task: task.into(),
         pipeline_tag: "text-classification".into(),
         data: CardData {
-            name: resolved.data.source.task_name().into(),
+            name: task.into(),
             train_samples: job.train.len() as u64,
             train_fingerprint: job.train.fingerprint().into(),
             eval_samples: job.eval.as_ref().map_or(0, |eval| eval.len() as u64),

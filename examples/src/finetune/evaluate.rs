@@ -49,8 +49,9 @@ impl Judgement {
 pub fn evaluate(model: &dyn TextModel, loader: &mut Loader, wanted: &[Metric], device: &Device) -> Result<Judgement> {
     let mut evaluator = Evaluator::new(loader.dataset().labels());
     let mut losses = OrderedSum::default();
-    for index in 0..loader.batches_per_epoch() {
-        let batch = loader.batch(model_center::data::Position { epoch: 0, index })?;
+    for batch in loader.epoch(0) {
+        let batch = batch?;
+        let index = batch.position.index;
         let (samples, labels) = (batch.samples.clone(), batch.labels.clone());
         let mut cx = Ctx::inference(device);
         let scores = model.score(&TextBatch::of(batch, 0.0), None, &mut cx)?;

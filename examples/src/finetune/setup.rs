@@ -4,8 +4,8 @@ use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
 use model_center::config::ProblemType;
 use model_center::data::{Dataset, LabelSpace, LabelSpec, ReadOptions, Split};
-use model_center::model::{OpenOptions, Registry, TextHead};
-use model_center::recipe::{DataSource, Resolved};
+use model_center::model::{HeadValues, OpenOptions, Registry, SaveOptions, TextHead};
+use model_center::recipe::{DataSource, Head, Resolved};
 use model_center::tokenizer::{HfTokenizer, Tokenizer};
 use model_center::{Error, Result};
 use std::sync::Arc;
@@ -17,6 +17,8 @@ pub struct Job {
     pub train: Arc<Dataset>,
     /// What is judged by.
     pub eval: Option<Arc<Dataset>>,
+    /// The model's family.
+    pub family: &'static str,
     /// Parameter values of the model.
     pub parameters: usize,
     /// Parameters that the folder lacks and that will be drawn.
@@ -66,9 +68,12 @@ pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device) -
     };
     OpenOptions {
         head: Some(TextHead::Classification { outputs: labels.outputs() }),
-        new_head: true,
+        head_values: match resolved.model.head {
+            Head::Auto => HeadValues::FolderOrDrawn,
+            Head::New => HeadValues::Drawn,
+        },
         labels: names,
-        problem,
+        problem: Some(problem),
         dtype: resolved.model.dtype,
         seed: resolved.model.init_seed,
         recompute: resolved.train.recompute,
@@ -78,18 +83,31 @@ pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device) -
     }
 }
 
-/// Read the data and check that data, tokenizer, model and recipe fit together.
+/// How the model of this run is saved.
+pub fn save_options(resolved: &Resolved) -> SaveOptions<'_> {
+    SaveOptions { dtype: resolved.save.dtype, companions: Some(&resolved.model.path) }
+}
+
+/// Read the data and check that data, tokenizer, model and recipe fit together, up to the saving at the end.
 ///
 /// # Errors
 /// The first thing that does not fit.
 pub fn prepare(resolved: &Resolved, registry: Registry<'_>) -> Result<Job> {
     let entry = registry.find(&resolved.model.path)?;
     let tokenizer = HfTokenizer::from_folder(&resolved.model.path)?;
-    let train = read_train(resolved, &tokenizer)?;
-    let eval = read_eval(resolved, &tokenizer, &train)?;
+    let mut train = read_train(resolved, &tokenizer)?;
+    let mut eval = read_eval(resolved, &tokenizer, &train)?;
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let options = OpenOptions { only_check: true, ..open_options(resolved, train.labels(), &nowhere) };
     let opened = (entry.open)(&resolved.model.path, &options)?;
+    opened.model.check_save(&save_options(resolved))?;
+    // A classifier that the folder brings has an order of its own, which the data follow.
+    let names = opened.model.label_names();
+    for data in std::iter::once(&mut train).chain(&mut eval) {
+        if matches!(data.labels(), LabelSpace::Classes(_)) && !names.is_empty() {
+            data.order_labels(names)?;
+        }
+    }
     let (words, rows) = (tokenizer.vocab_size(), opened.model.vocab_size());
     if words > rows {
         let place = resolved.model.path.display().to_string();
@@ -109,6 +127,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>) -> Result<Job> {
     Ok(Job {
         train: Arc::new(train),
         eval: eval.map(Arc::new),
+        family: entry.model_type,
         parameters: opened.parameters,
         drawn: opened.drawn,
         unused: opened.unused,
@@ -136,9 +155,11 @@ fn read_eval(resolved: &Resolved, tokenizer: &dyn Tokenizer, train: &Dataset) ->
     match &resolved.data.source {
         DataSource::SuperGlue { folder, .. } => task(resolved)?.read(folder, Split::Validation, &options).map(Some),
         DataSource::Files { eval: Some(eval), columns, .. } => {
-            // A label that occurs here alone is a mistake, not a class.
             let mut columns = columns.clone();
-            columns.labels = LabelSpec::of(train);
+            if columns.labels == LabelSpec::Discover {
+                // A label that occurs here alone is a mistake, not a class.
+                columns.labels = LabelSpec::of(train);
+            }
             columns.read(eval, &options).map(Some)
         }
         DataSource::Files { eval: None, .. } => Ok(None),

@@ -15,8 +15,8 @@ use bmtrain_dist::optim::{Adam, AdamOptions, ParamGroup, Schedule, Scheduler, St
 use model_center::data::{Loader, LoaderOptions, Order, Position};
 use model_center::metrics::Metric;
 use model_center::model::{Registry, TextBatch, TextModel};
-use model_center::recipe::Resolved;
-use model_center::run::{ExitStatus, Progress, ProgressMode, StopConditions, StopFlag};
+use model_center::recipe::{EvalMetric, Resolved};
+use model_center::run::{ExitStatus, Progress, ProgressMode, StopConditions, StopFlag, StopReason};
 use model_center::{Error, Result};
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -85,6 +85,8 @@ pub(super) struct Trainer {
     pub(super) samples: u64,
     pub(super) tokens: u64,
     pub(super) train_time: Duration,
+    /// When the first step began.
+    started: Option<Instant>,
 }
 
 /// One optimizer step, for the log.
@@ -137,13 +139,12 @@ impl Trainer {
         let mut optim = OptimManager::new(device, train.clip)?;
         optim.add_scheduled(Box::new(Adam::new(groups, adam)?), Scheduler::new(schedule));
         let eval = job.eval.as_ref().map(|data| evaluate::loader(data, resolved.eval.batch_size)).transpose()?;
-        // Six operations for each parameter and token; looking up an embedding row is none.
-        let looked_up = model.parameters().iter().filter(|param| param.name().ends_with("_embedding.weight"));
-        let looked_up: usize = looked_up.map(|param| param.spec().shape.elements()).sum();
-        let flops_per_token = 6.0 * (job.parameters - looked_up.min(job.parameters)) as f64;
+        // Scores and weighted sums of attention are left out: they depend on the lengths, and up to a few hundred tokens
+        // they are a few hundredths of the rest. The share of the peak is so much too small.
+        let flops_per_token = 6.0 * model.multiplied_values() as f64;
         Ok(Trainer {
             device: device.clone(),
-            metrics: Metric::defaults(job.train.labels()).to_vec(),
+            metrics: metrics(job, resolved),
             model,
             optim,
             loader,
@@ -161,12 +162,14 @@ impl Trainer {
             samples: 0,
             tokens: 0,
             train_time: Duration::ZERO,
+            started: None,
         })
     }
 
     /// One optimizer step: for each micro-batch load, forward, backward; then clip and update.
     pub(super) fn step(&mut self) -> Result<StepResult> {
         let start = Instant::now();
+        self.started.get_or_insert(start);
         let epoch = self.step / self.steps_per_epoch;
         let first = self.step % self.steps_per_epoch * self.micro_batches;
         let weight = 1.0 / self.micro_batches as f32;
@@ -215,4 +218,29 @@ impl Trainer {
     pub(super) fn epoch(&self) -> f64 {
         self.step as f64 / self.steps_per_epoch as f64
     }
+
+    /// Time since the first step began, which is what `train.minutes` limits: loading and the first evaluation are none
+    /// of it, evaluations on the way are.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.started.map_or(Duration::ZERO, |started| started.elapsed())
+    }
+
+    /// Why the run ends now, if it does.
+    pub(super) fn stop(&self) -> Option<StopReason> {
+        self.stop.check(self.step, self.elapsed())
+    }
+}
+
+/// What evaluation reports: the task's metrics, or those that fit the labels, and whatever else the recipe judges by.
+fn metrics(job: &Job, resolved: &Resolved) -> Vec<Metric> {
+    let of_task = resolved.data.source.task_entry().map(|entry| entry.metrics);
+    let mut metrics = of_task.unwrap_or_else(|| Metric::defaults(job.train.labels())).to_vec();
+    for judge in std::iter::once(resolved.eval.metric).chain(resolved.train.early_stop.map(|early| early.metric)) {
+        if let EvalMetric::Metric(metric) = judge
+            && !metrics.contains(&metric)
+        {
+            metrics.push(metric);
+        }
+    }
+    metrics
 }

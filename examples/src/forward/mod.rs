@@ -1,5 +1,7 @@
 //! The forward program: a Hugging Face folder and a file of inputs in; logits, loss, hidden states and gradients out.
 
+mod inputs;
+
 use crate::terminal;
 use bmtrain_core::cpu::CpuBackend;
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
@@ -7,7 +9,7 @@ use bmtrain_dist::param::widen;
 use clap::{Parser, ValueEnum};
 use model_center::hf::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry};
 use model_center::model::registry::architectures;
-use model_center::model::{OpenOptions, Registry, TextBatch, TextHead, TextLabels, TextModel};
+use model_center::model::{OpenOptions, Registry, TextBatch, TextHead, TextModel};
 use model_center::run::{ExitStatus, available_cpus};
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -16,7 +18,7 @@ use std::sync::Arc;
 /// Run a model once on given inputs, dropout off.
 ///
 /// Inputs (i64): `input_ids [B, L]`; `attention_mask`, `token_type_ids [B, L]`; `labels [B]` or `[B, L]`; `next_sentence_label [B]`.
-/// What is absent gets the defaults of transformers. Outputs (f32): `logits`, `loss`, `hidden.<i>`, `pooler`, and with --grads
+/// Labels of a regression are f32, `[B]` or `[B, outputs]`. A tensor of any other name is refused. What is absent gets the defaults of transformers. Outputs (f32): `logits`, `loss`, `hidden.<i>`, `pooler`, and with --grads
 /// `grad.<name>` for every parameter under its Hugging Face name.
 ///
 /// Example: forward --model DIR --inputs in.safetensors --out out.safetensors --grads
@@ -67,14 +69,14 @@ pub enum Head {
 /// A folder or inputs that cannot be used, a file that cannot be written.
 pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     let device = Device::new(Arc::new(CpuBackend::new(threads(options)?)?));
-    let inputs = SafetensorsFile::open(&options.inputs)?;
-    let batch = read_batch(&inputs)?;
-    let place = inputs.path().display().to_string();
+    let file = SafetensorsFile::open(&options.inputs)?;
+    let batch = inputs::read(&file)?;
+    let place = file.path().display().to_string();
     if options.grads && batch.labels.is_none() {
         let reason = "--grads needs a loss, and there is no tensor labels";
         return Err(Error::data(place, reason, "add labels to the inputs, or leave --grads out"));
     }
-    let head = head(options, &inputs)?;
+    let head = head(options, &file)?;
     let opened = registry.open(&options.model, &OpenOptions { head, ..OpenOptions::new(&device) })?;
     for name in &opened.drawn {
         terminal::note(&format!("warning: {name} is not in the folder; its values are drawn"));
@@ -126,38 +128,6 @@ fn head(options: &Options, inputs: &SafetensorsFile) -> Result<Option<TextHead>>
     })
 }
 
-fn read_batch(inputs: &SafetensorsFile) -> Result<TextBatch> {
-    let place = inputs.path().display().to_string();
-    let Some(entry) = inputs.entry("input_ids") else {
-        return Err(Error::data(place, "there is no tensor input_ids", "write input_ids as i64 [B, L]"));
-    };
-    let &[rows, length] = entry.shape.as_slice() else {
-        let reason = format!("input_ids has shape {:?}", entry.shape);
-        return Err(Error::data(place, reason, "write input_ids as i64 [B, L]"));
-    };
-    if rows == 0 || length == 0 {
-        let reason = format!("input_ids has shape {:?}, which holds no token", entry.shape);
-        return Err(Error::data(place, reason, "write at least one row of at least one token"));
-    }
-    let optional = |name: &str| inputs.entry(name).map(|_| inputs.read_i64(name)).transpose();
-    let mask = optional("attention_mask")?.map(|mask| {
-        let bytes: Option<Vec<u8>> = mask.into_iter().map(|value| u8::try_from(value).ok()).collect();
-        let reason = "attention_mask has values other than 0 and 1";
-        bytes.ok_or_else(|| Error::data(place.clone(), reason, "use 1 for tokens and 0 for padding"))
-    });
-    Ok(TextBatch {
-        rows,
-        length,
-        input_ids: inputs.read_i64("input_ids")?,
-        attention_mask: mask.transpose()?,
-        token_type_ids: optional("token_type_ids")?,
-        labels: optional("labels")?.map(TextLabels::Classes),
-        next_sentence: optional("next_sentence_label")?,
-        choices: 1,
-        label_smoothing: 0.0,
-    })
-}
-
 type Output = (TensorEntry, Vec<f32>);
 
 fn compute(model: &dyn TextModel, batch: &TextBatch, grads: bool, device: &Device) -> Result<Vec<Output>> {
@@ -180,7 +150,7 @@ fn compute(model: &dyn TextModel, batch: &TextBatch, grads: bool, device: &Devic
         return Err(Error::data(
             "--grads",
             "there is no loss to differentiate",
-            "add labels to the inputs, or leave --grads out",
+            "add labels for every head to the inputs, or leave --grads out",
         ));
     };
     let one = Tensor::full(device, loss.shape(), DType::F32, 1.0, Segment::Activations)?;

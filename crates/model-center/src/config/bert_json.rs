@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::fields::Fields;
 use super::json::number;
 use super::{BertConfig, Config, HfHeader, ProblemType};
-use crate::hf::file::printable;
+use crate::file::printable;
 use crate::{Error, Result};
 
 /// Sizes that a Hugging Face file must state, each with ModelCenter's name.

@@ -5,7 +5,7 @@
 use serde_json::{Map, Value};
 
 use super::json::parse_object;
-use crate::hf::file::printable;
+use crate::file::printable;
 use crate::{Error, Result};
 
 /// Sizes above this are refused: far beyond any model, and products of two of them and an element size still fit in 64

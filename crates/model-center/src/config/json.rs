@@ -8,7 +8,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use crate::hf::file::printable;
+use crate::file::printable;
 use crate::{Error, Result};
 
 /// Values in one file. A value takes up to about 100 bytes of memory but may take 2 bytes of text.

@@ -4,7 +4,7 @@
 //! and defaults and reads both. What a file must say and does not is an error that names it, as is whatever it says
 //! twice in different ways. Fields that nobody here knows are kept and written back.
 //!
-//! Defines [`Config`], [`HfHeader`], [`ProblemType`] and [`model_type`]; [`BertConfig`] is the first family.
+//! Defines [`Config`], [`HfHeader`] and [`ProblemType`]; [`BertConfig`] is the first family.
 //! Called by the models, the example binaries and [`crate::hf::folder`].
 
 mod bert;
@@ -20,11 +20,8 @@ use std::path::Path;
 use bmtrain_core::dtype::DType;
 use serde_json::{Map, Value};
 
-use crate::hf::file::{printable, read_text, resolve_inside};
+use crate::file::{read_text, resolve_inside};
 use crate::{Error, Result};
-
-/// Values of `model_type` that this version reads.
-pub const SUPPORTED: &[&str] = &[BertConfig::MODEL_TYPE];
 
 /// The longest `config.json` that is read, in bytes. The largest real ones list tens of thousands of labels.
 pub(crate) const LIMIT: u64 = 8 << 20;
@@ -135,25 +132,5 @@ impl ProblemType {
     /// The type of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Regression, Self::SingleLabel, Self::MultiLabel].into_iter().find(|p| p.name() == name)
-    }
-}
-
-/// The family of a model folder: `model_type` of its `config.json`, one of [`SUPPORTED`].
-///
-/// ModelCenter's own files do not say: with them, the caller has to know the family.
-///
-/// # Errors
-/// [`Error::Model`] if the file is missing, is no JSON object, does not say, or says something unsupported.
-pub fn model_type(folder: &Path) -> Result<&'static str> {
-    resolve_inside(folder, "config.json")?;
-    let path = folder.join("config.json");
-    let fields = Fields::parse(&read_text(&path, LIMIT)?, &path.display().to_string())?;
-    let supported = format!("supported are: {}", SUPPORTED.join(", "));
-    match fields.peek_text("model_type")? {
-        None => Err(fields.error("model_type", "the file does not say which family of models it is", &supported)),
-        Some(name) => SUPPORTED.iter().copied().find(|s| *s == name).ok_or_else(|| {
-            let reason = format!("\"{}\" is no family of models that is known here", printable(name, 80));
-            fields.error("model_type", &reason, &supported)
-        }),
     }
 }

@@ -22,8 +22,11 @@ pub enum LabelSpec {
     /// Classes, named by whatever occurs, in sorted order: numerically if all are whole numbers, else by bytes.
     #[default]
     Discover,
-    /// Classes with these names, in this order.
+    /// Classes with these names, in this order, as somebody listed them. A number that is no name counts as an index,
+    /// unless a name is a number itself.
     Names(Vec<String>),
+    /// Classes with these names, in this order, as another file had them. A label is one of the names, nothing else.
+    Found(Vec<String>),
     /// Class numbers from 0 to below this count.
     Count(usize),
     /// A finite number.
@@ -31,10 +34,11 @@ pub enum LabelSpec {
 }
 
 impl LabelSpec {
-    /// The specification that reads another file with the labels of one already read.
+    /// The specification that reads another file with the labels found in one already read. Labels that somebody
+    /// listed need none: their own specification serves every file.
     pub fn of(dataset: &Dataset) -> LabelSpec {
         match dataset.labels() {
-            LabelSpace::Classes(names) => LabelSpec::Names(names.clone()),
+            LabelSpace::Classes(names) => LabelSpec::Found(names.clone()),
             LabelSpace::Choices(choices) => LabelSpec::Count(*choices),
             LabelSpace::Value => LabelSpec::Value,
         }
@@ -127,7 +131,7 @@ struct LabelReader<'a> {
 impl<'a> LabelReader<'a> {
     fn new(spec: &'a LabelSpec) -> Result<Self> {
         let names = match spec {
-            LabelSpec::Names(names) => names.clone(),
+            LabelSpec::Names(names) | LabelSpec::Found(names) => names.clone(),
             LabelSpec::Count(count) if *count <= MAX_CLASSES => (0..*count).map(|class| class.to_string()).collect(),
             LabelSpec::Count(count) => {
                 let reason = format!("{count} classes are more than the accepted {MAX_CLASSES}");
@@ -136,8 +140,8 @@ impl<'a> LabelReader<'a> {
             LabelSpec::Discover | LabelSpec::Value => Vec::new(),
         };
         let index: HashMap<String, usize> = names.iter().cloned().zip(0..).collect();
-        if index.len() != names.len() || (names.len() < 2 && matches!(spec, LabelSpec::Names(_) | LabelSpec::Count(_)))
-        {
+        let listed = !matches!(spec, LabelSpec::Discover | LabelSpec::Value);
+        if index.len() != names.len() || (names.len() < 2 && listed) {
             let reason = format!("{} labels, {} of them distinct", names.len(), index.len());
             return Err(Error::recipe("data.labels", reason, "list every label once, at least two of them"));
         }
@@ -170,24 +174,30 @@ impl<'a> LabelReader<'a> {
                 format!("label {:?} is out of range", shorten(&spelled)),
                 format!("labels are whole numbers from 0 to {}; correct the record or data.labels", count - 1),
             )),
-            // Files often number the classes that a recipe names, so an index is as good as a name.
-            _ => match (spelled.parse::<usize>(), spelled.parse::<i64>()) {
-                (Ok(class), _) if class < self.names.len() => Ok(Label::Class(class)),
-                (_, Ok(_)) => Err(record.error(
-                    column,
-                    format!("label {spelled} is out of range"),
-                    format!(
-                        "there are {} labels, numbered from 0: {}",
-                        self.names.len(),
-                        shorten(&self.names.join(", "))
-                    ),
-                )),
-                _ => {
-                    let fix = "correct the record, or add the label to data.labels or to the training file";
-                    Err(record.unknown_label(column, &spelled, &self.names, fix))
-                }
-            },
+            // Files often number the classes that a recipe names, so an index is as good as a name. But of names that
+            // are numbers, and of those that another file happened to have, nobody knows what an index would mean.
+            LabelSpec::Names(names) if !names.iter().any(|name| name.parse::<i64>().is_ok()) => {
+                self.numbered(record, column, &spelled)
+            }
+            _ => Err(self.unknown(record, column, &spelled)),
         }
+    }
+
+    fn numbered(&self, record: &Record<'_>, column: &str, spelled: &str) -> Result<Label> {
+        match (spelled.parse::<usize>(), spelled.parse::<i64>()) {
+            (Ok(class), _) if class < self.names.len() => Ok(Label::Class(class)),
+            (_, Ok(_)) => Err(record.error(
+                column,
+                format!("label {spelled} is out of range"),
+                format!("there are {} labels, numbered from 0: {}", self.names.len(), shorten(&self.names.join(", "))),
+            )),
+            _ => Err(self.unknown(record, column, spelled)),
+        }
+    }
+
+    fn unknown(&self, record: &Record<'_>, column: &str, spelled: &str) -> Error {
+        let fix = "correct the record, or add the label to data.labels or to the training file";
+        record.unknown_label(column, spelled, &self.names, fix)
     }
 
     /// The names in their final order, and for each index given so far its final index.

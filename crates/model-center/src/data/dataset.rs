@@ -3,7 +3,9 @@
 //! Defines [`Dataset`]: all token ids in one flat vector with offsets (5 bytes per token, 8 per row), labels beside
 //! them, and what reading found ([`ReadReport`]). Filled by [`super::read`], batched by [`super::loader`].
 
-use super::{Encoded, Label};
+use super::Label;
+use super::read::renumber;
+use crate::{Error, Result};
 
 /// What the labels of a dataset are, which decides the head and the loss of a model.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -174,20 +176,29 @@ impl Dataset {
         self.targets.get(self.stored(sample)?).copied()
     }
 
-    /// A copy of a sample's rows with its label, empty beyond the end. For programs that print samples.
-    pub fn encoded(&self, sample: usize) -> Vec<Encoded> {
-        let (Some(rows), Some(label)) = (self.rows(sample), self.label(sample)) else { return Vec::new() };
-        rows.map(|row| Encoded {
-            input_ids: row.input_ids.to_vec(),
-            token_type_ids: row.token_type_ids.to_vec(),
-            label,
-        })
-        .collect()
-    }
-
     /// Tokens of the longest row of a sample, 0 beyond the end.
     pub fn length(&self, sample: usize) -> usize {
         self.rows(sample).and_then(|rows| rows.map(|row| row.input_ids.len()).max()).unwrap_or(0)
+    }
+
+    /// Number the classes in the order of `names`, the dataset's own names in any order. Changes the fingerprint with it.
+    ///
+    /// Errors: other names than the dataset's own.
+    pub fn order_labels(&mut self, names: &[String]) -> Result<()> {
+        let LabelSpace::Classes(own) = &self.labels else {
+            return Err(Error::data("labels", "the dataset has no named classes", "order classes only"));
+        };
+        let order: Option<Vec<usize>> = own.iter().map(|name| names.iter().position(|other| other == name)).collect();
+        let Some(order) = order.filter(|order| order.len() == names.len()) else {
+            let reason = format!("{} are not the names {} in another order", names.join(", "), own.join(", "));
+            return Err(Error::data("labels", reason, "give every name of the dataset once"));
+        };
+        if *own != names {
+            renumber(self, &order);
+            self.labels = LabelSpace::Classes(names.to_vec());
+            self.seal();
+        }
+        Ok(())
     }
 
     /// How often each class occurs, repetitions counted; empty for numbers.

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use crate::file::open_regular;
 use crate::{Error, Result};
 
 /// Why one line or record is unusable, while the following ones may still be fine.
@@ -37,15 +38,15 @@ pub(super) struct LineReader {
 impl LineReader {
     /// Opens `path`; lines above `max_bytes` bytes are refused.
     ///
-    /// Errors: the file cannot be opened, is a folder, or holds UTF-16 text.
+    /// Errors: the file cannot be opened, is no regular file, or holds UTF-16 text.
     pub(super) fn open(path: &Path, max_bytes: usize) -> Result<LineReader> {
-        let refused = |error| Error::file("read", path, error, "check the path and the permissions of the file");
-        let file = File::open(path).map_err(refused)?;
-        if file.metadata().map_err(refused)?.is_dir() {
-            return Err(Error::data(path.display().to_string(), "this is a folder", "name a file inside it"));
-        }
+        let (file, _) = open_regular(path).map_err(|error| match error {
+            // A data file that is wrong is no mistake in a model folder.
+            Error::Model { place, reason, fix } => Error::Data { place, reason, fix },
+            other => other,
+        })?;
         let mut reader = BufReader::with_capacity(1 << 16, file);
-        let start = reader.fill_buf().map_err(refused)?;
+        let start = reader.fill_buf().map_err(|error| file_error(path, error))?;
         if start.starts_with(b"\xFF\xFE") || start.starts_with(b"\xFE\xFF") {
             return Err(Error::data(
                 path.display().to_string(),

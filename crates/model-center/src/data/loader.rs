@@ -69,15 +69,6 @@ pub struct Position {
     pub index: u64,
 }
 
-impl Position {
-    /// The position after `count` more batches.
-    pub fn advance(self, count: u64, batches_per_epoch: u64) -> Position {
-        let index = self.index.saturating_add(count);
-        let epochs = index.checked_div(batches_per_epoch).unwrap_or(0);
-        Position { epoch: self.epoch.saturating_add(epochs), index: index - epochs * batches_per_epoch }
-    }
-}
-
 /// A padded batch in host memory.
 ///
 /// Shapes: B samples, R = B × rows per sample rows, L the longest row.

@@ -40,17 +40,6 @@ pub struct Example {
     pub label: Label,
 }
 
-/// An [`Example`] after tokenisation, without padding.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Encoded {
-    /// Token ids, length L.
-    pub input_ids: Vec<u32>,
-    /// Segment of each token, length L.
-    pub token_type_ids: Vec<u8>,
-    /// What the model shall answer.
-    pub label: Label,
-}
-
 /// The answer to a sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Label {

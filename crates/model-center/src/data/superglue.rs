@@ -1,8 +1,9 @@
 //! The SuperGLUE tasks of the predecessor's BERT registry.
 //!
 //! Defines [`TaskEntry`], the static slice [`SUPERGLUE`] and [`find_task`]. A task is a file layout, a `parse`
-//! function from a record to inputs, and its metrics; users extend the registry by passing slices of their own to
-//! [`find_task`]. Files are `{folder}/{Task}/{train|val}.jsonl` as SuperGLUE ships them.
+//! function from a record to inputs, and its metrics. Recipes know the tasks of [`SUPERGLUE`]; a program with tasks of its
+//! own finds them with [`find_task`] in slices of its own and reads them with [`TaskEntry::read`]. Files are
+//! `{folder}/{Task}/{train|val}.jsonl` as SuperGLUE ships them.
 //!
 //! Source: ModelCenter's `bertdataset`, templates matched. Deliberate differences: labels outside the listed ones are
 //! errors (there they silently became the last class), and a `[SEP]` inside a text stays text.
@@ -54,7 +55,7 @@ pub struct TaskEntry {
     pub doc: &'static str,
     /// Its labels.
     pub labels: TaskLabels,
-    /// What evaluation reports, the first of which picks the best checkpoint.
+    /// What evaluation reports; the first picks the best weights unless a recipe names another.
     pub metrics: &'static [Metric],
     /// Whether rare classes are repeated in the training split.
     pub oversample_train: bool,
@@ -82,7 +83,7 @@ impl TaskEntry {
     }
 }
 
-/// Finds a task by name in several registries, upper and lower case alike.
+/// Finds a task by name in several registries, upper and lower case alike. For programs with registries of their own.
 ///
 /// Errors: an unknown name; the error lists the known ones.
 pub fn find_task<'a>(name: &str, registries: &[&'a [TaskEntry]]) -> Result<&'a TaskEntry> {

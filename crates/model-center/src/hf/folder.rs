@@ -2,16 +2,17 @@
 //!
 //! Defines [`ModelFolder`]; called by the programs that save a model.
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 
 use bmtrain_core::dtype::DType;
 use serde_json::{Map, Value};
 
-use super::file::{AtomicFile, open_regular, resolve_inside, sync_folder, unreadable};
 use super::names::{NameTable, ParamShape, export};
 use super::shards::SHARD_BYTES;
 use crate::config::{Config, HfHeader, json};
+use crate::file::{AtomicFile, open_regular, resolve_inside, sync_folder, unreadable, write_atomic};
 use crate::{Error, Result};
 
 /// Files beside the weights that are copied unchanged from the folder a model came from: tokenizer, chat template,
@@ -62,6 +63,19 @@ impl<'a, C: Config> ModelFolder<'a, C> {
         Self { config, header, names, prefixed, companions: None, shard_bytes: SHARD_BYTES }
     }
 
+    /// Whether [`ModelFolder::write`] would refuse the configuration, a parameter's name or a tokenizer file: all that can
+    /// be known long before there are values to write.
+    ///
+    /// # Errors
+    /// The [`Error::Model`] of [`ModelFolder::write`]; [`Error::File`] for a tokenizer file that may not be read.
+    pub fn check(&self, params: &[ParamShape]) -> Result<()> {
+        self.config.to_hf_json(&self.header)?;
+        for param in params {
+            self.names.pieces(&param.name, &param.shape, self.prefixed)?;
+        }
+        self.companions.map_or(Ok(()), |from| companions(from).map(drop))
+    }
+
     /// Write into `folder`, which is created if need be; files of the same names are replaced one by one, each whole.
     ///
     /// `fill` puts the values of the named parameter into a vector of the right length; it is called once for each.
@@ -87,14 +101,22 @@ impl<'a, C: Config> ModelFolder<'a, C> {
     }
 }
 
+/// The hub's name of a model, such as `org/name`, if its folder lies in a hub cache, `models--org--name/snapshots/REVISION`.
+/// Any other path says where a model is, and nothing of what the hub calls it.
+pub fn hub_name(folder: &Path) -> Option<String> {
+    let folder = std::fs::canonicalize(folder).ok()?;
+    let snapshots = folder.parent().filter(|parent| parent.file_name().is_some_and(|name| name == "snapshots"))?;
+    let name = snapshots.parent()?.file_name()?.to_str()?.strip_prefix("models--")?.replacen("--", "/", 1);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+    (name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(is_plain)).then_some(name)
+}
+
 /// Write `config.json`.
 ///
 /// # Errors
 /// [`Error::File`].
 pub fn write_config(folder: &Path, config: &Map<String, Value>) -> Result<()> {
-    let file = AtomicFile::create(&folder.join("config.json"))?;
-    file.file().write_all(json::to_text(config).as_bytes()).map_err(|e| file.refused(e))?;
-    file.commit()
+    write_atomic(&folder.join("config.json"), json::to_text(config).as_bytes())
 }
 
 /// Copy those of [`COMPANION_FILES`] that `from` has into `to`, and return their names.
@@ -105,26 +127,40 @@ pub fn write_config(folder: &Path, config: &Map<String, Value>) -> Result<()> {
 pub fn copy_companions(from: &Path, to: &Path) -> Result<Vec<&'static str>> {
     let real = |path: &Path| std::fs::canonicalize(path).map_err(|e| unreadable(path, e));
     let same = real(from)? == real(to)?;
-    let mut copied = Vec::new();
-    for &name in COMPANION_FILES {
-        if from.join(name).symlink_metadata().is_err() {
-            continue;
+    let found = companions(from)?;
+    if !same {
+        for name in &found {
+            copy(&from.join(name), &to.join(name))?;
         }
-        if !same {
-            copy(&resolve_inside(from, name)?, &to.join(name))?;
-        }
-        copied.push(name);
     }
     sync_folder(Some(to))?;
-    Ok(copied)
+    Ok(found)
+}
+
+/// Those of [`COMPANION_FILES`] that a folder has, each of which can be copied.
+fn companions(from: &Path) -> Result<Vec<&'static str>> {
+    let mut found = Vec::new();
+    for &name in COMPANION_FILES {
+        if from.join(name).symlink_metadata().is_ok() {
+            resolve_inside(from, name)?;
+            open_companion(&from.join(name))?;
+            found.push(name);
+        }
+    }
+    Ok(found)
+}
+
+fn open_companion(path: &Path) -> Result<File> {
+    let (file, length) = open_regular(path)?;
+    if length > COMPANION_LIMIT {
+        let reason = format!("the file has {length} bytes, more than any tokenizer");
+        return Err(Error::model(path.display().to_string(), reason, "check that this is the file you meant"));
+    }
+    Ok(file)
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
-    let (source, length) = open_regular(from)?;
-    if length > COMPANION_LIMIT {
-        let reason = format!("the file has {length} bytes, more than any tokenizer");
-        return Err(Error::model(from.display().to_string(), reason, "check that this is the file you meant"));
-    }
+    let source = open_companion(from)?;
     let target = AtomicFile::create(to)?;
     // Read and write fail for different reasons and are told apart, which `std::io::copy` does not.
     let (mut source, mut buffer) = (source.take(COMPANION_LIMIT), vec![0u8; 1 << 20]);

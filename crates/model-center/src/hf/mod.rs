@@ -4,11 +4,9 @@
 //! - [`weights`]: a folder's weights, one file or the shards of an index; [`shards`]: the way out.
 //! - [`names`]: the table that says which of our parameters is which of their tensors, the plan and the report.
 //! - [`folder`]: `config.json`, tokenizer files and weights written together.
-//! - [`file`](mod@file): the few file operations all of these (and [`crate::config`]) share.
 //!
 //! Callers: the models' loaders, the example binaries and [`crate::config`].
 
-pub mod file;
 pub mod folder;
 pub mod names;
 pub mod safetensors;

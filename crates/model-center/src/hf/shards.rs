@@ -4,15 +4,14 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::file::{AtomicFile, sync_folder};
 use super::safetensors::{SafetensorsWriter, TensorEntry};
 use super::weights::{INDEX_FILE, is_weights_file, shard_path};
 use crate::config::json::to_text;
+use crate::file::{sync_folder, unreadable, write_atomic};
 use crate::{Error, Result};
 
 /// The largest shard by default, in bytes of tensors: what `transformers` writes and hubs accept.
@@ -123,9 +122,7 @@ impl ShardedWriter {
             map.sort_all_objects();
             let metadata = json!({ "total_parameters": self.elements, "total_size": self.bytes });
             let index = [("metadata".to_string(), metadata), ("weight_map".to_string(), map)].into_iter().collect();
-            let file = AtomicFile::create(&self.folder.join(INDEX_FILE))?;
-            file.file().write_all(to_text(&index).as_bytes()).map_err(|e| file.refused(e))?;
-            file.commit()?;
+            write_atomic(&self.folder.join(INDEX_FILE), to_text(&index).as_bytes())?;
             kept.push(INDEX_FILE.to_string());
         }
         remove_stale(&self.folder, &kept)
@@ -135,7 +132,7 @@ impl ShardedWriter {
 /// Remove weights under the names that this module writes and that were not written now: beside the new ones they
 /// would make the folder ambiguous.
 fn remove_stale(folder: &Path, kept: &[String]) -> Result<()> {
-    let list = fs::read_dir(folder).map_err(|e| super::file::unreadable(folder, e))?;
+    let list = fs::read_dir(folder).map_err(|e| unreadable(folder, e))?;
     for entry in list.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         if is_weights_file(&name) && !kept.contains(&name) {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
-use super::file::{printable, read_text, resolve_inside, unreadable};
 use super::safetensors::{SafetensorsFile, TensorEntry, TensorSource};
+use crate::file::{printable, read_text, resolve_inside, unreadable};
 use crate::{Error, Result};
 
 /// The name of unsharded weights.

@@ -37,37 +37,37 @@ impl ValuePairs {
         &self.pairs
     }
 
-    /// Pearson's correlation coefficient; 0 if either side is constant or there is no pair, NaN if a number is not finite.
+    /// Pearson's correlation coefficient: NaN if a number is not finite, else 0 if either side is constant or there is no
+    /// pair.
     ///
     /// Numerics: f64, two passes (means first), summed in sample order.
     pub fn pearson(&self) -> f64 {
-        let (predicted, labels) = self.columns();
-        correlation(&predicted, &labels)
+        self.columns().map_or(f64::NAN, |(predicted, labels)| correlation(&predicted, &labels))
     }
 
     /// Spearman's rank correlation coefficient, ties sharing the mean of their ranks; 0 and NaN as for
     /// [`ValuePairs::pearson`].
     pub fn spearman(&self) -> f64 {
-        let (predicted, labels) = self.columns();
-        if !predicted.iter().chain(&labels).all(|number| number.is_finite()) {
-            return f64::NAN;
-        }
-        correlation(&ranks(&predicted), &ranks(&labels))
+        self.columns().map_or(f64::NAN, |(predicted, labels)| correlation(&ranks(&predicted), &ranks(&labels)))
     }
 
-    /// Mean of the squared differences, 0 without pairs.
+    /// Mean of the squared differences: NaN if a number is not finite, 0 without pairs.
     pub fn mean_squared_error(&self) -> f64 {
-        let (predicted, labels) = self.columns();
+        let Some((predicted, labels)) = self.columns() else { return f64::NAN };
         let sum: f64 = predicted.iter().zip(&labels).map(|(a, b)| (a - b) * (a - b)).sum();
         if predicted.is_empty() { 0.0 } else { sum / predicted.len() as f64 }
     }
 
-    /// Predictions and labels in sample order.
-    fn columns(&self) -> (Vec<f64>, Vec<f64>) {
+    /// Predictions and labels in sample order; `None` if one of them is not finite. An infinite column is constant too,
+    /// so this is asked before anything else.
+    fn columns(&self) -> Option<(Vec<f64>, Vec<f64>)> {
+        if !self.pairs.iter().all(|(_, predicted, label)| predicted.is_finite() && label.is_finite()) {
+            return None;
+        }
         let mut pairs = self.pairs.clone();
         // Samples are unique in one evaluation; the bits only break ties of samples added twice.
         pairs.sort_by_key(|(sample, predicted, label)| (*sample, predicted.to_bits(), label.to_bits()));
-        pairs.iter().map(|(_, predicted, label)| (f64::from(*predicted), f64::from(*label))).unzip()
+        Some(pairs.iter().map(|(_, predicted, label)| (f64::from(*predicted), f64::from(*label))).unzip())
     }
 }
 
@@ -89,7 +89,7 @@ fn correlation(a: &[f64], b: &[f64]) -> f64 {
     if square_a == 0.0 || square_b == 0.0 {
         return 0.0;
     }
-    // Rounding may leave the quotient a hair outside; NaN passes through clamp.
+    // Rounding may leave the quotient a hair outside.
     (both / (square_a.sqrt() * square_b.sqrt())).clamp(-1.0, 1.0)
 }
 

@@ -7,5 +7,5 @@ pub mod bert;
 pub mod registry;
 pub mod text;
 
-pub use registry::{MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions};
+pub use registry::{HeadValues, MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions};
 pub use text::{Scores, TextBatch, TextHead, TextLabels, TextModel};

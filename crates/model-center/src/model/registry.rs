@@ -4,14 +4,26 @@ use super::bert;
 use super::text::{TextHead, TextModel};
 use crate::config::{self, Fields, ProblemType};
 use crate::error::{Error, Result};
+use crate::file::{read_text, resolve_inside};
 use crate::hf::ParamShape;
-use crate::hf::file::{read_text, resolve_inside};
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::Parameters;
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::param::{Birth, BuilderOptions};
 use bmtrain_dist::shard::Sharding;
 use std::path::Path;
+
+/// Where the values of a head come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HeadValues {
+    /// From the folder, which must have them.
+    #[default]
+    Folder,
+    /// From the folder if it has them; else they are drawn.
+    FolderOrDrawn,
+    /// They are drawn, whatever the folder has.
+    Drawn,
+}
 
 /// How a model is opened.
 #[derive(Debug, Clone)]
@@ -20,12 +32,13 @@ pub struct OpenOptions {
     pub device: Device,
     /// Its head; `None` for the one that the folder's class carries.
     pub head: Option<TextHead>,
-    /// The head may be missing from the folder and is then drawn.
-    pub new_head: bool,
-    /// Names of the classes, for the exported configuration.
+    /// Where the head's values come from.
+    pub head_values: HeadValues,
+    /// Names of the classes in the order of the data; empty if they have none, or for those of the folder. A folder's
+    /// classifier with names of its own must have the same ones, and its order is kept.
     pub labels: Vec<String>,
-    /// What the labels are.
-    pub problem: ProblemType,
+    /// What the labels are; `None` for what the folder says.
+    pub problem: Option<ProblemType>,
     /// Number type of the parameters.
     pub dtype: DType,
     /// Seed of what is drawn.
@@ -48,9 +61,9 @@ impl OpenOptions {
         OpenOptions {
             device: device.clone(),
             head: None,
-            new_head: false,
+            head_values: HeadValues::Folder,
             labels: Vec::new(),
-            problem: ProblemType::SingleLabel,
+            problem: None,
             dtype: DType::F32,
             seed: 0,
             recompute: Recompute::Keep,
@@ -147,7 +160,7 @@ impl<'a> Registry<'a> {
             return Err(Error::model(place, reason, format!("supported are: {}", known())));
         };
         self.entries().find(|entry| entry.model_type == name).ok_or_else(|| {
-            let name = crate::hf::file::printable(name, 80);
+            let name = crate::file::printable(name, 80);
             let reason = format!("\"{name}\" is no family of models that is known here");
             Error::model(place, reason, format!("supported are: {}", known()))
         })

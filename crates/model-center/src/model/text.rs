@@ -33,7 +33,7 @@ pub enum TextHead {
 pub enum TextLabels {
     /// A class for each sample, or for each token of each row; -100 counts for nothing.
     Classes(Vec<i64>),
-    /// A number for each sample.
+    /// Numbers to predict: one for each output of each sample.
     Values(Vec<f32>),
 }
 
@@ -110,6 +110,23 @@ pub trait TextModel {
 
     /// How parameters are called in Hugging Face files.
     fn names(&self) -> &NameTable;
+
+    /// Names of the classes in the order of the head's outputs; empty where they have none.
+    fn label_names(&self) -> &[String] {
+        &[]
+    }
+
+    /// Parameter values that a token is multiplied with: all but the tables in which rows are looked up. By the usual
+    /// rule a training step does six floating-point operations for each of them and each token.
+    fn multiplied_values(&self) -> usize {
+        self.parameters().count()
+    }
+
+    /// Whether [`TextModel::save`] would refuse the model's configuration or its tokenizer files. Needs no values.
+    ///
+    /// # Errors
+    /// What `save` would say at the end of the training.
+    fn check_save(&self, options: &SaveOptions<'_>) -> Result<()>;
 
     /// Write a complete Hugging Face folder: configuration, weights, tokenizer files.
     ///

@@ -52,10 +52,7 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
         quiet: r.flag("log.quiet", false),
     };
     let output = OutputSettings { dir: r.required_path("output.dir", OUTPUT_FOLDER) };
-    let device = DeviceSettings {
-        kind: r.choice("device.kind", &[("auto", DeviceKind::Auto), ("cpu", DeviceKind::Cpu)], DeviceKind::Auto),
-        threads: read_threads(r),
-    };
+    let device = DeviceSettings { threads: read_threads(r) };
     Settings { model, data, train, eval, save, log, output, device }
 }
 
@@ -65,9 +62,9 @@ fn read_model(r: &mut Reader) -> ModelSettings {
     ModelSettings {
         path: r.required_path("model.path", MODEL_FOLDER),
         dtype: r.choice("model.dtype", &[("f32", DType::F32), ("bf16", DType::BF16)], DType::F32),
-        head: r.choice("model.head", &[("auto", Head::Auto), ("cls", Head::Classification)], Head::Auto),
-        hidden_dropout: r.optional_float("model.hidden_dropout", own, share, 0.1).map(|v| v as f32),
-        attention_dropout: r.optional_float("model.attention_dropout", own, share, 0.1).map(|v| v as f32),
+        head: r.choice("model.head", &[("auto", Head::Auto), ("new", Head::New)], Head::Auto),
+        hidden_dropout: r.optional_single("model.hidden_dropout", own, share, 0.1),
+        attention_dropout: r.optional_single("model.attention_dropout", own, share, 0.1),
         init_seed: 0,
     }
 }
@@ -168,12 +165,12 @@ fn read_train(r: &mut Reader) -> TrainSettings {
     let schedule = read_schedule(r);
     let warmup = read_warmup(r);
     let final_lr_ratio = r.float("train.final_lr_ratio", 0.0, Range::Within(0.0, 1.0));
-    let weight_decay = r.float("train.weight_decay", 0.01, Range::AtLeast(0.0)) as f32;
+    let weight_decay = r.single("train.weight_decay", 0.01, Range::AtLeast(0.0));
     let decay_norms_and_biases = r.flag("train.decay_norms_and_biases", false);
     let decay_form = if r.flag("train.decoupled", true) { DecayForm::Decoupled } else { DecayForm::Coupled };
     let betas = r.pair("train.betas", [0.9, 0.999], Range::Below(0.0, 1.0));
-    let eps = r.float("train.eps", 1e-8, Range::Above(0.0)) as f32;
-    let max_norm = r.float("train.clip_norm", 1.0, Range::Above(0.0)) as f32;
+    let eps = r.single("train.eps", 1e-8, Range::Above(0.0));
+    let max_norm = r.single("train.clip_norm", 1.0, Range::Above(0.0));
     let orders = [("2", Some(NormOrder::Two)), ("inf", Some(NormOrder::Infinity)), ("none", None)];
     let order = r.choice("train.clip_kind", &orders, Some(NormOrder::Two));
     if order.is_none() {
@@ -197,12 +194,12 @@ fn read_train(r: &mut Reader) -> TrainSettings {
         final_lr_ratio,
         weight_decay,
         decay_norms_and_biases,
-        beta1: betas[0] as f32,
-        beta2: betas[1] as f32,
+        beta1: betas[0],
+        beta2: betas[1],
         eps,
         decay_form,
         clip: order.map_or(Clip::default(), |order| Clip { order, max_norm }),
-        label_smoothing: r.float("train.label_smoothing", 0.0, Range::Below(0.0, 1.0)) as f32,
+        label_smoothing: r.single("train.label_smoothing", 0.0, Range::Below(0.0, 1.0)),
         seed: r.integer("train.seed", 1234, 0..=MOST),
         recompute: r.choice("train.recompute", &recompute, Recompute::Keep),
         early_stop: None,

@@ -1,6 +1,6 @@
 //! The kinds of values a key can have, as methods of [`Reader`]: numbers in a range, words, text, lists.
 //!
-//! Also [`quote`], TOML's way to write a string. Called by `settings.rs`.
+//! Also [`quote`], TOML's way to write a string. Called by `keys.rs`.
 
 use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
@@ -27,6 +27,11 @@ impl Range {
                 Range::Within(low, high) => (low..=high).contains(&v),
                 Range::Below(low, high) => (low..high).contains(&v),
             }
+    }
+
+    /// Whether a number, and what is left of it in single precision, is accepted. 0.99999999 is below 1 and rounds to 1.
+    fn holds_single(self, v: f64) -> bool {
+        self.contains(v) && self.contains(f64::from(v as f32))
     }
 
     fn words(self) -> String {
@@ -60,6 +65,41 @@ impl Reader {
         example: f64,
     ) -> Option<f64> {
         self.any_float(key, Otherwise::Absent(absent), range, example)
+    }
+
+    /// A number that is used in single precision and has to be in its range there too.
+    pub(crate) fn single(&mut self, key: &'static str, default: f64, range: Range) -> f32 {
+        self.any_single(key, Otherwise::Default(default), range, default).unwrap_or(default) as f32
+    }
+
+    /// The same for one that may be absent; `absent` says what holds then.
+    pub(crate) fn optional_single(
+        &mut self,
+        key: &'static str,
+        absent: &str,
+        range: Range,
+        example: f64,
+    ) -> Option<f32> {
+        self.any_single(key, Otherwise::Absent(absent), range, example).map(|v| v as f32)
+    }
+
+    fn any_single(
+        &mut self,
+        key: &'static str,
+        otherwise: Otherwise<'_, f64>,
+        range: Range,
+        example: f64,
+    ) -> Option<f64> {
+        self.read(Spec {
+            key,
+            textual: false,
+            wanted: format!("{} in single precision", range.words()),
+            example: format!("{example:?}"),
+            otherwise,
+            read: &|value| as_float(value).filter(|v| range.holds_single(*v)),
+            // As it was written: the nearest single would be printed with digits nobody wrote.
+            render: &|v| format!("{v:?}"),
+        })
     }
 
     fn any_float(
@@ -210,24 +250,25 @@ impl Reader {
         })
     }
 
-    /// Two numbers in one range.
-    pub(crate) fn pair(&mut self, key: &'static str, default: [f64; 2], range: Range) -> [f64; 2] {
+    /// Two numbers that are used in single precision, in one range.
+    pub(crate) fn pair(&mut self, key: &'static str, default: [f64; 2], range: Range) -> [f32; 2] {
         let render = |v: &[f64; 2]| format!("[{:?}, {:?}]", v[0], v[1]);
         self.read(Spec {
             key,
             textual: false,
-            wanted: format!("a list of two, each {}", range.words()),
+            wanted: format!("a list of two, each {} in single precision", range.words()),
             example: render(&default),
             otherwise: Otherwise::Default(default),
             read: &|value| {
                 let Value::Array(items) = value else { return None };
                 let [a, b] = items.as_slice() else { return None };
                 let (a, b) = (as_float(a)?, as_float(b)?);
-                (range.contains(a) && range.contains(b)).then_some([a, b])
+                (range.holds_single(a) && range.holds_single(b)).then_some([a, b])
             },
             render: &render,
         })
         .unwrap_or(default)
+        .map(|v| v as f32)
     }
 }
 

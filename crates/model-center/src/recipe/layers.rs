@@ -5,7 +5,8 @@
 //! [`Recipe`](super::Recipe); the tree is consumed by the reader.
 
 use super::MAX_RECIPE_BYTES;
-use super::mistake::{Mistake, excerpt};
+use super::mistake::Mistake;
+use crate::file::printable;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
@@ -92,13 +93,13 @@ impl fmt::Display for Value {
     /// For messages: the type and the value, clipped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Value::Text(text) => write!(f, "the string \"{}\"", excerpt(text, 40)),
+            Value::Text(text) => write!(f, "the string \"{}\"", printable(text, 40)),
             Value::Integer(v) => write!(f, "the integer {v}"),
             Value::Float(v) => write!(f, "the float {v:?}"),
             Value::Bool(v) => write!(f, "the boolean {v}"),
             Value::Array(items) => write!(f, "an array of {}", items.len()),
             Value::Other(what) => f.write_str(what),
-            Value::Raw(text) => write!(f, "\"{}\"", excerpt(text, 40)),
+            Value::Raw(text) => write!(f, "\"{}\"", printable(text, 40)),
         }
     }
 }
@@ -216,9 +217,9 @@ fn file_layer(name: &str, text: &str, mistakes: &mut Vec<Mistake>) -> Tree {
         let message = error.message();
         let (reason, fix) = if message.starts_with("duplicate key") {
             let key = text.get(span.clone()).unwrap_or_default();
-            (format!("`{}` is set twice", excerpt(key, 40)), "keep one of the two")
+            (format!("`{}` is set twice", printable(key, 40)), "keep one of the two")
         } else {
-            (format!("not valid TOML: {}", excerpt(message, 120)), "correct the line")
+            (format!("not valid TOML: {}", printable(message, 120)), "correct the line")
         };
         mistakes.push(Mistake::recipe(at(span.start).place(), reason, fix));
     }
@@ -256,7 +257,7 @@ fn value_of(value: &DeValue<'_>) -> Value {
 
 /// One `path=value` as a tree of its own, with its path.
 fn set_layer(index: usize, argument: &str) -> Result<(String, Tree), Mistake> {
-    let shown: Arc<str> = excerpt(argument, SHOWN_SET).into();
+    let shown: Arc<str> = printable(argument, SHOWN_SET).into();
     let origin = Origin::Set { index, text: shown };
     let wrong =
         |reason: &str| Mistake::recipe(origin.place(), reason, "write --set table.key=value, e.g. train.lr=3e-4");
@@ -275,7 +276,7 @@ fn set_layer(index: usize, argument: &str) -> Result<(String, Tree), Mistake> {
     }
     let mut node = if right.starts_with('{') {
         let parsed =
-            DeValue::parse(right).map_err(|e| wrong(&format!("not a TOML table: {}", excerpt(e.message(), 120))))?;
+            DeValue::parse(right).map_err(|e| wrong(&format!("not a TOML table: {}", printable(e.message(), 120))))?;
         match parsed.get_ref() {
             DeValue::Table(table) => Node::Table(tree_of(table, origin.clone(), &|_| origin.clone())),
             _ => return Err(wrong("not a TOML table")),
@@ -302,7 +303,7 @@ pub(crate) fn parse_raw(raw: &str, textual: bool) -> Result<Value, String> {
     }
     match DeValue::parse(raw) {
         Ok(parsed) => Ok(value_of(parsed.get_ref())),
-        Err(error) if raw.starts_with(['"', '\'', '[']) => Err(excerpt(error.message(), 120)),
+        Err(error) if raw.starts_with(['"', '\'', '[']) => Err(printable(error.message(), 120)),
         Err(_) => Ok(Value::Text(raw.to_owned())),
     }
 }

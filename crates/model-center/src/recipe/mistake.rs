@@ -93,16 +93,3 @@ pub fn list(mistakes: &[Mistake]) -> String {
     }
     out
 }
-
-/// Text from outside made fit for one line of a message: control characters escaped, clipped to `limit` characters.
-pub(crate) fn excerpt(text: &str, limit: usize) -> String {
-    let mut out = String::new();
-    for (i, c) in text.chars().enumerate() {
-        if i == limit {
-            out.push('…');
-            break;
-        }
-        if c.is_control() { out.extend(c.escape_default()) } else { out.push(c) }
-    }
-    out
-}

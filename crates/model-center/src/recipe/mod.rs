@@ -26,8 +26,8 @@ pub use mistake::{Group, Mistake, as_error, list};
 pub use resolved::Resolved;
 pub use rules::preflight;
 pub use settings::{
-    DataSettings, DataSource, DeviceKind, DeviceSettings, EarlyStopSettings, EvalMetric, EvalSettings, Head, Interval,
-    LogSettings, ModelSettings, OutputSettings, SaveSettings, SaveWhich, Settings, Threads, TrainSettings,
+    DataSettings, DataSource, DeviceSettings, EarlyStopSettings, EvalMetric, EvalSettings, Head, Interval, LogSettings,
+    ModelSettings, OutputSettings, SaveSettings, SaveWhich, Settings, Threads, TrainSettings,
 };
 
 use crate::Result;

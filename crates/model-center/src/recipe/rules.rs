@@ -8,6 +8,7 @@ use super::reader::Reader;
 use super::resolved::Resolved;
 use super::settings::{DataSource, EvalMetric, Interval, SaveWhich, Settings};
 use crate::data::{Format, LabelSpec};
+use crate::run::{LAST_MODEL_FOLDER, MARKER, MAX_NAME_BYTES, MODEL_FOLDER, RECIPE_FILE, is_output_name};
 use bmtrain_dist::optim::{ScheduleKind, Warmup};
 use std::path::{Component, Path, PathBuf};
 
@@ -158,10 +159,16 @@ fn check_eval(r: &mut Reader, s: &Settings) {
 }
 
 fn check_output(r: &mut Reader, s: &Settings) {
-    let plain = !s.log.metrics.contains(['/', '\\', '\0']) && !s.log.metrics.starts_with('.');
-    if !plain || s.log.metrics == "recipe.toml" || s.log.metrics == "README.md" || s.log.metrics == "run.json" {
-        let reason = "`log.metrics` must be a plain file name of its own in the output folder";
-        r.contradiction(&["log.metrics"], reason, "write e.g. metrics = \"metrics.jsonl\"");
+    let (metrics, fix) = (&s.log.metrics, "write e.g. metrics = \"metrics.jsonl\"");
+    if [MARKER, RECIPE_FILE, MODEL_FOLDER, LAST_MODEL_FOLDER].contains(&metrics.as_str()) {
+        let reason = format!("`log.metrics` = \"{metrics}\" is a name that the run writes to besides");
+        r.contradiction(&["log.metrics"], reason, fix);
+    } else if !is_output_name(metrics) {
+        let reason = format!(
+            "`log.metrics` must be a plain file name of at most {MAX_NAME_BYTES} bytes in the output folder, without a dot \
+             in front"
+        );
+        r.contradiction(&["log.metrics"], reason, fix);
     }
     let dir = lexical(&s.output.dir);
     if !s.model.path.as_os_str().is_empty() && dir == lexical(&s.model.path) {

@@ -39,7 +39,7 @@ pub struct ModelSettings {
     pub path: PathBuf,
     /// Type of the parameters.
     pub dtype: DType,
-    /// What stands on top of the encoder.
+    /// Where the classifier on top of the encoder comes from.
     pub head: Head,
     /// Dropout of hidden states; `None` keeps the model's own.
     pub hidden_dropout: Option<f32>,
@@ -49,13 +49,13 @@ pub struct ModelSettings {
     pub init_seed: u64,
 }
 
-/// What stands on top of the encoder.
+/// Where the classifier over the pooled first token comes from: one output per class, one per choice, or one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Head {
-    /// Whatever the task needs.
+    /// From the folder if it has one, which must then be for the same labels; else it is drawn.
     Auto,
-    /// A classifier over the pooled first token: one output per class, one per choice, or one number.
-    Classification,
+    /// It is drawn, whatever the folder has.
+    New,
 }
 
 /// `[data]`: what is learnt from.
@@ -264,7 +264,7 @@ pub enum SaveWhich {
 pub struct LogSettings {
     /// Every so many optimizer steps.
     pub every: u64,
-    /// Name of the metrics file in the output folder.
+    /// Name of the metrics file in the output folder, none that the run writes besides.
     pub metrics: String,
     /// Whether the terminal stays silent but for errors and the result.
     pub quiet: bool,
@@ -280,19 +280,8 @@ pub struct OutputSettings {
 /// `[device]`: what it runs on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceSettings {
-    /// Which device.
-    pub kind: DeviceKind,
     /// Threads of the CPU backend.
     pub threads: Threads,
-}
-
-/// Which device is used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeviceKind {
-    /// The best that is there.
-    Auto,
-    /// The processor.
-    Cpu,
 }
 
 /// How many threads work.

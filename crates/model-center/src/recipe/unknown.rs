@@ -3,8 +3,9 @@
 //! Called by [`Reader::finish`](super::reader::Reader::finish).
 
 use super::layers::{Node, Origin, Tree, Value};
-use super::mistake::{Mistake, excerpt};
+use super::mistake::Mistake;
 use super::suggest;
+use crate::file::printable;
 
 /// Unknown keys named one by one; a file with more is not a recipe.
 const MAX_NAMED: usize = 50;
@@ -52,7 +53,7 @@ fn tables(known: &[&'static str]) -> Vec<&'static str> {
 
 impl Left {
     fn describe(&self, known: &[&'static str]) -> Mistake {
-        let shown = excerpt(&self.path, 60);
+        let shown = printable(&self.path, 60);
         if let Some(value) = &self.value
             && is_table(&self.path, known)
         {

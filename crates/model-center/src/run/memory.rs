@@ -38,22 +38,6 @@ fn parse_status(status: &str) -> Option<Memory> {
     Some(Memory { rss_bytes, peak_rss_bytes: kib("VmHWM")?.max(rss_bytes) })
 }
 
-/// Processor seconds used by all threads of this process; `None` where `/proc` does not say.
-pub fn cpu_seconds() -> Option<f64> {
-    parse_stat(&read_proc("/proc/self/stat")?)
-}
-
-fn parse_stat(stat: &str) -> Option<f64> {
-    /// Ticks a second in `/proc`, the same on every Linux platform Rust supports, whatever the kernel's own clock.
-    const TICKS: f64 = 100.0;
-    // The second field is the program's name in parentheses and may hold anything, parentheses and blanks included.
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    Some((user as f64 + system as f64) / TICKS)
-}
-
 /// Processors this process may run on, its affinity mask and quota considered; at least 1.
 pub fn available_cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
@@ -70,14 +54,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn status_and_stat_are_parsed_and_nonsense_is_absent() {
+    fn the_status_is_parsed_and_nonsense_is_absent() {
         let found = parse_status("Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n");
         assert_eq!(found, Some(Memory { rss_bytes: 1 << 20, peak_rss_bytes: 2 << 20 }));
         assert_eq!(parse_status("VmRSS:\t-1 kB\nVmHWM: 1 kB"), None);
         assert_eq!(parse_status(""), None);
-        let stat = "1 (a) b (c)) R 2 3 4 5 6 7 8 9 10 11 150 50 0 0";
-        assert_eq!(parse_stat(stat), Some(2.0));
-        assert_eq!(parse_stat("1 (a"), None);
     }
 
     #[cfg(target_os = "linux")]
@@ -90,7 +71,6 @@ mod tests {
         // Other tests run beside this one and may free memory, but not that much.
         assert!(after.rss_bytes > before.rss_bytes + (32 << 20), "{before:?} {after:?}");
         assert!(after.peak_rss_bytes >= after.rss_bytes);
-        assert!(cpu_seconds().unwrap() >= 0.0);
         assert!(available_cpus() >= 1);
     }
 }

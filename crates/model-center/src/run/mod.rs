@@ -3,7 +3,6 @@
 //! | file | defines |
 //! |---|---|
 //! | `output.rs` | [`OutputFolder`], which holds one run and refuses another; [`StagedFolder`] |
-//! | `atomic.rs` | [`write_atomic`]: a file is there whole or not at all |
 //! | `metrics_log.rs` | [`MetricsLog`], the append-only `metrics.jsonl` |
 //! | `status.rs`, `progress.rs` | [`Status`], the status line; [`Progress`], which shows it |
 //! | `stop.rs` | [`StopConditions`], [`StopFlag`], [`BestTracker`] |
@@ -13,7 +12,6 @@
 //!
 //! Called by the training programs; nothing here trains or knows a model.
 
-mod atomic;
 pub mod memory;
 mod metrics_log;
 mod model_card;
@@ -23,11 +21,12 @@ mod report;
 mod status;
 mod stop;
 
-pub use atomic::write_atomic;
 pub use memory::{Memory, available_cpus};
 pub use metrics_log::{EndRecord, EvalRecord, MetricsLog, Record, StartRecord, StepRecord, Timing, deterministic_part};
 pub use model_card::{CardData, ModelCard};
-pub use output::{MARKER, OutputFolder, StagedFolder};
+pub use output::{
+    LAST_MODEL_FOLDER, MARKER, MAX_NAME_BYTES, MODEL_FOLDER, OutputFolder, RECIPE_FILE, StagedFolder, is_output_name,
+};
 pub use progress::{Progress, ProgressMode};
 pub use report::{ExitStatus, render_error};
 pub use status::Status;

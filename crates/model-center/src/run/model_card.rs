@@ -9,10 +9,13 @@ use std::fmt::Write;
 /// What a model card says.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ModelCard {
-    /// Title. Not the output folder's name: two runs of one recipe shall write the same card.
+    /// Title, from the model's family and the task. Not the output folder's name: two runs of one recipe shall write the
+    /// same card.
     pub name: String,
-    /// The model that was trained further, as a hub name such as `org/name`; `None` if only a local path is known, for
-    /// which the hub has no use.
+    /// The model that was trained further, as a hub name such as `org/name`, see [`hub_name`]; `None` if only a local path
+    /// is known, for which the hub has no use.
+    ///
+    /// [`hub_name`]: crate::hf::folder::hub_name
     pub base_model: Option<String>,
     /// The license of the base model if it is known, as the hub's identifier, e.g. `apache-2.0`.
     pub license: Option<String>,

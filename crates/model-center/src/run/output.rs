@@ -5,17 +5,26 @@
 //! another recipe's run too. While a run lasts it holds a lock, so two processes cannot share a folder. Called by the
 //! training programs.
 
-use super::atomic::{is_temporary, sync_folder, sync_tree, temporary_name, write_atomic};
 use super::metrics_log::MetricsLog;
+use crate::file::{prepared_name, sync_folder, sync_tree, temporary_name, write_atomic};
 use crate::{Error, Result};
-use rustix::fs::{Access, CWD, RenameFlags};
+use rustix::fs::{Access, CWD, OFlags, RenameFlags};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The file that says whose folder it is.
 pub const MARKER: &str = "run.json";
+/// The recipe with all its values.
+pub const RECIPE_FILE: &str = "recipe.toml";
+/// The folder of the best weights, or of the last ones where there are no best.
+pub const MODEL_FOLDER: &str = "model";
+/// The folder of the last weights beside the best ones.
+pub const LAST_MODEL_FOLDER: &str = "model-last";
+/// The longest name of an output: a preparation has it and some more, and 255 is what file systems take.
+pub const MAX_NAME_BYTES: usize = 199;
 const LOCK: &str = ".lock";
 /// A marker is about 200 bytes; a larger file of that name is not ours.
 const MAX_MARKER_BYTES: u64 = 1 << 16;
@@ -59,13 +68,17 @@ impl OutputFolder {
         fs::create_dir_all(dir).map_err(|e| Error::file("create the output folder", dir, e, WRITABLE))?;
         let lock = take_lock(dir)?;
         // Looked at again under the lock: another process may have been faster.
-        if let Some(earlier) = existing_run(dir, recipe_hash, overwrite)? {
-            for name in &earlier.names {
-                remove(&dir.join(name))?;
-            }
-        }
-        for name in names_in(dir)?.iter().filter(|name| is_temporary(name)) {
+        let owned = existing_run(dir, recipe_hash, overwrite)?.map_or_else(Vec::new, |earlier| earlier.names);
+        for name in &owned {
             remove(&dir.join(name))?;
+        }
+        // What a killed process was preparing: a name is in the marker before anything of that name is begun, and the
+        // marker itself is the first of all.
+        for name in names_in(dir)? {
+            let what = prepared_name(&name);
+            if what.is_some_and(|what| what == MARKER || owned.iter().any(|own| own == what)) {
+                remove(&dir.join(&name))?;
+            }
         }
         let marker = Marker { format: 1, recipe_hash: recipe_hash.to_owned(), names: Vec::new() };
         let folder = OutputFolder { dir: dir.to_owned(), marker, _lock: lock };
@@ -103,6 +116,10 @@ impl OutputFolder {
     /// As for [`OutputFolder::write`].
     pub fn stage(&mut self, name: &str) -> Result<StagedFolder> {
         let target = self.own(name)?;
+        if target.symlink_metadata().is_ok_and(|there| there.is_file()) {
+            let place = target.display().to_string();
+            return Err(Error::recipe(place, "a file of the run has this name", "give the file another name"));
+        }
         let temporary = temporary_name(&target);
         remove(&temporary)?;
         fs::create_dir(&temporary).map_err(|e| Error::file("create", &temporary, e, WRITABLE))?;
@@ -111,7 +128,7 @@ impl OutputFolder {
 
     /// Notes a name as the run's own before anything of that name exists.
     fn own(&mut self, name: &str) -> Result<PathBuf> {
-        if !is_plain(name) || name == MARKER || name == LOCK || is_temporary(name) {
+        if !is_output_name(name) || name == MARKER {
             let place = self.dir.display().to_string();
             return Err(Error::recipe(place, format!("{name:?} is not a name for an output"), "use a plain file name"));
         }
@@ -165,7 +182,7 @@ impl StagedFolder {
                 Ok(()) => {}
                 // Some network and FUSE file systems cannot exchange; there the name is free for a moment.
                 Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS | rustix::io::Errno::OPNOTSUPP) => {
-                    let earlier = temporary_name(&self.target.with_extension("earlier"));
+                    let earlier = temporary_name(&self.target);
                     remove(&earlier)?;
                     fs::rename(&self.target, &earlier).map_err(failed)?;
                     fs::rename(&self.temporary, &self.target).map_err(failed)?;
@@ -173,11 +190,11 @@ impl StagedFolder {
                 }
                 Err(e) => return Err(failed(e.into())),
             }
-            sync_folder(self.target.parent().unwrap_or(Path::new(".")))?;
+            sync_folder(self.target.parent())?;
             remove(&self.temporary)?;
         } else {
             fs::rename(&self.temporary, &self.target).map_err(failed)?;
-            sync_folder(self.target.parent().unwrap_or(Path::new(".")))?;
+            sync_folder(self.target.parent())?;
         }
         self.is_committed = true;
         Ok(self.target.clone())
@@ -212,7 +229,8 @@ fn existing_run(dir: &Path, recipe_hash: &str, overwrite: bool) -> Result<Option
         ));
     }
     check_writable(dir, dir)?;
-    let names: Vec<String> = names_in(dir)?.into_iter().filter(|name| name != LOCK && !is_temporary(name)).collect();
+    let is_begun = |name: &String| name == LOCK || prepared_name(name) == Some(MARKER);
+    let names: Vec<String> = names_in(dir)?.into_iter().filter(|name| !is_begun(name)).collect();
     let Some(first) = names.first() else { return Ok(None) };
     if !names.iter().any(|name| name == MARKER) {
         let reason = format!("the output folder is not empty and holds no run: {first:?} is in it");
@@ -260,7 +278,13 @@ fn read_marker(path: &Path) -> Result<Marker> {
 }
 
 fn is_plain(name: &str) -> bool {
-    !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\\', '\0']) && name.len() < 200
+    let is_short = !name.is_empty() && name.len() <= MAX_NAME_BYTES;
+    is_short && name != "." && name != ".." && !name.contains(['/', '\\']) && !name.contains(char::is_control)
+}
+
+/// Whether a name may be an output's: a plain one that does not begin with a dot, as those of lock and preparations do.
+pub fn is_output_name(name: &str) -> bool {
+    is_plain(name) && !name.starts_with('.')
 }
 
 fn nearest_existing(dir: &Path) -> &Path {
@@ -295,7 +319,10 @@ fn names_in(dir: &Path) -> Result<Vec<String>> {
 fn take_lock(dir: &Path) -> Result<File> {
     let path = dir.join(LOCK);
     let failed = |e: std::io::Error| Error::file("lock the output folder", dir, e, WRITABLE);
-    let file = File::options().write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+    // Of a pipe without a reader, opening would wait for one.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().write(true).create(true).truncate(false).custom_flags(flags).open(&path);
+    let file = file.map_err(failed)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(fs::TryLockError::WouldBlock) => Err(Error::recipe(

@@ -34,6 +34,8 @@ impl ProgressMode {
 
 enum Sink {
     Bar(ProgressBar),
+    /// A bar that was taken away; lines are still printed through it.
+    Finished(ProgressBar),
     Lines(Box<dyn Write + Send>),
     Quiet,
 }
@@ -49,6 +51,7 @@ impl std::fmt::Debug for Progress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = match self.sink {
             Sink::Bar(_) => "Bar",
+            Sink::Finished(_) => "Finished",
             Sink::Lines(_) => "Lines",
             Sink::Quiet => "Quiet",
         };
@@ -96,7 +99,7 @@ impl Progress {
             Sink::Lines(writer) if is_log_step => {
                 let _ = writeln!(writer, "{status}").and_then(|()| writer.flush());
             }
-            Sink::Lines(_) | Sink::Quiet => {}
+            Sink::Lines(_) | Sink::Finished(_) | Sink::Quiet => {}
         }
     }
 
@@ -104,7 +107,7 @@ impl Progress {
     pub fn note(&mut self, text: &str) {
         match &mut self.sink {
             // A hidden target would swallow the text, and then nobody sees the bar either.
-            Sink::Bar(bar) => bar.println(text),
+            Sink::Bar(bar) | Sink::Finished(bar) => bar.println(text),
             Sink::Lines(writer) => {
                 let _ = writeln!(writer, "{text}").and_then(|()| writer.flush());
             }
@@ -112,14 +115,14 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away; the last status stays as a plain line.
+    /// Takes the bar away; the last status stays as a plain line. A second call does nothing.
     pub fn finish(&mut self) {
-        if let Sink::Bar(bar) = &self.sink {
-            let last = bar.message();
-            bar.finish_and_clear();
-            if !last.is_empty() {
-                bar.println(last);
-            }
+        let Sink::Bar(bar) = &self.sink else { return };
+        let (bar, last) = (bar.clone(), bar.message());
+        bar.finish_and_clear();
+        if !last.is_empty() {
+            bar.println(last);
         }
+        self.sink = Sink::Finished(bar);
     }
 }

@@ -7,24 +7,15 @@
 use std::fmt;
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Value};
 use tokenizers::{Encoding as RawEncoding, Token};
 
 use super::{Piece, SpecialIds, Template, Tokenizer, VocabOptions, vocab};
+use crate::file::{open_regular, resolve_inside, unreadable};
 use crate::{Error, Result};
 
-/// Files a tokenizer may consist of, in the order a folder is listed; copied along when a model is saved.
-const FILES: &[&str] = &[
-    "tokenizer.json",
-    "vocab.txt",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-];
 /// The largest vocabularies in use (256 thousand tokens) take about 35 MB as `tokenizer.json`.
 const MAX_FILE_BYTES: u64 = 128 << 20;
 /// WordPiece work grows with the square of this number, so a hostile file must not choose it freely. BERT uses 100.
@@ -55,25 +46,25 @@ pub struct HfTokenizer {
     special: SpecialIds,
     vocab_size: usize,
     place: String,
-    files: Vec<PathBuf>,
 }
 
 impl HfTokenizer {
     /// Reads the tokenizer of a model folder: `tokenizer.json` if it is there, otherwise `vocab.txt`.
     ///
-    /// Errors: neither file present, a file too large, broken or inconsistent.
+    /// Errors: neither file present, a file too large, broken or inconsistent, no regular file, or a link that leaves the
+    /// folder.
     pub fn from_folder(folder: impl AsRef<Path>) -> Result<HfTokenizer> {
         let folder = folder.as_ref();
-        let config = read_object(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
-        let names = read_object(&folder.join("special_tokens_map.json"))?.unwrap_or_default();
+        let config = read_object(folder, "tokenizer_config.json")?.unwrap_or_default();
+        let names = read_object(folder, "special_tokens_map.json")?.unwrap_or_default();
         let json = folder.join("tokenizer.json");
         let text = folder.join("vocab.txt");
-        let (place, mut document) = if let Some(bytes) = read_bounded(&json)? {
+        let (place, mut document) = if let Some(bytes) = read_bounded(folder, "tokenizer.json")? {
             let document = serde_json::from_slice::<Value>(&bytes).map_err(|error| broken_json(&json, &error))?;
             (json.display().to_string(), document)
-        } else if let Some(bytes) = read_bounded(&text)? {
+        } else if let Some(bytes) = read_bounded(folder, "vocab.txt")? {
             let place = text.display().to_string();
-            let added = added_tokens(&folder.join("added_tokens.json"))?;
+            let added = added_tokens(folder)?;
             let document = vocab::document(&place, &bytes, &vocab_options(&config, &names), &added)?;
             (place, document)
         } else {
@@ -84,9 +75,7 @@ impl HfTokenizer {
             ));
         };
         apply_config(&mut document, &config);
-        let mut tokenizer = HfTokenizer::from_document(place, document, &config, &names)?;
-        tokenizer.files = FILES.iter().map(|name| folder.join(name)).filter(|path| path.is_file()).collect();
-        Ok(tokenizer)
+        HfTokenizer::from_document(place, document, &config, &names)
     }
 
     /// Chooses what special tokens written inside a text mean; the default is [`TextSpecials::AsText`].
@@ -94,11 +83,6 @@ impl HfTokenizer {
     pub fn with_text_specials(mut self, choice: TextSpecials) -> HfTokenizer {
         self.inner.set_encode_special_tokens(choice == TextSpecials::AsText);
         self
-    }
-
-    /// The files of the source folder that make up this tokenizer, to be copied when a model is saved.
-    pub fn files(&self) -> &[PathBuf] {
-        &self.files
     }
 
     fn from_document(
@@ -142,7 +126,7 @@ impl HfTokenizer {
         let largest = inner.get_vocab(true).into_values().max();
         let vocab_size = largest.map_or(0, |id| id as usize + 1);
         let special = special_ids(&inner, config, names);
-        Ok(HfTokenizer { inner, single, pair, special, vocab_size, place, files: Vec::new() })
+        Ok(HfTokenizer { inner, single, pair, special, vocab_size, place })
     }
 }
 
@@ -315,11 +299,13 @@ fn special_ids(inner: &tokenizers::Tokenizer, config: &Map<String, Value>, names
 }
 
 /// The tokens of `added_tokens.json` in id order, empty without the file.
-fn added_tokens(path: &Path) -> Result<Vec<(String, u32)>> {
+fn added_tokens(folder: &Path) -> Result<Vec<(String, u32)>> {
+    const NAME: &str = "added_tokens.json";
     let mut tokens = Vec::new();
-    for (token, id) in read_object(path)?.unwrap_or_default() {
+    for (token, id) in read_object(folder, NAME)?.unwrap_or_default() {
         let id = id.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| {
-            Error::model(path.display().to_string(), format!("{token:?} has the id {id}"), "ids are whole numbers")
+            let place = folder.join(NAME).display().to_string();
+            Error::model(place, format!("{token:?} has the id {id}"), "ids are whole numbers")
         })?;
         tokens.push((token, id));
     }
@@ -327,9 +313,9 @@ fn added_tokens(path: &Path) -> Result<Vec<(String, u32)>> {
     Ok(tokens)
 }
 
-fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
-    let Some(bytes) = read_bounded(path)? else { return Ok(None) };
-    serde_json::from_slice(&bytes).map(Some).map_err(|error| broken_json(path, &error))
+fn read_object(folder: &Path, name: &str) -> Result<Option<Map<String, Value>>> {
+    let Some(bytes) = read_bounded(folder, name)? else { return Ok(None) };
+    serde_json::from_slice(&bytes).map(Some).map_err(|error| broken_json(&folder.join(name), &error))
 }
 
 fn broken_json(path: &Path, error: &serde_json::Error) -> Error {
@@ -337,16 +323,16 @@ fn broken_json(path: &Path, error: &serde_json::Error) -> Error {
     Error::model(place, format!("the file is not the expected JSON: {error}"), "fetch the file again")
 }
 
-/// The bytes of a file of at most [`MAX_FILE_BYTES`], `None` if there is no such file.
-fn read_bounded(path: &Path) -> Result<Option<Vec<u8>>> {
-    let refused = |error| Error::file("read", path, error, "check that the file exists and may be read");
-    let file = match std::fs::File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(refused(error)),
-    };
+/// The bytes of a folder's file of at most [`MAX_FILE_BYTES`], `None` if there is no such file.
+fn read_bounded(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
+    let path = folder.join(name);
+    if path.symlink_metadata().is_err() {
+        return Ok(None);
+    }
+    resolve_inside(folder, name)?;
+    let (file, _) = open_regular(&path)?;
     let mut bytes = Vec::new();
-    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(refused)?;
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|error| unreadable(&path, error))?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(Error::model(
             path.display().to_string(),

@@ -64,6 +64,27 @@ fn whole_number_labels_sort_as_numbers() {
 }
 
 #[test]
+fn classes_take_another_order_with_their_samples() {
+    let text = "text,label\na,neg\nb,pos\nc,mid\n";
+    let mut dataset = read(&ColumnTask::default(), "a.csv", text).unwrap();
+    let (own, other) = (["mid", "neg", "pos"].map(String::from), ["pos", "mid", "neg"].map(String::from));
+    let fingerprint = dataset.fingerprint().to_owned();
+    dataset.order_labels(&other).unwrap();
+    assert_eq!(
+        (names(&dataset), labels(&dataset)),
+        (vec!["pos", "mid", "neg"], vec![2, 0, 1].into_iter().map(Label::Class).collect())
+    );
+    assert_ne!(dataset.fingerprint(), fingerprint);
+    dataset.order_labels(&own).unwrap();
+    assert_eq!(dataset.fingerprint(), fingerprint);
+    for wrong in [&other[..2], &["pos", "mid", "new"].map(String::from), &["pos", "mid", "mid"].map(String::from)] {
+        assert!(dataset.order_labels(wrong).unwrap_err().to_string().contains("in another order"), "{wrong:?}");
+    }
+    let task = ColumnTask { labels: LabelSpec::Value, ..ColumnTask::default() };
+    assert!(read(&task, "a.csv", "text,label\na,1\n").unwrap().order_labels(&own).is_err());
+}
+
+#[test]
 fn given_labels_may_be_written_as_names_or_numbers() {
     let labels_given = LabelSpec::Names(vec!["neg".into(), "pos".into()]);
     let task = ColumnTask { labels: labels_given, ..ColumnTask::default() };
@@ -74,6 +95,21 @@ fn given_labels_may_be_written_as_names_or_numbers() {
     {
         let error = read(&task, "a.tsv", &format!("text\tlabel\na\tpos\nbb\t{label}\n")).unwrap_err();
         assert!(error.contains("a.tsv:3:4") && error.contains(reason) && error.contains("neg, pos"), "{error}");
+    }
+}
+
+#[test]
+fn a_number_is_no_index_where_names_are_numbers_or_were_found_in_another_file() {
+    let train = read(&ColumnTask::default(), "a.csv", "text,label\na,1\nb,2\n").unwrap();
+    let found = read(&ColumnTask::default(), "a.csv", "text,label\na,neg\nb,pos\n").unwrap();
+    let listed = LabelSpec::Names(vec!["1".into(), "2".into()]);
+    for (labels, known) in [(LabelSpec::of(&train), "1, 2"), (listed, "1, 2"), (LabelSpec::of(&found), "neg, pos")] {
+        let task = ColumnTask { labels, ..ColumnTask::default() };
+        let error = read(&task, "b.csv", "text,label\naa,0\n").unwrap_err();
+        assert!(
+            error.contains("b.csv:2:4") && error.contains(&format!("unknown label \"0\"; known: {known}")),
+            "{error}"
+        );
     }
 }
 
@@ -224,8 +260,8 @@ fn large_files_keep_rows_and_labels_together() {
     assert_eq!(dataset.len(), 30_000);
     for sample in (0..30_000).step_by(101) {
         let (word, length) = (words.tokenize_one(&format!("n{}", sample % 97)), 24 + sample % 7);
-        let row = &dataset.encoded(sample)[0];
-        assert_eq!(row.label, Label::Value((sample % 97) as f32));
+        let row = dataset.rows(sample).unwrap().next().unwrap();
+        assert_eq!(dataset.label(sample), Some(Label::Value((sample % 97) as f32)));
         assert_eq!(row.input_ids.len(), length);
         assert_eq!(row.input_ids[length - 2], word);
     }

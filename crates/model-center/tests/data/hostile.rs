@@ -111,7 +111,18 @@ fn folders_and_missing_files_are_told_apart() {
     let read = |path: &std::path::Path| ColumnTask::default().read(path, &options(&words)).unwrap_err().to_string();
     assert!(read(&nested).contains("this is a folder"));
     let missing = read(&folder.path().join("y.csv"));
-    assert!(missing.contains("y.csv") && missing.contains("cannot read"), "{missing}");
+    assert!(missing.contains("y.csv") && missing.contains("no such file"), "{missing}");
+    assert!(missing.starts_with("error[data]: "), "{missing}");
+}
+
+#[test]
+fn a_pipe_is_refused_without_waiting_for_its_writer() {
+    let words = Words::new();
+    let folder = tempfile::TempDir::new().unwrap();
+    let path = folder.path().join("x.jsonl");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+    let error = ColumnTask::default().read(&path, &options(&words)).unwrap_err().to_string();
+    assert!(error.starts_with("error[data]: this is a FIFO, socket or device"), "{error}");
 }
 
 /// Damage of every kind at every place: the reader answers, and what it accepts is well formed.

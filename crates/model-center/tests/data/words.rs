@@ -77,8 +77,8 @@ impl Tokenizer for Words {
 /// The rows of a dataset as text, with their segments.
 pub(crate) fn rows(words: &Words, dataset: &Dataset) -> Vec<(String, Vec<u8>)> {
     (0..dataset.len())
-        .flat_map(|sample| dataset.encoded(sample))
-        .map(|row| (words.decode(&row.input_ids, false).unwrap(), row.token_type_ids))
+        .flat_map(|sample| dataset.rows(sample).unwrap())
+        .map(|row| (words.decode(row.input_ids, false).unwrap(), row.token_type_ids.to_vec()))
         .collect()
 }
 

@@ -274,4 +274,11 @@ fn numbers_that_are_not_finite_show() {
     assert!(pairs(&[(f32::NAN, 1.0), (2.0, 2.0)]).pearson().is_nan());
     assert!(pairs(&[(f32::INFINITY, 1.0), (2.0, 2.0)]).spearman().is_nan());
     assert!(pairs(&[(f32::NAN, 1.0)]).mean_squared_error().is_nan());
+    // A column of equal infinities is constant, and still nothing that can be judged.
+    for infinite in [f32::INFINITY, f32::NEG_INFINITY] {
+        let pairs = pairs(&[(infinite, 1.0), (infinite, 2.0)]);
+        for figure in [pairs.pearson(), pairs.spearman(), pairs.mean_squared_error()] {
+            assert!(figure.is_nan(), "{figure}");
+        }
+    }
 }

@@ -17,6 +17,9 @@ pub struct Allow {
     pub missing: Vec<String>,
     /// The file's tensors that the model has no use for, such as the head it was pretrained with.
     pub unused: Vec<String>,
+    /// Our parameters that keep their initial values whatever the file has, such as a classifier that begins anew. The
+    /// file's tensors for them count as unused.
+    pub fresh: Vec<String>,
 }
 
 /// Where each parameter's values come from.
@@ -49,8 +52,8 @@ impl Plan {
     /// Match `params` with the tensors of `source`; any difference that `allow` does not name is an error.
     ///
     /// # Errors
-    /// [`Error::Model`] with a [`Difference`] as its reason; or if a pattern of `allow.missing` matches no parameter, or
-    /// the table has no rule for one.
+    /// [`Error::Model`] with a [`Difference`] as its reason; or if a pattern for parameters matches none, or the table has
+    /// no rule for one.
     pub fn build(table: &NameTable, params: &[ParamShape], source: &dyn TensorSource, allow: &Allow) -> Result<Self> {
         let (plan, difference) = Self::compare(table, params, source, allow)?;
         if difference.is_empty() {
@@ -62,16 +65,17 @@ impl Plan {
     /// Match as far as possible, and say what differs. A plan with differences covers the rest of the parameters.
     ///
     /// # Errors
-    /// [`Error::Model`] if a pattern of `allow.missing` matches no parameter, or the table has no rule for one.
+    /// [`Error::Model`] if a pattern for parameters matches none, or the table has no rule for one.
     pub fn compare(
         table: &NameTable,
         params: &[ParamShape],
         source: &dyn TensorSource,
         allow: &Allow,
     ) -> Result<(Self, Difference)> {
-        if let Some(pattern) = allow.missing.iter().find(|pattern| !params.iter().any(|p| glob(pattern, &p.name))) {
+        let mut patterns = allow.missing.iter().chain(&allow.fresh);
+        if let Some(pattern) = patterns.find(|pattern| !params.iter().any(|p| glob(pattern, &p.name))) {
             return Err(Error::model(
-                format!("parameters allowed to be missing, {pattern}"),
+                format!("parameters allowed to be missing or fresh, {pattern}"),
                 "no parameter of the model has a name like this",
                 "correct or remove the pattern",
             ));
@@ -81,7 +85,11 @@ impl Plan {
         let mut plan = Plan { steps: Vec::new(), twins: Vec::new(), fresh: Vec::new(), unused: Vec::new() };
         for param in params {
             let pieces = table.pieces(&param.name, &param.shape, true)?;
-            matching.place(&mut plan, param, pieces, allow)?;
+            if allow.fresh.iter().any(|pattern| glob(pattern, &param.name)) {
+                matching.leave(&mut plan, param, &pieces);
+            } else {
+                matching.place(&mut plan, param, pieces, allow)?;
+            }
         }
         for entry in &entries {
             let modern = table.modern(&entry.name);
@@ -145,6 +153,18 @@ impl<'a> Matching<'a> {
             self.difference.ambiguous.push((a.name.clone(), b.name.clone()));
         }
         full.or(bare)
+    }
+
+    /// Leave the tensors of one parameter where they are.
+    fn leave(&mut self, plan: &mut Plan, param: &ParamShape, pieces: &[Piece]) {
+        plan.fresh.push(param.name.clone());
+        for piece in pieces {
+            if let Some(entry) = self.find(&piece.name)
+                && self.used.insert(&entry.name)
+            {
+                plan.unused.push(entry.name.clone());
+            }
+        }
     }
 
     /// Find the tensors of one parameter, and put it into the plan or the report.

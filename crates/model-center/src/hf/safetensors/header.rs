@@ -12,7 +12,7 @@ use ::safetensors::tensor::{Metadata, TensorInfo};
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::{StoredDtype, TensorEntry};
-use crate::hf::file::{printable, unreadable};
+use crate::file::{printable, unreadable};
 use crate::{Error, Result};
 
 /// Bytes of the length that opens a file.

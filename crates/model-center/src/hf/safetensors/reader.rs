@@ -13,7 +13,7 @@ use half::{bf16, f16, slice::HalfFloatSliceExt};
 
 use super::header::{self, damaged};
 use super::{StoredDtype, TensorEntry, TensorSource};
-use crate::hf::file::{open_regular, printable, unreadable};
+use crate::file::{open_regular, printable, unreadable};
 use crate::{Error, Result};
 
 /// Elements converted at a time: 256 KiB of f16, small enough to stay in the second-level cache.

@@ -11,7 +11,7 @@ use bmtrain_core::dtype::Float;
 use half::{bf16, f16};
 
 use super::{StoredDtype, TensorEntry};
-use crate::hf::file::{AtomicFile, printable};
+use crate::file::{AtomicFile, printable};
 use crate::{Error, Result};
 
 /// Elements converted at a time.

@@ -8,7 +8,7 @@ use bmtrain_core::{Device, Segment, Tensor};
 pub enum Labels {
     /// Class numbers i64: `[B]` for classes and sentences, `[B, L]` for words, -100 where nothing counts.
     Classes(Tensor),
-    /// f32 `[B]`, for regression.
+    /// f32 `[B, outputs]`, for regression.
     Values(Tensor),
 }
 

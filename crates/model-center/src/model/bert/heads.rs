@@ -140,26 +140,34 @@ impl BertHeads {
             output.loss = self.classifier_loss(&logits, batch, cx)?;
             output.logits = Some(logits);
         }
+        let mut word_loss = None;
         if let Some(words) = &self.words {
             let logits = words.forward(&output.hidden, table, cx)?; // [B, L, V]
-            if let Some(Labels::Classes(targets)) = &batch.labels {
-                output.loss = Some(ops::cross_entropy(cx, &logits, targets, &CrossEntropy::default())?);
+            // With two heads there is a loss only where both have labels, as in transformers.
+            let has_all = self.sentences.is_none() || batch.next_sentence.is_some();
+            if let Some(targets) = batch.class_labels().filter(|_| has_all) {
+                word_loss = Some(ops::cross_entropy(cx, &logits, targets, &CrossEntropy::default())?); // [1]
             }
             output.logits = Some(logits);
         }
         if let (Some(sentences), Some(pooled)) = (&self.sentences, &output.pooled) {
             let logits = sentences.forward(pooled, cx)?; // [B, 2]
             let alone = self.words.is_none();
-            let targets = if alone { batch.class_labels() } else { batch.next_sentence.as_ref() };
+            let targets = match (alone, &word_loss) {
+                (true, _) => batch.class_labels(),
+                (false, Some(_)) => batch.next_sentence.as_ref(),
+                (false, None) => None,
+            };
             if let Some(targets) = targets {
-                let loss = ops::cross_entropy(cx, &logits, targets, &CrossEntropy::default())?;
-                output.loss = Some(match output.loss.take() {
-                    Some(words) => ops::add(cx, &words, &loss)?,
+                let loss = ops::cross_entropy(cx, &logits, targets, &CrossEntropy::default())?; // [1]
+                output.loss = Some(match word_loss.take() {
+                    Some(words) => ops::add(cx, &words, &loss)?, // [1]
                     None => loss,
                 });
             }
             *(if alone { &mut output.logits } else { &mut output.sentence_logits }) = Some(logits);
         }
+        output.loss = output.loss.or(word_loss);
         Ok(output)
     }
 

@@ -1,10 +1,11 @@
 //! BERT in Hugging Face folders: which parameter is which tensor, opening a folder, writing one.
 
 use super::{Bert, BertHead};
-use crate::config::{BertConfig, Config, ProblemType};
+use crate::config::{BertConfig, Config};
 use crate::error::{Error, Result};
+use crate::file::printable;
 use crate::hf::{Alias, Allow, ModelFolder, NameTable, Plan, Rule, Weights};
-use crate::model::registry::{OpenOptions, OpenedModel, SaveOptions, param_shapes};
+use crate::model::registry::{HeadValues, OpenOptions, OpenedModel, SaveOptions, param_shapes};
 use crate::model::text::TextHead;
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
@@ -95,36 +96,11 @@ pub fn default_head(config: &BertConfig, architectures: &[String]) -> TextHead {
 /// Open a folder. Everything that can be wrong with it is found before memory for a parameter is taken.
 ///
 /// # Errors
-/// A configuration or weights that do not fit, see [`Plan::build`]; no memory left.
+/// A configuration, labels or weights that do not fit, see [`Plan::build`]; no memory left.
 pub fn open(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
-    let mut config = BertConfig::from_pretrained(folder)?;
-    config.dropout_p = options.hidden_dropout.unwrap_or(config.dropout_p);
-    config.attention_dropout_p = options.attention_dropout.unwrap_or(config.attention_dropout_p);
-    config.classifier_dropout_p = options.hidden_dropout.unwrap_or(config.classifier_dropout_p);
-    let head = match options.head {
-        Some(head) => head,
-        None => default_head(&config, &crate::model::registry::architectures(folder)?),
-    };
-    if let TextHead::Classification { outputs } = head {
-        let own = default_head(&config, &crate::model::registry::architectures(folder)?);
-        if let TextHead::Classification { outputs: trained } = own
-            && trained != outputs
-        {
-            let place = folder.join("config.json").display().to_string();
-            let reason = format!("the folder is a classifier with {trained} outputs, and the data need {outputs}");
-            return Err(Error::model(place, reason, "use data with the same labels, or a model without a classifier"));
-        }
-        config.cls_head = Some(outputs);
-        config.labels.clone_from(&options.labels);
-        config.problem_type = Some(options.problem);
-    }
-    let head = BertHead::from(head);
-    if matches!(head, BertHead::MaskedLm | BertHead::Pretraining) && !config.tied {
-        let reason = "tie_word_embeddings is false: a masked-word head with a matrix of its own";
-        return Err(Error::model(folder.display().to_string(), reason, "use a model with tied embeddings"));
-    }
+    let (config, head) = configure(folder, options)?;
     let weights = Weights::open(folder)?;
-    let allow = allowed(head, options.new_head);
+    let allow = allowed(head, options.head_values);
     let blocks = BlockOptions { recompute: options.recompute };
     // A model that takes no memory has the same parameters; it is what the weights are compared with.
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
@@ -144,16 +120,102 @@ pub fn open(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     Ok(OpenedModel { model: Box::new(model), drawn, unused, parameters })
 }
 
+/// The folder's configuration with what the options change, and the head.
+fn configure(folder: &Path, options: &OpenOptions) -> Result<(BertConfig, BertHead)> {
+    let place = folder.join("config.json").display().to_string();
+    let mut config = BertConfig::from_pretrained(folder)?;
+    config.dropout_p = options.hidden_dropout.unwrap_or(config.dropout_p);
+    config.attention_dropout_p = options.attention_dropout.unwrap_or(config.attention_dropout_p);
+    config.classifier_dropout_p = options.hidden_dropout.unwrap_or(config.classifier_dropout_p);
+    let own = default_head(&config, &crate::model::registry::architectures(folder)?);
+    let head = options.head.unwrap_or(own);
+    if let TextHead::Classification { outputs } = head {
+        match own {
+            TextHead::Classification { outputs: trained } if options.head_values != HeadValues::Drawn => {
+                keep_classifier(&mut config, &place, (trained, outputs), options)?;
+            }
+            // Whatever the file says of labels belongs to another classifier, or to none.
+            _ => {
+                config.labels.clone_from(&options.labels);
+                config.problem_type = options.problem;
+            }
+        }
+        config.cls_head = Some(outputs);
+    }
+    let head = BertHead::from(head);
+    if matches!(head, BertHead::MaskedLm | BertHead::Pretraining) && !config.tied {
+        let reason = "tie_word_embeddings is false: a masked-word head with a matrix of its own";
+        return Err(Error::model(folder.display().to_string(), reason, "use a model with tied embeddings"));
+    }
+    // The options have changed what reading the file had approved of.
+    config.validate(&place)?;
+    Ok((config, head))
+}
+
+/// Take over the folder's classifier if it is one for the labels that are asked for. Its outputs keep their order, so a
+/// caller whose labels have another one asks for the names, see [`TextModel::label_names`].
+///
+/// [`TextModel::label_names`]: crate::model::TextModel::label_names
+fn keep_classifier(
+    config: &mut BertConfig,
+    place: &str,
+    (trained, outputs): (usize, usize),
+    options: &OpenOptions,
+) -> Result<()> {
+    let fix = "use data with the same labels, or begin with a new classifier: model.head = \"new\"";
+    let refuse = |reason: String| Err(Error::model(place, reason, fix));
+    if trained != outputs {
+        return refuse(format!("the folder is a classifier with {trained} outputs, and the data need {outputs}"));
+    }
+    if let (Some(theirs), Some(ours)) = (config.problem_type, options.problem)
+        && theirs != ours
+    {
+        return refuse(format!(
+            "the folder's classifier is for {}, and the data are for {}",
+            theirs.name(),
+            ours.name()
+        ));
+    }
+    config.problem_type = options.problem.or(config.problem_type);
+    // These are the names that transformers gives to classes that nobody named.
+    let is_unnamed = config.labels.iter().enumerate().all(|(i, name)| *name == format!("LABEL_{i}"));
+    if is_unnamed && !options.labels.is_empty() {
+        config.labels.clone_from(&options.labels);
+    }
+    let sorted = |names: &[String]| {
+        let mut names = names.to_vec();
+        names.sort();
+        names
+    };
+    if !options.labels.is_empty() && sorted(&config.labels) != sorted(&options.labels) {
+        let list = |names: &[String]| printable(&names.join(", "), 120);
+        let (theirs, ours) = (list(&config.labels), list(&options.labels));
+        return refuse(format!("the folder's classifier is for the labels {theirs}, and the data have {ours}"));
+    }
+    Ok(())
+}
+
 /// What a folder may lack or have too much of for this head.
-fn allowed(head: BertHead, new_head: bool) -> Allow {
+fn allowed(head: BertHead, values: HeadValues) -> Allow {
     let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-    let missing: &[&str] = match head {
-        BertHead::Classifier { .. } if new_head => &["cls_projection.*", "pooler.dense.*"],
-        BertHead::MaskedLm if new_head => &["lm_head.*"],
-        BertHead::NextSentence if new_head => &["nsp_projection.*", "pooler.dense.*"],
-        BertHead::Pretraining if new_head => &["lm_head.*", "nsp_projection.*", "pooler.dense.*"],
+    let own: &[&str] = match head {
+        BertHead::None { .. } => &[],
+        BertHead::Classifier { .. } => &["cls_projection.*"],
+        BertHead::MaskedLm => &["lm_head.*"],
+        BertHead::NextSentence => &["nsp_projection.*"],
+        BertHead::Pretraining => &["lm_head.*", "nsp_projection.*"],
+    };
+    // The pooler belongs to the base model: it is kept where there is one.
+    let pooler: &[&str] = match head {
         BertHead::None { with_pooler: true } => &["pooler.dense.*"],
-        _ => &[],
+        BertHead::None { .. } | BertHead::MaskedLm => &[],
+        _ if values == HeadValues::Folder => &[],
+        _ => &["pooler.dense.*"],
+    };
+    let (missing, fresh): (&[&str], &[&str]) = match values {
+        HeadValues::Folder => (&[], &[]),
+        HeadValues::FolderOrDrawn => (own, &[]),
+        HeadValues::Drawn => (&[], own),
     };
     let unused: &[&str] = match head {
         BertHead::Classifier { .. } => &["cls.*"],
@@ -162,7 +224,8 @@ fn allowed(head: BertHead, new_head: bool) -> Allow {
         BertHead::NextSentence => &["cls.predictions.*", "classifier.*"],
         BertHead::Pretraining => &["classifier.*"],
     };
-    Allow { missing: texts(missing), unused: texts(unused) }
+    let missing = [texts(missing), texts(pooler)].concat();
+    Allow { missing, unused: texts(unused), fresh: texts(fresh) }
 }
 
 /// Write a complete folder.
@@ -170,11 +233,8 @@ fn allowed(head: BertHead, new_head: bool) -> Allow {
 /// # Errors
 /// The disk refuses; a failing device.
 pub fn save(model: &Bert, folder: &Path, options: &SaveOptions<'_>) -> Result<()> {
-    let mut written = ModelFolder::new(model.config(), &NAMES, architecture(model.head_kind()));
-    written.header.dtype = options.dtype;
-    written.companions = options.companions;
     let parameters = Model::parameters(model);
-    written.write(folder, &param_shapes(parameters), |name, values| {
+    written(model, options).write(folder, &param_shapes(parameters), |name, values| {
         if let Some(param) = parameters.get(name) {
             *values = param.read()?;
         }
@@ -182,7 +242,10 @@ pub fn save(model: &Bert, folder: &Path, options: &SaveOptions<'_>) -> Result<()
     })
 }
 
-/// What the labels of a data set mean to Hugging Face.
-pub fn problem_type(classes: bool) -> ProblemType {
-    if classes { ProblemType::SingleLabel } else { ProblemType::Regression }
+/// What [`save`] writes.
+pub(super) fn written<'a>(model: &'a Bert, options: &SaveOptions<'a>) -> ModelFolder<'a, BertConfig> {
+    let mut written = ModelFolder::new(model.config(), &NAMES, architecture(model.head_kind()));
+    written.header.dtype = options.dtype;
+    written.companions = options.companions;
+    written
 }

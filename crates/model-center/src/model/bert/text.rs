@@ -1,9 +1,10 @@
 //! BERT as a [`TextModel`]: what programs call.
 
 use super::{Bert, BertBatch, BertHead, Labels};
+use crate::config::ProblemType;
 use crate::error::{Error, Result};
 use crate::hf::NameTable;
-use crate::model::registry::SaveOptions;
+use crate::model::registry::{SaveOptions, param_shapes};
 use crate::model::text::{Observe, Scores, TextBatch, TextHead, TextLabels, TextModel};
 use bmtrain_core::{Ctx, Segment, Tensor};
 use bmtrain_dist::{Model, Parameters};
@@ -39,6 +40,18 @@ impl TextModel for Bert {
 
     fn names(&self) -> &NameTable {
         &super::names::NAMES
+    }
+
+    fn label_names(&self) -> &[String] {
+        &self.config().labels
+    }
+
+    fn multiplied_values(&self) -> usize {
+        Model::parameters(self).count() - self.looked_up_values()
+    }
+
+    fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
+        super::names::written(self, options).check(&param_shapes(Model::parameters(self)))
     }
 
     fn save(&self, folder: &Path, options: &SaveOptions<'_>) -> Result<()> {
@@ -82,7 +95,8 @@ fn upload(model: &Bert, batch: &TextBatch, cx: &Ctx) -> Result<BertBatch> {
             Some(Labels::Classes(Tensor::from_slice(device, [samples], labels, Segment::Data)?))
         }
         Some(TextLabels::Values(values)) => {
-            Some(Labels::Values(Tensor::from_slice(device, [samples], values, Segment::Data)?))
+            let shape = [samples, values.len() / samples.max(1)];
+            Some(Labels::Values(Tensor::from_slice(device, shape, values, Segment::Data)?))
         }
     };
     uploaded.next_sentence = match &batch.next_sentence {
@@ -102,21 +116,85 @@ fn check(model: &Bert, batch: &TextBatch) -> Result<()> {
     if let Some(types) = &batch.token_type_ids {
         grid("token_type_ids", types, model.config().type_size).check(false)?;
     }
-    if let Some(TextLabels::Classes(labels)) = &batch.labels {
-        match model.head_kind() {
-            BertHead::Classifier { .. } if batch.choices > 1 => {
-                flat("labels", labels, samples, batch.choices).check(true)?
-            }
-            BertHead::Classifier { outputs } => flat("labels", labels, samples, outputs).check(true)?,
-            BertHead::NextSentence => flat("labels", labels, samples, 2).check(true)?,
-            BertHead::MaskedLm | BertHead::Pretraining => {
-                grid("labels", labels, model.config().vocab_size).check(true)?;
-            }
-            BertHead::None { .. } => {}
+    match (&batch.labels, wanted(model, batch.choices)) {
+        (None, _) | (Some(_), Wanted::Nothing) => {}
+        (Some(TextLabels::Classes(labels)), Wanted::Words) => {
+            grid("labels", labels, model.config().vocab_size).check(true)?;
         }
+        (Some(TextLabels::Classes(labels)), Wanted::Classes(classes)) => {
+            flat("labels", labels, samples, classes).check(true)?;
+        }
+        (Some(TextLabels::Values(labels)), Wanted::Values(outputs)) => check_values(labels, samples, outputs)?,
+        (Some(labels), wanted) => return Err(wrong_labels(labels, &wanted)),
     }
-    match &batch.next_sentence {
-        Some(labels) => flat("next_sentence_label", labels, rows, 2).check(true),
+    match (&batch.next_sentence, model.head_kind()) {
+        (None, _) | (Some(_), BertHead::None { .. }) => Ok(()),
+        (Some(labels), BertHead::Pretraining) => flat("next_sentence_label", labels, rows, 2).check(true),
+        (Some(_), _) => Err(Error::data(
+            "next_sentence_label",
+            "it is for pretraining, and this model has another head",
+            "leave it out; the labels of every other head are called labels",
+        )),
+    }
+}
+
+/// What the labels of a model are.
+enum Wanted {
+    /// A class for each sample.
+    Classes(usize),
+    /// A word for each token.
+    Words,
+    /// So many numbers for each sample.
+    Values(usize),
+    /// Any number of classes at once, for which there is no loss here.
+    Sets,
+    /// There is no head.
+    Nothing,
+}
+
+/// A classifier goes by its `problem_type`; without one, by transformers' rule that one output is a number to predict.
+fn wanted(model: &Bert, choices: usize) -> Wanted {
+    match model.head_kind() {
+        BertHead::Classifier { .. } if choices > 1 => Wanted::Classes(choices),
+        BertHead::Classifier { outputs } => match model.config().problem_type {
+            Some(ProblemType::Regression) => Wanted::Values(outputs),
+            None if outputs == 1 => Wanted::Values(outputs),
+            Some(ProblemType::SingleLabel) | None => Wanted::Classes(outputs),
+            Some(ProblemType::MultiLabel) => Wanted::Sets,
+        },
+        BertHead::NextSentence => Wanted::Classes(2),
+        BertHead::MaskedLm | BertHead::Pretraining => Wanted::Words,
+        BertHead::None { .. } => Wanted::Nothing,
+    }
+}
+
+fn wrong_labels(labels: &TextLabels, wanted: &Wanted) -> Error {
+    let got = match labels {
+        TextLabels::Classes(_) => "class numbers",
+        TextLabels::Values(_) => "numbers to predict",
+    };
+    let (reason, fix) = match wanted {
+        Wanted::Values(_) => (
+            format!("the labels are {got}, and this model predicts numbers (problem_type regression)"),
+            "write them as f32 [B], or [B, outputs] for several outputs",
+        ),
+        Wanted::Sets => (
+            "this model is for several classes at once (problem_type multi_label_classification), whose loss is not supported"
+                .to_owned(),
+            "leave the labels out for logits alone, or use a model with one class for each row",
+        ),
+        _ => (format!("the labels are {got}, and this model tells classes apart"), "write them as i64"),
+    };
+    Error::data("labels", reason, fix)
+}
+
+fn check_values(values: &[f32], samples: usize, outputs: usize) -> Result<()> {
+    if values.len() != samples * outputs {
+        let reason = format!("labels has {} values, and {} are needed", values.len(), samples * outputs);
+        return Err(Error::data("labels", reason, "give one value for each output of each sample"));
+    }
+    match values.iter().position(|value| !value.is_finite()) {
+        Some(at) => Err(Error::data(format!("labels[{at}]"), format!("{} is not finite", values[at]), "correct it")),
         None => Ok(()),
     }
 }

@@ -17,7 +17,7 @@ use model_center::layer::{Attention, AttentionArgs, AttentionConfig, FeedForward
 use model_center::model::registry::param_shapes;
 use model_center::model::text::Observe;
 use model_center::model::{
-    ModelEntry, OpenOptions, OpenedModel, SaveOptions, Scores, TextBatch, TextHead, TextLabels, TextModel,
+    HeadValues, ModelEntry, OpenOptions, OpenedModel, SaveOptions, Scores, TextBatch, TextHead, TextLabels, TextModel,
 };
 use model_center::{Error, Result};
 use serde_json::{Map, Value, json};
@@ -183,6 +183,13 @@ impl Toy {
         Ok(Toy { config, words, places, blocks, head, parameters })
     }
 
+    fn written<'a>(&'a self, options: &SaveOptions<'a>) -> ModelFolder<'a, ToyConfig> {
+        let mut written = ModelFolder::new(&self.config, &NAMES, "ToyForSequenceClassification");
+        written.header.dtype = options.dtype;
+        written.companions = options.companions;
+        written
+    }
+
     fn upload(&self, batch: &TextBatch, device: &Device) -> Result<ToyBatch> {
         let shape = [batch.rows, batch.length];
         if batch.length > self.config.positions {
@@ -291,8 +298,12 @@ pub fn open(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
         }
     }
     let weights = Weights::open(folder)?;
-    let missing = if options.new_head { vec!["head.*".into()] } else { Vec::new() };
-    let allow = Allow { missing, unused: Vec::new() };
+    let head = vec!["head.*".to_owned()];
+    let allow = match options.head_values {
+        HeadValues::Folder => Allow::default(),
+        HeadValues::FolderOrDrawn => Allow { missing: head, ..Allow::default() },
+        HeadValues::Drawn => Allow { fresh: head, ..Allow::default() },
+    };
     let blocks = BlockOptions { recompute: options.recompute };
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let sketch = Toy::new(&nowhere, config.clone(), blocks, options.sketch_builder())?;
@@ -327,11 +338,12 @@ impl TextModel for Toy {
         &NAMES
     }
 
+    fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
+        self.written(options).check(&param_shapes(&self.parameters))
+    }
+
     fn save(&self, folder: &Path, options: &SaveOptions<'_>) -> Result<()> {
-        let mut written = ModelFolder::new(&self.config, &NAMES, "ToyForSequenceClassification");
-        written.header.dtype = options.dtype;
-        written.companions = options.companions;
-        written.write(folder, &param_shapes(&self.parameters), |name, values| {
+        self.written(options).write(folder, &param_shapes(&self.parameters), |name, values| {
             if let Some(param) = self.parameters.get(name) {
                 *values = param.read()?;
             }

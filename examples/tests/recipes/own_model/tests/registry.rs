@@ -3,7 +3,7 @@
 use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::param::BuilderOptions;
-use model_center::model::{MODELS, OpenOptions, Registry, SaveOptions, TextBatch, TextLabels, TextModel};
+use model_center::model::{HeadValues, MODELS, OpenOptions, Registry, SaveOptions, TextBatch, TextLabels, TextModel};
 use own_model::training::train;
 use own_model::{FAMILIES, Toy, ToyConfig};
 use std::path::Path;
@@ -75,6 +75,21 @@ fn training_lowers_the_loss_and_a_saved_model_gives_the_same_bits() {
     let again = Registry::new(TABLES).open(saved.path(), &OpenOptions::new(&device)).unwrap();
     let trained = logits(&*opened.model, opened.model.parameters().flats()[0].values().device());
     assert_eq!(trained, logits(&*again.model, &device));
+}
+
+#[test]
+fn a_head_begins_anew_on_request_alone() {
+    let folder = folder();
+    let device = Device::cpu(1).unwrap();
+    let open = |head_values| {
+        let options = OpenOptions { head_values, seed: 9, ..OpenOptions::new(&device) };
+        Registry::new(TABLES).open(folder.path(), &options).unwrap()
+    };
+    let (kept, drawn) = (open(HeadValues::FolderOrDrawn), open(HeadValues::Drawn));
+    assert!(kept.drawn.is_empty());
+    assert_eq!(drawn.drawn, ["head.weight", "head.bias"]);
+    assert_eq!(drawn.unused, ["classifier.weight", "classifier.bias"]);
+    assert_ne!(logits(&*kept.model, &device), logits(&*drawn.model, &device));
 }
 
 #[test]

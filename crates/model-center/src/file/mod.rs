@@ -1,13 +1,17 @@
 //! File operations for folders that strangers wrote and for files that must never be half there.
 //!
-//! Defines [`open_regular`], [`read_text`], [`resolve_inside`], [`AtomicFile`] and [`printable`].
-//! Called by the rest of [`crate::hf`] and by [`crate::config`].
+//! Defines [`open_regular`], [`read_text`], [`resolve_inside`] and [`printable`]; `atomic` has [`AtomicFile`] and
+//! [`write_atomic`]. Called by whoever of this crate reads or writes a file.
+
+mod atomic;
+
+pub use atomic::{AtomicFile, write_atomic};
+pub(crate) use atomic::{prepared_name, sync_folder, sync_tree, temporary_name};
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{Error, Result};
 
@@ -131,114 +135,20 @@ fn hub_cache_blobs(root: &Path) -> Option<PathBuf> {
 /// Text from foreign files goes into error messages only through this: it could carry terminal escape codes or be
 /// megabytes long.
 pub fn printable(text: &str, limit: usize) -> String {
-    let mut out: String = text.chars().take(limit).flat_map(|c| escaped(c).collect::<Vec<_>>()).collect();
-    if text.chars().nth(limit).is_some() {
-        out.push('…');
+    let mut out = String::new();
+    for (at, c) in text.chars().enumerate() {
+        if at == limit {
+            out.push('…');
+            break;
+        }
+        if c.is_control() { out.extend(c.escape_default()) } else { out.push(c) }
     }
     out
-}
-
-fn escaped(c: char) -> Box<dyn Iterator<Item = char>> {
-    if c.is_control() { Box::new(c.escape_default()) } else { Box::new(std::iter::once(c)) }
-}
-
-/// A file that appears under its name complete or not at all.
-///
-/// Written under a temporary name beside the target; [`AtomicFile::commit`] flushes it to the disk, renames it and
-/// flushes the folder. Dropped without commit, the temporary file is removed.
-#[derive(Debug)]
-pub struct AtomicFile {
-    file: File,
-    temporary: PathBuf,
-    target: PathBuf,
-    committed: bool,
-}
-
-static NEXT_TEMPORARY: AtomicU64 = AtomicU64::new(0);
-
-impl AtomicFile {
-    /// Start writing `target`.
-    ///
-    /// # Errors
-    /// [`Error::File`] if the folder does not exist or cannot be written.
-    pub fn create(target: &Path) -> Result<Self> {
-        let refused = |e| {
-            Error::file("write", target, e, "choose a folder that exists, that you may write, on a disk with room left")
-        };
-        let Some(name) = target.file_name() else {
-            return Err(refused(std::io::Error::from(ErrorKind::InvalidInput)));
-        };
-        loop {
-            let number = NEXT_TEMPORARY.fetch_add(1, Ordering::Relaxed);
-            let mut hidden = std::ffi::OsString::from(".");
-            hidden.push(name);
-            hidden.push(format!(".tmp-{}-{number}", std::process::id()));
-            let temporary = target.with_file_name(hidden);
-            match OpenOptions::new().write(true).create_new(true).open(&temporary) {
-                Ok(file) => return Ok(Self { file, temporary, target: target.to_path_buf(), committed: false }),
-                // Left by a process that died with the same id.
-                Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-                Err(e) => return Err(refused(e)),
-            }
-        }
-    }
-
-    /// The open file, for writing.
-    pub fn file(&self) -> &File {
-        &self.file
-    }
-
-    /// The name that the file will have.
-    pub fn target(&self) -> &Path {
-        &self.target
-    }
-
-    /// The error for a failed write to this file.
-    pub(crate) fn refused(&self, source: std::io::Error) -> Error {
-        Error::file("write", &self.target, source, "check that the disk has room left and that you may write there")
-    }
-
-    /// Flush the contents to the disk; the file keeps its temporary name.
-    ///
-    /// # Errors
-    /// [`Error::File`].
-    pub fn sync(&self) -> Result<()> {
-        self.file.sync_all().map_err(|e| self.refused(e))
-    }
-
-    /// Flush, give the file its name, and flush the folder so that the name survives a power cut.
-    ///
-    /// # Errors
-    /// [`Error::File`]; the temporary file is then removed and a file that stood under the name is untouched.
-    pub fn commit(mut self) -> Result<()> {
-        self.sync()?;
-        fs::rename(&self.temporary, &self.target).map_err(|e| self.refused(e))?;
-        self.committed = true;
-        sync_folder(self.target.parent())
-    }
-}
-
-impl Drop for AtomicFile {
-    fn drop(&mut self) {
-        if !self.committed {
-            // Best effort: the name starts with a dot and is never read.
-            let _ = fs::remove_file(&self.temporary);
-        }
-    }
-}
-
-/// Flush a folder's entries to the disk.
-pub(crate) fn sync_folder(folder: Option<&Path>) -> Result<()> {
-    let folder = folder.filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder)
-        .and_then(|f| f.sync_all())
-        .map_err(|e| Error::file("flush", folder, e, "check that the disk has room left"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
     use std::os::unix::fs::symlink;
 
     #[test]
@@ -281,20 +191,6 @@ mod tests {
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
         assert!(open_regular(&path).unwrap_err().to_string().contains("FIFO"));
         assert!(open_regular(dir.path()).unwrap_err().to_string().contains("folder"));
-    }
-
-    #[test]
-    fn an_uncommitted_file_leaves_nothing_behind_and_a_committed_one_replaces() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a");
-        fs::write(&path, "old").unwrap();
-        AtomicFile::create(&path).unwrap().file().write_all(b"half").unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
-        let file = AtomicFile::create(&path).unwrap();
-        file.file().write_all(b"new").unwrap();
-        file.commit().unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]

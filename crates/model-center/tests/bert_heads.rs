@@ -1,0 +1,177 @@
+//! Heads of BERT from folders: whose labels a classifier takes over, which labels a head takes, and when there is a loss.
+//! The folders are the golden ones with another `config.json`.
+#![allow(clippy::unwrap_used)]
+
+use bmtrain_core::{Ctx, Device};
+use model_center::config::ProblemType;
+use model_center::model::{
+    HeadValues, OpenOptions, OpenedModel, Registry, SaveOptions, Scores, TextBatch, TextHead, TextLabels,
+};
+use serde_json::{Value, json};
+use std::path::Path;
+use tempfile::TempDir;
+
+/// The golden folder of a head with fields of its configuration set.
+fn folder(head: &str, fields: &[(&str, Value)]) -> TempDir {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/bert_a").join(head);
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(golden.join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
+    let text = std::fs::read_to_string(golden.join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    for (name, value) in fields {
+        config[name] = value.clone();
+    }
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    folder
+}
+
+fn named(names: [&str; 2]) -> (&'static str, Value) {
+    ("id2label", json!({"0": names[0], "1": names[1]}))
+}
+
+/// Opens a folder as a classifier of two classes, the way a training program does.
+fn open(folder: &TempDir, labels: [&str; 2], head_values: HeadValues) -> Result<OpenedModel, String> {
+    let options = OpenOptions {
+        head: Some(TextHead::Classification { outputs: 2 }),
+        head_values,
+        labels: labels.map(String::from).to_vec(),
+        problem: Some(ProblemType::SingleLabel),
+        ..OpenOptions::new(&Device::cpu(1).unwrap())
+    };
+    Registry::default().open(folder.path(), &options).map_err(|error| error.to_string())
+}
+
+fn classifier(opened: &OpenedModel) -> Vec<f32> {
+    opened.model.parameters().get("cls_projection.weight").unwrap().read().unwrap()
+}
+
+#[test]
+fn a_classifier_is_taken_over_for_its_own_labels_in_its_own_order() {
+    let trained = folder("cls", &[named(["yes", "no"])]);
+    let kept = open(&trained, ["no", "yes"], HeadValues::FolderOrDrawn).unwrap();
+    assert_eq!((kept.model.label_names(), kept.drawn.len()), (&["yes", "no"].map(String::from)[..], 0));
+    let error = open(&trained, ["no", "maybe"], HeadValues::FolderOrDrawn).err().unwrap();
+    for text in ["the labels yes, no", "the data have no, maybe", "fix: ", "model.head = \"new\""] {
+        assert!(error.contains(text), "{error}");
+    }
+    // What transformers calls classes that nobody named is no name.
+    let unnamed = folder("cls", &[named(["LABEL_0", "LABEL_1"])]);
+    let kept = open(&unnamed, ["no", "yes"], HeadValues::FolderOrDrawn).unwrap();
+    assert_eq!(kept.model.label_names(), ["no", "yes"]);
+    let numbers = folder("cls", &[("problem_type", json!("regression"))]);
+    let error = open(&numbers, ["no", "yes"], HeadValues::FolderOrDrawn).err().unwrap();
+    assert!(error.contains("classifier is for regression, and the data are for single_label"), "{error}");
+}
+
+#[test]
+fn a_new_classifier_is_drawn_whatever_the_folder_has() {
+    let trained = folder("cls", &[named(["yes", "no"]), ("problem_type", json!("regression"))]);
+    let old = open(&folder("cls", &[]), ["a", "b"], HeadValues::FolderOrDrawn).unwrap();
+    let new = open(&trained, ["no", "maybe"], HeadValues::Drawn).unwrap();
+    assert_eq!(new.drawn, ["cls_projection.weight", "cls_projection.bias"]);
+    assert_eq!(new.unused, ["classifier.weight", "classifier.bias"]);
+    assert_eq!(new.model.label_names(), ["no", "maybe"]);
+    assert_ne!(classifier(&old), classifier(&new));
+    let pooler = |opened: &OpenedModel| opened.model.parameters().get("pooler.dense.weight").unwrap().read().unwrap();
+    assert_eq!(pooler(&old), pooler(&new), "the rest is the folder's");
+    // A folder without a classifier gets one, and its own labels belong to something else.
+    let base = folder("nsp", &[named(["yes", "no"])]);
+    let fresh = open(&base, ["a", "b"], HeadValues::FolderOrDrawn).unwrap();
+    assert_eq!((fresh.drawn.len(), fresh.model.label_names()), (2, &["a", "b"].map(String::from)[..]));
+}
+
+#[test]
+fn dropout_that_is_no_probability_is_refused_wherever_it_comes_from() {
+    let folder = folder("cls", &[]);
+    let device = Device::cpu(1).unwrap();
+    for (hidden_dropout, attention_dropout) in [(Some(1.0), None), (None, Some(1.0)), (Some(f32::NAN), None)] {
+        let options = OpenOptions { hidden_dropout, attention_dropout, ..OpenOptions::new(&device) };
+        let error = Registry::default().open(folder.path(), &options).err().unwrap().to_string();
+        assert!(error.contains("no dropout probability"), "{error}");
+    }
+}
+
+#[test]
+fn a_configuration_that_cannot_be_saved_is_known_before_there_are_weights() {
+    let folder = folder("cls", &[("attn_scale", json!(false))]);
+    let options = OpenOptions { only_check: true, ..OpenOptions::new(&Device::cpu(1).unwrap()) };
+    let opened = Registry::default().open(folder.path(), &options).unwrap();
+    let error = opened.model.check_save(&SaveOptions { dtype: bmtrain_core::DType::F32, companions: None });
+    assert!(error.unwrap_err().to_string().contains("cannot be written as a Hugging Face folder"));
+}
+
+#[test]
+fn tables_in_which_rows_are_looked_up_multiply_nothing() {
+    let count = |head: &str| {
+        let opened = Registry::default().open(folder(head, &[]).path(), &OpenOptions::new(&Device::cpu(1).unwrap()));
+        let opened = opened.unwrap();
+        opened.parameters - opened.model.multiplied_values()
+    };
+    let (words, others) = (101 * 32, (24 + 2) * 32);
+    assert_eq!(count("cls"), words + others);
+    assert_eq!(count("mlm"), others, "the masked-word head multiplies with the words");
+}
+
+const IDS: [i64; 8] = [2, 7, 9, 3, 2, 8, 6, 3];
+
+fn score(folder: &TempDir, labels: Option<TextLabels>, next_sentence: Option<Vec<i64>>) -> Result<Scores, String> {
+    let device = Device::cpu(1).unwrap();
+    let opened = Registry::default().open(folder.path(), &OpenOptions::new(&device)).unwrap();
+    let batch = TextBatch {
+        rows: 2,
+        length: 4,
+        input_ids: IDS.to_vec(),
+        attention_mask: None,
+        token_type_ids: None,
+        labels,
+        next_sentence,
+        choices: 1,
+        label_smoothing: 0.0,
+    };
+    opened.model.score(&batch, None, &mut Ctx::inference(&device)).map_err(|error| error.to_string())
+}
+
+#[test]
+fn pretraining_has_a_loss_only_with_the_labels_of_both_heads() {
+    let folder = folder("pretraining", &[]);
+    let words = || Some(TextLabels::Classes(IDS.to_vec()));
+    let loss = |labels, next| score(&folder, labels, next).unwrap().loss.map(|loss| loss.value().item().unwrap());
+    assert_eq!(loss(words(), None), None);
+    assert_eq!(loss(None, Some(vec![0, 1])), None);
+    assert_eq!(loss(None, None), None);
+    let both: f32 = loss(words(), Some(vec![0, 1])).unwrap();
+    assert!(both > 0.0 && both.is_finite());
+}
+
+#[test]
+fn a_regression_has_the_mean_squared_error_of_every_output() {
+    let folder = folder("cls", &[("problem_type", json!("regression"))]);
+    let labels = vec![0.5, -1.0, 2.0, 0.25];
+    let scores = score(&folder, Some(TextLabels::Values(labels.clone())), None).unwrap();
+    let logits = scores.logits.unwrap().value().to_vec::<f32>().unwrap();
+    let expected: f32 = logits.iter().zip(&labels).map(|(a, b)| (a - b) * (a - b)).sum::<f32>() / 4.0;
+    let loss = scores.loss.unwrap().value().item().unwrap();
+    // Two orders of summing four squares.
+    assert!((loss - expected).abs() <= 1e-6 * expected, "{loss} for {expected}");
+}
+
+#[test]
+fn labels_of_another_kind_than_the_heads_are_refused() {
+    let (classes, numbers) = (TextLabels::Classes(vec![0, 1]), TextLabels::Values(vec![0.5, 1.0]));
+    let regression = folder("cls", &[("problem_type", json!("regression"))]);
+    let several = folder("cls", &[("problem_type", json!("multi_label_classification"))]);
+    let cases = [
+        (&regression, classes.clone(), "class numbers, and this model predicts numbers"),
+        (&regression, numbers.clone(), "labels has 2 values, and 4 are needed"),
+        (&regression, TextLabels::Values(vec![0.0, 1.0, f32::NAN, 1.0]), "NaN is not finite"),
+        (&folder("cls", &[]), numbers.clone(), "numbers to predict, and this model tells classes apart"),
+        (&folder("mlm", &[]), numbers.clone(), "numbers to predict, and this model tells classes apart"),
+        (&several, classes, "multi_label_classification"),
+        (&several, numbers, "multi_label_classification"),
+    ];
+    for (folder, labels, text) in cases {
+        let error = score(folder, Some(labels), None).unwrap_err();
+        assert!(error.contains(text) && error.contains("fix: "), "{error}");
+    }
+    assert!(score(&several, None, None).unwrap().logits.is_some());
+}

@@ -1,0 +1,103 @@
+//! The file of inputs of the forward program: known names, whole shapes, integers where there must be some.
+
+use model_center::file::printable;
+use model_center::hf::{SafetensorsFile, TensorEntry, TensorSource};
+use model_center::model::{TextBatch, TextLabels};
+use model_center::{Error, Result};
+
+/// Tensors that are read, with their shapes.
+const KNOWN: [(&str, &str); 5] = [
+    ("input_ids", "[B, L]"),
+    ("attention_mask", "[B, L]"),
+    ("token_type_ids", "[B, L]"),
+    ("labels", "[B] or [B, L]; as f32 for a regression [B] or [B, outputs]"),
+    ("next_sentence_label", "[B]"),
+];
+
+/// Read a batch.
+///
+/// # Errors
+/// No `input_ids`, a tensor of another name, shape or type.
+pub(super) fn read(inputs: &SafetensorsFile) -> Result<TextBatch> {
+    refuse_unknown(inputs)?;
+    let (rows, length) = size(inputs)?;
+    let ints = |name: &str| inputs.entry(name).map(|_| inputs.read_i64(name)).transpose();
+    for (name, shape) in
+        [("attention_mask", &[rows, length][..]), ("token_type_ids", &[rows, length]), ("next_sentence_label", &[rows])]
+    {
+        require_shape(inputs, name, &[shape])?;
+    }
+    let mask = ints("attention_mask")?.map(|mask| {
+        let bytes: Option<Vec<u8>> = mask.into_iter().map(|value| u8::try_from(value).ok()).collect();
+        let reason = "attention_mask has values other than 0 and 1";
+        bytes.ok_or_else(|| wrong(inputs, reason.into(), "use 1 for tokens and 0 for padding"))
+    });
+    Ok(TextBatch {
+        rows,
+        length,
+        input_ids: inputs.read_i64("input_ids")?,
+        attention_mask: mask.transpose()?,
+        token_type_ids: ints("token_type_ids")?,
+        labels: labels(inputs, rows, length)?,
+        next_sentence: ints("next_sentence_label")?,
+        choices: 1,
+        label_smoothing: 0.0,
+    })
+}
+
+fn wrong(inputs: &SafetensorsFile, reason: String, fix: &str) -> Error {
+    Error::data(inputs.path().display().to_string(), reason, fix)
+}
+
+/// A tensor that nobody reads is most likely one with a slip in its name, and the run would be another than meant.
+fn refuse_unknown(inputs: &SafetensorsFile) -> Result<()> {
+    let is_unknown = |entry: &&TensorEntry| !KNOWN.iter().any(|(name, _)| *name == entry.name);
+    let Some(entry) = inputs.tensors().iter().find(is_unknown) else { return Ok(()) };
+    if entry.name.starts_with("decoder_") {
+        let reason = format!("{} is for a decoder, and encoders take none", printable(&entry.name, 80));
+        return Err(wrong(inputs, reason, "leave it out"));
+    }
+    let known: Vec<&str> = KNOWN.iter().map(|(name, _)| *name).collect();
+    let fix = format!("correct the name or leave the tensor out; known are {}", known.join(", "));
+    Err(wrong(inputs, format!("there is no input {}", printable(&entry.name, 80)), &fix))
+}
+
+/// B and L.
+fn size(inputs: &SafetensorsFile) -> Result<(usize, usize)> {
+    let Some(entry) = inputs.entry("input_ids") else {
+        return Err(wrong(inputs, "there is no tensor input_ids".into(), "write input_ids as i64 [B, L]"));
+    };
+    let &[rows, length] = entry.shape.as_slice() else {
+        return Err(wrong(inputs, format!("input_ids has shape {:?}", entry.shape), "write input_ids as i64 [B, L]"));
+    };
+    if rows == 0 || length == 0 {
+        let reason = format!("input_ids has shape {:?}, which holds no token", entry.shape);
+        return Err(wrong(inputs, reason, "write at least one row of at least one token"));
+    }
+    Ok((rows, length))
+}
+
+fn require_shape(inputs: &SafetensorsFile, name: &str, shapes: &[&[usize]]) -> Result<()> {
+    let Some(entry) = inputs.entry(name).filter(|entry| !shapes.contains(&entry.shape.as_slice())) else {
+        return Ok(());
+    };
+    let wanted: Vec<String> = shapes.iter().map(|shape| format!("{shape:?}")).collect();
+    let reason = format!("{name} has shape {:?}, with these input_ids it is {}", entry.shape, wanted.join(" or "));
+    let form = KNOWN.iter().find(|(known, _)| *known == name).map_or("", |(_, form)| form);
+    Err(wrong(inputs, reason, &format!("write {name} as {form}")))
+}
+
+/// Labels go by their type: whole numbers are classes, others are to be predicted.
+fn labels(inputs: &SafetensorsFile, rows: usize, length: usize) -> Result<Option<TextLabels>> {
+    let Some(entry) = inputs.entry("labels") else { return Ok(None) };
+    if !entry.is_float() {
+        require_shape(inputs, "labels", &[&[rows], &[rows, length]])?;
+        return Ok(Some(TextLabels::Classes(inputs.read_i64("labels")?)));
+    }
+    // How many outputs there are is the model's to say.
+    let outputs = if entry.shape.len() == 2 { entry.shape[1] } else { 1 };
+    require_shape(inputs, "labels", &[&[rows], &[rows, outputs]])?;
+    let mut values = vec![0.0; rows.saturating_mul(outputs)];
+    inputs.read_f32("labels", &mut values)?;
+    Ok(Some(TextLabels::Values(values)))
+}
