@@ -212,6 +212,7 @@ impl<B: Block + 'static> TransformerBlockList<B> {
                         inner.at_index(index, |inner| block.forward(current.clone(), &shared_template, None, inner))?;
                     // What will need a gradient is known without a tape: everything, once anything before it is trained.
                     let any = step_needs.iter().chain(&shared_needs).any(|&needs| needs)
+                        || entry.params.is_empty()
                         || entry.params.iter().any(Param::is_trainable);
                     needs = next.vars().iter().map(|var| any && var.dtype().is_float()).collect();
                     steps.push(Step::Checkpoint {
