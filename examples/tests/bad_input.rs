@@ -481,6 +481,9 @@ fn a_mistake_with_overwrite_keeps_the_earlier_run() {
 #[test]
 fn settings_that_do_not_fit_the_data_are_named() {
     refused(&Fixture::new(), &["--set", "train.batch_size=17"], USAGE, "train.batch_size=17", &["16 samples"]);
+    // Four steps in an epoch: the data decide whether a warm-up fits.
+    let arguments = ["--dry-run", "--set", "train.epochs=1", "--set", "train.steps=100", "--set", "train.warmup=5"];
+    refused(&Fixture::new(), &arguments, USAGE, "train.warmup=5", &["a warm-up of 5 steps in a run of 4"]);
     let place = "train.micro_batch_size=3";
     refused(&Fixture::new(), &["--set", place], USAGE, place, &["does not divide"]);
 }

@@ -314,6 +314,16 @@ fn whichever_limit_comes_first_ends_the_run() {
 }
 
 #[test]
+fn a_run_limited_by_time_alone_may_warm_up_for_longer_than_an_epoch() {
+    let fixture = Fixture::new();
+    let timed = "minutes = 1e-9\nschedule = \"constant\"\nwarmup = 50\n";
+    fixture.write("recipe.toml", &RECIPE.replace("steps = 3\n", timed));
+    train(&fixture, "run", &[]);
+    assert_eq!(records(&fixture, "run", "end")[0]["reason"], "minutes");
+    assert_eq!(records(&fixture, "run", "step")[0]["lr"], 0.0, "a warm-up begins at 0");
+}
+
+#[test]
 fn a_classifier_goes_on_with_its_own_order_of_labels() {
     let fixture = Fixture::new();
     train(&fixture, "run", &["train.steps=30", "train.lr=3e-3", "save.which=last"]);

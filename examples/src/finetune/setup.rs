@@ -2,10 +2,12 @@
 
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
+use bmtrain_dist::optim::{Schedule, Warmup};
 use model_center::config::ProblemType;
 use model_center::data::{Dataset, LabelSpace, LabelSpec, ReadOptions, Split};
 use model_center::model::{HeadValues, OpenOptions, Registry, SaveOptions, TextHead};
 use model_center::recipe::{DataSource, Head, Resolved};
+use model_center::run::{StopConditions, StopFlag};
 use model_center::tokenizer::{HfTokenizer, Tokenizer};
 use model_center::{Error, Result};
 use std::sync::Arc;
@@ -17,6 +19,10 @@ pub struct Job {
     pub train: Arc<Dataset>,
     /// What is judged by.
     pub eval: Option<Arc<Dataset>>,
+    /// Optimizer steps of one pass over the data.
+    pub steps_per_epoch: u64,
+    /// The learning rate of every step.
+    pub schedule: Schedule,
     /// The model's family.
     pub family: &'static str,
     /// Parameter values of the model.
@@ -124,13 +130,31 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>) -> Result<Job> {
         let reason = format!("{} samples do not fill one batch of {}", train.len(), resolved.train.batch_size);
         return Err(Error::recipe(resolved.place("train.batch_size"), reason, "use a smaller batch or more data"));
     }
+    let steps_per_epoch = (train.len() / resolved.train.batch_size) as u64;
+    let schedule = schedule(resolved, steps_per_epoch)?;
     Ok(Job {
         train: Arc::new(train),
         eval: eval.map(Arc::new),
+        steps_per_epoch,
+        schedule,
         family: entry.model_type,
         parameters: opened.parameters,
         drawn: opened.drawn,
         unused: opened.unused,
+    })
+}
+
+/// A run limited by time alone has no known end; what its schedule needs of one is a pass of the data.
+fn schedule(resolved: &Resolved, steps_per_epoch: u64) -> Result<Schedule> {
+    let train = &resolved.train;
+    let total = StopConditions::new(train, steps_per_epoch, StopFlag::default()).total_steps();
+    let end = total.unwrap_or(match train.warmup {
+        Warmup::Steps(steps) => steps.max(steps_per_epoch),
+        Warmup::Fraction(_) => steps_per_epoch,
+    });
+    Schedule::new(train.schedule, train.lr, train.warmup, end, train.final_lr_ratio).map_err(|error| {
+        let place = resolved.place("train.warmup");
+        Error::recipe(place, error.to_string(), "shorten train.warmup or lengthen the run: its epochs are few steps")
     })
 }
 

@@ -11,7 +11,7 @@ use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::wrap::Profiled;
 use bmtrain_core::{Backend, Ctx, Device};
 use bmtrain_dist::OptimManager;
-use bmtrain_dist::optim::{Adam, AdamOptions, ParamGroup, Schedule, Scheduler, StepInfo};
+use bmtrain_dist::optim::{Adam, AdamOptions, ParamGroup, Scheduler, StepInfo};
 use model_center::data::{Loader, LoaderOptions, Order, Position};
 use model_center::metrics::Metric;
 use model_center::model::{Registry, TextBatch, TextModel};
@@ -114,17 +114,9 @@ impl Trainer {
         let loader = LoaderOptions { order, ..LoaderOptions::training(train.micro_batch_size, train.seed) };
         let loader = Loader::new(Arc::clone(&job.train), loader)?;
         let micro_batches = (train.batch_size / train.micro_batch_size) as u64;
-        let steps_per_epoch = (loader.batches_per_epoch() / micro_batches).max(1);
+        let steps_per_epoch = job.steps_per_epoch;
         let stop = StopConditions::new(train, steps_per_epoch, StopFlag::default());
         let total = stop.total_steps();
-        // A run limited by time alone has no known end; its schedule falls over one pass of the data.
-        let schedule = Schedule::new(
-            train.schedule,
-            train.lr,
-            train.warmup,
-            total.unwrap_or(steps_per_epoch),
-            train.final_lr_ratio,
-        )?;
         let groups = match train.decay_norms_and_biases {
             true => ParamGroup::all(model.parameters(), train.weight_decay),
             false => ParamGroup::by_decay(model.parameters(), train.weight_decay),
@@ -137,7 +129,7 @@ impl Trainer {
             ..AdamOptions::default()
         };
         let mut optim = OptimManager::new(device, train.clip)?;
-        optim.add_scheduled(Box::new(Adam::new(groups, adam)?), Scheduler::new(schedule));
+        optim.add_scheduled(Box::new(Adam::new(groups, adam)?), Scheduler::new(job.schedule));
         let eval = job.eval.as_ref().map(|data| evaluate::loader(data, resolved.eval.batch_size)).transpose()?;
         // Scores and weighted sums of attention are left out: they depend on the lengths, and up to a few hundred tokens
         // they are a few hundredths of the rest. The share of the peak is so much too small.

@@ -3,6 +3,8 @@
 //! Defines [`ExitStatus`] and [`render_error`]. Called by `main` of every program.
 
 use crate::Error;
+use bmtrain_core::Error as CoreError;
+use bmtrain_dist::Error as DistError;
 
 /// Most lines of an error; it must not scroll off a screen.
 const MAX_LINES: usize = 12;
@@ -110,10 +112,11 @@ impl From<&Error> for ExitStatus {
 /// An error as it is shown on standard error: at most 12 lines, the last of which names the exit code.
 pub fn render_error(error: &Error) -> String {
     let status = ExitStatus::from(error);
-    let mut text = error.to_string();
-    if !text.starts_with("error[") {
-        text = format!("error[internal]: {text}");
-    }
+    let text = match error {
+        Error::Core(below) => from_core(below),
+        Error::Dist(below) => from_dist(below),
+        other => other.to_string(),
+    };
     let clip = |line: &str| -> String {
         if line.chars().count() <= MAX_COLUMNS {
             return line.to_owned();
@@ -132,6 +135,48 @@ pub fn render_error(error: &Error) -> String {
     };
     out.push(format!("  exit {}: {}", status.code(), status.meaning()));
     out.join("\n")
+}
+
+const DEFECT: &str = "this is a defect of the program: report it with the command, the recipe and these lines";
+
+/// The layers below know the operation that failed, but neither recipe nor file: what can be done is said here.
+fn from_core(error: &CoreError) -> String {
+    let (kind, place, fix) = match error {
+        CoreError::OutOfMemory { backend, segment, .. } => (
+            "memory",
+            format!("{backend}, {segment}"),
+            "pass fewer or shorter rows at a time (in a recipe train.micro_batch_size and data.max_length), set \
+             train.recompute = \"blocks\", or use a smaller model",
+        ),
+        CoreError::Communication { operation, ranks, .. } => (
+            "peer",
+            format!("{operation}, ranks {ranks:?}"),
+            "look for the first error of these ranks, then start again",
+        ),
+        CoreError::Device { backend, call, .. } => {
+            ("device", format!("{backend}, {call}"), "see whether other programs can use the device and its driver")
+        }
+        CoreError::Unsupported { backend, kernel, .. } => {
+            ("device", format!("{backend}, kernel {kernel}"), "use another device or another type of the parameters")
+        }
+        CoreError::Shape { op, .. }
+        | CoreError::DType { op, .. }
+        | CoreError::Argument { op, .. }
+        | CoreError::Index { op, .. }
+        | CoreError::WrongDevice { op, .. } => ("internal", format!("operation {op}"), DEFECT),
+        _ => ("internal", "below the model".to_owned(), DEFECT),
+    };
+    format!("error[{kind}]: {error}\n  --> {place}\n  fix: {fix}")
+}
+
+fn from_dist(error: &DistError) -> String {
+    let place = match error {
+        DistError::Core(below) => return from_core(below),
+        DistError::NotGathered { name } | DistError::Parameter { name, .. } => format!("parameter {name}"),
+        DistError::Setting { who, .. } => (*who).to_owned(),
+        _ => "below the model".to_owned(),
+    };
+    format!("error[internal]: {error}\n  --> {place}\n  fix: {DEFECT}")
 }
 
 #[cfg(test)]
@@ -159,6 +204,35 @@ mod tests {
         assert_eq!(codes, [0, 1, 2, 3, 4, 5, 6, 7, 75, 93, 130]);
         let again: Vec<u8> = ExitStatus::ALL.iter().filter(|s| s.should_requeue()).map(|s| s.code()).collect();
         assert_eq!(again, [6, 75]);
+    }
+
+    #[test]
+    fn errors_of_the_layers_below_have_place_and_fix_too() {
+        let memory =
+            || CoreError::OutOfMemory { backend: "cpu".into(), segment: "activations", requested: 8, in_use: 9 };
+        let setting = DistError::setting("schedule", "it is wrong");
+        let cases = [
+            (Error::Core(memory()), "error[memory]: out of memory: ", "cpu, activations", "exit 5: memory or disk"),
+            (Error::Dist(DistError::Core(memory())), "error[memory]: ", "cpu, activations", "train.micro_batch_size"),
+            (
+                Error::Core(CoreError::argument("gemm", "m is 0")),
+                "error[internal]: gemm: m is 0\n",
+                "operation gemm",
+                "exit 1: ",
+            ),
+            (Error::Dist(setting), "error[internal]: schedule: it is wrong\n", "schedule", "a defect of the program"),
+            (
+                Error::Dist(DistError::parameter("a.b", "has no values")),
+                "error[internal]: ",
+                "parameter a.b",
+                "report it",
+            ),
+        ];
+        for (error, begin, place, further) in cases {
+            let text = render_error(&error);
+            assert!(text.starts_with(begin) && text.contains(&format!("\n  --> {place}\n  fix: ")), "{text}");
+            assert!(text.contains(further) && text.lines().count() == 4, "{text}");
+        }
     }
 
     #[test]
