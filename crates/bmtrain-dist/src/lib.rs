@@ -8,6 +8,7 @@
 pub mod block;
 pub mod checkpoint;
 pub mod error;
+pub mod launch;
 pub mod mesh;
 pub mod model;
 pub mod nn;
@@ -20,6 +21,7 @@ pub use bmtrain_core;
 
 pub use block::{Block, Bundle, TransformerBlockList};
 pub use error::{Error, Result};
+pub use launch::Launch;
 pub use mesh::{Mesh, RankGroup};
 pub use model::{Model, Section};
 pub use optim::OptimManager;

@@ -50,6 +50,7 @@ fn the_metrics_file_has_exactly_these_bytes() {
         steps_per_epoch: 284,
         unix_seconds: 1.5,
         threads: 2,
+        ranks: 3,
     };
     log.write(&start).unwrap();
     log.write(&step(2.5)).unwrap();
@@ -72,7 +73,7 @@ fn the_metrics_file_has_exactly_these_bytes() {
     .unwrap();
     log.sync().unwrap();
     let expected = concat!(
-        r#"{"kind":"start","version":"0.1.0 \"x\"","recipe_hash":"ab","parameters":22,"trainable":21,"train_samples":9,"train_fingerprint":"t","eval_samples":1,"eval_fingerprint":"e","steps_per_epoch":284,"time":{"unix_seconds":1.5,"threads":2}}"#,
+        r#"{"kind":"start","version":"0.1.0 \"x\"","recipe_hash":"ab","parameters":22,"trainable":21,"train_samples":9,"train_fingerprint":"t","eval_samples":1,"eval_fingerprint":"e","steps_per_epoch":284,"time":{"unix_seconds":1.5,"threads":2,"ranks":3}}"#,
         "\n",
         r#"{"kind":"step","step":10,"epoch":0.1,"loss":0.1,"grad_norm":"Infinity","lr":0.0003,"samples":320,"tokens":9000,"time":{"seconds":2.5,"tokens_per_s":1000.5,"peak_share":0.7,"rss_bytes":10,"peak_rss_bytes":20}}"#,
         "\n",

@@ -6,25 +6,32 @@ use super::setup::{Job, save_options};
 use super::train::{StepResult, Trainer};
 use crate::terminal;
 use bmtrain_core::wrap::Profiled;
-use model_center::Result;
+use bmtrain_dist::param::WholeReader;
 use model_center::file::write_atomic;
 use model_center::hf::folder::hub_name;
 use model_center::recipe::{Resolved, SaveWhich};
 use model_center::run::{
     BestTracker, CardData, EndRecord, EvalRecord, LAST_MODEL_FOLDER, MODEL_FOLDER, MetricsLog, ModelCard, OutputFolder,
-    RECIPE_FILE, StartRecord, Status, StepRecord, StopReason, Timing, memory,
+    RECIPE_FILE, Record, StartRecord, Status, StepRecord, StopReason, Timing, memory,
 };
+use model_center::{Error, Result};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Files and clocks of a run.
 pub(super) struct Run {
-    output: OutputFolder,
-    log: MetricsLog,
+    /// Present on the first rank.
+    files: Option<Files>,
     best: BestTracker,
     judged: Option<Judged>,
     save_seconds: f64,
     eval_seconds: f64,
     begin: Instant,
+}
+
+/// What a run writes.
+struct Files {
+    output: OutputFolder,
+    log: MetricsLog,
 }
 
 /// The last evaluation. Weights that were judged are not judged again.
@@ -36,16 +43,24 @@ struct Judged {
 }
 
 impl Run {
-    /// Open the files of a run that began at `begin`.
+    /// Open the files of a run that began at `begin`, where this rank `writes` them.
     ///
     /// # Errors
     /// A folder that holds something else; what the operating system refuses.
-    pub(super) fn create(resolved: &Resolved, overwrite: bool, begin: Instant) -> Result<Self> {
-        let mut output = OutputFolder::create(&resolved.output.dir, &resolved.recipe_hash(), overwrite)?;
-        output.write(RECIPE_FILE, resolved.to_toml().as_bytes())?;
-        let log = output.metrics(&resolved.log.metrics)?;
+    pub(super) fn create(resolved: &Resolved, overwrite: bool, begin: Instant, writes: bool) -> Result<Self> {
+        let open = || {
+            let mut output = OutputFolder::create(&resolved.output.dir, &resolved.recipe_hash(), overwrite)?;
+            output.write(RECIPE_FILE, resolved.to_toml().as_bytes())?;
+            let log = output.metrics(&resolved.log.metrics)?;
+            Ok::<_, Error>(Files { output, log })
+        };
+        let files = if writes { Some(open()?) } else { None };
         let best = BestTracker::new(resolved.eval.metric, resolved.train.early_stop);
-        Ok(Run { output, log, best, judged: None, save_seconds: 0.0, eval_seconds: 0.0, begin })
+        Ok(Run { files, best, judged: None, save_seconds: 0.0, eval_seconds: 0.0, begin })
+    }
+
+    fn log(&mut self, record: &impl Record) -> Result<()> {
+        self.files.as_mut().map_or(Ok(()), |files| files.log.write(record))
     }
 
     fn seconds(&self) -> f64 {
@@ -56,7 +71,7 @@ impl Run {
         let trainable = trainer.model.parameters().iter().filter(|param| param.is_trainable());
         let (eval_samples, eval_fingerprint) =
             job.eval.as_ref().map_or((0, String::new()), |eval| (eval.len() as u64, eval.fingerprint().to_owned()));
-        self.log.write(&StartRecord {
+        self.log(&StartRecord {
             recipe_hash: resolved.recipe_hash(),
             version: env!("CARGO_PKG_VERSION").into(),
             parameters: job.parameters as u64,
@@ -68,6 +83,7 @@ impl Run {
             steps_per_epoch: trainer.steps_per_epoch,
             unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()),
             threads: threads as u64,
+            ranks: trainer.team.size() as u64,
         })
     }
 
@@ -139,7 +155,8 @@ impl Run {
         if !is_log_step {
             return Ok(());
         }
-        self.log.write(&StepRecord {
+        let seconds = self.seconds();
+        self.log(&StepRecord {
             step: trainer.step,
             epoch: trainer.epoch(),
             loss: result.loss,
@@ -149,7 +166,7 @@ impl Run {
             tokens: trainer.tokens,
             skipped: result.info.skipped,
             time: Timing {
-                seconds: self.seconds(),
+                seconds,
                 tokens_per_s,
                 peak_share,
                 rss_bytes: memory.map_or(0, |memory| memory.rss_bytes),
@@ -166,7 +183,7 @@ impl Run {
             Some(judged) => (judged, None),
             None => {
                 let start = Instant::now();
-                let judgement = evaluate(&*trainer.model, loader, &trainer.metrics, &trainer.device)?;
+                let judgement = evaluate(&*trainer.model, loader, &trainer.metrics, &trainer.device, &trainer.team)?;
                 (Judged { step: trainer.step, judgement, counted: false }, Some(start.elapsed().as_secs_f64()))
             }
         };
@@ -176,18 +193,21 @@ impl Run {
         self.judged = Some(judged);
         if let Some(eval_seconds) = eval_seconds {
             self.eval_seconds += eval_seconds;
-            self.log.write(&EvalRecord {
+            let seconds = self.seconds();
+            self.log(&EvalRecord {
                 step: trainer.step,
                 epoch: trainer.epoch(),
                 samples: judgement.samples,
                 values: judgement.named(),
                 is_best,
-                seconds: self.seconds(),
+                seconds,
                 eval_seconds,
             })?;
             let when =
                 if trainer.step == 0 { "before training".to_owned() } else { format!("after step {}", trainer.step) };
-            trainer.progress.note(&format!("{when}: {} on {} samples", judgement.line(), judgement.samples));
+            if trainer.team.is_first() {
+                trainer.progress.note(&format!("{when}: {} on {} samples", judgement.line(), judgement.samples));
+            }
         }
         if is_best && resolved.save.which != SaveWhich::Last {
             self.save(trainer, resolved, MODEL_FOLDER, None)?;
@@ -197,7 +217,11 @@ impl Run {
 
     fn save(&mut self, trainer: &Trainer, resolved: &Resolved, name: &str, card: Option<&ModelCard>) -> Result<()> {
         let start = Instant::now();
-        let staged = self.output.stage(name)?;
+        let Some(files) = &mut self.files else {
+            let mut reader = WholeReader::default();
+            return Ok(trainer.model.parameters().iter().try_for_each(|param| reader.pass(param))?);
+        };
+        let staged = files.output.stage(name)?;
         trainer.model.save(staged.path(), &save_options(resolved))?;
         if let Some(card) = card {
             write_atomic(&staged.path().join("README.md"), card.render().as_bytes())?;
@@ -224,12 +248,13 @@ impl Run {
             (_, false) => self.save(trainer, resolved, MODEL_FOLDER, Some(&card))?,
             (_, true) => {}
         }
-        if best_is_kept {
-            let path = self.output.path().join(MODEL_FOLDER).join("README.md");
+        if let Some(files) = self.files.as_ref().filter(|_| best_is_kept) {
+            let path = files.output.path().join(MODEL_FOLDER).join("README.md");
             write_atomic(&path, card.render().as_bytes())?;
         }
-        self.end(trainer, resolved, reason.name())?;
+        self.end(trainer, resolved, reason.name(), true)?;
         trainer.progress.finish();
+        let Some(files) = &self.files else { return Ok(()) };
         let mut lines = Vec::new();
         if let (Some(before), Some(after)) = (&before, &after) {
             lines.extend([format!("before: {}", before.line()), format!("after:  {}", after.line())]);
@@ -239,28 +264,41 @@ impl Run {
             trainer.step,
             trainer.train_time.as_secs_f64(),
             reason.name(),
-            self.output.path().join(MODEL_FOLDER).display()
+            files.output.path().join(MODEL_FOLDER).display()
         ));
         terminal::print(&lines.join("\n"))
     }
 
-    /// The last record of the log.
-    pub(super) fn end(&mut self, trainer: &Trainer, resolved: &Resolved, reason: &str) -> Result<()> {
-        self.log.write(&EndRecord {
+    /// The last record of the log. The state is gathered from all ranks if `all_are_well`; after a failure they may be busy
+    /// with something else.
+    pub(super) fn end(
+        &mut self,
+        trainer: &Trainer,
+        resolved: &Resolved,
+        reason: &str,
+        all_are_well: bool,
+    ) -> Result<()> {
+        let state = match all_are_well || trainer.team.size() == 1 {
+            true => trainer.optim.fingerprint().ok(),
+            false => None,
+        };
+        let (seconds, best) = (self.seconds(), self.best.best());
+        let (eval_seconds, save_seconds) = (self.eval_seconds, self.save_seconds);
+        self.log(&EndRecord {
             step: trainer.step,
             epoch: trainer.epoch(),
             reason: reason.into(),
-            best: self.best.best().map(|(value, step)| (resolved.eval.metric.name().to_owned(), value, step)),
-            state: trainer.optim.fingerprint().ok(),
+            best: best.map(|(value, step)| (resolved.eval.metric.name().to_owned(), value, step)),
+            state,
             samples: trainer.samples,
             tokens: trainer.tokens,
-            seconds: self.seconds(),
+            seconds,
             train_seconds: trainer.train_time.as_secs_f64(),
-            eval_seconds: self.eval_seconds,
-            save_seconds: self.save_seconds,
+            eval_seconds,
+            save_seconds,
             peak_rss_bytes: memory::peak_resident_bytes().unwrap_or(0),
         })?;
-        self.log.sync()
+        self.files.as_mut().map_or(Ok(()), |files| files.log.sync())
     }
 }
 

@@ -1,8 +1,9 @@
 //! Judging a model on labelled data: every sample once, metrics and mean loss.
 
+use super::team::Team;
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::param::widen;
-use model_center::data::{Loader, LoaderOptions};
+use model_center::data::{Batch, Loader, LoaderOptions, Position};
 use model_center::metrics::{Evaluator, Metric, OrderedSum};
 use model_center::model::{TextBatch, TextModel};
 use model_center::recipe::EvalMetric;
@@ -42,31 +43,59 @@ impl Judgement {
     }
 }
 
-/// Judge `model` on the data of `loader`.
+/// Judge `model` on the data of `loader`. The ranks of `team` take its batches in turn, and all come to the same judgement.
 ///
 /// # Errors
 /// Labels that do not fit the model, a failing device.
-pub fn evaluate(model: &dyn TextModel, loader: &mut Loader, wanted: &[Metric], device: &Device) -> Result<Judgement> {
+pub fn evaluate(
+    model: &dyn TextModel,
+    loader: &mut Loader,
+    wanted: &[Metric],
+    device: &Device,
+    team: &Team,
+) -> Result<Judgement> {
     let mut evaluator = Evaluator::new(loader.dataset().labels());
     let mut losses = OrderedSum::default();
-    for batch in loader.epoch(0) {
-        let batch = batch?;
-        let index = batch.position.index;
-        let (samples, labels) = (batch.samples.clone(), batch.labels.clone());
-        let mut cx = Ctx::inference(device);
-        let scores = model.score(&TextBatch::of(batch, 0.0), None, &mut cx)?;
-        let (Some(logits), Some(loss)) = (scores.logits, scores.loss) else {
-            return Err(Error::model(
-                "evaluation",
-                "the model has no head for labels",
-                "open it with a classification head",
-            ));
-        };
-        evaluator.add(&samples, &widen(logits.value())?, &labels)?;
-        let count = samples.len() as f64;
-        losses.add(index, f64::from(loss.value().item()?) * count, count);
+    let (ranks, batches, outputs) =
+        (team.size() as u64, loader.batches_per_epoch(), loader.dataset().labels().outputs());
+    for first in (0..batches).step_by(team.size()) {
+        // The numbers of a batch: its loss, then its logits.
+        let (mine, mut numbers, mut longest) = (first + team.rank() as u64, Vec::new(), 0);
+        let round: Vec<Batch> = (first..(first + ranks).min(batches))
+            .map(|index| loader.batch(Position { epoch: 0, index }))
+            .collect::<Result<_>>()?;
+        for batch in &round {
+            longest = longest.max(1 + batch.rows * outputs);
+            if batch.position.index == mine {
+                numbers = score(model, batch, device)?;
+            }
+        }
+        numbers.resize(longest, 0.0);
+        for (batch, numbers) in round.iter().zip(team.gather(&numbers)?) {
+            let (loss, logits) = numbers.split_first().unwrap_or((&f32::NAN, &[]));
+            let logits = logits.get(..batch.rows * outputs).unwrap_or(logits);
+            evaluator.add(&batch.samples, logits, &batch.labels)?;
+            let count = batch.samples.len() as f64;
+            losses.add(batch.position.index, f64::from(*loss) * count, count);
+        }
     }
     Ok(Judgement { samples: evaluator.count(), loss: losses.mean(), metrics: evaluator.compute(wanted)? })
+}
+
+/// Loss and logits of a batch.
+fn score(model: &dyn TextModel, batch: &Batch, device: &Device) -> Result<Vec<f32>> {
+    let mut cx = Ctx::inference(device);
+    let scores = model.score(&TextBatch::of(batch.clone(), 0.0), None, &mut cx)?;
+    let (Some(logits), Some(loss)) = (scores.logits, scores.loss) else {
+        return Err(Error::model(
+            "evaluation",
+            "the model has no head for labels",
+            "open it with a classification head",
+        ));
+    };
+    let mut numbers = vec![loss.value().item()?];
+    numbers.extend(widen(logits.value())?);
+    Ok(numbers)
 }
 
 /// A loader over evaluation data.

@@ -2,21 +2,25 @@
 //! resolved recipe out.
 //!
 //! [`setup`] reads and checks everything before weights are read, [`train`] holds the training step, [`evaluate`] judges,
-//! [`profile`] shows where the time went.
+//! [`team`] is the other ranks, [`profile`] shows where the time went.
 
 mod course;
 pub mod evaluate;
 pub mod profile;
 pub mod setup;
+pub mod team;
 pub mod train;
 
 use crate::terminal;
+use bmtrain_dist::Launch;
 use clap::Parser;
 use model_center::model::Registry;
 use model_center::recipe::{self, Recipe, Resolved, as_error, preflight};
 use model_center::run::{ExitStatus, OutputFolder};
 use model_center::{Error, Result};
 use std::path::PathBuf;
+use std::sync::Arc;
+use train::Plan;
 
 /// Fine-tune a model from a Hugging Face folder on labelled text.
 ///
@@ -39,6 +43,10 @@ pub struct Options {
     /// Check recipe, data, model folder and output folder without reading weights, and stop.
     #[arg(long)]
     pub dry_run: bool,
+    /// Share the work among this many ranks, threads of this process; without it as a launcher says (torchrun, Slurm,
+    /// mpirun, RANK and WORLD_SIZE).
+    #[arg(long, value_name = "N")]
+    pub ranks: Option<usize>,
     /// Replace what an earlier run left in the output folder.
     #[arg(long)]
     pub overwrite: bool,
@@ -51,20 +59,29 @@ pub struct Options {
 ///
 /// # Errors
 /// Mistakes in the recipe, the data or the model folder; a full disk; numbers that are not finite.
-pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
+pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
     let resolved = resolve(options)?;
     if options.print_config {
         terminal::print(resolved.print_config().trim_end())?;
         return Ok(ExitStatus::Done);
     }
-    OutputFolder::check(&resolved.output.dir, &resolved.recipe_hash(), options.overwrite)?;
+    let launch = Launch::detect(options.ranks, &|name| std::env::var(name).ok())?;
+    launch.require_one_host()?;
+    // The first rank writes and says everything; the others would only repeat it.
+    if launch.rank == 0 {
+        OutputFolder::check(&resolved.output.dir, &resolved.recipe_hash(), options.overwrite)?;
+    }
+    setup::check_ranks(&resolved, launch.world)?;
     let job = setup::prepare(&resolved, registry)?;
+    if options.dry_run && launch.rank > 0 {
+        return Ok(ExitStatus::Done);
+    }
     if options.dry_run {
         let summary = job.summary(&resolved);
         terminal::print(&format!("{summary}\ndry run: nothing is wrong that can be seen without reading weights"))?;
         return Ok(ExitStatus::Done);
     }
-    train::run(job, &resolved, options, registry)
+    train::run(Arc::new(Plan { job, resolved, options: options.clone(), registry, launch }))
 }
 
 fn resolve(options: &Options) -> Result<Resolved> {

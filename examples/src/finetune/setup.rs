@@ -3,6 +3,7 @@
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
 use bmtrain_dist::optim::{Schedule, Warmup};
+use bmtrain_dist::shard::Sharding;
 use model_center::config::ProblemType;
 use model_center::data::{Dataset, LabelSpace, LabelSpec, ReadOptions, Split};
 use model_center::model::{HeadValues, OpenOptions, Registry, SaveOptions, TextHead};
@@ -63,7 +64,7 @@ impl Job {
 }
 
 /// How the model of this run is opened; `device` is where its parameters go.
-pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device) -> OpenOptions {
+pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, sharding: Sharding) -> OpenOptions {
     let names = match labels {
         LabelSpace::Classes(names) => names.clone(),
         LabelSpace::Choices(_) | LabelSpace::Value => Vec::new(),
@@ -85,6 +86,7 @@ pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device) -
         recompute: resolved.train.recompute,
         hidden_dropout: resolved.model.hidden_dropout,
         attention_dropout: resolved.model.attention_dropout,
+        sharding,
         ..OpenOptions::new(device)
     }
 }
@@ -92,6 +94,24 @@ pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device) -
 /// How the model of this run is saved.
 pub fn save_options(resolved: &Resolved) -> SaveOptions<'_> {
     SaveOptions { dtype: resolved.save.dtype, companions: Some(&resolved.model.path) }
+}
+
+/// Whether the micro-batches of a step can be shared evenly among so many ranks.
+///
+/// # Errors
+/// They cannot.
+pub fn check_ranks(resolved: &Resolved, ranks: usize) -> Result<()> {
+    let (batch, micro) = (resolved.train.batch_size, resolved.train.micro_batch_size);
+    if (batch / micro.max(1)).is_multiple_of(ranks) {
+        return Ok(());
+    }
+    let reason =
+        format!("{} micro-batches of {micro} cannot be shared evenly among {ranks} ranks", batch / micro.max(1));
+    let fix = match batch.is_multiple_of(ranks) {
+        true => format!("set train.micro_batch_size = {}", batch / ranks),
+        false => format!("set train.batch_size to a multiple of {ranks}, and train.micro_batch_size to its share"),
+    };
+    Err(Error::recipe(resolved.place("train.micro_batch_size"), reason, fix))
 }
 
 /// Read the data and check that data, tokenizer, model and recipe fit together, up to the saving at the end.
@@ -104,7 +124,8 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>) -> Result<Job> {
     let mut train = read_train(resolved, &tokenizer)?;
     let mut eval = read_eval(resolved, &tokenizer, &train)?;
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
-    let options = OpenOptions { only_check: true, ..open_options(resolved, train.labels(), &nowhere) };
+    let options =
+        OpenOptions { only_check: true, ..open_options(resolved, train.labels(), &nowhere, Sharding::solo()) };
     let opened = (entry.open)(&resolved.model.path, &options)?;
     opened.model.check_save(&save_options(resolved))?;
     // A classifier that the folder brings has an order of its own, which the data follow.

@@ -4,14 +4,19 @@
 
 use super::course::Run;
 use super::setup::{Job, open_options};
+use super::team::Team;
 use super::{Options, evaluate};
 use bmtrain_core::autograd::Randomness;
+use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
+use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::cpu::CpuBackend;
 use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::wrap::Profiled;
-use bmtrain_core::{Backend, Ctx, Device};
+use bmtrain_core::{Backend, Ctx, Device, Var};
 use bmtrain_dist::OptimManager;
+use bmtrain_dist::launch::{Launch, run_group, threads_per_rank};
 use bmtrain_dist::optim::{Adam, AdamOptions, ParamGroup, Scheduler, StepInfo};
+use bmtrain_dist::shard::Sharding;
 use model_center::data::{Loader, LoaderOptions, Order, Position};
 use model_center::metrics::Metric;
 use model_center::model::{Registry, TextBatch, TextModel};
@@ -25,38 +30,81 @@ use std::time::{Duration, Instant};
 /// Windows of this many batches are sorted by length when batches are grouped by length.
 const LENGTH_WINDOW: usize = 50;
 
-/// A run stops after this many steps in a row whose gradients were not finite.
-const MAX_SKIPS: u32 = 8;
+/// Everything that is decided before the first rank starts.
+#[derive(Debug)]
+pub struct Plan {
+    /// Data and facts about the model.
+    pub job: Job,
+    /// The settings.
+    pub resolved: Resolved,
+    /// The command line.
+    pub options: Options,
+    /// The families of models.
+    pub registry: Registry<'static>,
+    /// How the ranks were started.
+    pub launch: Launch,
+}
 
-/// Run a prepared job to its end.
+/// Run a prepared job to its end: on this thread, on one thread for each of `--ranks`, or as one of the processes of a
+/// launcher.
 ///
 /// # Errors
-/// A failing device or disk; numbers that are not finite.
-pub fn run(job: Job, resolved: &Resolved, options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
+/// A failing device or disk; numbers that are not finite; a lost rank.
+pub fn run(plan: Arc<Plan>) -> Result<ExitStatus> {
+    let (launch, options) = (&plan.launch, HostOptions::default());
+    let here = launch.ranks_in_process();
+    if here > 1 {
+        let group = HostGroup::threads(here, options)?.into_iter().map(|rank| Arc::new(rank) as Arc<dyn Communicator>);
+        let ranks = run_group(group.collect(), |_, ranks| {
+            let plan = Arc::clone(&plan);
+            move || run_rank(&plan, ranks)
+        });
+        return ranks.map(|_| ExitStatus::Done).map_err(|failed| failed.error);
+    }
+    if launch.world > 1 {
+        let place = HostGroup::place(launch.job()?);
+        return run_rank(&plan, Arc::new(HostRank::join(place, launch.rank, launch.world, options)?));
+    }
+    run_rank(&plan, Arc::new(Solo))
+}
+
+/// One rank's run. The first rank writes the files and speaks.
+fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
     let begin = Instant::now();
-    let threads = resolved.device.threads.count();
+    let Plan { job, resolved, options, registry, launch } = plan;
+    let threads = threads_per_rank(resolved.device.threads.count(), launch.local_size);
     let backend: Arc<dyn Backend> = Arc::new(CpuBackend::new(threads)?);
-    let profiled = options.profile.then(|| Arc::new(Profiled::new(Arc::clone(&backend))));
+    let is_first = ranks.rank() == 0;
+    let profiled = (options.profile && is_first).then(|| Arc::new(Profiled::new(Arc::clone(&backend))));
     let device = Device::new(match &profiled {
         Some(profiled) => Arc::clone(profiled) as Arc<dyn Backend>,
         None => backend,
     });
-    let opened = registry.open(&resolved.model.path, &open_options(resolved, job.train.labels(), &device))?;
+    let sharding = Sharding {
+        ranks: Arc::clone(&ranks),
+        level: resolved.parallel.zero,
+        sum: resolved.train.gradient_sum,
+        prefetch: resolved.parallel.prefetch,
+    };
+    let team = Team::new(ranks, &device);
+    let opened = registry.open(&resolved.model.path, &open_options(resolved, job.train.labels(), &device, sharding))?;
     let progress_mode = ProgressMode::choose(
-        resolved.log.quiet,
+        resolved.log.quiet || !is_first,
         std::io::stderr().is_terminal(),
         std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()),
     );
-    let mut trainer = Trainer::new(&job, resolved, &device, opened.model, progress_mode)?;
+    let mut trainer = Trainer::new(job, resolved, &device, opened.model, progress_mode, team)?;
     // Only now, when nothing can be wrong with the input any more, the output folder is touched.
-    let mut run = Run::create(resolved, options.overwrite, begin)?;
-    trainer.peak = measure_peak(threads);
-    run.start(&job, resolved, &trainer, threads)?;
-    trainer.progress.note(&job.summary(resolved));
-    let ended = run.follow(&job, resolved, &mut trainer, profiled.as_deref());
+    let mut run = Run::create(resolved, options.overwrite, begin, is_first)?;
+    trainer.peak = measure_peak(threads) * launch.world as f64;
+    run.start(job, resolved, &trainer, threads)?;
+    if is_first {
+        trainer.progress.note(&job.summary(resolved));
+    }
+    let ended = run.follow(job, resolved, &mut trainer, profiled.as_deref());
     if let Err(error) = &ended {
         // The log says how a run ended, whatever ended it. A log that cannot be written to is no news beside that error.
-        let _ = run.end(&trainer, resolved, ExitStatus::from(error).name());
+        let _ = run.end(&trainer, resolved, ExitStatus::from(error).name(), false);
     }
     trainer.progress.finish();
     ended.map(|()| ExitStatus::Done)
@@ -81,12 +129,14 @@ pub(super) struct Trainer {
     pub(super) peak: f64,
     pub(super) flops_per_token: f64,
     pub(super) step: u64,
-    pub(super) skips: u32,
     pub(super) samples: u64,
     pub(super) tokens: u64,
     pub(super) train_time: Duration,
+    pub(super) team: Team,
     /// When the first step began.
     started: Option<Instant>,
+    /// Why the run ends now, as the first rank sees it, which is what counts: clocks differ.
+    agreed: Option<StopReason>,
 }
 
 /// One optimizer step, for the log.
@@ -105,6 +155,7 @@ impl Trainer {
         device: &Device,
         model: Box<dyn TextModel>,
         mode: ProgressMode,
+        team: Team,
     ) -> Result<Self> {
         let train = &resolved.train;
         let order = match resolved.data.length_grouped {
@@ -150,27 +201,29 @@ impl Trainer {
             peak: 0.0,
             flops_per_token,
             step: 0,
-            skips: 0,
             samples: 0,
             tokens: 0,
             train_time: Duration::ZERO,
+            team,
             started: None,
+            agreed: None,
         })
     }
 
-    /// One optimizer step: for each micro-batch load, forward, backward; then clip and update.
+    /// One optimizer step: for each of this rank's micro-batches load, forward, backward; then clip and update. Of the
+    /// step's micro-batches a rank takes every R-th, R the number of ranks.
     pub(super) fn step(&mut self) -> Result<StepResult> {
         let start = Instant::now();
         self.started.get_or_insert(start);
         let epoch = self.step / self.steps_per_epoch;
         let first = self.step % self.steps_per_epoch * self.micro_batches;
         let weight = 1.0 / self.micro_batches as f32;
-        let (mut losses, mut tokens, mut padded) = (Vec::new(), 0, 0);
-        for micro_batch in 0..self.micro_batches {
+        let (mut losses, mut counts) = (Vec::new(), [0.0f32; 3]);
+        for micro_batch in (self.team.rank() as u64..self.micro_batches).step_by(self.team.size()) {
             let batch = self.loader.batch(Position { epoch, index: first + micro_batch })?;
-            tokens += batch.tokens as u64;
-            padded += batch.input_ids.len() as u64;
-            self.samples += batch.samples.len() as u64;
+            for (count, more) in counts.iter_mut().zip([batch.samples.len(), batch.tokens, batch.input_ids.len()]) {
+                *count += more as f32;
+            }
             let batch = TextBatch::of(batch, self.label_smoothing);
             let address = Randomness { seed: self.seed, step: self.step as u32, micro_batch: micro_batch as u32 };
             let mut cx = Ctx::training(&self.device, address);
@@ -181,28 +234,49 @@ impl Trainer {
             losses.push(loss);
         }
         let info = self.optim.step()?;
-        let mut loss = 0.0;
-        for micro_batch in losses {
-            loss += weight * micro_batch.value().item()?;
-        }
         self.step += 1;
+        let (loss, [samples, tokens, padded_tokens]) = self.agree(&losses, counts, weight)?;
+        self.samples += samples;
         self.tokens += tokens;
         self.guard(&info, loss)?;
         let elapsed = start.elapsed();
         self.train_time += elapsed;
-        Ok(StepResult { loss, info, tokens, padded_tokens: padded, seconds: elapsed.as_secs_f64() })
+        Ok(StepResult { loss, info, tokens, padded_tokens, seconds: elapsed.as_secs_f64() })
+    }
+
+    /// The loss of the whole batch, added in the order of the micro-batches; samples, tokens and padded tokens of all
+    /// ranks; and whether to stop, as the first rank sees it.
+    fn agree(&mut self, losses: &[Var], counts: [f32; 3], weight: f32) -> Result<(f32, [u64; 3])> {
+        let reason = self.stop.check(self.step, self.elapsed());
+        let mut numbers = losses.iter().map(|loss| loss.value().item()).collect::<Result<Vec<f32>, _>>()?;
+        numbers.extend(counts);
+        numbers.push(reason.map_or(-1.0, |reason| reason as u8 as f32));
+        let all = self.team.gather(&numbers)?;
+        let (mut loss, mut sums) = (0.0, [0u64; 3]);
+        for micro_batch in 0..losses.len() {
+            for numbers in &all {
+                loss += weight * numbers.get(micro_batch).copied().unwrap_or(f32::NAN);
+            }
+        }
+        for numbers in &all {
+            for (sum, count) in sums.iter_mut().zip(numbers.iter().skip(losses.len())) {
+                *sum += *count as u64;
+            }
+        }
+        let said = all.first().and_then(|numbers| numbers.last()).copied().unwrap_or(-1.0);
+        self.agreed = StopReason::ALL.into_iter().find(|reason| *reason as u8 as f32 == said);
+        Ok((loss, sums))
     }
 
     /// A step that is not finite changed nothing; too many in a row end the run.
-    fn guard(&mut self, info: &StepInfo, loss: f32) -> Result<()> {
-        self.skips = if info.skipped { self.skips + 1 } else { 0 };
-        if self.skips < MAX_SKIPS {
+    fn guard(&self, info: &StepInfo, loss: f32) -> Result<()> {
+        if !info.give_up {
             return Ok(());
         }
         let first = self.optim.broken_gradient().map(|name| format!(", gradient of {name}")).unwrap_or_default();
         Err(Error::diverged(
             format!("step {}{first}", self.step),
-            format!("{MAX_SKIPS} steps in a row had gradients that are not finite, loss {loss}"),
+            format!("too many steps in a row had gradients that are not finite, loss {loss}"),
             "lower train.lr, or look for bad samples; the weights were not changed by these steps",
         ))
     }
@@ -219,7 +293,10 @@ impl Trainer {
 
     /// Why the run ends now, if it does.
     pub(super) fn stop(&self) -> Option<StopReason> {
-        self.stop.check(self.step, self.elapsed())
+        match self.step {
+            0 => self.stop.check(0, Duration::ZERO),
+            _ => self.agreed,
+        }
     }
 }
 

@@ -128,7 +128,9 @@ pub trait TextModel {
     /// What `save` would say at the end of the training.
     fn check_save(&self, options: &SaveOptions<'_>) -> Result<()>;
 
-    /// Write a complete Hugging Face folder: configuration, weights, tokenizer files.
+    /// Write a complete Hugging Face folder: configuration, weights, tokenizer files. Where parameters are shared among
+    /// ranks one of them writes; it reads all parameters, in their order, through one
+    /// [`WholeReader`](bmtrain_dist::param::WholeReader), and the others take part in that.
     ///
     /// # Errors
     /// The disk refuses; a failing device.

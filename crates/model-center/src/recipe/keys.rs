@@ -12,6 +12,7 @@ use bmtrain_core::DType;
 use bmtrain_core::kernel::NormOrder;
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::optim::{Clip, DecayForm, ScheduleKind, Warmup};
+use bmtrain_dist::shard::{GradientSum, ZeroLevel};
 
 /// The largest whole number TOML can hold.
 const MOST: u64 = i64::MAX as u64;
@@ -53,7 +54,11 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
     };
     let output = OutputSettings { dir: r.required_path("output.dir", OUTPUT_FOLDER) };
     let device = DeviceSettings { threads: read_threads(r) };
-    Settings { model, data, train, eval, save, log, output, device }
+    let parallel = ParallelSettings {
+        zero: ZeroLevel::from_number(r.integer("parallel.zero", 3, 0..=3)).unwrap_or(ZeroLevel::Three),
+        prefetch: r.flag("parallel.prefetch", true),
+    };
+    Settings { model, data, train, eval, save, log, output, device, parallel }
 }
 
 fn read_model(r: &mut Reader) -> ModelSettings {
@@ -182,6 +187,7 @@ fn read_train(r: &mut Reader) -> TrainSettings {
         );
     }
     let recompute = [("none", Recompute::Keep), ("blocks", Recompute::Checkpoint)];
+    let sums = [("fast", GradientSum::Fast), ("elastic", GradientSum::Elastic)];
     TrainSettings {
         epochs,
         steps,
@@ -202,6 +208,7 @@ fn read_train(r: &mut Reader) -> TrainSettings {
         label_smoothing: r.single("train.label_smoothing", 0.0, Range::Below(0.0, 1.0)),
         seed: r.integer("train.seed", 1234, 0..=MOST),
         recompute: r.choice("train.recompute", &recompute, Recompute::Keep),
+        gradient_sum: r.choice("train.gradient_sum", &sums, GradientSum::Fast),
         early_stop: None,
     }
 }

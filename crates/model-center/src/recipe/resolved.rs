@@ -8,7 +8,7 @@ use super::settings::Settings;
 use std::ops::Deref;
 
 /// Tables that say where and how a run is carried out, not what it computes; they do not change the recipe hash.
-const UNHASHED_TABLES: &[&str] = &["log", "output", "device"];
+const UNHASHED_TABLES: &[&str] = &["log", "output", "device", "parallel"];
 /// Comments of `--print-config` are aligned, but not further right than this column.
 const MAX_COMMENT_COLUMN: usize = 56;
 

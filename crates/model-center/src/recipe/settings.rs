@@ -9,6 +9,7 @@ use crate::metrics::Metric;
 use bmtrain_core::DType;
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::optim::{Clip, DecayForm, ScheduleKind, Warmup};
+use bmtrain_dist::shard::{GradientSum, ZeroLevel};
 use std::path::PathBuf;
 
 /// Everything a recipe says.
@@ -30,6 +31,8 @@ pub struct Settings {
     pub output: OutputSettings,
     /// `[device]`
     pub device: DeviceSettings,
+    /// `[parallel]`
+    pub parallel: ParallelSettings,
 }
 
 /// `[model]`: what is trained.
@@ -166,6 +169,8 @@ pub struct TrainSettings {
     pub seed: u64,
     /// What is kept of a block's forward pass.
     pub recompute: Recompute,
+    /// In which order the gradients of micro-batches are added: `elastic` gives the same bits on any number of ranks.
+    pub gradient_sum: GradientSum,
     /// When to stop before the limits; `None`: never.
     pub early_stop: Option<EarlyStopSettings>,
 }
@@ -282,6 +287,15 @@ pub struct OutputSettings {
 pub struct DeviceSettings {
     /// Threads of the CPU backend.
     pub threads: Threads,
+}
+
+/// `[parallel]`: how several ranks share the work. One rank alone takes no notice of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ParallelSettings {
+    /// What is cut over the ranks.
+    pub zero: ZeroLevel,
+    /// Gather the next block while one computes.
+    pub prefetch: bool,
 }
 
 /// How many threads work.

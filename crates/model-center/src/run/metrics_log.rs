@@ -117,12 +117,15 @@ pub struct StartRecord {
     pub unix_seconds: f64,
     /// Threads at work.
     pub threads: u64,
+    /// Ranks that share the work.
+    pub ranks: u64,
 }
 
 impl Record for StartRecord {
     fn to_json(&self) -> String {
         let mut time = Object::default();
         time.float("unix_seconds", self.unix_seconds).integer("threads", self.threads);
+        time.integer("ranks", self.ranks);
         let mut out = Object::default();
         out.text("kind", "start").text("version", &self.version).text("recipe_hash", &self.recipe_hash);
         out.integer("parameters", self.parameters).integer("trainable", self.trainable);

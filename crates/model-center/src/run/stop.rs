@@ -24,6 +24,10 @@ pub enum StopReason {
 }
 
 impl StopReason {
+    /// Every reason.
+    pub const ALL: [StopReason; 5] =
+        [StopReason::Steps, StopReason::Epochs, StopReason::Minutes, StopReason::NoImprovement, StopReason::Request];
+
     /// The name in `metrics.jsonl`.
     pub fn name(self) -> &'static str {
         match self {

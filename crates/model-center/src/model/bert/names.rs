@@ -11,6 +11,7 @@ use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
 use bmtrain_dist::Model;
 use bmtrain_dist::block::BlockOptions;
+use bmtrain_dist::param::WholeReader;
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
@@ -233,10 +234,10 @@ fn allowed(head: BertHead, values: HeadValues) -> Allow {
 /// # Errors
 /// The disk refuses; a failing device.
 pub fn save(model: &Bert, folder: &Path, options: &SaveOptions<'_>) -> Result<()> {
-    let parameters = Model::parameters(model);
+    let (parameters, mut reader) = (Model::parameters(model), WholeReader::default());
     written(model, options).write(folder, &param_shapes(parameters), |name, values| {
         if let Some(param) = parameters.get(name) {
-            *values = param.read()?;
+            *values = reader.read(param)?;
         }
         Ok(())
     })

@@ -9,7 +9,7 @@ use bmtrain_core::wrap::Counting;
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var, ops};
 use bmtrain_dist::block::{BlockOptions, RunOptions};
 use bmtrain_dist::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions, Norm, NormOptions};
-use bmtrain_dist::param::{BuilderOptions, Init};
+use bmtrain_dist::param::{BuilderOptions, Init, WholeReader};
 use bmtrain_dist::{Block, Builder, Model, Parameters, Section, TransformerBlockList};
 use model_center::config::{Config, Fields, HfHeader};
 use model_center::hf::{Allow, ModelFolder, NameTable, Plan, Rule, Weights};
@@ -343,9 +343,10 @@ impl TextModel for Toy {
     }
 
     fn save(&self, folder: &Path, options: &SaveOptions<'_>) -> Result<()> {
+        let mut reader = WholeReader::default();
         self.written(options).write(folder, &param_shapes(&self.parameters), |name, values| {
             if let Some(param) = self.parameters.get(name) {
-                *values = param.read()?;
+                *values = reader.read(param)?;
             }
             Ok(())
         })

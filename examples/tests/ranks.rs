@@ -1,0 +1,84 @@
+//! The finetune program on several ranks: threads and processes, and what becomes of the bits.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod fixture;
+
+use fixture::{Fixture, Outcome};
+use model_center::run::deterministic_part;
+
+const ELASTIC: [&str; 3] = ["train.gradient_sum=elastic", "train.micro_batch_size=1", "train.steps=4"];
+
+/// Runs into `dir` with further arguments, which may be settings.
+fn train(fixture: &Fixture, dir: &str, arguments: &[&str], sets: &[&str]) -> Outcome {
+    let dir = format!("output.dir={dir}");
+    let sets = sets.iter().copied().chain([dir.as_str()]).flat_map(|set| ["--set", set]);
+    fixture.finetune(&arguments.iter().copied().chain(sets).collect::<Vec<_>>())
+}
+
+/// Weights and all of the log that does not depend on clock and machine; its last record has the optimizer's hash.
+fn result(fixture: &Fixture, dir: &str) -> (Vec<u8>, String) {
+    let log = fixture.read(&format!("{dir}/metrics.jsonl"));
+    let log: String = log.lines().map(|line| deterministic_part(line) + "\n").collect();
+    assert!(log.contains("\"optimizer\":"), "{log}");
+    (fixture.bytes(&format!("{dir}/model/model.safetensors")), log)
+}
+
+#[test]
+fn elastic_sums_give_the_bytes_of_one_rank_on_any_number_at_any_level() {
+    let fixture = Fixture::new();
+    train(&fixture, "alone", &[], &ELASTIC).succeeded();
+    let alone = result(&fixture, "alone");
+    for (ranks, zero) in [(2, 0), (2, 1), (2, 2), (2, 3), (4, 3)] {
+        let (dir, ranks, zero) = (format!("r{ranks}z{zero}"), ranks.to_string(), format!("parallel.zero={zero}"));
+        let outcome =
+            train(&fixture, &dir, &["--ranks", &ranks], &[&ELASTIC[..], &[zero.as_str()]].concat()).succeeded();
+        assert!(result(&fixture, &dir) == alone, "{dir} differs from one rank");
+        assert_eq!(outcome.stdout.matches("trained 4 steps").count(), 1, "one rank speaks: {}", outcome.stdout);
+    }
+}
+
+#[test]
+fn fast_sums_train_on_two_ranks() {
+    let fixture = Fixture::new();
+    let sets = ["train.micro_batch_size=2", "train.steps=60", "train.lr=3e-3", "train.warmup=6"];
+    train(&fixture, "run", &["--ranks", "2"], &sets).succeeded();
+    let (_, log) = result(&fixture, "run");
+    assert!(log.lines().last().unwrap().contains("\"metric\":\"accuracy\",\"value\":1.0"), "{log}");
+}
+
+#[test]
+fn processes_with_the_variables_of_a_launcher_give_the_bytes_of_one_rank() {
+    let fixture = Fixture::new();
+    train(&fixture, "alone", &[], &ELASTIC).succeeded();
+    let sets: Vec<String> = ELASTIC.iter().map(|set| (*set).to_owned()).chain(["output.dir=shared".into()]).collect();
+    let port = (20_000 + std::process::id() % 20_000).to_string();
+    let outcomes = fixture.finetune_processes(2, &port, &sets);
+    for outcome in &outcomes {
+        assert_eq!(outcome.code, 0, "{}{}", outcome.stdout, outcome.stderr);
+    }
+    assert!(result(&fixture, "shared") == result(&fixture, "alone"));
+    assert!(outcomes[1].stdout.is_empty(), "the second rank says nothing: {}", outcomes[1].stdout);
+}
+
+#[test]
+fn micro_batches_that_cannot_be_shared_are_named_with_the_fix() {
+    let fixture = Fixture::new();
+    let outcome = train(&fixture, "run", &["--ranks", "2"], &[]);
+    assert_eq!(outcome.code, 2, "{}", outcome.stderr);
+    for part in ["error[recipe]: 1 micro-batches of 4", "2 ranks", "train.micro_batch_size = 2"] {
+        assert!(outcome.stderr.contains(part), "no {part:?} in {}", outcome.stderr);
+    }
+    assert!(!fixture.path("run").exists());
+}
+
+#[test]
+fn a_mistake_that_one_rank_finds_ends_all_with_one_message() {
+    let fixture = Fixture::new();
+    // The weights turn out to be damaged when every rank reads them.
+    let mut bytes = fixture.bytes("model/model.safetensors");
+    bytes.truncate(bytes.len() - 1000);
+    fixture.write_bytes("model/model.safetensors", &bytes);
+    let outcome = train(&fixture, "run", &["--ranks", "2"], &["train.micro_batch_size=2"]);
+    assert_eq!(outcome.code, 3, "{}", outcome.stderr);
+    assert_eq!(outcome.stderr.matches("error[").count(), 1, "{}", outcome.stderr);
+}
