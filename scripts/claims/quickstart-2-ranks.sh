@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# The quickstart on two ranks with ZeRO-3. With elastic sums its weights, losses and predictions are those of one rank, byte
+# for byte; with fast sums its accuracy is within 1.5 points. The figure is the three accuracies: one rank, two elastic, two
+# fast.
+set -euo pipefail
+# shellcheck source=scripts/claims/verdict.sh
+source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
+
+need_pip
+"$root/scripts/assets.sh" bert sent
+sentences="$cache/data/movie_reviews"
+python3 "$root/scripts/prepare_sentences.py" "$cache/assets/sentences/movie_reviews.tsv" "$sentences"
+build finetune
+scratch
+
+# train NAME SUM ARGUMENTS...
+train() {
+    local name="$1" sum="$2"
+    shift 2
+    note "run $name"
+    "$bin/finetune" --recipe "$root/examples/recipes/quickstart.toml" "$@" \
+        --set "model.path=$cache/assets/minilm" \
+        --set "data.train=$sentences/train.jsonl" --set "data.eval=$sentences/heldout.jsonl" \
+        --set train.micro_batch_size=16 --set "train.gradient_sum=$sum" --set parallel.zero=3 \
+        --set "output.dir=$scratch/$name" >&2
+}
+accuracy() { python3 "$root/scripts/claims/accuracy.py" "$scratch/$1/metrics.jsonl"; }
+
+train one elastic
+train two elastic --ranks 2
+train fast fast --ranks 2
+one="$(accuracy one)"
+two="$(accuracy two)"
+fast="$(accuracy fast)"
+word=ok
+while read -r same name; do
+    note "one rank and two: $same $name"
+    [ "$same" = same ] || word=short
+done < <(python3 "$root/scripts/claims/compare_runs.py" "$scratch/one" "$scratch/two")
+awk -v one="$one" -v fast="$fast" 'BEGIN { d = one - fast; exit !(d <= 1.5 && d >= -1.5) }' || word=short
+verdict "$one/$two/$fast" "$word"
