@@ -451,3 +451,14 @@ fn a_profile_names_the_kinds_of_work() {
     train(&fixture, "plain", &[]);
     assert_eq!(weights(&fixture, "plain"), plain);
 }
+
+#[test]
+fn half_precision_trains_with_a_loss_scale_that_the_status_line_shows() {
+    let fixture = Fixture::new();
+    let outcome = train(&fixture, "run", &["model.dtype=f16", "train.steps=60", "train.lr=3e-3", "train.warmup=6"]);
+    assert!(outcome.stderr.contains("| scale "), "{}", outcome.stderr);
+    let best = records(&fixture, "run", "end")[0]["best"]["value"].as_f64().unwrap();
+    assert_eq!(best, 1.0, "the label can be told from one word");
+    let losses = losses(&fixture, "run");
+    assert!(losses[50..].iter().sum::<f64>() < 0.5 * losses[..10].iter().sum::<f64>(), "{losses:?}");
+}

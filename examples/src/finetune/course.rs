@@ -145,7 +145,7 @@ impl Run {
             loss: f64::from(result.loss),
             grad_norm: f64::from(result.info.grad_norm),
             lr: result.info.lr,
-            scale: None,
+            scale: trainer.scales_loss.then_some(f64::from(result.info.scale)),
             tokens_per_s,
             peak_share,
             memory,

@@ -15,7 +15,7 @@ use bmtrain_core::wrap::Profiled;
 use bmtrain_core::{Backend, Ctx, Device, Var};
 use bmtrain_dist::OptimManager;
 use bmtrain_dist::launch::{Launch, run_group, threads_per_rank};
-use bmtrain_dist::optim::{Adam, AdamOptions, ParamGroup, Scheduler, StepInfo};
+use bmtrain_dist::optim::{Adam, AdamOptions, LossScaler, ParamGroup, ScalePolicy, Scheduler, StepInfo};
 use bmtrain_dist::shard::Sharding;
 use model_center::data::{Loader, LoaderOptions, Order, Position};
 use model_center::metrics::Metric;
@@ -124,6 +124,8 @@ pub(super) struct Trainer {
     pub(super) micro_batches: u64,
     pub(super) steps_per_epoch: u64,
     pub(super) label_smoothing: f32,
+    /// Whether the loss scale is worth showing.
+    pub(super) scales_loss: bool,
     pub(super) seed: u64,
     /// Floating-point operations per second this machine can do.
     pub(super) peak: f64,
@@ -180,6 +182,7 @@ impl Trainer {
             ..AdamOptions::default()
         };
         let mut optim = OptimManager::new(device, train.clip)?;
+        optim.set_scaler(LossScaler::new(train.loss_scale.policy(resolved.model.dtype), LossScaler::LIMIT)?);
         optim.add_scheduled(Box::new(Adam::new(groups, adam)?), Scheduler::new(job.schedule));
         let eval = job.eval.as_ref().map(|data| evaluate::loader(data, resolved.eval.batch_size)).transpose()?;
         // Scores and weighted sums of attention are left out: they depend on the lengths, and up to a few hundred tokens
@@ -197,6 +200,7 @@ impl Trainer {
             micro_batches,
             steps_per_epoch,
             label_smoothing: train.label_smoothing,
+            scales_loss: train.loss_scale.policy(resolved.model.dtype) != ScalePolicy::NONE,
             seed: train.seed,
             peak: 0.0,
             flops_per_token,

@@ -66,7 +66,7 @@ fn read_model(r: &mut Reader) -> ModelSettings {
     let share = Range::Below(0.0, 1.0);
     ModelSettings {
         path: r.required_path("model.path", MODEL_FOLDER),
-        dtype: r.choice("model.dtype", &[("f32", DType::F32), ("bf16", DType::BF16)], DType::F32),
+        dtype: r.choice("model.dtype", &[("f32", DType::F32), ("bf16", DType::BF16), ("f16", DType::F16)], DType::F32),
         head: r.choice("model.head", &[("auto", Head::Auto), ("new", Head::New)], Head::Auto),
         hidden_dropout: r.optional_single("model.hidden_dropout", own, share, 0.1),
         attention_dropout: r.optional_single("model.attention_dropout", own, share, 0.1),
@@ -187,6 +187,13 @@ fn read_train(r: &mut Reader) -> TrainSettings {
         );
     }
     let recompute = [("none", Recompute::Keep), ("blocks", Recompute::Checkpoint)];
+    let scales = [
+        ("auto", LossScale::Auto),
+        ("none", LossScale::None),
+        ("bmtrain", LossScale::BmTrain),
+        ("megatron", LossScale::Megatron),
+        ("deepspeed", LossScale::DeepSpeed),
+    ];
     let sums = [("fast", GradientSum::Fast), ("elastic", GradientSum::Elastic)];
     TrainSettings {
         epochs,
@@ -209,6 +216,7 @@ fn read_train(r: &mut Reader) -> TrainSettings {
         seed: r.integer("train.seed", 1234, 0..=MOST),
         recompute: r.choice("train.recompute", &recompute, Recompute::Keep),
         gradient_sum: r.choice("train.gradient_sum", &sums, GradientSum::Fast),
+        loss_scale: r.choice("train.loss_scale", &scales, LossScale::Auto),
         early_stop: None,
     }
 }

@@ -27,7 +27,8 @@ pub use resolved::Resolved;
 pub use rules::preflight;
 pub use settings::{
     DataSettings, DataSource, DeviceSettings, EarlyStopSettings, EvalMetric, EvalSettings, Head, Interval, LogSettings,
-    ModelSettings, OutputSettings, ParallelSettings, SaveSettings, SaveWhich, Settings, Threads, TrainSettings,
+    LossScale, ModelSettings, OutputSettings, ParallelSettings, SaveSettings, SaveWhich, Settings, Threads,
+    TrainSettings,
 };
 
 use crate::Result;

@@ -8,7 +8,7 @@ use crate::data::{ColumnTask, LabelSpec, OnBadRecord, SUPERGLUE, TaskEntry, TooL
 use crate::metrics::Metric;
 use bmtrain_core::DType;
 use bmtrain_dist::block::Recompute;
-use bmtrain_dist::optim::{Clip, DecayForm, ScheduleKind, Warmup};
+use bmtrain_dist::optim::{Clip, DecayForm, ScalePolicy, ScheduleKind, Warmup};
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
 use std::path::PathBuf;
 
@@ -171,6 +171,8 @@ pub struct TrainSettings {
     pub recompute: Recompute,
     /// In which order the gradients of micro-batches are added: `elastic` gives the same bits on any number of ranks.
     pub gradient_sum: GradientSum,
+    /// By what losses are multiplied on the way back.
+    pub loss_scale: LossScale,
     /// When to stop before the limits; `None`: never.
     pub early_stop: Option<EarlyStopSettings>,
 }
@@ -287,6 +289,37 @@ pub struct OutputSettings {
 pub struct DeviceSettings {
     /// Threads of the CPU backend.
     pub threads: Threads,
+}
+
+/// How losses are scaled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LossScale {
+    /// By the predecessor's rule for f16, not at all for types with the range of f32.
+    Auto,
+    /// Not at all.
+    None,
+    /// By the predecessor's rule.
+    BmTrain,
+    /// By Megatron's rule.
+    Megatron,
+    /// By DeepSpeed's rule.
+    DeepSpeed,
+}
+
+/// What the predecessor's programs begin with.
+const START: f32 = 65_536.0;
+
+impl LossScale {
+    /// The rule for parameters of this type.
+    pub fn policy(self, dtype: DType) -> ScalePolicy {
+        match self {
+            LossScale::Auto if dtype == DType::F16 => ScalePolicy::bm_train(START),
+            LossScale::Auto | LossScale::None => ScalePolicy::NONE,
+            LossScale::BmTrain => ScalePolicy::bm_train(START),
+            LossScale::Megatron => ScalePolicy::MEGATRON,
+            LossScale::DeepSpeed => ScalePolicy::DEEP_SPEED,
+        }
+    }
 }
 
 /// `[parallel]`: how several ranks share the work. One rank alone takes no notice of it.
