@@ -29,6 +29,36 @@ pub enum Error {
         /// What is wrong, with the value.
         reason: String,
     },
+    /// The program was not started in a way that works: a mistake on the command line or in a launcher's variables.
+    #[error("launch: {place}: {reason}; {fix}")]
+    Launch {
+        /// The variable or option, with its value.
+        place: String,
+        /// What is wrong.
+        reason: String,
+        /// What to do.
+        fix: String,
+    },
+    /// Ranks did not find each other at the rendezvous store, or lost each other there.
+    #[error("rendezvous at {place}: {reason}; {fix}")]
+    Rendezvous {
+        /// Address and port.
+        place: String,
+        /// What happened, with the ranks it happened to.
+        reason: String,
+        /// What to do.
+        fix: String,
+        /// The ranks that are absent or lost.
+        ranks: Vec<usize>,
+    },
+    /// The thread of a rank panicked or could not be started.
+    #[error("thread of rank {rank}: {reason}")]
+    RankThread {
+        /// The rank.
+        rank: usize,
+        /// The panic's message, or the operating system's.
+        reason: String,
+    },
     /// An error of the core.
     #[error(transparent)]
     Core(#[from] bmtrain_core::Error),
@@ -38,6 +68,11 @@ impl Error {
     /// A [`Error::Setting`].
     pub fn setting(who: &'static str, reason: impl Into<String>) -> Self {
         Error::Setting { who, reason: reason.into() }
+    }
+
+    /// A [`Error::Launch`].
+    pub fn launch(place: impl Into<String>, reason: impl Into<String>, fix: impl Into<String>) -> Self {
+        Error::Launch { place: place.into(), reason: reason.into(), fix: fix.into() }
     }
 
     /// A [`Error::Parameter`].

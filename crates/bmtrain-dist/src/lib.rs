@@ -7,6 +7,7 @@
 
 pub mod block;
 pub mod error;
+pub mod launch;
 pub mod mesh;
 pub mod model;
 pub mod nn;
@@ -19,6 +20,7 @@ pub use bmtrain_core;
 
 pub use block::{Block, Bundle, TransformerBlockList};
 pub use error::{Error, Result};
+pub use launch::Launch;
 pub use mesh::{Mesh, RankGroup};
 pub use model::{Model, Section};
 pub use optim::OptimManager;

@@ -1,0 +1,275 @@
+//! How this process was started, how the ranks of one process run, and where ranks meet.
+//!
+//! [`Launch::detect`] turns the command line's `--ranks` and a launcher's variables into one answer: which rank this is,
+//! of how many, on how many hosts. [`run_ranks`] runs several ranks as threads, [`store`] is the rendezvous of several
+//! processes. Called by the programs; `docs/launch.md` shows each launcher.
+
+mod launchers;
+mod ranks;
+mod slurm;
+pub mod store;
+mod variables;
+
+pub use ranks::{GRACE, RankError, run_group, run_ranks, run_ranks_within};
+pub use store::{Store, StoreOptions, Token};
+
+use crate::error::{Error, Result};
+use launchers::Found;
+use std::net::{IpAddr, Ipv4Addr};
+use variables::{Variables, wrong};
+
+/// Who started this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Launcher {
+    /// Nobody: there is one rank.
+    Alone,
+    /// `--ranks N`: this process runs N ranks as threads.
+    Threads,
+    /// torchrun, PyTorch's launcher.
+    Torchrun,
+    /// OpenMPI's `mpirun`.
+    OpenMpi,
+    /// MPICH's `mpiexec`, or one of its descendants.
+    Mpich,
+    /// Slurm's `srun`.
+    Slurm,
+    /// A Kubeflow job with one process in each pod.
+    Kubeflow,
+    /// `RANK` and `WORLD_SIZE`, set by hand.
+    Plain,
+}
+
+impl Launcher {
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Launcher::Alone => "no launcher",
+            Launcher::Threads => "--ranks",
+            Launcher::Torchrun => "torchrun",
+            Launcher::OpenMpi => "mpirun",
+            Launcher::Mpich => "MPICH",
+            Launcher::Slurm => "srun",
+            Launcher::Kubeflow => "Kubeflow",
+            Launcher::Plain => "a launch by hand",
+        }
+    }
+
+    /// The first part of the names of its jobs.
+    fn tag(self) -> &'static str {
+        match self {
+            Launcher::Alone => "alone",
+            Launcher::Threads => "threads",
+            Launcher::Torchrun => "torchrun",
+            Launcher::OpenMpi => "mpirun",
+            Launcher::Mpich => "mpich",
+            Launcher::Slurm => "slurm",
+            Launcher::Kubeflow => "kubeflow",
+            Launcher::Plain => "plain",
+        }
+    }
+}
+
+/// How this process was started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launch {
+    /// Who started it.
+    pub launcher: Launcher,
+    /// This process's rank; with `--ranks` the first of its ranks, see [`Launch::of_thread`].
+    pub rank: usize,
+    /// Number of ranks, W.
+    pub world: usize,
+    /// This rank's number among those of its host.
+    pub local_rank: usize,
+    /// Ranks on this host.
+    pub local_size: usize,
+    /// Hosts. Where the launcher does not say, 1 is certain, and more is a guess from this host's share.
+    pub nodes: usize,
+    /// Host of rank 0 as the launcher names it.
+    pub address: Option<String>,
+    /// Port on which the ranks meet, the same for all of them.
+    pub port: Option<u16>,
+    job: Option<String>,
+    secret: Option<String>,
+    bind: Option<IpAddr>,
+}
+
+impl Launch {
+    /// Ask `--ranks` (`ranks`), then the variables of torchrun, OpenMPI, MPICH, Slurm and Kubeflow, then plain `RANK`
+    /// and `WORLD_SIZE`; if none is set there is one rank. The innermost launcher counts: an `mpirun` inside a Slurm
+    /// job is OpenMPI.
+    ///
+    /// `variables` looks a variable up, usually in the environment. Beside the launchers' own these are read:
+    /// `BMTRAIN_STORE_PORT` and `BMTRAIN_STORE_BIND` (where the ranks meet), `BMTRAIN_JOB` (a name for the job, where a
+    /// launcher gives none) and `BMTRAIN_TOKEN` (a secret that every rank has to know).
+    ///
+    /// # Errors
+    /// Values that are no numbers, contradict each other or are set by half; `--ranks` together with a launcher.
+    pub fn detect(ranks: Option<usize>, variables: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+        let variables = Variables::new(variables);
+        let found = launchers::innermost(&variables)?;
+        let bind = match variables.text("BMTRAIN_STORE_BIND") {
+            Some(text) => Some(text.parse().map_err(|_| wrong("BMTRAIN_STORE_BIND", &text, "this is not an address"))?),
+            None => None,
+        };
+        let mut launch = match (ranks, found) {
+            (Some(ranks), found) => Launch::threads(ranks, found.as_ref())?,
+            (None, Some(found)) => Launch::of_found(found),
+            (None, None) => Launch::alone(),
+        };
+        launch.port = variables.port("BMTRAIN_STORE_PORT")?.or(launch.port);
+        launch.job = variables.text("BMTRAIN_JOB").map(|name| job_name(&[name])).or(launch.job);
+        launch.secret = variables.text("BMTRAIN_TOKEN");
+        launch.bind = bind;
+        Ok(launch)
+    }
+
+    /// One rank, started by nobody.
+    pub fn alone() -> Self {
+        Launch {
+            launcher: Launcher::Alone,
+            rank: 0,
+            world: 1,
+            local_rank: 0,
+            local_size: 1,
+            nodes: 1,
+            address: None,
+            port: None,
+            job: None,
+            secret: None,
+            bind: None,
+        }
+    }
+
+    fn threads(ranks: usize, found: Option<&Found>) -> Result<Self> {
+        if ranks == 0 || ranks > slurm::MOST {
+            let reason = format!("a process has 1 to {} ranks", slurm::MOST);
+            return Err(Error::launch(format!("--ranks {ranks}"), reason, "use as many as there are cores, or fewer"));
+        }
+        if let Some(found) = found.filter(|found| found.world > 1) {
+            let reason = format!("{} has already started {} ranks", found.launcher.name(), found.world);
+            return Err(Error::launch(
+                format!("--ranks {ranks}"),
+                reason,
+                "drop --ranks, or start without the launcher",
+            ));
+        }
+        Ok(Launch { launcher: Launcher::Threads, world: ranks, local_size: ranks, ..Launch::alone() })
+    }
+
+    fn of_found(found: Found) -> Self {
+        let Found { launcher, rank, world, local_rank, local_size, nodes, address, port, job } = found;
+        let mut parts = vec![launcher.tag().to_owned()];
+        parts.extend(job.iter().filter(|part| !part.is_empty()).cloned());
+        let job = (parts.len() > 1).then(|| job_name(&parts));
+        Launch { launcher, rank, world, local_rank, local_size, nodes, address, port, job, secret: None, bind: None }
+    }
+
+    /// The same launch as seen by thread `rank` of this process.
+    pub fn of_thread(&self, rank: usize) -> Self {
+        match self.launcher {
+            Launcher::Threads => Launch { rank, local_rank: rank, ..self.clone() },
+            _ => self.clone(),
+        }
+    }
+
+    /// How many ranks this process runs as threads: 1 but for `--ranks`.
+    pub fn ranks_in_process(&self) -> usize {
+        if self.launcher == Launcher::Threads { self.world } else { 1 }
+    }
+
+    /// For devices whose ranks exchange data through memory they share.
+    ///
+    /// # Errors
+    /// Ranks on several hosts: between them, processors talk by MPI only.
+    pub fn require_one_host(&self) -> Result<()> {
+        if self.nodes <= 1 {
+            return Ok(());
+        }
+        let reason = format!("{} started {} ranks on {} hosts", self.launcher.name(), self.world, self.nodes);
+        let fix = if self.launcher == Launcher::Kubeflow {
+            "on processors several hosts need mpirun and the feature `mpi`; if all ranks are on one host, \
+             set LOCAL_RANK and LOCAL_WORLD_SIZE"
+        } else {
+            "on processors several hosts need mpirun and the feature `mpi`; or start all ranks on one host"
+        };
+        Err(Error::launch("several hosts", reason, fix))
+    }
+
+    /// A name for this job, the same for all its ranks and different for other jobs on the host: letters, digits, dots,
+    /// dashes and underscores, at most 80. For what the processes of a host share by name.
+    ///
+    /// # Errors
+    /// A launcher that sets nothing of the kind, without `MASTER_PORT` and `BMTRAIN_JOB`; ranks in one process, which
+    /// need no name.
+    pub fn job(&self) -> Result<&str> {
+        self.job.as_deref().ok_or_else(|| match self.launcher {
+            Launcher::Alone | Launcher::Threads => {
+                let reason = "the ranks of one process share memory without a name";
+                Error::launch("job name", reason, "set BMTRAIN_JOB if one is wanted all the same")
+            }
+            launcher => {
+                let reason = format!("{} sets nothing that tells this job from others on this host", launcher.name());
+                Error::launch(
+                    "job name",
+                    reason,
+                    "set MASTER_PORT to a free port or BMTRAIN_JOB to a word, the same for all ranks",
+                )
+            }
+        })
+    }
+
+    /// What a process has to know to be let into this job, from the job's name and, if it is set, `BMTRAIN_TOKEN`.
+    /// Without the latter it keeps strays apart, but whoever can guess the name of the job can make it.
+    ///
+    /// # Errors
+    /// As [`Launch::job`].
+    pub fn token(&self) -> Result<Token> {
+        Ok(Token::derive(self.job()?, self.secret.as_deref().unwrap_or_default()))
+    }
+
+    /// Where and how the processes of this job meet. On one host that is its loopback; on several, rank 0 listens at the
+    /// master's address, or at `BMTRAIN_STORE_BIND`. `recipe` is the hash of what the ranks are to do.
+    ///
+    /// # Errors
+    /// As [`Launch::job`]; several hosts and no `MASTER_ADDR`.
+    pub fn store(&self, recipe: [u8; 32]) -> Result<StoreOptions> {
+        let token = self.token()?;
+        let port = self.port.unwrap_or_else(|| port_of(self.job.as_deref().unwrap_or_default()));
+        let mut options = StoreOptions::new(self.rank, self.world, port, token, recipe);
+        if self.nodes > 1 {
+            options.host = self.address.clone().ok_or_else(|| {
+                let reason = format!("{} does not say where rank 0 is", self.launcher.name());
+                Error::launch("MASTER_ADDR is missing", reason, "set it to the host of rank 0, the same for all ranks")
+            })?;
+        }
+        options.bind = self.bind.or((self.nodes <= 1).then_some(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        if let Some(bind) = self.bind.filter(|bind| self.nodes <= 1 && !bind.is_unspecified()) {
+            options.host = bind.to_string();
+        }
+        Ok(options)
+    }
+}
+
+/// Threads for each rank when a host's cores are divided evenly; at least one, also where ranks outnumber cores.
+pub fn threads_per_rank(cores: usize, local_size: usize) -> usize {
+    (cores / local_size.max(1)).max(1)
+}
+
+/// One name from parts, harmless as a file name. What had to be changed or cut is told apart by a hash.
+fn job_name(parts: &[String]) -> String {
+    let raw = parts.join("-");
+    let harmless = |letter: char| if letter.is_ascii_alphanumeric() || "._-".contains(letter) { letter } else { '_' };
+    let name: String = raw.chars().map(harmless).take(60).collect();
+    if name == raw {
+        return name;
+    }
+    let hash = blake3::hash(raw.as_bytes()).to_hex();
+    format!("{name}-{}", &hash.as_str()[..16])
+}
+
+/// A port from a job's name, where nobody names one.
+fn port_of(job: &str) -> u16 {
+    let hash = blake3::hash(job.as_bytes());
+    let [first, second, ..] = hash.as_bytes();
+    20_000 + u16::from_le_bytes([*first, *second]) % 20_000
+}

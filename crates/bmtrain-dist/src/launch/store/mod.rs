@@ -1,0 +1,81 @@
+//! Where the processes of a job meet: a small key-value store over TCP, for ids and barriers, not for tensors.
+//!
+//! Rank 0 holds the store, the others connect. It exists because libraries that move tensors want an id handed out
+//! first, and because it is the place to notice that a rank is missing, runs another recipe or belongs to another job.
+//! Everything has a deadline, and who is missing at one is named. Called by the programs through
+//! [`Launch::store`](super::Launch::store).
+
+mod board;
+mod client;
+mod frame;
+mod handshake;
+mod server;
+
+pub use client::Store;
+pub use handshake::Token;
+pub use server::StoreServer;
+
+use crate::error::{Error, Result};
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Where and how the processes of a job meet.
+#[derive(Debug, Clone)]
+pub struct StoreOptions {
+    /// This process's rank.
+    pub rank: usize,
+    /// Number of ranks, W. All have to say the same.
+    pub world: usize,
+    /// Host of rank 0, to connect to.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// The address at which rank 0 listens; `None` for that of `host`.
+    pub bind: Option<IpAddr>,
+    /// What every process of the job knows and no other.
+    pub token: Token,
+    /// Hash of what the ranks are to do. All have to say the same.
+    pub recipe: [u8; 32],
+    /// How long to wait until all ranks have come.
+    pub deadline: Duration,
+    /// How long one connection may take to prove that it belongs here.
+    pub handshake: Duration,
+}
+
+impl StoreOptions {
+    /// How long to wait until all ranks have come, unless told otherwise.
+    pub const DEADLINE: Duration = Duration::from_secs(300);
+
+    /// How long one connection may take to prove that it belongs here, unless told otherwise.
+    pub const HANDSHAKE: Duration = Duration::from_secs(5);
+
+    /// On this host's loopback.
+    pub fn new(rank: usize, world: usize, port: u16, token: Token, recipe: [u8; 32]) -> Self {
+        let loopback = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+        let host = loopback.to_string();
+        let (deadline, handshake) = (Self::DEADLINE, Self::HANDSHAKE);
+        StoreOptions { rank, world, host, port, bind: Some(loopback), token, recipe, deadline, handshake }
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.rank < self.world {
+            return Ok(());
+        }
+        let reason = format!("rank {} of {} ranks", self.rank, self.world);
+        Err(self.error(reason, "ranks count from 0; look at the launcher's variables"))
+    }
+
+    /// Address and port, as errors name them.
+    fn place(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+
+    /// An error at this place that is about no rank.
+    fn error(&self, reason: impl Into<String>, fix: impl Into<String>) -> Error {
+        Error::Rendezvous { place: self.place(), reason: reason.into(), fix: fix.into(), ranks: Vec::new() }
+    }
+}
