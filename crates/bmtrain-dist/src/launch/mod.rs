@@ -50,13 +50,22 @@ impl Launcher {
             Launcher::Mpich => "MPICH",
             Launcher::Slurm => "srun",
             Launcher::Kubeflow => "Kubeflow",
-            Launcher::Plain => "RANK and WORLD_SIZE",
+            Launcher::Plain => "a launch by hand",
         }
     }
 
-    /// Whether ranks can reach each other by MPI.
-    pub fn has_mpi(self) -> bool {
-        matches!(self, Launcher::OpenMpi | Launcher::Mpich | Launcher::Slurm)
+    /// The first part of the names of its jobs.
+    fn tag(self) -> &'static str {
+        match self {
+            Launcher::Alone => "alone",
+            Launcher::Threads => "threads",
+            Launcher::Torchrun => "torchrun",
+            Launcher::OpenMpi => "mpirun",
+            Launcher::Mpich => "mpich",
+            Launcher::Slurm => "slurm",
+            Launcher::Kubeflow => "kubeflow",
+            Launcher::Plain => "plain",
+        }
     }
 }
 
@@ -149,7 +158,7 @@ impl Launch {
 
     fn of_found(found: Found) -> Self {
         let Found { launcher, rank, world, local_rank, local_size, nodes, address, port, job } = found;
-        let mut parts = vec![launcher.name().to_owned()];
+        let mut parts = vec![launcher.tag().to_owned()];
         parts.extend(job.iter().filter(|part| !part.is_empty()).cloned());
         let job = (parts.len() > 1).then(|| job_name(&parts));
         Launch { launcher, rank, world, local_rank, local_size, nodes, address, port, job, secret: None, bind: None }
@@ -234,6 +243,9 @@ impl Launch {
             })?;
         }
         options.bind = self.bind.or((self.nodes <= 1).then_some(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        if let Some(bind) = self.bind.filter(|bind| self.nodes <= 1 && !bind.is_unspecified()) {
+            options.host = bind.to_string();
+        }
         Ok(options)
     }
 }

@@ -27,9 +27,9 @@ const EVERYBODY: &str = "everybody is here";
 /// Rank 0 keeps it until the others need it no more: let the last call of every rank be a barrier.
 #[derive(Debug)]
 pub struct Store {
-    // In this order: rank 0 leaves its own store before that closes.
-    stream: TcpStream,
+    // First, so that rank 0 closes its store before it leaves it and is not taken for one that was lost.
     _server: Option<StoreServer>,
+    stream: TcpStream,
     options: StoreOptions,
     barriers: HashMap<String, u64>,
     /// An answer was not understood or came too late, so that the next one would be taken for another's.
@@ -115,7 +115,7 @@ impl Store {
             return Err(self.options.error(reason, "this is for ids; move tensors through a communicator"));
         }
         let answer = self.ask(Op::Set, key, value, Duration::ZERO)?;
-        self.expect(Op::Done, &answer, key).map(drop)
+        self.answered(Op::Done, &answer, key).map(drop)
     }
 
     /// The value of a key; if there is none yet, wait for it.
@@ -128,7 +128,7 @@ impl Store {
             let reason = format!("nobody has set {key} within {}", seconds(wait));
             return Err(self.options.error(reason, "look at the messages of the rank that should have"));
         }
-        self.expect(Op::Value, &answer, key).map(<[u8]>::to_vec)
+        self.answered(Op::Value, &answer, key).map(<[u8]>::to_vec)
     }
 
     /// Add to a counter, which starts at 0, and get the sum.
@@ -137,7 +137,7 @@ impl Store {
     /// A key that holds something else; a sum that is no `i64`; a store that is gone.
     pub fn add(&mut self, key: &str, delta: i64) -> Result<i64> {
         let answer = self.ask(Op::Add, key, &delta.to_le_bytes(), Duration::ZERO)?;
-        let sum = self.expect(Op::Value, &answer, key)?.try_into();
+        let sum = self.answered(Op::Value, &answer, key)?.try_into();
         sum.map(i64::from_le_bytes).map_err(|_| self.lost(key, "an answer that is no number"))
     }
 
@@ -160,7 +160,7 @@ impl Store {
             Op::Closed => {
                 ("had not come when rank 0 closed the store".to_owned(), "look at rank 0's messages and theirs")
             }
-            _ => return self.expect(Op::Done, &answer, name).map(drop),
+            _ => return self.answered(Op::Done, &answer, name).map(drop),
         };
         let ranks = Fields(&answer.body).numbers();
         let reason = format!("{} of {} {what}", ranks_text(&ranks), self.options.world);
@@ -190,7 +190,7 @@ impl Store {
     }
 
     /// The body of an answer of the kind that was expected.
-    fn expect<'a>(&self, op: Op, answer: &'a Frame, key: &str) -> Result<&'a [u8]> {
+    fn answered<'a>(&self, op: Op, answer: &'a Frame, key: &str) -> Result<&'a [u8]> {
         match answer.op {
             got if got == op => Ok(&answer.body),
             Op::Bad => {
