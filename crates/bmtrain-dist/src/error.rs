@@ -31,6 +31,18 @@ pub enum Error {
         /// What is wrong, with the value.
         reason: String,
     },
+    /// A checkpoint cannot be written, read or trusted.
+    #[error("checkpoint {place}: {reason}; {fix}")]
+    Checkpoint {
+        /// What kind of trouble it is, for whoever has to decide how to go on.
+        fault: Fault,
+        /// File or folder.
+        place: String,
+        /// What is wrong, with expected and got.
+        reason: String,
+        /// What to do.
+        fix: String,
+    },
     /// The program was not started in a way that works: a mistake on the command line or in a launcher's variables.
     #[error("launch: {place}: {reason}; {fix}")]
     Launch {
@@ -70,6 +82,16 @@ impl Error {
     /// A [`Error::Setting`].
     pub fn setting(who: &'static str, reason: impl Into<String>) -> Self {
         Error::Setting { who, reason: reason.into() }
+    }
+
+    /// A [`Error::Checkpoint`].
+    pub fn checkpoint(
+        fault: Fault,
+        place: impl Into<String>,
+        reason: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Error::Checkpoint { fault, place: place.into(), reason: reason.into(), fix: fix.into() }
     }
 
     /// A [`Error::Launch`].

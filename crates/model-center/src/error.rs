@@ -2,6 +2,7 @@
 
 use bmtrain_core::Error as CoreError;
 use bmtrain_dist::Error as DistError;
+use bmtrain_dist::checkpoint::Fault;
 use std::path::PathBuf;
 
 /// Result of this crate.
@@ -74,16 +75,26 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit code for schedulers: 2 recipe, 3 data or model files, 5 memory or disk, 7 diverged, 1 anything else.
+    /// The exit code for schedulers: 2 recipe or launch, 3 data or model files, 4 a damaged checkpoint, 5 memory or disk,
+    /// 6 a lost rank, 7 diverged, 1 anything else.
     pub fn exit_code(&self) -> i32 {
         match self {
+            Error::Core(below) | Error::Dist(DistError::Core(below)) => match below {
+                CoreError::OutOfMemory { .. } => 5,
+                CoreError::Communication { .. } => 6,
+                _ => 1,
+            },
+            Error::Dist(below) => match below {
+                DistError::Launch { .. } => 2,
+                DistError::Rendezvous { .. } => 6,
+                DistError::Checkpoint { fault: Fault::Disk, .. } => 5,
+                DistError::Checkpoint { fault: Fault::Damaged | Fault::Missing, .. } => 4,
+                _ => 1,
+            },
             Error::Recipe { .. } => 2,
             Error::Data { .. } | Error::Model { .. } => 3,
             Error::File { .. } => 5,
             Error::Diverged { .. } => 7,
-            Error::Core(CoreError::OutOfMemory { .. })
-            | Error::Dist(DistError::Core(CoreError::OutOfMemory { .. })) => 5,
-            Error::Dist(_) | Error::Core(_) => 1,
         }
     }
 

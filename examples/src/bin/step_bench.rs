@@ -9,13 +9,14 @@ use bmtrain_core::kernel::{Batch, Epilogue, Gemm, Matrix, MatrixMut, NormOrder};
 use bmtrain_core::philox::{self, Key};
 use bmtrain_core::wrap::Profiled;
 use bmtrain_core::{Backend, Ctx, DType, Device, Segment, Tensor, cpu};
+use bmtrain_dist::OptimManager;
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
 use bmtrain_dist::param::BuilderOptions;
-use bmtrain_dist::{Model, OptimManager};
 use clap::{Parser, ValueEnum};
 use model_center::config::BertConfig;
-use model_center::model::bert::{Bert, BertBatch, BertHead, Labels};
+use model_center::model::bert::{Bert, BertHead};
+use model_center::model::{TextBatch, TextLabels, TextModel};
 use model_center::run::memory;
 use std::sync::Arc;
 use std::time::Instant;
@@ -40,6 +41,9 @@ struct Options {
     /// Tokens of a sequence.
     #[arg(long, default_value_t = 128)]
     seq: usize,
+    /// Instead of --seq: lengths that batches have in turn, rows padded to them, e.g. 128,72,104.
+    #[arg(long, value_name = "L,L,..", value_delimiter = ',', conflicts_with = "seq")]
+    lengths: Vec<usize>,
     /// Timed steps, after three that are not.
     #[arg(long, default_value_t = 5)]
     steps: usize,
@@ -104,8 +108,9 @@ fn config(size: Size) -> BertConfig {
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    if options.steps == 0 || options.batch == 0 || options.seq == 0 {
-        bail!("--steps, --batch and --seq must be above 0");
+    let lengths = if options.lengths.is_empty() { vec![options.seq] } else { options.lengths.clone() };
+    if options.steps == 0 || options.batch == 0 || lengths.contains(&0) {
+        bail!("--steps, --batch, --seq and --lengths must be above 0");
     }
     let config = config(options.model);
     let backend: Arc<dyn Backend> = Arc::new(cpu::CpuBackend::new(options.threads)?);
@@ -123,39 +128,46 @@ fn main() -> Result<()> {
     let model = Bert::new(&device, config.clone(), BertHead::Classifier { outputs: 2 }, blocks, builder)?;
     let mut optim = OptimManager::new(&device, Clip { order: NormOrder::Two, max_norm: 1.0 })?;
     optim.add(Box::new(Adam::new(ParamGroup::by_decay(model.parameters(), 0.01), AdamOptions::default())?), 1e-5);
-    let batch = random_batch(&device, &options, config.vocab_size)?;
 
     let mut seconds = Vec::with_capacity(options.steps);
-    let (mut requests, mut counts, mut resident) = (0, heap::counts(), 0);
-    let mut loss = 0.0;
+    let mut grown = Growth::default();
+    let (mut requests, mut resident) = (0, 0);
+    let (mut loss, mut tokens) = (0.0, 0);
     for step in 0..WARM_UP + options.steps {
         if step == WARM_UP {
             requests = device.memory().system_requests;
-            counts = heap::counts();
             resident = memory::resident_bytes().unwrap_or(0);
             if let Some(profiled) = &profiled {
                 profiled.reset();
             }
         }
+        // A new batch in host memory each time, as a loader makes it.
+        let length = lengths[step % lengths.len()];
+        let batch = random_batch(&options, length, config.vocab_size, step as u32);
+        let before = (gemm_scratch(&device), heap::counts().large);
         let start = Instant::now();
         loss = train_step(&device, &model, &mut optim, &batch, step as u32)?;
         if step >= WARM_UP {
             seconds.push(start.elapsed().as_secs_f64());
+            grown.add_step(
+                gemm_scratch(&device).saturating_sub(before.0),
+                heap::counts().large - before.1,
+                options.threads,
+            );
+            tokens += options.batch * length;
         }
     }
-    let grown = Growth {
-        pool_requests: device.memory().system_requests - requests,
-        large_allocations: heap::counts().large - counts.large,
-        resident_bytes: memory::resident_bytes().unwrap_or(0).saturating_sub(resident),
-    };
+    grown.pool_requests = device.memory().system_requests - requests;
+    grown.resident_bytes = memory::resident_bytes().unwrap_or(0).saturating_sub(resident);
     let peak = memory::peak_resident_bytes().context("/proc/self/status cannot be read")?;
     seconds.sort_by(f64::total_cmp);
     let median = seconds[seconds.len() / 2];
-    let tokens = (options.batch * options.seq) as f64;
+    // The mean number of tokens, padding counted: that of every step unless lengths vary.
+    let tokens = tokens as f64 / options.steps as f64;
     if let Some(profiled) = &profiled {
         print_profile(profiled, &seconds);
     }
-    let floor = if options.no_floor { None } else { Some(gemm_floor(&device, &config, options.batch * options.seq)?) };
+    let floor = if options.no_floor { None } else { Some(gemm_floor(&device, &config, tokens as usize)?) };
     if options.json {
         let line = serde_json::json!({
             "step_s": median,
@@ -170,10 +182,10 @@ fn main() -> Result<()> {
         println!("{line}");
     } else {
         println!(
-            "{:?} {} x {}, {} threads: step {median:.3} s, {:.0} tokens/s, peak {:.2} GiB, loss {loss:.4}",
+            "{:?} {} x {:?}, {} threads: step {median:.3} s, {:.0} tokens/s, peak {:.2} GiB, loss {loss:.4}",
             options.model,
             options.batch,
-            options.seq,
+            lengths,
             options.threads,
             tokens / median,
             peak as f64 / (1u64 << 30) as f64
@@ -187,20 +199,33 @@ fn main() -> Result<()> {
         println!("after step {WARM_UP}: {grown:?}");
     }
     if options.check_alloc {
+        let Growth { pool_requests, large_allocations, resident_bytes, .. } = grown;
+        println!("figure: {pool_requests}/{large_allocations}/{resident_bytes}");
         grown.check()?;
     }
     Ok(())
 }
 
 /// What a steady state must not need.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Growth {
     pool_requests: u64,
+    /// Outside the GEMM scratch.
     large_allocations: u64,
+    /// The scratch grows, up to a bound, when products of another shape come.
+    gemm_scratch_bytes: u64,
     resident_bytes: u64,
 }
 
 impl Growth {
+    /// Count the large allocations of a step in which the scratch grew by so much. The scratch has four regions for each
+    /// thread: of a step in which it grew, no more than these are its own.
+    fn add_step(&mut self, scratch_bytes: usize, large: u64, threads: usize) {
+        let own = if scratch_bytes > 0 { 4 * threads as u64 } else { 0 };
+        self.gemm_scratch_bytes += scratch_bytes as u64;
+        self.large_allocations += large.saturating_sub(own);
+    }
+
     /// One MiB of resident memory is page granularity of stacks and of the allocator's small bins.
     fn check(&self) -> Result<()> {
         if self.pool_requests > 0 || self.large_allocations > 0 || self.resident_bytes > 1 << 20 {
@@ -210,23 +235,38 @@ impl Growth {
     }
 }
 
+/// Bytes that matrix products keep to pack their operands.
+fn gemm_scratch(device: &Device) -> usize {
+    device.backend().scratch().iter().filter(|(name, _)| *name == "GEMM scratch").map(|(_, bytes)| bytes).sum()
+}
+
 /// One training step, as the finetune program does it.
-fn train_step(device: &Device, model: &Bert, optim: &mut OptimManager, batch: &BertBatch, step: u32) -> Result<f32> {
+fn train_step(device: &Device, model: &Bert, optim: &mut OptimManager, batch: &TextBatch, step: u32) -> Result<f32> {
     let mut cx = Ctx::training(device, Randomness { seed: 0, step, micro_batch: 0 });
-    let loss = model.forward(batch, &mut cx)?.loss.context("the batch has labels")?;
+    let loss = model.score(batch, None, &mut cx)?.loss.context("the batch has labels")?;
     optim.backward(&loss, 1.0, &mut cx)?;
     optim.step()?;
     Ok(loss.value().item()?)
 }
 
-fn random_batch(device: &Device, options: &Options, vocabulary: usize) -> Result<BertBatch> {
+/// Random ids and labels. Where lengths vary, rows end anywhere in the second half and are padded.
+fn random_batch(options: &Options, length: usize, vocabulary: usize, step: u32) -> TextBatch {
     let key = Key::new(0, "ids");
-    let draw = |index: usize, bound: usize| i64::from(philox::block(key, [index as u32, 0, 0, 0])[0] % bound as u32);
-    let ids: Vec<i64> = (0..options.batch * options.seq).map(|index| draw(index, vocabulary)).collect();
-    let labels: Vec<i64> = (0..options.batch).map(|row| draw(row + ids.len(), 2)).collect();
-    let mut batch = BertBatch::upload(device, (options.batch, options.seq), &ids, None, None)?;
-    batch.labels = Some(Labels::Classes(Tensor::from_slice(device, [options.batch], &labels, Segment::Data)?));
-    Ok(batch)
+    let draw = |index: usize, bound: usize| philox::block(key, [index as u32, step, 0, 0])[0] as usize % bound;
+    let tokens = options.batch * length;
+    let ends: Vec<usize> = (0..options.batch).map(|row| length - draw(tokens + row, length / 2 + 1)).collect();
+    let mask = || (0..tokens).map(|index| u8::from(index % length < ends[index / length])).collect();
+    TextBatch {
+        rows: options.batch,
+        length,
+        input_ids: (0..tokens).map(|index| draw(index, vocabulary) as i64).collect(),
+        attention_mask: (!options.lengths.is_empty()).then(mask),
+        token_type_ids: None,
+        labels: Some(TextLabels::Classes((0..options.batch).map(|row| draw(2 * tokens + row, 2) as i64).collect())),
+        next_sentence: None,
+        choices: 1,
+        label_smoothing: 0.0,
+    }
 }
 
 /// Median time of all matrix products of a step's linear layers, forward and both gradients, in their real shapes.

@@ -59,17 +59,15 @@ pub fn evaluate(
     let (ranks, batches, outputs) =
         (team.size() as u64, loader.batches_per_epoch(), loader.dataset().labels().outputs());
     for first in (0..batches).step_by(team.size()) {
-        // The numbers of a batch: its loss, then its logits.
-        let (mine, mut numbers, mut longest) = (first + team.rank() as u64, Vec::new(), 0);
         let round: Vec<Batch> = (first..(first + ranks).min(batches))
             .map(|index| loader.batch(Position { epoch: 0, index }))
             .collect::<Result<_>>()?;
-        for batch in &round {
-            longest = longest.max(1 + batch.rows * outputs);
-            if batch.position.index == mine {
-                numbers = score(model, batch, device)?;
-            }
-        }
+        let longest = round.iter().map(|batch| 1 + batch.rows * outputs).max().unwrap_or(1);
+        // A rank for which there is no batch left looks at another one's: where parameters are gathered, a forward pass is a
+        // matter of all ranks. Its numbers are not asked for.
+        let Some(mine) = round.get(team.rank()).or(round.last()) else { break };
+        // Loss, then logits.
+        let mut numbers = score(model, mine, device)?;
         numbers.resize(longest, 0.0);
         for (batch, numbers) in round.iter().zip(team.gather(&numbers)?) {
             let (loss, logits) = numbers.split_first().unwrap_or((&f32::NAN, &[]));

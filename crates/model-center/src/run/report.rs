@@ -172,6 +172,16 @@ fn from_core(error: &CoreError) -> String {
 fn from_dist(error: &DistError) -> String {
     let place = match error {
         DistError::Core(below) => return from_core(below),
+        DistError::Launch { place, reason, fix } => {
+            return format!("error[launch]: {reason}\n  --> {place}\n  fix: {fix}");
+        }
+        DistError::Rendezvous { place, reason, fix, .. } => {
+            return format!("error[peer]: {reason}\n  --> {place}\n  fix: {fix}");
+        }
+        DistError::Checkpoint { place, reason, fix, .. } => {
+            return format!("error[checkpoint]: {reason}\n  --> {place}\n  fix: {fix}");
+        }
+        DistError::RankThread { rank, .. } => format!("rank {rank}"),
         DistError::NotGathered { name } | DistError::Parameter { name, .. } => format!("parameter {name}"),
         DistError::Setting { who, .. } => (*who).to_owned(),
         _ => "below the model".to_owned(),
