@@ -3,7 +3,8 @@
 //! `cargo run --release --example collectives_bench -p bmtrain-core -- [--ranks N] [--kind threads|processes]
 //! [--repeat R] [--chunk KIB] [--only PART_OF_A_NAME] [--size KIB]`
 //!
-//! Each figure is the median over the repetitions of the slowest rank's time between a barrier and the end of its lane.
+//! Each figure is the median over the repetitions of the slowest rank's time between a barrier and the end of its lane,
+//! beside the best: neighbours on the machine make it longer, never shorter.
 //! `size` is what NCCL's tests call so: the bytes of all parts together for gather, scatter and all-to-all, of one rank's
 //! data otherwise. Algorithm bandwidth is size over time; bus bandwidth is what a link of each rank would have to carry:
 //! `2(W-1)/W` of it for an all-reduce, `(W-1)/W` for gather, scatter and all-to-all, all of it otherwise.
@@ -40,7 +41,7 @@ fn main() -> Outcome<()> {
     }
     let kind = if settings.processes { "processes" } else { "threads" };
     println!("{} {kind}, chunks of {} KiB, median of {}", settings.ranks, settings.chunk >> 10, settings.repeat);
-    println!("{:<15} {:>12} {:>12} {:>14} {:>14}", "", "size", "time", "algorithm", "bus");
+    println!("{:<15} {:>10} {:>13} {:>13} {:>12} {:>12}", "", "size", "median", "best", "algorithm", "bus");
     if settings.processes { as_processes(&settings, options) } else { as_threads(&settings, options) }
 }
 
@@ -121,38 +122,39 @@ fn measure(rank: &HostRank, settings: &Settings) -> Outcome<()> {
             }
             let slowest = slowest(rank, &device, &times)?;
             if rank.rank() == 0 {
-                print(name, elements * 4, world, slowest);
+                print(name, elements * 4, world, &slowest);
             }
         }
     }
     Ok(())
 }
 
-/// The median of the slowest rank's times, in seconds.
-fn slowest(rank: &HostRank, device: &Device, times: &[f32]) -> Outcome<f64> {
+/// The times of the slowest rank in seconds, ascending.
+fn slowest(rank: &HostRank, device: &Device, times: &[f32]) -> Outcome<Vec<f32>> {
     let all = Storage::zeros(device, times.len(), DType::F32, Segment::Data)?;
     device.backend().upload(bytemuck::cast_slice(times), all.view_mut(0..times.len())?, Lane::Compute)?;
     let data = all.view_mut(0..times.len())?;
     rank.launch(device.backend(), Collective::AllReduce { data, by: Reduction::Max }, Lane::Compute)?;
     let mut times = all.tensor(0, [times.len()])?.to_vec::<f32>()?;
     times.sort_by(f32::total_cmp);
-    Ok(f64::from(times[times.len() / 2]))
+    Ok(times)
 }
 
-fn print(name: &str, bytes: usize, world: usize, seconds: f64) {
-    let (world, algorithm) = (world as f64, bytes as f64 / seconds);
+fn print(name: &str, bytes: usize, world: usize, times: &[f32]) {
+    let (median, best) = (f64::from(times[times.len() / 2]), f64::from(times[0]));
+    let (world, algorithm) = (world as f64, bytes as f64 / median);
     let carried = match name {
         "all_reduce" => 2.0 * (world - 1.0) / world,
         "all_gather" | "reduce_scatter" | "all_to_all" => (world - 1.0) / world,
         _ => 1.0,
     };
-    let size = if bytes >= 1 << 20 {
-        format!("{:.1} MiB", bytes as f64 / 1048576.0)
-    } else {
-        format!("{:.1} KiB", bytes as f64 / 1024.0)
+    let size = match bytes >> 20 {
+        0 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        _ => format!("{:.1} MiB", bytes as f64 / 1048576.0),
     };
+    let times = [median, best].map(|time| format!("{:.1} us", time * 1e6));
     let rates = [algorithm, algorithm * carried].map(|rate| format!("{:.2} GB/s", rate / 1e9));
-    println!("{name:<15} {size:>12} {:>9.1} us {:>14} {:>14}", seconds * 1e6, rates[0], rates[1]);
+    println!("{name:<15} {size:>10} {:>13} {:>13} {:>12} {:>12}", times[0], times[1], rates[0], rates[1]);
 }
 
 fn settings() -> Outcome<Settings> {

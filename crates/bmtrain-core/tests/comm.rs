@@ -7,7 +7,7 @@ use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank, Link};
 use bmtrain_core::comm::{Collective, Communicator, Reduction};
 use bmtrain_core::wrap::Deferred;
 use bmtrain_core::{DType, Device, Error, Lane, Segment, Storage, cpu::CpuBackend};
-use ranks::{DTYPES, Op, REDUCTIONS, Rank, expected, options, place, program, said, start, started, threads, values};
+use ranks::{DTYPES, Op, REDUCTIONS, Rank, expected, options, place, threads, values};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -111,22 +111,6 @@ fn chunks_and_ranks_of_a_larger_size_give_the_same_bits() {
     for chunk in [8192, 12 << 10, 256 << 10] {
         assert!(with(chunk) == first, "chunks of {chunk}");
     }
-}
-
-#[test]
-fn processes_and_threads_give_the_same_bits_in_fifty_mixed_calls() {
-    const TEST: &str = "processes_and_threads_give_the_same_bits_in_fifty_mixed_calls";
-    if let Some((rank, place)) = started(TEST) {
-        println!("fingerprint {:016x}", program(HostRank::join(place, rank, 3, options()).unwrap()));
-        return;
-    }
-    let place = place();
-    let children = [0, 1, 2].map(|rank| start(TEST, rank, &place));
-    let theirs = children.map(|child| said(child, "fingerprint "));
-    let ours: Vec<String> =
-        threads(3, options(), program).into_iter().map(|fingerprint| format!("{fingerprint:016x}")).collect();
-    assert_eq!(ours, theirs);
-    assert!(!place.exists(), "the file keeps its name");
 }
 
 #[test]

@@ -3,35 +3,11 @@
 
 mod ranks;
 
-use bmtrain_core::comm::host::{HostOptions, HostRank};
+use bmtrain_core::DType;
+use bmtrain_core::comm::host::{HostGroup, HostRank};
 use bmtrain_core::comm::{Communicator, Reduction};
-use bmtrain_core::{DType, Error};
-use ranks::{Op, Rank, options, parts_of, place, start, started, threads};
-use rustix::process::{Pid, Signal, kill_process};
-use std::path::Path;
-use std::process::Child;
+use ranks::{Op, Rank, SOON, SUM, afresh, failure, options, short, threads};
 use std::time::{Duration, Instant};
-
-/// Within this time a failure of one rank reaches the others, whatever the deadline.
-const SOON: Duration = Duration::from_secs(1);
-
-const SUM: Op = Op::AllReduce(Reduction::Sum);
-
-fn short(milliseconds: u64) -> HostOptions {
-    HostOptions { deadline: Duration::from_millis(milliseconds), ..options() }
-}
-
-/// How a call fails, and how long that takes.
-fn failure(rank: &Rank, op: Op, elements: usize) -> ((String, u64, String, Vec<usize>), Duration) {
-    let begin = Instant::now();
-    let error = rank.call(op, DType::F32, &vec![0; 4 * elements]).unwrap_err();
-    (parts_of(error), begin.elapsed())
-}
-
-/// A device of its own: a lane that failed stays failed, and hides what the group says.
-fn afresh(rank: Rank) -> Rank {
-    Rank::new(rank.rank)
-}
 
 #[test]
 fn other_calls_on_other_ranks_are_named_on_all_of_them() {
@@ -145,7 +121,7 @@ fn after_a_failure_every_call_fails_at_once_with_the_first_reason() {
 
 /// Ranks 0 and 2 are in a call that rank 1 does not come to, and rank 1 does something else.
 fn while_others_wait(other: impl Fn(HostRank) + Sync) -> Vec<(String, u64, String, Vec<usize>)> {
-    let ranks = bmtrain_core::comm::host::HostGroup::threads(3, options()).unwrap();
+    let ranks = HostGroup::threads(3, options()).unwrap();
     let mut said = Vec::new();
     std::thread::scope(|scope| {
         let other = &other;
@@ -268,126 +244,4 @@ fn a_circle_of_ranks_that_wait_for_each_other_ends_at_the_deadline() {
         assert!(operation.starts_with("recv of 1 x f32") && reason.contains("nothing from rank"), "{reason}");
         assert!(time < SOON + Duration::from_millis(300), "{time:?}");
     }
-}
-
-/// A process that is rank 1 of 3: it makes one call with the others and then sleeps until it is killed. Rank 2 waits.
-fn as_process(test: &str, options: HostOptions) -> bool {
-    let Some((own, place)) = started(test) else { return false };
-    let rank = Rank::new(HostRank::join(place, own, 3, options).unwrap());
-    rank.sum(&[1.0]).unwrap();
-    if own == 1 {
-        std::thread::sleep(Duration::from_secs(60));
-    }
-    let (_, _, reason, ranks) = failure(&rank, SUM, 7).0;
-    assert_eq!(ranks, [1], "{reason}");
-    true
-}
-
-/// Rank 0 of three processes, after the first call.
-fn with_processes(test: &str, options: HostOptions) -> (Rank, [Child; 2]) {
-    let place = place();
-    let children = [1, 2].map(|rank| start(test, rank, &place));
-    let rank = Rank::new(HostRank::join(place.as_path(), 0, 3, options).unwrap());
-    assert!(!place.exists());
-    assert_eq!(rank.sum(&[1.0]).unwrap(), [3.0]);
-    (rank, children)
-}
-
-fn signal(child: &Child, signal: Signal) {
-    kill_process(Pid::from_raw(child.id().try_into().unwrap()).unwrap(), signal).unwrap();
-}
-
-#[test]
-fn a_killed_process_is_noticed_long_before_the_deadline() {
-    const TEST: &str = "a_killed_process_is_noticed_long_before_the_deadline";
-    if as_process(TEST, options()) {
-        return;
-    }
-    let (rank, [mut first, second]) = with_processes(TEST, options());
-    first.kill().unwrap();
-    let ((_, sequence, reason, ranks), time) = failure(&rank, SUM, 7);
-    assert!(time < SOON, "{time:?}");
-    assert!(ranks == [1] && sequence == 1 && reason.contains("the process of rank 1 has ended"), "{reason}");
-    first.wait().unwrap();
-    // Rank 2 heard the same, or its process would have failed.
-    assert!(second.wait_with_output().unwrap().status.success());
-}
-
-#[test]
-fn a_stopped_process_is_named_at_the_deadline() {
-    const TEST: &str = "a_stopped_process_is_named_at_the_deadline";
-    // Time enough for three processes to start and meet on a busy machine.
-    let options = short(2500);
-    if as_process(TEST, options) {
-        return;
-    }
-    let (rank, [mut first, second]) = with_processes(TEST, options);
-    signal(&first, Signal::STOP);
-    let ((_, _, reason, ranks), time) = failure(&rank, SUM, 7);
-    assert!(time >= Duration::from_millis(2000) && time < Duration::from_millis(2500) + SOON, "{time:?}");
-    assert!(ranks == [1] && reason.contains("nothing from rank 1"), "{reason}");
-    assert!(second.wait_with_output().unwrap().status.success());
-    first.kill().unwrap();
-    first.wait().unwrap();
-}
-
-#[test]
-fn ranks_that_do_not_come_to_the_meeting_are_named_and_the_file_goes() {
-    let place = place();
-    let join = |rank| HostRank::join(place.as_path(), rank, 4, short(300)).map(|_| ()).unwrap_err();
-    let errors: Vec<Error> = std::thread::scope(|scope| {
-        [0, 2].map(|rank| scope.spawn(move || join(rank))).map(|thread| thread.join().unwrap()).into()
-    });
-    for error in errors {
-        let (operation, _, reason, ranks) = parts_of(error);
-        assert!(operation == "join" && ranks == [1, 3], "{reason}");
-    }
-    assert!(!place.exists());
-}
-
-fn join_both(place: &Path, second: impl FnOnce() -> Result<HostRank, Error> + Send) -> [Result<HostRank, Error>; 2] {
-    std::thread::scope(|scope| {
-        let first = scope.spawn(|| HostRank::join(place, 0, 2, short(400)));
-        std::thread::sleep(Duration::from_millis(100));
-        let second = second();
-        [first.join().unwrap(), second]
-    })
-}
-
-#[test]
-fn a_rank_that_comes_twice_or_with_other_options_is_turned_away() {
-    let place = place();
-    let [_, twice] = join_both(&place, || HostRank::join(place.as_path(), 0, 2, short(400)));
-    assert!(twice.unwrap_err().to_string().contains("is rank 0 already"));
-    let [_, other] =
-        join_both(&place, || HostRank::join(place.as_path(), 1, 2, HostOptions { chunk: 8192, ..short(400) }));
-    let error = other.unwrap_err().to_string();
-    assert!(error.contains("chunks of 8192 bytes") && error.contains("with 2 and 4096"), "{error}");
-    let [_, other] = join_both(&place, || HostRank::join(place.as_path(), 1, 3, short(400)));
-    assert!(other.unwrap_err().to_string().contains("3 ranks"));
-    // After all this the place is as good as new.
-    let both = join_both(&place, || HostRank::join(place.as_path(), 1, 2, short(400)));
-    assert!(both.iter().all(Result::is_ok), "{both:?}");
-}
-
-#[test]
-fn a_file_of_something_else_is_turned_away_and_an_open_one_is_welcome() {
-    let place = place();
-    std::fs::write(&place, [0xa5; 5000]).unwrap();
-    let error = HostRank::join(place.as_path(), 0, 1, options()).unwrap_err().to_string();
-    assert!(error.contains("remove the file"), "{error}");
-    std::fs::remove_file(&place).unwrap();
-    let error = HostRank::join(Path::new("/no/such/folder"), 0, 1, options()).unwrap_err().to_string();
-    assert!(error.contains("/no/such/folder"), "{error}");
-
-    let file = rustix::fs::memfd_create("ranks", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-    let ranks = std::thread::scope(|scope| {
-        [0, 1]
-            .map(|rank| {
-                let file = file.try_clone().unwrap();
-                scope.spawn(move || Rank::new(HostRank::join(file, rank, 2, options()).unwrap()).sum(&[2.5]).unwrap())
-            })
-            .map(|thread| thread.join().unwrap())
-    });
-    assert_eq!(ranks, [[5.0], [5.0]]);
 }

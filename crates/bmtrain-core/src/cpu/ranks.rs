@@ -248,7 +248,6 @@ mod tests {
         let values = [1e8f32, -1e8, 1.0].map(|value| vec![value; 1500]);
         for (order, expected) in [([0, 1, 2], 1.0f32), ([0, 2, 1], 0.0), ([2, 0, 1], 0.0)] {
             for own in 0..3 {
-                let mut out = values[order[own]].clone();
                 let sources: Vec<Source<'_>> = (0..3)
                     .map(|place| match place == own {
                         true => Source::Place,
@@ -256,7 +255,7 @@ mod tests {
                     })
                     .collect();
                 for_each_level(|_| {
-                    out.copy_from_slice(&values[order[own]]);
+                    let mut out = values[order[own]].clone();
                     reduce(DType::F32, Reduction::Sum, &sources, bytemuck::cast_slice_mut(&mut out)).unwrap();
                     assert_eq!(out, vec![expected; 1500], "{order:?}, own values in place {own}");
                 });
@@ -278,11 +277,10 @@ mod tests {
     fn a_nan_is_never_lost() {
         for (a, b) in [(f32::NAN, 1.0), (1.0, f32::NAN)] {
             for by in [Reduction::Sum, Reduction::Average, Reduction::Max, Reduction::Min, Reduction::Product] {
-                let mut out = [b; 20];
                 let first = [a; 20];
                 let sources = [Source::Bytes(bytemuck::cast_slice(&first)), Source::Place];
                 for_each_level(|level| {
-                    out = [b; 20];
+                    let mut out = [b; 20];
                     reduce(DType::F32, by, &sources, bytemuck::cast_slice_mut(&mut out)).unwrap();
                     assert!(out.iter().all(|value| value.is_nan()), "{by:?} of {a} and {b}, {level:?}");
                 });

@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Names, in a child, the test it was started for; with its rank and the place of meeting.
 const MARKER: &str = "BMTRAIN_RANK_OF_TEST";
@@ -17,6 +17,27 @@ const MARKER: &str = "BMTRAIN_RANK_OF_TEST";
 pub const DTYPES: [DType; 6] = [DType::F32, DType::F16, DType::BF16, DType::I64, DType::I32, DType::U8];
 pub const REDUCTIONS: [Reduction; 5] =
     [Reduction::Sum, Reduction::Average, Reduction::Max, Reduction::Min, Reduction::Product];
+
+/// Within this time a failure of one rank reaches the others, whatever the deadline.
+pub const SOON: Duration = Duration::from_secs(1);
+
+pub const SUM: Op = Op::AllReduce(Reduction::Sum);
+
+pub fn short(milliseconds: u64) -> HostOptions {
+    HostOptions { deadline: Duration::from_millis(milliseconds), ..options() }
+}
+
+/// How a call fails, and how long that takes.
+pub fn failure(rank: &Rank, op: Op, elements: usize) -> ((String, u64, String, Vec<usize>), Duration) {
+    let begin = Instant::now();
+    let error = rank.call(op, DType::F32, &vec![0; 4 * elements]).unwrap_err();
+    (parts_of(error), begin.elapsed())
+}
+
+/// A device of its own: a lane that failed stays failed, and hides what the group says.
+pub fn afresh(rank: Rank) -> Rank {
+    Rank::new(rank.rank)
+}
 
 /// The smallest chunks, so that small tests have many, and a deadline that no busy machine reaches by itself.
 pub fn options() -> HostOptions {

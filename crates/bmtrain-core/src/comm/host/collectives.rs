@@ -300,11 +300,14 @@ fn all_reduce_in_parts(data: &mut [u8], most: usize, reduction: Reducer, rings: 
     };
     let others = rings.group.others();
     rings.group.publish(Channel::Lanes, rings.call, [0; 2]);
-    rings.stage(GIVEN, 0, |slot| give(data, 0, slot))?;
-    rings.agree()?;
+    let mut given = 0;
     for round in 0..=rounds {
-        if round + 1 < rounds {
-            rings.stage(GIVEN, round + 1, |slot| give(data, round + 1, slot))?;
+        while given < rounds && (given <= round || rings.has_room(GIVEN, given)) {
+            rings.stage(GIVEN, given, |slot| give(data, given, slot))?;
+            given += 1;
+        }
+        if round == 0 {
+            rings.agree()?;
         }
         if round < rounds {
             let own = part_of(round, rank);

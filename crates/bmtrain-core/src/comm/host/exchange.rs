@@ -64,17 +64,23 @@ impl Rings<'_> {
     /// Another call on another rank; a failed group; a rank that does not come.
     pub(super) fn run(&mut self, rounds: usize, steps: &mut impl Rounds) -> Result<()> {
         self.group.publish(Channel::Lanes, self.call, [0; 2]);
-        // What is staged before the ranks agree is seen by nobody if they do not.
-        if rounds > 0 && steps.gives() {
-            self.stage(GIVEN, 0, |slot| steps.give(0, slot))?;
-        }
-        self.agree()?;
         let from = steps.takes_from(self.group.others());
+        let to_give = if steps.gives() { rounds } else { 0 };
+        let mut given = 0;
         for round in 0..rounds {
-            if round + 1 < rounds && steps.gives() {
-                self.stage(GIVEN, round + 1, |slot| steps.give(round + 1, slot))?;
+            // As far ahead as there is room: a rank that had to sleep finds several rounds to do when it wakes up.
+            while given < to_give && (given <= round || self.has_room(GIVEN, given)) {
+                self.stage(GIVEN, given, |slot| steps.give(given, slot))?;
+                given += 1;
+            }
+            // What is staged before the ranks agree is seen by nobody if they do not.
+            if round == 0 {
+                self.agree()?;
             }
             self.take(GIVEN, round, from, |staged| steps.take(round, staged))?;
+        }
+        if rounds == 0 {
+            self.agree()?;
         }
         self.advance(GIVEN, rounds);
         Ok(())
@@ -100,12 +106,10 @@ impl Rings<'_> {
     /// # Errors
     /// As for every wait: the slot may still be in use by others.
     pub(super) fn stage(&self, ring: usize, round: usize, write: impl FnOnce(&mut [u8])) -> Result<()> {
-        let Group { layout, region, rank, size, .. } = self.group;
+        let Group { layout, region, rank, .. } = self.group;
         self.group.reserve_rings(self.call)?;
         let post = self.next[ring] + round as u64;
-        let needed = (post + 1).saturating_sub(SLOTS as u64);
-        let is_behind = |other: usize| region.word(layout.taken(other, ring)).load(Ordering::Acquire) < needed;
-        self.group.wait(self.call, || ranks_where(*size, |other| other != *rank && is_behind(other)))?;
+        self.group.wait(self.call, || self.readers(ring, round))?;
         // SAFETY: only this rank writes to its slots, in one call at a time, and every other rank has said that it no
         // longer reads the chunk that was here before; they will not read this one before `staged` is stored below.
         let slot = unsafe { region.part_mut(layout.slot(*rank, ring, post), layout.chunk()) };
@@ -113,6 +117,19 @@ impl Rings<'_> {
         region.word(layout.staged(*rank, ring)).store(post + 1, Ordering::Release);
         self.group.notify();
         Ok(())
+    }
+
+    /// The ranks that are not done with what is in the slot for a round.
+    fn readers(&self, ring: usize, round: usize) -> u64 {
+        let Group { layout, region, rank, size, .. } = self.group;
+        let needed = (self.next[ring] + round as u64 + 1).saturating_sub(SLOTS as u64);
+        let is_behind = |other: usize| region.word(layout.taken(other, ring)).load(Ordering::Acquire) < needed;
+        ranks_where(*size, |other| other != *rank && is_behind(other))
+    }
+
+    /// Whether a round can be staged without waiting.
+    pub(super) fn has_room(&self, ring: usize, round: usize) -> bool {
+        self.readers(ring, round) == 0
     }
 
     /// Wait until the ranks `from` have staged a round, let `read` use it, and tell everybody that this rank is done with it.

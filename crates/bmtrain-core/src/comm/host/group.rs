@@ -5,11 +5,12 @@
 //! used as a place in memory.
 
 use super::HostOptions;
-use super::call::{Call, What, in_words};
+use super::call::{Call, in_words};
 use super::failure::Failure;
 use super::layout::{DEPARTED, Layout};
 use super::mapping::{Region, SharedFile};
 use super::processes::Watch;
+use super::wait::Patience;
 use crate::error::{Error, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -24,8 +25,6 @@ pub(super) struct Job {
     pub(super) options: HostOptions,
     /// How to see whether a rank of the first group still lives; set when all have come.
     pub(super) watch: OnceLock<Vec<Watch>>,
-    /// How often to look before a core is given to somebody else.
-    pub(super) spins: u32,
 }
 
 /// Which of the two sequences of calls that all ranks of a group make.
@@ -52,6 +51,7 @@ pub(super) struct Group {
     /// The first error of this rank in this group: what every later call ends with.
     broken: OnceLock<Error>,
     rings_reserved: AtomicBool,
+    pub(super) patience: Patience,
 }
 
 /// The ranks of a set, ascending.
@@ -74,7 +74,8 @@ impl Group {
     ) -> Self {
         let size = world.len();
         let (broken, rings_reserved) = (OnceLock::new(), AtomicBool::new(false));
-        Group { job, region, layout, rank, size, offset, world, broken, rings_reserved }
+        let patience = Patience::new(size);
+        Group { job, region, layout, rank, size, offset, world, broken, rings_reserved, patience }
     }
 
     /// All ranks but this one.
@@ -292,12 +293,5 @@ impl Drop for Group {
         {
             tracing::debug!(%error, "memory of a group stays until the job ends");
         }
-    }
-}
-
-impl What {
-    /// The call number 0 of its kind.
-    pub(super) fn first(self) -> Call {
-        Call { what: self, sequence: 0 }
     }
 }

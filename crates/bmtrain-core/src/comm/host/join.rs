@@ -1,6 +1,6 @@
 //! How ranks come together: threads get their places at once, processes meet at a file, groups are split from groups.
 //!
-//! Defines [`threads`], [`join`] and [`Place`] for the first group, and [`Group::split`] for those made from it. The file's
+//! Defines [`places`], [`join`] and [`Place`] for the first group, and [`Group::split`] for those made from it. The file's
 //! name is taken away as soon as all have come, so that nothing is left behind however the job ends.
 
 use super::HostOptions;
@@ -9,16 +9,11 @@ use super::group::{Channel, Group, Job, ranks_where};
 use super::layout::{FORMAT, HANDED_OUT, Layout, PAGE};
 use super::mapping::{Region, SharedFile};
 use super::processes::{Identity, Watch};
-use super::rank::HostRank;
 use crate::error::{Error, Result};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
-
-/// Looks before a core is given away, where there is one for every rank: some microseconds, about as long as falling asleep
-/// and waking up.
-const SPINS: u32 = 2000;
 
 /// Where processes meet.
 #[derive(Debug)]
@@ -51,17 +46,17 @@ fn failed(call: &'static str, error: impl std::fmt::Display) -> Error {
     Error::Device { backend: "ranks of one machine".into(), call, reason: error.to_string() }
 }
 
-/// All ranks of one process.
-pub(super) fn threads(size: usize, options: HostOptions) -> Result<Vec<HostRank>> {
+/// The places of all ranks of one process.
+pub(super) fn places(size: usize, options: HostOptions) -> Result<Vec<Group>> {
     options.check(0, size)?;
     let file = SharedFile::without_name().map_err(|error| failed("shared memory", error))?;
     let job = Arc::new(job(file, size, options)?);
     let _ = job.watch.set((0..size).map(|_| Watch::Nothing).collect());
-    Ok((0..size).map(|rank| HostRank::new(place_in(&job, rank, size))).collect())
+    Ok((0..size).map(|rank| place_in(&job, rank, size)).collect())
 }
 
 /// One rank among processes.
-pub(super) fn join(place: Place, rank: usize, size: usize, options: HostOptions) -> Result<HostRank> {
+pub(super) fn join(place: Place, rank: usize, size: usize, options: HostOptions) -> Result<Group> {
     options.check(rank, size)?;
     let (file, path) = match place {
         Place::Path(path) => {
@@ -96,7 +91,7 @@ pub(super) fn join(place: Place, rank: usize, size: usize, options: HostOptions)
     let group = place_in(&job, rank, size);
     let here = |rank: usize| job.root.word(layout.process(rank)).load(Ordering::Acquire) != 0;
     group.notify();
-    let all_here = group.wait(&What::Join.first(), || ranks_where(size, |rank| !here(rank)));
+    let all_here = group.wait(&Call { what: What::Join, sequence: 0 }, || ranks_where(size, |rank| !here(rank)));
     if let Some(path) = path
         && (rank == 0 || all_here.is_err())
         && let Err(error) = job.file.remove_name(&path)
@@ -109,16 +104,14 @@ pub(super) fn join(place: Place, rank: usize, size: usize, options: HostOptions)
         Watch::over(Identity { process: word(layout.process(rank)), namespace: word(layout.namespace(rank)) })
     };
     let _ = job.watch.set((0..size).map(watch).collect());
-    Ok(HostRank::new(group))
+    Ok(group)
 }
 
 fn job(file: SharedFile, size: usize, options: HostOptions) -> Result<Job> {
     let layout = Layout::new(size, options.chunk);
     file.reserve(0, layout.control_bytes()).map_err(|error| failed("shared memory", error))?;
     let root = Region::map(&file, 0, layout.bytes()).map_err(|error| failed("map", error))?;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let spins = if size <= cores { SPINS } else { 0 };
-    Ok(Job { file, root: Arc::new(root), root_layout: layout, options, watch: OnceLock::new(), spins })
+    Ok(Job { file, root: Arc::new(root), root_layout: layout, options, watch: OnceLock::new() })
 }
 
 fn place_in(job: &Arc<Job>, rank: usize, size: usize) -> Group {

@@ -6,7 +6,7 @@
 /// Most ranks of a group: one bit each in a word.
 pub const MAX_RANKS: usize = 64;
 /// Chunks that a rank may be ahead of the others in a collective.
-pub(super) const SLOTS: usize = 4;
+pub(super) const SLOTS: usize = 8;
 /// Chunks on their way between two ranks.
 pub(super) const PAIR_SLOTS: usize = 4;
 /// Rings of a rank: what it gives for reduction or copying, and what it has reduced.

@@ -42,7 +42,7 @@ pub struct HostOptions {
     /// How long a rank waits for others before it gives up.
     pub deadline: Duration,
     /// Bytes that are moved at a time: a multiple of 4096, up to 64 MiB. A message of so many bytes is sent without waiting
-    /// for its receiver. Each rank takes eight chunks of memory for collectives, and four for each rank it sends to.
+    /// for its receiver. Each rank takes sixteen chunks of memory for collectives, and four for each rank it sends to.
     pub chunk: usize,
     /// A link that is slower than the memory, for measurements.
     pub link: Option<Link>,
@@ -50,7 +50,7 @@ pub struct HostOptions {
 
 impl Default for HostOptions {
     fn default() -> Self {
-        HostOptions { deadline: Duration::from_secs(30), chunk: 256 << 10, link: None }
+        HostOptions { deadline: Duration::from_secs(30), chunk: 128 << 10, link: None }
     }
 }
 
@@ -94,7 +94,7 @@ impl HostGroup {
     /// # Errors
     /// Options or a size outside their ranges; no memory to share.
     pub fn threads(size: usize, options: HostOptions) -> Result<Vec<HostRank>> {
-        join::threads(size, options)
+        Ok(join::places(size, options)?.into_iter().map(HostRank::new).collect())
     }
 
     /// A file for processes to meet at: in memory where the system has a folder for that. Ranks that are to meet need the

@@ -69,7 +69,7 @@ impl HostRank {
     /// Arguments outside their ranges; a place that cannot be used, or where this rank or other options are already; ranks
     /// that do not come before the deadline.
     pub fn join(place: impl Into<Place>, rank: usize, size: usize, options: HostOptions) -> Result<Self> {
-        join::join(place.into(), rank, size, options)
+        Ok(HostRank::new(join::join(place.into(), rank, size, options)?))
     }
 
     /// As [`Communicator::split`], with the type of this rank.
@@ -168,7 +168,9 @@ impl Member {
         let begin = Instant::now();
         let result = self.exchange(call, plan, send, data).map_err(|error| self.group.fail_with(call, error));
         let under_way = result?;
-        if let Some(link) = self.group.job.options.link {
+        if let Some(link) = self.group.job.options.link
+            && self.group.size > 1
+        {
             let bytes = if let What::Recv(..) = call.what { data.len() } else { bytes };
             self.group.pause(call, link.time(bytes).saturating_sub(under_way))?;
         }

@@ -82,3 +82,75 @@ impl Drop for Turn<'_> {
         self.turns.changed.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::call::What;
+    use super::super::{HostOptions, join};
+    use super::*;
+    use crate::error::Error;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    fn group(deadline: Duration) -> Group {
+        let options = HostOptions { deadline, ..HostOptions::default() };
+        join::places(1, options).unwrap().pop().unwrap()
+    }
+
+    fn call(sequence: u64) -> Call {
+        Call { what: What::Barrier, sequence }
+    }
+
+    #[test]
+    fn a_later_call_runs_after_an_earlier_one_whoever_comes_first() {
+        let (turns, group) = (Turns::default(), group(Duration::from_secs(20)));
+        let (done, order) = channel();
+        std::thread::scope(|scope| {
+            // Given to lanes in this order, and run by them in the other one.
+            let mut numbers = Vec::new();
+            for _ in 0..3 {
+                let note = |number| {
+                    numbers.push(number);
+                    Ok(())
+                };
+                turns.launch(note).unwrap();
+            }
+            for number in numbers.into_iter().rev() {
+                let (turns, group, done) = (&turns, &group, done.clone());
+                scope.spawn(move || {
+                    let _turn = turns.wait(group, &call(number)).unwrap();
+                    done.send(number).unwrap();
+                });
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        assert_eq!(order.try_iter().collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_launch_that_fails_before_it_runs_takes_no_number() {
+        let (turns, group) = (Turns::default(), group(Duration::from_secs(20)));
+        let refused = |_| Err(Error::argument("test", "refused"));
+        assert!(turns.launch(refused).is_err());
+        // One that ran and failed has taken its number.
+        let failed = |number| turns.wait(&group, &call(number)).and_then(|_turn| refused(number));
+        assert!(turns.launch(failed).is_err());
+        let mut taken = None;
+        let note = |number| {
+            taken = Some(number);
+            Ok(())
+        };
+        turns.launch(note).unwrap();
+        assert_eq!(taken, Some(1));
+    }
+
+    #[test]
+    fn an_earlier_call_that_never_runs_is_named_at_the_deadline() {
+        let (turns, group) = (Turns::default(), group(Duration::from_millis(150)));
+        turns.launch(|_| Ok(())).unwrap();
+        let error = turns.launch(|number| turns.wait(&group, &call(number)).map(|_turn| ())).unwrap_err();
+        assert!(error.to_string().contains("launched number 0 before, on another lane"), "{error}");
+        // And all later ones fail.
+        assert!(group.healthy(&call(2)).is_err());
+    }
+}

@@ -1,6 +1,6 @@
 //! Waiting for other ranks: look for a moment, let others have the core, then sleep; and never longer than the deadline.
 //!
-//! Adds [`Group::wait`] and [`Group::notify`]. A rank that changes a control word rings the bell of its group if anybody
+//! Defines [`Patience`] and adds [`Group::wait`] and [`Group::notify`]. A rank that changes a control word rings the bell of its group if anybody
 //! sleeps. Who sleeps wakes up some times a second to see whether the group has failed, whether the ranks it waits for
 //! have left or ended, and what time it is.
 
@@ -9,14 +9,52 @@ use super::group::{Channel, Group, members};
 use super::layout::{BELL, SLEEPERS};
 use crate::error::Result;
 use rustix::thread::futex;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::{Duration, Instant};
 
 /// Longest sleep without a look around.
 pub(super) const SLICE: Duration = Duration::from_millis(50);
 
 /// How often a core is offered to others before the thread sleeps.
-const YIELDS: usize = 4;
+const YIELDS: usize = 2;
+/// Fewest looks at a word before that: about a microsecond.
+const LEAST_LOOKS: u32 = 50;
+/// Most looks, about as long as falling asleep and waking up.
+const MOST_LOOKS: u32 = 2000;
+/// Of so many waits one is a patient one, to find out whether patience pays again.
+const PROBE: u32 = 16;
+
+/// How long it makes sense to look without sleeping. Where the other ranks run at the same time, an answer comes soon, and
+/// sleeping would take longer; where they need this very core, looking keeps them from answering.
+#[derive(Debug)]
+pub(super) struct Patience {
+    most: u32,
+    looks: AtomicU32,
+    waits: AtomicU32,
+}
+
+impl Patience {
+    /// For this many ranks.
+    pub(super) fn new(ranks: usize) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let most = if ranks <= cores { MOST_LOOKS } else { LEAST_LOOKS };
+        Patience { most, looks: AtomicU32::new(most), waits: AtomicU32::new(0) }
+    }
+
+    /// How often to look this time.
+    fn looks(&self) -> u32 {
+        match self.waits.fetch_add(1, Ordering::Relaxed).is_multiple_of(PROBE) {
+            true => self.most,
+            false => self.looks.load(Ordering::Relaxed),
+        }
+    }
+
+    /// What looking so often was good for.
+    fn learn(&self, looks: u32, paid: bool) {
+        let next = if paid { looks.saturating_mul(2).min(self.most) } else { (looks / 2).max(LEAST_LOOKS) };
+        self.looks.store(next, Ordering::Relaxed);
+    }
+}
 
 impl Group {
     /// Wait until no rank is missing.
@@ -24,17 +62,23 @@ impl Group {
     /// # Errors
     /// The group has failed; a missing rank has left or ended; the deadline has passed, with the names of the missing.
     pub(super) fn wait(&self, call: &Call, missing: impl Fn() -> u64) -> Result<()> {
-        for _ in 0..self.job.spins {
-            if missing() == 0 {
-                return Ok(());
-            }
-            std::hint::spin_loop();
+        if missing() == 0 {
+            return Ok(());
         }
+        let looks = self.patience.looks();
+        for _ in 0..looks {
+            std::hint::spin_loop();
+            if missing() == 0 {
+                self.patience.learn(looks, true);
+                return Ok(());
+            }
+        }
+        self.patience.learn(looks, false);
         for _ in 0..YIELDS {
+            std::thread::yield_now();
             if missing() == 0 {
                 return Ok(());
             }
-            std::thread::yield_now();
         }
         let waits_for = self.region.word(self.layout.waits_for(self.rank));
         let result = self.sleep(call, &missing);
