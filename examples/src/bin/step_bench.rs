@@ -149,7 +149,11 @@ fn main() -> Result<()> {
         loss = train_step(&device, &model, &mut optim, &batch, step as u32)?;
         if step >= WARM_UP {
             seconds.push(start.elapsed().as_secs_f64());
-            grown.add_step(gemm_scratch(&device).saturating_sub(before.0), heap::counts().large - before.1, options.threads);
+            grown.add_step(
+                gemm_scratch(&device).saturating_sub(before.0),
+                heap::counts().large - before.1,
+                options.threads,
+            );
             tokens += options.batch * length;
         }
     }
