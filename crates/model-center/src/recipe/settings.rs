@@ -135,7 +135,7 @@ pub struct TrainSettings {
     pub epochs: Option<f64>,
     /// Stop after so many optimizer steps; `None`: no such limit.
     pub steps: Option<u64>,
-    /// Stop after so many minutes of training; `None`: no such limit.
+    /// Stop so many minutes after the first step began, evaluations on the way included; `None`: no such limit.
     pub minutes: Option<f64>,
     /// Samples of one optimizer step, over all ranks.
     pub batch_size: usize,
