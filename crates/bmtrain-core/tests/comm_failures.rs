@@ -82,14 +82,12 @@ fn a_deadline_names_the_call_its_number_and_the_missing_ranks() {
 
 #[test]
 fn who_waits_for_a_missing_rank_is_not_missing_itself() {
-    let said = threads(3, short(300), |rank| {
+    let said = threads(3, short(400), |rank| {
         let rank = Rank::new(rank);
-        // Rank 0 waits for rank 1, rank 1 for rank 2, and rank 2 does nothing.
-        match rank.rank.rank() {
-            2 => std::thread::sleep(Duration::from_millis(1000)),
-            own => return Some(failure(&rank, Op::Recv(own + 1, 1), 0).0),
-        }
-        None
+        let own = rank.rank.rank();
+        // Rank 0 waits for rank 1, rank 1 for rank 2 from a little later on, and rank 2 does nothing.
+        std::thread::sleep(Duration::from_millis([0, 100, 1000][own]));
+        (own < 2).then(|| failure(&rank, Op::Recv(own + 1, 1), 0).0)
     });
     for (_, _, reason, ranks) in said.into_iter().flatten() {
         assert_eq!(ranks, [2], "{reason}");

@@ -8,7 +8,8 @@
 //! * **Bits.** Values are reduced in the order of the ranks, whatever the sizes of chunks, the timing and the kind of rank.
 //! * **Order.** Collectives run on each rank in the order in which they were launched, from whatever lanes. Messages between
 //!   two ranks have an order of their own, and so have [barriers](crate::comm::Communicator::barrier) and splits, which run
-//!   on the calling thread while collectives may be on their way.
+//!   on the calling thread while collectives may be on their way. (A backend that runs all lanes on one thread, in an order
+//!   of its own, has to be given one lane for each group.)
 //! * **Failures.** Every wait has a deadline. A rank that is lost, gives up, leaves while others wait for it or calls
 //!   something else breaks the group: calls on all ranks end in an error with the same story, and so do all later ones. What
 //!   fails in the group of all ranks fails in the groups split from it as well. A rank that moved its part of a last call and
