@@ -20,6 +20,7 @@ mod norm;
 mod optimizer;
 mod product;
 mod random;
+pub(crate) mod ranks;
 mod reduce;
 mod rows;
 mod simd;
