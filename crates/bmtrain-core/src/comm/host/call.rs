@@ -1,0 +1,144 @@
+//! What a rank calls, in words for the other ranks and in words for people.
+//!
+//! Defines [`Call`] and [`What`]. A rank writes [`What::words`] where the others see them; [`in_words`] reads theirs, which
+//! may be anything.
+
+use crate::comm::{Reduction, Signature};
+use crate::dtype::DType;
+use std::fmt;
+
+/// The names of all calls; their places are their numbers in shared memory and in the statistics.
+pub(super) const NAMES: [&str; 10] = [
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "reduce",
+    "broadcast",
+    "all_to_all",
+    "send",
+    "recv",
+    "barrier",
+    "split",
+];
+
+const DTYPES: [DType; 6] = [DType::F32, DType::F16, DType::BF16, DType::I64, DType::I32, DType::U8];
+const REDUCTIONS: [Reduction; 5] =
+    [Reduction::Sum, Reduction::Average, Reduction::Max, Reduction::Min, Reduction::Product];
+
+/// A call, and which of its kind it is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Call {
+    /// What this rank does.
+    pub(super) what: What,
+    /// Its number, from 0: among the collectives of the group, the meetings of the host, or the messages between two ranks.
+    pub(super) sequence: u64,
+}
+
+/// What a rank does with the others.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum What {
+    /// A collective of all ranks.
+    Collective(Signature),
+    /// A message to a rank.
+    Send(Signature, usize),
+    /// A message from a rank.
+    Recv(Signature, usize),
+    /// Waiting for all.
+    Barrier,
+    /// Making smaller groups.
+    Split,
+    /// Coming together.
+    Join,
+}
+
+impl What {
+    /// Name for statistics and traces.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            What::Collective(signature) | What::Send(signature, _) | What::Recv(signature, _) => signature.name,
+            What::Barrier => "barrier",
+            What::Split => "split",
+            What::Join => "join",
+        }
+    }
+
+    /// Two words that are equal on all ranks if and only if the calls fit together. The first one is never zero.
+    pub(super) fn words(&self) -> [u64; 2] {
+        let place = |name: &str| NAMES.iter().position(|known| *known == name).map_or(0, |place| place as u64 + 1);
+        match self {
+            What::Collective(signature) => encode(place(signature.name), signature),
+            // Both ends of a message write the same.
+            What::Send(signature, _) | What::Recv(signature, _) => encode(place("send"), signature),
+            What::Barrier | What::Split => [place(self.name()), 0],
+            What::Join => [u64::MAX, 0],
+        }
+    }
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            What::Collective(signature) => signature.fmt(f),
+            What::Send(signature, to) => write!(f, "{signature} to rank {to}"),
+            What::Recv(signature, from) => write!(f, "{signature} from rank {from}"),
+            What::Barrier | What::Split | What::Join => f.write_str(self.name()),
+        }
+    }
+}
+
+fn encode(name: u64, signature: &Signature) -> [u64; 2] {
+    let dtype = DTYPES.iter().position(|known| *known == signature.dtype).map_or(0, |place| place as u64 + 1);
+    let by = signature.by.and_then(|by| REDUCTIONS.iter().position(|known| *known == by));
+    let by = by.map_or(0, |place| place as u64 + 1);
+    let root = signature.root.map_or(0, |root| root as u64 + 1);
+    [name | dtype << 8 | by << 16 | root << 32, signature.part as u64]
+}
+
+/// Words of another rank for people; whatever they are.
+pub(super) fn in_words([code, part]: [u64; 2]) -> String {
+    let place = |shift: u32| (code >> shift & 0xff) as usize;
+    let Some(name) = place(0).checked_sub(1).and_then(|place| NAMES.get(place)).copied() else {
+        return format!("something unknown ({code:#x})");
+    };
+    if place(8) == 0 {
+        return name.into();
+    }
+    let Some(dtype) = DTYPES.get(place(8) - 1).copied() else {
+        return format!("{name} of an unknown type ({code:#x})");
+    };
+    let by = place(16).checked_sub(1).and_then(|place| REDUCTIONS.get(place)).copied();
+    let root = ((code >> 32) as usize).checked_sub(1);
+    Signature { name, dtype, part: part as usize, by, root }.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_signature_reads_as_itself_and_as_no_other() {
+        let mut seen = std::collections::HashMap::new();
+        for name in &NAMES[..6] {
+            for dtype in DTYPES {
+                for by in REDUCTIONS.map(Some).into_iter().chain([None]) {
+                    for root in [None, Some(0), Some(63)] {
+                        for part in [0, 1, usize::MAX] {
+                            let signature = Signature { name, dtype, part, by, root };
+                            let words = What::Collective(signature).words();
+                            assert_eq!(in_words(words), signature.to_string());
+                            assert_eq!(seen.insert(words, signature), None);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn words_that_mean_nothing_are_said_to_mean_nothing() {
+        assert!(in_words([0, 0]).contains("unknown"));
+        assert!(in_words([u64::MAX, 5]).contains("unknown"));
+        assert!(in_words([1 | 77 << 8, 5]).contains("unknown type"));
+        assert_eq!(in_words(What::Barrier.words()), "barrier");
+    }
+}

@@ -1,0 +1,93 @@
+//! Messages between two ranks: a ring of chunks for each pair and direction, which nobody else waits for.
+//!
+//! Adds [`Group::send`] and [`Group::receive`]. A sender waits only when all chunks of the ring are on their way; up to
+//! there it goes on whether or not the receiver has come. Each chunk says what message it belongs to, and a receiver that
+//! expects another one breaks the group: a sender that has gone on learns of it at its next call.
+#![allow(unsafe_code)]
+
+use super::call::{Call, in_words};
+use super::group::Group;
+use super::layout::PAIR_SLOTS;
+use crate::error::Result;
+use rustix::time::{ClockId, clock_gettime};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+impl Group {
+    /// Put a message on its way to rank `to`; `next` is the number of the next chunk between the two.
+    ///
+    /// # Errors
+    /// As for every wait.
+    pub(super) fn send(&self, call: &Call, to: usize, data: &[u8], next: &mut u64) -> Result<()> {
+        if *next == 0 {
+            self.reserve_pair(call, to)?;
+        }
+        let (layout, from) = (&self.layout, self.rank);
+        let (sent, received) = (self.region.word(layout.sent(from, to)), self.region.word(layout.received(from, to)));
+        let ([code, part], begin) = (call.what.words(), nanoseconds());
+        for piece in pieces(data.len(), layout.chunk()) {
+            let needed = (*next + 1).saturating_sub(PAIR_SLOTS as u64);
+            self.wait(call, || if received.load(Ordering::Acquire) < needed { 1 << to } else { 0 })?;
+            let record = layout.pair_record(from, to, *next);
+            for (place, word) in [(0, code), (8, part), (16, call.sequence), (24, begin)] {
+                self.region.word(record + place).store(word, Ordering::Relaxed);
+            }
+            // SAFETY: only this rank writes to the chunks of this pair, one message at a time, and the receiver has said that
+            // it is done with what was here; it will not read before `sent` is stored below.
+            let slot = unsafe { self.region.part_mut(layout.pair_data(from, to, *next), piece.len()) };
+            slot.copy_from_slice(&data[piece]);
+            *next += 1;
+            sent.store(*next, Ordering::Release);
+            self.notify();
+        }
+        Ok(())
+    }
+
+    /// Take a message of rank `from`. Returns how long ago it began to be sent.
+    ///
+    /// # Errors
+    /// A message of another length or type; as for every wait.
+    pub(super) fn receive(&self, call: &Call, from: usize, data: &mut [u8], next: &mut u64) -> Result<Duration> {
+        let (layout, to) = (&self.layout, self.rank);
+        let (sent, received) = (self.region.word(layout.sent(from, to)), self.region.word(layout.received(from, to)));
+        let mut begin = 0;
+        for piece in pieces(data.len(), layout.chunk()) {
+            self.wait(call, || if sent.load(Ordering::Acquire) <= *next { 1 << from } else { 0 })?;
+            let record = layout.pair_record(from, to, *next);
+            let word = |place| self.region.word(record + place).load(Ordering::Relaxed);
+            let [code, part, sequence] = [0, 8, 16].map(word);
+            begin = word(24);
+            if [code, part] != call.what.words() || sequence != call.sequence {
+                let reason = format!(
+                    "{} sent {} as message {sequence}, {} called {} for message {}",
+                    self.label(from),
+                    in_words([code, part]),
+                    self.label(to),
+                    call.what,
+                    call.sequence
+                );
+                return Err(self.fail(call, 1 << from | 1 << to, reason));
+            }
+            // SAFETY: the sender has filled this chunk, as `sent` says, and does not write to it before `received` is stored
+            // below.
+            let slot = unsafe { self.region.part(layout.pair_data(from, to, *next), piece.len()) };
+            data[piece].copy_from_slice(slot);
+            *next += 1;
+            received.store(*next, Ordering::Release);
+            self.notify();
+        }
+        Ok(Duration::from_nanos(nanoseconds().saturating_sub(begin)))
+    }
+}
+
+/// The time, on a clock that all processes of the machine read alike.
+fn nanoseconds() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The pieces of a message, at least one: an empty message is one too.
+fn pieces(bytes: usize, chunk: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..bytes.div_ceil(chunk).max(1)).map(move |piece| piece * chunk..((piece + 1) * chunk).min(bytes))
+}

@@ -1,0 +1,223 @@
+//! Waiting for other ranks: look for a moment, let others have the core, then sleep; and never longer than the deadline.
+//!
+//! Defines [`Patience`] and adds [`Group::wait`] and [`Group::notify`]. A rank that changes a control word rings the bell of its group if anybody
+//! sleeps. Who sleeps wakes up some times a second to see whether the group has failed, whether the ranks it waits for
+//! have left or ended, and what time it is.
+
+use super::call::{Call, What};
+use super::group::{Channel, Group, members};
+use super::layout::{BELL, SLEEPERS};
+use crate::error::Result;
+use rustix::thread::futex;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::time::{Duration, Instant};
+
+/// Longest sleep without a look around.
+pub(super) const SLICE: Duration = Duration::from_millis(50);
+
+/// How often a core is offered to others before the thread sleeps.
+const YIELDS: usize = 2;
+/// Fewest looks at a word before that: about a microsecond.
+const LEAST_LOOKS: u32 = 50;
+/// Most looks, about as long as falling asleep and waking up.
+const MOST_LOOKS: u32 = 2000;
+/// Of so many waits one is a patient one, to find out whether patience pays again.
+const PROBE: u32 = 16;
+
+/// How long it makes sense to look without sleeping. Where the other ranks run at the same time, an answer comes soon, and
+/// sleeping would take longer; where they need this very core, looking keeps them from answering.
+#[derive(Debug)]
+pub(super) struct Patience {
+    most: u32,
+    looks: AtomicU32,
+    waits: AtomicU32,
+}
+
+impl Patience {
+    /// For this many ranks.
+    pub(super) fn new(ranks: usize) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let most = if ranks <= cores { MOST_LOOKS } else { LEAST_LOOKS };
+        Patience { most, looks: AtomicU32::new(most), waits: AtomicU32::new(0) }
+    }
+
+    /// How often to look this time.
+    fn looks(&self) -> u32 {
+        match self.waits.fetch_add(1, Ordering::Relaxed).is_multiple_of(PROBE) {
+            true => self.most,
+            false => self.looks.load(Ordering::Relaxed),
+        }
+    }
+
+    /// What looking so often was good for.
+    fn learn(&self, looks: u32, paid: bool) {
+        let next = if paid { looks.saturating_mul(2).min(self.most) } else { (looks / 2).max(LEAST_LOOKS) };
+        self.looks.store(next, Ordering::Relaxed);
+    }
+}
+
+impl Group {
+    /// Wait until no rank is missing.
+    ///
+    /// # Errors
+    /// The group has failed; a missing rank has left or ended; the deadline has passed, with the names of the missing.
+    pub(super) fn wait(&self, call: &Call, missing: impl Fn() -> u64) -> Result<()> {
+        if missing() == 0 {
+            return Ok(());
+        }
+        let looks = self.patience.looks();
+        for _ in 0..looks {
+            std::hint::spin_loop();
+            if missing() == 0 {
+                self.patience.learn(looks, true);
+                return Ok(());
+            }
+        }
+        self.patience.learn(looks, false);
+        for _ in 0..YIELDS {
+            std::thread::yield_now();
+            if missing() == 0 {
+                return Ok(());
+            }
+        }
+        let waits_for = self.region.word(self.layout.waits_for(self.rank));
+        let result = self.sleep(call, &missing);
+        waits_for.store(0, Ordering::Relaxed);
+        result
+    }
+
+    fn sleep(&self, call: &Call, missing: &dyn Fn() -> u64) -> Result<()> {
+        let (bell, sleepers) = (self.region.short(BELL), self.region.short(SLEEPERS));
+        let waits_for = self.region.word(self.layout.waits_for(self.rank));
+        let begin = Instant::now();
+        let mut next_look = begin;
+        loop {
+            // Announced before the last look: `notify` changes a word before it looks for sleepers, so that at least one of
+            // the two sees what the other did.
+            sleepers.fetch_add(1, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            let rung = bell.load(Ordering::Acquire);
+            let absent = missing();
+            let trouble = match absent {
+                0 => Ok(()),
+                _ => self.look_around(call, absent, missing, (begin, &mut next_look)),
+            };
+            if absent != 0 && trouble.is_ok() {
+                waits_for.store(absent, Ordering::Relaxed);
+                let limit = futex::Timespec { tv_sec: 0, tv_nsec: i64::from(SLICE.subsec_nanos()) };
+                // However it ends (the bell, the time, a signal, a bell before the sleep), the next round looks again.
+                let _ = futex::wait(bell, futex::Flags::empty(), rung, Some(&limit));
+            }
+            sleepers.fetch_sub(1, Ordering::Relaxed);
+            if absent == 0 || trouble.is_err() {
+                return trouble;
+            }
+        }
+    }
+
+    /// See whether waiting still makes sense.
+    fn look_around(
+        &self,
+        call: &Call,
+        absent: u64,
+        missing: &dyn Fn() -> u64,
+        (begin, next_look): (Instant, &mut Instant),
+    ) -> Result<()> {
+        self.healthy(call)?;
+        let left = self.left(absent);
+        // Whoever left may have done its part before.
+        let left = if left == 0 { 0 } else { left & missing() };
+        if left != 0 {
+            return Err(self.fail(call, left, format!("{} has left the group", self.labels(left))));
+        }
+        let now = Instant::now();
+        if now < *next_look {
+            return Ok(());
+        }
+        *next_look = now + SLICE;
+        let ended = self.ended(absent);
+        let ended = if ended == 0 { 0 } else { ended & missing() };
+        if ended != 0 {
+            let who = members(ended).map(|rank| format!("the process of {}", self.label(rank)));
+            let reason = format!("{} has ended", who.collect::<Vec<_>>().join(" and "));
+            return Err(self.fail(call, ended, reason));
+        }
+        if now - begin < self.job.options.deadline {
+            return Ok(());
+        }
+        let blamed = self.blame(absent);
+        let who: Vec<String> = members(blamed).map(|rank| self.whereabouts(call, rank)).collect();
+        let reason = format!("nothing from {} for {:.1?}", who.join(" and "), self.job.options.deadline);
+        Err(self.fail(call, blamed, reason))
+    }
+
+    /// A rank, and how far it has come.
+    fn whereabouts(&self, call: &Call, rank: usize) -> String {
+        let label = self.label(rank);
+        let channel = match call.what {
+            What::Collective(_) => Channel::Lanes,
+            What::Barrier | What::Split => Channel::Host,
+            What::Send(..) | What::Recv(..) | What::Join => return label,
+        };
+        match self.calls_of(rank, channel) {
+            0 => format!("{label} (which has not called anything yet)"),
+            count if count > call.sequence => format!("{label} (which stopped in this call)"),
+            count => format!("{label} (whose last call was number {})", count - 1),
+        }
+    }
+
+    /// Tell sleepers that a word has changed. Costs next to nothing where nobody sleeps.
+    pub(super) fn notify(&self) {
+        fence(Ordering::SeqCst);
+        if self.region.short(SLEEPERS).load(Ordering::Relaxed) != 0 {
+            self.wake_all();
+        }
+    }
+
+    /// Wake everybody who sleeps.
+    pub(super) fn wake_all(&self) {
+        let bell = self.region.short(BELL);
+        bell.fetch_add(1, Ordering::Release);
+        // Nothing is lost with an error: sleepers look around by themselves.
+        let _ = futex::wake(bell, futex::Flags::empty(), i32::MAX as u32);
+    }
+
+    /// Let time pass, unless the group fails.
+    ///
+    /// # Errors
+    /// The group has failed.
+    pub(super) fn pause(&self, call: &Call, time: Duration) -> Result<()> {
+        const DAY: Duration = Duration::from_secs(24 * 3600);
+        let until = Instant::now() + time.min(DAY);
+        loop {
+            let rest = until.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                return Ok(());
+            }
+            self.healthy(call)?;
+            std::thread::sleep(rest.min(SLICE));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_goes_where_it_does_not_pay_and_comes_back_where_it_does() {
+        let patience = Patience { most: MOST_LOOKS, looks: AtomicU32::new(MOST_LOOKS), waits: AtomicU32::new(1) };
+        let after = |waits: u32, paid: bool| {
+            (0..waits).map(|_| patience.looks()).fold(0, |patient, looks| {
+                patience.learn(looks, paid);
+                patient + u32::from(looks == MOST_LOOKS)
+            })
+        };
+        after(PROBE - 1, false);
+        assert_eq!(patience.looks.load(Ordering::Relaxed), LEAST_LOOKS);
+        // Without success only the probes are patient.
+        assert!(after(4 * PROBE, false) <= 8);
+        after(2 * PROBE, true);
+        assert_eq!(patience.looks.load(Ordering::Relaxed), MOST_LOOKS);
+    }
+}
