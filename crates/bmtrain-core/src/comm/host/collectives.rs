@@ -280,7 +280,7 @@ impl Rounds for Broadcast<'_> {
 }
 
 /// Each round is a block of one part for each rank, which reduces its part and shows it to the others. While a rank reduces
-/// one block it has staged the next, and collects the one before.
+/// one block it has staged the next ones, and then collects the one before.
 fn all_reduce_in_parts(data: &mut [u8], most: usize, reduction: Reducer, rings: &mut Rings<'_>) -> Result<()> {
     let Reducer { rank, size, .. } = reduction;
     let (block, bytes) = (most * size, data.len());

@@ -1,8 +1,8 @@
 //! How collectives move data: every rank stages chunks in a ring of its own, and the others take what they need from there.
 //!
-//! Defines [`Rings`], the one place that turns shared memory into slices, and [`Rounds`], what a collective does in each
-//! round; [`super::collectives`] writes them down. While a rank works on one chunk it has staged the next one, so that the
-//! others need not wait for it, and everything staged is still in a cache when it is read.
+//! Defines [`Rings`], which turns the memory of the rings into slices, and [`Rounds`], what a collective does in each
+//! round; [`super::collectives`] writes them down. While a rank works on one chunk it has staged the next ones, so that the
+//! others need not wait for it, and the rings are small enough that what is staged is still in a cache when it is read.
 //!
 //! Chunks of a ring are numbered from the first call of the group on; all ranks count alike, because all make the same
 //! calls. A chunk's slot is used again when every other rank has said that it is done with the chunk before.

@@ -199,3 +199,25 @@ impl Group {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_goes_where_it_does_not_pay_and_comes_back_where_it_does() {
+        let patience = Patience { most: MOST_LOOKS, looks: AtomicU32::new(MOST_LOOKS), waits: AtomicU32::new(1) };
+        let after = |waits: u32, paid: bool| {
+            (0..waits).map(|_| patience.looks()).fold(0, |patient, looks| {
+                patience.learn(looks, paid);
+                patient + u32::from(looks == MOST_LOOKS)
+            })
+        };
+        after(PROBE - 1, false);
+        assert_eq!(patience.looks.load(Ordering::Relaxed), LEAST_LOOKS);
+        // Without success only the probes are patient.
+        assert!(after(4 * PROBE, false) <= 8);
+        after(2 * PROBE, true);
+        assert_eq!(patience.looks.load(Ordering::Relaxed), MOST_LOOKS);
+    }
+}
