@@ -136,6 +136,8 @@ clip_kind = "2"                 # default
 label_smoothing = 0.0           # default
 seed = 1234                     # default
 recompute = "none"              # default
+gradient_sum = "fast"           # default
+loss_scale = "auto"             # default
 
 [train.early_stop]
 # patience                      # not set: the run is not stopped early
@@ -160,6 +162,10 @@ dir = "o"                       # r.toml:10
 
 [device]
 threads = "auto"                # default
+
+[parallel]
+zero = 3                        # default
+prefetch = true                 # default
 "#;
     let printed = load(text, &["train.lr=3e-4"]).print_config();
     assert_eq!(printed, expected);

@@ -48,7 +48,7 @@ fn an_unknown_key_is_named_with_its_place_and_the_likeliest_one() {
     let expected = "error[recipe]: unknown key `train.learning_rate`\n  --> r.toml:9:1\n  fix: did you mean `train.lr`? keys of \
         [train]: epochs, steps, minutes, batch_size, micro_batch_size, lr, schedule, gamma, warmup, final_lr_ratio, \
         weight_decay, decay_norms_and_biases, decoupled, betas, eps, clip_norm, clip_kind, label_smoothing, seed, recompute, \
-        early_stop.patience, early_stop.metric";
+        gradient_sum, loss_scale, early_stop.patience, early_stop.metric";
     assert_eq!(only_mistake(&text, &[]), expected);
     let error = Recipe::load_text("r.toml", &text, &[]).unwrap_err();
     assert_eq!(error.to_string(), expected);
@@ -60,10 +60,10 @@ fn unknown_keys_elsewhere_are_found_too() {
     let text = "error[recipe]: unknown key `log.evry`\n  --> --set log.evry=5\n  fix: did you mean `log.every`? keys of [log]: every, metrics, quiet";
     assert_eq!(only_mistake(LEAST, &["log.evry=5"]), text);
     let text = "error[recipe]: unknown table [trian]\n  --> r.toml:12:2\n  fix: did you mean [train]? tables: model, data, \
-        data.columns, train, eval, train.early_stop, save, log, output, device";
+        data.columns, train, eval, train.early_stop, save, log, output, device, parallel";
     assert_eq!(only_mistake(&with("\n[trian]\nlr = 1\nseed = 2"), &[]), text);
     let text = "error[recipe]: unknown key `lr`\n  --> r.toml:1:1\n  fix: did you mean `train.lr`? every setting belongs to a \
-        table: model, data, data.columns, train, eval, train.early_stop, save, log, output, device";
+        table: model, data, data.columns, train, eval, train.early_stop, save, log, output, device, parallel";
     assert_eq!(only_mistake(&format!("lr = 1\n{LEAST}"), &[]), text);
     let text = "error[recipe]: unknown key `train.lr.peak`\n  --> r.toml:9:1\n  fix: x";
     let found = mistakes(&with_train("lr.peak = 1"), &[]);

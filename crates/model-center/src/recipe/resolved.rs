@@ -98,7 +98,7 @@ impl Resolved {
 
     /// BLAKE3 of everything that decides what the run computes, 64 hexadecimal digits.
     ///
-    /// The tables `[log]`, `[output]` and `[device]` do not count; paths count as they are written, file contents do not.
+    /// The tables `[log]`, `[output]`, `[device]` and `[parallel]` do not count; paths count as they are written, file contents do not.
     pub fn recipe_hash(&self) -> String {
         blake3::hash(self.hashed_toml().as_bytes()).to_hex().to_string()
     }
