@@ -6,10 +6,7 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-need_pip
-"$root/scripts/assets.sh" bert sent
-sentences="$cache/data/movie_reviews"
-python3 "$root/scripts/prepare_sentences.py" "$cache/assets/sentences/movie_reviews.tsv" "$sentences"
+quickstart_data
 build finetune
 scratch
 
@@ -18,11 +15,8 @@ train() {
     local name="$1" sum="$2"
     shift 2
     note "run $name"
-    "$bin/finetune" --recipe "$root/examples/recipes/quickstart.toml" "$@" \
-        --set "model.path=$cache/assets/minilm" \
-        --set "data.train=$sentences/train.jsonl" --set "data.eval=$sentences/heldout.jsonl" \
-        --set train.micro_batch_size=16 --set "train.gradient_sum=$sum" --set parallel.zero=3 \
-        --set "output.dir=$scratch/$name" >&2
+    quickstart_train "$scratch/$name" "$@" \
+        --set train.micro_batch_size=16 --set "train.gradient_sum=$sum" --set parallel.zero=3
 }
 accuracy() { python3 "$root/scripts/claims/accuracy.py" "$scratch/$1/metrics.jsonl"; }
 

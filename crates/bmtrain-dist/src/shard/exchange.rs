@@ -93,12 +93,18 @@ impl Exchange<'_> {
 
     /// All shards of a storage of this layout, one behind the other.
     pub(crate) fn all_gather(&self, shard: &Storage, segment: Segment) -> Result<Storage> {
-        self.follow_compute()?;
         let whole = Storage::empty_on(self.device, self.layout.gathered_len(), shard.dtype(), segment, Lane::Zero)?;
+        self.all_gather_into(shard, &whole)?;
+        Ok(whole)
+    }
+
+    /// The same into a storage that is there already.
+    pub(crate) fn all_gather_into(&self, shard: &Storage, whole: &Storage) -> Result<()> {
+        self.follow_compute()?;
         let send = shard.view_on(0..shard.len(), Lane::Zero)?;
         let recv = whole.view_mut_on(0..whole.len(), Lane::Zero)?;
-        self.sharding.ranks.launch(self.device.backend(), Collective::AllGather { send, recv }, Lane::Zero)?;
-        Ok(whole)
+        let collective = Collective::AllGather { send, recv };
+        Ok(self.sharding.ranks.launch(self.device.backend(), collective, Lane::Zero)?)
     }
 
     /// Send every rank its shard of this rank's gradients and insert what arrives, in the order of the ranks, which is that of

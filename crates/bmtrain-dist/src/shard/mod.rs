@@ -84,6 +84,11 @@ impl Sharding {
         self.is_shared() && self.level >= ZeroLevel::One
     }
 
+    /// Whether gradients are added anywhere but where they are made.
+    pub fn is_exchanged(&self) -> bool {
+        self.is_shared() || self.sum == GradientSum::Elastic
+    }
+
     /// Whether every micro-batch's gradients are exchanged, rather than those of the whole step at its end.
     pub fn exchanges_each_batch(&self) -> bool {
         self.sum == GradientSum::Elastic || self.cuts_values()

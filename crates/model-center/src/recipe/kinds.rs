@@ -83,6 +83,8 @@ impl Reader {
         self.any_single(key, Otherwise::Absent(absent), range, example).map(|v| v as f32)
     }
 
+    /// A number that is a single only in the end: it is kept as it was written, as the nearest single would be printed with
+    /// digits nobody wrote.
     fn any_single(
         &mut self,
         key: &'static str,
@@ -90,16 +92,8 @@ impl Reader {
         range: Range,
         example: f64,
     ) -> Option<f64> {
-        self.read(Spec {
-            key,
-            textual: false,
-            wanted: format!("{} in single precision", range.words()),
-            example: format!("{example:?}"),
-            otherwise,
-            read: &|value| as_float(value).filter(|v| range.holds_single(*v)),
-            // As it was written: the nearest single would be printed with digits nobody wrote.
-            render: &|v| format!("{v:?}"),
-        })
+        let wanted = format!("{} in single precision", range.words());
+        self.number(key, otherwise, wanted, &|value| range.holds_single(value), example)
     }
 
     fn any_float(
@@ -109,13 +103,24 @@ impl Reader {
         range: Range,
         example: f64,
     ) -> Option<f64> {
+        self.number(key, otherwise, range.words(), &|value| range.contains(value), example)
+    }
+
+    fn number(
+        &mut self,
+        key: &'static str,
+        otherwise: Otherwise<'_, f64>,
+        wanted: String,
+        holds: &dyn Fn(f64) -> bool,
+        example: f64,
+    ) -> Option<f64> {
         self.read(Spec {
             key,
             textual: false,
-            wanted: range.words(),
+            wanted,
             example: format!("{example:?}"),
             otherwise,
-            read: &|value| as_float(value).filter(|v| range.contains(*v)),
+            read: &|value| as_float(value).filter(|v| holds(*v)),
             render: &|v| format!("{v:?}"),
         })
     }
