@@ -1,28 +1,40 @@
 //! The course of a run around the training step: when to judge, what to log and save, how it ends.
 
 use super::evaluate::{Judgement, evaluate};
+use super::keep::{Keeper, check_room};
 use super::profile;
+use super::resume::{Choice, RunState, SavedJudged, SavedJudgement, choose, named};
 use super::setup::{Job, save_options};
-use super::train::{StepResult, Trainer};
+use super::train::{Plan, StepResult, Trainer};
 use crate::terminal;
 use bmtrain_core::wrap::Profiled;
+use bmtrain_dist::checkpoint::Store;
 use bmtrain_dist::param::WholeReader;
 use model_center::file::write_atomic;
 use model_center::hf::folder::hub_name;
 use model_center::recipe::{Resolved, SaveWhich};
 use model_center::run::{
-    BestTracker, CardData, EndRecord, EvalRecord, LAST_MODEL_FOLDER, MODEL_FOLDER, MetricsLog, ModelCard, OutputFolder,
-    RECIPE_FILE, Record, StartRecord, Status, StepRecord, StopReason, Timing, memory,
+    BestTracker, CHECKPOINT_FOLDER, CardData, EndRecord, EvalRecord, ExitStatus, LAST_MODEL_FOLDER, MODEL_FOLDER,
+    MetricsLog, ModelCard, OutputFolder, RECIPE_FILE, Record, ResumeRecord, StartRecord, Status, StepRecord,
+    StopReason, Timing, memory,
 };
 use model_center::{Error, Result};
+use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Files and clocks of a run.
 pub(super) struct Run {
     /// Present on the first rank.
     files: Option<Files>,
+    /// Where checkpoints are, on all ranks.
+    checkpoints: PathBuf,
+    keeper: Keeper,
     best: BestTracker,
     judged: Option<Judged>,
+    /// What was found before the first step.
+    before: Option<Judgement>,
+    /// The weights that judged best are in no folder of this run: another course that was given up wrote over them.
+    best_is_lost: bool,
     save_seconds: f64,
     eval_seconds: f64,
     begin: Instant,
@@ -31,7 +43,8 @@ pub(super) struct Run {
 /// What a run writes.
 struct Files {
     output: OutputFolder,
-    log: MetricsLog,
+    /// Open once it is known whether the run goes on or starts.
+    log: Option<MetricsLog>,
 }
 
 /// The last evaluation. Weights that were judged are not judged again.
@@ -43,31 +56,145 @@ struct Judged {
 }
 
 impl Run {
-    /// Open the files of a run that began at `begin`, where this rank `writes` them.
+    /// Take the output folder for a run that began at `begin`; the first rank does, which writes.
     ///
     /// # Errors
     /// A folder that holds something else; what the operating system refuses.
-    pub(super) fn create(resolved: &Resolved, overwrite: bool, begin: Instant, writes: bool) -> Result<Self> {
-        let open = || {
-            let mut output = OutputFolder::create(&resolved.output.dir, &resolved.recipe_hash(), overwrite)?;
-            output.write(RECIPE_FILE, resolved.to_toml().as_bytes())?;
-            let log = output.metrics(&resolved.log.metrics)?;
-            Ok::<_, Error>(Files { output, log })
+    pub(super) fn create(plan: &Plan, begin: Instant, trainer: &Trainer) -> Result<Self> {
+        let Plan { resolved, options, job, .. } = plan;
+        let dir = &resolved.output.dir;
+        let files = if trainer.team.is_first() {
+            let output = OutputFolder::create(dir, &resolved.recipe_hash(), options.if_there())?;
+            check_room(resolved, dir, job.parameters)?;
+            Some(Files { output, log: None })
+        } else {
+            None
         };
-        let files = if writes { Some(open()?) } else { None };
+        let checkpoints = dir.join(CHECKPOINT_FOLDER);
+        let keeper = Keeper::new(plan, &checkpoints, trainer.steps_per_epoch)?;
         let best = BestTracker::new(resolved.eval.metric, resolved.train.early_stop);
-        Ok(Run { files, best, judged: None, save_seconds: 0.0, eval_seconds: 0.0, begin })
+        let (save_seconds, eval_seconds) = (0.0, 0.0);
+        Ok(Run {
+            files,
+            checkpoints,
+            keeper,
+            best,
+            judged: None,
+            before: None,
+            best_is_lost: false,
+            save_seconds,
+            eval_seconds,
+            begin,
+        })
     }
 
     fn log(&mut self, record: &impl Record) -> Result<()> {
-        self.files.as_mut().map_or(Ok(()), |files| files.log.write(record))
+        self.files.as_mut().and_then(|files| files.log.as_mut()).map_or(Ok(()), |log| log.write(record))
     }
 
     fn seconds(&self) -> f64 {
         self.begin.elapsed().as_secs_f64()
     }
 
-    pub(super) fn start(&mut self, job: &Job, resolved: &Resolved, trainer: &Trainer, threads: usize) -> Result<()> {
+    /// Start, or go on from a checkpoint: what the run begins with, and its first record.
+    ///
+    /// # Errors
+    /// A checkpoint that cannot be used; what the operating system refuses.
+    pub(super) fn start(&mut self, plan: &Plan, trainer: &mut Trainer, threads: usize) -> Result<()> {
+        let Plan { options, resolved, job, changes, .. } = plan;
+        let own = self.checkpoints.clone();
+        // Checking every byte takes longer than ranks wait for each other.
+        let chosen = trainer.team.while_first(|| {
+            if own.is_dir() {
+                Store::open(&own)?.remove_leftovers()?;
+            }
+            choose(&options.resume, &own)
+        })?;
+        let first = chosen.transpose()?.flatten();
+        let text = trainer.team.first_text(&first.as_ref().map(Choice::to_text).unwrap_or_default())?;
+        let choice = first.or(Choice::from_text(&text)?);
+        if let Some(files) = &mut self.files {
+            if choice.is_none() {
+                files.output.begin_anew()?;
+            }
+            files.output.write(RECIPE_FILE, resolved.to_toml().as_bytes())?;
+            files.output.subfolder(CHECKPOINT_FOLDER)?;
+            files.log = Some(files.output.metrics(&resolved.log.metrics)?);
+        }
+        if trainer.team.is_first() {
+            trainer.progress.note(&job.summary(resolved));
+        }
+        match choice {
+            Some(choice) => self.go_on(plan, trainer, &choice, changes)?,
+            None => {
+                if let Some(text) = &options.init_from {
+                    self.take_weights(trainer, text)?;
+                }
+                self.log_start(plan, trainer, threads)?;
+            }
+        }
+        trainer.look_around()
+    }
+
+    fn go_on(&mut self, plan: &Plan, trainer: &mut Trainer, choice: &Choice, changes: &[String]) -> Result<()> {
+        let state = choice.load(plan, trainer)?;
+        self.best.load_state(&state.best);
+        self.before = state.before.map(SavedJudgement::into_judgement).transpose()?;
+        self.judged = match state.judged {
+            None => None,
+            Some(SavedJudged { step, counted, judgement }) => {
+                Some(Judged { step, counted, judgement: judgement.into_judgement()? })
+            }
+        };
+        let is_own = choice.is_in(&self.checkpoints);
+        let there = self.files.as_ref().and_then(|files| files.output.best_step()).map_or(-1.0, |step| step as f32);
+        let there = trainer.team.gather(&[there])?.first().and_then(|numbers| numbers.first().copied());
+        let best = self.best.best().map(|(_, step)| step as f32);
+        self.best_is_lost = plan.resolved.save.which != SaveWhich::Last && best.is_some() && (!is_own || there != best);
+        if is_own {
+            self.keeper.last_step = Some(trainer.step);
+        }
+        if !trainer.team.is_first() {
+            return Ok(());
+        }
+        if is_own {
+            // Those of later steps would be taken for the newest when the run is cut off again.
+            Store::open(&self.checkpoints)?.remove_later_than(trainer.step)?;
+        }
+        for passed in &choice.passed_over {
+            terminal::note(&format!("warning: a damaged checkpoint was passed over: {passed}"));
+        }
+        trainer.progress.note(&format!("going on after step {}, from {}", trainer.step, choice.name));
+        self.log(&ResumeRecord {
+            step: trainer.step,
+            checkpoint: choice.name.to_string(),
+            passed_over: choice.passed_over.len() as u64,
+            changed: changes.to_vec(),
+            unix_seconds: unix_seconds(),
+            ranks: trainer.team.size() as u64,
+        })
+    }
+
+    /// Begin with the weights of another run.
+    fn take_weights(&mut self, trainer: &mut Trainer, text: &str) -> Result<()> {
+        let (path, step) = match text.rsplit_once('@').and_then(|(path, step)| Some((path, step.parse().ok()?))) {
+            Some((path, step)) => (path, Some(step)),
+            None => (text, None),
+        };
+        let found = trainer.team.while_first(|| named(path.as_ref(), step))?.transpose()?;
+        let said = trainer.team.first_text(&found.as_ref().map(Choice::to_text).unwrap_or_default())?;
+        let Some(choice) = found.or(Choice::from_text(&said)?) else {
+            return Err(Error::recipe("--init-from", "the first rank found no checkpoint", "see its message"));
+        };
+        choice.load_weights(trainer)?;
+        if trainer.team.is_first() {
+            trainer.progress.note(&format!("weights of {} from {path}", choice.name));
+        }
+        Ok(())
+    }
+
+    fn log_start(&mut self, plan: &Plan, trainer: &Trainer, threads: usize) -> Result<()> {
+        let Plan { job, resolved, .. } = plan;
         let trainable = trainer.model.parameters().iter().filter(|param| param.is_trainable());
         let (eval_samples, eval_fingerprint) =
             job.eval.as_ref().map_or((0, String::new()), |eval| (eval.len() as u64, eval.fingerprint().to_owned()));
@@ -81,56 +208,108 @@ impl Run {
             eval_samples,
             eval_fingerprint,
             steps_per_epoch: trainer.steps_per_epoch,
-            unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()),
+            unix_seconds: unix_seconds(),
             threads: threads as u64,
             ranks: trainer.team.size() as u64,
         })
     }
 
     /// Judge, train, judge again, save.
+    ///
+    /// # Errors
+    /// A failing device or disk, numbers that are not finite, a lost rank.
     pub(super) fn follow(
         &mut self,
-        job: &Job,
-        resolved: &Resolved,
+        plan: &Plan,
         trainer: &mut Trainer,
         profiled: Option<&Profiled>,
-    ) -> Result<()> {
-        let before = self.judge(trainer, resolved, false)?;
-        let reason = self.epochs(trainer, resolved, profiled)?;
-        let after = self.judge(trainer, resolved, true)?;
-        self.finish(job, resolved, trainer, reason, (before, after))
+    ) -> Result<ExitStatus> {
+        if self.before.is_none() && trainer.stop() != Some(StopReason::Request) {
+            self.before = self.judge(trainer, &plan.resolved, false)?;
+        }
+        let reason = self.epochs(plan, trainer, profiled)?;
+        let after = match reason {
+            StopReason::Request => None,
+            _ => self.judge(trainer, &plan.resolved, true)?,
+        };
+        if trainer.stop() == Some(StopReason::Request) {
+            return self.leave(plan, trainer);
+        }
+        if self.keeper.saves_at_end() {
+            self.save_state(plan, trainer)?;
+        }
+        self.keeper.finish(trainer)?;
+        self.finish(&plan.job, &plan.resolved, trainer, reason, after)?;
+        Ok(ExitStatus::Done)
     }
 
     /// Step until something says stop.
-    fn epochs(
-        &mut self,
-        trainer: &mut Trainer,
-        resolved: &Resolved,
-        profiled: Option<&Profiled>,
-    ) -> Result<StopReason> {
+    fn epochs(&mut self, plan: &Plan, trainer: &mut Trainer, profiled: Option<&Profiled>) -> Result<StopReason> {
+        let resolved = &plan.resolved;
         let every = resolved.eval.every.in_steps(trainer.steps_per_epoch);
         if let Some(profiled) = profiled {
             profiled.reset();
         }
         let reason = loop {
+            // Judged here, whether these weights were just made or read from a checkpoint. The last evaluation is made behind
+            // the loop, whatever ends it.
+            let is_due = trainer.step > 0 && every.is_some_and(|every| trainer.step.is_multiple_of(every));
+            if is_due && trainer.stop().is_none() {
+                self.judge(trainer, resolved, true)?;
+            }
             if let Some(reason) = trainer.stop() {
                 break reason;
             }
+            if self.best.has_lost_patience() {
+                break StopReason::NoImprovement;
+            }
+            if self.keeper.is_due(trainer.step, trainer.agreed_to_save) {
+                self.save_state(plan, trainer)?;
+            }
+            trainer.time_to_save = self.keeper.is_time();
             let result = trainer.step()?;
             self.report(trainer, resolved, &result)?;
-            // The last evaluation is made behind the loop, whatever ends it.
-            if every.is_some_and(|every| trainer.step.is_multiple_of(every)) && trainer.stop().is_none() {
-                self.judge(trainer, resolved, true)?;
-                if self.best.has_lost_patience() {
-                    break StopReason::NoImprovement;
-                }
-            }
+            self.keeper.advance(trainer)?;
         };
         if let Some(profiled) = profiled {
             trainer.progress.finish();
             profile::print(profiled, trainer.train_time.as_secs_f64());
         }
         Ok(reason)
+    }
+
+    /// Begin to save what the run has come to.
+    fn save_state(&mut self, plan: &Plan, trainer: &mut Trainer) -> Result<()> {
+        let start = Instant::now();
+        let judged = self.judged.as_ref().map(|judged| SavedJudged {
+            step: judged.step,
+            counted: judged.counted,
+            judgement: SavedJudgement::of(&judged.judgement),
+        });
+        let before = self.before.as_ref().map(SavedJudgement::of);
+        let state = RunState::of(plan, trainer, self.best.state(), before, judged)?;
+        // What the log says up to here must not be lost where the checkpoint is not.
+        if let Some(log) = self.files.as_mut().and_then(|files| files.log.as_mut()) {
+            log.sync()?;
+        }
+        self.keeper.begin(plan, trainer, state)?;
+        self.save_seconds += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// Save the state and go, as somebody asked for.
+    fn leave(&mut self, plan: &Plan, trainer: &mut Trainer) -> Result<ExitStatus> {
+        if self.keeper.last_step != Some(trainer.step) {
+            self.save_state(plan, trainer)?;
+        }
+        self.keeper.finish_for_good(trainer)?;
+        self.end(trainer, &plan.resolved, StopReason::Request.name(), true)?;
+        trainer.progress.finish();
+        if trainer.team.is_first() {
+            let text = format!("stopped after step {}; the same command goes on from there", trainer.step);
+            terminal::print(&text)?;
+        }
+        Ok(ExitStatus::Stopped)
     }
 
     fn report(&mut self, trainer: &mut Trainer, resolved: &Resolved, result: &StepResult) -> Result<()> {
@@ -164,6 +343,7 @@ impl Run {
             lr: result.info.lr,
             samples: trainer.samples,
             tokens: trainer.tokens,
+            batch: result.batch,
             skipped: result.info.skipped,
             time: Timing {
                 seconds,
@@ -176,6 +356,7 @@ impl Run {
     }
 
     /// Evaluate and log, unless these weights were judged already; keep them if they are the best so far and `counts`.
+    /// Nothing where there are no data for it, or somebody asks for an end meanwhile.
     fn judge(&mut self, trainer: &mut Trainer, resolved: &Resolved, counts: bool) -> Result<Option<Judgement>> {
         let Some(loader) = &mut trainer.eval else { return Ok(None) };
         let known = self.judged.take().filter(|judged| judged.step == trainer.step);
@@ -183,7 +364,13 @@ impl Run {
             Some(judged) => (judged, None),
             None => {
                 let start = Instant::now();
-                let judgement = evaluate(&*trainer.model, loader, &trainer.metrics, &trainer.device, &trainer.team)?;
+                let is_stopped = || trainer.stop.is_requested();
+                let found =
+                    evaluate(&*trainer.model, loader, &trainer.metrics, &trainer.device, &trainer.team, &is_stopped)?;
+                let Some(judgement) = found else {
+                    trainer.ask_to_stop();
+                    return Ok(None);
+                };
                 (Judged { step: trainer.step, judgement, counted: false }, Some(start.elapsed().as_secs_f64()))
             }
         };
@@ -211,6 +398,10 @@ impl Run {
         }
         if is_best && resolved.save.which != SaveWhich::Last {
             self.save(trainer, resolved, MODEL_FOLDER, None)?;
+            self.best_is_lost = false;
+            if let Some(files) = &mut self.files {
+                files.output.set_best_step(Some(trainer.step))?;
+            }
         }
         Ok(Some(judgement))
     }
@@ -237,12 +428,18 @@ impl Run {
         resolved: &Resolved,
         trainer: &mut Trainer,
         reason: StopReason,
-        (before, after): (Option<Judgement>, Option<Judgement>),
+        after: Option<Judgement>,
     ) -> Result<()> {
+        let before = self.before.take();
         let named = |judgement: &Option<Judgement>| judgement.as_ref().map(Judgement::named).unwrap_or_default();
         let card = card(job, resolved, trainer, named(&before), named(&after));
         // Without evaluation there is no best: the last weights are all there is.
-        let best_is_kept = resolved.save.which != SaveWhich::Last && self.best.best().is_some();
+        let best_is_kept = resolved.save.which != SaveWhich::Last && self.best.best().is_some() && !self.best_is_lost;
+        if self.best_is_lost && trainer.team.is_first() {
+            let text = "warning: the best weights were made before the checkpoint that this run went on from, and are not in \
+                        its folder: the model holds the last weights";
+            terminal::note(text);
+        }
         match (resolved.save.which, best_is_kept) {
             (SaveWhich::Both, true) => self.save(trainer, resolved, LAST_MODEL_FOLDER, Some(&card))?,
             (_, false) => self.save(trainer, resolved, MODEL_FOLDER, Some(&card))?,
@@ -254,7 +451,8 @@ impl Run {
         }
         self.end(trainer, resolved, reason.name(), true)?;
         trainer.progress.finish();
-        let Some(files) = &self.files else { return Ok(()) };
+        let Some(files) = &mut self.files else { return Ok(()) };
+        files.output.finish()?;
         let mut lines = Vec::new();
         if let (Some(before), Some(after)) = (&before, &after) {
             lines.extend([format!("before: {}", before.line()), format!("after:  {}", after.line())]);
@@ -298,8 +496,12 @@ impl Run {
             save_seconds,
             peak_rss_bytes: memory::peak_resident_bytes().unwrap_or(0),
         })?;
-        self.files.as_mut().map_or(Ok(()), |files| files.log.sync())
+        self.files.as_mut().and_then(|files| files.log.as_mut()).map_or(Ok(()), MetricsLog::sync)
     }
+}
+
+fn unix_seconds() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
 fn card(
