@@ -3,56 +3,54 @@
 use super::evaluate::{Judgement, evaluate};
 use super::keep::{Keeper, check_room};
 use super::profile;
-use super::resume::{Choice, RunState, SavedJudged, SavedJudgement, choose, named};
+use super::resume::{RunState, SavedJudged, SavedJudgement};
 use super::setup::{Job, save_options};
 use super::train::{Plan, StepResult, Trainer};
 use crate::terminal;
 use bmtrain_core::wrap::Profiled;
-use bmtrain_dist::checkpoint::Store;
 use bmtrain_dist::param::WholeReader;
 use model_center::file::write_atomic;
 use model_center::hf::folder::hub_name;
 use model_center::recipe::{Resolved, SaveWhich};
 use model_center::run::{
     BestTracker, CHECKPOINT_FOLDER, CardData, EndRecord, EvalRecord, ExitStatus, LAST_MODEL_FOLDER, MODEL_FOLDER,
-    MetricsLog, ModelCard, OutputFolder, RECIPE_FILE, Record, ResumeRecord, StartRecord, Status, StepRecord,
-    StopReason, Timing, memory,
+    MetricsLog, ModelCard, OutputFolder, Record, Status, StepRecord, StopReason, Timing, memory,
 };
-use model_center::{Error, Result};
+use model_center::Result;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Files and clocks of a run.
 pub(super) struct Run {
     /// Present on the first rank.
-    files: Option<Files>,
+    pub(super) files: Option<Files>,
     /// Where checkpoints are, on all ranks.
-    checkpoints: PathBuf,
-    keeper: Keeper,
-    best: BestTracker,
-    judged: Option<Judged>,
+    pub(super) checkpoints: PathBuf,
+    pub(super) keeper: Keeper,
+    pub(super) best: BestTracker,
+    pub(super) judged: Option<Judged>,
     /// What was found before the first step.
-    before: Option<Judgement>,
+    pub(super) before: Option<Judgement>,
     /// The weights that judged best are in no folder of this run: another course that was given up wrote over them.
-    best_is_lost: bool,
+    pub(super) best_is_lost: bool,
     save_seconds: f64,
     eval_seconds: f64,
     begin: Instant,
 }
 
 /// What a run writes.
-struct Files {
-    output: OutputFolder,
+pub(super) struct Files {
+    pub(super) output: OutputFolder,
     /// Open once it is known whether the run goes on or starts.
-    log: Option<MetricsLog>,
+    pub(super) log: Option<MetricsLog>,
 }
 
 /// The last evaluation. Weights that were judged are not judged again.
-struct Judged {
-    step: u64,
-    judgement: Judgement,
+pub(super) struct Judged {
+    pub(super) step: u64,
+    pub(super) judgement: Judgement,
     /// Whether it took part in the choice of the best weights.
-    counted: bool,
+    pub(super) counted: bool,
 }
 
 impl Run {
@@ -88,130 +86,12 @@ impl Run {
         })
     }
 
-    fn log(&mut self, record: &impl Record) -> Result<()> {
+    pub(super) fn log(&mut self, record: &impl Record) -> Result<()> {
         self.files.as_mut().and_then(|files| files.log.as_mut()).map_or(Ok(()), |log| log.write(record))
     }
 
     fn seconds(&self) -> f64 {
         self.begin.elapsed().as_secs_f64()
-    }
-
-    /// Start, or go on from a checkpoint: what the run begins with, and its first record.
-    ///
-    /// # Errors
-    /// A checkpoint that cannot be used; what the operating system refuses.
-    pub(super) fn start(&mut self, plan: &Plan, trainer: &mut Trainer, threads: usize) -> Result<()> {
-        let Plan { options, resolved, job, changes, .. } = plan;
-        let own = self.checkpoints.clone();
-        // Checking every byte takes longer than ranks wait for each other.
-        let chosen = trainer.team.while_first(|| {
-            if own.is_dir() {
-                Store::open(&own)?.remove_leftovers()?;
-            }
-            choose(&options.resume, &own)
-        })?;
-        let first = chosen.transpose()?.flatten();
-        let text = trainer.team.first_text(&first.as_ref().map(Choice::to_text).unwrap_or_default())?;
-        let choice = first.or(Choice::from_text(&text)?);
-        if let Some(files) = &mut self.files {
-            if choice.is_none() {
-                files.output.begin_anew()?;
-            }
-            files.output.write(RECIPE_FILE, resolved.to_toml().as_bytes())?;
-            files.output.subfolder(CHECKPOINT_FOLDER)?;
-            files.log = Some(files.output.metrics(&resolved.log.metrics)?);
-        }
-        if trainer.team.is_first() {
-            trainer.progress.note(&job.summary(resolved));
-        }
-        match choice {
-            Some(choice) => self.go_on(plan, trainer, &choice, changes)?,
-            None => {
-                if let Some(text) = &options.init_from {
-                    self.take_weights(trainer, text)?;
-                }
-                self.log_start(plan, trainer, threads)?;
-            }
-        }
-        trainer.look_around()
-    }
-
-    fn go_on(&mut self, plan: &Plan, trainer: &mut Trainer, choice: &Choice, changes: &[String]) -> Result<()> {
-        let state = choice.load(plan, trainer)?;
-        self.best.load_state(&state.best);
-        self.before = state.before.map(SavedJudgement::into_judgement).transpose()?;
-        self.judged = match state.judged {
-            None => None,
-            Some(SavedJudged { step, counted, judgement }) => {
-                Some(Judged { step, counted, judgement: judgement.into_judgement()? })
-            }
-        };
-        let is_own = choice.is_in(&self.checkpoints);
-        let there = self.files.as_ref().and_then(|files| files.output.best_step()).map_or(-1.0, |step| step as f32);
-        let there = trainer.team.gather(&[there])?.first().and_then(|numbers| numbers.first().copied());
-        let best = self.best.best().map(|(_, step)| step as f32);
-        self.best_is_lost = plan.resolved.save.which != SaveWhich::Last && best.is_some() && (!is_own || there != best);
-        if is_own {
-            self.keeper.last_step = Some(trainer.step);
-        }
-        if !trainer.team.is_first() {
-            return Ok(());
-        }
-        if is_own {
-            // Those of later steps would be taken for the newest when the run is cut off again.
-            Store::open(&self.checkpoints)?.remove_later_than(trainer.step)?;
-        }
-        for passed in &choice.passed_over {
-            terminal::note(&format!("warning: a damaged checkpoint was passed over: {passed}"));
-        }
-        trainer.progress.note(&format!("going on after step {}, from {}", trainer.step, choice.name));
-        self.log(&ResumeRecord {
-            step: trainer.step,
-            checkpoint: choice.name.to_string(),
-            passed_over: choice.passed_over.len() as u64,
-            changed: changes.to_vec(),
-            unix_seconds: unix_seconds(),
-            ranks: trainer.team.size() as u64,
-        })
-    }
-
-    /// Begin with the weights of another run.
-    fn take_weights(&mut self, trainer: &mut Trainer, text: &str) -> Result<()> {
-        let (path, step) = match text.rsplit_once('@').and_then(|(path, step)| Some((path, step.parse().ok()?))) {
-            Some((path, step)) => (path, Some(step)),
-            None => (text, None),
-        };
-        let found = trainer.team.while_first(|| named(path.as_ref(), step))?.transpose()?;
-        let said = trainer.team.first_text(&found.as_ref().map(Choice::to_text).unwrap_or_default())?;
-        let Some(choice) = found.or(Choice::from_text(&said)?) else {
-            return Err(Error::recipe("--init-from", "the first rank found no checkpoint", "see its message"));
-        };
-        choice.load_weights(trainer)?;
-        if trainer.team.is_first() {
-            trainer.progress.note(&format!("weights of {} from {path}", choice.name));
-        }
-        Ok(())
-    }
-
-    fn log_start(&mut self, plan: &Plan, trainer: &Trainer, threads: usize) -> Result<()> {
-        let Plan { job, resolved, .. } = plan;
-        let trainable = trainer.model.parameters().iter().filter(|param| param.is_trainable());
-        let (eval_samples, eval_fingerprint) =
-            job.eval.as_ref().map_or((0, String::new()), |eval| (eval.len() as u64, eval.fingerprint().to_owned()));
-        self.log(&StartRecord {
-            recipe_hash: resolved.recipe_hash(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            parameters: job.parameters as u64,
-            trainable: trainable.map(|param| param.spec().shape.elements() as u64).sum(),
-            train_samples: job.train.len() as u64,
-            train_fingerprint: job.train.fingerprint().into(),
-            eval_samples,
-            eval_fingerprint,
-            steps_per_epoch: trainer.steps_per_epoch,
-            unix_seconds: unix_seconds(),
-            threads: threads as u64,
-            ranks: trainer.team.size() as u64,
-        })
     }
 
     /// Judge, train, judge again, save.
@@ -500,7 +380,7 @@ impl Run {
     }
 }
 
-fn unix_seconds() -> f64 {
+pub(super) fn unix_seconds() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 

@@ -10,6 +10,7 @@ mod keep;
 pub mod profile;
 pub mod resume;
 pub mod setup;
+mod start;
 pub mod train;
 
 use crate::terminal;
