@@ -9,6 +9,7 @@ use super::train::{Plan, StepResult, Trainer};
 use crate::terminal;
 use bmtrain_core::wrap::Profiled;
 use bmtrain_dist::param::WholeReader;
+use model_center::Result;
 use model_center::file::write_atomic;
 use model_center::hf::folder::hub_name;
 use model_center::recipe::{Resolved, SaveWhich};
@@ -16,7 +17,6 @@ use model_center::run::{
     BestTracker, CHECKPOINT_FOLDER, CardData, EndRecord, EvalRecord, ExitStatus, LAST_MODEL_FOLDER, MODEL_FOLDER,
     MetricsLog, ModelCard, OutputFolder, Record, Status, StepRecord, StopReason, Timing, memory,
 };
-use model_center::Result;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
