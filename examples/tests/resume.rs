@@ -319,3 +319,16 @@ fn a_save_that_fails_is_said_and_the_run_goes_on_or_stops_as_configured() {
     train(&fixture, "stops", &[], &["checkpoint.on_failure=stop"]).succeeded();
     assert!(result(&fixture, "stops") == result(&fixture, "whole"));
 }
+
+#[test]
+fn a_run_that_fails_again_and_again_at_the_same_place_is_not_tried_for_ever() {
+    let fixture = Fixture::new();
+    let fails = |point: &str| train(&fixture, "run", &["--fail-points", point], &["checkpoint.on_failure=stop"]).code;
+    // It gets further once, so those failures do not count.
+    assert_eq!([fails("save.mid_shard=error@1"), fails("save.mid_shard=error@2")], [1, 1]);
+    assert_eq!([(); 3].map(|()| fails("save.mid_shard=error@1")), [1; 3]);
+    let outcome = train(&fixture, "run", &[], &[]);
+    assert_eq!(outcome.code, 93, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("failed 3 times after it had gone on from step 2"), "{}", outcome.stderr);
+    train(&fixture, "run", &["--accept-change"], &[]).succeeded();
+}

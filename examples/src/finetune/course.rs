@@ -9,7 +9,6 @@ use super::train::{Plan, StepResult, Trainer};
 use crate::terminal;
 use bmtrain_core::wrap::Profiled;
 use bmtrain_dist::param::WholeReader;
-use model_center::Result;
 use model_center::file::write_atomic;
 use model_center::hf::folder::hub_name;
 use model_center::recipe::{Resolved, SaveWhich};
@@ -17,6 +16,7 @@ use model_center::run::{
     BestTracker, CHECKPOINT_FOLDER, CardData, EndRecord, EvalRecord, ExitStatus, LAST_MODEL_FOLDER, MODEL_FOLDER,
     MetricsLog, ModelCard, OutputFolder, Record, Status, StepRecord, StopReason, Timing, memory,
 };
+use model_center::{Error, Result};
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -36,6 +36,8 @@ pub(super) struct Run {
     save_seconds: f64,
     eval_seconds: f64,
     begin: Instant,
+    /// Steps that were done when this process took the run up.
+    pub(super) begun_at: u64,
 }
 
 /// What a run writes.
@@ -83,6 +85,7 @@ impl Run {
             save_seconds,
             eval_seconds,
             begin,
+            begun_at: 0,
         })
     }
 
@@ -345,6 +348,17 @@ impl Run {
             files.output.path().join(MODEL_FOLDER).display()
         ));
         terminal::print(&lines.join("\n"))
+    }
+
+    /// The run ends in an error. The log says how a run ended, whatever ended it; one that cannot be written to is no news
+    /// beside that error.
+    pub(super) fn fail(&mut self, trainer: &Trainer, resolved: &Resolved, error: &Error) {
+        let status = ExitStatus::from(error);
+        let _ = self.end(trainer, resolved, status.name(), false);
+        // That another rank was lost says nothing about this run.
+        if let Some(files) = self.files.as_mut().filter(|_| status != ExitStatus::Peer) {
+            let _ = files.output.note_failure(Some(self.begun_at));
+        }
     }
 
     /// The last record of the log. The state is gathered from all ranks if `all_are_well`; after a failure they may be busy

@@ -9,6 +9,9 @@ use model_center::recipe::SaveWhich;
 use model_center::run::{CHECKPOINT_FOLDER, RECIPE_FILE, ResumeRecord, StartRecord};
 use model_center::{Error, Result};
 
+/// Failures in a row without a new checkpoint after which nothing is tried any more.
+const MOST_FAILURES: u64 = 3;
+
 impl Run {
     /// Start, or go on from a checkpoint: what the run begins with, and its first record.
     ///
@@ -27,6 +30,8 @@ impl Run {
         let first = chosen.transpose()?.flatten();
         let text = trainer.team.first_text(&first.as_ref().map(Choice::to_text).unwrap_or_default())?;
         let choice = first.or(Choice::from_text(&text)?);
+        self.begun_at = choice.as_ref().map_or(0, |choice| choice.name.step());
+        self.check_progress(plan)?;
         if let Some(files) = &mut self.files {
             if choice.is_none() {
                 files.output.begin_anew()?;
@@ -48,6 +53,19 @@ impl Run {
             }
         }
         trainer.look_around()
+    }
+
+    /// A scheduler that runs the same command again and again must be told when that is of no use.
+    fn check_progress(&self, plan: &Plan) -> Result<()> {
+        let failures = self.files.as_ref().map_or(0, |files| files.output.failures_from(self.begun_at));
+        if failures < MOST_FAILURES || plan.options.accept_change {
+            return Ok(());
+        }
+        Err(Error::NoProgress {
+            place: plan.resolved.output.dir.display().to_string(),
+            reason: format!("the run failed {failures} times after it had gone on from step {}", self.begun_at),
+            fix: "mend what the records of its end name; then try again with --accept-change".to_owned(),
+        })
     }
 
     fn go_on(&mut self, plan: &Plan, trainer: &mut Trainer, choice: &Choice, changes: &[String]) -> Result<()> {

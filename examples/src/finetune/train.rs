@@ -104,8 +104,7 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
     run.start(plan, &mut trainer, threads)?;
     let ended = run.follow(plan, &mut trainer, profiled.as_deref());
     if let Err(error) = &ended {
-        // The log says how a run ended, whatever ended it. A log that cannot be written to is no news beside that error.
-        let _ = run.end(&trainer, resolved, ExitStatus::from(error).name(), false);
+        run.fail(&trainer, resolved, error);
     }
     trainer.progress.finish();
     ended

@@ -46,8 +46,18 @@ struct Marker {
     /// The step whose weights are in [`MODEL_FOLDER`] as the best so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     best_step: Option<u64>,
+    /// How often the run failed after it had begun at the same step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failed: Option<Failed>,
     /// Names in the folder that belong to the run, besides the marker.
     names: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Failed {
+    from_step: u64,
+    times: u64,
 }
 
 /// What to do where the folder holds a run already.
@@ -107,6 +117,7 @@ impl OutputFolder {
         let marker = existing_run(dir, recipe_hash, if_there)?;
         let earlier = earlier(marker.as_ref());
         let best_step = marker.as_ref().and_then(|marker| marker.best_step);
+        let failed = marker.as_ref().and_then(|marker| marker.failed).filter(|_| if_there != IfThere::Replace);
         let names = marker.map_or_else(Vec::new, |marker| marker.names);
         // What a killed process was preparing: a name is in the marker before anything of that name is begun, and the
         // marker itself is the first of all.
@@ -116,7 +127,8 @@ impl OutputFolder {
                 remove(&dir.join(&name))?;
             }
         }
-        let marker = Marker { format: 1, recipe_hash: recipe_hash.to_owned(), finished: false, best_step, names };
+        let marker =
+            Marker { format: 1, recipe_hash: recipe_hash.to_owned(), finished: false, best_step, failed, names };
         let mut folder = OutputFolder { dir: dir.to_owned(), marker, earlier, _lock: lock };
         match if_there {
             IfThere::Continue { .. } => folder.write_marker()?,
@@ -155,6 +167,24 @@ impl OutputFolder {
     /// What the operating system refuses.
     pub fn set_best_step(&mut self, step: Option<u64>) -> Result<()> {
         self.marker.best_step = step;
+        self.write_marker()
+    }
+
+    /// How often in a row the run failed that had gone on from `step`.
+    pub fn failures_from(&self, step: u64) -> u64 {
+        self.marker.failed.filter(|failed| failed.from_step == step).map_or(0, |failed| failed.times)
+    }
+
+    /// Notes that the run, which had gone on from `step`, failed; or with `None` that it got further.
+    ///
+    /// # Errors
+    /// What the operating system refuses.
+    pub fn note_failure(&mut self, step: Option<u64>) -> Result<()> {
+        let failed = step.map(|from_step| Failed { from_step, times: self.failures_from(from_step) + 1 });
+        if failed.is_none() && self.marker.failed.is_none() {
+            return Ok(());
+        }
+        self.marker.failed = failed;
         self.write_marker()
     }
 
