@@ -1,14 +1,21 @@
 //! Optimizers, learning-rate schedules, loss scaling, and the manager that scales, clips and steps them together.
 
 pub mod adam;
+pub mod delta;
 pub mod fingerprint;
 pub mod manager;
+pub mod manager_state;
+pub mod offload;
 pub mod scale;
 pub mod schedule;
+mod state;
 
 pub use adam::{Adam, AdamOptions, DecayForm};
+pub use delta::Delta;
 pub use fingerprint::Fingerprint;
 pub use manager::{Clip, OptimManager, StepInfo};
+pub use manager_state::ManagerState;
+pub use offload::AdamOffload;
 pub use scale::{LossScaler, Outcome, ScalePolicy, ScaleState};
 pub use schedule::{Schedule, ScheduleKind, Scheduler, Warmup};
 
@@ -63,7 +70,8 @@ pub trait Optimizer {
     /// The groups it updates.
     fn groups(&self) -> &[ParamGroup];
 
-    /// Update every trainable parameter that has a gradient.
+    /// Update every trainable parameter that has a gradient: now, or on a lane that whoever uses the values waits for
+    /// ([`Flat::updates_until`](crate::param::Flat::updates_until)).
     ///
     /// # Errors
     /// No memory for the state; a failing device.
@@ -92,9 +100,21 @@ pub trait Optimizer {
         Ok(all)
     }
 
-    /// Continue from a state.
+    /// Continue from a state, of this optimizer or of another one of the same form, on any number of ranks and at any ZeRO
+    /// level. Parameters it does not name keep what they have. The parameters themselves are not part of it: they are
+    /// loaded as well, and before.
     ///
     /// # Errors
-    /// A name that is not in the groups, lengths that differ.
+    /// A name that is in no group or comes twice, a tensor that is missing, too many or of another length; then nothing is
+    /// changed. A failing device.
     fn load_state(&mut self, state: &[ParamState]) -> Result<()>;
+
+    /// How far the last step moved each parameter that has ever been updated, if that is recorded. All ranks have to ask.
+    /// Waits for the device.
+    ///
+    /// # Errors
+    /// A failing device or exchange.
+    fn deltas(&self) -> Result<Vec<Delta>> {
+        Ok(Vec::new())
+    }
 }

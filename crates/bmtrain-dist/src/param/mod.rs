@@ -146,6 +146,7 @@ impl Param {
     /// A failing device.
     pub fn initialize(&self, seed: u64) -> Result<()> {
         let home = self.home()?;
+        home.flat.settle()?;
         let values = home.flat.values();
         let device = values.device();
         match self.inner.spec.init {
@@ -200,7 +201,9 @@ impl Param {
     }
 
     fn upload<T: Float>(&self, values: &[T], to: Range<usize>) -> Result<()> {
-        let storage = self.home()?.flat.values();
+        let flat = &self.home()?.flat;
+        flat.settle()?;
+        let storage = flat.values();
         let view = storage.view_mut(to)?;
         storage.device().backend().upload(bytemuck::cast_slice(values), view, bmtrain_core::Lane::Compute)?;
         Ok(())
