@@ -5,12 +5,13 @@
 mod toy;
 
 use bmtrain_core::autograd::Randomness;
-use bmtrain_core::kernel::NormOrder;
+use bmtrain_core::kernel::{Fill, NormOrder};
 use bmtrain_core::wrap::Deferred;
 use bmtrain_core::{Backend, Ctx, DType, Device, Lane, Segment, Storage, Tensor, cpu::CpuBackend};
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::optim::{
-    Adam, AdamOffload, AdamOptions, Clip, Fingerprint, Optimizer, ParamGroup, Schedule, ScheduleKind, Scheduler, Warmup,
+    Adam, AdamOffload, AdamOptions, Clip, Fingerprint, Optimizer, ParamGroup, Schedule, ScheduleKind, Scheduler,
+    StepArgs, Warmup,
 };
 use bmtrain_dist::{Model, OptimManager, Result};
 use std::sync::Arc;
@@ -120,6 +121,27 @@ fn updates_on_the_host_are_awaited_by_whoever_uses_the_parameters_under_every_or
         let recompute = if seed % 2 == 0 { Recompute::Keep } else { Recompute::Checkpoint };
         let outcome = train(&late(seed), recompute, Uploads::AwaitedByCompute, State::OnHost).unwrap();
         assert_eq!(outcome, expected, "seed {seed}, {recompute:?}");
+    }
+}
+
+#[test]
+fn the_factor_of_a_step_on_the_host_is_read_before_the_next_one_is_written() {
+    for seed in 0..8 {
+        let device = late(seed);
+        let model = Toy::new(&device, BlockOptions { recompute: Recompute::Keep }).unwrap();
+        let mut adam = AdamOffload::new(ParamGroup::all(model.parameters(), 0.1), AdamOptions::default()).unwrap();
+        let mut cx = Ctx::training(&device, Randomness { seed: 9, step: 0, micro_batch: 0 });
+        let loss = model.forward(&batch(&device, 0, Uploads::AwaitedByCompute).unwrap(), &mut cx).unwrap();
+        OptimManager::new(&device, Clip::default()).unwrap().backward(&loss, 1.0, &mut cx).unwrap();
+        model.parameters().flats().iter().try_for_each(|flat| flat.finish_step()).unwrap();
+        let mut factor = Tensor::full(&device, [1], DType::F32, 1.0, Segment::Optimizer).unwrap();
+        let before: Vec<_> = model.parameters().iter().map(|param| param.read().unwrap()).collect();
+        adam.step(StepArgs { lr: 0.1, factor: &factor }).unwrap();
+        device.launch(Fill { value: f32::NAN, out: factor.view_mut().unwrap() }).unwrap();
+        device.backend().sync(Lane::Compute).unwrap();
+        for (param, before) in model.parameters().iter().zip(before) {
+            assert_ne!(param.read().unwrap(), before, "seed {seed}: {}", param.name());
+        }
     }
 }
 

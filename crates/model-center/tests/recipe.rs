@@ -55,6 +55,7 @@ fn defaults_hold_where_nothing_is_written() {
     assert_eq!(r.save.which, SaveWhich::Best);
     assert_eq!(r.model.init_seed, r.train.seed);
     assert!(!r.train.decay_norms_and_biases);
+    assert!(!r.train.offload);
     assert_eq!(r.model.hidden_dropout, None);
 }
 
@@ -138,6 +139,7 @@ seed = 1234                     # default
 recompute = "none"              # default
 gradient_sum = "fast"           # default
 loss_scale = "auto"             # default
+offload = false                 # default
 
 [train.early_stop]
 # patience                      # not set: the run is not stopped early
