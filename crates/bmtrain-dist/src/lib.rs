@@ -15,6 +15,8 @@ pub mod nn;
 pub mod optim;
 pub mod param;
 pub mod shard;
+pub mod snapshot;
+pub mod team;
 
 /// The crate below, so that a program needs this one only.
 pub use bmtrain_core;
@@ -26,3 +28,4 @@ pub use mesh::{Mesh, RankGroup};
 pub use model::{Model, Section};
 pub use optim::OptimManager;
 pub use param::{Builder, Param, Parameters};
+pub use team::Team;

@@ -87,8 +87,9 @@ impl Error {
             Error::Dist(below) => match below {
                 DistError::Launch { .. } => 2,
                 DistError::Rendezvous { .. } => 6,
-                DistError::Checkpoint { fault: Fault::Disk, .. } => 5,
-                DistError::Checkpoint { fault: Fault::Damaged | Fault::Missing, .. } => 4,
+                DistError::Checkpoint { fault: Fault::Missing | Fault::Request, .. } => 2,
+                DistError::Checkpoint { fault: Fault::Damaged, .. } => 4,
+                DistError::Checkpoint { fault: Fault::Disk | Fault::Deadline, .. } => 5,
                 _ => 1,
             },
             Error::Recipe { .. } => 2,

@@ -1,8 +1,8 @@
 //! Adam on the device, for f32 parameters and for 16-bit parameters with an f32 master.
 
 use super::delta::{Before, Delta, norms};
-use super::state::{check_groups, check_state, tensor};
-use super::{Optimizer, ParamGroup, ParamState, StepArgs};
+use super::state::check_groups;
+use super::{Kept, KeptTensor, Optimizer, ParamGroup, ParamState, ReadKept, StepArgs};
 use crate::error::Result;
 use crate::param::{Flat, Param};
 use bmtrain_core::exact::WORDS;
@@ -212,23 +212,28 @@ impl Optimizer for Adam {
         Ok(())
     }
 
-    fn load_state(&mut self, loaded: &[ParamState]) -> Result<()> {
-        for (param, entry) in check_state(&self.groups, loaded)? {
-            let (flat, index) = param.place()?;
-            let at = Self::state_of(&mut self.states, flat, &self.options)?;
-            let state = &mut self.states[at];
-            let part = flat.owned(index);
-            let mut storages = vec![("m", &state.m), ("v", &state.v)];
-            storages.extend(state.master.as_ref().map(|master| ("master", master)));
-            for (name, storage) in storages {
-                let Some(values) = tensor(entry, name).and_then(|values| values.get(part.of_param.clone())) else {
-                    continue;
-                };
-                let view = storage.view_mut(part.in_state.clone())?;
-                storage.device().backend().upload(bytemuck::cast_slice(values), view, Lane::Compute)?;
-            }
-            state.steps[index] = entry.steps;
+    fn kept(&self, param: &Param) -> Result<Option<Kept>> {
+        let Some((state, index)) = self.find(param)?.filter(|(state, index)| state.steps[*index] > 0) else {
+            return Ok(None);
+        };
+        let mut tensors = vec![("m", state.m.clone()), ("v", state.v.clone())];
+        tensors.extend(state.master.clone().map(|master| ("master", master)));
+        let tensors = tensors.into_iter().map(|(name, storage)| (name, KeptTensor::Device(storage))).collect();
+        Ok(Some(Kept { steps: state.steps[index], tensors }))
+    }
+
+    fn load_kept(&mut self, param: &Param, steps: u64, read: &mut ReadKept<'_>) -> Result<()> {
+        let (flat, index) = param.place()?;
+        let at = Self::state_of(&mut self.states, flat, &self.options)?;
+        let (state, part) = (&mut self.states[at], flat.owned(index));
+        let mut expected = vec![("m", &state.m), ("v", &state.v)];
+        expected.extend(state.master.as_ref().map(|master| ("master", master)));
+        for (name, storage) in expected {
+            let values = read(name, part.of_param.clone())?;
+            let view = storage.view_mut(part.in_state.clone())?;
+            storage.device().backend().upload(bytemuck::cast_slice(&values), view, Lane::Compute)?;
         }
+        state.steps[index] = steps;
         Ok(())
     }
 

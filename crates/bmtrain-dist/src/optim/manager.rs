@@ -221,7 +221,10 @@ impl OptimManager {
             flat.finish_step()?;
         }
         let backend = self.device.backend();
-        backend.wait(Lane::Compute, backend.mark(Lane::Zero)?)?;
+        // Sums on their way; and a snapshot may still be reading what is about to change.
+        for lane in [Lane::Zero, Lane::Copy] {
+            backend.wait(Lane::Compute, backend.mark(lane)?)?;
+        }
         self.measure()?;
         let (lr, rates) = (self.lr(), self.rates().collect());
         for entry in &mut self.entries {

@@ -15,13 +15,18 @@ pub use delta::Delta;
 pub use fingerprint::Fingerprint;
 pub use manager::{Clip, OptimManager, StepInfo};
 pub use manager_state::ManagerState;
-pub use offload::AdamOffload;
+pub use offload::{AdamOffload, HostTensor};
 pub use scale::{LossScaler, Outcome, ScalePolicy, ScaleState};
 pub use schedule::{Schedule, ScheduleKind, Scheduler, Warmup};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::param::Param;
-use bmtrain_core::Tensor;
+use bmtrain_core::{Storage, Tensor};
+use state::{check_state, tensor};
+use std::ops::Range;
+
+/// Gives elements of a named tensor of an optimizer's state.
+pub type ReadKept<'a> = dyn FnMut(&'static str, Range<usize>) -> Result<Vec<f32>> + 'a;
 
 /// Parameters that share their settings.
 #[derive(Debug, Clone)]
@@ -65,6 +70,25 @@ pub struct ParamState {
     pub tensors: Vec<(&'static str, Vec<f32>)>,
 }
 
+/// What an optimizer keeps for one parameter, on this rank.
+#[derive(Debug)]
+pub struct Kept {
+    /// Steps taken.
+    pub steps: u64,
+    /// Named f32, laid out as [`OwnedPart::in_state`](crate::param::OwnedPart::in_state) says: `m`, `v`, and `master` for
+    /// 16-bit parameters.
+    pub tensors: Vec<(&'static str, KeptTensor)>,
+}
+
+/// Where an optimizer keeps a tensor.
+#[derive(Debug, Clone)]
+pub enum KeptTensor {
+    /// In the device's memory, updated on the compute lane.
+    Device(Storage),
+    /// In the host's memory, updated on the copy lane.
+    Host(HostTensor),
+}
+
 /// Something that updates parameters from their gradients.
 pub trait Optimizer {
     /// The groups it updates.
@@ -100,6 +124,19 @@ pub trait Optimizer {
         Ok(all)
     }
 
+    /// What it keeps for a parameter; `None` before its first step. Later steps write into the same places.
+    ///
+    /// # Errors
+    /// A parameter whose block is not complete.
+    fn kept(&self, param: &Param) -> Result<Option<Kept>>;
+
+    /// Continue for one of its parameters after `steps` steps. `read` gives those elements of a named tensor that this rank
+    /// is to hold, counted within the rank's tensor-parallel part. The values of the parameter were loaded before.
+    ///
+    /// # Errors
+    /// What `read` returns, another number of values; a failing device.
+    fn load_kept(&mut self, param: &Param, steps: u64, read: &mut ReadKept<'_>) -> Result<()>;
+
     /// Continue from a state, of this optimizer or of another one of the same form, on any number of ranks and at any ZeRO
     /// level. Parameters it does not name keep what they have. The parameters themselves are not part of it: they are
     /// loaded as well, and before.
@@ -107,7 +144,17 @@ pub trait Optimizer {
     /// # Errors
     /// A name that is in no group or comes twice, a tensor that is missing, too many or of another length; then nothing is
     /// changed. A failing device.
-    fn load_state(&mut self, state: &[ParamState]) -> Result<()>;
+    fn load_state(&mut self, state: &[ParamState]) -> Result<()> {
+        for (param, entry) in check_state(self.groups(), state)? {
+            self.load_kept(&param, entry.steps, &mut |name, part| {
+                let values = tensor(entry, name).and_then(|values| values.get(part.clone()));
+                let missing =
+                    || Error::parameter(entry.name.clone(), format!("optimizer state {name} has no {part:?}"));
+                values.map(<[f32]>::to_vec).ok_or_else(missing)
+            })?;
+        }
+        Ok(())
+    }
 
     /// How far the last step moved each parameter that has ever been updated, if that is recorded. All ranks have to ask.
     /// Waits for the device.

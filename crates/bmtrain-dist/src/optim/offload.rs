@@ -15,10 +15,10 @@
 //! give back their bits.
 
 use super::delta::{Delta, norms};
-use super::state::{check_groups, check_state, tensor};
-use super::{AdamOptions, DecayForm, Optimizer, ParamGroup, ParamState, StepArgs};
-use crate::error::Result;
-use crate::param::Flat;
+use super::state::check_groups;
+use super::{AdamOptions, DecayForm, Kept, KeptTensor, Optimizer, ParamGroup, ParamState, ReadKept, StepArgs};
+use crate::error::{Error, Result};
+use crate::param::{Flat, Param};
 use bmtrain_core::exact::{Sum, WORDS};
 use bmtrain_core::host::{HostAdam, HostBuffer, Threads, widen};
 use bmtrain_core::kernel::AdamSettings;
@@ -45,6 +45,27 @@ impl Moments {
         let mut all = vec![("m", &mut self.m), ("v", &mut self.v)];
         all.extend(self.master.as_mut().map(|master| ("master", master)));
         all
+    }
+}
+
+/// One of the host's tensors of one flat storage, to be read from work on the copy lane.
+#[derive(Debug, Clone)]
+pub struct HostTensor {
+    host: Arc<Mutex<Moments>>,
+    name: &'static str,
+}
+
+impl HostTensor {
+    /// Append the bytes of these f32 to a buffer.
+    ///
+    /// # Errors
+    /// Elements outside of the tensor.
+    pub fn append_to(&self, buffer: &mut Vec<u8>, elements: Range<usize>) -> CoreResult<()> {
+        let mut host = lock(&self.host);
+        let tensor = host.named().into_iter().find(|(name, _)| *name == self.name).map(|(_, tensor)| tensor.as_slice());
+        let values = tensor.and_then(|tensor| tensor.get(elements.clone())).ok_or_else(|| outside(&elements))?;
+        buffer.extend_from_slice(bytemuck::cast_slice(values));
+        Ok(())
     }
 }
 
@@ -368,21 +389,30 @@ impl Optimizer for AdamOffload {
         Ok(())
     }
 
-    fn load_state(&mut self, loaded: &[ParamState]) -> Result<()> {
-        for (param, entry) in check_state(&self.groups, loaded)? {
-            let (flat, index) = param.place()?;
-            let at = self.state_of(flat)?;
-            flat.values().device().backend().sync(Lane::Copy)?;
-            let state = &mut self.states[at];
-            let part = flat.owned(index);
-            for (name, buffer) in state.lock().named() {
-                let values = tensor(entry, name).and_then(|values| values.get(part.of_param.clone()));
-                if let (Some(to), Some(values)) = (buffer.as_mut_slice().get_mut(part.in_state.clone()), values) {
-                    to.copy_from_slice(values);
-                }
+    fn kept(&self, param: &Param) -> Result<Option<Kept>> {
+        let (flat, index) = param.place()?;
+        let state = self.states.iter().find(|state| Rc::ptr_eq(&state.flat, flat) && state.steps[index] > 0);
+        let Some(state) = state else { return Ok(None) };
+        let names: &[&'static str] = if flat.dtype() == DType::F32 { &["m", "v"] } else { &["m", "v", "master"] };
+        let tensor = |name| (name, KeptTensor::Host(HostTensor { host: Arc::clone(&state.host), name }));
+        Ok(Some(Kept { steps: state.steps[index], tensors: names.iter().copied().map(tensor).collect() }))
+    }
+
+    fn load_kept(&mut self, param: &Param, steps: u64, read: &mut ReadKept<'_>) -> Result<()> {
+        let (flat, index) = param.place()?;
+        let at = self.state_of(flat)?;
+        flat.values().device().backend().sync(Lane::Copy)?;
+        let (state, part) = (&mut self.states[at], flat.owned(index));
+        for (name, buffer) in state.lock().named() {
+            let values = read(name, part.of_param.clone())?;
+            let to = within(buffer.as_mut_slice(), &part.in_state)?;
+            if values.len() != to.len() {
+                let reason = format!("optimizer state {name}: expected {} values, got {}", to.len(), values.len());
+                return Err(Error::parameter(param.name(), reason));
             }
-            state.steps[index] = entry.steps;
+            to.copy_from_slice(&values);
         }
+        state.steps[index] = steps;
         Ok(())
     }
 

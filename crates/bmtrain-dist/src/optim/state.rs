@@ -1,7 +1,7 @@
 //! What an optimizer asks of its groups and of a state before it takes them: strict, and before anything is changed.
 //!
-//! Called by [`Adam`](super::Adam) and [`AdamOffload`](super::AdamOffload), whose states have the same form, so that each
-//! continues where the other stopped.
+//! Called by [`Optimizer::load_state`](super::Optimizer::load_state): [`Adam`](super::Adam) and
+//! [`AdamOffload`](super::AdamOffload) have states of the same form, so that each continues where the other stopped.
 
 use super::{AdamOptions, ParamGroup, ParamState};
 use crate::error::{Error, Result};
