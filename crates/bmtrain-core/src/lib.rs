@@ -17,6 +17,7 @@ pub mod dtype;
 pub mod error;
 pub mod exact;
 pub mod heap;
+pub mod host;
 pub mod kernel;
 pub mod ops;
 pub mod philox;

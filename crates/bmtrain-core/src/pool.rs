@@ -30,11 +30,13 @@ pub enum Segment {
     Workspace,
     /// Batches.
     Data,
+    /// Optimizer state kept in the host's memory: none of the device's, so outside the pool and the total.
+    Offload,
 }
 
 impl Segment {
     /// Every segment, in report order.
-    pub const ALL: [Segment; 7] = [
+    pub const ALL: [Segment; 8] = [
         Segment::Parameters,
         Segment::Gathered,
         Segment::Gradients,
@@ -42,6 +44,7 @@ impl Segment {
         Segment::Activations,
         Segment::Workspace,
         Segment::Data,
+        Segment::Offload,
     ];
 
     /// Lower-case name in reports and errors.
@@ -54,6 +57,7 @@ impl Segment {
             Segment::Activations => "activations",
             Segment::Workspace => "workspace",
             Segment::Data => "data",
+            Segment::Offload => "offload",
         }
     }
 
@@ -117,7 +121,7 @@ impl Usage {
 pub struct Report {
     /// Use by segment, in the order of [`Segment::ALL`].
     pub segments: Vec<(Segment, Usage)>,
-    /// Use over all segments together; its peak is below the sum of the peaks.
+    /// Use over all segments of the device together; its peak is below the sum of the peaks.
     pub total: Usage,
     /// Bytes taken from the system.
     pub system_bytes: usize,

@@ -3,6 +3,7 @@
 
 use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
+use crate::cpu::threads::Threads;
 use crate::error::Result;
 use crate::kernel::{Cost, Kernel};
 use std::collections::BTreeMap;
@@ -112,6 +113,10 @@ impl Backend for Profiled {
 
     fn on_host(&self, read: Option<View<'_>>, write: Option<ViewMut<'_>>, work: HostWork, on: Lane) -> Result<()> {
         self.inner.on_host(read, write, work, on)
+    }
+
+    fn host_threads(&self) -> Option<Arc<Threads>> {
+        self.inner.host_threads()
     }
 
     fn scratch(&self) -> Vec<(&'static str, usize)> {

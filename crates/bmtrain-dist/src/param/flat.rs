@@ -31,6 +31,8 @@ pub struct Flat {
     trainable: Vec<Rc<Cell<bool>>>,
     /// Values at rest: this rank's shard where values are cut, else all.
     values: Storage,
+    /// Until when another lane updates the values.
+    update: Cell<Option<Mark>>,
     gathered: RefCell<Option<Gathered>>,
     /// Who needs the values whole now.
     holds: Cell<usize>,
@@ -86,6 +88,7 @@ impl Flat {
             in_block,
             trainable: members.iter().map(Param::trainable_flag).collect(),
             values,
+            update: Cell::default(),
             gathered: RefCell::default(),
             holds: Cell::new(0),
             grads: RefCell::default(),
@@ -111,7 +114,8 @@ impl Flat {
         &self.sharding
     }
 
-    /// The values at rest: this rank's shard where values are cut, else all of them.
+    /// The values at rest: this rank's shard where values are cut, else all of them. Behind [`Flat::settle`] they are what
+    /// the last step left.
     pub fn values(&self) -> &Storage {
         &self.values
     }
@@ -153,12 +157,30 @@ impl Flat {
         OwnedPart { in_values: at(self.sharding.cuts_values()), in_state: at(self.sharding.cuts_state()), of_param }
     }
 
+    /// Note that a lane updates the values until this mark: who uses them next waits for it.
+    pub fn updates_until(&self, mark: Mark) {
+        self.update.set(Some(mark));
+    }
+
+    /// Let the compute lane wait for an update on another lane.
+    ///
+    /// # Errors
+    /// The update failed.
+    pub fn settle(&self) -> Result<()> {
+        if let Some(mark) = self.update.get() {
+            self.device.backend().wait(Lane::Compute, mark)?;
+            self.update.set(None);
+        }
+        Ok(())
+    }
+
     /// The values of all parameters, if they are whole now.
     ///
     /// # Errors
     /// A failed gather.
     pub fn whole(&self) -> Result<Option<Storage>> {
         if !self.sharding.cuts_values() {
+            self.settle()?;
             return Ok(Some(self.values.clone()));
         }
         let mut gathered = self.gathered.borrow_mut();
@@ -166,6 +188,8 @@ impl Flat {
         if let Some(ready) = gathered.ready {
             self.device.backend().wait(Lane::Compute, ready)?;
             gathered.ready = None;
+            // The gather began behind the update.
+            self.update.set(None);
         }
         Ok(Some(gathered.storage.clone()))
     }
@@ -178,6 +202,9 @@ impl Flat {
         self.holds.set(self.holds.get() + 1);
         if !self.sharding.cuts_values() || self.gathered.borrow().is_some() {
             return Ok(());
+        }
+        if let Some(mark) = self.update.get() {
+            self.device.backend().wait(Lane::Zero, mark)?;
         }
         let storage = self.exchange(self.dtype).all_gather(&self.values, Segment::Gathered)?;
         let ready = Some(self.device.backend().mark(Lane::Zero)?);
@@ -281,6 +308,7 @@ impl Flat {
         if !self.sharding.cuts_state() || self.sharding.cuts_values() {
             return Ok(());
         }
+        self.settle()?;
         let owned = self.layout.owned(self.sharding.ranks.rank());
         let shard = Storage::empty(&self.device, owned.len(), self.dtype, Segment::Workspace)?;
         let backend = self.device.backend();

@@ -146,6 +146,7 @@ impl Param {
     /// A failing device.
     pub fn initialize(&self, seed: u64) -> Result<()> {
         let home = self.home()?;
+        home.flat.settle()?;
         let values = home.flat.values();
         let device = values.device();
         match self.inner.spec.init {
@@ -209,6 +210,7 @@ impl Param {
     /// `read` fills the bytes of the elements from its argument on.
     pub(crate) fn load_bits(&self, read: &mut dyn FnMut(usize, &mut [u8]) -> Result<()>) -> Result<()> {
         let home = self.home()?;
+        home.flat.settle()?;
         let storage = home.flat.values();
         let mut bytes = Vec::new();
         for (global, to) in self.runs(home) {
@@ -221,7 +223,9 @@ impl Param {
     }
 
     fn upload<T: Float>(&self, values: &[T], to: Range<usize>) -> Result<()> {
-        let storage = self.home()?.flat.values();
+        let flat = &self.home()?.flat;
+        flat.settle()?;
+        let storage = flat.values();
         let view = storage.view_mut(to)?;
         storage.device().backend().upload(bytemuck::cast_slice(values), view, bmtrain_core::Lane::Compute)?;
         Ok(())

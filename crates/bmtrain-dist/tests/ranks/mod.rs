@@ -10,8 +10,8 @@ use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var, ops};
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions, Norm, NormOptions};
 use bmtrain_dist::optim::{
-    Adam, AdamOptions, Clip, Fingerprint, LossScaler, ParamGroup, ScalePolicy, Schedule, ScheduleKind, Scheduler,
-    Warmup,
+    Adam, AdamOffload, AdamOptions, Clip, Delta, Fingerprint, LossScaler, Optimizer, ParamGroup, ScalePolicy, Schedule,
+    ScheduleKind, Scheduler, Warmup,
 };
 use bmtrain_dist::param::{BuilderOptions, Init};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
@@ -99,7 +99,35 @@ pub struct Setting {
     pub scale: Option<ScalePolicy>,
     /// A step whose loss is multiplied by infinity on one rank.
     pub broken: Option<usize>,
+    pub optimizer: Which,
+    pub adam: AdamOptions,
     pub options: HostOptions,
+}
+
+/// Which optimizers a run has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// One, with its state on the device.
+    Adam,
+    /// One, with its state on the host.
+    Offload,
+    /// One on the host for weights that decay, one on the device for the rest of the same storages.
+    Both,
+}
+
+impl Which {
+    /// The optimizers over these parameters.
+    pub fn make(self, parameters: &Parameters, adam: AdamOptions) -> Result<Vec<Box<dyn Optimizer>>> {
+        let mut groups = ParamGroup::by_decay(parameters, 0.01);
+        Ok(match self {
+            Which::Adam => vec![Box::new(Adam::new(groups, adam)?)],
+            Which::Offload => vec![Box::new(AdamOffload::new(groups, adam)?)],
+            Which::Both => {
+                let rest = groups.split_off(1);
+                vec![Box::new(AdamOffload::with_threads(groups, adam, 2)?), Box::new(Adam::new(rest, adam)?)]
+            }
+        })
+    }
 }
 
 impl Default for Setting {
@@ -117,6 +145,8 @@ impl Default for Setting {
             size: 24,
             scale: None,
             broken: None,
+            optimizer: Which::Adam,
+            adam: AdamOptions::default(),
             options: HostOptions::default(),
         }
     }
@@ -130,6 +160,7 @@ pub struct Seen {
     pub norms: Vec<u32>,
     pub skips: Vec<usize>,
     pub scales: Vec<f32>,
+    pub deltas: Vec<Delta>,
     pub fingerprint: Fingerprint,
 }
 
@@ -151,10 +182,11 @@ impl Rank {
             BlockOptions { recompute: setting.recompute },
             options,
         )?;
-        let adam = Adam::new(ParamGroup::by_decay(&model.parameters, 0.01), AdamOptions::default())?;
         let mut optim = OptimManager::new(&device, Clip { order: NormOrder::Two, max_norm: 0.5 })?;
         let schedule = Schedule::new(ScheduleKind::Linear, 0.01, Warmup::Steps(2), setting.steps as u64 + 5, 0.0)?;
-        optim.add_scheduled(Box::new(adam), Scheduler::new(schedule));
+        for optimizer in setting.optimizer.make(&model.parameters, setting.adam)? {
+            optim.add_scheduled(optimizer, Scheduler::new(schedule));
+        }
         if let Some(policy) = setting.scale {
             optim.set_scaler(LossScaler::new(policy, 8)?);
         }
@@ -200,7 +232,9 @@ pub fn train(comm: Arc<dyn Communicator>, setting: &Setting) -> Result<Seen> {
             skips.push(step);
         }
     }
-    Ok(Seen { losses, norms, skips, scales, fingerprint: this.optim.fingerprint()? })
+    let mut deltas = this.optim.deltas()?;
+    deltas.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(Seen { losses, norms, skips, scales, deltas, fingerprint: this.optim.fingerprint()? })
 }
 
 /// Run `body` on every rank of a group, each on its own thread, and return what they return in the order of the ranks.
@@ -223,6 +257,7 @@ pub fn run(setting: &Setting) -> Seen {
     for other in &seen[1..] {
         assert_eq!(other.norms, seen[0].norms, "{setting:?}: ranks disagree on a norm");
         assert_eq!(other.skips, seen[0].skips, "{setting:?}: ranks disagree on a skip");
+        assert_eq!(other.deltas, seen[0].deltas, "{setting:?}: ranks disagree on what moved");
         assert_eq!(other.fingerprint, seen[0].fingerprint, "{setting:?}: ranks hold different models");
     }
     Seen { losses, ..seen[0].clone() }
