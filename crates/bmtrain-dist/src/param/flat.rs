@@ -1,9 +1,10 @@
 //! The flat storage of parameters that are gathered together: one block's parameters of one number type and group.
 
 use super::Param;
+use super::census::Census;
 use crate::error::Result;
 use crate::shard::exchange::{Exchange, Sums};
-use crate::shard::{ShardLayout, Sharding, Span};
+use crate::shard::{ShardLayout, Sharding, Span, ZeroLevel};
 use bmtrain_core::autograd::SinkTarget;
 use bmtrain_core::backend::Mark;
 use bmtrain_core::kernel::Fill;
@@ -25,8 +26,8 @@ pub struct Flat {
     dtype: DType,
     grad_dtype: DType,
     sharding: Sharding,
-    /// Part of a block, which gathers it; what is outside is gathered when it is asked for.
-    in_block: bool,
+    /// The block that gathers it, by its number; what is outside of blocks is gathered when it is asked for.
+    block: Option<(usize, Rc<Census>)>,
     /// Which parameters are trained now.
     trainable: Vec<Rc<Cell<bool>>>,
     /// Values at rest: this rank's shard where values are cut, else all.
@@ -34,6 +35,8 @@ pub struct Flat {
     gathered: RefCell<Option<Gathered>>,
     /// Who needs the values whole now.
     holds: Cell<usize>,
+    /// Passes through its block that were recorded and have not been walked back.
+    uses: Cell<usize>,
     grads: RefCell<Option<Storage>>,
     /// Which parameters `grads` holds a gradient of.
     written: Vec<Cell<bool>>,
@@ -68,7 +71,7 @@ impl Flat {
         device: &Device,
         sharding: &Sharding,
         (dtype, grad_dtype): (DType, DType),
-        in_block: bool,
+        block: Option<(usize, Rc<Census>)>,
         members: &[Param],
     ) -> Result<Self> {
         let lengths: Vec<usize> = members.iter().map(|param| param.local_shape().elements()).collect();
@@ -83,11 +86,12 @@ impl Flat {
             dtype,
             grad_dtype,
             sharding: sharding.clone(),
-            in_block,
+            block,
             trainable: members.iter().map(Param::trainable_flag).collect(),
             values,
             gathered: RefCell::default(),
             holds: Cell::new(0),
+            uses: Cell::new(0),
             grads: RefCell::default(),
             written: flags(),
             sums: RefCell::default(),
@@ -180,6 +184,11 @@ impl Flat {
             return Ok(());
         }
         let storage = self.exchange(self.dtype).all_gather(&self.values, Segment::Gathered)?;
+        if let Some((block, census)) = &self.block
+            && self.sharding.level == ZeroLevel::Three
+        {
+            census.enter(*block, &storage);
+        }
         let ready = Some(self.device.backend().mark(Lane::Zero)?);
         *self.gathered.borrow_mut() = Some(Gathered { storage, ready });
         Ok(())
@@ -198,9 +207,32 @@ impl Flat {
         self.gathered.borrow().is_some()
     }
 
+    /// A pass through the block was recorded: its gradients are not complete before it is walked back. At level two the values
+    /// stay whole until then.
+    ///
+    /// # Errors
+    /// As [`Flat::gather`].
+    pub(crate) fn begin_use(&self) -> Result<()> {
+        self.uses.set(self.uses.get() + 1);
+        if self.sharding.level == ZeroLevel::Two { self.gather() } else { Ok(()) }
+    }
+
+    /// It was walked back, or given up.
+    pub(crate) fn end_use(&self) {
+        self.uses.set(self.uses.get().saturating_sub(1));
+        if self.sharding.level == ZeroLevel::Two {
+            self.release();
+        }
+    }
+
+    /// Whether no recorded pass will add to the gradients any more.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.uses.get() == 0
+    }
+
     /// The values for a parameter outside of blocks, which stay whole until [`Flat::finish_batch`] or [`Flat::put_away`].
     pub(super) fn bring(&self) -> Result<Option<Storage>> {
-        if !self.in_block && self.holds.get() == 0 && self.sharding.cuts_values() {
+        if self.block.is_none() && self.holds.get() == 0 && self.sharding.cuts_values() {
             self.gather()?;
         }
         self.whole()
@@ -208,7 +240,7 @@ impl Flat {
 
     /// Give up whole values that nobody releases: those of parameters outside of blocks.
     pub fn put_away(&self) {
-        if !self.in_block {
+        if self.block.is_none() {
             self.holds.set(0);
             *self.gathered.borrow_mut() = None;
         }
@@ -278,7 +310,8 @@ impl Flat {
     /// No memory left; a failing exchange.
     pub fn publish(&self) -> Result<()> {
         *self.gathered.borrow_mut() = None;
-        if !self.sharding.cuts_state() || self.sharding.cuts_values() {
+        let is_trained = self.trainable.iter().any(|trainable| trainable.get());
+        if !self.sharding.cuts_state() || self.sharding.cuts_values() || !is_trained {
             return Ok(());
         }
         let owned = self.layout.owned(self.sharding.ranks.rank());
@@ -331,14 +364,13 @@ impl Flat {
         Ok(SinkTarget { storage, start, len, add })
     }
 
-    /// The gradients in hand, complete for an exchange, if there are any: a trained parameter that was not used has zeros,
-    /// as the sums count it all the same.
+    /// The gradients in hand, complete for an exchange, if there are any: a parameter that was not used has zeros, as the sums
+    /// count it all the same. A frozen one has zeros too: it may be trained in another micro-batch of the step.
     fn take_grads(&self) -> Result<Option<Storage>> {
         let Some(grads) = self.grads.borrow_mut().take() else { return Ok(None) };
-        let flags = self.trainable.iter().zip(&self.written).zip(&self.summed);
-        for (index, ((trainable, written), summed)) in flags.enumerate() {
+        for (index, (written, summed)) in self.written.iter().zip(&self.summed).enumerate() {
             let now = written.replace(false);
-            if self.sharding.is_exchanged() && !now && trainable.get() {
+            if self.sharding.is_exchanged() && !now {
                 self.device.launch(Fill { value: 0.0, out: grads.view_mut(self.span(index).range())? })?;
             }
             summed.set(summed.get() || now);

@@ -13,7 +13,7 @@ use bmtrain_dist::optim::{
     Adam, AdamOptions, Clip, Fingerprint, LossScaler, ParamGroup, ScalePolicy, Schedule, ScheduleKind, Scheduler,
     Warmup,
 };
-use bmtrain_dist::param::{BuilderOptions, Init};
+use bmtrain_dist::param::{BuilderOptions, Init, NamePatterns};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{Block, Builder, OptimManager, Parameters, Result, TransformerBlockList};
 use std::sync::Arc;
@@ -61,13 +61,17 @@ impl Mixers {
     pub fn new(
         device: &Device,
         [blocks, size]: [usize; 2],
+        order: &[usize],
         policy: BlockOptions,
         options: BuilderOptions,
     ) -> Result<Self> {
         let b = Builder::new(device, options);
         let table = EmbeddingOptions { entries: VOCABULARY, size, init: Init::normal(0.5), padding_index: None };
         let table = Embedding::new(&b.at("table"), table)?;
-        let blocks = TransformerBlockList::build(&b.at("blocks"), blocks, policy, |_, b| Mixer::new(b, size))?;
+        let mut blocks = TransformerBlockList::build(&b.at("blocks"), blocks, policy, |_, b| Mixer::new(b, size))?;
+        if !order.is_empty() {
+            blocks = blocks.in_order(order)?;
+        }
         Ok(Mixers { table, blocks, parameters: b.finish() })
     }
 
@@ -93,6 +97,10 @@ pub struct Setting {
     pub steps: usize,
     /// Number of blocks.
     pub blocks: usize,
+    /// The order in which they stand in the list, if not each once.
+    pub order: &'static [usize],
+    /// Patterns of the parameters that are born frozen.
+    pub frozen: &'static [&'static str],
     /// Width of the model.
     pub size: usize,
     /// How losses are scaled.
@@ -114,6 +122,8 @@ impl Default for Setting {
             micro_batches: 4,
             steps: 5,
             blocks: 3,
+            order: &[],
+            frozen: &[],
             size: 24,
             scale: None,
             broken: None,
@@ -144,10 +154,12 @@ impl Rank {
     pub fn new(comm: Arc<dyn Communicator>, setting: &Setting) -> Result<Self> {
         let device = Device::cpu(1)?;
         let sharding = Sharding { ranks: comm, level: setting.level, sum: setting.sum, prefetch: setting.prefetch };
-        let options = BuilderOptions { seed: 7, dtype: setting.dtype, sharding, ..BuilderOptions::default() };
+        let frozen = NamePatterns::new(setting.frozen.iter().copied());
+        let options = BuilderOptions { seed: 7, dtype: setting.dtype, sharding, frozen, ..BuilderOptions::default() };
         let model = Mixers::new(
             &device,
             [setting.blocks, setting.size],
+            setting.order,
             BlockOptions { recompute: setting.recompute },
             options,
         )?;
@@ -200,6 +212,10 @@ pub fn train(comm: Arc<dyn Communicator>, setting: &Setting) -> Result<Seen> {
             skips.push(step);
         }
     }
+    let most = this.model.parameters.most_whole_blocks();
+    let whole_in_turn = ranks > 1 && setting.level == ZeroLevel::Three;
+    let expected = if setting.prefetch { setting.blocks.min(2) } else { 1 };
+    assert_eq!(most, if whole_in_turn { expected } else { 0 }, "{setting:?}: blocks whole at once");
     Ok(Seen { losses, norms, skips, scales, fingerprint: this.optim.fingerprint()? })
 }
 
