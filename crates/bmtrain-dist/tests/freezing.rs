@@ -6,6 +6,7 @@ mod ranks;
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::{Device, Segment};
 use bmtrain_dist::Builder;
+use bmtrain_dist::block::Recompute;
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, OptimManager, ParamGroup, ParamState};
 use bmtrain_dist::param::{BuilderOptions, FreezeMask, Init, NamePatterns, Split};
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
@@ -156,6 +157,28 @@ fn freezing_between_micro_batches_counts_what_was_made_while_it_was_trained() {
         for shared in on_ranks(2, setting.options, |comm| steps(Arc::new(comm), &setting)) {
             assert_eq!(shared, alone, "{level:?}");
         }
+    }
+}
+
+#[test]
+fn blocks_below_all_that_is_trained_are_not_visited_on_the_way_back() {
+    let gathers = |frozen: &'static [&'static str], recompute| {
+        let setting = Setting { ranks: 2, level: ZeroLevel::Three, frozen, recompute, ..Setting::default() };
+        let calls = on_ranks(2, setting.options, |comm| {
+            let comm = Arc::new(comm);
+            let mut rank = Rank::new(comm.clone(), &setting).unwrap();
+            rank.micro_batch(0, comm.rank(), 2, 1.0).unwrap();
+            rank.device.sync().unwrap();
+            comm.traffic().iter().find(|(name, _)| *name == "all_gather").map_or(0, |(_, traffic)| traffic.calls)
+        });
+        calls[0]
+    };
+    for recompute in [Recompute::Keep, Recompute::Checkpoint] {
+        // The table, and three blocks there and back.
+        assert_eq!(gathers(&[], recompute), 1 + 3 + 3, "{recompute:?}");
+        assert_eq!(gathers(&["table.*", "blocks.0.*", "blocks.1.*"], recompute), 1 + 3 + 1, "{recompute:?}");
+        // A trained table is below everything: gradients flow through blocks that are frozen.
+        assert_eq!(gathers(&["blocks.0.*", "blocks.1.*"], recompute), 1 + 3 + 3, "{recompute:?}");
     }
 }
 

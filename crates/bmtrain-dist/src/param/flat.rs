@@ -45,6 +45,8 @@ pub struct Flat {
     summed: Vec<Cell<bool>>,
     /// Gradients of the whole batch, for the optimizer: of the shard where state is cut, else whole.
     reduced: RefCell<Option<Storage>>,
+    /// The last micro-batch of the step is walked back.
+    closing: Cell<bool>,
 }
 
 #[derive(Debug)]
@@ -97,6 +99,7 @@ impl Flat {
             sums: RefCell::default(),
             summed: flags(),
             reduced: RefCell::default(),
+            closing: Cell::new(false),
         })
     }
 
@@ -262,18 +265,25 @@ impl Flat {
         self.reduced.borrow().clone()
     }
 
-    /// Hand the gradients of a micro-batch to the owners of the parameters, where that is done for every micro-batch. The
-    /// ranks have to have used the same parameters.
+    /// Hand the gradients of a micro-batch to the owners of the parameters, where that is done for every micro-batch or this is
+    /// the last one of the step. The ranks have to have used the same parameters.
     ///
     /// # Errors
     /// No memory left; a failing exchange.
     pub fn finish_batch(&self) -> Result<()> {
-        if self.sharding.exchanges_each_batch()
-            && let Some(whole) = self.take_grads()?
-        {
-            self.exchange(self.grad_dtype).add_batch(&whole, &mut self.sums.borrow_mut())?;
+        if !self.sharding.exchanges_each_batch() {
+            return if self.closing.get() && self.sharding.is_shared() { self.reduce() } else { Ok(()) };
         }
-        Ok(())
+        match self.take_grads()? {
+            Some(whole) => self.exchange(self.grad_dtype).add_batch(&whole, &mut self.sums.borrow_mut()),
+            None => Ok(()),
+        }
+    }
+
+    /// From now on until the step, gradients that are complete are those of the whole batch: where they are exchanged once a
+    /// step, a block's are while the block before it computes.
+    pub(crate) fn close_step(&self) {
+        self.closing.set(true);
     }
 
     /// Bring the gradients of all micro-batches together, for the optimizer.
@@ -281,26 +291,40 @@ impl Flat {
     /// # Errors
     /// No memory left; a failing exchange.
     pub fn finish_step(&self) -> Result<()> {
+        self.closing.set(false);
+        if !self.sharding.exchanges_each_batch() {
+            return self.reduce();
+        }
         self.finish_batch()?;
         let (exchange, sharding) = (self.exchange(self.grad_dtype), &self.sharding);
-        let reduced = if sharding.exchanges_each_batch() {
-            match exchange.finish(&mut self.sums.borrow_mut())? {
-                Some(shard) if sharding.is_shared() && !sharding.cuts_state() => {
-                    Some(exchange.all_gather(&shard, Segment::Gradients)?)
-                }
-                sum => sum,
+        let reduced = match exchange.finish(&mut self.sums.borrow_mut())? {
+            Some(shard) if sharding.is_shared() && !sharding.cuts_state() => {
+                Some(exchange.all_gather(&shard, Segment::Gradients)?)
             }
-        } else {
-            match self.take_grads()? {
-                Some(whole) if sharding.cuts_state() => Some(exchange.reduce_scatter(&whole)?),
-                Some(whole) if sharding.is_shared() => {
-                    exchange.all_reduce(&whole)?;
-                    Some(whole)
-                }
-                whole => whole,
-            }
+            sum => sum,
         };
         *self.reduced.borrow_mut() = reduced;
+        Ok(())
+    }
+
+    /// The gradients in hand, which are those of all micro-batches of this rank, become part of those of the whole batch.
+    fn reduce(&self) -> Result<()> {
+        let Some(whole) = self.take_grads()? else { return Ok(()) };
+        let (exchange, sharding) = (self.exchange(self.grad_dtype), &self.sharding);
+        let sum = if sharding.cuts_state() {
+            exchange.reduce_scatter(&whole)?
+        } else {
+            if sharding.is_shared() {
+                exchange.all_reduce(&whole)?;
+            }
+            whole
+        };
+        let mut reduced = self.reduced.borrow_mut();
+        match &*reduced {
+            // Something came after what was taken for the last micro-batch.
+            Some(earlier) => exchange.add(&sum, earlier)?,
+            None => *reduced = Some(sum),
+        }
         Ok(())
     }
 
@@ -341,6 +365,7 @@ impl Flat {
         self.written.iter().chain(&self.summed).for_each(|flag| flag.set(false));
         *self.grads.borrow_mut() = None;
         *self.sums.borrow_mut() = Sums::Empty;
+        self.closing.set(false);
         *self.reduced.borrow_mut() = None;
     }
 

@@ -103,6 +103,8 @@ pub struct Setting {
     pub frozen: &'static [&'static str],
     /// Width of the model.
     pub size: usize,
+    /// Whether the last micro-batch of a step is announced as such.
+    pub announce: bool,
     /// How losses are scaled.
     pub scale: Option<ScalePolicy>,
     /// A step whose loss is multiplied by infinity on one rank.
@@ -125,6 +127,7 @@ impl Default for Setting {
             order: &[],
             frozen: &[],
             size: 24,
+            announce: false,
             scale: None,
             broken: None,
             options: HostOptions::default(),
@@ -184,11 +187,19 @@ impl Rank {
 
     /// Forward and backward of micro-batch `index` of step `step`; the bits of its loss.
     pub fn micro_batch(&mut self, step: usize, index: usize, of: usize, factor: f32) -> Result<u32> {
+        self.micro_batch_as(false, [step, index, of], factor)
+    }
+
+    /// The same, announced as the last one of this rank or not.
+    pub fn micro_batch_as(&mut self, last: bool, [step, index, of]: [usize; 3], factor: f32) -> Result<u32> {
         let [words, labels] = self.batch(step * of + index)?;
         let address = Randomness { seed: 3, step: step as u32, micro_batch: index as u32 };
         let mut cx = Ctx::training(&self.device, address);
         let loss = self.model.loss(&words, &labels, &mut cx)?;
-        self.optim.backward(&loss, factor / of as f32, &mut cx)?;
+        match last {
+            true => self.optim.backward_last(&loss, factor / of as f32, &mut cx)?,
+            false => self.optim.backward(&loss, factor / of as f32, &mut cx)?,
+        }
         Ok(loss.value().item()?.to_bits())
     }
 }
@@ -202,7 +213,8 @@ pub fn train(comm: Arc<dyn Communicator>, setting: &Setting) -> Result<Seen> {
         for index in (rank..setting.micro_batches).step_by(ranks) {
             let is_broken = setting.broken == Some(step) && index == setting.micro_batches - 1;
             let factor = if is_broken { f32::INFINITY } else { 1.0 };
-            let loss = this.micro_batch(step, index, setting.micro_batches, factor)?;
+            let is_last = setting.announce && index + ranks >= setting.micro_batches;
+            let loss = this.micro_batch_as(is_last, [step, index, setting.micro_batches], factor)?;
             losses.push((step * setting.micro_batches + index, loss));
         }
         let info = this.optim.step()?;
