@@ -5,6 +5,7 @@ use bmtrain_core::kernel::{Batch, Epilogue, Gemm, Matrix, MatrixMut};
 use bmtrain_core::wrap::Profiled;
 use bmtrain_core::{DType, Device, Segment, Tensor};
 use model_center::config::BertConfig;
+use std::time::Instant;
 
 /// Median time of all matrix products of a step's linear layers, forward and both gradients, in their real shapes.
 pub fn gemm_floor(device: &Device, config: &BertConfig, tokens: usize) -> Result<f64> {
