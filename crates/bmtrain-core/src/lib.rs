@@ -33,4 +33,4 @@ pub use dtype::{DType, Element, Float};
 pub use error::{Error, Result};
 pub use pool::Segment;
 pub use shape::Shape;
-pub use tensor::{Storage, Tensor};
+pub use tensor::{Storage, Tensor, Watch};

@@ -89,6 +89,21 @@ fn fast_sums_do_not_depend_on_the_level_when_each_rank_has_one_micro_batch() {
 }
 
 #[test]
+fn announcing_the_last_micro_batch_changes_no_bit() {
+    for sum in [GradientSum::Fast, GradientSum::Elastic] {
+        for ranks in [1, 2, 4] {
+            for level in LEVELS {
+                for order in [&[][..], &[0, 1, 2, 2, 0]] {
+                    let setting =
+                        Setting { ranks, level, sum, order, micro_batches: 8, steps: 3, ..Setting::default() };
+                    assert_eq!(run(&Setting { announce: true, ..setting.clone() }), run(&setting), "{setting:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn fast_and_elastic_sums_agree_to_rounding() {
     let fast = run(&Setting { ranks: 2, sum: GradientSum::Fast, level: ZeroLevel::Three, ..Setting::default() });
     let elastic = run(&Setting::default());

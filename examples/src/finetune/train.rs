@@ -246,7 +246,10 @@ impl Trainer {
             let loss = self.model.score(&batch, None, &mut cx)?.loss.ok_or_else(|| {
                 Error::model("training", "the model made no loss", "open it with a head for these labels")
             })?;
-            self.optim.backward(&loss, weight, &mut cx)?;
+            match micro_batch + self.team.size() as u64 >= self.micro_batches {
+                true => self.optim.backward_last(&loss, weight, &mut cx)?,
+                false => self.optim.backward(&loss, weight, &mut cx)?,
+            }
             losses.push(loss);
         }
         let info = self.optim.step()?;

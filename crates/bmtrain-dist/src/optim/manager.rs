@@ -160,6 +160,17 @@ impl OptimManager {
         Ok(all.into_iter().flatten().collect())
     }
 
+    /// As [`OptimManager::backward`] for the last micro-batch of a rank before the step. Where gradients are exchanged once a
+    /// step, those of a block are exchanged while the block before it computes. The result is the same to the last bit. All
+    /// ranks have to call it for their last micro-batch, or none.
+    ///
+    /// # Errors
+    /// As [`OptimManager::backward`].
+    pub fn backward_last(&self, loss: &Var, weight: f32, cx: &mut Ctx) -> Result<()> {
+        self.flats()?.iter().for_each(|flat| flat.close_step());
+        self.backward(loss, weight, cx)
+    }
+
     /// Walk back from a loss of one element, multiplied by `weight`: the micro-batch's share of the whole batch.
     ///
     /// # Errors
