@@ -244,6 +244,35 @@ impl Flat {
         Ok(())
     }
 
+    /// The gradients of all ranks and micro-batches since the last step together, of this rank's shard, and where in the storage
+    /// that begins: to look at; the step is not changed. The other ranks have to do the same.
+    ///
+    /// # Errors
+    /// No memory left; a failing exchange.
+    pub fn gradient_sums(&self) -> Result<Option<(Storage, usize)>> {
+        let sharding = &self.sharding;
+        let first = if sharding.cuts_state() { 0 } else { self.layout.owned(sharding.ranks.rank()).start };
+        if let Some(reduced) = self.reduced() {
+            return Ok(Some((reduced, first)));
+        }
+        self.finish_batch()?;
+        let exchange = self.exchange(self.grad_dtype);
+        let shard = if sharding.exchanges_each_batch() {
+            exchange.look(&self.sums.borrow())?
+        } else {
+            match self.grads() {
+                Some(whole) if sharding.is_shared() => {
+                    self.complete(&whole)?;
+                    Some(exchange.reduce_scatter(&whole)?)
+                }
+                whole => whole,
+            }
+        };
+        let backend = self.device.backend();
+        backend.wait(Lane::Compute, backend.mark(Lane::Zero)?)?;
+        Ok(shard.map(|shard| (shard, 0)))
+    }
+
     /// Bring the gradients of all micro-batches together, for the optimizer.
     ///
     /// # Errors
@@ -335,15 +364,22 @@ impl Flat {
     /// as the sums count it all the same.
     fn take_grads(&self) -> Result<Option<Storage>> {
         let Some(grads) = self.grads.borrow_mut().take() else { return Ok(None) };
-        let flags = self.trainable.iter().zip(&self.written).zip(&self.summed);
-        for (index, ((trainable, written), summed)) in flags.enumerate() {
+        self.complete(&grads)?;
+        for (written, summed) in self.written.iter().zip(&self.summed) {
             let now = written.replace(false);
-            if self.sharding.is_exchanged() && !now && trainable.get() {
-                self.device.launch(Fill { value: 0.0, out: grads.view_mut(self.span(index).range())? })?;
-            }
             summed.set(summed.get() || now);
         }
         Ok(Some(grads))
+    }
+
+    /// Write the zeros of trained parameters that were not used.
+    fn complete(&self, grads: &Storage) -> Result<()> {
+        for (index, (trainable, written)) in self.trainable.iter().zip(&self.written).enumerate() {
+            if self.sharding.is_exchanged() && !written.get() && trainable.get() {
+                self.device.launch(Fill { value: 0.0, out: grads.view_mut(self.span(index).range())? })?;
+            }
+        }
+        Ok(())
     }
 
     fn exchange(&self, dtype: DType) -> Exchange<'_> {
