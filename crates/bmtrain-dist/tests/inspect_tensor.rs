@@ -61,9 +61,9 @@ fn table(comm: Arc<dyn Communicator>, recompute: Recompute, level: ZeroLevel) ->
         let ids =
             |salt: usize| -> Vec<i64> { (0..ROWS).map(|row| ((row * salt + index) % VOCABULARY) as i64).collect() };
         let tensor = |salt| Tensor::from_slice(&device, [ROWS], &ids(salt), Segment::Data).unwrap();
-        let x = words.forward(&tensor(5), &mut cx).unwrap();
+        let x = words.forward(&tensor(5), &cx).unwrap();
         let x = cx.at("blocks", |cx| blocks.forward(x, &(), cx)).unwrap();
-        let logits = words.project(&x, None, &mut cx).unwrap();
+        let logits = words.project(&x, None, &cx).unwrap();
         let loss = ops::cross_entropy(&cx, &logits, &tensor(3), &ops::CrossEntropy::default()).unwrap();
         cx.observe("loss", &loss).unwrap();
         optim.backward(&loss, 0.25, &mut cx).unwrap();
