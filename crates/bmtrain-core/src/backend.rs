@@ -153,6 +153,12 @@ pub trait Backend: Kernels + Debug + Send + Sync {
     /// A failing device.
     fn wait(&self, on: Lane, mark: Mark) -> Result<()>;
 
+    /// Whether a mark is reached, without waiting; `None` from a backend that cannot tell.
+    fn has_reached(&self, mark: Mark) -> Option<bool> {
+        let _ = mark;
+        None
+    }
+
     /// Let the host wait until all work of a lane is done; reports failures of queued work.
     ///
     /// # Errors

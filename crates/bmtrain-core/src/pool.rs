@@ -137,6 +137,9 @@ pub(crate) struct Pool {
     vacant: Vec<usize>,
     /// Free ranges of shared slabs by (bytes, slab, offset): the first one not smaller than a request is the best fit.
     by_size: BTreeSet<(usize, usize, usize)>,
+    /// Given back while a message to another rank may still be read from it. Whoever used it next would have to wait for that
+    /// rank, which may wait for this one.
+    under_way: Vec<(Mark, Chunk, u8)>,
     usage: [Usage; Segment::ALL.len()],
     total: Usage,
     system_bytes: usize,
@@ -146,6 +149,12 @@ pub(crate) struct Pool {
 impl Pool {
     /// Take at least `bytes` bytes whose first use will be on `lane`.
     pub(crate) fn take(&mut self, backend: &dyn Backend, bytes: usize, segment: Segment, lane: Lane) -> Result<Chunk> {
+        for (mark, chunk, lanes) in std::mem::take(&mut self.under_way) {
+            match backend.has_reached(mark) {
+                Some(true) => self.free(backend, chunk, lanes & !Lane::Pipe.bit()),
+                _ => self.under_way.push((mark, chunk, lanes)),
+            }
+        }
         let rounded = bytes
             .max(1)
             .checked_next_multiple_of(ALIGNMENT)
@@ -233,6 +242,17 @@ impl Pool {
 
     /// Take a chunk back; `lanes` are those with queued work on it.
     pub(crate) fn give_back(&mut self, backend: &dyn Backend, chunk: Chunk, lanes: u8) {
+        let is_sent = lanes & Lane::Pipe.bit() != 0;
+        let end = is_sent.then(|| backend.mark(Lane::Pipe).ok()).flatten();
+        let lanes = match end.and_then(|mark| Some((mark, backend.has_reached(mark)?))) {
+            Some((mark, false)) => return self.under_way.push((mark, chunk, lanes)),
+            Some((_, true)) => lanes & !Lane::Pipe.bit(),
+            None => lanes,
+        };
+        self.free(backend, chunk, lanes);
+    }
+
+    fn free(&mut self, backend: &dyn Backend, chunk: Chunk, lanes: u8) {
         let Chunk { slab, offset, bytes, segment, .. } = chunk;
         self.usage[segment as usize].now -= bytes;
         self.total.now -= bytes;
@@ -283,6 +303,7 @@ impl Pool {
 
     /// Give everything back to the system. Only for the end of a device: every buffer holds the device, so none is left.
     pub(crate) fn release_all(&mut self, backend: &dyn Backend) {
+        self.under_way.clear();
         for slab in self.slabs.drain(..).flatten() {
             backend.release(slab.memory);
         }

@@ -202,6 +202,10 @@ impl Backend for CpuBackend {
         self.lanes.wait(on, mark)
     }
 
+    fn has_reached(&self, mark: Mark) -> Option<bool> {
+        Some(self.lanes.has_reached(mark))
+    }
+
     fn sync(&self, on: Lane) -> Result<()> {
         self.lanes.sync(on)
     }

@@ -107,6 +107,10 @@ impl Backend for Profiled {
         self.inner.wait(on, mark)
     }
 
+    fn has_reached(&self, mark: Mark) -> Option<bool> {
+        self.inner.has_reached(mark)
+    }
+
     fn sync(&self, on: Lane) -> Result<()> {
         self.inner.sync(on)
     }

@@ -104,7 +104,7 @@ impl<B: Block + 'static> TransformerBlockList<B> {
             width,
             carry_inputs: outer_carry.len(),
             return_hidden,
-            cx: cx.with_tape(None),
+            cx: cx.with_tape(None).for_replay(),
         };
         let mut vars = cx.record_node(values, &inputs, Box::new(node)).into_iter();
         let keep = |var: Var, needs: bool| if needs { var } else { var.detach() };

@@ -313,6 +313,35 @@ impl Flat {
         self.closing.set(true);
     }
 
+    /// The gradients of all ranks and micro-batches since the last step together, of this rank's shard, and where in the storage
+    /// that begins: to look at; the step is not changed. The other ranks have to do the same.
+    ///
+    /// # Errors
+    /// No memory left; a failing exchange.
+    pub fn gradient_sums(&self) -> Result<Option<(Storage, usize)>> {
+        let sharding = &self.sharding;
+        let first = if sharding.cuts_state() { 0 } else { self.layout.owned(sharding.ranks.rank()).start };
+        self.finish_batch()?;
+        if let Some(reduced) = self.reduced() {
+            return Ok(Some((reduced, first)));
+        }
+        let exchange = self.exchange(self.grad_dtype);
+        let shard = if sharding.exchanges_each_batch() {
+            exchange.look(&self.sums.borrow())?
+        } else {
+            match self.grads() {
+                Some(whole) if sharding.is_shared() => {
+                    self.complete(&whole)?;
+                    Some(exchange.reduce_scatter(&whole)?)
+                }
+                whole => whole,
+            }
+        };
+        let backend = self.device.backend();
+        backend.wait(Lane::Compute, backend.mark(Lane::Zero)?)?;
+        Ok(shard.map(|shard| (shard, 0)))
+    }
+
     /// Bring the gradients of all micro-batches together, for the optimizer.
     ///
     /// # Errors
@@ -421,14 +450,22 @@ impl Flat {
     /// count it all the same. A frozen one has zeros too: it may be trained in another micro-batch of the step.
     fn take_grads(&self) -> Result<Option<Storage>> {
         let Some(grads) = self.grads.borrow_mut().take() else { return Ok(None) };
-        for (index, (written, summed)) in self.written.iter().zip(&self.summed).enumerate() {
+        self.complete(&grads)?;
+        for (written, summed) in self.written.iter().zip(&self.summed) {
             let now = written.replace(false);
-            if self.sharding.is_exchanged() && !now {
-                self.device.launch(Fill { value: 0.0, out: grads.view_mut(self.span(index).range())? })?;
-            }
             summed.set(summed.get() || now);
         }
         Ok(Some(grads))
+    }
+
+    /// Write the zeros of trained parameters that were not used.
+    fn complete(&self, grads: &Storage) -> Result<()> {
+        for (index, written) in self.written.iter().enumerate() {
+            if self.sharding.is_exchanged() && !written.get() {
+                self.device.launch(Fill { value: 0.0, out: grads.view_mut(self.span(index).range())? })?;
+            }
+        }
+        Ok(())
     }
 
     fn exchange(&self, dtype: DType) -> Exchange<'_> {

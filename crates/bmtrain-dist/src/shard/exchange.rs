@@ -76,6 +76,15 @@ impl Exchange<'_> {
         Ok(self.device.launch_on(AddScaled { alpha: 1.0, a, beta: 1.0, b: None, out }, Lane::Zero)?)
     }
 
+    /// The sum of everything that was added so far, to look at: it goes on as before.
+    pub(crate) fn look(&self, sums: &Sums) -> Result<Option<Storage>> {
+        match sums {
+            Sums::Empty => Ok(None),
+            Sums::Shard(sum) => Ok(Some(sum.clone())),
+            Sums::Tree(tree) => tree.look(self.device),
+        }
+    }
+
     /// This rank's shard of the sum over the ranks.
     pub(crate) fn reduce_scatter(&self, whole: &Storage) -> Result<Storage> {
         self.follow_compute()?;

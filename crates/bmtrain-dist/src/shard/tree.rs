@@ -173,6 +173,30 @@ impl Tree {
         Ok(Some(whole))
     }
 
+    /// A copy of what [`Tree::finish`] would give, the tree staying as it is.
+    ///
+    /// # Errors
+    /// No memory left; a failing device.
+    pub fn look(&self, device: &Device) -> Result<Option<Storage>> {
+        let mut whole: Option<Storage> = None;
+        for sum in self.plan.levels.iter().flatten().filter_map(|number| self.sums.get(*number)) {
+            let all = 0..sum.len();
+            let a = sum.view_on(all.clone(), Lane::Zero)?;
+            match &whole {
+                Some(whole) => {
+                    let out = whole.view_mut_on(all, Lane::Zero)?;
+                    device.launch_on(AddScaled { alpha: 1.0, a, beta: 1.0, b: None, out }, Lane::Zero)?;
+                }
+                None => {
+                    let copy = Storage::empty_on(device, sum.len(), sum.dtype(), Segment::Gradients, Lane::Zero)?;
+                    device.backend().copy(a, copy.view_mut_on(all, Lane::Zero)?, Lane::Zero)?;
+                    whole = Some(copy);
+                }
+            }
+        }
+        Ok(whole)
+    }
+
     fn add(
         &self,
         device: &Device,
