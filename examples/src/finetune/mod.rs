@@ -2,11 +2,12 @@
 //! resolved recipe out.
 //!
 //! [`setup`] reads and checks everything before weights are read, [`train`] holds the training step, [`evaluate`] judges,
-//! [`team`] is the other ranks, [`profile`] shows where the time went.
+//! [`ranks`] brings the ranks together, [`team`] is the other ranks, [`profile`] shows where the time went.
 
 mod course;
 pub mod evaluate;
 pub mod profile;
+pub mod ranks;
 pub mod setup;
 pub mod team;
 pub mod train;
@@ -47,6 +48,10 @@ pub struct Options {
     /// mpirun, RANK and WORLD_SIZE).
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
+    /// How ranks exchange data: through memory they share, or by MPI (with the feature `mpi`, started by mpirun); auto is
+    /// host on one host and mpi on several.
+    #[arg(long, value_enum, value_name = "HOW", default_value = "auto")]
+    pub comm: ranks::Comm,
     /// Replace what an earlier run left in the output folder.
     #[arg(long)]
     pub overwrite: bool,
@@ -66,7 +71,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
         return Ok(ExitStatus::Done);
     }
     let launch = Launch::detect(options.ranks, &|name| std::env::var(name).ok())?;
-    launch.require_one_host()?;
+    launch.connection(options.comm.asked())?;
     // The first rank writes and says everything; the others would only repeat it.
     if launch.rank == 0 {
         OutputFolder::check(&resolved.output.dir, &resolved.recipe_hash(), options.overwrite)?;

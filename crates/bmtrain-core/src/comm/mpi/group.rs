@@ -234,6 +234,10 @@ impl Ordered for Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
+        // What went wrong is told past all other letters, and is the better reason.
+        if self.seat.job.lock().failure.is_some() {
+            return;
+        }
         for other in self.others() {
             let place = self.place(Channel::Host, self.rank, 0, 0);
             self.post(other, Letter::of_words(Kind::Left, place, &[]));

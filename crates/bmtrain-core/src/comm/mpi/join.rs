@@ -117,6 +117,9 @@ impl Seat {
     /// Say goodbye, wait until the others have, and end MPI.
     fn leave(&self) {
         let job = &self.job;
+        if job.lock().failure.is_some() {
+            return self.end(End::Park);
+        }
         job.tell_all(Kind::Bye, &[]);
         let (mut asked, mut question) = (Instant::now(), None);
         loop {
