@@ -14,6 +14,6 @@ build finetune
 scratch
 result="$(python3 "$root/scripts/claims/dead_rank.py" "$scratch" "$bin/finetune" --recipe "$root/examples/recipes/quickstart.toml" \
     --set "model.path=$cache/assets/minilm" --set "data.train=$sentences/train.jsonl" \
-    --set data.eval= --set train.batch_size=12 --set train.micro_batch_size=4 --set log.every=1)"
+    --set data.eval_limit=12 --set "data.eval=$sentences/heldout.jsonl" --set train.batch_size=12 --set train.micro_batch_size=4 --set log.every=1)"
 read -r figure word <<<"$result"
 verdict "$figure" "$word"
