@@ -3,4 +3,5 @@
 
 pub mod finetune;
 pub mod forward;
+pub mod plan;
 pub mod terminal;

@@ -14,6 +14,7 @@ pub mod model;
 pub mod nn;
 pub mod optim;
 pub mod param;
+pub mod plan;
 pub mod shard;
 
 /// The crate below, so that a program needs this one only.

@@ -1,9 +1,9 @@
 //! The course of a run around the training step: when to judge, what to log and save, how it ends.
 
 use super::evaluate::{Judgement, evaluate};
-use super::profile;
 use super::setup::{Job, save_options};
 use super::train::{StepResult, Trainer};
+use super::{pool, profile};
 use crate::terminal;
 use bmtrain_core::wrap::Profiled;
 use bmtrain_dist::param::WholeReader;
@@ -282,6 +282,7 @@ impl Run {
             true => trainer.optim.fingerprint().ok(),
             false => None,
         };
+        let pool = pool::figures(&trainer.device, &trainer.team, all_are_well)?;
         let (seconds, best) = (self.seconds(), self.best.best());
         let (eval_seconds, save_seconds) = (self.eval_seconds, self.save_seconds);
         self.log(&EndRecord {
@@ -297,6 +298,7 @@ impl Run {
             eval_seconds,
             save_seconds,
             peak_rss_bytes: memory::peak_resident_bytes().unwrap_or(0),
+            pool,
         })?;
         self.files.as_mut().map_or(Ok(()), |files| files.log.sync())
     }

@@ -2,10 +2,11 @@
 //! resolved recipe out.
 //!
 //! [`setup`] reads and checks everything before weights are read, [`train`] holds the training step, [`evaluate`] judges,
-//! [`team`] is the other ranks, [`profile`] shows where the time went.
+//! [`team`] is the other ranks, [`profile`] shows where the time went, [`pool`] what the memory was.
 
 mod course;
 pub mod evaluate;
+pub mod pool;
 pub mod profile;
 pub mod setup;
 pub mod team;
@@ -84,7 +85,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     train::run(Arc::new(Plan { job, resolved, options: options.clone(), registry, launch }))
 }
 
-fn resolve(options: &Options) -> Result<Resolved> {
+pub(crate) fn resolve(options: &Options) -> Result<Resolved> {
     let sets: Vec<String> = options.sets.iter().chain(&options.bare_sets).cloned().collect();
     let checked = Recipe::read(options.recipe.as_deref(), &sets).and_then(|resolved| {
         let mistakes = if options.print_config { Vec::new() } else { preflight(&resolved) };

@@ -3,7 +3,7 @@
 //! [`run`] puts device, model and files together; the loop around the step is in `course`.
 
 use super::course::Run;
-use super::setup::{Job, open_options};
+use super::setup::{Job, open_options, sharding};
 use super::team::Team;
 use super::{Options, evaluate};
 use bmtrain_core::autograd::Randomness;
@@ -16,7 +16,6 @@ use bmtrain_core::{Backend, Ctx, Device, Var};
 use bmtrain_dist::OptimManager;
 use bmtrain_dist::launch::{Launch, run_group, threads_per_rank};
 use bmtrain_dist::optim::{Adam, AdamOptions, LossScaler, ParamGroup, ScalePolicy, Scheduler, StepInfo};
-use bmtrain_dist::shard::Sharding;
 use model_center::data::{Loader, LoaderOptions, Order, Position};
 use model_center::metrics::Metric;
 use model_center::model::{Registry, TextBatch, TextModel};
@@ -80,12 +79,7 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
         Some(profiled) => Arc::clone(profiled) as Arc<dyn Backend>,
         None => backend,
     });
-    let sharding = Sharding {
-        ranks: Arc::clone(&ranks),
-        level: resolved.parallel.zero,
-        sum: resolved.train.gradient_sum,
-        prefetch: resolved.parallel.prefetch,
-    };
+    let sharding = sharding(resolved, Arc::clone(&ranks));
     let team = Team::new(ranks, &device);
     let opened = registry.open(&resolved.model.path, &open_options(resolved, job.train.labels(), &device, sharding))?;
     let progress_mode = ProgressMode::choose(
@@ -111,17 +105,17 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
 }
 
 /// The model with its optimizer and data.
-pub(super) struct Trainer {
+pub(crate) struct Trainer {
     pub(super) device: Device,
-    pub(super) model: Box<dyn TextModel>,
+    pub(crate) model: Box<dyn TextModel>,
     pub(super) optim: OptimManager,
     pub(super) loader: Loader,
-    pub(super) eval: Option<Loader>,
-    pub(super) metrics: Vec<Metric>,
+    pub(crate) eval: Option<Loader>,
+    pub(crate) metrics: Vec<Metric>,
     pub(super) stop: StopConditions,
     pub(super) progress: Progress,
     /// Micro-batches of one optimizer step.
-    pub(super) micro_batches: u64,
+    pub(crate) micro_batches: u64,
     pub(super) steps_per_epoch: u64,
     pub(super) label_smoothing: f32,
     /// Whether the loss scale is worth showing.
@@ -134,7 +128,7 @@ pub(super) struct Trainer {
     pub(super) samples: u64,
     pub(super) tokens: u64,
     pub(super) train_time: Duration,
-    pub(super) team: Team,
+    pub(crate) team: Team,
     /// When the first step began.
     started: Option<Instant>,
     /// Why the run ends now, as the first rank sees it, which is what counts: clocks differ.
@@ -142,7 +136,7 @@ pub(super) struct Trainer {
 }
 
 /// One optimizer step, for the log.
-pub(super) struct StepResult {
+pub(crate) struct StepResult {
     pub(super) loss: f32,
     pub(super) info: StepInfo,
     pub(super) tokens: u64,
@@ -151,7 +145,7 @@ pub(super) struct StepResult {
 }
 
 impl Trainer {
-    fn new(
+    pub(crate) fn new(
         job: &Job,
         resolved: &Resolved,
         device: &Device,
@@ -216,7 +210,7 @@ impl Trainer {
 
     /// One optimizer step: for each of this rank's micro-batches load, forward, backward; then clip and update. Of the
     /// step's micro-batches a rank takes every R-th, R the number of ranks.
-    pub(super) fn step(&mut self) -> Result<StepResult> {
+    pub(crate) fn step(&mut self) -> Result<StepResult> {
         let start = Instant::now();
         self.started.get_or_insert(start);
         let epoch = self.step / self.steps_per_epoch;

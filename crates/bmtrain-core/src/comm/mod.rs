@@ -1,15 +1,17 @@
 //! Exchange between ranks: one trait for every way in which ranks are connected.
 //!
 //! A [`Collective`] is a value, as kernels are, and a [`Communicator`] gives it to a lane of the rank's device: it
-//! takes its turn there, beside the work of other lanes. [`Solo`] is a group of one; [`host`] connects threads and
-//! processes of one machine. All ranks of a group call the same collectives in the same order with the same sizes;
+//! takes its turn there, beside the work of other lanes. [`Solo`] is a group of one, [`CountingRank`] one of a group that is
+//! not there; [`host`] connects threads and processes of one machine. All ranks of a group call the same collectives in the same order with the same sizes;
 //! where they do not, or one of them is lost, the call ends in an error on every rank, not in silence.
 
 mod collective;
+mod counting;
 pub mod host;
 mod solo;
 
 pub use collective::{Collective, Reduction, Signature};
+pub use counting::CountingRank;
 pub use solo::Solo;
 
 use crate::backend::{Backend, Lane};
