@@ -109,7 +109,7 @@ fn a_run_that_does_not_fit_is_told_what_would_help() {
     let first = &short["verdict"]["changes"][0];
     assert!(first["needed_bytes"].as_u64().unwrap() <= between, "{short}");
     // The process that reads the data is not of the same size every time.
-    let text = fixture.plan(&[&gib(between)]).succeeded().stdout;
+    let text = fixture.plan(&[&gib(between), "--set", "train.micro_batch_size=4"]).succeeded().stdout;
     assert!(text.contains("does not fit") && text.contains("fits with: --set "), "{text}");
     let hopeless = fixture.plan(&["--memory=0.000001"]).succeeded().stdout;
     assert!(hopeless.contains("most helpful, and not enough"), "{hopeless}");

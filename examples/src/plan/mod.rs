@@ -145,10 +145,12 @@ impl Subject<'_> {
     }
 }
 
-/// The recipe with the settings of the command line and `more`.
+/// The recipe with the settings of the command line, and `more` in the place of those of the same keys.
 pub(crate) fn resolve(options: &Options, more: &[String]) -> Result<Resolved> {
-    // The last one of a key counts.
-    let sets = options.sets.iter().chain(&options.bare_sets).chain(more).cloned().collect();
+    let key = |set: &str| set.split('=').next().unwrap_or_default().trim().to_owned();
+    // What was said twice by the user is still refused.
+    let stays = |set: &&String| !more.iter().any(|other| key(other) == key(set));
+    let sets = options.sets.iter().chain(&options.bare_sets).filter(stays).chain(more).cloned().collect();
     finetune::resolve(&finetune::Options {
         recipe: options.recipe.clone(),
         sets,

@@ -28,7 +28,7 @@ pub fn text(subject: &Subject<'_>, planned: &Planned, verdict: &Verdict, levels:
     lines.push(row("parameters on their way from and to files", outside.files));
     lines.push(row("scratch of threads", outside.threads));
     lines.push(row("exchange with other ranks", outside.exchange));
-    lines.push(row("batches", outside.batches));
+    lines.push(row("batches before they are the device's", outside.batches));
     let disk = &planned.disk;
     lines.extend([String::new(), "disk, estimated".to_owned()]);
     lines.push(row("a saved model", disk.model));

@@ -46,20 +46,15 @@ pub fn judge(subject: &Subject<'_>, planned: &Planned, available: Option<u64>) -
     if verdict.fits() != Some(false) {
         return Ok(verdict);
     }
-    let (mut all, mut most_layout) = (Vec::new(), planned.layout);
+    let mut helpful = Vec::new();
     for idea in ideas(planned) {
         let change = try_change(subject, &idea.sets, idea.layout)?;
         if change.needed < needed {
-            // The last one of a key counts: of several halvings of the micro-batch, the smallest.
-            all.extend(idea.sets);
-            most_layout = if idea.layout.ranks > most_layout.ranks { idea.layout } else { most_layout };
+            helpful.push((change.needed, idea));
             verdict.changes.push(change);
         }
     }
-    if verdict.changes.len() > 1 && most_layout == planned.layout {
-        all = last_of_each_key(all);
-        verdict.changes.push(try_change(subject, &all, planned.layout)?);
-    }
+    verdict.changes.extend(together(subject, planned.layout, helpful)?);
     verdict.changes.sort_by_key(|change| change.needed);
     // Of those with which it fits, the one that changes least: it needs most.
     let fits = |change: &Change| available.is_some_and(|available| change.needed <= available);
@@ -68,6 +63,31 @@ pub fn judge(subject: &Subject<'_>, planned: &Planned, available: Option<u64>) -
         verdict.changes.insert(0, least);
     }
     Ok(verdict)
+}
+
+/// Changes of settings joined one after the other, the most helpful first, as long as each makes the run smaller.
+fn together(subject: &Subject<'_>, layout: Layout, mut helpful: Vec<(u64, Idea)>) -> Result<Option<Change>> {
+    helpful.retain(|(_, idea)| idea.layout == layout);
+    helpful.sort_by_key(|(needed, _)| *needed);
+    let (mut joined, mut best): (Vec<String>, Option<Change>) = (Vec::new(), None);
+    let (mut least, mut parts) = (u64::MAX, 0);
+    for (_, idea) in helpful {
+        if idea.sets.iter().any(|set| joined.iter().any(|other| key(other) == key(set))) {
+            continue;
+        }
+        let all = [&joined[..], &idea.sets].concat();
+        let change = try_change(subject, &all, layout)?;
+        if change.needed < least {
+            (joined, least, parts, best) = (all, change.needed, parts + 1, Some(change));
+        }
+    }
+    // A single one is in the list already.
+    Ok(best.filter(|_| parts > 1))
+}
+
+/// What a setting is of.
+fn key(set: &str) -> &str {
+    set.split('=').next().unwrap_or_default()
 }
 
 fn try_change(subject: &Subject<'_>, sets: &[String], layout: Layout) -> Result<Change> {
@@ -121,14 +141,4 @@ fn ideas(planned: &Planned) -> Vec<Idea> {
 /// Evaluation follows the micro-batch, unless it was given a size, which then has to be made smaller too.
 fn eval_sets(planned: &Planned) -> usize {
     1 + usize::from(planned.counted.batches.eval.is_some())
-}
-
-fn last_of_each_key(sets: Vec<String>) -> Vec<String> {
-    let key = |set: &String| set.split('=').next().unwrap_or_default().to_owned();
-    let mut kept: Vec<String> = Vec::new();
-    for set in sets {
-        kept.retain(|other| key(other) != key(&set));
-        kept.push(set);
-    }
-    kept
 }

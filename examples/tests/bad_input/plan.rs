@@ -36,7 +36,8 @@ fn a_plan_names_missing_folders_and_files() {
 fn a_plan_names_ranks_and_machines_that_cannot_be() {
     plan_refused(&Fixture::new(), &["--ranks", "0"], USAGE, "--ranks", &["from 1 to"]);
     plan_refused(&Fixture::new(), &["--ranks", "1000000"], USAGE, "--ranks", &["from 1 to"]);
-    plan_refused(&Fixture::new(), &["--ranks", "3"], USAGE, "train.micro_batch_size", &["3 ranks"]);
+    let three = ["--ranks", "3", "--set", "train.micro_batch_size=2"];
+    plan_refused(&Fixture::new(), &three, USAGE, "train.micro_batch_size=2", &["3 ranks"]);
     let four = ["--ranks", "4", "--set", "train.micro_batch_size=1"];
     for local in ["3", "0", "8"] {
         plan_refused(&Fixture::new(), &[&four[..], &["--local-ranks", local]].concat(), USAGE, "--local-ranks", &[]);
