@@ -11,7 +11,7 @@ const CASES: [(&str, &[&str]); 8] = [
     ("1", &[]),
     ("1", &["train.recompute=blocks", "train.micro_batch_size=2"]),
     ("1", &["train.gradient_sum=elastic", "train.micro_batch_size=1", "model.dtype=bf16"]),
-    ("2", &["parallel.zero=0", "train.micro_batch_size=2"]),
+    ("2", &["parallel.zero=0", "train.micro_batch_size=2", "checkpoint.every=1 steps"]),
     ("2", &["parallel.zero=1", "train.micro_batch_size=1", "model.dtype=bf16"]),
     ("2", &["parallel.zero=3", "train.micro_batch_size=1", "train.gradient_sum=elastic", "train.recompute=blocks"]),
     ("4", &["parallel.zero=2", "train.micro_batch_size=1", "eval.batch_size=8"]),

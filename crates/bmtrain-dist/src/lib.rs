@@ -16,6 +16,8 @@ pub mod optim;
 pub mod param;
 pub mod plan;
 pub mod shard;
+pub mod snapshot;
+pub mod team;
 
 /// The crate below, so that a program needs this one only.
 pub use bmtrain_core;
@@ -27,3 +29,4 @@ pub use mesh::{Mesh, RankGroup};
 pub use model::{Model, Section};
 pub use optim::OptimManager;
 pub use param::{Builder, Param, Parameters};
+pub use team::Team;

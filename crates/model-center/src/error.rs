@@ -66,6 +66,16 @@ pub enum Error {
         /// What to do.
         fix: String,
     },
+    /// A run failed again and again without getting any further.
+    #[error("error[no-progress]: {reason}\n  --> {place}\n  fix: {fix}")]
+    NoProgress {
+        /// The folder of the run.
+        place: String,
+        /// How often, and from which step on.
+        reason: String,
+        /// What to do.
+        fix: String,
+    },
     /// An error of the layers below.
     #[error(transparent)]
     Dist(#[from] bmtrain_dist::Error),
@@ -76,7 +86,7 @@ pub enum Error {
 
 impl Error {
     /// The exit code for schedulers: 2 recipe or launch, 3 data or model files, 4 a damaged checkpoint, 5 memory or disk,
-    /// 6 a lost rank, 7 diverged, 1 anything else.
+    /// 6 a lost rank, 7 diverged, 93 no progress, 1 anything else.
     pub fn exit_code(&self) -> i32 {
         match self {
             Error::Core(below) | Error::Dist(DistError::Core(below)) => match below {
@@ -87,14 +97,16 @@ impl Error {
             Error::Dist(below) => match below {
                 DistError::Launch { .. } => 2,
                 DistError::Rendezvous { .. } => 6,
-                DistError::Checkpoint { fault: Fault::Disk, .. } => 5,
-                DistError::Checkpoint { fault: Fault::Damaged | Fault::Missing, .. } => 4,
+                DistError::Checkpoint { fault: Fault::Missing | Fault::Request, .. } => 2,
+                DistError::Checkpoint { fault: Fault::Damaged, .. } => 4,
+                DistError::Checkpoint { fault: Fault::Disk | Fault::Deadline, .. } => 5,
                 _ => 1,
             },
             Error::Recipe { .. } => 2,
             Error::Data { .. } | Error::Model { .. } => 3,
             Error::File { .. } => 5,
             Error::Diverged { .. } => 7,
+            Error::NoProgress { .. } => 93,
         }
     }
 

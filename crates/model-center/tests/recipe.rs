@@ -152,6 +152,12 @@ batch_size = 32                 # default: follows train.micro_batch_size
 which = "best"                  # default
 dtype = "f32"                   # default: follows model.dtype
 
+[checkpoint]
+every = "never"                 # default
+minutes = 10.0                  # default
+keep = 2                        # default
+on_failure = "continue"         # default
+
 [log]
 every = 10                      # default
 metrics = "metrics.jsonl"       # default
@@ -307,4 +313,13 @@ fn the_example_recipes_load() {
     for expected in ["boolq_bert.toml", "classify_jsonl.toml", "quickstart.toml"] {
         assert!(names.iter().any(|name| name == expected), "{names:?}");
     }
+}
+
+#[test]
+fn changes_since_a_run_was_begun_are_listed_with_both_values() {
+    let begun = load(LEAST, &[]).to_toml();
+    assert_eq!(load(LEAST, &["log.every=5", "checkpoint.keep=7", "parallel.zero=1"]).changes(&begun).unwrap(), [""; 0]);
+    let changes = load(LEAST, &["train.lr=0.25", "train.early_stop.patience=2"]).changes(&begun).unwrap();
+    assert!(changes.iter().any(|line| line.starts_with("train.lr: ") && line.ends_with(" -> 0.25")), "{changes:?}");
+    assert!(changes.iter().any(|line| line == "train.early_stop.patience: not set -> 2"), "{changes:?}");
 }

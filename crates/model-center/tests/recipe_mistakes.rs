@@ -60,10 +60,10 @@ fn unknown_keys_elsewhere_are_found_too() {
     let text = "error[recipe]: unknown key `log.evry`\n  --> --set log.evry=5\n  fix: did you mean `log.every`? keys of [log]: every, metrics, quiet";
     assert_eq!(only_mistake(LEAST, &["log.evry=5"]), text);
     let text = "error[recipe]: unknown table [trian]\n  --> r.toml:12:2\n  fix: did you mean [train]? tables: model, data, \
-        data.columns, train, eval, train.early_stop, save, log, output, device, parallel";
+        data.columns, train, eval, train.early_stop, save, checkpoint, log, output, device, parallel";
     assert_eq!(only_mistake(&with("\n[trian]\nlr = 1\nseed = 2"), &[]), text);
     let text = "error[recipe]: unknown key `lr`\n  --> r.toml:1:1\n  fix: did you mean `train.lr`? every setting belongs to a \
-        table: model, data, data.columns, train, eval, train.early_stop, save, log, output, device, parallel";
+        table: model, data, data.columns, train, eval, train.early_stop, save, checkpoint, log, output, device, parallel";
     assert_eq!(only_mistake(&format!("lr = 1\n{LEAST}"), &[]), text);
     let text = "error[recipe]: unknown key `train.lr.peak`\n  --> r.toml:9:1\n  fix: x";
     let found = mistakes(&with_train("lr.peak = 1"), &[]);

@@ -6,8 +6,9 @@ use indicatif::{ProgressDrawTarget, TermLike};
 use model_center::metrics::Metric;
 use model_center::recipe::{EarlyStopSettings, EvalMetric, Recipe, TrainSettings};
 use model_center::run::{
-    BestTracker, EndRecord, EvalRecord, OutputFolder, Progress, ProgressMode, Record, StartRecord, Status, StepRecord,
-    StopConditions, StopFlag, StopReason, Timing, deterministic_part,
+    BestTracker, EndRecord, EvalRecord, IfThere, OutputFolder, Progress, ProgressMode, Record, ResumeRecord,
+    StartRecord, Status, StepRecord, StopConditions, StopFlag, StopReason, Timing, deterministic_part,
+    without_overtaken,
 };
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -28,6 +29,7 @@ fn step(seconds: f64) -> StepRecord {
         lr: 3e-4,
         samples: 320,
         tokens: 9000,
+        batch: 0xab,
         skipped: false,
         time: timing(seconds),
     }
@@ -36,7 +38,7 @@ fn step(seconds: f64) -> StepRecord {
 #[test]
 fn the_metrics_file_has_exactly_these_bytes() {
     let temp = tempfile::tempdir().unwrap();
-    let mut folder = OutputFolder::create(&temp.path().join("out"), HASH, false).unwrap();
+    let mut folder = OutputFolder::create(&temp.path().join("out"), HASH, IfThere::Refuse).unwrap();
     let mut log = folder.metrics("metrics.jsonl").unwrap();
     let start = StartRecord {
         recipe_hash: "ab".into(),
@@ -54,6 +56,15 @@ fn the_metrics_file_has_exactly_these_bytes() {
     };
     log.write(&start).unwrap();
     log.write(&step(2.5)).unwrap();
+    log.write(&ResumeRecord {
+        step: 5,
+        checkpoint: "step-5-00000000".into(),
+        passed_over: 1,
+        changed: vec!["train.lr: 1.0 -> 2.0".into()],
+        unix_seconds: 2.5,
+        ranks: 4,
+    })
+    .unwrap();
     log.write(&StepRecord { loss: f32::NAN, skipped: true, grad_norm: 1e-7, time: Timing::default(), ..step(0.0) })
         .unwrap();
     let values = vec![("loss".into(), 0.3), ("accuracy".into(), 0.1 + 0.2)];
@@ -75,9 +86,11 @@ fn the_metrics_file_has_exactly_these_bytes() {
     let expected = concat!(
         r#"{"kind":"start","version":"0.1.0 \"x\"","recipe_hash":"ab","parameters":22,"trainable":21,"train_samples":9,"train_fingerprint":"t","eval_samples":1,"eval_fingerprint":"e","steps_per_epoch":284,"time":{"unix_seconds":1.5,"threads":2,"ranks":3}}"#,
         "\n",
-        r#"{"kind":"step","step":10,"epoch":0.1,"loss":0.1,"grad_norm":"Infinity","lr":0.0003,"samples":320,"tokens":9000,"time":{"seconds":2.5,"tokens_per_s":1000.5,"peak_share":0.7,"rss_bytes":10,"peak_rss_bytes":20}}"#,
+        r#"{"kind":"step","step":10,"epoch":0.1,"loss":0.1,"grad_norm":"Infinity","lr":0.0003,"samples":320,"tokens":9000,"batch":"0000000000ab","time":{"seconds":2.5,"tokens_per_s":1000.5,"peak_share":0.7,"rss_bytes":10,"peak_rss_bytes":20}}"#,
         "\n",
-        r#"{"kind":"step","step":10,"epoch":0.1,"loss":"NaN","grad_norm":1e-7,"lr":0.0003,"samples":320,"tokens":9000,"skipped":true,"time":{"seconds":0.0,"tokens_per_s":0.0,"rss_bytes":0,"peak_rss_bytes":0}}"#,
+        r#"{"kind":"resume","step":5,"checkpoint":"step-5-00000000","passed_over":1,"changed":"train.lr: 1.0 -> 2.0","time":{"unix_seconds":2.5,"ranks":4}}"#,
+        "\n",
+        r#"{"kind":"step","step":10,"epoch":0.1,"loss":"NaN","grad_norm":1e-7,"lr":0.0003,"samples":320,"tokens":9000,"batch":"0000000000ab","skipped":true,"time":{"seconds":0.0,"tokens_per_s":0.0,"rss_bytes":0,"peak_rss_bytes":0}}"#,
         "\n",
         r#"{"kind":"eval","step":10,"epoch":1.0,"samples":5,"metrics":{"loss":0.3,"accuracy":0.30000000000000004},"best":true,"time":{"seconds":3.0,"eval_seconds":0.5}}"#,
         "\n",
@@ -113,7 +126,7 @@ fn two_runs_differ_in_their_time_alone() {
     let (one, two) = (step(1.0).to_json(), step(9.25).to_json());
     assert_ne!(one, two);
     assert_eq!(deterministic_part(&one), deterministic_part(&two));
-    let expected = r#"{"kind":"step","step":10,"epoch":0.1,"loss":0.1,"grad_norm":"Infinity","lr":0.0003,"samples":320,"tokens":9000}"#;
+    let expected = r#"{"kind":"step","step":10,"epoch":0.1,"loss":0.1,"grad_norm":"Infinity","lr":0.0003,"samples":320,"tokens":9000,"batch":"0000000000ab"}"#;
     assert_eq!(deterministic_part(&one), expected);
     let other = StepRecord { loss: f32::from_bits(0.1f32.to_bits() + 1), ..step(1.0) }.to_json();
     assert_ne!(deterministic_part(&one), deterministic_part(&other), "one bit of the loss must show");
@@ -123,7 +136,7 @@ fn two_runs_differ_in_their_time_alone() {
 #[test]
 fn a_metrics_file_is_never_begun_twice() {
     let temp = tempfile::tempdir().unwrap();
-    let mut folder = OutputFolder::create(temp.path(), HASH, false).unwrap();
+    let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
     drop(folder.metrics("metrics.jsonl").unwrap());
     let error = folder.metrics("metrics.jsonl").unwrap_err().to_string();
     assert!(error.starts_with("error[file]: cannot create: File exists"), "{error}");
@@ -307,4 +320,41 @@ fn the_best_is_the_earliest_of_equals_and_patience_ends() {
     assert_eq!(seen(4, 0.6, 0.8), (true, false, Some((0.6, 4))));
     assert_eq!(seen(5, 0.7, 0.8), (true, false, Some((0.7, 5))));
     assert_eq!(seen(6, 0.8, f64::NAN), (true, true, Some((0.8, 6))));
+}
+
+#[test]
+fn what_was_done_again_after_a_resume_is_left_out() {
+    let record = |kind: &str, step: u64| format!("{{\"kind\":\"{kind}\",\"step\":{step},\"time\":{{}}}}");
+    let log = [
+        "{\"kind\":\"start\",\"steps_per_epoch\":3,\"time\":{}}".to_owned(),
+        record("eval", 0),
+        record("step", 1),
+        record("step", 2),
+        record("eval", 2),
+        record("step", 3),
+        record("end", 3),
+        record("resume", 2),
+        record("step", 3),
+        record("resume", 1),
+        record("step", 2),
+        record("end", 2),
+    ];
+    let text = log.join("\n");
+    let whole = without_overtaken(&text);
+    let expected = [&log[0], &log[1], &log[2], &log[10], &log[11]];
+    assert_eq!(whole, expected);
+    assert_eq!(without_overtaken(&log[..7].join("\n")), log[..7]);
+}
+
+#[test]
+fn a_file_asks_a_run_to_stop_and_is_gone_when_it_was_heard() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("stop");
+    let stop = StopConditions::new(&train(&["train.steps=5"]), 7, StopFlag::default()).or_file(file.clone());
+    assert_eq!(stop.check(1, Duration::ZERO), None);
+    std::fs::write(&file, "").unwrap();
+    assert_eq!(stop.check(1, Duration::ZERO), Some(StopReason::Request));
+    assert!(!file.exists());
+    assert_eq!(stop.check(2, Duration::ZERO), Some(StopReason::Request), "a request stands");
+    assert_eq!(stop.check(5, Duration::ZERO), Some(StopReason::Steps), "the end of the run goes first");
 }

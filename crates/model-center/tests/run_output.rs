@@ -1,7 +1,7 @@
 //! Output folders: what they accept, what they refuse, what they leave behind.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use model_center::run::{MARKER, OutputFolder};
+use model_center::run::{Earlier, IfThere, MARKER, OutputFolder};
 use std::path::{Path, PathBuf};
 
 const HASH: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -14,9 +14,9 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-fn refusal(dir: &Path, hash: &str, overwrite: bool) -> String {
-    let checked = OutputFolder::check(dir, hash, overwrite).unwrap_err().to_string();
-    let created = OutputFolder::create(dir, hash, overwrite).unwrap_err().to_string();
+fn refusal(dir: &Path, hash: &str, if_there: IfThere) -> String {
+    let checked = OutputFolder::check(dir, hash, if_there).unwrap_err().to_string();
+    let created = OutputFolder::create(dir, hash, if_there).unwrap_err().to_string();
     assert_eq!(checked, created);
     created
 }
@@ -25,14 +25,15 @@ fn refusal(dir: &Path, hash: &str, overwrite: bool) -> String {
 fn a_new_folder_is_created_with_its_parents_and_marked() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("a/b");
-    OutputFolder::check(&dir, HASH, false).unwrap();
+    OutputFolder::check(&dir, HASH, IfThere::Refuse).unwrap();
     assert!(!temp.path().join("a").exists(), "check must not create anything");
-    let mut folder = OutputFolder::create(&dir, HASH, false).unwrap();
+    let mut folder = OutputFolder::create(&dir, HASH, IfThere::Refuse).unwrap();
     folder.write("recipe.toml", b"x = 1\n").unwrap();
     drop(folder);
     assert_eq!(names(&dir), ["recipe.toml", MARKER]);
-    let marker =
-        format!("{{\n  \"format\": 1,\n  \"recipe_hash\": \"{HASH}\",\n  \"names\": [\n    \"recipe.toml\"\n  ]\n}}\n");
+    let marker = format!(
+        "{{\n  \"format\": 1,\n  \"recipe_hash\": \"{HASH}\",\n  \"finished\": false,\n  \"names\": [\n    \"recipe.toml\"\n  ]\n}}\n"
+    );
     assert_eq!(std::fs::read_to_string(dir.join(MARKER)).unwrap(), marker);
 }
 
@@ -40,7 +41,7 @@ fn a_new_folder_is_created_with_its_parents_and_marked() {
 fn the_same_recipe_is_offered_overwrite_which_removes_only_the_run() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path();
-    let mut folder = OutputFolder::create(dir, HASH, false).unwrap();
+    let mut folder = OutputFolder::create(dir, HASH, IfThere::Refuse).unwrap();
     folder.write("recipe.toml", b"x").unwrap();
     drop(folder.metrics("metrics.jsonl").unwrap());
     let staged = folder.stage("best").unwrap();
@@ -53,9 +54,9 @@ fn the_same_recipe_is_offered_overwrite_which_removes_only_the_run() {
          to replace it, or set output.dir to another folder",
         dir.display()
     );
-    assert_eq!(refusal(dir, HASH, false), expected);
+    assert_eq!(refusal(dir, HASH, IfThere::Refuse), expected);
     assert_eq!(names(dir), ["best", "metrics.jsonl", "notes.txt", "recipe.toml", MARKER]);
-    let folder = OutputFolder::create(dir, HASH, true).unwrap();
+    let folder = OutputFolder::create(dir, HASH, IfThere::Replace).unwrap();
     drop(folder);
     assert_eq!(names(dir), ["notes.txt", MARKER]);
 }
@@ -63,22 +64,22 @@ fn the_same_recipe_is_offered_overwrite_which_removes_only_the_run() {
 #[test]
 fn the_run_of_another_recipe_is_never_replaced() {
     let temp = tempfile::tempdir().unwrap();
-    drop(OutputFolder::create(temp.path(), HASH, false).unwrap());
+    drop(OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap());
     let expected = format!(
         "error[recipe]: the output folder holds the run of another recipe: 0123456789ab there, fedcba987654 here\n  --> {}\n  \
          fix: set output.dir to another folder, or remove this one yourself",
         temp.path().display()
     );
-    assert_eq!(refusal(temp.path(), OTHER, false), expected);
-    assert_eq!(refusal(temp.path(), OTHER, true), expected);
+    assert_eq!(refusal(temp.path(), OTHER, IfThere::Refuse), expected);
+    assert_eq!(refusal(temp.path(), OTHER, IfThere::Replace), expected);
 }
 
 #[test]
 fn a_folder_with_foreign_files_is_refused_and_untouched() {
     let temp = tempfile::tempdir().unwrap();
     std::fs::write(temp.path().join("thesis.tex"), "years of work").unwrap();
-    for overwrite in [false, true] {
-        let text = refusal(temp.path(), HASH, overwrite);
+    for if_there in [IfThere::Refuse, IfThere::Replace] {
+        let text = refusal(temp.path(), HASH, if_there);
         assert!(
             text.starts_with(
                 "error[recipe]: the output folder is not empty and holds no run: \"thesis.tex\" is in it\n"
@@ -102,14 +103,14 @@ fn read_only_and_impossible_folders_are_refused() {
              may write to, on a disk with room",
             asked.display()
         );
-        assert_eq!(refusal(&asked, HASH, false), expected);
+        assert_eq!(refusal(&asked, HASH, IfThere::Refuse), expected);
     }
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).unwrap();
     assert!(names(&dir).is_empty());
     let file = temp.path().join("file");
     std::fs::write(&file, "x").unwrap();
-    assert!(refusal(&file, HASH, false).starts_with("error[recipe]: the output folder is a file\n"));
-    assert!(refusal(&file.join("below"), HASH, false).starts_with("error[file]: cannot "));
+    assert!(refusal(&file, HASH, IfThere::Refuse).starts_with("error[recipe]: the output folder is a file\n"));
+    assert!(refusal(&file.join("below"), HASH, IfThere::Refuse).starts_with("error[file]: cannot "));
 }
 
 #[test]
@@ -132,7 +133,7 @@ fn a_damaged_or_hostile_marker_is_refused_and_removes_nothing() {
     ];
     for text in cases {
         std::fs::write(dir.join(MARKER), &text).unwrap();
-        let refused = refusal(&dir, HASH, true);
+        let refused = refusal(&dir, HASH, IfThere::Replace);
         assert!(refused.starts_with("error[recipe]: the mark of an earlier run cannot be read: "), "{refused}");
         assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
     }
@@ -145,12 +146,12 @@ fn overwriting_removes_a_link_and_not_what_it_leads_to() {
     std::fs::create_dir(&target).unwrap();
     std::fs::write(target.join("kept"), "x").unwrap();
     let dir = temp.path().join("out");
-    let mut folder = OutputFolder::create(&dir, HASH, false).unwrap();
+    let mut folder = OutputFolder::create(&dir, HASH, IfThere::Refuse).unwrap();
     folder.stage("best").unwrap().commit().unwrap();
     drop(folder);
     std::fs::remove_dir(dir.join("best")).unwrap();
     std::os::unix::fs::symlink(&target, dir.join("best")).unwrap();
-    drop(OutputFolder::create(&dir, HASH, true).unwrap());
+    drop(OutputFolder::create(&dir, HASH, IfThere::Replace).unwrap());
     assert_eq!(names(&dir), [MARKER]);
     assert_eq!(names(&target), ["kept"]);
 }
@@ -158,11 +159,11 @@ fn overwriting_removes_a_link_and_not_what_it_leads_to() {
 #[test]
 fn two_processes_cannot_share_a_folder() {
     let temp = tempfile::tempdir().unwrap();
-    let folder = OutputFolder::create(temp.path(), HASH, false).unwrap();
-    let text = OutputFolder::create(temp.path(), HASH, true).unwrap_err().to_string();
+    let folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
+    let text = OutputFolder::create(temp.path(), HASH, IfThere::Replace).unwrap_err().to_string();
     assert!(text.starts_with("error[recipe]: the output folder is in use by another process\n"), "{text}");
     drop(folder);
-    OutputFolder::create(temp.path(), HASH, true).unwrap();
+    OutputFolder::create(temp.path(), HASH, IfThere::Replace).unwrap();
 }
 
 #[test]
@@ -170,13 +171,13 @@ fn leftovers_of_a_killed_process_do_not_stand_in_the_way() {
     let temp = tempfile::tempdir().unwrap();
     std::fs::write(temp.path().join(".lock"), "").unwrap();
     std::fs::write(temp.path().join(".run.json.tmp-99999-0"), "{\"form").unwrap();
-    let mut folder = OutputFolder::create(temp.path(), HASH, false).unwrap();
+    let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
     assert_eq!(names(temp.path()), [".lock", MARKER]);
     // Killed while a model was saved.
     std::mem::forget(folder.stage("best").unwrap());
     drop(folder);
     assert_eq!(names(temp.path()).len(), 2);
-    drop(OutputFolder::create(temp.path(), HASH, true).unwrap());
+    drop(OutputFolder::create(temp.path(), HASH, IfThere::Replace).unwrap());
     assert_eq!(names(temp.path()), [MARKER]);
 }
 
@@ -185,26 +186,26 @@ fn a_pipe_in_the_place_of_the_lock_is_refused_without_waiting() {
     let temp = tempfile::tempdir().unwrap();
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
     rustix::fs::mkfifoat(rustix::fs::CWD, temp.path().join(".lock"), mode).unwrap();
-    let error = OutputFolder::create(temp.path(), HASH, false).unwrap_err().to_string();
+    let error = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap_err().to_string();
     assert!(error.starts_with("error[file]: cannot lock the output folder: "), "{error}");
 }
 
 #[test]
 fn preparations_that_are_not_the_runs_own_are_kept() {
     let temp = tempfile::tempdir().unwrap();
-    let mut folder = OutputFolder::create(temp.path(), HASH, false).unwrap();
+    let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
     folder.stage("best").unwrap().commit().unwrap();
     drop(folder);
     let foreign = [".best.tmp-1", ".other.tmp-1-1", ".x.tmp-99999"];
     for name in foreign {
         std::fs::write(temp.path().join(name), "mine").unwrap();
     }
-    drop(OutputFolder::create(temp.path(), HASH, true).unwrap());
+    drop(OutputFolder::create(temp.path(), HASH, IfThere::Replace).unwrap());
     assert_eq!(names(temp.path()), [&foreign[..], &[MARKER]].concat());
     // Without a marker they belong to no run.
     std::fs::remove_file(temp.path().join(MARKER)).unwrap();
-    for overwrite in [false, true] {
-        let text = refusal(temp.path(), HASH, overwrite);
+    for if_there in [IfThere::Refuse, IfThere::Replace] {
+        let text = refusal(temp.path(), HASH, if_there);
         assert!(text.contains("holds no run: \".best.tmp-1\" is in it"), "{text}");
     }
     assert_eq!(names(temp.path()), foreign);
@@ -213,7 +214,7 @@ fn preparations_that_are_not_the_runs_own_are_kept() {
 #[test]
 fn a_folder_never_takes_the_place_of_a_file_of_the_run() {
     let temp = tempfile::tempdir().unwrap();
-    let mut folder = OutputFolder::create(temp.path(), HASH, false).unwrap();
+    let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
     folder.write("model", b"figures").unwrap();
     let error = folder.stage("model").unwrap_err().to_string();
     assert!(error.contains("a file of the run has this name"), "{error}");
@@ -223,7 +224,7 @@ fn a_folder_never_takes_the_place_of_a_file_of_the_run() {
 #[test]
 fn a_staged_folder_appears_whole_or_not_at_all() {
     let temp = tempfile::tempdir().unwrap();
-    let mut folder = OutputFolder::create(temp.path(), HASH, false).unwrap();
+    let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
     let fill = |path: &Path, text: &str| std::fs::write(path.join("weights"), text).unwrap();
     let staged = folder.stage("best").unwrap();
     fill(staged.path(), "one");
@@ -244,7 +245,7 @@ fn a_staged_folder_appears_whole_or_not_at_all() {
 #[test]
 fn output_names_cannot_leave_the_folder() {
     let temp = tempfile::tempdir().unwrap();
-    let mut folder = OutputFolder::create(&temp.path().join("out"), HASH, false).unwrap();
+    let mut folder = OutputFolder::create(&temp.path().join("out"), HASH, IfThere::Refuse).unwrap();
     for name in ["../x", "/tmp/x", "", ".", "..", "a/b", MARKER, ".lock", ".x.tmp-1"] {
         assert!(folder.write(name, b"").is_err(), "{name:?}");
         assert!(folder.stage(name).is_err(), "{name:?}");
@@ -255,8 +256,49 @@ fn output_names_cannot_leave_the_folder() {
 #[test]
 fn output_paths_are_returned_as_they_are() {
     let temp = tempfile::tempdir().unwrap();
-    let mut folder = OutputFolder::create(temp.path(), HASH, false).unwrap();
+    let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
     assert_eq!(folder.path(), temp.path());
     let path: PathBuf = folder.write("a.txt", b"1").unwrap();
     assert_eq!(std::fs::read(path).unwrap(), b"1");
+}
+
+#[test]
+fn a_run_is_continued_with_all_it_left_but_what_was_being_prepared() {
+    let temp = tempfile::tempdir().unwrap();
+    let go_on = IfThere::Continue { accept_change: false };
+    let mut folder = OutputFolder::create(temp.path(), HASH, go_on).unwrap();
+    assert_eq!(folder.earlier(), Earlier::Nothing);
+    folder.write("recipe.toml", b"x").unwrap();
+    drop(folder.metrics("metrics.jsonl").unwrap());
+    std::fs::write(temp.path().join("metrics.jsonl"), "{\"kind\":\"step\"}\n{\"kind\":\"st").unwrap();
+    let staged = folder.stage("model").unwrap();
+    std::fs::write(staged.path().join("config.json"), "{}").unwrap();
+    // As a killed process leaves it.
+    std::mem::forget(staged);
+    drop(folder);
+    assert_eq!(OutputFolder::check(temp.path(), HASH, go_on).unwrap(), Earlier::Unfinished);
+    let mut folder = OutputFolder::create(temp.path(), HASH, go_on).unwrap();
+    assert_eq!(folder.earlier(), Earlier::Unfinished);
+    drop(folder.metrics("metrics.jsonl").unwrap());
+    let metrics = std::fs::read_to_string(temp.path().join("metrics.jsonl")).unwrap();
+    assert_eq!(metrics, "{\"kind\":\"step\"}\n", "a line that was cut off is removed, the others stay");
+    folder.finish().unwrap();
+    drop(folder);
+    assert_eq!(names(temp.path()), ["metrics.jsonl", "recipe.toml", MARKER]);
+    assert_eq!(OutputFolder::check(temp.path(), HASH, go_on).unwrap(), Earlier::Finished);
+    let mut folder = OutputFolder::create(temp.path(), HASH, go_on).unwrap();
+    folder.begin_anew().unwrap();
+    drop(folder);
+    assert_eq!(names(temp.path()), [MARKER]);
+}
+
+#[test]
+fn a_run_of_another_recipe_is_continued_only_where_that_is_asked_for() {
+    let temp = tempfile::tempdir().unwrap();
+    drop(OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap());
+    let text = refusal(temp.path(), OTHER, IfThere::Continue { accept_change: false });
+    assert!(text.contains("the run of another recipe") && text.contains("--accept-change"), "{text}");
+    let accepted = IfThere::Continue { accept_change: true };
+    assert_eq!(OutputFolder::create(temp.path(), OTHER, accepted).unwrap().earlier(), Earlier::Unfinished);
+    assert_eq!(OutputFolder::check(temp.path(), OTHER, IfThere::Replace).unwrap(), Earlier::Unfinished);
 }

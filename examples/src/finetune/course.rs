@@ -1,8 +1,10 @@
 //! The course of a run around the training step: when to judge, what to log and save, how it ends.
 
 use super::evaluate::{Judgement, evaluate};
+use super::keep::{Keeper, check_room};
+use super::resume::{RunState, SavedJudged, SavedJudgement};
 use super::setup::{Job, save_options};
-use super::train::{StepResult, Trainer};
+use super::train::{Plan, StepResult, Trainer};
 use super::{pool, profile};
 use crate::terminal;
 use bmtrain_core::wrap::Profiled;
@@ -11,126 +13,186 @@ use model_center::file::write_atomic;
 use model_center::hf::folder::hub_name;
 use model_center::recipe::{Resolved, SaveWhich};
 use model_center::run::{
-    BestTracker, CardData, EndRecord, EvalRecord, LAST_MODEL_FOLDER, MODEL_FOLDER, MetricsLog, ModelCard, OutputFolder,
-    RECIPE_FILE, Record, StartRecord, Status, StepRecord, StopReason, Timing, memory,
+    BestTracker, CHECKPOINT_FOLDER, CardData, EndRecord, EvalRecord, ExitStatus, LAST_MODEL_FOLDER, MODEL_FOLDER,
+    MetricsLog, ModelCard, OutputFolder, Record, Status, StepRecord, StopReason, Timing, memory,
 };
 use model_center::{Error, Result};
+use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Files and clocks of a run.
 pub(super) struct Run {
     /// Present on the first rank.
-    files: Option<Files>,
-    best: BestTracker,
-    judged: Option<Judged>,
+    pub(super) files: Option<Files>,
+    /// Where checkpoints are, on all ranks.
+    pub(super) checkpoints: PathBuf,
+    pub(super) keeper: Keeper,
+    pub(super) best: BestTracker,
+    pub(super) judged: Option<Judged>,
+    /// What was found before the first step.
+    pub(super) before: Option<Judgement>,
+    /// The weights that judged best are in no folder of this run: another course that was given up wrote over them.
+    pub(super) best_is_lost: bool,
     save_seconds: f64,
     eval_seconds: f64,
     begin: Instant,
+    /// Steps that were done when this process took the run up.
+    pub(super) begun_at: u64,
 }
 
 /// What a run writes.
-struct Files {
-    output: OutputFolder,
-    log: MetricsLog,
+pub(super) struct Files {
+    pub(super) output: OutputFolder,
+    /// Open once it is known whether the run goes on or starts.
+    pub(super) log: Option<MetricsLog>,
 }
 
 /// The last evaluation. Weights that were judged are not judged again.
-struct Judged {
-    step: u64,
-    judgement: Judgement,
+pub(super) struct Judged {
+    pub(super) step: u64,
+    pub(super) judgement: Judgement,
     /// Whether it took part in the choice of the best weights.
-    counted: bool,
+    pub(super) counted: bool,
 }
 
 impl Run {
-    /// Open the files of a run that began at `begin`, where this rank `writes` them.
+    /// Take the output folder for a run that began at `begin`; the first rank does, which writes.
     ///
     /// # Errors
     /// A folder that holds something else; what the operating system refuses.
-    pub(super) fn create(resolved: &Resolved, overwrite: bool, begin: Instant, writes: bool) -> Result<Self> {
-        let open = || {
-            let mut output = OutputFolder::create(&resolved.output.dir, &resolved.recipe_hash(), overwrite)?;
-            output.write(RECIPE_FILE, resolved.to_toml().as_bytes())?;
-            let log = output.metrics(&resolved.log.metrics)?;
-            Ok::<_, Error>(Files { output, log })
+    pub(super) fn create(plan: &Plan, begin: Instant, trainer: &Trainer) -> Result<Self> {
+        let Plan { resolved, options, job, .. } = plan;
+        let dir = &resolved.output.dir;
+        let files = if trainer.team.is_first() {
+            let output = OutputFolder::create(dir, &resolved.recipe_hash(), options.if_there())?;
+            check_room(resolved, dir, job.parameters)?;
+            Some(Files { output, log: None })
+        } else {
+            None
         };
-        let files = if writes { Some(open()?) } else { None };
+        let checkpoints = dir.join(CHECKPOINT_FOLDER);
+        let keeper = Keeper::new(plan, &checkpoints, trainer.steps_per_epoch)?;
         let best = BestTracker::new(resolved.eval.metric, resolved.train.early_stop);
-        Ok(Run { files, best, judged: None, save_seconds: 0.0, eval_seconds: 0.0, begin })
+        let (save_seconds, eval_seconds) = (0.0, 0.0);
+        Ok(Run {
+            files,
+            checkpoints,
+            keeper,
+            best,
+            judged: None,
+            before: None,
+            best_is_lost: false,
+            save_seconds,
+            eval_seconds,
+            begin,
+            begun_at: 0,
+        })
     }
 
-    fn log(&mut self, record: &impl Record) -> Result<()> {
-        self.files.as_mut().map_or(Ok(()), |files| files.log.write(record))
+    pub(super) fn log(&mut self, record: &impl Record) -> Result<()> {
+        self.files.as_mut().and_then(|files| files.log.as_mut()).map_or(Ok(()), |log| log.write(record))
     }
 
     fn seconds(&self) -> f64 {
         self.begin.elapsed().as_secs_f64()
     }
 
-    pub(super) fn start(&mut self, job: &Job, resolved: &Resolved, trainer: &Trainer, threads: usize) -> Result<()> {
-        let trainable = trainer.model.parameters().iter().filter(|param| param.is_trainable());
-        let (eval_samples, eval_fingerprint) =
-            job.eval.as_ref().map_or((0, String::new()), |eval| (eval.len() as u64, eval.fingerprint().to_owned()));
-        self.log(&StartRecord {
-            recipe_hash: resolved.recipe_hash(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            parameters: job.parameters as u64,
-            trainable: trainable.map(|param| param.spec().shape.elements() as u64).sum(),
-            train_samples: job.train.len() as u64,
-            train_fingerprint: job.train.fingerprint().into(),
-            eval_samples,
-            eval_fingerprint,
-            steps_per_epoch: trainer.steps_per_epoch,
-            unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()),
-            threads: threads as u64,
-            ranks: trainer.team.size() as u64,
-        })
-    }
-
     /// Judge, train, judge again, save.
+    ///
+    /// # Errors
+    /// A failing device or disk, numbers that are not finite, a lost rank.
     pub(super) fn follow(
         &mut self,
-        job: &Job,
-        resolved: &Resolved,
+        plan: &Plan,
         trainer: &mut Trainer,
         profiled: Option<&Profiled>,
-    ) -> Result<()> {
-        let before = self.judge(trainer, resolved, false)?;
-        let reason = self.epochs(trainer, resolved, profiled)?;
-        let after = self.judge(trainer, resolved, true)?;
-        self.finish(job, resolved, trainer, reason, (before, after))
+    ) -> Result<ExitStatus> {
+        if self.before.is_none() && trainer.stop() != Some(StopReason::Request) {
+            self.before = self.judge(trainer, &plan.resolved, false)?;
+        }
+        let reason = self.epochs(plan, trainer, profiled)?;
+        let after = match reason {
+            StopReason::Request => None,
+            _ => self.judge(trainer, &plan.resolved, true)?,
+        };
+        if trainer.stop() == Some(StopReason::Request) {
+            return self.leave(plan, trainer);
+        }
+        if self.keeper.saves_at_end() {
+            self.save_state(plan, trainer)?;
+        }
+        self.keeper.finish(trainer)?;
+        self.finish(&plan.job, &plan.resolved, trainer, reason, after)?;
+        Ok(ExitStatus::Done)
     }
 
     /// Step until something says stop.
-    fn epochs(
-        &mut self,
-        trainer: &mut Trainer,
-        resolved: &Resolved,
-        profiled: Option<&Profiled>,
-    ) -> Result<StopReason> {
+    fn epochs(&mut self, plan: &Plan, trainer: &mut Trainer, profiled: Option<&Profiled>) -> Result<StopReason> {
+        let resolved = &plan.resolved;
         let every = resolved.eval.every.in_steps(trainer.steps_per_epoch);
         if let Some(profiled) = profiled {
             profiled.reset();
         }
         let reason = loop {
+            // Judged here, whether these weights were just made or read from a checkpoint. The last evaluation is made behind
+            // the loop, whatever ends it.
+            let is_due = trainer.step > 0 && every.is_some_and(|every| trainer.step.is_multiple_of(every));
+            if is_due && trainer.stop().is_none() {
+                self.judge(trainer, resolved, true)?;
+            }
             if let Some(reason) = trainer.stop() {
                 break reason;
             }
+            if self.best.has_lost_patience() {
+                break StopReason::NoImprovement;
+            }
+            if self.keeper.is_due(trainer.step, trainer.agreed_to_save) {
+                self.save_state(plan, trainer)?;
+            }
+            trainer.time_to_save = self.keeper.is_time();
             let result = trainer.step()?;
             self.report(trainer, resolved, &result)?;
-            // The last evaluation is made behind the loop, whatever ends it.
-            if every.is_some_and(|every| trainer.step.is_multiple_of(every)) && trainer.stop().is_none() {
-                self.judge(trainer, resolved, true)?;
-                if self.best.has_lost_patience() {
-                    break StopReason::NoImprovement;
-                }
-            }
+            self.keeper.advance(trainer)?;
         };
         if let Some(profiled) = profiled {
             trainer.progress.finish();
             profile::print(profiled, trainer.train_time.as_secs_f64());
         }
         Ok(reason)
+    }
+
+    /// Begin to save what the run has come to.
+    fn save_state(&mut self, plan: &Plan, trainer: &mut Trainer) -> Result<()> {
+        let start = Instant::now();
+        let judged = self.judged.as_ref().map(|judged| SavedJudged {
+            step: judged.step,
+            counted: judged.counted,
+            judgement: SavedJudgement::of(&judged.judgement),
+        });
+        let before = self.before.as_ref().map(SavedJudgement::of);
+        let state = RunState::of(plan, trainer, self.best.state(), before, judged)?;
+        // What the log says up to here must not be lost where the checkpoint is not.
+        if let Some(log) = self.files.as_mut().and_then(|files| files.log.as_mut()) {
+            log.sync()?;
+        }
+        self.keeper.begin(plan, trainer, state)?;
+        self.save_seconds += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// Save the state and go, as somebody asked for.
+    fn leave(&mut self, plan: &Plan, trainer: &mut Trainer) -> Result<ExitStatus> {
+        if self.keeper.last_step != Some(trainer.step) {
+            self.save_state(plan, trainer)?;
+        }
+        self.keeper.finish_for_good(trainer)?;
+        self.end(trainer, &plan.resolved, StopReason::Request.name(), true)?;
+        trainer.progress.finish();
+        if trainer.team.is_first() {
+            let text = format!("stopped after step {}; the same command goes on from there", trainer.step);
+            terminal::print(&text)?;
+        }
+        Ok(ExitStatus::Stopped)
     }
 
     fn report(&mut self, trainer: &mut Trainer, resolved: &Resolved, result: &StepResult) -> Result<()> {
@@ -164,6 +226,7 @@ impl Run {
             lr: result.info.lr,
             samples: trainer.samples,
             tokens: trainer.tokens,
+            batch: result.batch,
             skipped: result.info.skipped,
             time: Timing {
                 seconds,
@@ -176,6 +239,7 @@ impl Run {
     }
 
     /// Evaluate and log, unless these weights were judged already; keep them if they are the best so far and `counts`.
+    /// Nothing where there are no data for it, or somebody asks for an end meanwhile.
     fn judge(&mut self, trainer: &mut Trainer, resolved: &Resolved, counts: bool) -> Result<Option<Judgement>> {
         let Some(loader) = &mut trainer.eval else { return Ok(None) };
         let known = self.judged.take().filter(|judged| judged.step == trainer.step);
@@ -183,7 +247,13 @@ impl Run {
             Some(judged) => (judged, None),
             None => {
                 let start = Instant::now();
-                let judgement = evaluate(&*trainer.model, loader, &trainer.metrics, &trainer.device, &trainer.team)?;
+                let is_stopped = || trainer.stop.is_requested();
+                let found =
+                    evaluate(&*trainer.model, loader, &trainer.metrics, &trainer.device, &trainer.team, &is_stopped)?;
+                let Some(judgement) = found else {
+                    trainer.ask_to_stop();
+                    return Ok(None);
+                };
                 (Judged { step: trainer.step, judgement, counted: false }, Some(start.elapsed().as_secs_f64()))
             }
         };
@@ -211,6 +281,10 @@ impl Run {
         }
         if is_best && resolved.save.which != SaveWhich::Last {
             self.save(trainer, resolved, MODEL_FOLDER, None)?;
+            self.best_is_lost = false;
+            if let Some(files) = &mut self.files {
+                files.output.set_best_step(Some(trainer.step))?;
+            }
         }
         Ok(Some(judgement))
     }
@@ -237,12 +311,18 @@ impl Run {
         resolved: &Resolved,
         trainer: &mut Trainer,
         reason: StopReason,
-        (before, after): (Option<Judgement>, Option<Judgement>),
+        after: Option<Judgement>,
     ) -> Result<()> {
+        let before = self.before.take();
         let named = |judgement: &Option<Judgement>| judgement.as_ref().map(Judgement::named).unwrap_or_default();
         let card = card(job, resolved, trainer, named(&before), named(&after));
         // Without evaluation there is no best: the last weights are all there is.
-        let best_is_kept = resolved.save.which != SaveWhich::Last && self.best.best().is_some();
+        let best_is_kept = resolved.save.which != SaveWhich::Last && self.best.best().is_some() && !self.best_is_lost;
+        if self.best_is_lost && trainer.team.is_first() {
+            let text = "warning: the best weights were made before the checkpoint that this run went on from, and are not in \
+                        its folder: the model holds the last weights";
+            terminal::note(text);
+        }
         match (resolved.save.which, best_is_kept) {
             (SaveWhich::Both, true) => self.save(trainer, resolved, LAST_MODEL_FOLDER, Some(&card))?,
             (_, false) => self.save(trainer, resolved, MODEL_FOLDER, Some(&card))?,
@@ -254,7 +334,8 @@ impl Run {
         }
         self.end(trainer, resolved, reason.name(), true)?;
         trainer.progress.finish();
-        let Some(files) = &self.files else { return Ok(()) };
+        let Some(files) = &mut self.files else { return Ok(()) };
+        files.output.finish()?;
         let mut lines = Vec::new();
         if let (Some(before), Some(after)) = (&before, &after) {
             lines.extend([format!("before: {}", before.line()), format!("after:  {}", after.line())]);
@@ -267,6 +348,17 @@ impl Run {
             files.output.path().join(MODEL_FOLDER).display()
         ));
         terminal::print(&lines.join("\n"))
+    }
+
+    /// The run ends in an error. The log says how a run ended, whatever ended it; one that cannot be written to is no news
+    /// beside that error.
+    pub(super) fn fail(&mut self, trainer: &Trainer, resolved: &Resolved, error: &Error) {
+        let status = ExitStatus::from(error);
+        let _ = self.end(trainer, resolved, status.name(), false);
+        // That another rank was lost says nothing about this run.
+        if let Some(files) = self.files.as_mut().filter(|_| status != ExitStatus::Peer) {
+            let _ = files.output.note_failure(Some(self.begun_at));
+        }
     }
 
     /// The last record of the log. The state is gathered from all ranks if `all_are_well`; after a failure they may be busy
@@ -300,8 +392,12 @@ impl Run {
             peak_rss_bytes: memory::peak_resident_bytes().unwrap_or(0),
             pool,
         })?;
-        self.files.as_mut().map_or(Ok(()), |files| files.log.sync())
+        self.files.as_mut().and_then(|files| files.log.as_mut()).map_or(Ok(()), MetricsLog::sync)
     }
+}
+
+pub(super) fn unix_seconds() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
 fn card(

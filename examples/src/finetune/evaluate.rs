@@ -1,7 +1,7 @@
 //! Judging a model on labelled data: every sample once, metrics and mean loss.
 
-use super::team::Team;
 use bmtrain_core::{Ctx, Device};
+use bmtrain_dist::Team;
 use bmtrain_dist::param::widen;
 use model_center::data::{Batch, Loader, LoaderOptions, Position};
 use model_center::metrics::{Evaluator, Metric, OrderedSum};
@@ -43,7 +43,8 @@ impl Judgement {
     }
 }
 
-/// Judge `model` on the data of `loader`. The ranks of `team` take its batches in turn, and all come to the same judgement.
+/// Judge `model` on the data of `loader`. The ranks of `team` take its batches in turn, and all come to the same judgement,
+/// or to `None` because on one of them `is_stopped` says that somebody asks for an end.
 ///
 /// # Errors
 /// Labels that do not fit the model, a failing device.
@@ -53,7 +54,8 @@ pub fn evaluate(
     wanted: &[Metric],
     device: &Device,
     team: &Team,
-) -> Result<Judgement> {
+    is_stopped: &dyn Fn() -> bool,
+) -> Result<Option<Judgement>> {
     let mut evaluator = Evaluator::new(loader.dataset().labels());
     let mut losses = OrderedSum::default();
     let (ranks, batches, outputs) =
@@ -69,7 +71,12 @@ pub fn evaluate(
         // Loss, then logits.
         let mut numbers = score(model, mine, device)?;
         numbers.resize(longest, 0.0);
-        for (batch, numbers) in round.iter().zip(team.gather(&numbers)?) {
+        numbers.push(f32::from(u8::from(is_stopped())));
+        let all = team.gather(&numbers)?;
+        if all.iter().any(|numbers| numbers.last() == Some(&1.0)) {
+            return Ok(None);
+        }
+        for (batch, numbers) in round.iter().zip(all) {
             let (loss, logits) = numbers.split_first().unwrap_or((&f32::NAN, &[]));
             let logits = logits.get(..batch.rows * outputs).unwrap_or(logits);
             evaluator.add(&batch.samples, logits, &batch.labels)?;
@@ -77,7 +84,8 @@ pub fn evaluate(
             losses.add(batch.position.index, f64::from(*loss) * count, count);
         }
     }
-    Ok(Judgement { samples: evaluator.count(), loss: losses.mean(), metrics: evaluator.compute(wanted)? })
+    let metrics = evaluator.compute(wanted)?;
+    Ok(Some(Judgement { samples: evaluator.count(), loss: losses.mean(), metrics }))
 }
 
 /// Loss and logits of a batch.

@@ -2,26 +2,34 @@
 //! resolved recipe out.
 //!
 //! [`setup`] reads and checks everything before weights are read, [`train`] holds the training step, [`evaluate`] judges,
-//! [`team`] is the other ranks, [`profile`] shows where the time went, [`pool`] what the memory was.
+//! `keep` saves the state on the way, [`resume`] goes on from it, [`profile`] shows where the time went, [`pool`] what the
+//! memory was.
 
 mod course;
 pub mod evaluate;
+mod keep;
 pub mod pool;
 pub mod profile;
+pub mod resume;
 pub mod setup;
-pub mod team;
+mod start;
 pub mod train;
 
 use crate::terminal;
 use bmtrain_dist::Launch;
 use clap::Parser;
+use model_center::file::read_text;
 use model_center::model::Registry;
 use model_center::recipe::{self, Recipe, Resolved, as_error, preflight};
-use model_center::run::{ExitStatus, OutputFolder};
+use model_center::run::{Earlier, ExitStatus, IfThere, OutputFolder, RECIPE_FILE, StopFlag, listen};
 use model_center::{Error, Result};
+use resume::Resume;
 use std::path::PathBuf;
 use std::sync::Arc;
 use train::Plan;
+
+/// A recipe is a few kilobytes.
+const MAX_RECIPE_BYTES: u64 = 1 << 20;
 
 /// Fine-tune a model from a Hugging Face folder on labelled text.
 ///
@@ -48,12 +56,36 @@ pub struct Options {
     /// mpirun, RANK and WORLD_SIZE).
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
+    /// Where to go on: auto (the newest sound checkpoint of the output folder, else from the beginning), never, must (auto,
+    /// but there has to be one), or the path of a checkpoint or run, PATH@STEP for an older one.
+    #[arg(long, value_name = "HOW", default_value = "auto", conflicts_with = "overwrite")]
+    pub resume: Resume,
+    /// Begin with the weights of a checkpoint or run, PATH or PATH@STEP, and nothing else of it.
+    #[arg(long, value_name = "PATH")]
+    pub init_from: Option<String>,
+    /// Go on although settings that decide what is computed, or the data, are not those the run was begun with.
+    #[arg(long)]
+    pub accept_change: bool,
     /// Replace what an earlier run left in the output folder.
     #[arg(long)]
     pub overwrite: bool,
     /// Print at the end where the time of the training steps went.
     #[arg(long)]
     pub profile: bool,
+    /// Fail or die at places of a save: for tests of what a crash leaves behind.
+    #[arg(long, value_name = "POINT=ACTION,..", hide = true)]
+    pub fail_points: Option<String>,
+}
+
+impl Options {
+    /// What to do with a run that is in the output folder.
+    fn if_there(&self) -> IfThere {
+        match self.resume {
+            _ if self.overwrite => IfThere::Replace,
+            Resume::Never => IfThere::Refuse,
+            _ => IfThere::Continue { accept_change: self.accept_change },
+        }
+    }
 }
 
 /// Run the program with the models of `registry`.
@@ -68,9 +100,20 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     }
     let launch = Launch::detect(options.ranks, &|name| std::env::var(name).ok())?;
     launch.require_one_host()?;
+    let changes = changes(&resolved);
     // The first rank writes and says everything; the others would only repeat it.
     if launch.rank == 0 {
-        OutputFolder::check(&resolved.output.dir, &resolved.recipe_hash(), options.overwrite)?;
+        let earlier = OutputFolder::check(&resolved.output.dir, &resolved.recipe_hash(), options.if_there());
+        let earlier = earlier.map_err(|error| match error {
+            Error::Recipe { place, reason, fix } if !changes.is_empty() => {
+                Error::recipe(place, format!("{reason}: {}", changes.join(", ")), fix)
+            }
+            other => other,
+        });
+        earlier?;
+    }
+    if is_finished(&resolved, options, &launch) {
+        return Ok(ExitStatus::Done);
     }
     setup::check_ranks(&resolved, launch.world)?;
     let job = setup::prepare(&resolved, registry)?;
@@ -82,7 +125,30 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
         terminal::print(&format!("{summary}\ndry run: nothing is wrong that can be seen without reading weights"))?;
         return Ok(ExitStatus::Done);
     }
-    train::run(Arc::new(Plan { job, resolved, options: options.clone(), registry, launch }))
+    let stop = StopFlag::default();
+    listen(&stop)?;
+    train::run(Arc::new(Plan { job, resolved, options: options.clone(), registry, launch, changes, stop }))
+}
+
+/// What decides the results and is not as in the run that the output folder holds; nothing where there is none.
+fn changes(resolved: &Resolved) -> Vec<String> {
+    let earlier = read_text(&resolved.output.dir.join(RECIPE_FILE), MAX_RECIPE_BYTES);
+    earlier.ok().and_then(|text| resolved.changes(&text).ok()).unwrap_or_default()
+}
+
+/// Whether the run in the output folder came to its end and is to be left alone: then all ranks have nothing to do.
+fn is_finished(resolved: &Resolved, options: &Options, launch: &Launch) -> bool {
+    let IfThere::Continue { .. } = options.if_there() else { return false };
+    let (dir, asked) = (&resolved.output.dir, matches!(options.resume, Resume::From { .. }));
+    let earlier = OutputFolder::check(dir, &resolved.recipe_hash(), options.if_there());
+    let is_finished =
+        !asked && changes(resolved).is_empty() && earlier.is_ok_and(|earlier| earlier == Earlier::Finished);
+    if is_finished && launch.rank == 0 {
+        let text =
+            "the run in this folder is finished; to train again add --overwrite, or set output.dir to another folder";
+        terminal::note(&format!("{}: {text}", dir.display()));
+    }
+    is_finished
 }
 
 pub(crate) fn resolve(options: &Options) -> Result<Resolved> {

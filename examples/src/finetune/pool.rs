@@ -1,8 +1,8 @@
 //! What the ranks' pools held when they were fullest, for the last record of a run.
 
-use super::team::Team;
 use bmtrain_core::Device;
 use bmtrain_core::pool::ALIGNMENT;
+use bmtrain_dist::Team;
 use model_center::Result;
 use std::cmp::Ordering;
 

@@ -4,7 +4,6 @@
 
 use super::course::Run;
 use super::setup::{Job, open_options, sharding};
-use super::team::Team;
 use super::{Options, evaluate};
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
@@ -13,14 +12,14 @@ use bmtrain_core::cpu::CpuBackend;
 use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::wrap::Profiled;
 use bmtrain_core::{Backend, Ctx, Device, Var};
-use bmtrain_dist::OptimManager;
 use bmtrain_dist::launch::{Launch, run_group, threads_per_rank};
 use bmtrain_dist::optim::{Adam, AdamOptions, LossScaler, ParamGroup, ScalePolicy, Scheduler, StepInfo};
+use bmtrain_dist::{OptimManager, Team};
 use model_center::data::{Loader, LoaderOptions, Order, Position};
 use model_center::metrics::Metric;
 use model_center::model::{Registry, TextBatch, TextModel};
 use model_center::recipe::{EvalMetric, Resolved};
-use model_center::run::{ExitStatus, Progress, ProgressMode, StopConditions, StopFlag, StopReason};
+use model_center::run::{ExitStatus, Progress, ProgressMode, STOP_FILE, StopConditions, StopFlag, StopReason};
 use model_center::{Error, Result};
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -42,6 +41,10 @@ pub struct Plan {
     pub registry: Registry<'static>,
     /// How the ranks were started.
     pub launch: Launch,
+    /// Settings that are not as in the run that the output folder holds.
+    pub changes: Vec<String>,
+    /// Set when somebody asks for an end.
+    pub stop: StopFlag,
 }
 
 /// Run a prepared job to its end: on this thread, on one thread for each of `--ranks`, or as one of the processes of a
@@ -58,7 +61,8 @@ pub fn run(plan: Arc<Plan>) -> Result<ExitStatus> {
             let plan = Arc::clone(&plan);
             move || run_rank(&plan, ranks)
         });
-        return ranks.map(|_| ExitStatus::Done).map_err(|failed| failed.error);
+        let statuses = ranks.map_err(|failed| failed.error)?;
+        return Ok(statuses.into_iter().next().unwrap_or(ExitStatus::Done));
     }
     if launch.world > 1 {
         let place = HostGroup::place(launch.job()?);
@@ -70,7 +74,7 @@ pub fn run(plan: Arc<Plan>) -> Result<ExitStatus> {
 /// One rank's run. The first rank writes the files and speaks.
 fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
     let begin = Instant::now();
-    let Plan { job, resolved, options, registry, launch } = plan;
+    let Plan { job, resolved, options, registry, launch, .. } = plan;
     let threads = threads_per_rank(resolved.device.threads.count(), launch.local_size);
     let backend: Arc<dyn Backend> = Arc::new(CpuBackend::new(threads)?);
     let is_first = ranks.rank() == 0;
@@ -87,21 +91,19 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
         std::io::stderr().is_terminal(),
         std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()),
     );
-    let mut trainer = Trainer::new(job, resolved, &device, opened.model, progress_mode, team)?;
+    let stop = StopConditions::new(&resolved.train, job.steps_per_epoch, plan.stop.clone());
+    let stop = if is_first { stop.or_file(resolved.output.dir.join(STOP_FILE)) } else { stop };
+    let mut trainer = Trainer::new(job, resolved, stop, &device, opened.model, progress_mode, team)?;
     // Only now, when nothing can be wrong with the input any more, the output folder is touched.
-    let mut run = Run::create(resolved, options.overwrite, begin, is_first)?;
+    let mut run = Run::create(plan, begin, &trainer)?;
     trainer.peak = measure_peak(threads) * launch.world as f64;
-    run.start(job, resolved, &trainer, threads)?;
-    if is_first {
-        trainer.progress.note(&job.summary(resolved));
-    }
-    let ended = run.follow(job, resolved, &mut trainer, profiled.as_deref());
+    run.start(plan, &mut trainer, threads)?;
+    let ended = run.follow(plan, &mut trainer, profiled.as_deref());
     if let Err(error) = &ended {
-        // The log says how a run ended, whatever ended it. A log that cannot be written to is no news beside that error.
-        let _ = run.end(&trainer, resolved, ExitStatus::from(error).name(), false);
+        run.fail(&trainer, resolved, error);
     }
     trainer.progress.finish();
-    ended.map(|()| ExitStatus::Done)
+    ended
 }
 
 /// The model with its optimizer and data.
@@ -129,9 +131,14 @@ pub(crate) struct Trainer {
     pub(super) tokens: u64,
     pub(super) train_time: Duration,
     pub(crate) team: Team,
-    /// When the first step began.
+    /// Whether this rank's clock says that the state should be saved, and what all go by: the first rank's.
+    pub(super) time_to_save: bool,
+    pub(super) agreed_to_save: bool,
+    /// Time of training before this process took it up.
+    earlier: Duration,
+    /// When its first step began.
     started: Option<Instant>,
-    /// Why the run ends now, as the first rank sees it, which is what counts: clocks differ.
+    /// Why the run ends now: as the first rank sees it, for clocks differ, or because any rank is asked for it.
     agreed: Option<StopReason>,
 }
 
@@ -141,6 +148,8 @@ pub(crate) struct StepResult {
     pub(super) info: StepInfo,
     pub(super) tokens: u64,
     pub(super) padded_tokens: u64,
+    /// Stands for the numbers of the samples, in their order.
+    pub(super) batch: u64,
     pub(super) seconds: f64,
 }
 
@@ -148,6 +157,7 @@ impl Trainer {
     pub(crate) fn new(
         job: &Job,
         resolved: &Resolved,
+        stop: StopConditions,
         device: &Device,
         model: Box<dyn TextModel>,
         mode: ProgressMode,
@@ -162,7 +172,6 @@ impl Trainer {
         let loader = Loader::new(Arc::clone(&job.train), loader)?;
         let micro_batches = (train.batch_size / train.micro_batch_size) as u64;
         let steps_per_epoch = job.steps_per_epoch;
-        let stop = StopConditions::new(train, steps_per_epoch, StopFlag::default());
         let total = stop.total_steps();
         let groups = match train.decay_norms_and_biases {
             true => ParamGroup::all(model.parameters(), train.weight_decay),
@@ -203,6 +212,9 @@ impl Trainer {
             tokens: 0,
             train_time: Duration::ZERO,
             team,
+            time_to_save: false,
+            agreed_to_save: false,
+            earlier: Duration::ZERO,
             started: None,
             agreed: None,
         })
@@ -216,12 +228,13 @@ impl Trainer {
         let epoch = self.step / self.steps_per_epoch;
         let first = self.step % self.steps_per_epoch * self.micro_batches;
         let weight = 1.0 / self.micro_batches as f32;
-        let (mut losses, mut counts) = (Vec::new(), [0.0f32; 3]);
+        let (mut losses, mut batches, mut counts) = (Vec::new(), Vec::new(), [0.0f32; 3]);
         for micro_batch in (self.team.rank() as u64..self.micro_batches).step_by(self.team.size()) {
             let batch = self.loader.batch(Position { epoch, index: first + micro_batch })?;
             for (count, more) in counts.iter_mut().zip([batch.samples.len(), batch.tokens, batch.input_ids.len()]) {
                 *count += more as f32;
             }
+            batches.push(mark_of(&batch.samples));
             let batch = TextBatch::of(batch, self.label_smoothing);
             let address = Randomness { seed: self.seed, step: self.step as u32, micro_batch: micro_batch as u32 };
             let mut cx = Ctx::training(&self.device, address);
@@ -233,37 +246,69 @@ impl Trainer {
         }
         let info = self.optim.step()?;
         self.step += 1;
-        let (loss, [samples, tokens, padded_tokens]) = self.agree(&losses, counts, weight)?;
+        let Agreed { loss, batch, samples, tokens, padded_tokens } = self.agree(&losses, &batches, counts, weight)?;
         self.samples += samples;
         self.tokens += tokens;
         self.guard(&info, loss)?;
         let elapsed = start.elapsed();
         self.train_time += elapsed;
-        Ok(StepResult { loss, info, tokens, padded_tokens, seconds: elapsed.as_secs_f64() })
+        Ok(StepResult { loss, info, tokens, padded_tokens, batch, seconds: elapsed.as_secs_f64() })
     }
 
-    /// The loss of the whole batch, added in the order of the micro-batches; samples, tokens and padded tokens of all
-    /// ranks; and whether to stop, as the first rank sees it.
-    fn agree(&mut self, losses: &[Var], counts: [f32; 3], weight: f32) -> Result<(f32, [u64; 3])> {
-        let reason = self.stop.check(self.step, self.elapsed());
-        let mut numbers = losses.iter().map(|loss| loss.value().item()).collect::<Result<Vec<f32>, _>>()?;
+    /// Go on after `step` steps that another process made.
+    pub(super) fn go_on(&mut self, step: u64, (samples, tokens): (u64, u64), earlier: Duration) {
+        (self.step, self.samples, self.tokens) = (step, samples, tokens);
+        (self.earlier, self.train_time) = (earlier, earlier);
+    }
+
+    /// Bring together what every rank knows of a step: in the order of the micro-batches, which is the same on any number of
+    /// ranks.
+    fn agree(&mut self, losses: &[Var], batches: &[[f32; 2]], counts: [f32; 3], weight: f32) -> Result<Agreed> {
+        let mut numbers = Vec::new();
+        for (loss, mark) in losses.iter().zip(batches) {
+            numbers.push(loss.value().item()?);
+            numbers.extend(mark);
+        }
+        let own = numbers.len();
         numbers.extend(counts);
-        numbers.push(reason.map_or(-1.0, |reason| reason as u8 as f32));
-        let all = self.team.gather(&numbers)?;
-        let (mut loss, mut sums) = (0.0, [0u64; 3]);
-        for micro_batch in 0..losses.len() {
+        let all = self.exchange(numbers)?;
+        let (mut loss, mut batch, mut sums) = (0.0, 0u64, [0u64; 3]);
+        for at in (0..own).step_by(3) {
             for numbers in &all {
-                loss += weight * numbers.get(micro_batch).copied().unwrap_or(f32::NAN);
+                let [this, high, low] = [0, 1, 2].map(|i| numbers.get(at + i).copied().unwrap_or(f32::NAN));
+                loss += weight * this;
+                batch = join(batch, [high, low]);
             }
         }
         for numbers in &all {
-            for (sum, count) in sums.iter_mut().zip(numbers.iter().skip(losses.len())) {
+            for (sum, count) in sums.iter_mut().zip(numbers.iter().skip(own)) {
                 *sum += *count as u64;
             }
         }
-        let said = all.first().and_then(|numbers| numbers.last()).copied().unwrap_or(-1.0);
-        self.agreed = StopReason::ALL.into_iter().find(|reason| *reason as u8 as f32 == said);
-        Ok((loss, sums))
+        let [samples, tokens, padded_tokens] = sums;
+        Ok(Agreed { loss, batch, samples, tokens, padded_tokens })
+    }
+
+    /// Agree before the first step on whether there is to be one.
+    pub(super) fn look_around(&mut self) -> Result<()> {
+        self.exchange(Vec::new()).map(drop)
+    }
+
+    /// The numbers of all ranks; with them goes whether to stop and whether to save.
+    fn exchange(&mut self, mut numbers: Vec<f32>) -> Result<Vec<Vec<f32>>> {
+        let reason = self.stop.check(self.step, self.elapsed());
+        numbers.extend([reason.map_or(-1.0, |reason| reason as u8 as f32), f32::from(u8::from(self.time_to_save))]);
+        let mut all = self.team.gather(&numbers)?;
+        let mut said = Vec::new();
+        for numbers in &mut all {
+            said.push(numbers.split_off(numbers.len().saturating_sub(2)));
+        }
+        let named =
+            |said: &[f32]| StopReason::ALL.into_iter().find(|reason| said.first() == Some(&(*reason as u8 as f32)));
+        let asked = said.iter().filter_map(|said| named(said)).find(|reason| *reason == StopReason::Request);
+        self.agreed = said.first().and_then(|said| named(said)).or(asked);
+        self.agreed_to_save = said.first().is_some_and(|said| said.last() == Some(&1.0));
+        Ok(all)
     }
 
     /// A step that is not finite changed nothing; too many in a row end the run.
@@ -284,19 +329,48 @@ impl Trainer {
     }
 
     /// Time since the first step began, which is what `train.minutes` limits: loading and the first evaluation are none
-    /// of it, evaluations on the way are.
+    /// of it, evaluations on the way are. Time of processes that were cut off counts up to the checkpoint.
     pub(super) fn elapsed(&self) -> Duration {
-        self.started.map_or(Duration::ZERO, |started| started.elapsed())
+        self.earlier + self.started.map_or(Duration::ZERO, |started| started.elapsed())
     }
 
     /// Why the run ends now, if it does.
     pub(super) fn stop(&self) -> Option<StopReason> {
-        match self.step {
-            0 => self.stop.check(0, Duration::ZERO),
-            _ => self.agreed,
-        }
+        self.agreed
+    }
+
+    /// All ranks have seen that somebody asks for an end.
+    pub(super) fn ask_to_stop(&mut self) {
+        self.agreed = Some(StopReason::Request);
     }
 }
+
+/// What the ranks know of a step together.
+struct Agreed {
+    /// Of the whole batch.
+    loss: f32,
+    batch: u64,
+    samples: u64,
+    tokens: u64,
+    padded_tokens: u64,
+}
+
+/// 48 bits that stand for the numbers of some samples, in two numbers that travel with the losses.
+fn mark_of(samples: &[u32]) -> [f32; 2] {
+    let hash = samples.iter().fold(FNV, |hash, sample| (hash ^ u64::from(*sample)).wrapping_mul(FNV_PRIME));
+    let mixed = hash ^ (hash >> 48);
+    [((mixed >> 24) & 0xff_ffff) as f32, (mixed & 0xff_ffff) as f32]
+}
+
+/// The mark of the micro-batches so far and the next one's in one.
+fn join(so_far: u64, [high, low]: [f32; 2]) -> u64 {
+    let next = (high as u64) << 24 | low as u64;
+    (so_far.rotate_left(5) ^ next).wrapping_mul(FNV_PRIME) & 0xffff_ffff_ffff
+}
+
+/// Beginning and factor of the FNV-1a hash of 64 bits.
+const FNV: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x100_0000_01b3;
 
 /// What evaluation reports: the task's metrics, or those that fit the labels, and whatever else the recipe judges by.
 fn metrics(job: &Job, resolved: &Resolved) -> Vec<Metric> {

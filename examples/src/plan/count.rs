@@ -5,10 +5,10 @@
 
 use crate::finetune::evaluate::evaluate;
 use crate::finetune::setup::{Job, open_options, sharding};
-use crate::finetune::team::Team;
 use crate::finetune::train::Trainer;
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::{Device, Segment};
+use bmtrain_dist::Team;
 use bmtrain_dist::param::WholeReader;
 use bmtrain_dist::plan::{Needs, Stand};
 use bmtrain_dist::shard::GradientSum;
@@ -16,7 +16,7 @@ use model_center::Result;
 use model_center::data::Dataset;
 use model_center::model::{OpenOptions, Registry, TextModel};
 use model_center::recipe::Resolved;
-use model_center::run::ProgressMode;
+use model_center::run::{ProgressMode, StopConditions, StopFlag};
 use std::sync::Arc;
 
 /// Steps that show the peak: the first makes the optimizer's state, the second has it from its beginning.
@@ -88,7 +88,9 @@ fn rehearse(
     let options = OpenOptions { leave_values: true, ..options };
     let opened = registry.open(&resolved.model.path, &options)?;
     let team = Team::new(ranks, device);
-    let mut trainer = Trainer::new(&worst, resolved, device, opened.model, ProgressMode::Quiet, team)?;
+    // Without the file by which a run is stopped: what is asked of the run is not for us to take away.
+    let stop = StopConditions::new(&resolved.train, worst.steps_per_epoch, StopFlag::default());
+    let mut trainer = Trainer::new(&worst, resolved, stop, device, opened.model, ProgressMode::Quiet, team)?;
     if resolved.train.gradient_sum == GradientSum::Fast {
         trainer.micro_batches = trainer.micro_batches.min(MOST_ALIKE * size as u64);
     }
@@ -108,7 +110,7 @@ fn rehearse(
 fn judge(trainer: &mut Trainer, device: &Device) -> Result<()> {
     let Some(loader) = &mut trainer.eval else { return Ok(()) };
     // All scores are zeros here, so what they amount to is nothing to look at.
-    evaluate(&*trainer.model, loader, &trainer.metrics, device, &trainer.team).map(drop)
+    evaluate(&*trainer.model, loader, &trainer.metrics, device, &trainer.team, &|| false).map(drop)
 }
 
 /// The job on data whose every sample is the longest: one step, and one evaluation batch for each rank.

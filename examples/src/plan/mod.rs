@@ -9,6 +9,7 @@ pub mod outside;
 pub mod show;
 pub mod verdict;
 
+use crate::finetune::resume::Resume;
 use crate::finetune::{self, setup};
 use crate::terminal;
 use bmtrain_dist::block::Recompute;
@@ -50,9 +51,6 @@ pub struct Options {
     /// Memory of the machine that is planned for, in GiB; by default what this one has available now.
     #[arg(long, value_name = "GIB")]
     pub memory: Option<f64>,
-    /// Checkpoints that are kept at once, for the disk space.
-    #[arg(long, value_name = "K", default_value_t = disk::KEPT)]
-    pub keep: usize,
     /// Compare ZeRO 0 to 3, with blocks kept and recomputed.
     #[arg(long)]
     pub all_levels: bool,
@@ -139,8 +137,8 @@ impl Subject<'_> {
     pub fn plan(&self, resolved: Resolved, layout: Layout) -> Result<Planned> {
         setup::check_ranks(&resolved, layout.ranks)?;
         let counted = count::count(self.job, &resolved, self.registry, layout.ranks)?;
-        let outside = outside::estimate(self, &resolved, layout, &counted);
-        let disk = disk::estimate(&resolved, &counted, self.options.keep);
+        let disk = disk::estimate(&resolved, &counted);
+        let outside = outside::estimate(self, &resolved, layout, (&counted, &disk));
         Ok(Planned { resolved, layout, counted, outside, disk })
     }
 }
@@ -158,8 +156,12 @@ pub(crate) fn resolve(options: &Options, more: &[String]) -> Result<Resolved> {
         print_config: false,
         dry_run: false,
         ranks: None,
+        resume: Resume::Never,
+        init_from: None,
+        accept_change: false,
         overwrite: false,
         profile: false,
+        fail_points: None,
     })
 }
 
@@ -173,9 +175,6 @@ fn layout(options: &Options, resolved: &Resolved) -> Result<Layout> {
     if local_ranks == 0 || !ranks.is_multiple_of(local_ranks) {
         let reason = format!("{ranks} ranks cannot be spread evenly with {local_ranks} on each machine");
         return Err(Error::recipe("--local-ranks", reason, "give a number that divides --ranks"));
-    }
-    if options.keep == 0 {
-        return Err(Error::recipe("--keep", "no checkpoint would be kept", "give 1 or more"));
     }
     Ok(Layout { ranks, local_ranks })
 }

@@ -1,6 +1,7 @@
 //! Memory that the pools do not see, estimated from above: the program with its data, files on their way, threads, exchange.
 
 use super::count::Counted;
+use super::disk::Disk;
 use super::{Layout, Subject};
 use bmtrain_core::DType;
 use bmtrain_core::comm::host::HostOptions;
@@ -23,6 +24,8 @@ pub struct Outside {
     pub data: u64,
     /// The largest parameter on its way from and to files.
     pub files: u64,
+    /// The rank's part of a checkpoint, copied while training goes on.
+    pub snapshot: u64,
     /// Scratch of the rank's threads.
     pub threads: u64,
     /// Memory shared with other ranks.
@@ -39,12 +42,17 @@ impl Outside {
 
     /// What each rank takes.
     pub fn rank_bytes(&self) -> u64 {
-        self.files + self.threads + self.exchange + self.batches
+        self.files + self.snapshot + self.threads + self.exchange + self.batches
     }
 }
 
 /// Estimate a run's.
-pub fn estimate(subject: &Subject<'_>, resolved: &Resolved, layout: Layout, counted: &Counted) -> Outside {
+pub fn estimate(
+    subject: &Subject<'_>,
+    resolved: &Resolved,
+    layout: Layout,
+    (counted, disk): (&Counted, &Disk),
+) -> Outside {
     let (batches, sizes) = (counted.batches, counted.parameters);
     let threads = threads_per_rank(resolved.device.threads.count(), layout.local_ranks);
     // At its end a run takes the hash of all its state, a parameter's at a time: two moments, or three with a master.
@@ -55,6 +63,7 @@ pub fn estimate(subject: &Subject<'_>, resolved: &Resolved, layout: Layout, coun
         process: subject.resident,
         data,
         files,
+        snapshot: if disk.kept == 0 { 0 } else { disk.checkpoint.div_ceil(layout.ranks as u64) },
         threads: threads as u64 * THREAD_BYTES,
         exchange: if layout.ranks > 1 { STAGED_CHUNKS * HostOptions::default().chunk as u64 } else { 0 },
         batches: eval.max(batches.rows * batches.length) as u64 * TOKEN_BYTES,

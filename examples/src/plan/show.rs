@@ -26,6 +26,7 @@ pub fn text(subject: &Subject<'_>, planned: &Planned, verdict: &Verdict, levels:
     lines.extend([String::new(), "outside of the pool, estimated".to_owned()]);
     lines.push(row(&format!("program, tokenizer, data ({})", size(outside.data)), outside.process));
     lines.push(row("parameters on their way from and to files", outside.files));
+    lines.push(row("copy of a checkpoint while it is saved", outside.snapshot));
     lines.push(row("scratch of threads", outside.threads));
     lines.push(row("exchange with other ranks", outside.exchange));
     lines.push(row("batches before they are the device's", outside.batches));
@@ -33,7 +34,8 @@ pub fn text(subject: &Subject<'_>, planned: &Planned, verdict: &Verdict, levels:
     lines.extend([String::new(), "disk, estimated".to_owned()]);
     lines.push(row("a saved model", disk.model));
     lines.push(row("a checkpoint", disk.checkpoint));
-    let kept = format!("most at once: {} models, {} checkpoints", disk.models + 1, disk.kept + 1);
+    let checkpoints = if disk.kept == 0 { 0 } else { disk.kept + 1 };
+    let kept = format!("most at once: {} models, {checkpoints} checkpoints", disk.models + 1);
     lines.push(row(&kept, disk.most()));
     if !levels.is_empty() {
         lines.push(String::new());
@@ -94,6 +96,7 @@ fn plan_json(planned: &Planned) -> Value {
             "process_bytes": outside.process,
             "data_bytes": outside.data,
             "files_bytes": outside.files,
+            "snapshot_bytes": outside.snapshot,
             "threads_bytes": outside.threads,
             "exchange_bytes": outside.exchange,
             "batches_bytes": outside.batches,

@@ -356,7 +356,7 @@ fn an_output_folder_with_other_files_is_refused() {
 fn an_output_folder_with_another_run_is_refused() {
     let fixture = Fixture::new();
     fixture.finetune(&[]).succeeded();
-    refused(&fixture, &[], USAGE, "run", &["already holds a run of this recipe", "--overwrite"]);
+    refused(&fixture, &["--resume=never"], USAGE, "run", &["already holds a run of this recipe", "--overwrite"]);
     refused(&fixture, &["--set", "train.lr=2e-3"], USAGE, "run", &["the run of another recipe", "output.dir"]);
     // Overwriting is for the same recipe only.
     let arguments = ["--overwrite", "--set", "train.lr=2e-3"];

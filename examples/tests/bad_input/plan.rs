@@ -45,5 +45,5 @@ fn a_plan_names_ranks_and_machines_that_cannot_be() {
     for memory in ["0", "NaN", "inf", "-1"] {
         plan_refused(&Fixture::new(), &[&format!("--memory={memory}")], USAGE, "--memory", &["above 0"]);
     }
-    plan_refused(&Fixture::new(), &["--keep", "0"], USAGE, "--keep", &["1 or more"]);
+    plan_refused(&Fixture::new(), &["--set", "checkpoint.keep=0"], USAGE, "checkpoint.keep=0", &[]);
 }

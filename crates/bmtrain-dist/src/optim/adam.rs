@@ -1,6 +1,6 @@
 //! Adam on the device, for f32 parameters and for 16-bit parameters with an f32 master.
 
-use super::{Optimizer, ParamGroup, ParamState, StepArgs};
+use super::{Kept, Optimizer, ParamGroup, ParamState, ReadKept, StepArgs};
 use crate::error::{Error, Result};
 use crate::param::{Flat, Param};
 use bmtrain_core::kernel::{Adam as AdamKernel, Cast, Dest};
@@ -204,31 +204,27 @@ impl Optimizer for Adam {
         Ok(())
     }
 
-    fn load_state(&mut self, loaded: &[ParamState]) -> Result<()> {
-        for entry in loaded {
-            let param = self.groups.iter().flat_map(|group| &group.params).find(|param| param.name() == entry.name);
-            let Some(param) = param else {
-                return Err(Error::parameter(entry.name.clone(), "has optimizer state but is in no group"));
-            };
-            let (flat, index) = param.place()?;
-            let at = Self::state_of(&mut self.states, flat)?;
-            let state = &mut self.states[at];
-            let (len, part) = (flat.layout().spans()[index].len, flat.owned(index));
-            let mut expected = vec![("m", &state.m), ("v", &state.v)];
-            expected.extend(state.master.as_ref().map(|master| ("master", master)));
-            for (name, storage) in expected {
-                let values = entry.tensors.iter().find(|(known, _)| *known == name).map(|(_, values)| values);
-                let Some(values) = values.filter(|values| values.len() == len) else {
-                    let got = values.map_or("nothing".into(), |values| format!("{} values", values.len()));
-                    let reason = format!("optimizer state {name}: expected {len} values, got {got}");
-                    return Err(Error::parameter(entry.name.clone(), reason));
-                };
-                let view = storage.view_mut(part.in_state.clone())?;
-                let values = bytemuck::cast_slice(&values[part.of_param.clone()]);
-                storage.device().backend().upload(values, view, Lane::Compute)?;
-            }
-            state.steps[index] = entry.steps;
+    fn kept(&self, param: &Param) -> Result<Option<Kept>> {
+        let Some((state, index)) = self.find(param)?.filter(|(state, index)| state.steps[*index] > 0) else {
+            return Ok(None);
+        };
+        let mut tensors = vec![("m", state.m.clone()), ("v", state.v.clone())];
+        tensors.extend(state.master.clone().map(|master| ("master", master)));
+        Ok(Some(Kept { steps: state.steps[index], tensors }))
+    }
+
+    fn load_kept(&mut self, param: &Param, steps: u64, read: &mut ReadKept<'_>) -> Result<()> {
+        let (flat, index) = param.place()?;
+        let at = Self::state_of(&mut self.states, flat)?;
+        let (state, part) = (&mut self.states[at], flat.owned(index));
+        let mut expected = vec![("m", &state.m), ("v", &state.v)];
+        expected.extend(state.master.as_ref().map(|master| ("master", master)));
+        for (name, storage) in expected {
+            let values = read(name, part.of_param.clone())?;
+            let view = storage.view_mut(part.in_state.clone())?;
+            storage.device().backend().upload(bytemuck::cast_slice(&values), view, Lane::Compute)?;
         }
+        state.steps[index] = steps;
         Ok(())
     }
 }

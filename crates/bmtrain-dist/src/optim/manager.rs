@@ -191,7 +191,10 @@ impl OptimManager {
             flat.finish_step()?;
         }
         let backend = self.device.backend();
-        backend.wait(Lane::Compute, backend.mark(Lane::Zero)?)?;
+        // Sums on their way; and a snapshot may still be reading what is about to change.
+        for lane in [Lane::Zero, Lane::Copy] {
+            backend.wait(Lane::Compute, backend.mark(lane)?)?;
+        }
         self.measure()?;
         let lr = self.lr();
         for entry in &mut self.entries {

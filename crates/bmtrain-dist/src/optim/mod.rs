@@ -12,9 +12,13 @@ pub use manager::{Clip, OptimManager, StepInfo};
 pub use scale::{LossScaler, Outcome, ScalePolicy, ScaleState};
 pub use schedule::{Schedule, ScheduleKind, Scheduler, Warmup};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::param::Param;
-use bmtrain_core::Tensor;
+use bmtrain_core::{Storage, Tensor};
+use std::ops::Range;
+
+/// Gives elements of a named tensor of an optimizer's state.
+pub type ReadKept<'a> = dyn FnMut(&'static str, Range<usize>) -> Result<Vec<f32>> + 'a;
 
 /// Parameters that share their settings.
 #[derive(Debug, Clone)]
@@ -58,6 +62,16 @@ pub struct ParamState {
     pub tensors: Vec<(&'static str, Vec<f32>)>,
 }
 
+/// What an optimizer keeps for one parameter, on this rank.
+#[derive(Debug)]
+pub struct Kept {
+    /// Steps taken.
+    pub steps: u64,
+    /// Named storages of f32, laid out as [`OwnedPart::in_state`](crate::param::OwnedPart::in_state) says: `m`, `v`, and
+    /// `master` for 16-bit parameters.
+    pub tensors: Vec<(&'static str, Storage)>,
+}
+
 /// Something that updates parameters from their gradients.
 pub trait Optimizer {
     /// The groups it updates.
@@ -92,9 +106,42 @@ pub trait Optimizer {
         Ok(all)
     }
 
+    /// What it keeps for a parameter; `None` before its first step. Later steps write into the same storages.
+    ///
+    /// # Errors
+    /// A parameter whose block is not complete.
+    fn kept(&self, param: &Param) -> Result<Option<Kept>>;
+
+    /// Continue for one of its parameters after `steps` steps. `read` gives those elements of a named tensor that this rank
+    /// is to hold, counted within the rank's tensor-parallel part. The values of the parameter were loaded before.
+    ///
+    /// # Errors
+    /// What `read` returns, another number of values; a failing device.
+    fn load_kept(&mut self, param: &Param, steps: u64, read: &mut ReadKept<'_>) -> Result<()>;
+
     /// Continue from a state.
     ///
     /// # Errors
     /// A name that is not in the groups, lengths that differ.
-    fn load_state(&mut self, state: &[ParamState]) -> Result<()>;
+    fn load_state(&mut self, state: &[ParamState]) -> Result<()> {
+        for entry in state {
+            let found = self.groups().iter().flat_map(|group| &group.params).find(|param| param.name() == entry.name);
+            let Some(param) = found.cloned() else {
+                return Err(Error::parameter(entry.name.clone(), "has optimizer state but is in no group"));
+            };
+            let len = param.local_shape().elements();
+            self.load_kept(&param, entry.steps, &mut |name, part| {
+                let values = entry.tensors.iter().find(|(known, _)| *known == name).map(|(_, values)| values);
+                match values.filter(|values| values.len() == len).and_then(|values| values.get(part)) {
+                    Some(part) => Ok(part.to_vec()),
+                    None => {
+                        let got = values.map_or("nothing".into(), |values| format!("{} values", values.len()));
+                        let reason = format!("optimizer state {name}: expected {len} values, got {got}");
+                        Err(Error::parameter(entry.name.clone(), reason))
+                    }
+                }
+            })?;
+        }
+        Ok(())
+    }
 }

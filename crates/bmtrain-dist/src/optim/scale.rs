@@ -188,7 +188,8 @@ impl Outcome {
 }
 
 /// All a scaler remembers, to be kept with a checkpoint.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(serde::Serialize, serde::Deserialize, Debug, Clone, Copy, PartialEq)]
+#[serde(deny_unknown_fields)]
 pub struct ScaleState {
     /// Scale of the next step.
     pub scale: f32,

@@ -196,12 +196,33 @@ impl Param {
     /// its range in the storage.
     fn runs(&self, home: &Home) -> Vec<(usize, Range<usize>)> {
         let (owned, at_rest) = home.flat.at_rest(home.index);
+        let place = |(global, at, len): (usize, usize, usize)| (global, at_rest.start + at..at_rest.start + at + len);
+        self.runs_of(&owned).into_iter().map(place).collect()
+    }
+
+    /// The elements `part` of this rank's tensor-parallel part as runs of the whole parameter: where each begins in the
+    /// whole, where in `part`, and its length.
+    pub fn runs_of(&self, part: &Range<usize>) -> Vec<(usize, usize, usize)> {
         let inside = |(global, local, len): (usize, usize, usize)| {
-            let (start, end) = (local.max(owned.start), (local + len).min(owned.end));
-            let at = at_rest.start + start.saturating_sub(owned.start);
-            (start < end).then(|| (global + start - local, at..at + end - start))
+            let (start, end) = (local.max(part.start), (local + len).min(part.end));
+            (start < end).then(|| (global + start - local, start - part.start, end - start))
         };
         self.inner.local.runs(self.inner.spec.shape).into_iter().filter_map(inside).collect()
+    }
+
+    /// Set the part of the values that this rank holds at rest from bytes in the number type of the parameter, run by run;
+    /// `read` fills the bytes of the elements from its argument on.
+    pub(crate) fn load_bits(&self, read: &mut dyn FnMut(usize, &mut [u8]) -> Result<()>) -> Result<()> {
+        let home = self.home()?;
+        let storage = home.flat.values();
+        let mut bytes = Vec::new();
+        for (global, to) in self.runs(home) {
+            bytes.resize(to.len() * home.flat.dtype().size(), 0);
+            read(global, &mut bytes)?;
+            storage.device().backend().upload(&bytes, storage.view_mut(to)?, bmtrain_core::Lane::Compute)?;
+        }
+        self.inner.initialized.set(true);
+        Ok(())
     }
 
     fn upload<T: Float>(&self, values: &[T], to: Range<usize>) -> Result<()> {

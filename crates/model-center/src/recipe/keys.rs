@@ -47,6 +47,16 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
     model.init_seed = r.integer("model.init_seed", train.seed, 0..=MOST);
     r.follow("model.init_seed", "train.seed");
     let save = read_save(r, &data, model.dtype);
+    let checkpoint = CheckpointSettings {
+        every: read_interval(r, "checkpoint.every", Interval::Never, ("never", Interval::Never)),
+        minutes: r.float("checkpoint.minutes", 10.0, Range::AtLeast(0.0)),
+        keep: r.integer("checkpoint.keep", 2, 2..=1000) as usize,
+        on_failure: r.choice(
+            "checkpoint.on_failure",
+            &[("continue", OnSaveFailure::Continue), ("stop", OnSaveFailure::Stop)],
+            OnSaveFailure::Continue,
+        ),
+    };
     let log = LogSettings {
         every: r.integer("log.every", 10, 1..=MOST_STEPS),
         metrics: r.text("log.metrics", "metrics.jsonl", FILE_NAME),
@@ -58,7 +68,7 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
         zero: ZeroLevel::from_number(r.integer("parallel.zero", 3, 0..=3)).unwrap_or(ZeroLevel::Three),
         prefetch: r.flag("parallel.prefetch", true),
     };
-    Settings { model, data, train, eval, save, log, output, device, parallel }
+    Settings { model, data, train, eval, save, checkpoint, log, output, device, parallel }
 }
 
 fn read_model(r: &mut Reader) -> ModelSettings {
@@ -259,7 +269,7 @@ fn read_warmup(r: &mut Reader) -> Warmup {
 }
 
 fn read_eval(r: &mut Reader, data: &DataSettings, micro_batch_size: u64) -> EvalSettings {
-    let every = read_interval(r, "eval.every");
+    let every = read_interval(r, "eval.every", Interval::Epochs(1.0), ("end", Interval::End));
     let default = match data.source.task_entry() {
         Some(entry) => entry.metrics.first().copied().unwrap_or(Metric::Accuracy),
         None if data.source.is_regression() => Metric::Pearson,
@@ -284,8 +294,8 @@ fn read_metric(r: &mut Reader, key: &'static str, default: EvalMetric) -> EvalMe
     r.choice(key, &choices, default)
 }
 
-fn read_interval(r: &mut Reader, key: &'static str) -> Interval {
-    let default = Interval::Epochs(1.0);
+/// An interval; `word` is what stands for none.
+fn read_interval(r: &mut Reader, key: &'static str, default: Interval, word: (&str, Interval)) -> Interval {
     let plural = |number: String, one: &str| {
         let ending = if number == "1" { "" } else { "s" };
         quote(&format!("{number} {one}{ending}"))
@@ -293,14 +303,14 @@ fn read_interval(r: &mut Reader, key: &'static str) -> Interval {
     r.read(Spec {
         key,
         textual: true,
-        wanted: "a string such as \"200 steps\", \"0.5 epochs\" or \"end\"".into(),
+        wanted: format!("a string such as \"200 steps\", \"0.5 epochs\" or {}", quote(word.0)),
         example: "\"200 steps\"".into(),
         otherwise: Otherwise::Default(default),
         read: &|value| {
             let Value::Text(text) = value else { return None };
             let words: Vec<&str> = text.split_whitespace().collect();
             match words.as_slice() {
-                ["end"] => Some(Interval::End),
+                [only] if *only == word.0 => Some(word.1),
                 [n, "step" | "steps"] => {
                     n.parse().ok().filter(|steps| (1..=MOST_STEPS).contains(steps)).map(Interval::Steps)
                 }
@@ -313,7 +323,7 @@ fn read_interval(r: &mut Reader, key: &'static str) -> Interval {
         render: &|interval| match interval {
             Interval::Steps(steps) => plural(steps.to_string(), "step"),
             Interval::Epochs(epochs) => plural(epochs.to_string(), "epoch"),
-            Interval::End => quote("end"),
+            Interval::End | Interval::Never => quote(word.0),
         },
     })
     .unwrap_or(default)

@@ -8,7 +8,7 @@ use super::settings::Settings;
 use std::ops::Deref;
 
 /// Tables that say where and how a run is carried out, not what it computes; they do not change the recipe hash.
-const UNHASHED_TABLES: &[&str] = &["log", "output", "device", "parallel"];
+const UNHASHED_TABLES: &[&str] = &["checkpoint", "log", "output", "device", "parallel"];
 /// Comments of `--print-config` are aligned, but not further right than this column.
 const MAX_COMMENT_COLUMN: usize = 56;
 
@@ -98,9 +98,28 @@ impl Resolved {
 
     /// BLAKE3 of everything that decides what the run computes, 64 hexadecimal digits.
     ///
-    /// The tables `[log]`, `[output]`, `[device]` and `[parallel]` do not count; paths count as they are written, file contents do not.
+    /// The tables `[checkpoint]`, `[log]`, `[output]`, `[device]` and `[parallel]` do not count; paths count as they are written, file contents do not.
     pub fn recipe_hash(&self) -> String {
         blake3::hash(self.hashed_toml().as_bytes()).to_hex().to_string()
+    }
+
+    /// Keys whose values decide what the run computes and are others in `text`, a recipe that
+    /// [`to_toml`](Resolved::to_toml) wrote; with both values.
+    ///
+    /// # Errors
+    /// A text that is no TOML.
+    pub fn changes(&self, text: &str) -> Result<Vec<String>, toml::de::Error> {
+        let earlier: toml::Table = toml::from_str(text)?;
+        let now: toml::Table = toml::from_str(&self.hashed_toml())?;
+        let (earlier, now) = (flat(&earlier), flat(&now));
+        let keys: std::collections::BTreeSet<&String> = earlier.keys().chain(now.keys()).collect();
+        let shown = |value: Option<&toml::Value>| value.map_or_else(|| "not set".to_owned(), ToString::to_string);
+        let counts = |key: &&&String| {
+            let first = key.split('.').next().unwrap_or_default();
+            !UNHASHED_TABLES.contains(&first) && earlier.get(**key) != now.get(**key)
+        };
+        let change = |key: &String| format!("{key}: {} -> {}", shown(earlier.get(key)), shown(now.get(key)));
+        Ok(keys.iter().filter(counts).map(|key| change(key)).collect())
     }
 
     /// Where the value of a key came from; `None` for an unknown key.
@@ -129,6 +148,22 @@ fn write_tables<'e>(mut out: String, entries: impl Iterator<Item = &'e Entry>) -
             current = name;
         }
         out.push_str(&format!("{word} = {}\n", entry.value.as_deref().unwrap_or_default()));
+    }
+    out
+}
+
+/// Every value under its dotted key.
+fn flat(table: &toml::Table) -> std::collections::BTreeMap<String, toml::Value> {
+    let mut out = std::collections::BTreeMap::new();
+    for (name, value) in table {
+        match value {
+            toml::Value::Table(inner) => {
+                out.extend(flat(inner).into_iter().map(|(key, value)| (format!("{name}.{key}"), value)));
+            }
+            value => {
+                out.insert(name.clone(), value.clone());
+            }
+        }
     }
     out
 }

@@ -8,7 +8,9 @@ use super::reader::Reader;
 use super::resolved::Resolved;
 use super::settings::{DataSource, EvalMetric, Interval, SaveWhich, Settings};
 use crate::data::{Format, LabelSpec};
-use crate::run::{LAST_MODEL_FOLDER, MARKER, MAX_NAME_BYTES, MODEL_FOLDER, RECIPE_FILE, is_output_name};
+use crate::run::{
+    CHECKPOINT_FOLDER, LAST_MODEL_FOLDER, MARKER, MAX_NAME_BYTES, MODEL_FOLDER, RECIPE_FILE, STOP_FILE, is_output_name,
+};
 use bmtrain_dist::optim::{ScheduleKind, Warmup};
 use std::path::{Component, Path, PathBuf};
 
@@ -160,7 +162,8 @@ fn check_eval(r: &mut Reader, s: &Settings) {
 
 fn check_output(r: &mut Reader, s: &Settings) {
     let (metrics, fix) = (&s.log.metrics, "write e.g. metrics = \"metrics.jsonl\"");
-    if [MARKER, RECIPE_FILE, MODEL_FOLDER, LAST_MODEL_FOLDER].contains(&metrics.as_str()) {
+    if [MARKER, RECIPE_FILE, MODEL_FOLDER, LAST_MODEL_FOLDER, CHECKPOINT_FOLDER, STOP_FILE].contains(&metrics.as_str())
+    {
         let reason = format!("`log.metrics` = \"{metrics}\" is a name that the run writes to besides");
         r.contradiction(&["log.metrics"], reason, fix);
     } else if !is_output_name(metrics) {

@@ -25,6 +25,8 @@ pub struct Settings {
     pub eval: EvalSettings,
     /// `[save]`
     pub save: SaveSettings,
+    /// How the state is saved.
+    pub checkpoint: CheckpointSettings,
     /// `[log]`
     pub log: LogSettings,
     /// `[output]`
@@ -233,15 +235,17 @@ pub enum Interval {
     Epochs(f64),
     /// Only at the end.
     End,
+    /// Never.
+    Never,
 }
 
 impl Interval {
-    /// In optimizer steps; `None` for only at the end.
+    /// In optimizer steps; `None` for only at the end, or never.
     pub fn in_steps(self, steps_per_epoch: u64) -> Option<u64> {
         match self {
             Interval::Steps(steps) => Some(steps.max(1)),
             Interval::Epochs(epochs) => Some(((epochs * steps_per_epoch as f64).round() as u64).max(1)),
-            Interval::End => None,
+            Interval::End | Interval::Never => None,
         }
     }
 }
@@ -264,6 +268,28 @@ pub enum SaveWhich {
     Last,
     /// Both, in two folders.
     Both,
+}
+
+/// `[checkpoint]`: how the state of the run is saved, to go on from if it is cut off.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CheckpointSettings {
+    /// After so many steps or passes, and at the end.
+    pub every: Interval,
+    /// After so many minutes; 0 for not by the clock.
+    pub minutes: f64,
+    /// How many are kept.
+    pub keep: usize,
+    /// What becomes of the run when one cannot be saved.
+    pub on_failure: OnSaveFailure,
+}
+
+/// What becomes of a run that cannot save a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnSaveFailure {
+    /// It goes on, and tries again at the next one.
+    Continue,
+    /// It ends with the error.
+    Stop,
 }
 
 /// `[log]`: what is reported on the way.

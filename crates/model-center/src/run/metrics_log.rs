@@ -8,7 +8,7 @@
 use crate::{Error, Result};
 use bmtrain_dist::optim::Fingerprint;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// The metrics file of a run in progress.
@@ -26,6 +26,18 @@ impl MetricsLog {
     pub fn create(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().append(true).create_new(true).open(path);
         let file = file.map_err(|e| Error::file("create", path, e, "write to a new output folder"))?;
+        Ok(MetricsLog { path: path.to_owned(), file })
+    }
+
+    /// Goes on with the file of a run that was cut off, or begins it. A last line that was cut off with it is removed.
+    ///
+    /// # Errors
+    /// What the operating system refuses.
+    pub fn continued(path: &Path) -> Result<Self> {
+        let failed = |e| Error::file("write", path, e, "make room on the disk, and let the run write there");
+        let mut file = OpenOptions::new().append(true).read(true).create(true).open(path).map_err(failed)?;
+        let whole = whole_lines(&mut file).map_err(failed)?;
+        file.set_len(whole).map_err(failed)?;
         Ok(MetricsLog { path: path.to_owned(), file })
     }
 
@@ -47,6 +59,42 @@ impl MetricsLog {
     pub fn sync(&mut self) -> Result<()> {
         self.file.sync_all().map_err(|e| Error::file("write", &self.path, e, "make room on the disk"))
     }
+}
+
+/// Length of a file up to the end of its last whole line, found from behind.
+fn whole_lines(file: &mut File) -> std::io::Result<u64> {
+    let mut end = file.seek(SeekFrom::End(0))?;
+    let mut chunk = [0u8; 4096];
+    while end > 0 {
+        let start = end.saturating_sub(chunk.len() as u64);
+        let part = chunk.get_mut(..(end - start) as usize).unwrap_or_default();
+        file.seek(SeekFrom::Start(start))?;
+        file.read_exact(part)?;
+        if let Some(at) = part.iter().rposition(|byte| *byte == b'\n') {
+            return Ok(start + at as u64 + 1);
+        }
+        end = start;
+    }
+    Ok(0)
+}
+
+/// The lines of a metrics file as if the run had never been cut off: without what was done again after a resume, and
+/// without the records of ending and resuming in between.
+pub fn without_overtaken(text: &str) -> Vec<&str> {
+    let mut lines: Vec<(&str, Option<u64>)> = Vec::new();
+    for line in text.lines() {
+        let number = |key: &str| -> Option<u64> {
+            let rest = line.split_once(&format!("\"{key}\":"))?.1;
+            rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        };
+        if !line.starts_with("{\"kind\":\"resume\"") {
+            lines.push((line, number("step")));
+            continue;
+        }
+        let from = number("step").unwrap_or(0);
+        lines.retain(|(line, step)| !line.starts_with("{\"kind\":\"end\"") && step.is_none_or(|step| step <= from));
+    }
+    lines.into_iter().map(|(line, _)| line).collect()
 }
 
 /// Something [`MetricsLog`] can write.
@@ -136,6 +184,34 @@ impl Record for StartRecord {
     }
 }
 
+/// The run goes on from a checkpoint. What was written before it of later steps is overtaken; see [`without_overtaken`].
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ResumeRecord {
+    /// Steps done by the checkpoint.
+    pub step: u64,
+    /// The checkpoint's name.
+    pub checkpoint: String,
+    /// Newer checkpoints that were damaged.
+    pub passed_over: u64,
+    /// Settings that differ from those the run was begun with.
+    pub changed: Vec<String>,
+    /// When it went on, seconds since 1970.
+    pub unix_seconds: f64,
+    /// Ranks that share the work from here on.
+    pub ranks: u64,
+}
+
+impl Record for ResumeRecord {
+    fn to_json(&self) -> String {
+        let mut time = Object::default();
+        time.float("unix_seconds", self.unix_seconds).integer("ranks", self.ranks);
+        let mut out = Object::default();
+        out.text("kind", "resume").integer("step", self.step).text("checkpoint", &self.checkpoint);
+        out.integer("passed_over", self.passed_over).text("changed", &self.changed.join(", "));
+        out.object("time", time).end()
+    }
+}
+
 /// One optimizer step.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StepRecord {
@@ -153,6 +229,8 @@ pub struct StepRecord {
     pub samples: u64,
     /// Tokens seen since the beginning, padding not counted.
     pub tokens: u64,
+    /// Stands for the numbers of the step's samples, in their order.
+    pub batch: u64,
     /// The step changed nothing, because its gradients were not finite.
     pub skipped: bool,
     /// Clock and machine.
@@ -165,6 +243,7 @@ impl Record for StepRecord {
         out.text("kind", "step").integer("step", self.step).float("epoch", self.epoch);
         out.float("loss", self.loss).float("grad_norm", self.grad_norm).float("lr", self.lr);
         out.integer("samples", self.samples).integer("tokens", self.tokens);
+        out.text("batch", &format!("{:012x}", self.batch));
         if self.skipped {
             out.flag("skipped", true);
         }

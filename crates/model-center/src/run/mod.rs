@@ -6,6 +6,8 @@
 //! | `metrics_log.rs` | [`MetricsLog`], the append-only `metrics.jsonl` |
 //! | `status.rs`, `progress.rs` | [`Status`], the status line; [`Progress`], which shows it |
 //! | `stop.rs` | [`StopConditions`], [`StopFlag`], [`BestTracker`] |
+//! | `signals.rs` | [`listen`], which turns signals into a request to stop |
+//! | `state.rs` | [`BestState`] and [`Exact`], as they are kept with a checkpoint |
 //! | `memory.rs` | [`memory`]: memory and processors as the operating system counts them |
 //! | `model_card.rs` | [`ModelCard`], the `README.md` of a saved model |
 //! | `report.rs` | [`ExitStatus`] and how an error is shown |
@@ -18,16 +20,24 @@ mod model_card;
 mod output;
 mod progress;
 mod report;
+mod signals;
+mod state;
 mod status;
 mod stop;
 
 pub use memory::{Memory, available_cpus};
-pub use metrics_log::{EndRecord, EvalRecord, MetricsLog, Record, StartRecord, StepRecord, Timing, deterministic_part};
+pub use metrics_log::{
+    EndRecord, EvalRecord, MetricsLog, Record, ResumeRecord, StartRecord, StepRecord, Timing, deterministic_part,
+    without_overtaken,
+};
 pub use model_card::{CardData, ModelCard};
 pub use output::{
-    LAST_MODEL_FOLDER, MARKER, MAX_NAME_BYTES, MODEL_FOLDER, OutputFolder, RECIPE_FILE, StagedFolder, is_output_name,
+    CHECKPOINT_FOLDER, Earlier, IfThere, LAST_MODEL_FOLDER, MARKER, MAX_NAME_BYTES, MODEL_FOLDER, OutputFolder,
+    RECIPE_FILE, STOP_FILE, StagedFolder, is_output_name,
 };
 pub use progress::{Progress, ProgressMode};
 pub use report::{ExitStatus, render_error};
+pub use signals::listen;
+pub use state::{BestState, Exact};
 pub use status::Status;
 pub use stop::{BestTracker, StopConditions, StopFlag, StopReason};

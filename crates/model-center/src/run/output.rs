@@ -1,8 +1,8 @@
 //! The output folder: one folder holds one run.
 //!
 //! Defines [`OutputFolder`] and [`StagedFolder`]. The file [`MARKER`] says which recipe the folder belongs to and which
-//! names in it are the run's own; only those are ever removed. A folder with anything else in it is refused, a folder with
-//! another recipe's run too. While a run lasts it holds a lock, so two processes cannot share a folder. Called by the
+//! names in it are the run's own; only those are ever removed. A folder with anything else in it is refused; one with a run
+//! is replaced, or continued, where that is asked for. While a run lasts it holds a lock, so two processes cannot share a folder. Called by the
 //! training programs.
 
 use super::metrics_log::MetricsLog;
@@ -21,6 +21,10 @@ pub const MARKER: &str = "run.json";
 pub const RECIPE_FILE: &str = "recipe.toml";
 /// The folder of the best weights, or of the last ones where there are no best.
 pub const MODEL_FOLDER: &str = "model";
+/// The folder of the checkpoints.
+pub const CHECKPOINT_FOLDER: &str = "checkpoints";
+/// A file of this name asks the run to save and stop.
+pub const STOP_FILE: &str = "stop";
 /// The folder of the last weights beside the best ones.
 pub const LAST_MODEL_FOLDER: &str = "model-last";
 /// The longest name of an output: a preparation has it and some more, and 255 is what file systems take.
@@ -36,8 +40,49 @@ const MAX_STAGED_DEPTH: usize = 8;
 struct Marker {
     format: u32,
     recipe_hash: String,
+    /// Whether the run came to its end.
+    #[serde(default)]
+    finished: bool,
+    /// The step whose weights are in [`MODEL_FOLDER`] as the best so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    best_step: Option<u64>,
+    /// How often the run failed after it had begun at the same step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failed: Option<Failed>,
     /// Names in the folder that belong to the run, besides the marker.
     names: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Failed {
+    from_step: u64,
+    times: u64,
+}
+
+/// What to do where the folder holds a run already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IfThere {
+    /// Refuse it.
+    Refuse,
+    /// Remove the run and begin anew; only a run of the same recipe.
+    Replace,
+    /// Go on with it.
+    Continue {
+        /// Also where it was begun with another recipe.
+        accept_change: bool,
+    },
+}
+
+/// What a folder held before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Earlier {
+    /// No run.
+    Nothing,
+    /// A run that did not come to its end.
+    Unfinished,
+    /// A run that did.
+    Finished,
 }
 
 /// The folder of a run in progress. Dropping it gives the lock back.
@@ -45,45 +90,119 @@ struct Marker {
 pub struct OutputFolder {
     dir: PathBuf,
     marker: Marker,
+    earlier: Earlier,
     /// Locked as long as it is open.
     _lock: File,
 }
 
 impl OutputFolder {
-    /// Says whether [`OutputFolder::create`] would succeed, and changes nothing.
+    /// Says whether [`OutputFolder::create`] would succeed and what it would find, and changes nothing.
     ///
     /// # Errors
     /// As for `create`, but for the lock and a disk without room.
-    pub fn check(dir: &Path, recipe_hash: &str, overwrite: bool) -> Result<()> {
-        existing_run(dir, recipe_hash, overwrite).map(drop)
+    pub fn check(dir: &Path, recipe_hash: &str, if_there: IfThere) -> Result<Earlier> {
+        existing_run(dir, recipe_hash, if_there).map(|marker| earlier(marker.as_ref()))
     }
 
-    /// Creates the folder, or with `overwrite` empties it of the same recipe's earlier run, and takes it for this run.
+    /// Creates the folder, or does with an earlier run what `if_there` says, and takes it for this run.
     ///
     /// # Errors
     /// The folder is read-only, is no folder, holds files that belong to no run, holds the run of another recipe, holds
-    /// a run of this recipe and `overwrite` is not given, or is in use by another process.
-    pub fn create(dir: &Path, recipe_hash: &str, overwrite: bool) -> Result<Self> {
-        existing_run(dir, recipe_hash, overwrite)?;
+    /// a run of this recipe that is to be refused, or is in use by another process.
+    pub fn create(dir: &Path, recipe_hash: &str, if_there: IfThere) -> Result<Self> {
+        existing_run(dir, recipe_hash, if_there)?;
         fs::create_dir_all(dir).map_err(|e| Error::file("create the output folder", dir, e, WRITABLE))?;
         let lock = take_lock(dir)?;
         // Looked at again under the lock: another process may have been faster.
-        let owned = existing_run(dir, recipe_hash, overwrite)?.map_or_else(Vec::new, |earlier| earlier.names);
-        for name in &owned {
-            remove(&dir.join(name))?;
-        }
+        let marker = existing_run(dir, recipe_hash, if_there)?;
+        let earlier = earlier(marker.as_ref());
+        let best_step = marker.as_ref().and_then(|marker| marker.best_step);
+        let failed = marker.as_ref().and_then(|marker| marker.failed).filter(|_| if_there != IfThere::Replace);
+        let names = marker.map_or_else(Vec::new, |marker| marker.names);
         // What a killed process was preparing: a name is in the marker before anything of that name is begun, and the
         // marker itself is the first of all.
         for name in names_in(dir)? {
             let what = prepared_name(&name);
-            if what.is_some_and(|what| what == MARKER || owned.iter().any(|own| own == what)) {
+            if what.is_some_and(|what| what == MARKER || names.iter().any(|own| own == what)) {
                 remove(&dir.join(&name))?;
             }
         }
-        let marker = Marker { format: 1, recipe_hash: recipe_hash.to_owned(), names: Vec::new() };
-        let folder = OutputFolder { dir: dir.to_owned(), marker, _lock: lock };
-        folder.write_marker()?;
+        let marker =
+            Marker { format: 1, recipe_hash: recipe_hash.to_owned(), finished: false, best_step, failed, names };
+        let mut folder = OutputFolder { dir: dir.to_owned(), marker, earlier, _lock: lock };
+        match if_there {
+            IfThere::Continue { .. } => folder.write_marker()?,
+            IfThere::Refuse | IfThere::Replace => folder.begin_anew()?,
+        }
         Ok(folder)
+    }
+
+    /// What the folder held before this run took it.
+    pub fn earlier(&self) -> Earlier {
+        self.earlier
+    }
+
+    /// Removes all that the earlier run left: there is nothing in it to go on with.
+    ///
+    /// # Errors
+    /// What the operating system refuses.
+    pub fn begin_anew(&mut self) -> Result<()> {
+        for name in &self.marker.names {
+            remove(&self.dir.join(name))?;
+        }
+        self.marker.names.clear();
+        self.marker.best_step = None;
+        self.earlier = Earlier::Nothing;
+        self.write_marker()
+    }
+
+    /// The step whose weights are in [`MODEL_FOLDER`] as the best so far.
+    pub fn best_step(&self) -> Option<u64> {
+        self.marker.best_step
+    }
+
+    /// Notes which weights are there now.
+    ///
+    /// # Errors
+    /// What the operating system refuses.
+    pub fn set_best_step(&mut self, step: Option<u64>) -> Result<()> {
+        self.marker.best_step = step;
+        self.write_marker()
+    }
+
+    /// How often in a row the run failed that had gone on from `step`.
+    pub fn failures_from(&self, step: u64) -> u64 {
+        self.marker.failed.filter(|failed| failed.from_step == step).map_or(0, |failed| failed.times)
+    }
+
+    /// Notes that the run, which had gone on from `step`, failed; or with `None` that it got further.
+    ///
+    /// # Errors
+    /// What the operating system refuses.
+    pub fn note_failure(&mut self, step: Option<u64>) -> Result<()> {
+        let failed = step.map(|from_step| Failed { from_step, times: self.failures_from(from_step) + 1 });
+        if failed.is_none() && self.marker.failed.is_none() {
+            return Ok(());
+        }
+        self.marker.failed = failed;
+        self.write_marker()
+    }
+
+    /// Notes that the run came to its end.
+    ///
+    /// # Errors
+    /// What the operating system refuses.
+    pub fn finish(&mut self) -> Result<()> {
+        self.marker.finished = true;
+        self.write_marker()
+    }
+
+    /// The path of a folder that belongs to the run and is written by others, such as that of the checkpoints.
+    ///
+    /// # Errors
+    /// As for [`OutputFolder::write`].
+    pub fn subfolder(&mut self, name: &str) -> Result<PathBuf> {
+        self.own(name)
     }
 
     /// The folder.
@@ -101,13 +220,16 @@ impl OutputFolder {
         Ok(path)
     }
 
-    /// Begins the metrics file of the run.
+    /// Begins the metrics file of the run, or goes on with it.
     ///
     /// # Errors
     /// As for [`OutputFolder::write`].
     pub fn metrics(&mut self, name: &str) -> Result<MetricsLog> {
         let path = self.own(name)?;
-        MetricsLog::create(&path)
+        match self.earlier {
+            Earlier::Nothing => MetricsLog::create(&path),
+            Earlier::Unfinished | Earlier::Finished => MetricsLog::continued(&path),
+        }
     }
 
     /// Begins a folder, such as a saved model, that appears under `name` only once it is complete.
@@ -211,8 +333,16 @@ impl Drop for StagedFolder {
 
 const WRITABLE: &str = "set output.dir to a folder you may write to, on a disk with room";
 
-/// The earlier run that would be overwritten, if any; an error if the folder cannot be taken.
-fn existing_run(dir: &Path, recipe_hash: &str, overwrite: bool) -> Result<Option<Marker>> {
+fn earlier(marker: Option<&Marker>) -> Earlier {
+    match marker {
+        None => Earlier::Nothing,
+        Some(marker) if marker.finished => Earlier::Finished,
+        Some(_) => Earlier::Unfinished,
+    }
+}
+
+/// The earlier run that would be replaced or continued, if any; an error if the folder cannot be taken.
+fn existing_run(dir: &Path, recipe_hash: &str, if_there: IfThere) -> Result<Option<Marker>> {
     let place = dir.display().to_string();
     let kind = match fs::metadata(dir) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
@@ -237,12 +367,16 @@ fn existing_run(dir: &Path, recipe_hash: &str, overwrite: bool) -> Result<Option
         return Err(Error::recipe(place, reason, "set output.dir to a folder that is new or empty"));
     }
     let marker = read_marker(&dir.join(MARKER))?;
-    if marker.recipe_hash != recipe_hash {
+    if marker.recipe_hash != recipe_hash && if_there != (IfThere::Continue { accept_change: true }) {
         let (there, here) = (short(&marker.recipe_hash), short(recipe_hash));
         let reason = format!("the output folder holds the run of another recipe: {there} there, {here} here");
-        return Err(Error::recipe(place, reason, "set output.dir to another folder, or remove this one yourself"));
+        let fix = match if_there {
+            IfThere::Continue { .. } => "set output.dir to another folder, or add --accept-change to go on with it",
+            _ => "set output.dir to another folder, or remove this one yourself",
+        };
+        return Err(Error::recipe(place, reason, fix));
     }
-    if !overwrite {
+    if if_there == IfThere::Refuse {
         let reason = format!("the output folder already holds a run of this recipe, {}", short(recipe_hash));
         return Err(Error::recipe(place, reason, "add --overwrite to replace it, or set output.dir to another folder"));
     }

@@ -3,7 +3,9 @@
 //! Defines [`StopConditions`], [`StopFlag`], [`StopReason`] and [`BestTracker`]. Called by the training loop after each
 //! step and each evaluation.
 
+use super::state::{BestState, Exact};
 use crate::recipe::{EarlyStopSettings, EvalMetric, TrainSettings};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -52,6 +54,11 @@ impl StopFlag {
         self.requested.store(true, Ordering::Release);
     }
 
+    /// What signal handlers set.
+    pub(super) fn shared(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.requested)
+    }
+
     /// Whether that was asked.
     pub fn is_requested(&self) -> bool {
         self.requested.load(Ordering::Acquire)
@@ -64,6 +71,7 @@ pub struct StopConditions {
     steps: Option<(u64, StopReason)>,
     time: Option<Duration>,
     flag: StopFlag,
+    file: Option<PathBuf>,
 }
 
 impl StopConditions {
@@ -77,7 +85,24 @@ impl StopConditions {
         let steps = by_epochs.into_iter().chain(by_steps).min_by_key(|(steps, _)| *steps);
         // Anything longer than a century is no limit, and could not be a Duration.
         let time = train.minutes.filter(|m| *m < 5e7).map(|m| Duration::from_secs_f64(m.max(0.0) * 60.0));
-        StopConditions { steps, time, flag }
+        StopConditions { steps, time, flag, file: None }
+    }
+
+    /// Also stop on request when there is a file of this name.
+    pub fn or_file(self, file: PathBuf) -> Self {
+        StopConditions { file: Some(file), ..self }
+    }
+
+    /// Whether somebody asks for an end: by the flag, or by the file, which is removed, as the request is heard.
+    pub fn is_requested(&self) -> bool {
+        if let Some(file) = &self.file
+            && file.symlink_metadata().is_ok()
+        {
+            // A file that cannot be removed would stop the next run too; that is better than not stopping this one.
+            let _ = std::fs::remove_file(file);
+            self.flag.request();
+        }
+        self.flag.is_requested()
     }
 
     /// Steps of the whole run as far as they are known: what schedules end at; `None` with a time limit alone.
@@ -92,7 +117,7 @@ impl StopConditions {
         {
             return Some(reason);
         }
-        if self.flag.is_requested() {
+        if self.is_requested() {
             return Some(StopReason::Request);
         }
         self.time.filter(|limit| elapsed >= *limit).map(|_| StopReason::Minutes)
@@ -167,6 +192,28 @@ impl BestTracker {
     /// Whether so many evaluations in a row brought nothing that patience is at an end.
     pub fn has_lost_patience(&self) -> bool {
         self.early.as_ref().is_some_and(|(judge, patience)| judge.without >= *patience)
+    }
+
+    /// What it remembers.
+    pub fn state(&self) -> BestState {
+        let best = |judge: &Judge| judge.best.map(|(value, step)| (Exact(value), step));
+        BestState {
+            best: best(&self.best),
+            without: self.best.without,
+            early: self.early.as_ref().map(|(judge, _)| (best(judge), judge.without)),
+        }
+    }
+
+    /// Go on from what a tracker remembered.
+    pub fn load_state(&mut self, state: &BestState) {
+        let put = |judge: &mut Judge, best: Option<(Exact, u64)>, without: u64| {
+            judge.best = best.map(|(value, step)| (value.0, step));
+            judge.without = without;
+        };
+        put(&mut self.best, state.best, state.without);
+        if let (Some((judge, _)), Some((best, without))) = (&mut self.early, state.early) {
+            put(judge, best, without);
+        }
     }
 
     /// Value and step of the best evaluation.

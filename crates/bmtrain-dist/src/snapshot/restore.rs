@@ -1,0 +1,94 @@
+//! A checkpoint back into a model: every rank reads the elements it holds, however many ranks had saved them.
+
+use super::kind_of;
+use super::state::{OptimizerState, TrainingState};
+use crate::checkpoint::{Checkpoint, Fault, Kind};
+use crate::error::{Error, Result};
+use crate::optim::OptimManager;
+use crate::param::Param;
+use bmtrain_core::DType;
+
+const SAME_MODEL: &str = "resume with the model and the number types that were saved; to start anew from its weights alone, \
+                          load them into a new run";
+
+/// Set parameters, optimizers, schedules, loss scale and what is frozen to what they were. The caller goes on with the
+/// step after [`Manifest::step`](crate::checkpoint::Manifest::step).
+///
+/// # Errors
+/// [`Fault::Request`] for a checkpoint of another model, number type or other optimizers, [`Fault::Damaged`] for bytes that
+/// are not as they were written: the run must not go on with what was loaded so far.
+pub fn restore<'p, P>(checkpoint: &Checkpoint, state: &TrainingState, params: P, optim: &mut OptimManager) -> Result<()>
+where
+    P: IntoIterator<Item = &'p Param> + Clone,
+{
+    load_parameters(checkpoint, params.clone())?;
+    state.apply(optim, params)?;
+    for ((optimizer, _), saved) in optim.parts_mut().zip(&state.optimizers) {
+        let OptimizerState { steps, .. } = saved;
+        let params: Vec<Param> = optimizer.groups().iter().flat_map(|group| group.params.iter().cloned()).collect();
+        let known = |name: &String| params.iter().any(|param| param.name() == name);
+        if let Some(name) = steps.keys().find(|name| !known(name)) {
+            return Err(misfit(checkpoint, format!("an optimizer was at work on {name}, and none is now")));
+        }
+        for param in &params {
+            let Some(&steps) = steps.get(param.name()) else { continue };
+            optimizer.load_kept(param, steps, &mut |name, part| {
+                check(checkpoint, param, &kind_of(name), DType::F32)?;
+                let mut values = vec![0.0f32; part.len()];
+                for (start, at, len) in param.runs_of(&part) {
+                    let out = bytemuck::cast_slice_mut(&mut values[at..at + len]);
+                    let run = start as u64..(start + len) as u64;
+                    checkpoint.read_range_into(param.name(), &kind_of(name), run, out)?;
+                }
+                Ok(values)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Set the values of parameters, and nothing else. Every parameter has to be in the checkpoint, in its number type, and
+/// every one of the checkpoint in the model.
+///
+/// # Errors
+/// As [`restore`].
+pub fn load_parameters<'p>(checkpoint: &Checkpoint, params: impl IntoIterator<Item = &'p Param>) -> Result<()> {
+    let mut loaded = 0;
+    for param in params {
+        let dtype = param.place()?.0.dtype();
+        check(checkpoint, param, &Kind::Parameter, dtype)?;
+        param.load_bits(&mut |start, bytes| {
+            let run = start as u64..(start + bytes.len() / dtype.size()) as u64;
+            checkpoint.read_range_into(param.name(), &Kind::Parameter, run, bytes)
+        })?;
+        loaded += 1;
+    }
+    let saved = checkpoint.tensors().iter().filter(|tensor| tensor.kind == Kind::Parameter).count();
+    if saved != loaded {
+        let reason = format!("{saved} parameters were saved, the model has {loaded}");
+        return Err(misfit(checkpoint, reason));
+    }
+    Ok(())
+}
+
+/// The tensor is there, of this type and the parameter's shape.
+fn check(checkpoint: &Checkpoint, param: &Param, kind: &Kind, dtype: DType) -> Result<()> {
+    let Some(tensor) = checkpoint.tensor(param.name(), kind) else {
+        return Err(misfit(checkpoint, format!("there is no {kind} {}", param.name())));
+    };
+    let shape: Vec<u64> = param.spec().shape.dims().iter().map(|&size| size as u64).collect();
+    if tensor.dtype != dtype || tensor.shape != shape {
+        let reason = format!(
+            "{kind} {}: saved as {} {:?}, wanted as {dtype} {shape:?}",
+            param.name(),
+            tensor.dtype,
+            tensor.shape
+        );
+        return Err(misfit(checkpoint, reason));
+    }
+    Ok(())
+}
+
+fn misfit(checkpoint: &Checkpoint, reason: String) -> Error {
+    Error::checkpoint(Fault::Request, checkpoint.name().to_string(), reason, SAME_MODEL)
+}

@@ -1,0 +1,248 @@
+//! All ranks save together while they train: copy, write, report, commit, each a stage that nobody waits in.
+
+use super::take::Snapshot;
+use crate::checkpoint::{Committed, Facts, Fault, FileRecord, Piece, SaveJob, SaveOutcome, SaveThread, Store, Writer};
+use crate::error::{Error, Result};
+use crate::optim::OptimManager;
+use crate::param::Param;
+use crate::team::Team;
+use bmtrain_core::Device;
+use std::time::Duration;
+
+/// How long a rank that has to wait for the disk does so before it tells the others that it is alive.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// How a save ended; on all ranks the same.
+#[derive(Debug)]
+pub enum SaveEvent {
+    /// It is on the disk. The name is known to the first rank.
+    Saved {
+        /// The step.
+        step: u64,
+        /// What the disk holds now, on the first rank.
+        committed: Option<Committed>,
+    },
+    /// It failed; the checkpoints before it are as they were.
+    Failed {
+        /// The step.
+        step: u64,
+        /// The first failure of any rank.
+        error: Error,
+    },
+}
+
+/// Where a save stands. All ranks are in the same stage: they move on together.
+#[derive(Debug)]
+enum Stage {
+    Idle,
+    Copying { snapshot: Snapshot, facts: Facts, step: u64 },
+    Writing { writer: Option<Writer>, facts: Facts, step: u64 },
+    Committing { step: u64 },
+}
+
+/// Saves checkpoints in the background. Every rank has one and makes the same calls between the same steps.
+#[derive(Debug)]
+pub struct Saver {
+    store: Store,
+    team: Team,
+    thread: SaveThread,
+    keep: usize,
+    stage: Stage,
+    buffers: Vec<Piece>,
+    /// What this rank's part of the stage came to.
+    outcome: Option<Result<Reported>>,
+    attempts: u64,
+}
+
+#[derive(Debug)]
+enum Reported {
+    File(FileRecord),
+    Committed(Committed),
+}
+
+impl Saver {
+    /// A saver into a folder that all ranks see, keeping the newest `keep` checkpoints there. No other process saves there,
+    /// and leftovers of earlier ones are removed already.
+    ///
+    /// # Errors
+    /// The operating system has no thread left.
+    pub fn new(store: Store, team: Team, keep: usize) -> Result<Self> {
+        let thread = SaveThread::start(&format!("save-{}", team.rank()))?;
+        Ok(Saver { store, team, thread, keep, stage: Stage::Idle, buffers: Vec::new(), outcome: None, attempts: 0 })
+    }
+
+    /// Where it saves.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Whether nothing is being saved.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.stage, Stage::Idle)
+    }
+
+    /// Begin to save what training has come to after `step` steps. If a save is in hand it is waited for, and what became
+    /// of it returned. `facts.world` is set here.
+    ///
+    /// # Errors
+    /// A lost rank, a failing device; no memory for a copy.
+    pub fn begin<'p>(
+        &mut self,
+        device: &Device,
+        step: u64,
+        facts: Facts,
+        params: impl IntoIterator<Item = &'p Param>,
+        optim: &OptimManager,
+    ) -> Result<Option<SaveEvent>> {
+        let before = self.finish()?;
+        let snapshot = Snapshot::begin(device, params, optim, std::mem::take(&mut self.buffers))?;
+        let facts = Facts { world: self.team.size() as u64, ..facts };
+        self.stage = Stage::Copying { snapshot, facts, step };
+        Ok(before)
+    }
+
+    /// Move on as far as that is possible without waiting for a disk. Called between steps; while nothing is being saved it
+    /// does nothing at all.
+    ///
+    /// # Errors
+    /// A lost rank, a failing device.
+    pub fn advance(&mut self) -> Result<Option<SaveEvent>> {
+        match std::mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Idle => Ok(None),
+            Stage::Copying { snapshot, facts, step } => {
+                self.write(snapshot.finish()?, facts, step)?;
+                Ok(None)
+            }
+            Stage::Writing { writer, facts, step } => self.report(writer, facts, step),
+            Stage::Committing { step } => self.conclude(step),
+        }
+    }
+
+    /// Wait until nothing is being saved.
+    ///
+    /// # Errors
+    /// As [`Saver::advance`].
+    pub fn finish(&mut self) -> Result<Option<SaveEvent>> {
+        while !self.is_idle() {
+            if let Some(event) = self.advance()? {
+                return Ok(Some(event));
+            }
+            if self.outcome.is_none() {
+                match self.thread.wait(PATIENCE) {
+                    Err(Error::Checkpoint { fault: Fault::Deadline, .. }) => {}
+                    other => self.note(other?),
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn write(&mut self, pieces: Vec<Piece>, facts: Facts, step: u64) -> Result<()> {
+        self.attempts += 1;
+        let writer = match Writer::begin(&self.store, step, &self.attempts.to_string()) {
+            Ok(writer) => {
+                self.thread.submit(SaveJob::Shard { writer: writer.clone(), rank: self.team.rank(), pieces })?;
+                Some(writer)
+            }
+            Err(error) => {
+                self.buffers = pieces;
+                self.outcome = Some(Err(error));
+                None
+            }
+        };
+        self.stage = Stage::Writing { writer, facts, step };
+        Ok(())
+    }
+
+    /// When the files of all ranks are written, hand their records to the first rank, which commits.
+    fn report(&mut self, writer: Option<Writer>, facts: Facts, step: u64) -> Result<Option<SaveEvent>> {
+        let Some(reports) = self.all_outcomes()? else {
+            self.stage = Stage::Writing { writer, facts, step };
+            return Ok(None);
+        };
+        let failed = reports.iter().find_map(|report| report.strip_prefix(FAILED));
+        if let Some(text) = failed {
+            let error = self.take_error(text);
+            if let Some(writer) = writer.filter(|_| self.team.is_first()) {
+                writer.abandon();
+            }
+            return Ok(Some(SaveEvent::Failed { step, error }));
+        }
+        if let Some(writer) = writer.filter(|_| self.team.is_first()) {
+            let records = reports.iter().map(|report| FileRecord::from_json(report.as_bytes()));
+            let records = records.collect::<Result<Vec<_>>>()?;
+            self.thread.submit(SaveJob::Commit { writer, records, facts, keep: Some(self.keep) })?;
+        }
+        self.outcome = None;
+        self.stage = Stage::Committing { step };
+        Ok(None)
+    }
+
+    fn conclude(&mut self, step: u64) -> Result<Option<SaveEvent>> {
+        let Some(reports) = self.all_outcomes()? else {
+            self.stage = Stage::Committing { step };
+            return Ok(None);
+        };
+        let first = reports.into_iter().next().unwrap_or_default();
+        if let Some(text) = first.strip_prefix(FAILED) {
+            let error = self.take_error(text);
+            return Ok(Some(SaveEvent::Failed { step, error }));
+        }
+        let committed = match self.outcome.take() {
+            Some(Ok(Reported::Committed(committed))) => Some(committed),
+            _ => None,
+        };
+        Ok(Some(SaveEvent::Saved { step, committed }))
+    }
+
+    /// What the thread came to on all ranks, once it has on each; a rank that has nothing to do has done it. Failures begin
+    /// with [`FAILED`].
+    fn all_outcomes(&mut self) -> Result<Option<Vec<String>>> {
+        if self.outcome.is_none() {
+            let outcome = self.thread.poll()?;
+            self.note(outcome);
+        }
+        let is_done = self.outcome.is_some() || !self.thread.is_busy();
+        if self.team.gather(&[f32::from(u8::from(is_done))])?.iter().flatten().any(|done| *done == 0.0) {
+            return Ok(None);
+        }
+        let text = match &self.outcome {
+            Some(Ok(Reported::File(record))) => String::from_utf8(record.to_json()?)
+                .map_err(|e| Error::setting("save", format!("a record is no text: {e}")))?,
+            Some(Ok(Reported::Committed(_))) | None => String::new(),
+            Some(Err(Error::Checkpoint { place, reason, fix, .. })) => format!("{FAILED}{place}\n{reason}\n{fix}"),
+            Some(Err(other)) => format!("{FAILED}\n{other}\n"),
+        };
+        self.team.gather_texts(&text).map(Some)
+    }
+
+    fn note(&mut self, outcome: Option<SaveOutcome>) {
+        match outcome {
+            None => {}
+            Some(SaveOutcome::Shard { record, pieces }) => {
+                self.buffers = pieces;
+                self.outcome = Some(record.map(Reported::File));
+            }
+            Some(SaveOutcome::Commit { committed, pruned }) => {
+                if let Err(error) = pruned {
+                    tracing::warn!("old checkpoints stay, as they could not be removed: {error}");
+                }
+                self.outcome = Some(committed.map(Reported::Committed));
+            }
+        }
+    }
+
+    /// This rank's own failure, else the one that another rank told of.
+    fn take_error(&mut self, told: &str) -> Error {
+        if let Some(Err(own)) = self.outcome.take() {
+            return own;
+        }
+        let mut lines = told.lines();
+        let mut next = || lines.next().unwrap_or_default();
+        let (place, reason, fix) = (next(), next(), next());
+        Error::checkpoint(Fault::Disk, place, reason, fix)
+    }
+}
+
+/// Begins what a rank says that could not write; no record begins so.
+const FAILED: &str = "failed: ";

@@ -1,0 +1,93 @@
+//! This rank's part of a checkpoint, copied off the device while the next step computes.
+
+use super::kind_of;
+use crate::checkpoint::{Kind, Piece, PieceSpec};
+use crate::error::{Error, Result};
+use crate::optim::OptimManager;
+use crate::param::Param;
+use bmtrain_core::{DType, Device, Lane, Storage};
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, channel};
+
+/// Copies on their way to the host. They run on [`Lane::Copy`] beside the forward and backward passes of the next step;
+/// [`OptimManager::step`], the first to change what is being copied, waits for them on the device.
+#[derive(Debug)]
+pub struct Snapshot {
+    device: Device,
+    specs: Vec<PieceSpec>,
+    copied: Receiver<(usize, Vec<u8>)>,
+}
+
+impl Snapshot {
+    /// Begin to copy what this rank has to save of `params`, all parameters of the model, and of the optimizers. Buffers of
+    /// an earlier snapshot are used again.
+    ///
+    /// # Errors
+    /// A parameter whose block is not complete; no memory for the copies; a failing device.
+    pub fn begin<'p>(
+        device: &Device,
+        params: impl IntoIterator<Item = &'p Param>,
+        optim: &OptimManager,
+        buffers: Vec<Piece>,
+    ) -> Result<Self> {
+        let mut sources = Vec::new();
+        for param in params {
+            let (flat, index) = param.place()?;
+            let part = flat.counted(index);
+            let mut add = |kind: &Kind, dtype: DType, storage: &Storage, at: &Range<usize>| {
+                for (start, offset, len) in param.runs_of(&part.of_param) {
+                    let shape: Vec<u64> = param.spec().shape.dims().iter().map(|&size| size as u64).collect();
+                    let whole = PieceSpec::whole(param.name(), kind.clone(), dtype, &shape);
+                    let range = at.start + offset..at.start + offset + len;
+                    sources.push((whole.part(start as u64, len as u64), storage.clone(), range));
+                }
+            };
+            add(&Kind::Parameter, flat.dtype(), flat.values(), &part.in_values);
+            for (optimizer, _) in optim.parts() {
+                for (name, storage) in optimizer.kept(param)?.into_iter().flat_map(|kept| kept.tensors) {
+                    add(&kind_of(name), storage.dtype(), &storage, &part.in_state);
+                }
+            }
+        }
+        let backend = device.backend();
+        backend.wait(Lane::Copy, backend.mark(Lane::Compute)?)?;
+        let (sender, copied) = channel();
+        let mut buffers = buffers.into_iter().map(|piece| piece.bytes);
+        let mut specs = Vec::new();
+        for (number, (spec, storage, range)) in sources.into_iter().enumerate() {
+            let mut buffer = buffers.next().unwrap_or_default();
+            let bytes = range.len() * storage.dtype().size();
+            buffer.clear();
+            buffer.try_reserve_exact(bytes).map_err(|_| no_memory(bytes))?;
+            let sender = sender.clone();
+            let work = move |bytes: &[u8], _: &mut [u8]| {
+                buffer.extend_from_slice(bytes);
+                // Nobody waits for a snapshot that was given up.
+                let _ = sender.send((number, buffer));
+                Ok(())
+            };
+            backend.on_host(Some(storage.view_on(range, Lane::Copy)?), None, Box::new(work), Lane::Copy)?;
+            specs.push(spec);
+        }
+        Ok(Snapshot { device: device.clone(), specs, copied })
+    }
+
+    /// The pieces, complete. Waits for what is not copied yet.
+    ///
+    /// # Errors
+    /// A failing device.
+    pub fn finish(self) -> Result<Vec<Piece>> {
+        self.device.backend().sync(Lane::Copy)?;
+        let mut copies: Vec<(usize, Vec<u8>)> = self.copied.try_iter().collect();
+        if copies.len() != self.specs.len() {
+            let reason = format!("{} of {} copies came back from the device", copies.len(), self.specs.len());
+            return Err(Error::setting("snapshot", reason));
+        }
+        copies.sort_unstable_by_key(|(number, _)| *number);
+        Ok(self.specs.into_iter().zip(copies).map(|(spec, (_, bytes))| Piece { spec, bytes }).collect())
+    }
+}
+
+fn no_memory(bytes: usize) -> Error {
+    Error::setting("snapshot", format!("no memory for a copy of {bytes} bytes on the host: save from more ranks"))
+}

@@ -1,0 +1,181 @@
+//! The ckpt program: list, verify, digest and reshard the checkpoints of a run.
+
+use crate::finetune::resume::store_folder;
+use crate::terminal;
+use bmtrain_dist::checkpoint::{Checkpoint, CheckpointName, Fault, MANIFEST_FILE, Store, reshard};
+use clap::{Parser, Subcommand};
+use model_center::run::ExitStatus;
+use model_center::{Error, Result};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// Look at the checkpoints of a run.
+///
+/// DIR is the folder of a run, a folder of checkpoints, or one checkpoint; DIR@STEP names one of many.
+///
+/// Example: ckpt ls runs/first
+#[derive(Debug, Parser)]
+#[command(name = "ckpt", version)]
+pub struct Options {
+    /// What to do.
+    #[command(subcommand)]
+    pub task: Task,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// What to do with checkpoints.
+#[derive(Debug, Subcommand)]
+pub enum Task {
+    /// List them, newest first; manifests and sizes are checked.
+    Ls {
+        /// Where they are.
+        dir: String,
+    },
+    /// Check every byte of each, or of one; exit 4 if any is damaged.
+    Verify {
+        /// Where they are.
+        dir: String,
+    },
+    /// Print one hash of all tensors and state, which does not depend on how many ranks saved them; of the newest or of one.
+    Digest {
+        /// Where it is.
+        dir: String,
+        /// Also a line for tensors and state each.
+        #[arg(long)]
+        parts: bool,
+    },
+    /// Write a checkpoint again as the files of another number of ranks. Resuming needs no such thing: any number of ranks
+    /// reads any checkpoint.
+    Reshard {
+        /// The newest here, or one.
+        from: String,
+        /// The folder of checkpoints to write to; made if it is not there.
+        to: PathBuf,
+        /// Number of files.
+        #[arg(long, value_name = "N")]
+        ranks: usize,
+    },
+}
+
+/// Run the program.
+///
+/// # Errors
+/// No checkpoint where one is looked for, damage, what the disk says.
+pub fn run(options: &Options) -> Result<ExitStatus> {
+    match &options.task {
+        Task::Ls { dir } => list(dir, false, options.json),
+        Task::Verify { dir } => list(dir, true, options.json),
+        Task::Digest { dir, parts } => digest(dir, *parts, options.json),
+        Task::Reshard { from, to, ranks } => {
+            let checkpoint = one(from)?;
+            let id = format!("reshard-{}", std::process::id());
+            let committed = reshard(&checkpoint, &Store::create(to)?, *ranks, &id)?;
+            let path = to.join(committed.name.to_string()).display().to_string();
+            let record = json!({"checkpoint": path, "files": ranks, "bytes": committed.bytes});
+            show(options.json, &record, &format!("{path}: {ranks} files, {:.1} MiB", mib(committed.bytes)))
+        }
+    }
+}
+
+fn list(dir: &str, verify: bool, as_json: bool) -> Result<ExitStatus> {
+    let (store, wanted) = find(dir)?;
+    let mut reports = store.reports(verify && wanted.is_none())?;
+    if let Some(wanted) = &wanted {
+        reports.retain(|report| report.name == *wanted);
+        if verify {
+            store.verify(wanted)?;
+            reports.iter_mut().for_each(|report| report.verified = true);
+        }
+    }
+    if reports.is_empty() {
+        return Err(nothing(dir));
+    }
+    let mut lines = Vec::new();
+    let mut records = Vec::new();
+    let mut damaged = None;
+    for report in reports {
+        lines.push(report.to_string());
+        let mut record = json!({"checkpoint": report.name.to_string(), "step": report.name.step()});
+        match report.contents {
+            Ok(contents) => {
+                record["files"] = json!(contents.files);
+                record["tensors"] = json!(contents.tensors);
+                record["bytes"] = json!(contents.bytes);
+                record["verified"] = json!(report.verified);
+            }
+            Err(error) => {
+                record["error"] = json!(error.to_string());
+                damaged = damaged.or(Some(error));
+            }
+        }
+        records.push(record);
+    }
+    show(as_json, &Value::Array(records), &lines.join("\n"))?;
+    // A list is a list; whoever verifies wants to know by the exit code.
+    damaged.filter(|_| verify).map_or(Ok(ExitStatus::Done), |error| Err(error.into()))
+}
+
+fn digest(dir: &str, parts: bool, as_json: bool) -> Result<ExitStatus> {
+    let checkpoint = one(dir)?;
+    let digest = checkpoint.digest()?;
+    let mut text = format!("{digest}  {}", checkpoint.name());
+    if parts {
+        text += &format!("\n{}  tensors\n{}  state", digest.tensors, digest.state);
+    }
+    let record = json!({
+        "checkpoint": checkpoint.name().to_string(),
+        "digest": digest.to_string(),
+        "tensors": digest.tensors.to_string(),
+        "state": digest.state.to_string(),
+    });
+    show(as_json, &record, &text)
+}
+
+/// The checkpoint that is meant: the one that is named, or the newest that verifies.
+fn one(dir: &str) -> Result<Checkpoint> {
+    let (store, wanted) = find(dir)?;
+    if let Some(name) = wanted {
+        return Ok(store.checkpoint(&name)?);
+    }
+    let newest = store.newest_verified()?;
+    match (newest.checkpoint, newest.passed_over.into_iter().next()) {
+        (Some(checkpoint), _) => Ok(checkpoint),
+        (None, Some(passed)) => Err(passed.reason.into()),
+        (None, None) => Err(nothing(dir)),
+    }
+}
+
+/// The folder of checkpoints, and the one in it that is named.
+fn find(text: &str) -> Result<(Store, Option<CheckpointName>)> {
+    let (path, step) = match text.rsplit_once('@').and_then(|(path, step)| Some((path, step.parse::<u64>().ok()?))) {
+        Some((path, step)) if !Path::new(text).exists() => (Path::new(path), Some(step)),
+        _ => (Path::new(text), None),
+    };
+    let name = path.file_name().and_then(|name| name.to_string_lossy().parse::<CheckpointName>().ok());
+    if let Some(name) = name.filter(|_| step.is_none() && path.join(MANIFEST_FILE).exists()) {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        return Ok((Store::open(folder)?, Some(name)));
+    }
+    let store = Store::open(&store_folder(path))?;
+    let Some(step) = step else { return Ok((store, None)) };
+    match store.list()?.into_iter().find(|name| name.step() == step) {
+        Some(name) => Ok((store, Some(name))),
+        None => Err(nothing(text)),
+    }
+}
+
+fn nothing(dir: &str) -> Error {
+    let fix = "give the folder of a run, of its checkpoints, or of one of them";
+    bmtrain_dist::Error::checkpoint(Fault::Missing, dir, "there is no checkpoint here", fix).into()
+}
+
+fn show(as_json: bool, record: &Value, text: &str) -> Result<ExitStatus> {
+    terminal::print(&if as_json { record.to_string() } else { text.to_owned() })?;
+    Ok(ExitStatus::Done)
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}

@@ -1,0 +1,311 @@
+//! Where a run goes on: which checkpoint, from where, and what it says about the run.
+//!
+//! Defines [`Resume`], the option, and [`RunState`], what a run keeps with a checkpoint. Called by the course of a run
+//! before its first step.
+
+use super::evaluate::Judgement;
+use super::train::{Plan, Trainer};
+use bmtrain_dist::checkpoint::{Checkpoint, CheckpointName, MANIFEST_FILE, Newest, Store};
+use bmtrain_dist::snapshot::{TrainingState, load_parameters, restore};
+use model_center::metrics::Metric;
+use model_center::run::{BestState, CHECKPOINT_FOLDER, Exact};
+use model_center::{Error, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The member of the manifest's layout that holds the seconds trained: they depend on the clock, so they are no state.
+const SECONDS: &str = "train_seconds";
+
+/// From where a run goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resume {
+    /// From the newest sound checkpoint of its folder; from the beginning if there is none.
+    Auto,
+    /// Never: the folder has to be new.
+    Never,
+    /// As `Auto`, but there has to be one.
+    Must,
+    /// From a checkpoint somewhere else, or an older one.
+    From {
+        /// A checkpoint, a folder of checkpoints, or the folder of a run.
+        path: PathBuf,
+        /// The newest of this step rather than the newest of all.
+        step: Option<u64>,
+    },
+}
+
+impl FromStr for Resume {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        Ok(match text {
+            "auto" => Resume::Auto,
+            "never" => Resume::Never,
+            "must" => Resume::Must,
+            "" => return Err("give auto, never, must, or the path of a checkpoint".to_owned()),
+            _ => match text.rsplit_once('@').and_then(|(path, step)| Some((path, step.parse().ok()?))) {
+                Some((path, step)) => Resume::From { path: path.into(), step: Some(step) },
+                None => Resume::From { path: text.into(), step: None },
+            },
+        })
+    }
+}
+
+/// What a run keeps with a checkpoint beside tensors.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RunState {
+    training: TrainingState,
+    samples: u64,
+    tokens: u64,
+    pub(super) best: BestState,
+    pub(super) before: Option<SavedJudgement>,
+    pub(super) judged: Option<SavedJudged>,
+    train_data: String,
+    eval_data: String,
+}
+
+/// A [`Judgement`] by names.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SavedJudgement {
+    samples: u64,
+    loss: Exact,
+    metrics: Vec<(String, Exact)>,
+}
+
+/// The last evaluation.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SavedJudged {
+    pub(super) step: u64,
+    pub(super) counted: bool,
+    pub(super) judgement: SavedJudgement,
+}
+
+impl SavedJudgement {
+    pub(super) fn of(judgement: &Judgement) -> Self {
+        let metrics = judgement.metrics.iter().map(|(metric, value)| (metric.name().to_owned(), Exact(*value)));
+        SavedJudgement { samples: judgement.samples, loss: Exact(judgement.loss), metrics: metrics.collect() }
+    }
+
+    pub(super) fn into_judgement(self) -> Result<Judgement> {
+        let metrics = self.metrics.into_iter().map(|(name, value)| Ok((Metric::parse(&name)?, value.0)));
+        Ok(Judgement { samples: self.samples, loss: self.loss.0, metrics: metrics.collect::<Result<_>>()? })
+    }
+}
+
+impl RunState {
+    /// What the run has come to.
+    pub(super) fn of(
+        plan: &Plan,
+        trainer: &Trainer,
+        best: BestState,
+        before: Option<SavedJudgement>,
+        judged: Option<SavedJudged>,
+    ) -> Result<Self> {
+        let (train_data, eval_data) = data_of(plan);
+        Ok(RunState {
+            training: TrainingState::of(&trainer.optim, trainer.model.parameters())?,
+            samples: trainer.samples,
+            tokens: trainer.tokens,
+            best,
+            before,
+            judged,
+            train_data,
+            eval_data,
+        })
+    }
+
+    /// As a manifest holds it.
+    pub(super) fn into_map(self) -> Result<Map<String, Value>> {
+        match serde_json::to_value(self) {
+            Ok(Value::Object(map)) => Ok(map),
+            Ok(_) | Err(_) => Err(Error::model("checkpoint", "the state of the run is no JSON", "report this")),
+        }
+    }
+}
+
+/// What stands in a manifest for people, and the clock.
+pub(super) fn layout(plan: &Plan, trainer: &Trainer) -> Map<String, Value> {
+    let parallel = &plan.resolved.parallel;
+    let entries = [
+        ("program", Value::from(concat!("finetune ", env!("CARGO_PKG_VERSION")))),
+        ("zero", Value::from(parallel.zero as u64)),
+        (SECONDS, Value::from(trainer.elapsed().as_secs_f64())),
+    ];
+    entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+fn data_of(plan: &Plan) -> (String, String) {
+    let eval = plan.job.eval.as_ref().map(|eval| eval.fingerprint().to_owned()).unwrap_or_default();
+    (plan.job.train.fingerprint().to_owned(), eval)
+}
+
+/// A checkpoint that was chosen by the first rank, in words that all understand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Choice {
+    folder: PathBuf,
+    pub(super) name: CheckpointName,
+    /// Newer ones that were damaged, each with its reason.
+    pub(super) passed_over: Vec<String>,
+}
+
+/// Choose the checkpoint that `resume` means for a run whose own checkpoints are in `own`. Every byte of it was checked.
+pub(super) fn choose(resume: &Resume, own: &Path) -> Result<Option<Choice>> {
+    match resume {
+        Resume::Never => Ok(None),
+        Resume::Auto | Resume::Must => {
+            let choice = if own.is_dir() { newest(own, None)? } else { None };
+            if choice.is_none() && *resume == Resume::Must {
+                let place = own.display().to_string();
+                let fix = "leave --resume out to start from the beginning, or set output.dir to the folder of the run";
+                return Err(Error::recipe(place, "--resume must: there is no checkpoint to go on from", fix));
+            }
+            Ok(choice)
+        }
+        Resume::From { path, step } => named(path, *step).map(Some),
+    }
+}
+
+/// The checkpoint that a path on the command line means: itself, the newest in a folder of checkpoints, or of a run.
+pub(super) fn named(path: &Path, step: Option<u64>) -> Result<Choice> {
+    if path.join(MANIFEST_FILE).is_file()
+        && let Some((folder, name)) = path.parent().zip(path.file_name())
+        && let Ok(name) = name.to_string_lossy().parse::<CheckpointName>()
+        && step.is_none_or(|step| step == name.step())
+    {
+        let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder.to_owned() };
+        Store::open(&folder)?.verify(&name)?;
+        return Ok(Choice { folder, name, passed_over: Vec::new() });
+    }
+    let folder = store_folder(path);
+    newest(&folder, step)?.ok_or_else(|| {
+        let wanted = step.map_or_else(String::new, |step| format!(" of step {step}"));
+        let reason = format!("there is no checkpoint{wanted} here");
+        Error::recipe(folder.display().to_string(), reason, "look what is there with `ckpt ls`")
+    })
+}
+
+/// The folder of checkpoints that is meant by it or by the folder of a run.
+pub fn store_folder(path: &Path) -> PathBuf {
+    let inner = path.join(CHECKPOINT_FOLDER);
+    if inner.is_dir() { inner } else { path.to_owned() }
+}
+
+fn newest(folder: &Path, step: Option<u64>) -> Result<Option<Choice>> {
+    let store = Store::open(folder)?;
+    let (checkpoint, passed_over) = match step {
+        None => {
+            let Newest { checkpoint, passed_over } = store.newest_verified()?;
+            let passed_over: Vec<String> =
+                passed_over.iter().map(|passed| format!("{}: {}", passed.name, passed.reason)).collect();
+            (checkpoint.map(|checkpoint| checkpoint.name().clone()), passed_over)
+        }
+        Some(step) => {
+            let name = store.list()?.into_iter().find(|name| name.step() == step);
+            name.iter().try_for_each(|name| store.verify(name).map(drop))?;
+            (name, Vec::new())
+        }
+    };
+    match checkpoint {
+        Some(name) => Ok(Some(Choice { folder: folder.to_owned(), name, passed_over })),
+        None if passed_over.is_empty() => Ok(None),
+        None => Err(bmtrain_dist::Error::checkpoint(
+            bmtrain_dist::checkpoint::Fault::Damaged,
+            folder.display().to_string(),
+            format!("none of {} checkpoints can be used: {}", passed_over.len(), passed_over.join("; ")),
+            "copy one again from where it is whole, or start from the beginning with --overwrite",
+        )
+        .into()),
+    }
+}
+
+impl Choice {
+    /// In one text, for the other ranks.
+    pub(super) fn to_text(&self) -> String {
+        format!("{}\n{}", self.name, self.folder.display())
+    }
+
+    /// What the first rank chose; `None` if it chose nothing.
+    pub(super) fn from_text(text: &str) -> Result<Option<Self>> {
+        let Some((name, folder)) = text.split_once('\n') else { return Ok(None) };
+        let name = name.parse().map_err(|_| Error::recipe("resume", "a rank sent no checkpoint", "report this"))?;
+        Ok(Some(Choice { folder: folder.into(), name, passed_over: Vec::new() }))
+    }
+
+    fn open(&self) -> Result<Checkpoint> {
+        Ok(Store::open(&self.folder)?.checkpoint(&self.name)?)
+    }
+
+    /// Whether it is one of the checkpoints in `folder`.
+    pub(super) fn is_in(&self, folder: &Path) -> bool {
+        let same = |a: &Path, b: &Path| Some(a.canonicalize().ok()? == b.canonicalize().ok()?);
+        same(&self.folder, folder).unwrap_or(false)
+    }
+
+    /// Set the trainer to where it was. What is left is for the course of the run.
+    pub(super) fn load(&self, plan: &Plan, trainer: &mut Trainer) -> Result<RunState> {
+        let checkpoint = self.open()?;
+        let manifest = checkpoint.manifest();
+        let place = || self.folder.join(self.name.to_string()).display().to_string();
+        if manifest.facts.recipe != plan.resolved.recipe_hash() && !plan.options.accept_change {
+            let reason = "the checkpoint was saved by a run of another recipe";
+            return Err(Error::recipe(place(), reason, "add --accept-change to go on with the changed settings"));
+        }
+        let state: RunState = serde_json::from_value(Value::Object(manifest.facts.state.clone())).map_err(|e| {
+            let reason = format!("this is no checkpoint of a fine-tuning run: {e}");
+            Error::recipe(place(), reason, "to start anew from its weights alone, use --init-from")
+        })?;
+        let (train, eval) = data_of(plan);
+        for (now, then, key) in [(&train, &state.train_data, "data.train"), (&eval, &state.eval_data, "data.eval")] {
+            if now != then && !plan.options.accept_change {
+                let reason = format!("the data of {key} are not those the run was begun with");
+                let fix = "bring the files back as they were, or add --accept-change to go on with these";
+                return Err(Error::data(place(), reason, fix));
+            }
+        }
+        restore(&checkpoint, &state.training, trainer.model.parameters(), &mut trainer.optim)?;
+        let seconds = manifest.facts.layout.get(SECONDS).and_then(Value::as_f64).unwrap_or(0.0);
+        let earlier = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
+        trainer.go_on(manifest.step, (state.samples, state.tokens), earlier);
+        Ok(state)
+    }
+
+    /// Set the weights alone.
+    pub(super) fn load_weights(&self, trainer: &mut Trainer) -> Result<()> {
+        Ok(load_parameters(&self.open()?, trainer.model.parameters())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_option_is_a_word_or_a_path_with_a_step() {
+        let from = |path: &str, step| Ok(Resume::From { path: path.into(), step });
+        assert_eq!("auto".parse(), Ok(Resume::Auto));
+        assert_eq!("never".parse(), Ok(Resume::Never));
+        assert_eq!("must".parse(), Ok(Resume::Must));
+        assert_eq!("runs/first".parse(), from("runs/first", None));
+        assert_eq!("runs/first@30".parse(), from("runs/first", Some(30)));
+        assert_eq!("runs/a@b".parse(), from("runs/a@b", None));
+        assert!("".parse::<Resume>().is_err());
+    }
+
+    #[test]
+    fn a_choice_comes_back_from_its_text() {
+        let choice = Choice {
+            folder: "a b/c".into(),
+            name: "step-3-00aa11bb".parse().expect("a name"),
+            passed_over: Vec::new(),
+        };
+        assert_eq!(Choice::from_text(&choice.to_text()).expect("a text"), Some(choice));
+        assert_eq!(Choice::from_text("").expect("a text"), None);
+        assert!(Choice::from_text("x\ny").is_err());
+    }
+}
