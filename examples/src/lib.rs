@@ -5,4 +5,5 @@ pub mod bench;
 pub mod ckpt;
 pub mod finetune;
 pub mod forward;
+pub mod plan;
 pub mod terminal;

@@ -98,6 +98,8 @@ struct Slab {
     memory: Memory,
     free: BTreeMap<usize, Free>,
     long_lived: bool,
+    /// End of the part that was ever handed out.
+    reached: usize,
 }
 
 /// Bytes in use and their high-water mark.
@@ -123,8 +125,13 @@ pub struct Report {
     pub segments: Vec<(Segment, Usage)>,
     /// Use over all segments of the device together; its peak is below the sum of the peaks.
     pub total: Usage,
+    /// Bytes of each segment at the moment of [`Report::total`]'s peak, in the order of [`Segment::ALL`]; they add up to it.
+    pub at_peak: Vec<(Segment, usize)>,
     /// Bytes taken from the system.
     pub system_bytes: usize,
+    /// The most of them that were ever handed out, the parts in use and those that were given back between them. Where the
+    /// system gives memory page by page as it is touched, as the CPU's does, the rest of a slab costs nothing.
+    pub touched: Usage,
     /// How often the system was asked since the device was made.
     pub system_requests: u64,
 }
@@ -142,6 +149,9 @@ pub(crate) struct Pool {
     under_way: Vec<(Mark, Chunk, u8)>,
     usage: [Usage; Segment::ALL.len()],
     total: Usage,
+    /// `now` of every segment when `total` was at its peak.
+    at_peak: [usize; Segment::ALL.len()],
+    touched: Usage,
     system_bytes: usize,
     system_requests: u64,
 }
@@ -166,7 +176,11 @@ impl Pool {
         };
         let chunk = self.carve(backend, slab, offset, rounded, segment, lane)?;
         self.usage[segment as usize].add(rounded);
+        let before = self.total.peak;
         self.total.add(rounded);
+        if self.total.peak > before {
+            self.at_peak = self.usage.map(|usage| usage.now);
+        }
         Ok(chunk)
     }
 
@@ -185,7 +199,7 @@ impl Pool {
         self.system_requests += 1;
         let bytes = memory.bytes();
         let free = BTreeMap::from([(0, Free { bytes, marks: Vec::new(), lanes: 0 })]);
-        let slab = Some(Slab { memory, free, long_lived });
+        let slab = Some(Slab { memory, free, long_lived, reached: 0 });
         let index = match self.vacant.pop() {
             Some(index) => {
                 self.slabs[index] = slab;
@@ -228,6 +242,10 @@ impl Pool {
                 backend.wait(lane, mark)?;
                 free.marks.push(mark);
             }
+        }
+        if offset + bytes > place.reached {
+            self.touched.add(offset + bytes - place.reached);
+            place.reached = offset + bytes;
         }
         let address = place.memory.address() + offset as u64;
         if free.bytes > bytes {
@@ -290,6 +308,7 @@ impl Pool {
             }
             if let Some(gone) = self.slabs[slab].take() {
                 self.system_bytes -= gone.memory.bytes();
+                self.touched.now -= gone.reached;
                 backend.release(gone.memory);
                 self.vacant.push(slab);
             }
@@ -315,6 +334,8 @@ impl Pool {
         Report {
             segments: Segment::ALL.into_iter().map(|segment| (segment, self.usage[segment as usize])).collect(),
             total: self.total,
+            at_peak: Segment::ALL.into_iter().map(|segment| (segment, self.at_peak[segment as usize])).collect(),
+            touched: self.touched,
             system_bytes: self.system_bytes,
             system_requests: self.system_requests,
         }
@@ -322,9 +343,10 @@ impl Pool {
 
     /// Start new high-water marks from what is in use now.
     pub(crate) fn reset_peaks(&mut self) {
-        for usage in self.usage.iter_mut().chain([&mut self.total]) {
+        for usage in self.usage.iter_mut().chain([&mut self.total, &mut self.touched]) {
             usage.peak = usage.now;
         }
+        self.at_peak = self.usage.map(|usage| usage.now);
     }
 }
 

@@ -196,6 +196,26 @@ fn a_shared_tensor_cannot_be_written() {
 }
 
 #[test]
+fn the_report_tells_what_was_held_at_the_peak_and_what_was_ever_touched() {
+    let device = Device::new(Arc::new(Counting::new(1 << 20)));
+    let held = |segment| device.memory().at_peak.iter().find(|(known, _)| *known == segment).unwrap().1;
+    let kept = Storage::zeros(&device, 128, DType::F32, Segment::Parameters).unwrap();
+    let large = Storage::zeros(&device, 1024, DType::F32, Segment::Activations).unwrap();
+    drop(large);
+    // More gradients than there were activations, but less in all: no new peak.
+    let gradients = Storage::zeros(&device, 512, DType::F32, Segment::Gradients).unwrap();
+    let report = device.memory();
+    assert_eq!((held(Segment::Parameters), held(Segment::Activations), held(Segment::Gradients)), (512, 4096, 0));
+    assert_eq!(report.at_peak.iter().map(|(_, bytes)| bytes).sum::<usize>(), report.total.peak);
+    // The gradients lie where the activations were; of the slab of a megabyte nothing else was handed out.
+    assert_eq!((report.touched.now, report.touched.peak), (4608, 4608));
+    drop((kept, gradients));
+    assert_eq!((device.memory().touched.now, device.memory().touched.peak), (4096, 4608));
+    device.reset_peaks();
+    assert_eq!((held(Segment::Activations), device.memory().touched.peak), (0, 4096));
+}
+
+#[test]
 fn the_counting_backend_counts_a_terabyte_without_taking_it() {
     let counting = Arc::new(Counting::new(1 << 20));
     let device = Device::new(Arc::clone(&counting) as Arc<dyn Backend>);

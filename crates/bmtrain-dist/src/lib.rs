@@ -15,6 +15,7 @@ pub mod model;
 pub mod nn;
 pub mod optim;
 pub mod param;
+pub mod plan;
 pub mod shard;
 pub mod snapshot;
 pub mod team;

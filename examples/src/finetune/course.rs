@@ -2,10 +2,10 @@
 
 use super::evaluate::{Judgement, evaluate};
 use super::keep::{Keeper, check_room};
-use super::profile;
 use super::resume::{RunState, SavedJudged, SavedJudgement};
 use super::setup::{Job, save_options};
 use super::train::{Plan, StepResult, Trainer};
+use super::{pool, profile};
 use crate::terminal;
 use bmtrain_core::wrap::Profiled;
 use bmtrain_dist::param::WholeReader;
@@ -374,6 +374,7 @@ impl Run {
             true => trainer.optim.fingerprint().ok(),
             false => None,
         };
+        let pool = pool::figures(&trainer.device, &trainer.team, all_are_well)?;
         let (seconds, best) = (self.seconds(), self.best.best());
         let (eval_seconds, save_seconds) = (self.eval_seconds, self.save_seconds);
         self.log(&EndRecord {
@@ -389,6 +390,7 @@ impl Run {
             eval_seconds,
             save_seconds,
             peak_rss_bytes: memory::peak_resident_bytes().unwrap_or(0),
+            pool,
         })?;
         self.files.as_mut().and_then(|files| files.log.as_mut()).map_or(Ok(()), MetricsLog::sync)
     }

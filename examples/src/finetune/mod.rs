@@ -3,11 +3,12 @@
 //!
 //! [`setup`] reads and checks everything before weights are read, [`train`] holds the training step, [`evaluate`] judges,
 //! [`ranks`] brings the ranks together, `keep` saves the state on the way, [`resume`] goes on from it, [`profile`] shows where
-//! the time went.
+//! the time went, [`pool`] what the memory was.
 
 mod course;
 pub mod evaluate;
 mod keep;
+pub mod pool;
 pub mod profile;
 pub mod ranks;
 pub mod resume;
@@ -155,7 +156,7 @@ fn is_finished(resolved: &Resolved, options: &Options, launch: &Launch) -> bool 
     is_finished
 }
 
-fn resolve(options: &Options) -> Result<Resolved> {
+pub(crate) fn resolve(options: &Options) -> Result<Resolved> {
     let sets: Vec<String> = options.sets.iter().chain(&options.bare_sets).cloned().collect();
     let checked = Recipe::read(options.recipe.as_deref(), &sets).and_then(|resolved| {
         let mistakes = if options.print_config { Vec::new() } else { preflight(&resolved) };

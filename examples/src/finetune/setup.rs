@@ -1,6 +1,7 @@
 //! Everything that can be known before weights are read: data, labels, sizes, the model's parameters.
 
 use bmtrain_core::Device;
+use bmtrain_core::comm::Communicator;
 use bmtrain_core::wrap::Counting;
 use bmtrain_dist::optim::{Schedule, Warmup};
 use bmtrain_dist::shard::Sharding;
@@ -60,6 +61,16 @@ impl Job {
             lines.push(format!("in the folder, not used: {}", self.unused.join(", ")));
         }
         lines.join("\n")
+    }
+}
+
+/// How the recipe shares parameters among these ranks.
+pub fn sharding(resolved: &Resolved, ranks: Arc<dyn Communicator>) -> Sharding {
+    Sharding {
+        ranks,
+        level: resolved.parallel.zero,
+        sum: resolved.train.gradient_sum,
+        prefetch: resolved.parallel.prefetch,
     }
 }
 

@@ -3,7 +3,7 @@
 //! [`run`] puts device, model and files together; the loop around the step is in `course`.
 
 use super::course::Run;
-use super::setup::{Job, open_options};
+use super::setup::{Job, open_options, sharding};
 use super::{Options, evaluate, ranks};
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::Communicator;
@@ -15,7 +15,6 @@ use bmtrain_dist::launch::{Launch, threads_per_rank};
 use bmtrain_dist::optim::{
     Adam, AdamOffload, AdamOptions, LossScaler, Optimizer, ParamGroup, ScalePolicy, Scheduler, StepInfo,
 };
-use bmtrain_dist::shard::Sharding;
 use bmtrain_dist::{OptimManager, Team};
 use model_center::data::{Loader, LoaderOptions, Order, Position};
 use model_center::metrics::Metric;
@@ -74,12 +73,7 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
         Some(profiled) => Arc::clone(profiled) as Arc<dyn Backend>,
         None => backend,
     });
-    let sharding = Sharding {
-        ranks: Arc::clone(&ranks),
-        level: resolved.parallel.zero,
-        sum: resolved.train.gradient_sum,
-        prefetch: resolved.parallel.prefetch,
-    };
+    let sharding = sharding(resolved, Arc::clone(&ranks));
     let team = Team::new(ranks, &device);
     let opened = registry.open(&resolved.model.path, &open_options(resolved, job.train.labels(), &device, sharding))?;
     let progress_mode = ProgressMode::choose(
@@ -87,7 +81,9 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
         std::io::stderr().is_terminal(),
         std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()),
     );
-    let mut trainer = Trainer::new(plan, &device, opened.model, progress_mode, team)?;
+    let stop = StopConditions::new(&resolved.train, job.steps_per_epoch, plan.stop.clone());
+    let stop = if is_first { stop.or_file(resolved.output.dir.join(STOP_FILE)) } else { stop };
+    let mut trainer = Trainer::new(job, resolved, stop, &device, opened.model, progress_mode, team)?;
     // Only now, when nothing can be wrong with the input any more, the output folder is touched.
     let mut run = Run::create(plan, begin, &trainer)?;
     trainer.peak = measure_peak(threads) * launch.world as f64;
@@ -101,17 +97,17 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
 }
 
 /// The model with its optimizer and data.
-pub(super) struct Trainer {
+pub(crate) struct Trainer {
     pub(super) device: Device,
-    pub(super) model: Box<dyn TextModel>,
+    pub(crate) model: Box<dyn TextModel>,
     pub(super) optim: OptimManager,
     pub(super) loader: Loader,
-    pub(super) eval: Option<Loader>,
-    pub(super) metrics: Vec<Metric>,
+    pub(crate) eval: Option<Loader>,
+    pub(crate) metrics: Vec<Metric>,
     pub(super) stop: StopConditions,
     pub(super) progress: Progress,
     /// Micro-batches of one optimizer step.
-    pub(super) micro_batches: u64,
+    pub(crate) micro_batches: u64,
     pub(super) steps_per_epoch: u64,
     pub(super) label_smoothing: f32,
     /// Whether the loss scale is worth showing.
@@ -124,7 +120,7 @@ pub(super) struct Trainer {
     pub(super) samples: u64,
     pub(super) tokens: u64,
     pub(super) train_time: Duration,
-    pub(super) team: Team,
+    pub(crate) team: Team,
     /// Whether this rank's clock says that the state should be saved, and what all go by: the first rank's.
     pub(super) time_to_save: bool,
     pub(super) agreed_to_save: bool,
@@ -137,7 +133,7 @@ pub(super) struct Trainer {
 }
 
 /// One optimizer step, for the log.
-pub(super) struct StepResult {
+pub(crate) struct StepResult {
     pub(super) loss: f32,
     pub(super) info: StepInfo,
     pub(super) tokens: u64,
@@ -148,8 +144,15 @@ pub(super) struct StepResult {
 }
 
 impl Trainer {
-    fn new(plan: &Plan, device: &Device, model: Box<dyn TextModel>, mode: ProgressMode, team: Team) -> Result<Self> {
-        let Plan { job, resolved, .. } = plan;
+    pub(crate) fn new(
+        job: &Job,
+        resolved: &Resolved,
+        stop: StopConditions,
+        device: &Device,
+        model: Box<dyn TextModel>,
+        mode: ProgressMode,
+        team: Team,
+    ) -> Result<Self> {
         let train = &resolved.train;
         let order = match resolved.data.length_grouped {
             true => Order::LengthGrouped { window: LENGTH_WINDOW },
@@ -159,8 +162,6 @@ impl Trainer {
         let loader = Loader::new(Arc::clone(&job.train), loader)?;
         let micro_batches = (train.batch_size / train.micro_batch_size) as u64;
         let steps_per_epoch = job.steps_per_epoch;
-        let stop = StopConditions::new(train, steps_per_epoch, plan.stop.clone());
-        let stop = if team.is_first() { stop.or_file(resolved.output.dir.join(STOP_FILE)) } else { stop };
         let total = stop.total_steps();
         let groups = match train.decay_norms_and_biases {
             true => ParamGroup::all(model.parameters(), train.weight_decay),
@@ -215,7 +216,7 @@ impl Trainer {
 
     /// One optimizer step: for each of this rank's micro-batches load, forward, backward; then clip and update. Of the
     /// step's micro-batches a rank takes every R-th, R the number of ranks.
-    pub(super) fn step(&mut self) -> Result<StepResult> {
+    pub(crate) fn step(&mut self) -> Result<StepResult> {
         let start = Instant::now();
         self.started.get_or_insert(start);
         let epoch = self.step / self.steps_per_epoch;

@@ -5,6 +5,7 @@
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod forward;
+mod plan;
 
 use fixture::{Fixture, Outcome, VOCABULARY, golden, sentences, split_header, vocabulary, without_tensors};
 use std::os::unix::fs::PermissionsExt;

@@ -38,6 +38,9 @@ use lanes::Lanes;
 use std::sync::Arc;
 use threads::Threads;
 
+/// What the CPU's pool asks the system for at a time: address space, not memory. Pages are taken when they are touched.
+pub const SLAB_BYTES: usize = 256 << 20;
+
 /// The CPU as a device.
 #[derive(Debug)]
 pub struct CpuBackend {
@@ -148,8 +151,7 @@ impl Backend for CpuBackend {
     }
 
     fn slab_bytes(&self) -> usize {
-        // Address space, not memory: pages are taken when they are touched.
-        256 << 20
+        SLAB_BYTES
     }
 
     fn upload(&self, host: &[u8], to: ViewMut<'_>, on: Lane) -> Result<()> {

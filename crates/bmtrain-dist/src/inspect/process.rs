@@ -29,14 +29,26 @@ pub fn peak_resident_bytes() -> Option<u64> {
     now().map(|memory| memory.peak_rss_bytes)
 }
 
-fn parse_status(status: &str) -> Option<Memory> {
-    let kib = |name: &str| -> Option<u64> {
-        let rest = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        rest.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+/// Memory that a program can still have without anything being swapped out, bytes: what the system calls available, or what
+/// is left of the limit that a container sets, if that is less. `None` where neither is told.
+pub fn available_bytes() -> Option<u64> {
+    let system = read_proc("/proc/meminfo").and_then(|text| kibibytes(&text, "MemAvailable"));
+    let limit = || -> Option<u64> {
+        let number = |name: &str| read_proc(&format!("/sys/fs/cgroup/{name}"))?.trim().parse::<u64>().ok();
+        Some(number("memory.max")?.saturating_sub(number("memory.current")?))
     };
-    let rss_bytes = kib("VmRSS")?;
+    system.into_iter().chain(limit()).min()
+}
+
+fn kibibytes(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    rest.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+fn parse_status(status: &str) -> Option<Memory> {
+    let rss_bytes = kibibytes(status, "VmRSS")?;
     // The kernel brings the high-water mark up to date late, so it can lag behind the current figure.
-    Some(Memory { rss_bytes, peak_rss_bytes: kib("VmHWM")?.max(rss_bytes) })
+    Some(Memory { rss_bytes, peak_rss_bytes: kibibytes(status, "VmHWM")?.max(rss_bytes) })
 }
 
 /// Processors this process may run on, its affinity mask and quota considered; at least 1.
@@ -60,6 +72,14 @@ mod tests {
         assert_eq!(found, Some(Memory { rss_bytes: 1 << 20, peak_rss_bytes: 2 << 20 }));
         assert_eq!(parse_status("VmRSS:\t-1 kB\nVmHWM: 1 kB"), None);
         assert_eq!(parse_status(""), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_is_available_is_not_everything_and_not_nothing() {
+        let total = kibibytes(&read_proc("/proc/meminfo").unwrap(), "MemTotal").unwrap();
+        let available = available_bytes().unwrap();
+        assert!(available > 0 && available < total, "{available} of {total}");
     }
 
     #[cfg(target_os = "linux")]

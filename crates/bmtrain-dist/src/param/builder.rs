@@ -17,6 +17,8 @@ pub enum Birth {
     Draw,
     /// Leave them for a loader; what it does not load is drawn by [`Parameters::initialize_missing`].
     Await,
+    /// Take the memory's content for values: on a backend that computes nothing one value is as good as another.
+    Leave,
 }
 
 /// How parameters of a model are made.
@@ -167,8 +169,10 @@ impl Builder {
             let flat = Rc::new(Flat::new(&self.state.device, sharding, (dtype, grad_dtype), block, &group)?);
             for (index, param) in group.iter().enumerate() {
                 param.settle(&flat, index);
-                if birth == Birth::Draw {
-                    param.initialize(seed)?;
+                match birth {
+                    Birth::Draw => param.initialize(seed)?,
+                    Birth::Await => {}
+                    Birth::Leave => param.leave_values(),
                 }
             }
             self.state.flats.borrow_mut().push(flat);

@@ -149,6 +149,11 @@ impl Param {
         Ok(Some(grads.tensor(home.flat.span(home.index).start, self.local_shape())?))
     }
 
+    /// Count whatever the memory holds as values.
+    fn leave_values(&self) {
+        self.inner.initialized.set(true);
+    }
+
     /// Draw the initial values of this rank's part.
     ///
     /// # Errors

@@ -214,6 +214,46 @@ impl Dataset {
         counts
     }
 
+    /// A dataset of so many copies of the longest sample, in which every batch is as large as one of this dataset can be.
+    /// Empty if this one is.
+    #[must_use]
+    pub fn of_longest(&self, copies: usize) -> Dataset {
+        let longest = (0..self.len()).max_by_key(|sample| (self.length(*sample), std::cmp::Reverse(*sample)));
+        let mut all = Dataset {
+            labels: self.labels.clone(),
+            pad_id: self.pad_id,
+            max_length: self.max_length,
+            ids: Vec::new(),
+            types: Vec::new(),
+            ends: Vec::new(),
+            targets: Vec::new(),
+            repeats: None,
+            report: ReadReport { longest: self.report.longest, ..ReadReport::default() },
+            fingerprint: String::new(),
+        };
+        if let Some((sample, label)) = longest.and_then(|sample| Some((sample, self.label(sample)?))) {
+            for row in self.rows(sample).into_iter().flatten() {
+                all.ids.extend_from_slice(row.input_ids);
+                all.types.extend_from_slice(row.token_type_ids);
+                all.ends.push(all.ids.len());
+            }
+            // Stored once, however many copies.
+            all.targets.push(label);
+            all.repeats = Some(vec![0; copies]);
+        }
+        all.seal();
+        all
+    }
+
+    /// Bytes of memory that the tokens, rows and labels take.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.ids)
+            + size_of_val(&*self.types)
+            + size_of_val(&*self.ends)
+            + size_of_val(&*self.targets)
+            + self.repeats.as_deref().map_or(0, size_of_val)
+    }
+
     fn stored(&self, sample: usize) -> Option<usize> {
         match &self.repeats {
             Some(repeats) => repeats.get(sample).map(|stored| *stored as usize),

@@ -55,6 +55,8 @@ pub struct OpenOptions {
     pub frozen: NamePatterns,
     /// Compare configuration and weights, and load nothing: the model that comes back has no values.
     pub only_check: bool,
+    /// Build the model on the device as it will be, and read no weights beyond their headers: for devices that only count.
+    pub leave_values: bool,
 }
 
 impl OpenOptions {
@@ -74,12 +76,15 @@ impl OpenOptions {
             sharding: Sharding::solo(),
             frozen: NamePatterns::default(),
             only_check: false,
+            leave_values: false,
         }
     }
 
-    /// How the parameters of the model are born: their values are awaited.
+    /// How the parameters of the model are born: their values are awaited, unless [`OpenOptions::leave_values`] says there
+    /// are none to come.
     pub fn builder(&self) -> BuilderOptions {
-        BuilderOptions { sharding: self.sharding.clone(), ..self.sketch_builder() }
+        let birth = if self.leave_values { Birth::Leave } else { Birth::Await };
+        BuilderOptions { birth, sharding: self.sharding.clone(), ..self.sketch_builder() }
     }
 
     /// How those of its sketch are, which takes no memory and is compared with the weights: whole, on one rank.

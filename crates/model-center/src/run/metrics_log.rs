@@ -313,6 +313,8 @@ pub struct EndRecord {
     pub save_seconds: f64,
     /// The most resident memory, bytes.
     pub peak_rss_bytes: u64,
+    /// What the pool of the rank that needed most held, in bytes, each figure with its name.
+    pub pool: Vec<(String, u64)>,
 }
 
 impl Record for EndRecord {
@@ -321,6 +323,9 @@ impl Record for EndRecord {
         time.float("seconds", self.seconds).float("train_seconds", self.train_seconds);
         time.float("eval_seconds", self.eval_seconds).float("save_seconds", self.save_seconds);
         time.integer("peak_rss_bytes", self.peak_rss_bytes);
+        for (name, bytes) in &self.pool {
+            time.integer(name, *bytes);
+        }
         let mut out = Object::default();
         out.text("kind", "end").integer("step", self.step).float("epoch", self.epoch).text("reason", &self.reason);
         if let Some((metric, value, step)) = &self.best {

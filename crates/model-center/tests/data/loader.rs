@@ -239,3 +239,14 @@ fn impossible_settings_are_refused() {
         Loader::new(dataset.clone(), options(Order::LengthGrouped { window: usize::MAX }, usize::MAX, false)).is_ok()
     );
 }
+
+#[test]
+fn a_dataset_of_its_longest_sample_brings_the_largest_batch_every_time() {
+    let dataset = dataset(40);
+    let longest = (0..dataset.len()).map(|sample| dataset.length(sample)).max().unwrap();
+    let all = Arc::new(dataset.of_longest(1000));
+    assert_eq!((all.len(), all.labels()), (1000, dataset.labels()));
+    let mut loader = Loader::new(Arc::clone(&all), options(Order::Shuffled, 8, true)).unwrap();
+    assert!(loader.epoch(0).all(|batch| batch.unwrap().len == longest));
+    assert!(all.bytes() < dataset.bytes() + 4000, "copies are stored once");
+}

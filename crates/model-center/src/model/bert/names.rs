@@ -113,6 +113,9 @@ pub fn open(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
         return Ok(OpenedModel { model: Box::new(sketch), drawn: plan.fresh().to_vec(), unused, parameters });
     }
     let model = Bert::new(&options.device, config, head, blocks, options.builder())?;
+    if options.leave_values {
+        return Ok(OpenedModel { model: Box::new(model), drawn: plan.fresh().to_vec(), unused, parameters });
+    }
     plan.load(&weights, |name, values| match Model::parameters(&model).get(name) {
         Some(param) => Ok(param.load(values)?),
         None => Ok(()),

@@ -1,0 +1,141 @@
+//! What the plan program says is what the pool of a rank then holds, for models of any size.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod fixture;
+
+use fixture::Fixture;
+use serde_json::Value;
+
+/// Ranks and settings.
+const CASES: [(&str, &[&str]); 8] = [
+    ("1", &[]),
+    ("1", &["train.recompute=blocks", "train.micro_batch_size=2"]),
+    ("1", &["train.gradient_sum=elastic", "train.micro_batch_size=1", "model.dtype=bf16"]),
+    ("2", &["parallel.zero=0", "train.micro_batch_size=2", "checkpoint.every=1 steps"]),
+    ("2", &["parallel.zero=1", "train.micro_batch_size=1", "model.dtype=bf16"]),
+    ("2", &["parallel.zero=3", "train.micro_batch_size=1", "train.gradient_sum=elastic", "train.recompute=blocks"]),
+    ("4", &["parallel.zero=2", "train.micro_batch_size=1", "eval.batch_size=8"]),
+    ("4", &["parallel.zero=3", "train.micro_batch_size=1", "model.dtype=f16", "parallel.prefetch=false"]),
+];
+
+/// A fixture whose sentences all have the same number of words, so that the largest batch is every batch.
+fn equally_long() -> Fixture {
+    let fixture = Fixture::new();
+    let line = |i: usize| {
+        let (word, label) = [("good", "positive"), ("bad", "negative")][i % 2];
+        format!("{{\"text\": \"the plot of the film was very {word} .\", \"label\": \"{label}\"}}\n")
+    };
+    for (file, count) in [("train.jsonl", 16), ("eval.jsonl", 9)] {
+        fixture.write(file, &(0..count).map(line).collect::<String>());
+    }
+    fixture
+}
+
+fn with_sets<'a>(sets: &[&'a str]) -> Vec<&'a str> {
+    sets.iter().flat_map(|set| ["--set", *set]).collect()
+}
+
+fn planned(fixture: &Fixture, arguments: &[&str]) -> Value {
+    let outcome = fixture.plan(&[&["--json"], arguments].concat()).succeeded();
+    serde_json::from_str(&outcome.stdout).unwrap()
+}
+
+fn last_record(fixture: &Fixture, folder: &str) -> Value {
+    let text = fixture.read(&format!("{folder}/metrics.jsonl"));
+    serde_json::from_str(text.lines().last().unwrap()).unwrap()
+}
+
+#[test]
+fn a_plan_is_what_the_fullest_pool_then_held() {
+    let fixture = equally_long();
+    for (number, (ranks, sets)) in CASES.into_iter().enumerate() {
+        let folder = format!("output.dir=run-{number}");
+        let arguments = [&["--ranks", ranks, &folder], &with_sets(sets)[..]].concat();
+        let plan = planned(&fixture, &arguments);
+        fixture.finetune(&arguments).succeeded();
+        let time = &last_record(&fixture, &format!("run-{number}"))["time"];
+        let measured = |name: &str| time[format!("pool_{name}_bytes")].as_u64().unwrap();
+        let classes = plan["pool"]["at_peak"].as_object().unwrap();
+        for (name, bytes) in classes {
+            assert_eq!(bytes.as_u64().unwrap(), measured(name), "{name} with {ranks} {sets:?}: {plan} {time}");
+        }
+        assert_eq!(plan["pool"]["peak_bytes"].as_u64().unwrap(), measured("peak"), "{ranks} {sets:?}");
+        assert_eq!(plan["pool"]["touched_bytes"].as_u64().unwrap(), measured("touched"), "{ranks} {sets:?}");
+        assert_eq!(classes.values().map(|bytes| bytes.as_u64().unwrap()).sum::<u64>(), measured("peak"));
+    }
+}
+
+#[test]
+fn batches_shorter_than_the_longest_need_no_more_than_planned() {
+    let fixture = Fixture::new();
+    let plan = planned(&fixture, &["--set", "train.micro_batch_size=2"]);
+    fixture.finetune(&["--set", "train.micro_batch_size=2"]).succeeded();
+    let measured = last_record(&fixture, "run")["time"]["pool_peak_bytes"].as_u64().unwrap();
+    assert!(measured <= plan["pool"]["peak_bytes"].as_u64().unwrap(), "{measured} {plan}");
+}
+
+#[test]
+fn a_model_of_seven_billion_is_planned_in_little_memory() {
+    let fixture = equally_long();
+    fixture.hollow_model(4096, 34, 16384);
+    let sets = with_sets(&["train.micro_batch_size=1", "model.dtype=bf16", "parallel.zero=3"]);
+    // Two gibibytes of addresses, the code and the stacks of threads among them, for 14 GB of values.
+    let outcome = fixture.plan_within(2 << 20, &[&["--json", "--ranks", "4"], &sets[..]].concat()).succeeded();
+    let plan: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let values = plan["parameters"].as_u64().unwrap();
+    assert!(values > 6_800_000_000, "{values}");
+    let at_peak = |class: &str| plan["pool"]["at_peak"][class].as_u64().unwrap() as f64;
+    let shard = values as f64 / 4.0;
+    for (class, bytes_per_value) in [("parameters", 2.0), ("optimizer", 12.0)] {
+        let share = at_peak(class) / (shard * bytes_per_value);
+        assert!((1.0..1.001).contains(&share), "{class}: {share} of its shard");
+    }
+    assert_eq!(plan["verdict"]["fits"], Value::Bool(false), "{plan}");
+}
+
+#[test]
+fn a_run_that_does_not_fit_is_told_what_would_help() {
+    let fixture = equally_long();
+    let needed = |plan: &Value| plan["verdict"]["needed_bytes"].as_u64().unwrap();
+    let gib = |bytes: u64| format!("--memory={}", bytes as f64 / (1u64 << 30) as f64);
+    fixture.hollow_model(64, 8, 256);
+    let whole = planned(&fixture, &["--memory=1000"]);
+    assert_eq!(whole["verdict"]["fits"], Value::Bool(true));
+    assert!(whole["verdict"]["changes"].as_array().unwrap().is_empty());
+    let recomputed = planned(&fixture, &["--memory=1000", "--set", "train.recompute=blocks"]);
+    let between = (needed(&whole) + needed(&recomputed)) / 2;
+    let short = planned(&fixture, &[&gib(between)]);
+    assert_eq!(short["verdict"]["fits"], Value::Bool(false), "{short}");
+    let first = &short["verdict"]["changes"][0];
+    assert!(first["needed_bytes"].as_u64().unwrap() <= between, "{short}");
+    // The process that reads the data is not of the same size every time.
+    let text = fixture.plan(&[&gib(between), "--set", "train.micro_batch_size=4"]).succeeded().stdout;
+    assert!(text.contains("does not fit") && text.contains("fits with: --set "), "{text}");
+    let hopeless = fixture.plan(&["--memory=0.000001"]).succeeded().stdout;
+    assert!(hopeless.contains("most helpful, and not enough"), "{hopeless}");
+}
+
+#[test]
+fn all_levels_are_compared() {
+    let fixture = equally_long();
+    fixture.hollow_model(64, 6, 128);
+    let arguments = ["--ranks", "4", "--set", "train.micro_batch_size=1", "--all-levels"];
+    let plan = planned(&fixture, &arguments);
+    let levels = plan["levels"].as_array().unwrap();
+    assert_eq!(levels.len(), 8);
+    let at = |level: usize, class: &str| levels[2 * level]["pool"]["own_peaks"][class].as_u64().unwrap();
+    assert!(at(1, "optimizer") < at(0, "optimizer") && at(1, "parameters") == at(0, "parameters"));
+    assert!(at(2, "gradients") < at(1, "gradients") && at(2, "parameters") < at(1, "parameters"));
+    assert!(at(3, "gathered") < at(2, "gathered"));
+    let text = fixture.plan(&arguments).succeeded().stdout;
+    assert_eq!(text.lines().filter(|line| line.contains(" blocks ") || line.contains(" none ")).count(), 8, "{text}");
+}
+
+#[test]
+fn a_plan_writes_nothing() {
+    let fixture = Fixture::new();
+    let before = fixture.snapshot();
+    fixture.plan(&[]).succeeded();
+    fixture.plan(&["--json", "--all-levels"]).succeeded();
+    assert_eq!(fixture.snapshot(), before);
+}
