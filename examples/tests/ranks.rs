@@ -49,6 +49,24 @@ fn optimizer_state_on_the_host_leaves_the_bytes_of_the_run_alone() {
 }
 
 #[test]
+fn gradients_in_the_type_of_the_model_give_the_bytes_of_one_rank_too() {
+    let fixture = Fixture::new();
+    for dtype in ["model.dtype=bf16", "model.dtype=f16"] {
+        let sets = [&ELASTIC[..], &[dtype, "train.gradient_dtype=model", "parallel.zero=2", "save.dtype=f32"]].concat();
+        let (alone, shared) = (format!("{dtype}1"), format!("{dtype}2"));
+        train(&fixture, &alone, &[], &sets).succeeded();
+        train(&fixture, &shared, &["--ranks", "2"], &sets).succeeded();
+        let alone = result(&fixture, &alone);
+        assert!(result(&fixture, &shared) == alone, "{dtype}");
+        let sets: Vec<&str> =
+            sets.iter().map(|set| if set.ends_with("=model") { "train.gradient_dtype=f32" } else { set }).collect();
+        let whole = format!("{dtype}3");
+        train(&fixture, &whole, &[], &sets).succeeded();
+        assert!(result(&fixture, &whole) != alone, "{dtype}: the setting changes nothing");
+    }
+}
+
+#[test]
 fn fast_sums_train_on_two_ranks() {
     let fixture = Fixture::new();
     let sets = ["train.micro_batch_size=2", "train.steps=60", "train.lr=3e-3", "train.warmup=6"];

@@ -33,7 +33,7 @@ fn train(
         assert_eq!(checkpoint.manifest().step, steps.start as u64);
         let state = checkpoint.manifest().facts.state["training"].clone();
         let state: TrainingState = serde_json::from_value(state).unwrap();
-        restore(&checkpoint, &state, this.model.parameters.iter(), &mut this.optim)?;
+        restore(&checkpoint, &state, &this.model.parameters, &mut this.optim)?;
     }
     let mut saver = Saver::new(store.clone(), team, 2)?;
     let mut course = Vec::new();
@@ -48,10 +48,10 @@ fn train(
         course.push((step, losses, info.grad_norm.to_bits()));
         well(saver.advance()?);
         if saved.contains(&(step + 1)) {
-            let state = TrainingState::of(&this.optim, this.model.parameters.iter())?;
+            let state = TrainingState::of(&this.optim, &this.model.parameters)?;
             let state = [("training".to_owned(), serde_json::to_value(state).unwrap())].into_iter().collect();
             let facts = Facts { recipe: "r".into(), state, ..Facts::default() };
-            well(saver.begin(&this.device, step as u64 + 1, facts, this.model.parameters.iter(), &this.optim)?);
+            well(saver.begin(&this.device, step as u64 + 1, facts, &this.model.parameters, &this.optim)?);
         }
     }
     well(saver.finish()?);
@@ -166,8 +166,8 @@ fn what_is_frozen_stays_frozen_and_its_moments_are_kept() {
     again.optim.step().unwrap();
     let checkpoint = newest(&store);
     let state: TrainingState = serde_json::from_value(checkpoint.manifest().facts.state["training"].clone()).unwrap();
-    assert_eq!(state.frozen, [frozen.name()]);
-    restore(&checkpoint, &state, again.model.parameters.iter(), &mut again.optim).unwrap();
+    assert_eq!(state.frozen.frozen.iter().collect::<Vec<_>>(), [frozen.name()]);
+    restore(&checkpoint, &state, &again.model.parameters, &mut again.optim).unwrap();
     assert!(!again.model.parameters.get(frozen.name()).unwrap().is_trainable());
     assert_eq!(again.optim.fingerprint().unwrap(), this.optim.fingerprint().unwrap());
     for rank in [&mut this, &mut again] {
@@ -181,10 +181,10 @@ fn what_is_frozen_stays_frozen_and_its_moments_are_kept() {
 fn save(this: &mut Rank, store: &Store, step: u64) {
     let team = Team::new(Arc::new(Solo), &this.device);
     let mut saver = Saver::new(store.clone(), team, 2).unwrap();
-    let state = TrainingState::of(&this.optim, this.model.parameters.iter()).unwrap();
+    let state = TrainingState::of(&this.optim, &this.model.parameters).unwrap();
     let state = [("training".to_owned(), serde_json::to_value(state).unwrap())].into_iter().collect();
     let facts = Facts { recipe: "r".into(), state, ..Facts::default() };
-    saver.begin(&this.device, step, facts, this.model.parameters.iter(), &this.optim).unwrap();
+    saver.begin(&this.device, step, facts, &this.model.parameters, &this.optim).unwrap();
     let event = saver.finish().unwrap();
     assert!(matches!(event, Some(SaveEvent::Saved { step: s, committed: Some(_) }) if s == step), "{event:?}");
 }
@@ -205,7 +205,7 @@ fn a_snapshot_is_of_its_step(optimizer: Which) {
     let team = Team::new(Arc::new(Solo), &this.device);
     let mut saver = Saver::new(store.clone(), team, 2).unwrap();
     let facts = Facts { recipe: "r".into(), ..Facts::default() };
-    saver.begin(&this.device, 1, facts, this.model.parameters.iter(), &this.optim).unwrap();
+    saver.begin(&this.device, 1, facts, &this.model.parameters, &this.optim).unwrap();
     for step in 1..3 {
         this.micro_batch(step, 0, 1, 1.0).unwrap();
         this.optim.step().unwrap();
@@ -236,7 +236,7 @@ fn a_full_disk_of_one_rank_fails_the_save_on_all_and_training_goes_on() {
                 this.optim.step().unwrap();
                 events.extend(saver.advance().unwrap());
                 let facts = Facts { recipe: "r".into(), ..Facts::default() };
-                let params = this.model.parameters.iter();
+                let params = &this.model.parameters;
                 events.extend(saver.begin(&this.device, step as u64 + 1, facts, params, &this.optim).unwrap());
             }
             events.extend(saver.finish().unwrap());
@@ -271,7 +271,7 @@ fn another_model_is_refused_by_name() {
     ];
     for (setting, reason) in others {
         let mut other = Rank::new(Arc::new(Solo), &setting).unwrap();
-        let error = restore(&checkpoint, &state, other.model.parameters.iter(), &mut other.optim).unwrap_err();
+        let error = restore(&checkpoint, &state, &other.model.parameters, &mut other.optim).unwrap_err();
         assert!(matches!(error, Error::Checkpoint { fault: Fault::Request, .. }), "{error}");
         assert!(error.to_string().contains(reason), "{error}");
     }
@@ -285,7 +285,7 @@ fn weights_alone_are_taken_without_the_optimizer() {
     this.optim.step().unwrap();
     save(&mut this, &store, 1);
     let fresh = Rank::new(Arc::new(Solo), &Setting::default()).unwrap();
-    load_parameters(&newest(&store), fresh.model.parameters.iter()).unwrap();
+    load_parameters(&newest(&store), &fresh.model.parameters).unwrap();
     let (old, new) = (this.optim.fingerprint().unwrap(), fresh.optim.fingerprint().unwrap());
     assert_eq!(new.weights, old.weights);
     assert_ne!(new.optimizer, old.optimizer);

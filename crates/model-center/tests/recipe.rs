@@ -138,6 +138,7 @@ label_smoothing = 0.0           # default
 seed = 1234                     # default
 recompute = "none"              # default
 gradient_sum = "fast"           # default
+gradient_dtype = "f32"          # default
 loss_scale = "auto"             # default
 offload = false                 # default
 

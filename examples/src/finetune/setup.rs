@@ -93,6 +93,7 @@ pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, s
         labels: names,
         problem: Some(problem),
         dtype: resolved.model.dtype,
+        grad_dtype: resolved.train.gradient_dtype.of(resolved.model.dtype),
         seed: resolved.model.init_seed,
         recompute: resolved.train.recompute,
         hidden_dropout: resolved.model.hidden_dropout,

@@ -5,7 +5,7 @@ use super::state::{OptimizerState, TrainingState};
 use crate::checkpoint::{Checkpoint, Fault, Kind};
 use crate::error::{Error, Result};
 use crate::optim::OptimManager;
-use crate::param::Param;
+use crate::param::{Param, Parameters};
 use bmtrain_core::DType;
 
 const SAME_MODEL: &str = "resume with the model and the number types that were saved; to start anew from its weights alone, \
@@ -17,11 +17,13 @@ const SAME_MODEL: &str = "resume with the model and the number types that were s
 /// # Errors
 /// [`Fault::Request`] for a checkpoint of another model, number type or other optimizers, [`Fault::Damaged`] for bytes that
 /// are not as they were written: the run must not go on with what was loaded so far.
-pub fn restore<'p, P>(checkpoint: &Checkpoint, state: &TrainingState, params: P, optim: &mut OptimManager) -> Result<()>
-where
-    P: IntoIterator<Item = &'p Param> + Clone,
-{
-    load_parameters(checkpoint, params.clone())?;
+pub fn restore(
+    checkpoint: &Checkpoint,
+    state: &TrainingState,
+    params: &Parameters,
+    optim: &mut OptimManager,
+) -> Result<()> {
+    load_parameters(checkpoint, params)?;
     state.apply(optim, params)?;
     for ((optimizer, _), saved) in optim.parts_mut().zip(&state.optimizers) {
         let OptimizerState { steps, .. } = saved;
@@ -52,7 +54,7 @@ where
 ///
 /// # Errors
 /// As [`restore`].
-pub fn load_parameters<'p>(checkpoint: &Checkpoint, params: impl IntoIterator<Item = &'p Param>) -> Result<()> {
+pub fn load_parameters(checkpoint: &Checkpoint, params: &Parameters) -> Result<()> {
     let mut loaded = 0;
     for param in params {
         let dtype = param.place()?.0.dtype();

@@ -4,7 +4,7 @@ use super::take::Snapshot;
 use crate::checkpoint::{Committed, Facts, Fault, FileRecord, Piece, SaveJob, SaveOutcome, SaveThread, Store, Writer};
 use crate::error::{Error, Result};
 use crate::optim::OptimManager;
-use crate::param::Param;
+use crate::param::Parameters;
 use crate::team::Team;
 use bmtrain_core::Device;
 use std::time::Duration;
@@ -86,12 +86,12 @@ impl Saver {
     ///
     /// # Errors
     /// A lost rank, a failing device; no memory for a copy.
-    pub fn begin<'p>(
+    pub fn begin(
         &mut self,
         device: &Device,
         step: u64,
         facts: Facts,
-        params: impl IntoIterator<Item = &'p Param>,
+        params: &Parameters,
         optim: &OptimManager,
     ) -> Result<Option<SaveEvent>> {
         let before = self.finish()?;

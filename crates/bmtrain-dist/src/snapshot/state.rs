@@ -2,20 +2,20 @@
 
 use crate::error::{Error, Result};
 use crate::optim::{OptimManager, ScaleState};
-use crate::param::Param;
+use crate::param::{FreezeMask, Parameters};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Loss scale, places in the schedules, step counts, and which parameters are frozen. Equal on all ranks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct TrainingState {
     /// Of loss scaling.
     pub scaler: ScaleState,
     /// Of each optimizer, in their order.
     pub optimizers: Vec<OptimizerState>,
-    /// Full names of the parameters that were not trained, sorted.
-    pub frozen: Vec<String>,
+    /// The parameters that were not trained.
+    #[serde(flatten)]
+    pub frozen: FreezeMask,
 }
 
 /// Of one optimizer.
@@ -29,14 +29,11 @@ pub struct OptimizerState {
 }
 
 impl TrainingState {
-    /// What it is now. `params` are all parameters of the model, trained or not.
+    /// What it is now.
     ///
     /// # Errors
     /// A parameter whose block is not complete.
-    pub fn of<'p>(optim: &OptimManager, params: impl IntoIterator<Item = &'p Param>) -> Result<Self> {
-        let mut frozen: Vec<String> =
-            params.into_iter().filter(|param| !param.is_trainable()).map(|param| param.name().to_owned()).collect();
-        frozen.sort_unstable();
+    pub fn of(optim: &OptimManager, params: &Parameters) -> Result<Self> {
         let mut optimizers = Vec::new();
         for (optimizer, scheduler) in optim.parts() {
             let mut steps = BTreeMap::new();
@@ -47,15 +44,12 @@ impl TrainingState {
             }
             optimizers.push(OptimizerState { iteration: scheduler.map(|scheduler| scheduler.iteration()), steps });
         }
-        Ok(TrainingState { scaler: optim.scaler().state(), optimizers, frozen })
+        Ok(TrainingState { scaler: optim.scaler().state(), optimizers, frozen: params.freeze_mask() })
     }
 
     /// Put schedules, loss scale and frozen parameters where they were.
-    pub(super) fn apply<'p>(
-        &self,
-        optim: &mut OptimManager,
-        params: impl IntoIterator<Item = &'p Param>,
-    ) -> Result<()> {
+    pub(super) fn apply(&self, optim: &mut OptimManager, params: &Parameters) -> Result<()> {
+        params.set_freeze_mask(&self.frozen)?;
         let count = optim.parts().count();
         if count != self.optimizers.len() {
             let reason = format!("{count} optimizers, saved were {}", self.optimizers.len());
@@ -70,9 +64,6 @@ impl TrainingState {
                 (None, None) => {}
                 _ => return Err(Error::setting("resume", "an optimizer had a schedule, or has one now, but not both")),
             }
-        }
-        for param in params {
-            param.set_trainable(self.frozen.binary_search_by(|name| name.as_str().cmp(param.name())).is_err());
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::kind_of;
 use crate::checkpoint::{Kind, Piece, PieceSpec};
 use crate::error::{Error, Result};
 use crate::optim::{KeptTensor, OptimManager};
-use crate::param::Param;
+use crate::param::Parameters;
 use bmtrain_core::{DType, Device, Lane};
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, channel};
@@ -24,12 +24,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// A parameter whose block is not complete; no memory for the copies; a failing device.
-    pub fn begin<'p>(
-        device: &Device,
-        params: impl IntoIterator<Item = &'p Param>,
-        optim: &OptimManager,
-        buffers: Vec<Piece>,
-    ) -> Result<Self> {
+    pub fn begin(device: &Device, params: &Parameters, optim: &OptimManager, buffers: Vec<Piece>) -> Result<Self> {
         let mut sources = Vec::new();
         for param in params {
             let (flat, index) = param.place()?;

@@ -49,6 +49,8 @@ pub struct OpenOptions {
     pub hidden_dropout: Option<f32>,
     /// Dropout of attention probabilities instead of the model's own.
     pub attention_dropout: Option<f32>,
+    /// Number type of the gradients, in which they are also exchanged between ranks.
+    pub grad_dtype: DType,
     /// How its parameters are shared among data-parallel ranks.
     pub sharding: Sharding,
     /// Full names of parameters that are born frozen.
@@ -73,6 +75,7 @@ impl OpenOptions {
             recompute: Recompute::Keep,
             hidden_dropout: None,
             attention_dropout: None,
+            grad_dtype: DType::F32,
             sharding: Sharding::solo(),
             frozen: NamePatterns::default(),
             only_check: false,
@@ -90,7 +93,14 @@ impl OpenOptions {
     /// How those of its sketch are, which takes no memory and is compared with the weights: whole, on one rank.
     pub fn sketch_builder(&self) -> BuilderOptions {
         let frozen = self.frozen.clone();
-        BuilderOptions { seed: self.seed, dtype: self.dtype, birth: Birth::Await, frozen, ..BuilderOptions::default() }
+        BuilderOptions {
+            seed: self.seed,
+            dtype: self.dtype,
+            grad_dtype: self.grad_dtype,
+            birth: Birth::Await,
+            frozen,
+            ..BuilderOptions::default()
+        }
     }
 }
 

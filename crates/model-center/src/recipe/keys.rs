@@ -226,6 +226,11 @@ fn read_train(r: &mut Reader) -> TrainSettings {
         seed: r.integer("train.seed", 1234, 0..=MOST),
         recompute: r.choice("train.recompute", &recompute, Recompute::Keep),
         gradient_sum: r.choice("train.gradient_sum", &sums, GradientSum::Fast),
+        gradient_dtype: r.choice(
+            "train.gradient_dtype",
+            &[("f32", GradientDType::F32), ("model", GradientDType::Model)],
+            GradientDType::F32,
+        ),
         loss_scale: r.choice("train.loss_scale", &scales, LossScale::Auto),
         offload: r.flag("train.offload", false),
         early_stop: None,

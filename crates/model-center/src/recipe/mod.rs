@@ -26,9 +26,9 @@ pub use mistake::{Group, Mistake, as_error, list};
 pub use resolved::Resolved;
 pub use rules::preflight;
 pub use settings::{
-    CheckpointSettings, DataSettings, DataSource, DeviceSettings, EarlyStopSettings, EvalMetric, EvalSettings, Head,
-    Interval, LogSettings, LossScale, ModelSettings, OnSaveFailure, OutputSettings, ParallelSettings, SaveSettings,
-    SaveWhich, Settings, Threads, TrainSettings,
+    CheckpointSettings, DataSettings, DataSource, DeviceSettings, EarlyStopSettings, EvalMetric, EvalSettings,
+    GradientDType, Head, Interval, LogSettings, LossScale, ModelSettings, OnSaveFailure, OutputSettings,
+    ParallelSettings, SaveSettings, SaveWhich, Settings, Threads, TrainSettings,
 };
 
 use crate::Result;

@@ -173,6 +173,8 @@ pub struct TrainSettings {
     pub recompute: Recompute,
     /// In which order the gradients of micro-batches are added: `elastic` gives the same bits on any number of ranks.
     pub gradient_sum: GradientSum,
+    /// Whether gradients, and their exchange between ranks, have the number type of the parameters rather than f32.
+    pub gradient_dtype: GradientDType,
     /// By what losses are multiplied on the way back.
     pub loss_scale: LossScale,
     /// Whether masters and moments lie in the host's memory and are updated there; the bits are the same.
@@ -317,6 +319,25 @@ pub struct OutputSettings {
 pub struct DeviceSettings {
     /// Threads of the CPU backend.
     pub threads: Threads,
+}
+
+/// In which number type gradients are kept and exchanged between ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GradientDType {
+    /// In f32, whatever the parameters are.
+    F32,
+    /// In that of the parameters: half the bytes in f16 and bf16, and sums that are rounded to it.
+    Model,
+}
+
+impl GradientDType {
+    /// The type for parameters of this one.
+    pub fn of(self, parameters: DType) -> DType {
+        match self {
+            GradientDType::F32 => DType::F32,
+            GradientDType::Model => parameters,
+        }
+    }
 }
 
 /// How losses are scaled.
