@@ -14,60 +14,24 @@
 //! not finite changes nothing: undoing updates would take a second copy of parameters, masters and moments, or would not
 //! give back their bits.
 
+mod work;
+
+pub use work::HostTensor;
+
 use super::delta::{Delta, norms};
 use super::state::check_groups;
 use super::{AdamOptions, DecayForm, Kept, KeptTensor, Optimizer, ParamGroup, ParamState, ReadKept, StepArgs};
 use crate::error::{Error, Result};
 use crate::param::{Flat, Param};
 use bmtrain_core::exact::{Sum, WORDS};
-use bmtrain_core::host::{HostAdam, HostBuffer, Threads, widen};
+use bmtrain_core::host::{HostBuffer, Threads, widen};
 use bmtrain_core::kernel::AdamSettings;
-use bmtrain_core::{DType, Error as CoreError, Lane, Result as CoreResult, Segment, Storage};
+use bmtrain_core::{DType, Lane, Segment, Storage};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// What the host holds of one flat storage, laid out like the storage's optimizer state.
-#[derive(Debug)]
-struct Moments {
-    m: HostBuffer,
-    v: HostBuffer,
-    /// f32 copies of 16-bit parameters. An f32 parameter needs none: it is updated where it is.
-    master: Option<HostBuffer>,
-    /// The squares of what each parameter moved by in the last step, if that is recorded.
-    moved: Vec<Sum>,
-}
-
-impl Moments {
-    /// The buffers by the names they have in a state.
-    fn named(&mut self) -> Vec<(&'static str, &mut HostBuffer)> {
-        let mut all = vec![("m", &mut self.m), ("v", &mut self.v)];
-        all.extend(self.master.as_mut().map(|master| ("master", master)));
-        all
-    }
-}
-
-/// One of the host's tensors of one flat storage, to be read from work on the copy lane.
-#[derive(Debug, Clone)]
-pub struct HostTensor {
-    host: Arc<Mutex<Moments>>,
-    name: &'static str,
-}
-
-impl HostTensor {
-    /// Append the bytes of these f32 to a buffer.
-    ///
-    /// # Errors
-    /// Elements outside of the tensor.
-    pub fn append_to(&self, buffer: &mut Vec<u8>, elements: Range<usize>) -> CoreResult<()> {
-        let mut host = lock(&self.host);
-        let tensor = host.named().into_iter().find(|(name, _)| *name == self.name).map(|(_, tensor)| tensor.as_slice());
-        let values = tensor.and_then(|tensor| tensor.get(elements.clone())).ok_or_else(|| outside(&elements))?;
-        buffer.extend_from_slice(bytemuck::cast_slice(values));
-        Ok(())
-    }
-}
+use std::sync::{Arc, Mutex, MutexGuard};
+use work::{Moments, Run, lock, run_all, within};
 
 /// State of one flat storage.
 #[derive(Debug)]
@@ -86,24 +50,10 @@ impl State {
     }
 }
 
-fn lock(host: &Mutex<Moments>) -> MutexGuard<'_, Moments> {
-    host.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// One parameter in a step.
 struct Update {
     index: usize,
     decay: f32,
-}
-
-/// A run of elements with one set of numbers, from the start of its stretch.
-struct Run {
-    elements: Range<usize>,
-    /// Where they lie in the host's buffers.
-    in_state: Range<usize>,
-    settings: AdamSettings,
-    /// The parameter they are, where this rank records what it moved by.
-    recorded: Option<usize>,
 }
 
 /// Neighbouring parameters that are updated in one go, and nothing between them that is not.
@@ -289,43 +239,6 @@ fn stretches(state: &mut State, updates: &[Update], lr: f64, options: &AdamOptio
         }
     }
     all.into_iter().map(|(_, stretch)| stretch).collect()
-}
-
-/// The work of the host: every run of a stretch.
-fn run_all(
-    runs: &[Run],
-    host: &mut Moments,
-    factor: f32,
-    threads: &Threads,
-    (values, dtype): (&mut [u8], DType),
-    (grads, grad_dtype): (&[u8], DType),
-) -> CoreResult<()> {
-    let bytes = |range: &Range<usize>, dtype: DType| range.start * dtype.size()..range.end * dtype.size();
-    let Moments { m, v, master, moved } = host;
-    for run in runs {
-        let grad = grads.get(bytes(&run.elements, grad_dtype)).ok_or_else(|| outside(&run.elements))?;
-        let adam = HostAdam {
-            parameter: within(values, &bytes(&run.elements, dtype))?,
-            dtype,
-            master: master.as_mut().map(|master| within(master.as_mut_slice(), &run.in_state)).transpose()?,
-            m: within(m.as_mut_slice(), &run.in_state)?,
-            v: within(v.as_mut_slice(), &run.in_state)?,
-            grad,
-            grad_dtype,
-            factor,
-            settings: run.settings,
-        };
-        adam.run(threads, run.recorded.and_then(|index| moved.get_mut(index)))?;
-    }
-    Ok(())
-}
-
-fn within<'s, T>(all: &'s mut [T], range: &Range<usize>) -> CoreResult<&'s mut [T]> {
-    all.get_mut(range.clone()).ok_or_else(|| outside(range))
-}
-
-fn outside(range: &Range<usize>) -> CoreError {
-    CoreError::argument("adam offload", format!("elements {range:?} are outside of what the lane was given"))
 }
 
 impl Optimizer for AdamOffload {

@@ -1,0 +1,102 @@
+//! What the host does with its part of an optimizer's state, on the thread of the copy lane.
+//!
+//! Called by [`AdamOffload`](super::AdamOffload), which lays out the work; [`HostTensor`] is read by snapshots.
+
+use bmtrain_core::exact::Sum;
+use bmtrain_core::host::{HostAdam, HostBuffer, Threads};
+use bmtrain_core::kernel::AdamSettings;
+use bmtrain_core::{DType, Error, Result};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What the host holds of one flat storage, laid out like the storage's optimizer state.
+#[derive(Debug)]
+pub(super) struct Moments {
+    pub(super) m: HostBuffer,
+    pub(super) v: HostBuffer,
+    /// f32 copies of 16-bit parameters. An f32 parameter needs none: it is updated where it is.
+    pub(super) master: Option<HostBuffer>,
+    /// The squares of what each parameter moved by in the last step, if that is recorded.
+    pub(super) moved: Vec<Sum>,
+}
+
+impl Moments {
+    /// The buffers by the names they have in a state.
+    pub(super) fn named(&mut self) -> Vec<(&'static str, &mut HostBuffer)> {
+        let mut all = vec![("m", &mut self.m), ("v", &mut self.v)];
+        all.extend(self.master.as_mut().map(|master| ("master", master)));
+        all
+    }
+}
+
+/// One of the host's tensors of one flat storage, to be read from work on the copy lane.
+#[derive(Debug, Clone)]
+pub struct HostTensor {
+    pub(super) host: Arc<Mutex<Moments>>,
+    pub(super) name: &'static str,
+}
+
+impl HostTensor {
+    /// Append the bytes of these f32 to a buffer.
+    ///
+    /// # Errors
+    /// Elements outside of the tensor.
+    pub fn append_to(&self, buffer: &mut Vec<u8>, elements: Range<usize>) -> Result<()> {
+        let mut host = lock(&self.host);
+        let tensor = host.named().into_iter().find(|(name, _)| *name == self.name).map(|(_, tensor)| tensor.as_slice());
+        let values = tensor.and_then(|tensor| tensor.get(elements.clone())).ok_or_else(|| outside(&elements))?;
+        buffer.extend_from_slice(bytemuck::cast_slice(values));
+        Ok(())
+    }
+}
+
+/// A run of elements with one set of numbers, from the start of its stretch.
+pub(super) struct Run {
+    pub(super) elements: Range<usize>,
+    /// Where they lie in the host's buffers.
+    pub(super) in_state: Range<usize>,
+    pub(super) settings: AdamSettings,
+    /// The parameter they are, where this rank records what it moved by.
+    pub(super) recorded: Option<usize>,
+}
+
+pub(super) fn lock(host: &Mutex<Moments>) -> MutexGuard<'_, Moments> {
+    host.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The work of the host: every run of a stretch.
+pub(super) fn run_all(
+    runs: &[Run],
+    host: &mut Moments,
+    factor: f32,
+    threads: &Threads,
+    (values, dtype): (&mut [u8], DType),
+    (grads, grad_dtype): (&[u8], DType),
+) -> Result<()> {
+    let bytes = |range: &Range<usize>, dtype: DType| range.start * dtype.size()..range.end * dtype.size();
+    let Moments { m, v, master, moved } = host;
+    for run in runs {
+        let grad = grads.get(bytes(&run.elements, grad_dtype)).ok_or_else(|| outside(&run.elements))?;
+        let adam = HostAdam {
+            parameter: within(values, &bytes(&run.elements, dtype))?,
+            dtype,
+            master: master.as_mut().map(|master| within(master.as_mut_slice(), &run.in_state)).transpose()?,
+            m: within(m.as_mut_slice(), &run.in_state)?,
+            v: within(v.as_mut_slice(), &run.in_state)?,
+            grad,
+            grad_dtype,
+            factor,
+            settings: run.settings,
+        };
+        adam.run(threads, run.recorded.and_then(|index| moved.get_mut(index)))?;
+    }
+    Ok(())
+}
+
+pub(super) fn within<'s, T>(all: &'s mut [T], range: &Range<usize>) -> Result<&'s mut [T]> {
+    all.get_mut(range.clone()).ok_or_else(|| outside(range))
+}
+
+pub(super) fn outside(range: &Range<usize>) -> Error {
+    Error::argument("adam offload", format!("elements {range:?} are outside of what the lane was given"))
+}
