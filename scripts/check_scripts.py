@@ -1,4 +1,4 @@
-"""Checks of unpack.py, prepare_sentences.py and the verdict of claims/speed.py. Run by check_scripts.sh; standard library only."""
+"""Checks of unpack.py, prepare_sentences.py and the verdicts of claims/*.py. Run by check_scripts.sh; standard library only."""
 
 import contextlib
 import hashlib
@@ -19,6 +19,7 @@ import accuracy  # noqa: E402
 import compare_runs  # noqa: E402
 import prepare_sentences  # noqa: E402
 import speed  # noqa: E402
+import speed_offload  # noqa: E402
 import unpack  # noqa: E402
 
 
@@ -154,6 +155,19 @@ class Verdicts(InScratch):
         wide = [100, 120, 80, 100, 125, 75, 100]
         self.assertEqual(self.speed("speed-minilm", wide, 200)[0], 75)
         self.assertEqual(self.speed("speed-minilm", wide, 10)[0], 75)
+
+    def test_an_optimizer_step_is_held_against_both_of_pytorchs(self):
+        def offload(default, fused):
+            values = iter(fused)
+            adamw = lambda variant: {"step_s": default if variant == "default" else next(values), "torch": "0"}  # noqa: E731
+            with mock.patch.object(speed_offload, "torch_adamw", adamw), \
+                    mock.patch.object(speed_offload, "ours", lambda _bench: {"step_s": 0.1}):
+                return call(speed_offload.main, ["bench"])
+
+        self.assertEqual(offload(0.16, [0.1] * 7), (0, "speed-offload 1.60x/1.00x ok\n"))
+        self.assertEqual(offload(0.14, [0.1] * 7), (1, "speed-offload 1.40x/1.00x short\n"))
+        self.assertEqual(offload(0.2, [0.09] * 7), (1, "speed-offload 2.00x/0.90x short\n"))
+        self.assertEqual(offload(0.2, [0.1, 0.12, 0.1, 0.1, 0.1, 0.1, 0.1])[0], 75)
 
     def test_the_last_accuracy_of_a_run_is_read(self):
         path = self.dir / "metrics.jsonl"

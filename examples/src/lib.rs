@@ -1,6 +1,7 @@
 //! The programs of BMTrain for Rust as functions, so that a crate with models of its own builds the same programs
 //! around its own registry.
 
+pub mod bench;
 pub mod ckpt;
 pub mod finetune;
 pub mod forward;

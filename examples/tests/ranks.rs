@@ -40,6 +40,15 @@ fn elastic_sums_give_the_bytes_of_one_rank_on_any_number_at_any_level() {
 }
 
 #[test]
+fn optimizer_state_on_the_host_leaves_the_bytes_of_the_run_alone() {
+    let fixture = Fixture::new();
+    train(&fixture, "device", &[], &ELASTIC).succeeded();
+    let host = [&ELASTIC[..], &["train.offload=true", "parallel.zero=3"]].concat();
+    train(&fixture, "host", &["--ranks", "2"], &host).succeeded();
+    assert!(result(&fixture, "host") == result(&fixture, "device"));
+}
+
+#[test]
 fn fast_sums_train_on_two_ranks() {
     let fixture = Fixture::new();
     let sets = ["train.micro_batch_size=2", "train.steps=60", "train.lr=3e-3", "train.warmup=6"];

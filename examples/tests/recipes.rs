@@ -1,10 +1,11 @@
-//! The three one-page recipes, executed: the crates they describe are built and tested from outside the workspace, and every
+//! The one-page recipes, executed: the crates they describe are built and tested from outside the workspace, and every
 //! kernel is where the page about kernels says.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use bmtrain_core::kernel::Kernel;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
@@ -41,8 +42,11 @@ fn write_if_changed(path: &Path, text: &str) {
     }
 }
 
-#[test]
-fn a_backend_and_a_model_of_other_crates_build_and_pass_their_tests() {
+/// Builds and tests some of the recipes' crates; these tests have to be among those that ran.
+fn test_crates(arguments: &[&str], tests: &[&str]) {
+    /// One at a time: they share folders.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let crates = scratch.join("recipes");
     copy_crates(&root().join("examples/tests/recipes"), &crates);
@@ -52,7 +56,7 @@ fn a_backend_and_a_model_of_other_crates_build_and_pass_their_tests() {
         let mut command = Command::new(env!("CARGO"));
         // The workspace's target folder: what other people wrote is compiled once for both.
         command.current_dir(&crates).env("CARGO_TARGET_DIR", scratch.parent().unwrap());
-        command.args(["test", "--workspace", "--no-fail-fast"]).args(extra).output().unwrap()
+        command.args(["test", "--no-fail-fast"]).args(arguments).args(extra).output().unwrap()
     };
     let output = match cargo(&["--offline"]) {
         output if output.status.success() => output,
@@ -62,9 +66,49 @@ fn a_backend_and_a_model_of_other_crates_build_and_pass_their_tests() {
     };
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{out}\n{err}");
-    for test in ["nothing_it_computes_is_wrong", "training_lowers_the_loss_and_a_saved_model_gives_the_same_bits"] {
+    for test in tests {
         assert!(out.contains(&format!("test {test} ... ok")), "{test} did not run:\n{out}");
     }
+}
+
+#[test]
+fn a_backend_and_a_model_of_other_crates_build_and_pass_their_tests() {
+    let tests = ["nothing_it_computes_is_wrong", "training_lowers_the_loss_and_a_saved_model_gives_the_same_bits"];
+    test_crates(&["--workspace", "--exclude", "own_block"], &tests);
+}
+
+#[test]
+fn own_block_of_another_crate_trains_on_two_ranks_as_on_one() {
+    test_crates(&["--package", "own_block"], &["two_ranks_under_zero_3_train_as_one_does_to_the_last_bit"]);
+}
+
+#[test]
+fn own_block_needs_no_model_and_no_crate_of_models() {
+    let manifest = root().join("Cargo.toml");
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["metadata", "--format-version", "1", "--no-deps", "--offline", "--manifest-path"]).arg(manifest);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    // Of every kind: what tests or build scripts need counts too.
+    let needs = |name: &str| -> Vec<&str> {
+        let package = packages.iter().find(|package| package["name"] == name).unwrap();
+        package["dependencies"].as_array().unwrap().iter().map(|other| other["name"].as_str().unwrap()).collect()
+    };
+    let ours: Vec<&str> = packages.iter().map(|package| package["name"].as_str().unwrap()).collect();
+    let mut reached = vec!["bmtrain-dist"];
+    let mut next = 0;
+    while next < reached.len() {
+        let new: Vec<&str> = needs(reached[next]).into_iter().filter(|name| ours.contains(name)).collect();
+        reached.extend(new.into_iter().filter(|name| !reached.contains(name)).collect::<Vec<_>>());
+        next += 1;
+    }
+    reached.sort_unstable();
+    assert_eq!(reached, ["bmtrain-core", "bmtrain-dist", "bmtrain-kernels"]);
+    let user = read(&root().join("examples/tests/recipes/own_block/Cargo.toml"));
+    let dependencies: Vec<&str> = user.split("[dependencies]\n").nth(1).unwrap().lines().collect();
+    assert_eq!(dependencies, [r#"bmtrain-dist = { path = "../../../../crates/bmtrain-dist" }"#]);
 }
 
 /// The stem whose file of `kernel/` declares this name, and the structure of its arguments.

@@ -4,9 +4,11 @@
 //! traits here and passes the conformance table. Everything above this file is written once for all of them.
 
 use crate::buffer::{View, ViewMut};
+use crate::cpu::threads::Threads;
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// An ordered queue of work on a device. Work on one lane runs in the order it was given; lanes run independently
@@ -97,7 +99,8 @@ pub trait Kernels {
     fn launch(&self, kernel: Kernel<'_>, on: Lane) -> Result<()>;
 }
 
-/// Work of the host on device memory: the bytes it reads and those it writes, empty where there is no such range.
+/// Work of the host on device memory: the bytes it reads and those it writes, empty where there is no such range. It finds
+/// in the written range what is there: sums add to it, and an optimizer updates it.
 pub type HostWork = Box<dyn FnOnce(&[u8], &mut [u8]) -> Result<()> + Send>;
 
 /// Memory, order and transfer of a device.
@@ -150,6 +153,12 @@ pub trait Backend: Kernels + Debug + Send + Sync {
     /// A failing device.
     fn wait(&self, on: Lane, mark: Mark) -> Result<()>;
 
+    /// Whether a mark is reached, without waiting; `None` from a backend that cannot tell.
+    fn has_reached(&self, mark: Mark) -> Option<bool> {
+        let _ = mark;
+        None
+    }
+
     /// Let the host wait until all work of a lane is done; reports failures of queued work.
     ///
     /// # Errors
@@ -165,6 +174,12 @@ pub trait Backend: Kernels + Debug + Send + Sync {
     fn on_host(&self, read: Option<View<'_>>, write: Option<ViewMut<'_>>, work: HostWork, on: Lane) -> Result<()> {
         let _ = (read, write, work, on);
         Err(Error::Unsupported { backend: self.name(), kernel: "on_host", detail: String::new() })
+    }
+
+    /// Threads for work of the host that is worth dividing, beside the one that runs it. The CPU backend lends those its
+    /// kernels run on.
+    fn host_threads(&self) -> Option<Arc<Threads>> {
+        None
     }
 
     /// Bytes of scratch the backend keeps outside the pool, by name, for the memory report.

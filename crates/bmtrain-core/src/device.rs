@@ -2,6 +2,7 @@
 
 use crate::backend::{Backend, DeviceId, Lane};
 use crate::error::Result;
+use crate::host::HostAccount;
 use crate::kernel::Kernel;
 use crate::pool::{Chunk, Pool, Report, Segment};
 use std::cell::RefCell;
@@ -19,13 +20,14 @@ struct Inner {
     backend: Arc<dyn Backend>,
     id: DeviceId,
     pool: RefCell<Pool>,
+    host: Arc<HostAccount>,
 }
 
 impl Device {
     /// A device over a backend. Every rank makes its own backend: lanes and pools are not shared.
     pub fn new(backend: Arc<dyn Backend>) -> Self {
         let id = backend.id();
-        Device { inner: Rc::new(Inner { backend, id, pool: RefCell::new(Pool::default()) }) }
+        Device { inner: Rc::new(Inner { backend, id, pool: RefCell::new(Pool::default()), host: Arc::default() }) }
     }
 
     /// The CPU with this many threads.
@@ -72,14 +74,25 @@ impl Device {
         Lane::ALL.into_iter().try_for_each(|lane| self.inner.backend.sync(lane))
     }
 
-    /// Memory in use, by segment, with high-water marks.
+    /// Memory in use, by segment, with high-water marks; the last segment is memory of the host.
     pub fn memory(&self) -> Report {
-        self.inner.pool.borrow().report()
+        let mut report = self.inner.pool.borrow().report();
+        for (segment, usage) in &mut report.segments {
+            if *segment == Segment::Offload {
+                *usage = self.inner.host.usage();
+            }
+        }
+        report
     }
 
     /// Start new high-water marks.
     pub fn reset_peaks(&self) {
         self.inner.pool.borrow_mut().reset_peaks();
+        self.inner.host.reset_peak();
+    }
+
+    pub(crate) fn host_account(&self) -> Arc<HostAccount> {
+        Arc::clone(&self.inner.host)
     }
 
     pub(crate) fn take(&self, bytes: usize, segment: Segment, first_use: Lane) -> Result<Chunk> {

@@ -30,11 +30,13 @@ pub enum Segment {
     Workspace,
     /// Batches.
     Data,
+    /// Optimizer state kept in the host's memory: none of the device's, so outside the pool and the total.
+    Offload,
 }
 
 impl Segment {
     /// Every segment, in report order.
-    pub const ALL: [Segment; 7] = [
+    pub const ALL: [Segment; 8] = [
         Segment::Parameters,
         Segment::Gathered,
         Segment::Gradients,
@@ -42,6 +44,7 @@ impl Segment {
         Segment::Activations,
         Segment::Workspace,
         Segment::Data,
+        Segment::Offload,
     ];
 
     /// Lower-case name in reports and errors.
@@ -54,6 +57,7 @@ impl Segment {
             Segment::Activations => "activations",
             Segment::Workspace => "workspace",
             Segment::Data => "data",
+            Segment::Offload => "offload",
         }
     }
 
@@ -119,7 +123,7 @@ impl Usage {
 pub struct Report {
     /// Use by segment, in the order of [`Segment::ALL`].
     pub segments: Vec<(Segment, Usage)>,
-    /// Use over all segments together; its peak is below the sum of the peaks.
+    /// Use over all segments of the device together; its peak is below the sum of the peaks.
     pub total: Usage,
     /// Bytes of each segment at the moment of [`Report::total`]'s peak, in the order of [`Segment::ALL`]; they add up to it.
     pub at_peak: Vec<(Segment, usize)>,
@@ -140,6 +144,9 @@ pub(crate) struct Pool {
     vacant: Vec<usize>,
     /// Free ranges of shared slabs by (bytes, slab, offset): the first one not smaller than a request is the best fit.
     by_size: BTreeSet<(usize, usize, usize)>,
+    /// Given back while a message to another rank may still be read from it. Whoever used it next would have to wait for that
+    /// rank, which may wait for this one.
+    under_way: Vec<(Mark, Chunk, u8)>,
     usage: [Usage; Segment::ALL.len()],
     total: Usage,
     /// `now` of every segment when `total` was at its peak.
@@ -152,6 +159,12 @@ pub(crate) struct Pool {
 impl Pool {
     /// Take at least `bytes` bytes whose first use will be on `lane`.
     pub(crate) fn take(&mut self, backend: &dyn Backend, bytes: usize, segment: Segment, lane: Lane) -> Result<Chunk> {
+        for (mark, chunk, lanes) in std::mem::take(&mut self.under_way) {
+            match backend.has_reached(mark) {
+                Some(true) => self.free(backend, chunk, lanes & !Lane::Pipe.bit()),
+                _ => self.under_way.push((mark, chunk, lanes)),
+            }
+        }
         let rounded = bytes
             .max(1)
             .checked_next_multiple_of(ALIGNMENT)
@@ -247,6 +260,17 @@ impl Pool {
 
     /// Take a chunk back; `lanes` are those with queued work on it.
     pub(crate) fn give_back(&mut self, backend: &dyn Backend, chunk: Chunk, lanes: u8) {
+        let is_sent = lanes & Lane::Pipe.bit() != 0;
+        let end = is_sent.then(|| backend.mark(Lane::Pipe).ok()).flatten();
+        let lanes = match end.and_then(|mark| Some((mark, backend.has_reached(mark)?))) {
+            Some((mark, false)) => return self.under_way.push((mark, chunk, lanes)),
+            Some((_, true)) => lanes & !Lane::Pipe.bit(),
+            None => lanes,
+        };
+        self.free(backend, chunk, lanes);
+    }
+
+    fn free(&mut self, backend: &dyn Backend, chunk: Chunk, lanes: u8) {
         let Chunk { slab, offset, bytes, segment, .. } = chunk;
         self.usage[segment as usize].now -= bytes;
         self.total.now -= bytes;
@@ -298,6 +322,7 @@ impl Pool {
 
     /// Give everything back to the system. Only for the end of a device: every buffer holds the device, so none is left.
     pub(crate) fn release_all(&mut self, backend: &dyn Backend) {
+        self.under_way.clear();
         for slab in self.slabs.drain(..).flatten() {
             backend.release(slab.memory);
         }

@@ -9,7 +9,7 @@ use crate::kernel::Fill;
 use crate::pool::Segment;
 use crate::shape::Shape;
 use std::ops::Range;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 /// A contiguous, row-major tensor. Cloning shares the memory; reshaping and slicing the leading axis are views.
 #[derive(Debug, Clone)]
@@ -196,6 +196,17 @@ impl Tensor {
     }
 }
 
+/// Sees whether the memory of a [`Storage`], which tensors may share, is in use.
+#[derive(Debug, Clone)]
+pub struct Watch(Weak<Buffer>);
+
+impl Watch {
+    /// Whether the storage, or a tensor taken from it, is still held by anyone.
+    pub fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
+
 /// Memory that is shared on purpose and written in place: parameters, their gradients, optimizer state, caches.
 ///
 /// A tensor taken from a storage sees later writes. Copies that must not are made explicitly.
@@ -238,6 +249,11 @@ impl Storage {
     /// The device.
     pub fn device(&self) -> &Device {
         self.buffer.device()
+    }
+
+    /// A way to see whether the memory is in use, which does not keep it so.
+    pub fn watch(&self) -> Watch {
+        Watch(Rc::downgrade(&self.buffer))
     }
 
     /// Number of elements.

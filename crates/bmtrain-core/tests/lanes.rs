@@ -57,6 +57,32 @@ fn long_lived_storages_return_to_the_system_when_they_are_dropped() {
 }
 
 #[test]
+fn memory_that_a_message_is_sent_from_is_not_waited_for() {
+    let device = Device::new(cpu());
+    let (go, may_go) = std::sync::mpsc::channel::<()>();
+    let sent = Storage::empty_on(&device, 1 << 20, DType::F32, Segment::Activations, Lane::Pipe).unwrap();
+    let asked = device.memory().system_requests;
+    let slow = Box::new(move |_: &[u8], _: &mut [u8]| {
+        let _ = may_go.recv();
+        Ok(())
+    });
+    device.backend().on_host(Some(sent.view_on(0..1 << 20, Lane::Pipe).unwrap()), None, slow, Lane::Pipe).unwrap();
+    drop(sent);
+    // Were this the same memory, it would wait for the message, which waits for this thread.
+    let other = filled(&device, 1 << 20, 2.0);
+    assert_eq!(device.memory().total.now, 8 << 20, "both are in use");
+    go.send(()).unwrap();
+    device.sync().unwrap();
+    drop(other);
+    let asked_meanwhile = device.memory().system_requests;
+    assert!(asked_meanwhile <= asked + 1);
+    let both = [filled(&device, 1 << 20, 1.0), filled(&device, 1 << 20, 1.0)];
+    assert_eq!(device.memory().system_requests, asked_meanwhile, "now it is free");
+    assert_eq!(device.memory().total.now, 8 << 20);
+    drop(both);
+}
+
+#[test]
 fn the_time_a_storage_takes_does_not_grow_with_the_number_of_storages() {
     const COUNT: usize = 150_000;
     let device = Device::new(Arc::new(Counting::new(1 << 20)) as Arc<dyn Backend>);

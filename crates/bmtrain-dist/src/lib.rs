@@ -8,6 +8,7 @@
 pub mod block;
 pub mod checkpoint;
 pub mod error;
+pub mod inspect;
 pub mod launch;
 pub mod mesh;
 pub mod model;

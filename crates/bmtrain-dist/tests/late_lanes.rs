@@ -5,12 +5,13 @@
 mod toy;
 
 use bmtrain_core::autograd::Randomness;
-use bmtrain_core::kernel::NormOrder;
+use bmtrain_core::kernel::{Fill, NormOrder};
 use bmtrain_core::wrap::Deferred;
 use bmtrain_core::{Backend, Ctx, DType, Device, Lane, Segment, Storage, Tensor, cpu::CpuBackend};
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::optim::{
-    Adam, AdamOptions, Clip, Fingerprint, ParamGroup, Schedule, ScheduleKind, Scheduler, Warmup,
+    Adam, AdamOffload, AdamOptions, Clip, Fingerprint, Optimizer, ParamGroup, Schedule, ScheduleKind, Scheduler,
+    StepArgs, Warmup,
 };
 use bmtrain_dist::{Model, OptimManager, Result};
 use std::sync::Arc;
@@ -32,6 +33,13 @@ struct Outcome {
 enum Uploads {
     AwaitedByCompute,
     Forgotten,
+}
+
+/// Where the optimizer's state is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum State {
+    OnDevice,
+    OnHost,
 }
 
 /// Ids on their way to the device on the copy lane.
@@ -56,12 +64,16 @@ fn batch(device: &Device, number: u32, uploads: Uploads) -> Result<ToyBatch> {
 
 /// Steps of two micro-batches each: upload, forward, backward, clip, Adam, with dropout and a schedule. The host looks
 /// at nothing but the norms before all is over.
-fn train(device: &Device, recompute: Recompute, uploads: Uploads) -> Result<Outcome> {
+fn train(device: &Device, recompute: Recompute, uploads: Uploads, state: State) -> Result<Outcome> {
     let model = Toy::new(device, BlockOptions { recompute })?;
-    let adam = Adam::new(ParamGroup::by_decay(model.parameters(), 0.1), AdamOptions::default())?;
+    let (groups, options) = (ParamGroup::by_decay(model.parameters(), 0.1), AdamOptions::default());
+    let adam: Box<dyn Optimizer> = match state {
+        State::OnDevice => Box::new(Adam::new(groups, options)?),
+        State::OnHost => Box::new(AdamOffload::new(groups, options)?),
+    };
     let mut optim = OptimManager::new(device, Clip { order: NormOrder::Two, max_norm: 0.5 })?;
     let schedule = Schedule::new(ScheduleKind::Linear, 0.05, Warmup::Steps(1), u64::from(STEPS) + 2, 0.0)?;
-    optim.add_scheduled(Box::new(adam), Scheduler::new(schedule));
+    optim.add_scheduled(adam, Scheduler::new(schedule));
     let (mut losses, mut norms) = (Vec::new(), Vec::new());
     for step in 0..STEPS {
         for micro_batch in 0..MICRO_BATCHES {
@@ -80,7 +92,7 @@ fn train(device: &Device, recompute: Recompute, uploads: Uploads) -> Result<Outc
 }
 
 fn plain(recompute: Recompute) -> Outcome {
-    train(&Device::cpu(1).unwrap(), recompute, Uploads::AwaitedByCompute).unwrap()
+    train(&Device::cpu(1).unwrap(), recompute, Uploads::AwaitedByCompute, State::OnDevice).unwrap()
 }
 
 fn late(seed: u64) -> Device {
@@ -97,8 +109,39 @@ fn training_on_late_lanes_gives_the_same_bits_under_every_order() {
     assert!(plain(Recompute::Checkpoint) == expected);
     for seed in 0..24 {
         let recompute = if seed % 2 == 0 { Recompute::Keep } else { Recompute::Checkpoint };
-        let outcome = train(&late(seed), recompute, Uploads::AwaitedByCompute).unwrap();
+        let outcome = train(&late(seed), recompute, Uploads::AwaitedByCompute, State::OnDevice).unwrap();
         assert_eq!(outcome, expected, "seed {seed}, {recompute:?}");
+    }
+}
+
+#[test]
+fn updates_on_the_host_are_awaited_by_whoever_uses_the_parameters_under_every_order() {
+    let expected = plain(Recompute::Keep);
+    for seed in 0..24 {
+        let recompute = if seed % 2 == 0 { Recompute::Keep } else { Recompute::Checkpoint };
+        let outcome = train(&late(seed), recompute, Uploads::AwaitedByCompute, State::OnHost).unwrap();
+        assert_eq!(outcome, expected, "seed {seed}, {recompute:?}");
+    }
+}
+
+#[test]
+fn the_factor_of_a_step_on_the_host_is_read_before_the_next_one_is_written() {
+    for seed in 0..8 {
+        let device = late(seed);
+        let model = Toy::new(&device, BlockOptions { recompute: Recompute::Keep }).unwrap();
+        let mut adam = AdamOffload::new(ParamGroup::all(model.parameters(), 0.1), AdamOptions::default()).unwrap();
+        let mut cx = Ctx::training(&device, Randomness { seed: 9, step: 0, micro_batch: 0 });
+        let loss = model.forward(&batch(&device, 0, Uploads::AwaitedByCompute).unwrap(), &mut cx).unwrap();
+        OptimManager::new(&device, Clip::default()).unwrap().backward(&loss, 1.0, &mut cx).unwrap();
+        model.parameters().flats().iter().try_for_each(|flat| flat.finish_step()).unwrap();
+        let mut factor = Tensor::full(&device, [1], DType::F32, 1.0, Segment::Optimizer).unwrap();
+        let before: Vec<_> = model.parameters().iter().map(|param| param.read().unwrap()).collect();
+        adam.step(StepArgs { lr: 0.1, factor: &factor }).unwrap();
+        device.launch(Fill { value: f32::NAN, out: factor.view_mut().unwrap() }).unwrap();
+        device.backend().sync(Lane::Compute).unwrap();
+        for (param, before) in model.parameters().iter().zip(before) {
+            assert_ne!(param.read().unwrap(), before, "seed {seed}: {}", param.name());
+        }
     }
 }
 
@@ -106,11 +149,12 @@ fn training_on_late_lanes_gives_the_same_bits_under_every_order() {
 fn training_without_the_wait_behind_an_upload_gives_other_bits_or_an_error_under_some_order() {
     let expected = plain(Recompute::Keep);
     // On lanes that run at once nobody would notice.
-    let at_once = train(&Device::cpu(1).unwrap(), Recompute::Keep, Uploads::Forgotten).unwrap();
+    let at_once = train(&Device::cpu(1).unwrap(), Recompute::Keep, Uploads::Forgotten, State::OnDevice).unwrap();
     assert_eq!(at_once, expected);
-    let noticed = (0..24).filter(|&seed| match train(&late(seed), Recompute::Keep, Uploads::Forgotten) {
-        Ok(outcome) => outcome != expected,
-        Err(_) => true,
-    });
+    let noticed =
+        (0..24).filter(|&seed| match train(&late(seed), Recompute::Keep, Uploads::Forgotten, State::OnDevice) {
+            Ok(outcome) => outcome != expected,
+            Err(_) => true,
+        });
     assert!(noticed.count() > 0, "no order was harmful: the test above proves nothing");
 }

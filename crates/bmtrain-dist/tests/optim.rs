@@ -5,7 +5,8 @@ use bmtrain_core::autograd::Randomness;
 use bmtrain_core::kernel::NormOrder;
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var, ops};
 use bmtrain_dist::optim::{
-    Adam, AdamOptions, Clip, DecayForm, ParamGroup, Schedule, ScheduleKind, Scheduler, StepInfo, Warmup,
+    Adam, AdamOffload, AdamOptions, Clip, DecayForm, Optimizer, ParamGroup, ParamState, Schedule, ScheduleKind,
+    Scheduler, StepInfo, Warmup,
 };
 use bmtrain_dist::param::{BuilderOptions, Init, Split};
 use bmtrain_dist::{Builder, OptimManager, Param, Parameters};
@@ -38,11 +39,26 @@ fn model(dtype: DType) -> Model {
 }
 
 fn manager(model: &Model, clip: Clip, decay: f32, options: AdamOptions, lr: f64) -> OptimManager {
-    let adam = Adam::new(ParamGroup::by_decay(&model.parameters, decay), options).unwrap();
+    manager_of(model, clip, lr, adam(model, decay, options))
+}
+
+fn manager_of(model: &Model, clip: Clip, lr: f64, optimizer: Box<dyn Optimizer>) -> OptimManager {
     let mut optim = OptimManager::new(&model.device, clip).unwrap();
-    optim.add(Box::new(adam), lr);
+    optim.add(optimizer, lr);
     optim
 }
+
+fn adam(model: &Model, decay: f32, options: AdamOptions) -> Box<dyn Optimizer> {
+    Box::new(Adam::new(ParamGroup::by_decay(&model.parameters, decay), options).unwrap())
+}
+
+fn offload(model: &Model, decay: f32, options: AdamOptions) -> Box<dyn Optimizer> {
+    Box::new(AdamOffload::new(ParamGroup::by_decay(&model.parameters, decay), options).unwrap())
+}
+
+/// State on the device and on the host.
+type Make = fn(&Model, f32, AdamOptions) -> Box<dyn Optimizer>;
+const BOTH: [Make; 2] = [adam, offload];
 
 /// Make the gradients of weight and bias what is given: the loss is their weighted sum.
 fn backward(model: &Model, optim: &OptimManager, weight: [f32; 4], bias: [f32; 2]) {
@@ -97,12 +113,11 @@ fn assert_close(what: &str, got: &[f32], expected: &[f64]) {
 #[test]
 fn steps_follow_the_formulas_in_every_form() {
     let decays = [DecayForm::Decoupled, DecayForm::Coupled];
-    for (decay_form, maximize, hold_steps) in
-        decays.into_iter().flat_map(|d| [(d, false, 0), (d, true, 0), (d, false, 2)])
-    {
+    let forms = decays.into_iter().flat_map(|d| [(d, false, 0), (d, true, 0), (d, false, 2)]);
+    for (make, (decay_form, maximize, hold_steps)) in forms.flat_map(|form| BOTH.map(|make| (make, form))) {
         let options = AdamOptions { decay_form, maximize, hold_steps, ..AdamOptions::default() };
         let model = model(DType::F32);
-        let mut optim = manager(&model, Clip::default(), 0.1, options, 0.01);
+        let mut optim = manager_of(&model, Clip::default(), 0.01, make(&model, 0.1, options));
         for _ in 0..5 {
             step(&model, &mut optim);
         }
@@ -116,9 +131,9 @@ fn steps_follow_the_formulas_in_every_form() {
 
 #[test]
 fn half_precision_is_the_rounded_master() {
-    for dtype in [DType::F16, DType::BF16] {
+    for (make, dtype) in BOTH.into_iter().flat_map(|make| [(make, DType::F16), (make, DType::BF16)]) {
         let model = model(dtype);
-        let mut optim = manager(&model, Clip::default(), 0.0, AdamOptions::default(), 1e-4);
+        let mut optim = manager_of(&model, Clip::default(), 1e-4, make(&model, 0.0, AdamOptions::default()));
         for _ in 0..20 {
             step(&model, &mut optim);
         }
@@ -170,11 +185,15 @@ fn gradients_of_micro_batches_add_up() {
 
 #[test]
 fn a_step_that_is_not_finite_changes_nothing_and_is_named() {
+    BOTH.into_iter().for_each(a_lost_step_changes_nothing);
+}
+
+fn a_lost_step_changes_nothing(make: Make) {
     let model = model(DType::F32);
-    let adam = Adam::new(ParamGroup::by_decay(&model.parameters, 0.1), AdamOptions::default()).unwrap();
+    let adam = make(&model, 0.1, AdamOptions { record_delta: true, ..AdamOptions::default() });
     let mut optim = OptimManager::new(&model.device, Clip::default()).unwrap();
     let schedule = Schedule::new(ScheduleKind::Linear, 0.1, Warmup::Steps(0), 10, 0.0).unwrap();
-    optim.add_scheduled(Box::new(adam), Scheduler::new(schedule));
+    optim.add_scheduled(adam, Scheduler::new(schedule));
     step(&model, &mut optim);
     let before = (optim.fingerprint().unwrap(), optim.lr());
     for bad in [f32::NAN, f32::INFINITY] {
@@ -183,6 +202,7 @@ fn a_step_that_is_not_finite_changes_nothing_and_is_named() {
         assert!(info.skipped && !info.grad_norm.is_finite());
         assert_eq!(optim.broken_gradient(), Some("layer.bias"));
         assert_eq!((optim.fingerprint().unwrap(), optim.lr()), before);
+        assert!(optim.deltas().unwrap().iter().all(|delta| delta.norm == 0.0));
     }
     let info = step(&model, &mut optim);
     assert!(!info.skipped && optim.broken_gradient().is_none());
@@ -198,14 +218,36 @@ fn a_step_without_gradients_is_refused() {
 
 #[test]
 fn a_frozen_parameter_is_left_alone() {
-    let model = model(DType::F32);
-    model.bias.set_trainable(false);
-    let mut optim = manager(&model, Clip::default(), 0.1, AdamOptions::default(), 0.01);
-    let info = step(&model, &mut optim);
-    let squares: f32 = WEIGHT_GRAD.iter().map(|g| g * g).sum();
-    assert!((info.grad_norm - squares.sqrt()).abs() < 1e-5, "its gradient counts for nothing");
-    assert_eq!(model.bias.read().unwrap(), BIAS);
-    assert_ne!(model.weight.read().unwrap(), WEIGHT);
+    for make in BOTH {
+        let model = model(DType::F32);
+        model.bias.set_trainable(false);
+        let mut optim = manager_of(&model, Clip::default(), 0.01, make(&model, 0.1, AdamOptions::default()));
+        let info = step(&model, &mut optim);
+        let squares: f32 = WEIGHT_GRAD.iter().map(|g| g * g).sum();
+        assert!((info.grad_norm - squares.sqrt()).abs() < 1e-5, "its gradient counts for nothing");
+        assert_eq!(model.bias.read().unwrap(), BIAS);
+        assert_ne!(model.weight.read().unwrap(), WEIGHT);
+    }
+}
+
+#[test]
+fn the_recorded_delta_is_the_norm_of_what_a_step_changed() {
+    for (make, dtype) in BOTH.into_iter().flat_map(|make| [(make, DType::F32), (make, DType::BF16)]) {
+        let model = model(dtype);
+        let options = AdamOptions { record_delta: true, ..AdamOptions::default() };
+        let mut optim = manager_of(&model, Clip::default(), 1e-4, make(&model, 0.0, options));
+        assert!(optim.deltas().unwrap().is_empty(), "before the first step nothing was updated");
+        for _ in 0..3 {
+            step(&model, &mut optim);
+        }
+        // With one gradient in every step Adam moves each value by the rate, also where a bf16 does not show it.
+        let deltas = optim.deltas().unwrap();
+        assert_eq!(deltas.iter().map(|delta| delta.name.as_str()).collect::<Vec<_>>(), ["layer.weight", "layer.bias"]);
+        for (delta, elements) in deltas.iter().zip([4.0f64, 2.0]) {
+            // A move of 1e-4 from values around one is known to 1e-7.
+            assert!((delta.norm / (1e-4 * elements.sqrt()) - 1.0).abs() < 2e-3, "{dtype}: {delta:?}");
+        }
+    }
 }
 
 #[test]
@@ -231,16 +273,34 @@ fn state_carries_on_to_the_same_bits() {
 }
 
 #[test]
-fn state_of_another_model_is_refused() {
-    let model = model(DType::F32);
-    let mut optim = manager(&model, Clip::default(), 0.0, AdamOptions::default(), 0.01);
-    step(&model, &mut optim);
-    let mut state = optim.parts().next().unwrap().0.state().unwrap();
-    state[0].tensors[0].1.pop();
-    let (adam, _) = optim.parts_mut().next().unwrap();
-    assert!(adam.load_state(&state).unwrap_err().to_string().contains("expected"));
-    state[0].name = "somebody.else".into();
-    assert!(adam.load_state(&state).unwrap_err().to_string().contains("in no group"));
+fn a_state_that_does_not_fit_is_refused_by_name_and_changes_nothing() {
+    for (make, dtype) in BOTH.into_iter().flat_map(|make| [(make, DType::F32), (make, DType::BF16)]) {
+        let model = model(dtype);
+        let mut optim = manager_of(&model, Clip::default(), 0.01, make(&model, 0.0, AdamOptions::default()));
+        step(&model, &mut optim);
+        let good = optim.parts().next().unwrap().0.state().unwrap();
+        let before = optim.fingerprint().unwrap();
+        let mut refused = |change: &dyn Fn(&mut Vec<ParamState>), place: &str, reason: &str| {
+            let mut state = good.clone();
+            state[0].tensors[0].1[0] += 1.0;
+            change(&mut state);
+            let error = optim.parts_mut().next().unwrap().0.load_state(&state).unwrap_err().to_string();
+            assert!(error.contains(place) && error.contains(reason), "{error}");
+            assert_eq!(optim.fingerprint().unwrap(), before, "{error}");
+        };
+        refused(&|state| state[1].tensors[0].1.truncate(1), "layer.bias", "m: expected 2 values, got 1 values");
+        refused(&|state| drop(state[1].tensors.remove(1)), "layer.bias", "v: expected 2 values, got nothing");
+        refused(&|state| state[1].name = "somebody.else".into(), "somebody.else", "in no group");
+        refused(&|state| state[1] = state[0].clone(), "layer.weight", "twice");
+        refused(&|state| state[1].steps = 0, "layer.bias", "0 steps");
+        match dtype {
+            DType::F32 => {
+                let master = |state: &mut Vec<ParamState>| state[1].tensors.push(("master", vec![0.0; 2]));
+                refused(&master, "layer.bias", "master: a parameter of type f32 has m, v alone");
+            }
+            _ => refused(&|state| drop(state[1].tensors.pop()), "layer.bias", "master: expected 2 values, got nothing"),
+        }
+    }
 }
 
 #[test]
@@ -264,6 +324,7 @@ fn fingerprints_tell_weights_from_optimizer_state() {
 fn settings_out_of_range_are_refused() {
     let model = model(DType::F32);
     let adam = |options, decay| Adam::new(ParamGroup::all(&model.parameters, decay), options);
+    assert!(AdamOffload::new(ParamGroup::all(&model.parameters, -1.0), AdamOptions::default()).is_err());
     assert!(adam(AdamOptions { beta1: 1.0, ..AdamOptions::default() }, 0.0).is_err());
     assert!(adam(AdamOptions { epsilon: -1.0, ..AdamOptions::default() }, 0.0).is_err());
     assert!(adam(AdamOptions::default(), f32::NAN).is_err());

@@ -1,11 +1,13 @@
-//! Exchange behind compute: with a link that takes half as long as the blocks compute, fetching ahead hides it.
+//! Exchange behind compute: with a link that takes half as long as the blocks compute, fetching ahead hides it. Where gradients
+//! are exchanged once a step, those of the last micro-batch go while the way back is still under way.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod ranks;
 
 use bmtrain_core::autograd::Randomness;
+use bmtrain_core::comm::Communicator;
 use bmtrain_core::comm::host::{HostOptions, Link};
-use bmtrain_core::{Ctx, Device, Segment, Tensor, Var, ops};
+use bmtrain_core::{Ctx, Device, Lane, Segment, Tensor, Var, ops};
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::nn::{Linear, LinearOptions};
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
@@ -13,6 +15,8 @@ use bmtrain_dist::param::{BuilderOptions, Init};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{Block, Builder, OptimManager, Result, TransformerBlockList};
 use ranks::on_ranks;
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -60,7 +64,7 @@ fn step_seconds(link: Option<Link>, prefetch: bool) -> f64 {
             let loss = ops::mean(&cx, &y).unwrap();
             optim.backward(&loss, 1.0, &mut cx).unwrap();
             // Until the last gradient has arrived; the optimizer is not looked at.
-            device.backend().sync(bmtrain_core::Lane::Zero).unwrap();
+            device.backend().sync(Lane::Zero).unwrap();
             seconds = seconds.min(begin.elapsed().as_secs_f64());
             optim.step().unwrap();
         }
@@ -84,4 +88,69 @@ fn fetching_ahead_hides_most_of_the_exchange() {
     println!("figure: {:.1}%", 100.0 * hidden);
     assert!(all > 0.5 * (12.0 * 2.0) * COMPUTE.as_secs_f64() / 6.0, "the link is felt at all: {all}");
     assert!(hidden >= 0.85, "only {:.1} % of the exchange is hidden", 100.0 * hidden);
+}
+
+/// A block that looks, whenever it runs, how many reductions have been launched so far.
+struct Looking {
+    linear: Linear,
+    reductions: Rc<dyn Fn() -> u64>,
+    seen: Rc<RefCell<Vec<u64>>>,
+}
+
+impl Block for Looking {
+    type Carry = Var;
+    type Shared = ();
+    type Cache = ();
+
+    fn forward(&self, x: Var, _: &(), _: Option<&mut ()>, cx: &mut Ctx) -> Result<Var> {
+        cx.device().backend().sync(Lane::Zero)?;
+        self.seen.borrow_mut().push((self.reductions)());
+        self.linear.forward(&x, cx)
+    }
+}
+
+/// Reductions that had been launched when each of three blocks ran, forward and again on the way back, and at the end of it.
+fn reductions_seen(level: ZeroLevel, announce: bool) -> Vec<u64> {
+    let seen = on_ranks(2, HostOptions::default(), |comm| {
+        let (comm, device) = (Arc::new(comm), Device::cpu(1).unwrap());
+        let ranks: Arc<dyn Communicator> = comm.clone();
+        let sharding = Sharding { ranks, level, sum: GradientSum::Fast, prefetch: true };
+        let builder = Builder::new(&device, BuilderOptions { sharding, ..BuilderOptions::default() });
+        let name = if level == ZeroLevel::Zero { "all_reduce" } else { "reduce_scatter" };
+        let reductions: Rc<dyn Fn() -> u64> =
+            Rc::new(move || comm.traffic().iter().find(|(known, _)| *known == name).map_or(0, |(_, t)| t.calls));
+        let seen = Rc::<RefCell<Vec<u64>>>::default();
+        let policy = BlockOptions { recompute: Recompute::Checkpoint };
+        let blocks = TransformerBlockList::build(&builder, 3, policy, |_, b| {
+            let linear = Linear::new(&b.at("linear"), LinearOptions::new(WIDTH, WIDTH, false, Init::normal(0.1)))?;
+            Ok(Looking { linear, reductions: Rc::clone(&reductions), seen: Rc::clone(&seen) })
+        });
+        let blocks = blocks.unwrap();
+        let adam = Adam::new(ParamGroup::all(&builder.finish(), 0.0), AdamOptions::default()).unwrap();
+        let mut optim = OptimManager::new(&device, Clip::default()).unwrap();
+        optim.add(Box::new(adam), 1e-3);
+        let x = Tensor::full(&device, [2, WIDTH], bmtrain_core::DType::F32, 0.5, Segment::Data).unwrap();
+        let mut cx = Ctx::training(&device, Randomness { seed: 1, step: 0, micro_batch: 0 });
+        let y = blocks.forward(Var::constant(x), &(), &mut cx).unwrap();
+        let loss = ops::mean(&cx, &y).unwrap();
+        match announce {
+            true => optim.backward_last(&loss, 1.0, &mut cx).unwrap(),
+            false => optim.backward(&loss, 1.0, &mut cx).unwrap(),
+        }
+        device.backend().sync(Lane::Zero).unwrap();
+        seen.borrow_mut().push(reductions());
+        optim.step().unwrap();
+        seen.take()
+    });
+    assert_eq!(seen[0], seen[1]);
+    seen[0].clone()
+}
+
+#[test]
+fn the_last_micro_batch_exchanges_a_block_before_the_one_below_runs_again() {
+    for level in [ZeroLevel::Zero, ZeroLevel::One] {
+        assert_eq!(reductions_seen(level, true), [0, 0, 0, 0, 1, 2, 3], "{level:?}");
+        assert_eq!(reductions_seen(level, false), [0; 7], "{level:?}: else at the step");
+    }
+    assert_eq!(reductions_seen(ZeroLevel::Three, false), [0, 0, 0, 0, 1, 2, 3], "every micro-batch anyway");
 }

@@ -12,7 +12,7 @@ use bmtrain_dist::optim::{Fingerprint, ScalePolicy};
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
 use bmtrain_dist::snapshot::{SaveEvent, Saver, TrainingState, load_parameters, restore};
 use bmtrain_dist::{Error, Result, Team};
-use ranks::{Rank, Setting, on_ranks};
+use ranks::{Rank, Setting, Which, on_ranks};
 use std::sync::Arc;
 
 /// Loss and norm bits of every step, for those micro-batches that this rank computes.
@@ -99,9 +99,10 @@ fn levels() -> [ZeroLevel; 4] {
 #[test]
 fn a_run_that_is_taken_up_again_has_the_bits_of_one_that_was_not_cut_off() {
     for (level, dtype) in levels().into_iter().zip([DType::F32, DType::BF16, DType::F16, DType::F32]) {
-        for ranks in [1, 2, 4] {
+        for (ranks, optimizer) in [(1, Which::Adam), (2, Which::Adam), (4, Which::Adam), (2, Which::Offload)] {
             let scale = (dtype == DType::F16).then_some(ScalePolicy::MEGATRON);
-            let setting = Setting { ranks, level, dtype, scale, steps: 6, broken: Some(2), ..Setting::default() };
+            let broken = Some(2);
+            let setting = Setting { ranks, level, dtype, scale, steps: 6, broken, optimizer, ..Setting::default() };
             let whole = run(&setting, &memory(), 0..6, &[]);
             let store = memory();
             let first = run(&setting, &store, 0..3, &[1, 2, 3]);
@@ -115,15 +116,27 @@ fn a_run_that_is_taken_up_again_has_the_bits_of_one_that_was_not_cut_off() {
 }
 
 #[test]
-fn other_numbers_of_ranks_and_other_levels_go_on_with_the_same_bits() {
-    let of = |ranks, level| Setting { ranks, level, steps: 8, sum: GradientSum::Elastic, ..Setting::default() };
-    let whole = run(&of(1, ZeroLevel::Zero), &memory(), 0..8, &[8]);
+fn other_numbers_of_ranks_and_other_levels_go_on_with_the_same_bits_with_state_on_device_or_host() {
+    let of = |ranks, level, optimizer| Setting {
+        ranks,
+        level,
+        optimizer,
+        steps: 8,
+        sum: GradientSum::Elastic,
+        ..Setting::default()
+    };
+    let whole = run(&of(1, ZeroLevel::Zero, Which::Adam), &memory(), 0..8, &[8]);
     let store = memory();
-    let legs = [(2, ZeroLevel::Three), (4, ZeroLevel::One), (1, ZeroLevel::Three), (2, ZeroLevel::Zero)];
+    let legs = [
+        (2, ZeroLevel::Three, Which::Offload),
+        (4, ZeroLevel::One, Which::Adam),
+        (1, ZeroLevel::Three, Which::Offload),
+        (2, ZeroLevel::Zero, Which::Offload),
+    ];
     let mut losses = Vec::new();
-    for (leg, (ranks, level)) in legs.into_iter().enumerate() {
+    for (leg, (ranks, level, optimizer)) in legs.into_iter().enumerate() {
         let end = 2 * leg + 2;
-        let (more, _, fingerprint) = run(&of(ranks, level), &store, end - 2..end, &[end]);
+        let (more, _, fingerprint) = run(&of(ranks, level, optimizer), &store, end - 2..end, &[end]);
         losses.extend(more);
         if end == 8 {
             assert_eq!(fingerprint, whole.2);
@@ -132,7 +145,7 @@ fn other_numbers_of_ranks_and_other_levels_go_on_with_the_same_bits() {
     assert_eq!(losses, whole.0);
     // What a checkpoint means does not tell how many ranks saved it.
     let alone = memory();
-    run(&of(1, ZeroLevel::Two), &alone, 0..8, &[8]);
+    run(&of(1, ZeroLevel::Two, Which::Adam), &alone, 0..8, &[8]);
     assert_eq!(newest(&store).digest().unwrap(), newest(&alone).digest().unwrap());
     assert_eq!((newest(&store).manifest().files.len(), newest(&alone).manifest().files.len()), (2, 1));
 }
@@ -178,8 +191,12 @@ fn save(this: &mut Rank, store: &Store, step: u64) {
 
 #[test]
 fn a_snapshot_is_of_its_step_though_the_next_one_is_under_way() {
+    [Which::Adam, Which::Offload, Which::Both].into_iter().for_each(a_snapshot_is_of_its_step);
+}
+
+fn a_snapshot_is_of_its_step(optimizer: Which) {
     // Begun, then two more steps at once: what is saved must be what was there.
-    let setting = Setting { size: 96, ..Setting::default() };
+    let setting = Setting { size: 96, optimizer, ..Setting::default() };
     let (store, now) = (memory(), memory());
     let mut this = Rank::new(Arc::new(Solo), &setting).unwrap();
     this.micro_batch(0, 0, 1, 1.0).unwrap();

@@ -5,9 +5,9 @@ mod ranks;
 
 use bmtrain_core::DType;
 use bmtrain_dist::block::Recompute;
-use bmtrain_dist::optim::ScalePolicy;
+use bmtrain_dist::optim::{AdamOptions, ScalePolicy};
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
-use ranks::{Setting, run};
+use ranks::{Setting, Which, run};
 
 const LEVELS: [ZeroLevel; 4] = [ZeroLevel::Zero, ZeroLevel::One, ZeroLevel::Two, ZeroLevel::Three];
 
@@ -31,6 +31,35 @@ fn thirty_steps_on_one_two_and_four_ranks_are_the_same_run() {
     let alone = run(&setting);
     for ranks in [2, 4] {
         assert_eq!(run(&Setting { ranks, ..setting.clone() }), alone, "{ranks} ranks");
+    }
+}
+
+#[test]
+fn thirty_steps_with_state_on_the_host_are_the_run_with_state_on_the_device() {
+    for dtype in [DType::F32, DType::BF16, DType::F16] {
+        let setting = Setting { steps: 30, dtype, ..Setting::default() };
+        let expected = run(&setting);
+        assert_eq!(run(&Setting { optimizer: Which::Offload, ..setting.clone() }), expected, "{dtype}, one rank");
+        for level in LEVELS {
+            for ranks in [2, 4] {
+                let offload = Setting { ranks, level, optimizer: Which::Offload, ..setting.clone() };
+                assert_eq!(run(&offload), expected, "{dtype}, {ranks} ranks, {level:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn two_optimizers_of_the_same_storages_take_the_same_steps_as_one() {
+    let setting = Setting { steps: 8, ..Setting::default() };
+    let expected = run(&setting);
+    for level in LEVELS {
+        let both = run(&Setting { ranks: 2, level, optimizer: Which::Both, ..setting.clone() });
+        // The optimizers' own part of the fingerprint counts two schedules.
+        assert_eq!(
+            (both.losses, both.fingerprint.weights),
+            (expected.losses.clone(), expected.fingerprint.weights.clone())
+        );
     }
 }
 
@@ -60,6 +89,21 @@ fn fast_sums_do_not_depend_on_the_level_when_each_rank_has_one_micro_batch() {
 }
 
 #[test]
+fn announcing_the_last_micro_batch_changes_no_bit() {
+    for sum in [GradientSum::Fast, GradientSum::Elastic] {
+        for ranks in [1, 2, 4] {
+            for level in LEVELS {
+                for order in [&[][..], &[0, 1, 2, 2, 0]] {
+                    let setting =
+                        Setting { ranks, level, sum, order, micro_batches: 8, steps: 3, ..Setting::default() };
+                    assert_eq!(run(&Setting { announce: true, ..setting.clone() }), run(&setting), "{setting:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn fast_and_elastic_sums_agree_to_rounding() {
     let fast = run(&Setting { ranks: 2, sum: GradientSum::Fast, level: ZeroLevel::Three, ..Setting::default() });
     let elastic = run(&Setting::default());
@@ -80,11 +124,31 @@ fn fast_sums_of_several_micro_batches_depend_on_the_ranks() {
 #[test]
 fn a_step_that_is_not_finite_on_one_rank_is_skipped_by_all() {
     for level in LEVELS {
-        let setting = Setting { ranks: 2, level, broken: Some(2), ..Setting::default() };
-        let seen = run(&setting);
-        assert_eq!(seen.skips, [2], "{level:?}");
-        let alone = run(&Setting { ranks: 1, ..setting });
-        assert_eq!(seen.fingerprint, alone.fingerprint, "{level:?}: the schedule and the moments stood still");
+        for optimizer in [Which::Adam, Which::Offload] {
+            let setting = Setting { ranks: 2, level, broken: Some(2), optimizer, ..Setting::default() };
+            let seen = run(&setting);
+            assert_eq!(seen.skips, [2], "{level:?}");
+            let alone = run(&Setting { ranks: 1, optimizer: Which::Adam, ..setting });
+            assert_eq!(seen.fingerprint, alone.fingerprint, "{level:?}: the schedule and the moments stood still");
+        }
+    }
+}
+
+#[test]
+fn what_the_last_step_moved_is_the_same_figure_however_the_work_is_shared() {
+    let adam = AdamOptions { record_delta: true, ..AdamOptions::default() };
+    for dtype in [DType::F32, DType::BF16] {
+        let setting = Setting { dtype, adam, ..Setting::default() };
+        let expected = run(&setting);
+        assert!(!expected.deltas.is_empty() && expected.deltas.iter().all(|delta| delta.norm > 0.0));
+        let silent = run(&Setting { adam: AdamOptions::default(), ..setting.clone() });
+        assert!(silent.deltas.is_empty() && silent.fingerprint == expected.fingerprint, "measuring changes nothing");
+        for level in LEVELS {
+            for optimizer in [Which::Adam, Which::Offload, Which::Both] {
+                let shared = run(&Setting { ranks: 2, level, optimizer, ..setting.clone() });
+                assert_eq!(shared.deltas, expected.deltas, "{dtype}, {level:?}, {optimizer:?}");
+            }
+        }
     }
 }
 

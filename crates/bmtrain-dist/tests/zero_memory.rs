@@ -84,6 +84,49 @@ fn no_rank_ever_holds_the_whole_model() {
     });
 }
 
+/// Bytes as the pool counts them.
+fn taken(elements: usize, dtype: DType) -> usize {
+    bytes(elements, dtype).next_multiple_of(512)
+}
+
+#[test]
+fn sums_are_one_shard_when_fast_and_few_when_elastic() {
+    for (sum, micro_batches) in [
+        (GradientSum::Fast, 16),
+        (GradientSum::Elastic, 2),
+        (GradientSum::Elastic, 4),
+        (GradientSum::Elastic, 10),
+        (GradientSum::Elastic, 16),
+        (GradientSum::Elastic, 32),
+    ] {
+        let setting = Setting { ranks: 2, level: ZeroLevel::Three, sum, micro_batches, ..Setting::default() };
+        let most = on_ranks(setting.ranks, setting.options, |comm| {
+            let number = bmtrain_core::comm::Communicator::rank(&comm);
+            let mut rank = Rank::new(Arc::new(comm), &setting).unwrap();
+            let shards: usize =
+                rank.model.parameters.flats().iter().map(|flat| taken(flat.layout().shard_len(), DType::F32)).sum();
+            let mut most = 0;
+            for index in (number..micro_batches).step_by(setting.ranks) {
+                rank.micro_batch(0, index, micro_batches, 1.0).unwrap();
+                // Between micro-batches nothing but sums is left of the gradients.
+                let report = rank.device.memory();
+                let (_, gradients) = report.segments.iter().find(|(name, _)| *name == Segment::Gradients).unwrap();
+                assert!(gradients.now.is_multiple_of(shards), "{sum:?}: {} of {shards} bytes", gradients.now);
+                most = most.max(gradients.now / shards);
+            }
+            rank.optim.step().unwrap();
+            most
+        });
+        let bound = match sum {
+            GradientSum::Fast => 1,
+            GradientSum::Elastic => 1 + micro_batches.next_power_of_two().ilog2() as usize,
+        };
+        assert!(most.iter().all(|&most| most <= bound), "{sum:?}, {micro_batches} micro-batches: {most:?} shards");
+        // Elastic sums are a tree: two pairs alone need two sums.
+        assert!(sum == GradientSum::Fast || micro_batches < 10 || most[0] > 2, "{micro_batches}: {most:?}");
+    }
+}
+
 #[test]
 fn frozen_blocks_make_no_gradient_and_send_none() {
     let setting = Setting { ranks: 2, ..SETTING() };
@@ -101,17 +144,22 @@ fn frozen_blocks_make_no_gradient_and_send_none() {
             rank.optim.step().unwrap();
             rank.device.sync().unwrap();
             let traffic = comm.traffic();
-            let calls = |name: &str| traffic.iter().find(|(known, _)| *known == name).map_or(0, |(_, t)| t.calls);
-            (calls("reduce_scatter"), peak(&rank.device.memory(), Segment::Gradients))
+            let (_, sent) = traffic.iter().find(|(name, _)| *name == "reduce_scatter").unwrap();
+            let flats = rank.model.parameters.flats();
+            let table = flats.iter().find(|flat| flat.layout().spans().len() == 1).unwrap().layout().clone();
+            ((sent.calls, sent.bytes), peak(&rank.device.memory(), Segment::Gradients), table)
         });
         assert_eq!(seen[0].0, seen[1].0);
-        seen[0]
+        seen[0].clone()
     };
-    let (all_calls, all_bytes) = sent(0);
+    let ((all_calls, _), all_bytes, _) = sent(0);
     assert_eq!(all_calls, 13, "twelve blocks and the table");
-    let (few_calls, few_bytes) = sent(11);
+    let ((few_calls, _), few_bytes, _) = sent(11);
     assert_eq!(few_calls, 2, "one block and the table");
-    let (no_calls, no_bytes) = sent(12);
+    let ((no_calls, no_sent), no_bytes, table) = sent(12);
     assert_eq!(no_calls, 1, "the table alone");
     assert!(no_bytes < few_bytes && few_bytes < all_bytes, "{no_bytes} {few_bytes} {all_bytes}");
+    // To the byte: what the table alone sends, and its gradient with the shard that arrives.
+    assert_eq!(no_sent as usize, bytes(table.gathered_len(), DType::F32));
+    assert_eq!(no_bytes, taken(table.gathered_len(), DType::F32) + taken(table.shard_len(), DType::F32));
 }

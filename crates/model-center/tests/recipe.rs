@@ -55,6 +55,7 @@ fn defaults_hold_where_nothing_is_written() {
     assert_eq!(r.save.which, SaveWhich::Best);
     assert_eq!(r.model.init_seed, r.train.seed);
     assert!(!r.train.decay_norms_and_biases);
+    assert!(!r.train.offload);
     assert_eq!(r.model.hidden_dropout, None);
 }
 
@@ -138,6 +139,7 @@ seed = 1234                     # default
 recompute = "none"              # default
 gradient_sum = "fast"           # default
 loss_scale = "auto"             # default
+offload = false                 # default
 
 [train.early_stop]
 # patience                      # not set: the run is not stopped early
@@ -201,6 +203,7 @@ fn the_hash_changes_with_what_is_computed_and_with_nothing_else() {
         "log.every=1",
         "log.quiet=true",
         "device.threads=3",
+        "train.offload=true",
         "train.seed=1234",
         "train.batch_size=0x20",
         "train.lr=0.00005",
@@ -318,7 +321,12 @@ fn the_example_recipes_load() {
 #[test]
 fn changes_since_a_run_was_begun_are_listed_with_both_values() {
     let begun = load(LEAST, &[]).to_toml();
-    assert_eq!(load(LEAST, &["log.every=5", "checkpoint.keep=7", "parallel.zero=1"]).changes(&begun).unwrap(), [""; 0]);
+    assert_eq!(
+        load(LEAST, &["log.every=5", "checkpoint.keep=7", "parallel.zero=1", "train.offload=true"])
+            .changes(&begun)
+            .unwrap(),
+        [""; 0]
+    );
     let changes = load(LEAST, &["train.lr=0.25", "train.early_stop.patience=2"]).changes(&begun).unwrap();
     assert!(changes.iter().any(|line| line.starts_with("train.lr: ") && line.ends_with(" -> 0.25")), "{changes:?}");
     assert!(changes.iter().any(|line| line == "train.early_stop.patience: not set -> 2"), "{changes:?}");

@@ -13,7 +13,9 @@ use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::wrap::Profiled;
 use bmtrain_core::{Backend, Ctx, Device, Var};
 use bmtrain_dist::launch::{Launch, run_group, threads_per_rank};
-use bmtrain_dist::optim::{Adam, AdamOptions, LossScaler, ParamGroup, ScalePolicy, Scheduler, StepInfo};
+use bmtrain_dist::optim::{
+    Adam, AdamOffload, AdamOptions, LossScaler, Optimizer, ParamGroup, ScalePolicy, Scheduler, StepInfo,
+};
 use bmtrain_dist::{OptimManager, Team};
 use model_center::data::{Loader, LoaderOptions, Order, Position};
 use model_center::metrics::Metric;
@@ -186,7 +188,11 @@ impl Trainer {
         };
         let mut optim = OptimManager::new(device, train.clip)?;
         optim.set_scaler(LossScaler::new(train.loss_scale.policy(resolved.model.dtype), LossScaler::LIMIT)?);
-        optim.add_scheduled(Box::new(Adam::new(groups, adam)?), Scheduler::new(job.schedule));
+        let adam: Box<dyn Optimizer> = match train.offload {
+            true => Box::new(AdamOffload::new(groups, adam)?),
+            false => Box::new(Adam::new(groups, adam)?),
+        };
+        optim.add_scheduled(adam, Scheduler::new(job.schedule));
         let eval = job.eval.as_ref().map(|data| evaluate::loader(data, resolved.eval.batch_size)).transpose()?;
         // Scores and weighted sums of attention are left out: they depend on the lengths, and up to a few hundred tokens
         // they are a few hundredths of the rest. The share of the peak is so much too small.
@@ -241,7 +247,10 @@ impl Trainer {
             let loss = self.model.score(&batch, None, &mut cx)?.loss.ok_or_else(|| {
                 Error::model("training", "the model made no loss", "open it with a head for these labels")
             })?;
-            self.optim.backward(&loss, weight, &mut cx)?;
+            match micro_batch + self.team.size() as u64 >= self.micro_batches {
+                true => self.optim.backward_last(&loss, weight, &mut cx)?,
+                false => self.optim.backward(&loss, weight, &mut cx)?,
+            }
             losses.push(loss);
         }
         let info = self.optim.step()?;

@@ -1,5 +1,6 @@
 //! What a forward pass carries along: device, mode, the address of its randomness, and the tape if there is one.
 
+use super::observe::Observer;
 use super::tape::{Backward, Tape};
 use super::var::{Source, Var};
 use crate::device::Device;
@@ -8,6 +9,7 @@ use crate::kernel::Dropout;
 use crate::philox::Key;
 use crate::tensor::Tensor;
 use std::fmt::Write;
+use std::rc::Rc;
 
 /// The part of a random address that one optimizer step shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -39,6 +41,9 @@ pub struct Ctx {
     randomness: Randomness,
     site: Site,
     tape: Option<Tape>,
+    observer: Option<Rc<dyn Observer>>,
+    /// A block runs again, for its gradients.
+    replay: bool,
 }
 
 impl Ctx {
@@ -50,12 +55,14 @@ impl Ctx {
             randomness: Randomness::default(),
             site: Site::default(),
             tape: None,
+            observer: None,
+            replay: false,
         }
     }
 
     /// For training: dropout as addressed by `randomness`, every op recorded.
     pub fn training(device: &Device, randomness: Randomness) -> Self {
-        Ctx { device: device.clone(), training: true, randomness, site: Site::default(), tape: Some(Tape::new()) }
+        Ctx { training: true, randomness, tape: Some(Tape::new()), ..Ctx::inference(device) }
     }
 
     /// For gradients without dropout, e.g. to compare with another program.
@@ -71,7 +78,28 @@ impl Ctx {
             randomness: self.randomness,
             site: self.site.clone(),
             tape,
+            observer: self.observer.clone(),
+            replay: self.replay,
         }
+    }
+
+    /// The same context for running again what has run before: observers see the same values twice.
+    pub fn for_replay(self) -> Ctx {
+        Ctx { replay: true, ..self }
+    }
+
+    /// Whether something runs again that has run before, for its gradients.
+    pub fn is_replay(&self) -> bool {
+        self.replay
+    }
+
+    /// Show the values that this forward pass names to an observer.
+    pub fn set_observer(&mut self, observer: Rc<dyn Observer>) {
+        self.observer = Some(observer);
+    }
+
+    pub(crate) fn observer(&self) -> Option<&Rc<dyn Observer>> {
+        self.observer.as_ref()
     }
 
     /// The device.

@@ -4,11 +4,13 @@
 //! use a fresh tape inside and are one node outside, see `bmtrain-dist`.
 
 mod context;
+mod observe;
 mod saved;
 mod tape;
 mod var;
 
 pub use context::{Ctx, Randomness, Site};
+pub use observe::Observer;
 pub use saved::{Recall, Saved};
 pub use tape::{Backward, BackwardCtx, Grads, Tape};
 pub use var::{GradSink, SinkTarget, Var, VarId};

@@ -1,5 +1,6 @@
 //! The tape: ops in the order they ran, and the walk back.
 
+use super::observe::Observer;
 use super::var::{SinkTarget, Source, Var, VarId};
 use crate::device::Device;
 use crate::dtype::DType;
@@ -9,7 +10,9 @@ use crate::pool::Segment;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,6 +31,11 @@ pub trait Backward: fmt::Debug {
     fn saved_bytes(&self) -> usize {
         0
     }
+
+    /// Whether the op runs on the way back even where no gradient came to its results: other ranks wait for it.
+    fn always_runs(&self) -> bool {
+        false
+    }
 }
 
 struct Node {
@@ -42,7 +50,12 @@ struct Inner {
     id: u64,
     nodes: Vec<Node>,
     results: u32,
+    /// Whom to show the gradients of results.
+    watched: Watched,
 }
+
+/// Who watches which result, under which number.
+type Watched = BTreeMap<u32, Vec<(Rc<dyn Observer>, usize)>>;
 
 /// The record of a forward pass. Clones share the record.
 #[derive(Clone)]
@@ -68,7 +81,7 @@ impl Tape {
     pub fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Tape { inner: Rc::new(RefCell::new(Inner { id, nodes: Vec::new(), results: 0 })) }
+        Tape { inner: Rc::new(RefCell::new(Inner { id, nodes: Vec::new(), results: 0, watched: BTreeMap::new() })) }
     }
 
     /// A value that enters this tape from outside and whose gradient is asked for.
@@ -82,6 +95,19 @@ impl Tape {
     /// Bytes kept alive by the recorded ops.
     pub fn saved_bytes(&self) -> usize {
         self.inner.borrow().nodes.iter().map(|node| node.op.saved_bytes()).sum()
+    }
+
+    /// Show the gradient of a result to an observer when it is complete, under this number.
+    ///
+    /// # Errors
+    /// A result of another tape.
+    pub(crate) fn watch(&self, id: VarId, observer: Rc<dyn Observer>, number: usize) -> Result<()> {
+        let mut inner = self.inner.borrow_mut();
+        if id.tape != inner.id {
+            return Err(Error::argument("observe", "a variable of another tape: bring it in with Tape::input"));
+        }
+        inner.watched.entry(id.index).or_default().push((observer, number));
+        Ok(())
     }
 
     pub(crate) fn push(&self, inputs: Vec<Source>, values: Vec<Tensor>, op: Box<dyn Backward>) -> Vec<Var> {
@@ -100,9 +126,9 @@ impl Tape {
     /// # Errors
     /// A kernel failed; a variable of another tape; a seed of another shape.
     pub fn backward(&self, device: &Device, seeds: Vec<(Var, Tensor)>, wanted: &[&Var]) -> Result<Grads> {
-        let (id, results) = {
-            let inner = self.inner.borrow();
-            (inner.id, inner.results as usize)
+        let (id, results, watched) = {
+            let mut inner = self.inner.borrow_mut();
+            (inner.id, inner.results as usize, std::mem::take(&mut inner.watched))
         };
         let mut cx = BackwardCtx { device, tape: id, grads: (0..results).map(|_| None).collect(), inputs: &[] };
         for (var, grad) in seeds {
@@ -115,8 +141,9 @@ impl Tape {
             // Taken out one by one, so that the tape is not borrowed while an op runs.
             let Some(node) = self.inner.borrow_mut().nodes.pop() else { break };
             let range = node.first as usize..(node.first + node.count) as usize;
+            show(&watched, node.first..node.first + node.count, &cx.grads)?;
             let dy: Grads = cx.grads[range].iter_mut().map(Option::take).collect();
-            if dy.iter().all(Option::is_none) {
+            if dy.iter().all(Option::is_none) && !node.op.always_runs() {
                 continue;
             }
             let mut inner_cx =
@@ -125,6 +152,8 @@ impl Tape {
             cx.grads = inner_cx.grads;
             result?;
         }
+        // What is left are gradients of inputs.
+        show(&watched, 0..results as u32, &cx.grads)?;
         wanted
             .iter()
             .map(|var| match var.id() {
@@ -299,6 +328,15 @@ impl BackwardCtx<'_> {
             Err(Error::argument("backward", "a variable of another tape was used: bring it in with Tape::input"))
         }
     }
+}
+
+/// Show the gradients of a range of results, as far as there are any, to those who watch them.
+fn show(watched: &Watched, results: Range<u32>, grads: &[Option<Tensor>]) -> Result<()> {
+    for (index, observers) in watched.range(results) {
+        let Some(Some(grad)) = grads.get(*index as usize) else { continue };
+        observers.iter().try_for_each(|(observer, number)| observer.gradient(*number, grad))?;
+    }
+    Ok(())
 }
 
 /// The tensor itself if it is alone, else a copy that is.

@@ -115,6 +115,11 @@ impl Var {
         !matches!(self.source, Source::Constant)
     }
 
+    /// Whether the gradient goes to an owner outside of every tape.
+    pub(crate) fn is_leaf(&self) -> bool {
+        matches!(self.source, Source::Leaf(_))
+    }
+
     /// Shape of the value.
     pub fn shape(&self) -> Shape {
         self.value.shape()

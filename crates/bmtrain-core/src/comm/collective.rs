@@ -161,6 +161,18 @@ impl Collective<'_> {
         }
     }
 
+    /// When rank `rank` does its part of this one among several that all ranks begin together: collectives before messages,
+    /// and these in one order of all pairs, on which both ends agree. The earliest message that is not under way has both its
+    /// ends waiting for it alone, so that some message always moves.
+    pub fn turn(&self, rank: usize) -> Option<(usize, usize, usize)> {
+        let of = |from: usize, to: usize| Some((from.min(to), from.max(to), from));
+        match self {
+            Collective::Send { to, .. } => of(rank, *to),
+            Collective::Recv { from, .. } => of(*from, rank),
+            _ => None,
+        }
+    }
+
     /// Check lengths, types and ranks for `rank` in a group of `size`.
     ///
     /// # Errors

@@ -2,13 +2,15 @@
 //!
 //! A [`Collective`] is a value, as kernels are, and a [`Communicator`] gives it to a lane of the rank's device: it
 //! takes its turn there, beside the work of other lanes. [`Solo`] is a group of one, [`CountingRank`] one of a group that is
-//! not there; [`host`] connects threads and processes of one machine. All ranks of a group call the same collectives in the same order with the same sizes;
-//! where they do not, or one of them is lost, the call ends in an error on every rank, not in silence.
+//! not there; [`host`] connects threads and processes of one machine. All ranks of a group call the same collectives in
+//! the same order with the same sizes; where they do not, or one of them is lost, the call ends in an error on every rank,
+//! not in silence. [`tensors`] has the same as calls on tensors, `ops` those with gradients.
 
 mod collective;
 mod counting;
 pub mod host;
 mod solo;
+pub mod tensors;
 
 pub use collective::{Collective, Reduction, Signature};
 pub use counting::CountingRank;
@@ -40,11 +42,14 @@ pub trait Communicator: Debug + Send + Sync {
     /// ranks, a lost rank, a deadline) is a failure of the lane, told at the next wait for it.
     fn launch(&self, backend: &dyn Backend, collective: Collective<'_>, on: Lane) -> Result<()>;
 
-    /// Several collectives as one: a library that can moves them together. The default gives one after the other.
+    /// Several collectives as one: a library that can moves them together. The default gives one after the other, messages
+    /// last and in an order in which ranks that send to each other do not wait in a circle, whatever the sizes
+    /// ([`Collective::turn`]).
     ///
     /// # Errors
     /// As [`Communicator::launch`].
-    fn launch_all(&self, backend: &dyn Backend, collectives: Vec<Collective<'_>>, on: Lane) -> Result<()> {
+    fn launch_all(&self, backend: &dyn Backend, mut collectives: Vec<Collective<'_>>, on: Lane) -> Result<()> {
+        collectives.sort_by_key(|collective| collective.turn(self.rank()));
         collectives.into_iter().try_for_each(|collective| self.launch(backend, collective, on))
     }
 

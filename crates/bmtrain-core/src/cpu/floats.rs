@@ -42,6 +42,10 @@ fn not_a_float(op: &'static str, got: DType) -> Error {
     Error::DType { op, what: "view".into(), expected: "a floating-point type".into(), got }
 }
 
+fn torn(op: &'static str, error: bytemuck::PodCastError) -> Error {
+    Error::argument(op, format!("bytes that are not whole, aligned elements: {error}"))
+}
+
 impl<'a> Floats<'a> {
     /// The elements of a view.
     ///
@@ -54,6 +58,28 @@ impl<'a> Floats<'a> {
             DType::BF16 => Floats::Bf16(access::read(op, view)?),
             got => return Err(not_a_float(op, got)),
         })
+    }
+
+    /// The elements in bytes of the host.
+    ///
+    /// # Errors
+    /// Not a floating-point type; bytes that are not whole, aligned elements of it.
+    pub(super) fn of_bytes(op: &'static str, bytes: &'a [u8], dtype: DType) -> Result<Self> {
+        Ok(match dtype {
+            DType::F32 => Floats::F32(bytemuck::try_cast_slice(bytes).map_err(|error| torn(op, error))?),
+            DType::F16 => Floats::F16(bytemuck::try_cast_slice(bytes).map_err(|error| torn(op, error))?),
+            DType::BF16 => Floats::Bf16(bytemuck::try_cast_slice(bytes).map_err(|error| torn(op, error))?),
+            got => return Err(not_a_float(op, got)),
+        })
+    }
+
+    /// Number of elements.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Floats::F32(data) => data.len(),
+            Floats::F16(data) => data.len(),
+            Floats::Bf16(data) => data.len(),
+        }
     }
 
     /// The elements of a view that may be absent.
@@ -115,6 +141,19 @@ impl<'a> FloatsMut<'a> {
             DType::F32 => FloatsMut::F32(access::write(op, view)?),
             DType::F16 => FloatsMut::F16(access::write(op, view)?),
             DType::BF16 => FloatsMut::Bf16(access::write(op, view)?),
+            got => return Err(not_a_float(op, got)),
+        })
+    }
+
+    /// The elements in bytes of the host.
+    ///
+    /// # Errors
+    /// As [`Floats::of_bytes`].
+    pub(super) fn of_bytes(op: &'static str, bytes: &'a mut [u8], dtype: DType) -> Result<Self> {
+        Ok(match dtype {
+            DType::F32 => FloatsMut::F32(bytemuck::try_cast_slice_mut(bytes).map_err(|error| torn(op, error))?),
+            DType::F16 => FloatsMut::F16(bytemuck::try_cast_slice_mut(bytes).map_err(|error| torn(op, error))?),
+            DType::BF16 => FloatsMut::Bf16(bytemuck::try_cast_slice_mut(bytes).map_err(|error| torn(op, error))?),
             got => return Err(not_a_float(op, got)),
         })
     }

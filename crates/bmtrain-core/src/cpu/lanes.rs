@@ -75,6 +75,11 @@ impl Lanes {
         Mark { lane, ticket: self.queue(lane).map_or(0, |queue| queue.lock().given) }
     }
 
+    /// Whether the work before a mark is done.
+    pub(super) fn has_reached(&self, mark: Mark) -> bool {
+        self.queue(mark.lane).is_none_or(|queue| queue.lock().done >= mark.ticket)
+    }
+
     /// Let a lane wait for a mark: the compute lane is the calling thread, which stops here; others get a task.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Memory of the CPU backend: anonymous pages, zeroed by the system when they are first touched.
+//! Memory of the CPU backend, and of the host beside other devices: anonymous pages, zeroed by the system when they are first touched.
 #![allow(unsafe_code)]
 
 use crate::backend::Memory;
@@ -11,7 +11,7 @@ use std::ptr;
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Take memory. Pages that are never touched cost nothing, so a slab may be larger than what is used of it.
-pub(super) fn allocate(bytes: usize) -> Result<Memory> {
+pub(crate) fn allocate(bytes: usize) -> Result<Memory> {
     let failed = |reason: String| Error::Device { backend: "cpu".into(), call: "allocate", reason };
     let length =
         bytes.max(1).checked_next_multiple_of(4096).ok_or_else(|| failed(format!("{bytes} bytes overflow")))?;
@@ -28,7 +28,7 @@ pub(super) fn allocate(bytes: usize) -> Result<Memory> {
 }
 
 /// Give memory back.
-pub(super) fn release(memory: Memory) {
+pub(crate) fn release(memory: Memory) {
     // SAFETY: the range was mapped by `allocate` and is consumed here; the pool has waited for the work on it.
     if let Err(error) = unsafe { munmap(memory.address() as *mut c_void, memory.bytes()) } {
         tracing::warn!(%error, bytes = memory.bytes(), "memory could not be returned to the system");

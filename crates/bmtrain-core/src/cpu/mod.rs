@@ -13,10 +13,11 @@ mod attention;
 mod elementwise;
 mod floats;
 pub mod gemm;
+pub(crate) mod host;
 mod lanes;
 mod loss;
 mod math;
-mod memory;
+pub(crate) mod memory;
 mod norm;
 mod optimizer;
 mod product;
@@ -203,6 +204,10 @@ impl Backend for CpuBackend {
         self.lanes.wait(on, mark)
     }
 
+    fn has_reached(&self, mark: Mark) -> Option<bool> {
+        Some(self.lanes.has_reached(mark))
+    }
+
     fn sync(&self, on: Lane) -> Result<()> {
         self.lanes.sync(on)
     }
@@ -226,6 +231,10 @@ impl Backend for CpuBackend {
         };
         // The compute lane is the calling thread.
         if on == Lane::Compute { task() } else { self.lanes.give(on, Box::new(task)) }
+    }
+
+    fn host_threads(&self) -> Option<Arc<Threads>> {
+        Some(Arc::clone(&self.threads))
     }
 
     fn scratch(&self) -> Vec<(&'static str, usize)> {

@@ -1,12 +1,14 @@
-//! The optimizer step and the clipping factor.
+//! The optimizer step and the clipping factor. The step serves the kernel and, through [`step`], `crate::host`.
 
 use super::access::{read, write};
 use super::floats::{Floats, FloatsMut, Spare, tiles};
+use super::reduce::squares;
 use super::simd::vectorised;
 use super::threads::Threads;
 use crate::error::Result;
 use crate::exact::Sum;
-use crate::kernel::{Adam, ClipFactor, NormOrder};
+use crate::kernel::{Adam, AdamSettings, ClipFactor, NORM_CHUNK, NormOrder};
+use std::sync::{Mutex, PoisonError};
 
 /// Elements of a piece of work.
 const PIECE: usize = 1 << 15;
@@ -43,7 +45,7 @@ struct Step {
 }
 
 impl Step {
-    fn new(a: &Adam<'_>, factor: f32) -> Self {
+    fn new(a: &AdamSettings, factor: f32) -> Self {
         // In doubles: 1 - beta^t loses most of an f32's digits in the first steps.
         let correction = |beta: f32| 1.0 - f64::from(beta).powf(a.step as f64);
         Step {
@@ -62,30 +64,99 @@ impl Step {
 pub(super) fn adam(threads: &Threads, a: Adam<'_>) -> Result<()> {
     const NAME: &str = "adam";
     let factor = read::<f32>(NAME, a.factor)?[0];
-    if !factor.is_finite() {
-        return Ok(());
-    }
-    let (step, len) = (Step::new(&a, factor), a.parameter.len());
-    let (grad, parameter) = (Floats::of(NAME, a.grad)?, FloatsMut::of(NAME, a.parameter)?);
-    let master = a.master.map(|master| FloatsMut::of(NAME, master)).transpose()?;
+    let settings = a.settings();
+    let master = a.master.map(|master| write::<f32>(NAME, master)).transpose()?;
     let (m, v) = (write::<f32>(NAME, a.m)?, write::<f32>(NAME, a.v)?);
-    let written = (parameter.rows(1), master.map(|master| master.rows(1)), m, v);
-    threads.for_each_part(written, len, PIECE, |first, len, (mut parameter, mut master, m, v)| {
-        let mut spares = [const { Spare::new() }; 3];
-        let [grad_spare, master_spare, spare] = &mut spares;
-        for (start, len) in tiles(len) {
-            let grad = grad.tile(first + start, len, grad_spare);
-            let (m, v) = (&mut m[start..start + len], &mut v[start..start + len]);
-            match &mut master {
-                Some(master) => master.data.update(start, len, true, master_spare, |master| {
-                    update(step, grad, master, m, v);
-                    parameter.data.narrow(start, master);
-                }),
-                None => parameter.data.update(start, len, true, spare, |parameter| update(step, grad, parameter, m, v)),
+    let (parameter, grad) = (FloatsMut::of(NAME, a.parameter)?, Floats::of(NAME, a.grad)?);
+    step(threads, &settings, factor, Elements { parameter, master, m, v, grad }, None);
+    Ok(())
+}
+
+/// What a step works on: ranges of one length.
+pub(super) struct Elements<'a> {
+    pub(super) parameter: FloatsMut<'a>,
+    pub(super) master: Option<&'a mut [f32]>,
+    pub(super) m: &'a mut [f32],
+    pub(super) v: &'a mut [f32],
+    pub(super) grad: Floats<'a>,
+}
+
+/// One step, or none if `factor` is not finite. With `moved` the squares of what each f32 value changed by are added there,
+/// in the pieces of a [`GradNorm`](crate::kernel::GradNorm), so that the sum has its bits.
+pub(super) fn step(
+    threads: &Threads,
+    settings: &AdamSettings,
+    factor: f32,
+    elements: Elements<'_>,
+    moved: Option<&Mutex<Sum>>,
+) {
+    if !factor.is_finite() {
+        return;
+    }
+    let Elements { parameter, master, m, v, grad } = elements;
+    let (step, len) = (Step::new(settings, factor), parameter.len());
+    threads.for_each_part((parameter.rows(1), master, m, v), len, PIECE, |first, len, (parameter, master, m, v)| {
+        let grad = grad.part(first, len);
+        let elements = Elements { parameter: parameter.data, master, m, v, grad };
+        match moved {
+            None => piece(step, elements),
+            Some(moved) => {
+                let sum = piece_measured(step, elements);
+                moved.lock().unwrap_or_else(PoisonError::into_inner).merge(sum);
             }
         }
     });
-    Ok(())
+}
+
+fn piece(step: Step, elements: Elements<'_>) {
+    let Elements { mut parameter, mut master, m, v, grad } = elements;
+    if let (FloatsMut::F32(parameter), None, Floats::F32(grad)) = (&mut parameter, &master, grad) {
+        // Nothing to widen: one loop, and no room on the stack that would have to be cleared.
+        return update(step, grad, parameter, m, v);
+    }
+    let mut spares = [const { Spare::new() }; 2];
+    let [grad_spare, spare] = &mut spares;
+    for (start, len) in tiles(m.len()) {
+        let grad = grad.tile(start, len, grad_spare);
+        let (m, v) = (&mut m[start..start + len], &mut v[start..start + len]);
+        match &mut master {
+            Some(master) => {
+                let master = &mut master[start..start + len];
+                update(step, grad, master, m, v);
+                parameter.narrow(start, master);
+            }
+            None => parameter.update(start, len, true, spare, |parameter| update(step, grad, parameter, m, v)),
+        }
+    }
+}
+
+/// The same, and the sum of the squares of the changes.
+fn piece_measured(step: Step, elements: Elements<'_>) -> Sum {
+    let Elements { mut parameter, mut master, m, v, grad } = elements;
+    let (mut sum, mut before) = (Sum::ZERO, Spare::new());
+    for (start, len) in tiles(m.len()) {
+        let place = |values: &[f32], before: &mut Spare| before.0[..len].copy_from_slice(&values[start..start + len]);
+        match (&master, &parameter) {
+            (Some(master), _) => place(master, &mut before),
+            (None, FloatsMut::F32(parameter)) => place(parameter, &mut before),
+            (None, _) => parameter.read().widen(start, &mut before.0[..len]),
+        }
+        let (m, v) = (&mut m[start..start + len], &mut v[start..start + len]);
+        let master_tile = master.as_mut().map(|master| &mut master[start..start + len]);
+        let elements =
+            Elements { parameter: parameter.part(start, len), master: master_tile, m, v, grad: grad.part(start, len) };
+        piece(step, elements);
+        let mut spare = Spare::new();
+        let after: &[f32] = match &master {
+            Some(master) => &master[start..start + len],
+            None => parameter.read().tile(start, len, &mut spare),
+        };
+        for (before, after) in before.0.iter_mut().zip(after) {
+            *before = after - *before;
+        }
+        before.0[..len].chunks(NORM_CHUNK).for_each(|chunk| sum.add(squares(chunk)));
+    }
+    sum
 }
 
 vectorised! {

@@ -99,6 +99,35 @@ pub struct Adam<'a> {
     pub step: u64,
 }
 
+/// The numbers of an [`Adam`] step, without what it works on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamSettings {
+    /// Learning rate.
+    pub lr: f32,
+    /// Decay of the first moment.
+    pub beta1: f32,
+    /// Decay of the second moment.
+    pub beta2: f32,
+    /// Added to the root.
+    pub epsilon: f32,
+    /// Weight decay of this run.
+    pub decay: f32,
+    /// Decay the parameter itself rather than adding to the gradient.
+    pub decoupled: bool,
+    /// Climb instead of descend.
+    pub maximize: bool,
+    /// Number of this step, from 1.
+    pub step: u64,
+}
+
+impl Adam<'_> {
+    /// Its numbers.
+    pub fn settings(&self) -> AdamSettings {
+        let Adam { lr, beta1, beta2, epsilon, decay, decoupled, maximize, step, .. } = *self;
+        AdamSettings { lr, beta1, beta2, epsilon, decay, decoupled, maximize, step }
+    }
+}
+
 impl Arguments for Adam<'_> {
     const NAME: &'static str = "adam";
 

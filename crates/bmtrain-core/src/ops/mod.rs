@@ -10,22 +10,26 @@
 //! weights, which live anyway. A tensor that two ops save counts in both.
 
 mod attention;
+mod collective;
 mod elementwise;
 mod embedding;
 mod feed_forward;
 mod gemm;
 mod loss;
+mod message;
 mod norm;
 mod random;
 mod reduce;
 mod rows;
 
 pub use attention::{AttentionMask, AttentionOptions, attention, attention_fused};
+pub use collective::{all_gather, all_reduce, all_to_all, broadcast, reduce_scatter};
 pub use elementwise::{activation, add, cast, gated, mul, scale};
 pub use embedding::{add_embedding, embedding};
 pub use feed_forward::feed_forward;
 pub use gemm::{linear, matmul};
 pub use loss::{CrossEntropy, Reduction, cross_entropy, squared_error};
+pub use message::{recv, send};
 pub use norm::{norm, residual_norm};
 pub use random::dropout;
 pub use reduce::{log_softmax, mean, softmax, sum};

@@ -7,6 +7,7 @@
 
 use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
+use crate::cpu::threads::Threads;
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::philox::{self, Key};
@@ -186,6 +187,10 @@ impl Backend for Deferred {
 
     fn sync(&self, on: Lane) -> Result<()> {
         self.drain(on)
+    }
+
+    fn host_threads(&self) -> Option<Arc<Threads>> {
+        self.inner.host_threads()
     }
 
     fn scratch(&self) -> Vec<(&'static str, usize)> {

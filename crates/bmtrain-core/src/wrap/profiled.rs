@@ -3,6 +3,7 @@
 
 use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
+use crate::cpu::threads::Threads;
 use crate::error::Result;
 use crate::kernel::{Cost, Kernel};
 use std::collections::BTreeMap;
@@ -106,12 +107,20 @@ impl Backend for Profiled {
         self.inner.wait(on, mark)
     }
 
+    fn has_reached(&self, mark: Mark) -> Option<bool> {
+        self.inner.has_reached(mark)
+    }
+
     fn sync(&self, on: Lane) -> Result<()> {
         self.inner.sync(on)
     }
 
     fn on_host(&self, read: Option<View<'_>>, write: Option<ViewMut<'_>>, work: HostWork, on: Lane) -> Result<()> {
         self.inner.on_host(read, write, work, on)
+    }
+
+    fn host_threads(&self) -> Option<Arc<Threads>> {
+        self.inner.host_threads()
     }
 
     fn scratch(&self) -> Vec<(&'static str, usize)> {

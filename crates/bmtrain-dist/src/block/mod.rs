@@ -1,7 +1,9 @@
 //! The transformer block: the one unit of gathering, recomputation, release and pipelining.
 
+mod backward;
 pub mod bundle;
 pub mod list;
+mod record;
 pub mod ring;
 
 pub use bundle::Bundle;

@@ -1,5 +1,5 @@
 //! Gathering of blocks in turn: the next one's parameters arrive while this one computes, and never more than two blocks'
-//! are whole at once. Defines [`Ring`], which a run of a [`TransformerBlockList`](super::TransformerBlockList) holds.
+//! are whole at once. A block that stands in two neighbouring places is held by both and gathered once. Defines [`Ring`], which a run of a [`TransformerBlockList`](super::TransformerBlockList) holds.
 
 use crate::error::{Error, Result};
 use crate::param::Flat;
@@ -9,15 +9,15 @@ use std::rc::Rc;
 /// Blocks whose parameters may be whole at once.
 pub const SLOTS: usize = 2;
 
-/// The blocks that are whole now, in the order of their use.
+/// The places whose blocks are whole now, in the order of their use.
 #[derive(Debug, Default)]
 pub(super) struct Ring {
     present: VecDeque<(usize, Vec<Rc<Flat>>)>,
 }
 
 impl Ring {
-    /// Make block `index` whole, and begin with the one that comes `next`, if it is to be fetched ahead. `flats` gives the
-    /// storages of a block.
+    /// Make the block at place `index` whole, and begin with the one that comes `next`, if it is to be fetched ahead. `flats`
+    /// gives the storages of the block at a place.
     ///
     /// # Errors
     /// No memory left; a failing exchange.
@@ -31,11 +31,14 @@ impl Ring {
         for flat in self.flats(index) {
             flat.whole()?;
         }
-        let ahead = next.filter(|_| self.flats(index).iter().any(|flat| flat.sharding().prefetch));
-        ahead.map_or(Ok(()), |next| self.fetch(next, &flats))
+        let Some(next) = next else { return Ok(()) };
+        let (now, then) = (self.flats(index), flats(next));
+        // What the next place uses again is held on to, be it fetched ahead or not.
+        let again = |flat: &Rc<Flat>| then.iter().any(|other| Rc::ptr_eq(flat, other));
+        if now.iter().any(|flat| flat.sharding().prefetch || again(flat)) { self.fetch(next, flats) } else { Ok(()) }
     }
 
-    /// Block `index` has done its work.
+    /// The block at place `index` has done its work.
     pub(super) fn leave(&mut self, index: usize) {
         if let Some(place) = self.present.iter().position(|(present, _)| *present == index)
             && let Some((_, flats)) = self.present.remove(place)

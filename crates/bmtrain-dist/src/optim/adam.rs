@@ -1,9 +1,12 @@
 //! Adam on the device, for f32 parameters and for 16-bit parameters with an f32 master.
 
-use super::{Kept, Optimizer, ParamGroup, ParamState, ReadKept, StepArgs};
-use crate::error::{Error, Result};
+use super::delta::{Before, Delta, norms};
+use super::state::check_groups;
+use super::{Kept, KeptTensor, Optimizer, ParamGroup, ParamState, ReadKept, StepArgs};
+use crate::error::Result;
 use crate::param::{Flat, Param};
-use bmtrain_core::kernel::{Adam as AdamKernel, Cast, Dest};
+use bmtrain_core::exact::WORDS;
+use bmtrain_core::kernel::{Adam as AdamKernel, Cast, Dest, Fill};
 use bmtrain_core::{DType, Lane, Segment, Storage};
 use std::rc::Rc;
 
@@ -17,7 +20,7 @@ pub enum DecayForm {
     Coupled,
 }
 
-/// Settings of [`Adam`].
+/// Settings of [`Adam`] and [`AdamOffload`](super::AdamOffload).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamOptions {
     /// Decay of the first moment.
@@ -32,6 +35,8 @@ pub struct AdamOptions {
     pub maximize: bool,
     /// The rate is 0 for this many first steps of a parameter, while moments build up.
     pub hold_steps: u64,
+    /// Keep how far the last step moved each parameter, for [`Optimizer::deltas`].
+    pub record_delta: bool,
 }
 
 impl Default for AdamOptions {
@@ -43,6 +48,7 @@ impl Default for AdamOptions {
             decay_form: DecayForm::default(),
             maximize: false,
             hold_steps: 0,
+            record_delta: false,
         }
     }
 }
@@ -57,6 +63,8 @@ struct State {
     /// Steps taken by each parameter of the storage; with the step in hand, if it took part.
     steps: Vec<u64>,
     stepped: Vec<bool>,
+    /// The squares of what each parameter moved by in the last step, i64 [parameters, WORDS], if that is recorded.
+    moved: Option<Storage>,
 }
 
 /// Adam and AdamW; see [`bmtrain_core::kernel::Adam`] for the formulas.
@@ -73,32 +81,15 @@ impl Adam {
     /// # Errors
     /// Settings out of range; a parameter in two groups.
     pub fn new(groups: Vec<ParamGroup>, options: AdamOptions) -> Result<Self> {
-        let AdamOptions { beta1, beta2, epsilon, .. } = options;
-        if !((0.0..1.0).contains(&beta1) && (0.0..1.0).contains(&beta2) && epsilon >= 0.0) {
-            let reason = format!("betas {beta1}, {beta2} must be in [0, 1) and epsilon {epsilon} at or above 0");
-            return Err(Error::setting("adam", reason));
-        }
-        let mut names = std::collections::HashSet::new();
-        for group in &groups {
-            if !(group.weight_decay >= 0.0 && group.weight_decay.is_finite()) {
-                return Err(Error::setting(
-                    "adam",
-                    format!("weight decay {} is not at or above 0", group.weight_decay),
-                ));
-            }
-            for param in &group.params {
-                if !names.insert(param.name().to_owned()) {
-                    return Err(Error::parameter(param.name(), "is in two groups of an optimizer"));
-                }
-            }
-        }
+        check_groups(&groups, &options)?;
         Ok(Adam { options, groups, states: Vec::new() })
     }
 
-    fn state_of(states: &mut Vec<State>, flat: &Rc<Flat>) -> Result<usize> {
+    fn state_of(states: &mut Vec<State>, flat: &Rc<Flat>, options: &AdamOptions) -> Result<usize> {
         if let Some(index) = states.iter().position(|state| Rc::ptr_eq(&state.flat, flat)) {
             return Ok(index);
         }
+        flat.settle()?;
         let (values, len) = (flat.values(), flat.state_len());
         let zeros = || Storage::zeros(values.device(), len, DType::F32, Segment::Optimizer);
         let master = match flat.dtype() {
@@ -114,6 +105,10 @@ impl Adam {
             }
         };
         let count = flat.layout().spans().len();
+        let moved = match options.record_delta {
+            true => Some(Storage::zeros(values.device(), count * WORDS, DType::I64, Segment::Optimizer)?),
+            false => None,
+        };
         let state = State {
             flat: Rc::clone(flat),
             m: zeros()?,
@@ -121,6 +116,7 @@ impl Adam {
             master,
             steps: vec![0; count],
             stepped: vec![false; count],
+            moved,
         };
         states.push(state);
         Ok(states.len() - 1)
@@ -141,12 +137,15 @@ impl Optimizer for Adam {
         let options = self.options;
         for state in &mut self.states {
             state.stepped.fill(false);
+            if let Some(moved) = &state.moved {
+                moved.device().launch(Fill { value: 0.0, out: moved.view_mut(0..moved.len())? })?;
+            }
         }
         for group in &self.groups {
             for param in group.params.iter().filter(|param| param.is_trainable()) {
                 let (flat, index) = param.place()?;
                 let Some(grads) = flat.reduced().filter(|_| flat.has_grad(index)) else { continue };
-                let at = Self::state_of(&mut self.states, flat)?;
+                let at = Self::state_of(&mut self.states, flat, &self.options)?;
                 let state = &mut self.states[at];
                 state.steps[index] += 1;
                 state.stepped[index] = true;
@@ -154,6 +153,12 @@ impl Optimizer for Adam {
                 if part.of_param.is_empty() {
                     continue;
                 }
+                let counted = flat.counted(index);
+                let before = match (&state.moved, &state.master) {
+                    (Some(_), Some(master)) => Some(Before::keep(master, counted.in_state)?),
+                    (Some(_), None) => Some(Before::keep(flat.values(), counted.in_values)?),
+                    (None, _) => None,
+                };
                 let (held, range) = (step <= options.hold_steps, part.in_state);
                 let kernel = AdamKernel {
                     parameter: flat.values().view_mut(part.in_values)?,
@@ -172,6 +177,9 @@ impl Optimizer for Adam {
                     step,
                 };
                 flat.values().device().launch(kernel)?;
+                if let (Some(before), Some(moved)) = (before, &state.moved) {
+                    before.measure(moved, index)?;
+                }
             }
         }
         Ok(())
@@ -210,12 +218,13 @@ impl Optimizer for Adam {
         };
         let mut tensors = vec![("m", state.m.clone()), ("v", state.v.clone())];
         tensors.extend(state.master.clone().map(|master| ("master", master)));
+        let tensors = tensors.into_iter().map(|(name, storage)| (name, KeptTensor::Device(storage))).collect();
         Ok(Some(Kept { steps: state.steps[index], tensors }))
     }
 
     fn load_kept(&mut self, param: &Param, steps: u64, read: &mut ReadKept<'_>) -> Result<()> {
         let (flat, index) = param.place()?;
-        let at = Self::state_of(&mut self.states, flat)?;
+        let at = Self::state_of(&mut self.states, flat, &self.options)?;
         let (state, part) = (&mut self.states[at], flat.owned(index));
         let mut expected = vec![("m", &state.m), ("v", &state.v)];
         expected.extend(state.master.as_ref().map(|master| ("master", master)));
@@ -226,5 +235,23 @@ impl Optimizer for Adam {
         }
         state.steps[index] = steps;
         Ok(())
+    }
+
+    fn deltas(&self) -> Result<Vec<Delta>> {
+        let recorded = |state: &State| -> Result<Option<Vec<f64>>> {
+            let Some(moved) = &state.moved else { return Ok(None) };
+            norms(&state.flat, &moved.tensor(0, [moved.len()])?.to_vec::<i64>()?).map(Some)
+        };
+        let all = self.states.iter().map(recorded).collect::<Result<Vec<_>>>()?;
+        let mut deltas = Vec::new();
+        for param in self.groups.iter().flat_map(|group| &group.params) {
+            let (flat, index) = param.place()?;
+            let at = self.states.iter().position(|state| Rc::ptr_eq(&state.flat, flat));
+            let norms = at.and_then(|at| all.get(at)).and_then(Option::as_ref);
+            if let Some(norm) = norms.and_then(|norms| norms.get(index)) {
+                deltas.push(Delta { name: param.name().into(), norm: *norm });
+            }
+        }
+        Ok(deltas)
     }
 }

@@ -1,9 +1,9 @@
 //! The manager of optimizers and schedules: backward with weights and scale, clipping by the true norm, one step for all.
 
 use super::scale::Outcome;
-use super::{LossScaler, Optimizer, ScalePolicy, Scheduler, StepArgs};
+use super::{Delta, LossScaler, Optimizer, ScalePolicy, Scheduler, StepArgs};
 use crate::error::{Error, Result};
-use crate::param::{Flat, Param};
+use crate::param::{Flat, Param, Parameters};
 use bmtrain_core::comm::{Collective, Reduction};
 use bmtrain_core::exact::WORDS;
 use bmtrain_core::kernel::{ClipFactor, Dest, GradNorm, NonFinite, NormOrder};
@@ -31,12 +31,14 @@ impl Default for Clip {
 }
 
 /// What one optimizer step did.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct StepInfo {
     /// True norm of the gradients, before clipping.
     pub grad_norm: f32,
     /// Rate of the first optimizer.
     pub lr: f64,
+    /// Rates of all optimizers, in the order in which they were added.
+    pub rates: Vec<f64>,
     /// The norm was not finite: no weight, moment or schedule was changed. All ranks agree.
     pub skipped: bool,
     /// What the loss was multiplied by in this step.
@@ -51,13 +53,15 @@ struct Entry {
     lr: f64,
 }
 
-/// Several optimizers with their schedules, stepped together.
+/// Several optimizers with their schedules, stepped together: each has parameters and a rate of its own; loss scale, norm
+/// and clipping are those of all gradients. A parameter belongs to one of them; those of none are
+/// [`OptimManager::untrained`].
 ///
 /// Gradients accumulate over calls of [`OptimManager::backward`]; [`OptimManager::step`] uses and frees them.
 pub struct OptimManager {
     device: Device,
     clip: Clip,
-    scaler: LossScaler,
+    pub(super) scaler: LossScaler,
     entries: Vec<Entry>,
     /// What [`OptimManager::flats`] found, until an optimizer is added.
     flats: OnceCell<Rc<[Rc<Flat>]>>,
@@ -99,12 +103,12 @@ impl OptimManager {
         })
     }
 
-    /// Add an optimizer with a schedule.
+    /// Add an optimizer with a schedule. A parameter that another optimizer has is refused before the next backward pass.
     pub fn add_scheduled(&mut self, optimizer: Box<dyn Optimizer>, scheduler: Scheduler) {
         self.enter(Entry { optimizer, scheduler: Some(scheduler), lr: 0.0 });
     }
 
-    /// Add an optimizer with a constant rate.
+    /// Add an optimizer with a constant rate, as [`OptimManager::add_scheduled`].
     pub fn add(&mut self, optimizer: Box<dyn Optimizer>, lr: f64) {
         self.enter(Entry { optimizer, scheduler: None, lr });
     }
@@ -134,6 +138,39 @@ impl OptimManager {
         self.entries.first().map_or(0.0, Entry::rate)
     }
 
+    /// The rates of the coming step, one for each optimizer.
+    pub fn rates(&self) -> impl Iterator<Item = f64> {
+        self.entries.iter().map(Entry::rate)
+    }
+
+    /// Names of the parameters that are to be trained and that no optimizer has: they keep their first values.
+    pub fn untrained(&self, parameters: &Parameters) -> Vec<String> {
+        let trained: HashSet<&str> = self.params().map(Param::name).collect();
+        let left = parameters.iter().filter(|param| param.is_trainable() && !trained.contains(param.name()));
+        left.map(|param| param.name().to_owned()).collect()
+    }
+
+    /// How far the last step moved each parameter, of the optimizers that record it
+    /// ([`AdamOptions::record_delta`](super::AdamOptions::record_delta)). All ranks have to ask. Waits for the device.
+    ///
+    /// # Errors
+    /// A failing device or exchange.
+    pub fn deltas(&self) -> Result<Vec<Delta>> {
+        let all = self.entries.iter().map(|entry| entry.optimizer.deltas()).collect::<Result<Vec<_>>>()?;
+        Ok(all.into_iter().flatten().collect())
+    }
+
+    /// As [`OptimManager::backward`] for the last micro-batch of a rank before the step. Where gradients are exchanged once a
+    /// step, those of a block are exchanged while the block before it computes. The result is the same to the last bit. All
+    /// ranks have to call it for their last micro-batch, or none.
+    ///
+    /// # Errors
+    /// As [`OptimManager::backward`].
+    pub fn backward_last(&self, loss: &Var, weight: f32, cx: &mut Ctx) -> Result<()> {
+        self.flats()?.iter().for_each(|flat| flat.close_step());
+        self.backward(loss, weight, cx)
+    }
+
     /// Walk back from a loss of one element, multiplied by `weight`: the micro-batch's share of the whole batch.
     ///
     /// # Errors
@@ -157,12 +194,16 @@ impl OptimManager {
     }
 
     /// The storages of all parameters that are updated, each once.
-    fn flats(&self) -> Result<Rc<[Rc<Flat>]>> {
+    pub(super) fn flats(&self) -> Result<Rc<[Rc<Flat>]>> {
         if let Some(flats) = self.flats.get() {
             return Ok(Rc::clone(flats));
         }
-        let (mut flats, mut known) = (Vec::new(), HashSet::new());
+        let (mut flats, mut known, mut names) = (Vec::new(), HashSet::new(), HashSet::new());
         for param in self.params() {
+            if !names.insert(param.name()) {
+                let reason = "is in two optimizers of a manager, which would both update it; leave it to one";
+                return Err(Error::parameter(param.name(), reason));
+            }
             let flat = param.place()?.0;
             if known.insert(Rc::as_ptr(flat)) {
                 flats.push(Rc::clone(flat));
@@ -196,7 +237,7 @@ impl OptimManager {
             backend.wait(Lane::Compute, backend.mark(lane)?)?;
         }
         self.measure()?;
-        let lr = self.lr();
+        let (lr, rates) = (self.lr(), self.rates().collect());
         for entry in &mut self.entries {
             let lr = entry.rate();
             entry.optimizer.step(StepArgs { lr, factor: &self.factor })?;
@@ -217,7 +258,7 @@ impl OptimManager {
         }
         let scale = self.scaler.scale();
         let give_up = matches!(self.scaler.update(skipped), Outcome::GiveUp { .. });
-        Ok(StepInfo { grad_norm, lr, skipped, scale, give_up })
+        Ok(StepInfo { grad_norm, lr, rates, skipped, scale, give_up })
     }
 
     /// Forget all gradients.

@@ -1,20 +1,28 @@
 //! Optimizers, learning-rate schedules, loss scaling, and the manager that scales, clips and steps them together.
 
 pub mod adam;
+pub mod delta;
 pub mod fingerprint;
 pub mod manager;
+pub mod manager_state;
+pub mod offload;
 pub mod scale;
 pub mod schedule;
+mod state;
 
 pub use adam::{Adam, AdamOptions, DecayForm};
+pub use delta::Delta;
 pub use fingerprint::Fingerprint;
 pub use manager::{Clip, OptimManager, StepInfo};
+pub use manager_state::ManagerState;
+pub use offload::{AdamOffload, HostTensor};
 pub use scale::{LossScaler, Outcome, ScalePolicy, ScaleState};
 pub use schedule::{Schedule, ScheduleKind, Scheduler, Warmup};
 
 use crate::error::{Error, Result};
 use crate::param::Param;
 use bmtrain_core::{Storage, Tensor};
+use state::{check_state, tensor};
 use std::ops::Range;
 
 /// Gives elements of a named tensor of an optimizer's state.
@@ -67,9 +75,18 @@ pub struct ParamState {
 pub struct Kept {
     /// Steps taken.
     pub steps: u64,
-    /// Named storages of f32, laid out as [`OwnedPart::in_state`](crate::param::OwnedPart::in_state) says: `m`, `v`, and
-    /// `master` for 16-bit parameters.
-    pub tensors: Vec<(&'static str, Storage)>,
+    /// Named f32, laid out as [`OwnedPart::in_state`](crate::param::OwnedPart::in_state) says: `m`, `v`, and `master` for
+    /// 16-bit parameters.
+    pub tensors: Vec<(&'static str, KeptTensor)>,
+}
+
+/// Where an optimizer keeps a tensor.
+#[derive(Debug, Clone)]
+pub enum KeptTensor {
+    /// In the device's memory, updated on the compute lane.
+    Device(Storage),
+    /// In the host's memory, updated on the copy lane.
+    Host(HostTensor),
 }
 
 /// Something that updates parameters from their gradients.
@@ -77,7 +94,8 @@ pub trait Optimizer {
     /// The groups it updates.
     fn groups(&self) -> &[ParamGroup];
 
-    /// Update every trainable parameter that has a gradient.
+    /// Update every trainable parameter that has a gradient: now, or on a lane that whoever uses the values waits for
+    /// ([`Flat::updates_until`](crate::param::Flat::updates_until)).
     ///
     /// # Errors
     /// No memory for the state; a failing device.
@@ -106,7 +124,7 @@ pub trait Optimizer {
         Ok(all)
     }
 
-    /// What it keeps for a parameter; `None` before its first step. Later steps write into the same storages.
+    /// What it keeps for a parameter; `None` before its first step. Later steps write into the same places.
     ///
     /// # Errors
     /// A parameter whose block is not complete.
@@ -119,29 +137,31 @@ pub trait Optimizer {
     /// What `read` returns, another number of values; a failing device.
     fn load_kept(&mut self, param: &Param, steps: u64, read: &mut ReadKept<'_>) -> Result<()>;
 
-    /// Continue from a state.
+    /// Continue from a state, of this optimizer or of another one of the same form, on any number of ranks and at any ZeRO
+    /// level. Parameters it does not name keep what they have. The parameters themselves are not part of it: they are
+    /// loaded as well, and before.
     ///
     /// # Errors
-    /// A name that is not in the groups, lengths that differ.
+    /// A name that is in no group or comes twice, a tensor that is missing, too many or of another length; then nothing is
+    /// changed. A failing device.
     fn load_state(&mut self, state: &[ParamState]) -> Result<()> {
-        for entry in state {
-            let found = self.groups().iter().flat_map(|group| &group.params).find(|param| param.name() == entry.name);
-            let Some(param) = found.cloned() else {
-                return Err(Error::parameter(entry.name.clone(), "has optimizer state but is in no group"));
-            };
-            let len = param.local_shape().elements();
+        for (param, entry) in check_state(self.groups(), state)? {
             self.load_kept(&param, entry.steps, &mut |name, part| {
-                let values = entry.tensors.iter().find(|(known, _)| *known == name).map(|(_, values)| values);
-                match values.filter(|values| values.len() == len).and_then(|values| values.get(part)) {
-                    Some(part) => Ok(part.to_vec()),
-                    None => {
-                        let got = values.map_or("nothing".into(), |values| format!("{} values", values.len()));
-                        let reason = format!("optimizer state {name}: expected {len} values, got {got}");
-                        Err(Error::parameter(entry.name.clone(), reason))
-                    }
-                }
+                let values = tensor(entry, name).and_then(|values| values.get(part.clone()));
+                let missing =
+                    || Error::parameter(entry.name.clone(), format!("optimizer state {name} has no {part:?}"));
+                values.map(<[f32]>::to_vec).ok_or_else(missing)
             })?;
         }
         Ok(())
+    }
+
+    /// How far the last step moved each parameter that has ever been updated, if that is recorded. All ranks have to ask.
+    /// Waits for the device.
+    ///
+    /// # Errors
+    /// A failing device or exchange.
+    fn deltas(&self) -> Result<Vec<Delta>> {
+        Ok(Vec::new())
     }
 }

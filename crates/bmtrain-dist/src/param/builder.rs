@@ -1,11 +1,12 @@
 //! The birth of parameters: names from a path, storages per block, values drawn or awaited.
 
-use super::{Flat, Init, Param, ParamSpec, Split, widen};
+use super::census::Census;
+use super::{Flat, Init, NamePatterns, Param, ParamSpec, Split, widen};
 use crate::error::{Error, Result};
 use crate::mesh::Mesh;
 use crate::shard::Sharding;
 use bmtrain_core::{DType, Device, Shape};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::rc::Rc;
 
@@ -35,6 +36,9 @@ pub struct BuilderOptions {
     pub birth: Birth,
     /// How they are shared among data-parallel ranks.
     pub sharding: Sharding,
+    /// Full names of those that are born frozen: they lie in storages of their own, which take no memory for gradients or
+    /// optimizer state.
+    pub frozen: NamePatterns,
 }
 
 impl Default for BuilderOptions {
@@ -46,6 +50,7 @@ impl Default for BuilderOptions {
             grad_dtype: DType::F32,
             birth: Birth::Draw,
             sharding: Sharding::solo(),
+            frozen: NamePatterns::default(),
         }
     }
 }
@@ -59,6 +64,10 @@ struct State {
     flats: RefCell<Vec<Rc<Flat>>>,
     /// Parameters of the block that is being built.
     open: RefCell<Option<Vec<Param>>>,
+    /// Number of blocks so far.
+    blocks: Cell<usize>,
+    census: Rc<Census>,
+    asked: Rc<Cell<u64>>,
 }
 
 /// A place in the tree of parameter names. Cheap to clone; all clones feed the same [`Parameters`].
@@ -66,6 +75,7 @@ struct State {
 pub struct Builder {
     state: Rc<State>,
     path: String,
+    frozen: bool,
 }
 
 impl Builder {
@@ -78,8 +88,11 @@ impl Builder {
             params: RefCell::default(),
             flats: RefCell::default(),
             open: RefCell::default(),
+            blocks: Cell::new(0),
+            census: Rc::default(),
+            asked: Rc::default(),
         };
-        Builder { state: Rc::new(state), path: String::new() }
+        Builder { state: Rc::new(state), path: String::new(), frozen: false }
     }
 
     /// The device parameters are born on.
@@ -95,7 +108,12 @@ impl Builder {
     /// One name deeper.
     pub fn at(&self, name: &str) -> Builder {
         let path = if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) };
-        Builder { state: Rc::clone(&self.state), path }
+        Builder { state: Rc::clone(&self.state), path, frozen: self.frozen }
+    }
+
+    /// The same place, below which parameters are born frozen, whatever [`BuilderOptions::frozen`] says of them.
+    pub fn frozen(&self) -> Builder {
+        Builder { frozen: true, ..self.clone() }
     }
 
     /// A place in a list.
@@ -114,16 +132,19 @@ impl Builder {
             return Err(Error::parameter(name, "declared twice"));
         }
         let local = split.local(&name, shape, mesh.tensor_size(), mesh.tensor_rank())?;
-        let param = Param::new(ParamSpec { name, shape, dtype, init, split, trainable: true, decay }, local);
+        let trainable = !self.frozen && !self.state.options.frozen.matches(&name);
+        let spec = ParamSpec { name, shape, dtype, init, split, trainable, decay };
+        let param = Param::new(spec, local, &self.state.asked);
         let mut open = self.state.open.borrow_mut();
         match &mut *open {
             Some(block) => block.push(param.clone()),
-            None => self.settle(std::slice::from_ref(&param), false)?,
+            None => self.settle(std::slice::from_ref(&param), None)?,
         }
         Ok(param)
     }
 
-    /// Build a block: parameters declared inside lie together in one storage per number type and group.
+    /// Build a block: parameters declared inside lie together in one storage per number type, group, and whether they are
+    /// trained at birth.
     ///
     /// # Errors
     /// Those of `build`; a block inside a block.
@@ -134,15 +155,18 @@ impl Builder {
         let built = build(self);
         let members = self.state.open.borrow_mut().take().unwrap_or_default();
         let built = built?;
-        self.settle(&members, true)?;
+        let number = self.state.blocks.replace(self.state.blocks.get() + 1);
+        self.settle(&members, Some(number))?;
         Ok(built)
     }
 
-    fn settle(&self, members: &[Param], in_block: bool) -> Result<()> {
+    /// Give parameters their storages; `block` is the number of the block they make up, if they are inside one.
+    fn settle(&self, members: &[Param], block: Option<usize>) -> Result<()> {
         let BuilderOptions { seed, dtype, grad_dtype, birth, ref sharding, .. } = self.state.options;
         let (trained, frozen): (Vec<Param>, Vec<Param>) = members.iter().cloned().partition(|p| p.spec().trainable);
         for group in [trained, frozen].into_iter().filter(|group| !group.is_empty()) {
-            let flat = Rc::new(Flat::new(&self.state.device, sharding, (dtype, grad_dtype), in_block, &group)?);
+            let block = block.map(|number| (number, Rc::clone(&self.state.census)));
+            let flat = Rc::new(Flat::new(&self.state.device, sharding, (dtype, grad_dtype), block, &group)?);
             for (index, param) in group.iter().enumerate() {
                 param.settle(&flat, index);
                 match birth {
@@ -167,9 +191,15 @@ impl Builder {
         self.state.params.borrow().iter().skip(count).cloned().collect()
     }
 
+    /// Counts how often trained parameters were asked for.
+    pub(crate) fn asked(&self) -> Rc<Cell<u64>> {
+        Rc::clone(&self.state.asked)
+    }
+
     /// All parameters declared so far, in order of birth.
     pub fn finish(&self) -> Parameters {
         Parameters {
+            census: Rc::clone(&self.state.census),
             seed: self.state.options.seed,
             params: self.state.params.borrow().clone(),
             flats: self.state.flats.borrow().clone(),
@@ -180,6 +210,7 @@ impl Builder {
 /// The parameters of a model, in order of birth.
 #[derive(Debug, Clone)]
 pub struct Parameters {
+    census: Rc<Census>,
     seed: u64,
     params: Vec<Param>,
     flats: Vec<Rc<Flat>>,
@@ -194,6 +225,12 @@ impl Parameters {
     /// The storages they lie in.
     pub fn flats(&self) -> &[Rc<Flat>] {
         &self.flats
+    }
+
+    /// The most blocks whose values were whole at once on this rank so far, where blocks are whole only while they work;
+    /// counted by the memory in use.
+    pub fn most_whole_blocks(&self) -> usize {
+        self.census.most()
     }
 
     /// The parameter of this full name.

@@ -1,9 +1,10 @@
 //! The flat storage of parameters that are gathered together: one block's parameters of one number type and group.
 
 use super::Param;
+use super::census::Census;
 use crate::error::Result;
 use crate::shard::exchange::{Exchange, Sums};
-use crate::shard::{ShardLayout, Sharding, Span};
+use crate::shard::{ShardLayout, Sharding, Span, ZeroLevel};
 use bmtrain_core::autograd::SinkTarget;
 use bmtrain_core::backend::Mark;
 use bmtrain_core::kernel::Fill;
@@ -25,15 +26,19 @@ pub struct Flat {
     dtype: DType,
     grad_dtype: DType,
     sharding: Sharding,
-    /// Part of a block, which gathers it; what is outside is gathered when it is asked for.
-    in_block: bool,
+    /// The block that gathers it, by its number; what is outside of blocks is gathered when it is asked for.
+    block: Option<(usize, Rc<Census>)>,
     /// Which parameters are trained now.
     trainable: Vec<Rc<Cell<bool>>>,
     /// Values at rest: this rank's shard where values are cut, else all.
     values: Storage,
+    /// Until when another lane updates the values.
+    update: Cell<Option<Mark>>,
     gathered: RefCell<Option<Gathered>>,
     /// Who needs the values whole now.
     holds: Cell<usize>,
+    /// Passes through its block that were recorded and have not been walked back.
+    uses: Cell<usize>,
     grads: RefCell<Option<Storage>>,
     /// Which parameters `grads` holds a gradient of.
     written: Vec<Cell<bool>>,
@@ -42,6 +47,8 @@ pub struct Flat {
     summed: Vec<Cell<bool>>,
     /// Gradients of the whole batch, for the optimizer: of the shard where state is cut, else whole.
     reduced: RefCell<Option<Storage>>,
+    /// The last micro-batch of the step is walked back.
+    closing: Cell<bool>,
 }
 
 #[derive(Debug)]
@@ -68,7 +75,7 @@ impl Flat {
         device: &Device,
         sharding: &Sharding,
         (dtype, grad_dtype): (DType, DType),
-        in_block: bool,
+        block: Option<(usize, Rc<Census>)>,
         members: &[Param],
     ) -> Result<Self> {
         let lengths: Vec<usize> = members.iter().map(|param| param.local_shape().elements()).collect();
@@ -83,16 +90,19 @@ impl Flat {
             dtype,
             grad_dtype,
             sharding: sharding.clone(),
-            in_block,
+            block,
             trainable: members.iter().map(Param::trainable_flag).collect(),
             values,
+            update: Cell::default(),
             gathered: RefCell::default(),
             holds: Cell::new(0),
+            uses: Cell::new(0),
             grads: RefCell::default(),
             written: flags(),
             sums: RefCell::default(),
             summed: flags(),
             reduced: RefCell::default(),
+            closing: Cell::new(false),
         })
     }
 
@@ -111,7 +121,8 @@ impl Flat {
         &self.sharding
     }
 
-    /// The values at rest: this rank's shard where values are cut, else all of them.
+    /// The values at rest: this rank's shard where values are cut, else all of them. Behind [`Flat::settle`] they are what
+    /// the last step left.
     pub fn values(&self) -> &Storage {
         &self.values
     }
@@ -153,12 +164,30 @@ impl Flat {
         OwnedPart { in_values: at(self.sharding.cuts_values()), in_state: at(self.sharding.cuts_state()), of_param }
     }
 
+    /// Note that a lane updates the values until this mark: who uses them next waits for it.
+    pub fn updates_until(&self, mark: Mark) {
+        self.update.set(Some(mark));
+    }
+
+    /// Let the compute lane wait for an update on another lane.
+    ///
+    /// # Errors
+    /// The update failed.
+    pub fn settle(&self) -> Result<()> {
+        if let Some(mark) = self.update.get() {
+            self.device.backend().wait(Lane::Compute, mark)?;
+            self.update.set(None);
+        }
+        Ok(())
+    }
+
     /// The values of all parameters, if they are whole now.
     ///
     /// # Errors
     /// A failed gather.
     pub fn whole(&self) -> Result<Option<Storage>> {
         if !self.sharding.cuts_values() {
+            self.settle()?;
             return Ok(Some(self.values.clone()));
         }
         let mut gathered = self.gathered.borrow_mut();
@@ -166,6 +195,8 @@ impl Flat {
         if let Some(ready) = gathered.ready {
             self.device.backend().wait(Lane::Compute, ready)?;
             gathered.ready = None;
+            // The gather began behind the update.
+            self.update.set(None);
         }
         Ok(Some(gathered.storage.clone()))
     }
@@ -179,7 +210,15 @@ impl Flat {
         if !self.sharding.cuts_values() || self.gathered.borrow().is_some() {
             return Ok(());
         }
+        if let Some(mark) = self.update.get() {
+            self.device.backend().wait(Lane::Zero, mark)?;
+        }
         let storage = self.exchange(self.dtype).all_gather(&self.values, Segment::Gathered)?;
+        if let Some((block, census)) = &self.block
+            && self.sharding.level == ZeroLevel::Three
+        {
+            census.enter(*block, &storage);
+        }
         let ready = Some(self.device.backend().mark(Lane::Zero)?);
         *self.gathered.borrow_mut() = Some(Gathered { storage, ready });
         Ok(())
@@ -198,9 +237,32 @@ impl Flat {
         self.gathered.borrow().is_some()
     }
 
+    /// A pass through the block was recorded: its gradients are not complete before it is walked back. At level two the values
+    /// stay whole until then.
+    ///
+    /// # Errors
+    /// As [`Flat::gather`].
+    pub(crate) fn begin_use(&self) -> Result<()> {
+        self.uses.set(self.uses.get() + 1);
+        if self.sharding.level == ZeroLevel::Two { self.gather() } else { Ok(()) }
+    }
+
+    /// It was walked back, or given up.
+    pub(crate) fn end_use(&self) {
+        self.uses.set(self.uses.get().saturating_sub(1));
+        if self.sharding.level == ZeroLevel::Two {
+            self.release();
+        }
+    }
+
+    /// Whether no recorded pass will add to the gradients any more.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.uses.get() == 0
+    }
+
     /// The values for a parameter outside of blocks, which stay whole until [`Flat::finish_batch`] or [`Flat::put_away`].
     pub(super) fn bring(&self) -> Result<Option<Storage>> {
-        if !self.in_block && self.holds.get() == 0 && self.sharding.cuts_values() {
+        if self.block.is_none() && self.holds.get() == 0 && self.sharding.cuts_values() {
             self.gather()?;
         }
         self.whole()
@@ -208,7 +270,7 @@ impl Flat {
 
     /// Give up whole values that nobody releases: those of parameters outside of blocks.
     pub fn put_away(&self) {
-        if !self.in_block {
+        if self.block.is_none() {
             self.holds.set(0);
             *self.gathered.borrow_mut() = None;
         }
@@ -230,18 +292,54 @@ impl Flat {
         self.reduced.borrow().clone()
     }
 
-    /// Hand the gradients of a micro-batch to the owners of the parameters, where that is done for every micro-batch. The
-    /// ranks have to have used the same parameters.
+    /// Hand the gradients of a micro-batch to the owners of the parameters, where that is done for every micro-batch or this is
+    /// the last one of the step. The ranks have to have used the same parameters.
     ///
     /// # Errors
     /// No memory left; a failing exchange.
     pub fn finish_batch(&self) -> Result<()> {
-        if self.sharding.exchanges_each_batch()
-            && let Some(whole) = self.take_grads()?
-        {
-            self.exchange(self.grad_dtype).add_batch(&whole, &mut self.sums.borrow_mut())?;
+        if !self.sharding.exchanges_each_batch() {
+            return if self.closing.get() && self.sharding.is_shared() { self.reduce() } else { Ok(()) };
         }
-        Ok(())
+        match self.take_grads()? {
+            Some(whole) => self.exchange(self.grad_dtype).add_batch(&whole, &mut self.sums.borrow_mut()),
+            None => Ok(()),
+        }
+    }
+
+    /// From now on until the step, gradients that are complete are those of the whole batch: where they are exchanged once a
+    /// step, a block's are while the block before it computes.
+    pub(crate) fn close_step(&self) {
+        self.closing.set(true);
+    }
+
+    /// The gradients of all ranks and micro-batches since the last step together, of this rank's shard, and where in the storage
+    /// that begins: to look at; the step is not changed. The other ranks have to do the same.
+    ///
+    /// # Errors
+    /// No memory left; a failing exchange.
+    pub fn gradient_sums(&self) -> Result<Option<(Storage, usize)>> {
+        let sharding = &self.sharding;
+        let first = if sharding.cuts_state() { 0 } else { self.layout.owned(sharding.ranks.rank()).start };
+        self.finish_batch()?;
+        if let Some(reduced) = self.reduced() {
+            return Ok(Some((reduced, first)));
+        }
+        let exchange = self.exchange(self.grad_dtype);
+        let shard = if sharding.exchanges_each_batch() {
+            exchange.look(&self.sums.borrow())?
+        } else {
+            match self.grads() {
+                Some(whole) if sharding.is_shared() => {
+                    self.complete(&whole)?;
+                    Some(exchange.reduce_scatter(&whole)?)
+                }
+                whole => whole,
+            }
+        };
+        let backend = self.device.backend();
+        backend.wait(Lane::Compute, backend.mark(Lane::Zero)?)?;
+        Ok(shard.map(|shard| (shard, 0)))
     }
 
     /// Bring the gradients of all micro-batches together, for the optimizer.
@@ -249,26 +347,40 @@ impl Flat {
     /// # Errors
     /// No memory left; a failing exchange.
     pub fn finish_step(&self) -> Result<()> {
+        self.closing.set(false);
+        if !self.sharding.exchanges_each_batch() {
+            return self.reduce();
+        }
         self.finish_batch()?;
         let (exchange, sharding) = (self.exchange(self.grad_dtype), &self.sharding);
-        let reduced = if sharding.exchanges_each_batch() {
-            match exchange.finish(&mut self.sums.borrow_mut())? {
-                Some(shard) if sharding.is_shared() && !sharding.cuts_state() => {
-                    Some(exchange.all_gather(&shard, Segment::Gradients)?)
-                }
-                sum => sum,
+        let reduced = match exchange.finish(&mut self.sums.borrow_mut())? {
+            Some(shard) if sharding.is_shared() && !sharding.cuts_state() => {
+                Some(exchange.all_gather(&shard, Segment::Gradients)?)
             }
-        } else {
-            match self.take_grads()? {
-                Some(whole) if sharding.cuts_state() => Some(exchange.reduce_scatter(&whole)?),
-                Some(whole) if sharding.is_shared() => {
-                    exchange.all_reduce(&whole)?;
-                    Some(whole)
-                }
-                whole => whole,
-            }
+            sum => sum,
         };
         *self.reduced.borrow_mut() = reduced;
+        Ok(())
+    }
+
+    /// The gradients in hand, which are those of all micro-batches of this rank, become part of those of the whole batch.
+    fn reduce(&self) -> Result<()> {
+        let Some(whole) = self.take_grads()? else { return Ok(()) };
+        let (exchange, sharding) = (self.exchange(self.grad_dtype), &self.sharding);
+        let sum = if sharding.cuts_state() {
+            exchange.reduce_scatter(&whole)?
+        } else {
+            if sharding.is_shared() {
+                exchange.all_reduce(&whole)?;
+            }
+            whole
+        };
+        let mut reduced = self.reduced.borrow_mut();
+        match &*reduced {
+            // Something came after what was taken for the last micro-batch.
+            Some(earlier) => exchange.add(&sum, earlier)?,
+            None => *reduced = Some(sum),
+        }
         Ok(())
     }
 
@@ -278,9 +390,11 @@ impl Flat {
     /// No memory left; a failing exchange.
     pub fn publish(&self) -> Result<()> {
         *self.gathered.borrow_mut() = None;
-        if !self.sharding.cuts_state() || self.sharding.cuts_values() {
+        let is_trained = self.trainable.iter().any(|trainable| trainable.get());
+        if !self.sharding.cuts_state() || self.sharding.cuts_values() || !is_trained {
             return Ok(());
         }
+        self.settle()?;
         let owned = self.layout.owned(self.sharding.ranks.rank());
         let shard = Storage::empty(&self.device, owned.len(), self.dtype, Segment::Workspace)?;
         let backend = self.device.backend();
@@ -308,6 +422,7 @@ impl Flat {
         self.written.iter().chain(&self.summed).for_each(|flag| flag.set(false));
         *self.grads.borrow_mut() = None;
         *self.sums.borrow_mut() = Sums::Empty;
+        self.closing.set(false);
         *self.reduced.borrow_mut() = None;
     }
 
@@ -331,19 +446,26 @@ impl Flat {
         Ok(SinkTarget { storage, start, len, add })
     }
 
-    /// The gradients in hand, complete for an exchange, if there are any: a trained parameter that was not used has zeros,
-    /// as the sums count it all the same.
+    /// The gradients in hand, complete for an exchange, if there are any: a parameter that was not used has zeros, as the sums
+    /// count it all the same. A frozen one has zeros too: it may be trained in another micro-batch of the step.
     fn take_grads(&self) -> Result<Option<Storage>> {
         let Some(grads) = self.grads.borrow_mut().take() else { return Ok(None) };
-        let flags = self.trainable.iter().zip(&self.written).zip(&self.summed);
-        for (index, ((trainable, written), summed)) in flags.enumerate() {
+        self.complete(&grads)?;
+        for (written, summed) in self.written.iter().zip(&self.summed) {
             let now = written.replace(false);
-            if self.sharding.is_exchanged() && !now && trainable.get() {
-                self.device.launch(Fill { value: 0.0, out: grads.view_mut(self.span(index).range())? })?;
-            }
             summed.set(summed.get() || now);
         }
         Ok(Some(grads))
+    }
+
+    /// Write the zeros of trained parameters that were not used.
+    fn complete(&self, grads: &Storage) -> Result<()> {
+        for (index, written) in self.written.iter().enumerate() {
+            if self.sharding.is_exchanged() && !written.get() {
+                self.device.launch(Fill { value: 0.0, out: grads.view_mut(self.span(index).range())? })?;
+            }
+        }
+        Ok(())
     }
 
     fn exchange(&self, dtype: DType) -> Exchange<'_> {

@@ -1,12 +1,15 @@
 //! Parameters: what is known of them, how they are born, where they and their gradients live.
 
 pub mod builder;
+pub(crate) mod census;
 pub mod flat;
+pub mod freeze;
 pub mod spec;
 pub mod split;
 
 pub use builder::{Birth, Builder, BuilderOptions, Parameters, WholeReader};
 pub use flat::{Flat, OwnedPart};
+pub use freeze::{FreezeMask, NamePatterns};
 pub use spec::{Init, ParamSpec};
 pub use split::{LocalPart, Part, Split};
 
@@ -32,6 +35,8 @@ struct Inner {
     local: LocalPart,
     home: OnceCell<Home>,
     trainable: Rc<Cell<bool>>,
+    /// How often trained parameters of the model were asked for, which tells a block list whether a block used any.
+    asked: Rc<Cell<u64>>,
     initialized: Cell<bool>,
 }
 
@@ -43,9 +48,10 @@ struct Home {
 }
 
 impl Param {
-    fn new(spec: ParamSpec, local: LocalPart) -> Self {
-        let trainable = Rc::new(Cell::new(spec.trainable));
-        Param { inner: Rc::new(Inner { spec, local, home: OnceCell::new(), trainable, initialized: Cell::new(false) }) }
+    fn new(spec: ParamSpec, local: LocalPart, asked: &Rc<Cell<u64>>) -> Self {
+        let (trainable, asked) = (Rc::new(Cell::new(spec.trainable)), Rc::clone(asked));
+        let (home, initialized) = (OnceCell::new(), Cell::new(false));
+        Param { inner: Rc::new(Inner { spec, local, home, trainable, asked, initialized }) }
     }
 
     fn settle(&self, flat: &Rc<Flat>, index: usize) {
@@ -119,6 +125,9 @@ impl Param {
     /// As [`Param::value`].
     pub fn var(&self, cx: &Ctx) -> Result<Var> {
         let value = self.value()?;
+        if self.is_trainable() {
+            self.inner.asked.set(self.inner.asked.get() + 1);
+        }
         let var = if self.is_trainable() && cx.is_recording() {
             let sink: Rc<dyn GradSink> = self.inner.clone();
             Var::leaf(value, sink)
@@ -151,6 +160,7 @@ impl Param {
     /// A failing device.
     pub fn initialize(&self, seed: u64) -> Result<()> {
         let home = self.home()?;
+        home.flat.settle()?;
         let values = home.flat.values();
         let device = values.device();
         match self.inner.spec.init {
@@ -214,6 +224,7 @@ impl Param {
     /// `read` fills the bytes of the elements from its argument on.
     pub(crate) fn load_bits(&self, read: &mut dyn FnMut(usize, &mut [u8]) -> Result<()>) -> Result<()> {
         let home = self.home()?;
+        home.flat.settle()?;
         let storage = home.flat.values();
         let mut bytes = Vec::new();
         for (global, to) in self.runs(home) {
@@ -226,7 +237,9 @@ impl Param {
     }
 
     fn upload<T: Float>(&self, values: &[T], to: Range<usize>) -> Result<()> {
-        let storage = self.home()?.flat.values();
+        let flat = &self.home()?.flat;
+        flat.settle()?;
+        let storage = flat.values();
         let view = storage.view_mut(to)?;
         storage.device().backend().upload(bytemuck::cast_slice(values), view, bmtrain_core::Lane::Compute)?;
         Ok(())

@@ -43,14 +43,12 @@ impl Exchange<'_> {
             GradientSum::Fast => {
                 let arrived = self.reduce_scatter(whole)?;
                 match sums {
-                    Sums::Shard(sum) => {
-                        let a = arrived.view_on(0..arrived.len(), Lane::Zero)?;
-                        let out = sum.view_mut_on(0..sum.len(), Lane::Zero)?;
-                        self.device.launch_on(AddScaled { alpha: 1.0, a, beta: 1.0, b: None, out }, Lane::Zero)?;
+                    Sums::Shard(sum) => self.add(&arrived, sum),
+                    _ => {
+                        *sums = Sums::Shard(arrived);
+                        Ok(())
                     }
-                    _ => *sums = Sums::Shard(arrived),
                 }
-                Ok(())
             }
             GradientSum::Elastic => {
                 if !matches!(sums, Sums::Tree(_)) {
@@ -68,6 +66,22 @@ impl Exchange<'_> {
             Sums::Empty => Ok(None),
             Sums::Shard(sum) => Ok(Some(sum)),
             Sums::Tree(mut tree) => tree.finish(self.device),
+        }
+    }
+
+    /// Add a term to a sum of the same length, behind what was exchanged before.
+    pub(crate) fn add(&self, term: &Storage, sum: &Storage) -> Result<()> {
+        let a = term.view_on(0..term.len(), Lane::Zero)?;
+        let out = sum.view_mut_on(0..sum.len(), Lane::Zero)?;
+        Ok(self.device.launch_on(AddScaled { alpha: 1.0, a, beta: 1.0, b: None, out }, Lane::Zero)?)
+    }
+
+    /// The sum of everything that was added so far, to look at: it goes on as before.
+    pub(crate) fn look(&self, sums: &Sums) -> Result<Option<Storage>> {
+        match sums {
+            Sums::Empty => Ok(None),
+            Sums::Shard(sum) => Ok(Some(sum.clone())),
+            Sums::Tree(tree) => tree.look(self.device),
         }
     }
 

@@ -43,6 +43,8 @@ pub struct Plan {
     /// Storages that hold nothing now.
     free: Vec<usize>,
     storages: usize,
+    /// Number of leaves so far.
+    leaves: usize,
 }
 
 impl Plan {
@@ -75,7 +77,9 @@ impl Plan {
                 to
             });
             self.levels[full] = Some(sum);
+            self.leaves += 1;
         }
+        debug_assert!(self.storages <= most_sums(self.leaves), "{} sums of {} leaves", self.storages, self.leaves);
         actions
     }
 
@@ -96,6 +100,11 @@ impl Plan {
     pub fn storages(&self) -> usize {
         self.storages
     }
+}
+
+/// The most sums that may be alive for so many leaves: `1 + ceil(log2(leaves))`.
+fn most_sums(leaves: usize) -> usize {
+    1 + leaves.next_power_of_two().ilog2() as usize
 }
 
 /// Sums of gradients of one storage's shard.
@@ -164,6 +173,30 @@ impl Tree {
         Ok(Some(whole))
     }
 
+    /// A copy of what [`Tree::finish`] would give, the tree staying as it is.
+    ///
+    /// # Errors
+    /// No memory left; a failing device.
+    pub fn look(&self, device: &Device) -> Result<Option<Storage>> {
+        let mut whole: Option<Storage> = None;
+        for sum in self.plan.levels.iter().flatten().filter_map(|number| self.sums.get(*number)) {
+            let all = 0..sum.len();
+            let a = sum.view_on(all.clone(), Lane::Zero)?;
+            match &whole {
+                Some(whole) => {
+                    let out = whole.view_mut_on(all, Lane::Zero)?;
+                    device.launch_on(AddScaled { alpha: 1.0, a, beta: 1.0, b: None, out }, Lane::Zero)?;
+                }
+                None => {
+                    let copy = Storage::empty_on(device, sum.len(), sum.dtype(), Segment::Gradients, Lane::Zero)?;
+                    device.backend().copy(a, copy.view_mut_on(all, Lane::Zero)?, Lane::Zero)?;
+                    whole = Some(copy);
+                }
+            }
+        }
+        Ok(whole)
+    }
+
     fn add(
         &self,
         device: &Device,
@@ -230,8 +263,7 @@ mod tests {
     fn few_sums_are_alive_at_once() {
         for total in 1..=70usize {
             let (_, storages) = expression(&vec![1; total]);
-            let bound = 1 + total.next_power_of_two().ilog2() as usize;
-            assert!(storages <= bound, "{storages} sums for {total} leaves");
+            assert!(storages <= most_sums(total), "{storages} sums for {total} leaves");
         }
     }
 

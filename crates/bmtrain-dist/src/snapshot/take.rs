@@ -3,9 +3,9 @@
 use super::kind_of;
 use crate::checkpoint::{Kind, Piece, PieceSpec};
 use crate::error::{Error, Result};
-use crate::optim::OptimManager;
+use crate::optim::{KeptTensor, OptimManager};
 use crate::param::Param;
-use bmtrain_core::{DType, Device, Lane, Storage};
+use bmtrain_core::{DType, Device, Lane};
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, channel};
 
@@ -34,18 +34,18 @@ impl Snapshot {
         for param in params {
             let (flat, index) = param.place()?;
             let part = flat.counted(index);
-            let mut add = |kind: &Kind, dtype: DType, storage: &Storage, at: &Range<usize>| {
+            let mut add = |kind: &Kind, dtype: DType, tensor: &KeptTensor, at: &Range<usize>| {
                 for (start, offset, len) in param.runs_of(&part.of_param) {
                     let shape: Vec<u64> = param.spec().shape.dims().iter().map(|&size| size as u64).collect();
                     let whole = PieceSpec::whole(param.name(), kind.clone(), dtype, &shape);
                     let range = at.start + offset..at.start + offset + len;
-                    sources.push((whole.part(start as u64, len as u64), storage.clone(), range));
+                    sources.push((whole.part(start as u64, len as u64), tensor.clone(), range));
                 }
             };
-            add(&Kind::Parameter, flat.dtype(), flat.values(), &part.in_values);
+            add(&Kind::Parameter, flat.dtype(), &KeptTensor::Device(flat.values().clone()), &part.in_values);
             for (optimizer, _) in optim.parts() {
-                for (name, storage) in optimizer.kept(param)?.into_iter().flat_map(|kept| kept.tensors) {
-                    add(&kind_of(name), storage.dtype(), &storage, &part.in_state);
+                for (name, tensor) in optimizer.kept(param)?.into_iter().flat_map(|kept| kept.tensors) {
+                    add(&kind_of(name), DType::F32, &tensor, &part.in_state);
                 }
             }
         }
@@ -54,19 +54,30 @@ impl Snapshot {
         let (sender, copied) = channel();
         let mut buffers = buffers.into_iter().map(|piece| piece.bytes);
         let mut specs = Vec::new();
-        for (number, (spec, storage, range)) in sources.into_iter().enumerate() {
+        for (number, (spec, tensor, range)) in sources.into_iter().enumerate() {
             let mut buffer = buffers.next().unwrap_or_default();
-            let bytes = range.len() * storage.dtype().size();
+            let size = match &tensor {
+                KeptTensor::Device(storage) => storage.dtype().size(),
+                KeptTensor::Host(_) => DType::F32.size(),
+            };
+            let bytes = range.len() * size;
             buffer.clear();
             buffer.try_reserve_exact(bytes).map_err(|_| no_memory(bytes))?;
             let sender = sender.clone();
+            let (view, host) = match &tensor {
+                KeptTensor::Device(storage) => (Some(storage.view_on(range, Lane::Copy)?), None),
+                KeptTensor::Host(tensor) => (None, Some((tensor.clone(), range))),
+            };
             let work = move |bytes: &[u8], _: &mut [u8]| {
-                buffer.extend_from_slice(bytes);
+                match host {
+                    Some((tensor, range)) => tensor.append_to(&mut buffer, range)?,
+                    None => buffer.extend_from_slice(bytes),
+                }
                 // Nobody waits for a snapshot that was given up.
                 let _ = sender.send((number, buffer));
                 Ok(())
             };
-            backend.on_host(Some(storage.view_on(range, Lane::Copy)?), None, Box::new(work), Lane::Copy)?;
+            backend.on_host(view, None, Box::new(work), Lane::Copy)?;
             specs.push(spec);
         }
         Ok(Snapshot { device: device.clone(), specs, copied })

@@ -10,10 +10,10 @@ use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, Var, ops};
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions, Norm, NormOptions};
 use bmtrain_dist::optim::{
-    Adam, AdamOptions, Clip, Fingerprint, LossScaler, ParamGroup, ScalePolicy, Schedule, ScheduleKind, Scheduler,
-    Warmup,
+    Adam, AdamOffload, AdamOptions, Clip, Delta, Fingerprint, LossScaler, Optimizer, ParamGroup, ScalePolicy, Schedule,
+    ScheduleKind, Scheduler, Warmup,
 };
-use bmtrain_dist::param::{BuilderOptions, Init};
+use bmtrain_dist::param::{BuilderOptions, Init, NamePatterns};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{Block, Builder, OptimManager, Parameters, Result, TransformerBlockList};
 use std::sync::Arc;
@@ -61,13 +61,17 @@ impl Mixers {
     pub fn new(
         device: &Device,
         [blocks, size]: [usize; 2],
+        order: &[usize],
         policy: BlockOptions,
         options: BuilderOptions,
     ) -> Result<Self> {
         let b = Builder::new(device, options);
         let table = EmbeddingOptions { entries: VOCABULARY, size, init: Init::normal(0.5), padding_index: None };
         let table = Embedding::new(&b.at("table"), table)?;
-        let blocks = TransformerBlockList::build(&b.at("blocks"), blocks, policy, |_, b| Mixer::new(b, size))?;
+        let mut blocks = TransformerBlockList::build(&b.at("blocks"), blocks, policy, |_, b| Mixer::new(b, size))?;
+        if !order.is_empty() {
+            blocks = blocks.in_order(order)?;
+        }
         Ok(Mixers { table, blocks, parameters: b.finish() })
     }
 
@@ -93,13 +97,47 @@ pub struct Setting {
     pub steps: usize,
     /// Number of blocks.
     pub blocks: usize,
+    /// The order in which they stand in the list, if not each once.
+    pub order: &'static [usize],
+    /// Patterns of the parameters that are born frozen.
+    pub frozen: &'static [&'static str],
     /// Width of the model.
     pub size: usize,
+    /// Whether the last micro-batch of a step is announced as such.
+    pub announce: bool,
     /// How losses are scaled.
     pub scale: Option<ScalePolicy>,
     /// A step whose loss is multiplied by infinity on one rank.
     pub broken: Option<usize>,
+    pub optimizer: Which,
+    pub adam: AdamOptions,
     pub options: HostOptions,
+}
+
+/// Which optimizers a run has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// One, with its state on the device.
+    Adam,
+    /// One, with its state on the host.
+    Offload,
+    /// One on the host for weights that decay, one on the device for the rest of the same storages.
+    Both,
+}
+
+impl Which {
+    /// The optimizers over these parameters.
+    pub fn make(self, parameters: &Parameters, adam: AdamOptions) -> Result<Vec<Box<dyn Optimizer>>> {
+        let mut groups = ParamGroup::by_decay(parameters, 0.01);
+        Ok(match self {
+            Which::Adam => vec![Box::new(Adam::new(groups, adam)?)],
+            Which::Offload => vec![Box::new(AdamOffload::new(groups, adam)?)],
+            Which::Both => {
+                let rest = groups.split_off(1);
+                vec![Box::new(AdamOffload::with_threads(groups, adam, 2)?), Box::new(Adam::new(rest, adam)?)]
+            }
+        })
+    }
 }
 
 impl Default for Setting {
@@ -114,9 +152,14 @@ impl Default for Setting {
             micro_batches: 4,
             steps: 5,
             blocks: 3,
+            order: &[],
+            frozen: &[],
             size: 24,
+            announce: false,
             scale: None,
             broken: None,
+            optimizer: Which::Adam,
+            adam: AdamOptions::default(),
             options: HostOptions::default(),
         }
     }
@@ -130,6 +173,7 @@ pub struct Seen {
     pub norms: Vec<u32>,
     pub skips: Vec<usize>,
     pub scales: Vec<f32>,
+    pub deltas: Vec<Delta>,
     pub fingerprint: Fingerprint,
 }
 
@@ -144,17 +188,20 @@ impl Rank {
     pub fn new(comm: Arc<dyn Communicator>, setting: &Setting) -> Result<Self> {
         let device = Device::cpu(1)?;
         let sharding = Sharding { ranks: comm, level: setting.level, sum: setting.sum, prefetch: setting.prefetch };
-        let options = BuilderOptions { seed: 7, dtype: setting.dtype, sharding, ..BuilderOptions::default() };
+        let frozen = NamePatterns::new(setting.frozen.iter().copied());
+        let options = BuilderOptions { seed: 7, dtype: setting.dtype, sharding, frozen, ..BuilderOptions::default() };
         let model = Mixers::new(
             &device,
             [setting.blocks, setting.size],
+            setting.order,
             BlockOptions { recompute: setting.recompute },
             options,
         )?;
-        let adam = Adam::new(ParamGroup::by_decay(&model.parameters, 0.01), AdamOptions::default())?;
         let mut optim = OptimManager::new(&device, Clip { order: NormOrder::Two, max_norm: 0.5 })?;
         let schedule = Schedule::new(ScheduleKind::Linear, 0.01, Warmup::Steps(2), setting.steps as u64 + 5, 0.0)?;
-        optim.add_scheduled(Box::new(adam), Scheduler::new(schedule));
+        for optimizer in setting.optimizer.make(&model.parameters, setting.adam)? {
+            optim.add_scheduled(optimizer, Scheduler::new(schedule));
+        }
         if let Some(policy) = setting.scale {
             optim.set_scaler(LossScaler::new(policy, 8)?);
         }
@@ -172,11 +219,19 @@ impl Rank {
 
     /// Forward and backward of micro-batch `index` of step `step`; the bits of its loss.
     pub fn micro_batch(&mut self, step: usize, index: usize, of: usize, factor: f32) -> Result<u32> {
+        self.micro_batch_as(false, [step, index, of], factor)
+    }
+
+    /// The same, announced as the last one of this rank or not.
+    pub fn micro_batch_as(&mut self, last: bool, [step, index, of]: [usize; 3], factor: f32) -> Result<u32> {
         let [words, labels] = self.batch(step * of + index)?;
         let address = Randomness { seed: 3, step: step as u32, micro_batch: index as u32 };
         let mut cx = Ctx::training(&self.device, address);
         let loss = self.model.loss(&words, &labels, &mut cx)?;
-        self.optim.backward(&loss, factor / of as f32, &mut cx)?;
+        match last {
+            true => self.optim.backward_last(&loss, factor / of as f32, &mut cx)?,
+            false => self.optim.backward(&loss, factor / of as f32, &mut cx)?,
+        }
         Ok(loss.value().item()?.to_bits())
     }
 }
@@ -190,7 +245,8 @@ pub fn train(comm: Arc<dyn Communicator>, setting: &Setting) -> Result<Seen> {
         for index in (rank..setting.micro_batches).step_by(ranks) {
             let is_broken = setting.broken == Some(step) && index == setting.micro_batches - 1;
             let factor = if is_broken { f32::INFINITY } else { 1.0 };
-            let loss = this.micro_batch(step, index, setting.micro_batches, factor)?;
+            let is_last = setting.announce && index + ranks >= setting.micro_batches;
+            let loss = this.micro_batch_as(is_last, [step, index, setting.micro_batches], factor)?;
             losses.push((step * setting.micro_batches + index, loss));
         }
         let info = this.optim.step()?;
@@ -200,7 +256,13 @@ pub fn train(comm: Arc<dyn Communicator>, setting: &Setting) -> Result<Seen> {
             skips.push(step);
         }
     }
-    Ok(Seen { losses, norms, skips, scales, fingerprint: this.optim.fingerprint()? })
+    let most = this.model.parameters.most_whole_blocks();
+    let whole_in_turn = ranks > 1 && setting.level == ZeroLevel::Three;
+    let expected = if setting.prefetch { setting.blocks.min(2) } else { 1 };
+    assert_eq!(most, if whole_in_turn { expected } else { 0 }, "{setting:?}: blocks whole at once");
+    let mut deltas = this.optim.deltas()?;
+    deltas.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(Seen { losses, norms, skips, scales, deltas, fingerprint: this.optim.fingerprint()? })
 }
 
 /// Run `body` on every rank of a group, each on its own thread, and return what they return in the order of the ranks.
@@ -223,6 +285,7 @@ pub fn run(setting: &Setting) -> Seen {
     for other in &seen[1..] {
         assert_eq!(other.norms, seen[0].norms, "{setting:?}: ranks disagree on a norm");
         assert_eq!(other.skips, seen[0].skips, "{setting:?}: ranks disagree on a skip");
+        assert_eq!(other.deltas, seen[0].deltas, "{setting:?}: ranks disagree on what moved");
         assert_eq!(other.fingerprint, seen[0].fingerprint, "{setting:?}: ranks hold different models");
     }
     Seen { losses, ..seen[0].clone() }

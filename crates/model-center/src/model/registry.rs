@@ -9,7 +9,7 @@ use crate::hf::ParamShape;
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::Parameters;
 use bmtrain_dist::block::Recompute;
-use bmtrain_dist::param::{Birth, BuilderOptions};
+use bmtrain_dist::param::{Birth, BuilderOptions, NamePatterns};
 use bmtrain_dist::shard::Sharding;
 use std::path::Path;
 
@@ -51,6 +51,8 @@ pub struct OpenOptions {
     pub attention_dropout: Option<f32>,
     /// How its parameters are shared among data-parallel ranks.
     pub sharding: Sharding,
+    /// Full names of parameters that are born frozen.
+    pub frozen: NamePatterns,
     /// Compare configuration and weights, and load nothing: the model that comes back has no values.
     pub only_check: bool,
     /// Build the model on the device as it will be, and read no weights beyond their headers: for devices that only count.
@@ -72,6 +74,7 @@ impl OpenOptions {
             hidden_dropout: None,
             attention_dropout: None,
             sharding: Sharding::solo(),
+            frozen: NamePatterns::default(),
             only_check: false,
             leave_values: false,
         }
@@ -86,7 +89,8 @@ impl OpenOptions {
 
     /// How those of its sketch are, which takes no memory and is compared with the weights: whole, on one rank.
     pub fn sketch_builder(&self) -> BuilderOptions {
-        BuilderOptions { seed: self.seed, dtype: self.dtype, birth: Birth::Await, ..BuilderOptions::default() }
+        let frozen = self.frozen.clone();
+        BuilderOptions { seed: self.seed, dtype: self.dtype, birth: Birth::Await, frozen, ..BuilderOptions::default() }
     }
 }
 

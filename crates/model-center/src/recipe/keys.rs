@@ -227,6 +227,7 @@ fn read_train(r: &mut Reader) -> TrainSettings {
         recompute: r.choice("train.recompute", &recompute, Recompute::Keep),
         gradient_sum: r.choice("train.gradient_sum", &sums, GradientSum::Fast),
         loss_scale: r.choice("train.loss_scale", &scales, LossScale::Auto),
+        offload: r.flag("train.offload", false),
         early_stop: None,
     }
 }

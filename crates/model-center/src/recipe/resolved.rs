@@ -9,6 +9,8 @@ use std::ops::Deref;
 
 /// Tables that say where and how a run is carried out, not what it computes; they do not change the recipe hash.
 const UNHASHED_TABLES: &[&str] = &["checkpoint", "log", "output", "device", "parallel"];
+/// The same of single keys in other tables.
+const UNHASHED_KEYS: &[&str] = &["train.offload"];
 /// Comments of `--print-config` are aligned, but not further right than this column.
 const MAX_COMMENT_COLUMN: usize = 56;
 
@@ -57,8 +59,8 @@ impl Resolved {
     /// The part of [`Resolved::to_toml`] that decides what the run computes: what the hash is taken of, and what a model
     /// card shows, since it is the same wherever and on however many threads the run was made.
     pub fn hashed_toml(&self) -> String {
-        let tables = |e: &&Entry| e.is_effective() && !UNHASHED_TABLES.contains(&first_table(e.key));
-        write_tables(String::new(), self.entries.iter().filter(tables)).trim_start().to_owned()
+        let counts = |e: &&Entry| e.is_effective() && is_hashed(e.key);
+        write_tables(String::new(), self.entries.iter().filter(counts)).trim_start().to_owned()
     }
 
     /// Every key with its value and, as an aligned comment, where the value came from. Loads as a recipe.
@@ -98,7 +100,8 @@ impl Resolved {
 
     /// BLAKE3 of everything that decides what the run computes, 64 hexadecimal digits.
     ///
-    /// The tables `[checkpoint]`, `[log]`, `[output]`, `[device]` and `[parallel]` do not count; paths count as they are written, file contents do not.
+    /// The tables `[checkpoint]`, `[log]`, `[output]`, `[device]` and `[parallel]` and the key `train.offload` do not count;
+    /// paths count as they are written, file contents do not.
     pub fn recipe_hash(&self) -> String {
         blake3::hash(self.hashed_toml().as_bytes()).to_hex().to_string()
     }
@@ -114,10 +117,7 @@ impl Resolved {
         let (earlier, now) = (flat(&earlier), flat(&now));
         let keys: std::collections::BTreeSet<&String> = earlier.keys().chain(now.keys()).collect();
         let shown = |value: Option<&toml::Value>| value.map_or_else(|| "not set".to_owned(), ToString::to_string);
-        let counts = |key: &&&String| {
-            let first = key.split('.').next().unwrap_or_default();
-            !UNHASHED_TABLES.contains(&first) && earlier.get(**key) != now.get(**key)
-        };
+        let counts = |key: &&&String| is_hashed(key) && earlier.get(**key) != now.get(**key);
         let change = |key: &String| format!("{key}: {} -> {}", shown(earlier.get(key)), shown(now.get(key)));
         Ok(keys.iter().filter(counts).map(|key| change(key)).collect())
     }
@@ -136,6 +136,10 @@ impl Resolved {
     pub fn keys(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.entries.iter().map(|e| e.key)
     }
+}
+
+fn is_hashed(key: &str) -> bool {
+    !UNHASHED_TABLES.contains(&key.split('.').next().unwrap_or_default()) && !UNHASHED_KEYS.contains(&key)
 }
 
 /// Appends the entries, which are sorted by table, each table with its header.

@@ -175,6 +175,8 @@ pub struct TrainSettings {
     pub gradient_sum: GradientSum,
     /// By what losses are multiplied on the way back.
     pub loss_scale: LossScale,
+    /// Whether masters and moments lie in the host's memory and are updated there; the bits are the same.
+    pub offload: bool,
     /// When to stop before the limits; `None`: never.
     pub early_stop: Option<EarlyStopSettings>,
 }

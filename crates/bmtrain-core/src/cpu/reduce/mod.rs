@@ -97,7 +97,7 @@ vectorised! {
     }
 
     /// Sum of squares in double precision, where no square of an f32 is lost or overflows.
-    fn squares<I>(x: &[f32]) -> f64 {
+    pub(in crate::cpu) fn squares<I>(x: &[f32]) -> f64 {
         const LANES: usize = 16;
         let mut sums = [0.0f64; LANES];
         let chunks = x.chunks_exact(LANES);

@@ -1,18 +1,25 @@
 //! Times training steps of a BERT of known size with random weights and ids: the measurement behind the speed and
 //! memory claims. Prints the median step, tokens/s, peak memory, the time of the matrix products alone as a floor, and
-//! with `--profile` where the time goes.
+//! with `--profile` where the time goes. With `--ranks` the batch is shared among ranks of this process.
 
-use anyhow::{Context, Result, bail};
+mod floor;
+
+use anyhow::{Context, Result, anyhow, bail};
 use bmtrain_core::autograd::Randomness;
+use bmtrain_core::comm::host::{HostGroup, HostOptions};
+use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::heap::{self, CountingHeap};
-use bmtrain_core::kernel::{Batch, Epilogue, Gemm, Matrix, MatrixMut, NormOrder};
+use bmtrain_core::kernel::NormOrder;
 use bmtrain_core::philox::{self, Key};
+use bmtrain_core::pool::Usage;
 use bmtrain_core::wrap::Profiled;
-use bmtrain_core::{Backend, Ctx, DType, Device, Segment, Tensor, cpu};
+use bmtrain_core::{Backend, Ctx, DType, Device, Segment, cpu};
 use bmtrain_dist::OptimManager;
 use bmtrain_dist::block::{BlockOptions, Recompute};
+use bmtrain_dist::launch::{run_group, threads_per_rank};
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
 use bmtrain_dist::param::BuilderOptions;
+use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use clap::{Parser, ValueEnum};
 use model_center::config::BertConfig;
 use model_center::model::bert::{Bert, BertHead};
@@ -30,12 +37,12 @@ const WARM_UP: usize = 3;
 /// Time training steps of a BERT with random weights and ids.
 ///
 /// Example: step_bench --model bert-base --batch 8 --seq 128 --steps 7 --threads 2
-#[derive(Debug, Parser)]
+#[derive(Debug, Clone, Parser)]
 struct Options {
     /// Which sizes.
     #[arg(long, value_enum, default_value = "bert-base")]
     model: Size,
-    /// Sequences of a step.
+    /// Sequences of a step, over all ranks.
     #[arg(long, default_value_t = 8)]
     batch: usize,
     /// Tokens of a sequence.
@@ -47,9 +54,15 @@ struct Options {
     /// Timed steps, after three that are not.
     #[arg(long, default_value_t = 5)]
     steps: usize,
-    /// Threads.
+    /// Threads, over all ranks.
     #[arg(long, default_value_t = 2)]
     threads: usize,
+    /// Ranks of this process that share every batch.
+    #[arg(long, default_value_t = 1, conflicts_with_all = ["check_alloc", "profile"])]
+    ranks: usize,
+    /// What ranks hold shards of: optimizer state from 1 on, gradients from 2 on, parameters at 3.
+    #[arg(long, value_name = "LEVEL", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=3))]
+    zero: u64,
     /// Number type of the parameters.
     #[arg(long, value_enum, default_value = "f32")]
     dtype: Precision,
@@ -108,12 +121,123 @@ fn config(size: Size) -> BertConfig {
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    let lengths = if options.lengths.is_empty() { vec![options.seq] } else { options.lengths.clone() };
+    let lengths = options.lengths();
     if options.steps == 0 || options.batch == 0 || lengths.contains(&0) {
         bail!("--steps, --batch, --seq and --lengths must be above 0");
     }
-    let config = config(options.model);
-    let backend: Arc<dyn Backend> = Arc::new(cpu::CpuBackend::new(options.threads)?);
+    if options.ranks == 0 || !options.batch.is_multiple_of(options.ranks) {
+        bail!("--ranks {}: {} sequences cannot be shared evenly: choose a divisor", options.ranks, options.batch);
+    }
+    let run = match options.ranks {
+        1 => measure_steps(&options, Arc::new(Solo))?,
+        ranks => {
+            let group = HostGroup::threads(ranks, HostOptions::default())?;
+            let group = group.into_iter().map(|rank| Arc::new(rank) as Arc<dyn Communicator>).collect();
+            let runs = run_group(group, |_, rank| {
+                let options = options.clone();
+                move || measure(&options, rank)
+            });
+            mean_loss(runs.map_err(|failed| anyhow!("rank {}: {:#}", failed.rank, failed.error.0))?)?
+        }
+    };
+    let peak = memory::peak_resident_bytes().context("/proc/self/status cannot be read")?;
+    let Run { step, tokens, loss, floor, grown, segments } = &run;
+    if options.json {
+        let line = serde_json::json!({
+            "step_s": step,
+            "tokens_per_s": tokens / step,
+            "peak_rss_bytes": peak,
+            "gemm_floor_s": floor,
+            "loss": loss,
+            "pool_requests": grown.pool_requests,
+            "large_allocations": grown.large_allocations,
+            "resident_growth_bytes": grown.resident_bytes,
+        });
+        println!("{line}");
+    } else {
+        println!(
+            "{:?} {} x {lengths:?}, {} threads, {} ranks, ZeRO-{}: step {step:.3} s, {:.0} tokens/s, peak {:.2} GiB, loss {loss:.4}",
+            options.model,
+            options.batch,
+            options.threads,
+            options.ranks,
+            options.zero,
+            tokens / step,
+            peak as f64 / (1u64 << 30) as f64
+        );
+        if let Some(floor) = floor {
+            println!("matrix products alone: {floor:.3} s, {:.0} % of the step", 100.0 * floor / step);
+        }
+        for (segment, usage) in segments {
+            println!("{:>12}: peak {:.1} MiB", segment.name(), usage.peak as f64 / (1 << 20) as f64);
+        }
+        println!("after step {WARM_UP}: {grown:?}");
+    }
+    if options.check_alloc {
+        let Growth { pool_requests, large_allocations, resident_bytes, .. } = grown;
+        println!("figure: {pool_requests}/{large_allocations}/{resident_bytes}");
+        grown.check()?;
+    }
+    Ok(())
+}
+
+impl Options {
+    /// Lengths that batches have in turn.
+    fn lengths(&self) -> Vec<usize> {
+        if self.lengths.is_empty() { vec![self.seq] } else { self.lengths.clone() }
+    }
+}
+
+/// What a rank failed with, in the form in which ranks tell each other.
+struct Failure(anyhow::Error);
+
+impl From<bmtrain_dist::Error> for Failure {
+    fn from(error: bmtrain_dist::Error) -> Self {
+        Failure(error.into())
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Failure(error)
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#}", self.0)
+    }
+}
+
+/// What one rank measured.
+struct Run {
+    /// Median seconds of a step.
+    step: f64,
+    /// Mean number of a step's tokens over all ranks, padding counted: that of every step unless lengths vary.
+    tokens: f64,
+    /// Of the rank's rows in the last step.
+    loss: f32,
+    floor: Option<f64>,
+    grown: Growth,
+    segments: Vec<(Segment, Usage)>,
+}
+
+/// The first rank's run with the loss of all rows.
+fn mean_loss(runs: Vec<Run>) -> Result<Run> {
+    let loss = runs.iter().map(|run| run.loss).sum::<f32>() / runs.len() as f32;
+    let first = runs.into_iter().next().context("there is a rank")?;
+    Ok(Run { loss, ..first })
+}
+
+/// Time the steps on this rank.
+fn measure(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run, Failure> {
+    measure_steps(options, ranks).map_err(Failure)
+}
+
+fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run> {
+    let (config, lengths) = (config(options.model), options.lengths());
+    let threads = threads_per_rank(options.threads, ranks.size());
+    let backend: Arc<dyn Backend> = Arc::new(cpu::CpuBackend::new(threads)?);
     let profiled = options.profile.then(|| Arc::new(Profiled::new(Arc::clone(&backend))));
     let device = Device::new(match &profiled {
         Some(profiled) => Arc::clone(profiled) as Arc<dyn Backend>,
@@ -124,7 +248,9 @@ fn main() -> Result<()> {
         Precision::Bf16 => DType::BF16,
     };
     let blocks = BlockOptions { recompute: if options.recompute { Recompute::Checkpoint } else { Recompute::Keep } };
-    let builder = BuilderOptions { dtype, ..BuilderOptions::default() };
+    let level = ZeroLevel::from_number(options.zero).context("--zero is from 0 to 3")?;
+    let sharding = Sharding { ranks: Arc::clone(&ranks), level, sum: GradientSum::Fast, prefetch: true };
+    let builder = BuilderOptions { dtype, sharding, ..BuilderOptions::default() };
     let model = Bert::new(&device, config.clone(), BertHead::Classifier { outputs: 2 }, blocks, builder)?;
     let mut optim = OptimManager::new(&device, Clip { order: NormOrder::Two, max_norm: 1.0 })?;
     optim.add(Box::new(Adam::new(ParamGroup::by_decay(model.parameters(), 0.01), AdamOptions::default())?), 1e-5);
@@ -143,67 +269,27 @@ fn main() -> Result<()> {
         }
         // A new batch in host memory each time, as a loader makes it.
         let length = lengths[step % lengths.len()];
-        let batch = random_batch(&options, length, config.vocab_size, step as u32);
+        let batch = own_rows(random_batch(options, length, config.vocab_size, step as u32), &*ranks);
         let before = (gemm_scratch(&device), heap::counts().large);
         let start = Instant::now();
-        loss = train_step(&device, &model, &mut optim, &batch, step as u32)?;
+        loss = train_step(&device, &model, &mut optim, (&batch, &*ranks), step as u32)?;
         if step >= WARM_UP {
             seconds.push(start.elapsed().as_secs_f64());
-            grown.add_step(
-                gemm_scratch(&device).saturating_sub(before.0),
-                heap::counts().large - before.1,
-                options.threads,
-            );
+            grown.add_step(gemm_scratch(&device).saturating_sub(before.0), heap::counts().large - before.1, threads);
             tokens += options.batch * length;
         }
     }
     grown.pool_requests = device.memory().system_requests - requests;
     grown.resident_bytes = memory::resident_bytes().unwrap_or(0).saturating_sub(resident);
-    let peak = memory::peak_resident_bytes().context("/proc/self/status cannot be read")?;
     seconds.sort_by(f64::total_cmp);
-    let median = seconds[seconds.len() / 2];
-    // The mean number of tokens, padding counted: that of every step unless lengths vary.
     let tokens = tokens as f64 / options.steps as f64;
     if let Some(profiled) = &profiled {
-        print_profile(profiled, &seconds);
+        floor::print_profile(profiled, &seconds);
     }
-    let floor = if options.no_floor { None } else { Some(gemm_floor(&device, &config, tokens as usize)?) };
-    if options.json {
-        let line = serde_json::json!({
-            "step_s": median,
-            "tokens_per_s": tokens / median,
-            "peak_rss_bytes": peak,
-            "gemm_floor_s": floor,
-            "loss": loss,
-            "pool_requests": grown.pool_requests,
-            "large_allocations": grown.large_allocations,
-            "resident_growth_bytes": grown.resident_bytes,
-        });
-        println!("{line}");
-    } else {
-        println!(
-            "{:?} {} x {:?}, {} threads: step {median:.3} s, {:.0} tokens/s, peak {:.2} GiB, loss {loss:.4}",
-            options.model,
-            options.batch,
-            lengths,
-            options.threads,
-            tokens / median,
-            peak as f64 / (1u64 << 30) as f64
-        );
-        if let Some(floor) = floor {
-            println!("matrix products alone: {floor:.3} s, {:.0} % of the step", 100.0 * floor / median);
-        }
-        for (segment, usage) in device.memory().segments {
-            println!("{:>12}: peak {:.1} MiB", segment.name(), usage.peak as f64 / (1 << 20) as f64);
-        }
-        println!("after step {WARM_UP}: {grown:?}");
-    }
-    if options.check_alloc {
-        let Growth { pool_requests, large_allocations, resident_bytes, .. } = grown;
-        println!("figure: {pool_requests}/{large_allocations}/{resident_bytes}");
-        grown.check()?;
-    }
-    Ok(())
+    let is_alone = ranks.size() == 1 && !options.no_floor;
+    let floor = if is_alone { Some(floor::gemm_floor(&device, &config, tokens as usize)?) } else { None };
+    let segments = device.memory().segments;
+    Ok(Run { step: seconds[seconds.len() / 2], tokens, loss, floor, grown, segments })
 }
 
 /// What a steady state must not need.
@@ -240,11 +326,17 @@ fn gemm_scratch(device: &Device) -> usize {
     device.backend().scratch().iter().filter(|(name, _)| *name == "GEMM scratch").map(|(_, bytes)| bytes).sum()
 }
 
-/// One training step, as the finetune program does it.
-fn train_step(device: &Device, model: &Bert, optim: &mut OptimManager, batch: &TextBatch, step: u32) -> Result<f32> {
-    let mut cx = Ctx::training(device, Randomness { seed: 0, step, micro_batch: 0 });
+/// One training step, as the finetune program does it, each rank with its rows as one micro-batch.
+fn train_step(
+    device: &Device,
+    model: &Bert,
+    optim: &mut OptimManager,
+    (batch, ranks): (&TextBatch, &dyn Communicator),
+    step: u32,
+) -> Result<f32> {
+    let mut cx = Ctx::training(device, Randomness { seed: 0, step, micro_batch: ranks.rank() as u32 });
     let loss = model.score(batch, None, &mut cx)?.loss.context("the batch has labels")?;
-    optim.backward(&loss, 1.0, &mut cx)?;
+    optim.backward_last(&loss, 1.0 / ranks.size() as f32, &mut cx)?;
     optim.step()?;
     Ok(loss.value().item()?)
 }
@@ -269,84 +361,20 @@ fn random_batch(options: &Options, length: usize, vocabulary: usize, step: u32) 
     }
 }
 
-/// Median time of all matrix products of a step's linear layers, forward and both gradients, in their real shapes.
-fn gemm_floor(device: &Device, config: &BertConfig, tokens: usize) -> Result<f64> {
-    let (d, f) = (config.dim_model, config.dim_ff);
-    let mut total = 0.0;
-    for (n, k) in [(3 * d, d), (d, d), (f, d), (d, f)] {
-        let tensor =
-            |rows: usize, columns: usize| Tensor::full(device, [rows, columns], DType::F32, 0.01, Segment::Workspace);
-        let (mut y, mut x, mut w) = (tensor(tokens, n)?, tensor(tokens, k)?, tensor(n, k)?);
-        let mut times = Vec::new();
-        for _ in 0..5 {
-            let start = Instant::now();
-            let plain = |t: &'_ Tensor, ld| Ok::<_, bmtrain_core::Error>((t.clone(), ld));
-            let (xs, ws) = (plain(&x, k)?, plain(&w, k)?);
-            launch_product(device, (tokens, n, k), (&xs.0, k, false), (&ws.0, k, true), &mut y, n)?;
-            drop((xs, ws));
-            let ys = y.clone();
-            let ws = w.clone();
-            launch_product(device, (tokens, k, n), (&ys, n, false), (&ws, k, false), &mut x, k)?;
-            drop((ys, ws));
-            let (ys, xs) = (y.clone(), x.clone());
-            launch_product(device, (n, k, tokens), (&ys, n, true), (&xs, k, false), &mut w, k)?;
-            drop((ys, xs));
-            device.sync()?;
-            times.push(start.elapsed().as_secs_f64());
-        }
-        times.sort_by(f64::total_cmp);
-        total += times[times.len() / 2] * config.num_layers as f64;
+/// A rank's share of a batch.
+fn own_rows(batch: TextBatch, ranks: &dyn Communicator) -> TextBatch {
+    let rows = batch.rows / ranks.size();
+    let share = rows * ranks.rank()..rows * (ranks.rank() + 1);
+    let tokens = share.start * batch.length..share.end * batch.length;
+    let labels = match batch.labels {
+        Some(TextLabels::Classes(classes)) => Some(TextLabels::Classes(classes[share].to_vec())),
+        other => other,
+    };
+    TextBatch {
+        rows,
+        input_ids: batch.input_ids[tokens.clone()].to_vec(),
+        attention_mask: batch.attention_mask.map(|mask| mask[tokens].to_vec()),
+        labels,
+        ..batch
     }
-    Ok(total)
-}
-
-fn launch_product(
-    device: &Device,
-    (m, n, k): (usize, usize, usize),
-    (a, a_ld, a_transposed): (&Tensor, usize, bool),
-    (b, b_ld, b_transposed): (&Tensor, usize, bool),
-    c: &mut Tensor,
-    c_ld: usize,
-) -> Result<()> {
-    device.launch(Gemm {
-        m,
-        n,
-        k,
-        alpha: 1.0,
-        a: Matrix { view: a.view()?, ld: a_ld, transposed: a_transposed, batch: [0, 0] },
-        b: Matrix { view: b.view()?, ld: b_ld, transposed: b_transposed, batch: [0, 0] },
-        beta: 0.0,
-        c: MatrixMut { view: c.view_mut()?, ld: c_ld, batch: [0, 0] },
-        batch: Batch::ONE,
-        epilogue: Epilogue::default(),
-    })?;
-    Ok(())
-}
-
-fn print_profile(profiled: &Profiled, seconds: &[f64]) {
-    let steps = seconds.len() as f64;
-    let whole: f64 = seconds.iter().sum::<f64>() / steps;
-    let mut rows: Vec<_> = profiled.times().into_iter().collect();
-    rows.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
-    let inside: f64 = rows.iter().map(|(_, time)| time.seconds).sum::<f64>() / steps;
-    eprintln!("{:<24} {:>8} {:>10} {:>7} {:>10} {:>10}", "kernel", "calls", "ms/step", "share", "GFLOP/s", "GB/s");
-    for (name, time) in rows {
-        let per_step = time.seconds / steps;
-        let rate = |work: u64| work as f64 / time.seconds / 1e9;
-        eprintln!(
-            "{name:<24} {:>8} {:>10.2} {:>6.1}% {:>10.1} {:>10.1}",
-            time.calls as f64 / steps,
-            1e3 * per_step,
-            100.0 * per_step / whole,
-            rate(time.cost.flops),
-            rate(time.cost.bytes)
-        );
-    }
-    eprintln!(
-        "{:<24} {:>8} {:>10.2} {:>6.1}%",
-        "outside kernels",
-        "",
-        1e3 * (whole - inside),
-        100.0 * (whole - inside) / whole
-    );
 }

@@ -1,0 +1,145 @@
+//! Collectives on tensors, without a tape: each allocates its result, gives the exchange to a lane and returns.
+//!
+//! For whoever exchanges values that have no gradient, and for the ops with gradients (`ops::all_gather` and others),
+//! which are made of these. All run on the compute lane but [`send`], which does not hold up what follows it. Several at
+//! once: [`Communicator::launch_all`].
+
+use super::{Collective, Communicator, Reduction};
+use crate::backend::Lane;
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::pool::Segment;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// The tensors of all ranks one behind the other, in the order of the ranks.
+///
+/// Shapes: `[A, ..]`, alike on all W ranks → `[W A, ..]`; a scalar → `[W]`.
+///
+/// # Errors
+/// As for every collective; no memory left.
+pub fn all_gather(ranks: &dyn Communicator, x: &Tensor) -> Result<Tensor> {
+    let mut all = empty(x.device(), stacked("all_gather", x.shape(), ranks.size())?, x.dtype())?; // [W A, ..]
+    launch(ranks, x.device(), Collective::AllGather { send: x.view()?, recv: all.view_mut()? })?;
+    Ok(all)
+}
+
+/// Each rank's part of the reduction of the tensors of all ranks.
+///
+/// Shapes: `[W A, ..]` → `[A, ..]`.
+///
+/// # Errors
+/// A leading axis that is not a multiple of the number of ranks; as for every collective; no memory left.
+pub fn reduce_scatter(ranks: &dyn Communicator, x: &Tensor, by: Reduction) -> Result<Tensor> {
+    let mut part = empty(x.device(), part_of("reduce_scatter", x.shape(), ranks.size())?, x.dtype())?; // [A, ..]
+    launch(ranks, x.device(), Collective::ReduceScatter { send: x.view()?, recv: part.view_mut()?, by })?;
+    Ok(part)
+}
+
+/// The reduction of the tensors of all ranks, on every rank. Memory that `x` owns alone is used again.
+///
+/// # Errors
+/// As for every collective; no memory left.
+pub fn all_reduce(ranks: &dyn Communicator, x: Tensor, by: Reduction) -> Result<Tensor> {
+    let mut data = owned(x)?;
+    let device = data.device().clone();
+    launch(ranks, &device, Collective::AllReduce { data: data.view_mut()?, by })?;
+    Ok(data)
+}
+
+/// The reduction of the tensors of all ranks, on rank `root` alone; nothing on the others.
+///
+/// # Errors
+/// As for every collective; no memory left.
+pub fn reduce(ranks: &dyn Communicator, x: Tensor, by: Reduction, root: usize) -> Result<Option<Tensor>> {
+    let mut data = owned(x)?;
+    let device = data.device().clone();
+    launch(ranks, &device, Collective::Reduce { data: data.view_mut()?, by, root })?;
+    Ok((ranks.rank() == root).then_some(data))
+}
+
+/// What rank `root` has, on every rank; the others give a tensor of the same shape, whose values are not read.
+///
+/// # Errors
+/// As for every collective; no memory left.
+pub fn broadcast(ranks: &dyn Communicator, x: Tensor, root: usize) -> Result<Tensor> {
+    let mut data = owned(x)?;
+    let device = data.device().clone();
+    launch(ranks, &device, Collective::Broadcast { data: data.view_mut()?, root })?;
+    Ok(data)
+}
+
+/// Part r of the result is the part that rank r had for this one.
+///
+/// Shapes: `[W A, ..]` → `[W A, ..]`.
+///
+/// # Errors
+/// A leading axis that is not a multiple of the number of ranks; as for every collective; no memory left.
+pub fn all_to_all(ranks: &dyn Communicator, x: &Tensor) -> Result<Tensor> {
+    part_of("all_to_all", x.shape(), ranks.size())?;
+    let mut parts = empty(x.device(), x.shape(), x.dtype())?; // [W A, ..]
+    launch(ranks, x.device(), Collective::AllToAll { send: x.view()?, recv: parts.view_mut()? })?;
+    Ok(parts)
+}
+
+/// Send a tensor to another rank, which has to call [`recv`] with its shape and number type. Goes on before it has arrived:
+/// messages have a lane of their own, where those of one sender leave in their order.
+///
+/// # Errors
+/// As for every collective.
+pub fn send(ranks: &dyn Communicator, x: &Tensor, to: usize) -> Result<()> {
+    let backend = x.device().backend();
+    backend.wait(Lane::Pipe, backend.mark(Lane::Compute)?)?;
+    ranks.launch(backend, Collective::Send { data: x.view_on(Lane::Pipe)?, to }, Lane::Pipe)
+}
+
+/// A tensor that another rank sends.
+///
+/// # Errors
+/// As for every collective; no memory left.
+pub fn recv(
+    ranks: &dyn Communicator,
+    device: &Device,
+    shape: impl Into<Shape>,
+    dtype: DType,
+    from: usize,
+) -> Result<Tensor> {
+    let mut data = empty(device, shape, dtype)?;
+    launch(ranks, device, Collective::Recv { data: data.view_mut()?, from })?;
+    Ok(data)
+}
+
+fn launch(ranks: &dyn Communicator, device: &Device, collective: Collective<'_>) -> Result<()> {
+    ranks.launch(device.backend(), collective, Lane::Compute)
+}
+
+fn empty(device: &Device, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
+    Tensor::empty(device, shape, dtype, Segment::Activations)
+}
+
+/// The tensor itself when it owns its memory, else a copy that does.
+fn owned(x: Tensor) -> Result<Tensor> {
+    if x.is_alone() {
+        return Ok(x);
+    }
+    let mut copy = empty(x.device(), x.shape(), x.dtype())?;
+    x.device().backend().copy(x.view()?, copy.view_mut()?, Lane::Compute)?;
+    Ok(copy)
+}
+
+/// `ranks` tensors of a shape, one behind the other.
+pub(crate) fn stacked(op: &'static str, shape: Shape, ranks: usize) -> Result<Shape> {
+    let (first, inner) = shape.dims().split_first().map_or((1, &[][..]), |(first, inner)| (*first, inner));
+    let long = || Error::shape(op, "leading axis", "a length that exists", format!("{ranks} times {first}"));
+    let leading = first.checked_mul(ranks).ok_or_else(long)?;
+    Shape::new(&[&[leading], inner].concat())
+}
+
+/// One of `ranks` parts of a shape.
+pub(crate) fn part_of(op: &'static str, shape: Shape, ranks: usize) -> Result<Shape> {
+    match shape.dims().split_first() {
+        Some((first, inner)) if first.is_multiple_of(ranks) => Shape::new(&[&[first / ranks], inner].concat()),
+        _ => Err(Error::shape(op, "leading axis", format!("a multiple of {ranks}, the number of ranks"), shape)),
+    }
+}

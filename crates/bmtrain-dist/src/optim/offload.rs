@@ -1,0 +1,451 @@
+//! Adam on the host: masters and moments in the host's memory, one update beside the device.
+//!
+//! Defines [`AdamOffload`], which is given to an [`OptimManager`](super::OptimManager) like [`Adam`](super::Adam) and has
+//! the same settings, formulas, bits and form of state.
+//!
+//! A step is work of the host on the copy lane ([`Backend::on_host`](bmtrain_core::Backend::on_host)): for each flat
+//! storage the gradients come to the host, the update runs on its threads, and the new parameters go back, behind what the
+//! compute lane has done. Nobody waits for the whole: the next use of a storage's values waits for that storage
+//! ([`Flat::updates_until`]), so that storages follow each other over the link, and loading and the next forward pass begin
+//! while the later ones are still updated. On the CPU backend the host's memory is the device's, and nothing is copied.
+//!
+//! An update does not begin before the backward pass is over, with clipping or without. With clipping the factor needs the
+//! norm of all gradients. Without, a gradient that is not finite may still turn up in the last block, and a step that is
+//! not finite changes nothing: undoing updates would take a second copy of parameters, masters and moments, or would not
+//! give back their bits.
+
+use super::delta::{Delta, norms};
+use super::state::check_groups;
+use super::{AdamOptions, DecayForm, Kept, KeptTensor, Optimizer, ParamGroup, ParamState, ReadKept, StepArgs};
+use crate::error::{Error, Result};
+use crate::param::{Flat, Param};
+use bmtrain_core::exact::{Sum, WORDS};
+use bmtrain_core::host::{HostAdam, HostBuffer, Threads, widen};
+use bmtrain_core::kernel::AdamSettings;
+use bmtrain_core::{DType, Error as CoreError, Lane, Result as CoreResult, Segment, Storage};
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What the host holds of one flat storage, laid out like the storage's optimizer state.
+#[derive(Debug)]
+struct Moments {
+    m: HostBuffer,
+    v: HostBuffer,
+    /// f32 copies of 16-bit parameters. An f32 parameter needs none: it is updated where it is.
+    master: Option<HostBuffer>,
+    /// The squares of what each parameter moved by in the last step, if that is recorded.
+    moved: Vec<Sum>,
+}
+
+impl Moments {
+    /// The buffers by the names they have in a state.
+    fn named(&mut self) -> Vec<(&'static str, &mut HostBuffer)> {
+        let mut all = vec![("m", &mut self.m), ("v", &mut self.v)];
+        all.extend(self.master.as_mut().map(|master| ("master", master)));
+        all
+    }
+}
+
+/// One of the host's tensors of one flat storage, to be read from work on the copy lane.
+#[derive(Debug, Clone)]
+pub struct HostTensor {
+    host: Arc<Mutex<Moments>>,
+    name: &'static str,
+}
+
+impl HostTensor {
+    /// Append the bytes of these f32 to a buffer.
+    ///
+    /// # Errors
+    /// Elements outside of the tensor.
+    pub fn append_to(&self, buffer: &mut Vec<u8>, elements: Range<usize>) -> CoreResult<()> {
+        let mut host = lock(&self.host);
+        let tensor = host.named().into_iter().find(|(name, _)| *name == self.name).map(|(_, tensor)| tensor.as_slice());
+        let values = tensor.and_then(|tensor| tensor.get(elements.clone())).ok_or_else(|| outside(&elements))?;
+        buffer.extend_from_slice(bytemuck::cast_slice(values));
+        Ok(())
+    }
+}
+
+/// State of one flat storage.
+#[derive(Debug)]
+struct State {
+    flat: Rc<Flat>,
+    host: Arc<Mutex<Moments>>,
+    /// Steps taken by each parameter of the storage; with the step in hand, if it took part.
+    steps: Vec<u64>,
+    stepped: Vec<bool>,
+}
+
+impl State {
+    /// The host's part. Only behind a wait for the copy lane is it what the last step left.
+    fn lock(&self) -> MutexGuard<'_, Moments> {
+        lock(&self.host)
+    }
+}
+
+fn lock(host: &Mutex<Moments>) -> MutexGuard<'_, Moments> {
+    host.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One parameter in a step.
+struct Update {
+    index: usize,
+    decay: f32,
+}
+
+/// A run of elements with one set of numbers, from the start of its stretch.
+struct Run {
+    elements: Range<usize>,
+    /// Where they lie in the host's buffers.
+    in_state: Range<usize>,
+    settings: AdamSettings,
+    /// The parameter they are, where this rank records what it moved by.
+    recorded: Option<usize>,
+}
+
+/// Neighbouring parameters that are updated in one go, and nothing between them that is not.
+struct Stretch {
+    in_values: Range<usize>,
+    in_state: Range<usize>,
+    runs: Vec<Run>,
+}
+
+/// Adam and AdamW with their state in the host's memory; see the [module](self) for what moves when.
+#[derive(Debug)]
+pub struct AdamOffload {
+    options: AdamOptions,
+    groups: Vec<ParamGroup>,
+    states: Vec<State>,
+    threads: Option<Arc<Threads>>,
+}
+
+impl AdamOffload {
+    /// An optimizer over these groups. It works on the threads that the backend lends, else on the lane's own.
+    ///
+    /// # Errors
+    /// Settings out of range; a parameter in two groups.
+    pub fn new(groups: Vec<ParamGroup>, options: AdamOptions) -> Result<Self> {
+        check_groups(&groups, &options)?;
+        Ok(AdamOffload { options, groups, states: Vec::new(), threads: None })
+    }
+
+    /// The same on so many threads of its own.
+    ///
+    /// # Errors
+    /// As [`AdamOffload::new`]; no thread asked for, or the system refuses.
+    pub fn with_threads(groups: Vec<ParamGroup>, options: AdamOptions, threads: usize) -> Result<Self> {
+        let mut this = AdamOffload::new(groups, options)?;
+        this.threads = Some(Arc::new(Threads::new(threads)?));
+        Ok(this)
+    }
+
+    fn threads(&mut self, flat: &Flat) -> Result<Arc<Threads>> {
+        if let Some(threads) = &self.threads {
+            return Ok(Arc::clone(threads));
+        }
+        let threads = match flat.values().device().backend().host_threads() {
+            Some(threads) => threads,
+            None => Arc::new(Threads::new(1)?),
+        };
+        Ok(Arc::clone(self.threads.insert(threads)))
+    }
+
+    /// The number of a storage's state, made at the first call: zeros, and masters with the values as they are now.
+    fn state_of(&mut self, flat: &Rc<Flat>) -> Result<usize> {
+        if let Some(index) = self.states.iter().position(|state| Rc::ptr_eq(&state.flat, flat)) {
+            return Ok(index);
+        }
+        let (values, count) = (flat.values(), flat.layout().spans().len());
+        let (device, len) = (values.device(), flat.state_len());
+        let zeros = || HostBuffer::zeros(device, len);
+        let master = if flat.dtype() == DType::F32 { None } else { Some(zeros()?) };
+        let has_master = master.is_some();
+        let host = Moments { m: zeros()?, v: zeros()?, master, moved: vec![Sum::ZERO; count] };
+        let host = Arc::new(Mutex::new(host));
+        if has_master {
+            follow_compute(flat)?;
+            for part in (0..count).map(|index| flat.owned(index)).filter(|part| !part.of_param.is_empty()) {
+                let (host, dtype, range) = (Arc::clone(&host), flat.dtype(), part.in_state);
+                let work = move |values: &[u8], _: &mut [u8]| match &mut lock(&host).master {
+                    Some(master) => widen(values, dtype, within(master.as_mut_slice(), &range)?),
+                    None => Ok(()),
+                };
+                let values = values.view_on(part.in_values, Lane::Copy)?;
+                device.backend().on_host(Some(values), None, Box::new(work), Lane::Copy)?;
+            }
+        }
+        self.states.push(State { flat: Rc::clone(flat), host, steps: vec![0; count], stepped: vec![false; count] });
+        Ok(self.states.len() - 1)
+    }
+
+    /// What takes part in this step, by storage, in the order in which the groups first name the storages.
+    fn updates(&self) -> Result<Vec<(Rc<Flat>, Vec<Update>)>> {
+        let mut all: Vec<(Rc<Flat>, Vec<Update>)> = Vec::new();
+        for group in &self.groups {
+            for param in group.params.iter().filter(|param| param.is_trainable()) {
+                let (flat, index) = param.place()?;
+                if flat.reduced().is_none() || !flat.has_grad(index) {
+                    continue;
+                }
+                let update = Update { index, decay: group.weight_decay };
+                match all.iter_mut().find(|(known, _)| Rc::ptr_eq(known, flat)) {
+                    Some((_, updates)) => updates.push(update),
+                    None => all.push((Rc::clone(flat), vec![update])),
+                }
+            }
+        }
+        all.iter_mut().for_each(|(_, updates)| updates.sort_by_key(|update| update.index));
+        Ok(all)
+    }
+
+    /// Give the updates of one storage to the copy lane.
+    fn update(&mut self, flat: &Rc<Flat>, updates: &[Update], lr: f64, factor: &Arc<AtomicU32>) -> Result<()> {
+        let Some(grads) = flat.reduced() else { return Ok(()) };
+        let (threads, at) = (self.threads(flat)?, self.state_of(flat)?);
+        let stretches = stretches(&mut self.states[at], updates, lr, &self.options);
+        let state = &self.states[at];
+        let (backend, dtypes) = (flat.values().device().backend(), (flat.dtype(), grads.dtype()));
+        for Stretch { in_values, in_state, runs } in stretches {
+            let (host, threads, factor) = (Arc::clone(&state.host), Arc::clone(&threads), Arc::clone(factor));
+            let work = move |grads: &[u8], values: &mut [u8]| {
+                let factor = f32::from_bits(factor.load(Ordering::Relaxed));
+                run_all(&runs, &mut lock(&host), factor, &threads, (values, dtypes.0), (grads, dtypes.1))
+            };
+            let grads = grads.view_on(in_state, Lane::Copy)?;
+            let values = flat.values().view_mut_on(in_values, Lane::Copy)?;
+            backend.on_host(Some(grads), Some(values), Box::new(work), Lane::Copy)?;
+        }
+        flat.updates_until(backend.mark(Lane::Copy)?);
+        Ok(())
+    }
+
+    /// Wait for what was given to the copy lane.
+    fn settle(&self) -> Result<()> {
+        for state in &self.states {
+            state.flat.values().device().backend().sync(Lane::Copy)?;
+        }
+        Ok(())
+    }
+}
+
+/// Let the copy lane begin behind all that the compute lane has been given.
+fn follow_compute(flat: &Flat) -> Result<()> {
+    let backend = flat.values().device().backend();
+    Ok(backend.wait(Lane::Copy, backend.mark(Lane::Compute)?)?)
+}
+
+/// Count the step of each parameter, and lay out what this rank updates.
+fn stretches(state: &mut State, updates: &[Update], lr: f64, options: &AdamOptions) -> Vec<Stretch> {
+    let mut all: Vec<(usize, Stretch)> = Vec::new();
+    for &Update { index, decay } in updates {
+        state.steps[index] += 1;
+        state.stepped[index] = true;
+        let (step, part) = (state.steps[index], state.flat.owned(index));
+        let settings = AdamSettings {
+            lr: if step <= options.hold_steps { 0.0 } else { lr as f32 },
+            beta1: options.beta1,
+            beta2: options.beta2,
+            epsilon: options.epsilon,
+            decay,
+            decoupled: options.decay_form == DecayForm::Decoupled,
+            maximize: options.maximize,
+            step,
+        };
+        if part.of_param.is_empty() {
+            continue;
+        }
+        let stretch = match all.last_mut() {
+            Some((last, stretch)) if *last + 1 == index => {
+                *last = index;
+                stretch.in_values.end = part.in_values.end;
+                stretch.in_state.end = part.in_state.end;
+                stretch
+            }
+            _ => {
+                let (in_values, in_state) = (part.in_values, part.in_state.clone());
+                all.push((index, Stretch { in_values, in_state, runs: Vec::new() }));
+                let Some((_, stretch)) = all.last_mut() else { continue };
+                stretch
+            }
+        };
+        // Ranks that all hold the whole each record a part of it.
+        let counted = if options.record_delta { state.flat.counted(index).in_state } else { 0..0 };
+        let counted = counted.start.max(part.in_state.start)..counted.end.min(part.in_state.end);
+        let cuts = match counted.is_empty() {
+            true => [(part.in_state, false), (0..0, false), (0..0, false)],
+            false => [
+                (part.in_state.start..counted.start, false),
+                (counted.clone(), true),
+                (counted.end..part.in_state.end, false),
+            ],
+        };
+        for (in_state, recorded) in cuts.into_iter().filter(|(range, _)| !range.is_empty()) {
+            let first = stretch.in_state.start;
+            let elements = in_state.start - first..in_state.end - first;
+            stretch.runs.push(Run { elements, in_state, settings, recorded: recorded.then_some(index) });
+        }
+    }
+    all.into_iter().map(|(_, stretch)| stretch).collect()
+}
+
+/// The work of the host: every run of a stretch.
+fn run_all(
+    runs: &[Run],
+    host: &mut Moments,
+    factor: f32,
+    threads: &Threads,
+    (values, dtype): (&mut [u8], DType),
+    (grads, grad_dtype): (&[u8], DType),
+) -> CoreResult<()> {
+    let bytes = |range: &Range<usize>, dtype: DType| range.start * dtype.size()..range.end * dtype.size();
+    let Moments { m, v, master, moved } = host;
+    for run in runs {
+        let grad = grads.get(bytes(&run.elements, grad_dtype)).ok_or_else(|| outside(&run.elements))?;
+        let adam = HostAdam {
+            parameter: within(values, &bytes(&run.elements, dtype))?,
+            dtype,
+            master: master.as_mut().map(|master| within(master.as_mut_slice(), &run.in_state)).transpose()?,
+            m: within(m.as_mut_slice(), &run.in_state)?,
+            v: within(v.as_mut_slice(), &run.in_state)?,
+            grad,
+            grad_dtype,
+            factor,
+            settings: run.settings,
+        };
+        adam.run(threads, run.recorded.and_then(|index| moved.get_mut(index)))?;
+    }
+    Ok(())
+}
+
+fn within<'s, T>(all: &'s mut [T], range: &Range<usize>) -> CoreResult<&'s mut [T]> {
+    all.get_mut(range.clone()).ok_or_else(|| outside(range))
+}
+
+fn outside(range: &Range<usize>) -> CoreError {
+    CoreError::argument("adam offload", format!("elements {range:?} are outside of what the lane was given"))
+}
+
+impl Optimizer for AdamOffload {
+    fn groups(&self) -> &[ParamGroup] {
+        &self.groups
+    }
+
+    fn step(&mut self, args: StepArgs<'_>) -> Result<()> {
+        for state in &mut self.states {
+            state.stepped.fill(false);
+        }
+        let updates = self.updates()?;
+        let Some((first, _)) = updates.first() else { return Ok(()) };
+        follow_compute(first)?;
+        let backend = args.factor.device().backend();
+        // Until it is read, nothing is changed.
+        let factor = Arc::new(AtomicU32::new(f32::NAN.to_bits()));
+        let (theirs, recorded) = (Arc::clone(&factor), self.options.record_delta);
+        let hosts: Vec<_> = self.states.iter().map(|state| Arc::clone(&state.host)).collect();
+        let read = move |bytes: &[u8], _: &mut [u8]| {
+            if let Some(bits) = bytes.first_chunk() {
+                theirs.store(u32::from_ne_bytes(*bits), Ordering::Relaxed);
+            }
+            for host in hosts.iter().filter(|_| recorded) {
+                lock(host).moved.fill(Sum::ZERO);
+            }
+            Ok(())
+        };
+        backend.on_host(Some(args.factor.view_on(Lane::Copy)?), None, Box::new(read), Lane::Copy)?;
+        let read = backend.mark(Lane::Copy)?;
+        for (flat, updates) in &updates {
+            self.update(flat, updates, args.lr, &factor)?;
+        }
+        // The next step writes another factor to the same place.
+        Ok(backend.wait(Lane::Compute, read)?)
+    }
+
+    fn undo_count(&mut self) {
+        for state in &mut self.states {
+            for (steps, stepped) in state.steps.iter_mut().zip(&mut state.stepped) {
+                *steps -= u64::from(std::mem::take(stepped));
+            }
+        }
+    }
+
+    fn visit_state(&self, visit: &mut dyn FnMut(ParamState) -> Result<()>) -> Result<()> {
+        self.settle()?;
+        for param in self.groups.iter().flat_map(|group| &group.params) {
+            let (flat, index) = param.place()?;
+            let Some(state) = self.states.iter().find(|state| Rc::ptr_eq(&state.flat, flat)) else { continue };
+            let (steps, span) = (state.steps[index], flat.layout().spans()[index]);
+            if steps == 0 {
+                continue;
+            }
+            let mut tensors = Vec::new();
+            for (name, buffer) in state.lock().named() {
+                tensors.push((name, whole(flat, buffer.as_slice(), span.range())?));
+            }
+            visit(ParamState { name: param.name().into(), steps, tensors })?;
+        }
+        Ok(())
+    }
+
+    fn kept(&self, param: &Param) -> Result<Option<Kept>> {
+        let (flat, index) = param.place()?;
+        let state = self.states.iter().find(|state| Rc::ptr_eq(&state.flat, flat) && state.steps[index] > 0);
+        let Some(state) = state else { return Ok(None) };
+        let names: &[&'static str] = if flat.dtype() == DType::F32 { &["m", "v"] } else { &["m", "v", "master"] };
+        let tensor = |name| (name, KeptTensor::Host(HostTensor { host: Arc::clone(&state.host), name }));
+        Ok(Some(Kept { steps: state.steps[index], tensors: names.iter().copied().map(tensor).collect() }))
+    }
+
+    fn load_kept(&mut self, param: &Param, steps: u64, read: &mut ReadKept<'_>) -> Result<()> {
+        let (flat, index) = param.place()?;
+        let at = self.state_of(flat)?;
+        flat.values().device().backend().sync(Lane::Copy)?;
+        let (state, part) = (&mut self.states[at], flat.owned(index));
+        for (name, buffer) in state.lock().named() {
+            let values = read(name, part.of_param.clone())?;
+            let to = within(buffer.as_mut_slice(), &part.in_state)?;
+            if values.len() != to.len() {
+                let reason = format!("optimizer state {name}: expected {} values, got {}", to.len(), values.len());
+                return Err(Error::parameter(param.name(), reason));
+            }
+            to.copy_from_slice(&values);
+        }
+        state.steps[index] = steps;
+        Ok(())
+    }
+
+    fn deltas(&self) -> Result<Vec<Delta>> {
+        if !self.options.record_delta {
+            return Ok(Vec::new());
+        }
+        self.settle()?;
+        let mut all = Vec::new();
+        for state in &self.states {
+            let words: Vec<i64> = state.lock().moved.iter().flat_map(|sum| sum.words()).collect();
+            debug_assert_eq!(words.len(), state.steps.len() * WORDS);
+            all.push(norms(&state.flat, &words)?);
+        }
+        let mut deltas = Vec::new();
+        for param in self.groups.iter().flat_map(|group| &group.params) {
+            let (flat, index) = param.place()?;
+            let at = self.states.iter().position(|state| Rc::ptr_eq(&state.flat, flat));
+            if let Some(norm) = at.and_then(|at| all[at].get(index)) {
+                deltas.push(Delta { name: param.name().into(), norm: *norm });
+            }
+        }
+        Ok(deltas)
+    }
+}
+
+/// A range of the whole state from this rank's part of it.
+fn whole(flat: &Flat, part: &[f32], range: Range<usize>) -> Result<Vec<f32>> {
+    if !flat.sharding().cuts_state() {
+        return Ok(part.get(range).map(<[f32]>::to_vec).unwrap_or_default());
+    }
+    let device = flat.values().device();
+    let cut = Storage::empty(device, part.len(), DType::F32, Segment::Workspace)?;
+    device.backend().upload(bytemuck::cast_slice(part), cut.view_mut(0..part.len())?, Lane::Compute)?;
+    Ok(flat.gather_state(&cut)?.tensor(range.start, [range.len()])?.to_vec()?)
+}

@@ -1,0 +1,89 @@
+//! What an optimizer asks of its groups and of a state before it takes them: strict, and before anything is changed.
+//!
+//! Called by [`Optimizer::load_state`](super::Optimizer::load_state): [`Adam`](super::Adam) and
+//! [`AdamOffload`](super::AdamOffload) have states of the same form, so that each continues where the other stopped.
+
+use super::{AdamOptions, ParamGroup, ParamState};
+use crate::error::{Error, Result};
+use crate::param::Param;
+use bmtrain_core::DType;
+use std::collections::{HashMap, HashSet};
+
+/// Settings in range, every parameter in one group.
+///
+/// # Errors
+/// What is not.
+pub(super) fn check_groups(groups: &[ParamGroup], options: &AdamOptions) -> Result<()> {
+    let AdamOptions { beta1, beta2, epsilon, .. } = *options;
+    if !((0.0..1.0).contains(&beta1) && (0.0..1.0).contains(&beta2) && epsilon >= 0.0) {
+        let reason = format!("betas {beta1}, {beta2} must be in [0, 1) and epsilon {epsilon} at or above 0");
+        return Err(Error::setting("adam", reason));
+    }
+    let mut names = HashSet::new();
+    for group in groups {
+        if !(group.weight_decay >= 0.0 && group.weight_decay.is_finite()) {
+            return Err(Error::setting("adam", format!("weight decay {} is not at or above 0", group.weight_decay)));
+        }
+        for param in &group.params {
+            if !names.insert(param.name()) {
+                return Err(Error::parameter(param.name(), "is in two groups of an optimizer"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The parameter of every entry of a state that fits as a whole.
+///
+/// # Errors
+/// A parameter that is in no group or comes twice; a step count of 0; a tensor that is missing, too many or of another
+/// length.
+pub(super) fn check_state<'s>(groups: &[ParamGroup], loaded: &'s [ParamState]) -> Result<Vec<(Param, &'s ParamState)>> {
+    let params: HashMap<&str, &Param> =
+        groups.iter().flat_map(|group| &group.params).map(|param| (param.name(), param)).collect();
+    let mut seen = HashSet::new();
+    let mut found = Vec::with_capacity(loaded.len());
+    for entry in loaded {
+        let Some(param) = params.get(entry.name.as_str()) else {
+            return Err(Error::parameter(entry.name.clone(), "has optimizer state but is in no group"));
+        };
+        if !seen.insert(entry.name.as_str()) {
+            return Err(Error::parameter(entry.name.clone(), "has optimizer state twice"));
+        }
+        if entry.steps == 0 {
+            let reason = "has optimizer state of 0 steps; a parameter that was never updated has none";
+            return Err(Error::parameter(entry.name.clone(), reason));
+        }
+        let (flat, index) = param.place()?;
+        let len = flat.layout().spans().get(index).map_or(0, |span| span.len);
+        check_tensors(entry, flat.dtype(), len)?;
+        found.push(((*param).clone(), entry));
+    }
+    Ok(found)
+}
+
+fn check_tensors(entry: &ParamState, dtype: DType, len: usize) -> Result<()> {
+    let expected: &[&str] = if dtype == DType::F32 { &["m", "v"] } else { &["m", "v", "master"] };
+    let refuse = |reason: String| Err(Error::parameter(entry.name.clone(), format!("optimizer state {reason}")));
+    for name in expected {
+        let values = tensor(entry, name);
+        if values.is_none_or(|values| values.len() != len) {
+            let got = values.map_or("nothing".into(), |values| format!("{} values", values.len()));
+            return refuse(format!("{name}: expected {len} values, got {got}"));
+        }
+    }
+    for (position, (name, _)) in entry.tensors.iter().enumerate() {
+        if entry.tensors.iter().take(position).any(|(before, _)| before == name) {
+            return refuse(format!("{name}: comes twice"));
+        }
+        if !expected.contains(name) {
+            return refuse(format!("{name}: a parameter of type {dtype} has {} alone", expected.join(", ")));
+        }
+    }
+    Ok(())
+}
+
+/// The tensor of this name.
+pub(super) fn tensor<'s>(entry: &'s ParamState, name: &str) -> Option<&'s [f32]> {
+    entry.tensors.iter().find(|(known, _)| *known == name).map(|(_, values)| values.as_slice())
+}

@@ -1,0 +1,250 @@
+//! `bench collectives`: every collective and a message between two ranks, over a range of sizes.
+//!
+//! A time is the slowest rank's between a barrier and the end of its lane. Neighbours on the machine make times longer,
+//! never shorter: beside the median stand the best and the worst.
+
+use super::figures::{Figure, names};
+use crate::terminal;
+use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
+use bmtrain_core::comm::{Collective, Communicator, Reduction, tensors};
+use bmtrain_core::{DType, Device, Lane, Segment, Storage, Tensor};
+use bmtrain_dist::launch::{Launch, run_group};
+use clap::{Args, ValueEnum};
+use model_center::run::ExitStatus;
+use model_center::{Error, Result};
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::time::Instant;
+
+const NAMES: [&str; 6] = ["all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "send/recv"];
+
+/// How fast ranks exchange data: threads with --ranks, processes with --processes or as a launcher started them.
+///
+/// Example: bench collectives --ranks 4 --only all_reduce --size 64MiB
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Ranks; without it as a launcher says, or 2.
+    #[arg(long, value_name = "N")]
+    pub ranks: Option<usize>,
+    /// Let each of --ranks be a process.
+    #[arg(long)]
+    pub processes: bool,
+    /// Operations whose name has this in it.
+    #[arg(long, value_name = "NAME", default_value = "")]
+    pub only: String,
+    /// Sizes, e.g. 4KiB,1MiB; of all parts together for gather, scatter and all-to-all. Without it 4KiB to 64MiB, times four.
+    #[arg(long, value_name = "SIZE,..", value_delimiter = ',', value_parser = bytes)]
+    pub size: Vec<usize>,
+    /// Number type.
+    #[arg(long, value_enum, default_value = "f32")]
+    pub dtype: Precision,
+    /// Exchanges that are not timed, for each operation and size.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub warm_up: usize,
+    /// Exchanges that are timed.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub repeat: usize,
+    /// Bytes that are moved at a time.
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub chunk: Option<usize>,
+    /// A line of JSON for each figure instead of columns.
+    #[arg(long)]
+    pub json: bool,
+    /// Set by --processes for those it starts: rank, number of ranks, name of the job.
+    #[arg(long, hide = true, value_name = "RANK,RANKS,JOB", value_delimiter = ',')]
+    pub member: Vec<String>,
+}
+
+/// Number types that can be measured.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum Precision {
+    /// Single precision.
+    F32,
+    /// bfloat16.
+    Bf16,
+    /// Half precision.
+    F16,
+}
+
+/// A number of bytes: `65536`, `64KiB`, `1MiB`, `1GiB`.
+fn bytes(text: &str) -> std::result::Result<usize, String> {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
+    let (digits, shift) =
+        units.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift))).unwrap_or((text, 0));
+    let number = digits.trim().parse::<usize>().ok().and_then(|number| number.checked_mul(1 << shift));
+    number.filter(|bytes| *bytes > 0).ok_or_else(|| format!("{text}: expected bytes, such as 65536, 64KiB or 1MiB"))
+}
+
+/// Measure and print.
+///
+/// # Errors
+/// Mistakes on the command line; one rank; a failing device; a lost rank.
+pub fn run(options: &Options) -> Result<ExitStatus> {
+    let mut host = HostOptions::default();
+    host.chunk = options.chunk.unwrap_or(host.chunk);
+    let options = Options { repeat: options.repeat.max(1), ..options.clone() };
+    if let [rank, ranks, job] = options.member.as_slice() {
+        let number = |text: &String| text.parse::<usize>().map_err(|_| misuse("--member", text));
+        return member(&options, HostRank::join(HostGroup::place(job), number(rank)?, number(ranks)?, host)?);
+    }
+    if options.processes {
+        return processes(&options, several(options.ranks.unwrap_or(2))?, host);
+    }
+    let launch = Launch::detect(options.ranks, &|name| std::env::var(name).ok())?;
+    launch.require_one_host()?;
+    if options.ranks.is_none() && launch.world > 1 {
+        let place = HostGroup::place(launch.job()?);
+        return member(&options, HostRank::join(place, launch.rank, launch.world, host)?);
+    }
+    let ranks = several(options.ranks.unwrap_or(2))?;
+    let group = HostGroup::threads(ranks, host)?.into_iter().map(|rank| Arc::new(rank) as Arc<dyn Communicator>);
+    title(&options, ranks, "threads", host.chunk)?;
+    let done = run_group(group.collect(), |_, ranks| {
+        let options = options.clone();
+        move || measure(&options, &*ranks)
+    });
+    done.map(|_| ExitStatus::Done).map_err(|failed| failed.error)
+}
+
+fn several(ranks: usize) -> Result<usize> {
+    if ranks < 2 {
+        return Err(misuse("--ranks", &format!("{ranks}: one rank has nobody to exchange anything with")));
+    }
+    Ok(ranks)
+}
+
+fn misuse(place: &str, reason: &str) -> Error {
+    Error::recipe(place, reason, "give a number of ranks above 1")
+}
+
+/// This process is one of several ranks.
+fn member(options: &Options, rank: HostRank) -> Result<ExitStatus> {
+    if rank.rank() == 0 {
+        title(options, rank.size(), "processes", options.chunk.unwrap_or(HostOptions::default().chunk))?;
+    }
+    measure(options, &rank).map(|()| ExitStatus::Done)
+}
+
+/// Start a process for each of the other ranks.
+fn processes(options: &Options, ranks: usize, host: HostOptions) -> Result<ExitStatus> {
+    let job = format!("bench-{}", std::process::id());
+    let refused = |error| Error::file("start", "this program", error, "see that it is still there and may be run");
+    let start = |rank: usize| -> Result<Child> {
+        let mut command = Command::new(std::env::current_exe().map_err(refused)?);
+        command.args(std::env::args().skip(1)).arg("--member").arg(format!("{rank},{ranks},{job}"));
+        command.spawn().map_err(refused)
+    };
+    let children = (1..ranks).map(start).collect::<Result<Vec<_>>>()?;
+    let measured = HostRank::join(HostGroup::place(&job), 0, ranks, host)
+        .map_err(Error::from)
+        .and_then(|rank| member(options, rank));
+    for mut child in children {
+        child.wait().map_err(refused)?;
+    }
+    measured
+}
+
+fn title(options: &Options, ranks: usize, kind: &str, chunk: usize) -> Result<()> {
+    if options.json {
+        return Ok(());
+    }
+    let Options { warm_up, repeat, .. } = options;
+    let dtype = dtype(options.dtype);
+    let chunk = chunk >> 10;
+    terminal::print(&format!("{ranks} {kind}, {dtype}, chunks of {chunk} KiB, {repeat} times after {warm_up}"))?;
+    terminal::print(&names())
+}
+
+fn dtype(precision: Precision) -> DType {
+    match precision {
+        Precision::F32 => DType::F32,
+        Precision::Bf16 => DType::BF16,
+        Precision::F16 => DType::F16,
+    }
+}
+
+/// One rank's part; the first one prints.
+fn measure(options: &Options, ranks: &dyn Communicator) -> Result<()> {
+    let device = Device::cpu(1)?;
+    let (size, dtype) = (ranks.size(), dtype(options.dtype));
+    let sizes = match options.size.as_slice() {
+        [] => (12..=26).step_by(2).map(|power| 1 << power).collect(),
+        sizes => sizes.to_vec(),
+    };
+    for name in NAMES.into_iter().filter(|name| name.contains(&options.only)) {
+        for bytes in &sizes {
+            // As many elements as every rank can get an equal part of.
+            let elements = (bytes / dtype.size() / size).max(1) * size;
+            let exchange = Exchange::new(&device, name, elements, dtype)?;
+            let mut times = Vec::with_capacity(options.repeat);
+            for round in 0..options.warm_up + options.repeat {
+                ranks.barrier()?;
+                let begin = Instant::now();
+                exchange.run(ranks, &device)?;
+                if round >= options.warm_up {
+                    times.push(begin.elapsed().as_secs_f32());
+                }
+            }
+            // Of each repetition the time of the slowest rank.
+            let own = Tensor::from_slice(&device, [times.len()], &times, Segment::Data)?;
+            let times = tensors::all_reduce(ranks, own, Reduction::Max)?.to_vec::<f32>()?;
+            if ranks.rank() == 0 {
+                let figure = Figure::new(name, elements * dtype.size(), size, &times);
+                terminal::print(&if options.json { figure.json() } else { figure.line() })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One operation at one size, with its memory.
+struct Exchange {
+    name: &'static str,
+    send: Storage,
+    recv: Storage,
+}
+
+impl Exchange {
+    const LANE: Lane = Lane::Zero;
+
+    fn new(device: &Device, name: &'static str, elements: usize, dtype: DType) -> Result<Self> {
+        let new = || Storage::zeros(device, elements, dtype, Segment::Gradients);
+        let exchange = Exchange { name, send: new()?, recv: new()? };
+        device.sync()?;
+        Ok(exchange)
+    }
+
+    /// Exchange once, and wait for the end.
+    fn run(&self, ranks: &dyn Communicator, device: &Device) -> Result<()> {
+        let (all, part) = (self.send.len(), self.send.len() / ranks.size());
+        let send = |len: usize| self.send.view_on(0..len, Self::LANE);
+        let data = |len: usize| self.recv.view_mut_on(0..len, Self::LANE);
+        let by = Reduction::Sum;
+        let collective = match (self.name, ranks.rank()) {
+            ("all_gather", _) => Collective::AllGather { send: send(part)?, recv: data(all)? },
+            ("reduce_scatter", _) => Collective::ReduceScatter { send: send(all)?, recv: data(part)?, by },
+            ("all_reduce", _) => Collective::AllReduce { data: data(all)?, by },
+            ("broadcast", _) => Collective::Broadcast { data: data(all)?, root: 0 },
+            ("all_to_all", _) => Collective::AllToAll { send: send(all)?, recv: data(all)? },
+            (_, 0) => Collective::Send { data: send(all)?, to: 1 },
+            (_, 1) => Collective::Recv { data: data(all)?, from: 0 },
+            _ => return Ok(()),
+        };
+        ranks.launch(device.backend(), collective, Self::LANE)?;
+        Ok(device.sync()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes;
+
+    #[test]
+    fn sizes_have_units_and_nonsense_is_refused() {
+        let good = [("65536", 65536), ("64KiB", 65536), ("1MiB", 1 << 20), ("2GiB", 2 << 30), ("7B", 7)];
+        assert!(good.into_iter().all(|(text, size)| bytes(text) == Ok(size)));
+        for text in ["", "KiB", "0", "0MiB", "-1", "1.5MiB", "1kb", "99999999999999999999", "99999999999999GiB"] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
+    }
+}

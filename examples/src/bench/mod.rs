@@ -1,0 +1,34 @@
+//! The bench program: one subcommand for each part that is measured, of which [`collectives`] is the exchange between ranks.
+
+pub mod collectives;
+mod figures;
+
+use clap::{Parser, Subcommand};
+use model_center::Result;
+use model_center::run::ExitStatus;
+
+/// Measure the parts that a training run is made of.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "bench", version)]
+pub struct Options {
+    /// What to measure.
+    #[command(subcommand)]
+    pub part: Part,
+}
+
+/// What can be measured.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Part {
+    /// How fast ranks exchange data.
+    Collectives(collectives::Options),
+}
+
+/// Run the program.
+///
+/// # Errors
+/// Mistakes on the command line; a failing device; a lost rank.
+pub fn run(options: &Options) -> Result<ExitStatus> {
+    match &options.part {
+        Part::Collectives(options) => collectives::run(options),
+    }
+}

@@ -1,0 +1,90 @@
+//! What a step is compared with: the time of its matrix products alone, and the times of its kernels.
+
+use anyhow::Result;
+use bmtrain_core::kernel::{Batch, Epilogue, Gemm, Matrix, MatrixMut};
+use bmtrain_core::wrap::Profiled;
+use bmtrain_core::{DType, Device, Segment, Tensor};
+use model_center::config::BertConfig;
+use std::time::Instant;
+
+/// Median time of all matrix products of a step's linear layers, forward and both gradients, in their real shapes.
+pub fn gemm_floor(device: &Device, config: &BertConfig, tokens: usize) -> Result<f64> {
+    let (d, f) = (config.dim_model, config.dim_ff);
+    let mut total = 0.0;
+    for (n, k) in [(3 * d, d), (d, d), (f, d), (d, f)] {
+        let tensor =
+            |rows: usize, columns: usize| Tensor::full(device, [rows, columns], DType::F32, 0.01, Segment::Workspace);
+        let (mut y, mut x, mut w) = (tensor(tokens, n)?, tensor(tokens, k)?, tensor(n, k)?);
+        let mut times = Vec::new();
+        for _ in 0..5 {
+            let start = Instant::now();
+            let plain = |t: &'_ Tensor, ld| Ok::<_, bmtrain_core::Error>((t.clone(), ld));
+            let (xs, ws) = (plain(&x, k)?, plain(&w, k)?);
+            launch_product(device, (tokens, n, k), (&xs.0, k, false), (&ws.0, k, true), &mut y, n)?;
+            drop((xs, ws));
+            let ys = y.clone();
+            let ws = w.clone();
+            launch_product(device, (tokens, k, n), (&ys, n, false), (&ws, k, false), &mut x, k)?;
+            drop((ys, ws));
+            let (ys, xs) = (y.clone(), x.clone());
+            launch_product(device, (n, k, tokens), (&ys, n, true), (&xs, k, false), &mut w, k)?;
+            drop((ys, xs));
+            device.sync()?;
+            times.push(start.elapsed().as_secs_f64());
+        }
+        times.sort_by(f64::total_cmp);
+        total += times[times.len() / 2] * config.num_layers as f64;
+    }
+    Ok(total)
+}
+
+fn launch_product(
+    device: &Device,
+    (m, n, k): (usize, usize, usize),
+    (a, a_ld, a_transposed): (&Tensor, usize, bool),
+    (b, b_ld, b_transposed): (&Tensor, usize, bool),
+    c: &mut Tensor,
+    c_ld: usize,
+) -> Result<()> {
+    device.launch(Gemm {
+        m,
+        n,
+        k,
+        alpha: 1.0,
+        a: Matrix { view: a.view()?, ld: a_ld, transposed: a_transposed, batch: [0, 0] },
+        b: Matrix { view: b.view()?, ld: b_ld, transposed: b_transposed, batch: [0, 0] },
+        beta: 0.0,
+        c: MatrixMut { view: c.view_mut()?, ld: c_ld, batch: [0, 0] },
+        batch: Batch::ONE,
+        epilogue: Epilogue::default(),
+    })?;
+    Ok(())
+}
+
+pub fn print_profile(profiled: &Profiled, seconds: &[f64]) {
+    let steps = seconds.len() as f64;
+    let whole: f64 = seconds.iter().sum::<f64>() / steps;
+    let mut rows: Vec<_> = profiled.times().into_iter().collect();
+    rows.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
+    let inside: f64 = rows.iter().map(|(_, time)| time.seconds).sum::<f64>() / steps;
+    eprintln!("{:<24} {:>8} {:>10} {:>7} {:>10} {:>10}", "kernel", "calls", "ms/step", "share", "GFLOP/s", "GB/s");
+    for (name, time) in rows {
+        let per_step = time.seconds / steps;
+        let rate = |work: u64| work as f64 / time.seconds / 1e9;
+        eprintln!(
+            "{name:<24} {:>8} {:>10.2} {:>6.1}% {:>10.1} {:>10.1}",
+            time.calls as f64 / steps,
+            1e3 * per_step,
+            100.0 * per_step / whole,
+            rate(time.cost.flops),
+            rate(time.cost.bytes)
+        );
+    }
+    eprintln!(
+        "{:<24} {:>8} {:>10.2} {:>6.1}%",
+        "outside kernels",
+        "",
+        1e3 * (whole - inside),
+        100.0 * (whole - inside) / whole
+    );
+}

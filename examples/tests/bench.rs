@@ -1,0 +1,74 @@
+//! The bench program: what it prints for threads, processes and a launcher's ranks, and what it refuses.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::process::{Command, Output, Stdio};
+
+fn bench() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bench"));
+    command.args(["collectives", "--size", "4KiB,64KiB", "--repeat", "3", "--warm-up", "1"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn printed(output: Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn every_operation_and_size_has_a_line() {
+    for kind in [&["--ranks", "3"][..], &["--ranks", "2", "--processes"]] {
+        let text = printed(bench().args(kind).output().unwrap());
+        let lines: Vec<Vec<&str>> = text.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines.len(), 12, "{text}");
+        for line in &lines {
+            let figures: Vec<f64> = line[3..].iter().map(|figure| figure.parse().unwrap()).collect();
+            let [_, bus, median, min, max] = figures[..] else { panic!("{text}") };
+            assert!(bus >= 0.0 && 0.0 < min && min <= median && median <= max, "{text}");
+        }
+        for name in ["all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "send/recv"] {
+            assert_eq!(lines.iter().filter(|line| line[0] == name).count(), 2, "{text}");
+        }
+    }
+}
+
+#[test]
+fn json_has_a_line_for_each_figure_and_only_chooses() {
+    let text =
+        printed(bench().args(["--ranks", "2", "--only", "all_reduce", "--dtype", "bf16", "--json"]).output().unwrap());
+    let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.iter().map(|line| line["bytes"].as_u64().unwrap()).collect::<Vec<_>>(), [4096, 65536]);
+    for line in lines {
+        assert_eq!((line["operation"].as_str(), line["ranks"].as_u64()), (Some("all_reduce"), Some(2)));
+        let seconds = |name: &str| line[name].as_f64().unwrap();
+        assert!(seconds("min_s") <= seconds("median_s") && seconds("median_s") <= seconds("max_s"));
+        let algorithm = line["bytes"].as_f64().unwrap() / seconds("median_s");
+        assert!((seconds("algorithm_bytes_per_s") / algorithm - 1.0).abs() < 1e-9);
+    }
+}
+
+#[test]
+fn processes_of_a_launcher_are_the_ranks() {
+    let job = format!("bench-test-{}", std::process::id());
+    let start = |rank: &str| {
+        let variables = [("RANK", rank), ("WORLD_SIZE", "2"), ("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", "2")];
+        bench().envs(variables).env("BMTRAIN_JOB", &job).args(["--only", "broadcast"]).spawn().unwrap()
+    };
+    let said: Vec<String> =
+        ["0", "1"].map(start).into_iter().map(|child| printed(child.wait_with_output().unwrap())).collect();
+    assert!(said[0].starts_with("2 processes") && said[0].lines().count() == 4, "{}", said[0]);
+    assert_eq!(said[1], "", "one rank speaks");
+}
+
+#[test]
+fn one_rank_and_sizes_that_are_none_are_refused() {
+    for (arguments, reason) in [
+        (&["--ranks", "1"][..], "nobody to exchange anything with"),
+        (&["--ranks", "2", "--size", "big"], "expected bytes"),
+        (&["--ranks", "2", "--chunk", "5"], "multiple of 4096"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_bench")).arg("collectives").args(arguments).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains(reason), "{error}");
+    }
+}
