@@ -2,7 +2,7 @@
 # Usage: scripts/test.sh
 #
 # Installs what the tests need (rustfmt and clippy, through rustup; on Debian and as root also g++, with which CUDA
-# kernels are run on the processor) and runs everything: the scripts' own checks, formatting, lints, all tests, the
+# kernels are run on the processor, and OpenMPI) and runs everything: the scripts' own checks, formatting, lints, all tests, the
 # documentation, the packages. Goes on after a failure; the last line is the total, `N passed, N failed`, in which every
 # test and every other check counts one. What had to be skipped is named above it. The exit status is 1 if anything failed.
 #
@@ -25,14 +25,20 @@ if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 
     need rustup "install Rust with rustup, or add rustfmt and clippy to your toolchain"
     rustup component add rustfmt clippy
 fi
-if ! command -v g++ >/dev/null 2>&1; then
+# install WHAT_FOR PACKAGE...: Debian's packages, as root; otherwise says what for they are missing, and how to get them.
+install() {
+    local what_for="$1"
+    shift
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-        { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends g++; } ||
-            note "g++ could not be installed: the tests of CUDA kernels will be skipped"
+        { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"; } ||
+            note "$* could not be installed: $what_for will be skipped"
     else
-        note "there is no g++: the tests of CUDA kernels will be skipped (on Debian: apt-get install g++)"
+        note "$* is missing: $what_for will be skipped (on Debian: apt-get install $*)"
     fi
-fi
+}
+command -v g++ >/dev/null 2>&1 || install "the tests of CUDA kernels" g++
+has_mpi() { command -v mpirun >/dev/null 2>&1 && command -v mpicc >/dev/null 2>&1; }
+has_mpi || install "the tests of MPI" openmpi-bin libopenmpi-dev
 if [ "${BMTRAIN_DENY:-}" = 1 ] && ! cargo deny --version >/dev/null 2>&1; then
     cargo install --locked --version 0.20.2 cargo-deny
 fi
@@ -81,6 +87,16 @@ check "scripts" scripts/check_scripts.sh
 check "formatting" cargo fmt --all --check
 check "lints" cargo clippy --workspace --all-targets --locked -- --deny warnings
 count_tests "tests" cargo test --workspace --locked --no-fail-fast
+if has_mpi; then
+    with_mpi=(--locked --package bmtrain-core --package bmtrain-dist --package bmtrain-examples --features bmtrain-examples/mpi)
+    check "lints with MPI" cargo clippy "${with_mpi[@]}" --all-targets -- --deny warnings
+    # Of what the feature changes; the rest has been tested without it.
+    count_tests "tests of MPI" cargo test "${with_mpi[@]}" --no-fail-fast --test mpi --test launch
+    count_tests "tests of MPI's parts" cargo test --locked --package bmtrain-core --features mpi --lib comm::
+    check "documentation with MPI" env RUSTDOCFLAGS="--deny warnings" cargo doc --no-deps "${with_mpi[@]}"
+else
+    summary+=("    skipped: tests of MPI: there is no mpirun or no mpicc")
+fi
 check "documentation" env RUSTDOCFLAGS="--deny warnings" cargo doc --workspace --no-deps --locked
 check "packages" scripts/package_check.sh
 if cargo deny --version >/dev/null 2>&1; then

@@ -16,11 +16,13 @@ verdict() {
     esac
 }
 
-# build PROGRAM...: release builds of programs of examples/.
+# build PROGRAM...: release builds of programs of examples/. Features that all of them are to have stand in `features`.
+features=""
 build() {
     need_cargo
     local program arguments=()
     for program in "$@"; do arguments+=(--bin "$program"); done
+    [ -z "$features" ] || arguments+=(--features "$features")
     (cd "$root" && cargo build --release --locked --quiet --package bmtrain-examples "${arguments[@]}") >&2
 }
 
@@ -53,6 +55,15 @@ scratch() {
     trap 'rm -rf "$scratch"' EXIT
 }
 
+# mpirun_here: OpenMPI's mpirun with what it takes to run on one machine of few cores, as root or not; sets mpirun, which
+# is to be followed by `-n RANKS PROGRAM`.
+mpirun_here() {
+    need mpirun "install OpenMPI, on Debian: apt-get install openmpi-bin libopenmpi-dev"
+    need mpicc "install OpenMPI's headers, on Debian: apt-get install libopenmpi-dev"
+    mpirun=(mpirun --oversubscribe)
+    [ "$(id -u)" != 0 ] || mpirun+=(--allow-run-as-root)
+}
+
 # quickstart_data: fetches the quickstart's model and sentences; sets sentences.
 quickstart_data() {
     need_pip
@@ -61,11 +72,13 @@ quickstart_data() {
     python3 "$root/scripts/prepare_sentences.py" "$cache/assets/sentences/movie_reviews.tsv" "$sentences"
 }
 
-# quickstart_train DIR ARGUMENTS...: the quickstart's recipe on that data, changed by the arguments, into a folder.
+# quickstart_train DIR ARGUMENTS...: the quickstart's recipe on that data, changed by the arguments, into a folder; started
+# by the words in `launcher`, if there are any.
+launcher=()
 quickstart_train() {
     local dir="$1"
     shift
-    "$bin/finetune" --recipe "$root/examples/recipes/quickstart.toml" \
+    ${launcher[@]+"${launcher[@]}"} "$bin/finetune" --recipe "$root/examples/recipes/quickstart.toml" \
         --set "model.path=$cache/assets/minilm" \
         --set "data.train=$sentences/train.jsonl" --set "data.eval=$sentences/heldout.jsonl" \
         --set "output.dir=$dir" "$@" >&2

@@ -271,11 +271,41 @@ fn refusals_read_as_the_documents_show_them() {
         "launch: RANK=4: with WORLD_SIZE=4 the numbers go from 0 to 3; correct RANK or unset it, and look at who sets it"
     );
     let two_hosts = detect(&format!("{TORCHRUN} GROUP_WORLD_SIZE=2 WORLD_SIZE=4"));
+    let build = if cfg!(feature = "mpi") { "" } else { " and a build with `--features mpi`" };
     assert_eq!(
         two_hosts.require_one_host().unwrap_err().to_string(),
-        "launch: several hosts: torchrun started 4 ranks on 2 hosts; on processors several hosts need mpirun and the \
-         feature `mpi`; or start all ranks on one host"
+        format!(
+            "launch: several hosts: torchrun started 4 ranks on 2 hosts; on processors they need mpirun{build}; or start all \
+             ranks on one host"
+        )
     );
+}
+
+#[test]
+fn ranks_are_connected_through_memory_on_one_host_and_by_mpi_on_several() {
+    use bmtrain_dist::launch::Connection::{Host, Mpi};
+    let said = |text: &str, asked| detect(text).connection(asked).map_err(|error| error.to_string());
+    let two_hosts = OPEN_MPI.replace("LOCAL_SIZE=2", "LOCAL_SIZE=1").replace("LOCAL_RANK=1", "LOCAL_RANK=0");
+    assert_eq!(detect(&two_hosts).nodes, 2);
+    for one_host in ["", OPEN_MPI, TORCHRUN, "RANK=0 WORLD_SIZE=2"] {
+        assert_eq!([None, Some(Host)].map(|asked| said(one_host, asked)), [Ok(Host), Ok(Host)]);
+    }
+    let refused = |text: &str, asked, word: &str| {
+        let message = said(text, asked).unwrap_err();
+        assert!(message.contains(word) && !message.contains('\n'), "{message}");
+    };
+    refused(&two_hosts, Some(Host), "mpirun started 2 ranks on 2 hosts");
+    let torchrun = format!("{TORCHRUN} GROUP_WORLD_SIZE=2 WORLD_SIZE=4");
+    refused(&torchrun, None, "they need mpirun");
+    if cfg!(feature = "mpi") {
+        assert_eq!(said(&two_hosts, None), Ok(Mpi));
+        assert_eq!([OPEN_MPI, &two_hosts, SRUN].map(|text| said(text, Some(Mpi))), [Ok(Mpi), Ok(Mpi), Ok(Mpi)]);
+        refused("", Some(Mpi), "no launcher does not start processes of MPI");
+        refused(&torchrun, Some(Mpi), "torchrun does not start processes of MPI; start the program with mpirun");
+    } else {
+        refused(&two_hosts, None, "build with `--features mpi`");
+        refused(OPEN_MPI, Some(Mpi), "built without the feature `mpi`; build it with `--features mpi`");
+    }
 }
 
 #[test]

@@ -2,14 +2,15 @@
 //! resolved recipe out.
 //!
 //! [`setup`] reads and checks everything before weights are read, [`train`] holds the training step, [`evaluate`] judges,
-//! `keep` saves the state on the way, [`resume`] goes on from it, [`profile`] shows where the time went, [`pool`] what the
-//! memory was.
+//! [`ranks`] brings the ranks together, `keep` saves the state on the way, [`resume`] goes on from it, [`profile`] shows where
+//! the time went, [`pool`] what the memory was.
 
 mod course;
 pub mod evaluate;
 mod keep;
 pub mod pool;
 pub mod profile;
+pub mod ranks;
 pub mod resume;
 pub mod setup;
 mod start;
@@ -56,6 +57,10 @@ pub struct Options {
     /// mpirun, RANK and WORLD_SIZE).
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
+    /// How ranks exchange data: through memory they share, or by MPI (with the feature `mpi`, started by mpirun); auto is
+    /// host on one host and mpi on several.
+    #[arg(long, value_enum, value_name = "HOW", default_value = "auto")]
+    pub comm: ranks::Comm,
     /// Where to go on: auto (the newest sound checkpoint of the output folder, else from the beginning), never, must (auto,
     /// but there has to be one), or the path of a checkpoint or run, PATH@STEP for an older one.
     #[arg(long, value_name = "HOW", default_value = "auto", conflicts_with = "overwrite")]
@@ -99,7 +104,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
         return Ok(ExitStatus::Done);
     }
     let launch = Launch::detect(options.ranks, &|name| std::env::var(name).ok())?;
-    launch.require_one_host()?;
+    launch.connection(options.comm.asked())?;
     let changes = changes(&resolved);
     // The first rank writes and says everything; the others would only repeat it.
     if launch.rank == 0 {

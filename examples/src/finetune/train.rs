@@ -4,15 +4,14 @@
 
 use super::course::Run;
 use super::setup::{Job, open_options, sharding};
-use super::{Options, evaluate};
+use super::{Options, evaluate, ranks};
 use bmtrain_core::autograd::Randomness;
-use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
-use bmtrain_core::comm::{Communicator, Solo};
+use bmtrain_core::comm::Communicator;
 use bmtrain_core::cpu::CpuBackend;
 use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::wrap::Profiled;
 use bmtrain_core::{Backend, Ctx, Device, Var};
-use bmtrain_dist::launch::{Launch, run_group, threads_per_rank};
+use bmtrain_dist::launch::{Launch, threads_per_rank};
 use bmtrain_dist::optim::{
     Adam, AdamOffload, AdamOptions, LossScaler, Optimizer, ParamGroup, ScalePolicy, Scheduler, StepInfo,
 };
@@ -55,22 +54,11 @@ pub struct Plan {
 /// # Errors
 /// A failing device or disk; numbers that are not finite; a lost rank.
 pub fn run(plan: Arc<Plan>) -> Result<ExitStatus> {
-    let (launch, options) = (&plan.launch, HostOptions::default());
-    let here = launch.ranks_in_process();
-    if here > 1 {
-        let group = HostGroup::threads(here, options)?.into_iter().map(|rank| Arc::new(rank) as Arc<dyn Communicator>);
-        let ranks = run_group(group.collect(), |_, ranks| {
-            let plan = Arc::clone(&plan);
-            move || run_rank(&plan, ranks)
-        });
-        let statuses = ranks.map_err(|failed| failed.error)?;
-        return Ok(statuses.into_iter().next().unwrap_or(ExitStatus::Done));
-    }
-    if launch.world > 1 {
-        let place = HostGroup::place(launch.job()?);
-        return run_rank(&plan, Arc::new(HostRank::join(place, launch.rank, launch.world, options)?));
-    }
-    run_rank(&plan, Arc::new(Solo))
+    let of_rank = {
+        let plan = Arc::clone(&plan);
+        move |ranks| run_rank(&plan, ranks)
+    };
+    ranks::run(&plan.launch, plan.options.comm, of_rank)
 }
 
 /// One rank's run. The first rank writes the files and speaks.

@@ -156,6 +156,7 @@ pub(crate) fn resolve(options: &Options, more: &[String]) -> Result<Resolved> {
         print_config: false,
         dry_run: false,
         ranks: None,
+        comm: finetune::ranks::Comm::Auto,
         resume: Resume::Never,
         init_from: None,
         accept_change: false,

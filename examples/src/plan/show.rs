@@ -146,10 +146,10 @@ fn describe(segment: Segment) -> &'static str {
         Segment::Gathered => "parameters of other ranks at work",
         Segment::Gradients => "gradients",
         Segment::Optimizer => "optimizer",
+        Segment::Offload => "optimizer, on the host",
         Segment::Activations => "activations",
         Segment::Workspace => "workspace",
         Segment::Data => "batches",
-        Segment::Offload => "optimizer in the host's memory",
     }
 }
 
@@ -174,7 +174,7 @@ fn level_table(levels: &[Planned]) -> Vec<String> {
             at(Segment::Parameters),
             at(Segment::Gathered),
             at(Segment::Gradients),
-            at(Segment::Optimizer),
+            size(planned.counted.at_peak(Segment::Optimizer) + planned.counted.at_peak(Segment::Offload)),
             at(Segment::Activations),
             size(planned.counted.needs.memory.total.peak as u64),
         ));

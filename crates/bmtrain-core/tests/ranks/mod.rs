@@ -28,14 +28,18 @@ pub fn short(milliseconds: u64) -> HostOptions {
 }
 
 /// How a call fails, and how long that takes.
-pub fn failure(rank: &Rank, op: Op, elements: usize) -> ((String, u64, String, Vec<usize>), Duration) {
+pub fn failure<C: Communicator>(
+    rank: &Rank<C>,
+    op: Op,
+    elements: usize,
+) -> ((String, u64, String, Vec<usize>), Duration) {
     let begin = Instant::now();
     let error = rank.call(op, DType::F32, &vec![0; 4 * elements]).unwrap_err();
     (parts_of(error), begin.elapsed())
 }
 
 /// A device of its own: a lane that failed stays failed, and hides what the group says.
-pub fn afresh(rank: Rank) -> Rank {
+pub fn afresh<C: Communicator>(rank: Rank<C>) -> Rank<C> {
     Rank::new(rank.rank)
 }
 
@@ -102,14 +106,14 @@ pub enum Op {
 }
 
 /// A rank with a device.
-pub struct Rank {
-    pub rank: HostRank,
+pub struct Rank<C = HostRank> {
+    pub rank: C,
     pub device: Device,
     pub lane: Lane,
 }
 
-impl Rank {
-    pub fn new(rank: HostRank) -> Self {
+impl<C: Communicator> Rank<C> {
+    pub fn new(rank: C) -> Self {
         Rank { rank, device: Device::cpu(1).unwrap(), lane: Lane::Zero }
     }
 
@@ -254,10 +258,15 @@ pub fn expected(op: Op, dtype: DType, parts: &[Vec<u8>], own: usize) -> Vec<u8> 
 
 /// Fifty calls of every kind, mixed, on two groups; a fingerprint of all they wrote.
 pub fn program(rank: HostRank) -> u64 {
+    program_of(rank, |rank, colour, key| rank.subgroup(colour, key).unwrap())
+}
+
+/// [`program`] for ranks of any kind that can be split into such ranks.
+pub fn program_of<C: Communicator>(rank: C, split: impl Fn(&C, usize, usize) -> C) -> u64 {
     let world = Rank::new(rank);
     let (own, size) = (world.rank.rank(), world.rank.size());
     let mut fingerprint = DefaultHasher::new();
-    let halves = Rank::new(world.rank.subgroup(own % 2, size - own).unwrap());
+    let halves = Rank::new(split(&world.rank, own % 2, size - own));
     for step in 0..50 {
         let dtype = DTYPES[step % 4];
         let by = if dtype.is_float() { REDUCTIONS[step % 5] } else { Reduction::Sum };

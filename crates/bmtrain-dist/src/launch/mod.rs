@@ -1,15 +1,17 @@
 //! How this process was started, how the ranks of one process run, and where ranks meet.
 //!
 //! [`Launch::detect`] turns the command line's `--ranks` and a launcher's variables into one answer: which rank this is,
-//! of how many, on how many hosts. [`run_ranks`] runs several ranks as threads, [`store`] is the rendezvous of several
+//! of how many, on how many hosts. [`Launch::connection`] says how they are connected, [`run_ranks`] runs several ranks as threads, [`store`] is the rendezvous of several
 //! processes. Called by the programs; `docs/launch.md` shows each launcher.
 
+mod connection;
 mod launchers;
 mod ranks;
 mod slurm;
 pub mod store;
 mod variables;
 
+pub use connection::Connection;
 pub use ranks::{GRACE, RankError, run_group, run_ranks, run_ranks_within};
 pub use store::{Store, StoreOptions, Token};
 
@@ -175,24 +177,6 @@ impl Launch {
     /// How many ranks this process runs as threads: 1 but for `--ranks`.
     pub fn ranks_in_process(&self) -> usize {
         if self.launcher == Launcher::Threads { self.world } else { 1 }
-    }
-
-    /// For devices whose ranks exchange data through memory they share.
-    ///
-    /// # Errors
-    /// Ranks on several hosts: between them, processors talk by MPI only.
-    pub fn require_one_host(&self) -> Result<()> {
-        if self.nodes <= 1 {
-            return Ok(());
-        }
-        let reason = format!("{} started {} ranks on {} hosts", self.launcher.name(), self.world, self.nodes);
-        let fix = if self.launcher == Launcher::Kubeflow {
-            "on processors several hosts need mpirun and the feature `mpi`; if all ranks are on one host, \
-             set LOCAL_RANK and LOCAL_WORLD_SIZE"
-        } else {
-            "on processors several hosts need mpirun and the feature `mpi`; or start all ranks on one host"
-        };
-        Err(Error::launch("several hosts", reason, fix))
     }
 
     /// A name for this job, the same for all its ranks and different for other jobs on the host: letters, digits, dots,

@@ -8,9 +8,9 @@
 //! calls. A chunk's slot is used again when every other rank has said that it is done with the chunk before.
 #![allow(unsafe_code)]
 
-use super::call::Call;
 use super::group::{Channel, Group, members, ranks_where};
 use super::layout::{RINGS, SLOTS};
+use crate::comm::call::Call;
 use crate::error::Result;
 use std::sync::atomic::Ordering;
 use std::time::Instant;

@@ -5,15 +5,17 @@
 //! used as a place in memory.
 
 use super::HostOptions;
-use super::call::{Call, in_words};
 use super::failure::Failure;
 use super::layout::{DEPARTED, Layout};
 use super::mapping::{Region, SharedFile};
-use super::processes::Watch;
 use super::wait::Patience;
+use crate::comm::call::{Call, in_words};
+use crate::comm::processes::Watch;
+use crate::comm::turns::Ordered;
 use crate::error::{Error, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// What the groups of a rank have in common.
 #[derive(Debug)]
@@ -267,6 +269,24 @@ impl Group {
             0 => set,
             blamed => blamed,
         }
+    }
+}
+
+impl Ordered for Group {
+    fn healthy(&self, call: &Call) -> Result<()> {
+        Group::healthy(self, call)
+    }
+
+    fn deadline(&self) -> Duration {
+        self.job.options.deadline
+    }
+
+    fn own_label(&self) -> String {
+        self.label(self.rank)
+    }
+
+    fn fail_here(&self, call: &Call, reason: String) -> Error {
+        self.fail(call, 1 << self.rank, reason)
     }
 }
 

@@ -4,11 +4,11 @@
 //! name is taken away as soon as all have come, so that nothing is left behind however the job ends.
 
 use super::HostOptions;
-use super::call::{Call, What};
 use super::group::{Channel, Group, Job, ranks_where};
 use super::layout::{FORMAT, HANDED_OUT, Layout, PAGE};
 use super::mapping::{Region, SharedFile};
-use super::processes::{Identity, Watch};
+use crate::comm::call::{Call, What};
+use crate::comm::processes::{Identity, Watch};
 use crate::error::{Error, Result};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};

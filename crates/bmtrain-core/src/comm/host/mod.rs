@@ -1,7 +1,7 @@
 //! Ranks on one machine: threads of one process, processes, or both, over memory that they share.
 //!
 //! [`HostGroup::threads`] makes the ranks of one process, [`HostRank::join`] brings processes together; from there on they
-//! are alike. In reading order: `join` makes a job, `rank` gives collectives to lanes in the order of `turns`, `collectives`
+//! are alike. In reading order: `join` makes a job, `rank` gives collectives to lanes in the order of their launches, `collectives`
 //! says what each does in rounds, `exchange` moves the chunks of a round, `pair` the messages between two; `group` is what
 //! ranks see of each other and how failures spread, `wait` how they wait, `layout` where everything lies.
 //!
@@ -15,7 +15,6 @@
 //!   fails in the group of all ranks fails in the groups split from it as well. A rank that moved its part of a last call and
 //!   went on without waiting learns of a failure in it at its next call.
 
-mod call;
 mod collectives;
 mod exchange;
 mod failure;
@@ -24,9 +23,7 @@ mod join;
 mod layout;
 mod mapping;
 mod pair;
-mod processes;
 mod rank;
-mod turns;
 mod wait;
 
 pub use join::Place;

@@ -5,9 +5,9 @@
 //! expects another one breaks the group: a sender that has gone on learns of it at its next call.
 #![allow(unsafe_code)]
 
-use super::call::{Call, in_words};
 use super::group::Group;
 use super::layout::PAIR_SLOTS;
+use crate::comm::call::{Call, in_words};
 use crate::error::Result;
 use rustix::time::{ClockId, clock_gettime};
 use std::ops::Range;

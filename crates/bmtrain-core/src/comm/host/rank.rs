@@ -3,15 +3,15 @@
 //! Defines [`HostRank`]. What runs on a lane holds on to the rank's place in its group, so that a handle may be dropped
 //! while work is on its way; the place is left when the last of both has ended.
 
-use super::call::{Call, NAMES, What};
 use super::collectives::{self, Plan};
 use super::exchange::Rings;
 use super::group::Group;
 use super::join::{self, Place};
 use super::layout::RINGS;
-use super::turns::Turns;
 use super::{HostOptions, Traffic};
 use crate::backend::{Backend, HostWork, Lane};
+use crate::comm::call::{Call, NAMES, What};
+use crate::comm::turns::Turns;
 use crate::comm::{Collective, Communicator};
 use crate::error::Result;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -4,9 +4,9 @@
 //! sleeps. Who sleeps wakes up some times a second to see whether the group has failed, whether the ranks it waits for
 //! have left or ended, and what time it is.
 
-use super::call::{Call, What};
 use super::group::{Channel, Group, members};
 use super::layout::{BELL, SLEEPERS};
+use crate::comm::call::{Call, What};
 use crate::error::Result;
 use rustix::thread::futex;
 use std::sync::atomic::{AtomicU32, Ordering, fence};

@@ -1,6 +1,6 @@
 //! Which process a rank is, and whether it still runs.
 //!
-//! Defines [`Watch`] and [`Identity`], which [`super::join`] writes to shared memory. A process that ends without leaving
+//! Defines [`Watch`] and [`Identity`], which ranks show each other when they meet. A process that ends without leaving
 //! (it was killed, or ran out of memory) is noticed through a descriptor of it, which stays true when its number is given
 //! to another process.
 

@@ -1,14 +1,33 @@
 //! The order of a rank's own calls: whatever lanes they were given to, they run one after the other as they were launched.
 //!
-//! Defines [`Turns`]. All ranks launch the calls of a group in the same order, and so they also make them in the same
+//! Defines [`Turns`] and [`Ordered`]. All ranks launch the calls of a group in the same order, and so they also make them in the same
 //! order, even from several lanes that run as they like. It cannot be a circle: a lane waits for what was launched before.
 
 use super::call::Call;
-use super::group::Group;
-use super::wait::SLICE;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Longest wait without a look at the group.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// What a group is asked about while one of its calls waits for its turn.
+pub(super) trait Ordered {
+    /// Nothing has failed so far.
+    ///
+    /// # Errors
+    /// The first failure.
+    fn healthy(&self, call: &Call) -> Result<()>;
+
+    /// How long to wait for an earlier call that makes no progress.
+    fn deadline(&self) -> Duration;
+
+    /// This rank in words.
+    fn own_label(&self) -> String;
+
+    /// This rank is to blame: every rank will know.
+    fn fail_here(&self, call: &Call, reason: String) -> Error;
+}
 
 /// Numbers for calls, and whose turn it is.
 #[derive(Debug, Default)]
@@ -49,19 +68,19 @@ impl Turns {
     ///
     /// # Errors
     /// The group has failed; an earlier call has not run within the deadline.
-    pub(super) fn wait<'a>(&'a self, group: &Group, call: &Call) -> Result<Turn<'a>> {
+    pub(super) fn wait<'a>(&'a self, group: &impl Ordered, call: &Call) -> Result<Turn<'a>> {
         let turn = Turn { turns: self, number: call.sequence };
         let (mut ended, mut begin) = (lock(&self.ended), Instant::now());
         while *ended < call.sequence {
             group.healthy(call)?;
-            if begin.elapsed() >= group.job.options.deadline {
+            if begin.elapsed() >= group.deadline() {
                 let reason = format!(
                     "{} launched number {ended} before, on another lane, which has not run for {:.1?}",
-                    group.label(group.rank),
-                    group.job.options.deadline
+                    group.own_label(),
+                    group.deadline()
                 );
                 drop(ended);
-                return Err(group.fail(call, 1 << group.rank, reason));
+                return Err(group.fail_here(call, reason));
             }
             let before = *ended;
             ended = self.changed.wait_timeout(ended, SLICE).unwrap_or_else(PoisonError::into_inner).0;
@@ -86,15 +105,36 @@ impl Drop for Turn<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::call::What;
-    use super::super::{HostOptions, join};
     use super::*;
-    use crate::error::Error;
+    use std::sync::OnceLock;
     use std::sync::mpsc::channel;
-    use std::time::Duration;
 
-    fn group(deadline: Duration) -> Group {
-        let options = HostOptions { deadline, ..HostOptions::default() };
-        join::places(1, options).unwrap().pop().unwrap()
+    /// A group of this rank alone.
+    struct Alone {
+        deadline: Duration,
+        failure: OnceLock<Error>,
+    }
+
+    impl Ordered for Alone {
+        fn healthy(&self, _: &Call) -> Result<()> {
+            self.failure.get().map_or(Ok(()), |failure| Err(failure.clone()))
+        }
+
+        fn deadline(&self) -> Duration {
+            self.deadline
+        }
+
+        fn own_label(&self) -> String {
+            "rank 0".into()
+        }
+
+        fn fail_here(&self, _: &Call, reason: String) -> Error {
+            self.failure.get_or_init(|| Error::argument("test", reason)).clone()
+        }
+    }
+
+    fn group(deadline: Duration) -> Alone {
+        Alone { deadline, failure: OnceLock::new() }
     }
 
     fn call(sequence: u64) -> Call {

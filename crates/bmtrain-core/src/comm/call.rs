@@ -7,7 +7,7 @@ use crate::comm::{Reduction, Signature};
 use crate::dtype::DType;
 use std::fmt;
 
-/// The names of all calls; their places are their numbers in shared memory and in the statistics.
+/// The names of all calls; their places are their numbers between ranks and in the statistics.
 pub(super) const NAMES: [&str; 10] = [
     "all_gather",
     "reduce_scatter",

@@ -1,0 +1,202 @@
+//! What the threads of this process share: letters that came, letters to be sent, and what is known of the other ranks.
+//!
+//! Defines [`Job`] and [`State`]. The office fills it and empties it; ranks' threads and lanes wait on it.
+
+use super::MpiOptions;
+use super::failure::Failure;
+use super::letter::{Kind, Letter, Place, SHORT};
+use crate::comm::processes::Watch;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// The group of all ranks.
+pub(super) const WORLD: u64 = 0;
+
+/// The sequences of calls of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Channel {
+    /// Collectives, on lanes.
+    Lanes,
+    /// Barriers and splits, on the rank's own thread.
+    Host,
+    /// Messages from one rank to another.
+    Messages,
+}
+
+impl Channel {
+    pub(super) fn number(self) -> u64 {
+        match self {
+            Channel::Lanes => 0,
+            Channel::Host => 1,
+            Channel::Messages => 2,
+        }
+    }
+
+    pub(super) fn of_number(number: u64) -> Self {
+        match number {
+            0 => Channel::Lanes,
+            1 => Channel::Host,
+            _ => Channel::Messages,
+        }
+    }
+}
+
+/// What the office is to do at the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// Finalize MPI.
+    Finalize,
+    /// Leave MPI as it is and call it no more.
+    Park,
+    /// Let MPI end all processes, with this exit code.
+    Abort(i32),
+}
+
+/// This process's part of the job.
+#[derive(Debug)]
+pub(super) struct Job {
+    /// This process.
+    pub(super) rank: usize,
+    /// Processes of the job.
+    pub(super) size: usize,
+    pub(super) options: MpiOptions,
+    /// How to see whether a process still lives; set when all have come.
+    pub(super) watch: OnceLock<Vec<Watch>>,
+    state: Mutex<State>,
+    /// Something came.
+    pub(super) arrived: Condvar,
+    /// There is something for the office to do.
+    pub(super) work: Condvar,
+}
+
+/// What changes.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// Letters to be sent, with their receivers.
+    pub(super) outgoing: VecDeque<(usize, Letter)>,
+    /// Records and pieces that came and were not asked for yet.
+    pub(super) letters: HashMap<Place, Letter>,
+    /// Pieces of messages that a rank has taken, in all.
+    pub(super) taken: HashMap<(u64, usize), u64>,
+    /// How many calls of a group's channel a rank has come to.
+    pub(super) calls: HashMap<(u64, Channel, usize), u64>,
+    /// Ranks that have left a group.
+    pub(super) left: HashSet<(u64, usize)>,
+    /// What each rank said of itself when it came.
+    pub(super) hello: HashMap<usize, Vec<u64>>,
+    /// Ranks that have left the job.
+    pub(super) gone: HashSet<usize>,
+    /// Ranks whose users know of the failure.
+    pub(super) spoken: HashSet<usize>,
+    /// The last question that each rank has answered, and whom it waited for.
+    pub(super) answers: HashMap<usize, (u64, Vec<usize>)>,
+    /// Questions asked so far.
+    pub(super) questions: u64,
+    /// Whom the waits of this process wait for, by number of the wait.
+    pub(super) waits: HashMap<u64, Vec<usize>>,
+    /// Waits so far.
+    pub(super) waited: u64,
+    pub(super) failure: Option<Failure>,
+    /// Vectors that are used again.
+    pub(super) spare: Vec<Vec<u64>>,
+    /// Letters that were given to MPI and are not through.
+    pub(super) under_way: usize,
+    pub(super) end: Option<End>,
+    /// The office has done what `end` says.
+    pub(super) ended: bool,
+}
+
+/// Vectors that are kept for later letters.
+const SPARE: usize = 32;
+
+impl State {
+    /// Keep the memory of a letter that is no longer needed.
+    pub(super) fn keep(&mut self, words: Vec<u64>) {
+        if words.capacity() > SHORT && self.spare.len() < SPARE {
+            self.spare.push(words);
+        }
+    }
+}
+
+impl Job {
+    pub(super) fn new(rank: usize, size: usize, options: MpiOptions) -> Self {
+        let (watch, state) = (OnceLock::new(), Mutex::default());
+        Job { rank, size, options, watch, state, arrived: Condvar::new(), work: Condvar::new() }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Every other process.
+    pub(super) fn others(&self) -> impl Iterator<Item = usize> {
+        let own = self.rank;
+        (0..self.size).filter(move |rank| *rank != own)
+    }
+
+    /// Send a letter.
+    pub(super) fn post(&self, to: usize, letter: Letter) {
+        self.lock().outgoing.push_back((to, letter));
+        self.work.notify_all();
+    }
+
+    /// Send words about the job to every other rank.
+    pub(super) fn tell_all(&self, kind: Kind, content: &[u64]) {
+        let place = Place { group: WORLD, channel: Channel::Host, from: self.rank, sequence: 0, piece: 0 };
+        for other in self.others() {
+            self.post(other, Letter::of_words(kind, place, content));
+        }
+    }
+
+    /// Write a failure down and tell everybody, unless there is one already.
+    pub(super) fn fail(&self, failure: Failure) {
+        let words = failure.words();
+        let mut state = self.lock();
+        if state.failure.is_some() {
+            return;
+        }
+        state.failure = Some(failure);
+        drop(state);
+        self.arrived.notify_all();
+        self.tell_all(Kind::Failure, &words);
+    }
+
+    /// A letter came: put it where it is waited for. Returns the answer to a question.
+    pub(super) fn deliver(&self, from: usize, letter: Letter) -> Option<Letter> {
+        let (kind, place) = (letter.kind()?, letter.place(from));
+        let mut state = self.lock();
+        let mut answer = None;
+        match kind {
+            Kind::Hello => drop(state.hello.insert(from, letter.content().to_vec())),
+            Kind::Record | Kind::Piece => {
+                if kind == Kind::Record {
+                    state.calls.insert((place.group, place.channel, from), place.sequence + 1);
+                }
+                // A record is piece 0 of its call, values begin at 1.
+                state.letters.insert(place, letter);
+            }
+            Kind::Taken => *state.taken.entry((place.group, from)).or_default() += 1,
+            Kind::Left => drop(state.left.insert((place.group, from))),
+            Kind::Bye => drop(state.gone.insert(from)),
+            Kind::Spoken => drop(state.spoken.insert(from)),
+            Kind::Failure => {
+                let failure = Failure::read(letter.content());
+                state.failure.get_or_insert(failure);
+            }
+            Kind::Ask => {
+                let mut ranks: Vec<u64> = state.waits.values().flatten().map(|rank| *rank as u64).collect();
+                ranks.sort_unstable();
+                ranks.dedup();
+                ranks.truncate(SHORT / 2);
+                answer = Some(Letter::of_words(Kind::Answer, Place { from: self.rank, ..place }, &ranks));
+            }
+            Kind::Answer => {
+                let ranks = letter.content().iter().map(|rank| *rank as usize).collect();
+                state.answers.insert(from, (place.sequence, ranks));
+            }
+        }
+        drop(state);
+        self.arrived.notify_all();
+        answer
+    }
+}

@@ -1,0 +1,169 @@
+//! What ranks send each other: a head of six words and, behind it, words or bytes.
+//!
+//! Defines [`Letter`] and its [`Kind`]s. Letters are vectors of words, so that the numbers in them are aligned. What comes
+//! from other ranks is compared or shown; lengths are checked before anything is read.
+
+use super::job::Channel;
+
+/// Words before the content.
+pub(super) const HEAD: usize = 6;
+/// Longest letter on the tag of urgent ones, in words. Short enough to be on its way whatever its receiver does.
+pub(super) const SHORT: usize = 400;
+
+/// What a letter is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Who a rank is: the first letter to everybody.
+    Hello,
+    /// What a rank calls.
+    Record,
+    /// Values of a collective or a message.
+    Piece,
+    /// A piece of a message was taken.
+    Taken,
+    /// A rank has left a group.
+    Left,
+    /// A rank has left the job.
+    Bye,
+    /// Something is wrong with the job.
+    Failure,
+    /// Are you there, and whom do you wait for?
+    Ask,
+    /// The answer.
+    Answer,
+    /// A rank has told its user what went wrong.
+    Spoken,
+}
+
+const KINDS: [Kind; 10] = [
+    Kind::Hello,
+    Kind::Record,
+    Kind::Piece,
+    Kind::Taken,
+    Kind::Left,
+    Kind::Bye,
+    Kind::Failure,
+    Kind::Ask,
+    Kind::Answer,
+    Kind::Spoken,
+];
+
+impl Kind {
+    /// Whether it goes on the tag of its own, past whatever is stuck.
+    pub(super) fn is_urgent(self) -> bool {
+        matches!(self, Kind::Failure | Kind::Ask | Kind::Answer | Kind::Spoken)
+    }
+}
+
+/// Where a letter belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    /// The group.
+    pub(super) group: u64,
+    /// Which of its sequences of calls.
+    pub(super) channel: Channel,
+    /// The rank it is from, in the numbering of the job.
+    pub(super) from: usize,
+    /// Number of the call.
+    pub(super) sequence: u64,
+    /// Number of the piece within the call.
+    pub(super) piece: u64,
+}
+
+/// A letter as it is sent.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Letter {
+    words: Vec<u64>,
+}
+
+impl Letter {
+    /// A letter with words.
+    pub(super) fn of_words(kind: Kind, place: Place, content: &[u64]) -> Self {
+        let mut words = Vec::with_capacity(HEAD + content.len());
+        words.extend(head(kind, &place, content.len() * 8));
+        words.extend(content);
+        Letter { words }
+    }
+
+    /// A letter with bytes; `room` is a vector that is no longer used.
+    pub(super) fn of_bytes(kind: Kind, place: Place, content: &[u8], mut room: Vec<u64>) -> Self {
+        room.clear();
+        room.extend(head(kind, &place, content.len()));
+        room.resize(HEAD + content.len().div_ceil(8), 0);
+        bytemuck::cast_slice_mut(&mut room[HEAD..])[..content.len()].copy_from_slice(content);
+        Letter { words: room }
+    }
+
+    /// A letter from what was received, if it is one.
+    pub(super) fn read(mut words: Vec<u64>, received: usize) -> Option<Self> {
+        words.truncate(received);
+        let letter = Letter { words };
+        let fits = letter.words.len() >= HEAD && letter.words[5] <= 8 * (letter.words.len() - HEAD) as u64;
+        (fits && letter.kind().is_some()).then_some(letter)
+    }
+
+    /// The number of the letter among those from one rank to another.
+    pub(super) fn set_serial(&mut self, serial: u64) {
+        self.words[1] = serial;
+    }
+
+    pub(super) fn serial(&self) -> u64 {
+        self.words[1]
+    }
+
+    pub(super) fn kind(&self) -> Option<Kind> {
+        KINDS.get(usize::try_from(self.words[0] & 0xff).ok()?).copied()
+    }
+
+    /// Where it belongs, given who sent it.
+    pub(super) fn place(&self, from: usize) -> Place {
+        let channel = Channel::of_number(self.words[0] >> 8 & 0xff);
+        Place { group: self.words[2], channel, from, sequence: self.words[3], piece: self.words[4] }
+    }
+
+    /// The content as whole words.
+    pub(super) fn content(&self) -> &[u64] {
+        &self.words[HEAD..][..self.words[5] as usize / 8]
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words[HEAD..])[..self.words[5] as usize]
+    }
+
+    pub(super) fn into_words(self) -> Vec<u64> {
+        self.words
+    }
+}
+
+fn head(kind: Kind, place: &Place, bytes: usize) -> [u64; HEAD] {
+    let number = KINDS.iter().position(|known| *known == kind).unwrap_or(0) as u64;
+    [number | place.channel.number() << 8, 0, place.group, place.sequence, place.piece, bytes as u64]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_are_read_as_they_were_written() {
+        let place = Place { group: 7, channel: Channel::Host, from: 3, sequence: 9, piece: 2 };
+        for kind in KINDS {
+            for bytes in [0, 1, 7, 8, 9, 4096] {
+                let content: Vec<u8> = (0..bytes).map(|byte| byte as u8).collect();
+                let sent = Letter::of_bytes(kind, place, &content, vec![5; 3]).into_words();
+                let length = sent.len();
+                let read = Letter::read([sent, vec![1; 9]].concat(), length).unwrap();
+                assert_eq!((read.kind(), read.place(3), read.bytes()), (Some(kind), place, &content[..]));
+            }
+        }
+        assert_eq!(Letter::of_words(Kind::Ask, place, &[1, 2]).content(), [1, 2]);
+    }
+
+    #[test]
+    fn what_is_no_letter_is_not_read() {
+        assert_eq!(Letter::read(vec![0; 5], 5), None);
+        assert_eq!(Letter::read(vec![77, 0, 0, 0, 0, 0], 6), None, "an unknown kind");
+        assert_eq!(Letter::read(vec![0, 0, 0, 0, 0, 9, 1], 7), None, "more content than there is");
+        assert_eq!(Letter::read(vec![0; 9], 2), None, "fewer words than a head");
+    }
+}

@@ -1,0 +1,62 @@
+//! Ranks that are processes of one MPI job, on one host or on several. For processors; with the feature `mpi`.
+//!
+//! [`MpiRank::join`] makes this process a rank; from there on it is like any other [`Communicator`](super::Communicator). In
+//! reading order: `join` starts MPI, `rank` gives collectives to lanes, `collectives` says what each does in rounds,
+//! `exchange` sends and takes the pieces of a round, `group` is the ranks of a group, `wait` how one waits for others, `job`
+//! what the threads of this process share, `letter` what is sent, `failure` how a failure is told, `office` the one thread
+//! that speaks MPI.
+//!
+//! * **Threads.** Only the office's thread calls MPI, which therefore has to give the level *funneled* and no more. It never
+//!   waits inside MPI: messages are started and looked at again. So a lost rank cannot hold it, it hears of failures at any
+//!   time, and it answers when others ask whether this process still lives.
+//! * **Bits.** Values are moved as they are and reduced here, in the order of the ranks, by the code that ranks of one machine
+//!   use. MPI's own reductions promise no order and know no bf16.
+//! * **Failures.** As for [ranks of one machine](super::host), but that any failure is one of the whole job, whose messages
+//!   may never come to their end. At a deadline the ranks are asked; to blame is who does not answer, or who waits for nobody.
+//!   A process that ended is noticed at once where it ran on this host, elsewhere at the deadline. After a failure MPI is
+//!   not finalized, which would wait for the lost rank: see [`MpiRank::end_job`].
+
+mod collectives;
+mod exchange;
+mod failure;
+mod group;
+mod job;
+mod join;
+mod letter;
+mod office;
+mod rank;
+mod wait;
+
+pub use rank::MpiRank;
+
+use crate::error::{Error, Result};
+use std::time::Duration;
+
+/// How the ranks of an MPI job are connected. Equal on all of them, but for the deadline.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MpiOptions {
+    /// How long a rank waits for others before it gives up.
+    pub deadline: Duration,
+    /// Bytes that are moved at a time: a multiple of 4096, up to 64 MiB. A message of so many bytes is sent without waiting
+    /// for its receiver.
+    pub chunk: usize,
+}
+
+impl Default for MpiOptions {
+    fn default() -> Self {
+        MpiOptions { deadline: Duration::from_secs(30), chunk: 256 << 10 }
+    }
+}
+
+impl MpiOptions {
+    fn check(&self) -> Result<()> {
+        let wrong = |reason: String| Err(Error::argument("ranks of MPI", reason));
+        if self.chunk == 0 || !self.chunk.is_multiple_of(4096) || self.chunk > 64 << 20 {
+            return wrong(format!("chunks of {} bytes: take a multiple of 4096, up to {}", self.chunk, 64 << 20));
+        }
+        if self.deadline.is_zero() {
+            return wrong("a deadline of no time at all: give ranks some seconds".into());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! How the ranks of a run come together: as threads, as processes of one host, or as processes of MPI.
+//!
+//! Defines [`Comm`], the choice on the command line, and [`run`], which `train` calls with the work of one rank.
+
+use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
+use bmtrain_core::comm::{Communicator, Solo};
+use bmtrain_dist::launch::{Connection, Launch, run_group};
+use model_center::Result;
+use model_center::run::ExitStatus;
+use std::sync::Arc;
+
+/// How ranks exchange data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Comm {
+    /// As fits: host on one host, mpi on several.
+    Auto,
+    /// Through memory that the ranks of one host share.
+    Host,
+    /// By MPI.
+    Mpi,
+}
+
+impl Comm {
+    /// What was asked for, if anything was.
+    pub fn asked(self) -> Option<Connection> {
+        match self {
+            Comm::Auto => None,
+            Comm::Host => Some(Connection::Host),
+            Comm::Mpi => Some(Connection::Mpi),
+        }
+    }
+}
+
+/// Do the work of the ranks of this process: on this thread, on one thread for each of `--ranks`, or as one of the
+/// processes of a launcher. What the first of them comes to.
+///
+/// # Errors
+/// What the work of a rank returns; ranks that do not come together.
+pub fn run<F>(launch: &Launch, comm: Comm, work: F) -> Result<ExitStatus>
+where
+    F: Fn(Arc<dyn Communicator>) -> Result<ExitStatus> + Clone + Send + 'static,
+{
+    if launch.connection(comm.asked())? == Connection::Mpi {
+        return under_mpi(launch, work);
+    }
+    let (here, options) = (launch.ranks_in_process(), HostOptions::default());
+    if here > 1 {
+        let group = HostGroup::threads(here, options)?.into_iter().map(|rank| Arc::new(rank) as Arc<dyn Communicator>);
+        let ranks = run_group(group.collect(), |_, ranks| {
+            let work = work.clone();
+            move || work(ranks)
+        });
+        let statuses = ranks.map_err(|failed| failed.error)?;
+        return Ok(statuses.into_iter().next().unwrap_or(ExitStatus::Done));
+    }
+    if launch.world > 1 {
+        let place = HostGroup::place(launch.job()?);
+        let ranks = Arc::new(HostRank::join(place, launch.rank, launch.world, options)?);
+        let ended = work(Arc::clone(&ranks) as Arc<dyn Communicator>);
+        if let Err(error) = &ended {
+            ranks.abort(&error.to_string());
+        }
+        return ended;
+    }
+    work(Arc::new(Solo))
+}
+
+/// This process is a rank of MPI.
+#[cfg(feature = "mpi")]
+fn under_mpi<F>(launch: &Launch, work: F) -> Result<ExitStatus>
+where
+    F: Fn(Arc<dyn Communicator>) -> Result<ExitStatus>,
+{
+    use bmtrain_core::comm::mpi::{MpiOptions, MpiRank};
+    let ranks = Arc::new(MpiRank::join(MpiOptions::default())?);
+    if (ranks.rank(), ranks.size()) != (launch.rank, launch.world) {
+        let reason = format!(
+            "{} says this is rank {} of {}, the MPI of this program says rank {} of {}",
+            launch.launcher.name(),
+            launch.rank,
+            launch.world,
+            ranks.rank(),
+            ranks.size()
+        );
+        let fix = "start it with the mpirun of the MPI it was built with, or with `srun --mpi=pmix`";
+        return Err(bmtrain_dist::Error::launch("MPI", reason, fix).into());
+    }
+    work(Arc::clone(&ranks) as Arc<dyn Communicator>).map_err(|error| {
+        ranks.abort(&error.to_string());
+        // After a failure MPI ends the process, so that nothing waits for a rank that is lost; hence the message first.
+        crate::terminal::note(&model_center::run::render_error(&error));
+        ranks.end_job(ExitStatus::from(&error).code())
+    })
+}
+
+/// The launch has refused it.
+#[cfg(not(feature = "mpi"))]
+fn under_mpi<F>(launch: &Launch, _: F) -> Result<ExitStatus> {
+    launch.connection(Some(Connection::Mpi))?;
+    Ok(ExitStatus::Done)
+}

@@ -1,0 +1,70 @@
+//! The finetune program on ranks of MPI: what becomes of the bits, and who is told when one rank fails.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod fixture;
+
+use fixture::{Fixture, Outcome};
+use model_center::run::deterministic_part;
+
+const MPIRUN: [&str; 5] = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"];
+const SETS: [&str; 5] =
+    ["train.gradient_sum=elastic", "train.micro_batch_size=1", "train.steps=4", "eval.batch_size=3", "parallel.zero=3"];
+
+/// Runs on two ranks with further words before the program; nothing where there is no `mpirun`.
+fn train(fixture: &Fixture, before: &[&str], arguments: &[&str]) -> Option<Outcome> {
+    let outcome = fixture.finetune_under(&[&MPIRUN, before].concat(), &[&SETS[..], arguments].concat());
+    if outcome.is_none() {
+        println!("SKIPPED tests of MPI: there is no mpirun");
+    }
+    outcome
+}
+
+/// Weights and all of the log that does not depend on clock and machine.
+fn result(fixture: &Fixture, dir: &str) -> (Vec<u8>, String) {
+    let log = fixture.read(&format!("{dir}/metrics.jsonl"));
+    (
+        fixture.bytes(&format!("{dir}/model/model.safetensors")),
+        log.lines().map(|line| deterministic_part(line) + "\n").collect(),
+    )
+}
+
+#[test]
+fn ranks_of_mpi_give_the_bytes_of_one_rank() {
+    let fixture = Fixture::new();
+    fixture.finetune(&[&SETS[..], &["output.dir=alone"]].concat()).succeeded();
+    let Some(asked) = train(&fixture, &[], &["output.dir=asked", "--comm", "mpi"]) else { return };
+    asked.succeeded();
+    // Each rank is told that it is the only one of its host, so that MPI is what fits.
+    let hosts = ["env", "OMPI_COMM_WORLD_LOCAL_SIZE=1", "OMPI_COMM_WORLD_LOCAL_RANK=0"];
+    train(&fixture, &hosts, &["output.dir=fits"]).unwrap().succeeded();
+    train(&fixture, &[], &["output.dir=shared"]).unwrap().succeeded();
+    let alone = result(&fixture, "alone");
+    for dir in ["asked", "fits", "shared"] {
+        assert!(result(&fixture, dir) == alone, "{dir} differs from one rank");
+    }
+}
+
+#[test]
+fn ranks_that_cannot_go_on_end_with_a_message_and_a_status() {
+    let fixture = Fixture::new();
+    // The weights turn out to be damaged when every rank reads them.
+    let mut bytes = fixture.bytes("model/model.safetensors");
+    bytes.truncate(bytes.len() - 1000);
+    fixture.write_bytes("model/model.safetensors", &bytes);
+    let Some(outcome) = train(&fixture, &[], &["--comm", "mpi"]) else { return };
+    assert_ne!(outcome.code, 0, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("error[") && outcome.stderr.contains("model.safetensors"), "{}", outcome.stderr);
+    assert!(!fixture.path("run").join("model").exists());
+}
+
+#[test]
+fn mpi_without_its_launcher_is_refused_in_one_line() {
+    let fixture = Fixture::new();
+    let outcome = fixture.finetune(&["--comm", "mpi", "--ranks", "2", "train.micro_batch_size=2"]);
+    assert_eq!(outcome.code, 2, "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("does not start processes of MPI; start the program with mpirun"),
+        "{}",
+        outcome.stderr
+    );
+}

@@ -1,0 +1,141 @@
+"""Loses ranks of a training run and measures how long the others take to say so and end.
+
+    python3 dead_rank.py SCRATCH COMMAND...
+
+COMMAND is a finetune of three ranks that would train for minutes. For each kind of job it is started again and again: once it
+has trained some steps, one of its processes gets SIGKILL or SIGSTOP. The time is from there until all the others have ended
+(of MPI: until mpirun has). Each of the others must have named the lost rank. Prints `KILLED,STOPPED ok|short`: the worst
+seconds. Called by dead-rank.sh.
+
+mpirun ends all processes when one was killed, with SIGTERM first and SIGKILL a second later. The ranks are started with
+SIGTERM ignored, so that their own words come out within that second.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+RANKS = 3
+KILLS, STOPS = 5, 2
+DEADLINE, SLACK = 30.0, 5.0
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+class Job:
+    """A run of three ranks whose output goes to files."""
+
+    def __init__(self, kind, folder, command):
+        self.kind, self.folder = kind, folder
+        folder.mkdir()
+        self.run = folder / "run"
+        command = [*command, "--set", f"output.dir={self.run}"]
+        if kind == "mpi":
+            root = ["--allow-run-as-root"] if os.getuid() == 0 else []
+            shell = ["sh", "-c", 'trap "" TERM; exec "$0" "$@"']
+            launch = ["mpirun", *root, "--oversubscribe", "--output-filename", str(folder / "ranks"), "-n", str(RANKS), *shell]
+            self.started = [self.start("mpirun", [*launch, *command, "--comm", "mpi"], {})]
+        else:
+            port = str(20000 + (os.getpid() * 7 + int(time.time())) % 20000)
+            names = {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            own = [{**names, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(RANKS)]
+            self.started = [self.start(str(rank), command, own[rank]) for rank in range(RANKS)]
+
+    def start(self, name, command, variables):
+        with open(self.folder / name, "wb") as output:
+            return subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env={**os.environ, **variables})
+
+    def wait_for_steps(self):
+        end = time.monotonic() + 120
+        log = self.run / "metrics.jsonl"
+        while not (log.exists() and log.read_bytes().count(b"\n") >= 6):
+            if time.monotonic() > end or any(process.poll() is not None for process in self.started):
+                raise RuntimeError(f"the run did not start:\n{self.text()}")
+            time.sleep(0.02)
+
+    def process_of(self, rank):
+        if self.kind != "mpi":
+            return self.started[rank].pid
+        for entry in Path("/proc").iterdir():
+            try:
+                variables = (entry / "environ").read_bytes().split(b"\0")
+                parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[1]
+            except (OSError, IndexError):
+                continue
+            if f"OMPI_COMM_WORLD_RANK={rank}".encode() in variables and parent == str(self.started[0].pid):
+                return int(entry.name)
+        raise RuntimeError(f"rank {rank} has no process")
+
+    def said_by(self, rank):
+        if self.kind == "mpi":
+            files = list(self.folder.glob(f"ranks/**/rank.{rank}/std*"))
+        else:
+            files = [self.folder / str(rank)]
+        return "".join(file.read_text(errors="replace") for file in files)
+
+    def text(self):
+        return "\n".join(f"rank {rank}: {self.said_by(rank)}" for rank in range(RANKS)) + (
+            (self.folder / "mpirun").read_text(errors="replace") if self.kind == "mpi" else "")
+
+    def end(self):
+        for process in self.started:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+
+
+def trial(kind, how, lost, folder, command):
+    """Seconds until all others had ended, and whether each of them named the lost rank."""
+    job = Job(kind, folder, command)
+    try:
+        job.wait_for_steps()
+        pid = job.process_of(lost)
+        others = job.started if kind == "mpi" else [job.started[rank] for rank in range(RANKS) if rank != lost]
+        begin = time.monotonic()
+        os.kill(pid, how)
+        while any(process.poll() is None for process in others):
+            if time.monotonic() - begin > DEADLINE + 3 * SLACK:
+                break
+            time.sleep(0.01)
+        seconds = time.monotonic() - begin
+        codes = [process.poll() for process in others]
+        silent = [rank for rank in range(RANKS) if rank != lost and not names(job.said_by(rank), lost)]
+        ended = all(code not in (None, 0) for code in codes)
+        say(f"{kind} {how.name} of rank {lost}: {seconds:.1f} s, exit codes {codes}, silent {silent}")
+        for line in job.said_by((lost + 1) % RANKS).splitlines():
+            if "error[" in line:
+                say(f"    {line}")
+        if silent:
+            say(job.text())
+        return seconds, ended and not silent
+    finally:
+        job.end()
+
+
+def names(text, lost):
+    return any("error[" in line and f"rank {lost}" in line for line in text.splitlines())
+
+
+def main():
+    scratch, command = Path(sys.argv[1]), sys.argv[2:]
+    worst, good = {signal.SIGKILL: 0.0, signal.SIGSTOP: 0.0}, True
+    for kind in ("host", "mpi"):
+        for how, trials in ((signal.SIGKILL, KILLS), (signal.SIGSTOP, STOPS)):
+            for number in range(trials):
+                folder = scratch / f"{kind}-{how.name}-{number}"
+                # Every rank has its turn, the first one, which writes, too.
+                seconds, well = trial(kind, how, (number + 1) % RANKS, folder, command)
+                worst[how], good = max(worst[how], seconds), good and well
+    killed, stopped = worst[signal.SIGKILL], worst[signal.SIGSTOP]
+    good = good and killed <= SLACK and stopped <= DEADLINE + SLACK
+    print(f"{killed:.1f}s,{stopped:.1f}s {'ok' if good else 'short'}")
+
+
+if __name__ == "__main__":
+    main()
