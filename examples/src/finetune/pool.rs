@@ -1,12 +1,13 @@
 //! What the ranks' pools held when they were fullest, for the last record of a run.
 
-use bmtrain_core::Device;
 use bmtrain_core::pool::ALIGNMENT;
+use bmtrain_core::{Device, Segment};
 use bmtrain_dist::Team;
 use model_center::Result;
 use std::cmp::Ordering;
 
-/// Names and bytes: all segments, slabs with their gaps, and each segment at the moment of the peak. Of the rank whose pool
+/// Names and bytes: all segments, slabs with their gaps, and each segment at the moment of the peak
+/// (of what is kept in the host's memory, its own peak). Of the rank whose pool
 /// was fullest if all are well and take part, else of this one.
 ///
 /// # Errors
@@ -16,7 +17,10 @@ pub fn figures(device: &Device, team: &Team, all_are_well: bool) -> Result<Vec<(
     let chunks = |bytes: usize| (bytes / ALIGNMENT) as f32;
     let report = device.memory();
     let mut own = vec![chunks(report.total.peak), chunks(report.touched.peak)];
-    own.extend(report.at_peak.iter().map(|(_, bytes)| chunks(*bytes)));
+    own.extend(report.at_peak.iter().zip(&report.segments).map(|((segment, bytes), (_, usage))| match segment {
+        Segment::Offload => chunks(usage.peak),
+        _ => chunks(*bytes),
+    }));
     let mut of_ranks = if all_are_well { team.gather(&own)? } else { vec![own] };
     of_ranks.sort_by(|a, b| a.first().partial_cmp(&b.first()).unwrap_or(Ordering::Equal));
     let names = ["peak", "touched"].into_iter().chain(report.at_peak.iter().map(|(segment, _)| segment.name()));

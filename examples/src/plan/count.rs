@@ -156,8 +156,13 @@ fn sizes(model: &dyn TextModel) -> Sizes {
 }
 
 impl Counted {
-    /// What the pool holds of a segment when it is fullest, bytes.
+    /// What the pool holds of a segment when it is fullest, bytes. What is kept in the host's memory is none of the pool's
+    /// and has its own peak.
     pub fn at_peak(&self, segment: Segment) -> u64 {
+        if segment == Segment::Offload {
+            let found = self.needs.memory.segments.iter().find(|(known, _)| *known == segment);
+            return found.map_or(0, |(_, usage)| usage.peak as u64);
+        }
         let found = self.needs.memory.at_peak.iter().find(|(known, _)| *known == segment);
         found.map_or(0, |(_, bytes)| *bytes as u64)
     }

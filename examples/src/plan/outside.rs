@@ -3,8 +3,8 @@
 use super::count::Counted;
 use super::disk::Disk;
 use super::{Layout, Subject};
-use bmtrain_core::DType;
 use bmtrain_core::comm::host::HostOptions;
+use bmtrain_core::{DType, Segment};
 use bmtrain_dist::launch::threads_per_rank;
 use model_center::recipe::Resolved;
 
@@ -24,6 +24,8 @@ pub struct Outside {
     pub data: u64,
     /// The largest parameter on its way from and to files.
     pub files: u64,
+    /// Optimizer state in the host's memory; counted, not estimated.
+    pub offload: u64,
     /// The rank's part of a checkpoint, copied while training goes on.
     pub snapshot: u64,
     /// Scratch of the rank's threads.
@@ -42,7 +44,7 @@ impl Outside {
 
     /// What each rank takes.
     pub fn rank_bytes(&self) -> u64 {
-        self.files + self.snapshot + self.threads + self.exchange + self.batches
+        self.files + self.offload + self.snapshot + self.threads + self.exchange + self.batches
     }
 }
 
@@ -63,6 +65,7 @@ pub fn estimate(
         process: subject.resident,
         data,
         files,
+        offload: counted.at_peak(Segment::Offload),
         snapshot: if disk.kept == 0 { 0 } else { disk.checkpoint.div_ceil(layout.ranks as u64) },
         threads: threads as u64 * THREAD_BYTES,
         exchange: if layout.ranks > 1 { STAGED_CHUNKS * HostOptions::default().chunk as u64 } else { 0 },

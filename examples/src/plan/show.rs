@@ -15,7 +15,7 @@ pub fn text(subject: &Subject<'_>, planned: &Planned, verdict: &Verdict, levels:
     let mut lines = vec![headline(subject, planned), batches(&planned.counted.batches), String::new()];
     lines.push(format!("{:<46} {:>12} {:>12}", "memory of each rank", "at the peak", "own peak"));
     let memory = &planned.counted.needs.memory;
-    for (segment, usage) in &memory.segments {
+    for (segment, usage) in memory.segments.iter().filter(|(segment, _)| *segment != Segment::Offload) {
         let at_peak = planned.counted.at_peak(*segment);
         lines.push(format!("  {:<44} {:>12} {:>12}", describe(*segment), size(at_peak), size(usage.peak as u64)));
     }
@@ -26,6 +26,7 @@ pub fn text(subject: &Subject<'_>, planned: &Planned, verdict: &Verdict, levels:
     lines.extend([String::new(), "outside of the pool, estimated".to_owned()]);
     lines.push(row(&format!("program, tokenizer, data ({})", size(outside.data)), outside.process));
     lines.push(row("parameters on their way from and to files", outside.files));
+    lines.push(row("optimizer in the host's memory, counted", outside.offload));
     lines.push(row("copy of a checkpoint while it is saved", outside.snapshot));
     lines.push(row("scratch of threads", outside.threads));
     lines.push(row("exchange with other ranks", outside.exchange));
@@ -89,13 +90,14 @@ fn plan_json(planned: &Planned) -> Value {
         "pool": {
             "peak_bytes": memory.total.peak,
             "touched_bytes": memory.touched.peak,
-            "at_peak": by_name(&|at| memory.at_peak[at].1 as u64),
+            "at_peak": by_name(&|at| counted.at_peak(Segment::ALL[at])),
             "own_peaks": by_name(&|at| memory.segments[at].1.peak as u64),
         },
         "outside": {
             "process_bytes": outside.process,
             "data_bytes": outside.data,
             "files_bytes": outside.files,
+            "offload_bytes": outside.offload,
             "snapshot_bytes": outside.snapshot,
             "threads_bytes": outside.threads,
             "exchange_bytes": outside.exchange,
