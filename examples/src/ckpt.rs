@@ -1,6 +1,6 @@
 //! The ckpt program: list, verify, digest and reshard the checkpoints of a run.
 
-use crate::finetune::resume::store_folder;
+use crate::finetune::resume::{At, store_folder};
 use crate::terminal;
 use bmtrain_dist::checkpoint::{Checkpoint, CheckpointName, Fault, MANIFEST_FILE, Store, reshard};
 use clap::{Parser, Subcommand};
@@ -149,10 +149,8 @@ fn one(dir: &str) -> Result<Checkpoint> {
 
 /// The folder of checkpoints, and the one in it that is named.
 fn find(text: &str) -> Result<(Store, Option<CheckpointName>)> {
-    let (path, step) = match text.rsplit_once('@').and_then(|(path, step)| Some((path, step.parse::<u64>().ok()?))) {
-        Some((path, step)) if !Path::new(text).exists() => (Path::new(path), Some(step)),
-        _ => (Path::new(text), None),
-    };
+    let At { path, step } = text.parse().map_err(|reason: String| Error::recipe("DIR", reason, "see ckpt --help"))?;
+    let path = path.as_path();
     let name = path.file_name().and_then(|name| name.to_string_lossy().parse::<CheckpointName>().ok());
     if let Some(name) = name.filter(|_| step.is_none() && path.join(MANIFEST_FILE).exists()) {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

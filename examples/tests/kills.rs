@@ -141,14 +141,17 @@ fn a_rank_killed_at_any_named_place_or_moment_costs_nothing() {
 }
 
 #[test]
-fn a_run_killed_at_twenty_moments_repeats_its_bits_in_every_number_type() {
+fn a_run_killed_at_twenty_moments_repeats_its_bits_in_every_number_type_with_both_optimizers() {
     println!("seed {SEED}");
     let mut random = Random(SEED);
     // Megatron's first scales overflow in f16, so that kills also fall behind skipped steps.
-    for (dtype, scale) in [("f32", "none"), ("bf16", "none"), ("f16", "megatron")] {
+    let cases =
+        [("f32", "none", "false"), ("bf16", "none", "true"), ("f16", "megatron", "false"), ("f32", "none", "true")];
+    for (dtype, scale, offload) in cases {
         let fixture = Fixture::new();
         let (dtype, scale) = (format!("model.dtype={dtype}"), format!("train.loss_scale={scale}"));
-        let sets = [dtype.as_str(), scale.as_str(), "train.steps=40"];
+        let offload = format!("train.offload={offload}");
+        let sets = [dtype.as_str(), scale.as_str(), offload.as_str(), "train.steps=40"];
         let run = |dir: &str| {
             let arguments = arguments(dir, &[], &sets);
             fixture.start_finetune(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
@@ -179,6 +182,6 @@ fn a_run_killed_at_twenty_moments_repeats_its_bits_in_every_number_type() {
             }
             assert!(result(&fixture, &dir) == whole, "{dtype}, course {course}: other bits");
         }
-        println!("{dtype}: {kills} kills in {course} courses");
+        println!("{dtype}, {offload}: {kills} kills in {course} courses");
     }
 }

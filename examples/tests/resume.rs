@@ -329,6 +329,97 @@ fn a_run_that_fails_again_and_again_at_the_same_place_is_not_tried_for_ever() {
     assert_eq!([(); 3].map(|()| fails("save.mid_shard=error@1")), [1; 3]);
     let outcome = train(&fixture, "run", &[], &[]);
     assert_eq!(outcome.code, 93, "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("failed 3 times after it had gone on from step 2"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("failed again and again after it had gone on from step 2"), "{}", outcome.stderr);
     train(&fixture, "run", &["--accept-change"], &[]).succeeded();
+}
+
+#[test]
+fn a_finished_run_is_never_removed_unasked() {
+    let fixture = Fixture::new();
+    let sets = ["checkpoint.every=never"];
+    train(&fixture, "run", &[], &sets).succeeded();
+    let before = fixture.snapshot();
+    // A path that leads nowhere, and settings that need a checkpoint where there is none.
+    assert_eq!(train(&fixture, "run", &["--resume", "nowhere"], &sets).code, 2);
+    let more = ["checkpoint.every=never", "train.steps=12"];
+    let refused = train(&fixture, "run", &["--accept-change"], &more);
+    assert!(refused.code == 2 && refused.stderr.contains("left no checkpoint"), "{}", refused.stderr);
+    assert_eq!(fixture.snapshot(), before);
+    assert!(train(&fixture, "run", &[], &sets).succeeded().stderr.contains("is finished"));
+    // With one, the run is made longer.
+    train(&fixture, "long", &[], &[]).succeeded();
+    let longer = train(&fixture, "long", &["--accept-change"], &["train.steps=12"]).succeeded();
+    assert!(longer.stderr.contains("going on after step 8"), "{}", longer.stderr);
+}
+
+#[test]
+fn a_refused_change_leaves_the_run_to_its_own_command() {
+    let fixture = Fixture::new();
+    assert_eq!(train(&fixture, "run", &["--fail-points", "save.after_commit=kill@2"], &[]).code, -1);
+    let refused = train(&fixture, "run", &["--accept-change"], &["model.dtype=bf16"]);
+    assert!(refused.code == 2 && refused.stderr.contains("wanted as bf16"), "{}", refused.stderr);
+    assert!(train(&fixture, "run", &[], &[]).succeeded().stderr.contains("going on after step 4"));
+}
+
+#[test]
+fn checkpoints_of_a_course_that_was_left_do_not_push_out_new_ones() {
+    let fixture = Fixture::new();
+    train(&fixture, "other", &[], &["checkpoint.keep=9"]).succeeded();
+    assert_eq!(train(&fixture, "run", &["--fail-points", "save.after_commit=kill@4"], &[]).code, -1);
+    let further = ["--resume", "other@2", "--fail-points", "save.after_commit=kill@2"];
+    assert_eq!(train(&fixture, "run", &further, &[]).code, -1);
+    let left: Vec<String> = checkpoints(&fixture, "run").iter().map(|name| name[..7].to_owned()).collect();
+    // The step it went on from is its own now, and the next one.
+    assert_eq!(left, ["step-2-", "step-4-"]);
+    assert!(train(&fixture, "run", &[], &[]).succeeded().stderr.contains("going on after step 4"));
+}
+
+#[test]
+fn best_weights_that_were_moved_away_are_replaced_by_the_last() {
+    let fixture = Fixture::new();
+    let died = train(&fixture, "run", &["--fail-points", "save.before_rename=kill@4"], &["eval.every=1 steps"]);
+    assert_eq!(died.code, -1);
+    std::fs::rename(fixture.path("run/model"), fixture.path("taken")).unwrap();
+    // Nothing gets better than it was.
+    let again = train(&fixture, "run", &[], &["eval.every=1 steps"]).succeeded();
+    let is_late = again.stderr.contains("the best weights are not in the folder");
+    assert!(is_late || fixture.read("run/metrics.jsonl").matches("\"best\":true").count() > 1);
+    assert!(fixture.path("run/model/README.md").exists() && fixture.path("run/model/model.safetensors").exists());
+}
+
+#[test]
+fn ranks_that_were_started_with_other_settings_are_named() {
+    let fixture = Fixture::new();
+    let port = (20_000 + (std::process::id() + 77) % 20_000).to_string();
+    let of_rank = |rank: usize| {
+        let rate = if rank == 1 { "train.lr=5e-3" } else { "train.lr=1e-3" };
+        arguments("run", &[], &["train.micro_batch_size=1", rate])
+    };
+    let children = fixture.start_processes(2, &port, &of_rank);
+    for child in children {
+        let outcome = into_outcome(child.wait_with_output().unwrap());
+        assert_eq!(outcome.code, 2, "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("rank 1") && outcome.stderr.contains("other settings than rank 0"));
+    }
+}
+
+#[test]
+fn a_signal_to_one_rank_of_two_stops_both_within_a_step() {
+    let fixture = Fixture::new();
+    let sets = ["train.micro_batch_size=1", "train.steps=2000", "checkpoint.every=never", "eval.every=end"];
+    let port = (20_000 + (std::process::id() + 78) % 20_000).to_string();
+    let children = fixture.start_processes(2, &port, &|_| arguments("run", &[], &sets));
+    let steps = || {
+        let log = std::fs::read_to_string(fixture.path("run/metrics.jsonl")).unwrap_or_default();
+        log.matches("\"kind\":\"step\"").count()
+    };
+    wait_for("a step", || steps() > 2);
+    signal(&children[1], "TERM");
+    for child in children {
+        let outcome = into_outcome(child.wait_with_output().unwrap());
+        assert_eq!(outcome.code, 75, "{}", outcome.stderr);
+    }
+    let names = checkpoints(&fixture, "run");
+    assert!(names.len() == 1 && names[0].starts_with(&format!("step-{}-", steps())), "{names:?} after {}", steps());
+    assert!(steps() < 2000);
 }

@@ -2,8 +2,9 @@
 
 use super::evaluate::{Judgement, evaluate};
 use super::keep::{Keeper, check_room};
-use super::resume::{RunState, SavedJudged, SavedJudgement};
+use super::resume::{Resume, RunState, SavedJudged, SavedJudgement};
 use super::setup::{Job, save_options};
+use super::start::OWN_FAILURE;
 use super::train::{Plan, StepResult, Trainer};
 use super::{pool, profile};
 use crate::terminal;
@@ -189,7 +190,13 @@ impl Run {
         self.end(trainer, &plan.resolved, StopReason::Request.name(), true)?;
         trainer.progress.finish();
         if trainer.team.is_first() {
-            let text = format!("stopped after step {}; the same command goes on from there", trainer.step);
+            let options = &plan.options;
+            let without = match options.resume {
+                _ if options.overwrite => " without --overwrite",
+                Resume::From(_) | Resume::Never => " without --resume",
+                Resume::Auto | Resume::Must => "",
+            };
+            let text = format!("stopped after step {}; the same command{without} goes on from there", trainer.step);
             terminal::print(&text)?;
         }
         Ok(ExitStatus::Stopped)
@@ -280,27 +287,38 @@ impl Run {
             }
         }
         if is_best && resolved.save.which != SaveWhich::Last {
+            // While it is not said whose they are, the weights are nobody's.
+            self.note_best(None)?;
             self.save(trainer, resolved, MODEL_FOLDER, None)?;
+            self.note_best(Some(trainer.step))?;
             self.best_is_lost = false;
-            if let Some(files) = &mut self.files {
-                files.output.set_best_step(Some(trainer.step))?;
-            }
         }
         Ok(Some(judgement))
     }
 
+    fn note_best(&mut self, step: Option<u64>) -> Result<()> {
+        self.files.as_mut().map_or(Ok(()), |files| files.output.set_best_step(step))
+    }
+
     fn save(&mut self, trainer: &Trainer, resolved: &Resolved, name: &str, card: Option<&ModelCard>) -> Result<()> {
         let start = Instant::now();
-        let Some(files) = &mut self.files else {
-            let mut reader = WholeReader::default();
-            return Ok(trainer.model.parameters().iter().try_for_each(|param| reader.pass(param))?);
+        let staged = match &mut self.files {
+            Some(files) => {
+                let staged = files.output.stage(name)?;
+                trainer.model.save(staged.path(), &save_options(resolved))?;
+                if let Some(card) = card {
+                    write_atomic(&staged.path().join("README.md"), card.render().as_bytes())?;
+                }
+                Some(staged)
+            }
+            None => {
+                let mut reader = WholeReader::default();
+                trainer.model.parameters().iter().try_for_each(|param| reader.pass(param))?;
+                None
+            }
         };
-        let staged = files.output.stage(name)?;
-        trainer.model.save(staged.path(), &save_options(resolved))?;
-        if let Some(card) = card {
-            write_atomic(&staged.path().join("README.md"), card.render().as_bytes())?;
-        }
-        staged.commit()?;
+        // Flushing a large folder takes longer than ranks wait for each other.
+        trainer.team.while_first(|| staged.map_or(Ok(()), |staged| staged.commit().map(drop)))?.transpose()?;
         self.save_seconds += start.elapsed().as_secs_f64();
         Ok(())
     }
@@ -317,10 +335,15 @@ impl Run {
         let named = |judgement: &Option<Judgement>| judgement.as_ref().map(Judgement::named).unwrap_or_default();
         let card = card(job, resolved, trainer, named(&before), named(&after));
         // Without evaluation there is no best: the last weights are all there is.
-        let best_is_kept = resolved.save.which != SaveWhich::Last && self.best.best().is_some() && !self.best_is_lost;
-        if self.best_is_lost && trainer.team.is_first() {
-            let text = "warning: the best weights were made before the checkpoint that this run went on from, and are not in \
-                        its folder: the model holds the last weights";
+        // Somebody may have moved the best weights away.
+        let is_there = |files: &Files| files.output.path().join(MODEL_FOLDER).join("config.json").is_file();
+        let is_there = f32::from(u8::from(self.files.as_ref().is_some_and(is_there)));
+        let is_there = trainer.team.gather(&[is_there])?.first().and_then(|first| first.first()) == Some(&1.0);
+        let has_best = resolved.save.which != SaveWhich::Last && self.best.best().is_some();
+        let best_is_kept = has_best && is_there && !self.best_is_lost;
+        if has_best && !best_is_kept && trainer.team.is_first() {
+            let text = "warning: the best weights are not in the folder of this run, because it went on from a checkpoint of \
+                        another one or they were moved away: the model holds the last weights";
             terminal::note(text);
         }
         match (resolved.save.which, best_is_kept) {
@@ -355,9 +378,10 @@ impl Run {
     pub(super) fn fail(&mut self, trainer: &Trainer, resolved: &Resolved, error: &Error) {
         let status = ExitStatus::from(error);
         let _ = self.end(trainer, resolved, status.name(), false);
-        // That another rank was lost says nothing about this run.
-        if let Some(files) = self.files.as_mut().filter(|_| status != ExitStatus::Peer) {
-            let _ = files.output.note_failure(Some(self.begun_at));
+        let weight = if status == ExitStatus::Peer { 1 } else { OWN_FAILURE };
+        // What was not even begun is the user's to mend.
+        if let Some(files) = self.files.as_mut().filter(|files| files.log.is_some()) {
+            let _ = files.output.note_failure(self.begun_at, weight);
         }
     }
 

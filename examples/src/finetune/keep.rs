@@ -147,7 +147,8 @@ impl Keeper {
 /// See before the first step whether the disk has room for the checkpoints that the recipe asks for.
 pub(super) fn check_room(resolved: &Resolved, output: &Path, parameters: usize) -> Result<()> {
     let settings = resolved.checkpoint;
-    if settings.every == Interval::Never {
+    let is_asked_for = settings.every != Interval::Never;
+    if !is_asked_for && settings.minutes == 0.0 {
         return Ok(());
     }
     // Values, two moments, and a master beside 16-bit values.
@@ -155,10 +156,11 @@ pub(super) fn check_room(resolved: &Resolved, output: &Path, parameters: usize) 
     let one = (parameters * each) as f64;
     let free = Store::open(output)?.free_bytes()? as f64;
     let mib = |bytes: f64| bytes / f64::from(1 << 20);
-    if free < 1.2 * one {
+    if free < 1.2 * one && is_asked_for {
         let reason = format!("a checkpoint has {:.0} MiB, and {:.0} MiB are free", mib(one), mib(free));
         let source = std::io::Error::new(std::io::ErrorKind::StorageFull, reason);
-        let fix = "make room, set output.dir to another disk, or set checkpoint.every = \"never\"";
+        let fix =
+            "make room, set output.dir to another disk, or checkpoint.every = \"never\" and checkpoint.minutes = 0";
         return Err(Error::file("save checkpoints in", output, source, fix));
     }
     // One more than is kept is there while it is being saved.

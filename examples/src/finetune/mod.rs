@@ -67,7 +67,7 @@ pub struct Options {
     pub resume: Resume,
     /// Begin with the weights of a checkpoint or run, PATH or PATH@STEP, and nothing else of it.
     #[arg(long, value_name = "PATH")]
-    pub init_from: Option<String>,
+    pub init_from: Option<resume::At>,
     /// Go on although settings that decide what is computed, or the data, are not those the run was begun with.
     #[arg(long)]
     pub accept_change: bool,
@@ -121,7 +121,13 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
         return Ok(ExitStatus::Done);
     }
     setup::check_ranks(&resolved, launch.world)?;
+    let stop = StopFlag::default();
+    let _listening = listen(&stop)?;
     let job = setup::prepare(&resolved, registry)?;
+    if stop.is_requested() {
+        terminal::note("stopped before the first step: nothing was written");
+        return Ok(ExitStatus::Stopped);
+    }
     if options.dry_run && launch.rank > 0 {
         return Ok(ExitStatus::Done);
     }
@@ -130,8 +136,6 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
         terminal::print(&format!("{summary}\ndry run: nothing is wrong that can be seen without reading weights"))?;
         return Ok(ExitStatus::Done);
     }
-    let stop = StopFlag::default();
-    listen(&stop)?;
     train::run(Arc::new(Plan { job, resolved, options: options.clone(), registry, launch, changes, stop }))
 }
 
@@ -144,7 +148,7 @@ fn changes(resolved: &Resolved) -> Vec<String> {
 /// Whether the run in the output folder came to its end and is to be left alone: then all ranks have nothing to do.
 fn is_finished(resolved: &Resolved, options: &Options, launch: &Launch) -> bool {
     let IfThere::Continue { .. } = options.if_there() else { return false };
-    let (dir, asked) = (&resolved.output.dir, matches!(options.resume, Resume::From { .. }));
+    let (dir, asked) = (&resolved.output.dir, matches!(options.resume, Resume::From(_)));
     let earlier = OutputFolder::check(dir, &resolved.recipe_hash(), options.if_there());
     let is_finished =
         !asked && changes(resolved).is_empty() && earlier.is_ok_and(|earlier| earlier == Earlier::Finished);

@@ -5,6 +5,7 @@
 
 use super::evaluate::Judgement;
 use super::train::{Plan, Trainer};
+use crate::terminal;
 use bmtrain_dist::checkpoint::{Checkpoint, CheckpointName, MANIFEST_FILE, Newest, Store};
 use bmtrain_dist::snapshot::{TrainingState, load_parameters, restore};
 use model_center::metrics::Metric;
@@ -29,12 +30,32 @@ pub enum Resume {
     /// As `Auto`, but there has to be one.
     Must,
     /// From a checkpoint somewhere else, or an older one.
-    From {
-        /// A checkpoint, a folder of checkpoints, or the folder of a run.
-        path: PathBuf,
-        /// The newest of this step rather than the newest of all.
-        step: Option<u64>,
-    },
+    From(At),
+}
+
+/// Which checkpoint, as people write it: `PATH` or `PATH@STEP`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct At {
+    /// A checkpoint, a folder of checkpoints, or the folder of a run.
+    pub path: PathBuf,
+    /// The newest of this step rather than the newest of all.
+    pub step: Option<u64>,
+}
+
+impl FromStr for At {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        if text.is_empty() {
+            return Err("give the path of a checkpoint or of a run".to_owned());
+        }
+        let split = text.rsplit_once('@').and_then(|(path, step)| Some((path, step.parse().ok()?)));
+        Ok(match split {
+            // A folder may have such a name.
+            Some((path, step)) if !Path::new(text).exists() => At { path: path.into(), step: Some(step) },
+            _ => At { path: text.into(), step: None },
+        })
+    }
 }
 
 impl FromStr for Resume {
@@ -45,11 +66,7 @@ impl FromStr for Resume {
             "auto" => Resume::Auto,
             "never" => Resume::Never,
             "must" => Resume::Must,
-            "" => return Err("give auto, never, must, or the path of a checkpoint".to_owned()),
-            _ => match text.rsplit_once('@').and_then(|(path, step)| Some((path, step.parse().ok()?))) {
-                Some((path, step)) => Resume::From { path: path.into(), step: Some(step) },
-                None => Resume::From { path: text.into(), step: None },
-            },
+            _ => Resume::From(text.parse()?),
         })
     }
 }
@@ -152,6 +169,8 @@ pub(super) struct Choice {
     pub(super) name: CheckpointName,
     /// Newer ones that were damaged, each with its reason.
     pub(super) passed_over: Vec<String>,
+    /// Whether it is one of this run's own, as the first rank's disk says.
+    pub(super) is_own: bool,
 }
 
 /// Choose the checkpoint that `resume` means for a run whose own checkpoints are in `own`. Every byte of it was checked.
@@ -167,12 +186,13 @@ pub(super) fn choose(resume: &Resume, own: &Path) -> Result<Option<Choice>> {
             }
             Ok(choice)
         }
-        Resume::From { path, step } => named(path, *step).map(Some),
+        Resume::From(at) => named(at).map(Some),
     }
 }
 
 /// The checkpoint that a path on the command line means: itself, the newest in a folder of checkpoints, or of a run.
-pub(super) fn named(path: &Path, step: Option<u64>) -> Result<Choice> {
+pub(super) fn named(at: &At) -> Result<Choice> {
+    let (path, step) = (at.path.as_path(), at.step);
     if path.join(MANIFEST_FILE).is_file()
         && let Some((folder, name)) = path.parent().zip(path.file_name())
         && let Ok(name) = name.to_string_lossy().parse::<CheckpointName>()
@@ -180,7 +200,7 @@ pub(super) fn named(path: &Path, step: Option<u64>) -> Result<Choice> {
     {
         let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder.to_owned() };
         Store::open(&folder)?.verify(&name)?;
-        return Ok(Choice { folder, name, passed_over: Vec::new() });
+        return Ok(Choice { folder, name, passed_over: Vec::new(), is_own: false });
     }
     let folder = store_folder(path);
     newest(&folder, step)?.ok_or_else(|| {
@@ -212,7 +232,7 @@ fn newest(folder: &Path, step: Option<u64>) -> Result<Option<Choice>> {
         }
     };
     match checkpoint {
-        Some(name) => Ok(Some(Choice { folder: folder.to_owned(), name, passed_over })),
+        Some(name) => Ok(Some(Choice { folder: folder.to_owned(), name, passed_over, is_own: false })),
         None if passed_over.is_empty() => Ok(None),
         None => Err(bmtrain_dist::Error::checkpoint(
             bmtrain_dist::checkpoint::Fault::Damaged,
@@ -225,26 +245,37 @@ fn newest(folder: &Path, step: Option<u64>) -> Result<Option<Choice>> {
 }
 
 impl Choice {
+    /// Say whether it is one of the checkpoints in `own`.
+    pub(super) fn marked(self, own: &Path) -> Self {
+        let same = |a: &Path, b: &Path| Some(a.canonicalize().ok()? == b.canonicalize().ok()?);
+        let is_own = same(&self.folder, own).unwrap_or(false);
+        Choice { is_own, ..self }
+    }
+
     /// In one text, for the other ranks.
     pub(super) fn to_text(&self) -> String {
-        format!("{}\n{}", self.name, self.folder.display())
+        format!("{}\n{}\n{}", self.is_own, self.name, self.folder.display())
     }
 
     /// What the first rank chose; `None` if it chose nothing.
     pub(super) fn from_text(text: &str) -> Result<Option<Self>> {
-        let Some((name, folder)) = text.split_once('\n') else { return Ok(None) };
+        let mut parts = text.splitn(3, '\n');
+        let (Some(is_own), Some(name), Some(folder)) = (parts.next(), parts.next(), parts.next()) else {
+            return Ok(None);
+        };
         let name = name.parse().map_err(|_| Error::recipe("resume", "a rank sent no checkpoint", "report this"))?;
-        Ok(Some(Choice { folder: folder.into(), name, passed_over: Vec::new() }))
+        Ok(Some(Choice { folder: folder.into(), name, passed_over: Vec::new(), is_own: is_own == "true" }))
+    }
+
+    /// Say which newer checkpoints cannot be used.
+    pub(super) fn warn(&self) {
+        for passed in &self.passed_over {
+            terminal::note(&format!("warning: a damaged checkpoint was passed over: {passed}"));
+        }
     }
 
     fn open(&self) -> Result<Checkpoint> {
         Ok(Store::open(&self.folder)?.checkpoint(&self.name)?)
-    }
-
-    /// Whether it is one of the checkpoints in `folder`.
-    pub(super) fn is_in(&self, folder: &Path) -> bool {
-        let same = |a: &Path, b: &Path| Some(a.canonicalize().ok()? == b.canonicalize().ok()?);
-        same(&self.folder, folder).unwrap_or(false)
     }
 
     /// Set the trainer to where it was. What is left is for the course of the run.
@@ -287,7 +318,7 @@ mod tests {
 
     #[test]
     fn the_option_is_a_word_or_a_path_with_a_step() {
-        let from = |path: &str, step| Ok(Resume::From { path: path.into(), step });
+        let from = |path: &str, step| Ok(Resume::From(At { path: path.into(), step }));
         assert_eq!("auto".parse(), Ok(Resume::Auto));
         assert_eq!("never".parse(), Ok(Resume::Never));
         assert_eq!("must".parse(), Ok(Resume::Must));
@@ -303,9 +334,10 @@ mod tests {
             folder: "a b/c".into(),
             name: "step-3-00aa11bb".parse().expect("a name"),
             passed_over: Vec::new(),
+            is_own: true,
         };
         assert_eq!(Choice::from_text(&choice.to_text()).expect("a text"), Some(choice));
         assert_eq!(Choice::from_text("").expect("a text"), None);
-        assert!(Choice::from_text("x\ny").is_err());
+        assert!(Choice::from_text("true\nx\ny").is_err());
     }
 }

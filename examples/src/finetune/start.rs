@@ -1,16 +1,18 @@
 //! How a run begins: from nothing, from the weights of another one, or where it was cut off.
 
 use super::course::{Judged, Run, unix_seconds};
-use super::resume::{Choice, SavedJudged, SavedJudgement, choose, named};
+use super::resume::{At, Choice, RunState, SavedJudged, SavedJudgement, choose, named};
 use super::train::{Plan, Trainer};
-use crate::terminal;
+use bmtrain_dist::Team;
 use bmtrain_dist::checkpoint::Store;
-use model_center::recipe::SaveWhich;
-use model_center::run::{CHECKPOINT_FOLDER, RECIPE_FILE, ResumeRecord, StartRecord};
+use model_center::recipe::{Resolved, SaveWhich};
+use model_center::run::{CHECKPOINT_FOLDER, Earlier, RECIPE_FILE, ResumeRecord, StartRecord};
 use model_center::{Error, Result};
 
-/// Failures in a row without a new checkpoint after which nothing is tried any more.
-const MOST_FAILURES: u64 = 3;
+/// What a failure of the run itself weighs, three of which in a row without a new checkpoint are too many; the loss of another
+/// rank weighs 1.
+pub(super) const OWN_FAILURE: u64 = 3;
+const TOO_MANY_FAILURES: u64 = 9;
 
 impl Run {
     /// Start, or go on from a checkpoint: what the run begins with, and its first record.
@@ -18,58 +20,76 @@ impl Run {
     /// # Errors
     /// A checkpoint that cannot be used; what the operating system refuses.
     pub(super) fn start(&mut self, plan: &Plan, trainer: &mut Trainer, threads: usize) -> Result<()> {
-        let Plan { options, resolved, job, changes, .. } = plan;
+        let Plan { options, resolved, job, .. } = plan;
+        compare_ranks(plan, &trainer.team)?;
         let own = self.checkpoints.clone();
         // Checking every byte takes longer than ranks wait for each other.
         let chosen = trainer.team.while_first(|| {
             if own.is_dir() {
                 Store::open(&own)?.remove_leftovers()?;
             }
-            choose(&options.resume, &own)
+            Ok::<_, Error>(choose(&options.resume, &own)?.map(|choice| choice.marked(&own)))
         })?;
         let first = chosen.transpose()?.flatten();
         let text = trainer.team.first_text(&first.as_ref().map(Choice::to_text).unwrap_or_default())?;
         let choice = first.or(Choice::from_text(&text)?);
         self.begun_at = choice.as_ref().map_or(0, |choice| choice.name.step());
         self.check_progress(plan)?;
-        if let Some(files) = &mut self.files {
-            if choice.is_none() {
-                files.output.begin_anew()?;
-            }
-            files.output.write(RECIPE_FILE, resolved.to_toml().as_bytes())?;
-            files.output.subfolder(CHECKPOINT_FOLDER)?;
-            files.log = Some(files.output.metrics(&resolved.log.metrics)?);
-        }
         if trainer.team.is_first() {
             trainer.progress.note(&job.summary(resolved));
         }
-        match choice {
-            Some(choice) => self.go_on(plan, trainer, &choice, changes)?,
-            None => {
-                if let Some(text) = &options.init_from {
-                    self.take_weights(trainer, text)?;
-                }
-                self.log_start(plan, trainer, threads)?;
+        let Some(choice) = choice else {
+            if let Some(at) = &options.init_from {
+                take_weights(trainer, at)?;
             }
-        }
+            self.open_log(resolved, false)?;
+            self.log_start(plan, trainer, threads)?;
+            return trainer.look_around();
+        };
+        let state = choice.load(plan, trainer)?;
+        // Nothing of the earlier run is touched before all ranks could use the checkpoint.
+        trainer.team.gather(&[0.0])?;
+        self.open_log(resolved, true)?;
+        self.go_on(plan, trainer, &choice, state)?;
         trainer.look_around()
+    }
+
+    /// Take the folder for this run, on the first rank: as it is if the run goes on, else without what was in it.
+    fn open_log(&mut self, resolved: &Resolved, goes_on: bool) -> Result<()> {
+        let Some(files) = &mut self.files else { return Ok(()) };
+        if goes_on {
+            files.output.take_over()?;
+        } else if files.output.earlier() == Earlier::Finished {
+            let place = resolved.output.dir.display().to_string();
+            let reason = "the run in this folder is finished and left no checkpoint to go on from";
+            return Err(Error::recipe(
+                place,
+                reason,
+                "add --overwrite to replace it, or set output.dir to another folder",
+            ));
+        } else {
+            files.output.begin_anew()?;
+        }
+        files.output.write(RECIPE_FILE, resolved.to_toml().as_bytes())?;
+        files.output.subfolder(CHECKPOINT_FOLDER)?;
+        files.log = Some(files.output.metrics(&resolved.log.metrics)?);
+        Ok(())
     }
 
     /// A scheduler that runs the same command again and again must be told when that is of no use.
     fn check_progress(&self, plan: &Plan) -> Result<()> {
         let failures = self.files.as_ref().map_or(0, |files| files.output.failures_from(self.begun_at));
-        if failures < MOST_FAILURES || plan.options.accept_change {
+        if failures < TOO_MANY_FAILURES || plan.options.accept_change {
             return Ok(());
         }
         Err(Error::NoProgress {
             place: plan.resolved.output.dir.display().to_string(),
-            reason: format!("the run failed {failures} times after it had gone on from step {}", self.begun_at),
+            reason: format!("the run failed again and again after it had gone on from step {}", self.begun_at),
             fix: "mend what the records of its end name; then try again with --accept-change".to_owned(),
         })
     }
 
-    fn go_on(&mut self, plan: &Plan, trainer: &mut Trainer, choice: &Choice, changes: &[String]) -> Result<()> {
-        let state = choice.load(plan, trainer)?;
+    fn go_on(&mut self, plan: &Plan, trainer: &mut Trainer, choice: &Choice, state: RunState) -> Result<()> {
         self.best.load_state(&state.best);
         self.before = state.before.map(SavedJudgement::into_judgement).transpose()?;
         self.judged = match state.judged {
@@ -78,51 +98,31 @@ impl Run {
                 Some(Judged { step, counted, judgement: judgement.into_judgement()? })
             }
         };
-        let is_own = choice.is_in(&self.checkpoints);
         let there = self.files.as_ref().and_then(|files| files.output.best_step()).map_or(-1.0, |step| step as f32);
         let there = trainer.team.gather(&[there])?.first().and_then(|numbers| numbers.first().copied());
         let best = self.best.best().map(|(_, step)| step as f32);
-        self.best_is_lost = plan.resolved.save.which != SaveWhich::Last && best.is_some() && (!is_own || there != best);
-        if is_own {
+        self.best_is_lost =
+            plan.resolved.save.which != SaveWhich::Last && best.is_some() && (!choice.is_own || there != best);
+        if choice.is_own {
             self.keeper.last_step = Some(trainer.step);
         }
         if !trainer.team.is_first() {
             return Ok(());
         }
-        if is_own {
+        if self.checkpoints.is_dir() {
             // Those of later steps would be taken for the newest when the run is cut off again.
             Store::open(&self.checkpoints)?.remove_later_than(trainer.step)?;
         }
-        for passed in &choice.passed_over {
-            terminal::note(&format!("warning: a damaged checkpoint was passed over: {passed}"));
-        }
+        choice.warn();
         trainer.progress.note(&format!("going on after step {}, from {}", trainer.step, choice.name));
         self.log(&ResumeRecord {
             step: trainer.step,
             checkpoint: choice.name.to_string(),
             passed_over: choice.passed_over.len() as u64,
-            changed: changes.to_vec(),
+            changed: plan.changes.clone(),
             unix_seconds: unix_seconds(),
             ranks: trainer.team.size() as u64,
         })
-    }
-
-    /// Begin with the weights of another run.
-    fn take_weights(&mut self, trainer: &mut Trainer, text: &str) -> Result<()> {
-        let (path, step) = match text.rsplit_once('@').and_then(|(path, step)| Some((path, step.parse().ok()?))) {
-            Some((path, step)) => (path, Some(step)),
-            None => (text, None),
-        };
-        let found = trainer.team.while_first(|| named(path.as_ref(), step))?.transpose()?;
-        let said = trainer.team.first_text(&found.as_ref().map(Choice::to_text).unwrap_or_default())?;
-        let Some(choice) = found.or(Choice::from_text(&said)?) else {
-            return Err(Error::recipe("--init-from", "the first rank found no checkpoint", "see its message"));
-        };
-        choice.load_weights(trainer)?;
-        if trainer.team.is_first() {
-            trainer.progress.note(&format!("weights of {} from {path}", choice.name));
-        }
-        Ok(())
     }
 
     fn log_start(&mut self, plan: &Plan, trainer: &Trainer, threads: usize) -> Result<()> {
@@ -145,4 +145,35 @@ impl Run {
             ranks: trainer.team.size() as u64,
         })
     }
+}
+
+/// Ranks that train something else, or on other data, must not train together.
+fn compare_ranks(plan: &Plan, team: &Team) -> Result<()> {
+    let Plan { resolved, job, .. } = plan;
+    let eval = job.eval.as_ref().map_or("none", |eval| eval.fingerprint());
+    let own = format!("{}\n{}\n{eval}", resolved.shared_hash(), job.train.fingerprint());
+    let all = team.gather_texts(&own)?;
+    let Some((rank, other)) = all.iter().enumerate().find(|(_, other)| Some(*other) != all.first()) else {
+        return Ok(());
+    };
+    let parts = all.first().map(|first| first.lines().zip(other.lines())).into_iter().flatten();
+    let names = ["settings", "training data", "evaluation data"];
+    let what: Vec<&str> = parts.zip(names).filter(|((a, b), _)| a != b).map(|(_, name)| name).collect();
+    let reason = format!("it has other {} than rank 0", what.join(", "));
+    Err(Error::recipe(format!("rank {rank}"), reason, "start all ranks by the same command on the same files"))
+}
+
+/// Begin with the weights of another run.
+fn take_weights(trainer: &mut Trainer, at: &At) -> Result<()> {
+    let found = trainer.team.while_first(|| named(at))?.transpose()?;
+    let said = trainer.team.first_text(&found.as_ref().map(Choice::to_text).unwrap_or_default())?;
+    let Some(choice) = found.or(Choice::from_text(&said)?) else {
+        return Err(Error::recipe("--init-from", "the first rank found no checkpoint", "see its message"));
+    };
+    choice.load_weights(trainer)?;
+    if trainer.team.is_first() {
+        choice.warn();
+        trainer.progress.note(&format!("weights of {} from {}", choice.name, at.path.display()));
+    }
+    Ok(())
 }

@@ -11,7 +11,7 @@ use bmtrain_core::cpu::CpuBackend;
 use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::wrap::Profiled;
 use bmtrain_core::{Backend, Ctx, Device, Var};
-use bmtrain_dist::launch::{Launch, threads_per_rank};
+use bmtrain_dist::launch::{Launch, threads_of_rank, threads_per_rank};
 use bmtrain_dist::optim::{
     Adam, AdamOffload, AdamOptions, LossScaler, Optimizer, ParamGroup, ScalePolicy, Scheduler, StepInfo,
 };
@@ -19,7 +19,7 @@ use bmtrain_dist::{OptimManager, Team};
 use model_center::data::{Loader, LoaderOptions, Order, Position};
 use model_center::metrics::Metric;
 use model_center::model::{Registry, TextBatch, TextModel};
-use model_center::recipe::{EvalMetric, Resolved};
+use model_center::recipe::{EvalMetric, Resolved, Threads};
 use model_center::run::{ExitStatus, Progress, ProgressMode, STOP_FILE, StopConditions, StopFlag, StopReason};
 use model_center::{Error, Result};
 use std::io::IsTerminal;
@@ -65,7 +65,10 @@ pub fn run(plan: Arc<Plan>) -> Result<ExitStatus> {
 fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
     let begin = Instant::now();
     let Plan { job, resolved, options, registry, launch, .. } = plan;
-    let threads = threads_per_rank(resolved.device.threads.count(), launch.local_size);
+    let threads = match resolved.device.threads {
+        Threads::Count(count) => threads_per_rank(count, launch.local_size),
+        Threads::Auto => threads_of_rank(&Team::new(Arc::clone(&ranks), &Device::cpu(1)?))?,
+    };
     let backend: Arc<dyn Backend> = Arc::new(CpuBackend::new(threads)?);
     let is_first = ranks.rank() == 0;
     let profiled = (options.profile && is_first).then(|| Arc::new(Profiled::new(Arc::clone(&backend))));
@@ -87,8 +90,10 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
     // Only now, when nothing can be wrong with the input any more, the output folder is touched.
     let mut run = Run::create(plan, begin, &trainer)?;
     trainer.peak = measure_peak(threads) * launch.world as f64;
-    run.start(plan, &mut trainer, threads)?;
-    let ended = run.follow(plan, &mut trainer, profiled.as_deref());
+    let ended = match run.start(plan, &mut trainer, threads) {
+        Ok(()) => run.follow(plan, &mut trainer, profiled.as_deref()),
+        Err(error) => Err(error),
+    };
     if let Err(error) = &ended {
         run.fail(&trainer, resolved, error);
     }

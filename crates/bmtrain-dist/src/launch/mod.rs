@@ -5,6 +5,7 @@
 //! processes. Called by the programs; `docs/launch.md` shows each launcher.
 
 mod connection;
+mod cores;
 mod launchers;
 mod ranks;
 mod slurm;
@@ -12,6 +13,7 @@ pub mod store;
 mod variables;
 
 pub use connection::Connection;
+pub use cores::threads_of_rank;
 pub use ranks::{GRACE, RankError, run_group, run_ranks, run_ranks_within};
 pub use store::{Store, StoreOptions, Token};
 

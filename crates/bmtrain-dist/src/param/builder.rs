@@ -5,10 +5,12 @@ use super::{Flat, Init, NamePatterns, Param, ParamSpec, Split, widen};
 use crate::error::{Error, Result};
 use crate::mesh::Mesh;
 use crate::shard::Sharding;
+use crate::team::Team;
 use bmtrain_core::{DType, Device, Shape};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// What happens to values at birth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -290,6 +292,10 @@ impl WholeReader {
         if !self.held.as_ref().is_some_and(|held| Rc::ptr_eq(held, flat)) {
             self.let_go();
             flat.gather()?;
+            if !flat.sharding().cuts_values() {
+                // The others have nothing to wait for, and would be far ahead of one that writes to a slow disk.
+                Team::new(Arc::clone(&flat.sharding().ranks), flat.values().device()).gather(&[0.0])?;
+            }
             self.held = Some(Rc::clone(flat));
         }
         Ok(())

@@ -106,6 +106,13 @@ impl Resolved {
         blake3::hash(self.hashed_toml().as_bytes()).to_hex().to_string()
     }
 
+    /// BLAKE3 of everything in which the ranks of a run must agree: all but how each reports and how many threads it has.
+    pub fn shared_hash(&self) -> String {
+        let of_all = |entry: &&Entry| entry.is_effective() && !["log", "device"].contains(&first_table(entry.key));
+        let text = write_tables(String::new(), self.entries.iter().filter(of_all));
+        blake3::hash(text.as_bytes()).to_hex().to_string()
+    }
+
     /// Keys whose values decide what the run computes and are others in `text`, a recipe that
     /// [`to_toml`](Resolved::to_toml) wrote; with both values.
     ///

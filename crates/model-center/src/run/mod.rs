@@ -37,7 +37,7 @@ pub use output::{
 };
 pub use progress::{Progress, ProgressMode};
 pub use report::{ExitStatus, render_error};
-pub use signals::listen;
-pub use state::{BestState, Exact};
+pub use signals::{Listening, listen};
+pub use state::{BestState, EarlyState, Exact};
 pub use status::Status;
 pub use stop::{BestTracker, StopConditions, StopFlag, StopReason};

@@ -12,7 +12,7 @@ use rustix::fs::{Access, CWD, OFlags, RenameFlags};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The file that says whose folder it is.
@@ -46,7 +46,7 @@ struct Marker {
     /// The step whose weights are in [`MODEL_FOLDER`] as the best so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     best_step: Option<u64>,
-    /// How often the run failed after it had begun at the same step.
+    /// How often and how badly the run failed after it had begun at the same step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     failed: Option<Failed>,
     /// Names in the folder that belong to the run, besides the marker.
@@ -57,7 +57,7 @@ struct Marker {
 #[serde(deny_unknown_fields)]
 struct Failed {
     from_step: u64,
-    times: u64,
+    weight: u64,
 }
 
 /// What to do where the folder holds a run already.
@@ -91,6 +91,8 @@ pub struct OutputFolder {
     dir: PathBuf,
     marker: Marker,
     earlier: Earlier,
+    /// Of the recipe of this run; that of an earlier one stays in the marker until it is taken over.
+    recipe_hash: String,
     /// Locked as long as it is open.
     _lock: File,
 }
@@ -118,6 +120,7 @@ impl OutputFolder {
         let earlier = earlier(marker.as_ref());
         let best_step = marker.as_ref().and_then(|marker| marker.best_step);
         let failed = marker.as_ref().and_then(|marker| marker.failed).filter(|_| if_there != IfThere::Replace);
+        let hash = marker.as_ref().map(|marker| marker.recipe_hash.clone());
         let names = marker.map_or_else(Vec::new, |marker| marker.names);
         // What a killed process was preparing: a name is in the marker before anything of that name is begun, and the
         // marker itself is the first of all.
@@ -127,14 +130,26 @@ impl OutputFolder {
                 remove(&dir.join(&name))?;
             }
         }
-        let marker =
-            Marker { format: 1, recipe_hash: recipe_hash.to_owned(), finished: false, best_step, failed, names };
-        let mut folder = OutputFolder { dir: dir.to_owned(), marker, earlier, _lock: lock };
+        let (was, is_finished) = (hash.unwrap_or_else(|| recipe_hash.to_owned()), earlier == Earlier::Finished);
+        let marker = Marker { format: 1, recipe_hash: was, finished: is_finished, best_step, failed, names };
+        let hash = recipe_hash.to_owned();
+        let mut folder = OutputFolder { dir: dir.to_owned(), marker, earlier, recipe_hash: hash, _lock: lock };
         match if_there {
-            IfThere::Continue { .. } => folder.write_marker()?,
-            IfThere::Refuse | IfThere::Replace => folder.begin_anew()?,
+            // Until it is known that there is something to go on with, the earlier run stays what it was.
+            IfThere::Continue { .. } if earlier != Earlier::Nothing => {}
+            IfThere::Refuse | IfThere::Replace | IfThere::Continue { .. } => folder.begin_anew()?,
         }
         Ok(folder)
+    }
+
+    /// The run goes on with what is in the folder: from now on it is this recipe's, and not finished.
+    ///
+    /// # Errors
+    /// What the operating system refuses.
+    pub fn take_over(&mut self) -> Result<()> {
+        self.marker.recipe_hash.clone_from(&self.recipe_hash);
+        self.marker.finished = false;
+        self.write_marker()
     }
 
     /// What the folder held before this run took it.
@@ -150,10 +165,12 @@ impl OutputFolder {
         for name in &self.marker.names {
             remove(&self.dir.join(name))?;
         }
+        // Whom it was meant for is gone.
+        remove(&self.dir.join(STOP_FILE))?;
         self.marker.names.clear();
         self.marker.best_step = None;
         self.earlier = Earlier::Nothing;
-        self.write_marker()
+        self.take_over()
     }
 
     /// The step whose weights are in [`MODEL_FOLDER`] as the best so far.
@@ -170,21 +187,17 @@ impl OutputFolder {
         self.write_marker()
     }
 
-    /// How often in a row the run failed that had gone on from `step`.
+    /// The weights of all failures in a row of runs that had gone on from `step`.
     pub fn failures_from(&self, step: u64) -> u64 {
-        self.marker.failed.filter(|failed| failed.from_step == step).map_or(0, |failed| failed.times)
+        self.marker.failed.filter(|failed| failed.from_step == step).map_or(0, |failed| failed.weight)
     }
 
-    /// Notes that the run, which had gone on from `step`, failed; or with `None` that it got further.
+    /// Notes that the run, which had gone on from `step`, failed, and how much that weighs.
     ///
     /// # Errors
     /// What the operating system refuses.
-    pub fn note_failure(&mut self, step: Option<u64>) -> Result<()> {
-        let failed = step.map(|from_step| Failed { from_step, times: self.failures_from(from_step) + 1 });
-        if failed.is_none() && self.marker.failed.is_none() {
-            return Ok(());
-        }
-        self.marker.failed = failed;
+    pub fn note_failure(&mut self, from_step: u64, weight: u64) -> Result<()> {
+        self.marker.failed = Some(Failed { from_step, weight: self.failures_from(from_step) + weight });
         self.write_marker()
     }
 
@@ -458,7 +471,12 @@ fn take_lock(dir: &Path) -> Result<File> {
     let file = File::options().write(true).create(true).truncate(false).custom_flags(flags).open(&path);
     let file = file.map_err(failed)?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => {
+            // Whoever had it before may have removed the file between the two calls: then another one is the lock.
+            let is_same =
+                fs::metadata(&path).is_ok_and(|there| file.metadata().is_ok_and(|own| own.ino() == there.ino()));
+            if is_same { Ok(file) } else { take_lock(dir) }
+        }
         Err(fs::TryLockError::WouldBlock) => Err(Error::recipe(
             dir.display().to_string(),
             "the output folder is in use by another process",

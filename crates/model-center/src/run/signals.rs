@@ -3,21 +3,35 @@
 use super::{ExitStatus, StopFlag};
 use crate::{Error, Result};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR2};
-use signal_hook::flag;
+use signal_hook::low_level::unregister;
+use signal_hook::{SigId, flag};
 
-/// Let SIGTERM, SIGINT and SIGUSR2 set `flag`. A SIGINT after any of them ends the process at once, with
+/// Signals set the flag until this is dropped.
+#[derive(Debug)]
+pub struct Listening(Vec<SigId>);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(|id| {
+            unregister(id);
+        });
+    }
+}
+
+/// Let SIGTERM, SIGINT and SIGUSR2 set `stop`. A SIGINT after any of them ends the process at once, with
 /// [`ExitStatus::Interrupted`].
 ///
 /// # Errors
 /// The operating system refuses a handler.
-pub fn listen(stop: &StopFlag) -> Result<()> {
+pub fn listen(stop: &StopFlag) -> Result<Listening> {
     let failed =
         |e| Error::file("listen to signals", std::path::Path::new("this process"), e, "start it in another way");
     // In this order: the first SIGINT must find the flag unset.
-    flag::register_conditional_shutdown(SIGINT, i32::from(ExitStatus::Interrupted.code()), stop.shared())
-        .map_err(failed)?;
+    let code = i32::from(ExitStatus::Interrupted.code());
+    let mut listening = Listening(Vec::new());
+    listening.0.push(flag::register_conditional_shutdown(SIGINT, code, stop.shared()).map_err(failed)?);
     for signal in [SIGINT, SIGTERM, SIGUSR2] {
-        flag::register(signal, stop.shared()).map_err(failed)?;
+        listening.0.push(flag::register(signal, stop.shared()).map_err(failed)?);
     }
-    Ok(())
+    Ok(listening)
 }

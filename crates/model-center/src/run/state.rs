@@ -26,12 +26,26 @@ impl<'de> Deserialize<'de> for Exact {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BestState {
+    /// Name of the metric that picks the best weights.
+    pub metric: String,
     /// The best value so far and its step.
     pub best: Option<(Exact, u64)>,
     /// Evaluations since then.
     pub without: u64,
     /// The same of the metric that stops the run early, if one does.
-    pub early: Option<(Option<(Exact, u64)>, u64)>,
+    pub early: Option<EarlyState>,
+}
+
+/// What it remembers of the metric that stops the run early.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EarlyState {
+    /// Its name.
+    pub metric: String,
+    /// The best value so far and its step.
+    pub best: Option<(Exact, u64)>,
+    /// Evaluations since then.
+    pub without: u64,
 }
 
 #[cfg(test)]

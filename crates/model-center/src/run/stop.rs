@@ -3,7 +3,7 @@
 //! Defines [`StopConditions`], [`StopFlag`], [`StopReason`] and [`BestTracker`]. Called by the training loop after each
 //! step and each evaluation.
 
-use super::state::{BestState, Exact};
+use super::state::{BestState, EarlyState, Exact};
 use crate::recipe::{EarlyStopSettings, EvalMetric, TrainSettings};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -197,22 +197,26 @@ impl BestTracker {
     /// What it remembers.
     pub fn state(&self) -> BestState {
         let best = |judge: &Judge| judge.best.map(|(value, step)| (Exact(value), step));
-        BestState {
-            best: best(&self.best),
-            without: self.best.without,
-            early: self.early.as_ref().map(|(judge, _)| (best(judge), judge.without)),
-        }
+        let early = self.early.as_ref().map(|(judge, _)| EarlyState {
+            metric: judge.metric.name().to_owned(),
+            best: best(judge),
+            without: judge.without,
+        });
+        let metric = self.best.metric.name().to_owned();
+        BestState { metric, best: best(&self.best), without: self.best.without, early }
     }
 
-    /// Go on from what a tracker remembered.
+    /// Go on from what a tracker remembered. Values of another metric say nothing about this one: then it starts anew.
     pub fn load_state(&mut self, state: &BestState) {
-        let put = |judge: &mut Judge, best: Option<(Exact, u64)>, without: u64| {
-            judge.best = best.map(|(value, step)| (value.0, step));
-            judge.without = without;
+        let put = |judge: &mut Judge, metric: &str, best: Option<(Exact, u64)>, without: u64| {
+            if judge.metric.name() == metric {
+                judge.best = best.map(|(value, step)| (value.0, step));
+                judge.without = without;
+            }
         };
-        put(&mut self.best, state.best, state.without);
-        if let (Some((judge, _)), Some((best, without))) = (&mut self.early, state.early) {
-            put(judge, best, without);
+        put(&mut self.best, &state.metric, state.best, state.without);
+        if let (Some((judge, _)), Some(early)) = (&mut self.early, &state.early) {
+            put(judge, &early.metric, early.best, early.without);
         }
     }
 
