@@ -212,6 +212,8 @@ fn first_call(rank: &Rank<MpiRank>) {
 
 fn signal_oneself(signal: Signal) {
     kill_process(getpid(), signal).unwrap();
+    // It may reach another thread first, and this one a moment later.
+    std::thread::sleep(Duration::from_millis(500));
 }
 
 #[test]
