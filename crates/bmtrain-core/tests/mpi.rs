@@ -199,15 +199,21 @@ fn fails(test: &str, arguments: &[&str], ranks: &[usize], parts: &[&str]) {
 fn with(test: &str, deadline: u64, other: impl FnOnce(&Rank<MpiRank>) -> (Op, usize)) -> bool {
     let Some(rank) = rank_of(test, deadline) else { return false };
     let rank = Rank::new(rank);
-    rank.sum(&[1.0]).unwrap();
+    first_call(&rank);
     let (op, elements) = if rank.rank.rank() == 1 { other(&rank) } else { (SUM, 8) };
     fail(rank, op, elements)
 }
 
-/// What the first call sent is on its way by then.
-fn signal_oneself(signal: Signal) {
+/// A first call of all ranks, and time for all of them to come out of it: news of a failure overtakes values.
+fn first_call(rank: &Rank<MpiRank>) {
+    rank.sum(&[1.0]).unwrap();
     std::thread::sleep(Duration::from_millis(200));
+}
+
+fn signal_oneself(signal: Signal) {
     kill_process(getpid(), signal).unwrap();
+    // It may reach another thread first, and this one a moment later.
+    std::thread::sleep(Duration::from_millis(500));
 }
 
 #[test]
@@ -291,7 +297,7 @@ fn a_rank_that_panics_or_leaves_while_others_wait_is_named() {
         // The second half of the test gives the ranks an argument.
         let leaves = std::env::var("BMTRAIN_MPI_LEAVES").is_ok();
         let rank = Rank::new(rank);
-        rank.sum(&[1.0]).unwrap();
+        first_call(&rank);
         match rank.rank.rank() {
             1 if leaves => return,
             1 => panic!("on purpose"),
