@@ -5,6 +5,8 @@ mod fixture;
 
 use fixture::{Fixture, Outcome};
 use model_center::run::deterministic_part;
+use std::io::Write;
+use std::process::Command;
 
 const MPIRUN: [&str; 5] = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"];
 const SETS: [&str; 5] =
@@ -14,7 +16,8 @@ const SETS: [&str; 5] =
 fn train(fixture: &Fixture, before: &[&str], arguments: &[&str]) -> Option<Outcome> {
     let outcome = fixture.finetune_under(&[&MPIRUN, before].concat(), &[&SETS[..], arguments].concat());
     if outcome.is_none() {
-        println!("SKIPPED tests of MPI: there is no mpirun");
+        // Past the test harness, which hides what passing tests print.
+        std::io::stderr().write_all(b"\nSKIPPED tests of MPI: there is no mpirun\n").unwrap();
     }
     outcome
 }
@@ -42,6 +45,19 @@ fn ranks_of_mpi_give_the_bytes_of_one_rank() {
     for dir in ["asked", "fits", "shared"] {
         assert!(result(&fixture, dir) == alone, "{dir} differs from one rank");
     }
+}
+
+#[test]
+fn the_exchange_between_ranks_of_mpi_is_measured() {
+    let fixture = Fixture::new();
+    let bench = [env!("CARGO_BIN_EXE_bench"), "collectives", "--comm", "mpi", "--size", "64KiB", "--repeat", "3"];
+    let Ok(output) = Command::new(MPIRUN[0]).args(&MPIRUN[1..]).args(bench).current_dir(fixture.path("")).output()
+    else {
+        return;
+    };
+    let (text, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{error}");
+    assert!(text.starts_with("2 processes of MPI, ") && text.lines().count() == 8, "{text}");
 }
 
 #[test]
