@@ -16,10 +16,14 @@ const SETS: [&str; 5] =
 fn train(fixture: &Fixture, before: &[&str], arguments: &[&str]) -> Option<Outcome> {
     let outcome = fixture.finetune_under(&[&MPIRUN, before].concat(), &[&SETS[..], arguments].concat());
     if outcome.is_none() {
-        // Past the test harness, which hides what passing tests print.
-        std::io::stderr().write_all(b"\nSKIPPED tests of MPI: there is no mpirun\n").unwrap();
+        skipped();
     }
     outcome
+}
+
+/// Say so past the test harness, which hides what passing tests print.
+fn skipped() {
+    std::io::stderr().write_all(b"\nSKIPPED tests of MPI: there is no mpirun\n").unwrap();
 }
 
 /// Weights and all of the log that does not depend on clock and machine.
