@@ -16,7 +16,9 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "claims")]
 
 import accuracy  # noqa: E402
+import allreduce  # noqa: E402
 import compare_runs  # noqa: E402
+import dead_rank  # noqa: E402
 import prepare_sentences  # noqa: E402
 import speed  # noqa: E402
 import speed_offload  # noqa: E402
@@ -168,6 +170,31 @@ class Verdicts(InScratch):
         self.assertEqual(offload(0.14, [0.1] * 7), (1, "speed-offload 1.40x/1.00x short\n"))
         self.assertEqual(offload(0.2, [0.09] * 7), (1, "speed-offload 2.00x/0.90x short\n"))
         self.assertEqual(offload(0.2, [0.1, 0.12, 0.1, 0.1, 0.1, 0.1, 0.1])[0], 75)
+
+    def test_a_lost_rank_is_named_by_the_deadline_and_the_job_ends_soon_after(self):
+        def lost(killed, stopped, well=True):
+            times = {"SIGKILL": killed, "SIGSTOP": stopped}
+            with mock.patch.object(dead_rank, "trial", lambda _kind, how, *_rest: (*times[how.name], well)):
+                return call(dead_rank.main, [self.dir, "finetune"])[1]
+
+        self.assertEqual(lost((0.5, 1.2), (30.4, 31.0)), "0.5/1.2s,30.4/31.0s ok\n")
+        self.assertEqual(lost((0.5, 5.2), (30.4, 31.0)), "0.5/5.2s,30.4/31.0s short\n")
+        self.assertEqual(lost((0.5, 1.2), (31.5, 32.0)), "0.5/1.2s,31.5/32.0s short\n", "named late")
+        self.assertEqual(lost((0.5, 1.2), (30.4, 33.5)), "0.5/1.2s,30.4/33.5s short\n", "ended late")
+        self.assertEqual(lost((0.5, 1.2), (30.4, 31.0), False), "0.5/1.2s,30.4/31.0s short\n", "one kept silent")
+
+    def test_an_all_reduce_is_held_against_openmpis(self):
+        def reduced(seconds, theirs, size=64 << 20):
+            figure = json.dumps({"operation": "all_reduce", "bytes": size, "ranks": 2, "median_s": seconds})
+            values = iter(theirs * 2)
+            said = lambda command: figure if command[0] == "bench" else str(next(values))  # noqa: E731
+            with mock.patch.object(allreduce, "output", said):
+                return call(allreduce.main, ["bench", "mpi"])
+
+        self.assertEqual(reduced(0.01, [16000.0] * 7), (0, "1.60/1.60 ok\n"))
+        self.assertEqual(reduced(0.01, [15900.0] * 7), (0, "1.59/1.59 short\n"))
+        self.assertEqual(reduced(0.01, [16000.0] * 6 + [19000.0]), (0, "1.60/1.60 noisy\n"))
+        self.assertIn("another figure", str(reduced(0.01, [16000.0] * 7, 4096)[0]))
 
     def test_the_last_accuracy_of_a_run_is_read(self):
         path = self.dir / "metrics.jsonl"

@@ -43,6 +43,9 @@ refuses() {
     grep -qF -- "$text" "$scratch/refused" && grep -q '^  reason: ' "$scratch/refused" && grep -q '^  fix: ' "$scratch/refused"
 }
 
+# skipped TEXT REASON: what is left out here; test.sh takes such lines over into its summary.
+skipped() { printf 'SKIPPED %s: %s\n' "$1" "$2"; }
+
 # without PROGRAM SCRIPT ARGS...: runs a script with a PATH on which the program is not to be found.
 without() {
     local program="$1" hidden="$scratch/path-without-$1" each
@@ -61,6 +64,8 @@ for script in .ci/run scripts/*.sh scripts/claims/*.sh; do
 done
 if command -v shellcheck >/dev/null 2>&1; then
     expect "shellcheck finds nothing" shellcheck --external-sources .ci/run scripts/*.sh scripts/claims/*.sh
+else
+    skipped "shellcheck of the scripts" "there is no shellcheck"
 fi
 for script in assets quickstart test package_check claims python_env check_scripts; do
     # shellcheck disable=SC2016
@@ -93,6 +98,10 @@ if command -v python3 >/dev/null 2>&1; then
         expect "being offline is said in a few lines" refuses "cannot fetch vaderSentiment" env -u PIP_FIND_LINKS \
             PIP_CONFIG_FILE=/dev/null PIP_NO_CACHE_DIR=1 PIP_INDEX_URL=http://127.0.0.1:9/simple PIP_RETRIES=0 \
             BMTRAIN_CACHE="$scratch/cache" scripts/assets.sh sent
+    else
+        skipped "the check of being offline" "python3 has no pip"
     fi
+else
+    skipped "checks of the Python scripts" "there is no python3"
 fi
 [ "$faults" -eq 0 ]

@@ -47,18 +47,24 @@ passed=0
 failed=0
 summary=()
 
+# say_skipped LOG: takes over what a command said it leaves out.
+say_skipped() { summary+=("$(sed -n 's/^SKIPPED /    skipped: /p' "$1" | sort -u)"); }
+
 # check NAME COMMAND...: runs one check that passes or fails as a whole.
 check() {
-    local name="$1" started=$SECONDS
+    local name="$1" log started=$SECONDS
     shift
     printf '\n== %s\n' "$name"
-    if "$@"; then
+    log="$(mktemp)"
+    if "$@" 2>&1 | tee "$log"; then
         passed=$((passed + 1))
         summary+=("passed  $name ($((SECONDS - started)) s)")
     else
         failed=$((failed + 1))
         summary+=("FAILED  $name ($((SECONDS - started)) s)")
     fi
+    say_skipped "$log"
+    rm -f "$log"
 }
 
 # count_tests NAME COMMAND...: runs cargo's tests and adds up the `test result:` lines they print.
@@ -79,7 +85,7 @@ count_tests() {
         summary+=("$(grep -E '^test .* FAILED$|^error(\[|:)' "$log" | sort -u | head -n 40 | sed 's/^/    /' || true)")
     fi
     # A test that says so passes by cargo's count.
-    summary+=("$(sed -n 's/^SKIPPED /    skipped: /p' "$log" | sort -u)")
+    say_skipped "$log"
     rm -f "$log"
 }
 

@@ -61,14 +61,33 @@ fn processes_of_a_launcher_are_the_ranks() {
 }
 
 #[test]
-fn one_rank_and_sizes_that_are_none_are_refused() {
+fn mistakes_on_the_command_line_are_refused_with_a_reason() {
     for (arguments, reason) in [
         (&["--ranks", "1"][..], "nobody to exchange anything with"),
         (&["--ranks", "2", "--size", "big"], "expected bytes"),
         (&["--ranks", "2", "--chunk", "5"], "multiple of 4096"),
+        (
+            &["--ranks", "2", "--only", "all_sum"],
+            "all_gather, reduce_scatter, all_reduce, broadcast, all_to_all, send/recv",
+        ),
+        (&["--ranks", "2", "--repeat", "0"], "1..=1000000"),
+        (&["--ranks", "2", "--repeat", "18446744073709551615"], "1..=1000000"),
+        (&["--ranks", "2", "--warm-up", "18446744073709551615"], "0..=1000000"),
+        (&["--ranks", "2", "--comm", "mpi"], "MPI"),
+        (&["--ranks", "2", "--processes", "--comm", "mpi"], "share memory"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_bench")).arg("collectives").args(arguments).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && error.contains(reason), "{error}");
+        assert!(!error.contains("panicked") && output.stdout.is_empty(), "{error}");
     }
+}
+
+#[test]
+fn ranks_on_several_hosts_are_told_what_they_need() {
+    let variables = [("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")];
+    let output =
+        bench().envs(variables).envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29555")]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("2 ranks on 2 hosts") && error.contains("mpirun"), "{error}");
 }

@@ -1,6 +1,6 @@
 """Our all-reduce between two ranks of one machine against OpenMPI's, in turn.
 
-    python3 allreduce.py COLLECTIVES_BENCH MPI_COMMAND...
+    python3 allreduce.py BENCH MPI_COMMAND...
 
 Each side runs in processes of its own and gives the median of some repetitions; which of the two goes first changes with every
 pair. Prints `THREADS/PROCESSES ok|short|noisy`: the median over the pairs of OpenMPI's time over ours, for ranks that are
@@ -8,6 +8,7 @@ threads and ranks that are processes. It is noisy when OpenMPI's own values spre
 over their median. On stderr: every pair. Called by speed-allreduce.sh.
 """
 
+import json
 import statistics
 import subprocess
 import sys
@@ -23,13 +24,14 @@ def output(command):
 
 
 def ours(bench, kind):
-    """Microseconds; the line is `all_reduce SIZE UNIT MEDIAN us ...`."""
-    arguments = ["--ranks", "2", "--kind", kind, "--only", "all_reduce", "--size", str(64 << 10), "--repeat", str(REPETITIONS)]
-    line = next(line for line in output([bench, *arguments]).splitlines() if line.startswith("all_reduce"))
-    size, unit, median, microseconds = line.split()[1:5]
-    if (size, unit, microseconds) != ("64.0", "MiB", "us"):
-        sys.exit(f"another line than expected: {line}")
-    return float(median)
+    """Microseconds."""
+    processes = ["--processes"] if kind == "processes" else []
+    arguments = ["--ranks", "2", *processes, "--only", "all_reduce", "--size", "64MiB", "--repeat", str(REPETITIONS), "--json"]
+    text = output([bench, "collectives", *arguments])
+    lines = [json.loads(line) for line in text.splitlines()]
+    if [(line["operation"], line["bytes"], line["ranks"]) for line in lines] != [("all_reduce", 64 << 20, 2)]:
+        sys.exit(f"another figure than expected: {text}")
+    return 1e6 * lines[0]["median_s"]
 
 
 def main():

@@ -28,7 +28,9 @@ train mpirun --comm mpi
 port=$((20000 + $$ % 20000))
 processes=()
 for rank in 0 1; do
-    launcher=(env "RANK=$rank" WORLD_SIZE=2 "LOCAL_RANK=$rank" LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port")
+    # Its agent says that it is torchrun, and listens on the port itself, so that the ranks meet one higher.
+    launcher=(env TORCHELASTIC_RUN_ID=claim TORCHELASTIC_USE_AGENT_STORE=True GROUP_WORLD_SIZE=1
+        "RANK=$rank" WORLD_SIZE=2 "LOCAL_RANK=$rank" LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port")
     train torchrun &
     processes+=($!)
 done

@@ -6,12 +6,11 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
 mpirun_here
-need_cargo
 need python3 "install Python 3"
-(cd "$root" && cargo build --release --locked --quiet --package bmtrain-core --example collectives_bench) >&2
+build bench
 scratch
 mpicc -O2 -o "$scratch/mpi_allreduce" "$root/scripts/claims/mpi_allreduce.c" >&2
-result="$(python3 "$root/scripts/claims/allreduce.py" "$bin/examples/collectives_bench" \
+result="$(python3 "$root/scripts/claims/allreduce.py" "$bin/bench" \
     "${mpirun[@]}" -n 2 "$scratch/mpi_allreduce")"
 read -r figure word <<<"$result"
 verdict "$figure" "$word"

@@ -4,11 +4,13 @@
 //! never shorter: beside the median stand the best and the worst.
 
 use super::figures::{Figure, names};
+use crate::finetune::ranks::{self, Comm};
 use crate::terminal;
 use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
 use bmtrain_core::comm::{Collective, Communicator, Reduction, tensors};
 use bmtrain_core::{DType, Device, Lane, Segment, Storage, Tensor};
-use bmtrain_dist::launch::{Launch, run_group};
+use bmtrain_dist::launch::{Connection, Launch, run_group};
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use model_center::run::ExitStatus;
 use model_center::{Error, Result};
@@ -17,6 +19,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 const NAMES: [&str; 6] = ["all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "send/recv"];
+
+/// Most repetitions: their times are kept, and a slip of the finger is no measurement of a week.
+const MOST: u64 = 1_000_000;
 
 /// How fast ranks exchange data: threads with --ranks, processes with --processes or as a launcher started them.
 ///
@@ -29,8 +34,11 @@ pub struct Options {
     /// Let each of --ranks be a process.
     #[arg(long)]
     pub processes: bool,
+    /// How the ranks of a launcher exchange data.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub comm: Comm,
     /// Operations whose name has this in it.
-    #[arg(long, value_name = "NAME", default_value = "")]
+    #[arg(long, value_name = "NAME", default_value = "", value_parser = part_of_a_name)]
     pub only: String,
     /// Sizes, e.g. 4KiB,1MiB; of all parts together for gather, scatter and all-to-all. Without it 4KiB to 64MiB, times four.
     #[arg(long, value_name = "SIZE,..", value_delimiter = ',', value_parser = bytes)]
@@ -39,12 +47,12 @@ pub struct Options {
     #[arg(long, value_enum, default_value = "f32")]
     pub dtype: Precision,
     /// Exchanges that are not timed, for each operation and size.
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = repetitions(0))]
     pub warm_up: usize,
     /// Exchanges that are timed.
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = repetitions(1))]
     pub repeat: usize,
-    /// Bytes that are moved at a time.
+    /// Bytes that are moved at a time, through memory that ranks share.
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub chunk: Option<usize>,
     /// A line of JSON for each figure instead of columns.
@@ -75,30 +83,48 @@ fn bytes(text: &str) -> std::result::Result<usize, String> {
     number.filter(|bytes| *bytes > 0).ok_or_else(|| format!("{text}: expected bytes, such as 65536, 64KiB or 1MiB"))
 }
 
+/// A number of repetitions, at least so many.
+fn repetitions(least: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(least..=MOST)
+}
+
+/// What the name of an operation is to have in it.
+fn part_of_a_name(text: &str) -> std::result::Result<String, String> {
+    match NAMES.iter().any(|name| name.contains(text)) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("no operation has this in its name; there are {}", NAMES.join(", "))),
+    }
+}
+
 /// Measure and print.
 ///
 /// # Errors
-/// Mistakes on the command line; one rank; a failing device; a lost rank.
+/// Mistakes on the command line; one rank; ranks on several hosts without MPI; a failing device; a lost rank.
 pub fn run(options: &Options) -> Result<ExitStatus> {
     let mut host = HostOptions::default();
     host.chunk = options.chunk.unwrap_or(host.chunk);
-    let options = Options { repeat: options.repeat.max(1), ..options.clone() };
     if let [rank, ranks, job] = options.member.as_slice() {
         let number = |text: &String| text.parse::<usize>().map_err(|_| misuse("--member", text));
-        return member(&options, HostRank::join(HostGroup::place(job), number(rank)?, number(ranks)?, host)?);
+        return member(options, HostRank::join(HostGroup::place(job), number(rank)?, number(ranks)?, host)?);
     }
     if options.processes {
-        return processes(&options, several(options.ranks.unwrap_or(2))?, host);
+        if options.comm == Comm::Mpi {
+            let reason = "processes that this program starts share memory";
+            return Err(Error::recipe("--comm mpi", reason, "leave out --processes and start the program with mpirun"));
+        }
+        return processes(options, several(options.ranks.unwrap_or(2))?, host);
     }
     let launch = Launch::detect(options.ranks, &|name| std::env::var(name).ok())?;
-    launch.require_one_host()?;
+    if launch.connection(options.comm.asked())? == Connection::Mpi {
+        return under_mpi(options, &launch);
+    }
     if options.ranks.is_none() && launch.world > 1 {
         let place = HostGroup::place(launch.job()?);
-        return member(&options, HostRank::join(place, launch.rank, launch.world, host)?);
+        return member(options, HostRank::join(place, launch.rank, launch.world, host)?);
     }
     let ranks = several(options.ranks.unwrap_or(2))?;
     let group = HostGroup::threads(ranks, host)?.into_iter().map(|rank| Arc::new(rank) as Arc<dyn Communicator>);
-    title(&options, ranks, "threads", host.chunk)?;
+    title(options, ranks, "threads", Some(host.chunk))?;
     let done = run_group(group.collect(), |_, ranks| {
         let options = options.clone();
         move || measure(&options, &*ranks)
@@ -120,9 +146,25 @@ fn misuse(place: &str, reason: &str) -> Error {
 /// This process is one of several ranks.
 fn member(options: &Options, rank: HostRank) -> Result<ExitStatus> {
     if rank.rank() == 0 {
-        title(options, rank.size(), "processes", options.chunk.unwrap_or(HostOptions::default().chunk))?;
+        title(options, rank.size(), "processes", Some(options.chunk.unwrap_or(HostOptions::default().chunk)))?;
     }
     measure(options, &rank).map(|()| ExitStatus::Done)
+}
+
+/// This process is a rank of MPI, on one host or on several.
+fn under_mpi(options: &Options, launch: &Launch) -> Result<ExitStatus> {
+    several(launch.world)?;
+    if options.chunk.is_some() {
+        let reason = "the pieces that MPI carries have a size of their own";
+        return Err(Error::recipe("--chunk", reason, "leave it out, or measure ranks of one host with --comm host"));
+    }
+    let options = options.clone();
+    ranks::run(launch, Comm::Mpi, move |ranks| {
+        if ranks.rank() == 0 {
+            title(&options, ranks.size(), "processes of MPI", None)?;
+        }
+        measure(&options, &*ranks).map(|()| ExitStatus::Done)
+    })
 }
 
 /// Start a process for each of the other ranks.
@@ -144,14 +186,15 @@ fn processes(options: &Options, ranks: usize, host: HostOptions) -> Result<ExitS
     measured
 }
 
-fn title(options: &Options, ranks: usize, kind: &str, chunk: usize) -> Result<()> {
+/// What is measured, and the names of the columns; nothing above lines of JSON.
+fn title(options: &Options, ranks: usize, kind: &str, chunk: Option<usize>) -> Result<()> {
     if options.json {
         return Ok(());
     }
     let Options { warm_up, repeat, .. } = options;
     let dtype = dtype(options.dtype);
-    let chunk = chunk >> 10;
-    terminal::print(&format!("{ranks} {kind}, {dtype}, chunks of {chunk} KiB, {repeat} times after {warm_up}"))?;
+    let chunks = chunk.map_or_else(String::new, |chunk| format!(", chunks of {} KiB", chunk >> 10));
+    terminal::print(&format!("{ranks} {kind}, {dtype}{chunks}, {repeat} times after {warm_up}"))?;
     terminal::print(&names())
 }
 

@@ -1,7 +1,8 @@
 //! The order of a rank's own calls: whatever lanes they were given to, they run one after the other as they were launched.
 //!
-//! Defines [`Turns`] and [`Ordered`]. All ranks launch the calls of a group in the same order, and so they also make them in the same
-//! order, even from several lanes that run as they like. It cannot be a circle: a lane waits for what was launched before.
+//! Defines [`Turns`] and [`Ordered`]. All ranks launch the calls of a group in the same order, and so they also make
+//! them in the same order, even from several lanes that run as they like. It cannot be a circle: a lane waits for what
+//! was launched before.
 
 use super::call::Call;
 use crate::error::{Error, Result};

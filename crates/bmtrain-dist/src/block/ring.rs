@@ -1,5 +1,6 @@
-//! Gathering of blocks in turn: the next one's parameters arrive while this one computes, and never more than two blocks'
-//! are whole at once. A block that stands in two neighbouring places is held by both and gathered once. Defines [`Ring`], which a run of a [`TransformerBlockList`](super::TransformerBlockList) holds.
+//! Gathering of blocks in turn: the next one's parameters arrive while this one computes, and never more than two
+//! blocks' are whole at once. A block that stands in two neighbouring places is held by both and gathered once. Defines
+//! [`Ring`], which a run of a [`TransformerBlockList`](super::TransformerBlockList) holds.
 
 use crate::error::{Error, Result};
 use crate::param::Flat;

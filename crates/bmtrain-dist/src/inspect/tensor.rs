@@ -13,6 +13,9 @@ use std::collections::HashMap;
 /// Sees what a forward pass names with [`Ctx::observe`], from [`Ctx::set_observer`] on, in as many micro-batches as it is given
 /// to. A row is a name with its path; a name that comes several times in one micro-batch has a row for each. Blocks that run
 /// again for their gradients count once.
+///
+/// Rows sum up all steps until [`TensorInspector::clear`]. What tells repetitions and gradients apart is kept for the latest
+/// step alone, so memory does not grow with the steps; a gradient that comes after a later step has begun is left out.
 #[derive(Debug, Default)]
 pub struct TensorInspector {
     seen: RefCell<Seen>,
@@ -22,11 +25,28 @@ pub struct TensorInspector {
 #[derive(Debug, Default)]
 struct Seen {
     rows: Vec<Row>,
-    /// The row of each sighting.
+    /// The latest step, once there was one.
+    latest: Option<u32>,
+    /// The row of each sighting since that step began.
     sightings: Vec<usize>,
-    /// By path and name, step and micro-batch.
+    /// How many sightings there were before.
+    earlier: usize,
+    /// By path and name, step and micro-batch; as far back as the sightings.
     places: HashMap<(String, u32, u32), Place>,
     kept: HashMap<String, Tensor>,
+}
+
+impl Seen {
+    /// A later step forgets where values of earlier ones were seen. An earlier one does not, since what looks on beside the
+    /// training, in inference, counts as step 0.
+    fn at_step(&mut self, step: u32) {
+        if self.latest.is_none_or(|latest| step > latest) {
+            self.latest = Some(step);
+            self.earlier += self.sightings.len();
+            self.sightings.clear();
+            self.places.clear();
+        }
+    }
 }
 
 /// A name in one micro-batch.
@@ -123,6 +143,7 @@ impl Observer for TensorInspector {
         let site = cx.site().as_str();
         let name = if site.is_empty() { name.to_owned() } else { format!("{site}.{name}") };
         let address = cx.randomness();
+        seen.at_step(address.step);
         let place = seen.places.entry((name.clone(), address.step, address.micro_batch)).or_default();
         if cx.is_replay()
             && let Some(sighting) = place.sightings.get(place.replayed)
@@ -135,7 +156,7 @@ impl Observer for TensorInspector {
             0 => name.clone(),
             more => format!("{name}#{}", more + 1),
         };
-        place.sightings.push(seen.sightings.len());
+        place.sightings.push(seen.earlier + seen.sightings.len());
         if self.keeps {
             seen.kept.insert(title.clone(), value.clone());
         }
@@ -152,14 +173,15 @@ impl Observer for TensorInspector {
             }
         };
         seen.sightings.push(row);
-        Ok(seen.sightings.len() - 1)
+        Ok(seen.earlier + seen.sightings.len() - 1)
     }
 
     fn gradient(&self, number: usize, gradient: &Tensor) -> bmtrain_core::Result<()> {
         let moments = Moments::of_tensor(gradient)?;
         let mut seen = self.seen.borrow_mut();
         let seen = &mut *seen;
-        if let Some(row) = seen.sightings.get(number).and_then(|row| seen.rows.get_mut(*row)) {
+        let row = number.checked_sub(seen.earlier).and_then(|number| seen.sightings.get(number));
+        if let Some(row) = row.and_then(|row| seen.rows.get_mut(*row)) {
             row.gradient = row.gradient.merge(moments);
         }
         Ok(())
@@ -204,5 +226,40 @@ impl std::fmt::Display for Extent {
             true => f.write_str("mixed"),
             false => write!(f, "{:?}", &self.dims[..self.rank]),
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use bmtrain_core::autograd::Randomness;
+    use bmtrain_core::comm::Solo;
+    use bmtrain_core::{DType, Segment};
+
+    #[test]
+    fn steps_add_to_the_rows_and_to_nothing_else() {
+        let device = Device::cpu(1).unwrap();
+        let inspector = TensorInspector::new();
+        let ones = Tensor::full(&device, [2, 3], DType::F32, 1.0, Segment::Activations).unwrap();
+        let mut last = None;
+        for step in 0..50 {
+            for micro_batch in 0..2 {
+                let cx = Ctx::training(&device, Randomness { seed: 0, step, micro_batch });
+                let number = inspector.value(&cx, "x", &ones).unwrap();
+                assert!(last < Some(number), "a gradient cannot be taken for another step's");
+                inspector.gradient(number, &ones).unwrap();
+                last = Some(number);
+            }
+            // Beside the training, at what counts as step 0.
+            inspector.value(&Ctx::inference(&device), "beside", &ones).unwrap();
+            let seen = inspector.seen.borrow();
+            assert!(seen.places.len() <= 3 && seen.sightings.len() <= 3, "step {step}");
+        }
+        inspector.gradient(0, &ones).unwrap();
+        let rows = inspector.summary(&Solo, &device, 1.0).unwrap();
+        let counts: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row.values.count)).collect();
+        assert_eq!(counts, [("x", 600), ("beside", 300)]);
+        assert_eq!(rows[0].gradient.unwrap().count, 600, "the gradient of a step long past is left out");
     }
 }

@@ -1,8 +1,8 @@
 //! Waiting for other ranks: look for a moment, let others have the core, then sleep; and never longer than the deadline.
 //!
-//! Defines [`Patience`] and adds [`Group::wait`] and [`Group::notify`]. A rank that changes a control word rings the bell of its group if anybody
-//! sleeps. Who sleeps wakes up some times a second to see whether the group has failed, whether the ranks it waits for
-//! have left or ended, and what time it is.
+//! Defines [`Patience`] and adds [`Group::wait`] and [`Group::notify`]. A rank that changes a control word rings the
+//! bell of its group if anybody sleeps. Who sleeps wakes up some times a second to see whether the group has failed,
+//! whether the ranks it waits for have left or ended, and what time it is.
 
 use super::group::{Channel, Group, members};
 use super::layout::{BELL, SLEEPERS};
