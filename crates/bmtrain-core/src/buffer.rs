@@ -4,7 +4,7 @@
 //! checked range of a buffer with an element type, made for one lane; only a backend turns it into an address, so code
 //! without `unsafe` cannot reach memory it should not.
 
-use crate::backend::{DeviceId, Lane};
+use crate::backend::{DeviceId, Lane, Mark};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -22,6 +22,8 @@ pub struct Buffer {
     bytes: usize,
     /// Lanes that were given work on this buffer since it was taken.
     lanes: Cell<u8>,
+    /// Until when a message on another lane reads it.
+    read_until: Cell<Option<Mark>>,
 }
 
 impl Buffer {
@@ -39,7 +41,8 @@ impl Buffer {
     /// The device has no memory left.
     pub fn new_on(device: &Device, bytes: usize, segment: Segment, first_use: Lane) -> Result<Self> {
         let chunk = device.take(bytes, segment, first_use)?;
-        Ok(Buffer { device: device.clone(), address: chunk.address(), bytes, chunk: Some(chunk), lanes: Cell::new(0) })
+        let (device, address, chunk) = (device.clone(), chunk.address(), Some(chunk));
+        Ok(Buffer { device, chunk, address, bytes, lanes: Cell::new(0), read_until: Cell::new(None) })
     }
 
     /// The device whose memory this is.
@@ -61,12 +64,26 @@ impl Buffer {
     }
 
     /// A writable view. Whether others may see the change is for the caller to know: tensors ask for it only when they
-    /// own the buffer alone, storages share their content by design.
+    /// own the buffer alone, storages share their content by design. The lane waits until a message that is sent from here
+    /// has left.
     ///
     /// # Errors
-    /// A range outside the buffer.
+    /// A range outside the buffer; a failing device.
     pub(crate) fn view_mut(&self, start: usize, len: usize, dtype: DType, on: Lane) -> Result<ViewMut<'_>> {
+        if let Some(mark) = self.read_until.get().filter(|mark| mark.lane != on) {
+            self.device.backend().wait(on, mark)?;
+        }
         Ok(ViewMut { range: self.range(start, len, dtype, on)?, life: PhantomData })
+    }
+
+    /// Note that a message is read from here until this mark.
+    pub(crate) fn reads_until(&self, mark: Mark) {
+        self.read_until.set(Some(mark));
+    }
+
+    /// Whether only the compute lane has been given work on this buffer.
+    pub(crate) fn is_of_compute_alone(&self) -> bool {
+        self.lanes.get() & !Lane::Compute.bit() == 0
     }
 
     fn range(&self, start: usize, len: usize, dtype: DType, on: Lane) -> Result<Range> {

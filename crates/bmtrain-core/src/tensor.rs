@@ -1,6 +1,6 @@
 //! Tensors: contiguous, typed at run time, immutable once shared; and storages, whose content is shared by design.
 
-use crate::backend::Lane;
+use crate::backend::{Lane, Mark};
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::device::Device;
 use crate::dtype::{DType, Element};
@@ -152,9 +152,20 @@ impl Tensor {
         Ok(Tensor { offset, shape: Shape::new(&dims)?, ..self.clone() })
     }
 
-    /// Whether this is the only handle on the memory, so that an op may write in place.
+    /// Whether this is the only handle on the memory.
     pub fn is_alone(&self) -> bool {
         Rc::strong_count(&self.buffer) == 1
+    }
+
+    /// Whether an op may write in place: this is the only handle on the memory, and no other lane than the compute lane has
+    /// used it. A message may still be under way from there, and its receiver may be late: a fresh result waits for nobody.
+    pub fn may_be_overwritten(&self) -> bool {
+        self.is_alone() && self.buffer.is_of_compute_alone()
+    }
+
+    /// A message leaves from here until this mark: who is given a view to write waits for it.
+    pub(crate) fn reads_until(&self, mark: Mark) {
+        self.buffer.reads_until(mark);
     }
 
     /// A readable view for the compute lane.
@@ -173,10 +184,10 @@ impl Tensor {
         self.buffer.view(self.offset, self.elements(), self.dtype, on)
     }
 
-    /// A writable view for the compute lane.
+    /// A writable view for the compute lane, which waits until messages sent from the memory have left.
     ///
     /// # Errors
-    /// The memory is shared with another tensor.
+    /// The memory is shared with another tensor; a failing device.
     pub fn view_mut(&mut self) -> Result<ViewMut<'_>> {
         self.view_mut_on(Lane::Compute)
     }

@@ -4,11 +4,12 @@
 mod ranks;
 
 use bmtrain_core::comm::{Collective, Communicator, Reduction, Solo, tensors};
-use bmtrain_core::kernel::Activation;
+use bmtrain_core::kernel::{Activation, Fill};
 use bmtrain_core::{Ctx, DType, Device, Lane, Result, Segment, Tensor, Var, ops};
 use half::bf16;
 use ranks::{options, threads};
 use std::sync::Arc;
+use std::time::Duration;
 
 type Team = Arc<dyn Communicator>;
 
@@ -271,4 +272,38 @@ fn calls_on_tensors_do_what_their_collectives_do() {
         device.sync().unwrap();
         team.barrier().unwrap();
     });
+}
+
+#[test]
+fn a_message_under_way_is_not_changed_by_what_follows_though_its_receiver_is_late() {
+    // Far more than fits between two ranks, so that the message waits for its receiver.
+    const ELEMENTS: usize = 1 << 16;
+    let after: [fn(&dyn Communicator, &Device, Tensor); 4] = [
+        |ranks, _, x| drop(tensors::all_reduce(ranks, x, Reduction::Sum).unwrap()),
+        |ranks, _, x| drop(tensors::reduce(ranks, x, Reduction::Sum, 0).unwrap()),
+        |ranks, _, x| drop(tensors::broadcast(ranks, x, 1).unwrap()),
+        |ranks, device, mut x| {
+            // The other rank takes the message only then: the view has to wait for it.
+            ranks.barrier().unwrap();
+            device.launch(Fill { value: 7.0, out: x.view_mut().unwrap() }).unwrap();
+        },
+    ];
+    for (number, after) in after.into_iter().enumerate() {
+        threads(2, options(), |rank| {
+            let (team, device) = team(rank);
+            if team.rank() == 0 {
+                let x = ramp(&device, 1.0, ELEMENTS);
+                tensors::send(&*team, &x, 1).unwrap();
+                after(&*team, &device, x);
+            } else {
+                after(&*team, &device, ramp(&device, 2.0, ELEMENTS));
+                std::thread::sleep(Duration::from_millis(30));
+                let got = tensors::recv(&*team, &device, [ELEMENTS], DType::F32, 0).unwrap();
+                let sent = ramp(&device, 1.0, ELEMENTS).to_vec::<f32>().unwrap();
+                assert!(got.to_vec::<f32>().unwrap() == sent, "case {number}: the message was overwritten");
+            }
+            device.sync().unwrap();
+            team.barrier().unwrap();
+        });
+    }
 }

@@ -218,13 +218,14 @@ fn a_snapshot_is_of_its_step(optimizer: Which) {
 
 #[test]
 fn a_full_disk_of_one_rank_fails_the_save_on_all_and_training_goes_on() {
-    for failing in 0..2 {
+    // A rank that has not even the folder, which the other one has made, and one that has.
+    for (failing, change) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
         let good = Arc::new(MemoryDisk::default());
         let store = Store::on(good.clone());
         let events = on_ranks(2, HostOptions::default(), |rank| {
             let number = rank.rank();
             let setting = Setting { ranks: 2, level: ZeroLevel::Three, ..Setting::default() };
-            let full = Store::on(Arc::new(FailingDisk::new(good.clone(), Failure::Full, 1)));
+            let full = Store::on(Arc::new(FailingDisk::new(good.clone(), Failure::Full, change)));
             let rank: Arc<dyn Communicator> = Arc::new(rank);
             let mut this = Rank::new(Arc::clone(&rank), &setting).unwrap();
             let team = Team::new(rank, &this.device);
@@ -249,8 +250,7 @@ fn a_full_disk_of_one_rank_fails_the_save_on_all_and_training_goes_on() {
             assert!(matches!(error, Error::Checkpoint { fault: Fault::Disk, .. }), "{error}");
             assert!(error.to_string().contains("make room"), "{error}");
         }
-        assert_eq!(store.list().unwrap(), []);
-        store.remove_leftovers().unwrap();
+        assert_eq!(good.names(), [], "rank {failing}, change {change}: a folder was left behind");
     }
 }
 
@@ -289,4 +289,18 @@ fn weights_alone_are_taken_without_the_optimizer() {
     let (old, new) = (this.optim.fingerprint().unwrap(), fresh.optim.fingerprint().unwrap());
     assert_eq!(new.weights, old.weights);
     assert_ne!(new.optimizer, old.optimizer);
+}
+
+#[test]
+fn a_state_with_a_field_that_nobody_knows_is_refused() {
+    let mut this = Rank::new(Arc::new(Solo), &Setting { frozen: &["table.weight"], ..Setting::default() }).unwrap();
+    this.micro_batch(0, 0, 1, 1.0).unwrap();
+    this.optim.step().unwrap();
+    let state = TrainingState::of(&this.optim, &this.model.parameters).unwrap();
+    let mut value = serde_json::to_value(&state).unwrap();
+    assert_eq!(value["frozen"], serde_json::json!(["table.weight"]));
+    assert_eq!(serde_json::from_value::<TrainingState>(value.clone()).unwrap(), state);
+    value["frozzen"] = serde_json::json!([]);
+    let error = serde_json::from_value::<TrainingState>(value).unwrap_err().to_string();
+    assert!(error.contains("frozzen"), "{error}");
 }

@@ -3,11 +3,17 @@
 
 mod ranks;
 
-use bmtrain_core::DType;
-use bmtrain_dist::block::Recompute;
-use bmtrain_dist::optim::{AdamOptions, ScalePolicy};
-use bmtrain_dist::shard::{GradientSum, ZeroLevel};
-use ranks::{Setting, Which, run};
+use bmtrain_core::autograd::Randomness;
+use bmtrain_core::comm::Communicator;
+use bmtrain_core::comm::host::HostOptions;
+use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
+use bmtrain_dist::OptimManager;
+use bmtrain_dist::block::{BlockOptions, Recompute};
+use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup, ScalePolicy};
+use bmtrain_dist::param::BuilderOptions;
+use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
+use ranks::{Mixers, Rank, Setting, Which, on_ranks, run};
+use std::sync::Arc;
 
 const LEVELS: [ZeroLevel; 4] = [ZeroLevel::Zero, ZeroLevel::One, ZeroLevel::Two, ZeroLevel::Three];
 
@@ -166,5 +172,75 @@ fn loss_scaling_leaves_the_run_what_it_is_and_falls_after_an_overflow_on_every_r
         assert_eq!(alone.scales, [1024.0, 1024.0, 512.0, 512.0, 512.0], "{dtype}");
         let shared = run(&Setting { dtype, broken: Some(1), ranks: 4, level: ZeroLevel::Three, ..scaled.clone() });
         assert_eq!(shared, alone, "{dtype}");
+    }
+}
+
+#[test]
+fn every_rank_names_the_same_broken_gradient() {
+    for level in LEVELS {
+        // The first weight of a block is the first rank's, the last one the second's.
+        let setting = Setting { ranks: 2, level, frozen: &["table.*"], ..Setting::default() };
+        let names = on_ranks(2, setting.options, |comm| {
+            let own = comm.rank();
+            let mut this = Rank::new(Arc::new(comm), &setting).unwrap();
+            this.micro_batch(0, own, 2, f32::INFINITY).unwrap();
+            assert!(this.optim.step().unwrap().skipped);
+            this.optim.broken_gradient().map(str::to_owned)
+        });
+        assert_eq!(names, vec![Some("blocks.0.up.weight".to_owned()); 2], "{level:?}");
+    }
+}
+
+#[test]
+fn the_whole_state_is_gathered_once_for_each_storage() {
+    for (optimizer, dtype, tensors) in [(Which::Adam, DType::BF16, 3), (Which::Offload, DType::F32, 2)] {
+        let setting = Setting { ranks: 2, level: ZeroLevel::One, optimizer, dtype, ..Setting::default() };
+        on_ranks(2, setting.options, |comm| {
+            let (own, comm) = (comm.rank(), Arc::new(comm));
+            let mut this = Rank::new(comm.clone(), &setting).unwrap();
+            this.micro_batch(0, own, 2, 1.0).unwrap();
+            this.optim.step().unwrap();
+            let gathers = || comm.traffic().iter().find(|(name, _)| *name == "all_gather").map_or(0, |(_, t)| t.calls);
+            let before = gathers();
+            let state = this.optim.state().unwrap();
+            assert_eq!(state.params.len(), this.model.parameters.iter().count());
+            let storages = this.model.parameters.flats().len() as u64;
+            assert_eq!(gathers() - before, tensors * storages, "{optimizer:?}");
+        });
+    }
+}
+
+#[test]
+fn gradients_that_no_optimizer_takes_do_not_pile_up_and_those_of_another_manager_stay() {
+    for level in LEVELS {
+        on_ranks(2, HostOptions::default(), |comm| {
+            let (own, device) = (comm.rank(), Device::cpu(1).unwrap());
+            let sharding = Sharding { ranks: Arc::new(comm), level, sum: GradientSum::Elastic, prefetch: true };
+            let options = BuilderOptions { sharding, ..BuilderOptions::default() };
+            let model = Mixers::new(&device, [3, 24], &[], BlockOptions::default(), options).unwrap();
+            let manager = |block: &str| {
+                let params = model.parameters.iter().filter(|param| param.name().starts_with(block));
+                let adam = Adam::new(ParamGroup::all(params, 0.0), AdamOptions::default()).unwrap();
+                let mut manager = OptimManager::new(&device, Clip::default()).unwrap();
+                manager.add(Box::new(adam), 1e-3);
+                manager
+            };
+            let (mut first, mut second) = (manager("blocks.0."), manager("blocks.1."));
+            let batch: Vec<i64> = (0..6).map(|row| (row * 5 + own as i64) % 13).collect();
+            let batch = Tensor::from_slice(&device, [6], &batch, Segment::Data).unwrap();
+            let mut held = Vec::new();
+            for step in 0..6 {
+                let mut cx = Ctx::training(&device, Randomness { seed: 3, step, micro_batch: own as u32 });
+                let loss = model.loss(&batch, &batch, &mut cx).unwrap();
+                first.backward(&loss, 0.5, &mut cx).unwrap();
+                drop(loss);
+                first.step().unwrap();
+                assert!(!second.step().unwrap().skipped);
+                device.sync().unwrap();
+                let report = device.memory();
+                held.push(report.segments.iter().find(|(known, _)| *known == Segment::Gradients).unwrap().1.now);
+            }
+            assert_eq!(held, [0; 6], "{level:?}: gradients are left over");
+        });
     }
 }

@@ -270,7 +270,7 @@ impl BackwardCtx<'_> {
             Some(Source::Node(id)) => {
                 let slot = self.slot(*id)?;
                 // The partial sum may be seen in another shape of the same elements.
-                match self.grads[slot].take_if(|partial| partial.is_alone() && partial.dtype() == dtype) {
+                match self.grads[slot].take_if(|partial| partial.may_be_overwritten() && partial.dtype() == dtype) {
                     Some(partial) => Ok(Place::Tensor(partial, true)),
                     None => Ok(Place::Tensor(Tensor::empty(self.device, shape, dtype, Segment::Activations)?, false)),
                 }
@@ -313,7 +313,7 @@ impl BackwardCtx<'_> {
                 let slot = self.slot(*id)?;
                 self.grads[slot] = Some(match self.grads[slot].take() {
                     None => grad,
-                    Some(partial) if partial.is_alone() => add_into(self.device, partial, &grad)?,
+                    Some(partial) if partial.may_be_overwritten() => add_into(self.device, partial, &grad)?,
                     Some(partial) => add_into(self.device, own(self.device, grad)?, &partial)?,
                 });
                 Ok(())
@@ -339,9 +339,9 @@ fn show(watched: &Watched, results: Range<u32>, grads: &[Option<Tensor>]) -> Res
     Ok(())
 }
 
-/// The tensor itself if it is alone, else a copy that is.
+/// The tensor itself if its memory may be written, else a copy.
 fn own(device: &Device, tensor: Tensor) -> Result<Tensor> {
-    if tensor.is_alone() {
+    if tensor.may_be_overwritten() {
         return Ok(tensor);
     }
     let mut copy = Tensor::empty(device, tensor.shape(), tensor.dtype(), Segment::Activations)?;

@@ -37,7 +37,8 @@ pub fn reduce_scatter(ranks: &dyn Communicator, x: &Tensor, by: Reduction) -> Re
     Ok(part)
 }
 
-/// The reduction of the tensors of all ranks, on every rank. Memory that `x` owns alone is used again.
+/// The reduction of the tensors of all ranks, on every rank. Memory that `x` owns alone, and that no
+/// message is sent from, is used again.
 ///
 /// # Errors
 /// As for every collective; no memory left.
@@ -84,14 +85,17 @@ pub fn all_to_all(ranks: &dyn Communicator, x: &Tensor) -> Result<Tensor> {
 }
 
 /// Send a tensor to another rank, which has to call [`recv`] with its shape and number type. Goes on before it has arrived:
-/// messages have a lane of their own, where those of one sender leave in their order.
+/// messages have a lane of their own, where those of one sender leave in their order. Ops that follow leave the memory as it
+/// is; a view to write it waits until the message has left.
 ///
 /// # Errors
 /// As for every collective.
 pub fn send(ranks: &dyn Communicator, x: &Tensor, to: usize) -> Result<()> {
     let backend = x.device().backend();
     backend.wait(Lane::Pipe, backend.mark(Lane::Compute)?)?;
-    ranks.launch(backend, Collective::Send { data: x.view_on(Lane::Pipe)?, to }, Lane::Pipe)
+    ranks.launch(backend, Collective::Send { data: x.view_on(Lane::Pipe)?, to }, Lane::Pipe)?;
+    x.reads_until(backend.mark(Lane::Pipe)?);
+    Ok(())
 }
 
 /// A tensor that another rank sends.
@@ -118,9 +122,9 @@ fn empty(device: &Device, shape: impl Into<Shape>, dtype: DType) -> Result<Tenso
     Tensor::empty(device, shape, dtype, Segment::Activations)
 }
 
-/// The tensor itself when it owns its memory, else a copy that does.
+/// The tensor itself when its memory may be written, else a copy.
 fn owned(x: Tensor) -> Result<Tensor> {
-    if x.is_alone() {
+    if x.may_be_overwritten() {
         return Ok(x);
     }
     let mut copy = empty(x.device(), x.shape(), x.dtype())?;

@@ -101,7 +101,7 @@ impl Backward for CrossEntropyNode {
             return Ok(());
         }
         let (rows, classes) = (logits.shape().rows(), logits.shape().last());
-        let (kept, mut dlogits) = if logits.is_alone() {
+        let (kept, mut dlogits) = if logits.may_be_overwritten() {
             (None, logits)
         } else {
             let fresh = Tensor::empty(cx.device(), logits.shape(), logits.dtype(), Segment::Activations)?; // [.., V]

@@ -4,7 +4,7 @@
 //! Each file is one stem, as in `kernel` and in the backends; layers and models call these functions. An op computes on
 //! the device and under the mode of its [`Ctx`]; the result has the number type of its first operand,
 //! while weights may be of another one. Only a [`Var`](crate::Var) that is handed over, not lent, may be written in place, and only
-//! when it owns its memory alone.
+//! when it owns its memory alone and no message is sent from there.
 //!
 //! What an op saves for its backward pass are fields of its `Backward` structure; `saved_bytes` counts them without the
 //! weights, which live anyway. A tensor that two ops save counts in both.
@@ -71,9 +71,9 @@ fn in_dtype(tensor: Tensor, dtype: DType) -> Result<Tensor> {
     Ok(other)
 }
 
-/// The tensor itself when it owns its memory, else a copy that does.
+/// The tensor itself when its memory may be written, else a copy.
 fn own(tensor: Tensor) -> Result<Tensor> {
-    if tensor.is_alone() {
+    if tensor.may_be_overwritten() {
         return Ok(tensor);
     }
     let mut copy = Tensor::empty(tensor.device(), tensor.shape(), tensor.dtype(), Segment::Activations)?;

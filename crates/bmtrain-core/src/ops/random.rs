@@ -33,7 +33,7 @@ impl Backward for DropoutBackward {
         let DropoutBackward { dropout, shape, dtype } = *self;
         let mut dy = only("dropout", dy)?;
         let (rows, columns) = (shape.rows(), shape.last());
-        if dy.is_alone() && !cx.accumulates(0) {
+        if dy.may_be_overwritten() && !cx.accumulates(0) {
             let y = Dest { view: dy.view_mut()?, add: false };
             cx.device().launch(DropoutApply { dropout, rows, columns, x: None, y })?;
             return cx.give(0, dy);

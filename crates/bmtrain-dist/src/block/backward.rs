@@ -108,7 +108,7 @@ fn accumulate(device: &Device, sum: &mut Option<Tensor>, term: Option<Tensor>) -
     let Some(term) = term else { return Ok(()) };
     *sum = Some(match sum.take() {
         None => term,
-        Some(mut sum) if sum.is_alone() => {
+        Some(mut sum) if sum.may_be_overwritten() => {
             device.launch(AddScaled { alpha: 1.0, a: term.view()?, beta: 1.0, b: None, out: sum.view_mut()? })?;
             sum
         }

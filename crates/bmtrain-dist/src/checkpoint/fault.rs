@@ -47,14 +47,15 @@ pub(super) fn refused(place: impl Into<String>, action: &str, source: &io::Error
     Error::checkpoint(fault, place, format!("cannot {action}: {source}"), fix_of(source))
 }
 
-/// The refusal to read a file of a checkpoint: what is not there, no file, too short or not readable is as good as damaged.
+/// The refusal to read a file of a checkpoint: what is not there, no file or too short is as good as damaged. A device that
+/// fails says nothing about what was written: read again, or through another mount, it may be whole.
 pub(super) fn unreadable(place: impl Into<String>, source: &io::Error) -> Error {
     let reason = format!("cannot read: {source}");
     match source.kind() {
         ErrorKind::NotFound | ErrorKind::UnexpectedEof | ErrorKind::InvalidInput | ErrorKind::NotADirectory => {
             damaged(place, reason)
         }
-        _ if matches!(Errno::from_io_error(source), Some(Errno::IO | Errno::LOOP)) => damaged(place, reason),
+        _ if matches!(Errno::from_io_error(source), Some(Errno::LOOP)) => damaged(place, reason),
         _ => refused(place, "read", source),
     }
 }

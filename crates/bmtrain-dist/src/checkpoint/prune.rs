@@ -20,7 +20,7 @@ impl Store {
     ///
     /// Counted are those whose manifest and sizes are right. The newest that verifies to the last byte is never removed, nor
     /// anything newer; if none verifies, nothing is. `trusted`, the one that this process has just committed, counts as
-    /// verified without being read again; another checkpoint of the same step is overtaken by it and goes first.
+    /// verified without being read again and stays, even where `keep` of later steps are there; another checkpoint of the same step is overtaken by it and goes first.
     ///
     /// # Errors
     /// `keep` too small; what the disk says. A removal that failed half-way is taken up by [`Store::remove_leftovers`].
@@ -38,7 +38,8 @@ impl Store {
             // Read only where something depends on it.
             && let Some(verified) = names.iter().position(|name| trusted == Some(name) || self.verify(name).is_ok())
         {
-            removed.extend_from_slice(&names[last_kept.max(verified) + 1..]);
+            let older = names[last_kept.max(verified) + 1..].iter();
+            removed.extend(older.filter(|name| trusted != Some(*name)).cloned());
         }
         removed.iter().try_for_each(|name| self.remove(name))?;
         Ok(removed)

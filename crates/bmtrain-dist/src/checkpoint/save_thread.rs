@@ -15,6 +15,7 @@ use super::writer::{Committed, Writer};
 use crate::error::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Something to do in the background.
@@ -61,12 +62,16 @@ pub enum SaveOutcome {
     },
 }
 
-/// The thread. Dropped, it ends after the job in flight; nobody waits for it.
+/// The thread. Dropping it waits for its end, which comes after the job in flight and takes as long as that one: a commit
+/// must not land when what comes next in the process has looked which checkpoints there are. On a disk that never answers
+/// the drop does not return either; [`SaveThread::wait`] before tells.
 #[derive(Debug)]
 pub struct SaveThread {
-    jobs: SyncSender<SaveJob>,
+    /// Present until drop.
+    jobs: Option<SyncSender<SaveJob>>,
     outcomes: Receiver<SaveOutcome>,
     in_flight: bool,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl SaveThread {
@@ -85,8 +90,8 @@ impl SaveThread {
             }
         };
         let thread = std::thread::Builder::new().name(name.into()).spawn(work);
-        thread.map_err(|e| refused(name, "start a thread for saving", &e))?;
-        Ok(SaveThread { jobs, outcomes, in_flight: false })
+        let thread = thread.map_err(|e| refused(name, "start a thread for saving", &e))?;
+        Ok(SaveThread { jobs: Some(jobs), outcomes, in_flight: false, thread: Some(thread) })
     }
 
     /// Whether a job was handed over whose outcome was not taken.
@@ -103,7 +108,7 @@ impl SaveThread {
             let fix = "wait for the outcome of the save before, or save more rarely";
             return Err(request("background save", "one is still in flight", fix));
         }
-        self.jobs.send(job).map_err(|_| died())?;
+        self.jobs.as_ref().and_then(|jobs| jobs.send(job).ok()).ok_or_else(died)?;
         self.in_flight = true;
         Ok(())
     }
@@ -146,6 +151,16 @@ impl SaveThread {
     fn take(&mut self, outcome: SaveOutcome) -> SaveOutcome {
         self.in_flight = false;
         outcome
+    }
+}
+
+impl Drop for SaveThread {
+    fn drop(&mut self) {
+        // Without a sender there is no next job, and there is room for the outcome of the last one.
+        self.jobs = None;
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::warn!("the thread for saving died");
+        }
     }
 }
 

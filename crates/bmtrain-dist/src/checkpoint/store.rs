@@ -5,7 +5,7 @@
 
 use super::disk::{Disk, EntryKind, RealDisk};
 use super::fail_point::FailPoints;
-use super::fault::{damaged, missing, refused, unreadable};
+use super::fault::{Fault, damaged, missing, refused, unreadable};
 use super::manifest::{MANIFEST_LIMIT, Manifest};
 use super::name::{CheckpointName, MANIFEST_FILE};
 use super::opened::Checkpoint;
@@ -124,15 +124,21 @@ impl Store {
     /// The newest checkpoint whose every byte is as it was written, and why newer ones are not it. Reads it once; where
     /// there are several ranks, one of them calls this and the others [`Store::checkpoint`] with the name it found.
     ///
+    /// Passed over are those that are damaged or gone. One that the disk refuses to read may be whole: a run that went on from
+    /// an older one would remove it in the end.
+    ///
     /// # Errors
-    /// What the disk says about the folder itself; troubles of single checkpoints are reasons.
+    /// What the disk says, about the folder or about a checkpoint.
     pub fn newest_verified(&self) -> Result<Newest> {
         let mut passed_over = Vec::new();
         // Also what is no folder, to say why it was not used.
         for name in self.names(|_| true)? {
             match self.verify(&name) {
                 Ok(checkpoint) => return Ok(Newest { checkpoint: Some(checkpoint), passed_over }),
-                Err(reason) => passed_over.push(PassedOver { name, reason }),
+                Err(reason @ Error::Checkpoint { fault: Fault::Damaged | Fault::Missing, .. }) => {
+                    passed_over.push(PassedOver { name, reason });
+                }
+                Err(other) => return Err(other),
             }
         }
         Ok(Newest { checkpoint: None, passed_over })

@@ -1,7 +1,7 @@
 //! Adam on the device, for f32 parameters and for 16-bit parameters with an f32 master.
 
 use super::delta::{Before, Delta, norms};
-use super::state::check_groups;
+use super::state::{by_storage, check_groups};
 use super::{Kept, KeptTensor, Optimizer, ParamGroup, ParamState, ReadKept, StepArgs};
 use crate::error::Result;
 use crate::param::{Flat, Param};
@@ -194,20 +194,23 @@ impl Optimizer for Adam {
     }
 
     fn visit_state(&self, visit: &mut dyn FnMut(ParamState) -> Result<()>) -> Result<()> {
-        for param in self.groups.iter().flat_map(|group| &group.params) {
-            let Some((state, index)) = self.find(param)? else { continue };
-            if state.steps[index] == 0 {
+        for (flat, params) in by_storage(&self.groups)? {
+            let Some(state) = self.states.iter().find(|state| Rc::ptr_eq(&state.flat, flat)) else { continue };
+            if params.iter().all(|(_, index)| state.steps[*index] == 0) {
                 continue;
             }
-            let span = state.flat.layout().spans()[index];
-            let read = |storage: &Storage| -> Result<Vec<f32>> {
-                Ok(state.flat.gather_state(storage)?.tensor(span.start, [span.len])?.to_vec()?)
-            };
-            let mut tensors = vec![("m", read(&state.m)?), ("v", read(&state.v)?)];
+            let mut whole = vec![("m", flat.gather_state(&state.m)?), ("v", flat.gather_state(&state.v)?)];
             if let Some(master) = &state.master {
-                tensors.push(("master", read(master)?));
+                whole.push(("master", flat.gather_state(master)?));
             }
-            visit(ParamState { name: param.name().into(), steps: state.steps[index], tensors })?;
+            for (param, index) in params.into_iter().filter(|(_, index)| state.steps[*index] > 0) {
+                let span = flat.layout().spans()[index];
+                let mut tensors = Vec::with_capacity(whole.len());
+                for (name, storage) in &whole {
+                    tensors.push((*name, storage.tensor(span.start, [span.len])?.to_vec()?));
+                }
+                visit(ParamState { name: param.name().into(), steps: state.steps[index], tensors })?;
+            }
         }
         Ok(())
     }

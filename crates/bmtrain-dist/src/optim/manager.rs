@@ -4,16 +4,13 @@ use super::scale::Outcome;
 use super::{Delta, LossScaler, Optimizer, ScalePolicy, Scheduler, StepArgs};
 use crate::error::{Error, Result};
 use crate::param::{Flat, Param, Parameters};
-use bmtrain_core::comm::{Collective, Reduction};
+use bmtrain_core::comm::{Collective, Reduction, tensors};
 use bmtrain_core::exact::WORDS;
 use bmtrain_core::kernel::{ClipFactor, Dest, GradNorm, NonFinite, NormOrder};
 use bmtrain_core::{Ctx, DType, Device, Lane, Segment, Tensor, Var};
 use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::rc::Rc;
-
-/// Steps in a row that may be skipped before a run without another rule gives up.
-const MOST_SKIPS: u32 = 8;
 
 /// Upper bound of the gradients' norm.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -55,7 +52,8 @@ struct Entry {
 
 /// Several optimizers with their schedules, stepped together: each has parameters and a rate of its own; loss scale, norm
 /// and clipping are those of all gradients. A parameter belongs to one of them; those of none are
-/// [`OptimManager::untrained`].
+/// [`OptimManager::untrained`]. What the way back leaves in storages of which no manager updates anything is dropped at its
+/// end: nobody would ever take it.
 ///
 /// Gradients accumulate over calls of [`OptimManager::backward`]; [`OptimManager::step`] uses and frees them.
 pub struct OptimManager {
@@ -65,6 +63,8 @@ pub struct OptimManager {
     entries: Vec<Entry>,
     /// What [`OptimManager::flats`] found, until an optimizer is added.
     flats: OnceCell<Rc<[Rc<Flat>]>>,
+    /// The model's other storages, which no optimizer of this manager updates.
+    others: OnceCell<Rc<[Rc<Flat>]>>,
     accumulated: Tensor,
     norm: Tensor,
     factor: Tensor,
@@ -93,9 +93,10 @@ impl OptimManager {
         Ok(OptimManager {
             device: device.clone(),
             clip,
-            scaler: LossScaler::new(ScalePolicy::NONE, MOST_SKIPS)?,
+            scaler: LossScaler::new(ScalePolicy::NONE, LossScaler::LIMIT)?,
             entries: Vec::new(),
             flats: OnceCell::new(),
+            others: OnceCell::new(),
             accumulated,
             norm,
             factor,
@@ -114,8 +115,11 @@ impl OptimManager {
     }
 
     fn enter(&mut self, entry: Entry) {
+        // Another manager, which may walk back first, is not to drop these gradients. What has no place yet has none.
+        let places = entry.optimizer.groups().iter().flat_map(|group| &group.params).map(Param::place);
+        places.flatten().for_each(|(flat, _)| flat.claim());
         self.entries.push(entry);
-        self.flats = OnceCell::new();
+        (self.flats, self.others) = (OnceCell::new(), OnceCell::new());
     }
 
     /// What the loss is multiplied by on the way back; gradients are divided by it again before they are used.
@@ -190,7 +194,26 @@ impl OptimManager {
             flat.finish_batch()?;
             flat.put_away();
         }
+        for flat in self.others()?.iter().filter(|flat| !flat.is_claimed()) {
+            flat.clear_grads();
+            flat.put_away();
+        }
         Ok(())
+    }
+
+    /// The storages of the same models that none of these optimizers updates.
+    fn others(&self) -> Result<Rc<[Rc<Flat>]>> {
+        if let Some(others) = self.others.get() {
+            return Ok(Rc::clone(others));
+        }
+        let (flats, mut others) = (self.flats()?, Vec::new());
+        let mut known: HashSet<*const Flat> = flats.iter().map(Rc::as_ptr).collect();
+        for flat in flats.iter().flat_map(|flat| flat.siblings()) {
+            if known.insert(Rc::as_ptr(&flat)) {
+                others.push(flat);
+            }
+        }
+        Ok(Rc::clone(self.others.get_or_init(|| others.into())))
     }
 
     /// The storages of all parameters that are updated, each once.
@@ -206,13 +229,15 @@ impl OptimManager {
             }
             let flat = param.place()?.0;
             if known.insert(Rc::as_ptr(flat)) {
+                flat.claim();
                 flats.push(Rc::clone(flat));
             }
         }
         Ok(Rc::clone(self.flats.get_or_init(|| flats.into())))
     }
 
-    /// The first parameter, in the order of the groups, whose gradient kept the last step from happening.
+    /// The first parameter, in the order of the groups, whose gradient kept the last step from happening; on all
+    /// ranks the same.
     pub fn broken_gradient(&self) -> Option<&str> {
         self.broken.as_deref()
     }
@@ -280,16 +305,29 @@ impl OptimManager {
         self.entries.iter_mut().map(|entry| (&mut *entry.optimizer, entry.scheduler.as_mut()))
     }
 
-    /// Look for the gradient that is not finite. Waits for each, which is fine for a step that is lost.
+    /// Look for the first gradient that is not finite, of all ranks.
     fn find_broken(&self) -> Result<Option<String>> {
+        let none = self.params().count();
+        let mut first = self.first_broken()?.unwrap_or(none);
+        // Where state is cut, each rank sees the gradients that it owns.
+        if let Some(flat) = self.flats()?.iter().find(|flat| flat.sharding().cuts_state()) {
+            let own = Tensor::from_slice(&self.device, [1], &[first as i64], Segment::Activations)?;
+            let least = tensors::all_reduce(&*flat.sharding().ranks, own, Reduction::Min)?.to_vec::<i64>()?;
+            first = least.first().and_then(|least| usize::try_from(*least).ok()).unwrap_or(none);
+        }
+        Ok(self.params().nth(first).map(|param| param.name().to_owned()))
+    }
+
+    /// The number of this rank's first gradient that is not finite. Waits for each, which is fine for a step that is lost.
+    fn first_broken(&self) -> Result<Option<usize>> {
         let mut flag = Tensor::full(&self.device, [1], DType::I32, 0.0, Segment::Activations)?;
-        for param in self.params() {
+        for (number, param) in self.params().enumerate() {
             let (flat, index) = param.place()?;
             let Some(grads) = flat.reduced().filter(|_| flat.has_grad(index) && param.is_trainable()) else { continue };
             let part = flat.owned(index);
             self.device.launch(NonFinite { x: grads.view(part.in_state)?, flag: flag.view_mut()? })?;
             if flag.to_vec::<i32>()? != [0] {
-                return Ok(Some(param.name().to_owned()));
+                return Ok(Some(number));
             }
         }
         Ok(None)

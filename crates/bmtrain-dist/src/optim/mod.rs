@@ -104,8 +104,9 @@ pub trait Optimizer {
     /// Take back the step counts of the last step, which changed nothing.
     fn undo_count(&mut self);
 
-    /// Show the state of every parameter that has one, in the order of the groups, one at a time, gathered from all ranks,
-    /// which have to do the same. Waits for the device.
+    /// Show the state of every parameter that has one, one at a time, gathered from all ranks, which have to do the same:
+    /// storage by storage, in the order in which the groups first name them, and within a storage in the order of the groups.
+    /// Each storage is gathered once. Waits for the device.
     ///
     /// # Errors
     /// A failing device; what `visit` returns.

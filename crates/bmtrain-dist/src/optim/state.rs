@@ -5,9 +5,10 @@
 
 use super::{AdamOptions, ParamGroup, ParamState};
 use crate::error::{Error, Result};
-use crate::param::Param;
+use crate::param::{Flat, Param};
 use bmtrain_core::DType;
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
 /// Settings in range, every parameter in one group.
 ///
@@ -87,3 +88,25 @@ fn check_tensors(entry: &ParamState, dtype: DType, len: usize) -> Result<()> {
 pub(super) fn tensor<'s>(entry: &'s ParamState, name: &str) -> Option<&'s [f32]> {
     entry.tensors.iter().find(|(known, _)| *known == name).map(|(_, values)| values.as_slice())
 }
+
+/// The parameters of all groups by the storages they lie in, each with its number there: storages in the order in which the
+/// groups first name them, and in each its parameters in the order of the groups.
+///
+/// # Errors
+/// A parameter whose block is not complete.
+pub(super) fn by_storage(groups: &[ParamGroup]) -> Result<Vec<StorageParams<'_>>> {
+    let mut all: Vec<StorageParams<'_>> = Vec::new();
+    let mut places: HashMap<*const Flat, usize> = HashMap::new();
+    for param in groups.iter().flat_map(|group| &group.params) {
+        let (flat, index) = param.place()?;
+        let place = *places.entry(Rc::as_ptr(flat)).or_insert(all.len());
+        match all.get_mut(place) {
+            Some((_, params)) => params.push((param, index)),
+            None => all.push((flat, vec![(param, index)])),
+        }
+    }
+    Ok(all)
+}
+
+/// A storage and parameters that lie in it, with their numbers.
+pub(super) type StorageParams<'g> = (&'g Rc<Flat>, Vec<(&'g Param, usize)>);

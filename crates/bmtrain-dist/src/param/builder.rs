@@ -1,6 +1,7 @@
 //! The birth of parameters: names from a path, storages per block, values drawn or awaited.
 
 use super::census::Census;
+use super::flat::Siblings;
 use super::{Flat, Init, NamePatterns, Param, ParamSpec, Split, widen};
 use crate::error::{Error, Result};
 use crate::mesh::Mesh;
@@ -64,6 +65,7 @@ struct State {
     names: RefCell<HashSet<String>>,
     params: RefCell<Vec<Param>>,
     flats: RefCell<Vec<Rc<Flat>>>,
+    siblings: Siblings,
     /// Parameters of the block that is being built.
     open: RefCell<Option<Vec<Param>>>,
     /// Number of blocks so far.
@@ -89,6 +91,7 @@ impl Builder {
             names: RefCell::default(),
             params: RefCell::default(),
             flats: RefCell::default(),
+            siblings: Siblings::default(),
             open: RefCell::default(),
             blocks: Cell::new(0),
             census: Rc::default(),
@@ -168,7 +171,8 @@ impl Builder {
         let (trained, frozen): (Vec<Param>, Vec<Param>) = members.iter().cloned().partition(|p| p.spec().trainable);
         for group in [trained, frozen].into_iter().filter(|group| !group.is_empty()) {
             let block = block.map(|number| (number, Rc::clone(&self.state.census)));
-            let flat = Rc::new(Flat::new(&self.state.device, sharding, (dtype, grad_dtype), block, &group)?);
+            let (device, siblings) = (&self.state.device, &self.state.siblings);
+            let flat = Flat::new(device, sharding, (dtype, grad_dtype), block, &group, siblings)?;
             for (index, param) in group.iter().enumerate() {
                 param.settle(&flat, index);
                 match birth {

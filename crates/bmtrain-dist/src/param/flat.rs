@@ -11,7 +11,7 @@ use bmtrain_core::kernel::Fill;
 use bmtrain_core::{DType, Device, Lane, Segment, Storage};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 /// A flat storage with its gradients, of which this rank may hold a shard only.
 ///
@@ -49,7 +49,14 @@ pub struct Flat {
     reduced: RefCell<Option<Storage>>,
     /// The last micro-batch of the step is walked back.
     closing: Cell<bool>,
+    /// An optimizer updates parameters that lie here.
+    claimed: Cell<bool>,
+    /// All storages of the model.
+    siblings: Siblings,
 }
+
+/// All storages of a model, which hold each other no longer than the parameters do.
+pub(super) type Siblings = Rc<RefCell<Vec<Weak<Flat>>>>;
 
 #[derive(Debug)]
 struct Gathered {
@@ -77,14 +84,15 @@ impl Flat {
         (dtype, grad_dtype): (DType, DType),
         block: Option<(usize, Rc<Census>)>,
         members: &[Param],
-    ) -> Result<Self> {
+        siblings: &Siblings,
+    ) -> Result<Rc<Self>> {
         let lengths: Vec<usize> = members.iter().map(|param| param.local_shape().elements()).collect();
         let layout = ShardLayout::new(dtype, &lengths, sharding.ranks.size());
         let len = if sharding.cuts_values() { layout.shard_len() } else { layout.gathered_len() };
         // Zeros, so that the gaps between parameters are numbers too.
         let values = Storage::zeros(device, len, dtype, Segment::Parameters)?;
         let flags = || members.iter().map(|_| Cell::new(false)).collect();
-        Ok(Flat {
+        let flat = Rc::new(Flat {
             device: device.clone(),
             layout,
             dtype,
@@ -103,7 +111,26 @@ impl Flat {
             summed: flags(),
             reduced: RefCell::default(),
             closing: Cell::new(false),
-        })
+            claimed: Cell::new(false),
+            siblings: Rc::clone(siblings),
+        });
+        siblings.borrow_mut().push(Rc::downgrade(&flat));
+        Ok(flat)
+    }
+
+    /// An optimizer updates parameters that lie here: their gradients are kept until its step.
+    pub(crate) fn claim(&self) {
+        self.claimed.set(true);
+    }
+
+    /// Whether an optimizer updates parameters that lie here.
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.claimed.get()
+    }
+
+    /// All storages of the model, this one among them.
+    pub(crate) fn siblings(&self) -> Vec<Rc<Flat>> {
+        self.siblings.borrow().iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Where the parameters lie when they are whole.

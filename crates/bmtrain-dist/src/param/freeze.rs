@@ -48,6 +48,7 @@ fn fits(pattern: &str, name: &str) -> bool {
 
 /// The parameters that are frozen, by full name; all others are trained.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct FreezeMask {
     /// Full names, in alphabetical order.
     pub frozen: BTreeSet<String>,

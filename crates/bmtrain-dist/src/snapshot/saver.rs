@@ -163,7 +163,10 @@ impl Saver {
         let failed = reports.iter().find_map(|report| report.strip_prefix(FAILED));
         if let Some(text) = failed {
             let error = self.take_error(text);
-            if let Some(writer) = writer.filter(|_| self.team.is_first()) {
+            // The first rank may have failed before it had the folder, which another has made.
+            let has_writer = self.team.gather(&[f32::from(u8::from(writer.is_some()))])?;
+            let first = has_writer.iter().position(|has| has.first() == Some(&1.0));
+            if let Some(writer) = writer.filter(|_| first == Some(self.team.rank())) {
                 writer.abandon();
             }
             return Ok(Some(SaveEvent::Failed { step, error }));

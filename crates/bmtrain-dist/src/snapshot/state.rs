@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 
 /// Loss scale, places in the schedules, step counts, and which parameters are frozen. Equal on all ranks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TrainingState {
     /// Of loss scaling.
     pub scaler: ScaleState,
     /// Of each optimizer, in their order.
     pub optimizers: Vec<OptimizerState>,
     /// The parameters that were not trained.
-    #[serde(flatten)]
     pub frozen: FreezeMask,
 }
 

@@ -71,11 +71,13 @@ fn a_failed_save_comes_back_as_an_error_with_the_buffers() {
     assert!(committed.is_err() && pruned.unwrap().is_empty());
 }
 
-/// A disk on which nothing is made while the gate is held.
-#[derive(Debug)]
-struct Gated {
-    disk: MemoryDisk,
-    gate: Arc<Mutex<()>>,
+/// A disk on which nothing is made while the gate is held, and one folder may be refused to readers.
+#[derive(Debug, Default)]
+pub struct Gated {
+    pub disk: MemoryDisk,
+    pub gate: Arc<Mutex<()>>,
+    /// The folder, and the operating system's number of the reason.
+    pub refused: Option<(String, i32)>,
 }
 
 impl Disk for Gated {
@@ -93,7 +95,10 @@ impl Disk for Gated {
         self.disk.create(folder, file)
     }
     fn open(&self, folder: &str, file: &str) -> io::Result<Box<dyn ReadFile>> {
-        self.disk.open(folder, file)
+        match &self.refused {
+            Some((refused, reason)) if refused == folder => Err(io::Error::from_raw_os_error(*reason)),
+            _ => self.disk.open(folder, file),
+        }
     }
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.disk.rename(from, to)
@@ -115,7 +120,7 @@ impl Disk for Gated {
 #[test]
 fn a_slow_disk_delays_neither_polling_nor_waiting_and_a_second_save_is_refused() {
     let gate = Arc::new(Mutex::new(()));
-    let store = Store::on(Arc::new(Gated { disk: MemoryDisk::default(), gate: gate.clone() }));
+    let store = Store::on(Arc::new(Gated { gate: gate.clone(), ..Gated::default() }));
     let mut thread = SaveThread::start("save").unwrap();
     assert!(thread.poll().unwrap().is_none() && thread.wait(LONG).unwrap().is_none());
     let writer = Writer::begin(&store, 1, "a").unwrap();
@@ -129,4 +134,26 @@ fn a_slow_disk_delays_neither_polling_nor_waiting_and_a_second_save_is_refused()
     drop(held);
     assert!(matches!(thread.wait(LONG).unwrap(), Some(SaveOutcome::Shard { record: Ok(_), .. })));
     assert!(!thread.is_busy());
+}
+
+#[test]
+fn a_commit_in_flight_has_landed_when_the_thread_is_dropped() {
+    let (disk, gate) = (MemoryDisk::default(), Arc::new(Mutex::new(())));
+    let gated = Gated { disk: disk.clone(), gate: gate.clone(), refused: None };
+    let (store, state) = (Store::on(Arc::new(gated)), State::new(1));
+    let writer = Writer::begin(&store, 1, "a").unwrap();
+    let records = vec![writer.write_shard(0, &state.pieces(0, 1, Cut::Even)).unwrap()];
+    let facts = Facts { world: 1, ..state.facts };
+    let (held, is_held) = std::sync::mpsc::channel();
+    let keeper = std::thread::spawn(move || {
+        let _held = gate.lock().unwrap();
+        held.send(()).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+    });
+    is_held.recv().unwrap();
+    let mut thread = SaveThread::start("save").unwrap();
+    thread.submit(SaveJob::Commit { writer, records, facts, keep: None }).unwrap();
+    drop(thread);
+    assert_eq!(newest_step(&Store::on(Arc::new(disk))), Some(1));
+    keeper.join().unwrap();
 }

@@ -1,5 +1,6 @@
 //! Random damage to checkpoints: all of it is found before a byte is handed out, and the newest good one is used.
 
+use crate::background::Gated;
 use crate::sample::{Cut, Random, State, memory_with, newest_step};
 use bmtrain_dist::Error;
 use bmtrain_dist::checkpoint::simulated::MemoryDisk;
@@ -173,4 +174,19 @@ fn damage_on_a_real_disk_is_passed_over_with_the_path_of_the_file() {
     State::new(1).assert_in(&newest.checkpoint.unwrap());
     let reason = newest.passed_over[0].reason.to_string();
     assert!(reason.contains(path.to_str().unwrap()) && reason.contains("cannot read"), "{reason}");
+}
+
+#[test]
+fn a_checkpoint_that_the_disk_refuses_to_read_is_not_passed_over_for_an_older_one() {
+    let (disk, store) = memory_with(&[1, 2], 1);
+    let newest = store.list().unwrap()[0].to_string();
+    // EIO, EACCES, EMFILE, ESTALE.
+    for reason in [5, 13, 24, 116] {
+        let refused = Some((newest.clone(), reason));
+        let refusing = Store::on(Arc::new(Gated { disk: disk.clone(), refused, ..Gated::default() }));
+        let error = refusing.newest_verified().unwrap_err();
+        assert!(matches!(error, Error::Checkpoint { fault: Fault::Disk, .. }), "{error}");
+        assert!(error.to_string().contains(&newest), "{error}");
+    }
+    assert_eq!(newest_step(&store), Some(2));
 }

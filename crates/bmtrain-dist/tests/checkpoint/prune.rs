@@ -94,3 +94,11 @@ fn an_interrupted_removal_is_taken_up_again() {
         assert_eq!((steps(&store), disk.names().len()), (vec![3, 2], 2));
     }
 }
+
+#[test]
+fn what_was_just_committed_stays_though_enough_of_later_steps_are_there() {
+    let (_, store) = memory_with(&[3, 11, 12, 13], 1);
+    let committed = State::new(5).save(&store, 5, 1, Cut::Even).unwrap();
+    store.prune(2, Some(&committed)).unwrap();
+    assert_eq!(steps(&store), [13, 12, 5]);
+}

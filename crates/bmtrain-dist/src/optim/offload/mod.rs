@@ -19,7 +19,7 @@ mod work;
 pub use work::HostTensor;
 
 use super::delta::{Delta, norms};
-use super::state::check_groups;
+use super::state::{by_storage, check_groups};
 use super::{AdamOptions, DecayForm, Kept, KeptTensor, Optimizer, ParamGroup, ParamState, ReadKept, StepArgs};
 use crate::error::{Error, Result};
 use crate::param::{Flat, Param};
@@ -286,18 +286,21 @@ impl Optimizer for AdamOffload {
 
     fn visit_state(&self, visit: &mut dyn FnMut(ParamState) -> Result<()>) -> Result<()> {
         self.settle()?;
-        for param in self.groups.iter().flat_map(|group| &group.params) {
-            let (flat, index) = param.place()?;
+        for (flat, params) in by_storage(&self.groups)? {
             let Some(state) = self.states.iter().find(|state| Rc::ptr_eq(&state.flat, flat)) else { continue };
-            let (steps, span) = (state.steps[index], flat.layout().spans()[index]);
-            if steps == 0 {
+            if params.iter().all(|(_, index)| state.steps[*index] == 0) {
                 continue;
             }
-            let mut tensors = Vec::new();
+            let mut gathered = Vec::new();
             for (name, buffer) in state.lock().named() {
-                tensors.push((name, whole(flat, buffer.as_slice(), span.range())?));
+                gathered.push((name, whole(flat, buffer.as_slice())?));
             }
-            visit(ParamState { name: param.name().into(), steps, tensors })?;
+            for (param, index) in params.into_iter().filter(|(_, index)| state.steps[*index] > 0) {
+                let range = flat.layout().spans()[index].range();
+                let values = |values: &[f32]| values.get(range.clone()).map(<[f32]>::to_vec).unwrap_or_default();
+                let tensors = gathered.iter().map(|(name, whole)| (*name, values(whole))).collect();
+                visit(ParamState { name: param.name().into(), steps: state.steps[index], tensors })?;
+            }
         }
         Ok(())
     }
@@ -352,13 +355,14 @@ impl Optimizer for AdamOffload {
     }
 }
 
-/// A range of the whole state from this rank's part of it.
-fn whole(flat: &Flat, part: &[f32], range: Range<usize>) -> Result<Vec<f32>> {
+/// The whole state of a storage from this rank's part of it.
+fn whole(flat: &Flat, part: &[f32]) -> Result<Vec<f32>> {
     if !flat.sharding().cuts_state() {
-        return Ok(part.get(range).map(<[f32]>::to_vec).unwrap_or_default());
+        return Ok(part.to_vec());
     }
     let device = flat.values().device();
     let cut = Storage::empty(device, part.len(), DType::F32, Segment::Workspace)?;
     device.backend().upload(bytemuck::cast_slice(part), cut.view_mut(0..part.len())?, Lane::Compute)?;
-    Ok(flat.gather_state(&cut)?.tensor(range.start, [range.len()])?.to_vec()?)
+    let gathered = flat.gather_state(&cut)?;
+    Ok(gathered.tensor(0, [gathered.len()])?.to_vec()?)
 }
