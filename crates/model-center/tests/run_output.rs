@@ -299,6 +299,11 @@ fn a_run_of_another_recipe_is_continued_only_where_that_is_asked_for() {
     let text = refusal(temp.path(), OTHER, IfThere::Continue { accept_change: false });
     assert!(text.contains("the run of another recipe") && text.contains("--accept-change"), "{text}");
     let accepted = IfThere::Continue { accept_change: true };
-    assert_eq!(OutputFolder::create(temp.path(), OTHER, accepted).unwrap().earlier(), Earlier::Unfinished);
+    let mut folder = OutputFolder::create(temp.path(), OTHER, accepted).unwrap();
+    assert_eq!(folder.earlier(), Earlier::Unfinished);
+    // It is the earlier recipe's until there is something to go on with.
+    assert!(OutputFolder::check(temp.path(), HASH, IfThere::Replace).is_ok());
+    folder.take_over().unwrap();
+    drop(folder);
     assert_eq!(OutputFolder::check(temp.path(), OTHER, IfThere::Replace).unwrap(), Earlier::Unfinished);
 }
