@@ -23,7 +23,7 @@ KILLS, STOPS = 5, 2
 # What ranks that share memory and ranks of MPI wait for others by default.
 DEADLINE = 30.0
 # Most seconds until the message and until the end. A stopped rank is named at the deadline, a killed one long before it.
-MOST = {signal.SIGKILL: (5.0, 5.0), signal.SIGSTOP: (DEADLINE + 1.0, DEADLINE + 3.0)}
+MOST = {signal.SIGKILL: (5.0, 5.0), signal.SIGSTOP: (DEADLINE + 1.0, DEADLINE + 5.0)}
 
 
 def say(text):

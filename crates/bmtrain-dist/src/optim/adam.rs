@@ -199,16 +199,19 @@ impl Optimizer for Adam {
             if params.iter().all(|(_, index)| state.steps[*index] == 0) {
                 continue;
             }
-            let mut whole = vec![("m", flat.gather_state(&state.m)?), ("v", flat.gather_state(&state.v)?)];
+            // One tensor at a time is whole on the device, which has no room planned for more.
+            let read = |storage: &Storage| -> Result<Vec<f32>> {
+                let whole = flat.gather_state(storage)?;
+                Ok(whole.tensor(0, [whole.len()])?.to_vec()?)
+            };
+            let mut whole = vec![("m", read(&state.m)?), ("v", read(&state.v)?)];
             if let Some(master) = &state.master {
-                whole.push(("master", flat.gather_state(master)?));
+                whole.push(("master", read(master)?));
             }
             for (param, index) in params.into_iter().filter(|(_, index)| state.steps[*index] > 0) {
-                let span = flat.layout().spans()[index];
-                let mut tensors = Vec::with_capacity(whole.len());
-                for (name, storage) in &whole {
-                    tensors.push((*name, storage.tensor(span.start, [span.len])?.to_vec()?));
-                }
+                let range = flat.layout().spans()[index].range();
+                let values = |values: &[f32]| values.get(range.clone()).map(<[f32]>::to_vec).unwrap_or_default();
+                let tensors = whole.iter().map(|(name, whole)| (*name, values(whole))).collect();
                 visit(ParamState { name: param.name().into(), steps: state.steps[index], tensors })?;
             }
         }
