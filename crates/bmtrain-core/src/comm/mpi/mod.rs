@@ -15,6 +15,8 @@
 //!   may never come to their end. At a deadline the ranks are asked; to blame is who does not answer, or who waits for nobody.
 //!   A process that ended is noticed at once where it ran on this host, elsewhere at the deadline. After a failure MPI is
 //!   not finalized, which would wait for the lost rank: see [`MpiRank::end_job`].
+//! * **The one wait that may be long.** A rank that is done waits for the others as long as they answer that they live, for they
+//!   may have work of their own left. At every deadline it asks; who does not answer is left behind, with a warning.
 
 mod collectives;
 mod exchange;
