@@ -22,12 +22,8 @@ fn saving_a_model_of_several_ranks_gathers_one_block_at_a_time_and_gives_the_sam
             let (folder, to) = (&folder, written.path().join("shared"));
             scope.spawn(move || {
                 let device = Device::cpu(1).unwrap();
-                let sharding = Sharding {
-                    ranks: Arc::new(rank),
-                    level: ZeroLevel::Three,
-                    sum: GradientSum::Fast,
-                    prefetch: true,
-                };
+                let sharding =
+                    Sharding { ranks: Arc::new(rank), level: ZeroLevel::Three, sum: GradientSum::Fast, prefetch: true };
                 let options = OpenOptions { sharding, ..OpenOptions::new(&device) };
                 let model = Registry::default().open(folder, &options).unwrap().model;
                 let gathered = || {

@@ -14,8 +14,8 @@ use model_center::file::write_atomic;
 use model_center::hf::folder::hub_name;
 use model_center::recipe::{Resolved, SaveWhich};
 use model_center::run::{
-    BestTracker, CHECKPOINT_FOLDER, CardData, EndRecord, EvalRecord, ExitStatus, LAST_MODEL_FOLDER, MODEL_FOLDER,
-    MetricsLog, ModelCard, OutputFolder, Record, Status, StepRecord, StopReason, Timing, memory,
+    BestTracker, CHECKPOINT_FOLDER, CardData, Earlier, EndRecord, EvalRecord, ExitStatus, LAST_MODEL_FOLDER,
+    MODEL_FOLDER, MetricsLog, ModelCard, OutputFolder, Record, Status, StepRecord, StopReason, Timing, memory,
 };
 use model_center::{Error, Result};
 use std::path::PathBuf;
@@ -66,7 +66,7 @@ impl Run {
         let dir = &resolved.output.dir;
         let files = if trainer.team.is_first() {
             let output = OutputFolder::create(dir, &resolved.recipe_hash(), options.if_there())?;
-            check_room(resolved, dir, job.parameters)?;
+            check_room(resolved, dir, job.parameters, output.earlier() == Earlier::Nothing)?;
             Some(Files { output, log: None })
         } else {
             None

@@ -144,8 +144,9 @@ impl Keeper {
     }
 }
 
-/// See before the first step whether the disk has room for the checkpoints that the recipe asks for.
-pub(super) fn check_room(resolved: &Resolved, output: &Path, parameters: usize) -> Result<()> {
+/// See before the first step whether the disk has room for the checkpoints that the recipe asks for. A run that goes on is only
+/// warned: it has checkpoints, and what becomes of it when one more cannot be saved is for the recipe to say.
+pub(super) fn check_room(resolved: &Resolved, output: &Path, parameters: usize, is_new: bool) -> Result<()> {
     let settings = resolved.checkpoint;
     let is_asked_for = settings.every != Interval::Never;
     if !is_asked_for && settings.minutes == 0.0 {
@@ -156,7 +157,7 @@ pub(super) fn check_room(resolved: &Resolved, output: &Path, parameters: usize) 
     let one = (parameters * each) as f64;
     let free = Store::open(output)?.free_bytes()? as f64;
     let mib = |bytes: f64| bytes / f64::from(1 << 20);
-    if free < 1.2 * one && is_asked_for {
+    if free < 1.2 * one && is_asked_for && is_new {
         let reason = format!("a checkpoint has {:.0} MiB, and {:.0} MiB are free", mib(one), mib(free));
         let source = std::io::Error::new(std::io::ErrorKind::StorageFull, reason);
         let fix =
