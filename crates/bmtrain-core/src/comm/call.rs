@@ -1,9 +1,9 @@
 //! What a rank calls, in words for the other ranks and in words for people.
 //!
-//! Defines [`Call`] and [`What`]. A rank writes [`What::words`] where the others see them; [`in_words`] reads theirs, which
+//! Defines [`Call`], [`What`] and [`Channel`]. A rank writes [`What::words`] where the others see them; [`in_words`] reads theirs, which
 //! may be anything.
 
-use crate::comm::{Reduction, Signature};
+use crate::comm::{Collective, Reduction, Signature};
 use crate::dtype::DType;
 use std::fmt;
 
@@ -34,6 +34,31 @@ pub(super) struct Call {
     pub(super) sequence: u64,
 }
 
+/// Which of the two sequences of calls that all ranks of a group make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Channel {
+    /// Collectives, on lanes.
+    Lanes = 0,
+    /// Barriers and splits, on the rank's own thread.
+    Host = 1,
+}
+
+impl Call {
+    /// A rank that this call waits for, and how far it has come; `calls_of` counts its calls of a sequence.
+    pub(super) fn whereabouts(&self, label: String, calls_of: impl FnOnce(Channel) -> u64) -> String {
+        let channel = match self.what {
+            What::Collective(_) => Channel::Lanes,
+            What::Barrier | What::Split => Channel::Host,
+            What::Send(..) | What::Recv(..) | What::Join => return label,
+        };
+        match calls_of(channel) {
+            0 => format!("{label} (which has not called anything yet)"),
+            count if count > self.sequence => format!("{label} (which stopped in this call)"),
+            count => format!("{label} (whose last call was number {})", count - 1),
+        }
+    }
+}
+
 /// What a rank does with the others.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum What {
@@ -52,6 +77,16 @@ pub(super) enum What {
 }
 
 impl What {
+    /// What a rank does in a collective.
+    pub(super) fn of(collective: &Collective<'_>) -> Self {
+        let signature = collective.signature();
+        match collective {
+            Collective::Send { to, .. } => What::Send(signature, *to),
+            Collective::Recv { from, .. } => What::Recv(signature, *from),
+            _ => What::Collective(signature),
+        }
+    }
+
     /// Name for statistics and traces.
     pub(super) fn name(&self) -> &'static str {
         match self {

@@ -13,6 +13,7 @@ mod counting;
 pub mod host;
 #[cfg(feature = "mpi")]
 pub mod mpi;
+mod plan;
 mod processes;
 mod solo;
 pub mod tensors;

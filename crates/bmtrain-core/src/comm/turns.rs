@@ -1,10 +1,10 @@
 //! The order of a rank's own calls: whatever lanes they were given to, they run one after the other as they were launched.
 //!
-//! Defines [`Turns`] and [`Ordered`]. All ranks launch the calls of a group in the same order, and so they also make
+//! Defines [`Turns`], [`CallTurns`] and [`Ordered`]. All ranks launch the calls of a group in the same order, and so they also make
 //! them in the same order, even from several lanes that run as they like. It cannot be a circle: a lane waits for what
 //! was launched before.
 
-use super::call::Call;
+use super::call::{Call, What};
 use crate::error::{Error, Result};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -46,8 +46,33 @@ pub(super) struct Turn<'a> {
     number: u64,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The orders of a rank's calls in one group: of collectives, and of messages with each other rank.
+#[derive(Debug)]
+pub(super) struct CallTurns {
+    collectives: Turns,
+    sends: Vec<Turns>,
+    receives: Vec<Turns>,
+}
+
+impl CallTurns {
+    /// For a group of so many ranks.
+    pub(super) fn new(size: usize) -> Self {
+        let turns = || (0..size).map(|_| Turns::default()).collect();
+        CallTurns { collectives: Turns::default(), sends: turns(), receives: turns() }
+    }
+
+    /// The one that a call belongs to.
+    pub(super) fn of(&self, what: &What) -> &Turns {
+        match what {
+            What::Send(_, to) => &self.sends[*to],
+            What::Recv(_, from) => &self.receives[*from],
+            _ => &self.collectives,
+        }
+    }
 }
 
 impl Turns {
@@ -105,7 +130,6 @@ impl Drop for Turn<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::call::What;
     use super::*;
     use std::sync::OnceLock;
     use std::sync::mpsc::channel;

@@ -1,46 +1,17 @@
 //! The collectives, each as what a rank gives and takes in one round.
 //!
-//! Defines [`Plan`], a collective without its memory, and [`run`], which [`super::rank`] calls on the lane's thread.
+//! Defines [`run`], which [`super::rank`] calls on the lane's thread.
 //! Reductions add in the order of the ranks wherever an element is added, so their bits know nothing of chunks and rounds.
 
 use super::exchange::{GIVEN, REDUCED, Rings, Rounds, Staged};
-use super::group::{Channel, members};
-use crate::comm::{Collective, Reduction};
-use crate::cpu::ranks::{Source, reduce};
+use super::group::members;
+use crate::comm::call::Channel;
+use crate::comm::plan::{GRAIN, Plan, Reducer, piece, place};
 use crate::dtype::DType;
 use crate::error::Result;
-use std::ops::Range;
 
 /// Up to this many bytes every rank reduces everything for itself, which needs one meeting instead of two.
 const SMALL: usize = 16 << 10;
-/// Parts of a chunk begin at multiples of this many bytes: a whole number of elements of every type.
-const GRAIN: usize = 64;
-
-/// What a collective does, without the memory it does it to.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Plan {
-    AllGather,
-    ReduceScatter(Reduction),
-    AllReduce(Reduction),
-    Reduce(Reduction, usize),
-    Broadcast(usize),
-    AllToAll,
-}
-
-impl Plan {
-    /// The plan of a collective of all ranks; none for a message between two.
-    pub(super) fn of(collective: &Collective<'_>) -> Option<Self> {
-        Some(match collective {
-            Collective::AllGather { .. } => Plan::AllGather,
-            Collective::ReduceScatter { by, .. } => Plan::ReduceScatter(*by),
-            Collective::AllReduce { by, .. } => Plan::AllReduce(*by),
-            Collective::Reduce { by, root, .. } => Plan::Reduce(*by, *root),
-            Collective::Broadcast { root, .. } => Plan::Broadcast(*root),
-            Collective::AllToAll { .. } => Plan::AllToAll,
-            Collective::Send { .. } | Collective::Recv { .. } => return None,
-        })
-    }
-}
 
 /// Run a collective on this rank: `send` is what it reads, `data` what it writes, which some both read and write.
 ///
@@ -89,40 +60,6 @@ pub(super) fn run(plan: Plan, dtype: DType, send: &[u8], data: &mut [u8], rings:
     }
 }
 
-/// The part of rank `rank` of memory in parts of `bytes`.
-fn place(data: &mut [u8], rank: usize, bytes: usize) -> &mut [u8] {
-    &mut data[rank * bytes..][..bytes]
-}
-
-/// Piece number `round` of `bytes` bytes in pieces of `piece`.
-fn piece(bytes: usize, piece: usize, round: usize) -> Range<usize> {
-    let start = (round * piece).min(bytes);
-    start..(start + piece).min(bytes)
-}
-
-/// How values are reduced, and by whom.
-#[derive(Debug, Clone, Copy)]
-struct Reducer {
-    dtype: DType,
-    by: Reduction,
-    rank: usize,
-    size: usize,
-}
-
-impl Reducer {
-    /// Reduce `own` and what the others have staged at `start` to `out`. Without `own`, `out` has this rank's values.
-    fn reduce(&self, own: Option<&[u8]>, staged: &Staged<'_>, start: usize, out: &mut [u8]) -> Result<()> {
-        let sources: Vec<Source<'_>> = (0..self.size)
-            .map(|rank| match (rank == self.rank, own) {
-                (true, None) => Source::Place,
-                (true, Some(own)) => Source::Bytes(own),
-                (false, _) => Source::Bytes(staged.of(rank, start, out.len())),
-            })
-            .collect();
-        reduce(self.dtype, self.by, &sources, out)
-    }
-}
-
 struct AllGather<'a> {
     send: &'a [u8],
     recv: &'a mut [u8],
@@ -131,12 +68,12 @@ struct AllGather<'a> {
 
 impl Rounds for AllGather<'_> {
     fn give(&self, round: usize, slot: &mut [u8]) {
-        let values = &self.send[piece(self.send.len(), self.chunk, round)];
+        let values = &self.send[piece(0..self.send.len(), self.chunk, round)];
         slot[..values.len()].copy_from_slice(values);
     }
 
     fn take(&mut self, round: usize, staged: &Staged<'_>) -> Result<()> {
-        let range = piece(self.send.len(), self.chunk, round);
+        let range = piece(0..self.send.len(), self.chunk, round);
         for rank in members(staged.from()) {
             let to = &mut place(self.recv, rank, self.send.len())[range.clone()];
             to.copy_from_slice(staged.of(rank, 0, range.len()));
@@ -159,9 +96,9 @@ impl Rounds for ReduceScatter<'_> {
 
     fn take(&mut self, round: usize, staged: &Staged<'_>) -> Result<()> {
         let (rank, bytes) = (self.reduction.rank, self.recv.len());
-        let range = piece(bytes, self.part, round);
+        let range = piece(0..bytes, self.part, round);
         let own = &self.send[rank * bytes..][range.clone()];
-        self.reduction.reduce(Some(own), staged, rank * self.part, &mut self.recv[range])
+        self.reduction.reduce(Some(own), staged.each(rank * self.part, range.len()), &mut self.recv[range])
     }
 }
 
@@ -180,7 +117,7 @@ impl Rounds for AllToAll<'_> {
 
     fn take(&mut self, round: usize, staged: &Staged<'_>) -> Result<()> {
         let bytes = self.recv.len() / self.size;
-        let range = piece(bytes, self.part, round);
+        let range = piece(0..bytes, self.part, round);
         for rank in members(staged.from()) {
             let to = &mut place(self.recv, rank, bytes)[range.clone()];
             to.copy_from_slice(staged.of(rank, self.rank * self.part, range.len()));
@@ -192,7 +129,7 @@ impl Rounds for AllToAll<'_> {
 /// Stage a piece of the part of every other rank, each at its place in the slot.
 fn give_parts(send: &[u8], (part, round): (usize, usize), (rank, size): (usize, usize), slot: &mut [u8]) {
     let bytes = send.len() / size;
-    let range = piece(bytes, part, round);
+    let range = piece(0..bytes, part, round);
     for other in (0..size).filter(|other| *other != rank) {
         let values = &send[other * bytes..][range.clone()];
         slot[other * part..][..values.len()].copy_from_slice(values);
@@ -208,13 +145,13 @@ struct EachReduces<'a> {
 
 impl Rounds for EachReduces<'_> {
     fn give(&self, round: usize, slot: &mut [u8]) {
-        let values = &self.data[piece(self.data.len(), self.chunk, round)];
+        let values = &self.data[piece(0..self.data.len(), self.chunk, round)];
         slot[..values.len()].copy_from_slice(values);
     }
 
     fn take(&mut self, round: usize, staged: &Staged<'_>) -> Result<()> {
-        let range = piece(self.data.len(), self.chunk, round);
-        self.reduction.reduce(None, staged, 0, &mut self.data[range])
+        let range = piece(0..self.data.len(), self.chunk, round);
+        self.reduction.reduce(None, staged.each(0, range.len()), &mut self.data[range])
     }
 }
 
@@ -231,7 +168,7 @@ impl Rounds for Reduce<'_> {
     }
 
     fn give(&self, round: usize, slot: &mut [u8]) {
-        let values = &self.data[piece(self.data.len(), self.chunk, round)];
+        let values = &self.data[piece(0..self.data.len(), self.chunk, round)];
         slot[..values.len()].copy_from_slice(values);
     }
 
@@ -243,8 +180,8 @@ impl Rounds for Reduce<'_> {
         if self.gives() {
             return Ok(());
         }
-        let range = piece(self.data.len(), self.chunk, round);
-        self.reduction.reduce(None, staged, 0, &mut self.data[range])
+        let range = piece(0..self.data.len(), self.chunk, round);
+        self.reduction.reduce(None, staged.each(0, range.len()), &mut self.data[range])
     }
 }
 
@@ -261,7 +198,7 @@ impl Rounds for Broadcast<'_> {
     }
 
     fn give(&self, round: usize, slot: &mut [u8]) {
-        let values = &self.data[piece(self.data.len(), self.chunk, round)];
+        let values = &self.data[piece(0..self.data.len(), self.chunk, round)];
         slot[..values.len()].copy_from_slice(values);
     }
 
@@ -271,7 +208,7 @@ impl Rounds for Broadcast<'_> {
 
     fn take(&mut self, round: usize, staged: &Staged<'_>) -> Result<()> {
         if !self.is_root {
-            let range = piece(self.data.len(), self.chunk, round);
+            let range = piece(0..self.data.len(), self.chunk, round);
             let values = staged.of(self.root, 0, range.len());
             self.data[range].copy_from_slice(values);
         }
@@ -287,10 +224,9 @@ fn all_reduce_in_parts(data: &mut [u8], most: usize, reduction: Reducer, rings: 
     let rounds = bytes.div_ceil(block);
     // Where the part of a rank lies in a round; the last block is divided like the others, into smaller parts.
     let part_of = |round: usize, rank: usize| {
-        let whole = piece(bytes, block, round);
+        let whole = piece(0..bytes, block, round);
         let part = whole.len().div_ceil(size).next_multiple_of(GRAIN);
-        let inside = piece(whole.len(), part, rank);
-        whole.start + inside.start..whole.start + inside.end
+        piece(whole, part, rank)
     };
     let give = |data: &[u8], round: usize, slot: &mut [u8]| {
         for other in (0..size).filter(|other| *other != rank) {
@@ -312,7 +248,7 @@ fn all_reduce_in_parts(data: &mut [u8], most: usize, reduction: Reducer, rings: 
         if round < rounds {
             let own = part_of(round, rank);
             rings.take(GIVEN, round, others, |staged| {
-                reduction.reduce(None, staged, rank * most, &mut data[own.clone()])
+                reduction.reduce(None, staged.each(rank * most, own.len()), &mut data[own.clone()])
             })?;
             rings.stage(REDUCED, round, |slot| slot[..own.len()].copy_from_slice(&data[own]))?;
         }

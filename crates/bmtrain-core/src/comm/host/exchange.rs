@@ -8,9 +8,9 @@
 //! calls. A chunk's slot is used again when every other rank has said that it is done with the chunk before.
 #![allow(unsafe_code)]
 
-use super::group::{Channel, Group, members, ranks_where};
+use super::group::{Group, members, ranks_where};
 use super::layout::{RINGS, SLOTS};
-use crate::comm::call::Call;
+use crate::comm::call::{Call, Channel};
 use crate::error::Result;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -159,6 +159,11 @@ impl Staged<'_> {
     /// The ranks whose chunks these are.
     pub(super) fn from(&self) -> u64 {
         self.from
+    }
+
+    /// That part of the chunk of each rank.
+    pub(super) fn each<'s>(&'s self, start: usize, bytes: usize) -> impl Fn(usize) -> Result<&'s [u8]> {
+        move |rank| Ok(self.of(rank, start, bytes))
     }
 
     /// Part of the chunk of a rank; nothing of a rank that this one does not take from.

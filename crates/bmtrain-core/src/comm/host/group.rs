@@ -9,7 +9,7 @@ use super::failure::Failure;
 use super::layout::{DEPARTED, Layout};
 use super::mapping::{Region, SharedFile};
 use super::wait::Patience;
-use crate::comm::call::{Call, in_words};
+use crate::comm::call::{Call, Channel, in_words};
 use crate::comm::processes::Watch;
 use crate::comm::turns::Ordered;
 use crate::error::{Error, Result};
@@ -27,15 +27,6 @@ pub(super) struct Job {
     pub(super) options: HostOptions,
     /// How to see whether a rank of the first group still lives; set when all have come.
     pub(super) watch: OnceLock<Vec<Watch>>,
-}
-
-/// Which of the two sequences of calls that all ranks of a group make.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Channel {
-    /// Collectives, on lanes.
-    Lanes = 0,
-    /// Barriers and splits, on the rank's own thread.
-    Host = 1,
 }
 
 /// One rank in one group.

@@ -4,9 +4,10 @@
 //! name is taken away as soon as all have come, so that nothing is left behind however the job ends.
 
 use super::HostOptions;
-use super::group::{Channel, Group, Job, ranks_where};
+use super::group::{Group, Job, ranks_where};
 use super::layout::{FORMAT, HANDED_OUT, Layout, PAGE};
 use super::mapping::{Region, SharedFile};
+use crate::comm::call::Channel;
 use crate::comm::call::{Call, What};
 use crate::comm::processes::{Identity, Watch};
 use crate::error::{Error, Result};

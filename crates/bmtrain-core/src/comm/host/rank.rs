@@ -3,18 +3,19 @@
 //! Defines [`HostRank`]. What runs on a lane holds on to the rank's place in its group, so that a handle may be dropped
 //! while work is on its way; the place is left when the last of both has ended.
 
-use super::collectives::{self, Plan};
+use super::collectives;
 use super::exchange::Rings;
 use super::group::Group;
 use super::join::{self, Place};
 use super::layout::RINGS;
 use super::{HostOptions, Traffic};
-use crate::backend::{Backend, HostWork, Lane};
+use crate::backend::{Backend, Lane};
 use crate::comm::call::{Call, NAMES, What};
-use crate::comm::turns::Turns;
+use crate::comm::plan::{Plan, launch};
+use crate::comm::turns::{CallTurns, lock};
 use crate::comm::{Collective, Communicator};
 use crate::error::Result;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A rank's handle of its group. It belongs to the rank's thread; when it is dropped by a panic there, the other ranks' calls
@@ -28,10 +29,7 @@ pub struct HostRank {
 #[derive(Debug)]
 struct Member {
     group: Group,
-    collectives: Turns,
-    /// Messages to and from each rank.
-    sends: Vec<Turns>,
-    receives: Vec<Turns>,
+    turns: CallTurns,
     /// The next chunk in each ring, of each rank's messages to and from here: used by whose turn it is.
     next_in_rings: Mutex<[u64; RINGS]>,
     next_sent: Vec<Mutex<u64>>,
@@ -41,18 +39,11 @@ struct Member {
     traffic: Mutex<[Traffic; NAMES.len()]>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl HostRank {
     pub(super) fn new(group: Group) -> Self {
-        let turns = || (0..group.size).map(|_| Turns::default()).collect();
         let counts = || (0..group.size).map(|_| Mutex::new(0)).collect();
         let member = Member {
-            collectives: Turns::default(),
-            sends: turns(),
-            receives: turns(),
+            turns: CallTurns::new(group.size),
             next_in_rings: Mutex::default(),
             next_sent: counts(),
             next_received: counts(),
@@ -106,31 +97,11 @@ impl Communicator for HostRank {
     }
 
     fn launch(&self, backend: &dyn Backend, collective: Collective<'_>, on: Lane) -> Result<()> {
-        let member = &self.member;
-        collective.check(member.group.rank, member.group.size)?;
-        let (signature, bytes) = (collective.signature(), collective.bytes());
-        let what = match &collective {
-            Collective::Send { to, .. } => What::Send(signature, *to),
-            Collective::Recv { from, .. } => What::Recv(signature, *from),
-            _ => What::Collective(signature),
-        };
-        let plan = Plan::of(&collective);
-        let turns = member.turns(&what);
-        turns.launch(|sequence| {
-            let call = Call { what, sequence };
-            member.group.healthy(&call)?;
+        let (member, bytes) = (&self.member, collective.bytes());
+        let Group { rank, size, .. } = member.group;
+        launch(&member.group, (rank, size), &member.turns, backend, (collective, on), |call, plan| {
             let worker = Arc::clone(member);
-            let work: HostWork = Box::new(move |send, data| worker.run(&call, plan, bytes, send, data));
-            match collective {
-                Collective::AllGather { send, recv }
-                | Collective::ReduceScatter { send, recv, .. }
-                | Collective::AllToAll { send, recv } => backend.on_host(Some(send), Some(recv), work, on),
-                Collective::AllReduce { data, .. }
-                | Collective::Reduce { data, .. }
-                | Collective::Broadcast { data, .. }
-                | Collective::Recv { data, .. } => backend.on_host(None, Some(data), work, on),
-                Collective::Send { data, .. } => backend.on_host(Some(data), None, work, on),
-            }
+            Box::new(move |send, data| worker.run(&call, plan, bytes, send, data))
         })
     }
 
@@ -153,17 +124,9 @@ impl Communicator for HostRank {
 }
 
 impl Member {
-    fn turns(&self, what: &What) -> &Turns {
-        match what {
-            What::Send(_, to) => &self.sends[*to],
-            What::Recv(_, from) => &self.receives[*from],
-            _ => &self.collectives,
-        }
-    }
-
     /// One call, on the lane's thread.
     fn run(&self, call: &Call, plan: Option<Plan>, bytes: usize, send: &[u8], data: &mut [u8]) -> Result<()> {
-        let _turn = self.turns(&call.what).wait(&self.group, call)?;
+        let _turn = self.turns.of(&call.what).wait(&self.group, call)?;
         self.group.healthy(call)?;
         let begin = Instant::now();
         let result = self.exchange(call, plan, send, data).map_err(|error| self.group.fail_with(call, error));

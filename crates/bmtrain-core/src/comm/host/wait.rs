@@ -4,9 +4,9 @@
 //! bell of its group if anybody sleeps. Who sleeps wakes up some times a second to see whether the group has failed,
 //! whether the ranks it waits for have left or ended, and what time it is.
 
-use super::group::{Channel, Group, members};
+use super::group::{Group, members};
 use super::layout::{BELL, SLEEPERS};
-use crate::comm::call::{Call, What};
+use crate::comm::call::Call;
 use crate::error::Result;
 use rustix::thread::futex;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -153,17 +153,7 @@ impl Group {
 
     /// A rank, and how far it has come.
     fn whereabouts(&self, call: &Call, rank: usize) -> String {
-        let label = self.label(rank);
-        let channel = match call.what {
-            What::Collective(_) => Channel::Lanes,
-            What::Barrier | What::Split => Channel::Host,
-            What::Send(..) | What::Recv(..) | What::Join => return label,
-        };
-        match self.calls_of(rank, channel) {
-            0 => format!("{label} (which has not called anything yet)"),
-            count if count > call.sequence => format!("{label} (which stopped in this call)"),
-            count => format!("{label} (whose last call was number {})", count - 1),
-        }
+        call.whereabouts(self.label(rank), |channel| self.calls_of(rank, channel))
     }
 
     /// Tell sleepers that a word has changed. Costs next to nothing where nobody sleeps.

@@ -1,46 +1,17 @@
 //! The collectives, each as what a rank gives and takes in one round.
 //!
-//! Defines [`Plan`], a collective without its memory, and [`run`], which `rank` calls on the lane's thread. Values are reduced
+//! Defines [`run`], which `rank` calls on the lane's thread. Values are reduced
 //! by [`crate::cpu::ranks`], in the order of the ranks, as those of ranks of one machine are; chunks and rounds leave no
 //! trace in the bits.
 
 use super::exchange::{Exchange, Pieces, Rounds};
-use crate::comm::{Collective, Reduction};
-use crate::cpu::ranks::{Source, reduce};
+use crate::comm::plan::{GRAIN, Plan, Reducer, piece, place};
 use crate::dtype::DType;
 use crate::error::Result;
 use std::ops::Range;
 
 /// Up to this many bytes every rank reduces everything for itself, which takes one phase instead of two.
 const SMALL: usize = 32 << 10;
-/// Parts begin at multiples of this many bytes: a whole number of elements of every type.
-const GRAIN: usize = 64;
-
-/// What a collective does, without the memory it does it to.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Plan {
-    AllGather,
-    ReduceScatter(Reduction),
-    AllReduce(Reduction),
-    Reduce(Reduction, usize),
-    Broadcast(usize),
-    AllToAll,
-}
-
-impl Plan {
-    /// The plan of a collective of all ranks; none for a message between two.
-    pub(super) fn of(collective: &Collective<'_>) -> Option<Self> {
-        Some(match collective {
-            Collective::AllGather { .. } => Plan::AllGather,
-            Collective::ReduceScatter { by, .. } => Plan::ReduceScatter(*by),
-            Collective::AllReduce { by, .. } => Plan::AllReduce(*by),
-            Collective::Reduce { by, root, .. } => Plan::Reduce(*by, *root),
-            Collective::Broadcast { root, .. } => Plan::Broadcast(*root),
-            Collective::AllToAll { .. } => Plan::AllToAll,
-            Collective::Send { .. } | Collective::Recv { .. } => return None,
-        })
-    }
-}
 
 /// Run a collective on this rank: `send` is what it reads, `data` what it writes, which some both read and write.
 ///
@@ -51,24 +22,26 @@ pub(super) fn run(plan: Plan, dtype: DType, send: &[u8], data: &mut [u8], exchan
     let chunk = group.seat.job.options.chunk;
     let own = Own { rank: group.rank, size: group.size, chunk };
     let rounds = |bytes: usize| bytes.div_ceil(chunk);
+    let reducer = |by| Reducer { dtype, by, rank: own.rank, size: own.size };
     match plan {
         Plan::AllGather => {
             place(data, own.rank, send.len()).copy_from_slice(send);
             exchange.run(rounds(send.len()), &mut AllGather { send, recv: data, own })
         }
-        Plan::ReduceScatter(by) => exchange
-            .run(rounds(data.len()), &mut ReduceScatter { send, recv: data, own, reducer: Reducer { dtype, by } }),
+        Plan::ReduceScatter(by) => {
+            exchange.run(rounds(data.len()), &mut ReduceScatter { send, recv: data, own, reducer: reducer(by) })
+        }
         Plan::AllReduce(by) if own.size == 2 || data.len() <= SMALL => {
-            exchange.run(rounds(data.len()), &mut EachReduces { data, own, reducer: Reducer { dtype, by } })
+            exchange.run(rounds(data.len()), &mut EachReduces { data, own, reducer: reducer(by) })
         }
         Plan::AllReduce(by) => {
             let part = data.len().div_ceil(own.size).next_multiple_of(GRAIN);
-            let reducer = Reducer { dtype, by };
+            let reducer = reducer(by);
             exchange.run(rounds(part), &mut ReduceParts { data, part, own, reducer })?;
             exchange.run(rounds(part), &mut GatherParts { data, part, own })
         }
         Plan::Reduce(by, root) => {
-            exchange.run(rounds(data.len()), &mut Reduce { data, root, own, reducer: Reducer { dtype, by } })
+            exchange.run(rounds(data.len()), &mut Reduce { data, root, own, reducer: reducer(by) })
         }
         Plan::Broadcast(root) => exchange.run(rounds(data.len()), &mut Broadcast { data, root, own }),
         Plan::AllToAll => {
@@ -77,17 +50,6 @@ pub(super) fn run(plan: Plan, dtype: DType, send: &[u8], data: &mut [u8], exchan
             exchange.run(rounds(bytes), &mut AllToAll { send, recv: data, own })
         }
     }
-}
-
-/// The part of rank `rank` of memory in parts of `bytes`.
-fn place(data: &mut [u8], rank: usize, bytes: usize) -> &mut [u8] {
-    &mut data[rank * bytes..][..bytes]
-}
-
-/// Piece number `round` of `range` in pieces of `piece`.
-fn piece(range: Range<usize>, piece: usize, round: usize) -> Range<usize> {
-    let start = (range.start + round * piece).min(range.end);
-    start..(start + piece).min(range.end)
 }
 
 /// This rank.
@@ -106,26 +68,6 @@ impl Own {
     /// Where the part of a rank lies in memory of `bytes` bytes in parts of `part`, and in it a round's piece.
     fn part(self, bytes: usize, part: usize, rank: usize, round: usize) -> Range<usize> {
         piece(piece(0..bytes, part, rank), self.chunk, round)
-    }
-}
-
-/// How values are reduced.
-#[derive(Debug, Clone, Copy)]
-struct Reducer {
-    dtype: DType,
-    by: Reduction,
-}
-
-impl Reducer {
-    /// Reduce `values` of this rank and what all others gave to `out`. Without `values`, `out` has this rank's values.
-    fn reduce(self, own: Own, values: Option<&[u8]>, pieces: &Pieces, out: &mut [u8]) -> Result<()> {
-        let source = |rank| match (rank == own.rank, values) {
-            (true, None) => Ok(Source::Place),
-            (true, Some(values)) => Ok(Source::Bytes(values)),
-            (false, _) => pieces.of(rank, out.len()).map(Source::Bytes),
-        };
-        let sources: Vec<Source<'_>> = (0..own.size).map(source).collect::<Result<_>>()?;
-        reduce(self.dtype, self.by, &sources, out)
     }
 }
 
@@ -172,7 +114,8 @@ impl Rounds for ReduceScatter<'_> {
     fn take(&mut self, round: usize, pieces: &Pieces) -> Result<()> {
         let (own, bytes) = (self.own, self.recv.len());
         let values = &self.send[own.part(self.send.len(), bytes, own.rank, round)];
-        self.reducer.reduce(own, Some(values), pieces, &mut self.recv[piece(0..bytes, own.chunk, round)])
+        let range = piece(0..bytes, own.chunk, round);
+        self.reducer.reduce(Some(values), pieces.each(range.len()), &mut self.recv[range])
     }
 }
 
@@ -194,7 +137,7 @@ impl Rounds for EachReduces<'_> {
 
     fn take(&mut self, round: usize, pieces: &Pieces) -> Result<()> {
         let range = piece(0..self.data.len(), self.own.chunk, round);
-        self.reducer.reduce(self.own, None, pieces, &mut self.data[range])
+        self.reducer.reduce(None, pieces.each(range.len()), &mut self.data[range])
     }
 }
 
@@ -217,7 +160,7 @@ impl Rounds for ReduceParts<'_> {
 
     fn take(&mut self, round: usize, pieces: &Pieces) -> Result<()> {
         let range = self.own.part(self.data.len(), self.part, self.own.rank, round);
-        self.reducer.reduce(self.own, None, pieces, &mut self.data[range])
+        self.reducer.reduce(None, pieces.each(range.len()), &mut self.data[range])
     }
 }
 
@@ -270,7 +213,7 @@ impl Rounds for Reduce<'_> {
             return Ok(());
         }
         let range = piece(0..self.data.len(), self.own.chunk, round);
-        self.reducer.reduce(self.own, None, pieces, &mut self.data[range])
+        self.reducer.reduce(None, pieces.each(range.len()), &mut self.data[range])
     }
 }
 

@@ -46,6 +46,11 @@ impl Pieces {
             piece => Err(Error::shape("mpi", format!("bytes from rank {rank}"), bytes, piece.map_or(0, <[u8]>::len))),
         }
     }
+
+    /// The same of each rank.
+    pub(super) fn each<'s>(&'s self, bytes: usize) -> impl Fn(usize) -> Result<&'s [u8]> {
+        move |rank| self.of(rank, bytes)
+    }
 }
 
 /// A collective under way.

@@ -5,6 +5,7 @@
 use super::MpiOptions;
 use super::failure::Failure;
 use super::letter::{Kind, Letter, Place, SHORT};
+use crate::comm::call;
 use crate::comm::processes::Watch;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -21,6 +22,15 @@ pub(super) enum Channel {
     Host,
     /// Messages from one rank to another.
     Messages,
+}
+
+impl From<call::Channel> for Channel {
+    fn from(channel: call::Channel) -> Self {
+        match channel {
+            call::Channel::Lanes => Channel::Lanes,
+            call::Channel::Host => Channel::Host,
+        }
+    }
 }
 
 impl Channel {

@@ -4,16 +4,17 @@
 //! work is on its way; the process leaves the job when the last of both has ended.
 
 use super::MpiOptions;
-use super::collectives::{self, Plan};
+use super::collectives;
 use super::exchange::Exchange;
 use super::group::Group;
 use super::join;
-use crate::backend::{Backend, HostWork, Lane};
+use crate::backend::{Backend, Lane};
 use crate::comm::call::{Call, What};
-use crate::comm::turns::Turns;
+use crate::comm::plan::{Plan, launch};
+use crate::comm::turns::{CallTurns, lock};
 use crate::comm::{Collective, Communicator};
 use crate::error::Result;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// This process's handle of a group of an MPI job. It belongs to the rank's thread; when it is dropped by a panic there, the
 /// other ranks' calls fail and name this rank. When the last handle of a process is dropped, it waits for the other ranks to
@@ -27,18 +28,11 @@ pub struct MpiRank {
 #[derive(Debug)]
 struct Member {
     group: Group,
-    collectives: Turns,
-    /// Messages to and from each rank.
-    sends: Vec<Turns>,
-    receives: Vec<Turns>,
+    turns: CallTurns,
     /// Pieces sent to each rank.
     sent: Vec<Mutex<u64>>,
     /// Meetings of the host so far.
     meetings: Mutex<u64>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl MpiRank {
@@ -54,10 +48,8 @@ impl MpiRank {
     }
 
     fn new(group: Group) -> Self {
-        let turns = || (0..group.size).map(|_| Turns::default()).collect();
         let sent = (0..group.size).map(|_| Mutex::default()).collect();
-        let (sends, receives) = (turns(), turns());
-        let member = Member { group, collectives: Turns::default(), sends, receives, sent, meetings: Mutex::default() };
+        let member = Member { turns: CallTurns::new(group.size), group, sent, meetings: Mutex::default() };
         MpiRank { member: Arc::new(member) }
     }
 
@@ -95,29 +87,10 @@ impl Communicator for MpiRank {
 
     fn launch(&self, backend: &dyn Backend, collective: Collective<'_>, on: Lane) -> Result<()> {
         let member = &self.member;
-        collective.check(member.group.rank, member.group.size)?;
-        let signature = collective.signature();
-        let what = match &collective {
-            Collective::Send { to, .. } => What::Send(signature, *to),
-            Collective::Recv { from, .. } => What::Recv(signature, *from),
-            _ => What::Collective(signature),
-        };
-        let plan = Plan::of(&collective);
-        member.turns(&what).launch(|sequence| {
-            let call = Call { what, sequence };
-            member.group.healthy(&call)?;
+        let Group { rank, size, .. } = member.group;
+        launch(&member.group, (rank, size), &member.turns, backend, (collective, on), |call, plan| {
             let worker = Arc::clone(member);
-            let work: HostWork = Box::new(move |send, data| worker.run(&call, plan, send, data));
-            match collective {
-                Collective::AllGather { send, recv }
-                | Collective::ReduceScatter { send, recv, .. }
-                | Collective::AllToAll { send, recv } => backend.on_host(Some(send), Some(recv), work, on),
-                Collective::AllReduce { data, .. }
-                | Collective::Reduce { data, .. }
-                | Collective::Broadcast { data, .. }
-                | Collective::Recv { data, .. } => backend.on_host(None, Some(data), work, on),
-                Collective::Send { data, .. } => backend.on_host(Some(data), None, work, on),
-            }
+            Box::new(move |send, data| worker.run(&call, plan, send, data))
         })
     }
 
@@ -138,17 +111,9 @@ impl Communicator for MpiRank {
 }
 
 impl Member {
-    fn turns(&self, what: &What) -> &Turns {
-        match what {
-            What::Send(_, to) => &self.sends[*to],
-            What::Recv(_, from) => &self.receives[*from],
-            _ => &self.collectives,
-        }
-    }
-
     /// One call, on the lane's thread.
     fn run(&self, call: &Call, plan: Option<Plan>, send: &[u8], data: &mut [u8]) -> Result<()> {
-        let _turn = self.turns(&call.what).wait(&self.group, call)?;
+        let _turn = self.turns.of(&call.what).wait(&self.group, call)?;
         self.group.healthy(call)?;
         self.exchange(call, plan, send, data).map_err(|error| self.group.fail_with(call, error))
     }

@@ -6,7 +6,7 @@
 use super::group::Group;
 use super::job::{Channel, Job, State, WORLD};
 use super::letter::{Kind, Letter, Place};
-use crate::comm::call::{Call, What};
+use crate::comm::call::Call;
 use crate::error::{Error, Result};
 use std::collections::HashSet;
 use std::sync::PoisonError;
@@ -134,17 +134,7 @@ impl Group {
 
     /// A rank, and how far it has come.
     fn whereabouts(&self, call: &Call, rank: usize) -> String {
-        let label = self.label(rank);
-        let channel = match call.what {
-            What::Collective(_) => Channel::Lanes,
-            What::Barrier | What::Split => Channel::Host,
-            What::Send(..) | What::Recv(..) | What::Join => return label,
-        };
-        match self.calls_of(rank, channel) {
-            0 => format!("{label} (which has not called anything yet)"),
-            count if count > call.sequence => format!("{label} (which stopped in this call)"),
-            count => format!("{label} (whose last call was number {})", count - 1),
-        }
+        call.whereabouts(self.label(rank), |channel| self.calls_of(rank, channel.into()))
     }
 }
 
