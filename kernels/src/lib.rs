@@ -1,32 +1,73 @@
 //! The CUDA C++ sources of BMTrain, carried as strings so that every crate can be packaged alone.
 //!
-//! Nothing is compiled here: `bmtrain-core` hands a source to the run-time compiler of the device it runs on, and its
-//! tests compile the same text for the processor. Each source is one `.cu` file beside this crate's manifest, named
-//! after the stem of its kernels in `bmtrain-core`.
+//! Nothing is compiled here: `bmtrain-core` hands a text to the run-time compiler of the device it runs on, and its
+//! tests compile the same text for the processor. Each [`Source`] is one `.cu` file beside this crate's manifest, named
+//! after the stem of its kernels in `bmtrain-core`; a [`Unit`] is what is compiled at once: a source, with values for
+//! the words it leaves open.
 #![forbid(unsafe_code)]
 
-/// What stands in front of every source: vocabulary and sums over a block. Includes no header.
-pub const PRELUDE: &str = include_str!("../prelude.cuh");
-
-/// Layer norm with a residual in front. Defines the kernel `norm_forward_f32`.
-pub const NORM_FORWARD: Source = Source { file: "norm_forward.cu", code: include_str!("../norm_forward.cu") };
-
-/// Every source, in the order of their names.
-pub const SOURCES: &[Source] = &[NORM_FORWARD];
-
-/// One file of CUDA C++.
+/// A file that stands in front of sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Source {
+pub struct Header {
     /// Name of the file, the one that compilers report.
     pub file: &'static str,
     /// What stands in it.
     pub code: &'static str,
 }
 
-impl Source {
-    /// The whole text for a compiler: the prelude, then the code, with lines counted as in their files.
+/// What stands in front of every source, in this order. Includes nothing.
+pub const HEADERS: &[Header] = &[
+    Header { file: "prelude.cuh", code: include_str!("../prelude.cuh") },
+    Header { file: "numbers.cuh", code: include_str!("../numbers.cuh") },
+    Header { file: "philox.cuh", code: include_str!("../philox.cuh") },
+];
+
+/// Layer norm and RMS norm, with dropout and residual in front.
+pub const NORM: Source = Source { file: "norm.cu", headers: &[], code: include_str!("../norm.cu") };
+
+/// Every unit, in the order of their names.
+pub const UNITS: &[Unit] = &[Unit::plain("norm", &NORM)];
+
+/// One file of CUDA C++.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Name of the file, the one that compilers report.
+    pub file: &'static str,
+    /// What it needs besides [`HEADERS`], in order.
+    pub headers: &'static [Header],
+    /// What stands in it.
+    pub code: &'static str,
+}
+
+/// What is compiled at once, to one module of kernels.
+#[derive(Debug, Clone, Copy)]
+pub struct Unit {
+    /// Unique; the name of compiled files.
+    pub name: &'static str,
+    /// The source.
+    pub source: &'static Source,
+    /// Words that the source leaves open, and what they stand for.
+    pub defines: &'static [(&'static str, &'static str)],
+}
+
+impl Unit {
+    /// A source that leaves nothing open.
+    const fn plain(name: &'static str, source: &'static Source) -> Self {
+        Unit { name, source, defines: &[] }
+    }
+
+    /// The unit of a name.
+    pub fn named(name: &str) -> Option<&'static Unit> {
+        UNITS.iter().find(|unit| unit.name == name)
+    }
+
+    /// The whole text for a compiler: what is defined, the headers, then the code, with lines counted as in their files.
     pub fn text(&self) -> String {
-        format!("#line 1 \"prelude.cuh\"\n{PRELUDE}\n#line 1 \"{}\"\n{}", self.file, self.code)
+        let mut text: String = self.defines.iter().map(|(word, value)| format!("#define {word} {value}\n")).collect();
+        for header in HEADERS.iter().chain(self.source.headers) {
+            text += &format!("#line 1 \"{}\"\n{}\n", header.file, header.code);
+        }
+        text + &format!("#line 1 \"{}\"\n{}", self.source.file, self.source.code)
     }
 }
 
@@ -35,24 +76,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_source_includes_a_header() {
+    fn no_text_includes_a_header() {
         // The run-time compiler is given no folder to look in.
-        for source in SOURCES {
-            assert!(!source.text().contains("#include"), "{}", source.file);
+        for unit in UNITS {
+            assert!(!unit.text().contains("#include"), "{}", unit.name);
         }
     }
 
     #[test]
+    fn names_are_unique_and_sorted() {
+        assert!(UNITS.windows(2).all(|pair| pair[0].name < pair[1].name));
+    }
+
+    #[test]
     fn every_source_makes_its_kernels_known_to_the_emulator() {
-        for source in SOURCES {
-            assert!(source.code.contains("BMTRAIN_KERNEL("), "{}", source.file);
+        for unit in UNITS {
+            let code = unit.source.code;
+            assert!(code.contains("BMTRAIN_KERNEL(") || code.contains("TYPED_KERNEL("), "{}", unit.name);
         }
     }
 
     #[test]
     fn the_text_keeps_the_lines_of_the_file() {
-        let text = NORM_FORWARD.text();
-        let (_, code) = text.split_once("#line 1 \"norm_forward.cu\"\n").unwrap();
-        assert_eq!(code, NORM_FORWARD.code);
+        let text = UNITS[0].text();
+        let (_, code) = text.split_once(&format!("#line 1 \"{}\"\n", UNITS[0].source.file)).unwrap();
+        assert_eq!(code, UNITS[0].source.code);
     }
 }

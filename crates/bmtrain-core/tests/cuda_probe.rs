@@ -8,9 +8,8 @@
 mod emulator;
 
 use bmtrain_core::backend::Mark;
-use bmtrain_core::cuda::CudaBackend;
-use bmtrain_core::kernel::{Dest, Dropout, Fill, Multiply, NormForward, NormKind};
-use bmtrain_core::philox::Key;
+use bmtrain_core::cuda::{CudaBackend, CudaOptions};
+use bmtrain_core::kernel::{Fill, NormForward, NormKind};
 use bmtrain_core::{Backend, DType, Device, Error, Lane, Segment, Shape, Storage, Tensor};
 use emulator::{Driver, with_driver};
 use half::bf16;
@@ -19,11 +18,13 @@ use std::sync::Arc;
 /// Each round gets another random order of the lanes from the emulated driver.
 const ROUNDS: usize = 32;
 
+fn open(ordinal: usize) -> bmtrain_core::Result<CudaBackend> {
+    CudaBackend::open(ordinal, &CudaOptions { compiled: Some(emulator::compiled_kernels()) })
+}
+
 fn backend() -> CudaBackend {
-    let backend = CudaBackend::open(0).unwrap();
+    let backend = open(0).unwrap();
     assert!(backend.name().contains("emulated"), "{}", backend.name());
-    // SAFETY: the emulated driver does not read the image; its kernels were compiled from the very sources.
-    unsafe { backend.load(&[]) }.unwrap();
     backend
 }
 
@@ -247,7 +248,7 @@ fn an_upload_larger_than_the_staging_blocks_arrives_whole() {
         let expected = values((9 << 18) - 5, 3);
         let uploaded = staged(&device, &[expected.len()], expected.clone());
         assert!(uploaded.to_vec::<f32>().unwrap() == expected);
-        assert_eq!(device.backend().scratch(), [("page-locked staging", 4 << 20)]);
+        assert_eq!(device.backend().scratch()[0], ("page-locked staging", 4 << 20));
     });
 }
 
@@ -269,47 +270,15 @@ fn every_number_type_can_be_zeroed_and_the_floats_filled() {
 }
 
 #[test]
-fn kernels_that_are_missing_are_refused_by_name() {
-    with_driver("kernels_that_are_missing_are_refused_by_name", Driver::Emulated, &[], || {
-        let device = emulated();
-        let a = Tensor::full(&device, [4], DType::F32, 1.0, Segment::Data).unwrap();
-        let mut out = Tensor::empty(&device, [4], DType::F32, Segment::Data).unwrap();
-        let out = Dest { view: out.view_mut().unwrap(), add: false };
-        let error = device.launch(Multiply { a: a.view().unwrap(), b: Some(a.view().unwrap()), out }).unwrap_err();
-        assert!(matches!(error, Error::Unsupported { kernel: "multiply", .. }), "{error}");
-        assert!(error.to_string().contains("emulated"), "{error}");
-
-        let refused = |dtype: DType, kind: NormKind, dropout: Option<Dropout>| {
-            let full = |len: usize, dtype: DType| Tensor::full(&device, [len], dtype, 1.0, Segment::Data).unwrap();
-            let (x, weight, mut sum) = (full(8, dtype), full(4, DType::F32), full(8, DType::F32));
-            let [mut y, mut mean, mut rstd] = [8, 2, 2].map(|len| full(len, DType::F32));
-            let mut kernel = plain_norm(&x, &weight, &mut y, &mut mean, &mut rstd);
-            kernel.kind = kind;
-            kernel.mean = kernel.mean.filter(|_| kind == NormKind::Layer);
-            kernel.dropout = dropout;
-            kernel.sum = dropout.map(|_| sum.view_mut().unwrap());
-            match device.launch(kernel).unwrap_err() {
-                Error::Unsupported { kernel: "norm_forward", detail, .. } => detail,
-                other => panic!("{other}"),
-            }
-        };
-        assert_eq!(refused(DType::F32, NormKind::Rms, None), " for RMS norm");
-        assert_eq!(refused(DType::BF16, NormKind::Layer, None), " for bf16");
-        let dropout = Dropout::new(0.5, Key::new(1, "probe"), 0, 0).unwrap();
-        assert_eq!(refused(DType::F32, NormKind::Layer, dropout), " with dropout");
-    });
-}
-
-#[test]
 fn a_device_without_loaded_kernels_says_so() {
     with_driver("a_device_without_loaded_kernels_says_so", Driver::Emulated, &[], || {
-        let device = Device::new(Arc::new(CudaBackend::open(0).unwrap()));
+        let device = Device::new(Arc::new(CudaBackend::open(0, &CudaOptions::default()).unwrap()));
         let [x, weight] = [8, 4].map(|len| Tensor::full(&device, [len], DType::F32, 1.0, Segment::Data).unwrap());
         let empty = |len: usize| Tensor::empty(&device, [len], DType::F32, Segment::Data).unwrap();
         let (mut y, mut mean, mut rstd) = (empty(8), empty(2), empty(2));
         let kernel = plain_norm(&x, &weight, &mut y, &mut mean, &mut rstd);
         let error = device.launch(kernel).unwrap_err().to_string();
-        assert!(error.contains("no kernels are loaded"), "{error}");
+        assert!(error.contains("no folder of compiled kernels"), "{error}");
     });
 }
 
@@ -376,7 +345,7 @@ fn a_request_beyond_the_device_is_out_of_memory_and_leaves_it_usable() {
 
 #[test]
 fn a_device_that_does_not_exist_is_an_error_in_words_with_or_without_a_driver() {
-    let error = CudaBackend::open(usize::MAX).unwrap_err();
+    let error = CudaBackend::open(usize::MAX, &CudaOptions::default()).unwrap_err();
     let Error::Device { backend, reason, .. } = &error else { panic!("{error}") };
     assert_eq!(backend, "cuda");
     // Without a driver the first, with one and no device the second, with one and a device the third.
@@ -388,9 +357,9 @@ fn a_device_that_does_not_exist_is_an_error_in_words_with_or_without_a_driver() 
 fn the_number_of_devices_is_in_the_error_for_a_wrong_one() {
     let settings = [("EMULATED_CUDA_DEVICES", "2")];
     with_driver("the_number_of_devices_is_in_the_error_for_a_wrong_one", Driver::Emulated, &settings, || {
-        let error = CudaBackend::open(2).unwrap_err().to_string();
+        let error = open(2).unwrap_err().to_string();
         assert!(error.contains("no device has the number 2; there are 2"), "{error}");
-        assert_eq!(CudaBackend::open(1).unwrap().name(), "cuda:1 (emulated device)");
+        assert_eq!(open(1).unwrap().name(), "cuda:1 (emulated device)");
     });
 }
 
@@ -398,7 +367,7 @@ fn the_number_of_devices_is_in_the_error_for_a_wrong_one() {
 fn a_driver_without_devices_is_an_error_in_the_drivers_words() {
     let settings = [("EMULATED_CUDA_DEVICES", "0")];
     with_driver("a_driver_without_devices_is_an_error_in_the_drivers_words", Driver::Emulated, &settings, || {
-        let error = CudaBackend::open(0).unwrap_err().to_string();
+        let error = open(0).unwrap_err().to_string();
         assert_eq!(error, "cuda: cuInit failed: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected");
     });
 }
@@ -406,7 +375,7 @@ fn a_driver_without_devices_is_an_error_in_the_drivers_words() {
 #[test]
 fn a_driver_that_lacks_a_function_is_refused_by_the_functions_name() {
     with_driver("a_driver_that_lacks_a_function_is_refused_by_the_functions_name", Driver::Incomplete, &[], || {
-        let error = CudaBackend::open(0).unwrap_err().to_string();
+        let error = open(0).unwrap_err().to_string();
         assert!(error.contains("no function cuCtxGetCurrent"), "{error}");
     });
 }

@@ -1,29 +1,40 @@
-//! The CUDA backend at its first stage: the whole of memory, order and transfer, and two kernels.
+//! The CUDA backend: memory, order and transfer of an NVIDIA device, and the launches of the kernels in `kernels/`.
 //!
-//! It exists to prove that the seam of [`crate::backend`] carries an asynchronous device: [`CudaBackend`] takes memory,
-//! copies, marks, waits, fills, and runs layer norm; every other kernel is [`Error::Unsupported`]. `library` asks whether
-//! there is a driver, `driver` owns its objects, `order` makes lanes of streams and marks of events, `staging` carries
-//! uploads, and each other file is one stem of kernels, launched from the source of the same name.
+//! `library` asks whether there is a driver, `driver` owns its objects, `order` makes lanes of streams and marks of events,
+//! `staging` carries uploads, `scratch` is memory of launches, `fault` what kernels report, `images` and `modules` bring
+//! compiled kernels to the device, `launch` is what a launch is made of. Each other file is one stem of kernels, launched from
+//! the source of the same name.
 //!
 //! The driver is opened at run time: without one everything builds and runs, and [`CudaBackend::open`] says what is missing.
 #![allow(unsafe_code)]
 
 mod driver;
+mod fault;
+mod images;
+mod launch;
 mod library;
+mod modules;
 mod norm;
 mod order;
+mod scratch;
 mod staging;
 
 use crate::backend::{Backend, DeviceId, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
 use crate::dtype::{DType, Float};
 use crate::error::{Error, Result};
-use crate::kernel::{Arguments as _, Fill, Kernel, NormForward};
-use driver::{Context, Module, Pattern, failure};
+use crate::kernel::{Arguments as _, Fill, Kernel};
+use driver::{Context, Pattern, failure};
+use fault::Faults;
 use half::{bf16, f16};
+use images::Images;
+use launch::Launch;
+use modules::Modules;
 use order::Lanes;
+use scratch::Scratch;
 use staging::Staging;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What the pool relies on.
 const ALIGNMENT: u64 = 512;
@@ -36,52 +47,57 @@ pub struct CudaBackend {
     // Fields are dropped in this order: what the device may still read goes before what it reads with.
     staging: Mutex<Staging>,
     lanes: Lanes,
-    module: OnceLock<Module>,
+    faults: Faults,
+    scratch: [Scratch; Lane::ALL.len()],
+    modules: Modules,
     context: Arc<Context>,
 }
 
+/// Where the backend finds what it needs beside the driver.
+#[derive(Debug, Clone, Default)]
+pub struct CudaOptions {
+    /// A folder of compiled kernels, `UNIT.cubin` each; nothing is compiled then. They are loaded as they are: whoever names
+    /// the folder answers for it.
+    pub compiled: Option<PathBuf>,
+}
+
 impl CudaBackend {
-    /// Open a device by its number, counted from 0 as the driver does. It has memory, order and transfer from the start,
-    /// and kernels after [`CudaBackend::load`].
+    /// Open a device by its number, counted from 0 as the driver does.
     ///
     /// # Errors
     /// No driver on this machine, one that lacks a function, no such device, a device that does not answer. Never a panic.
-    pub fn open(ordinal: usize) -> Result<Self> {
+    pub fn open(ordinal: usize, options: &CudaOptions) -> Result<Self> {
         let context = Context::open(ordinal)?;
         let lanes = Lanes::new(&context)?;
-        let module = OnceLock::new();
-        Ok(CudaBackend { id: DeviceId::fresh(), ordinal, staging: Mutex::default(), lanes, module, context })
-    }
-
-    /// Load the compiled kernels, once.
-    ///
-    /// # Errors
-    /// The driver refuses the image; kernels are loaded already.
-    ///
-    /// # Safety
-    /// `image` is a whole cubin, fat binary or PTX text, and its kernels are those of the sources of `bmtrain-kernels`: the
-    /// driver trusts the lengths in the image, and launches trust the signatures.
-    pub unsafe fn load(&self, image: &[u8]) -> Result<()> {
-        // SAFETY: promised by the caller.
-        let module = unsafe { Module::load(&self.context, image) }?;
-        self.module.set(module).map_err(|_| failure("load", "the kernels of this device are loaded already"))
-    }
-
-    fn module(&self) -> Result<&Module> {
-        let missing = || failure("launch", "no kernels are loaded on this device; load the compiled sources first");
-        self.module.get().ok_or_else(missing)
+        let faults = lanes.give(Lane::Compute, |stream| Faults::new(&context, stream))?;
+        let images = options.compiled.clone().map_or(Images::Missing, Images::Folder);
+        Ok(CudaBackend {
+            id: DeviceId::fresh(),
+            ordinal,
+            staging: Mutex::default(),
+            lanes,
+            faults,
+            scratch: std::array::from_fn(|_| Scratch::new(&context)),
+            modules: Modules::new(&context, images),
+            context,
+        })
     }
 
     fn staging(&self) -> MutexGuard<'_, Staging> {
         self.staging.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn norm_forward(&self, a: NormForward<'_>, on: Lane) -> Result<()> {
-        if let Some(detail) = norm::uncovered(&a) {
-            return Err(self.unsupported(NormForward::NAME, detail));
-        }
-        let module = self.module()?;
-        self.lanes.give(on, |stream| norm::forward(module, stream, a))
+    /// Give a launch to a lane.
+    fn run(&self, on: Lane, work: impl FnOnce(&Launch<'_>) -> Result<()>) -> Result<()> {
+        let scratch = &self.scratch[on as usize];
+        let multiprocessors = self.context.properties().multiprocessors;
+        let (modules, fault) = (&self.modules, self.faults.address());
+        self.lanes.give(on, |stream| work(&Launch { stream, modules, scratch, fault, multiprocessors }))
+    }
+
+    /// Let the host wait for a lane, and hear what its kernels report.
+    fn wait_for(&self, on: Lane) -> Result<()> {
+        self.lanes.sync(on, |stream| self.faults.wait(stream))
     }
 
     fn fill(&self, a: Fill<'_>, on: Lane) -> Result<()> {
@@ -139,7 +155,7 @@ impl Kernels for CudaBackend {
         kernel.check(self.id, on)?;
         match kernel {
             Kernel::Fill(a) => self.fill(a, on),
-            Kernel::NormForward(a) => self.norm_forward(a, on),
+            Kernel::NormForward(a) => self.run(on, |launch| norm::forward(launch, a)),
             other => Err(self.unsupported(other.name(), String::new())),
         }
     }
@@ -199,9 +215,9 @@ impl Backend for CudaBackend {
             // SAFETY: the view is this device's and as long as the slice, which is borrowed until the lane is idle below.
             let queued = self.lanes.give(on, |stream| unsafe { stream.download(from.address(), host) });
             // Also after an error: part of the copy may be on its way to the slice.
-            return self.lanes.sync(on).and(queued);
+            return self.wait_for(on).and(queued);
         }
-        self.lanes.sync(on)
+        self.wait_for(on)
     }
 
     fn copy(&self, from: View<'_>, to: ViewMut<'_>, on: Lane) -> Result<()> {
@@ -234,11 +250,12 @@ impl Backend for CudaBackend {
     }
 
     fn sync(&self, on: Lane) -> Result<()> {
-        self.lanes.sync(on)
+        self.wait_for(on)
     }
 
     fn scratch(&self) -> Vec<(&'static str, usize)> {
-        vec![("page-locked staging", self.staging().bytes())]
+        let launches = self.scratch.iter().map(Scratch::bytes).sum();
+        vec![("page-locked staging", self.staging().bytes()), ("scratch of launches", launches)]
     }
 }
 

@@ -1,74 +1,62 @@
-//! Layer norm: the launch of `norm_forward.cu`.
+//! Layer norm and RMS norm: the launches of `norm.cu`.
 #![allow(unsafe_code)]
 
-use super::driver::{Arguments, Module, Stream};
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::kernel::{Arguments as _, NormForward, NormKind};
+use super::driver::Grid;
+use super::launch::{In, Launch, Mask, Out, PACK, Typed, block_each, long, threads_for, typed, whole};
+use crate::buffer::ViewMut;
+use crate::error::Result;
+use crate::kernel::{Arguments as _, NormForward};
 
-const NAME: &str = NormForward::NAME;
+/// `kNormThreads`.
+const THREADS: usize = 512;
 
-/// Whether the kernel covers these arguments; otherwise what it lacks.
-pub(super) fn uncovered(a: &NormForward<'_>) -> Option<String> {
-    if a.kind != NormKind::Layer {
-        return Some(" for RMS norm".into());
-    }
-    if a.dropout.is_some() {
-        return Some(" with dropout".into());
-    }
-    let inputs = [Some(a.x), a.residual, Some(a.weight), a.bias];
-    let outputs = [a.sum.as_ref(), Some(&a.y)];
-    let types =
-        inputs.iter().flatten().map(|view| view.dtype()).chain(outputs.into_iter().flatten().map(|view| view.dtype()));
-    let other = types.into_iter().find(|dtype| *dtype != DType::F32)?;
-    Some(format!(" for {other}"))
+const FORWARD: Typed = typed!("norm", "norm_forward");
+
+/// `NormForwardArguments`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct ForwardArguments {
+    x: In,
+    residual: In,
+    sum: Out,
+    weight: In,
+    bias: In,
+    y: Out,
+    mean: u64,
+    rstd: u64,
+    dropout: Mask,
+    rows: i64,
+    columns: i64,
+    epsilon: f32,
+    whole: i32,
 }
 
-/// Queue the kernel, whose arguments have been checked and are covered.
-pub(super) fn forward(module: &Module, stream: &Stream, a: NormForward<'_>) -> Result<()> {
-    if a.rows == 0 {
-        return Ok(());
-    }
-    let too_large = |what: &str, got: usize| Error::shape(NAME, what, format!("at most {}", i32::MAX), got);
-    let rows =
-        u32::try_from(a.rows).ok().filter(|rows| *rows <= i32::MAX as u32).ok_or_else(|| too_large("rows", a.rows))?;
-    let columns = i32::try_from(a.columns).map_err(|_| too_large("columns", a.columns))?;
-    let function = module.function(c"norm_forward_f32")?;
-    let mut arguments = Arguments::default()
-        .address(a.x.address())
-        .address(a.residual.map_or(0, |view| view.address()))
-        .address(a.sum.map_or(0, |view| view.address()))
-        .address(a.weight.address())
-        .address(a.bias.map_or(0, |view| view.address()))
-        .address(a.y.address())
-        .address(a.mean.map_or(0, |view| view.address()))
-        .address(a.rstd.address())
-        .int(columns)
-        .float(a.epsilon);
-    // SAFETY: the order is that of the kernel's signature. `check` saw that x, residual, sum and y hold rows x columns
-    // elements, weight and bias `columns`, mean and rstd `rows`, that sum comes with the residual and mean with layer norm,
-    // and that nothing written overlaps anything; `uncovered`, that all are f32. The memory stays valid until the stream
-    // has run the kernel, because the pool gives it out again in lane order.
-    unsafe { stream.launch(&function, rows, block_threads(a.columns), &mut arguments) }
-}
-
-/// Threads of a block: about four elements of a row for each, in whole warps.
-fn block_threads(columns: usize) -> u32 {
-    const WARP: usize = 32;
-    const MOST: usize = 1024;
-    columns.div_ceil(4).clamp(1, MOST).next_multiple_of(WARP) as u32
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn blocks_are_whole_warps_within_the_limit_of_the_device() {
-        for columns in [1, 31, 32, 127, 128, 129, 768, 4095, 4096, 4097, 1 << 20] {
-            let threads = block_threads(columns);
-            assert!((32..=1024).contains(&threads) && threads.is_multiple_of(32), "{columns} columns: {threads}");
-        }
-        assert_eq!(block_threads(768), 192);
-    }
+/// Queue the forward pass.
+pub(super) fn forward(launch: &Launch<'_>, a: NormForward<'_>) -> Result<()> {
+    const NAME: &str = NormForward::NAME;
+    let large = [Some(a.x), a.residual, a.sum.as_ref().map(ViewMut::as_view), Some(a.y.as_view())];
+    let small = [Some(a.weight), a.bias];
+    let addresses = large.iter().chain(&small).flatten().map(|view| view.address());
+    let arguments = ForwardArguments {
+        x: In::of(&a.x),
+        residual: In::maybe(a.residual.as_ref()),
+        sum: a.sum.as_ref().map_or(Out::NONE, Out::of),
+        weight: In::of(&a.weight),
+        bias: In::maybe(a.bias.as_ref()),
+        y: Out::of(&a.y),
+        mean: a.mean.as_ref().map_or(0, ViewMut::address),
+        rstd: a.rstd.address(),
+        dropout: Mask::of(a.dropout.as_ref(), a.columns),
+        rows: long(NAME, "rows", a.rows)?,
+        columns: long(NAME, "columns", a.columns)?,
+        epsilon: a.epsilon,
+        whole: whole(addresses, &[a.columns]),
+    };
+    let threads = threads_for(a.columns.div_ceil(PACK), THREADS);
+    let grid = Grid::line(block_each(NAME, "rows", a.rows)?, threads);
+    let name = FORWARD.of(large.iter().flatten().map(|view| view.dtype()));
+    // SAFETY: laid out as in norm.cu. `check` saw that x, residual, sum and y hold rows x columns elements, weight and bias
+    // `columns`, mean and rstd `rows`; that there is a sum exactly with dropout or residual, and that nothing written overlaps
+    // anything. The memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
+    unsafe { launch.run(name, grid, arguments) }
 }

@@ -91,10 +91,10 @@ impl Lanes {
         Ok(())
     }
 
-    /// Let the host wait for a lane.
-    pub(super) fn sync(&self, on: Lane) -> Result<()> {
+    /// Let the host wait for a lane; `wait` returns when the lane's stream is idle.
+    pub(super) fn sync(&self, on: Lane, wait: impl FnOnce(&Stream) -> Result<()>) -> Result<()> {
         let before = self.lock().lanes[on as usize].latest;
-        self.streams[on as usize].synchronize()?;
+        wait(&self.streams[on as usize])?;
         let mut tickets = self.lock();
         let Tickets { lanes, spare } = &mut *tickets;
         lanes[on as usize].pass(before, spare);

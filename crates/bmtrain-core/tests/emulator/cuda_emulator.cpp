@@ -3,6 +3,7 @@
 #include "fiber.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -34,6 +35,20 @@ struct Thread {
     }
 };
 
+struct Release {
+    void operator()(void* memory) const {
+        std::free(memory);
+    }
+};
+using Memory = std::unique_ptr<void, Release>;
+
+// Memory that no kernel may take for zeros.
+Memory take(std::size_t bytes) {
+    Memory memory(std::malloc(bytes));
+    std::memset(memory.get(), 0xFF, bytes);
+    return memory;
+}
+
 // The block that is running.
 struct Block {
     Triple grid, extent, index;
@@ -41,6 +56,9 @@ struct Block {
     std::vector<Thread> threads;
     // Numbers of the threads, the one that goes first whenever it can in front.
     std::vector<unsigned> order;
+    // Shared memory by the tag it was asked for with, and that chosen at launch.
+    std::map<const void*, Memory> shared;
+    Memory shared_at_launch;
     // Whether somebody who waited may go on.
     bool released;
     unsigned live;
@@ -262,24 +280,96 @@ std::uint64_t exchange(unsigned mask, std::uint64_t bits, int source, int line) 
     return thread.received;
 }
 
+unsigned ballot(unsigned mask, bool predicate, int line) {
+    Thread& thread = *block->running;
+    // Everybody gives its answer and then reads those of all: nobody gives again before all have met once more.
+    exchange(mask, predicate ? 1 : 0, thread.lane(), line);
+    const unsigned warp_start = thread.number / warp_threads * warp_threads;
+    unsigned answers = 0;
+    for (unsigned other_lane = 0; other_lane < warp_threads; ++other_lane) {
+        if ((mask >> other_lane & 1) != 0 && block->threads[warp_start + other_lane].given != 0) {
+            answers |= 1u << other_lane;
+        }
+    }
+    exchange(mask, predicate ? 1 : 0, thread.lane(), line);
+    return answers;
+}
+
+void* shared(const void* tag, std::size_t bytes) {
+    Memory& memory = block->shared[tag];
+    if (!memory) {
+        memory = take(bytes);
+    }
+    return memory.get();
+}
+
+void* shared_at_launch() {
+    return block->shared_at_launch.get();
+}
+
+float f32_from_f16(std::uint16_t bits) {
+    const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
+    const unsigned exponent = bits >> 10 & 31;
+    const std::uint32_t mantissa = bits & 0x3ffu;
+    if (exponent == 31) {
+        // Infinity; what is not a number keeps its payload and becomes quiet.
+        return bits_as<float>(sign | 0x7f800000u | mantissa << 13 | (mantissa != 0 ? 0x400000u : 0));
+    }
+    if (exponent == 0) {
+        const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+        return sign != 0 ? -magnitude : magnitude;
+    }
+    return bits_as<float>(sign | (exponent + 112) << 23 | mantissa << 13);
+}
+
+std::uint16_t f16_from_f32(float value) {
+    const std::uint32_t bits = bits_as<std::uint32_t>(value);
+    const std::uint32_t sign = bits >> 16 & 0x8000u;
+    const std::uint32_t magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) {
+        return 0x7fff;
+    }
+    // From 65520 on the nearest is infinity.
+    if (magnitude >= 0x477ff000u) {
+        return static_cast<std::uint16_t>(sign | 0x7c00u);
+    }
+    if (magnitude < 0x38800000u) {
+        // Subnormal: multiples of 2^-24. The processor rounds the sum with 0.5 to them, ties to even.
+        const float sum = bits_as<float>(magnitude) + 0.5f;
+        return static_cast<std::uint16_t>(sign | (bits_as<std::uint32_t>(sum) - 0x3f000000u));
+    }
+    const std::uint32_t odd = magnitude >> 13 & 1;
+    return static_cast<std::uint16_t>(sign | (magnitude - 0x38000000u + 0xfffu + odd) >> 13);
+}
+
+std::uint16_t bf16_from_f32(float value) {
+    const std::uint32_t bits = bits_as<std::uint32_t>(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) {
+        return 0x7fff;
+    }
+    return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+}
+
 std::map<std::string, Kernel>& kernels() {
     static std::map<std::string, Kernel> known;
     return known;
 }
 
-std::string run(const std::function<void()>& thread, Triple grid, Triple extent, std::uint64_t seed) {
+std::string run(const std::function<void()>& thread, const Extent& extent, std::uint64_t seed) {
     Block running = {};
-    running.grid = grid;
-    running.extent = extent;
+    running.grid = extent.grid;
+    running.extent = extent.block;
     running.work = &thread;
-    const unsigned count = extent.x * extent.y * extent.z;
+    const unsigned count = extent.block.x * extent.block.y * extent.block.z;
     running.threads = std::vector<Thread>(count);
     block = &running;
     std::mt19937_64 random(seed);
-    for (unsigned z = 0; z < grid.z; ++z) {
-        for (unsigned y = 0; y < grid.y; ++y) {
-            for (unsigned x = 0; x < grid.x; ++x) {
+    for (unsigned z = 0; z < extent.grid.z; ++z) {
+        for (unsigned y = 0; y < extent.grid.y; ++y) {
+            for (unsigned x = extent.first_block; x < extent.grid.x; ++x) {
                 running.index = {x, y, z};
+                running.shared.clear();
+                running.shared_at_launch = extent.shared_bytes > 0 ? take(extent.shared_bytes) : nullptr;
                 draw_order(random, seed != 0);
                 prepare_threads();
                 run_threads();

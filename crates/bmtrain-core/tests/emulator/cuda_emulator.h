@@ -30,8 +30,14 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline __attribute__((always_inline))
-// One block runs at a time.
-#define __shared__ static
+#define __launch_bounds__(...)
+// Shared memory is taken through the macros of prelude.cuh, so that every block gets its own.
+#define SHARED(type, name, extent)                                                        \
+    static const char shared_tag_##name = 0;                                              \
+    using shared_type_##name = type extent;                                               \
+    auto& name = *static_cast<shared_type_##name*>(                                       \
+        emulator::shared(&shared_tag_##name, sizeof(shared_type_##name)))
+#define SHARED_AT_LAUNCH(name) auto* const name = static_cast<unsigned char*>(emulator::shared_at_launch())
 
 namespace emulator {
 
@@ -55,8 +61,28 @@ void barrier(int line);
 // Lane of the running thread in its warp.
 int lane();
 
+// Memory of the running block, the same for every thread that asks with this tag; its content is not a number.
+void* shared(const void* tag, std::size_t bytes);
+
+// The memory whose size was chosen at launch.
+void* shared_at_launch();
+
 // Gives `bits` to the warp and returns what lane `source` gave. Waits for all lanes of `mask`.
 std::uint64_t exchange(unsigned mask, std::uint64_t bits, int source, int line);
+
+// Which lanes of `mask` say yes.
+unsigned ballot(unsigned mask, bool predicate, int line);
+
+// What the threads of a block are to each other while `change` runs: one at a time. Returns what was there before.
+template <class Value, class Change>
+Value atomically(Value* place, Change change) {
+    Value old, value;
+    __atomic_load(place, &old, __ATOMIC_RELAXED);
+    do {
+        value = change(old);
+    } while (!__atomic_compare_exchange(place, &old, &value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return old;
+}
 
 // ---- what the driver calls
 
@@ -64,38 +90,42 @@ std::uint64_t exchange(unsigned mask, std::uint64_t bits, int source, int line);
 struct Kernel {
     // Copies the arguments out of what a launch was given, as the driver does, and returns what one thread runs.
     std::function<std::function<void()>(void** arguments)> bind;
-    // Those of the arguments that are addresses.
-    std::function<std::vector<const void*>(void** arguments)> addresses;
+    // The bytes of each argument.
+    std::vector<std::size_t> sizes;
 };
 
 // All kernels by name. A function, because kernels enter themselves before main.
 std::map<std::string, Kernel>& kernels();
 
+// A launch: extents, and the bytes of shared memory chosen with them. Blocks from `first_block` on are run, along x: a test
+// of large indices need not run the ones before.
+struct Extent {
+    Triple grid;
+    Triple block;
+    std::size_t shared_bytes = 0;
+    unsigned first_block = 0;
+};
+
 // Runs every thread of every block, in the order of their numbers for seed 0. Returns an empty text, or what went wrong and
 // where.
-std::string run(const std::function<void()>& thread, Triple grid, Triple block, std::uint64_t seed);
+std::string run(const std::function<void()>& thread, const Extent& extent, std::uint64_t seed);
+
+// ---- 16-bit numbers, bit for bit as the device converts them
+
+float f32_from_f16(std::uint16_t bits);
+std::uint16_t f16_from_f32(float value);
+std::uint16_t bf16_from_f32(float value);
 
 // ---- how kernels make themselves known
-
-template <class Argument>
-void add_address(std::vector<const void*>& addresses, void* argument) {
-    if constexpr (std::is_pointer_v<Argument>) {
-        addresses.push_back(*static_cast<Argument*>(argument));
-    }
-}
 
 template <class... Arguments, std::size_t... Positions>
 Kernel describe(void (*kernel)(Arguments...), std::index_sequence<Positions...>) {
     Kernel description;
     description.bind = [kernel](void** arguments) -> std::function<void()> {
-        std::tuple<Arguments...> values(*static_cast<Arguments*>(arguments[Positions])...);
+        std::tuple<std::remove_const_t<Arguments>...> values(*static_cast<Arguments*>(arguments[Positions])...);
         return [kernel, values] { std::apply(kernel, values); };
     };
-    description.addresses = [](void** arguments) {
-        std::vector<const void*> addresses;
-        (add_address<Arguments>(addresses, arguments[Positions]), ...);
-        return addresses;
-    };
+    description.sizes = {sizeof(Arguments)...};
     return description;
 }
 
@@ -132,7 +162,135 @@ inline void __syncthreads(int line = __builtin_LINE()) {
     emulator::barrier(line);
 }
 
+// Orders the memory of a warp's lanes: they meet, as at a shuffle.
+inline void __syncwarp(unsigned mask = 0xffffffffu, int line = __builtin_LINE()) {
+    emulator::exchange(mask, 0, emulator::lane(), line);
+}
+
 template <class Value>
 Value __shfl_xor_sync(unsigned mask, Value value, int lane_mask, int line = __builtin_LINE()) {
     return emulator::exchange_value(mask, value, emulator::lane() ^ lane_mask, line);
+}
+
+template <class Value>
+Value __shfl_sync(unsigned mask, Value value, int source, int line = __builtin_LINE()) {
+    return emulator::exchange_value(mask, value, source & 31, line);
+}
+
+// A lane without a source keeps its own value.
+template <class Value>
+Value __shfl_up_sync(unsigned mask, Value value, unsigned distance, int line = __builtin_LINE()) {
+    const int source = emulator::lane() - static_cast<int>(distance);
+    return emulator::exchange_value(mask, value, source < 0 ? emulator::lane() : source, line);
+}
+
+template <class Value>
+Value __shfl_down_sync(unsigned mask, Value value, unsigned distance, int line = __builtin_LINE()) {
+    const int source = emulator::lane() + static_cast<int>(distance);
+    return emulator::exchange_value(mask, value, source > 31 ? emulator::lane() : source, line);
+}
+
+inline unsigned __ballot_sync(unsigned mask, int predicate, int line = __builtin_LINE()) {
+    return emulator::ballot(mask, predicate != 0, line);
+}
+
+inline int __any_sync(unsigned mask, int predicate, int line = __builtin_LINE()) {
+    return emulator::ballot(mask, predicate != 0, line) != 0;
+}
+
+inline int __all_sync(unsigned mask, int predicate, int line = __builtin_LINE()) {
+    return emulator::ballot(mask, predicate != 0, line) == mask;
+}
+
+inline void __threadfence() {}
+
+// ---- vectors
+
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+// ---- bits and arithmetic
+
+namespace emulator {
+template <class To, class From>
+To bits_as(From value) {
+    static_assert(sizeof(To) == sizeof(From));
+    To bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+}  // namespace emulator
+
+inline unsigned __float_as_uint(float value) { return emulator::bits_as<unsigned>(value); }
+inline int __float_as_int(float value) { return emulator::bits_as<int>(value); }
+inline float __uint_as_float(unsigned bits) { return emulator::bits_as<float>(bits); }
+inline float __int_as_float(int bits) { return emulator::bits_as<float>(bits); }
+inline long long __double_as_longlong(double value) { return emulator::bits_as<long long>(value); }
+inline double __longlong_as_double(long long bits) { return emulator::bits_as<double>(bits); }
+inline unsigned __umulhi(unsigned a, unsigned b) {
+    return static_cast<unsigned>(static_cast<unsigned long long>(a) * b >> 32);
+}
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
+}
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
+inline int __clz(int bits) { return bits == 0 ? 32 : __builtin_clz(static_cast<unsigned>(bits)); }
+// The compiler of the host is told not to contract, so that these are one rounding each.
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float __expf(float value) { return std::exp(value); }
+inline float __logf(float value) { return std::log(value); }
+inline double __dmul_rn(double a, double b) { return a * b; }
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline double __dsub_rn(double a, double b) { return a - b; }
+inline double __ddiv_rn(double a, double b) { return a / b; }
+inline double __dsqrt_rn(double value) { return std::sqrt(value); }
+inline float rsqrtf(float value) { return 1.0f / std::sqrt(value); }
+template <class Value>
+Value min(Value a, Value b) { return b < a ? b : a; }
+template <class Value>
+Value max(Value a, Value b) { return a < b ? b : a; }
+
+// ---- atomics
+
+template <class Value>
+Value atomicAdd(Value* place, Value value) {
+    return emulator::atomically(place, [value](Value old) { return static_cast<Value>(old + value); });
+}
+template <class Value>
+Value atomicMax(Value* place, Value value) {
+    return emulator::atomically(place, [value](Value old) { return old < value ? value : old; });
+}
+template <class Value>
+Value atomicMin(Value* place, Value value) {
+    return emulator::atomically(place, [value](Value old) { return value < old ? value : old; });
+}
+template <class Value>
+Value atomicOr(Value* place, Value value) {
+    return emulator::atomically(place, [value](Value old) { return static_cast<Value>(old | value); });
+}
+template <class Value>
+Value atomicExch(Value* place, Value value) {
+    return emulator::atomically(place, [value](Value) { return value; });
+}
+template <class Value>
+Value atomicCAS(Value* place, Value expected, Value value) {
+    return emulator::atomically(place, [=](Value old) { return old == expected ? value : old; });
 }

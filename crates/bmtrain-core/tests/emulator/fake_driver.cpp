@@ -22,24 +22,25 @@ using namespace fake;
 int context_token = 0;
 int module_token = 0;
 
+// A function's handle points to its entry among the emulator's kernels.
+using Named = std::pair<const std::string, emulator::Kernel>;
+
+// As on an H100.
+constexpr std::size_t shared_bytes_of_a_block = 227 << 10;
+constexpr int max_dynamic_shared_bytes = 8;
+std::map<const void*, std::size_t> shared_allowed;
+
 unsigned long long from_environment(const char* name, unsigned long long otherwise) {
     const char* text = std::getenv(name);
     return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-Status run_kernel(const std::function<void()>& thread, const std::vector<const void*>& addresses, emulator::Triple grid,
-                  emulator::Triple block, const std::string& name) {
-    for (const void* address : addresses) {
-        if (address != nullptr && !allocated(reinterpret_cast<Address>(address), 1)) {
-            std::fprintf(stderr, "emulated driver: %s was given %p, which is not allocated\n", name.c_str(), address);
-            return illegal_address;
-        }
-    }
+Status run_kernel(const std::function<void()>& thread, const emulator::Extent& extent, const std::string& name) {
     const char* failing = std::getenv("EMULATED_CUDA_FAILING_KERNEL");
     if (failing != nullptr && name == failing) {
         return launch_failed;
     }
-    const std::string failure = emulator::run(thread, grid, block, device().random());
+    const std::string failure = emulator::run(thread, extent, device().random());
     if (!failure.empty()) {
         std::fprintf(stderr, "emulated driver: %s: %s\n", name.c_str(), failure.c_str());
         return launch_failed;
@@ -332,18 +333,46 @@ Status cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned
     const bool empty = grid_x == 0 || grid_y == 0 || grid_z == 0 || block_x == 0 || block_y == 0 || block_z == 0;
     const bool large = grid_x > 0x7fffffff || grid_y > 65535 || grid_z > 65535 || block_x > 1024 || block_y > 1024 ||
                        block_z > 64 || static_cast<unsigned long long>(block_x) * block_y * block_z > 1024;
-    // No kernel of ours uses dynamic shared memory yet, and the emulator has none.
-    if (empty || large || shared_bytes > 0) {
+    // Beyond 48 KiB a kernel has to be allowed it first.
+    const auto allowed = shared_allowed.find(function);
+    const std::size_t most = allowed == shared_allowed.end() ? 48 << 10 : allowed->second;
+    if (empty || large || shared_bytes > most) {
         return invalid_value;
     }
-    using Named = std::pair<const std::string, emulator::Kernel>;
     const auto& [name, kernel] = *static_cast<const Named*>(function);
     const std::function<void()> thread = kernel.bind(arguments);
-    const std::vector<const void*> addresses = kernel.addresses(arguments);
-    const emulator::Triple grid = {grid_x, grid_y, grid_z};
-    const emulator::Triple block = {block_x, block_y, block_z};
+    const emulator::Extent extent = {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes};
     const std::string label = name;
-    return give(stream, [=] { return run_kernel(thread, addresses, grid, block, label); });
+    return give(stream, [=] { return run_kernel(thread, extent, label); });
+}
+
+Status cuFuncGetParamInfo(void* function, std::size_t index, std::size_t* offset, std::size_t* bytes) {
+    const auto& [name, kernel] = *static_cast<const Named*>(function);
+    if (index >= kernel.sizes.size()) {
+        return invalid_value;
+    }
+    *offset = 0;
+    *bytes = kernel.sizes[index];
+    return success;
+}
+
+Status cuFuncSetAttribute(void* function, int attribute, int value) {
+    Lock lock(device().mutex);
+    if (attribute != max_dynamic_shared_bytes || value < 0 || static_cast<std::size_t>(value) > shared_bytes_of_a_block) {
+        return invalid_value;
+    }
+    shared_allowed[function] = static_cast<std::size_t>(value);
+    return success;
+}
+
+Status cuDeviceGetAttribute(int* value, int attribute, int) {
+    switch (attribute) {
+        case 16: *value = 2; return success;     // multiprocessors: few, so that grids have to loop
+        case 75: *value = 9; return success;     // compute capability, major
+        case 76: *value = 0; return success;     // and minor
+        case 97: *value = static_cast<int>(shared_bytes_of_a_block); return success;
+        default: return invalid_value;
+    }
 }
 
 }  // extern "C"

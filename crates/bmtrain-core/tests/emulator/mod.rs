@@ -3,7 +3,9 @@
 //! The driver is opened once for the life of a process, from where the loader looks at start-up. So a test that needs one
 //! starts this very test program again, with the loader's path set and the test's own name as filter, and there runs its body.
 
-use bmtrain_kernels::SOURCES;
+#![allow(dead_code)]
+
+use bmtrain_kernels::UNITS;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -72,7 +74,7 @@ pub fn skipped(test: &str) {
 
 /// Build and run a C++ program against the emulator; what it printed, and whether it reported success. None without g++.
 pub fn run_program(source: &str) -> Option<(String, bool)> {
-    let files = [source, "cuda_emulator.cpp", "fiber.cpp"].map(|file| (file, read(file)));
+    let files = [source, "cuda_emulator.cpp", "fiber.cpp"].map(|file| (file.to_owned(), read(file)));
     let program = build("program", &files, &[])?.join("program");
     let output = Command::new(program).output().unwrap();
     Some((String::from_utf8_lossy(&output.stdout).into_owned(), output.status.success()))
@@ -83,12 +85,13 @@ fn folder_of(driver: Driver) -> Option<&'static PathBuf> {
     static WITHOUT_FUNCTIONS: OnceLock<Option<PathBuf>> = OnceLock::new();
     let folder = match driver {
         Driver::Emulated => EMULATED.get_or_init(|| {
-            let kernels = SOURCES.iter().map(|source| (source.file, source.text()));
-            let files: Vec<_> = kernels.chain(DRIVER.map(|file| (file, read(file)))).collect();
+            let kernels = UNITS.iter().map(|unit| (format!("{}.cu", unit.name), unit.text()));
+            let files: Vec<_> = kernels.chain(DRIVER.map(|file| (file.to_owned(), read(file)))).collect();
             build("libcuda.so.1", &files, &["-shared", "-fPIC"])
         }),
-        Driver::Incomplete => WITHOUT_FUNCTIONS
-            .get_or_init(|| build("libcuda.so.1", &[("incomplete.cpp", INCOMPLETE.into())], &["-shared", "-fPIC"])),
+        Driver::Incomplete => WITHOUT_FUNCTIONS.get_or_init(|| {
+            build("libcuda.so.1", &[("incomplete.cpp".into(), INCOMPLETE.into())], &["-shared", "-fPIC"])
+        }),
     };
     folder.as_ref()
 }
@@ -101,41 +104,93 @@ fn read(file: &str) -> String {
     fs::read_to_string(here().join(file)).unwrap()
 }
 
-/// Compile `files` into `target`, in a folder named after everything that goes in, unless it lies there already.
-fn build(target: &str, files: &[(&str, String)], flags: &[&str]) -> Option<PathBuf> {
+/// What every file is compiled with. Nothing is contracted, so that an operation that the sources want rounded by itself is.
+const FLAGS: [&str; 11] = [
+    "-std=c++17",
+    "-O1",
+    "-g",
+    "-Wall",
+    "-Wextra",
+    "-Wno-unknown-pragmas",
+    "-ffp-contract=off",
+    "-fPIC",
+    "-pthread",
+    "-include",
+    "cuda_emulator.h",
+];
+
+/// Compile `files` and link them into `target`, in a folder named after everything that goes in. What lies there already is not
+/// made again, neither the whole nor a file that did not change.
+fn build(target: &str, files: &[(String, String)], flags: &[&str]) -> Option<PathBuf> {
     Command::new("g++").arg("--version").output().ok().filter(|output| output.status.success())?;
     let headers = ["cuda_emulator.h", "fake_device.h", "fiber.h"].map(read);
-    let mut hasher = DefaultHasher::new();
-    (target, files, flags, &headers).hash(&mut hasher);
+    let objects = compile(files, &headers);
     let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let finished = place.join(format!("emulator-{:016x}", hasher.finish()));
+    let finished = place.join(format!("emulator-{:016x}", hash(&(target, &objects, flags))));
     if finished.join(target).exists() {
         return Some(finished);
     }
     // Built aside and moved at the end: another process may be building the same.
-    let folder = place.join(format!("emulator-building-{}-{:016x}", std::process::id(), hasher.finish()));
+    let folder = place.join(format!("emulator-building-{}-{:016x}", std::process::id(), hash(&(target, &objects))));
     fs::create_dir_all(&folder).unwrap();
-    for (file, text) in files {
-        fs::write(folder.join(file), text).unwrap();
-    }
-    let output = Command::new("g++")
-        .args(["-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-pthread", "-include", "cuda_emulator.h", "-I"])
-        .arg(here())
-        .args(flags)
-        .args(["-x", "c++"])
-        .args(files.iter().map(|(file, _)| folder.join(file)))
-        .arg("-o")
-        .arg(folder.join(target))
-        .output()
-        .unwrap();
+    let output =
+        Command::new("g++").args(flags).arg("-pthread").args(&objects).arg("-o").arg(folder.join(target)).output();
+    let output = output.unwrap();
     assert!(output.status.success(), "g++: {}", String::from_utf8_lossy(&output.stderr));
     if target == "libcuda.so.1" {
         // The first name under which the bindings look: a real driver elsewhere must not be found before this one.
         fs::copy(folder.join(target), folder.join("libcuda.so")).unwrap();
+        // What stands in for compiled kernels: the emulated driver has its own and does not look at these.
+        for unit in UNITS {
+            fs::write(folder.join(format!("{}.cubin", unit.name)), "emulated").unwrap();
+        }
     }
     if fs::rename(&folder, &finished).is_err() {
         assert!(finished.join(target).exists(), "{} could not be moved into place", folder.display());
         fs::remove_dir_all(&folder).unwrap();
     }
     Some(finished)
+}
+
+fn hash(what: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    what.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// An object for each file, two at a time: the test machines have two cores.
+fn compile(files: &[(String, String)], headers: &[String]) -> Vec<PathBuf> {
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulator-objects");
+    fs::create_dir_all(&place).unwrap();
+    let object =
+        |(name, text): &(String, String)| place.join(format!("{name}-{:016x}.o", hash(&(text, headers, FLAGS))));
+    let missing: Vec<_> = files.iter().filter(|file| !object(file).exists()).collect();
+    for pair in missing.chunks(2) {
+        let started: Vec<_> = pair
+            .iter()
+            .map(|file| {
+                let object = object(file);
+                let aside = object.with_extension(format!("{}.part", std::process::id()));
+                let source = object.with_extension(format!("{}.cpp", std::process::id()));
+                fs::write(&source, &file.1).unwrap();
+                let mut command = Command::new("g++");
+                command.args(FLAGS).arg("-I").arg(here()).arg("-c").arg(&source).arg("-o").arg(&aside);
+                let child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+                (child, object, aside, source)
+            })
+            .collect();
+        for (child, object, aside, source) in started {
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success(), "g++: {}", String::from_utf8_lossy(&output.stderr));
+            fs::rename(aside, object).unwrap();
+            fs::remove_file(source).unwrap();
+        }
+    }
+    files.iter().map(object).collect()
+}
+
+/// The folder of the emulated driver, in a child that runs on it: that of the loader's path which holds it.
+pub fn compiled_kernels() -> PathBuf {
+    let path = env::var_os("LD_LIBRARY_PATH").unwrap();
+    env::split_paths(&path).next().unwrap()
 }

@@ -19,7 +19,7 @@ void expect(bool holds, const char* claim, const std::string& message) {
 
 void expect_report(const char* claim, const char* words, const std::function<void()>& kernel, unsigned threads) {
     for (std::uint64_t seed = 0; seed < 8; ++seed) {
-        const std::string message = emulator::run(kernel, {1, 1, 1}, {threads, 1, 1}, seed);
+        const std::string message = emulator::run(kernel, {{1, 1, 1}, {threads, 1, 1}}, seed);
         expect(message.find(words) != std::string::npos, claim, message);
     }
 }
@@ -28,7 +28,7 @@ float results[4][64];
 
 // Every thread adds up what all threads of its block put into shared memory.
 void add_up() {
-    __shared__ float values[64];
+    SHARED(float, values, [64]);
     values[threadIdx.x] = static_cast<float>(threadIdx.x + 100 * blockIdx.y);
     __syncthreads();
     float total = 0.0f;
@@ -42,7 +42,7 @@ void add_up() {
 
 // The same without the barrier: some order must show it.
 void add_up_too_early() {
-    __shared__ float values[64];
+    SHARED(float, values, [64]);
     values[threadIdx.x] = 0.0f;
     __syncthreads();
     values[threadIdx.x] = 1.0f;
@@ -55,7 +55,7 @@ void add_up_too_early() {
 
 void check_sums() {
     for (std::uint64_t seed = 0; seed < 8; ++seed) {
-        const std::string message = emulator::run(add_up, {2, 2, 1}, {64, 1, 1}, seed);
+        const std::string message = emulator::run(add_up, {{2, 2, 1}, {64, 1, 1}}, seed);
         bool right = message.empty();
         for (int row = 0; row < 4; ++row) {
             for (float total : results[row]) {
@@ -69,7 +69,7 @@ void check_sums() {
 void check_race() {
     bool seen = false;
     for (std::uint64_t seed = 0; seed < 8; ++seed) {
-        emulator::run(add_up_too_early, {1, 1, 1}, {64, 1, 1}, seed);
+        emulator::run(add_up_too_early, {{1, 1, 1}, {64, 1, 1}}, seed);
         for (float total : results[0]) {
             seen = seen || total != 64.0f;
         }
@@ -79,7 +79,7 @@ void check_race() {
 
 // Two sums over the same shared memory, one number for each warp, without a barrier before the second writes.
 void reuse_too_early() {
-    __shared__ float partials[2];
+    SHARED(float, partials, [2]);
     const unsigned warp = threadIdx.x / 32;
     partials[warp] = 1.0f;
     __syncthreads();
@@ -92,7 +92,7 @@ void reuse_too_early() {
 void check_reuse() {
     bool seen = false;
     for (std::uint64_t seed = 0; seed < 8; ++seed) {
-        emulator::run(reuse_too_early, {1, 1, 1}, {64, 1, 1}, seed);
+        emulator::run(reuse_too_early, {{1, 1, 1}, {64, 1, 1}}, seed);
         for (float first : results[0]) {
             seen = seen || first != 2.0f;
         }
@@ -106,7 +106,7 @@ void check_shuffles() {
             const int value = static_cast<int>(threadIdx.x) * 10;
             results[0][threadIdx.x] = static_cast<float>(__shfl_xor_sync(all_lanes, value, 5));
         };
-        const std::string message = emulator::run(exchange_partners, {1, 1, 1}, {64, 1, 1}, seed);
+        const std::string message = emulator::run(exchange_partners, {{1, 1, 1}, {64, 1, 1}}, seed);
         bool right = message.empty();
         for (int thread = 0; thread < 64; ++thread) {
             right = right && results[0][thread] == static_cast<float>((thread ^ 5) * 10);

@@ -1,0 +1,128 @@
+//! A device's context: what every call of the driver needs, and memory of the device.
+#![allow(unsafe_code)]
+
+use super::super::library;
+use super::{answer, failure, warn_of};
+use crate::error::Result;
+use cudarc::driver::{result, sys};
+use std::panic::catch_unwind;
+use std::sync::Arc;
+
+/// A device's primary context, shared with whatever else in the process uses that device.
+#[derive(Debug)]
+pub(in crate::cuda) struct Context {
+    device: sys::CUdevice,
+    handle: sys::CUcontext,
+    name: String,
+    properties: Properties,
+}
+
+/// What launches and the compiler need to know of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::cuda) struct Properties {
+    /// Compute capability, major and minor.
+    pub(in crate::cuda) capability: (u32, u32),
+    /// Multiprocessors: how many blocks run at once, times a few.
+    pub(in crate::cuda) multiprocessors: u32,
+    /// Most bytes of shared memory that a block may choose.
+    pub(in crate::cuda) shared_bytes: u32,
+}
+
+// SAFETY: the driver's interface may be called from any thread; a context is made current on a thread by `bind`.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// Open a device by its number.
+    ///
+    /// # Errors
+    /// No driver, an incomplete one, no such device, one that does not answer.
+    pub(in crate::cuda) fn open(ordinal: usize) -> Result<Arc<Self>> {
+        let opened = catch_unwind(|| {
+            library::require()?;
+            Context::retain(ordinal)
+        });
+        opened.unwrap_or_else(|_| Err(failure("open the driver", "the driver library could not be used")))
+    }
+
+    fn retain(ordinal: usize) -> Result<Arc<Self>> {
+        answer("cuInit", result::init())?;
+        let count = answer("cuDeviceGetCount", result::device::get_count())?;
+        let number = i32::try_from(ordinal).ok().filter(|number| *number < count);
+        let Some(number) = number else {
+            let known = match count {
+                1 => "there is one, number 0".into(),
+                _ => format!("there are {count}, counted from 0"),
+            };
+            return Err(failure("open a device", format!("no device has the number {ordinal}; {known}")));
+        };
+        let device = answer("cuDeviceGet", result::device::get(number))?;
+        let name = answer("cuDeviceGetName", result::device::get_name(device))?;
+        // SAFETY: the device was returned by `get`.
+        let handle = answer("cuDevicePrimaryCtxRetain", unsafe { result::primary_ctx::retain(device) })?;
+        let context = Arc::new(Context { device, handle, name, properties: properties(device)? });
+        context.bind()?;
+        Ok(context)
+    }
+
+    /// What the driver calls the device.
+    pub(in crate::cuda) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the device has.
+    pub(in crate::cuda) fn properties(&self) -> Properties {
+        self.properties
+    }
+
+    /// Make the context current on this thread. Every other call needs it, and any code may have changed it.
+    pub(in crate::cuda) fn bind(&self) -> Result<()> {
+        if answer("cuCtxGetCurrent", result::ctx::get_current())? == Some(self.handle) {
+            return Ok(());
+        }
+        // SAFETY: the context is retained until `self` is dropped.
+        answer("cuCtxSetCurrent", unsafe { result::ctx::set_current(self.handle) })
+    }
+
+    /// Take device memory; its content is unspecified.
+    pub(in crate::cuda) fn allocate(&self, bytes: usize) -> Result<u64> {
+        self.bind()?;
+        // SAFETY: device memory may hold any bytes; it is read by kernels and copies, for which every pattern is a value.
+        answer("cuMemAlloc", unsafe { result::malloc_sync(bytes) })
+    }
+
+    /// Return device memory.
+    ///
+    /// # Safety
+    /// `address` came from [`Context::allocate`] of this context, is not returned twice, and no queued work uses it.
+    pub(in crate::cuda) unsafe fn release(&self, address: u64) -> Result<()> {
+        self.bind()?;
+        // SAFETY: promised by the caller.
+        answer("cuMemFree", unsafe { result::free_sync(address) })
+    }
+}
+
+fn properties(device: sys::CUdevice) -> Result<Properties> {
+    use sys::CUdevice_attribute as Attribute;
+    let of = |what| {
+        // SAFETY: the device was returned by `get`.
+        let value = answer("cuDeviceGetAttribute", unsafe { result::device::get_attribute(device, what) })?;
+        u32::try_from(value).map_err(|_| failure("cuDeviceGetAttribute", format!("{what:?} is {value}")))
+    };
+    Ok(Properties {
+        capability: (
+            of(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            of(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        ),
+        multiprocessors: of(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        shared_bytes: of(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+    })
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: retained once in `retain`; whatever was made in the context holds it, so nothing of that is left.
+        warn_of(answer("cuDevicePrimaryCtxRelease", unsafe { result::primary_ctx::release(self.device) }));
+    }
+}

@@ -1,0 +1,75 @@
+//! The driver's objects with owners: context, streams and events, page-locked memory, modules and their kernels.
+//!
+//! The one place that calls the driver, a thin layer over the result-returning bindings of `cudarc`. Its safe layer is not
+//! used: that one tracks the use of each allocation by events of its own, and order is what lanes and marks are for here.
+//! What is made here is destroyed on drop, in the context it belongs to.
+#![allow(unsafe_code)]
+
+mod context;
+mod module;
+mod pinned;
+mod stream;
+
+pub(in crate::cuda) use context::{Context, Properties};
+pub(in crate::cuda) use module::{Function, Module};
+pub(in crate::cuda) use pinned::Pinned;
+pub(in crate::cuda) use stream::{Event, Grid, Pattern, Stream};
+
+use crate::error::{Error, Result};
+use cudarc::driver::DriverError;
+use std::ffi::CStr;
+
+/// What errors of this backend are headed by.
+const BACKEND: &str = "cuda";
+
+/// An error of this backend: the call, and the reason in words.
+pub(in crate::cuda) fn failure(call: &'static str, reason: impl Into<String>) -> Error {
+    Error::Device { backend: BACKEND.into(), call, reason: reason.into() }
+}
+
+/// The driver's answer as a result of this crate.
+pub(in crate::cuda) fn answer<T>(call: &'static str, result: Result<T, DriverError>) -> Result<T> {
+    result.map_err(|error| {
+        let words = |text: Result<&CStr, DriverError>| text.ok().map(|text| text.to_string_lossy().into_owned());
+        // A driver that cannot even name its error is known by the number's name in the bindings.
+        let name = words(error.error_name()).unwrap_or_else(|| format!("{:?}", error.0));
+        failure(call, words(error.error_string()).map_or_else(|| name.clone(), |text| format!("{name}: {text}")))
+    })
+}
+
+/// On drop nobody is there to take an error.
+pub(in crate::cuda) fn warn_of<T>(result: Result<T>) {
+    if let Err(error) = result {
+        tracing::warn!(%error, "a driver object could not be returned");
+    }
+}
+
+/// A driver object that lives in a context.
+macro_rules! owned {
+    ($(#[$doc:meta])* $name:ident($handle:ty), $call:literal, $destroy:expr) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub(in crate::cuda) struct $name {
+            handle: $handle,
+            context: Arc<Context>,
+        }
+
+        // SAFETY: the driver's interface may be called from any thread, with the context bound; it guards its objects itself.
+        unsafe impl Send for $name {}
+        // SAFETY: as above.
+        unsafe impl Sync for $name {}
+
+        impl Drop for $name {
+            fn drop(&mut self) {
+                let destroy = || {
+                    self.context.bind()?;
+                    // SAFETY: made by this type's constructor and destroyed only here.
+                    answer($call, unsafe { $destroy(self.handle) })
+                };
+                warn_of(destroy());
+            }
+        }
+    };
+}
+
+use owned;

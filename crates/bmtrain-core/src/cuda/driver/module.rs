@@ -1,0 +1,81 @@
+//! Compiled kernels.
+#![allow(unsafe_code)]
+
+use super::{Context, answer, failure, owned, warn_of};
+use crate::error::{Error, Result};
+use cudarc::driver::{result, sys};
+use std::ffi::CStr;
+use std::sync::Arc;
+
+owned! {
+    /// Compiled kernels in the device's memory.
+    Module(sys::CUmodule), "cuModuleUnload", result::module::unload
+}
+
+impl Module {
+    /// Load compiled kernels.
+    ///
+    /// # Safety
+    /// `image` is a whole cubin, fat binary or PTX text: the driver trusts the lengths in it.
+    pub(in crate::cuda) unsafe fn load(context: &Arc<Context>, image: &[u8]) -> Result<Self> {
+        context.bind()?;
+        // PTX is text and ends with a zero byte; other images carry their length and do not mind one.
+        let mut ended = image.to_vec();
+        ended.push(0);
+        // SAFETY: promised by the caller; the driver copies the image.
+        let handle = answer("cuModuleLoadData", unsafe { result::module::load_data(ended.as_ptr().cast()) })?;
+        Ok(Module { handle, context: Arc::clone(context) })
+    }
+
+    /// A kernel by its name, which takes one structure of `bytes` bytes.
+    ///
+    /// # Errors
+    /// There is none of that name, or it was compiled from a source with another structure.
+    pub(in crate::cuda) fn function(&self, name: &CStr, bytes: usize) -> Result<Function> {
+        self.context.bind()?;
+        let named = |error: Error| match error {
+            Error::Device { backend, call, reason } => {
+                let reason = format!("{}: {reason}", name.to_string_lossy());
+                Error::Device { backend, call, reason }
+            }
+            other => other,
+        };
+        // SAFETY: the module is loaded.
+        let found = unsafe { result::module::get_function(self.handle, name.to_owned()) };
+        let handle = answer("cuModuleGetFunction", found).map_err(named)?;
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: the function was just found; both places live.
+        let status = unsafe { sys::cuFuncGetParamInfo(handle, 0, &mut offset, &mut size) };
+        answer("cuFuncGetParamInfo", status.result()).map_err(named)?;
+        if size != bytes {
+            let reason = format!("{} takes {size} bytes, not {bytes}: another version", name.to_string_lossy());
+            return Err(failure("find a kernel", reason));
+        }
+        Ok(Function { handle })
+    }
+}
+
+/// A kernel of a module, for as long as that is loaded.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::cuda) struct Function {
+    pub(super) handle: sys::CUfunction,
+}
+
+// SAFETY: a name for something in a module; the driver's interface may be called from any thread.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
+
+impl Function {
+    /// Let launches choose up to this many bytes of shared memory, beyond the 48 KiB that every kernel may have.
+    ///
+    /// # Errors
+    /// The device has less.
+    pub(in crate::cuda) fn allow_shared(&self, context: &Context, bytes: u32) -> Result<()> {
+        context.bind()?;
+        let what = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function's module is loaded.
+        let allowed = unsafe { result::function::set_function_attribute(self.handle, what, bytes.cast_signed()) };
+        answer("cuFuncSetAttribute", allowed)
+    }
+}

@@ -1,0 +1,168 @@
+//! Streams, the events between them, and what is queued on them.
+#![allow(unsafe_code)]
+
+use super::{Context, Function, Pinned, answer, owned, warn_of};
+use crate::error::Result;
+use cudarc::driver::{DriverError, result, sys};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+owned! {
+    /// An ordered queue of work on the device.
+    Stream(sys::CUstream), "cuStreamDestroy", result::stream::destroy
+}
+
+owned! {
+    /// A point in a stream's work, recorded again and again.
+    Event(sys::CUevent), "cuEventDestroy", result::event::destroy
+}
+
+impl Stream {
+    /// A stream that is ordered against others by events alone, not by the driver's default stream.
+    pub(in crate::cuda) fn new(context: &Arc<Context>) -> Result<Self> {
+        context.bind()?;
+        let handle = answer("cuStreamCreate", result::stream::create(result::stream::StreamKind::NonBlocking))?;
+        Ok(Stream { handle, context: Arc::clone(context) })
+    }
+
+    /// Let the host wait until the stream is idle; reports failures of queued work.
+    pub(in crate::cuda) fn synchronize(&self) -> Result<()> {
+        self.context.bind()?;
+        // SAFETY: the stream lives.
+        answer("cuStreamSynchronize", unsafe { result::stream::synchronize(self.handle) })
+    }
+
+    /// Let the stream wait for the latest recording of an event.
+    pub(in crate::cuda) fn wait(&self, event: &Event) -> Result<()> {
+        self.context.bind()?;
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: both live. The driver remembers the recording, not the event.
+        answer("cuStreamWaitEvent", unsafe { result::stream::wait_event(self.handle, event.handle, flags) })
+    }
+
+    /// Queue a copy of the first `bytes` bytes of page-locked memory to the device.
+    ///
+    /// # Safety
+    /// The destination is valid until the copy has run, and `from` is neither written nor dropped until then.
+    pub(in crate::cuda) unsafe fn upload(&self, from: &Pinned, bytes: usize, to: u64) -> Result<()> {
+        self.context.bind()?;
+        let source = &from.bytes()[..bytes];
+        // SAFETY: promised by the caller.
+        answer("cuMemcpyHtoDAsync", unsafe { result::memcpy_htod_async(to, source, self.handle) })
+    }
+
+    /// Queue a copy from the device to the host.
+    ///
+    /// # Safety
+    /// The source is valid and `to` is used by nobody until the copy has run.
+    pub(in crate::cuda) unsafe fn download(&self, from: u64, to: &mut [u8]) -> Result<()> {
+        self.context.bind()?;
+        // SAFETY: promised by the caller.
+        answer("cuMemcpyDtoHAsync", unsafe { result::memcpy_dtoh_async(to, from, self.handle) })
+    }
+
+    /// Queue a copy within the device.
+    ///
+    /// # Safety
+    /// Both ranges are valid until the copy has run and do not overlap.
+    pub(in crate::cuda) unsafe fn copy(&self, from: u64, to: u64, bytes: usize) -> Result<()> {
+        self.context.bind()?;
+        // SAFETY: promised by the caller.
+        answer("cuMemcpyDtoDAsync", unsafe { result::memcpy_dtod_async(to, from, bytes, self.handle) })
+    }
+
+    /// Queue `count` times the same pattern.
+    ///
+    /// # Safety
+    /// The range from `to` on is valid until the fill has run, and `to` is aligned to the pattern's size.
+    pub(in crate::cuda) unsafe fn fill(&self, to: u64, pattern: Pattern, count: usize) -> Result<()> {
+        self.context.bind()?;
+        // SAFETY: promised by the caller.
+        let status = unsafe {
+            match pattern {
+                Pattern::Byte(pattern) => sys::cuMemsetD8Async(to, pattern, count, self.handle),
+                Pattern::Half(pattern) => sys::cuMemsetD16Async(to, pattern, count, self.handle),
+                Pattern::Word(pattern) => sys::cuMemsetD32Async(to, pattern, count, self.handle),
+            }
+        };
+        answer("cuMemsetAsync", status.result())
+    }
+
+    /// Queue a kernel.
+    ///
+    /// # Safety
+    /// `arguments` is the structure of the kernel's signature; the memory it points to is valid until the kernel has run and
+    /// large enough for this grid.
+    pub(in crate::cuda) unsafe fn launch<A: Copy>(&self, function: Function, grid: Grid, arguments: &A) -> Result<()> {
+        self.context.bind()?;
+        let mut slots: [*mut c_void; 1] = [std::ptr::from_ref(arguments).cast_mut().cast()];
+        let Grid { blocks, threads, shared } = grid;
+        let threads = (threads[0], threads[1], threads[2]);
+        let blocks = (blocks[0], blocks[1], blocks[2]);
+        // SAFETY: the function's module is loaded; the driver copies the arguments before it returns; the rest is promised by
+        // the caller.
+        let launched =
+            unsafe { result::launch_kernel(function.handle, blocks, threads, shared, self.handle, &mut slots) };
+        answer("cuLaunchKernel", launched)
+    }
+}
+
+/// How many blocks and threads, each in three dimensions, and how many bytes of shared memory chosen at launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::cuda) struct Grid {
+    pub(in crate::cuda) blocks: [u32; 3],
+    pub(in crate::cuda) threads: [u32; 3],
+    pub(in crate::cuda) shared: u32,
+}
+
+impl Grid {
+    /// Blocks and threads in one line.
+    pub(in crate::cuda) fn line(blocks: u32, threads: u32) -> Self {
+        Grid { blocks: [blocks, 1, 1], threads: [threads, 1, 1], shared: 0 }
+    }
+}
+
+/// What memory is filled with, by the size of its elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::cuda) enum Pattern {
+    /// One byte.
+    Byte(u8),
+    /// Two bytes.
+    Half(u16),
+    /// Four bytes.
+    Word(u32),
+}
+
+impl Event {
+    /// An event that keeps order and no time.
+    pub(in crate::cuda) fn new(context: &Arc<Context>) -> Result<Self> {
+        context.bind()?;
+        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
+        let handle = answer("cuEventCreate", result::event::create(flags))?;
+        Ok(Event { handle, context: Arc::clone(context) })
+    }
+
+    /// Remember the present end of a stream.
+    pub(in crate::cuda) fn record(&self, stream: &Stream) -> Result<()> {
+        self.context.bind()?;
+        // SAFETY: both live and belong to the same context.
+        answer("cuEventRecord", unsafe { result::event::record(self.handle, stream.handle) })
+    }
+
+    /// Whether the latest recording is reached.
+    pub(in crate::cuda) fn is_reached(&self) -> Result<bool> {
+        self.context.bind()?;
+        // SAFETY: the event lives.
+        match unsafe { result::event::query(self.handle) } {
+            Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
+            other => answer("cuEventQuery", other).map(|()| true),
+        }
+    }
+
+    /// Let the host wait for the latest recording.
+    pub(in crate::cuda) fn synchronize(&self) -> Result<()> {
+        self.context.bind()?;
+        // SAFETY: the event lives.
+        answer("cuEventSynchronize", unsafe { result::event::synchronize(self.handle) })
+    }
+}

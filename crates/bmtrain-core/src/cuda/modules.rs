@@ -1,0 +1,73 @@
+//! Kernels by name: their units are compiled and loaded when one of them is first launched.
+
+use super::driver::{Context, Function, Module, failure};
+use super::images::Images;
+use crate::error::Result;
+use bmtrain_kernels::Unit;
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Where a kernel is found, and under which name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Name {
+    /// The unit it is compiled in.
+    pub(super) unit: &'static str,
+    /// Its name there.
+    pub(super) kernel: &'static CStr,
+}
+
+/// The compiled kernels of a device.
+#[derive(Debug)]
+pub(super) struct Modules {
+    context: Arc<Context>,
+    images: Images,
+    loaded: Mutex<Loaded>,
+}
+
+#[derive(Debug, Default)]
+struct Loaded {
+    functions: HashMap<Name, Function>,
+    // Outlives every use of the functions: dropped with the backend.
+    modules: HashMap<&'static str, Module>,
+}
+
+impl Modules {
+    /// Kernels that come from `images`.
+    pub(super) fn new(context: &Arc<Context>, images: Images) -> Self {
+        Modules { context: Arc::clone(context), images, loaded: Mutex::default() }
+    }
+
+    /// A kernel that takes a structure of `bytes` bytes and may choose up to `shared` bytes of shared memory.
+    ///
+    /// # Errors
+    /// It cannot be compiled or loaded.
+    pub(super) fn function(&self, name: Name, bytes: usize, shared: u32) -> Result<Function> {
+        /// What every kernel may choose without asking.
+        const GRANTED: u32 = 48 << 10;
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let Loaded { functions, modules } = &mut *loaded;
+        if let Some(function) = functions.get(&name) {
+            return Ok(*function);
+        }
+        if !modules.contains_key(name.unit) {
+            let Some(unit) = Unit::named(name.unit) else {
+                return Err(failure("load kernels", format!("there is no source {}", name.unit)));
+            };
+            let image = self.images.of(unit, self.context.properties())?;
+            // SAFETY: compiled from the sources of this version, or from a folder that the caller of `open` vouches for.
+            #[allow(unsafe_code)]
+            let module = unsafe { Module::load(&self.context, &image) }?;
+            modules.insert(name.unit, module);
+        }
+        let Some(module) = modules.get(name.unit) else {
+            return Err(failure("load kernels", format!("{} was not kept", name.unit)));
+        };
+        let function = module.function(name.kernel, bytes)?;
+        if shared > GRANTED {
+            function.allow_shared(&self.context, shared)?;
+        }
+        functions.insert(name, function);
+        Ok(function)
+    }
+}

@@ -1,0 +1,75 @@
+//! Device memory that a launch needs besides its arguments: partial sums, the workspace of matrix products.
+//!
+//! Each lane has a block that its launches use one after the other, in the order of the lane. It grows to what the largest
+//! of them asked for; steady state allocates nothing.
+#![allow(unsafe_code)]
+
+use super::driver::{Context, Stream};
+use crate::error::Result;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Blocks grow in steps, so that batches of different lengths do not each ask for a little more.
+const STEP: usize = 1 << 20;
+
+/// The block of one lane.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    context: Arc<Context>,
+    block: Mutex<Block>,
+}
+
+#[derive(Debug, Default)]
+struct Block {
+    address: u64,
+    bytes: usize,
+}
+
+impl Scratch {
+    /// Nothing is taken before it is asked for.
+    pub(super) fn new(context: &Arc<Context>) -> Self {
+        Scratch { context: Arc::clone(context), block: Mutex::default() }
+    }
+
+    /// The address of at least `bytes` bytes, aligned to 256, for work that is queued on `stream` next. What an earlier launch
+    /// left there is overwritten by the next.
+    ///
+    /// # Errors
+    /// The device has no more memory, or has failed.
+    pub(super) fn take(&self, stream: &Stream, bytes: usize) -> Result<u64> {
+        let mut block = self.lock();
+        if block.bytes < bytes {
+            let wanted = bytes.next_multiple_of(STEP);
+            if block.bytes > 0 {
+                // Queued work may still use the old block. Growing is rare.
+                stream.synchronize()?;
+                let Block { address, .. } = std::mem::take(&mut *block);
+                // SAFETY: taken below, returned once, and the lane that alone uses it is idle.
+                unsafe { self.context.release(address) }?;
+            }
+            *block = Block { address: self.context.allocate(wanted)?, bytes: wanted };
+        }
+        Ok(block.address)
+    }
+
+    /// Bytes held.
+    pub(super) fn bytes(&self) -> usize {
+        self.lock().bytes
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Block> {
+        self.block.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let Block { address, bytes } = std::mem::take(&mut *self.lock());
+        if bytes == 0 {
+            return;
+        }
+        // SAFETY: taken in `take`, returned once. `cuMemFree` waits for the device, so that nothing queued uses it.
+        if let Err(error) = unsafe { self.context.release(address) } {
+            tracing::warn!(%error, bytes, "scratch memory could not be returned to the device");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! The conformance table on the CUDA backend, on an emulated driver: every row against the CPU in every number type.
+//!
+//! Everything here is emulated. It proves what kernels compute, and nothing about speed or a real device.
+#![cfg(feature = "cuda")]
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod emulator;
+
+use bmtrain_core::conformance::{self, Case, Outcome, Report};
+use bmtrain_core::cuda::{CudaBackend, CudaOptions};
+use bmtrain_core::{Backend, Device};
+use emulator::{Driver, with_driver};
+use std::sync::Arc;
+
+/// Every row whose name starts with one of `stems`, against the CPU with one thread. BMTRAIN_ROWS narrows it to names that
+/// contain its value.
+fn rows_agree(test: &str, stems: &'static [&'static str]) {
+    with_driver(test, Driver::Emulated, &[], move || {
+        let backend = CudaBackend::open(0, &CudaOptions { compiled: Some(emulator::compiled_kernels()) }).unwrap();
+        assert!(backend.name().contains("emulated"), "{}", backend.name());
+        let (reference, tested) = (Device::cpu(1).unwrap(), Device::new(Arc::new(backend)));
+        let wanted = std::env::var("BMTRAIN_ROWS").unwrap_or_default();
+        let stem = |case: &Case| case.name.split('/').next().unwrap_or_default().to_owned();
+        let cases: Vec<Case> = conformance::cases()
+            .into_iter()
+            .filter(|case| stems.contains(&stem(case).as_str()) && case.name.contains(&wanted))
+            .collect();
+        let mut report = Report::default();
+        for case in &cases {
+            for &dtype in &case.dtypes {
+                let check = conformance::compare(&reference, &tested, case, dtype);
+                report.note(case, format!("emulated {dtype}"), check);
+            }
+        }
+        let passed = |entry: &conformance::Entry| matches!(&entry.outcome, Outcome::Compared(check) if check.passed());
+        let failures: Vec<String> =
+            report.entries.iter().filter(|entry| !passed(entry)).map(ToString::to_string).collect();
+        assert!(failures.is_empty(), "{} of {}:\n{}", failures.len(), report.entries.len(), failures.join("\n"));
+        assert!(!report.entries.is_empty(), "no row is called so");
+        println!("{} checks of {} rows", report.entries.len(), cases.len());
+    });
+}
+
+macro_rules! stems {
+    ($($(#[$attribute:meta])* $name:ident: [$($stem:literal),+];)*) => {
+        $($(#[$attribute])* #[test]
+        fn $name() {
+            rows_agree(stringify!($name), &[$($stem),+]);
+        })*
+    };
+}
+
+stems! {
+    norms_agree_with_the_cpu: ["norm", "residual_norm"];
+}

@@ -1,0 +1,73 @@
+// The counter-based generator of the CPU backend, Philox4x32-10 (Salmon et al., 2011), and dropout masks made of it.
+//
+// Element `(row, column)` of what a kernel works on is element `offset + row * row_stride + column` of the unsharded tensor;
+// word `e % 4` of block `e / 4` decides whether element `e` is dropped. The same bits as `crate::philox` and
+// `crate::kernel::random` of the core.
+
+struct Words {
+    unsigned at[4];
+};
+
+__device__ __forceinline__ Words philox(unsigned key0, unsigned key1, unsigned c0, unsigned c1, unsigned c2, unsigned c3) {
+#pragma unroll
+    for (int round = 0; round < 10; ++round) {
+        const unsigned high0 = __umulhi(c0, 0xd2511f53u), low0 = c0 * 0xd2511f53u;
+        const unsigned high1 = __umulhi(c2, 0xcd9e8d57u), low1 = c2 * 0xcd9e8d57u;
+        c0 = high1 ^ c1 ^ key0;
+        c1 = low1;
+        c2 = high0 ^ c3 ^ key1;
+        c3 = low0;
+        key0 += 0x9e3779b9u;
+        key1 += 0xbb67ae85u;
+    }
+    return {{c0, c1, c2, c3}};
+}
+
+// A mask; `threshold` 0 where there is none.
+struct Dropout {
+    unsigned threshold;
+    float scale;
+    unsigned key[2];
+    unsigned step;
+    unsigned micro_batch;
+    unsigned long long offset;
+    // Never 0: where rows follow each other without gaps, the row's length.
+    unsigned long long row_stride;
+};
+
+__device__ __forceinline__ unsigned long long dropout_element(const Dropout& d, long long row, long long column) {
+    return d.offset + static_cast<unsigned long long>(row) * d.row_stride + static_cast<unsigned long long>(column);
+}
+
+__device__ __forceinline__ Words dropout_block(const Dropout& d, unsigned long long block) {
+    return philox(d.key[0], d.key[1], static_cast<unsigned>(block), static_cast<unsigned>(block >> 32), d.step,
+                  d.micro_batch);
+}
+
+// The factor of one element: 0 or the scale.
+__device__ __forceinline__ float dropout_factor(const Dropout& d, unsigned long long element) {
+    const Words words = dropout_block(d, element / 4);
+    const unsigned word = element % 4;
+    const unsigned bits = word < 2 ? (word == 0 ? words.at[0] : words.at[1]) : (word == 2 ? words.at[2] : words.at[3]);
+    return bits < d.threshold ? 0.0f : d.scale;
+}
+
+// The factors of eight neighbouring elements: two blocks, or three where the first element is not the first of a block.
+__device__ __forceinline__ Pack dropout_factors(const Dropout& d, unsigned long long element) {
+    Pack factors;
+    const unsigned long long block = element / 4;
+    if (element % 4 == 0) {
+        const Words low = dropout_block(d, block), high = dropout_block(d, block + 1);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            factors.at[i] = low.at[i] < d.threshold ? 0.0f : d.scale;
+            factors.at[4 + i] = high.at[i] < d.threshold ? 0.0f : d.scale;
+        }
+        return factors;
+    }
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+        factors.at[i] = dropout_factor(d, element + i);
+    }
+    return factors;
+}
