@@ -68,6 +68,14 @@ pub struct CudaOptions {
     pub host_threads: usize,
 }
 
+/// How many CUDA devices there are.
+///
+/// # Errors
+/// No driver on this machine, one that lacks a function, one without devices. Never a panic.
+pub fn device_count() -> Result<usize> {
+    Context::count()
+}
+
 impl CudaBackend {
     /// Open a device by its number, counted from 0 as the driver does.
     ///
