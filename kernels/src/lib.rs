@@ -22,11 +22,18 @@ pub const HEADERS: &[Header] = &[
     Header { file: "philox.cuh", code: include_str!("../philox.cuh") },
 ];
 
+/// Activations and their derivatives.
+const ACTIVATIONS: Header = Header { file: "activations.cuh", code: include_str!("../activations.cuh") };
+
+/// Activations, gated activations, sums, products, casts, fills.
+pub const ELEMENTWISE: Source =
+    Source { file: "elementwise.cu", headers: &[ACTIVATIONS], code: include_str!("../elementwise.cu") };
+
 /// Layer norm and RMS norm, with dropout and residual in front.
 pub const NORM: Source = Source { file: "norm.cu", headers: &[], code: include_str!("../norm.cu") };
 
 /// Every unit, in the order of their names.
-pub const UNITS: &[Unit] = &[Unit::plain("norm", &NORM)];
+pub const UNITS: &[Unit] = &[Unit::plain("elementwise", &ELEMENTWISE), Unit::plain("norm", &NORM)];
 
 /// One file of CUDA C++.
 #[derive(Debug, PartialEq, Eq)]

@@ -51,5 +51,8 @@ macro_rules! stems {
 }
 
 stems! {
+    elementwise_kernels_agree_with_the_cpu: [
+        "activation", "add", "add_scaled", "cast", "fan-out with an unused result", "fill", "gated", "mul", "multiply", "scale"
+    ];
     norms_agree_with_the_cpu: ["norm", "residual_norm"];
 }

@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 mod driver;
+mod elementwise;
 mod fault;
 mod images;
 mod launch;
@@ -21,12 +22,10 @@ mod staging;
 
 use crate::backend::{Backend, DeviceId, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
-use crate::dtype::{DType, Float};
 use crate::error::{Error, Result};
-use crate::kernel::{Arguments as _, Fill, Kernel};
-use driver::{Context, Pattern, failure};
+use crate::kernel::Kernel;
+use driver::{Context, failure};
 use fault::Faults;
-use half::{bf16, f16};
 use images::Images;
 use launch::Launch;
 use modules::Modules;
@@ -100,20 +99,6 @@ impl CudaBackend {
         self.lanes.sync(on, |stream| self.faults.wait(stream))
     }
 
-    fn fill(&self, a: Fill<'_>, on: Lane) -> Result<()> {
-        let Some((pattern, repeats)) = pattern_of(a.value, a.out.dtype()) else {
-            let detail = format!(" for {} with the value {}", a.out.dtype(), a.value);
-            return Err(self.unsupported(Fill::NAME, detail));
-        };
-        if a.out.is_empty() {
-            return Ok(());
-        }
-        let count = a.out.len() * repeats;
-        // SAFETY: the view was checked against its buffer and is this device's; its start is a multiple of its elements'
-        // size; the memory stays valid until the lane has run the fill, because the pool gives it out in lane order.
-        self.lanes.give(on, |stream| unsafe { stream.fill(a.out.address(), pattern, count) })
-    }
-
     fn unsupported(&self, kernel: &'static str, detail: String) -> Error {
         Error::Unsupported { backend: self.name(), kernel, detail }
     }
@@ -131,30 +116,20 @@ impl CudaBackend {
     }
 }
 
-/// The pattern that fills elements of a type with a value, and how often it goes into one element.
-fn pattern_of(value: f32, dtype: DType) -> Option<(Pattern, usize)> {
-    // `as` from float to integer saturates and turns NaN into 0, as in the CPU backend.
-    match dtype {
-        DType::F32 => Some((Pattern::Word(value.to_bits()), 1)),
-        DType::F16 => Some((Pattern::Half(<f16 as Float>::from_f32(value).to_bits()), 1)),
-        DType::BF16 => Some((Pattern::Half(<bf16 as Float>::from_f32(value).to_bits()), 1)),
-        DType::I32 => Some((Pattern::Word((value as i32).cast_unsigned()), 1)),
-        DType::U8 => Some((Pattern::Byte(value as u8), 1)),
-        // The driver has no 8-byte pattern: two equal halves are needed.
-        DType::I64 => {
-            let bits = (value as i64).cast_unsigned();
-            let (low, high) = (bits as u32, (bits >> 32) as u32);
-            (low == high).then_some((Pattern::Word(low), 2))
-        }
-    }
-}
-
 impl Kernels for CudaBackend {
     fn launch(&self, kernel: Kernel<'_>, on: Lane) -> Result<()> {
         // Repeated here because addresses are made from these views: soundness must not rest on the caller.
         kernel.check(self.id, on)?;
         match kernel {
-            Kernel::Fill(a) => self.fill(a, on),
+            Kernel::ActivationForward(a) => self.run(on, |launch| elementwise::activation_forward(launch, a)),
+            Kernel::ActivationBackward(a) => self.run(on, |launch| elementwise::activation_backward(launch, a)),
+            Kernel::ActivationSplit(a) => self.run(on, |launch| elementwise::activation_split(launch, a)),
+            Kernel::GatedForward(a) => self.run(on, |launch| elementwise::gated_forward(launch, a)),
+            Kernel::GatedBackward(a) => self.run(on, |launch| elementwise::gated_backward(launch, a)),
+            Kernel::AddScaled(a) => self.run(on, |launch| elementwise::add_scaled(launch, a)),
+            Kernel::Multiply(a) => self.run(on, |launch| elementwise::multiply(launch, a)),
+            Kernel::Cast(a) => self.run(on, |launch| elementwise::cast(launch, a)),
+            Kernel::Fill(a) => self.run(on, |launch| elementwise::fill(launch, a)),
             Kernel::NormForward(a) => self.run(on, |launch| norm::forward(launch, a)),
             other => Err(self.unsupported(other.name(), String::new())),
         }
@@ -256,22 +231,5 @@ impl Backend for CudaBackend {
     fn scratch(&self) -> Vec<(&'static str, usize)> {
         let launches = self.scratch.iter().map(Scratch::bytes).sum();
         vec![("page-locked staging", self.staging().bytes()), ("scratch of launches", launches)]
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_fill_pattern_is_the_value_in_the_number_type_of_the_elements() {
-        assert_eq!(pattern_of(1.0, DType::F32), Some((Pattern::Word(0x3f80_0000), 1)));
-        assert_eq!(pattern_of(1.0, DType::F16), Some((Pattern::Half(0x3c00), 1)));
-        assert_eq!(pattern_of(1.0, DType::BF16), Some((Pattern::Half(0x3f80), 1)));
-        assert_eq!(pattern_of(-2.0, DType::I32), Some((Pattern::Word(0xffff_fffe), 1)));
-        assert_eq!(pattern_of(7.0, DType::U8), Some((Pattern::Byte(7), 1)));
-        assert_eq!(pattern_of(0.0, DType::I64), Some((Pattern::Word(0), 2)));
-        assert_eq!(pattern_of(-1.0, DType::I64), Some((Pattern::Word(u32::MAX), 2)));
-        assert_eq!(pattern_of(1.0, DType::I64), None);
     }
 }
