@@ -10,13 +10,16 @@
 
 mod driver;
 mod elementwise;
+mod embedding;
 mod fault;
 mod images;
 mod launch;
 mod library;
+mod loss;
 mod modules;
 mod norm;
 mod order;
+mod rows;
 mod scratch;
 mod staging;
 
@@ -130,6 +133,14 @@ impl Kernels for CudaBackend {
             Kernel::Multiply(a) => self.run(on, |launch| elementwise::multiply(launch, a)),
             Kernel::Cast(a) => self.run(on, |launch| elementwise::cast(launch, a)),
             Kernel::Fill(a) => self.run(on, |launch| elementwise::fill(launch, a)),
+            Kernel::EmbeddingForward(a) => self.run(on, |launch| rows::embedding_forward(launch, a)),
+            Kernel::EmbeddingBackward(a) => self.run(on, |launch| embedding::backward(launch, a)),
+            Kernel::RowCopy(a) => self.run(on, |launch| rows::row_copy(launch, a)),
+            Kernel::Permute(a) => self.run(on, |launch| rows::permute(launch, a)),
+            Kernel::CrossEntropyForward(a) => self.run(on, |launch| loss::cross_entropy_forward(launch, a)),
+            Kernel::CrossEntropyBackward(a) => self.run(on, |launch| loss::cross_entropy_backward(launch, a)),
+            Kernel::SquaredErrorForward(a) => self.run(on, |launch| loss::squared_error_forward(launch, a)),
+            Kernel::SquaredErrorBackward(a) => self.run(on, |launch| loss::squared_error_backward(launch, a)),
             Kernel::NormForward(a) => self.run(on, |launch| norm::forward(launch, a)),
             other => Err(self.unsupported(other.name(), String::new())),
         }
