@@ -22,11 +22,32 @@ pub const HEADERS: &[Header] = &[
     Header { file: "philox.cuh", code: include_str!("../philox.cuh") },
 ];
 
+/// Activations and their derivatives.
+const ACTIVATIONS: Header = Header { file: "activations.cuh", code: include_str!("../activations.cuh") };
+
+/// Loops over packs.
+const PACKS: Header = Header { file: "packs.cuh", code: include_str!("../packs.cuh") };
+
+/// Activations, gated activations, sums, products, casts, fills.
+pub const ELEMENTWISE: Source =
+    Source { file: "elementwise.cu", headers: &[ACTIVATIONS, PACKS], code: include_str!("../elementwise.cu") };
+
+/// Cross-entropy and squared error.
+pub const LOSS: Source = Source { file: "loss.cu", headers: &[PACKS], code: include_str!("../loss.cu") };
+
 /// Layer norm and RMS norm, with dropout and residual in front.
 pub const NORM: Source = Source { file: "norm.cu", headers: &[], code: include_str!("../norm.cu") };
 
+/// Embeddings, permutations, rows from one place to another.
+pub const ROWS: Source = Source { file: "rows.cu", headers: &[], code: include_str!("../rows.cu") };
+
 /// Every unit, in the order of their names.
-pub const UNITS: &[Unit] = &[Unit::plain("norm", &NORM)];
+pub const UNITS: &[Unit] = &[
+    Unit::plain("elementwise", &ELEMENTWISE),
+    Unit::plain("loss", &LOSS),
+    Unit::plain("norm", &NORM),
+    Unit::plain("rows", &ROWS),
+];
 
 /// One file of CUDA C++.
 #[derive(Debug, PartialEq, Eq)]

@@ -52,5 +52,12 @@ macro_rules! stems {
 }
 
 stems! {
+    elementwise_kernels_agree_with_the_cpu: [
+        "activation", "add", "add_scaled", "cast", "fan-out with an unused result", "fill", "gated", "mul", "multiply", "scale"
+    ];
     norms_agree_with_the_cpu: ["norm", "residual_norm"];
+    losses_agree_with_the_cpu: ["cross_entropy", "squared_error"];
+    rows_agree_with_the_cpu: [
+        "embedding", "embedding_backward", "add_embedding", "permute", "row_copy", "concat_last", "slice_last", "select_row"
+    ];
 }
