@@ -22,11 +22,28 @@ pub const HEADERS: &[Header] = &[
     Header { file: "philox.cuh", code: include_str!("../philox.cuh") },
 ];
 
-/// Layer norm and RMS norm, with dropout and residual in front.
+/// Sums that are exact.
+const EXACT: Header = Header { file: "exact.cuh", code: include_str!("../exact.cuh") };
+
+/// Layer norm and RMS norm, with dropout and residual in front, and their gradients.
 pub const NORM: Source = Source { file: "norm.cu", headers: &[], code: include_str!("../norm.cu") };
 
+/// Clipping and Adam.
+pub const OPTIMIZER: Source = Source { file: "optimizer.cu", headers: &[EXACT], code: include_str!("../optimizer.cu") };
+
+/// Dropout and initial values.
+pub const RANDOM: Source = Source { file: "random.cu", headers: &[], code: include_str!("../random.cu") };
+
+/// Sums over rows, softmax, norms of gradients.
+pub const REDUCE: Source = Source { file: "reduce.cu", headers: &[EXACT], code: include_str!("../reduce.cu") };
+
 /// Every unit, in the order of their names.
-pub const UNITS: &[Unit] = &[Unit::plain("norm", &NORM)];
+pub const UNITS: &[Unit] = &[
+    Unit::plain("norm", &NORM),
+    Unit::plain("optimizer", &OPTIMIZER),
+    Unit::plain("random", &RANDOM),
+    Unit::plain("reduce", &REDUCE),
+];
 
 /// One file of CUDA C++.
 #[derive(Debug, PartialEq, Eq)]

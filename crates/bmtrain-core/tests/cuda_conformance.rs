@@ -52,4 +52,8 @@ macro_rules! stems {
 
 stems! {
     norms_agree_with_the_cpu: ["norm", "residual_norm"];
+    softmax_agrees_with_the_cpu: ["softmax", "log_softmax"];
+    sums_agree_with_the_cpu: ["column_sum"];
+    gradient_norms_agree_with_the_cpu: ["grad_norm", "non_finite", "clip_factor"];
+    initial_values_agree_with_the_cpu: ["fill_random"];
 }
