@@ -28,6 +28,9 @@ const ACTIVATIONS: Header = Header { file: "activations.cuh", code: include_str!
 /// Loops over packs.
 const PACKS: Header = Header { file: "packs.cuh", code: include_str!("../packs.cuh") };
 
+/// Sums that are exact.
+const EXACT: Header = Header { file: "exact.cuh", code: include_str!("../exact.cuh") };
+
 /// Activations, gated activations, sums, products, casts, fills.
 pub const ELEMENTWISE: Source =
     Source { file: "elementwise.cu", headers: &[ACTIVATIONS, PACKS], code: include_str!("../elementwise.cu") };
@@ -35,8 +38,17 @@ pub const ELEMENTWISE: Source =
 /// Cross-entropy and squared error.
 pub const LOSS: Source = Source { file: "loss.cu", headers: &[PACKS], code: include_str!("../loss.cu") };
 
-/// Layer norm and RMS norm, with dropout and residual in front.
+/// Layer norm and RMS norm, with dropout and residual in front, and their gradients.
 pub const NORM: Source = Source { file: "norm.cu", headers: &[], code: include_str!("../norm.cu") };
+
+/// Clipping and Adam.
+pub const OPTIMIZER: Source = Source { file: "optimizer.cu", headers: &[EXACT], code: include_str!("../optimizer.cu") };
+
+/// Dropout and initial values.
+pub const RANDOM: Source = Source { file: "random.cu", headers: &[], code: include_str!("../random.cu") };
+
+/// Sums over rows, softmax, norms of gradients.
+pub const REDUCE: Source = Source { file: "reduce.cu", headers: &[EXACT], code: include_str!("../reduce.cu") };
 
 /// Embeddings, permutations, rows from one place to another.
 pub const ROWS: Source = Source { file: "rows.cu", headers: &[], code: include_str!("../rows.cu") };
@@ -46,6 +58,9 @@ pub const UNITS: &[Unit] = &[
     Unit::plain("elementwise", &ELEMENTWISE),
     Unit::plain("loss", &LOSS),
     Unit::plain("norm", &NORM),
+    Unit::plain("optimizer", &OPTIMIZER),
+    Unit::plain("random", &RANDOM),
+    Unit::plain("reduce", &REDUCE),
     Unit::plain("rows", &ROWS),
 ];
 

@@ -19,8 +19,11 @@ mod library;
 mod loss;
 mod modules;
 mod norm;
+mod optimizer;
 mod order;
 mod rows;
+mod random;
+mod reduce;
 mod scratch;
 mod staging;
 
@@ -165,6 +168,16 @@ impl Kernels for CudaBackend {
             Kernel::SquaredErrorForward(a) => self.run(on, |launch| loss::squared_error_forward(launch, a)),
             Kernel::SquaredErrorBackward(a) => self.run(on, |launch| loss::squared_error_backward(launch, a)),
             Kernel::NormForward(a) => self.run(on, |launch| norm::forward(launch, a)),
+            Kernel::NormBackward(a) => self.run(on, |launch| norm::backward(launch, a)),
+            Kernel::ColumnSum(a) => self.run(on, |launch| reduce::column_sum(launch, a)),
+            Kernel::Softmax(a) => self.run(on, |launch| reduce::softmax(launch, a)),
+            Kernel::SoftmaxBackward(a) => self.run(on, |launch| reduce::softmax_backward(launch, a)),
+            Kernel::GradNorm(a) => self.run(on, |launch| reduce::grad_norm(launch, a)),
+            Kernel::NonFinite(a) => self.run(on, |launch| reduce::non_finite(launch, a)),
+            Kernel::ClipFactor(a) => self.run(on, |launch| optimizer::clip_factor(launch, a)),
+            Kernel::Adam(a) => self.run(on, |launch| optimizer::adam(launch, a)),
+            Kernel::DropoutApply(a) => self.run(on, |launch| random::dropout(launch, a)),
+            Kernel::FillRandom(a) => self.run(on, |launch| random::fill_random(launch, a)),
             other => Err(self.unsupported(other.name(), String::new())),
         }
     }
