@@ -22,11 +22,18 @@ pub const HEADERS: &[Header] = &[
     Header { file: "philox.cuh", code: include_str!("../philox.cuh") },
 ];
 
+/// What the sources of attention have in common.
+const ATTENTION_WORDS: Header = Header { file: "attention.cuh", code: include_str!("../attention.cuh") };
+
+/// Attention for every head size and number type.
+pub const ATTENTION: Source =
+    Source { file: "attention.cu", headers: &[ATTENTION_WORDS], code: include_str!("../attention.cu") };
+
 /// Layer norm and RMS norm, with dropout and residual in front.
 pub const NORM: Source = Source { file: "norm.cu", headers: &[], code: include_str!("../norm.cu") };
 
 /// Every unit, in the order of their names.
-pub const UNITS: &[Unit] = &[Unit::plain("norm", &NORM)];
+pub const UNITS: &[Unit] = &[Unit::plain("attention", &ATTENTION), Unit::plain("norm", &NORM)];
 
 /// One file of CUDA C++.
 #[derive(Debug, PartialEq, Eq)]

@@ -51,5 +51,6 @@ macro_rules! stems {
 }
 
 stems! {
+    attention_agrees_with_the_cpu: ["attention", "attention_fused"];
     norms_agree_with_the_cpu: ["norm", "residual_norm"];
 }

@@ -8,6 +8,7 @@
 //! The driver is opened at run time: without one everything builds and runs, and [`CudaBackend::open`] says what is missing.
 #![allow(unsafe_code)]
 
+mod attention;
 mod driver;
 mod fault;
 mod images;
@@ -155,6 +156,8 @@ impl Kernels for CudaBackend {
         kernel.check(self.id, on)?;
         match kernel {
             Kernel::Fill(a) => self.fill(a, on),
+            Kernel::AttentionForward(a) => self.run(on, |launch| attention::forward(launch, a)),
+            Kernel::AttentionBackward(a) => self.run(on, |launch| attention::backward(launch, a)),
             Kernel::NormForward(a) => self.run(on, |launch| norm::forward(launch, a)),
             other => Err(self.unsupported(other.name(), String::new())),
         }
