@@ -31,6 +31,13 @@ const PACKS: Header = Header { file: "packs.cuh", code: include_str!("../packs.c
 /// Sums that are exact.
 const EXACT: Header = Header { file: "exact.cuh", code: include_str!("../exact.cuh") };
 
+/// What the sources of attention have in common.
+const ATTENTION_WORDS: Header = Header { file: "attention.cuh", code: include_str!("../attention.cuh") };
+
+/// Attention for every head size and number type.
+pub const ATTENTION: Source =
+    Source { file: "attention.cu", headers: &[ATTENTION_WORDS], code: include_str!("../attention.cu") };
+
 /// Activations, gated activations, sums, products, casts, fills.
 pub const ELEMENTWISE: Source =
     Source { file: "elementwise.cu", headers: &[ACTIVATIONS, PACKS], code: include_str!("../elementwise.cu") };
@@ -55,6 +62,7 @@ pub const ROWS: Source = Source { file: "rows.cu", headers: &[], code: include_s
 
 /// Every unit, in the order of their names.
 pub const UNITS: &[Unit] = &[
+    Unit::plain("attention", &ATTENTION),
     Unit::plain("elementwise", &ELEMENTWISE),
     Unit::plain("loss", &LOSS),
     Unit::plain("norm", &NORM),

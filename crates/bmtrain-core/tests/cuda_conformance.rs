@@ -55,6 +55,7 @@ stems! {
     elementwise_kernels_agree_with_the_cpu: [
         "activation", "add", "add_scaled", "cast", "fan-out with an unused result", "fill", "gated", "mul", "multiply", "scale"
     ];
+    attention_agrees_with_the_cpu: ["attention", "attention_fused"];
     norms_agree_with_the_cpu: ["norm", "residual_norm"];
     losses_agree_with_the_cpu: ["cross_entropy", "squared_error"];
     rows_agree_with_the_cpu: [

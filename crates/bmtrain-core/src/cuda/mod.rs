@@ -8,6 +8,7 @@
 //! The driver is opened at run time: without one everything builds and runs, and [`CudaBackend::open`] says what is missing.
 #![allow(unsafe_code)]
 
+mod attention;
 mod driver;
 mod elementwise;
 mod embedding;
@@ -21,9 +22,9 @@ mod modules;
 mod norm;
 mod optimizer;
 mod order;
-mod rows;
 mod random;
 mod reduce;
+mod rows;
 mod scratch;
 mod staging;
 
@@ -167,6 +168,8 @@ impl Kernels for CudaBackend {
             Kernel::CrossEntropyBackward(a) => self.run(on, |launch| loss::cross_entropy_backward(launch, a)),
             Kernel::SquaredErrorForward(a) => self.run(on, |launch| loss::squared_error_forward(launch, a)),
             Kernel::SquaredErrorBackward(a) => self.run(on, |launch| loss::squared_error_backward(launch, a)),
+            Kernel::AttentionForward(a) => self.run(on, |launch| attention::forward(launch, a)),
+            Kernel::AttentionBackward(a) => self.run(on, |launch| attention::backward(launch, a)),
             Kernel::NormForward(a) => self.run(on, |launch| norm::forward(launch, a)),
             Kernel::NormBackward(a) => self.run(on, |launch| norm::backward(launch, a)),
             Kernel::ColumnSum(a) => self.run(on, |launch| reduce::column_sum(launch, a)),
