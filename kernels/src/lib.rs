@@ -29,11 +29,14 @@ const ACTIVATIONS: Header = Header { file: "activations.cuh", code: include_str!
 pub const ELEMENTWISE: Source =
     Source { file: "elementwise.cu", headers: &[ACTIVATIONS], code: include_str!("../elementwise.cu") };
 
+/// What is done to matrix products beside the product itself.
+pub const GEMM: Source = Source { file: "gemm.cu", headers: &[ACTIVATIONS], code: include_str!("../gemm.cu") };
+
 /// Layer norm and RMS norm, with dropout and residual in front.
 pub const NORM: Source = Source { file: "norm.cu", headers: &[], code: include_str!("../norm.cu") };
 
 /// Every unit, in the order of their names.
-pub const UNITS: &[Unit] = &[Unit::plain("elementwise", &ELEMENTWISE), Unit::plain("norm", &NORM)];
+pub const UNITS: &[Unit] = &[Unit::plain("elementwise", &ELEMENTWISE), Unit::plain("gemm", &GEMM), Unit::plain("norm", &NORM)];
 
 /// One file of CUDA C++.
 #[derive(Debug, PartialEq, Eq)]

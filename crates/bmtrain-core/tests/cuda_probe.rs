@@ -19,7 +19,7 @@ use std::sync::Arc;
 const ROUNDS: usize = 32;
 
 fn open(ordinal: usize) -> bmtrain_core::Result<CudaBackend> {
-    CudaBackend::open(ordinal, &CudaOptions { compiled: Some(emulator::compiled_kernels()) })
+    CudaBackend::open(ordinal, &CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() })
 }
 
 fn backend() -> CudaBackend {

@@ -1,29 +1,35 @@
 //! The CUDA backend: memory, order and transfer of an NVIDIA device, and the launches of the kernels in `kernels/`.
 //!
-//! `library` asks whether there is a driver, `driver` owns its objects, `order` makes lanes of streams and marks of events,
-//! `staging` carries uploads, `scratch` is memory of launches, `fault` what kernels report, `images` and `modules` bring
-//! compiled kernels to the device, `launch` is what a launch is made of. Each other file is one stem of kernels, launched from
-//! the source of the same name.
+//! `library` asks whether there is a driver, `driver` owns its objects, `libraries` finds what else of NVIDIA's is needed,
+//! `order` makes lanes of streams and marks of events, `staging` carries uploads, `scratch` is memory of launches, `fault` what
+//! kernels report, `compile`, `images` and `modules` bring compiled kernels to the device, `launch` is what a launch is made of,
+//! `blas` gives matrix products to cuBLASLt. Each other file is one stem of kernels, launched from the source of the same name.
 //!
-//! The driver is opened at run time: without one everything builds and runs, and [`CudaBackend::open`] says what is missing.
+//! The driver and the libraries are opened at run time: without them everything builds and runs, [`CudaBackend::open`] or the
+//! first launch says what is missing, and [`survey`] says it of all at once.
 #![allow(unsafe_code)]
 
+mod blas;
+mod compile;
 mod driver;
 mod elementwise;
 mod fault;
 mod images;
 mod launch;
+mod libraries;
 mod library;
 mod modules;
 mod norm;
 mod order;
 mod scratch;
 mod staging;
+mod survey;
 
 use crate::backend::{Backend, DeviceId, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
+use blas::Blas;
 use driver::{Context, failure};
 use fault::Faults;
 use images::Images;
@@ -34,6 +40,7 @@ use scratch::Scratch;
 use staging::Staging;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+pub use survey::{Installed, Library, Present, Survey, survey};
 
 /// What the pool relies on.
 const ALIGNMENT: u64 = 512;
@@ -49,6 +56,7 @@ pub struct CudaBackend {
     faults: Faults,
     scratch: [Scratch; Lane::ALL.len()],
     modules: Modules,
+    blas: Blas,
     context: Arc<Context>,
 }
 
@@ -58,6 +66,16 @@ pub struct CudaOptions {
     /// A folder of compiled kernels, `UNIT.cubin` each; nothing is compiled then. They are loaded as they are: whoever names
     /// the folder answers for it.
     pub compiled: Option<PathBuf>,
+    /// Folders in which NVIDIA's libraries are looked for before anywhere else.
+    pub libraries: Vec<PathBuf>,
+    /// Folders of CUDA toolkits, whose `lib64` and `lib` are looked at next; then it is the system's loader's turn.
+    pub toolkits: Vec<PathBuf>,
+    /// Folders of Python packages (`site-packages`), in which NVIDIA's packages keep their libraries; looked at last.
+    pub packages: Vec<PathBuf>,
+    /// A folder to keep compiled kernels in; without one they are compiled at every start. It must be the user's own.
+    pub cache: Option<PathBuf>,
+    /// Let products of f32 factors shorten these to 19 bits (TF32), which is several times as fast and as exact as f16.
+    pub tf32: bool,
 }
 
 impl CudaBackend {
@@ -69,7 +87,7 @@ impl CudaBackend {
         let context = Context::open(ordinal)?;
         let lanes = Lanes::new(&context)?;
         let faults = lanes.give(Lane::Compute, |stream| Faults::new(&context, stream))?;
-        let images = options.compiled.clone().map_or(Images::Missing, Images::Folder);
+        let images = Images::of_options(options);
         Ok(CudaBackend {
             id: DeviceId::fresh(),
             ordinal,
@@ -78,6 +96,7 @@ impl CudaBackend {
             faults,
             scratch: std::array::from_fn(|_| Scratch::new(&context)),
             modules: Modules::new(&context, images),
+            blas: Blas::new(&context, options),
             context,
         })
     }
@@ -130,6 +149,7 @@ impl Kernels for CudaBackend {
             Kernel::Multiply(a) => self.run(on, |launch| elementwise::multiply(launch, a)),
             Kernel::Cast(a) => self.run(on, |launch| elementwise::cast(launch, a)),
             Kernel::Fill(a) => self.run(on, |launch| elementwise::fill(launch, a)),
+            Kernel::Gemm(a) => self.run(on, |launch| self.blas.gemm(launch, a)),
             Kernel::NormForward(a) => self.run(on, |launch| norm::forward(launch, a)),
             other => Err(self.unsupported(other.name(), String::new())),
         }
@@ -232,4 +252,17 @@ impl Backend for CudaBackend {
         let launches = self.scratch.iter().map(Scratch::bytes).sum();
         vec![("page-locked staging", self.staging().bytes()), ("scratch of launches", launches)]
     }
+}
+
+/// Options with the folder of NVIDIA's libraries that BMTRAIN_CUDA_LIB_DIR names. Without it the test says that it was skipped.
+#[cfg(test)]
+fn libraries_for_tests(test: &str) -> Option<CudaOptions> {
+    use std::io::Write as _;
+    let Some(folder) = std::env::var_os("BMTRAIN_CUDA_LIB_DIR") else {
+        let line = format!("\nSKIPPED {test}: BMTRAIN_CUDA_LIB_DIR names no folder of NVIDIA's libraries\n");
+        // Past the test harness, which hides what passing tests print.
+        let _ = std::io::stderr().write_all(line.as_bytes());
+        return None;
+    };
+    Some(CudaOptions { libraries: vec![folder.into()], ..CudaOptions::default() })
 }
