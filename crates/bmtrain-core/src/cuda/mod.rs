@@ -14,6 +14,7 @@ mod compile;
 mod driver;
 mod elementwise;
 mod fault;
+mod host_work;
 mod images;
 mod launch;
 mod libraries;
@@ -25,13 +26,15 @@ mod scratch;
 mod staging;
 mod survey;
 
-use crate::backend::{Backend, DeviceId, Kernels, Lane, Mark, Memory};
+use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
+use crate::cpu::threads::Threads;
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use blas::Blas;
 use driver::{Context, failure};
 use fault::Faults;
+use host_work::{HostWorker, Place};
 use images::Images;
 use launch::Launch;
 use modules::Modules;
@@ -52,11 +55,13 @@ pub struct CudaBackend {
     ordinal: usize,
     // Fields are dropped in this order: what the device may still read goes before what it reads with.
     staging: Mutex<Staging>,
+    workers: [HostWorker; Lane::ALL.len()],
     lanes: Lanes,
     faults: Faults,
     scratch: [Scratch; Lane::ALL.len()],
     modules: Modules,
     blas: Blas,
+    threads: Option<Arc<Threads>>,
     context: Arc<Context>,
 }
 
@@ -76,6 +81,8 @@ pub struct CudaOptions {
     pub cache: Option<PathBuf>,
     /// Let products of f32 factors shorten these to 19 bits (TF32), which is several times as fast and as exact as f16.
     pub tf32: bool,
+    /// Threads for work of the host beside the device, such as an offloaded optimizer; 0 for none.
+    pub host_threads: usize,
 }
 
 impl CudaBackend {
@@ -88,10 +95,16 @@ impl CudaBackend {
         let lanes = Lanes::new(&context)?;
         let faults = lanes.give(Lane::Compute, |stream| Faults::new(&context, stream))?;
         let images = Images::of_options(options);
+        let threads = match options.host_threads {
+            0 => None,
+            count => Some(Arc::new(Threads::new(count)?)),
+        };
         Ok(CudaBackend {
             id: DeviceId::fresh(),
             ordinal,
             staging: Mutex::default(),
+            workers: std::array::from_fn(|_| HostWorker::new(&context)),
+            threads,
             lanes,
             faults,
             scratch: std::array::from_fn(|_| Scratch::new(&context)),
@@ -115,7 +128,9 @@ impl CudaBackend {
 
     /// Let the host wait for a lane, and hear what its kernels report.
     fn wait_for(&self, on: Lane) -> Result<()> {
-        self.lanes.sync(on, |stream| self.faults.wait(stream))
+        let waited = self.lanes.sync(on, |stream| self.faults.wait(stream));
+        // What failed first comes out first: kernels behind failed work of the host read what it did not write.
+        self.workers[on as usize].take_failure().and(waited)
     }
 
     fn unsupported(&self, kernel: &'static str, detail: String) -> Error {
@@ -244,13 +259,46 @@ impl Backend for CudaBackend {
         self.lanes.wait(on, mark)
     }
 
+    fn has_reached(&self, mark: Mark) -> Option<bool> {
+        // A failing device is reported at the next wait.
+        self.lanes.has_reached(mark).ok()
+    }
+
     fn sync(&self, on: Lane) -> Result<()> {
         self.wait_for(on)
     }
 
+    fn on_host(&self, read: Option<View<'_>>, write: Option<ViewMut<'_>>, work: HostWork, on: Lane) -> Result<()> {
+        let places =
+            [read.map(|view| (view.device(), view.lane())), write.as_ref().map(|view| (view.device(), view.lane()))];
+        for (device, lane) in places.into_iter().flatten() {
+            self.check("on_host", device, lane, on)?;
+        }
+        if let (Some(read), Some(write)) = (&read, &write)
+            && read.range.overlaps(&write.range)
+        {
+            return Err(Error::argument("on_host", "the ranges overlap"));
+        }
+        let read = read.map_or(Place::default(), |view| Place { address: view.address(), bytes: view.bytes() });
+        let write = write.map_or(Place::default(), |view| Place { address: view.address(), bytes: view.bytes() });
+        let worker = &self.workers[on as usize];
+        // SAFETY: both views are this device's and apart; their memory stays valid until the lane has run what is queued, because
+        // the pool gives it out in lane order.
+        self.lanes.give(on, |stream| unsafe { worker.give(stream, read, write, work) })
+    }
+
+    fn host_threads(&self) -> Option<Arc<Threads>> {
+        self.threads.clone()
+    }
+
     fn scratch(&self) -> Vec<(&'static str, usize)> {
         let launches = self.scratch.iter().map(Scratch::bytes).sum();
-        vec![("page-locked staging", self.staging().bytes()), ("scratch of launches", launches)]
+        let works = self.workers.iter().map(HostWorker::bytes).sum();
+        vec![
+            ("page-locked staging", self.staging().bytes()),
+            ("page-locked memory of host work", works),
+            ("scratch of launches", launches),
+        ]
     }
 }
 
