@@ -12,6 +12,7 @@ mod driver;
 mod elementwise;
 mod embedding;
 mod fault;
+mod host_work;
 mod images;
 mod launch;
 mod library;
@@ -23,12 +24,14 @@ mod rows;
 mod scratch;
 mod staging;
 
-use crate::backend::{Backend, DeviceId, Kernels, Lane, Mark, Memory};
+use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
+use crate::cpu::threads::Threads;
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use driver::{Context, failure};
 use fault::Faults;
+use host_work::{HostWorker, Place};
 use images::Images;
 use launch::Launch;
 use modules::Modules;
@@ -48,10 +51,12 @@ pub struct CudaBackend {
     ordinal: usize,
     // Fields are dropped in this order: what the device may still read goes before what it reads with.
     staging: Mutex<Staging>,
+    workers: [HostWorker; Lane::ALL.len()],
     lanes: Lanes,
     faults: Faults,
     scratch: [Scratch; Lane::ALL.len()],
     modules: Modules,
+    threads: Option<Arc<Threads>>,
     context: Arc<Context>,
 }
 
@@ -61,6 +66,8 @@ pub struct CudaOptions {
     /// A folder of compiled kernels, `UNIT.cubin` each; nothing is compiled then. They are loaded as they are: whoever names
     /// the folder answers for it.
     pub compiled: Option<PathBuf>,
+    /// Threads for work of the host beside the device, such as an offloaded optimizer; 0 for none.
+    pub host_threads: usize,
 }
 
 impl CudaBackend {
@@ -72,11 +79,17 @@ impl CudaBackend {
         let context = Context::open(ordinal)?;
         let lanes = Lanes::new(&context)?;
         let faults = lanes.give(Lane::Compute, |stream| Faults::new(&context, stream))?;
+        let threads = match options.host_threads {
+            0 => None,
+            count => Some(Arc::new(Threads::new(count)?)),
+        };
         let images = options.compiled.clone().map_or(Images::Missing, Images::Folder);
         Ok(CudaBackend {
             id: DeviceId::fresh(),
             ordinal,
             staging: Mutex::default(),
+            workers: std::array::from_fn(|_| HostWorker::new(&context)),
+            threads,
             lanes,
             faults,
             scratch: std::array::from_fn(|_| Scratch::new(&context)),
@@ -99,7 +112,9 @@ impl CudaBackend {
 
     /// Let the host wait for a lane, and hear what its kernels report.
     fn wait_for(&self, on: Lane) -> Result<()> {
-        self.lanes.sync(on, |stream| self.faults.wait(stream))
+        let waited = self.lanes.sync(on, |stream| self.faults.wait(stream));
+        // What failed first comes out first: kernels behind failed work of the host read what it did not write.
+        self.workers[on as usize].take_failure().and(waited)
     }
 
     fn unsupported(&self, kernel: &'static str, detail: String) -> Error {
@@ -235,12 +250,45 @@ impl Backend for CudaBackend {
         self.lanes.wait(on, mark)
     }
 
+    fn has_reached(&self, mark: Mark) -> Option<bool> {
+        // A failing device is reported at the next wait.
+        self.lanes.has_reached(mark).ok()
+    }
+
     fn sync(&self, on: Lane) -> Result<()> {
         self.wait_for(on)
     }
 
+    fn on_host(&self, read: Option<View<'_>>, write: Option<ViewMut<'_>>, work: HostWork, on: Lane) -> Result<()> {
+        let places =
+            [read.map(|view| (view.device(), view.lane())), write.as_ref().map(|view| (view.device(), view.lane()))];
+        for (device, lane) in places.into_iter().flatten() {
+            self.check("on_host", device, lane, on)?;
+        }
+        if let (Some(read), Some(write)) = (&read, &write)
+            && read.range.overlaps(&write.range)
+        {
+            return Err(Error::argument("on_host", "the ranges overlap"));
+        }
+        let read = read.map_or(Place::default(), |view| Place { address: view.address(), bytes: view.bytes() });
+        let write = write.map_or(Place::default(), |view| Place { address: view.address(), bytes: view.bytes() });
+        let worker = &self.workers[on as usize];
+        // SAFETY: both views are this device's and apart; their memory stays valid until the lane has run what is queued, because
+        // the pool gives it out in lane order.
+        self.lanes.give(on, |stream| unsafe { worker.give(stream, read, write, work) })
+    }
+
+    fn host_threads(&self) -> Option<Arc<Threads>> {
+        self.threads.clone()
+    }
+
     fn scratch(&self) -> Vec<(&'static str, usize)> {
         let launches = self.scratch.iter().map(Scratch::bytes).sum();
-        vec![("page-locked staging", self.staging().bytes()), ("scratch of launches", launches)]
+        let works = self.workers.iter().map(HostWorker::bytes).sum();
+        vec![
+            ("page-locked staging", self.staging().bytes()),
+            ("page-locked memory of host work", works),
+            ("scratch of launches", launches),
+        ]
     }
 }
