@@ -11,6 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{env, fs};
 
 /// Names, in a child, the test it was started for.
@@ -74,8 +75,19 @@ pub fn skipped(test: &str) {
 
 /// Build and run a C++ program against the emulator; what it printed, and whether it reported success. None without g++.
 pub fn run_program(source: &str) -> Option<(String, bool)> {
-    let files = [source, "cuda_emulator.cpp", "fiber.cpp"].map(|file| (file.to_owned(), read(file)));
-    let program = build("program", &files, &[])?.join("program");
+    run_files(&[(source.to_owned(), read(source))])
+}
+
+/// The same for a program that stands behind the text of a unit, whose structures and kernels it uses.
+pub fn run_program_with(unit: &str, source: &str) -> Option<(String, bool)> {
+    let unit = bmtrain_kernels::Unit::named(unit).unwrap();
+    let text = format!("{}\n#line 1 \"{source}\"\n{}", unit.text(), read(source));
+    run_files(&[(source.to_owned(), text)])
+}
+
+fn run_files(files: &[(String, String)]) -> Option<(String, bool)> {
+    let emulator = ["cuda_emulator.cpp", "fiber.cpp"].map(|file| (file.to_owned(), read(file)));
+    let program = build("program", &[files, &emulator].concat(), &[])?.join("program");
     let output = Command::new(program).output().unwrap();
     Some((String::from_utf8_lossy(&output.stdout).into_owned(), output.status.success()))
 }
@@ -123,7 +135,7 @@ const FLAGS: [&str; 11] = [
 /// made again, neither the whole nor a file that did not change.
 fn build(target: &str, files: &[(String, String)], flags: &[&str]) -> Option<PathBuf> {
     Command::new("g++").arg("--version").output().ok().filter(|output| output.status.success())?;
-    let headers = ["cuda_emulator.h", "fake_device.h", "fiber.h"].map(read);
+    let headers = ["cuda_emulator.h", "fake_device.h", "fiber.h", "large_indices.h"].map(read);
     let objects = compile(files, &headers);
     let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let finished = place.join(format!("emulator-{:016x}", hash(&(target, &objects, flags))));
@@ -131,7 +143,7 @@ fn build(target: &str, files: &[(String, String)], flags: &[&str]) -> Option<Pat
         return Some(finished);
     }
     // Built aside and moved at the end: another process may be building the same.
-    let folder = place.join(format!("emulator-building-{}-{:016x}", std::process::id(), hash(&(target, &objects))));
+    let folder = place.join(format!("emulator-building-{}", unique()));
     fs::create_dir_all(&folder).unwrap();
     let output =
         Command::new("g++").args(flags).arg("-pthread").args(&objects).arg("-o").arg(folder.join(target)).output();
@@ -152,6 +164,12 @@ fn build(target: &str, files: &[(String, String)], flags: &[&str]) -> Option<Pat
     Some(finished)
 }
 
+/// A name that no other process and no other test of this one has: several may build the same at once.
+fn unique() -> String {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
 fn hash(what: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     what.hash(&mut hasher);
@@ -170,8 +188,8 @@ fn compile(files: &[(String, String)], headers: &[String]) -> Vec<PathBuf> {
             .iter()
             .map(|file| {
                 let object = object(file);
-                let aside = object.with_extension(format!("{}.part", std::process::id()));
-                let source = object.with_extension(format!("{}.cpp", std::process::id()));
+                let aside = object.with_extension(format!("{}.part", unique()));
+                let source = object.with_extension(format!("{}.cpp", unique()));
                 fs::write(&source, &file.1).unwrap();
                 let mut command = Command::new("g++");
                 command.args(FLAGS).arg("-I").arg(here()).arg("-c").arg(&source).arg("-o").arg(&aside);
