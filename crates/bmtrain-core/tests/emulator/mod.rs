@@ -5,6 +5,8 @@
 
 #![allow(dead_code)]
 
+pub mod declared;
+
 use bmtrain_kernels::UNITS;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
@@ -20,7 +22,8 @@ const MARKER: &str = "BMTRAIN_EMULATED_TEST";
 const DONE: &str = "the body has run";
 
 /// The C++ files of the emulated driver, besides the kernels.
-const DRIVER: [&str; 5] = ["fake_driver.cpp", "fake_device.cpp", "cuda_emulator.cpp", "fiber.cpp", "numbers.cpp"];
+const DRIVER: [&str; 6] =
+    ["fake_declared.cpp", "fake_driver.cpp", "fake_device.cpp", "cuda_emulator.cpp", "fiber.cpp", "numbers.cpp"];
 
 /// Those of the emulated library of matrix products. It has number conversions of its own.
 const BLAS: [&str; 4] = ["fake_blas.cpp", "fake_blas_checks.cpp", "fake_blas_product.cpp", "numbers.cpp"];
@@ -264,7 +267,8 @@ struct Target<'a> {
 /// neither the whole nor a file that did not change.
 fn build(targets: &[Target<'_>], checker: Option<Checker>) -> Option<PathBuf> {
     Command::new("g++").arg("--version").output().ok().filter(|output| output.status.success())?;
-    let headers = ["cuda_emulator.h", "fake_blas.h", "fake_device.h", "fiber.h", "sanitizer.h"].map(read);
+    let headers =
+        ["cuda_emulator.h", "fake_blas.h", "fake_declared.h", "fake_device.h", "fiber.h", "sanitizer.h"].map(read);
     let objects: Vec<_> = targets.iter().map(|target| compile(target.files, &headers, checker)).collect();
     let names: Vec<_> = targets.iter().map(|target| (target.name, target.flags)).collect();
     let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
