@@ -195,13 +195,14 @@ fn mistakes_are_found(test: &str, checker: Checker, mistakes: &[(&str, &[&str])]
 #[test]
 fn planted_races_are_found_and_right_orders_are_not() {
     let race: &[&str] = &["data race", "planted.cu"];
-    let mistakes: [(&str, &[&str]); 8] = [
+    let mistakes: [(&str, &[&str]); 9] = [
         ("", &[]),
         ("a missing barrier", race),
         ("no mistake with a barrier", &[]),
         ("a shuffle in place of an order", race),
         ("no mistake with an order of lanes", &[]),
         ("blocks that write the same", race),
+        ("blocks that write the same behind a barrier", race),
         ("a missing fence", race),
         ("no mistake with a fence", &[]),
     ];
