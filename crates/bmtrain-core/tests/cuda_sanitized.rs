@@ -2,7 +2,7 @@
 //! that a launch names.
 //!
 //! Of each kernel the cheapest rows of the conformance table are run that have several warps or several blocks at work.
-//! BMTRAIN_SANITIZE_ALL=1 runs every row that launches a kernel. The sanitizers' libraries come with g++; without them these
+//! BMTRAIN_SANITIZE_ALL=1 runs every row that launches a kernel; BMTRAIN_ROWS narrows both to names that contain its value. The sanitizers' libraries come with g++; without them these
 //! tests say that they were skipped.
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
@@ -45,6 +45,7 @@ fn rows_are_clean(test: &str, checker: Checker, stems: &[&str]) {
     assert!(child.passed, "in the child that chooses rows:\n{}", child.said);
     let rows: Vec<&str> = child.said.lines().filter_map(|line| line.trim().strip_prefix(MARK)).collect();
     assert!(!rows.is_empty(), "no row of {stems:?} launches a kernel:\n{}", child.said);
+    emulator::prepare(Driver::Checked(checker));
     let start = Instant::now();
     with_driver(test, Driver::Checked(checker), &[(CHOSEN, &rows.join("\n"))], || {});
     let line = format!("\n{test}: {} rows in {:.1} s\n", rows.len(), start.elapsed().as_secs_f64());
@@ -58,10 +59,12 @@ type Kind = (String, bool, bool);
 fn choose(stems: &[&str]) {
     let device = emulated();
     let everything = env::var_os("BMTRAIN_SANITIZE_ALL").is_some_and(|value| value == "1");
+    let wanted = env::var("BMTRAIN_ROWS").unwrap_or_default();
     let mut cheapest: BTreeMap<Kind, (u64, String)> = BTreeMap::new();
     let mut all = BTreeSet::new();
     for case in conformance::cases() {
-        if !stems.contains(&case.name.split('/').next().unwrap_or_default()) {
+        let stem = case.name.split('/').next().unwrap_or_default();
+        if !stems.contains(&stem) || !case.name.contains(&wanted) {
             continue;
         }
         for &dtype in &case.dtypes {
