@@ -45,6 +45,14 @@ const FLAGS: [&str; 11] = [
     "cuda_emulator.h",
 ];
 
+/// Every header beside this file: each may be part of any object.
+fn read_headers() -> Vec<String> {
+    let names = fs::read_dir(here()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut headers: Vec<String> = names.filter(|name| name.ends_with(".h")).collect();
+    headers.sort();
+    headers.iter().map(|name| read(name)).collect()
+}
+
 /// A library or program, and what goes in.
 pub(super) struct Target<'a> {
     pub(super) name: &'static str,
@@ -59,9 +67,7 @@ pub(super) fn build(targets: &[Target<'_>], checker: Option<Checker>) -> Option<
     // Tests of this process build one after another; those of others write to names of their own.
     static BUILDING: Mutex<()> = Mutex::new(());
     let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
-    let headers =
-        ["cuda_emulator.h", "fake_blas.h", "fake_declared.h", "fake_device.h", "fiber.h", "sanitizer.h", "slots.h"]
-            .map(read);
+    let headers = read_headers();
     let objects: Vec<_> = targets.iter().map(|target| compile(target.files, &headers, checker)).collect();
     let names: Vec<_> = targets.iter().map(|target| (target.name, target.flags)).collect();
     let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
