@@ -430,10 +430,25 @@ fn the_emulator_reports_planted_mistakes_and_runs_right_kernels() {
 }
 
 #[test]
+fn the_emulator_converts_numbers_bit_for_bit() {
+    runs_well("the_emulator_converts_numbers_bit_for_bit", &["numbers_test.cpp", "numbers.cpp"]);
+}
+
+/// The emulated driver's own files.
+const DRIVER: [&str; 6] =
+    ["fake_driver.cpp", "fake_device.cpp", "fake_declared.cpp", "cuda_emulator.cpp", "fiber.cpp", "numbers.cpp"];
+
+#[test]
+fn the_emulated_driver_reports_freed_and_undeclared_memory() {
+    let files = [&["driver_test.cpp"][..], &DRIVER].concat();
+    runs_well("the_emulated_driver_reports_freed_and_undeclared_memory", &files);
+}
+
+#[test]
 fn emulated_matrix_products_are_right_and_refuse_what_they_must() {
-    let files = ["blas_test.cpp", "fake_blas.cpp", "fake_blas_checks.cpp", "fake_blas_product.cpp", "fake_driver.cpp"];
-    let emulator = ["fake_device.cpp", "cuda_emulator.cpp", "fiber.cpp", "numbers.cpp"];
-    runs_well("emulated_matrix_products_are_right_and_refuse_what_they_must", &[&files[..], &emulator].concat());
+    let files = ["blas_test.cpp", "fake_blas.cpp", "fake_blas_checks.cpp", "fake_blas_product.cpp"];
+    let test = "emulated_matrix_products_are_right_and_refuse_what_they_must";
+    runs_well(test, &[&files[..], &DRIVER].concat());
 }
 
 /// A program that checks itself.
