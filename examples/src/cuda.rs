@@ -7,7 +7,8 @@ use std::{env, fs};
 
 /// Options of the backend from this process's environment: `BMTRAIN_CUDA_LIB_DIR` (folders of libraries), `CUDA_HOME` and
 /// `CUDA_PATH` (a toolkit), the active Python (`VIRTUAL_ENV`, `CONDA_PREFIX`, or the first `python3` on the `PATH`), in which pip
-/// installs NVIDIA's packages, and `BMTRAIN_CACHE` or `HOME` for what is kept.
+/// installs NVIDIA's packages, and `BMTRAIN_CACHE` or `HOME` for what is kept. `BMTRAIN_CUDA_KERNELS` names a folder of kernels
+/// compiled elsewhere.
 pub fn cuda_options() -> CudaOptions {
     options_of(&|name| env::var_os(name).filter(|value| !value.is_empty()))
 }
@@ -27,6 +28,7 @@ fn options_of(variable: &dyn Fn(&str) -> Option<OsString>) -> CudaOptions {
     });
     let cache = folder("BMTRAIN_CACHE").or_else(|| Some(folder("HOME")?.join(".cache/bmtrain")));
     CudaOptions {
+        compiled: folder("BMTRAIN_CUDA_KERNELS"),
         libraries: folders("BMTRAIN_CUDA_LIB_DIR"),
         toolkits: ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(folder).collect(),
         packages,

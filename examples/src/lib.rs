@@ -4,7 +4,9 @@
 pub mod bench;
 pub mod ckpt;
 pub mod cuda;
+pub mod device;
 pub mod finetune;
 pub mod forward;
 pub mod plan;
+pub mod settings;
 pub mod terminal;

@@ -9,19 +9,26 @@
 //! first launch says what is missing, and [`survey`] says it of all at once.
 #![allow(unsafe_code)]
 
+mod attention;
 mod blas;
 mod compile;
 mod driver;
 mod elementwise;
+mod embedding;
 mod fault;
 mod host_work;
 mod images;
 mod launch;
 mod libraries;
 mod library;
+mod loss;
 mod modules;
 mod norm;
+mod optimizer;
 mod order;
+mod random;
+mod reduce;
+mod rows;
 mod scratch;
 mod staging;
 mod survey;
@@ -83,6 +90,14 @@ pub struct CudaOptions {
     pub tf32: bool,
     /// Threads for work of the host beside the device, such as an offloaded optimizer; 0 for none.
     pub host_threads: usize,
+}
+
+/// How many CUDA devices there are.
+///
+/// # Errors
+/// No driver on this machine, one that lacks a function, one without devices. Never a panic.
+pub fn device_count() -> Result<usize> {
+    Context::count()
 }
 
 impl CudaBackend {
@@ -165,7 +180,27 @@ impl Kernels for CudaBackend {
             Kernel::Cast(a) => self.run(on, |launch| elementwise::cast(launch, a)),
             Kernel::Fill(a) => self.run(on, |launch| elementwise::fill(launch, a)),
             Kernel::Gemm(a) => self.run(on, |launch| self.blas.gemm(launch, a)),
+            Kernel::EmbeddingForward(a) => self.run(on, |launch| rows::embedding_forward(launch, a)),
+            Kernel::EmbeddingBackward(a) => self.run(on, |launch| embedding::backward(launch, a)),
+            Kernel::RowCopy(a) => self.run(on, |launch| rows::row_copy(launch, a)),
+            Kernel::Permute(a) => self.run(on, |launch| rows::permute(launch, a)),
+            Kernel::CrossEntropyForward(a) => self.run(on, |launch| loss::cross_entropy_forward(launch, a)),
+            Kernel::CrossEntropyBackward(a) => self.run(on, |launch| loss::cross_entropy_backward(launch, a)),
+            Kernel::SquaredErrorForward(a) => self.run(on, |launch| loss::squared_error_forward(launch, a)),
+            Kernel::SquaredErrorBackward(a) => self.run(on, |launch| loss::squared_error_backward(launch, a)),
+            Kernel::AttentionForward(a) => self.run(on, |launch| attention::forward(launch, a)),
+            Kernel::AttentionBackward(a) => self.run(on, |launch| attention::backward(launch, a)),
             Kernel::NormForward(a) => self.run(on, |launch| norm::forward(launch, a)),
+            Kernel::NormBackward(a) => self.run(on, |launch| norm::backward(launch, a)),
+            Kernel::ColumnSum(a) => self.run(on, |launch| reduce::column_sum(launch, a)),
+            Kernel::Softmax(a) => self.run(on, |launch| reduce::softmax(launch, a)),
+            Kernel::SoftmaxBackward(a) => self.run(on, |launch| reduce::softmax_backward(launch, a)),
+            Kernel::GradNorm(a) => self.run(on, |launch| reduce::grad_norm(launch, a)),
+            Kernel::NonFinite(a) => self.run(on, |launch| reduce::non_finite(launch, a)),
+            Kernel::ClipFactor(a) => self.run(on, |launch| optimizer::clip_factor(launch, a)),
+            Kernel::Adam(a) => self.run(on, |launch| optimizer::adam(launch, a)),
+            Kernel::DropoutApply(a) => self.run(on, |launch| random::dropout(launch, a)),
+            Kernel::FillRandom(a) => self.run(on, |launch| random::fill_random(launch, a)),
             other => Err(self.unsupported(other.name(), String::new())),
         }
     }
