@@ -74,7 +74,9 @@ mod tests {
         assert_eq!(found.cache, Some("/home/someone/.cache/bmtrain/kernels".into()));
         assert_eq!(options(&[("BMTRAIN_CACHE", "/cache".into())]).cache, Some("/cache/kernels".into()));
         let none = options(&[]);
-        assert!(none.libraries.is_empty() && none.toolkits.is_empty() && none.packages.is_empty() && none.cache.is_none());
+        assert!(
+            none.libraries.is_empty() && none.toolkits.is_empty() && none.packages.is_empty() && none.cache.is_none()
+        );
     }
 
     #[test]

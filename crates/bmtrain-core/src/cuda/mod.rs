@@ -148,10 +148,6 @@ impl CudaBackend {
         self.workers[on as usize].take_failure().and(waited)
     }
 
-    fn unsupported(&self, kernel: &'static str, detail: String) -> Error {
-        Error::Unsupported { backend: self.name(), kernel, detail }
-    }
-
     /// A view for a transfer: of this device, and made for the lane it is used on, because the buffer's return to the pool
     /// waits for the lanes its views were made for.
     fn check(&self, op: &'static str, device: DeviceId, lane: Lane, on: Lane) -> Result<()> {
@@ -201,7 +197,6 @@ impl Kernels for CudaBackend {
             Kernel::Adam(a) => self.run(on, |launch| optimizer::adam(launch, a)),
             Kernel::DropoutApply(a) => self.run(on, |launch| random::dropout(launch, a)),
             Kernel::FillRandom(a) => self.run(on, |launch| random::fill_random(launch, a)),
-            other => Err(self.unsupported(other.name(), String::new())),
         }
     }
 }

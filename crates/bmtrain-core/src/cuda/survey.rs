@@ -55,8 +55,13 @@ pub struct Present {
 /// Look at the driver, its devices, and the libraries that a backend of these options would use. Works on any machine.
 pub fn survey(options: &CudaOptions) -> Survey {
     let driver = cuda_version();
-    let libraries = ALL.map(|wanted| Library { name: wanted.name, state: state(wanted, options, driver).map_err(words) });
-    Survey { driver, devices: devices().map(|all| all.into_iter().map(installed).collect()).map_err(words), libraries: libraries.into() }
+    let libraries =
+        ALL.map(|wanted| Library { name: wanted.name, state: state(wanted, options, driver).map_err(words) });
+    Survey {
+        driver,
+        devices: devices().map(|all| all.into_iter().map(installed).collect()).map_err(words),
+        libraries: libraries.into(),
+    }
 }
 
 fn words(error: Error) -> String {
@@ -115,7 +120,10 @@ mod tests {
     #[test]
     fn a_survey_works_on_any_machine_and_says_what_is_missing() {
         let survey = survey(&CudaOptions { libraries: vec!["/nowhere".into()], ..CudaOptions::default() });
-        assert_eq!(survey.libraries.iter().map(|library| library.name).collect::<Vec<_>>(), ["NVRTC", "cuBLASLt", "NCCL"]);
+        assert_eq!(
+            survey.libraries.iter().map(|library| library.name).collect::<Vec<_>>(),
+            ["NVRTC", "cuBLASLt", "NCCL"]
+        );
         for library in &survey.libraries {
             match &library.state {
                 Ok(present) => assert!(!present.version.is_empty() && present.path.is_absolute(), "{present:?}"),

@@ -256,9 +256,10 @@ impl Drop for Lt {
             return;
         }
         // SAFETY: made in `open`, destroyed once. What it had queued waits for nothing of it.
-        let destroyed = self.context.bind().and_then(|()| {
-            self.answer("cublasLtDestroy", unsafe { (self.functions.destroy)(self.handle) })
-        });
+        let destroyed = self
+            .context
+            .bind()
+            .and_then(|()| self.answer("cublasLtDestroy", unsafe { (self.functions.destroy)(self.handle) }));
         if let Err(error) = destroyed {
             tracing::warn!(%error, "a handle of cuBLASLt could not be returned");
         }

@@ -11,7 +11,7 @@ use super::driver::Properties;
 use crate::error::Result;
 use bmtrain_kernels::Unit;
 use cache::{Cache, Key};
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 use target::Target;
 
 /// Compiles units when they are first asked for.
@@ -21,13 +21,14 @@ pub(super) struct Compiler {
     cache: Option<Cache>,
     /// Opened with the first unit: a program that launches nothing needs no compiler.
     nvrtc: OnceLock<Result<Nvrtc>>,
+    warned: Once,
 }
 
 impl Compiler {
     /// A compiler found and a cache kept where the options say.
     pub(super) fn new(options: &CudaOptions) -> Self {
         let cache = options.cache.clone().map(Cache::new);
-        Compiler { options: options.clone(), cache, nvrtc: OnceLock::new() }
+        Compiler { options: options.clone(), cache, nvrtc: OnceLock::new(), warned: Once::new() }
     }
 
     /// The kernels of a unit for a device, from the cache if they are there.
@@ -38,15 +39,7 @@ impl Compiler {
         let nvrtc = self.nvrtc.get_or_init(|| Nvrtc::open(&self.options)).as_ref().map_err(Clone::clone)?;
         let target = Target::of(properties.capability, nvrtc.known())?;
         if target.image == Image::Ptx {
-            let (major, minor) = properties.capability;
-            let (version, architecture) = (nvrtc.version(), &target.architecture);
-            tracing::warn!(
-                unit = unit.name,
-                "NVRTC {}.{} does not know compute capability {major}.{minor}: kernels are compiled for {architecture} and \
-                 translated by the driver, which may be slower; a newer NVRTC does better",
-                version.0,
-                version.1
-            );
+            self.warned.call_once(|| warn_of_translation(nvrtc, properties.capability, &target));
         }
         let (text, options) = (unit.text(), options(&target));
         let key = Key::of(unit.name, &text, &options, nvrtc.version());
@@ -63,6 +56,14 @@ impl Compiler {
         }
         Ok(compiled.image)
     }
+}
+
+fn warn_of_translation(nvrtc: &Nvrtc, (major, minor): (u32, u32), target: &Target) {
+    let ((compiler, release), architecture) = (nvrtc.version(), &target.architecture);
+    tracing::warn!(
+        "NVRTC {compiler}.{release} does not know compute capability {major}.{minor}: kernels are compiled for {architecture} and \
+         translated by the driver, which may be slower; a newer NVRTC does better"
+    );
 }
 
 /// What every unit is compiled with. Nothing that changes arithmetic: divisions and square roots are rounded right.

@@ -96,7 +96,13 @@ impl Nvrtc {
     ///
     /// # Errors
     /// The compiler's own words.
-    pub(in crate::cuda) fn compile(&self, name: &str, text: &str, options: &[String], image: Image) -> Result<Compiled> {
+    pub(in crate::cuda) fn compile(
+        &self,
+        name: &str,
+        text: &str,
+        options: &[String],
+        image: Image,
+    ) -> Result<Compiled> {
         let ended = |text: &str| CString::new(text).map_err(|_| broken(name, "a zero byte in a source or an option"));
         let (source, file) = (ended(text)?, ended(name)?);
         let options = options.iter().map(|option| ended(option)).collect::<Result<Vec<CString>>>()?;
@@ -105,9 +111,8 @@ impl Nvrtc {
         let mut program = Open { program: ptr::null_mut(), destroy: self.destroy };
         let (no_headers, no_names) = (ptr::null(), ptr::null());
         // SAFETY: texts end with zero bytes and are copied by the call.
-        let made = unsafe {
-            (self.create)(&mut program.program, source.as_ptr(), file.as_ptr(), 0, no_headers, no_names)
-        };
+        let made =
+            unsafe { (self.create)(&mut program.program, source.as_ptr(), file.as_ptr(), 0, no_headers, no_names) };
         self.answer(name, made)?;
         // SAFETY: the program was made; as many options as the count says, each ended by a zero byte.
         let status = unsafe { (self.compile)(program.program, count, options.as_ptr()) };

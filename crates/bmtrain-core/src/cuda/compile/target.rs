@@ -41,7 +41,8 @@ impl Target {
         match below {
             Some(newest) => Ok(Target { architecture: format!("compute_{newest}"), image: Image::Ptx }),
             None => {
-                let reason = format!("NVRTC knows nothing as old as compute capability {major}.{minor}; install an older one");
+                let reason =
+                    format!("NVRTC knows nothing as old as compute capability {major}.{minor}; install an older one");
                 Err(failure("compile kernels", reason))
             }
         }

@@ -66,7 +66,8 @@ fn search(wanted: &'static Wanted, places: &[Place], major: Option<u32>) -> Resu
         }
     }
     let looked: Vec<String> = places.iter().map(Place::describe).collect();
-    let found = if refused.is_empty() { String::new() } else { format!("; found but not usable: {}", refused.join("; ")) };
+    let found =
+        if refused.is_empty() { String::new() } else { format!("; found but not usable: {}", refused.join("; ")) };
     let (files, looked) = (files.join(" or "), looked.join(", "));
     Err(format!("{}, {files}, is not in {looked}{found}; {}", wanted.what, wanted.fix()))
 }
@@ -115,7 +116,8 @@ impl Opened {
         let found = unsafe { self.library.get::<F>(name) };
         found.map(|symbol| *symbol).map_err(|_| {
             let (path, name) = (self.path.display(), name.to_string_lossy());
-            let reason = format!("{path} has no function {name}: it is older than this program needs; {}", self.wanted.fix());
+            let reason =
+                format!("{path} has no function {name}: it is older than this program needs; {}", self.wanted.fix());
             failure(self.wanted.call, reason)
         })
     }
