@@ -65,4 +65,6 @@ stems! {
     sums_agree_with_the_cpu: ["column_sum"];
     gradient_norms_agree_with_the_cpu: ["grad_norm", "non_finite", "clip_factor"];
     initial_values_agree_with_the_cpu: ["fill_random"];
+    adam_agrees_with_the_cpu: ["adam"];
+    dropout_agrees_with_the_cpu: ["dropout"];
 }
