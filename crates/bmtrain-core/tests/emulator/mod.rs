@@ -11,6 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{env, fs};
 
 /// Names, in a child, the test it was started for.
@@ -189,7 +190,18 @@ pub fn skipped(test: &str, why: &str) {
 
 /// Build and run a C++ program from these files; what it printed, and whether it reported success. None without g++.
 pub fn run_program(files: &[&str]) -> Option<(String, bool)> {
-    let files: Vec<_> = files.iter().map(|file| ((*file).to_owned(), read(file))).collect();
+    run_texts(files.iter().map(|file| ((*file).to_owned(), read(file))).collect())
+}
+
+/// The same for a program that stands behind the text of a unit, whose structures and kernels it uses.
+pub fn run_program_with(unit: &str, source: &str) -> Option<(String, bool)> {
+    let unit = bmtrain_kernels::Unit::named(unit).unwrap();
+    let text = format!("{}\n#line 1 \"{source}\"\n{}", unit.text(), read(source));
+    let emulator = ["cuda_emulator.cpp", "fiber.cpp", "numbers.cpp"].map(|file| (file.to_owned(), read(file)));
+    run_texts([(source.to_owned(), text)].into_iter().chain(emulator).collect())
+}
+
+fn run_texts(files: Vec<(String, String)>) -> Option<(String, bool)> {
     let program =
         build(&[Target { name: "program", files: &files, flags: &["-rdynamic", "-ldl"] }], None)?.join("program");
     let output = Command::new(program).output().unwrap();
@@ -264,7 +276,8 @@ struct Target<'a> {
 /// neither the whole nor a file that did not change.
 fn build(targets: &[Target<'_>], checker: Option<Checker>) -> Option<PathBuf> {
     Command::new("g++").arg("--version").output().ok().filter(|output| output.status.success())?;
-    let headers = ["cuda_emulator.h", "fake_blas.h", "fake_device.h", "fiber.h", "sanitizer.h"].map(read);
+    let headers =
+        ["cuda_emulator.h", "fake_blas.h", "fake_device.h", "fiber.h", "large_indices.h", "sanitizer.h"].map(read);
     let objects: Vec<_> = targets.iter().map(|target| compile(target.files, &headers, checker)).collect();
     let names: Vec<_> = targets.iter().map(|target| (target.name, target.flags)).collect();
     let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -273,7 +286,7 @@ fn build(targets: &[Target<'_>], checker: Option<Checker>) -> Option<PathBuf> {
         return Some(finished);
     }
     // Built aside and moved at the end: another process may be building the same.
-    let folder = place.join(format!("emulator-building-{}-{:016x}", std::process::id(), hash(&(&names, &objects))));
+    let folder = place.join(format!("emulator-building-{}", unique()));
     fs::create_dir_all(&folder).unwrap();
     for (target, objects) in targets.iter().zip(&objects) {
         let made = folder.join(target.name);
@@ -297,6 +310,12 @@ fn build(targets: &[Target<'_>], checker: Option<Checker>) -> Option<PathBuf> {
     Some(finished)
 }
 
+/// A name that no other process and no other test of this one has: several may build the same at once.
+fn unique() -> String {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
 fn hash(what: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     what.hash(&mut hasher);
@@ -317,8 +336,8 @@ fn compile(files: &[(String, String)], headers: &[String], checker: Option<Check
             .iter()
             .map(|file| {
                 let object = object(file);
-                let aside = object.with_extension(format!("{}.part", std::process::id()));
-                let source = object.with_extension(format!("{}.cpp", std::process::id()));
+                let aside = object.with_extension(format!("{}.part", unique()));
+                let source = object.with_extension(format!("{}.cpp", unique()));
                 fs::write(&source, &file.1).unwrap();
                 let mut command = Command::new("g++");
                 command
