@@ -73,6 +73,47 @@ fn ids_outside_of_a_table_are_reported_and_count_as_zeros() {
     });
 }
 
+/// The gradient of a table by the rule of the kernel: rows sorted by id, those of one id in their order; sums over pieces of 32
+/// rows, then over the pieces.
+fn gradient_in_order(ids: &[i64], dy: &[f32], entries: usize) -> Vec<f32> {
+    let mut order: Vec<usize> = (0..ids.len()).collect();
+    order.sort_by_key(|row| ids[*row]);
+    let mut sums: Vec<Vec<f32>> = vec![Vec::new(); entries];
+    for piece in order.chunks(32) {
+        for run in piece.chunk_by(|a, b| ids[*a] == ids[*b]) {
+            sums[ids[run[0]] as usize].push(run.iter().map(|row| dy[*row]).reduce(|a, b| a + b).unwrap());
+        }
+    }
+    sums.into_iter().map(|sums| sums.into_iter().reduce(|a, b| a + b).unwrap_or(0.0)).collect()
+}
+
+#[test]
+fn gradients_of_a_table_are_sums_in_the_order_of_the_rows() {
+    with_driver("gradients_of_a_table_are_sums_in_the_order_of_the_rows", Driver::Emulated, &[], || {
+        let device = emulated();
+        for (rows, entries) in [(5000, 300), (5000, 2), (2049, 70_000), (31, 3)] {
+            let scramble = |i: usize, salt: u32| (i as u32).wrapping_add(salt).wrapping_mul(0x9e37_79b9) >> 7;
+            let ids: Vec<i64> = (0..rows).map(|i| i64::from(scramble(i, 1)) % entries as i64).collect();
+            // Numbers of very different sizes: another order gives other bits.
+            let size = |i: usize| 2.0f32.powi(scramble(i, 3) as i32 % 24);
+            let dy: Vec<f32> = (0..rows).map(|i| size(i) * (scramble(i, 2) as f32 - 1.6e7)).collect();
+            let (ids_there, dy_there) = (integers(&device, &ids), floats(&device, &dy));
+            let mut dtable = filled(&device, entries, 9.0);
+            let launched = EmbeddingBackward {
+                entries,
+                columns: 1,
+                ids: ids_there.view().unwrap(),
+                padding_index: None,
+                dy: dy_there.view().unwrap(),
+                dtable: replaced(&mut dtable),
+            };
+            device.launch(launched).unwrap();
+            let expected = gradient_in_order(&ids, &dy, entries);
+            assert!(dtable.to_vec::<f32>().unwrap() == expected, "{rows} rows of {entries}");
+        }
+    });
+}
+
 struct Losses {
     losses: Vec<f32>,
     lse: Vec<f32>,
