@@ -1,7 +1,7 @@
 //! The CUDA backend: memory, order and transfer of an NVIDIA device, and the launches of the kernels in `kernels/`.
 //!
 //! `library` asks whether there is a driver, `driver` owns its objects, `order` makes lanes of streams and marks of events,
-//! `staging` carries uploads, `scratch` is memory of launches, `fault` what kernels report, `images` and `modules` bring
+//! `staging` carries uploads, `exchange` lets a communicator queue its calls, `scratch` is memory of launches, `fault` what kernels report, `images` and `modules` bring
 //! compiled kernels to the device, `launch` is what a launch is made of. Each other file is one stem of kernels, launched from
 //! the source of the same name.
 //!
@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 mod driver;
+mod exchange;
 mod fault;
 mod images;
 mod launch;
@@ -34,7 +35,9 @@ use order::Lanes;
 use scratch::Scratch;
 use staging::Staging;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+pub(crate) use exchange::Span;
 
 /// What the pool relies on.
 const ALIGNMENT: u64 = 512;
@@ -50,6 +53,8 @@ pub struct CudaBackend {
     faults: Faults,
     scratch: [Scratch; Lane::ALL.len()],
     modules: Modules,
+    /// Why an exchange with other ranks was broken off: what lanes computed since is worth nothing.
+    broken: OnceLock<Error>,
     context: Arc<Context>,
 }
 
@@ -79,6 +84,7 @@ impl CudaBackend {
             faults,
             scratch: std::array::from_fn(|_| Scratch::new(&context)),
             modules: Modules::new(&context, images),
+            broken: OnceLock::new(),
             context,
         })
     }
@@ -97,7 +103,9 @@ impl CudaBackend {
 
     /// Let the host wait for a lane, and hear what its kernels report.
     fn wait_for(&self, on: Lane) -> Result<()> {
-        self.lanes.sync(on, |stream| self.faults.wait(stream))
+        let waited = self.lanes.sync(on, |stream| self.faults.wait(stream));
+        // Told first: values of an exchange that was broken off may be ids outside of their tables.
+        self.broken.get().map_or(waited, |error| Err(error.clone()))
     }
 
     fn fill(&self, a: Fill<'_>, on: Lane) -> Result<()> {

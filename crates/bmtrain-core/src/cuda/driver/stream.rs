@@ -25,6 +25,11 @@ impl Stream {
         Ok(Stream { handle, context: Arc::clone(context) })
     }
 
+    /// What the driver knows it by, for libraries that queue work on it.
+    pub(in crate::cuda) fn handle(&self) -> *mut c_void {
+        self.handle.cast()
+    }
+
     /// Let the host wait until the stream is idle; reports failures of queued work.
     pub(in crate::cuda) fn synchronize(&self) -> Result<()> {
         self.context.bind()?;
