@@ -16,7 +16,8 @@ use std::sync::Arc;
 /// contain its value.
 fn rows_agree(test: &str, stems: &'static [&'static str]) {
     with_driver(test, Driver::Emulated, &[], move || {
-        let backend = CudaBackend::open(0, &CudaOptions { compiled: Some(emulator::compiled_kernels()) }).unwrap();
+        let options = CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() };
+        let backend = CudaBackend::open(0, &options).unwrap();
         assert!(backend.name().contains("emulated"), "{}", backend.name());
         let (reference, tested) = (Device::cpu(1).unwrap(), Device::new(Arc::new(backend)));
         let wanted = std::env::var("BMTRAIN_ROWS").unwrap_or_default();

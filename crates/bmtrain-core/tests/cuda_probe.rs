@@ -19,7 +19,7 @@ use std::sync::Arc;
 const ROUNDS: usize = 32;
 
 fn open(ordinal: usize) -> bmtrain_core::Result<CudaBackend> {
-    CudaBackend::open(ordinal, &CudaOptions { compiled: Some(emulator::compiled_kernels()) })
+    CudaBackend::open(ordinal, &CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() })
 }
 
 fn backend() -> CudaBackend {
@@ -327,6 +327,48 @@ fn transfers_of_another_length_lane_device_or_onto_themselves_are_refused() {
                 backend.copy(from(), foreign.view_mut(0..8).unwrap(), Lane::Compute),
                 Err(Error::WrongDevice { .. })
             ));
+        },
+    );
+}
+
+#[test]
+fn work_of_the_host_runs_in_the_order_of_its_lane_and_fails_at_the_next_wait() {
+    with_driver(
+        "work_of_the_host_runs_in_the_order_of_its_lane_and_fails_at_the_next_wait",
+        Driver::Emulated,
+        &[],
+        || {
+            let device = emulated();
+            let backend = device.backend();
+            let [from, to] = [2.0, 3.0].map(|value| {
+                let storage = Storage::zeros(&device, 100, DType::F32, Segment::Data).unwrap();
+                device.launch(Fill { value, out: storage.view_mut(0..100).unwrap() }).unwrap();
+                storage
+            });
+            for round in 0..ROUNDS {
+                let add = |read: &[u8], write: &mut [u8]| {
+                    let (read, write): (&[f32], &mut [f32]) =
+                        (bytemuck::cast_slice(read), bytemuck::cast_slice_mut(write));
+                    write.iter_mut().zip(read).for_each(|(write, read)| *write += read);
+                    Ok(())
+                };
+                let lane = if round % 2 == 0 { Lane::Compute } else { Lane::Zero };
+                backend.wait(Lane::Zero, backend.mark(Lane::Compute).unwrap()).unwrap();
+                let (read, write) = (from.view_on(0..100, lane).unwrap(), to.view_mut_on(0..100, lane).unwrap());
+                backend.on_host(Some(read), Some(write), Box::new(add), lane).unwrap();
+                backend.wait(Lane::Compute, backend.mark(Lane::Zero).unwrap()).unwrap();
+            }
+            let sum = to.tensor(0, [100]).unwrap().to_vec::<f32>().unwrap();
+            assert_eq!(sum, [3.0 + 2.0 * ROUNDS as f32; 100]);
+            let mark = backend.mark(Lane::Compute).unwrap();
+            device.sync().unwrap();
+            assert_eq!(backend.has_reached(mark), Some(true));
+
+            let failing = |_: &[u8], _: &mut [u8]| Err(Error::argument("exchange", "no partner"));
+            backend.on_host(None, None, Box::new(failing), Lane::Zero).unwrap();
+            let error = backend.sync(Lane::Zero).unwrap_err().to_string();
+            assert!(error.contains("no partner"), "{error}");
+            device.sync().unwrap();
         },
     );
 }

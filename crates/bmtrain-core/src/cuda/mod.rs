@@ -11,6 +11,7 @@
 mod driver;
 mod exchange;
 mod fault;
+mod host_work;
 mod images;
 mod launch;
 mod library;
@@ -20,14 +21,16 @@ mod order;
 mod scratch;
 mod staging;
 
-use crate::backend::{Backend, DeviceId, Kernels, Lane, Mark, Memory};
+use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
+use crate::cpu::threads::Threads;
 use crate::dtype::{DType, Float};
 use crate::error::{Error, Result};
 use crate::kernel::{Arguments as _, Fill, Kernel};
 use driver::{Context, Pattern, failure};
 use fault::Faults;
 use half::{bf16, f16};
+use host_work::{HostWorker, Place};
 use images::Images;
 use launch::Launch;
 use modules::Modules;
@@ -49,10 +52,12 @@ pub struct CudaBackend {
     ordinal: usize,
     // Fields are dropped in this order: what the device may still read goes before what it reads with.
     staging: Mutex<Staging>,
+    workers: [HostWorker; Lane::ALL.len()],
     lanes: Lanes,
     faults: Faults,
     scratch: [Scratch; Lane::ALL.len()],
     modules: Modules,
+    threads: Option<Arc<Threads>>,
     /// Why an exchange with other ranks was broken off: what lanes computed since is worth nothing.
     broken: OnceLock<Error>,
     context: Arc<Context>,
@@ -64,6 +69,8 @@ pub struct CudaOptions {
     /// A folder of compiled kernels, `UNIT.cubin` each; nothing is compiled then. They are loaded as they are: whoever names
     /// the folder answers for it.
     pub compiled: Option<PathBuf>,
+    /// Threads for work of the host beside the device, such as an offloaded optimizer; 0 for none.
+    pub host_threads: usize,
 }
 
 impl CudaBackend {
@@ -75,11 +82,17 @@ impl CudaBackend {
         let context = Context::open(ordinal)?;
         let lanes = Lanes::new(&context)?;
         let faults = lanes.give(Lane::Compute, |stream| Faults::new(&context, stream))?;
+        let threads = match options.host_threads {
+            0 => None,
+            count => Some(Arc::new(Threads::new(count)?)),
+        };
         let images = options.compiled.clone().map_or(Images::Missing, Images::Folder);
         Ok(CudaBackend {
             id: DeviceId::fresh(),
             ordinal,
             staging: Mutex::default(),
+            workers: std::array::from_fn(|_| HostWorker::new(&context)),
+            threads,
             lanes,
             faults,
             scratch: std::array::from_fn(|_| Scratch::new(&context)),
@@ -104,8 +117,10 @@ impl CudaBackend {
     /// Let the host wait for a lane, and hear what its kernels report.
     fn wait_for(&self, on: Lane) -> Result<()> {
         let waited = self.lanes.sync(on, |stream| self.faults.wait(stream));
-        // Told first: values of an exchange that was broken off may be ids outside of their tables.
-        self.broken.get().map_or(waited, |error| Err(error.clone()))
+        // What failed first comes out first: kernels behind failed work of the host, or behind an exchange that was broken
+        // off, read what nobody wrote.
+        let exchanged = self.broken.get().map_or(Ok(()), |error| Err(error.clone()));
+        exchanged.and(self.workers[on as usize].take_failure()).and(waited)
     }
 
     fn fill(&self, a: Fill<'_>, on: Lane) -> Result<()> {
@@ -257,13 +272,46 @@ impl Backend for CudaBackend {
         self.lanes.wait(on, mark)
     }
 
+    fn has_reached(&self, mark: Mark) -> Option<bool> {
+        // A failing device is reported at the next wait.
+        self.lanes.has_reached(mark).ok()
+    }
+
     fn sync(&self, on: Lane) -> Result<()> {
         self.wait_for(on)
     }
 
+    fn on_host(&self, read: Option<View<'_>>, write: Option<ViewMut<'_>>, work: HostWork, on: Lane) -> Result<()> {
+        let places =
+            [read.map(|view| (view.device(), view.lane())), write.as_ref().map(|view| (view.device(), view.lane()))];
+        for (device, lane) in places.into_iter().flatten() {
+            self.check("on_host", device, lane, on)?;
+        }
+        if let (Some(read), Some(write)) = (&read, &write)
+            && read.range.overlaps(&write.range)
+        {
+            return Err(Error::argument("on_host", "the ranges overlap"));
+        }
+        let read = read.map_or(Place::default(), |view| Place { address: view.address(), bytes: view.bytes() });
+        let write = write.map_or(Place::default(), |view| Place { address: view.address(), bytes: view.bytes() });
+        let worker = &self.workers[on as usize];
+        // SAFETY: both views are this device's and apart; their memory stays valid until the lane has run what is queued, because
+        // the pool gives it out in lane order.
+        self.lanes.give(on, |stream| unsafe { worker.give(stream, read, write, work) })
+    }
+
+    fn host_threads(&self) -> Option<Arc<Threads>> {
+        self.threads.clone()
+    }
+
     fn scratch(&self) -> Vec<(&'static str, usize)> {
         let launches = self.scratch.iter().map(Scratch::bytes).sum();
-        vec![("page-locked staging", self.staging().bytes()), ("scratch of launches", launches)]
+        let works = self.workers.iter().map(HostWorker::bytes).sum();
+        vec![
+            ("page-locked staging", self.staging().bytes()),
+            ("page-locked memory of host work", works),
+            ("scratch of launches", launches),
+        ]
     }
 }
 

@@ -27,6 +27,8 @@ using Status = int;
 using Address = unsigned long long;
 
 inline constexpr Status success = 0;
+// Of a task alone: it cannot run yet, because it waits for another thread or process.
+inline constexpr Status pending = -1;
 inline constexpr Status invalid_value = 1;
 inline constexpr Status out_of_memory = 2;
 inline constexpr Status no_device = 100;
@@ -110,7 +112,7 @@ Status check_ranges(std::initializer_list<Address> starts, std::size_t bytes, St
 // Puts work at the end of a stream; it runs only when `after` is reached, if there is one.
 Status give(void* stream, std::function<Status()> work, std::shared_ptr<Occurrence> after = nullptr);
 
-// Runs the streams in random order until one has nothing left.
+// Runs the streams in random order until one has nothing left. The mutex is given up in between, when work waits for others.
 Status run_stream(void* stream);
 
 // Runs the streams in random order until a point in one of them.
