@@ -424,8 +424,21 @@ fn a_driver_that_lacks_a_function_is_refused_by_the_functions_name() {
 
 #[test]
 fn the_emulator_reports_planted_mistakes_and_runs_right_kernels() {
-    match emulator::run_program("self_test.cpp") {
+    let test = "the_emulator_reports_planted_mistakes_and_runs_right_kernels";
+    runs_well(test, &["self_test.cpp", "cuda_emulator.cpp", "fiber.cpp", "numbers.cpp"]);
+}
+
+#[test]
+fn emulated_matrix_products_are_right_and_refuse_what_they_must() {
+    let files = ["blas_test.cpp", "fake_blas.cpp", "fake_blas_checks.cpp", "fake_blas_product.cpp", "fake_driver.cpp"];
+    let emulator = ["fake_device.cpp", "cuda_emulator.cpp", "fiber.cpp", "numbers.cpp"];
+    runs_well("emulated_matrix_products_are_right_and_refuse_what_they_must", &[&files[..], &emulator].concat());
+}
+
+/// A program that checks itself.
+fn runs_well(test: &str, files: &[&str]) {
+    match emulator::run_program(files) {
         Some((output, passed)) => assert!(passed, "{output}"),
-        None => emulator::skipped("the_emulator_reports_planted_mistakes_and_runs_right_kernels"),
+        None => emulator::skipped(test, "there is no g++ to build the CUDA emulator with"),
     }
 }

@@ -87,7 +87,8 @@ inline constexpr std::size_t device_bytes = std::size_t{1} << 30;
 inline constexpr std::size_t alignment = 512;
 
 struct Device {
-    std::mutex mutex;
+    // Taken again by work that asks for ranges while it runs.
+    std::recursive_mutex mutex;
     std::map<Address, std::size_t> memory;
     std::size_t memory_in_use = 0;
     std::vector<std::unique_ptr<Stream>> streams;
@@ -98,7 +99,7 @@ struct Device {
 // There is one; several numbers of devices mean the same. Every function below expects its mutex to be held.
 Device& device();
 
-using Lock = std::lock_guard<std::mutex>;
+using Lock = std::lock_guard<std::recursive_mutex>;
 
 // The context that was made current on this thread.
 extern thread_local void* current_context;

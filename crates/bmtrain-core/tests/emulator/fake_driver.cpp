@@ -392,4 +392,22 @@ Status cuDeviceGetAttribute(int* value, int attribute, int) {
     }
 }
 
+// ---- what emulated libraries beside the driver use
+
+int emulated_has_context() {
+    return current_context != nullptr ? 1 : 0;
+}
+
+int emulated_is_allocated(Address start, std::size_t bytes) {
+    Lock lock(device().mutex);
+    return allocated(start, bytes) ? 1 : 0;
+}
+
+// Queues `work(data)`; `release(data)` is called once, whether it has run or not.
+Status emulated_give(void* stream, Status (*work)(void*), void* data, void (*release)(void*)) {
+    const std::shared_ptr<void> owned(data, release);
+    Lock lock(device().mutex);
+    return give(stream, [work, owned] { return work(owned.get()); });
+}
+
 }  // extern "C"
