@@ -62,7 +62,10 @@ pub(super) fn meet(job: &Arc<Job>, control: Arc<dyn Communicator>, own: usize) -
         Member::new(job, (control, inquest), world, Some(connections))
     };
     job.enter(&member)?;
-    if member.size > 1 && job.options.messages && let Err(error) = greet(&member) {
+    if member.size > 1
+        && job.options.messages
+        && let Err(error) = greet(&member)
+    {
         job.leave();
         return Err(error);
     }
@@ -91,7 +94,11 @@ fn agree(job: &Job, control: &dyn Communicator, own: usize) -> Result<(Vec<[u8; 
             (0, _) => "cannot use NCCL: it says why itself".into(),
             (other, _) if other != version => {
                 let version_of = |number| Version(u32::try_from(number).unwrap_or(0));
-                format!("has NCCL {}, this rank {}; install one version everywhere", version_of(other), version_of(version))
+                format!(
+                    "has NCCL {}, this rank {}; install one version everywhere",
+                    version_of(other),
+                    version_of(version)
+                )
             }
             (_, other) if other != ways as u64 => "has other options about messages; give all ranks the same".into(),
             _ => continue,

@@ -142,7 +142,9 @@ impl Library {
         std::mem::forget(opened);
         let shown = path.display();
         let functions = functions.map_err(|missing| {
-            let reason = format!("{shown} has no function {missing}: it is no NCCL, or one before {OLDEST}; install a newer one");
+            let reason = format!(
+                "{shown} has no function {missing}: it is no NCCL, or one before {OLDEST}; install a newer one"
+            );
             failure("open the library", reason)
         })?;
         let mut number = 0;

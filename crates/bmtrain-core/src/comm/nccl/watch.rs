@@ -190,7 +190,9 @@ impl Member {
             Err(error) => return parts(error),
         };
         let calls = answers.iter().map(|answer| {
-            let mut words = answer.chunks_exact(8).map(|eight| eight.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
+            let mut words = answer
+                .chunks_exact(8)
+                .map(|eight| eight.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
             [(); 3].map(|()| words.next().unwrap_or(0))
         });
         let calls: Vec<[u64; 3]> = calls.collect();
