@@ -52,5 +52,17 @@ macro_rules! stems {
 }
 
 stems! {
+    elementwise_kernels_agree_with_the_cpu: [
+        "activation", "add", "add_scaled", "cast", "fan-out with an unused result", "fill", "gated", "mul", "multiply", "scale"
+    ];
+    attention_agrees_with_the_cpu: ["attention", "attention_fused"];
     norms_agree_with_the_cpu: ["norm", "residual_norm"];
+    losses_agree_with_the_cpu: ["cross_entropy", "squared_error"];
+    rows_agree_with_the_cpu: [
+        "embedding", "embedding_backward", "add_embedding", "permute", "row_copy", "concat_last", "slice_last", "select_row"
+    ];
+    softmax_agrees_with_the_cpu: ["softmax", "log_softmax"];
+    sums_agree_with_the_cpu: ["column_sum"];
+    gradient_norms_agree_with_the_cpu: ["grad_norm", "non_finite", "clip_factor"];
+    initial_values_agree_with_the_cpu: ["fill_random"];
 }

@@ -139,10 +139,11 @@ impl State {
     fn staged(&mut self, context: &Arc<Context>, (read, write): (usize, usize)) -> Result<Arc<Staged>> {
         let fits = |staged: &Staged| staged.bytes.0 >= read && staged.bytes.1 >= write;
         for index in 0..self.used.len() {
-            if fits(&self.used[index].1) && self.used[index].0.is_reached()? {
-                if let Some((_, staged)) = self.used.remove(index) {
-                    return Ok(staged);
-                }
+            if fits(&self.used[index].1)
+                && self.used[index].0.is_reached()?
+                && let Some((_, staged)) = self.used.remove(index)
+            {
+                return Ok(staged);
             }
         }
         // What is free but too small will not be asked for again: works of a lane repeat.
