@@ -141,7 +141,12 @@ fn cuda_of_rank(request: &DeviceRequest) -> Result<Opened, Refused> {
 fn open_cuda(number: usize, request: &DeviceRequest) -> Result<Opened> {
     let options = CudaOptions { host_threads: request.threads, ..request.cuda.clone() };
     let backend = Arc::new(CudaBackend::open(number, &options)?);
-    Ok(Opened { backend: Arc::clone(&backend) as Arc<dyn Backend>, cuda: Some(number), device: Some(backend), note: None })
+    Ok(Opened {
+        backend: Arc::clone(&backend) as Arc<dyn Backend>,
+        cuda: Some(number),
+        device: Some(backend),
+        note: None,
+    })
 }
 
 #[cfg(not(feature = "cuda"))]

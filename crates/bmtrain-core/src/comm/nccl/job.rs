@@ -31,6 +31,8 @@ pub(super) struct Job {
     /// None for a rank that is alone.
     pub(super) library: Option<Arc<Library>>,
     failure: OnceLock<Failure>,
+    /// Held while a failure is looked into, which the rank's thread and its watch may both come upon.
+    pub(super) inquiry: Mutex<()>,
     members: Mutex<Vec<Arc<Member>>>,
     /// Groups made so far; the number of the next one.
     groups: AtomicUsize,
@@ -81,6 +83,7 @@ impl Job {
             options,
             library,
             failure: OnceLock::new(),
+            inquiry: Mutex::default(),
             members: Mutex::default(),
             groups: AtomicUsize::new(0),
             handles: AtomicUsize::new(0),

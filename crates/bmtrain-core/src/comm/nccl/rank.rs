@@ -17,7 +17,10 @@ use crate::comm::{Collective, Communicator, Solo};
 use crate::cuda::CudaBackend;
 use crate::error::{Error, Result};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long a thread keeps its core for NCCL to queue a call.
+const PATIENCE: Duration = Duration::from_millis(2);
 
 /// A rank's handle of its group. It belongs to the rank's thread; when it is dropped by a panic there, the other ranks' calls
 /// fail and name this rank. With the last handle of a rank it waits, up to the deadline, for the others to leave as well.
@@ -268,18 +271,21 @@ impl Member {
                     return Err(self.fail(call, Trouble::Deadline));
                 }
             }
-            std::thread::sleep(NAP);
+            // As a rule NCCL takes some microseconds.
+            if now - begin < PATIENCE { std::thread::yield_now() } else { std::thread::sleep(NAP) }
         }
     }
 
     /// Find out what is behind some trouble, tell all ranks, and break everything off.
     pub(super) fn fail(&self, call: &Call, trouble: Trouble) -> Error {
+        let inquiry = lock(&self.job.inquiry);
         if !self.job.has_failed() {
             let (reason, ranks) = self.examine(call, trouble);
             let ranks = ranks.into_iter().filter_map(|rank| self.world.get(rank).copied()).collect();
             let (operation, sequence) = (call.what.to_string(), call.sequence);
             self.job.fail(Failure { group: self.group, operation, sequence, reason, ranks });
         }
+        drop(inquiry);
         match self.job.healthy(self, call) {
             Err(error) => error,
             // Not reached: a failure was written down above.
