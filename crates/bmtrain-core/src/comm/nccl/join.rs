@@ -2,7 +2,6 @@
 //!
 //! Defines [`join`] for the first group, [`meet`] for every group, and [`gather`]. Each group has ids of its own: NCCL's way to
 //! split a communicator demands that nothing is under way on it, and what groups would share puts their calls in one order.
-#![allow(unsafe_code)]
 
 use super::NcclOptions;
 use super::connection::Connection;
@@ -54,11 +53,8 @@ pub(super) fn meet(job: &Arc<Job>, control: Arc<dyn Communicator>, own: usize) -
         let inquest = control.split(0, control.rank())?;
         let (ids, world) = agree(job, &*control, own)?;
         let connected = ids.iter().map(|id| connect(job, &*control, id)).collect::<Result<Vec<_>>>();
-        let connections = connected.map_err(|error| {
-            // Told here, because no watch knows of this group yet.
-            control.abort(&error.to_string());
-            error
-        })?;
+        // Told here, because no watch knows of this group yet.
+        let connections = connected.inspect_err(|error| control.abort(&error.to_string()))?;
         Member::new(job, (control, inquest), world, Some(connections))
     };
     job.enter(&member)?;
@@ -159,11 +155,7 @@ fn greet(member: &Member) -> Result<()> {
             }
         }
         if !messages.is_empty() {
-            // SAFETY: the views are of this device and lane; the storages live until the lane is idle below.
-            member.watch_over(call, lane, |stream| {
-                member.with(way, |connection| unsafe { connection.queue(&messages, stream) })?;
-                member.settle(way, &call)
-            })?;
+            member.queue(way, &messages, call, lane)?;
         }
         member.job.backend.sync(lane)?;
     }

@@ -7,7 +7,7 @@ use super::NcclOptions;
 use super::connection::Connection;
 use super::job::{Failure, Job, NAP};
 use super::join;
-use super::library::{Progress, Stream};
+use super::library::Progress;
 use super::watch::{SLICE, Trouble, Watched};
 use crate::backend::{Backend, Lane};
 use crate::buffer::Range;
@@ -221,18 +221,18 @@ impl Member {
         if batch.is_empty() {
             return Ok(());
         }
-        // SAFETY: the views are of this device and made for this lane, so that their memory stays valid until the lane has run
-        // what is queued.
-        self.watch_over(call, on, |stream| {
-            self.with(way, |connection| unsafe { connection.queue(&batch, stream) })?;
-            self.settle(way, &call)
-        })
+        self.queue(way, &batch, call, on)
     }
 
-    /// Queue something on a lane's stream that the watch is to see end.
-    pub(super) fn watch_over(&self, call: Call, on: Lane, work: impl FnOnce(Stream) -> Result<()>) -> Result<()> {
+    /// Queue collectives on a lane's stream, and let the watch see them end. Their views are of this device and lane.
+    pub(super) fn queue(&self, way: Way, batch: &[Collective<'_>], call: Call, on: Lane) -> Result<()> {
         let spare = lock(&self.watched).spare(on)?;
-        match self.job.backend.exchange(on, spare, work) {
+        let queued = self.job.backend.exchange(on, spare, |stream| {
+            // SAFETY: the views are made for this lane, so that their memory stays valid until the lane has run what is queued.
+            self.with(way, |connection| unsafe { connection.queue(batch, stream) })?;
+            self.settle(way, &call)
+        });
+        match queued {
             Ok(span) => {
                 lock(&self.watched).add(call, on, span);
                 Ok(())
@@ -244,7 +244,7 @@ impl Member {
     }
 
     /// Use a connection.
-    pub(super) fn with<T>(&self, way: Way, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+    fn with<T>(&self, way: Way, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         let connections = lock(&self.connections);
         match connections.as_ref().and_then(|connections| connections.get(way as usize)) {
             Some(connection) => work(connection),
@@ -253,7 +253,7 @@ impl Member {
     }
 
     /// Wait until NCCL has queued what it was given: it may have to wait for the other ranks' hosts the first time.
-    pub(super) fn settle(&self, way: Way, call: &Call) -> Result<()> {
+    fn settle(&self, way: Way, call: &Call) -> Result<()> {
         let begin = Instant::now();
         let mut next_look = begin + SLICE;
         loop {
