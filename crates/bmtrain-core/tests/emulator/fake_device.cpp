@@ -26,6 +26,11 @@ Stream* find_stream(void* handle) {
     return nullptr;
 }
 
+// Whether the stream has work whose time has come.
+bool can_run(const Stream& stream) {
+    return !stream.tasks.empty() && (!stream.tasks.front().after || stream.tasks.front().after->reached);
+}
+
 // What must hold before any call on a stream.
 Status check_call(Stream* stream) {
     if (current_context == nullptr) {
@@ -43,7 +48,7 @@ Status run_until(const std::function<bool()>& done) {
     while (!done()) {
         std::vector<Stream*> ready;
         for (const auto& stream : here.streams) {
-            if (!stream->tasks.empty() && (!stream->tasks.front().after || stream->tasks.front().after->reached)) {
+            if (can_run(*stream)) {
                 ready.push_back(stream.get());
             }
         }
@@ -175,6 +180,32 @@ Status run_stream(void* handle) {
 
 Status run_to(const std::shared_ptr<Occurrence>& occurrence) {
     return run_until([&occurrence] { return !occurrence || occurrence->reached; });
+}
+
+void run_ready() {
+    Device& here = device();
+    std::vector<const Stream*> waiting;
+    while (here.failure == success) {
+        std::vector<Stream*> ready;
+        for (const auto& stream : here.streams) {
+            const bool is_waiting = std::find(waiting.begin(), waiting.end(), stream.get()) != waiting.end();
+            if (!is_waiting && can_run(*stream)) {
+                ready.push_back(stream.get());
+            }
+        }
+        if (ready.empty()) {
+            return;
+        }
+        Stream* stream = ready[here.random() % ready.size()];
+        const Status status = stream->tasks.front().work();
+        if (status == pending) {
+            waiting.push_back(stream);
+            continue;
+        }
+        stream->tasks.pop_front();
+        waiting.clear();
+        here.failure = status;
+    }
 }
 
 Status remove_stream(void* handle) {

@@ -131,6 +131,9 @@ Status give(void* stream, std::function<Status()> work, std::shared_ptr<Occurren
 // Runs the streams in random order until one has nothing left. The mutex is given up in between, when work waits for others.
 Status run_stream(void* stream);
 
+// Runs the streams in random order until nothing can run now.
+void run_ready();
+
 // Runs the streams in random order until a point in one of them.
 Status run_to(const std::shared_ptr<Occurrence>& occurrence);
 

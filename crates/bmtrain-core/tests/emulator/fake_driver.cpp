@@ -458,6 +458,12 @@ int emulated_launch(std::size_t index, char* name, std::size_t bytes, unsigned l
     return 1;
 }
 
+// Lets the streams go on, as a device does whose host does not wait.
+void emulated_run_ready() {
+    Lock lock(device().mutex);
+    run_ready();
+}
+
 // Queues `work(data)`; `release(data)` is called once, whether it has run or not.
 Status emulated_give(void* stream, Status (*work)(void*), void* data, void (*release)(void*)) {
     const std::shared_ptr<void> owned(data, release);

@@ -29,13 +29,16 @@ const DRIVER: [&str; 6] =
 /// Those of the emulated library of matrix products. It has number conversions of its own.
 const BLAS: [&str; 4] = ["fake_blas.cpp", "fake_blas_checks.cpp", "fake_blas_product.cpp", "numbers.cpp"];
 
+/// Those of the emulated NCCL.
+const NCCL: [&str; 3] = ["fake_nccl.cpp", "fake_nccl_steps.cpp", "numbers.cpp"];
+
 /// A driver library of today has more than this one.
 const INCOMPLETE: &str = "extern \"C\" int cuInit(unsigned) { return 0; }\n";
 
 /// Which library a child finds as its driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Driver {
-    /// The emulated one, beside an emulated library of matrix products.
+    /// The emulated one, beside emulated libraries of matrix products and of exchange between ranks.
     Emulated,
     /// The same, and what its kernels do is watched.
     Checked(Checker),
@@ -231,9 +234,11 @@ fn build_driver(driver: Driver) -> Option<PathBuf> {
     let kernels = UNITS.iter().map(|unit| (format!("{}.cu", unit.name), text(unit)));
     let driver: Vec<_> = kernels.chain(DRIVER.map(|file| (file.to_owned(), read(file)))).collect();
     let blas = BLAS.map(|file| (file.to_owned(), read(file)));
+    let nccl = NCCL.map(|file| (file.to_owned(), read(file)));
+    let nccl = Target { name: "libnccl.so.2", files: &nccl, flags: &["-shared", "-fPIC", "-ldl", "-lrt"] };
     let driver = Target { name: "libcuda.so.1", files: &driver, flags: LIBRARY };
     let blas = Target { name: "libcublasLt.so.13", files: &blas, flags: &["-shared", "-fPIC", "-ldl"] };
-    build(&[driver, blas], checker)
+    build(&[driver, blas, nccl], checker)
 }
 
 /// The folder of the emulated driver, in a child that runs on it: that of the loader's path which holds it.
