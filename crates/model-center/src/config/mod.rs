@@ -7,10 +7,13 @@
 //! Defines [`Config`], [`HfHeader`] and [`ProblemType`]; [`BertConfig`] is the first family.
 //! Called by the models, the example binaries and [`crate::hf::folder`].
 
+mod activations;
 mod bert;
 mod bert_json;
 pub(crate) mod fields;
 pub(crate) mod json;
+mod labels;
+mod ranges;
 
 pub use bert::BertConfig;
 pub use fields::Fields;
