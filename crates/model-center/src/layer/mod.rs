@@ -3,5 +3,5 @@
 pub mod attention;
 pub mod feed_forward;
 
-pub use attention::{Attention, AttentionArgs, AttentionConfig};
+pub use attention::{Attention, AttentionArgs, AttentionConfig, Padding};
 pub use feed_forward::{FeedForward, FeedForwardConfig};

@@ -26,6 +26,8 @@ pub enum TextHead {
     NextSentence,
     /// Masked words and next sentence.
     Pretraining,
+    /// The next word at every position.
+    CausalLm,
 }
 
 /// Labels of a batch in host memory.

@@ -104,21 +104,23 @@ pub struct ToyBlock {
 impl ToyBlock {
     fn new(builder: &Builder, config: &ToyConfig) -> bmtrain_dist::Result<Self> {
         let ToyConfig { dim_model, num_heads, .. } = *config;
-        let norm = NormOptions::layer(dim_model, 1e-5);
+        let (norm, init) = (NormOptions::layer(dim_model, 1e-5), Init::normal(0.1));
+        let dim_head = dim_model / num_heads;
         let attention = AttentionConfig {
             dim_model,
             num_heads,
             num_heads_kv: num_heads,
-            dim_head: dim_model / num_heads,
+            dim_head,
             bias: true,
-            scaled: true,
+            scale: 1.0 / (dim_head as f32).sqrt(),
             causal: false,
             dropout: 0.1,
-            init: Init::normal(0.1),
+            init,
+            out_init: init,
         };
         let activation = bmtrain_core::kernel::Activation::Gelu;
-        let ffn =
-            FeedForwardConfig { dim_model, dim_ff: 4 * dim_model, activation, bias: true, init: Init::normal(0.1) };
+        let dim_ff = 4 * dim_model;
+        let ffn = FeedForwardConfig { dim_model, dim_ff, activation, bias: true, init, out_init: init };
         Ok(ToyBlock {
             attention_norm: Norm::new(&builder.at("attention_norm"), norm)?,
             attention: Attention::new(&builder.at("attention"), attention)?,
