@@ -59,11 +59,9 @@ impl Ranges<'_> {
     pub(super) fn epsilon(&self, epsilon: f32) -> Result<()> {
         match epsilon.is_finite() && epsilon > 0.0 {
             true => Ok(()),
-            false => Err(self.refuse(
-                "norm_eps",
-                format!("{epsilon} is no epsilon"),
-                "give a number above 0, such as 1e-12",
-            )),
+            false => {
+                Err(self.refuse("norm_eps", format!("{epsilon} is no epsilon"), "give a number above 0, such as 1e-12"))
+            }
         }
     }
 

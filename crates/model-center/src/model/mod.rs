@@ -4,7 +4,9 @@
 //! come in through a registry of their own, see [`registry::Registry`].
 
 pub mod bert;
+pub mod decoder;
 pub mod flow;
+pub mod gpt2;
 pub mod labels;
 pub mod opening;
 pub mod registry;

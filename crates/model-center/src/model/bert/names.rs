@@ -121,7 +121,7 @@ fn configure(folder: &Path, options: &OpenOptions) -> Result<(BertConfig, BertHe
         take_over(labels, &place, (trained, outputs), options)?;
         config.cls_head = Some(outputs);
     }
-    let head = BertHead::of(head, &folder.display().to_string())?;
+    let head = BertHead::of(head)?;
     if matches!(head, BertHead::MaskedLm | BertHead::Pretraining) && !config.tied {
         let reason = "tie_word_embeddings is false: a masked-word head with a matrix of its own";
         return Err(Error::model(folder.display().to_string(), reason, "use a model with tied embeddings"));

@@ -11,11 +11,11 @@ use bmtrain_dist::{Model, Parameters};
 use std::path::Path;
 
 impl BertHead {
-    /// The head that a program asks for; `place` names the folder.
+    /// The head that a program asks for.
     ///
     /// # Errors
     /// A head that BERT does not have.
-    pub fn of(head: TextHead, place: &str) -> Result<Self> {
+    pub fn of(head: TextHead) -> Result<Self> {
         Ok(match head {
             TextHead::None => BertHead::None { with_pooler: true },
             TextHead::Classification { outputs } => BertHead::Classifier { outputs },
@@ -24,7 +24,7 @@ impl BertHead {
             TextHead::Pretraining => BertHead::Pretraining,
             TextHead::CausalLm => {
                 let reason = "the head for the next word is for decoders, and BERT is an encoder";
-                return Err(Error::model(place, reason, "ask for masked words, next sentence, classes or no head"));
+                return Err(Error::recipe("the head asked for", reason, "ask for mlm, nsp, cls or none"));
             }
         })
     }
@@ -108,9 +108,7 @@ fn check(model: &Bert, batch: &TextBatch) -> Result<()> {
         Numbers::grid("token_type_ids", types, batch, model.config().type_size).check(false)?;
     }
     let wanted = match model.head_kind() {
-        BertHead::Classifier { outputs } => {
-            Wanted::of_classifier(outputs, batch.choices, model.config().problem_type)
-        }
+        BertHead::Classifier { outputs } => Wanted::of_classifier(outputs, batch.choices, model.config().problem_type),
         BertHead::NextSentence => Wanted::Classes(2),
         BertHead::MaskedLm | BertHead::Pretraining => Wanted::Words,
         BertHead::None { .. } => Wanted::Nothing,
