@@ -49,8 +49,8 @@ def learning_rate(step):
     return max(0.0, TRAINING["lr"] * (end - step) / (end - warmup))
 
 
-def train(model, batches, is_norm):
-    """Loss, gradient norm before clipping and learning rate of every AdamW step."""
+def train(model, batches, is_norm, loss_of):
+    """Loss, gradient norm before clipping and learning rate of every AdamW step; `loss_of(model, batch)` is the loss."""
     plain = [p for name, p in model.named_parameters() if name.endswith("bias") or is_norm(name)]
     decayed = [p for name, p in model.named_parameters() if not (name.endswith("bias") or is_norm(name))]
     optimizer = torch.optim.AdamW(
@@ -58,7 +58,7 @@ def train(model, batches, is_norm):
         lr=0.0, betas=TRAINING["betas"], eps=TRAINING["eps"])
     losses, norms, rates = [], [], []
     for step in range(TRAINING["steps"]):
-        loss = model(**batches[step % len(batches)]).loss
+        loss = loss_of(model, batches[step % len(batches)])
         optimizer.zero_grad()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), TRAINING["max_norm"])
@@ -72,10 +72,10 @@ def train(model, batches, is_norm):
             for name, values in (("losses", losses), ("grad_norms", norms), ("lrs", rates))}
 
 
-def train_twice(build, batches, is_norm):
+def train_twice(build, batches, is_norm, loss_of):
     """The run in 64-bit floats, its file's tensors, and how far PyTorch's own 32-bit run strays from it."""
-    run = train(build().double().train(), batches, is_norm)
-    narrow = train(build().train(), batches, is_norm)
+    run = train(build().double().train(), batches, is_norm, loss_of)
+    narrow = train(build().train(), batches, is_norm, loss_of)
     drift = ((run["losses"] - narrow["losses"]).abs().max() / run["losses"][0]).item()
     tensors = run | {f"batch.{k}.{name}": tensor for k, batch in enumerate(batches) for name, tensor in batch.items()}
     return run, tensors, drift

@@ -136,7 +136,8 @@ def write_head(folder, spec, head):
 def write_training(folder, spec):
     """The training run of the classification head, with its batches."""
     batches = [inputs_of(draw_batch(spec, spec["seed"] + 100 + k), "cls") for k in range(TRAINING["batches"])]
-    steps, tensors, drift = train_twice(lambda: build(spec, "cls"), batches, is_norm)
+    steps, tensors, drift = train_twice(lambda: build(spec, "cls"), batches, is_norm,
+                                        lambda model, batch: model(**batch).loss)
     save_file(tensors, folder / "training.safetensors")
     return steps, drift
 

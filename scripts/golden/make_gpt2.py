@@ -101,13 +101,25 @@ def build(spec, head):
     return model
 
 
+def loss_of(output, labels):
+    """The loss in the type of the logits. For the next word transformers computes it in 32-bit floats whatever they are."""
+    if labels.shape != output.logits.shape[:2]:
+        return output.loss
+    logits = output.logits[:, :-1]  # [B, L - 1, V]
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
+    assert abs(loss.item() - output.loss.item()) <= 1e-6 * loss.item(), "this is not the loss of transformers"
+    return loss
+
+
 def evaluate(model, inputs):
     """Hidden states, logits, loss and all gradients of a 64-bit model."""
-    output = model(**widened(inputs), output_hidden_states=True)
-    output.loss.backward()
+    inputs = widened(inputs)
+    output = model(**inputs, output_hidden_states=True)
+    loss = loss_of(output, inputs["labels"])
+    loss.backward()
     assert len(output.hidden_states) == model.config.n_layer + 1
     golden = {f"hidden.{i}": hidden for i, hidden in enumerate(output.hidden_states)}  # each [B, L, D]
-    golden |= {"logits": output.logits, "loss": output.loss}
+    golden |= {"logits": output.logits, "loss": loss}
     golden |= {f"grad.{name}": parameter.grad for name, parameter in model.named_parameters()}
     return {name: tensor.detach().clone().contiguous() for name, tensor in golden.items()}
 
@@ -133,7 +145,8 @@ def write_all(out):
             golden = write_head(folder, spec, head)
             print(f"{name}/{head}: loss {golden['loss'].item():.6f}, gradient norm {gradient_norm(golden):.4f}")
         batches = [inputs_of(draw_batch(spec, spec["seed"] + 100 + k), "lm") for k in range(TRAINING["batches"])]
-        steps, tensors, drift = train_twice(lambda: build(spec, "lm"), batches, is_norm)
+        steps, tensors, drift = train_twice(lambda: build(spec, "lm"), batches, is_norm,
+                                            lambda model, batch: loss_of(model(**batch), batch["labels"]))
         save_file(tensors, out / name / "lm" / "training.safetensors")
         print(f"{name}/lm training: loss {steps['losses'][0]:.4f} -> {steps['losses'][-1]:.4f}, "
               f"PyTorch's own 32-bit run strays {drift:.1e} of the first loss")
