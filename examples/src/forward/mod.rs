@@ -83,6 +83,10 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         Error::Recipe { reason, fix, .. } => Error::recipe("--head", reason, fix),
         other => other,
     })?;
+    if batch.token_type_ids.is_some() && !opened.model.has_token_types() {
+        let reason = "this model has no types of tokens";
+        return Err(Error::data(format!("{place}, token_type_ids"), reason, "leave the tensor out"));
+    }
     for name in &opened.drawn {
         terminal::note(&format!("warning: {name} is not in the folder; its values are drawn"));
     }

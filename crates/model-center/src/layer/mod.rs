@@ -1,4 +1,5 @@
-//! Layers shared by the models: attention, feed-forward and the block that decoders make of them. The maths, with shapes in comments; a model puts them together.
+//! Layers shared by the models: attention, feed-forward and the block that decoders make of them. The maths, with shapes
+//! in comments; a model puts them together.
 
 pub mod attention;
 pub mod feed_forward;

@@ -22,7 +22,6 @@ use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
 use bmtrain_dist::param::BuilderOptions;
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use clap::{Parser, ValueEnum};
-use model_center::model::labels::IGNORED;
 use model_center::model::{TextBatch, TextLabels, TextModel};
 use model_center::run::memory;
 use shape::{Shape, Size};
@@ -318,24 +317,14 @@ fn random_batch(options: &Options, length: usize, shape: Shape, step: u32) -> Te
     let draw = |index: usize, bound: usize| philox::block(key, [index as u32, step, 0, 0])[0] as usize % bound;
     let tokens = options.batch * length;
     let ends: Vec<usize> = (0..options.batch).map(|row| length - draw(tokens + row, length / 2 + 1)).collect();
-    let is_token = |index: usize| index % length < ends[index / length];
-    let padded = !options.lengths.is_empty();
-    let input_ids: Vec<i64> = (0..tokens).map(|index| draw(index, shape.vocab_size) as i64).collect();
-    let labels = match shape.predicts_words {
-        true => (0..tokens).map(|index| if padded && !is_token(index) { IGNORED } else { input_ids[index] }).collect(),
-        false => (0..options.batch).map(|row| draw(2 * tokens + row, 2) as i64).collect(),
-    };
-    TextBatch {
-        rows: options.batch,
-        length,
-        input_ids,
-        attention_mask: padded.then(|| (0..tokens).map(|index| u8::from(is_token(index))).collect()),
-        token_type_ids: None,
-        labels: Some(TextLabels::Classes(labels)),
-        next_sentence: None,
-        choices: 1,
-        label_smoothing: 0.0,
+    let mask = || (0..tokens).map(|index| u8::from(index % length < ends[index / length])).collect();
+    let input_ids = (0..tokens).map(|index| draw(index, shape.vocab_size) as i64).collect();
+    let words = TextBatch::next_words(length, input_ids, (!options.lengths.is_empty()).then(mask));
+    if shape.predicts_words {
+        return words;
     }
+    let classes = (0..options.batch).map(|row| draw(2 * tokens + row, 2) as i64).collect();
+    TextBatch { labels: Some(TextLabels::Classes(classes)), ..words }
 }
 
 /// A rank's share of a batch.

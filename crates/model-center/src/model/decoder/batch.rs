@@ -70,16 +70,13 @@ fn next_words(labels: &[i64], mask: Option<&[u8]>, length: usize) -> Vec<i64> {
     (0..labels.len()).map(next).collect()
 }
 
-/// The place of each row's last token among all: the last that is not the padding word or, without such a word, that the
-/// mask shows. The first of a row that has none.
+/// The place of each row's last token among all: the last that the mask shows and that is not the padding word. The first of
+/// a row that has none.
 ///
-/// Source: `GPT2ForSequenceClassification` of transformers, which refuses several rows without a padding word.
+/// Source: `GPT2ForSequenceClassification` of transformers, which goes by the padding word alone and refuses several rows
+/// without one.
 fn last_tokens(ids: &[i64], mask: Option<&[u8]>, length: usize, pad: Option<i64>) -> Vec<i64> {
-    let is_token = |at: &usize| match (pad, mask) {
-        (Some(pad), _) => ids[*at] != pad,
-        (None, Some(mask)) => mask.get(*at) == Some(&1),
-        (None, None) => true,
-    };
+    let is_token = |at: &usize| Some(ids[*at]) != pad && mask.is_none_or(|mask| mask.get(*at) == Some(&1));
     let rows = (0..ids.len()).step_by(length.max(1));
     rows.map(|row| (row..row + length).rev().find(is_token).unwrap_or(row) as i64).collect()
 }
@@ -103,5 +100,6 @@ mod tests {
         assert_eq!(last_tokens(&ids, None, 3, None), [2, 5, 8, 11]);
         let mask = [1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0, 0];
         assert_eq!(last_tokens(&ids, Some(&mask), 3, None), [1, 5, 6, 9]);
+        assert_eq!(last_tokens(&ids, Some(&mask), 3, Some(6)), [0, 4, 6, 9]);
     }
 }

@@ -30,8 +30,7 @@ pub trait Decoder: Model<Batch = DecoderBatch, Flow = TextFlow, Output = Decoder
     fn facts(&self) -> DecoderFacts;
 
     /// What [`TextModel::score`](crate::model::TextModel::score) does, for every decoder. Labels of the next word are given
-    /// for the token itself, commonly the ids once more, and are moved here. Types of tokens, which a loader gives for all
-    /// families, must all be 0: decoders have none.
+    /// for the token itself, commonly the ids once more, and are moved here.
     ///
     /// # Errors
     /// Ids or labels out of range, lengths that do not fit, a failing device.
@@ -55,9 +54,6 @@ pub trait Decoder: Model<Batch = DecoderBatch, Flow = TextFlow, Output = Decoder
 fn check(facts: &DecoderFacts, batch: &TextBatch) -> Result<()> {
     check_length(batch, facts.max_length)?;
     Numbers::grid("input_ids", &batch.input_ids, batch, facts.vocab_size).check(false)?;
-    if let Some(types) = &batch.token_type_ids {
-        Numbers::grid("token_type_ids", types, batch, 1).check(false)?;
-    }
     let wanted = match facts.head {
         DecoderHead::None => Wanted::Nothing,
         DecoderHead::CausalLm { .. } => Wanted::Words,

@@ -21,6 +21,35 @@ use bmtrain_dist::{Builder, Model, Parameters, Section};
 use std::path::Path;
 
 /// A GPT-2 with its head.
+///
+/// From a folder it comes through the [`Registry`](super::Registry); this is one from a configuration alone, and a step of
+/// its training:
+///
+/// ```
+/// use bmtrain_dist::bmtrain_core::{Ctx, Device, autograd::Randomness, kernel::NormOrder};
+/// use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
+/// use bmtrain_dist::{OptimManager, block::BlockOptions, param::BuilderOptions};
+/// use model_center::config::Gpt2Config;
+/// use model_center::model::{TextBatch, TextModel, decoder::DecoderHead, gpt2::Gpt2};
+///
+/// let device = Device::cpu(1)?;
+/// let config = Gpt2Config { vocab_size: 50, dim_model: 24, num_heads: 2, dim_head: 12, num_layers: 2, ..Gpt2Config::default() };
+/// let head = DecoderHead::CausalLm { tied: true };
+/// let model = Gpt2::new(&device, config, head, BlockOptions::default(), BuilderOptions::default())?;
+/// let adam = Adam::new(ParamGroup::by_decay(TextModel::parameters(&model), 0.01), AdamOptions::default())?;
+/// let mut optim = OptimManager::new(&device, Clip { order: NormOrder::Two, max_norm: 1.0 })?;
+/// optim.add(Box::new(adam), 1e-3);
+/// // Two rows of four tokens; labels are the tokens themselves.
+/// let batch = TextBatch::next_words(4, vec![3, 1, 4, 1, 5, 9, 2, 6], None);
+/// let mut cx = Ctx::training(&device, Randomness { seed: 7, step: 0, micro_batch: 0 });
+/// if let Some(loss) = model.score(&batch, None, &mut cx)?.loss {
+///     optim.backward(&loss, 1.0, &mut cx)?;
+///     optim.step()?;
+///     // As many words are equally likely.
+///     assert!((loss.value().item()? - 50f32.ln()).abs() < 0.1);
+/// }
+/// # Ok::<(), model_center::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Gpt2 {
     config: Gpt2Config,
@@ -157,6 +186,10 @@ impl TextModel for Gpt2 {
 
     fn label_names(&self) -> &[String] {
         &self.config.labels
+    }
+
+    fn has_token_types(&self) -> bool {
+        false
     }
 
     fn multiplied_values(&self) -> usize {
