@@ -82,8 +82,7 @@ fn a_classifier_learns_and_its_folder_is_complete() {
 #[test]
 fn a_decoder_becomes_a_classifier_that_learns() {
     let fixture = Fixture::decoder();
-    let outcome = train(&fixture, "run", &["train.steps=60", "train.lr=3e-3", "train.warmup=6"]);
-    assert!(outcome.stdout.contains("new, not in the folder: cls_projection.weight"), "{}", outcome.stdout);
+    train(&fixture, "run", &["train.steps=60", "train.lr=3e-3", "train.warmup=6"]);
     let best = records(&fixture, "run", "end")[0]["best"]["value"].as_f64().unwrap();
     assert_eq!(best, 1.0, "the label can be told from one word");
     let config: Value = serde_json::from_str(&fixture.read("run/model/config.json")).unwrap();

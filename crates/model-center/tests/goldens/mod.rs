@@ -1,6 +1,7 @@
 //! Comparing models with the golden data of `golden/README.md`: every hidden state, logit, loss and gradient, and a
 //! training run.
-#![allow(missing_docs, clippy::unwrap_used)]
+// Each of the tests needs a part of it.
+#![allow(missing_docs, dead_code, clippy::unwrap_used)]
 
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::kernel::NormOrder;
