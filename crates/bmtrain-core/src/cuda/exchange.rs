@@ -46,7 +46,7 @@ impl CudaBackend {
         };
         self.lanes.give(on, |stream| {
             span.begin.record(stream)?;
-            work(stream.handle())?;
+            work(stream.handle()?)?;
             span.end.record(stream)
         })?;
         Ok(span)

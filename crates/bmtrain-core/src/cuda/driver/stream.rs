@@ -25,9 +25,10 @@ impl Stream {
         Ok(Stream { handle, context: Arc::clone(context) })
     }
 
-    /// What the driver knows it by, for libraries that queue work on it.
-    pub(in crate::cuda) fn handle(&self) -> *mut c_void {
-        self.handle.cast()
+    /// The driver's handle, for a library that queues work of its own; the context is current on this thread from here on.
+    pub(in crate::cuda) fn handle(&self) -> Result<*mut c_void> {
+        self.context.bind()?;
+        Ok(self.handle.cast())
     }
 
     /// Let the host wait until the stream is idle; reports failures of queued work.
