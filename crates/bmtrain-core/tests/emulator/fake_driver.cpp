@@ -439,6 +439,12 @@ int emulated_is_allocated(Address start, std::size_t bytes) {
     return allocated(start, bytes) ? 1 : 0;
 }
 
+// Lets the streams go on, as a device does whose host does not wait.
+void emulated_run_ready() {
+    Lock lock(device().mutex);
+    run_ready();
+}
+
 // From now on launches are recorded, or no more; what was is forgotten.
 void emulated_record(int on) {
     Lock lock(device().mutex);
@@ -456,12 +462,6 @@ int emulated_launch(std::size_t index, char* name, std::size_t bytes, unsigned l
     *blocks = launches[index].blocks;
     *threads = launches[index].threads;
     return 1;
-}
-
-// Lets the streams go on, as a device does whose host does not wait.
-void emulated_run_ready() {
-    Lock lock(device().mutex);
-    run_ready();
 }
 
 // Queues `work(data)`; `release(data)` is called once, whether it has run or not.
