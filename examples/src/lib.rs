@@ -5,6 +5,7 @@ pub mod bench;
 pub mod ckpt;
 pub mod cuda;
 pub mod device;
+pub mod doctor;
 pub mod finetune;
 pub mod forward;
 pub mod plan;

@@ -101,7 +101,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
         return Ok(ExitStatus::Done);
     }
     let launch = Launch::detect(options.ranks, &|name| std::env::var(name).ok())?;
-    launch.connection(options.comm.asked())?;
+    launch.connection(options.comm.hosts())?;
     let changes = changes(&resolved);
     // The first rank writes and says everything; the others would only repeat it.
     if launch.rank == 0 {

@@ -2,9 +2,15 @@
 //!
 //! Defines [`Comm`], the choice on the command line, and [`run`], which `train` calls with the work of one rank.
 
+use crate::cuda::cuda_options;
+use bmtrain_core::choice::Opened;
 use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
+use bmtrain_core::comm::nccl::{NcclOptions, NcclRank};
 use bmtrain_core::comm::{Communicator, Solo};
-use bmtrain_dist::launch::{Connection, Launch, run_group};
+use bmtrain_core::cuda::nccl_paths;
+use bmtrain_core::{Device, DeviceChoice};
+use bmtrain_dist::Team;
+use bmtrain_dist::launch::{Connection, Launch, RankDevice, run_group};
 use model_center::Result;
 use model_center::run::ExitStatus;
 use std::sync::Arc;
@@ -32,6 +38,52 @@ impl Comm {
             Comm::Nccl => Some(Connection::Nccl),
         }
     }
+
+    /// What was asked for to connect the hosts of the ranks, by which they come together in any case.
+    pub fn hosts(self) -> Option<Connection> {
+        self.asked().filter(|asked| *asked != Connection::Nccl)
+    }
+}
+
+/// The ranks as they exchange values: from device to device by NCCL where each has a CUDA device of its own, and otherwise as
+/// they came together.
+///
+/// # Errors
+/// Ranks that compute on different kinds of devices; what [`Launch::exchange`] refuses; no NCCL.
+pub fn exchange(
+    launch: &Launch,
+    comm: Comm,
+    choice: DeviceChoice,
+    opened: &Opened,
+    ranks: Arc<dyn Communicator>,
+) -> Result<Arc<dyn Communicator>> {
+    let device = RankDevice::of(choice, opened.cuda, launch.local_size);
+    let exchange = launch.exchange(comm.asked(), device)?;
+    if ranks.size() == 1 {
+        return Ok(ranks);
+    }
+    let kinds = Team::new(Arc::clone(&ranks), &Device::cpu(1)?).gather_texts(if opened.cuda.is_some() {
+        "a CUDA device"
+    } else {
+        "processors"
+    })?;
+    if let Some(other) = kinds.iter().position(|kind| *kind != kinds[0]) {
+        let reason = format!("rank 0 computes on {}, rank {other} on {}", kinds[0], kinds[other]);
+        return Err(bmtrain_dist::Error::launch(
+            "ranks",
+            reason,
+            "choose device cuda or cpu, so that all have the same",
+        )
+        .into());
+    }
+    match (&opened.device, exchange.by_nccl) {
+        (Some(backend), true) => {
+            let libraries = nccl_paths(&cuda_options());
+            let options = NcclOptions { libraries, ..NcclOptions::default() };
+            Ok(Arc::new(NcclRank::join(Arc::clone(backend), ranks, options)?))
+        }
+        _ => Ok(ranks),
+    }
 }
 
 /// Do the work of the ranks of this process: on this thread, on one thread for each of `--ranks`, or as one of the
@@ -43,7 +95,7 @@ pub fn run<F>(launch: &Launch, comm: Comm, work: F) -> Result<ExitStatus>
 where
     F: Fn(Arc<dyn Communicator>) -> Result<ExitStatus> + Clone + Send + 'static,
 {
-    if launch.connection(comm.asked())? == Connection::Mpi {
+    if launch.connection(comm.hosts())? == Connection::Mpi {
         return under_mpi(launch, work);
     }
     let (here, options) = (launch.ranks_in_process(), HostOptions::default());

@@ -46,6 +46,7 @@ use fault::Faults;
 use host_work::{HostWorker, Place};
 use images::Images;
 use launch::Launch;
+pub use libraries::nccl_paths;
 use modules::Modules;
 use order::Lanes;
 use scratch::Scratch;

@@ -8,6 +8,8 @@ mod catalogue;
 
 pub(in crate::cuda) use catalogue::{ALL, CUBLASLT, NVRTC, Wanted};
 
+use catalogue::NCCL;
+
 use super::CudaOptions;
 use super::driver::failure;
 use crate::error::Result;
@@ -41,6 +43,19 @@ enum Place {
 /// It is nowhere, or lies there and cannot be loaded: where it was looked for, and how to get it.
 pub(in crate::cuda) fn open(wanted: &'static Wanted, options: &CudaOptions) -> Result<Opened> {
     search(wanted, &places(options), driver_major()).map_err(|reason| failure(wanted.call, reason))
+}
+
+/// Every path under which NCCL may be opened, in the order of [`open`]: files that are there, and bare names for the system's
+/// loader. For [`NcclOptions::libraries`](crate::comm::nccl::NcclOptions).
+pub fn nccl_paths(options: &CudaOptions) -> Vec<PathBuf> {
+    let files = NCCL.files_for(driver_major());
+    let paths = |place: &Place| match place {
+        Place::Folder(folder) => {
+            files.iter().map(|file| folder.join(file)).filter(|path| path.is_file()).collect::<Vec<_>>()
+        }
+        Place::Loader => files.iter().map(PathBuf::from).collect(),
+    };
+    places(options).iter().flat_map(paths).collect()
 }
 
 fn search(wanted: &'static Wanted, places: &[Place], major: Option<u32>) -> Result<Opened, String> {

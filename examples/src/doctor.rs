@@ -1,0 +1,169 @@
+//! The doctor program: what a run would find on this machine, and the fix for each thing that is missing.
+
+use crate::cuda::cuda_options;
+use crate::terminal;
+use bmtrain_core::cuda::{CudaOptions, Installed, Library, Survey, survey};
+use clap::Parser;
+use model_center::run::{ExitStatus, available_cpus, memory};
+use model_center::{Error, Result};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::path::Path;
+
+/// Print what this machine has for training: processors, CUDA devices and libraries, kept kernels; and a fix for each thing
+/// that is missing. Without a CUDA device everything runs on processors, so nothing here is a failure.
+///
+/// Example: doctor
+#[derive(Debug, Clone, Parser)]
+#[command(name = "doctor", version)]
+pub struct Options {
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What compiled kernels take on disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Kept {
+    files: usize,
+    bytes: u64,
+}
+
+/// Run the program.
+///
+/// # Errors
+/// An output that cannot be written.
+pub fn run(options: &Options) -> Result<ExitStatus> {
+    let cuda = cuda_options();
+    let found = survey(&cuda);
+    let text = if options.json { as_json(&found, &cuda).to_string() } else { as_text(&found, &cuda)? };
+    terminal::print(text.trim_end())?;
+    Ok(ExitStatus::Done)
+}
+
+/// The compute capability that kernels are written for.
+const LEAST_CAPABILITY: (u32, u32) = (8, 0);
+
+fn as_text(found: &Survey, cuda: &CudaOptions) -> Result<String> {
+    let mut text = String::new();
+    let mut line = |what: &str, says: &str| {
+        writeln!(text, "{what:<12} {says}").map_err(|_| Error::data("doctor", "the text is too long", "report this"))
+    };
+    line("processors", &processors())?;
+    line(
+        "MPI",
+        if cfg!(feature = "mpi") { "built in" } else { "not built in: build with --features mpi for several hosts" },
+    )?;
+    match found.driver {
+        Some((major, minor)) => line("driver", &format!("for CUDA {major}.{minor}"))?,
+        None => line("driver", "none")?,
+    }
+    match &found.devices {
+        Ok(devices) if devices.is_empty() => line("devices", "none")?,
+        Ok(devices) => {
+            for (number, device) in devices.iter().enumerate() {
+                line(&format!("cuda:{number}"), &describe(device))?;
+            }
+        }
+        Err(reason) => line("devices", &format!("none: {reason}"))?,
+    }
+    for Library { name, state } in &found.libraries {
+        match state {
+            Ok(present) => {
+                let problem = present.problem.as_ref().map_or(String::new(), |problem| format!("; {problem}"));
+                line(name, &format!("{} at {}{problem}", present.version, present.path.display()))?;
+            }
+            Err(reason) => line(name, &format!("missing: {reason}"))?,
+        }
+    }
+    line("kernels", &kernels(cuda))?;
+    line("so", &conclusion(found))?;
+    Ok(text)
+}
+
+fn processors() -> String {
+    let gibibytes = |bytes: u64| format!("{:.1} GiB of memory available", bytes as f64 / f64::from(1 << 30));
+    let free = memory::available_bytes().map_or_else(|| "memory unknown".into(), gibibytes);
+    format!("{} for this process, {free}", available_cpus())
+}
+
+fn describe(device: &Installed) -> String {
+    let Installed { name, capability: (major, minor), multiprocessors, memory_bytes } = device;
+    let memory = memory_bytes.map_or(String::new(), |bytes| format!(", {:.1} GiB", bytes as f64 / f64::from(1 << 30)));
+    let usable = if (*major, *minor) < LEAST_CAPABILITY { "; too old: kernels need 8.0 or later" } else { "" };
+    format!("{name}, capability {major}.{minor}, {multiprocessors} multiprocessors{memory}{usable}")
+}
+
+fn kernels(cuda: &CudaOptions) -> String {
+    match (&cuda.compiled, &cuda.cache) {
+        (Some(folder), _) => format!("taken as they are from {} (BMTRAIN_CUDA_KERNELS)", folder.display()),
+        (None, Some(folder)) => {
+            let Kept { files, bytes } = kept(folder);
+            format!(
+                "{files} modules compiled so far, {:.1} MiB in {}",
+                bytes as f64 / f64::from(1 << 20),
+                folder.display()
+            )
+        }
+        (None, None) => "compiled at every start: neither BMTRAIN_CACHE nor HOME is set".into(),
+    }
+}
+
+fn kept(folder: &Path) -> Kept {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let sizes = entries.filter_map(|entry| entry.metadata().ok().filter(std::fs::Metadata::is_file));
+    sizes.fold(Kept::default(), |kept, file| Kept { files: kept.files + 1, bytes: kept.bytes + file.len() })
+}
+
+/// What the device `auto` comes to.
+fn conclusion(found: &Survey) -> String {
+    let usable = |device: &&Installed| device.capability >= LEAST_CAPABILITY;
+    let count = found.devices.as_ref().map_or(0, |devices| devices.iter().filter(usable).count());
+    let missing: Vec<&str> = found
+        .libraries
+        .iter()
+        // Ranks that share a host can do without it.
+        .filter(|library| library.state.is_err() && library.name != "NCCL")
+        .map(|library| library.name)
+        .collect();
+    match (count, missing.is_empty()) {
+        (0, _) => "device auto runs on processors".into(),
+        (_, false) => format!("there is a CUDA device, but it cannot be used without {}", missing.join(" and ")),
+        (1, true) => "device auto runs on cuda:0".into(),
+        (count, true) => format!("device auto runs on CUDA devices, up to {count} ranks on this host"),
+    }
+}
+
+fn as_json(found: &Survey, cuda: &CudaOptions) -> Value {
+    let device = |device: &Installed| {
+        json!({
+            "name": device.name,
+            "capability": [device.capability.0, device.capability.1],
+            "multiprocessors": device.multiprocessors,
+            "memory_bytes": device.memory_bytes,
+        })
+    };
+    let library = |library: &Library| match &library.state {
+        Ok(present) => json!({
+            "name": library.name,
+            "path": present.path,
+            "version": present.version,
+            "problem": present.problem,
+        }),
+        Err(reason) => json!({ "name": library.name, "missing": reason }),
+    };
+    let kept = cuda.cache.as_deref().map(kept).unwrap_or_default();
+    json!({
+        "processors": available_cpus(),
+        "available_memory_bytes": memory::available_bytes(),
+        "mpi": cfg!(feature = "mpi"),
+        "driver": found.driver.map(|(major, minor)| [major, minor]),
+        "devices": match &found.devices {
+            Ok(devices) => Value::Array(devices.iter().map(device).collect()),
+            Err(reason) => json!({ "missing": reason }),
+        },
+        "libraries": found.libraries.iter().map(library).collect::<Vec<Value>>(),
+        "kernels": { "compiled": cuda.compiled, "cache": cuda.cache, "files": kept.files, "bytes": kept.bytes },
+        "auto": conclusion(found),
+    })
+}
