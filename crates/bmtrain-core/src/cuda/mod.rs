@@ -53,7 +53,7 @@ use staging::Staging;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-pub(crate) use exchange::Span;
+pub(crate) use exchange::{Span, nccl_candidates};
 pub use survey::{Installed, Library, Present, Survey, survey};
 
 /// What the pool relies on.
