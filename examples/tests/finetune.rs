@@ -79,6 +79,23 @@ fn a_classifier_learns_and_its_folder_is_complete() {
     assert!(outcome.stdout.contains("run/model"), "{}", outcome.stdout);
 }
 
+#[test]
+fn a_decoder_becomes_a_classifier_that_learns() {
+    let fixture = Fixture::decoder();
+    train(&fixture, "run", &["train.steps=60", "train.lr=3e-3", "train.warmup=6"]);
+    let best = records(&fixture, "run", "end")[0]["best"]["value"].as_f64().unwrap();
+    assert_eq!(best, 1.0, "the label can be told from one word");
+    let config: Value = serde_json::from_str(&fixture.read("run/model/config.json")).unwrap();
+    assert_eq!(
+        (&config["architectures"][0], &config["id2label"]["1"]),
+        (&"GPT2ForSequenceClassification".into(), &"positive".into())
+    );
+    let model = SafetensorsFile::open(&fixture.path("run/model/model.safetensors")).unwrap();
+    assert!(model.entry("score.weight").is_some() && model.entry("lm_head.weight").is_none());
+    fixture.replace("recipe.toml", "path = \"model\"", "path = \"run/model\"");
+    train(&fixture, "next", &["parallel.zero=3"]);
+}
+
 /// A rate that drives every weight to the edge of what a float can hold.
 const TOO_FAST: &str = "train.lr=1e20";
 

@@ -79,9 +79,19 @@ fn every_head_equals_pytorch() {
 }
 
 #[test]
+fn every_head_of_a_decoder_equals_pytorch() {
+    for (head, argument) in [("lm", "lm"), ("untied", "lm"), ("cls", "cls")] {
+        check_head("gpt2_a", head, argument);
+    }
+}
+
+#[test]
 fn without_an_argument_the_head_is_that_of_the_folder() {
     for head in ["cls", "mlm", "nsp", "pretraining"] {
         check_head("bert_a", head, "");
+    }
+    for head in ["lm", "cls"] {
+        check_head("gpt2_a", head, "");
     }
 }
 

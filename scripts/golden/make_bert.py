@@ -11,22 +11,12 @@ Weights are drawn in 32-bit floats, saved as they are, and widened for all arith
 32-bit file starts from exactly the numbers the goldens were computed with.
 """
 
-import argparse
-import sys
-import tempfile
-from pathlib import Path
-
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from transformers import BertConfig
 
-PINNED = {"torch": "2.15.0", "transformers": "5.23.0"}
-DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates/model-center/tests/golden"
-
-# Weights and biases are drawn with this deviation, norm weights around one: large enough that no gradient is
-# tiny by accident, small enough that the softmaxes are not saturated.
-DEVIATION = 0.2
+from goldens import TRAINING, check_saved, draw_weights, gradient_norm, run, train_twice
 
 HEADS = {
     "cls": transformers.BertForSequenceClassification,
@@ -61,18 +51,9 @@ MODELS = {
     },
 }
 
-TRAINING = {"steps": 30, "warmup": 6, "lr": 5e-3, "weight_decay": 0.01, "max_norm": 1.0,
-            "betas": (0.9, 0.999), "eps": 1e-8, "batches": 4}
-
-
-def draw_weights(model, seed):
-    """Fills every parameter from one generator, in the order of the parameters' names."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in sorted(model.named_parameters()):
-            values = torch.randn(parameter.shape, generator=generator, dtype=torch.float32) * DEVIATION
-            is_norm_weight = name.endswith("LayerNorm.weight")
-            parameter.copy_(values + 1.0 if is_norm_weight else values)
+def is_norm(name):
+    """Whether a parameter is a layer norm's."""
+    return "LayerNorm" in name
 
 
 def draw_batch(spec, seed):
@@ -112,7 +93,7 @@ def build(spec, head):
     config = BertConfig(**spec["config"], **classes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
                         attn_implementation="eager")
     model = HEADS[head](config)
-    draw_weights(model, spec["seed"])
+    draw_weights(model, spec["seed"], is_norm)
     return model
 
 
@@ -138,46 +119,12 @@ def evaluate(model, inputs):
     return {name: tensor.detach().clone().contiguous() for name, tensor in golden.items()}
 
 
-def learning_rate(step):
-    """Linear warm-up and decay; `step` counts optimizer steps from 0, so the first step has rate 0."""
-    warmup, end = TRAINING["warmup"], TRAINING["steps"]
-    if step < warmup:
-        return TRAINING["lr"] * step / warmup
-    return max(0.0, TRAINING["lr"] * (end - step) / (end - warmup))
-
-
-def train(model, batches):
-    """Loss, gradient norm before clipping and learning rate of every AdamW step."""
-    plain = [p for name, p in model.named_parameters() if name.endswith("bias") or "LayerNorm" in name]
-    decayed = [p for name, p in model.named_parameters() if not (name.endswith("bias") or "LayerNorm" in name)]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": TRAINING["weight_decay"]}, {"params": plain, "weight_decay": 0.0}],
-        lr=0.0, betas=TRAINING["betas"], eps=TRAINING["eps"])
-    losses, norms, rates = [], [], []
-    for step in range(TRAINING["steps"]):
-        loss = model(**batches[step % len(batches)]).loss
-        optimizer.zero_grad()
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), TRAINING["max_norm"])
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step)
-        optimizer.step()
-        losses.append(loss.item())
-        norms.append(norm.item())
-        rates.append(learning_rate(step))
-    return {name: torch.tensor(values, dtype=torch.float64)
-            for name, values in (("losses", losses), ("grad_norms", norms), ("lrs", rates))}
-
-
 def write_head(folder, spec, head):
     """One Hugging Face folder with its inputs and goldens."""
     model = build(spec, head)
     model.save_pretrained(folder)
     model = model.double().eval()
-    saved = load_file(folder / "model.safetensors")
-    named = dict(model.named_parameters())
-    assert saved.keys() == named.keys(), saved.keys() ^ named.keys()
-    assert all(torch.equal(named[name], tensor.double()) for name, tensor in saved.items())
+    check_saved(folder, model)
 
     inputs = inputs_of(draw_batch(spec, spec["seed"] + 1), head)
     save_file(inputs, folder / "inputs.safetensors")
@@ -189,12 +136,10 @@ def write_head(folder, spec, head):
 def write_training(folder, spec):
     """The training run of the classification head, with its batches."""
     batches = [inputs_of(draw_batch(spec, spec["seed"] + 100 + k), "cls") for k in range(TRAINING["batches"])]
-    run = train(build(spec, "cls").double().train(), batches)
-    narrow = train(build(spec, "cls").train(), batches)
-    drift = ((run["losses"] - narrow["losses"]).abs().max() / run["losses"][0]).item()
-    save_file(run | {f"batch.{k}.{name}": tensor for k, batch in enumerate(batches) for name, tensor in batch.items()},
-              folder / "training.safetensors")
-    return run, drift
+    steps, tensors, drift = train_twice(lambda: build(spec, "cls"), batches, is_norm,
+                                        lambda model, batch: model(**batch).loss)
+    save_file(tensors, folder / "training.safetensors")
+    return steps, drift
 
 
 def write_all(out):
@@ -203,56 +148,11 @@ def write_all(out):
             folder = out / name / head
             folder.mkdir(parents=True, exist_ok=True)
             golden = write_head(folder, spec, head)
-            total = torch.sqrt(sum((t**2).sum() for n, t in golden.items() if n.startswith("grad."))).item()
-            print(f"{name}/{head}: loss {golden['loss'].item():.6f}, gradient norm {total:.4f}")
-        run, drift = write_training(out / name / "cls", spec)
-        print(f"{name}/cls training: loss {run['losses'][0]:.4f} -> {run['losses'][-1]:.4f}, "
+            print(f"{name}/{head}: loss {golden['loss'].item():.6f}, gradient norm {gradient_norm(golden):.4f}")
+        steps, drift = write_training(out / name / "cls", spec)
+        print(f"{name}/cls training: loss {steps['losses'][0]:.4f} -> {steps['losses'][-1]:.4f}, "
               f"PyTorch's own 32-bit run strays {drift:.1e} of the first loss")
 
 
-def check_against(committed, fresh):
-    """Differences between two golden trees, as sentences; integers and 32-bit floats must be equal."""
-    faults = []
-    for path in sorted(fresh.rglob("*.safetensors")):
-        relative = path.relative_to(fresh)
-        if not (committed / relative).is_file():
-            faults.append(f"{relative} is missing")
-            continue
-        old, new = load_file(committed / relative), load_file(path)
-        if old.keys() != new.keys():
-            faults.append(f"{relative}: tensor names differ: {sorted(old.keys() ^ new.keys())}")
-            continue
-        for name in new:
-            if new[name].dtype == torch.float64:
-                # Another processor may sum in another order.
-                same = old[name].shape == new[name].shape and torch.allclose(old[name], new[name], rtol=1e-9, atol=1e-12)
-            else:
-                same = torch.equal(old[name], new[name])
-            if not same:
-                faults.append(f"{relative}: {name} differs")
-    return faults
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="folder to write (default: the committed one)")
-    parser.add_argument("--check", action="store_true", help="recompute and compare instead of writing")
-    arguments = parser.parse_args()
-    for module, version in ((torch, PINNED["torch"]), (transformers, PINNED["transformers"])):
-        if module.__version__.split("+")[0] != version:
-            sys.exit(f"error: {module.__name__} is {module.__version__}, the goldens are pinned to {version}\n"
-                     "  fix: use the interpreter that scripts/python_env.sh prints")
-    torch.set_num_threads(1)
-    transformers.utils.logging.disable_progress_bar()
-    if not arguments.check:
-        write_all(arguments.out)
-        return
-    with tempfile.TemporaryDirectory() as fresh:
-        write_all(Path(fresh))
-        faults = check_against(arguments.out, Path(fresh))
-    print("\n".join(faults) if faults else "golden data are as committed")
-    sys.exit(1 if faults else 0)
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, write_all)

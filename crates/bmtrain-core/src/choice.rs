@@ -70,8 +70,9 @@ pub struct DeviceRequest {
 pub struct Opened {
     /// The device.
     pub backend: Arc<dyn Backend>,
-    /// The number of the CUDA device; none on the CPU.
-    pub cuda: Option<usize>,
+    /// The same as a CUDA device, with its number; none on the CPU.
+    #[cfg(feature = "cuda")]
+    pub cuda: Option<(usize, Arc<CudaBackend>)>,
     /// The CUDA device by its own type, for ranks that exchange by NCCL; none on the CPU.
     #[cfg(feature = "cuda")]
     pub device: Option<Arc<CudaBackend>>,
@@ -189,7 +190,7 @@ mod tests {
             cuda: CudaOptions::default(),
         };
         let opened = DeviceChoice::Cpu.open(&request).unwrap();
-        assert!(opened.cuda.is_none() && opened.note.is_none());
+        assert!(opened.note.is_none());
         assert!(opened.backend.name().starts_with("cpu"));
     }
 }

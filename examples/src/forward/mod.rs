@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// Run a model once on given inputs, dropout off.
 ///
 /// Inputs (i64): `input_ids [B, L]`; `attention_mask`, `token_type_ids [B, L]`; `labels [B]` or `[B, L]`; `next_sentence_label [B]`.
-/// Labels of a regression are f32, `[B]` or `[B, outputs]`. A tensor of any other name is refused. What is absent gets the defaults of transformers. Outputs (f32): `logits`, `loss`, `hidden.<i>`, `pooler`, and with --grads
+/// Labels of a regression are f32, `[B]` or `[B, outputs]`; those of the next word are the ids themselves, and are moved by the model. A tensor of any other name is refused. What is absent gets the defaults of transformers. Outputs (f32): `logits`, `loss`, `hidden.<i>`, `pooler`, and with --grads
 /// `grad.<name>` for every parameter under its Hugging Face name.
 ///
 /// Example: forward --model DIR --inputs in.safetensors --out out.safetensors --grads
@@ -78,7 +78,16 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         return Err(Error::data(place, reason, "add labels to the inputs, or leave --grads out"));
     }
     let head = head(options, &file)?;
-    let opened = registry.open(&options.model, &OpenOptions { head, ..OpenOptions::new(&device) })?;
+    let opened = registry.open(&options.model, &OpenOptions { head, ..OpenOptions::new(&device) });
+    let opened = opened.map_err(|error| match error {
+        // The family knows that it has no such head, but not who asked for it.
+        Error::Recipe { reason, fix, .. } => Error::recipe("--head", reason, fix),
+        other => other,
+    })?;
+    if batch.token_type_ids.is_some() && !opened.model.has_token_types() {
+        let reason = "this model has no types of tokens";
+        return Err(Error::data(format!("{place}, token_type_ids"), reason, "leave the tensor out"));
+    }
     for name in &opened.drawn {
         terminal::note(&format!("warning: {name} is not in the folder; its values are drawn"));
     }
@@ -121,10 +130,7 @@ fn head(options: &Options, inputs: &SafetensorsFile) -> Result<Option<TextHead>>
             }
             None
         }
-        Some(Head::Lm) => {
-            let reason = "--head lm is for decoders";
-            return Err(Error::recipe("--head", reason, "use mlm, nsp, cls or none for an encoder"));
-        }
+        Some(Head::Lm) => Some(TextHead::CausalLm),
         Some(Head::None) => Some(TextHead::None),
     })
 }

@@ -98,6 +98,18 @@ fn files_of_the_forward_program_that_cannot_be_used_are_named() {
 }
 
 #[test]
+fn what_a_decoder_has_not_is_named() {
+    let fixture = Fixture::decoder();
+    let ids: Input<'_> = ("input_ids", &[2, 3], &[2, 7, 3, 2, 8, 3]);
+    write_inputs(&fixture.path("in.safetensors"), &[ids]);
+    for head in ["mlm", "nsp"] {
+        forward_refused(&fixture, &["--head", head], USAGE, "--head", &["GPT-2 is a decoder"]);
+    }
+    write_inputs(&fixture.path("in.safetensors"), &[ids, ("token_type_ids", &[2, 3], &[0; 6])]);
+    forward_refused(&fixture, &[], DATA, "in.safetensors, token_type_ids", &["no types of tokens"]);
+}
+
+#[test]
 fn a_row_longer_than_the_positions_is_named() {
     let fixture = classifier();
     let ids = vec![7; POSITIONS + 1];

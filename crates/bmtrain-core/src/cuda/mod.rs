@@ -52,9 +52,9 @@ use scratch::Scratch;
 use staging::Staging;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+pub use survey::{Installed, Library, Present, Survey, survey};
 
 pub(crate) use exchange::{Span, nccl_candidates};
-pub use survey::{Installed, Library, Present, Survey, survey};
 
 /// What the pool relies on.
 const ALIGNMENT: u64 = 512;

@@ -6,6 +6,7 @@ use bmtrain_core::kernel::Activation;
 use serde_json::{Map, Value};
 
 use super::ProblemType;
+use super::ranges::Ranges;
 use crate::{Error, Result};
 
 /// Sizes and options of a BERT.
@@ -154,10 +155,8 @@ impl BertConfig {
     /// # Errors
     /// [`Error::Model`] naming the field.
     pub fn validate(&self, place: &str) -> Result<()> {
-        let refuse = |field: &str, reason: String, fix: &str| {
-            Err(Error::model(format!("{place}, field {field}"), reason, fix.to_string()))
-        };
-        for (field, size) in [
+        let ranges = Ranges { place };
+        ranges.sizes(&[
             ("vocab_size", self.vocab_size),
             ("type_size", self.type_size),
             ("dim_model", self.dim_model),
@@ -166,54 +165,21 @@ impl BertConfig {
             ("dim_ff", self.dim_ff),
             ("num_layers", self.num_layers),
             ("position_size", self.position_size),
-        ] {
-            // Layers are counted one by one when a model is built: a lying file must not keep it busy for hours.
-            let most = if field == "num_layers" { 65_536 } else { 1 << 28 };
-            if size == 0 || size > most {
-                return refuse(field, format!("{size} is out of range"), &format!("give a number from 1 to {most}"));
-            }
-        }
-        for (field, p) in [
+        ])?;
+        ranges.dropouts(&[
             ("dropout_p", self.dropout_p),
             ("attention_dropout_p", self.attention_dropout_p),
             ("classifier_dropout_p", self.classifier_dropout_p),
-        ] {
-            if !(0.0..1.0).contains(&p) {
-                return refuse(
-                    field,
-                    format!("{p} is no dropout probability"),
-                    "give a number from 0 up to, not with, 1",
-                );
-            }
-        }
-        for (field, std) in [
+        ])?;
+        ranges.deviations(&[
             ("emb_init_std", self.emb_init_std),
             ("att_init_std", self.att_init_std),
             ("ffn_init_std", self.ffn_init_std),
             ("proj_init_std", self.proj_init_std),
-        ] {
-            if !(std.is_finite() && std >= 0.0) {
-                return refuse(field, format!("{std} is no standard deviation"), "give a number of at least 0");
-            }
-        }
-        if !(self.norm_eps.is_finite() && self.norm_eps > 0.0) {
-            return refuse(
-                "norm_eps",
-                format!("{} is no epsilon", self.norm_eps),
-                "give a number above 0, such as 1e-12",
-            );
-        }
-        if let Some(id) = self.pad_token_id.filter(|&id| id >= self.vocab_size) {
-            let reason = format!("{id} is no word of a vocabulary of {}", self.vocab_size);
-            return refuse("pad_token_id", reason, "give the id of the padding word, below vocab_size");
-        }
-        if let Some(classes) = self.cls_head {
-            let named = self.labels.len();
-            if classes == 0 || (named != 0 && named != classes) {
-                let reason = format!("a head of {classes} outputs, but {named} named classes");
-                return refuse("cls_head", reason, "name as many classes as the head has outputs, at least one");
-            }
-        }
+        ])?;
+        ranges.epsilon(self.norm_eps)?;
+        ranges.padding(self.pad_token_id, self.vocab_size)?;
+        ranges.classes(self.cls_head, self.labels.len())?;
         self.refuse_unsupported(place)
     }
 

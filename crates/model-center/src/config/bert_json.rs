@@ -2,12 +2,13 @@
 //!
 //! Implements [`Config`] for [`BertConfig`].
 
-use bmtrain_core::kernel::Activation;
 use serde_json::{Map, Value, json};
 
 use super::fields::Fields;
 use super::json::number;
-use super::{BertConfig, Config, HfHeader, ProblemType};
+use super::labels::{self, ClassLabels};
+use super::ranges::refuse_foreign;
+use super::{BertConfig, Config, HfHeader, activations};
 use crate::file::printable;
 use crate::{Error, Result};
 
@@ -21,15 +22,6 @@ const SHAPES: [(&str, &str); 6] = [
     ("type_vocab_size", "type_size"),
 ];
 
-/// Names of activations in both dialects; the first of each is the one written.
-const ACTIVATIONS: &[(Activation, &[&str])] = &[
-    (Activation::Gelu, &["gelu", "gelu_python"]),
-    (Activation::GeluTanh, &["gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_tanh"]),
-    (Activation::Relu, &["relu"]),
-    (Activation::Silu, &["silu", "swish"]),
-    (Activation::Tanh, &["tanh"]),
-];
-
 impl Config for BertConfig {
     const MODEL_TYPE: &'static str = "bert";
 
@@ -40,7 +32,8 @@ impl Config for BertConfig {
         read_shapes(&mut fields, &mut config, hugging_face)?;
         read_numbers(&mut fields, &mut config, hugging_face)?;
         read_flags(&mut fields, &mut config, hugging_face)?;
-        read_labels(&mut fields, &mut config)?;
+        let labels = ClassLabels::take(&mut fields)?;
+        (config.cls_head, config.labels, config.problem_type) = (labels.outputs, labels.names, labels.problem);
         let place = fields.place().to_string();
         config.extra = fields.into_rest();
         config.extra.shift_remove("model_type");
@@ -100,10 +93,10 @@ impl Config for BertConfig {
             set(name, json!(value));
         }
         set("pos_bias_type", json!(self.pos_bias_type));
-        set("ffn_activate_fn", json!(activation_name(self.ffn_activate_fn)));
+        set("ffn_activate_fn", json!(activations::name(self.ffn_activate_fn)));
         set("cls_head", json!(self.cls_head));
         set("pad_token_id", json!(self.pad_token_id));
-        write_labels(&self.labels, self.problem_type, &mut map);
+        labels::write(&self.labels, self.problem_type, &mut map);
         map
     }
 
@@ -136,7 +129,7 @@ impl Config for BertConfig {
             ("intermediate_size", json!(self.dim_ff)),
             ("max_position_embeddings", json!(self.position_size)),
             ("type_vocab_size", json!(self.type_size)),
-            ("hidden_act", json!(activation_name(self.ffn_activate_fn))),
+            ("hidden_act", json!(activations::name(self.ffn_activate_fn))),
             ("hidden_dropout_prob", number(self.dropout_p)),
             ("attention_probs_dropout_prob", number(self.attention_dropout_p)),
             ("classifier_dropout", classifier_dropout),
@@ -150,10 +143,7 @@ impl Config for BertConfig {
         ] {
             map.insert(name.to_string(), value);
         }
-        // transformers counts a head's outputs by its labels, so unnamed classes get the names it would give them.
-        let unnamed = || (0..self.cls_head.unwrap_or(0)).map(|i| format!("LABEL_{i}")).collect();
-        let labels = if self.labels.is_empty() { unnamed() } else { self.labels.clone() };
-        write_labels(&labels, self.problem_type, &mut map);
+        labels::write_counted(&self.labels, self.cls_head, self.problem_type, &mut map);
         map.sort_keys();
         Ok(map)
     }
@@ -161,10 +151,7 @@ impl Config for BertConfig {
 
 /// Errors for what carries BERT's name but is another computation.
 fn refuse_other_models(fields: &Fields) -> Result<()> {
-    if let Some(name) = fields.peek_text("model_type")?.filter(|name| *name != BertConfig::MODEL_TYPE) {
-        let reason = format!("this is a configuration of \"{}\", not of bert", printable(name, 80));
-        return Err(fields.error("model_type", &reason, "give the folder of a BERT model"));
-    }
+    refuse_foreign(fields, BertConfig::MODEL_TYPE, "BERT")?;
     if let Some(kind) = fields.peek_text("position_embedding_type")?.filter(|kind| *kind != "absolute") {
         let reason = format!("position embeddings of type \"{}\" are not supported", printable(kind, 80));
         return Err(fields.error("position_embedding_type", &reason, "use a model with absolute position embeddings"));
@@ -177,25 +164,6 @@ fn refuse_other_models(fields: &Fields) -> Result<()> {
                 "use a model with a causal architecture",
             ));
         }
-    }
-    let empty = |value: &Value| match value {
-        Value::Object(map) => map.is_empty(),
-        Value::Array(list) => list.is_empty(),
-        _ => false,
-    };
-    for name in ["quantization_config", "pruned_heads"] {
-        if fields.peek(name).is_some_and(|value| !empty(value)) {
-            return Err(fields.error(
-                name,
-                "quantised and pruned weights are not supported",
-                "use the model's full weights",
-            ));
-        }
-    }
-    let own_code = |map: &Map<String, Value>| map.keys().any(|key| key.starts_with("AutoModel"));
-    if fields.peek("auto_map").and_then(Value::as_object).is_some_and(own_code) {
-        let reason = "the folder carries Python code of its own for the model, so it is no plain BERT";
-        return Err(fields.error("auto_map", reason, "use a model without auto_map"));
     }
     Ok(())
 }
@@ -326,97 +294,8 @@ fn read_flags(fields: &mut Fields, config: &mut BertConfig, hugging_face: bool) 
     if let Some(kind) = fields.take_text("pos_bias_type")? {
         config.pos_bias_type = printable(&kind, 40);
     }
-    if let Some(name) = fields.take_either("hidden_act", "ffn_activate_fn", Fields::take_text)? {
-        config.ffn_activate_fn = activation(&name).ok_or_else(|| {
-            let known: Vec<&str> = ACTIVATIONS.iter().map(|(_, names)| names[0]).collect();
-            let reason = format!("\"{}\" is no activation that is known here", printable(&name, 80));
-            fields.error("hidden_act", &reason, &format!("known are: {}", known.join(", ")))
-        })?;
+    if let Some(activation) = activations::take(fields, "hidden_act", "ffn_activate_fn")? {
+        config.ffn_activate_fn = activation;
     }
     Ok(())
-}
-
-fn read_labels(fields: &mut Fields, config: &mut BertConfig) -> Result<()> {
-    if let Some(name) = fields.take_text("problem_type")? {
-        let fix = "use regression, single_label_classification or multi_label_classification";
-        let wrong = || fields.error("problem_type", &format!("\"{}\" is unknown", printable(&name, 80)), fix);
-        config.problem_type = Some(ProblemType::from_name(&name).ok_or_else(wrong)?);
-    }
-    if let Some(names) = fields.take("id2label") {
-        config.labels =
-            label_names(&names).map_err(|reason| fields.error("id2label", &reason, "number the classes 0, 1, 2, …"))?;
-    }
-    if let Some(ids) = fields.take("label2id") {
-        let agrees = ids.as_object().is_some_and(|ids| {
-            let named = config.labels.iter().enumerate();
-            config.labels.is_empty()
-                || named.into_iter().all(|(i, name)| ids.get(name).and_then(Value::as_u64) == Some(i as u64))
-        });
-        if !agrees {
-            let reason = "label2id is not the inverse of id2label";
-            return Err(fields.error("label2id", reason, "correct one of the two, or remove label2id"));
-        }
-    }
-    let count = fields.take_size("num_labels")?;
-    if let Some(count) = count.filter(|&count| !config.labels.is_empty() && count != config.labels.len()) {
-        let reason = format!("num_labels is {count}, but id2label names {} classes", config.labels.len());
-        return Err(fields.error("num_labels", &reason, "correct one of the two"));
-    }
-    let architectures = fields.take("architectures");
-    let classifies = architectures.as_ref().and_then(Value::as_array).is_some_and(|names| {
-        names.iter().filter_map(Value::as_str).any(|name| name.ends_with("ForSequenceClassification"))
-    });
-    let named = (!config.labels.is_empty()).then_some(config.labels.len());
-    // Two is what transformers assumes of a classifier whose file does not say.
-    let implied = classifies.then(|| count.or(named).unwrap_or(2));
-    let own = fields.take_size("cls_head")?;
-    if let (Some(a), Some(b)) = (implied, own)
-        && a != b
-    {
-        return Err(fields.error(
-            "cls_head",
-            &format!("cls_head is {b}, but the labels are {a}"),
-            "correct one of the two",
-        ));
-    }
-    config.cls_head = own.or(implied);
-    Ok(())
-}
-
-fn label_names(value: &Value) -> std::result::Result<Vec<String>, String> {
-    let map = value.as_object().ok_or("this is no object from number to name")?;
-    let mut names = vec![None; map.len()];
-    for (key, name) in map {
-        let index = key.parse::<usize>().ok().filter(|i| *i < names.len() && i.to_string() == *key);
-        let index = index.ok_or_else(|| format!("\"{}\" is no number below {}", printable(key, 40), map.len()))?;
-        names[index] = Some(name.as_str().ok_or_else(|| format!("the name of class {index} is no text"))?.to_string());
-    }
-    let names: Vec<String> = names.into_iter().flatten().collect();
-    let mut sorted: Vec<&String> = names.iter().collect();
-    sorted.sort();
-    match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(format!("two classes are named \"{}\"", printable(pair[0], 80))),
-        None => Ok(names),
-    }
-}
-
-fn write_labels(labels: &[String], problem: Option<ProblemType>, map: &mut Map<String, Value>) {
-    if !labels.is_empty() {
-        let names: Map<String, Value> =
-            labels.iter().enumerate().map(|(i, name)| (i.to_string(), json!(name))).collect();
-        let ids: Map<String, Value> = labels.iter().enumerate().map(|(i, name)| (name.clone(), json!(i))).collect();
-        map.insert("id2label".to_string(), Value::Object(names));
-        map.insert("label2id".to_string(), Value::Object(ids));
-    }
-    if let Some(problem) = problem {
-        map.insert("problem_type".to_string(), json!(problem.name()));
-    }
-}
-
-fn activation(name: &str) -> Option<Activation> {
-    ACTIVATIONS.iter().find(|(_, names)| names.contains(&name)).map(|(activation, _)| *activation)
-}
-
-fn activation_name(activation: Activation) -> &'static str {
-    ACTIVATIONS.iter().find(|(known, _)| *known == activation).map_or(activation.name(), |(_, names)| names[0])
 }

@@ -146,14 +146,32 @@ impl Fields {
         model_center: &str,
         take: impl Fn(&mut Self, &str) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
-        match (take(self, hugging_face)?, take(self, model_center)?) {
-            (Some(a), Some(b)) if a != b => Err(self.error(
-                hugging_face,
-                &format!("the file says {hugging_face} = {a:?} and {model_center} = {b:?}, two names of one thing"),
-                "remove one of the two fields, or make them equal",
-            )),
-            (a, b) => Ok(a.or(b)),
+        self.take_any(&[hugging_face, model_center], take)
+    }
+
+    /// Take a field that goes by any of several names; more than one may be there if all agree.
+    ///
+    /// # Errors
+    /// Those of `take`, and [`Error::Model`] if two of them disagree.
+    pub fn take_any<T: PartialEq + std::fmt::Debug>(
+        &mut self,
+        names: &[&str],
+        take: impl Fn(&mut Self, &str) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        let mut known: Option<(&str, T)> = None;
+        for &name in names {
+            let Some(value) = take(self, name)? else { continue };
+            match &known {
+                Some((other, first)) if *first != value => {
+                    let reason =
+                        format!("the file says {other} = {first:?} and {name} = {value:?}, two names of one thing");
+                    return Err(self.error(other, &reason, "remove one of the two fields, or make them equal"));
+                }
+                Some(_) => {}
+                None => known = Some((name, value)),
+            }
         }
+        Ok(known.map(|(_, value)| value))
     }
 
     fn wrong_type(&self, name: &str, got: &Value, want: &str) -> Error {

@@ -4,16 +4,22 @@
 //! and defaults and reads both. What a file must say and does not is an error that names it, as is whatever it says
 //! twice in different ways. Fields that nobody here knows are kept and written back.
 //!
-//! Defines [`Config`], [`HfHeader`] and [`ProblemType`]; [`BertConfig`] is the first family.
+//! Defines [`Config`], [`HfHeader`] and [`ProblemType`]; [`BertConfig`] and [`Gpt2Config`] are the families'.
 //! Called by the models, the example binaries and [`crate::hf::folder`].
 
+mod activations;
 mod bert;
 mod bert_json;
 pub(crate) mod fields;
+mod gpt2;
+mod gpt2_json;
 pub(crate) mod json;
+mod labels;
+mod ranges;
 
 pub use bert::BertConfig;
 pub use fields::Fields;
+pub use gpt2::Gpt2Config;
 
 use std::path::Path;
 

@@ -56,10 +56,11 @@ pub struct ModelFolder<'a, C: Config> {
 impl<'a, C: Config> ModelFolder<'a, C> {
     /// A folder for class `architecture`, weights in f32, with the prefix unless the class is a bare model.
     ///
-    /// The bare model's class is the one whose name ends in `Model`, such as `BertModel`.
+    /// The bare model's class is the one whose name ends in `Model`, such as `BertModel`, but not in `HeadModel`, as does
+    /// `GPT2LMHeadModel`.
     pub fn new(config: &'a C, names: &'a NameTable, architecture: &str) -> Self {
         let header = HfHeader { architecture: architecture.to_string(), dtype: DType::F32 };
-        let prefixed = !architecture.ends_with("Model");
+        let prefixed = !architecture.ends_with("Model") || architecture.ends_with("HeadModel");
         Self { config, header, names, prefixed, companions: None, shard_bytes: SHARD_BYTES }
     }
 

@@ -4,6 +4,7 @@ use bmtrain_core::ops::{self, AttentionMask, AttentionOptions};
 use bmtrain_core::{Ctx, Tensor, Var};
 use bmtrain_dist::Builder;
 use bmtrain_dist::Result;
+use bmtrain_dist::block::Bundle;
 use bmtrain_dist::nn::linear::{Cut, Linear, LinearOptions};
 use bmtrain_dist::param::{Init, Part};
 
@@ -20,14 +21,30 @@ pub struct AttentionConfig {
     pub dim_head: usize,
     /// Whether the projections have a bias.
     pub bias: bool,
-    /// Divide the scores by the root of H.
-    pub scaled: bool,
+    /// Factor of the scores, commonly `1 / sqrt(H)`.
+    pub scale: f32,
     /// A query sees earlier keys and its own only.
     pub causal: bool,
     /// Probability with which an attention probability is dropped.
     pub dropout: f32,
-    /// Initial weights.
+    /// Initial weights of the fused projection.
     pub init: Init,
+    /// Initial weights of the projection behind, whose outputs are added up along the depth of the model.
+    pub out_init: Init,
+}
+
+/// The mask, which every block of a list sees: u8 `[B, L]`, 1 for tokens and 0 for padding; `None` when nothing is padded.
+#[derive(Debug, Clone)]
+pub struct Padding(pub Option<Tensor>);
+
+impl Bundle for Padding {
+    fn vars(&self) -> Vec<Var> {
+        Vec::new()
+    }
+
+    fn rebuild(&self, _vars: &mut dyn Iterator<Item = Var>) -> Self {
+        self.clone()
+    }
 }
 
 /// What one call sees besides its input.
@@ -53,14 +70,14 @@ impl Attention {
     /// # Errors
     /// Heads that cannot be cut over the tensor-parallel ranks; no memory left.
     pub fn new(builder: &Builder, config: AttentionConfig) -> Result<Self> {
-        let AttentionConfig { dim_model, num_heads, num_heads_kv, dim_head, bias, init, .. } = config;
+        let AttentionConfig { dim_model, num_heads, num_heads_kv, dim_head, bias, init, out_init, .. } = config;
         let parts = vec![
             Part::units(num_heads, dim_head),
             Part::units(num_heads_kv, dim_head),
             Part::units(num_heads_kv, dim_head),
         ];
         let qkv = LinearOptions { inputs: dim_model, outputs: parts, bias, init, cut: Cut::Columns };
-        let out = LinearOptions::new(num_heads * dim_head, dim_model, bias, init).cut(Cut::Rows);
+        let out = LinearOptions::new(num_heads * dim_head, dim_model, bias, out_init).cut(Cut::Rows);
         Ok(Attention {
             config,
             project_qkv: Linear::new(&builder.at("project_qkv"), qkv)?,
@@ -78,12 +95,12 @@ impl Attention {
     /// # Errors
     /// Shapes that do not fit; a failing device.
     pub fn forward(&self, x: &Var, args: AttentionArgs<'_>, cx: &mut Ctx) -> Result<Var> {
-        let AttentionConfig { num_heads, num_heads_kv, dim_head, scaled, causal, dropout, .. } = self.config;
+        let AttentionConfig { num_heads, num_heads_kv, dim_head, scale, causal, dropout, .. } = self.config;
         let options = AttentionOptions {
             heads: num_heads,
             kv_heads: num_heads_kv,
             head_size: dim_head,
-            scale: if scaled { 1.0 / (dim_head as f32).sqrt() } else { 1.0 },
+            scale,
             causal,
             mask: args.padding.map_or(AttentionMask::None, AttentionMask::Padding),
             bias: args.bias,

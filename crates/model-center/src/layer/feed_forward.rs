@@ -18,8 +18,10 @@ pub struct FeedForwardConfig {
     pub activation: Activation,
     /// Whether the two maps have a bias.
     pub bias: bool,
-    /// Initial weights.
+    /// Initial weights of the first map.
     pub init: Init,
+    /// Initial weights of the second map, whose outputs are added up along the depth of the model.
+    pub out_init: Init,
 }
 
 /// `w_out(activation(w_in(x)))`.
@@ -36,9 +38,9 @@ impl FeedForward {
     /// # Errors
     /// No memory left.
     pub fn new(builder: &Builder, config: FeedForwardConfig) -> Result<Self> {
-        let FeedForwardConfig { dim_model, dim_ff, activation, bias, init } = config;
+        let FeedForwardConfig { dim_model, dim_ff, activation, bias, init, out_init } = config;
         let w_in = LinearOptions::new(dim_model, dim_ff, bias, init).cut(Cut::Columns);
-        let w_out = LinearOptions::new(dim_ff, dim_model, bias, init).cut(Cut::Rows);
+        let w_out = LinearOptions::new(dim_ff, dim_model, bias, out_init).cut(Cut::Rows);
         Ok(FeedForward {
             activation,
             w_in: Linear::new(&builder.at("w_in"), w_in)?,

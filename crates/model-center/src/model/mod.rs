@@ -4,8 +4,15 @@
 //! come in through a registry of their own, see [`registry::Registry`].
 
 pub mod bert;
+pub mod decoder;
+pub mod flow;
+pub mod gpt2;
+pub mod labels;
+pub mod opening;
 pub mod registry;
 pub mod text;
 
+pub use flow::TextFlow;
+pub use labels::Labels;
 pub use registry::{HeadValues, MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions};
 pub use text::{Scores, TextBatch, TextHead, TextLabels, TextModel};

@@ -1,7 +1,7 @@
 //! From a folder to a model: the families this crate knows, and those that other crates add.
 
-use super::bert;
 use super::text::{TextHead, TextModel};
+use super::{bert, gpt2};
 use crate::config::{self, Fields, ProblemType};
 use crate::error::{Error, Result};
 use crate::file::{read_text, resolve_inside};
@@ -137,11 +137,18 @@ pub struct ModelEntry {
 }
 
 /// The families of this crate.
-pub static MODELS: &[ModelEntry] = &[ModelEntry {
-    model_type: "bert",
-    doc: "BERT with classification, masked-word and next-sentence heads",
-    open: bert::names::open,
-}];
+pub static MODELS: &[ModelEntry] = &[
+    ModelEntry {
+        model_type: "bert",
+        doc: "BERT with classification, masked-word and next-sentence heads",
+        open: bert::names::open,
+    },
+    ModelEntry {
+        model_type: "gpt2",
+        doc: "GPT-2 with heads for the next word and for classification",
+        open: gpt2::names::open,
+    },
+];
 
 /// Families to look in: those of this crate and further ones.
 #[derive(Debug, Clone, Copy)]

@@ -5,6 +5,7 @@
 use crate::data::{Batch, Labels};
 use crate::error::Result;
 use crate::hf::NameTable;
+use crate::model::labels::IGNORED;
 use crate::model::registry::SaveOptions;
 use bmtrain_core::{Ctx, Tensor, Var};
 use bmtrain_dist::Parameters;
@@ -26,6 +27,8 @@ pub enum TextHead {
     NextSentence,
     /// Masked words and next sentence.
     Pretraining,
+    /// The next word at every position.
+    CausalLm,
 }
 
 /// Labels of a batch in host memory.
@@ -61,6 +64,24 @@ pub struct TextBatch {
 }
 
 impl TextBatch {
+    /// Rows of `length` tokens whose labels are the tokens themselves, for a head that predicts the next word: padding, where
+    /// the mask is 0, is none of them.
+    pub fn next_words(length: usize, input_ids: Vec<i64>, attention_mask: Option<Vec<u8>>) -> Self {
+        let is_token = |at: usize| attention_mask.as_ref().is_none_or(|mask| mask.get(at) == Some(&1));
+        let labels = input_ids.iter().enumerate().map(|(at, id)| if is_token(at) { *id } else { IGNORED }).collect();
+        TextBatch {
+            rows: input_ids.len().checked_div(length).unwrap_or(0),
+            length,
+            input_ids,
+            attention_mask,
+            token_type_ids: None,
+            labels: Some(TextLabels::Classes(labels)),
+            next_sentence: None,
+            choices: 1,
+            label_smoothing: 0.0,
+        }
+    }
+
     /// A batch of a loader.
     pub fn of(batch: Batch, label_smoothing: f32) -> Self {
         let samples = batch.samples.len().max(1);
@@ -114,6 +135,12 @@ pub trait TextModel {
     /// Names of the classes in the order of the head's outputs; empty where they have none.
     fn label_names(&self) -> &[String] {
         &[]
+    }
+
+    /// Whether the types of tokens mean anything to it. Where they do not, [`TextModel::score`] passes over those that a
+    /// loader gives for all families.
+    fn has_token_types(&self) -> bool {
+        true
     }
 
     /// Parameter values that a token is multiplied with: all but the tables in which rows are looked up. By the usual

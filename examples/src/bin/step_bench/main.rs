@@ -1,8 +1,9 @@
-//! Times training steps of a BERT of known size with random weights and ids: the measurement behind the speed and
+//! Times training steps of a model of known size with random weights and ids: the measurement behind the speed and
 //! memory claims. Prints the median step, tokens/s, peak memory, the time of the matrix products alone as a floor, and
 //! with `--profile` where the time goes. With `--ranks` the batch is shared among ranks of this process.
 
 mod floor;
+mod shape;
 
 use anyhow::{Context, Result, anyhow, bail};
 use bmtrain_core::autograd::Randomness;
@@ -21,10 +22,9 @@ use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
 use bmtrain_dist::param::BuilderOptions;
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use clap::{Parser, ValueEnum};
-use model_center::config::BertConfig;
-use model_center::model::bert::{Bert, BertHead};
 use model_center::model::{TextBatch, TextLabels, TextModel};
 use model_center::run::memory;
+use shape::{Shape, Size};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -34,7 +34,7 @@ static HEAP: CountingHeap = CountingHeap;
 /// Steps before anything is timed or counted.
 const WARM_UP: usize = 3;
 
-/// Time training steps of a BERT with random weights and ids.
+/// Time training steps of a BERT classifier or of a GPT-2 language model with random weights and ids.
 ///
 /// Example: step_bench --model bert-base --batch 8 --seq 128 --steps 7 --threads 2
 #[derive(Debug, Clone, Parser)]
@@ -84,39 +84,9 @@ struct Options {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Size {
-    /// 12 layers of 768.
-    BertBase,
-    /// 6 layers of 384.
-    Minilm,
-    /// 2 layers of 64, for quick checks.
-    Tiny,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
 enum Precision {
     F32,
     Bf16,
-}
-
-fn config(size: Size) -> BertConfig {
-    let (layers, dim, heads) = match size {
-        Size::BertBase => (12, 768, 12),
-        Size::Minilm => (6, 384, 12),
-        Size::Tiny => (2, 64, 4),
-    };
-    BertConfig {
-        vocab_size: 30522,
-        dim_model: dim,
-        num_heads: heads,
-        dim_head: dim / heads,
-        dim_ff: 4 * dim,
-        num_layers: layers,
-        dropout_p: 0.1,
-        attention_dropout_p: 0.1,
-        classifier_dropout_p: 0.1,
-        ..BertConfig::default()
-    }
 }
 
 fn main() -> Result<()> {
@@ -235,7 +205,7 @@ fn measure(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run, Failu
 }
 
 fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run> {
-    let (config, lengths) = (config(options.model), options.lengths());
+    let (shape, lengths) = (options.model.shape(), options.lengths());
     let threads = threads_per_rank(options.threads, ranks.size());
     let backend: Arc<dyn Backend> = Arc::new(cpu::CpuBackend::new(threads)?);
     let profiled = options.profile.then(|| Arc::new(Profiled::new(Arc::clone(&backend))));
@@ -251,7 +221,7 @@ fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run>
     let level = ZeroLevel::from_number(options.zero).context("--zero is from 0 to 3")?;
     let sharding = Sharding { ranks: Arc::clone(&ranks), level, sum: GradientSum::Fast, prefetch: true };
     let builder = BuilderOptions { dtype, sharding, ..BuilderOptions::default() };
-    let model = Bert::new(&device, config.clone(), BertHead::Classifier { outputs: 2 }, blocks, builder)?;
+    let model = shape.build(&device, blocks, builder)?;
     let mut optim = OptimManager::new(&device, Clip { order: NormOrder::Two, max_norm: 1.0 })?;
     optim.add(Box::new(Adam::new(ParamGroup::by_decay(model.parameters(), 0.01), AdamOptions::default())?), 1e-5);
 
@@ -269,10 +239,10 @@ fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run>
         }
         // A new batch in host memory each time, as a loader makes it.
         let length = lengths[step % lengths.len()];
-        let batch = own_rows(random_batch(options, length, config.vocab_size, step as u32), &*ranks);
+        let batch = own_rows(random_batch(options, length, shape, step as u32), &*ranks);
         let before = (gemm_scratch(&device), heap::counts().large);
         let start = Instant::now();
-        loss = train_step(&device, &model, &mut optim, (&batch, &*ranks), step as u32)?;
+        loss = train_step(&device, &*model, &mut optim, (&batch, &*ranks), step as u32)?;
         if step >= WARM_UP {
             seconds.push(start.elapsed().as_secs_f64());
             grown.add_step(gemm_scratch(&device).saturating_sub(before.0), heap::counts().large - before.1, threads);
@@ -287,7 +257,7 @@ fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run>
         floor::print_profile(profiled, &seconds);
     }
     let is_alone = ranks.size() == 1 && !options.no_floor;
-    let floor = if is_alone { Some(floor::gemm_floor(&device, &config, tokens as usize)?) } else { None };
+    let floor = if is_alone { Some(floor::gemm_floor(&device, shape, tokens as usize)?) } else { None };
     let segments = device.memory().segments;
     Ok(Run { step: seconds[seconds.len() / 2], tokens, loss, floor, grown, segments })
 }
@@ -329,7 +299,7 @@ fn gemm_scratch(device: &Device) -> usize {
 /// One training step, as the finetune program does it, each rank with its rows as one micro-batch.
 fn train_step(
     device: &Device,
-    model: &Bert,
+    model: &dyn TextModel,
     optim: &mut OptimManager,
     (batch, ranks): (&TextBatch, &dyn Communicator),
     step: u32,
@@ -342,23 +312,19 @@ fn train_step(
 }
 
 /// Random ids and labels. Where lengths vary, rows end anywhere in the second half and are padded.
-fn random_batch(options: &Options, length: usize, vocabulary: usize, step: u32) -> TextBatch {
+fn random_batch(options: &Options, length: usize, shape: Shape, step: u32) -> TextBatch {
     let key = Key::new(0, "ids");
     let draw = |index: usize, bound: usize| philox::block(key, [index as u32, step, 0, 0])[0] as usize % bound;
     let tokens = options.batch * length;
     let ends: Vec<usize> = (0..options.batch).map(|row| length - draw(tokens + row, length / 2 + 1)).collect();
     let mask = || (0..tokens).map(|index| u8::from(index % length < ends[index / length])).collect();
-    TextBatch {
-        rows: options.batch,
-        length,
-        input_ids: (0..tokens).map(|index| draw(index, vocabulary) as i64).collect(),
-        attention_mask: (!options.lengths.is_empty()).then(mask),
-        token_type_ids: None,
-        labels: Some(TextLabels::Classes((0..options.batch).map(|row| draw(2 * tokens + row, 2) as i64).collect())),
-        next_sentence: None,
-        choices: 1,
-        label_smoothing: 0.0,
+    let input_ids = (0..tokens).map(|index| draw(index, shape.vocab_size) as i64).collect();
+    let words = TextBatch::next_words(length, input_ids, (!options.lengths.is_empty()).then(mask));
+    if shape.predicts_words {
+        return words;
     }
+    let classes = (0..options.batch).map(|row| draw(2 * tokens + row, 2) as i64).collect();
+    TextBatch { labels: Some(TextLabels::Classes(classes)), ..words }
 }
 
 /// A rank's share of a batch.
@@ -367,7 +333,10 @@ fn own_rows(batch: TextBatch, ranks: &dyn Communicator) -> TextBatch {
     let share = rows * ranks.rank()..rows * (ranks.rank() + 1);
     let tokens = share.start * batch.length..share.end * batch.length;
     let labels = match batch.labels {
-        Some(TextLabels::Classes(classes)) => Some(TextLabels::Classes(classes[share].to_vec())),
+        Some(TextLabels::Classes(classes)) => {
+            let each = classes.len() / batch.rows;
+            Some(TextLabels::Classes(classes[share.start * each..share.end * each].to_vec()))
+        }
         other => other,
     };
     TextBatch {

@@ -1,16 +1,8 @@
 //! A batch on the device.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::model::labels::{Labels, check_count, upload_padding};
 use bmtrain_core::{Device, Segment, Tensor};
-
-/// What the loss compares with.
-#[derive(Debug, Clone)]
-pub enum Labels {
-    /// Class numbers i64: `[B]` for classes and sentences, `[B, L]` for words, -100 where nothing counts.
-    Classes(Tensor),
-    /// f32 `[B, outputs]`, for regression.
-    Values(Tensor),
-}
 
 /// Ids and masks of B sequences of L tokens.
 #[derive(Debug, Clone)]
@@ -46,22 +38,10 @@ impl BertBatch {
         token_type_ids: Option<&[i64]>,
     ) -> Result<Self> {
         let shape = [rows, length];
-        let others =
-            [("attention_mask", attention_mask.map(<[u8]>::len)), ("token_type_ids", token_type_ids.map(<[i64]>::len))];
-        for (name, length) in others {
-            if let Some(length) = length.filter(|&length| length != input_ids.len()) {
-                let reason = format!("{name} has {length} values for {} input ids", input_ids.len());
-                return Err(Error::data("batch", reason, "give one value for each token"));
-            }
+        let padding = upload_padding(device, shape, input_ids.len(), attention_mask)?;
+        if let Some(types) = token_type_ids {
+            check_count("token_type_ids", types.len(), input_ids.len())?;
         }
-        if attention_mask.is_some_and(|mask| mask.iter().any(|&value| value > 1)) {
-            let reason = "attention_mask has values other than 0 and 1";
-            return Err(Error::data("batch", reason, "use 1 for tokens and 0 for padding"));
-        }
-        let padding = attention_mask
-            .filter(|mask| mask.contains(&0))
-            .map(|mask| Tensor::from_slice(device, shape, mask, Segment::Data))
-            .transpose()?;
         let zeros;
         let types = match token_type_ids {
             Some(types) => types,

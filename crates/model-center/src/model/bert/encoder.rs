@@ -2,46 +2,14 @@
 
 use super::{Bert, BertBatch};
 use crate::config::BertConfig;
-use crate::layer::{Attention, AttentionArgs, AttentionConfig, FeedForward, FeedForwardConfig};
-use bmtrain_core::{Ctx, Tensor, Var};
-use bmtrain_dist::block::{BlockOptions, Bundle, RunOptions};
+use crate::layer::{Attention, AttentionArgs, AttentionConfig, FeedForward, FeedForwardConfig, Padding};
+use crate::model::flow::TextFlow;
+use bmtrain_core::{Ctx, Var};
+use bmtrain_dist::block::{BlockOptions, RunOptions};
 use bmtrain_dist::nn::norm::{Norm, NormOptions};
 use bmtrain_dist::param::Init;
 use bmtrain_dist::{Block, Builder, Section, TransformerBlockList};
 use std::ops::Range;
-
-/// What flows through the encoder.
-#[derive(Debug, Clone)]
-pub struct BertFlow {
-    /// `[B, L, D]`.
-    pub hidden: Var,
-    /// u8 `[B, L]`, 1 for tokens and 0 for padding; `None` when nothing is padded.
-    pub padding: Option<Tensor>,
-}
-
-impl Bundle for BertFlow {
-    fn vars(&self) -> Vec<Var> {
-        vec![self.hidden.clone()]
-    }
-
-    fn rebuild(&self, vars: &mut dyn Iterator<Item = Var>) -> Self {
-        BertFlow { hidden: self.hidden.rebuild(vars), padding: self.padding.clone() }
-    }
-}
-
-/// The mask, which every block sees.
-#[derive(Debug, Clone)]
-pub struct Padding(Option<Tensor>);
-
-impl Bundle for Padding {
-    fn vars(&self) -> Vec<Var> {
-        Vec::new()
-    }
-
-    fn rebuild(&self, _vars: &mut dyn Iterator<Item = Var>) -> Self {
-        self.clone()
-    }
-}
 
 /// One block: `y = norm(x + attention(x))`, `z = norm(y + feed_forward(y))`, with dropout before each sum.
 #[derive(Debug)]
@@ -64,23 +32,26 @@ pub(super) fn build(
 
 impl BertBlock {
     fn new(builder: &Builder, config: &BertConfig) -> bmtrain_dist::Result<Self> {
+        let (att_init, ffn_init) = (Init::normal(config.att_init_std), Init::normal(config.ffn_init_std));
         let attention = AttentionConfig {
             dim_model: config.dim_model,
             num_heads: config.num_heads,
             num_heads_kv: config.num_heads,
             dim_head: config.dim_head,
             bias: config.att_bias,
-            scaled: config.attn_scale,
+            scale: if config.attn_scale { 1.0 / (config.dim_head as f32).sqrt() } else { 1.0 },
             causal: false,
             dropout: config.attention_dropout_p,
-            init: Init::normal(config.att_init_std),
+            init: att_init,
+            out_init: att_init,
         };
         let ffn = FeedForwardConfig {
             dim_model: config.dim_model,
             dim_ff: config.dim_ff,
             activation: config.ffn_activate_fn,
             bias: config.ffn_bias,
-            init: Init::normal(config.ffn_init_std),
+            init: ffn_init,
+            out_init: ffn_init,
         };
         let norm = NormOptions::layer(config.dim_model, config.norm_eps);
         Ok(BertBlock {
@@ -119,14 +90,14 @@ impl Section<Bert> for TransformerBlockList<BertBlock> {
     fn run(
         &self,
         range: Range<usize>,
-        flow: BertFlow,
+        flow: TextFlow,
         _batch: &BertBatch,
         cx: &mut Ctx,
-    ) -> bmtrain_dist::Result<BertFlow> {
-        let BertFlow { hidden, padding } = flow;
+    ) -> bmtrain_dist::Result<TextFlow> {
+        let TextFlow { hidden, padding } = flow;
         let options = RunOptions { range, caches: None, return_hidden: false };
         let shared = Padding(padding.clone());
         let output = cx.at("encoder", |cx| TransformerBlockList::run(self, hidden, &shared, options, cx))?;
-        Ok(BertFlow { hidden: output.carry, padding })
+        Ok(TextFlow { hidden: output.carry, padding })
     }
 }

@@ -1,7 +1,8 @@
 //! The heads: pooler with classifier, masked words, next sentence.
 
-use super::{BertBatch, Labels};
+use super::BertBatch;
 use crate::config::BertConfig;
+use crate::model::labels::Labels;
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::ops::{self, CrossEntropy};
 use bmtrain_core::{Ctx, Var};

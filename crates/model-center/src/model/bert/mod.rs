@@ -8,12 +8,13 @@ pub mod heads;
 pub mod names;
 mod text;
 
-pub use batch::{BertBatch, Labels};
-pub use encoder::{BertBlock, BertFlow};
+pub use batch::BertBatch;
+pub use encoder::BertBlock;
 pub use heads::{BertHead, BertHeads, BertOutput};
 
 use crate::config::BertConfig;
 use crate::error::Result;
+use crate::model::flow::TextFlow;
 use bmtrain_core::{Ctx, Device, Var, ops};
 use bmtrain_dist::block::{BlockOptions, TransformerBlockList};
 use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
@@ -97,14 +98,14 @@ impl Bert {
 
 impl Model for Bert {
     type Batch = BertBatch;
-    type Flow = BertFlow;
+    type Flow = TextFlow;
     type Output = BertOutput;
 
     fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
-    fn embed(&self, batch: &BertBatch, cx: &mut Ctx) -> bmtrain_dist::Result<BertFlow> {
+    fn embed(&self, batch: &BertBatch, cx: &mut Ctx) -> bmtrain_dist::Result<TextFlow> {
         let words = self.input_embedding.forward(&batch.input_ids, cx)?; // [B, L, D]
         let placed = self.position_embedding.add_to(words, &batch.position_ids, cx)?; // [B, L, D]
         let typed = self.token_type_embedding.add_to(placed, &batch.token_type_ids, cx)?; // [B, L, D]
@@ -112,14 +113,14 @@ impl Model for Bert {
         drop(typed);
         let dropout = cx.dropout("embedding", self.config.dropout_p)?;
         let hidden = ops::dropout(cx, &hidden, dropout)?; // [B, L, D]
-        Ok(BertFlow { hidden, padding: batch.padding.clone() })
+        Ok(TextFlow { hidden, padding: batch.padding.clone() })
     }
 
     fn sections(&self) -> Vec<&dyn Section<Self>> {
         vec![&self.layers]
     }
 
-    fn head(&self, flow: BertFlow, batch: &BertBatch, cx: &mut Ctx) -> bmtrain_dist::Result<BertOutput> {
+    fn head(&self, flow: TextFlow, batch: &BertBatch, cx: &mut Ctx) -> bmtrain_dist::Result<BertOutput> {
         self.heads.forward(flow.hidden, batch, &self.input_embedding, cx)
     }
 }

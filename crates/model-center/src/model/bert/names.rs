@@ -3,18 +3,15 @@
 use super::{Bert, BertHead};
 use crate::config::{BertConfig, Config};
 use crate::error::{Error, Result};
-use crate::file::printable;
-use crate::hf::{Alias, Allow, ModelFolder, NameTable, Plan, Rule, Weights};
-use crate::model::registry::{HeadValues, OpenOptions, OpenedModel, SaveOptions, param_shapes};
+use crate::hf::{Alias, Allow, ModelFolder, NameTable, Rule};
+use crate::model::labels::take_over;
+use crate::model::opening::{open_with, save_as};
+use crate::model::registry::{HeadValues, OpenOptions, OpenedModel, SaveOptions};
 use crate::model::text::TextHead;
-use bmtrain_core::Device;
-use bmtrain_core::wrap::Counting;
 use bmtrain_dist::Model;
 use bmtrain_dist::block::BlockOptions;
-use bmtrain_dist::param::WholeReader;
 use std::borrow::Cow;
 use std::path::Path;
-use std::sync::Arc;
 
 /// The names, for every head.
 pub static NAMES: NameTable = NameTable {
@@ -97,31 +94,13 @@ pub fn default_head(config: &BertConfig, architectures: &[String]) -> TextHead {
 /// Open a folder. Everything that can be wrong with it is found before memory for a parameter is taken.
 ///
 /// # Errors
-/// A configuration, labels or weights that do not fit, see [`Plan::build`]; no memory left.
+/// A configuration, labels or weights that do not fit, see [`Plan::build`](crate::hf::Plan::build); no memory left.
 pub fn open(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     let (config, head) = configure(folder, options)?;
-    let weights = Weights::open(folder)?;
-    let allow = allowed(head, options.head_values);
     let blocks = BlockOptions { recompute: options.recompute };
-    // A model that takes no memory has the same parameters; it is what the weights are compared with.
-    let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
-    let sketch = Bert::new(&nowhere, config.clone(), head, blocks, options.sketch_builder())?;
-    let plan = Plan::build(&NAMES, &param_shapes(Model::parameters(&sketch)), &weights, &allow)?;
-    let parameters = Model::parameters(&sketch).count();
-    let unused = plan.unused().to_vec();
-    if options.only_check {
-        return Ok(OpenedModel { model: Box::new(sketch), drawn: plan.fresh().to_vec(), unused, parameters });
-    }
-    let model = Bert::new(&options.device, config, head, blocks, options.builder())?;
-    if options.leave_values {
-        return Ok(OpenedModel { model: Box::new(model), drawn: plan.fresh().to_vec(), unused, parameters });
-    }
-    plan.load(&weights, |name, values| match Model::parameters(&model).get(name) {
-        Some(param) => Ok(param.load(values)?),
-        None => Ok(()),
-    })?;
-    let drawn = Model::parameters(&model).initialize_missing()?;
-    Ok(OpenedModel { model: Box::new(model), drawn, unused, parameters })
+    open_with(folder, options, &NAMES, &allowed(head, options.head_values), |device, builder| {
+        Bert::new(device, config.clone(), head, blocks, builder)
+    })
 }
 
 /// The folder's configuration with what the options change, and the head.
@@ -134,19 +113,15 @@ fn configure(folder: &Path, options: &OpenOptions) -> Result<(BertConfig, BertHe
     let own = default_head(&config, &crate::model::registry::architectures(folder)?);
     let head = options.head.unwrap_or(own);
     if let TextHead::Classification { outputs } = head {
-        match own {
-            TextHead::Classification { outputs: trained } if options.head_values != HeadValues::Drawn => {
-                keep_classifier(&mut config, &place, (trained, outputs), options)?;
-            }
-            // Whatever the file says of labels belongs to another classifier, or to none.
-            _ => {
-                config.labels.clone_from(&options.labels);
-                config.problem_type = options.problem;
-            }
-        }
+        let trained = match own {
+            TextHead::Classification { outputs } => Some(outputs),
+            _ => None,
+        };
+        let labels = (&mut config.labels, &mut config.problem_type);
+        take_over(labels, &place, (trained, outputs), options)?;
         config.cls_head = Some(outputs);
     }
-    let head = BertHead::from(head);
+    let head = BertHead::of(head)?;
     if matches!(head, BertHead::MaskedLm | BertHead::Pretraining) && !config.tied {
         let reason = "tie_word_embeddings is false: a masked-word head with a matrix of its own";
         return Err(Error::model(folder.display().to_string(), reason, "use a model with tied embeddings"));
@@ -154,49 +129,6 @@ fn configure(folder: &Path, options: &OpenOptions) -> Result<(BertConfig, BertHe
     // The options have changed what reading the file had approved of.
     config.validate(&place)?;
     Ok((config, head))
-}
-
-/// Take over the folder's classifier if it is one for the labels that are asked for. Its outputs keep their order, so a
-/// caller whose labels have another one asks for the names, see [`TextModel::label_names`].
-///
-/// [`TextModel::label_names`]: crate::model::TextModel::label_names
-fn keep_classifier(
-    config: &mut BertConfig,
-    place: &str,
-    (trained, outputs): (usize, usize),
-    options: &OpenOptions,
-) -> Result<()> {
-    let fix = "use data with the same labels, or begin with a new classifier: model.head = \"new\"";
-    let refuse = |reason: String| Err(Error::model(place, reason, fix));
-    if trained != outputs {
-        return refuse(format!("the folder is a classifier with {trained} outputs, and the data need {outputs}"));
-    }
-    if let (Some(theirs), Some(ours)) = (config.problem_type, options.problem)
-        && theirs != ours
-    {
-        return refuse(format!(
-            "the folder's classifier is for {}, and the data are for {}",
-            theirs.name(),
-            ours.name()
-        ));
-    }
-    config.problem_type = options.problem.or(config.problem_type);
-    // These are the names that transformers gives to classes that nobody named.
-    let is_unnamed = config.labels.iter().enumerate().all(|(i, name)| *name == format!("LABEL_{i}"));
-    if is_unnamed && !options.labels.is_empty() {
-        config.labels.clone_from(&options.labels);
-    }
-    let sorted = |names: &[String]| {
-        let mut names = names.to_vec();
-        names.sort();
-        names
-    };
-    if !options.labels.is_empty() && sorted(&config.labels) != sorted(&options.labels) {
-        let list = |names: &[String]| printable(&names.join(", "), 120);
-        let (theirs, ours) = (list(&config.labels), list(&options.labels));
-        return refuse(format!("the folder's classifier is for the labels {theirs}, and the data have {ours}"));
-    }
-    Ok(())
 }
 
 /// What a folder may lack or have too much of for this head.
@@ -237,13 +169,7 @@ fn allowed(head: BertHead, values: HeadValues) -> Allow {
 /// # Errors
 /// The disk refuses; a failing device.
 pub fn save(model: &Bert, folder: &Path, options: &SaveOptions<'_>) -> Result<()> {
-    let (parameters, mut reader) = (Model::parameters(model), WholeReader::default());
-    written(model, options).write(folder, &param_shapes(parameters), |name, values| {
-        if let Some(param) = parameters.get(name) {
-            *values = reader.read(param)?;
-        }
-        Ok(())
-    })
+    save_as(&written(model, options), Model::parameters(model), folder)
 }
 
 /// What [`save`] writes.

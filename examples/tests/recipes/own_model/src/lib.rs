@@ -5,15 +5,15 @@
 
 pub mod training;
 
-use bmtrain_core::wrap::Counting;
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var, ops};
 use bmtrain_dist::block::{BlockOptions, RunOptions};
 use bmtrain_dist::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions, Norm, NormOptions};
-use bmtrain_dist::param::{BuilderOptions, Init, WholeReader};
+use bmtrain_dist::param::{BuilderOptions, Init};
 use bmtrain_dist::{Block, Builder, Model, Parameters, Section, TransformerBlockList};
 use model_center::config::{Config, Fields, HfHeader};
-use model_center::hf::{Allow, ModelFolder, NameTable, Plan, Rule, Weights};
+use model_center::hf::{Allow, ModelFolder, NameTable, Rule};
 use model_center::layer::{Attention, AttentionArgs, AttentionConfig, FeedForward, FeedForwardConfig};
+use model_center::model::opening::{open_with, save_as};
 use model_center::model::registry::param_shapes;
 use model_center::model::text::Observe;
 use model_center::model::{
@@ -24,7 +24,6 @@ use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 
 /// The family's line in a registry.
 pub static FAMILIES: &[ModelEntry] =
@@ -104,21 +103,23 @@ pub struct ToyBlock {
 impl ToyBlock {
     fn new(builder: &Builder, config: &ToyConfig) -> bmtrain_dist::Result<Self> {
         let ToyConfig { dim_model, num_heads, .. } = *config;
-        let norm = NormOptions::layer(dim_model, 1e-5);
+        let (norm, init) = (NormOptions::layer(dim_model, 1e-5), Init::normal(0.1));
+        let dim_head = dim_model / num_heads;
         let attention = AttentionConfig {
             dim_model,
             num_heads,
             num_heads_kv: num_heads,
-            dim_head: dim_model / num_heads,
+            dim_head,
             bias: true,
-            scaled: true,
+            scale: 1.0 / (dim_head as f32).sqrt(),
             causal: false,
             dropout: 0.1,
-            init: Init::normal(0.1),
+            init,
+            out_init: init,
         };
         let activation = bmtrain_core::kernel::Activation::Gelu;
-        let ffn =
-            FeedForwardConfig { dim_model, dim_ff: 4 * dim_model, activation, bias: true, init: Init::normal(0.1) };
+        let dim_ff = 4 * dim_model;
+        let ffn = FeedForwardConfig { dim_model, dim_ff, activation, bias: true, init, out_init: init };
         Ok(ToyBlock {
             attention_norm: Norm::new(&builder.at("attention_norm"), norm)?,
             attention: Attention::new(&builder.at("attention"), attention)?,
@@ -297,7 +298,6 @@ pub fn open(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
             return Err(Error::model(folder.display().to_string(), reason, "ask for a classification head"));
         }
     }
-    let weights = Weights::open(folder)?;
     let head = vec!["head.*".to_owned()];
     let allow = match options.head_values {
         HeadValues::Folder => Allow::default(),
@@ -305,23 +305,7 @@ pub fn open(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
         HeadValues::Drawn => Allow { fresh: head, ..Allow::default() },
     };
     let blocks = BlockOptions { recompute: options.recompute };
-    let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
-    let sketch = Toy::new(&nowhere, config.clone(), blocks, options.sketch_builder())?;
-    let plan = Plan::build(&NAMES, &param_shapes(&sketch.parameters), &weights, &allow)?;
-    let (unused, parameters) = (plan.unused().to_vec(), sketch.parameters.count());
-    if options.only_check {
-        return Ok(OpenedModel { model: Box::new(sketch), drawn: plan.fresh().to_vec(), unused, parameters });
-    }
-    let model = Toy::new(&options.device, config, blocks, options.builder())?;
-    if options.leave_values {
-        return Ok(OpenedModel { model: Box::new(model), drawn: plan.fresh().to_vec(), unused, parameters });
-    }
-    plan.load(&weights, |name, values| match model.parameters.get(name) {
-        Some(param) => Ok(param.load(values)?),
-        None => Ok(()),
-    })?;
-    let drawn = model.parameters.initialize_missing()?;
-    Ok(OpenedModel { model: Box::new(model), drawn, unused, parameters })
+    open_with(folder, options, &NAMES, &allow, |device, builder| Toy::new(device, config.clone(), blocks, builder))
 }
 
 impl TextModel for Toy {
@@ -346,13 +330,7 @@ impl TextModel for Toy {
     }
 
     fn save(&self, folder: &Path, options: &SaveOptions<'_>) -> Result<()> {
-        let mut reader = WholeReader::default();
-        self.written(options).write(folder, &param_shapes(&self.parameters), |name, values| {
-            if let Some(param) = self.parameters.get(name) {
-                *values = reader.read(param)?;
-            }
-            Ok(())
-        })
+        save_as(&self.written(options), &self.parameters, folder)
     }
 
     fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {

@@ -1,0 +1,122 @@
+//! Classes of a head in configuration files: `id2label`, `label2id`, `num_labels`, `problem_type` and `architectures`.
+//!
+//! Defines [`ClassLabels`]; called by the families' [`super::Config`].
+
+use serde_json::{Map, Value, json};
+
+use super::ProblemType;
+use super::fields::Fields;
+use crate::Result;
+use crate::file::printable;
+
+/// What a file says of classes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct ClassLabels {
+    /// Outputs of the classification head, if the file is for a class that has one.
+    pub(super) outputs: Option<usize>,
+    /// Names in the order of the outputs, empty if unknown.
+    pub(super) names: Vec<String>,
+    /// What the labels mean, if the file says.
+    pub(super) problem: Option<ProblemType>,
+}
+
+impl ClassLabels {
+    /// Take the fields out.
+    ///
+    /// # Errors
+    /// Fields that contradict each other, unknown problem types, classes that are not numbered 0, 1, 2, …
+    pub(super) fn take(fields: &mut Fields) -> Result<Self> {
+        let mut labels = ClassLabels::default();
+        if let Some(name) = fields.take_text("problem_type")? {
+            let fix = "use regression, single_label_classification or multi_label_classification";
+            let wrong = || fields.error("problem_type", &format!("\"{}\" is unknown", printable(&name, 80)), fix);
+            labels.problem = Some(ProblemType::from_name(&name).ok_or_else(wrong)?);
+        }
+        if let Some(names) = fields.take("id2label") {
+            labels.names = label_names(&names)
+                .map_err(|reason| fields.error("id2label", &reason, "number the classes 0, 1, 2, …"))?;
+        }
+        if let Some(ids) = fields.take("label2id") {
+            let agrees = ids.as_object().is_some_and(|ids| {
+                let named = labels.names.iter().enumerate();
+                labels.names.is_empty()
+                    || named.into_iter().all(|(i, name)| ids.get(name).and_then(Value::as_u64) == Some(i as u64))
+            });
+            if !agrees {
+                let reason = "label2id is not the inverse of id2label";
+                return Err(fields.error("label2id", reason, "correct one of the two, or remove label2id"));
+            }
+        }
+        let count = fields.take_size("num_labels")?;
+        if let Some(count) = count.filter(|&count| !labels.names.is_empty() && count != labels.names.len()) {
+            let reason = format!("num_labels is {count}, but id2label names {} classes", labels.names.len());
+            return Err(fields.error("num_labels", &reason, "correct one of the two"));
+        }
+        let architectures = fields.take("architectures");
+        let classifies = architectures.as_ref().and_then(Value::as_array).is_some_and(|names| {
+            names.iter().filter_map(Value::as_str).any(|name| name.ends_with("ForSequenceClassification"))
+        });
+        let named = (!labels.names.is_empty()).then_some(labels.names.len());
+        // Two is what transformers assumes of a classifier whose file does not say.
+        let implied = classifies.then(|| count.or(named).unwrap_or(2));
+        let own = fields.take_size("cls_head")?;
+        if let (Some(a), Some(b)) = (implied, own)
+            && a != b
+        {
+            let reason = format!("cls_head is {b}, but the labels are {a}");
+            return Err(fields.error("cls_head", &reason, "correct one of the two"));
+        }
+        labels.outputs = own.or(implied);
+        Ok(labels)
+    }
+}
+
+fn label_names(value: &Value) -> std::result::Result<Vec<String>, String> {
+    let map = value.as_object().ok_or("this is no object from number to name")?;
+    let mut names = vec![None; map.len()];
+    for (key, name) in map {
+        let index = key.parse::<usize>().ok().filter(|i| *i < names.len() && i.to_string() == *key);
+        let index = index.ok_or_else(|| format!("\"{}\" is no number below {}", printable(key, 40), map.len()))?;
+        names[index] = Some(name.as_str().ok_or_else(|| format!("the name of class {index} is no text"))?.to_string());
+    }
+    let names: Vec<String> = names.into_iter().flatten().collect();
+    let mut sorted: Vec<&String> = names.iter().collect();
+    sorted.sort();
+    match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(format!("two classes are named \"{}\"", printable(pair[0], 80))),
+        None => Ok(names),
+    }
+}
+
+/// Write names and problem type; nothing where there is none.
+pub(super) fn write(labels: &[String], problem: Option<ProblemType>, map: &mut Map<String, Value>) {
+    if !labels.is_empty() {
+        let names: Map<String, Value> =
+            labels.iter().enumerate().map(|(i, name)| (i.to_string(), json!(name))).collect();
+        let ids: Map<String, Value> = labels.iter().enumerate().map(|(i, name)| (name.clone(), json!(i))).collect();
+        map.insert("id2label".to_string(), Value::Object(names));
+        map.insert("label2id".to_string(), Value::Object(ids));
+    }
+    if let Some(problem) = problem {
+        map.insert("problem_type".to_string(), json!(problem.name()));
+    }
+}
+
+/// As [`write`], for `transformers`: it counts a head's outputs by its labels, so unnamed classes get the names that it
+/// would give them.
+pub(super) fn write_counted(
+    labels: &[String],
+    outputs: Option<usize>,
+    problem: Option<ProblemType>,
+    map: &mut Map<String, Value>,
+) {
+    let unnamed: Vec<String>;
+    let labels = match labels {
+        [] => {
+            unnamed = (0..outputs.unwrap_or(0)).map(|i| format!("LABEL_{i}")).collect();
+            &unnamed
+        }
+        named => named,
+    };
+    write(labels, problem, map);
+}

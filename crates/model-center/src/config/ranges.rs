@@ -1,0 +1,115 @@
+//! Whether the numbers of a configuration can be what they stand for, and refusals of what no family supports.
+//!
+//! Defines [`Ranges`] and [`refuse_foreign`]; called by the families' configurations.
+
+use serde_json::{Map, Value};
+
+use super::fields::Fields;
+use crate::file::printable;
+use crate::{Error, Result};
+
+/// The checks, for one file.
+pub(super) struct Ranges<'a> {
+    /// Where the configuration comes from.
+    pub(super) place: &'a str,
+}
+
+impl Ranges<'_> {
+    /// The error for a field.
+    pub(super) fn refuse(&self, field: &str, reason: String, fix: &str) -> Error {
+        Error::model(format!("{}, field {field}", self.place), reason, fix)
+    }
+
+    /// Sizes from 1 up to a bound far beyond any model.
+    pub(super) fn sizes(&self, sizes: &[(&str, usize)]) -> Result<()> {
+        for &(field, size) in sizes {
+            // Layers are counted one by one when a model is built: a lying file must not keep it busy for hours.
+            let most = if field == "num_layers" { 65_536 } else { 1 << 28 };
+            if size == 0 || size > most {
+                let fix = format!("give a number from 1 to {most}");
+                return Err(self.refuse(field, format!("{size} is out of range"), &fix));
+            }
+        }
+        Ok(())
+    }
+
+    /// Probabilities of dropout, in `[0, 1)`.
+    pub(super) fn dropouts(&self, dropouts: &[(&str, f32)]) -> Result<()> {
+        match dropouts.iter().find(|(_, p)| !(0.0..1.0).contains(p)) {
+            None => Ok(()),
+            Some((field, p)) => {
+                let reason = format!("{p} is no dropout probability");
+                Err(self.refuse(field, reason, "give a number from 0 up to, not with, 1"))
+            }
+        }
+    }
+
+    /// Standard deviations of initial values.
+    pub(super) fn deviations(&self, deviations: &[(&str, f32)]) -> Result<()> {
+        match deviations.iter().find(|(_, std)| !(std.is_finite() && *std >= 0.0)) {
+            None => Ok(()),
+            Some((field, std)) => {
+                let reason = format!("{std} is no standard deviation");
+                Err(self.refuse(field, reason, "give a number of at least 0"))
+            }
+        }
+    }
+
+    /// The epsilon of the norms.
+    pub(super) fn epsilon(&self, epsilon: f32) -> Result<()> {
+        match epsilon.is_finite() && epsilon > 0.0 {
+            true => Ok(()),
+            false => {
+                Err(self.refuse("norm_eps", format!("{epsilon} is no epsilon"), "give a number above 0, such as 1e-12"))
+            }
+        }
+    }
+
+    /// The padding word, which is one of the vocabulary.
+    pub(super) fn padding(&self, pad: Option<usize>, vocab_size: usize) -> Result<()> {
+        match pad.filter(|&id| id >= vocab_size) {
+            None => Ok(()),
+            Some(id) => {
+                let reason = format!("{id} is no word of a vocabulary of {vocab_size}");
+                Err(self.refuse("pad_token_id", reason, "give the id of the padding word, below vocab_size"))
+            }
+        }
+    }
+
+    /// A classification head with as many outputs as there are names.
+    pub(super) fn classes(&self, outputs: Option<usize>, named: usize) -> Result<()> {
+        match outputs.filter(|&outputs| outputs == 0 || (named != 0 && named != outputs)) {
+            None => Ok(()),
+            Some(outputs) => {
+                let reason = format!("a head of {outputs} outputs, but {named} named classes");
+                Err(self.refuse("cls_head", reason, "name as many classes as the head has outputs, at least one"))
+            }
+        }
+    }
+}
+
+/// Errors for what carries a family's name but is another computation: another `model_type`, flags that make it another
+/// architecture, quantised or pruned weights, code of its own. `title` is the family's name for people.
+pub(super) fn refuse_foreign(fields: &Fields, model_type: &str, title: &str) -> Result<()> {
+    if let Some(name) = fields.peek_text("model_type")?.filter(|name| *name != model_type) {
+        let reason = format!("this is a configuration of \"{}\", not of {model_type}", printable(name, 80));
+        return Err(fields.error("model_type", &reason, &format!("give the folder of a {title} model")));
+    }
+    let empty = |value: &Value| match value {
+        Value::Object(map) => map.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        _ => false,
+    };
+    for name in ["quantization_config", "pruned_heads"] {
+        if fields.peek(name).is_some_and(|value| !empty(value)) {
+            let reason = "quantised and pruned weights are not supported";
+            return Err(fields.error(name, reason, "use the model's full weights"));
+        }
+    }
+    let own_code = |map: &Map<String, Value>| map.keys().any(|key| key.starts_with("AutoModel"));
+    if fields.peek("auto_map").and_then(Value::as_object).is_some_and(own_code) {
+        let reason = format!("the folder carries Python code of its own for the model, so it is no plain {title}");
+        return Err(fields.error("auto_map", &reason, "use a model without auto_map"));
+    }
+    Ok(())
+}

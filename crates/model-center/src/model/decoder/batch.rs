@@ -1,0 +1,105 @@
+//! A batch on the device, with what the next word is compared with.
+
+use crate::error::Result;
+use crate::model::labels::{IGNORED, Labels, upload_padding};
+use crate::model::text::{TextBatch, TextLabels};
+use bmtrain_core::{Device, Segment, Tensor};
+
+/// Ids and mask of B sequences of L tokens.
+#[derive(Debug, Clone)]
+pub struct DecoderBatch {
+    /// i64 `[B, L]`.
+    pub input_ids: Tensor,
+    /// i64 `[B, L]`, counted from 0 at the start of the row, padding or not.
+    pub position_ids: Tensor,
+    /// u8 `[B, L]`, 1 for tokens; `None` when nothing is padded.
+    pub padding: Option<Tensor>,
+    /// i64 `[B]`: the place of each row's last token among all `B * L`, for a classifier.
+    pub last: Tensor,
+    /// What the loss compares with. Words are those that each position should predict: `[B, L]`, moved by one.
+    pub labels: Option<Labels>,
+    /// Share of the target probability that is spread over all classes.
+    pub label_smoothing: f32,
+    /// Rows that belong to one sample of a multiple choice; 1 otherwise.
+    pub choices: usize,
+}
+
+impl DecoderBatch {
+    /// Bring a batch whose ids and labels have been checked onto a device. With `words` its labels are those of language
+    /// modelling, see [`next_words`]; `pad` is the word that [`last_tokens`] passes over.
+    ///
+    /// # Errors
+    /// A mask of another length, or of other numbers than 0 and 1; no memory left.
+    pub(super) fn upload(device: &Device, batch: &TextBatch, words: bool, pad: Option<i64>) -> Result<Self> {
+        let (rows, length, mask) = (batch.rows, batch.length, batch.attention_mask.as_deref());
+        let grid = |values: &[i64]| Tensor::from_slice(device, [rows, length], values, Segment::Data);
+        let padding = upload_padding(device, [rows, length], batch.input_ids.len(), mask)?;
+        let positions: Vec<i64> = (0..rows).flat_map(|_| 0..length as i64).collect();
+        let last = last_tokens(&batch.input_ids, mask, length, pad);
+        let labels = match &batch.labels {
+            None => None,
+            Some(TextLabels::Classes(labels)) if words => {
+                Some(Labels::Classes(grid(&next_words(labels, mask, length))?))
+            }
+            Some(labels) => Some(Labels::upload(device, labels, rows / batch.choices.max(1))?),
+        };
+        Ok(DecoderBatch {
+            input_ids: grid(&batch.input_ids)?,
+            position_ids: grid(&positions)?,
+            padding,
+            last: Tensor::from_slice(device, [rows], &last, Segment::Data)?,
+            labels,
+            label_smoothing: batch.label_smoothing,
+            choices: batch.choices,
+        })
+    }
+}
+
+/// What each position should predict: the label of the position behind it. The last position of a row predicts nothing, nor
+/// does padding: where a row is padded on the left, its first token is nobody's next word.
+///
+/// Source: transformers moves labels the same way. It also counts a prediction that padding makes, of which its
+/// implementations of attention have different opinions.
+fn next_words(labels: &[i64], mask: Option<&[u8]>, length: usize) -> Vec<i64> {
+    let is_token = |at: usize| mask.is_none_or(|mask| mask.get(at) == Some(&1));
+    let next = |at: usize| {
+        let ends_row = (at + 1).is_multiple_of(length);
+        let next = labels.get(at + 1).filter(|_| !ends_row && is_token(at));
+        next.copied().unwrap_or(IGNORED)
+    };
+    (0..labels.len()).map(next).collect()
+}
+
+/// The place of each row's last token among all: the last that the mask shows and that is not the padding word. The first of
+/// a row that has none.
+///
+/// Source: `GPT2ForSequenceClassification` of transformers, which goes by the padding word alone and refuses several rows
+/// without one.
+fn last_tokens(ids: &[i64], mask: Option<&[u8]>, length: usize, pad: Option<i64>) -> Vec<i64> {
+    let is_token = |at: &usize| Some(ids[*at]) != pad && mask.is_none_or(|mask| mask.get(*at) == Some(&1));
+    let rows = (0..ids.len()).step_by(length.max(1));
+    rows.map(|row| (row..row + length).rev().find(is_token).unwrap_or(row) as i64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{last_tokens, next_words};
+
+    #[test]
+    fn labels_move_by_one_and_neither_the_end_of_a_row_nor_padding_predicts() {
+        let labels = [10, 11, 12, 20, 21, -100];
+        assert_eq!(next_words(&labels, None, 3), [11, 12, -100, 21, -100, -100]);
+        assert_eq!(next_words(&labels, Some(&[0, 1, 1, 1, 1, 0]), 3), [-100, 12, -100, 21, -100, -100]);
+        assert_eq!(next_words(&[7, 8], None, 1), [-100, -100]);
+    }
+
+    #[test]
+    fn the_last_token_is_the_last_that_is_not_padding() {
+        let ids = [5, 6, 0, 0, 5, 6, 5, 0, 6, 0, 0, 0];
+        assert_eq!(last_tokens(&ids, None, 3, Some(0)), [1, 5, 8, 9]);
+        assert_eq!(last_tokens(&ids, None, 3, None), [2, 5, 8, 11]);
+        let mask = [1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0, 0];
+        assert_eq!(last_tokens(&ids, Some(&mask), 3, None), [1, 5, 6, 9]);
+        assert_eq!(last_tokens(&ids, Some(&mask), 3, Some(6)), [0, 4, 6, 9]);
+    }
+}

@@ -1,0 +1,130 @@
+//! The heads of decoders: the next word at every position, and classes from the last token.
+
+use super::DecoderBatch;
+use crate::error::Error;
+use crate::model::labels::Labels;
+use crate::model::text::TextHead;
+use bmtrain_core::ops::{self, CrossEntropy};
+use bmtrain_core::{Ctx, Var};
+use bmtrain_dist::nn::embedding::Embedding;
+use bmtrain_dist::nn::linear::{Linear, LinearOptions};
+use bmtrain_dist::param::Init;
+use bmtrain_dist::{Builder, Result};
+
+/// Which head a decoder carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DecoderHead {
+    /// Hidden states alone.
+    None,
+    /// The next word.
+    CausalLm {
+        /// Whether the words' embedding is the projection; else the head has a matrix of its own.
+        tied: bool,
+    },
+    /// Classes of a sequence, or a value when there is one output, from its last token.
+    Classifier {
+        /// Outputs.
+        outputs: usize,
+    },
+}
+
+impl DecoderHead {
+    /// The head that a program asks for; `family` is the family's name for people.
+    ///
+    /// # Errors
+    /// A head that decoders do not have.
+    pub fn of(head: TextHead, tied: bool, family: &str) -> crate::Result<Self> {
+        Ok(match head {
+            TextHead::None => DecoderHead::None,
+            TextHead::CausalLm => DecoderHead::CausalLm { tied },
+            TextHead::Classification { outputs } => DecoderHead::Classifier { outputs },
+            TextHead::MaskedLm | TextHead::NextSentence | TextHead::Pretraining => {
+                let reason = format!("masked words and next sentence are for encoders, and {family} is a decoder");
+                return Err(Error::recipe("the head asked for", reason, "ask for lm, cls or none"));
+            }
+        })
+    }
+}
+
+/// What a forward pass yields.
+#[derive(Debug, Clone)]
+pub struct DecoderOutput {
+    /// Output of the norm behind the last block, `[B, L, D]`.
+    pub hidden: Var,
+    /// Next words `[B, L, V]`, classifier `[B, outputs]` (multiple choice: `[samples, choices]`).
+    pub logits: Option<Var>,
+    /// `[1]`, when there were labels.
+    pub loss: Option<Var>,
+}
+
+/// The parts behind the blocks. None of them has a bias.
+#[derive(Debug)]
+pub struct DecoderHeads {
+    kind: DecoderHead,
+    /// Of an untied head.
+    words: Option<Linear>,
+    classifier: Option<Linear>,
+}
+
+impl DecoderHeads {
+    /// Declare the head's parameters, `lm_head` or `cls_projection`, under the builder's name.
+    ///
+    /// # Errors
+    /// No memory left.
+    pub fn new(
+        builder: &Builder,
+        kind: DecoderHead,
+        (dim_model, vocab_size): (usize, usize),
+        init: Init,
+    ) -> Result<Self> {
+        let map = |name: &str, outputs: usize| {
+            Linear::new(&builder.at(name), LinearOptions::new(dim_model, outputs, false, init))
+        };
+        let (mut words, mut classifier) = (None, None);
+        match kind {
+            DecoderHead::None | DecoderHead::CausalLm { tied: true } => {}
+            DecoderHead::CausalLm { tied: false } => words = Some(map("lm_head", vocab_size)?),
+            DecoderHead::Classifier { outputs } => classifier = Some(map("cls_projection", outputs)?),
+        }
+        Ok(DecoderHeads { kind, words, classifier })
+    }
+
+    /// Which head this is.
+    pub fn kind(&self) -> DecoderHead {
+        self.kind
+    }
+
+    /// From hidden states to logits and, with labels, the loss; `table` is the words' embedding.
+    ///
+    /// # Errors
+    /// Labels out of range, shapes that do not fit, a failing device.
+    pub fn forward(&self, hidden: Var, batch: &DecoderBatch, table: &Embedding, cx: &mut Ctx) -> Result<DecoderOutput> {
+        let logits = match (self.kind, &self.words, &self.classifier) {
+            (DecoderHead::CausalLm { .. }, None, _) => Some(table.project(&hidden, None, cx)?), // [B, L, V]
+            (DecoderHead::CausalLm { .. }, Some(words), _) => Some(words.forward(&hidden, cx)?), // [B, L, V]
+            (DecoderHead::Classifier { .. }, _, Some(classifier)) => Some(classify(&hidden, classifier, batch, cx)?),
+            _ => None,
+        };
+        let loss = match (&logits, &batch.labels) {
+            (None, _) | (_, None) => None,
+            (Some(logits), Some(Labels::Classes(targets))) => {
+                let loss = CrossEntropy { label_smoothing: batch.label_smoothing, ..CrossEntropy::default() };
+                Some(ops::cross_entropy(cx, logits, targets, &loss)?) // [1]
+            }
+            (Some(logits), Some(Labels::Values(targets))) => Some(ops::squared_error(cx, logits, targets)?), // [1]
+        };
+        Ok(DecoderOutput { hidden, logits, loss })
+    }
+}
+
+/// Logits from the last token of each row: a table of all tokens in which rows are looked up.
+fn classify(hidden: &Var, classifier: &Linear, batch: &DecoderBatch, cx: &mut Ctx) -> Result<Var> {
+    let [rows, length, dim] = hidden.dims("classify")?;
+    let tokens = hidden.reshape([rows * length, dim])?; // [B L, D]
+    let last = ops::embedding(cx, &batch.last, &tokens, None)?; // [B, D]
+    let logits = classifier.forward(&last, cx)?; // [B, outputs]
+    match batch.choices {
+        1 => Ok(logits),
+        choices => Ok(logits.reshape([logits.value().elements() / choices, choices])?), // [samples, choices]
+    }
+}

@@ -1,0 +1,68 @@
+//! Decoders as programs call them: ids and labels checked, brought onto the device, scored.
+
+use super::{DecoderBatch, DecoderHead, DecoderOutput};
+use crate::config::ProblemType;
+use crate::error::{Error, Result};
+use crate::model::flow::TextFlow;
+use crate::model::labels::{Numbers, Wanted, check_length};
+use crate::model::text::{Observe, Scores, TextBatch};
+use bmtrain_core::Ctx;
+use bmtrain_dist::Model;
+
+/// What [`Decoder::score`] has to know of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DecoderFacts {
+    /// V.
+    pub vocab_size: usize,
+    /// The longest row, in tokens.
+    pub max_length: usize,
+    /// The word that stands for nothing.
+    pub pad_token_id: Option<usize>,
+    /// What a classifier's labels mean.
+    pub problem_type: Option<ProblemType>,
+    /// Its head.
+    pub head: DecoderHead,
+}
+
+/// A decoder of text.
+pub trait Decoder: Model<Batch = DecoderBatch, Flow = TextFlow, Output = DecoderOutput> {
+    /// What is known of it.
+    fn facts(&self) -> DecoderFacts;
+
+    /// What [`TextModel::score`](crate::model::TextModel::score) does, for every decoder. Labels of the next word are given
+    /// for the token itself, commonly the ids once more, and are moved here.
+    ///
+    /// # Errors
+    /// Ids or labels out of range, lengths that do not fit, a failing device.
+    fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {
+        let facts = self.facts();
+        check(&facts, batch)?;
+        let words = matches!(facts.head, DecoderHead::CausalLm { .. });
+        let pad = facts.pad_token_id.map(|id| id as i64);
+        let batch = DecoderBatch::upload(cx.device(), batch, words, pad)?;
+        let output = match observe {
+            None => self.forward(&batch, cx)?,
+            Some(observe) => {
+                self.forward_observed(&batch, cx, &mut |index, flow| observe(index, flow.hidden.value()))?
+            }
+        };
+        Ok(Scores { logits: output.logits, extra: Vec::new(), loss: output.loss })
+    }
+}
+
+/// Whether ids and labels are those of this model.
+fn check(facts: &DecoderFacts, batch: &TextBatch) -> Result<()> {
+    check_length(batch, facts.max_length)?;
+    Numbers::grid("input_ids", &batch.input_ids, batch, facts.vocab_size).check(false)?;
+    let wanted = match facts.head {
+        DecoderHead::None => Wanted::Nothing,
+        DecoderHead::CausalLm { .. } => Wanted::Words,
+        DecoderHead::Classifier { outputs } => Wanted::of_classifier(outputs, batch.choices, facts.problem_type),
+    };
+    wanted.check(batch, facts.vocab_size)?;
+    if batch.next_sentence.is_some() {
+        let reason = "it is for the pretraining of encoders, and this model is a decoder";
+        return Err(Error::data("next_sentence_label", reason, "leave it out"));
+    }
+    Ok(())
+}

@@ -1,0 +1,264 @@
+//! What losses compare with, and whether ids and labels from outside are those of a model. A kernel would find a wrong one
+//! too, but could not say what it is.
+//!
+//! Defines [`Labels`], [`Wanted`] and [`Numbers`]; called by the families' [`super::TextModel::score`].
+
+use super::registry::HeadValues;
+use super::text::{TextBatch, TextLabels};
+use crate::config::ProblemType;
+use crate::error::{Error, Result};
+use crate::file::printable;
+use crate::model::OpenOptions;
+use bmtrain_core::{Device, Segment, Tensor};
+
+/// The label of what does not count, as in transformers.
+pub const IGNORED: i64 = -100;
+
+/// What the loss compares with.
+#[derive(Debug, Clone)]
+pub enum Labels {
+    /// Class numbers i64: `[B]` for classes and sentences, `[B, L]` for words, -100 where nothing counts.
+    Classes(Tensor),
+    /// f32 `[B, outputs]`, for regression.
+    Values(Tensor),
+}
+
+impl Labels {
+    /// Bring the labels of samples onto a device.
+    ///
+    /// # Errors
+    /// Values that do not share out evenly, no memory left.
+    pub(super) fn upload(device: &Device, labels: &TextLabels, samples: usize) -> Result<Self> {
+        Ok(match labels {
+            TextLabels::Classes(labels) => {
+                Labels::Classes(Tensor::from_slice(device, [samples], labels, Segment::Data)?)
+            }
+            TextLabels::Values(values) => {
+                let shape = [samples, values.len() / samples.max(1)];
+                Labels::Values(Tensor::from_slice(device, shape, values, Segment::Data)?)
+            }
+        })
+    }
+}
+
+/// What the labels of a model are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// A class for each sample.
+    Classes(usize),
+    /// A word for each token.
+    Words,
+    /// So many numbers for each sample.
+    Values(usize),
+    /// Any number of classes at once, for which there is no loss here.
+    Sets,
+    /// There is no head.
+    Nothing,
+}
+
+impl Wanted {
+    /// What a classifier compares with: it goes by its `problem_type`; without one, by transformers' rule that one output
+    /// is a number to predict.
+    pub(super) fn of_classifier(outputs: usize, choices: usize, problem: Option<ProblemType>) -> Self {
+        match problem {
+            _ if choices > 1 => Wanted::Classes(choices),
+            Some(ProblemType::Regression) => Wanted::Values(outputs),
+            None if outputs == 1 => Wanted::Values(outputs),
+            Some(ProblemType::SingleLabel) | None => Wanted::Classes(outputs),
+            Some(ProblemType::MultiLabel) => Wanted::Sets,
+        }
+    }
+
+    /// Whether a batch's labels are of this kind, all there and in range; `words` is the size of the vocabulary.
+    ///
+    /// # Errors
+    /// [`Error::Data`] naming the label.
+    pub(super) fn check(self, batch: &TextBatch, words: usize) -> Result<()> {
+        let samples = batch.rows / batch.choices.max(1);
+        match (&batch.labels, self) {
+            (None, _) | (Some(_), Wanted::Nothing) => Ok(()),
+            (Some(TextLabels::Classes(labels)), Wanted::Words) => {
+                Numbers::grid("labels", labels, batch, words).check(true)
+            }
+            (Some(TextLabels::Classes(labels)), Wanted::Classes(classes)) => {
+                Numbers::flat("labels", labels, samples, classes).check(true)
+            }
+            (Some(TextLabels::Values(labels)), Wanted::Values(outputs)) => check_values(labels, samples, outputs),
+            (Some(labels), wanted) => Err(wrong_labels(labels, wanted)),
+        }
+    }
+}
+
+fn wrong_labels(labels: &TextLabels, wanted: Wanted) -> Error {
+    let got = match labels {
+        TextLabels::Classes(_) => "class numbers",
+        TextLabels::Values(_) => "numbers to predict",
+    };
+    let (reason, fix) = match wanted {
+        Wanted::Values(_) => (
+            format!("the labels are {got}, and this model predicts numbers (problem_type regression)"),
+            "write them as f32 [B], or [B, outputs] for several outputs",
+        ),
+        Wanted::Sets => (
+            "this model is for several classes at once (problem_type multi_label_classification), whose loss is not supported"
+                .to_owned(),
+            "leave the labels out for logits alone, or use a model with one class for each row",
+        ),
+        _ => (format!("the labels are {got}, and this model tells classes apart"), "write them as i64"),
+    };
+    Error::data("labels", reason, fix)
+}
+
+fn check_values(values: &[f32], samples: usize, outputs: usize) -> Result<()> {
+    if values.len() != samples * outputs {
+        let reason = format!("labels has {} values, and {} are needed", values.len(), samples * outputs);
+        return Err(Error::data("labels", reason, "give one value for each output of each sample"));
+    }
+    match values.iter().position(|value| !value.is_finite()) {
+        Some(at) => Err(Error::data(format!("labels[{at}]"), format!("{} is not finite", values[at]), "correct it")),
+        None => Ok(()),
+    }
+}
+
+/// One tensor of numbers from outside.
+pub(super) struct Numbers<'a> {
+    name: &'static str,
+    values: &'a [i64],
+    /// How many there must be.
+    count: usize,
+    /// Columns of a matrix; `None` for a vector.
+    columns: Option<usize>,
+    /// Values are below this.
+    entries: usize,
+}
+
+impl<'a> Numbers<'a> {
+    /// One for each token of a batch.
+    pub(super) fn grid(name: &'static str, values: &'a [i64], batch: &TextBatch, entries: usize) -> Self {
+        Numbers { name, values, count: batch.rows * batch.length, columns: Some(batch.length), entries }
+    }
+
+    /// One for each of `count` samples.
+    pub(super) fn flat(name: &'static str, values: &'a [i64], count: usize, entries: usize) -> Self {
+        Numbers { name, values, count, columns: None, entries }
+    }
+
+    /// All there and in range, or, where `may_be_ignored`, the number of what does not count.
+    pub(super) fn check(&self, may_be_ignored: bool) -> Result<()> {
+        let Numbers { name, values, count, columns, entries } = *self;
+        if values.len() != count {
+            let reason = format!("{name} has {} values, and {count} are needed", values.len());
+            let fix =
+                if columns.is_some() { "give one value for each token" } else { "give one value for each sample" };
+            return Err(Error::data(name, reason, fix));
+        }
+        let is_wrong = |value: i64| {
+            !(may_be_ignored && value == IGNORED) && usize::try_from(value).map_or(true, |value| value >= entries)
+        };
+        let Some(at) = values.iter().position(|&value| is_wrong(value)) else { return Ok(()) };
+        let place = match columns {
+            Some(columns) => format!("{name}[{}, {}]", at / columns, at % columns),
+            None => format!("{name}[{at}]"),
+        };
+        let reason = format!("{} is out of range: this model takes 0 to {}", values[at], entries.saturating_sub(1));
+        let fix = match may_be_ignored {
+            true => "correct it, or write -100 where nothing counts",
+            false => "use the tokenizer files that belong to this model",
+        };
+        Err(Error::data(place, reason, fix))
+    }
+}
+
+/// A row no longer than the model's positions.
+///
+/// # Errors
+/// [`Error::Data`] with both lengths.
+pub(super) fn check_length(batch: &TextBatch, positions: usize) -> Result<()> {
+    if batch.length <= positions {
+        return Ok(());
+    }
+    let reason = format!("{} tokens in a row, the model has {positions} positions", batch.length);
+    Err(Error::data("batch", reason, "shorten the rows or set data.max_length"))
+}
+
+/// The padding of a batch on a device; `None` when there is none.
+///
+/// # Errors
+/// A mask of another length than the ids, or of other numbers than 0 and 1; no memory left.
+pub(super) fn upload_padding(
+    device: &Device,
+    shape: [usize; 2],
+    ids: usize,
+    mask: Option<&[u8]>,
+) -> Result<Option<Tensor>> {
+    let Some(mask) = mask else { return Ok(None) };
+    check_count("attention_mask", mask.len(), ids)?;
+    if mask.iter().any(|&value| value > 1) {
+        let reason = "attention_mask has values other than 0 and 1";
+        return Err(Error::data("batch", reason, "use 1 for tokens and 0 for padding"));
+    }
+    let padded = mask.contains(&0);
+    Ok(padded.then(|| Tensor::from_slice(device, shape, mask, Segment::Data)).transpose()?)
+}
+
+/// As many values as ids.
+///
+/// # Errors
+/// [`Error::Data`] with both counts.
+pub(super) fn check_count(name: &str, values: usize, ids: usize) -> Result<()> {
+    if values == ids {
+        return Ok(());
+    }
+    let reason = format!("{name} has {values} values for {ids} input ids");
+    Err(Error::data("batch", reason, "give one value for each token"))
+}
+
+/// The labels of a classifier that is opened with so many outputs: those of the folder's own classifier, of `trained`
+/// outputs, if it is taken over, and else those of the options. Outputs of a classifier that is taken over keep their
+/// order, so a caller whose labels have another one asks for the names, see [`TextModel::label_names`].
+///
+/// # Errors
+/// A classifier that is not for these labels.
+///
+/// [`TextModel::label_names`]: super::TextModel::label_names
+pub(super) fn take_over(
+    (names, problem): (&mut Vec<String>, &mut Option<ProblemType>),
+    place: &str,
+    (trained, outputs): (Option<usize>, usize),
+    options: &OpenOptions,
+) -> Result<()> {
+    let Some(trained) = trained.filter(|_| options.head_values != HeadValues::Drawn) else {
+        // Whatever the file says of labels belongs to another classifier, or to none.
+        names.clone_from(&options.labels);
+        *problem = options.problem;
+        return Ok(());
+    };
+    let fix = "use data with the same labels, or begin with a new classifier: model.head = \"new\"";
+    let refuse = |reason: String| Err(Error::model(place, reason, fix));
+    if trained != outputs {
+        return refuse(format!("the folder is a classifier with {trained} outputs, and the data need {outputs}"));
+    }
+    if let (Some(theirs), Some(ours)) = (*problem, options.problem)
+        && theirs != ours
+    {
+        let (theirs, ours) = (theirs.name(), ours.name());
+        return refuse(format!("the folder's classifier is for {theirs}, and the data are for {ours}"));
+    }
+    *problem = options.problem.or(*problem);
+    // These are the names that transformers gives to classes that nobody named.
+    let is_unnamed = names.iter().enumerate().all(|(i, name)| *name == format!("LABEL_{i}"));
+    if is_unnamed && !options.labels.is_empty() {
+        names.clone_from(&options.labels);
+    }
+    let sorted = |names: &[String]| {
+        let mut names = names.to_vec();
+        names.sort();
+        names
+    };
+    if !options.labels.is_empty() && sorted(names) != sorted(&options.labels) {
+        let list = |names: &[String]| printable(&names.join(", "), 120);
+        let (theirs, ours) = (list(names), list(&options.labels));
+        return refuse(format!("the folder's classifier is for the labels {theirs}, and the data have {ours}"));
+    }
+    Ok(())
+}

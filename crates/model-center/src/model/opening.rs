@@ -1,0 +1,61 @@
+//! From a folder and its configuration to a model with values, and back into a folder: what is alike for all families.
+
+use super::registry::{OpenOptions, OpenedModel, param_shapes};
+use super::text::TextModel;
+use crate::config::Config;
+use crate::error::Result;
+use crate::hf::{Allow, ModelFolder, NameTable, Plan, Weights};
+use bmtrain_core::Device;
+use bmtrain_core::wrap::Counting;
+use bmtrain_dist::Parameters;
+use bmtrain_dist::param::{BuilderOptions, WholeReader};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Build a model and read its values. Everything that can be wrong with the folder is found before memory for a parameter
+/// is taken: `build` is called once for a sketch that is compared with the weights, and once for the model.
+///
+/// # Errors
+/// Weights that do not fit, see [`Plan::build`]; those of `build`; no memory left.
+pub fn open_with<M: TextModel + 'static>(
+    folder: &Path,
+    options: &OpenOptions,
+    names: &NameTable,
+    allow: &Allow,
+    build: impl Fn(&Device, BuilderOptions) -> Result<M>,
+) -> Result<OpenedModel> {
+    let weights = Weights::open(folder)?;
+    // A model that takes no memory has the same parameters; it is what the weights are compared with.
+    let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
+    let sketch = build(&nowhere, options.sketch_builder())?;
+    let plan = Plan::build(names, &param_shapes(sketch.parameters()), &weights, allow)?;
+    let parameters = sketch.parameters().count();
+    let unused = plan.unused().to_vec();
+    if options.only_check {
+        return Ok(OpenedModel { model: Box::new(sketch), drawn: plan.fresh().to_vec(), unused, parameters });
+    }
+    let model = build(&options.device, options.builder())?;
+    if options.leave_values {
+        return Ok(OpenedModel { model: Box::new(model), drawn: plan.fresh().to_vec(), unused, parameters });
+    }
+    plan.load(&weights, |name, values| match model.parameters().get(name) {
+        Some(param) => Ok(param.load(values)?),
+        None => Ok(()),
+    })?;
+    let drawn = model.parameters().initialize_missing()?;
+    Ok(OpenedModel { model: Box::new(model), drawn, unused, parameters })
+}
+
+/// Write a model's values into a folder, one parameter in memory at a time.
+///
+/// # Errors
+/// The disk refuses; a failing device.
+pub fn save_as<C: Config>(written: &ModelFolder<'_, C>, parameters: &Parameters, folder: &Path) -> Result<()> {
+    let mut reader = WholeReader::default();
+    written.write(folder, &param_shapes(parameters), |name, values| {
+        if let Some(param) = parameters.get(name) {
+            *values = reader.read(param)?;
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,186 @@
+//! Comparing models with the golden data of `golden/README.md`: every hidden state, logit, loss and gradient, and a
+//! training run.
+// Each of the tests needs a part of it.
+#![allow(missing_docs, dead_code, clippy::unwrap_used)]
+
+use bmtrain_core::autograd::Randomness;
+use bmtrain_core::kernel::NormOrder;
+use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
+use bmtrain_dist::OptimManager;
+use bmtrain_dist::block::Recompute;
+use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup, Schedule, ScheduleKind, Scheduler, Warmup};
+use bmtrain_dist::param::widen;
+use model_center::hf::{SafetensorsFile, TensorEntry, TensorSource};
+use model_center::model::{OpenOptions, Registry, TextBatch, TextLabels, TextModel};
+use std::path::{Path, PathBuf};
+
+/// The largest relative error of hidden states, logits, losses and gradients. f32 arithmetic over a few dozen terms
+/// stays near 1e-6.
+const TOLERANCE: f64 = 1e-5;
+
+pub fn folder(model: &str, head: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(model).join(head)
+}
+
+fn f64s(file: &SafetensorsFile, name: &str) -> Vec<f64> {
+    let bytes = file.read_raw(name).unwrap();
+    bytes.chunks_exact(8).map(|bytes| f64::from_le_bytes(bytes.try_into().unwrap())).collect()
+}
+
+fn labels(file: &SafetensorsFile, name: &str) -> TextLabels {
+    let entry = file.entry(name).unwrap();
+    if !entry.is_float() {
+        return TextLabels::Classes(file.read_i64(name).unwrap());
+    }
+    let mut values = vec![0.0; entry.shape.iter().product()];
+    file.read_f32(name, &mut values).unwrap();
+    TextLabels::Values(values)
+}
+
+/// The batch of a file of inputs whose names have this prefix.
+pub fn batch(file: &SafetensorsFile, prefix: &str) -> TextBatch {
+    let ids = |name: &str| file.read_i64(&format!("{prefix}{name}"));
+    let shape = file.entry(&format!("{prefix}input_ids")).unwrap().shape.clone();
+    TextBatch {
+        rows: shape[0],
+        length: shape[1],
+        input_ids: ids("input_ids").unwrap(),
+        attention_mask: Some(ids("attention_mask").unwrap().into_iter().map(|value| value as u8).collect()),
+        token_type_ids: ids("token_type_ids").ok(),
+        labels: Some(labels(file, &format!("{prefix}labels"))),
+        next_sentence: ids("next_sentence_label").ok(),
+        choices: 1,
+        label_smoothing: 0.0,
+    }
+}
+
+pub fn inputs(model: &str, head: &str) -> TextBatch {
+    batch(&SafetensorsFile::open(&folder(model, head).join("inputs.safetensors")).unwrap(), "")
+}
+
+fn open(device: &Device, model: &str, head: &str, recompute: Recompute) -> Box<dyn TextModel> {
+    let options = OpenOptions { recompute, ..OpenOptions::new(device) };
+    let opened = Registry::default().open(&folder(model, head), &options).unwrap();
+    assert!(opened.drawn.is_empty() && opened.unused.is_empty(), "{model} {head}: {:?}", opened.drawn);
+    opened.model
+}
+
+fn norm(values: &[f64]) -> f64 {
+    values.iter().map(|value| value * value).sum::<f64>().sqrt()
+}
+
+fn distance(ours: &[f32], theirs: &[f64]) -> f64 {
+    assert_eq!(ours.len(), theirs.len());
+    norm(&ours.iter().zip(theirs).map(|(ours, theirs)| f64::from(*ours) - theirs).collect::<Vec<_>>())
+}
+
+/// Within the tolerance relative to the norm of what is expected; the error otherwise.
+fn check(what: &str, ours: &[f32], theirs: &[f64]) {
+    let error = distance(ours, theirs) / norm(theirs).max(f64::MIN_POSITIVE);
+    assert!(error <= TOLERANCE, "{what}: relative error {error:e}");
+}
+
+/// Values at the tokens that count; of something that has no tokens, all.
+fn at<T: Copy + Default>(values: &[T], defined: &[bool], shape: &[usize]) -> Vec<T> {
+    match shape {
+        [_, _, columns] => values
+            .chunks(*columns)
+            .zip(defined)
+            .flat_map(|(row, defined)| row.iter().map(move |value| if *defined { *value } else { T::default() }))
+            .collect(),
+        _ => values.to_vec(),
+    }
+}
+
+/// Compare a head with its golden file. `defined` says for each token of the batch whether its states are anything but what
+/// attention to nothing happens to be.
+pub fn check_head(model: &str, head: &str, recompute: Recompute, defined: impl Fn(&TextBatch) -> Vec<bool>) {
+    let device = Device::cpu(1).unwrap();
+    let what = format!("{model} {head} {recompute:?}");
+    let ours = open(&device, model, head, recompute);
+    let golden = SafetensorsFile::open(&folder(model, head).join("golden.safetensors")).unwrap();
+    let batch = inputs(model, head);
+    let defined = defined(&batch);
+    let compare = |name: &str, value: &Tensor| {
+        let shape = &golden.entry(name).unwrap().shape;
+        let (ours, theirs) = (widen(value).unwrap(), f64s(&golden, name));
+        check(&format!("{what} {name}"), &at(&ours, &defined, shape), &at(&theirs, &defined, shape));
+    };
+
+    let mut hidden: Vec<Tensor> = Vec::new();
+    let mut observe = |_: usize, state: &Tensor| {
+        hidden.push(state.clone());
+        Ok(())
+    };
+    let mut observed = Ctx::gradients(&device);
+    let seen = ours.score(&batch, Some(&mut observe), &mut observed).unwrap();
+    for (index, state) in hidden.iter().enumerate() {
+        compare(&format!("hidden.{index}"), state);
+    }
+    assert!(golden.entry(&format!("hidden.{}", hidden.len())).is_none(), "{what}: there are more hidden states");
+    compare("logits", seen.logits.unwrap().value());
+    for (name, value) in &seen.extra {
+        compare(name, value.value());
+    }
+    let extra = |name: &str| seen.extra.iter().any(|(known, _)| *known == name);
+    for entry in golden.tensors() {
+        let name = entry.name.as_str();
+        let is_compared =
+            name == "logits" || name == "loss" || name.starts_with("hidden.") || name.starts_with("grad.");
+        assert!(is_compared || extra(name), "{what}: there is nothing to compare {name} with");
+    }
+
+    let mut cx = Ctx::gradients(&device);
+    let loss = ours.score(&batch, None, &mut cx).unwrap().loss.unwrap();
+    compare("loss", loss.value());
+    let one = Tensor::full(&device, [1], DType::F32, 1.0, Segment::Activations).unwrap();
+    cx.take_tape().unwrap().backward(&device, vec![(loss, one)], &[]).unwrap();
+    check_gradients(&what, &*ours, &golden);
+}
+
+fn check_gradients(what: &str, ours: &dyn TextModel, golden: &SafetensorsFile) {
+    let names: Vec<&TensorEntry> = golden.tensors().iter().filter(|entry| entry.name.starts_with("grad.")).collect();
+    let all = norm(&names.iter().flat_map(|entry| f64s(golden, &entry.name)).collect::<Vec<_>>());
+    let mut compared = 0;
+    for param in ours.parameters() {
+        let dims = param.spec().shape;
+        let grad = match param.grad().unwrap() {
+            Some(grad) => widen(&grad).unwrap(),
+            None => vec![0.0; dims.elements()],
+        };
+        for piece in ours.names().pieces(param.name(), dims.dims(), true).unwrap() {
+            let theirs = f64s(golden, &format!("grad.{}", piece.name));
+            let error = distance(&piece.of(&grad).unwrap(), &theirs);
+            // The second term is for gradients that are zero in exact arithmetic, such as those of key biases.
+            let bound = TOLERANCE * norm(&theirs) + 1e-8 * all;
+            assert!(error <= bound, "{what} grad {}: error {error:e}, bound {bound:e}", piece.name);
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, names.len(), "{what}: every gradient is compared");
+}
+
+/// Thirty steps of AdamW with warm-up, decay and clipping, against the losses and norms of PyTorch.
+pub fn check_training(model: &str, head: &str) {
+    let device = Device::cpu(1).unwrap();
+    let ours = open(&device, model, head, Recompute::Keep);
+    let file = SafetensorsFile::open(&folder(model, head).join("training.safetensors")).unwrap();
+    let (losses, norms, lrs) = (f64s(&file, "losses"), f64s(&file, "grad_norms"), f64s(&file, "lrs"));
+    let mut optim = OptimManager::new(&device, Clip { order: NormOrder::Two, max_norm: 1.0 }).unwrap();
+    let groups = ParamGroup::by_decay(ours.parameters(), 0.01);
+    let schedule = Schedule::new(ScheduleKind::Linear, 5e-3, Warmup::Steps(6), 30, 0.0).unwrap();
+    optim.add_scheduled(Box::new(Adam::new(groups, AdamOptions::default()).unwrap()), Scheduler::new(schedule));
+    for step in 0..30 {
+        let batch = batch(&file, &format!("batch.{}.", step % 4));
+        let mut cx = Ctx::training(&device, Randomness { seed: 0, step: step as u32, micro_batch: 0 });
+        let loss = ours.score(&batch, None, &mut cx).unwrap().loss.unwrap();
+        optim.backward(&loss, 1.0, &mut cx).unwrap();
+        let info = optim.step().unwrap();
+        let error = (f64::from(loss.value().item().unwrap()) - losses[step]).abs() / losses[0];
+        assert!(error <= 1e-4, "{model} step {step}: loss off by {error:e} of the first loss");
+        assert!((info.lr - lrs[step]).abs() <= 1e-12, "{model} step {step}: rate {} for {}", info.lr, lrs[step]);
+        // The norm of a step shares the drift of its loss.
+        let drift = (f64::from(info.grad_norm) - norms[step]).abs() / norms[step].max(1e-3);
+        assert!(drift <= 1e-3, "{model} step {step}: norm {} for {}", info.grad_norm, norms[step]);
+    }
+}
