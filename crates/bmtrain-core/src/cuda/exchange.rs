@@ -3,12 +3,11 @@
 //!
 //! Defines [`Span`] and adds [`CudaBackend::exchange`]. Called by `comm::nccl`, the only user.
 
+use super::CudaBackend;
 use super::driver::Event;
-use super::{CudaBackend, CudaOptions, libraries};
 use crate::backend::{Backend as _, DeviceId, Lane};
 use crate::error::{Error, Result};
 use std::ffi::c_void;
-use std::path::PathBuf;
 
 /// What was queued at one time, between two events.
 #[derive(Debug)]
@@ -27,11 +26,6 @@ impl Span {
     pub(crate) fn has_ended(&self) -> Result<bool> {
         self.end.is_reached()
     }
-}
-
-/// Where NCCL's library is looked for, as the other libraries are.
-pub(crate) fn nccl_candidates(options: &CudaOptions) -> Vec<PathBuf> {
-    libraries::candidates(&libraries::NCCL, options)
 }
 
 impl CudaBackend {

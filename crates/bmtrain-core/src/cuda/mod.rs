@@ -54,7 +54,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 pub use survey::{Installed, Library, Present, Survey, survey};
 
-pub(crate) use exchange::{Span, nccl_candidates};
+pub(crate) use exchange::Span;
 
 /// What the pool relies on.
 const ALIGNMENT: u64 = 512;

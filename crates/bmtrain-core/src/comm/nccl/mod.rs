@@ -30,7 +30,6 @@ mod watch;
 pub use library::{Library, Version, candidates};
 pub use rank::NcclRank;
 
-use crate::cuda::{CudaOptions, nccl_candidates};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -39,18 +38,11 @@ use std::time::Duration;
 pub struct NcclOptions {
     /// How long a call may take from the moment the device has come to it, and how long ranks may take to come together.
     pub deadline: Duration,
-    /// Where NCCL is looked for, the first that can be opened: see [`candidates`] and [`NcclOptions::beside`].
+    /// Where NCCL is looked for, the first that can be opened: see [`candidates`].
     pub libraries: Vec<PathBuf>,
     /// Whether there will be messages between two ranks. Without them a group takes one connection and its memory instead of
     /// three.
     pub messages: bool,
-}
-
-impl NcclOptions {
-    /// The defaults, with NCCL looked for where the other libraries of the CUDA backend are.
-    pub fn beside(cuda: &CudaOptions) -> Self {
-        NcclOptions { libraries: nccl_candidates(cuda), ..NcclOptions::default() }
-    }
 }
 
 impl Default for NcclOptions {

@@ -6,7 +6,7 @@
 
 mod catalogue;
 
-pub(in crate::cuda) use catalogue::{ALL, CUBLASLT, NCCL, NVRTC, Wanted};
+pub(in crate::cuda) use catalogue::{ALL, CUBLASLT, NVRTC, Wanted};
 
 use super::CudaOptions;
 use super::driver::failure;
@@ -41,20 +41,6 @@ enum Place {
 /// It is nowhere, or lies there and cannot be loaded: where it was looked for, and how to get it.
 pub(in crate::cuda) fn open(wanted: &'static Wanted, options: &CudaOptions) -> Result<Opened> {
     search(wanted, &places(options), driver_major()).map_err(|reason| failure(wanted.call, reason))
-}
-
-/// The paths under which a library would be opened, in this order, for whoever opens it himself.
-pub(in crate::cuda) fn candidates(wanted: &'static Wanted, options: &CudaOptions) -> Vec<PathBuf> {
-    let files = wanted.files_for(driver_major());
-    let of = |place: Place| -> Vec<PathBuf> {
-        let path = |file: &&str| match &place {
-            Place::Folder(folder) => folder.join(file),
-            Place::Loader => PathBuf::from(file),
-        };
-        // A folder without it is no news.
-        files.iter().map(path).filter(|path| place == Place::Loader || path.is_file()).collect()
-    };
-    places(options).into_iter().flat_map(of).collect()
 }
 
 fn search(wanted: &'static Wanted, places: &[Place], major: Option<u32>) -> Result<Opened, String> {
