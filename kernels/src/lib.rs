@@ -25,8 +25,11 @@ pub const HEADERS: &[Header] = &[
 /// Layer norm and RMS norm, with dropout and residual in front.
 pub const NORM: Source = Source { file: "norm.cu", headers: &[], code: include_str!("../norm.cu") };
 
+/// Cross-entropy over a vocabulary in parts, sums of losses, scaling by numbers of the device.
+pub const VOCABULARY: Source = Source { file: "vocabulary.cu", headers: &[], code: include_str!("../vocabulary.cu") };
+
 /// Every unit, in the order of their names.
-pub const UNITS: &[Unit] = &[Unit::plain("norm", &NORM)];
+pub const UNITS: &[Unit] = &[Unit::plain("norm", &NORM), Unit::plain("vocabulary", &VOCABULARY)];
 
 /// One file of CUDA C++.
 #[derive(Debug, PartialEq, Eq)]

@@ -52,4 +52,5 @@ macro_rules! stems {
 
 stems! {
     norms_agree_with_the_cpu: ["norm", "residual_norm"];
+    divided_vocabularies_agree_with_the_cpu: ["vocabulary", "loss_totals", "scale_by"];
 }

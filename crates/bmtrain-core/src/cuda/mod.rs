@@ -18,6 +18,7 @@ mod norm;
 mod order;
 mod scratch;
 mod staging;
+mod vocabulary;
 
 use crate::backend::{Backend, DeviceId, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
@@ -156,6 +157,11 @@ impl Kernels for CudaBackend {
         match kernel {
             Kernel::Fill(a) => self.fill(a, on),
             Kernel::NormForward(a) => self.run(on, |launch| norm::forward(launch, a)),
+            Kernel::VocabularyStatistics(a) => self.run(on, |launch| vocabulary::statistics(launch, a)),
+            Kernel::VocabularyLoss(a) => self.run(on, |launch| vocabulary::loss(launch, a)),
+            Kernel::VocabularyGradient(a) => self.run(on, |launch| vocabulary::gradient(launch, a)),
+            Kernel::LossTotals(a) => self.run(on, |launch| vocabulary::totals(launch, a)),
+            Kernel::ScaleBy(a) => self.run(on, |launch| vocabulary::scale_by(launch, a)),
             other => Err(self.unsupported(other.name(), String::new())),
         }
     }

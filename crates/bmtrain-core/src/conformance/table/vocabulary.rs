@@ -4,15 +4,17 @@ use super::{copy, zeros};
 use crate::autograd::{Ctx, Var};
 use crate::comm::Solo;
 use crate::conformance::case::{Case, Values};
+use crate::conformance::values::{self, Host};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{
-    ClassWeights, ColumnSum, Criterion, Dest, LossTotals, ScaleBy, ShardClasses, VocabularyGradient, VocabularyLoss,
+    ClassWeights, Criterion, Dest, LossTotals, ScaleBy, ShardClasses, VocabularyGradient, VocabularyLoss,
     VocabularyStatistics,
 };
 use crate::ops::{self, CrossEntropy, LinearCrossEntropy, Reduction, VocabularyShard};
 use crate::pool::Segment;
+use crate::shape::Shape;
 use crate::tensor::Tensor;
 use std::sync::Arc;
 
@@ -119,9 +121,8 @@ fn kernels(rows: usize, columns: usize, counts: &[usize], smoothing: f32, weight
     }
     let host_counts = counts.clone();
     let case = Case::kernel(name, move |device, t| {
-        let mut sum = zeros(device, &[1], DType::F32)?;
-        let out = Dest { view: sum.view_mut()?, add: false };
-        device.launch(ColumnSum { rows: total, columns: 1, x: t[2].view()?, out })?;
+        let sum = t[2].to_vec::<f32>()?.iter().map(|weight| f64::from(*weight)).sum::<f64>() as f32;
+        let sum = Tensor::full(device, [1], DType::F32, sum, Segment::Activations)?;
         let weights = weighted.then_some([&t[2], &sum]);
         parts(device, &t[0], (&t[1], weights), [rows, columns], &counts, (smoothing, mixed))
     });
@@ -239,22 +240,19 @@ fn host(
 fn unusual(cases: &mut Vec<Case>) {
     let unusual = Case::kernel("vocabulary/unusual values", |device, t| {
         let (low, high, nan) = (f32::NEG_INFINITY, f32::INFINITY, f32::NAN);
-        let mut values = vec![0.5f32; 2 * 6 * 16];
+        let mut numbers = vec![0.5f32; 2 * 6 * 16];
         // In rows: nothing in one part; nothing at all; one that is not a number; infinity; only such; one number.
-        values[..16].fill(low);
+        numbers[..16].fill(low);
         for part in [0, 1] {
-            values[part * 96 + 16..part * 96 + 32].fill(low);
+            numbers[part * 96 + 16..part * 96 + 32].fill(low);
         }
-        values[96 + 32 + 5] = nan;
-        values[48 + 9] = high;
-        values[64..80].fill(nan);
-        values[80..96].fill(low);
-        values[96 + 80..96 + 96].fill(low);
-        values[83] = 2.0;
-        let wide = Tensor::from_slice(device, [2, 6, 16], &values, Segment::Activations)?;
-        let mut logits = Tensor::empty(device, [2, 6, 16], t[0].dtype(), Segment::Activations)?;
-        let out = Dest { view: logits.view_mut()?, add: false };
-        device.launch(crate::kernel::Cast { x: wide.view()?, out })?;
+        numbers[96 + 32 + 5] = nan;
+        numbers[48 + 9] = high;
+        numbers[64..80].fill(nan);
+        numbers[80..96].fill(low);
+        numbers[96 + 80..96 + 96].fill(low);
+        numbers[83] = 2.0;
+        let logits = values::upload(device, Shape::from([2, 6, 16]), &Host::Floats(numbers), t[0].dtype())?;
         parts(device, &logits, (&t[1], None), [6, 16], &[16, 15], (0.0, false))
     });
     cases.push(unusual.constant("type", [1]).ids("targets", [6], 31, None));
