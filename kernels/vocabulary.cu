@@ -23,8 +23,8 @@ constexpr int kScaleThreads = 256;
 // Packs that a thread has under way.
 constexpr int kUnderWay = 2;
 // Who reports targets that are no classes.
-constexpr int kReportsStatistics = 4;
-constexpr int kReportsTotals = 5;
+constexpr int kReportsStatistics = 5;
+constexpr int kReportsTotals = 6;
 
 struct CriterionArguments {
     const long long* targets;

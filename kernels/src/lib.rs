@@ -22,14 +22,59 @@ pub const HEADERS: &[Header] = &[
     Header { file: "philox.cuh", code: include_str!("../philox.cuh") },
 ];
 
-/// Layer norm and RMS norm, with dropout and residual in front.
+/// Activations and their derivatives.
+const ACTIVATIONS: Header = Header { file: "activations.cuh", code: include_str!("../activations.cuh") };
+
+/// Loops over packs.
+const PACKS: Header = Header { file: "packs.cuh", code: include_str!("../packs.cuh") };
+
+/// Sums that are exact.
+const EXACT: Header = Header { file: "exact.cuh", code: include_str!("../exact.cuh") };
+
+/// What the sources of attention have in common.
+const ATTENTION_WORDS: Header = Header { file: "attention.cuh", code: include_str!("../attention.cuh") };
+
+/// Attention for every head size and number type.
+pub const ATTENTION: Source =
+    Source { file: "attention.cu", headers: &[ATTENTION_WORDS], code: include_str!("../attention.cu") };
+
+/// Activations, gated activations, sums, products, casts, fills.
+pub const ELEMENTWISE: Source =
+    Source { file: "elementwise.cu", headers: &[ACTIVATIONS, PACKS], code: include_str!("../elementwise.cu") };
+
+/// Cross-entropy and squared error.
+pub const LOSS: Source = Source { file: "loss.cu", headers: &[PACKS], code: include_str!("../loss.cu") };
+
+/// Layer norm and RMS norm, with dropout and residual in front, and their gradients.
 pub const NORM: Source = Source { file: "norm.cu", headers: &[], code: include_str!("../norm.cu") };
+
+/// Clipping and Adam.
+pub const OPTIMIZER: Source = Source { file: "optimizer.cu", headers: &[EXACT], code: include_str!("../optimizer.cu") };
+
+/// Dropout and initial values.
+pub const RANDOM: Source = Source { file: "random.cu", headers: &[], code: include_str!("../random.cu") };
+
+/// Sums over rows, softmax, norms of gradients.
+pub const REDUCE: Source = Source { file: "reduce.cu", headers: &[EXACT], code: include_str!("../reduce.cu") };
+
+/// Embeddings, permutations, rows from one place to another.
+pub const ROWS: Source = Source { file: "rows.cu", headers: &[], code: include_str!("../rows.cu") };
 
 /// Cross-entropy over a vocabulary in parts, sums of losses, scaling by numbers of the device.
 pub const VOCABULARY: Source = Source { file: "vocabulary.cu", headers: &[], code: include_str!("../vocabulary.cu") };
 
 /// Every unit, in the order of their names.
-pub const UNITS: &[Unit] = &[Unit::plain("norm", &NORM), Unit::plain("vocabulary", &VOCABULARY)];
+pub const UNITS: &[Unit] = &[
+    Unit::plain("attention", &ATTENTION),
+    Unit::plain("elementwise", &ELEMENTWISE),
+    Unit::plain("loss", &LOSS),
+    Unit::plain("norm", &NORM),
+    Unit::plain("optimizer", &OPTIMIZER),
+    Unit::plain("random", &RANDOM),
+    Unit::plain("reduce", &REDUCE),
+    Unit::plain("rows", &ROWS),
+    Unit::plain("vocabulary", &VOCABULARY),
+];
 
 /// One file of CUDA C++.
 #[derive(Debug, PartialEq, Eq)]

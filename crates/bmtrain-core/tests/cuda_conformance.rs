@@ -16,7 +16,8 @@ use std::sync::Arc;
 /// contain its value.
 fn rows_agree(test: &str, stems: &'static [&'static str]) {
     with_driver(test, Driver::Emulated, &[], move || {
-        let backend = CudaBackend::open(0, &CudaOptions { compiled: Some(emulator::compiled_kernels()) }).unwrap();
+        let options = CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() };
+        let backend = CudaBackend::open(0, &options).unwrap();
         assert!(backend.name().contains("emulated"), "{}", backend.name());
         let (reference, tested) = (Device::cpu(1).unwrap(), Device::new(Arc::new(backend)));
         let wanted = std::env::var("BMTRAIN_ROWS").unwrap_or_default();
@@ -51,6 +52,18 @@ macro_rules! stems {
 }
 
 stems! {
+    elementwise_kernels_agree_with_the_cpu: [
+        "activation", "add", "add_scaled", "cast", "fan-out with an unused result", "fill", "gated", "mul", "multiply", "scale"
+    ];
+    attention_agrees_with_the_cpu: ["attention", "attention_fused"];
     norms_agree_with_the_cpu: ["norm", "residual_norm"];
-    divided_vocabularies_agree_with_the_cpu: ["vocabulary", "loss_totals", "scale_by"];
+    losses_agree_with_the_cpu: ["cross_entropy", "squared_error"];
+    rows_agree_with_the_cpu: [
+        "embedding", "embedding_backward", "add_embedding", "permute", "row_copy", "concat_last", "slice_last", "select_row"
+    ];
+    softmax_agrees_with_the_cpu: ["softmax", "log_softmax"];
+    sums_agree_with_the_cpu: ["column_sum"];
+    gradient_norms_agree_with_the_cpu: ["grad_norm", "non_finite", "clip_factor"];
+    initial_values_agree_with_the_cpu: ["fill_random"];
+    divided_vocabularies_agree_with_the_cpu: ["vocabulary", "vocabulary_cross_entropy", "loss_totals", "scale_by"];
 }

@@ -7,16 +7,18 @@
 use super::driver::{Context, Pattern, Pinned, Stream};
 use crate::error::{Error, Result};
 use crate::kernel::{
-    Arguments, CrossEntropyForward, EmbeddingBackward, EmbeddingForward, LossTotals, VocabularyStatistics,
+    Arguments, CrossEntropyBackward, CrossEntropyForward, EmbeddingBackward, EmbeddingForward, LossTotals,
+    VocabularyStatistics,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Kernels that report, by the numbers their sources use; 0 stands for no report.
-const REPORTERS: [&str; 6] = [
+const REPORTERS: [&str; 7] = [
     "",
     EmbeddingForward::NAME,
     EmbeddingBackward::NAME,
     CrossEntropyForward::NAME,
+    CrossEntropyBackward::NAME,
     VocabularyStatistics::NAME,
     LossTotals::NAME,
 ];

@@ -1,0 +1,248 @@
+//! Streaming attention: the launches of `attention.cu`.
+#![allow(unsafe_code)]
+
+use super::driver::{Grid, Pattern};
+use super::launch::{In, Launch, Mask as Dropped, PACK, block_each, tag};
+use super::modules::Name;
+use crate::buffer::ViewMut;
+use crate::error::{Error, Result};
+use crate::kernel::{Arguments as _, AttentionBackward, AttentionForward, AttentionShape, Bias, Dest, Mask};
+use crate::kernel::{Heads, HeadsMut};
+
+/// `kTile` of attention.cu.
+const TILE: usize = 64;
+
+/// `kAttentionThreads`.
+const THREADS: u32 = 256;
+
+/// `Heads` of attention.cuh.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct HeadsOf {
+    data: u64,
+    dtype: i32,
+    add: i32,
+    batch_stride: i64,
+    row_stride: i64,
+}
+
+impl HeadsOf {
+    /// No operand.
+    const NONE: HeadsOf = HeadsOf { data: 0, dtype: 0, add: 0, batch_stride: 0, row_stride: 0 };
+
+    fn read(heads: &Heads<'_>) -> Self {
+        HeadsOf {
+            data: heads.view.address(),
+            dtype: tag(heads.view.dtype()),
+            add: 0,
+            batch_stride: heads.batch_stride as i64,
+            row_stride: heads.row_stride as i64,
+        }
+    }
+
+    fn written(heads: &HeadsMut<'_>) -> Self {
+        HeadsOf {
+            data: heads.view.address(),
+            dtype: tag(heads.view.dtype()),
+            add: i32::from(heads.add),
+            batch_stride: heads.batch_stride as i64,
+            row_stride: heads.row_stride as i64,
+        }
+    }
+
+    /// Whether every row of every head lies at a multiple of 16 bytes, if heads are multiples of [`PACK`].
+    fn is_whole(&self) -> bool {
+        let pack = PACK as i64;
+        self.data.is_multiple_of(16) && self.batch_stride % pack == 0 && self.row_stride % pack == 0
+    }
+}
+
+/// `AttentionArguments`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct Arguments {
+    q: HeadsOf,
+    k: HeadsOf,
+    v: HeadsOf,
+    out: HeadsOf,
+    dout: HeadsOf,
+    dq: HeadsOf,
+    dk: HeadsOf,
+    dv: HeadsOf,
+    lse: u64,
+    delta: u64,
+    mask: u64,
+    bias: In,
+    dbias: u64,
+    dropout: Dropped,
+    batch: i32,
+    heads: i32,
+    kv_heads: i32,
+    queries: i32,
+    keys: i32,
+    head_size: i32,
+    mask_kind: i32,
+    causal: i32,
+    bias_per_sequence: i32,
+    whole: i32,
+    in_turn: i32,
+    scale: f32,
+}
+
+/// What both passes know.
+struct Call<'a> {
+    op: &'static str,
+    shape: AttentionShape,
+    scale: f32,
+    causal: bool,
+    mask: Mask<'a>,
+    bias: Option<Bias<'a>>,
+    dropout: Dropped,
+}
+
+impl Arguments {
+    /// Arguments without operands.
+    ///
+    /// # Errors
+    /// A size that is none on a device.
+    fn new(call: &Call<'_>) -> Result<Self> {
+        let AttentionShape { batch, heads, kv_heads, queries, keys, head_size } = call.shape;
+        // Some room, so that the kernels may add a tile to a position.
+        const MOST: usize = i32::MAX as usize - 1024;
+        let int = |what: &str, size: usize| match i32::try_from(size) {
+            Ok(int) if size <= MOST => Ok(int),
+            _ => Err(Error::shape(call.op, what, format!("at most {MOST}"), size)),
+        };
+        let (mask_kind, mask) = match &call.mask {
+            Mask::None => (0, 0),
+            Mask::Padding(view) => (1, view.address()),
+            Mask::Full(view) => (2, view.address()),
+        };
+        Ok(Arguments {
+            q: HeadsOf::NONE,
+            k: HeadsOf::NONE,
+            v: HeadsOf::NONE,
+            out: HeadsOf::NONE,
+            dout: HeadsOf::NONE,
+            dq: HeadsOf::NONE,
+            dk: HeadsOf::NONE,
+            dv: HeadsOf::NONE,
+            lse: 0,
+            delta: 0,
+            mask,
+            bias: call.bias.as_ref().map_or(In::NONE, |bias| In::of(&bias.view)),
+            dbias: 0,
+            dropout: call.dropout,
+            batch: int("batch", batch)?,
+            heads: int("heads", heads)?,
+            kv_heads: int("kv heads", kv_heads)?,
+            queries: int("queries", queries)?,
+            keys: int("keys", keys)?,
+            head_size: int("head size", head_size)?,
+            mask_kind,
+            causal: i32::from(call.causal),
+            bias_per_sequence: i32::from(call.bias.as_ref().is_some_and(|bias| bias.per_sequence)),
+            whole: 0,
+            in_turn: 0,
+            scale: call.scale,
+        })
+    }
+
+    /// Decide whether heads are moved by accesses of 16 bytes, once all operands are there.
+    fn finish(mut self) -> Self {
+        let operands = [self.q, self.k, self.v, self.out, self.dout, self.dq, self.dk, self.dv];
+        let aligned = operands.iter().all(HeadsOf::is_whole);
+        self.whole = i32::from(aligned && self.head_size % PACK as i32 == 0);
+        self
+    }
+}
+
+/// The two widths of results that a kernel is made for.
+struct Widths {
+    narrow: Name,
+    wide: Name,
+}
+
+const fn simt(narrow: &'static std::ffi::CStr, wide: &'static std::ffi::CStr) -> Widths {
+    Widths { narrow: Name { unit: "attention", kernel: narrow }, wide: Name { unit: "attention", kernel: wide } }
+}
+
+const FORWARD: Widths = simt(c"attention_forward_64", c"attention_forward_128");
+const QUERIES: Widths = simt(c"attention_backward_queries_64", c"attention_backward_queries_128");
+const KEYS: Widths = simt(c"attention_backward_keys_64", c"attention_backward_keys_128");
+const DELTA: Name = Name { unit: "attention", kernel: c"attention_delta" };
+
+impl Widths {
+    /// The kernel for a head, with a block for each tile of `rows` of each of `heads` and each piece of the head.
+    fn pick(&self, op: &'static str, rows: usize, heads: usize, head_size: usize) -> Result<(Name, Grid)> {
+        let (name, width) = if head_size <= 64 { (self.narrow, 64) } else { (self.wide, 128) };
+        let tiles = rows.div_ceil(TILE);
+        let blocks = tiles.checked_mul(head_size.div_ceil(width)).and_then(|blocks| blocks.checked_mul(heads));
+        Ok((name, Grid::line(block_each(op, "tiles", blocks.unwrap_or(usize::MAX))?, THREADS)))
+    }
+}
+
+/// Queue the forward pass.
+pub(super) fn forward(launch: &Launch<'_>, a: AttentionForward<'_>) -> Result<()> {
+    let (op, shape) = (AttentionForward::NAME, a.shape);
+    let dropout = Dropped::of(a.dropout.as_ref(), shape.keys);
+    let call = Call { op, shape, scale: a.scale, causal: a.causal, mask: a.mask, bias: a.bias, dropout };
+    let arguments = Arguments {
+        q: HeadsOf::read(&a.q),
+        k: HeadsOf::read(&a.k),
+        v: HeadsOf::read(&a.v),
+        out: HeadsOf::written(&a.out),
+        lse: a.lse.address(),
+        ..Arguments::new(&call)?
+    }
+    .finish();
+    let (name, grid) = FORWARD.pick(op, shape.queries, shape.batch * shape.heads, shape.head_size)?;
+    // SAFETY: laid out as in attention.cuh. `check` saw that heads, mask, bias and lse are as large as the shape and strides make
+    // them, and that nothing written overlaps anything. The memory stays valid until the lane has run the kernel, because the
+    // pool gives it out in lane order.
+    unsafe { launch.run(name, grid, arguments) }
+}
+
+/// Queue the backward pass.
+pub(super) fn backward(launch: &Launch<'_>, a: AttentionBackward<'_>) -> Result<()> {
+    let (op, shape) = (AttentionBackward::NAME, a.shape);
+    let dropout = Dropped::of(a.dropout.as_ref(), shape.keys);
+    let call = Call { op, shape, scale: a.scale, causal: a.causal, mask: a.mask, bias: a.bias, dropout };
+    // Sequences that share the gradient of a bias are added up by one block.
+    let shared = a.dbias.is_some() && a.bias.as_ref().is_some_and(|bias| !bias.per_sequence);
+    if let Some(Dest { view, add: false }) = &a.dbias
+        && !view.is_empty()
+    {
+        // SAFETY: f32 memory of the view's length, valid as below.
+        unsafe { launch.stream.fill(view.address(), Pattern::Word(0), view.len()) }?;
+    }
+    let arguments = Arguments {
+        q: HeadsOf::read(&a.q),
+        k: HeadsOf::read(&a.k),
+        v: HeadsOf::read(&a.v),
+        out: HeadsOf::read(&a.out),
+        dout: HeadsOf::read(&a.dout),
+        dq: HeadsOf::written(&a.dq),
+        dk: HeadsOf::written(&a.dk),
+        dv: HeadsOf::written(&a.dv),
+        lse: a.lse.address(),
+        delta: a.delta.address(),
+        dbias: a.dbias.as_ref().map_or(0, |dest| ViewMut::address(&dest.view)),
+        in_turn: i32::from(shared),
+        ..Arguments::new(&call)?
+    }
+    .finish();
+    let AttentionShape { batch, heads, kv_heads, queries, keys, head_size } = shape;
+    let delta = Grid::line(launch.blocks((batch * heads * queries).div_ceil(THREADS as usize / 32)), THREADS);
+    let sequences = if shared { batch.min(1) } else { batch };
+    let for_queries = QUERIES.pick(op, queries, sequences * heads, head_size)?;
+    let for_keys = KEYS.pick(op, keys, batch * kv_heads, head_size)?;
+    // SAFETY: laid out as in attention.cuh. `check` saw that heads, mask, bias, dbias, lse and delta are as large as the shape
+    // and strides make them, and that nothing written overlaps anything. The memory stays valid until the lane has run the
+    // kernels, because the pool gives it out in lane order; the lane runs them in this order.
+    unsafe {
+        launch.run(DELTA, delta, arguments)?;
+        launch.run(for_queries.0, for_queries.1, arguments)?;
+        launch.run(for_keys.0, for_keys.1, arguments)
+    }
+}

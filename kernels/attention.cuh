@@ -1,0 +1,180 @@
+// What the kernels of attention have in common: their arguments, which keys a query sees, bias and dropout.
+//
+// Letters: B sequences, N query heads, K key heads, L queries, S keys, H elements of a head. Query head n reads key head
+// n / (N / K). Element h of head n of row l of sequence b lies at b * batch_stride + l * row_stride + n * H + h, so that heads
+// are read and written where they are inside a wider matrix.
+
+// Heads that are read or written.
+struct Heads {
+    void* data;
+    int type;
+    // Written heads: add to what is there.
+    int add;
+    long long batch_stride;
+    long long row_stride;
+};
+
+enum { kMaskNone = 0, kMaskPadding = 1, kMaskFull = 2 };
+
+// One structure for the forward and the backward pass; each leaves out what it does not need.
+struct AttentionArguments {
+    Heads q;
+    Heads k;
+    Heads v;
+    Heads out;
+    Heads dout;
+    Heads dq;
+    Heads dk;
+    Heads dv;
+    // [B, N, L].
+    float* lse;
+    float* delta;
+    // [B, S] or [B, L, S], 1 for a key that may be seen; or null.
+    const unsigned char* mask;
+    // [B or 1, N, L, S], or none.
+    In bias;
+    // As bias, already cleared where it is not to be added to; or null.
+    float* dbias;
+    Dropout dropout;
+    int batch;
+    int heads;
+    int kv_heads;
+    int queries;
+    int keys;
+    int head_size;
+    int mask_kind;
+    int causal;
+    int bias_per_sequence;
+    // All heads lie at multiples of 16 bytes.
+    int whole;
+    // The gradient of the bias is a sum over sequences: a block goes through all of them.
+    int in_turn;
+    float scale;
+};
+
+// A dot product of attention is made for these: head n of sequence b, queries from l on, keys from s on.
+struct Place {
+    int b;
+    int n;
+    int l;
+    int s;
+};
+
+// First element of a row of a head.
+__device__ __forceinline__ long long head_row(const Heads& heads, int head_size, int b, int n, int row) {
+    return b * heads.batch_stride + row * heads.row_stride + static_cast<long long>(n) * head_size;
+}
+
+__device__ __forceinline__ long long query_row(const AttentionArguments& a, int b, int n, int l) {
+    return (static_cast<long long>(b) * a.heads + n) * a.queries + l;
+}
+
+// Start of a row of the bias and of its gradient.
+__device__ __forceinline__ long long bias_row(const AttentionArguments& a, int b, int n, int l) {
+    return query_row(a, a.bias_per_sequence ? b : 0, n, l) * a.keys;
+}
+
+// The end of the keys that query `l` sees by the causal rule.
+__device__ __forceinline__ int causal_end(const AttentionArguments& a, int l) {
+    if (!a.causal) {
+        return a.keys;
+    }
+    const long long end = static_cast<long long>(l) + 1 + a.keys - a.queries;
+    return end < 0 ? 0 : end < a.keys ? static_cast<int>(end) : a.keys;
+}
+
+// The first query that sees key `s` by the causal rule; `queries` or more where there is none.
+__device__ __forceinline__ int causal_start(const AttentionArguments& a, int s) {
+    const long long start = static_cast<long long>(s) + a.queries - a.keys;
+    return !a.causal || start < 0 ? 0 : static_cast<int>(start);
+}
+
+// The mask of a query's keys; null where every key may be seen.
+__device__ __forceinline__ const unsigned char* mask_row(const AttentionArguments& a, int b, int l) {
+    if (a.mask_kind == kMaskNone) {
+        return nullptr;
+    }
+    const long long row = a.mask_kind == kMaskPadding ? b : static_cast<long long>(b) * a.queries + l;
+    return a.mask + row * a.keys;
+}
+
+// Whether all keys of `size` from `s` on are there and seen by all queries from `l` on.
+__device__ __forceinline__ bool all_seen(const AttentionArguments& a, int l, int s, int size) {
+    return a.mask_kind == kMaskNone && s + size <= a.keys && s + size <= causal_end(a, l);
+}
+
+// The keys of a sequence from the first to behind the last that padding leaves: what lies outside is not read. Ends with a
+// barrier; `range` is shared memory for two numbers.
+__device__ __forceinline__ void seen_keys(const AttentionArguments& a, int b, int* range) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        range[0] = a.mask_kind == kMaskPadding ? a.keys : 0;
+        range[1] = a.mask_kind == kMaskPadding ? 0 : a.keys;
+    }
+    __syncthreads();
+    if (a.mask_kind == kMaskPadding) {
+        const unsigned char* mask = a.mask + static_cast<long long>(b) * a.keys;
+        int first = a.keys, last = 0;
+        for (int s = threadIdx.x; s < a.keys; s += blockDim.x) {
+            if (mask[s] != 0) {
+                first = min(first, s);
+                last = s + 1;
+            }
+        }
+        if (last > 0) {
+            atomicMin(range, first);
+            atomicMax(range + 1, last);
+        }
+        __syncthreads();
+    }
+}
+
+// The factors of `Count` neighbouring probabilities, at most four: one Philox block, or two where they lie across.
+template <int Count>
+__device__ __forceinline__ void probability_factors(const AttentionArguments& a, long long row, int s,
+                                                    float (&factors)[Count]) {
+    const unsigned long long element = dropout_element(a.dropout, row, s);
+    const unsigned first = element % 4;
+    const Words low = dropout_block(a.dropout, element / 4);
+    Words high = low;
+    if (first + Count > 4) {
+        high = dropout_block(a.dropout, element / 4 + 1);
+    }
+    const unsigned words[8] = {low.at[0],  low.at[1],  low.at[2],  low.at[3],
+                               high.at[0], high.at[1], high.at[2], high.at[3]};
+#pragma unroll
+    for (int i = 0; i < Count; ++i) {
+        unsigned bits = words[i];
+#pragma unroll
+        for (int shift = 1; shift < 4; ++shift) {
+            bits = first == shift ? words[i + shift] : bits;
+        }
+        factors[i] = bits < a.dropout.threshold ? 0.0f : a.dropout.scale;
+    }
+}
+
+// Four neighbouring elements; `count` of them where that is less. With `whole` there are four and the address is a multiple of
+// their size.
+__device__ __forceinline__ void store_four(const Heads& heads, long long index, const float (&values)[4], int count,
+                                           bool whole) {
+    const Out out = {heads.data, heads.type, heads.add};
+    if (whole && !heads.add) {
+        if (heads.type == kF32) {
+            *reinterpret_cast<float4*>(static_cast<float*>(heads.data) + index) =
+                make_float4(values[0], values[1], values[2], values[3]);
+        } else if (heads.type == kF16) {
+            *reinterpret_cast<uint2*>(static_cast<f16*>(heads.data) + index) =
+                make_uint2(join<f16>(values[0], values[1]), join<f16>(values[2], values[3]));
+        } else {
+            *reinterpret_cast<uint2*>(static_cast<bf16*>(heads.data) + index) =
+                make_uint2(join<bf16>(values[0], values[1]), join<bf16>(values[2], values[3]));
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        if (i < count) {
+            Mixed::store(out, index + i, values[i]);
+        }
+    }
+}
