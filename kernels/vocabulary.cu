@@ -420,30 +420,17 @@ __device__ __forceinline__ void scale_by_body(const ScaleByArguments& a) {
     const float divisor = a.divisor != nullptr ? *a.divisor : 1.0f;
     const float factor = divisor == 0.0f ? 0.0f : *a.factor / divisor;
     const bool aligned = a.aligned != 0;
-    const long long stride = global_threads() * kPack;
-    for (long long start = global_thread() * kPack; start < a.count; start += kUnderWay * stride) {
-        Pack held[kUnderWay];
+    const auto load = [&](long long place, int count) {
+        return Types::load_pack(a.x, place, count, aligned && count == kPack);
+    };
+    const auto scale = [&](Pack pack, long long place, int count) {
 #pragma unroll
-        for (int h = 0; h < kUnderWay; ++h) {
-            const long long place = start + h * stride, left = a.count - place;
-            if (left > 0) {
-                const int count = left >= kPack ? kPack : static_cast<int>(left);
-                held[h] = Types::load_pack(a.x, place, count, aligned && count == kPack);
-            }
+        for (int i = 0; i < kPack; ++i) {
+            pack.at[i] *= factor;
         }
-#pragma unroll
-        for (int h = 0; h < kUnderWay; ++h) {
-            const long long place = start + h * stride, left = a.count - place;
-            if (left > 0) {
-                const int count = left >= kPack ? kPack : static_cast<int>(left);
-#pragma unroll
-                for (int i = 0; i < kPack; ++i) {
-                    held[h].at[i] *= factor;
-                }
-                Types::store_pack(a.out, place, held[h], count, aligned && count == kPack);
-            }
-        }
-    }
+        Types::store_pack(a.out, place, pack, count, aligned && count == kPack);
+    };
+    each_pack_of_grid(a.count, load, scale);
 }
 
 TYPED_KERNEL(scale_by, ScaleByArguments, kScaleThreads)

@@ -61,7 +61,8 @@ pub const REDUCE: Source = Source { file: "reduce.cu", headers: &[EXACT], code: 
 pub const ROWS: Source = Source { file: "rows.cu", headers: &[], code: include_str!("../rows.cu") };
 
 /// Cross-entropy over a vocabulary in parts, sums of losses, scaling by numbers of the device.
-pub const VOCABULARY: Source = Source { file: "vocabulary.cu", headers: &[], code: include_str!("../vocabulary.cu") };
+pub const VOCABULARY: Source =
+    Source { file: "vocabulary.cu", headers: &[PACKS], code: include_str!("../vocabulary.cu") };
 
 /// Every unit, in the order of their names.
 pub const UNITS: &[Unit] = &[
