@@ -304,7 +304,7 @@ fn scaling(cases: &mut Vec<Case>) {
             let (mut written, mut added) = (copy(&t[0])?, copy(&t[1])?);
             let (mut in_place, mut wide) = (copy(&t[0])?, zeros(device, &[len], DType::F32)?);
             let mut none = copy(&t[0])?;
-            let mut scale = |divisor: Option<&Tensor>, x: Option<&Tensor>, out: &mut Tensor, add| {
+            let scale = |divisor: Option<&Tensor>, x: Option<&Tensor>, out: &mut Tensor, add| {
                 device.launch(ScaleBy {
                     factor: factor.view()?,
                     divisor: divisor.map(Tensor::view).transpose()?,

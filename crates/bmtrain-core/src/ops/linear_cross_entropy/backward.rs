@@ -26,6 +26,8 @@ pub(super) struct LinearCrossEntropyBackward {
 
 /// What the forward pass left.
 #[derive(Debug)]
+// One for each loss, and the tape has it in a box.
+#[allow(clippy::large_enum_variant)]
 pub(super) enum Kept {
     Gradients(Gradients),
     Logits(Held),
@@ -71,7 +73,8 @@ impl Backward for LinearCrossEntropyBackward {
             Kept::Gradients(Gradients { hidden, weight, bias }) => {
                 bytes_of([hidden, weight, bias].into_iter().flatten())
             }
-            Kept::Logits(Held { logits, lse, hidden, .. }) => {
+            Kept::Logits(held) => {
+                let Held { logits, lse, hidden, .. } = held;
                 logits.len() * logits.dtype().size() + bytes_of([lse].into_iter().chain(hidden))
             }
         }
