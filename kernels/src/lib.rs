@@ -42,6 +42,9 @@ pub const ATTENTION: Source =
 pub const ELEMENTWISE: Source =
     Source { file: "elementwise.cu", headers: &[ACTIVATIONS, PACKS], code: include_str!("../elementwise.cu") };
 
+/// What is done to matrix products beside the product itself.
+pub const GEMM: Source = Source { file: "gemm.cu", headers: &[ACTIVATIONS], code: include_str!("../gemm.cu") };
+
 /// Cross-entropy and squared error.
 pub const LOSS: Source = Source { file: "loss.cu", headers: &[PACKS], code: include_str!("../loss.cu") };
 
@@ -68,6 +71,7 @@ pub const VOCABULARY: Source =
 pub const UNITS: &[Unit] = &[
     Unit::plain("attention", &ATTENTION),
     Unit::plain("elementwise", &ELEMENTWISE),
+    Unit::plain("gemm", &GEMM),
     Unit::plain("loss", &LOSS),
     Unit::plain("norm", &NORM),
     Unit::plain("optimizer", &OPTIMIZER),

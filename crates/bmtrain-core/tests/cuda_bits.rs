@@ -94,6 +94,35 @@ fn initial_values_have_the_bits_of_the_cpu() {
     });
 }
 
+/// The one rounding to f32 hides nearly all of a double. Where the mean lies where the value would be, the two cancel and what
+/// is left shows the last bits: a multiplication fused with an addition anywhere would be seen.
+#[test]
+fn initial_values_agree_in_the_last_bits_of_a_double() {
+    on_pair("initial_values_agree_in_the_last_bits_of_a_double", |pair| {
+        let drawn = |device: &Device, distribution, offset, len: usize| {
+            let mut out = tensor(device, DType::F32, &vec![0.0; len]);
+            let key = Key::new(11, "decoder.weight");
+            device.launch(FillRandom { distribution, key, offset, out: out.view_mut().unwrap() }).unwrap();
+            out.to_vec::<f32>().unwrap()
+        };
+        // A last bit of the logarithm survives to the value about once in a thousand.
+        let count = 6000;
+        let normals = drawn(&pair.cpu, Distribution::Normal(0.0, 1.0), 0, count);
+        let truncated = drawn(&pair.cpu, Distribution::TruncatedNormal(0.0, 1.0), 0, count / 10);
+        let uniform = drawn(&pair.cpu, Distribution::Uniform(0.0, 1.0), 0, count / 10);
+        let normals = (0..).zip(normals).map(|(i, x)| (i, Distribution::Normal(-x, 1.0)));
+        let truncated = (0..).zip(truncated).map(|(i, x)| (i, Distribution::TruncatedNormal(-x, 1.0)));
+        let uniform = (0..).zip(uniform).map(|(i, x)| (i, Distribution::Uniform(-x / (1.0 - x), 1.0)));
+        for (offset, distribution) in normals.chain(truncated).chain(uniform) {
+            pair.same_bits(&format!("{distribution:?} of element {offset}"), |device| {
+                let [value] = drawn(device, distribution, offset, 1)[..] else { panic!("one value") };
+                assert!(value.abs() < 1e-3, "{value} has not cancelled");
+                value.to_bits()
+            });
+        }
+    });
+}
+
 #[test]
 fn dropout_has_the_bits_of_the_cpu() {
     on_pair("dropout_has_the_bits_of_the_cpu", |pair| {
@@ -196,7 +225,7 @@ fn clipping_factors_have_the_bits_of_the_cpu() {
         };
         let mut all: Vec<[i64; WORDS]> = wide(60).iter().map(|x| of(&[*x])).collect();
         all.extend((1..60).map(|n| of(&wide(n))));
-        // Sums whose lowest bits decide how the whole is rounded, and words that were not carried.
+        // Bits that lie far apart, and words that were not carried.
         all.extend([0, 1, 2, 31, 32, 33, 63].map(|bits| {
             let mut words = of(&[1.5]);
             words[0] = 1;

@@ -1,14 +1,17 @@
 //! The CUDA backend: memory, order and transfer of an NVIDIA device, and the launches of the kernels in `kernels/`.
 //!
-//! `library` asks whether there is a driver, `driver` owns its objects, `order` makes lanes of streams and marks of events,
-//! `staging` carries uploads, `scratch` is memory of launches, `fault` what kernels report, `images` and `modules` bring
-//! compiled kernels to the device, `launch` is what a launch is made of. Each other file is one stem of kernels, launched from
-//! the source of the same name.
+//! `library` asks whether there is a driver, `driver` owns its objects, `libraries` finds what else of NVIDIA's is needed,
+//! `order` makes lanes of streams and marks of events, `staging` carries uploads, `scratch` is memory of launches, `fault` what
+//! kernels report, `compile`, `images` and `modules` bring compiled kernels to the device, `launch` is what a launch is made of,
+//! `blas` gives matrix products to cuBLASLt. Each other file is one stem of kernels, launched from the source of the same name.
 //!
-//! The driver is opened at run time: without one everything builds and runs, and [`CudaBackend::open`] says what is missing.
+//! The driver and the libraries are opened at run time: without them everything builds and runs, [`CudaBackend::open`] or the
+//! first launch says what is missing, and [`survey`] says it of all at once.
 #![allow(unsafe_code)]
 
 mod attention;
+mod blas;
+mod compile;
 mod driver;
 mod elementwise;
 mod embedding;
@@ -16,6 +19,7 @@ mod fault;
 mod host_work;
 mod images;
 mod launch;
+mod libraries;
 mod library;
 mod loss;
 mod modules;
@@ -27,6 +31,7 @@ mod reduce;
 mod rows;
 mod scratch;
 mod staging;
+mod survey;
 mod vocabulary;
 
 use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
@@ -34,6 +39,7 @@ use crate::buffer::{View, ViewMut};
 use crate::cpu::threads::Threads;
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
+use blas::Blas;
 use driver::{Context, failure};
 use fault::Faults;
 use host_work::{HostWorker, Place};
@@ -45,6 +51,7 @@ use scratch::Scratch;
 use staging::Staging;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+pub use survey::{Installed, Library, Present, Survey, survey};
 
 /// What the pool relies on.
 const ALIGNMENT: u64 = 512;
@@ -61,6 +68,7 @@ pub struct CudaBackend {
     faults: Faults,
     scratch: [Scratch; Lane::ALL.len()],
     modules: Modules,
+    blas: Blas,
     threads: Option<Arc<Threads>>,
     context: Arc<Context>,
 }
@@ -71,6 +79,16 @@ pub struct CudaOptions {
     /// A folder of compiled kernels, `UNIT.cubin` each; nothing is compiled then. They are loaded as they are: whoever names
     /// the folder answers for it.
     pub compiled: Option<PathBuf>,
+    /// Folders in which NVIDIA's libraries are looked for before anywhere else.
+    pub libraries: Vec<PathBuf>,
+    /// Folders of CUDA toolkits, whose `lib64` and `lib` are looked at next; then it is the system's loader's turn.
+    pub toolkits: Vec<PathBuf>,
+    /// Folders of Python packages (`site-packages`), in which NVIDIA's packages keep their libraries; looked at last.
+    pub packages: Vec<PathBuf>,
+    /// A folder to keep compiled kernels in; without one they are compiled at every start. It must be the user's own.
+    pub cache: Option<PathBuf>,
+    /// Let products of f32 factors shorten these to 19 bits (TF32), which is several times as fast and as exact as f16.
+    pub tf32: bool,
     /// Threads for work of the host beside the device, such as an offloaded optimizer; 0 for none.
     pub host_threads: usize,
 }
@@ -92,11 +110,11 @@ impl CudaBackend {
         let context = Context::open(ordinal)?;
         let lanes = Lanes::new(&context)?;
         let faults = lanes.give(Lane::Compute, |stream| Faults::new(&context, stream))?;
+        let images = Images::of_options(options);
         let threads = match options.host_threads {
             0 => None,
             count => Some(Arc::new(Threads::new(count)?)),
         };
-        let images = options.compiled.clone().map_or(Images::Missing, Images::Folder);
         Ok(CudaBackend {
             id: DeviceId::fresh(),
             ordinal,
@@ -107,6 +125,7 @@ impl CudaBackend {
             faults,
             scratch: std::array::from_fn(|_| Scratch::new(&context)),
             modules: Modules::new(&context, images),
+            blas: Blas::new(&context, options),
             context,
         })
     }
@@ -128,10 +147,6 @@ impl CudaBackend {
         let waited = self.lanes.sync(on, |stream| self.faults.wait(stream));
         // What failed first comes out first: kernels behind failed work of the host read what it did not write.
         self.workers[on as usize].take_failure().and(waited)
-    }
-
-    fn unsupported(&self, kernel: &'static str, detail: String) -> Error {
-        Error::Unsupported { backend: self.name(), kernel, detail }
     }
 
     /// A view for a transfer: of this device, and made for the lane it is used on, because the buffer's return to the pool
@@ -171,6 +186,7 @@ impl Kernels for CudaBackend {
             Kernel::SquaredErrorBackward(a) => self.run(on, |launch| loss::squared_error_backward(launch, a)),
             Kernel::AttentionForward(a) => self.run(on, |launch| attention::forward(launch, a)),
             Kernel::AttentionBackward(a) => self.run(on, |launch| attention::backward(launch, a)),
+            Kernel::Gemm(a) => self.run(on, |launch| self.blas.gemm(launch, a)),
             Kernel::NormForward(a) => self.run(on, |launch| norm::forward(launch, a)),
             Kernel::NormBackward(a) => self.run(on, |launch| norm::backward(launch, a)),
             Kernel::ColumnSum(a) => self.run(on, |launch| reduce::column_sum(launch, a)),
@@ -187,7 +203,6 @@ impl Kernels for CudaBackend {
             Kernel::VocabularyGradient(a) => self.run(on, |launch| vocabulary::gradient(launch, a)),
             Kernel::LossTotals(a) => self.run(on, |launch| vocabulary::totals(launch, a)),
             Kernel::ScaleBy(a) => self.run(on, |launch| vocabulary::scale_by(launch, a)),
-            other => Err(self.unsupported(other.name(), String::new())),
         }
     }
 }
@@ -321,4 +336,17 @@ impl Backend for CudaBackend {
             ("scratch of launches", launches),
         ]
     }
+}
+
+/// Options with the folder of NVIDIA's libraries that BMTRAIN_CUDA_LIB_DIR names. Without it the test says that it was skipped.
+#[cfg(test)]
+fn libraries_for_tests(test: &str) -> Option<CudaOptions> {
+    use std::io::Write as _;
+    let Some(folder) = std::env::var_os("BMTRAIN_CUDA_LIB_DIR") else {
+        let line = format!("\nSKIPPED {test}: BMTRAIN_CUDA_LIB_DIR names no folder of NVIDIA's libraries\n");
+        // Past the test harness, which hides what passing tests print.
+        let _ = std::io::stderr().write_all(line.as_bytes());
+        return None;
+    };
+    Some(CudaOptions { libraries: vec![folder.into()], ..CudaOptions::default() })
 }

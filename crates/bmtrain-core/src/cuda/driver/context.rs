@@ -117,7 +117,8 @@ impl Context {
     }
 }
 
-fn properties(device: sys::CUdevice) -> Result<Properties> {
+/// What a device has.
+pub(super) fn properties(device: sys::CUdevice) -> Result<Properties> {
     use sys::CUdevice_attribute as Attribute;
     let of = |what| {
         // SAFETY: the device was returned by `get`.

@@ -25,6 +25,12 @@ impl Stream {
         Ok(Stream { handle, context: Arc::clone(context) })
     }
 
+    /// The driver's handle, for a library that queues work of its own; the context is current on this thread from here on.
+    pub(in crate::cuda) fn handle(&self) -> Result<*mut c_void> {
+        self.context.bind()?;
+        Ok(self.handle.cast())
+    }
+
     /// Let the host wait until the stream is idle; reports failures of queued work.
     pub(in crate::cuda) fn synchronize(&self) -> Result<()> {
         self.context.bind()?;
