@@ -63,6 +63,10 @@ pub const REDUCE: Source = Source { file: "reduce.cu", headers: &[EXACT], code: 
 /// Embeddings, permutations, rows from one place to another.
 pub const ROWS: Source = Source { file: "rows.cu", headers: &[], code: include_str!("../rows.cu") };
 
+/// Cross-entropy over a vocabulary in parts, sums of losses, scaling by numbers of the device.
+pub const VOCABULARY: Source =
+    Source { file: "vocabulary.cu", headers: &[PACKS], code: include_str!("../vocabulary.cu") };
+
 /// Every unit, in the order of their names.
 pub const UNITS: &[Unit] = &[
     Unit::plain("attention", &ATTENTION),
@@ -74,6 +78,7 @@ pub const UNITS: &[Unit] = &[
     Unit::plain("random", &RANDOM),
     Unit::plain("reduce", &REDUCE),
     Unit::plain("rows", &ROWS),
+    Unit::plain("vocabulary", &VOCABULARY),
 ];
 
 /// One file of CUDA C++.

@@ -69,6 +69,8 @@ stems! {
     sums_agree_with_the_cpu: ["column_sum", "sum", "mean"];
     optimizer_steps_agree_with_the_cpu: ["grad_norm", "non_finite", "clip_factor", "adam"];
     random_values_agree_with_the_cpu: ["fill_random", "dropout"];
+    divided_vocabularies_agree_with_the_cpu: ["vocabulary", "vocabulary_cross_entropy", "loss_totals", "scale_by"];
+    heads_agree_with_the_cpu: ["linear_cross_entropy"];
 }
 
 #[test]

@@ -29,6 +29,7 @@ mod simd;
 #[cfg(test)]
 mod testing;
 pub mod threads;
+mod vocabulary;
 
 use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
@@ -121,6 +122,11 @@ fn run(threads: &Threads, kernel: Kernel<'_>) -> Result<()> {
         Kernel::CrossEntropyBackward(a) => loss::cross_entropy_backward(threads, a),
         Kernel::SquaredErrorForward(a) => loss::squared_error_forward(threads, a),
         Kernel::SquaredErrorBackward(a) => loss::squared_error_backward(threads, a),
+        Kernel::VocabularyStatistics(a) => vocabulary::statistics(threads, a),
+        Kernel::VocabularyLoss(a) => vocabulary::loss(threads, a),
+        Kernel::VocabularyGradient(a) => vocabulary::gradient(threads, a),
+        Kernel::LossTotals(a) => vocabulary::totals(threads, a),
+        Kernel::ScaleBy(a) => vocabulary::scale_by(threads, a),
         Kernel::ColumnSum(a) => reduce::column_sum(threads, a),
         Kernel::GradNorm(a) => reduce::grad_norm(threads, a),
         Kernel::NonFinite(a) => reduce::non_finite(threads, a),

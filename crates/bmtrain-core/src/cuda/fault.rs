@@ -6,12 +6,22 @@
 
 use super::driver::{Context, Pattern, Pinned, Stream};
 use crate::error::{Error, Result};
-use crate::kernel::{Arguments, CrossEntropyBackward, CrossEntropyForward, EmbeddingBackward, EmbeddingForward};
+use crate::kernel::{
+    Arguments, CrossEntropyBackward, CrossEntropyForward, EmbeddingBackward, EmbeddingForward, LossTotals,
+    VocabularyStatistics,
+};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Kernels that report, by the numbers their sources use; 0 stands for no report.
-const REPORTERS: [&str; 5] =
-    ["", EmbeddingForward::NAME, EmbeddingBackward::NAME, CrossEntropyForward::NAME, CrossEntropyBackward::NAME];
+const REPORTERS: [&str; 7] = [
+    "",
+    EmbeddingForward::NAME,
+    EmbeddingBackward::NAME,
+    CrossEntropyForward::NAME,
+    CrossEntropyBackward::NAME,
+    VocabularyStatistics::NAME,
+    LossTotals::NAME,
+];
 
 /// `Fault` of prelude.cuh.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]

@@ -34,6 +34,7 @@ mod rows;
 mod scratch;
 mod staging;
 mod survey;
+mod vocabulary;
 
 use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
@@ -207,6 +208,11 @@ impl Kernels for CudaBackend {
             Kernel::Adam(a) => self.run(on, |launch| optimizer::adam(launch, a)),
             Kernel::DropoutApply(a) => self.run(on, |launch| random::dropout(launch, a)),
             Kernel::FillRandom(a) => self.run(on, |launch| random::fill_random(launch, a)),
+            Kernel::VocabularyStatistics(a) => self.run(on, |launch| vocabulary::statistics(launch, a)),
+            Kernel::VocabularyLoss(a) => self.run(on, |launch| vocabulary::loss(launch, a)),
+            Kernel::VocabularyGradient(a) => self.run(on, |launch| vocabulary::gradient(launch, a)),
+            Kernel::LossTotals(a) => self.run(on, |launch| vocabulary::totals(launch, a)),
+            Kernel::ScaleBy(a) => self.run(on, |launch| vocabulary::scale_by(launch, a)),
         }
     }
 }

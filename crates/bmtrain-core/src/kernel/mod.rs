@@ -13,6 +13,7 @@ pub mod optimizer;
 pub mod random;
 pub mod reduce;
 pub mod rows;
+pub mod vocabulary;
 
 pub use attention::{AttentionBackward, AttentionForward, AttentionShape, Bias, Heads, HeadsMut, Mask};
 pub use elementwise::{
@@ -27,6 +28,10 @@ pub use optimizer::{Adam, AdamSettings, ClipFactor, NormOrder};
 pub use random::{Distribution, Dropout, DropoutApply, FillRandom};
 pub use reduce::{ColumnSum, GradNorm, NORM_CHUNK, NonFinite, Softmax, SoftmaxBackward};
 pub use rows::{EmbeddingBackward, EmbeddingForward, Permute, RowCopy};
+pub use vocabulary::{
+    ClassWeights, Criterion, LossTotals, ScaleBy, ShardClasses, VocabularyGradient, VocabularyLoss,
+    VocabularyStatistics,
+};
 
 use crate::backend::{DeviceId, Lane};
 use crate::buffer::{Range, View, ViewMut};
@@ -225,6 +230,16 @@ kernels! {
     SquaredErrorForward,
     /// Its gradient.
     SquaredErrorBackward,
+    /// What the rows of a part of the logits contribute to a cross-entropy.
+    VocabularyStatistics,
+    /// Losses from the contributions of all parts.
+    VocabularyLoss,
+    /// Gradient of a part of the logits.
+    VocabularyGradient,
+    /// Sum and mean of the losses of rows.
+    LossTotals,
+    /// `out = factor / divisor * x`, both on the device.
+    ScaleBy,
     /// Sum over rows: the gradient of a bias.
     ColumnSum,
     /// Sum of squares or largest magnitude, for gradient norms.

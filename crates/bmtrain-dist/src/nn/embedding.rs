@@ -2,7 +2,8 @@
 
 use crate::error::Result;
 use crate::param::{Builder, Init, Param, Split};
-use bmtrain_core::{Ctx, Tensor, Var, ops};
+use bmtrain_core::ops::{self, LinearCrossEntropy};
+use bmtrain_core::{Ctx, Tensor, Var};
 
 /// What an [`Embedding`] is made of.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -62,5 +63,21 @@ impl Embedding {
     /// Another length of the last axis; a failing device.
     pub fn project(&self, x: &Var, bias: Option<&Var>, cx: &Ctx) -> Result<Var> {
         Ok(ops::linear(cx, x, &self.weight.var(cx)?, bias, None)?)
+    }
+
+    /// The cross-entropy of those logits against rows of the table `targets [..]`, without the logits of all rows of `x`: the
+    /// loss of a language model whose head is tied to its input.
+    ///
+    /// # Errors
+    /// As [`ops::linear_cross_entropy`].
+    pub fn cross_entropy(
+        &self,
+        x: &Var,
+        bias: Option<&Var>,
+        targets: &Tensor,
+        options: &LinearCrossEntropy,
+        cx: &Ctx,
+    ) -> Result<Var> {
+        Ok(ops::linear_cross_entropy(cx, x, &self.weight.var(cx)?, bias, targets, options)?)
     }
 }

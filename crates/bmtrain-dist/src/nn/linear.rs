@@ -3,7 +3,8 @@
 use crate::error::Result;
 use crate::param::{Builder, Init, Param, Part, Split};
 use bmtrain_core::kernel::Activation;
-use bmtrain_core::{Ctx, Var, ops};
+use bmtrain_core::ops::{self, LinearCrossEntropy};
+use bmtrain_core::{Ctx, Tensor, Var};
 
 /// What a [`Linear`] is made of.
 #[derive(Debug, Clone, PartialEq)]
@@ -100,6 +101,16 @@ impl Linear {
     fn apply(&self, x: &Var, activation: Option<Activation>, cx: &Ctx) -> Result<Var> {
         let (weight, bias) = self.vars(cx)?;
         Ok(ops::linear(cx, x, &weight, bias.as_ref(), activation)?)
+    }
+
+    /// The cross-entropy of `x [.., inputs] W^T + b` against class numbers `[..]`, without the logits of all rows. Where the layer
+    /// is cut by columns, the options name the classes of this rank.
+    ///
+    /// # Errors
+    /// As [`ops::linear_cross_entropy`].
+    pub fn cross_entropy(&self, x: &Var, targets: &Tensor, options: &LinearCrossEntropy, cx: &Ctx) -> Result<Var> {
+        let (weight, bias) = self.vars(cx)?;
+        Ok(ops::linear_cross_entropy(cx, x, &weight, bias.as_ref(), targets, options)?)
     }
 
     /// Weight and bias for an op that fuses several layers.

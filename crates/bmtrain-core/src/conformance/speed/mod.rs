@@ -9,6 +9,7 @@ mod matrix;
 mod norm;
 mod reduce;
 mod rows;
+mod vocabulary;
 
 use crate::backend::Lane;
 use crate::device::Device;
@@ -123,6 +124,7 @@ pub fn speed(device: &Device, wanted: &Wanted, tell: &mut dyn FnMut(Figure)) -> 
         reduce::time(&mut bench, dtype)?;
         rows::time(&mut bench, dtype)?;
         loss::time(&mut bench, dtype)?;
+        vocabulary::time(&mut bench, dtype)?;
         matrix::time(&mut bench, dtype)?;
     }
     Ok(())

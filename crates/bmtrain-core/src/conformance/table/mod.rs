@@ -10,6 +10,7 @@ mod product;
 mod random;
 mod reduce;
 mod rows;
+mod vocabulary;
 
 use super::case::Case;
 use crate::device::Device;
@@ -29,6 +30,7 @@ pub fn cases() -> Vec<Case> {
     reduce::rows(&mut cases);
     rows::rows(&mut cases);
     loss::rows(&mut cases);
+    vocabulary::rows(&mut cases);
     random::rows(&mut cases);
     optimizer::rows(&mut cases);
     cases

@@ -165,19 +165,19 @@ impl Classes<'_> {
 }
 
 vectorised! {
-    fn probabilities<I>(x: &mut [f32], lse: f32, factor: f32) {
+    pub(in crate::cpu) fn probabilities<I>(x: &mut [f32], lse: f32, factor: f32) {
         for x in x.iter_mut() {
             *x = factor * exp::<I>(*x - lse);
         }
     }
 
-    fn subtract<I>(x: &mut [f32], amount: f32) {
+    pub(in crate::cpu) fn subtract<I>(x: &mut [f32], amount: f32) {
         for x in x.iter_mut() {
             *x -= amount;
         }
     }
 
-    fn subtract_weighted<I>(x: &mut [f32], weights: &[f32], amount: f32) {
+    pub(in crate::cpu) fn subtract_weighted<I>(x: &mut [f32], weights: &[f32], amount: f32) {
         for (x, weight) in x.iter_mut().zip(weights) {
             *x = I::mul_add(-amount, *weight, *x);
         }

@@ -4,7 +4,9 @@ mod cross_entropy;
 #[cfg(test)]
 mod tests;
 
-pub(super) use cross_entropy::{cross_entropy_backward, cross_entropy_forward};
+pub(super) use cross_entropy::{
+    cross_entropy_backward, cross_entropy_forward, probabilities, subtract, subtract_weighted,
+};
 
 use super::access::{read, write};
 use super::floats::{Floats, FloatsMut, Spare, tiles};

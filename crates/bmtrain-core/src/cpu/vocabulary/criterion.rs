@@ -1,0 +1,202 @@
+//! Statistics of a part of the classes, losses from those of all parts, gradients of a part. A row of logits is read once
+//! forward and once backward; rows that are ignored are not read at all.
+
+use super::PIECE;
+use crate::cpu::access::{read, write};
+use crate::cpu::floats::{Floats, FloatsMut, RowsMut, Spare, tiles};
+use crate::cpu::loss::{probabilities, subtract, subtract_weighted};
+use crate::cpu::reduce::{RowStatistics, dot, total};
+use crate::cpu::threads::Threads;
+use crate::error::{Error, Result};
+use crate::kernel::{Criterion, ShardClasses, VocabularyGradient, VocabularyLoss, VocabularyStatistics};
+
+/// [`Criterion`] with its views opened.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    classes: ShardClasses,
+    targets: &'a [i64],
+    ignore_index: i64,
+    smoothing: f32,
+    weights: Option<&'a [f32]>,
+    /// Sum of the weights of all classes.
+    weight_sum: f32,
+}
+
+impl<'a> Rows<'a> {
+    /// # Errors
+    /// A target that is neither a class nor ignored, before anything is written.
+    fn new(op: &'static str, criterion: Criterion<'a>) -> Result<Self> {
+        let Criterion { classes, ignore_index, smoothing, weights, .. } = criterion;
+        let targets = read::<i64>(op, criterion.targets)?;
+        let outside = |target: &i64| *target != ignore_index && (*target < 0 || *target as u64 >= classes.total as u64);
+        if let Some(position) = targets.iter().position(outside) {
+            return Err(Error::Index { op, position, index: targets[position], bound: classes.total });
+        }
+        let (weights, weight_sum) = match weights {
+            Some(weights) => (Some(read::<f32>(op, weights.each)?), read::<f32>(op, weights.sum)?[0]),
+            None => (None, classes.total as f32),
+        };
+        Ok(Rows { classes, targets, ignore_index, smoothing, weights, weight_sum })
+    }
+
+    /// The target of a row among all classes and its weight; `None` if the row is ignored.
+    fn target(&self, row: usize) -> Option<(usize, f32)> {
+        let target = self.targets[row];
+        (target != self.ignore_index).then(|| {
+            let target = target as usize;
+            (target, self.weights.map_or(1.0, |weights| weights[target]))
+        })
+    }
+
+    /// The column of a class, if it is here.
+    fn column(&self, class: usize) -> Option<usize> {
+        class.checked_sub(self.classes.first).filter(|column| *column < self.classes.count)
+    }
+
+    /// The weights of the classes of some columns.
+    fn weights_of(&self, start: usize, len: usize) -> Option<&'a [f32]> {
+        self.weights.map(|weights| &weights[self.classes.first + start..][..len])
+    }
+}
+
+fn rows_at_once(columns: usize) -> usize {
+    (PIECE / columns.max(1)).max(1)
+}
+
+pub(in crate::cpu) fn statistics(threads: &Threads, a: VocabularyStatistics<'_>) -> Result<()> {
+    const NAME: &str = "vocabulary_statistics";
+    let (columns, rows, logits) = (a.columns, Rows::new(NAME, a.criterion)?, Floats::of(NAME, a.logits)?);
+    let statistics = FloatsMut::F32(write::<f32>(NAME, a.statistics)?).rows(4);
+    threads.for_each_part(statistics, a.rows, rows_at_once(columns), |first, count, mut statistics| {
+        let mut spare = Spare::new();
+        for row in 0..count {
+            statistics.data.narrow(4 * row, &rows.statistics(logits, first + row, columns, &mut spare));
+        }
+    });
+    Ok(())
+}
+
+impl Rows<'_> {
+    fn statistics(&self, logits: Floats<'_>, row: usize, columns: usize, spare: &mut Spare) -> [f32; 4] {
+        let Some((target, _)) = self.target(row) else {
+            return [f32::NEG_INFINITY, 0.0, 0.0, 0.0];
+        };
+        let (begin, count) = (row * columns, self.classes.count);
+        let RowStatistics { largest, sum } = RowStatistics::of(logits, begin, count, spare);
+        let at_target = self.column(target).map_or(0.0, |column| logits.tile(begin + column, 1, spare)[0]);
+        let mut spread = 0.0f64;
+        if self.smoothing > 0.0 {
+            for (start, len) in tiles(count) {
+                let x = logits.tile(begin + start, len, spare);
+                spread += f64::from(self.weights_of(start, len).map_or_else(|| total(x), |weights| dot(x, weights)));
+            }
+        }
+        [largest, sum, at_target, spread as f32]
+    }
+}
+
+pub(in crate::cpu) fn loss(threads: &Threads, a: VocabularyLoss<'_>) -> Result<()> {
+    const NAME: &str = "vocabulary_loss";
+    let (rows, statistics) = (Rows::new(NAME, a.criterion)?, read::<f32>(NAME, a.statistics)?);
+    let (losses, lse) = (write::<f32>(NAME, a.losses)?, write::<f32>(NAME, a.lse)?);
+    threads.for_each_part((losses, lse), a.rows, rows_at_once(64 * a.shards), |first, count, (losses, lse)| {
+        for row in 0..count {
+            let of_shards = statistics.chunks_exact(4).skip(first + row).step_by(a.rows).take(a.shards);
+            (losses[row], lse[row]) = rows.loss(first + row, of_shards);
+        }
+    });
+    Ok(())
+}
+
+impl Rows<'_> {
+    /// Loss and log-sum-exp of one row from what its parts give, in their order.
+    fn loss<'s>(&self, row: usize, shards: impl Iterator<Item = &'s [f32]> + Clone) -> (f32, f32) {
+        let Some((_, weight)) = self.target(row) else {
+            return (0.0, 0.0);
+        };
+        let largest = shards.clone().map(|shard| f64::from(shard[0])).fold(f64::NEG_INFINITY, f64::max);
+        let (mut sum, mut at_target, mut spread) = (0.0f64, 0.0f64, 0.0f64);
+        for shard in shards {
+            let [own, part, hit, logits] = [0, 1, 2, 3].map(|i| f64::from(shard[i]));
+            // A part without any number above minus infinity adds nothing, whatever the largest one is.
+            sum += if part == 0.0 { 0.0 } else { part * (own - largest).exp() };
+            at_target += hit;
+            spread += logits;
+        }
+        let lse = largest + sum.ln();
+        let mut loss = f64::from(1.0 - self.smoothing) * f64::from(weight) * (lse - at_target);
+        if self.smoothing > 0.0 {
+            let share = f64::from(self.smoothing) / self.classes.total as f64;
+            loss += share * (f64::from(self.weight_sum) * lse - spread);
+        }
+        (loss as f32, lse as f32)
+    }
+}
+
+pub(in crate::cpu) fn gradient(threads: &Threads, a: VocabularyGradient<'_>) -> Result<()> {
+    const NAME: &str = "vocabulary_gradient";
+    let (columns, rows, logits) = (a.columns, Rows::new(NAME, a.criterion)?, Floats::maybe(NAME, a.logits)?);
+    let (lse, dloss) = (read::<f32>(NAME, a.lse)?, read::<f32>(NAME, a.dloss)?);
+    let divisor = a.divisor.map(|divisor| read::<f32>(NAME, divisor)).transpose()?.map_or(1.0, |divisor| divisor[0]);
+    let dlogits = FloatsMut::of(NAME, a.dlogits)?.rows(columns);
+    threads.for_each_part(dlogits, a.rows, rows_at_once(columns), |first, count, mut part| {
+        let mut spares = [const { Spare::new() }; 2];
+        for local in 0..count {
+            let row = first + local;
+            let dloss = if dloss.len() == 1 { dloss[0] } else { dloss[row] };
+            let place = Place { row, local, columns };
+            rows.gradient(logits, place, lse[row], dloss / divisor, &mut part, &mut spares);
+        }
+    });
+    Ok(())
+}
+
+/// Where a row is among all, and in the part that is written.
+#[derive(Clone, Copy)]
+struct Place {
+    row: usize,
+    local: usize,
+    columns: usize,
+}
+
+impl Rows<'_> {
+    /// Gradient of one row; without `logits` the row is replaced.
+    fn gradient(
+        &self,
+        logits: Option<Floats<'_>>,
+        Place { row, local, columns }: Place,
+        lse: f32,
+        factor: f32,
+        part: &mut RowsMut<'_>,
+        [x_spare, out_spare]: &mut [Spare; 2],
+    ) {
+        let (count, begin) = (self.classes.count, local * columns);
+        let Some((target, weight)) = self.target(row) else {
+            part.data.part(begin, columns).zero();
+            return;
+        };
+        part.data.part(begin + count, columns - count).zero();
+        let spread = factor * self.smoothing / self.classes.total as f32;
+        let hit = factor * (1.0 - self.smoothing) * weight;
+        let probability = if self.smoothing > 0.0 { hit + spread * self.weight_sum } else { hit };
+        let target = self.column(target);
+        for (start, len) in tiles(count) {
+            let x = logits.map(|logits| logits.tile(row * columns + start, len, x_spare));
+            let weights = self.weights_of(start, len);
+            part.data.update(begin + start, len, x.is_none(), out_spare, |out| {
+                if let Some(x) = x {
+                    out.copy_from_slice(x);
+                }
+                probabilities(out, lse, probability);
+                match weights {
+                    _ if spread == 0.0 => {}
+                    Some(weights) => subtract_weighted(out, weights, spread),
+                    None => subtract(out, spread),
+                }
+                if let Some(out) = target.and_then(|at| at.checked_sub(start)).and_then(|at| out.get_mut(at)) {
+                    *out -= hit;
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The way back of a head: gradients that are there already are scaled; logits that were kept are turned into theirs.
+
+use super::head::{self, Gradients, Size};
+use super::{OP, head::gradient};
+use crate::autograd::{Backward, BackwardCtx, Grads, Saved};
+use crate::comm::{Reduction, tensors};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::kernel::{Cast, ColumnSum, Dest, ScaleBy};
+use crate::ops::vocabulary::{Terms, VocabularyShard};
+use crate::ops::{bytes_of, in_dtype, only};
+use crate::pool::Segment;
+use crate::shape::Shape;
+use crate::tensor::{Storage, Tensor};
+
+#[derive(Debug)]
+pub(super) struct LinearCrossEntropyBackward {
+    pub(super) kept: Kept,
+    /// The sum of the rows' weights, where the loss is their mean.
+    pub(super) divisor: Option<Tensor>,
+    /// Of hidden and weight.
+    pub(super) shapes: [Shape; 2],
+    /// Of hidden, weight and bias.
+    pub(super) dtypes: [DType; 3],
+}
+
+/// What the forward pass left.
+#[derive(Debug)]
+// One for each loss, and the tape has it in a box.
+#[allow(clippy::large_enum_variant)]
+pub(super) enum Kept {
+    Gradients(Gradients),
+    Logits(Held),
+}
+
+/// Logits, and what their gradients are multiplied with.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// `[rows, columns]`.
+    pub(super) logits: Storage,
+    pub(super) lse: Tensor,
+    /// Present when the weight's gradient is wanted.
+    pub(super) hidden: Option<Tensor>,
+    /// Present when the gradient of hidden is wanted.
+    pub(super) weight: Option<Saved>,
+    pub(super) terms: Terms,
+    pub(super) shard: Option<VocabularyShard>,
+    pub(super) size: Size,
+}
+
+impl Backward for LinearCrossEntropyBackward {
+    fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
+        let LinearCrossEntropyBackward { kept, divisor, shapes: [hidden, weight], dtypes } = *self;
+        let dloss = in_dtype(only(OP, dy)?, DType::F32)?;
+        let divisor = divisor.as_ref();
+        match kept {
+            Kept::Logits(held) => held.backward(&dloss, divisor, hidden, dtypes, cx),
+            Kept::Gradients(made) => {
+                let bias = Shape::from([weight.rows()]);
+                let parts = [(2, made.bias, bias), (1, made.weight, weight), (0, made.hidden, hidden)];
+                for (index, made, shape) in parts {
+                    if let Some(made) = made {
+                        deliver(cx, index, seen_as(made, shape)?, dtypes[index], &dloss, divisor)?;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn saved_bytes(&self) -> usize {
+        match &self.kept {
+            Kept::Gradients(Gradients { hidden, weight, bias }) => {
+                bytes_of([hidden, weight, bias].into_iter().flatten())
+            }
+            Kept::Logits(held) => {
+                let Held { logits, lse, hidden, .. } = held;
+                logits.len() * logits.dtype().size() + bytes_of([lse].into_iter().chain(hidden))
+            }
+        }
+    }
+}
+
+/// The only handle on the memory stays the only one.
+fn seen_as(tensor: Tensor, shape: Shape) -> Result<Tensor> {
+    tensor.reshape(shape)
+}
+
+/// Give `dloss / divisor * made` to an input, in the place of `made` where that is possible.
+fn deliver(
+    cx: &mut BackwardCtx<'_>,
+    index: usize,
+    mut made: Tensor,
+    dtype: DType,
+    dloss: &Tensor,
+    divisor: Option<&Tensor>,
+) -> Result<()> {
+    let (factor, divisor) = (dloss.view()?, divisor.map(Tensor::view).transpose()?);
+    if !cx.accumulates(index) && made.dtype() == dtype && made.may_be_overwritten() {
+        let out = Dest { view: made.view_mut()?, add: false };
+        cx.device().launch(ScaleBy { factor, divisor, x: None, out })?;
+        return cx.give(index, made);
+    }
+    cx.write(index, made.shape(), dtype, |device, out| {
+        device.launch(ScaleBy { factor, divisor, x: Some(made.view()?), out })
+    })
+}
+
+impl Held {
+    fn backward(
+        self,
+        dloss: &Tensor,
+        divisor: Option<&Tensor>,
+        shape: Shape,
+        [hidden_type, weight_type, bias_type]: [DType; 3],
+        cx: &mut BackwardCtx<'_>,
+    ) -> Result<()> {
+        let Held { logits, lse, hidden, weight, terms, shard, size } = self;
+        let Size { rows, classes, columns, depth } = size;
+        gradient(&terms, columns, 0..rows, &logits, lse.view()?, dloss, divisor)?;
+        let dlogits = || logits.view(0..logits.len());
+        cx.write(2, Shape::from([classes]), bias_type, |device, dbias| {
+            if columns == classes {
+                return device.launch(ColumnSum { rows, columns, x: dlogits()?, out: dbias });
+            }
+            let mut filled = Tensor::empty(device, [columns], DType::F32, Segment::Activations)?; // [columns]
+            let out = Dest { view: filled.view_mut()?, add: false };
+            device.launch(ColumnSum { rows, columns, x: dlogits()?, out })?;
+            device.launch(Cast { x: filled.view()?.part(0, classes)?, out: dbias })
+        })?;
+        if let Some(hidden) = hidden {
+            cx.write(1, Shape::from([classes, depth]), weight_type, |device, dweight| {
+                head::weight_gradient(device, size, rows, dlogits()?, hidden.view()?, dweight)
+            })?;
+        }
+        let Some(weight) = weight else { return Ok(()) };
+        let weight = weight.get()?;
+        let Some(shard) = shard else {
+            return cx.write(0, shape, hidden_type, |device, dhidden| {
+                head::hidden_gradient(device, size, rows, dlogits()?, &weight, dhidden)
+            });
+        };
+        // Each rank's classes give a part, which is not to be added to anything before all are together.
+        let mut part = Tensor::empty(cx.device(), shape, hidden_type, Segment::Activations)?; // [.., D]
+        let out = Dest { view: part.view_mut()?, add: false };
+        head::hidden_gradient(cx.device(), size, rows, dlogits()?, &weight, out)?;
+        cx.give(0, tensors::all_reduce(&**shard.ranks(), part, Reduction::Sum)?)
+    }
+}

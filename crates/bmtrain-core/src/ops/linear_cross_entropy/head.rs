@@ -1,0 +1,224 @@
+//! The arithmetic of some rows of a head: logits, losses, and the gradients of all three factors.
+
+use super::owned;
+use super::plan::Wanted;
+use crate::buffer::{View, ViewMut};
+use crate::comm::{Reduction, tensors};
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::kernel::{Batch, ColumnSum, Dest, Epilogue, Gemm, Matrix, MatrixMut, VocabularyGradient};
+use crate::ops::vocabulary::{Rows, Terms, VocabularyShard};
+use crate::pool::Segment;
+use crate::tensor::{Storage, Tensor};
+use std::ops::Range;
+
+/// Sizes of a head on this rank.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Size {
+    pub(super) rows: usize,
+    /// Rows of the weight, filling included.
+    pub(super) classes: usize,
+    /// Elements from one row of logits to the next.
+    pub(super) columns: usize,
+    /// Length of a hidden row.
+    pub(super) depth: usize,
+}
+
+/// The operands.
+#[derive(Debug)]
+pub(super) struct Head {
+    /// `[rows, depth]`.
+    pub(super) hidden: Tensor,
+    /// `[classes, depth]`.
+    pub(super) weight: Tensor,
+    /// `[classes]`.
+    pub(super) bias: Option<Tensor>,
+    pub(super) terms: Terms,
+    pub(super) shard: Option<VocabularyShard>,
+    pub(super) size: Size,
+}
+
+impl Head {
+    fn device(&self) -> &Device {
+        self.hidden.device()
+    }
+
+    fn hidden_of(&self, rows: &Range<usize>) -> Result<View<'_>> {
+        self.hidden.view()?.part(rows.start * self.size.depth, rows.len() * self.size.depth)
+    }
+
+    /// Make the logits of some rows, and write their losses and log-sum-exps.
+    pub(super) fn losses(
+        &self,
+        rows: Range<usize>,
+        logits: &Storage,
+        losses: &Storage,
+        lse: ViewMut<'_>,
+    ) -> Result<()> {
+        let Size { classes, columns, depth, .. } = self.size;
+        let count = rows.len();
+        self.device().launch(Gemm {
+            m: count,
+            n: classes,
+            k: depth,
+            alpha: 1.0,
+            a: Matrix::plain(self.hidden_of(&rows)?, depth),
+            b: Matrix::transposed(self.weight.view()?, depth),
+            beta: 0.0,
+            c: MatrixMut { view: logits.view_mut(0..count * columns)?, ld: columns, batch: [0, 0] },
+            batch: Batch::ONE,
+            epilogue: Epilogue { bias: self.bias.as_ref().map(Tensor::view).transpose()?, ..Epilogue::default() },
+        })?;
+        let block = Rows { first: rows.start, count, columns };
+        let logits = logits.view(0..count * columns)?;
+        self.terms.losses(self.shard.as_ref(), block, logits, losses.view_mut(rows)?, lse)
+    }
+
+    /// Overwrite the logits of some rows by their gradients.
+    pub(super) fn gradient(
+        &self,
+        rows: Range<usize>,
+        logits: &Storage,
+        lse: View<'_>,
+        dloss: &Tensor,
+        divisor: Option<&Tensor>,
+    ) -> Result<()> {
+        gradient(&self.terms, self.size.columns, rows, logits, lse, dloss, divisor)
+    }
+}
+
+/// Overwrite the logits of some rows by their gradients.
+pub(super) fn gradient(
+    terms: &Terms,
+    columns: usize,
+    rows: Range<usize>,
+    logits: &Storage,
+    lse: View<'_>,
+    dloss: &Tensor,
+    divisor: Option<&Tensor>,
+) -> Result<()> {
+    logits.device().launch(VocabularyGradient {
+        rows: rows.len(),
+        columns,
+        logits: None,
+        criterion: terms.criterion(rows.start, rows.len())?,
+        lse,
+        dloss: dloss.view()?,
+        divisor: divisor.map(Tensor::view).transpose()?,
+        dlogits: logits.view_mut(0..rows.len() * columns)?,
+    })
+}
+
+/// `dhidden (+)= dlogits weight` of `rows` rows.
+pub(super) fn hidden_gradient(
+    device: &Device,
+    size: Size,
+    rows: usize,
+    dlogits: View<'_>,
+    weight: &Tensor,
+    out: Dest<'_>,
+) -> Result<()> {
+    let Size { classes, columns, depth, .. } = size;
+    device.launch(Gemm {
+        m: rows,
+        n: depth,
+        k: classes,
+        alpha: 1.0,
+        a: Matrix::plain(dlogits, columns),
+        b: Matrix::plain(weight.view()?, depth),
+        beta: if out.add { 1.0 } else { 0.0 },
+        c: MatrixMut { view: out.view, ld: depth, batch: [0, 0] },
+        batch: Batch::ONE,
+        epilogue: Epilogue::default(),
+    })
+}
+
+/// `dweight (+)= dlogits^T hidden` of `rows` rows.
+pub(super) fn weight_gradient(
+    device: &Device,
+    size: Size,
+    rows: usize,
+    dlogits: View<'_>,
+    hidden: View<'_>,
+    out: Dest<'_>,
+) -> Result<()> {
+    let Size { classes, columns, depth, .. } = size;
+    device.launch(Gemm {
+        m: classes,
+        n: depth,
+        k: rows,
+        alpha: 1.0,
+        a: Matrix::transposed(dlogits, columns),
+        b: Matrix::plain(hidden, depth),
+        beta: if out.add { 1.0 } else { 0.0 },
+        c: MatrixMut { view: out.view, ld: depth, batch: [0, 0] },
+        batch: Batch::ONE,
+        epilogue: Epilogue::default(),
+    })
+}
+
+/// The gradients of the sum of the losses, as far as they are wanted.
+#[derive(Debug)]
+pub(super) struct Gradients {
+    /// `[rows, depth]`, in the type of hidden.
+    pub(super) hidden: Option<Tensor>,
+    /// f32 `[classes, depth]`.
+    pub(super) weight: Option<Tensor>,
+    /// f32 `[classes]`.
+    pub(super) bias: Option<Tensor>,
+}
+
+/// The same while chunks are added.
+pub(super) struct Sums {
+    hidden: Option<Storage>,
+    weight: Option<Storage>,
+    /// With a place for each column of filling.
+    bias: Option<Storage>,
+}
+
+impl Sums {
+    /// Room for what is wanted; the first chunk overwrites it.
+    pub(super) fn new(head: &Head, wanted: Wanted) -> Result<Sums> {
+        let Size { rows, classes, columns, depth } = head.size;
+        let room = |wanted: bool, elements: usize, dtype: DType| {
+            wanted.then(|| Storage::empty(head.device(), elements, dtype, Segment::Activations)).transpose()
+        };
+        Ok(Sums {
+            hidden: room(wanted.hidden, rows * depth, head.hidden.dtype())?,
+            weight: room(wanted.weight, classes * depth, DType::F32)?,
+            bias: room(wanted.bias, columns, DType::F32)?,
+        })
+    }
+
+    /// Add what some rows contribute.
+    pub(super) fn add(&self, head: &Head, rows: Range<usize>, dlogits: &Storage) -> Result<()> {
+        let (device, size, count, add) = (head.device(), head.size, rows.len(), rows.start > 0);
+        let dlogits = dlogits.view(0..count * size.columns)?;
+        if let Some(sum) = &self.hidden {
+            let view = sum.view_mut(rows.start * size.depth..rows.end * size.depth)?;
+            hidden_gradient(device, size, count, dlogits, &head.weight, Dest { view, add: false })?;
+        }
+        if let Some(sum) = &self.weight {
+            let out = Dest { view: sum.view_mut(0..sum.len())?, add };
+            weight_gradient(device, size, count, dlogits, head.hidden_of(&rows)?, out)?;
+        }
+        if let Some(sum) = &self.bias {
+            let out = Dest { view: sum.view_mut(0..sum.len())?, add };
+            device.launch(ColumnSum { rows: count, columns: size.columns, x: dlogits, out })?;
+        }
+        Ok(())
+    }
+
+    /// What has come together. Each rank's classes give hidden a part of its gradient.
+    pub(super) fn finish(self, head: &Head) -> Result<Gradients> {
+        let Size { rows, classes, depth, .. } = head.size;
+        let hidden = match (self.hidden.map(|sum| owned(sum, [rows, depth])).transpose()?, &head.shard) {
+            (Some(part), Some(shard)) => Some(tensors::all_reduce(&**shard.ranks(), part, Reduction::Sum)?),
+            (whole, _) => whole,
+        };
+        let weight = self.weight.map(|sum| owned(sum, [classes, depth])).transpose()?;
+        let bias = self.bias.map(|sum| owned(sum, [classes])).transpose()?;
+        Ok(Gradients { hidden, weight, bias })
+    }
+}

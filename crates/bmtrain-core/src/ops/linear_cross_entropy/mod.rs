@@ -1,0 +1,190 @@
+//! The head of a language model and its loss as one op, which never holds the logits of all rows: [`linear_cross_entropy`].
+//!
+//! `plan` decides how many rows are worked on at a time, `head` is the arithmetic of some of them, `backward` what is left for
+//! the way back.
+
+mod backward;
+mod head;
+mod plan;
+
+use super::expect_elements;
+use super::gemm::check_linear;
+use super::loss::{CrossEntropy, Reduction};
+use super::vocabulary::{Terms, VocabularyShard};
+use crate::autograd::{Ctx, Saved, Var};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel::ShardClasses;
+use crate::pool::Segment;
+use crate::shape::Shape;
+use crate::tensor::{Storage, Tensor};
+use backward::{Held, Kept, LinearCrossEntropyBackward};
+use head::{Gradients, Head, Size, Sums};
+use plan::{Plan, Wanted};
+
+const OP: &str = "linear_cross_entropy";
+
+/// How [`linear_cross_entropy`] is computed.
+#[derive(Debug, Clone)]
+pub struct LinearCrossEntropy {
+    /// What the loss is.
+    pub loss: CrossEntropy,
+    /// About how many bytes of logits there are at a time; one row at least.
+    pub chunk_bytes: usize,
+    /// Where this rank has only some rows of weight and bias: which classes those are.
+    pub shard: Option<VocabularyShard>,
+}
+
+impl Default for LinearCrossEntropy {
+    fn default() -> Self {
+        LinearCrossEntropy { loss: CrossEntropy::default(), chunk_bytes: 128 << 20, shard: None }
+    }
+}
+
+/// Cross-entropy of `hidden weight^T + bias` without the logits of all rows.
+///
+/// Shapes: hidden `[.., D]`, weight `[V, D]`, bias `[V]`, targets i64 `[..]` → as [`cross_entropy`](super::cross_entropy).
+/// With a [`shard`](LinearCrossEntropy::shard), weight and bias are this rank's rows, of which those behind its classes are
+/// filling; hidden and targets are alike on all ranks, and so are the loss and the gradient of hidden, which is the sum over the
+/// ranks. All ranks give the loss they share one and the same gradient.
+///
+/// Where gradients are wanted, the logits of a chunk of rows are overwritten by their gradients as soon as they are there and
+/// multiplied into the gradients of hidden, weight and bias; nothing is computed twice. The way back multiplies these by the
+/// gradient of the loss. Where the logits of all rows take less memory than that, they are kept, as they are when each row has
+/// a loss of its own ([`Reduction::None`]). Which of the two it is, and how long chunks are, follows from sizes alone.
+///
+/// Memory, for R rows, elements of s bytes and V a multiple of 8 or rounded up to one:
+/// * evaluation: the chunk, `min(chunk_bytes, s R V)`;
+/// * training: the chunk, `s R D` for hidden, `4 V D` for the weight and `4 V` for the bias, the last three until the
+///   backward pass and each only where its gradient is wanted; or, if smaller, `s R V` until the backward pass and there
+///   `s R D`. With [`linear`](super::linear) and [`cross_entropy`](super::cross_entropy) it is always the latter.
+///
+/// Numerics: a chunk's gradients are those of the sum of its losses, in the number type of hidden, summed for weight and bias in
+/// f32 whatever their type; the gradient of hidden is rounded when it is made and again when it is scaled, so that it
+/// differs from that of the two ops by one more rounding. In f16 the gradients of logits carry no scale of the loss:
+/// probabilities below 6e-8 are lost there. Chunks are added in their order.
+///
+/// # Errors
+/// As [`linear`](super::linear) and [`cross_entropy`](super::cross_entropy); as for every collective.
+///
+/// ```
+/// use bmtrain_core::ops::{self, LinearCrossEntropy};
+/// use bmtrain_core::{Ctx, DType, Device, Result, Segment, Tensor, Var};
+///
+/// # fn main() -> Result<()> {
+/// let device = Device::cpu(1)?;
+/// let hidden = Tensor::full(&device, [2, 3, 8], DType::F32, 0.1, Segment::Activations)?; // [B, L, D]
+/// let table = Tensor::full(&device, [100, 8], DType::F32, 0.2, Segment::Parameters)?; // [V, D]
+/// // The next token of each position; the last one has none.
+/// let next = Tensor::from_slice(&device, [2, 3], &[7i64, 1, -100, 0, 99, -100], Segment::Activations)?;
+/// let (hidden, table) = (Var::constant(hidden), Var::constant(table));
+/// let cx = Ctx::inference(&device);
+/// let loss = ops::linear_cross_entropy(&cx, &hidden, &table, None, &next, &LinearCrossEntropy::default())?;
+/// assert!((loss.value().item()? - 100f32.ln()).abs() < 1e-5);
+/// # Ok(())
+/// # }
+/// ```
+pub fn linear_cross_entropy(
+    cx: &Ctx,
+    hidden: &Var,
+    weight: &Var,
+    bias: Option<&Var>,
+    targets: &Tensor,
+    options: &LinearCrossEntropy,
+) -> Result<Var> {
+    let [n, depth] = check_linear(OP, hidden.shape(), weight, bias)?;
+    let (rows, shard) = (hidden.shape().rows(), options.shard.as_ref());
+    expect_elements(OP, "targets", rows, targets.shape())?;
+    let classes = shard.map_or(ShardClasses::all(n), VocabularyShard::classes);
+    if classes.total == 0 || classes.count > n {
+        let expected = format!("a row for each of at least {} classes", classes.count.max(1));
+        return Err(Error::shape(OP, "weight", expected, weight.shape()));
+    }
+    let absent = hidden.detach();
+    let inputs = [hidden, weight, bias.unwrap_or(&absent)];
+    let recorded = |input: &Var| cx.is_recording() && input.needs_grad();
+    let wanted = Wanted { hidden: recorded(hidden), weight: recorded(weight), bias: bias.is_some_and(recorded) };
+    let reduction = options.loss.reduction;
+    let size = Size { rows, classes: n, columns: n.next_multiple_of(plan::ALIGNED), depth };
+    // Ranks exchange for each chunk: their plans must not depend on how many classes each of them has.
+    let each = Size { classes: shard.map_or(n, VocabularyShard::each), ..size };
+    let plan = Plan::new(each, hidden.dtype(), wanted, reduction == Reduction::None, options.chunk_bytes);
+
+    let head = Head {
+        hidden: hidden.value().reshape([rows, depth])?,
+        weight: weight.value().clone(),
+        bias: bias.map(|bias| bias.value().clone()),
+        terms: Terms::new(cx.device(), targets, classes, &options.loss)?,
+        shard: options.shard.clone(),
+        size,
+    };
+    let losses = Storage::empty(cx.device(), rows, DType::F32, Segment::Activations)?; // [rows]
+    let forward = match plan {
+        Plan::Chunks(at_once) => Forward::Made(chunks(&head, &losses, at_once, wanted)?),
+        Plan::Hold => hold(&head, &losses)?,
+    };
+    let losses = owned(losses, targets.shape())?; // [..]
+    let totals = head.terms.totals(&losses)?; // [3]
+    let value = match reduction {
+        Reduction::Mean => totals.slice(2..3)?,
+        Reduction::Sum => totals.slice(0..1)?,
+        Reduction::None => losses,
+    };
+    let divisor = if reduction == Reduction::Mean { Some(totals.slice(1..2)?) } else { None };
+    let shapes = [hidden.shape(), weight.shape()];
+    let dtypes = [hidden.dtype(), weight.dtype(), bias.map_or(weight.dtype(), Var::dtype)];
+    Ok(cx.record(value, &inputs, || {
+        let kept = match forward {
+            Forward::Made(gradients) => Kept::Gradients(gradients),
+            Forward::Held { logits, lse } => {
+                let Head { hidden, terms, shard, .. } = head;
+                let (hidden, weight) = (wanted.weight.then_some(hidden), wanted.hidden.then(|| Saved::of(weight)));
+                Kept::Logits(Held { logits, lse, hidden, weight, terms, shard, size })
+            }
+        };
+        Box::new(LinearCrossEntropyBackward { kept, divisor, shapes, dtypes })
+    }))
+}
+
+/// What the forward pass makes besides losses.
+enum Forward {
+    Made(Gradients),
+    /// With the log-sum-exp of each row.
+    Held {
+        logits: Storage,
+        lse: Tensor,
+    },
+}
+
+/// A storage that is complete, as the only tensor on its memory.
+fn owned(storage: Storage, shape: impl Into<Shape>) -> Result<Tensor> {
+    storage.tensor(0, shape)
+}
+
+/// The losses of all rows at once; their logits stay.
+fn hold(head: &Head, losses: &Storage) -> Result<Forward> {
+    let (device, Size { rows, columns, .. }) = (head.hidden.device(), head.size);
+    let logits = Storage::empty(device, rows * columns, head.hidden.dtype(), Segment::Activations)?; // [rows, columns]
+    let mut lse = Tensor::empty(device, [rows], DType::F32, Segment::Activations)?; // [rows]
+    head.losses(0..rows, &logits, losses, lse.view_mut()?)?;
+    Ok(Forward::Held { logits, lse })
+}
+
+/// The losses of all rows, and the gradients of their sum as far as they are wanted, chunk by chunk.
+fn chunks(head: &Head, losses: &Storage, at_once: usize, wanted: Wanted) -> Result<Gradients> {
+    let (device, Size { rows, columns, .. }) = (head.hidden.device(), head.size);
+    let elements = at_once * columns;
+    let logits = Storage::empty(device, elements, head.hidden.dtype(), Segment::Activations)?; // [at_once, columns]
+    let lse = Storage::empty(device, at_once, DType::F32, Segment::Activations)?; // [at_once]
+    let sums = Sums::new(head, wanted)?;
+    let one = Tensor::full(device, [1], DType::F32, 1.0, Segment::Activations)?; // [1]
+    for first in (0..rows).step_by(at_once.max(1)) {
+        let chunk = first..rows.min(first + at_once);
+        head.losses(chunk.clone(), &logits, losses, lse.view_mut(0..chunk.len())?)?;
+        if wanted.any() {
+            head.gradient(chunk.clone(), &logits, lse.view(0..chunk.len())?, &one, None)?;
+            sums.add(head, chunk, &logits)?;
+        }
+    }
+    sums.finish(head)
+}

@@ -1,0 +1,99 @@
+//! How the rows of a head are divided.
+
+use super::head::Size;
+use crate::dtype::DType;
+
+/// Rows of logits start at multiples of so many elements, whatever the number of classes: vectors of 16 bytes, and what matrix
+/// products are fast with.
+pub(super) const ALIGNED: usize = 8;
+
+/// Chunks are a multiple of so many rows where they are longer.
+const STEP: usize = 64;
+
+/// Which gradients are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) hidden: bool,
+    pub(super) weight: bool,
+    pub(super) bias: bool,
+}
+
+impl Wanted {
+    pub(super) fn any(self) -> bool {
+        self.hidden || self.weight || self.bias
+    }
+}
+
+/// What is done with the logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Plan {
+    /// Those of all rows are made and kept for the way back.
+    Hold,
+    /// Those of so many rows at a time, which are as good as done with.
+    Chunks(usize),
+}
+
+impl Plan {
+    /// Whichever needs less memory; a function of sizes. With `each`, every row has a loss of its own.
+    pub(super) fn new(size: Size, dtype: DType, wanted: Wanted, each: bool, chunk_bytes: usize) -> Plan {
+        let Size { rows, classes, depth, .. } = size;
+        let row_bytes = classes.next_multiple_of(ALIGNED).saturating_mul(dtype.size()).max(1);
+        let most = (chunk_bytes / row_bytes).clamp(1, rows.max(1));
+        let step = if most >= STEP { STEP } else { 1 };
+        let most = most / step * step;
+        // As many as needed, and of one length as far as that goes.
+        let at_once = rows.div_ceil(rows.div_ceil(most).max(1)).next_multiple_of(step).min(rows);
+        let gradient = |wanted: bool, elements: usize| if wanted { elements.saturating_mul(4) } else { 0 };
+        let gradients = gradient(wanted.weight, classes.saturating_mul(depth)) + gradient(wanted.bias, classes);
+        let made = row_bytes.saturating_mul(at_once).saturating_add(gradients);
+        if wanted.any() && (each || row_bytes.saturating_mul(rows) <= made) {
+            Plan::Hold
+        } else {
+            Plan::Chunks(at_once)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Wanted = Wanted { hidden: true, weight: true, bias: true };
+    const NONE: Wanted = Wanted { hidden: false, weight: false, bias: false };
+
+    fn plan(rows: usize, classes: usize, depth: usize, wanted: Wanted, chunk_bytes: usize) -> Plan {
+        let size = Size { rows, classes, columns: classes.next_multiple_of(ALIGNED), depth };
+        Plan::new(size, DType::BF16, wanted, false, chunk_bytes)
+    }
+
+    #[test]
+    fn chunks_stay_within_their_bytes_and_are_of_nearly_one_length() {
+        for (rows, classes, bytes) in [(8192, 50257, 128 << 20), (1000, 7, 64), (65, 1 << 20, 1 << 28), (3, 5, 1)] {
+            let Plan::Chunks(at_once) = plan(rows, classes, 1, NONE, bytes) else { panic!("nothing is kept") };
+            let row = classes.next_multiple_of(8) * 2;
+            assert!(at_once == 1 || at_once * row <= bytes, "{rows}x{classes}: {at_once} rows");
+            assert!(at_once >= 1 && at_once <= rows);
+            let count = rows.div_ceil(at_once);
+            assert!(at_once * count - rows < count * STEP, "{rows}x{classes}: {at_once} rows");
+        }
+    }
+
+    #[test]
+    fn logits_are_held_where_that_needs_less_than_the_gradient_of_the_weight() {
+        assert_eq!(plan(8192, 50257, 768, NONE, 128 << 20), Plan::Chunks(1216));
+        assert_eq!(plan(8192, 50257, 768, ALL, 128 << 20), Plan::Chunks(1216));
+        assert_eq!(plan(2048, 50257, 768, ALL, 128 << 20), Plan::Hold);
+        // A frozen weight has no gradient.
+        let hidden = Wanted { hidden: true, ..NONE };
+        assert_eq!(plan(2048, 50257, 768, hidden, 128 << 20), Plan::Chunks(1024));
+        assert_eq!(plan(0, 5, 3, ALL, 1 << 20), Plan::Hold);
+        assert_eq!(plan(0, 5, 3, NONE, 1 << 20), Plan::Chunks(0));
+    }
+
+    #[test]
+    fn losses_of_their_own_keep_the_logits_where_gradients_are_wanted() {
+        let size = Size { rows: 100, classes: 1000, columns: 1000, depth: 4 };
+        assert_eq!(Plan::new(size, DType::F32, ALL, true, 1), Plan::Hold);
+        assert_eq!(Plan::new(size, DType::F32, NONE, true, 1), Plan::Chunks(1));
+    }
+}
