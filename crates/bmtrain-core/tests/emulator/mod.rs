@@ -179,7 +179,18 @@ pub fn skipped(test: &str, why: &str) {
 
 /// Build and run a C++ program from these files; what it printed, and whether it reported success. None without g++.
 pub fn run_program(files: &[&str]) -> Option<(String, bool)> {
-    let files: Vec<_> = files.iter().map(|file| ((*file).to_owned(), read(file))).collect();
+    run_texts(files.iter().map(|file| ((*file).to_owned(), read(file))).collect())
+}
+
+/// The same for a program that stands behind the text of a unit, whose structures and kernels it uses.
+pub fn run_program_with(unit: &str, source: &str) -> Option<(String, bool)> {
+    let unit = bmtrain_kernels::Unit::named(unit).unwrap();
+    let text = format!("{}\n#line 1 \"{source}\"\n{}", unit.text(), read(source));
+    let emulator = ["cuda_emulator.cpp", "fiber.cpp", "numbers.cpp"].map(|file| (file.to_owned(), read(file)));
+    run_texts([(source.to_owned(), text)].into_iter().chain(emulator).collect())
+}
+
+fn run_texts(files: Vec<(String, String)>) -> Option<(String, bool)> {
     let program =
         build(&[Target { name: "program", files: &files, flags: &["-rdynamic", "-ldl"] }], None)?.join("program");
     let output = Command::new(program).output().unwrap();

@@ -1,7 +1,7 @@
 //! Rows of softmax, sums and norms of gradients.
 
 use super::{copy, zeros};
-use crate::conformance::case::Case;
+use crate::conformance::case::{Case, Values};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
