@@ -2,7 +2,7 @@
 //!
 //! Everything here is emulated. It proves what kernels compute, and nothing about speed or a real device.
 #![cfg(feature = "cuda")]
-#![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod emulator;
 

@@ -52,6 +52,10 @@ fn rows_are_clean(test: &str, checker: Checker, stems: &[&str]) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
+fn stem_of(case: &Case) -> &str {
+    case.name.split('/').next().unwrap_or_default()
+}
+
 /// A kernel, and whether a launch of it had several blocks and several warps.
 type Kind = (String, bool, bool);
 
@@ -63,8 +67,7 @@ fn choose(stems: &[&str]) {
     let mut cheapest: BTreeMap<Kind, (u64, String)> = BTreeMap::new();
     let mut all = BTreeSet::new();
     for case in conformance::cases() {
-        let stem = case.name.split('/').next().unwrap_or_default();
-        if !stems.contains(&stem) || !case.name.contains(&wanted) {
+        if !stems.contains(&stem_of(&case)) || !case.name.contains(&wanted) {
             continue;
         }
         for &dtype in &case.dtypes {
@@ -146,11 +149,33 @@ macro_rules! stems {
                 rows_are_clean(concat!(stringify!($name), "::no_access_is_outside"), Checker::Addresses, &[$($stem),+]);
             }
         })*
+
+        const STEMS: &[&str] = &[$($($stem),+),*];
     };
 }
 
 stems! {
+    products: ["gemm", "linear", "matmul", "feed_forward"];
+    elementwise: [
+        "activation", "add", "add_scaled", "cast", "fan-out with an unused result", "fill", "gated", "mul", "multiply", "scale"
+    ];
+    attention: ["attention", "attention_fused"];
     norms: ["norm", "residual_norm"];
+    losses: ["cross_entropy", "squared_error"];
+    rows: [
+        "embedding", "embedding_backward", "add_embedding", "permute", "row_copy", "concat_last", "slice_last", "select_row"
+    ];
+    softmax: ["softmax", "log_softmax"];
+    sums: ["column_sum", "sum", "mean"];
+    optimizers: ["grad_norm", "non_finite", "clip_factor", "adam"];
+    random: ["fill_random", "dropout"];
+}
+
+#[test]
+fn every_stem_of_the_table_is_checked() {
+    let cases = conformance::cases();
+    let missing: BTreeSet<&str> = cases.iter().map(stem_of).filter(|stem| !STEMS.contains(stem)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }
 
 /// Layer norm of four rows, of four warps each.
