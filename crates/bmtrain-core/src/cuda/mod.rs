@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 mod attention;
+mod attention_mma;
 mod driver;
 mod fault;
 mod images;
@@ -25,7 +26,7 @@ use crate::buffer::{View, ViewMut};
 use crate::dtype::{DType, Float};
 use crate::error::{Error, Result};
 use crate::kernel::{Arguments as _, Fill, Kernel};
-use driver::{Context, Pattern, failure};
+use driver::{Context, Pattern, Properties, failure};
 use fault::Faults;
 use half::{bf16, f16};
 use images::Images;
@@ -91,9 +92,9 @@ impl CudaBackend {
     /// Give a launch to a lane.
     fn run(&self, on: Lane, work: impl FnOnce(&Launch<'_>) -> Result<()>) -> Result<()> {
         let scratch = &self.scratch[on as usize];
-        let multiprocessors = self.context.properties().multiprocessors;
+        let Properties { multiprocessors, capability, .. } = self.context.properties();
         let (modules, fault) = (&self.modules, self.faults.address());
-        self.lanes.give(on, |stream| work(&Launch { stream, modules, scratch, fault, multiprocessors }))
+        self.lanes.give(on, |stream| work(&Launch { stream, modules, scratch, fault, multiprocessors, capability }))
     }
 
     /// Let the host wait for a lane, and hear what its kernels report.

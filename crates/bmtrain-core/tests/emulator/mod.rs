@@ -20,7 +20,7 @@ const MARKER: &str = "BMTRAIN_EMULATED_TEST";
 const DONE: &str = "the body has run";
 
 /// The C++ files of the emulated driver.
-const DRIVER: [&str; 4] = ["fake_driver.cpp", "fake_device.cpp", "cuda_emulator.cpp", "fiber.cpp"];
+const DRIVER: [&str; 5] = ["fake_driver.cpp", "fake_device.cpp", "cuda_emulator.cpp", "tensor_core.cpp", "fiber.cpp"];
 
 /// A driver library of today has more than this one.
 const INCOMPLETE: &str = "extern \"C\" int cuInit(unsigned) { return 0; }\n";
@@ -105,7 +105,7 @@ fn read(file: &str) -> String {
 }
 
 /// What every file is compiled with. Nothing is contracted, so that an operation that the sources want rounded by itself is.
-const FLAGS: [&str; 11] = [
+const FLAGS: [&str; 13] = [
     "-std=c++17",
     "-O1",
     "-g",
@@ -117,13 +117,15 @@ const FLAGS: [&str; 11] = [
     "-pthread",
     "-include",
     "cuda_emulator.h",
+    "-include",
+    "tensor_core.h",
 ];
 
 /// Compile `files` and link them into `target`, in a folder named after everything that goes in. What lies there already is not
 /// made again, neither the whole nor a file that did not change.
 fn build(target: &str, files: &[(String, String)], flags: &[&str]) -> Option<PathBuf> {
     Command::new("g++").arg("--version").output().ok().filter(|output| output.status.success())?;
-    let headers = ["cuda_emulator.h", "fake_device.h", "fiber.h"].map(read);
+    let headers = ["cuda_emulator.h", "fake_device.h", "fiber.h", "tensor_core.h"].map(read);
     let objects = compile(files, &headers);
     let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let finished = place.join(format!("emulator-{:016x}", hash(&(target, &objects, flags))));

@@ -95,6 +95,7 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     ));
     cases.push(case("more queries than keys, causal", Call { causal: true, queries: 7, keys: 4, ..SMALL }));
     cases.push(case("cross", Call { queries: 40, keys: 90, head_size: 32, ..SMALL }).large());
+    borders(cases);
     let same = Case::op("attention/one variable for all", |cx, v| {
         Ok(vec![ops::attention(cx, &v[0], &v[0], &v[0], &AttentionOptions::new(2, 4))?])
     });
@@ -103,6 +104,48 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
         Ok(vec![ops::attention(cx, &v[0], &v[1], &v[2], &AttentionOptions::new(2, 4))?])
     });
     cases.push(only_q.variable("q", [2, 3, 8]).constant("k", [2, 5, 8]).constant("v", [2, 5, 8]));
+}
+
+/// Head sizes that devices have kernels of their own for, others, and lengths around the borders of their tiles.
+fn borders(cases: &mut Vec<Case>) {
+    let one = Call { batch: 1, heads: 2, kv_heads: 1, head_size: 64, ..SMALL };
+    let all = Call { causal: true, masked: Masked::Full, biased: Biased::Shared, dropped: true, ..one };
+    let sized = |head_size: usize, queries: usize, keys: usize, call: Call| {
+        let call = Call { head_size, queries, keys, ..call };
+        let name = format!("head size {head_size}, {queries} queries, {keys} keys");
+        let words = [
+            (call.causal, ", causal"),
+            (call.masked != Masked::None, ", mask"),
+            (call.biased != Biased::None, ", bias"),
+            (call.dropped, ", dropout"),
+        ];
+        let name = words.iter().filter(|(there, _)| *there).fold(name, |name, (_, word)| name + word);
+        case(&name, call).large()
+    };
+    let causal = Call { causal: true, ..one };
+    let padded = Call { batch: 2, masked: Masked::Padding, ..one };
+    let biased = Call { batch: 2, biased: Biased::PerSequence, ..one };
+    cases.extend([
+        sized(32, 130, 130, Call { heads: 1, ..causal }),
+        sized(32, 17, 63, Call { batch: 2, heads: 4, kv_heads: 2, causal: false, ..all }),
+        sized(64, 65, 65, one),
+        sized(64, 130, 130, Call { heads: 1, ..causal }),
+        sized(64, 65, 65, Call { batch: 2, fused: true, ..all }),
+        sized(64, 15, 130, padded),
+        sized(64, 17, 17, Call { masked: Masked::Blind, ..one }),
+        sized(64, 1, 65, one),
+        sized(64, 63, 17, causal),
+        sized(80, 65, 65, Call { fused: true, ..causal }),
+        sized(80, 17, 33, Call { dropped: true, ..biased }),
+        sized(96, 17, 65, causal),
+        sized(96, 15, 15, Call { batch: 2, fused: true, ..all }),
+        sized(128, 65, 65, Call { heads: 1, ..causal }),
+        sized(128, 33, 17, Call { masked: Masked::Padding, ..biased }),
+        sized(33, 65, 65, Call { heads: 1, ..all }),
+        sized(160, 17, 33, Call { batch: 2, ..all }),
+        sized(256, 15, 65, Call { heads: 1, ..causal }),
+        sized(264, 3, 5, Call { heads: 1, ..all }),
+    ]);
 }
 
 fn case(name: &str, call: Call) -> Case {
