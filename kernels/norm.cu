@@ -1,19 +1,29 @@
-// Layer norm and RMS norm along rows, behind an optional dropout and residual:
+// Layer norm and RMS norm along rows, behind an optional dropout and residual, and their gradients:
 //
 //     sum = dropout(x) + residual
 //     y   = (sum - mean) * rstd * weight + bias          (RMS norm: without mean)
 //
-// Launch: one block for each row, of whole warps, one thread for each pack of the row but at most 512; no dynamic shared
-// memory.
+//     n       = (sum - mean) * rstd,  g = dy * weight
+//     dx      = rstd * (g - mean over the row of g - n * mean over the row of g * n)
+//     branch  = dropout(dx)                              (the gradient in front of the dropout)
+//     dweight = sum over rows of dy * n,  dbias = sum over rows of dy
+//
+// Launch: whole warps, one thread for each pack of a row but at most 1024; no dynamic shared memory. Forward: one block for each
+// row. Backward: one block for each group of neighbouring rows, which it takes in turn; the groups follow from the number of
+// rows alone. The group's sums for weight and bias go to scratch and are added up by `sum_partials` of reduce.cu.
 // Numerics: f32 statistics, the variance from centred values. What is normalised is the sum as stored, so that the backward
-// pass, which reads it from memory, sees the same numbers. Fixed order of summation for a given number of threads.
-// Bytes moved for each element: x is read and y written; with a residual that one is read and the sum written too. A thread
-// holds its first kHeld packs in registers between the passes, so that rows of up to 8192 elements are read once; the
-// rest of a longer row is read again. Scale and shift are shared by all rows and stay in the second level of the cache.
+// pass, which reads it from memory, sees the same numbers. Fixed order of summation for given sizes.
+// Bytes moved for each element: forward, x is read and y written; with a residual that one is read and the sum written too.
+// Backward, x and dy are read and what is wanted of dx and branch written. A thread holds its first pack in registers between
+// the passes, so that rows of up to 8192 elements are read once; the rest of a longer row is read again. Scale and shift are
+// shared by all rows and stay in the second level of the cache. The partial sums are 16 bytes for each column and group.
 
-constexpr int kNormThreads = 512;
-// Packs of a row that a thread keeps.
-constexpr int kHeld = 2;
+constexpr int kNormThreads = 1024;
+
+__device__ __forceinline__ int norm_count(long long columns, long long column) {
+    const long long left = columns - column;
+    return left >= kPack ? kPack : static_cast<int>(left);
+}
 
 struct NormForwardArguments {
     In x;
@@ -33,20 +43,14 @@ struct NormForwardArguments {
     int whole;
 };
 
-// What is normalised: eight elements of a row, as they are stored.
+// What is normalised: eight elements of a row, as they are stored. The sum is made and written.
 template <class Types>
-__device__ __forceinline__ Pack norm_input(const NormForwardArguments& a, long long row, long long column, int count,
-                                           bool write) {
+__device__ __forceinline__ Pack norm_sum(const NormForwardArguments& a, long long row, long long column, int count) {
     const long long index = row * a.columns + column;
-    const bool whole = a.whole != 0;
+    Pack pack = Types::load_pack(a.x, index, count, a.whole);
     if (a.sum.data == nullptr) {
-        return Types::load_pack(a.x, index, count, whole);
+        return pack;
     }
-    if (!write) {
-        const In sum = {a.sum.data, a.sum.type, 0};
-        return Types::load_pack(sum, index, count, whole);
-    }
-    Pack pack = Types::load_pack(a.x, index, count, whole);
     if (a.dropout.threshold != 0) {
         const Pack factors = dropout_factors(a.dropout, dropout_element(a.dropout, row, column));
 #pragma unroll
@@ -55,7 +59,7 @@ __device__ __forceinline__ Pack norm_input(const NormForwardArguments& a, long l
         }
     }
     if (a.residual.data != nullptr) {
-        const Pack residual = Types::load_pack(a.residual, index, count, whole);
+        const Pack residual = Types::load_pack(a.residual, index, count, a.whole);
 #pragma unroll
         for (int i = 0; i < kPack; ++i) {
             pack.at[i] += residual.at[i];
@@ -65,8 +69,37 @@ __device__ __forceinline__ Pack norm_input(const NormForwardArguments& a, long l
     for (int i = 0; i < kPack; ++i) {
         pack.at[i] = Types::rounded(a.sum, pack.at[i]);
     }
-    Types::store_pack(a.sum, index, pack, count, whole);
+    Types::store_pack(a.sum, index, pack, count, a.whole);
     return pack;
+}
+
+template <class Types>
+__device__ __forceinline__ void norm_write(const NormForwardArguments& a, long long row, long long column, int count,
+                                           const Pack& pack, float mean, float rstd) {
+    const Pack weight = Mixed::load_pack(a.weight, column, count, a.whole);
+    Pack y;
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+        y.at[i] = (pack.at[i] - mean) * rstd * weight.at[i];
+    }
+    if (a.bias.data != nullptr) {
+        const Pack bias = Mixed::load_pack(a.bias, column, count, a.whole);
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) {
+            y.at[i] += bias.at[i];
+        }
+    }
+    Types::store_pack(a.y, row * a.columns + column, y, count, a.whole);
+}
+
+__device__ __forceinline__ float norm_squares(const Pack& pack, int count, float mean) {
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+        const float centred = i < count ? pack.at[i] - mean : 0.0f;
+        squares += centred * centred;
+    }
+    return squares;
 }
 
 template <class Types>
@@ -75,86 +108,48 @@ __device__ __forceinline__ void norm_forward_body(const NormForwardArguments& a)
     const long long row = blockIdx.x;
     const long long stride = static_cast<long long>(blockDim.x) * kPack;
     const long long start = static_cast<long long>(threadIdx.x) * kPack;
-    const auto count_at = [&](long long column) {
-        const long long left = a.columns - column;
-        return left >= kPack ? kPack : left > 0 ? static_cast<int>(left) : 0;
-    };
+    const bool any = start < a.columns;
+    const int first = any ? norm_count(a.columns, start) : 0;
 
-    Pack held[kHeld];
+    Pack held;
     float total = 0.0f;
+    if (any) {
+        held = norm_sum<Types>(a, row, start, first);
 #pragma unroll
-    for (int h = 0; h < kHeld; ++h) {
-        const long long column = start + h * stride;
-        const int count = count_at(column);
-        if (count > 0) {
-            held[h] = norm_input<Types>(a, row, column, count, true);
-#pragma unroll
-            for (int i = 0; i < kPack; ++i) {
-                total += held[h].at[i];
-            }
+        for (int i = 0; i < kPack; ++i) {
+            total += held.at[i];
         }
     }
-    for (long long column = start + kHeld * stride; column < a.columns; column += stride) {
-        const Pack pack = norm_input<Types>(a, row, column, count_at(column), true);
+#pragma unroll 1
+    for (long long column = start + stride; column < a.columns; column += stride) {
+        const Pack pack = norm_sum<Types>(a, row, column, norm_count(a.columns, column));
 #pragma unroll
         for (int i = 0; i < kPack; ++i) {
             total += pack.at[i];
         }
     }
-    // What a thread wrote it reads itself, so that no barrier is needed for the rest of a long row.
     const float mean = a.mean != nullptr ? block_sum(total, partials) / static_cast<float>(a.columns) : 0.0f;
 
-    float squares = 0.0f;
-    const auto add_squares = [&](const Pack& pack, int count) {
-#pragma unroll
-        for (int i = 0; i < kPack; ++i) {
-            const float centred = i < count ? pack.at[i] - mean : 0.0f;
-            squares += centred * centred;
-        }
+    // What is normalised, from memory: what a thread wrote it reads itself, so that no barrier is needed.
+    const In again = a.sum.data == nullptr ? a.x : In{a.sum.data, a.sum.type, 0};
+    const auto reread = [&](long long column) {
+        return Types::load_pack(again, row * a.columns + column, norm_count(a.columns, column), a.whole);
     };
-#pragma unroll
-    for (int h = 0; h < kHeld; ++h) {
-        const int count = count_at(start + h * stride);
-        if (count > 0) {
-            add_squares(held[h], count);
-        }
-    }
-    for (long long column = start + kHeld * stride; column < a.columns; column += stride) {
-        const int count = count_at(column);
-        add_squares(norm_input<Types>(a, row, column, count, false), count);
+    float squares = any ? norm_squares(held, first, mean) : 0.0f;
+#pragma unroll 1
+    for (long long column = start + stride; column < a.columns; column += stride) {
+        squares += norm_squares(reread(column), norm_count(a.columns, column), mean);
     }
     // Not rsqrtf, which is wrong in its last bits; once a row it costs nothing.
     const float variance = block_sum(squares, partials) / static_cast<float>(a.columns);
     const float rstd = 1.0f / sqrtf(variance + a.epsilon);
 
-    const auto write = [&](const Pack& pack, long long column, int count) {
-        const bool whole = a.whole != 0;
-        const Pack weight = Mixed::load_pack(a.weight, column, count, whole);
-        Pack y;
-#pragma unroll
-        for (int i = 0; i < kPack; ++i) {
-            y.at[i] = (pack.at[i] - mean) * rstd * weight.at[i];
-        }
-        if (a.bias.data != nullptr) {
-            const Pack bias = Mixed::load_pack(a.bias, column, count, whole);
-#pragma unroll
-            for (int i = 0; i < kPack; ++i) {
-                y.at[i] += bias.at[i];
-            }
-        }
-        Types::store_pack(a.y, row * a.columns + column, y, count, whole);
-    };
-#pragma unroll
-    for (int h = 0; h < kHeld; ++h) {
-        const long long column = start + h * stride;
-        const int count = count_at(column);
-        if (count > 0) {
-            write(held[h], column, count);
-        }
+    if (any) {
+        norm_write<Types>(a, row, start, first, held, mean, rstd);
     }
-    for (long long column = start + kHeld * stride; column < a.columns; column += stride) {
-        const int count = count_at(column);
-        write(norm_input<Types>(a, row, column, count, false), column, count);
+#pragma unroll 1
+    for (long long column = start + stride; column < a.columns; column += stride) {
+        norm_write<Types>(a, row, column, norm_count(a.columns, column), reread(column), mean, rstd);
     }
     if (threadIdx.x == 0) {
         if (a.mean != nullptr) {
@@ -164,4 +159,208 @@ __device__ __forceinline__ void norm_forward_body(const NormForwardArguments& a)
     }
 }
 
-TYPED_KERNEL(norm_forward, NormForwardArguments, kNormThreads)
+TYPED_KERNEL(norm_forward, NormForwardArguments, kNormThreads, 1)
+
+struct NormBackwardArguments {
+    // What was normalised.
+    In x;
+    In weight;
+    In dy;
+    // Both may be absent.
+    Out dx;
+    Out branch;
+    // Null for RMS norm.
+    const float* mean;
+    const float* rstd;
+    // Of each group, the sums for the weight and then those for the bias; null if neither is wanted.
+    float* partials;
+    Dropout dropout;
+    long long rows;
+    long long columns;
+    // Rows of a group.
+    long long at_once;
+    int whole;
+    int unused;
+};
+
+// What the gradient of a row needs besides its elements.
+struct NormRow {
+    float mean;
+    float rstd;
+    // Means of g and of g * n.
+    float plain;
+    float weighted;
+};
+
+// The sums over a block of two values. `partials` is two arrays, of which successive rows take turns: a warp that is a row
+// ahead writes to the other one, and it cannot be two ahead because of the barrier between.
+__device__ __forceinline__ void norm_sums(float& plain, float& weighted, float* partials) {
+    const int lane = threadIdx.x % kWarpThreads;
+    const int warp = threadIdx.x / kWarpThreads;
+    const int warps = blockDim.x / kWarpThreads;
+    plain = warp_sum(plain);
+    weighted = warp_sum(weighted);
+    if (lane == 0) {
+        partials[warp] = plain;
+        partials[kMostWarps + warp] = weighted;
+    }
+    __syncthreads();
+    plain = warp_sum(lane < warps ? partials[lane] : 0.0f);
+    weighted = warp_sum(lane < warps ? partials[kMostWarps + lane] : 0.0f);
+}
+
+template <class Types>
+__device__ __forceinline__ void norm_gradient(const NormBackwardArguments& a, long long row, long long column, int count,
+                                              const Pack& normalised, const Pack& dy, const NormRow& of) {
+    const Pack weight = Mixed::load_pack(a.weight, column, count, a.whole);
+    Pack gradient;
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+        gradient.at[i] = of.rstd * (dy.at[i] * weight.at[i] - of.plain - normalised.at[i] * of.weighted);
+    }
+    const long long index = row * a.columns + column;
+    if (a.dx.data != nullptr) {
+        Types::store_pack(a.dx, index, gradient, count, a.whole);
+    }
+    if (a.branch.data != nullptr) {
+        const Pack factors = dropout_factors(a.dropout, dropout_element(a.dropout, row, column));
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) {
+            gradient.at[i] *= factors.at[i];
+        }
+        Types::store_pack(a.branch, index, gradient, count, a.whole);
+    }
+}
+
+// Eight elements of a row: normalised, with their gradient.
+template <class Types>
+__device__ __forceinline__ void norm_load(const NormBackwardArguments& a, long long row, long long column, int count,
+                                          const NormRow& of, Pack& normalised, Pack& dy) {
+    const long long index = row * a.columns + column;
+    normalised = Types::load_pack(a.x, index, count, a.whole);
+    dy = Types::load_pack(a.dy, index, count, a.whole);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+        normalised.at[i] = (normalised.at[i] - of.mean) * of.rstd;
+    }
+}
+
+// Adds to the sums of g and g * n. Beyond `count` dy is zero.
+__device__ __forceinline__ void norm_add(const NormBackwardArguments& a, long long column, int count,
+                                         const Pack& normalised, const Pack& dy, NormRow& of) {
+    const Pack weight = Mixed::load_pack(a.weight, column, count, a.whole);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+        const float g = dy.at[i] * weight.at[i];
+        of.plain += g;
+        of.weighted += i < count ? g * normalised.at[i] : 0.0f;
+    }
+}
+
+// The means of g and g * n over the row, from each thread's sums.
+__device__ __forceinline__ void norm_means(const NormBackwardArguments& a, NormRow& of, float* partials) {
+    norm_sums(of.plain, of.weighted, partials);
+    of.plain = a.mean != nullptr ? of.plain / static_cast<float>(a.columns) : 0.0f;
+    of.weighted = of.weighted / static_cast<float>(a.columns);
+}
+
+__device__ __forceinline__ NormRow norm_row(const NormBackwardArguments& a, long long row) {
+    return {a.mean != nullptr ? a.mean[row] : 0.0f, a.rstd[row], 0.0f, 0.0f};
+}
+
+// The rows of a group where a pack for each thread is a whole row: the sums for weight and bias are held in registers.
+template <class Types>
+__device__ __forceinline__ void norm_backward_held(const NormBackwardArguments& a, long long begin, long long end,
+                                                   float* partials, float* sums) {
+    const int start = threadIdx.x * kPack;
+    const int count = start < a.columns ? norm_count(a.columns, start) : 0;
+    Pack dweight = {}, dbias = {};
+#pragma unroll 1
+    for (long long row = begin; row < end; ++row) {
+        NormRow of = norm_row(a, row);
+        Pack normalised, dy;
+        if (count > 0) {
+            norm_load<Types>(a, row, start, count, of, normalised, dy);
+            norm_add(a, start, count, normalised, dy, of);
+#pragma unroll
+            for (int i = 0; i < kPack; ++i) {
+                dweight.at[i] += dy.at[i] * normalised.at[i];
+                dbias.at[i] += dy.at[i];
+            }
+        }
+        if (a.dx.data == nullptr && a.branch.data == nullptr) {
+            continue;
+        }
+        norm_means(a, of, sums + (row - begin) % 2 * (2 * kMostWarps));
+        if (count > 0) {
+            norm_gradient<Types>(a, row, start, count, normalised, dy, of);
+        }
+    }
+    if (partials != nullptr) {
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) {
+            if (i < count) {
+                partials[start + i] = dweight.at[i];
+                partials[a.columns + start + i] = dbias.at[i];
+            }
+        }
+    }
+}
+
+// The rows of a group where a thread has several packs of each: the sums grow in scratch, each thread's where no other has a
+// share, and the elements are read twice.
+template <class Types>
+__device__ __forceinline__ void norm_backward_long(const NormBackwardArguments& a, long long begin, long long end,
+                                                   float* partials, float* sums) {
+    const long long stride = static_cast<long long>(blockDim.x) * kPack;
+    const long long start = static_cast<long long>(threadIdx.x) * kPack;
+#pragma unroll 1
+    for (long long row = begin; row < end; ++row) {
+        NormRow of = norm_row(a, row);
+#pragma unroll 1
+        for (long long column = start; column < a.columns; column += stride) {
+            const int count = norm_count(a.columns, column);
+            Pack normalised, dy;
+            norm_load<Types>(a, row, column, count, of, normalised, dy);
+            norm_add(a, column, count, normalised, dy, of);
+            if (partials != nullptr) {
+                const bool first = row == begin;
+#pragma unroll
+                for (int i = 0; i < kPack; ++i) {
+                    if (i < count) {
+                        float* const dweight = partials + column + i;
+                        float* const dbias = dweight + a.columns;
+                        *dweight = (first ? 0.0f : *dweight) + dy.at[i] * normalised.at[i];
+                        *dbias = (first ? 0.0f : *dbias) + dy.at[i];
+                    }
+                }
+            }
+        }
+        if (a.dx.data == nullptr && a.branch.data == nullptr) {
+            continue;
+        }
+        norm_means(a, of, sums + (row - begin) % 2 * (2 * kMostWarps));
+#pragma unroll 1
+        for (long long column = start; column < a.columns; column += stride) {
+            const int count = norm_count(a.columns, column);
+            Pack normalised, dy;
+            norm_load<Types>(a, row, column, count, of, normalised, dy);
+            norm_gradient<Types>(a, row, column, count, normalised, dy, of);
+        }
+    }
+}
+
+template <class Types>
+__device__ __forceinline__ void norm_backward_body(const NormBackwardArguments& a) {
+    SHARED(float, sums, [4 * kMostWarps]);
+    const long long begin = static_cast<long long>(blockIdx.x) * a.at_once;
+    const long long end = begin + a.at_once < a.rows ? begin + a.at_once : a.rows;
+    float* const partials = a.partials != nullptr ? a.partials + blockIdx.x * (2 * a.columns) : nullptr;
+    if (a.columns <= static_cast<long long>(blockDim.x) * kPack) {
+        norm_backward_held<Types>(a, begin, end, partials, sums);
+    } else {
+        norm_backward_long<Types>(a, begin, end, partials, sums);
+    }
+}
+
+TYPED_KERNEL(norm_backward, NormBackwardArguments, kNormThreads, 1)

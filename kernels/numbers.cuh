@@ -229,13 +229,14 @@ struct Mixed {
     }
 };
 
-// The four kernels of a template: TYPED_KERNEL(softmax, SoftmaxArguments) makes softmax_f32, softmax_f16, softmax_bf16 and
-// softmax_mixed from `template <class Types> softmax_body(const SoftmaxArguments&)`, with at most THREADS threads a block.
-#define TYPED_KERNEL_OF(name, body, Arguments, Types, threads)                                                        \
-    extern "C" __global__ void __launch_bounds__(threads) name(const Arguments a) { body<Types>(a); }                 \
+// The four kernels of a template: TYPED_KERNEL(softmax, SoftmaxArguments, THREADS) makes softmax_f32, softmax_f16, softmax_bf16
+// and softmax_mixed from `template <class Types> softmax_body(const SoftmaxArguments&)`, with at most THREADS threads a block. A
+// fourth argument is the least number of blocks that a multiprocessor is to hold.
+#define TYPED_KERNEL_OF(name, body, Arguments, Types, ...)                                                            \
+    extern "C" __global__ void __launch_bounds__(__VA_ARGS__) name(const Arguments a) { body<Types>(a); }             \
     BMTRAIN_KERNEL(name)
-#define TYPED_KERNEL(name, Arguments, threads)                                                                        \
-    TYPED_KERNEL_OF(name##_f32, name##_body, Arguments, F32, threads)                                                 \
-    TYPED_KERNEL_OF(name##_f16, name##_body, Arguments, F16, threads)                                                 \
-    TYPED_KERNEL_OF(name##_bf16, name##_body, Arguments, BF16, threads)                                               \
-    TYPED_KERNEL_OF(name##_mixed, name##_body, Arguments, Mixed, threads)
+#define TYPED_KERNEL(name, Arguments, ...)                                                                            \
+    TYPED_KERNEL_OF(name##_f32, name##_body, Arguments, F32, __VA_ARGS__)                                             \
+    TYPED_KERNEL_OF(name##_f16, name##_body, Arguments, F16, __VA_ARGS__)                                             \
+    TYPED_KERNEL_OF(name##_bf16, name##_body, Arguments, BF16, __VA_ARGS__)                                           \
+    TYPED_KERNEL_OF(name##_mixed, name##_body, Arguments, Mixed, __VA_ARGS__)

@@ -8,8 +8,11 @@ struct Words {
     unsigned at[4];
 };
 
+// Ten rounds, `kUnrolled` of them in a row. Unrolled all at once, the keys of the rounds do not depend on the counter, and a
+// kernel with a loop around keeps all twenty in registers: right where there is room, a reason to spill where there is not.
+template <int kUnrolled = 1>
 __device__ __forceinline__ Words philox(unsigned key0, unsigned key1, unsigned c0, unsigned c1, unsigned c2, unsigned c3) {
-#pragma unroll
+#pragma unroll kUnrolled
     for (int round = 0; round < 10; ++round) {
         const unsigned high0 = __umulhi(c0, 0xd2511f53u), low0 = c0 * 0xd2511f53u;
         const unsigned high1 = __umulhi(c2, 0xcd9e8d57u), low1 = c2 * 0xcd9e8d57u;
@@ -39,9 +42,10 @@ __device__ __forceinline__ unsigned long long dropout_element(const Dropout& d, 
     return d.offset + static_cast<unsigned long long>(row) * d.row_stride + static_cast<unsigned long long>(column);
 }
 
+template <int kUnrolled = 1>
 __device__ __forceinline__ Words dropout_block(const Dropout& d, unsigned long long block) {
-    return philox(d.key[0], d.key[1], static_cast<unsigned>(block), static_cast<unsigned>(block >> 32), d.step,
-                  d.micro_batch);
+    return philox<kUnrolled>(d.key[0], d.key[1], static_cast<unsigned>(block), static_cast<unsigned>(block >> 32), d.step,
+                             d.micro_batch);
 }
 
 // The factor of one element: 0 or the scale.
@@ -52,22 +56,27 @@ __device__ __forceinline__ float dropout_factor(const Dropout& d, unsigned long 
     return bits < d.threshold ? 0.0f : d.scale;
 }
 
-// The factors of eight neighbouring elements: two blocks, or three where the first element is not the first of a block.
+// The factors of eight neighbouring elements: of two blocks, or three where the first element is not the first of a block.
+// Blocks are made one after the other and leave a bit for each element, so that a kernel that holds a row in registers keeps
+// it there.
+template <int kUnrolled = 1>
 __device__ __forceinline__ Pack dropout_factors(const Dropout& d, unsigned long long element) {
-    Pack factors;
-    const unsigned long long block = element / 4;
-    if (element % 4 == 0) {
-        const Words low = dropout_block(d, block), high = dropout_block(d, block + 1);
+    const unsigned skipped = element % 4;
+    const int blocks = skipped == 0 ? 2 : 3;
+    unsigned kept = 0;
+#pragma unroll 1
+    for (int block = 0; block < blocks; ++block) {
+        const Words words = dropout_block<kUnrolled>(d, element / 4 + block);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            factors.at[i] = low.at[i] < d.threshold ? 0.0f : d.scale;
-            factors.at[4 + i] = high.at[i] < d.threshold ? 0.0f : d.scale;
+            kept |= words.at[i] < d.threshold ? 0u : 1u << (4 * block + i);
         }
-        return factors;
     }
+    kept >>= skipped;
+    Pack factors;
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
-        factors.at[i] = dropout_factor(d, element + i);
+        factors.at[i] = (kept >> i & 1u) != 0 ? d.scale : 0.0f;
     }
     return factors;
 }

@@ -3,7 +3,9 @@
 
 pub mod bench;
 pub mod ckpt;
+pub mod device;
 pub mod finetune;
 pub mod forward;
 pub mod plan;
+pub mod settings;
 pub mod terminal;

@@ -22,6 +22,15 @@ pub const HEADERS: &[Header] = &[
     Header { file: "philox.cuh", code: include_str!("../philox.cuh") },
 ];
 
+/// Activations and their derivatives.
+const ACTIVATIONS: Header = Header { file: "activations.cuh", code: include_str!("../activations.cuh") };
+
+/// Loops over packs.
+const PACKS: Header = Header { file: "packs.cuh", code: include_str!("../packs.cuh") };
+
+/// Sums that are exact.
+const EXACT: Header = Header { file: "exact.cuh", code: include_str!("../exact.cuh") };
+
 /// What the sources of attention have in common.
 const ATTENTION_WORDS: Header = Header { file: "attention.cuh", code: include_str!("../attention.cuh") };
 
@@ -39,8 +48,30 @@ pub const ATTENTION_MMA: Source = Source {
     code: include_str!("../attention_mma.cu"),
 };
 
-/// Layer norm and RMS norm, with dropout and residual in front.
+/// Activations, gated activations, sums, products, casts, fills.
+pub const ELEMENTWISE: Source =
+    Source { file: "elementwise.cu", headers: &[ACTIVATIONS, PACKS], code: include_str!("../elementwise.cu") };
+
+/// What is done to matrix products beside the product itself.
+pub const GEMM: Source = Source { file: "gemm.cu", headers: &[ACTIVATIONS], code: include_str!("../gemm.cu") };
+
+/// Cross-entropy and squared error.
+pub const LOSS: Source = Source { file: "loss.cu", headers: &[PACKS], code: include_str!("../loss.cu") };
+
+/// Layer norm and RMS norm, with dropout and residual in front, and their gradients.
 pub const NORM: Source = Source { file: "norm.cu", headers: &[], code: include_str!("../norm.cu") };
+
+/// Clipping and Adam.
+pub const OPTIMIZER: Source = Source { file: "optimizer.cu", headers: &[EXACT], code: include_str!("../optimizer.cu") };
+
+/// Dropout and initial values.
+pub const RANDOM: Source = Source { file: "random.cu", headers: &[], code: include_str!("../random.cu") };
+
+/// Sums over rows, softmax, norms of gradients.
+pub const REDUCE: Source = Source { file: "reduce.cu", headers: &[EXACT], code: include_str!("../reduce.cu") };
+
+/// Embeddings, permutations, rows from one place to another.
+pub const ROWS: Source = Source { file: "rows.cu", headers: &[], code: include_str!("../rows.cu") };
 
 /// [`ATTENTION_MMA`] for a head size and a number type.
 macro_rules! attention_mma {
@@ -66,7 +97,14 @@ pub const UNITS: &[Unit] = &[
     attention_mma!("80", "f16"),
     attention_mma!("96", "bf16"),
     attention_mma!("96", "f16"),
+    Unit::plain("elementwise", &ELEMENTWISE),
+    Unit::plain("gemm", &GEMM),
+    Unit::plain("loss", &LOSS),
     Unit::plain("norm", &NORM),
+    Unit::plain("optimizer", &OPTIMIZER),
+    Unit::plain("random", &RANDOM),
+    Unit::plain("reduce", &REDUCE),
+    Unit::plain("rows", &ROWS),
 ];
 
 /// One file of CUDA C++.

@@ -7,6 +7,7 @@
 pub mod autograd;
 pub mod backend;
 pub mod buffer;
+pub mod choice;
 pub mod comm;
 pub mod conformance;
 pub mod cpu;
@@ -28,6 +29,7 @@ pub mod wrap;
 
 pub use autograd::{Ctx, Var};
 pub use backend::{Backend, Kernels, Lane};
+pub use choice::{DeviceChoice, DeviceRequest};
 pub use device::Device;
 pub use dtype::{DType, Element, Float};
 pub use error::{Error, Result};

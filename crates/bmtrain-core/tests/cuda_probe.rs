@@ -19,7 +19,7 @@ use std::sync::Arc;
 const ROUNDS: usize = 32;
 
 fn open(ordinal: usize) -> bmtrain_core::Result<CudaBackend> {
-    CudaBackend::open(ordinal, &CudaOptions { compiled: Some(emulator::compiled_kernels()) })
+    CudaBackend::open(ordinal, &CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() })
 }
 
 fn backend() -> CudaBackend {
@@ -332,6 +332,48 @@ fn transfers_of_another_length_lane_device_or_onto_themselves_are_refused() {
 }
 
 #[test]
+fn work_of_the_host_runs_in_the_order_of_its_lane_and_fails_at_the_next_wait() {
+    with_driver(
+        "work_of_the_host_runs_in_the_order_of_its_lane_and_fails_at_the_next_wait",
+        Driver::Emulated,
+        &[],
+        || {
+            let device = emulated();
+            let backend = device.backend();
+            let [from, to] = [2.0, 3.0].map(|value| {
+                let storage = Storage::zeros(&device, 100, DType::F32, Segment::Data).unwrap();
+                device.launch(Fill { value, out: storage.view_mut(0..100).unwrap() }).unwrap();
+                storage
+            });
+            for round in 0..ROUNDS {
+                let add = |read: &[u8], write: &mut [u8]| {
+                    let (read, write): (&[f32], &mut [f32]) =
+                        (bytemuck::cast_slice(read), bytemuck::cast_slice_mut(write));
+                    write.iter_mut().zip(read).for_each(|(write, read)| *write += read);
+                    Ok(())
+                };
+                let lane = if round % 2 == 0 { Lane::Compute } else { Lane::Zero };
+                backend.wait(Lane::Zero, backend.mark(Lane::Compute).unwrap()).unwrap();
+                let (read, write) = (from.view_on(0..100, lane).unwrap(), to.view_mut_on(0..100, lane).unwrap());
+                backend.on_host(Some(read), Some(write), Box::new(add), lane).unwrap();
+                backend.wait(Lane::Compute, backend.mark(Lane::Zero).unwrap()).unwrap();
+            }
+            let sum = to.tensor(0, [100]).unwrap().to_vec::<f32>().unwrap();
+            assert_eq!(sum, [3.0 + 2.0 * ROUNDS as f32; 100]);
+            let mark = backend.mark(Lane::Compute).unwrap();
+            device.sync().unwrap();
+            assert_eq!(backend.has_reached(mark), Some(true));
+
+            let failing = |_: &[u8], _: &mut [u8]| Err(Error::argument("exchange", "no partner"));
+            backend.on_host(None, None, Box::new(failing), Lane::Zero).unwrap();
+            let error = backend.sync(Lane::Zero).unwrap_err().to_string();
+            assert!(error.contains("no partner"), "{error}");
+            device.sync().unwrap();
+        },
+    );
+}
+
+#[test]
 fn a_request_beyond_the_device_is_out_of_memory_and_leaves_it_usable() {
     with_driver("a_request_beyond_the_device_is_out_of_memory_and_leaves_it_usable", Driver::Emulated, &[], || {
         let device = emulated();
@@ -382,8 +424,21 @@ fn a_driver_that_lacks_a_function_is_refused_by_the_functions_name() {
 
 #[test]
 fn the_emulator_reports_planted_mistakes_and_runs_right_kernels() {
-    match emulator::run_program("self_test.cpp") {
+    let test = "the_emulator_reports_planted_mistakes_and_runs_right_kernels";
+    runs_well(test, &["self_test.cpp", "cuda_emulator.cpp", "fiber.cpp", "numbers.cpp"]);
+}
+
+#[test]
+fn emulated_matrix_products_are_right_and_refuse_what_they_must() {
+    let files = ["blas_test.cpp", "fake_blas.cpp", "fake_blas_checks.cpp", "fake_blas_product.cpp", "fake_driver.cpp"];
+    let emulator = ["fake_device.cpp", "cuda_emulator.cpp", "fiber.cpp", "numbers.cpp"];
+    runs_well("emulated_matrix_products_are_right_and_refuse_what_they_must", &[&files[..], &emulator].concat());
+}
+
+/// A program that checks itself.
+fn runs_well(test: &str, files: &[&str]) {
+    match emulator::run_program(files) {
         Some((output, passed)) => assert!(passed, "{output}"),
-        None => emulator::skipped("the_emulator_reports_planted_mistakes_and_runs_right_kernels"),
+        None => emulator::skipped(test, "there is no g++ to build the CUDA emulator with"),
     }
 }

@@ -170,6 +170,7 @@ quiet = false                   # default
 dir = "o"                       # r.toml:10
 
 [device]
+name = "auto"                   # default
 threads = "auto"                # default
 
 [parallel]

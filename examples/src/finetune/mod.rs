@@ -16,16 +16,16 @@ pub mod setup;
 mod start;
 pub mod train;
 
+use crate::settings::SettingOptions;
 use crate::terminal;
 use bmtrain_dist::Launch;
 use clap::Parser;
 use model_center::file::read_text;
 use model_center::model::Registry;
-use model_center::recipe::{self, Recipe, Resolved, as_error, preflight};
+use model_center::recipe::{self, Resolved, as_error, preflight};
 use model_center::run::{Earlier, ExitStatus, IfThere, OutputFolder, RECIPE_FILE, StopFlag, listen};
 use model_center::{Error, Result};
 use resume::Resume;
-use std::path::PathBuf;
 use std::sync::Arc;
 use train::Plan;
 
@@ -38,15 +38,9 @@ const MAX_RECIPE_BYTES: u64 = 1 << 20;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "finetune", version)]
 pub struct Options {
-    /// Recipe in TOML; without it every setting comes from --set.
-    #[arg(long, value_name = "FILE")]
-    pub recipe: Option<PathBuf>,
-    /// Change one setting, e.g. --set train.lr=3e-5; may be repeated.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    pub sets: Vec<String>,
-    /// The same without --set: train.lr=3e-5.
-    #[arg(value_name = "KEY=VALUE")]
-    pub bare_sets: Vec<String>,
+    /// The recipe.
+    #[command(flatten)]
+    pub settings: SettingOptions,
     /// Print every setting with its origin, and stop.
     #[arg(long)]
     pub print_config: bool,
@@ -57,6 +51,9 @@ pub struct Options {
     /// mpirun, RANK and WORLD_SIZE).
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
+    /// What it runs on: auto, cpu, cuda, or cuda:1 for the second CUDA device; short for --set device.name=DEVICE.
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
     /// How ranks exchange data: through memory they share, or by MPI (with the feature `mpi`, started by mpirun); auto is
     /// host on one host and mpi on several.
     #[arg(long, value_enum, value_name = "HOW", default_value = "auto")]
@@ -161,8 +158,9 @@ fn is_finished(resolved: &Resolved, options: &Options, launch: &Launch) -> bool 
 }
 
 pub(crate) fn resolve(options: &Options) -> Result<Resolved> {
-    let sets: Vec<String> = options.sets.iter().chain(&options.bare_sets).cloned().collect();
-    let checked = Recipe::read(options.recipe.as_deref(), &sets).and_then(|resolved| {
+    let device = options.device.as_ref().map(|name| format!("device.name={name}"));
+    let device: Vec<String> = device.into_iter().collect();
+    let checked = options.settings.read(&device).and_then(|resolved| {
         let mistakes = if options.print_config { Vec::new() } else { preflight(&resolved) };
         if mistakes.is_empty() { Ok(resolved) } else { Err(mistakes) }
     });

@@ -5,9 +5,9 @@
 use super::course::Run;
 use super::setup::{Job, open_options, sharding};
 use super::{Options, evaluate, ranks};
+use crate::device;
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::Communicator;
-use bmtrain_core::cpu::CpuBackend;
 use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::wrap::Profiled;
 use bmtrain_core::{Backend, Ctx, Device, Var};
@@ -69,8 +69,10 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
         Threads::Count(count) => threads_per_rank(count, launch.local_size),
         Threads::Auto => threads_of_rank(&Team::new(Arc::clone(&ranks), &Device::cpu(1)?))?,
     };
-    let backend: Arc<dyn Backend> = Arc::new(CpuBackend::new(threads)?);
     let is_first = ranks.rank() == 0;
+    let local_rank = if launch.ranks_in_process() > 1 { ranks.rank() } else { launch.local_rank };
+    let opened = device::open(resolved.device.name, (local_rank, launch.local_size), threads, is_first)?;
+    let backend = opened.backend;
     let profiled = (options.profile && is_first).then(|| Arc::new(Profiled::new(Arc::clone(&backend))));
     let device = Device::new(match &profiled {
         Some(profiled) => Arc::clone(profiled) as Arc<dyn Backend>,

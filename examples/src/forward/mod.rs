@@ -3,8 +3,7 @@
 mod inputs;
 
 use crate::terminal;
-use bmtrain_core::cpu::CpuBackend;
-use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
+use bmtrain_core::{Ctx, DType, Device, DeviceChoice, Segment, Tensor};
 use bmtrain_dist::param::widen;
 use clap::{Parser, ValueEnum};
 use model_center::hf::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry};
@@ -13,7 +12,6 @@ use model_center::model::{OpenOptions, Registry, TextBatch, TextHead, TextModel}
 use model_center::run::{ExitStatus, available_cpus};
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Run a model once on given inputs, dropout off.
 ///
@@ -40,6 +38,9 @@ pub struct Options {
     /// The head; by default the one that the folder's class has.
     #[arg(long, value_enum)]
     pub head: Option<Head>,
+    /// What it runs on: auto, cpu, cuda, or cuda:1 for the second CUDA device.
+    #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Auto)]
+    pub device: DeviceChoice,
     /// Threads; by default all that this process may use.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
@@ -68,7 +69,7 @@ pub enum Head {
 /// # Errors
 /// A folder or inputs that cannot be used, a file that cannot be written.
 pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
-    let device = Device::new(Arc::new(CpuBackend::new(threads(options)?)?));
+    let device = Device::new(crate::device::open(options.device, (0, 1), threads(options)?, true)?.backend);
     let file = SafetensorsFile::open(&options.inputs)?;
     let batch = inputs::read(&file)?;
     let place = file.path().display().to_string();

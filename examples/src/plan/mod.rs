@@ -9,8 +9,8 @@ pub mod outside;
 pub mod show;
 pub mod verdict;
 
-use crate::finetune::resume::Resume;
-use crate::finetune::{self, setup};
+use crate::finetune::setup;
+use crate::settings::SettingOptions;
 use crate::terminal;
 use bmtrain_dist::block::Recompute;
 use clap::Parser;
@@ -18,7 +18,6 @@ use model_center::model::Registry;
 use model_center::recipe::Resolved;
 use model_center::run::{ExitStatus, memory};
 use model_center::{Error, Result};
-use std::path::PathBuf;
 
 /// The ZeRO levels of the table of all.
 const LEVELS: [u64; 4] = [0, 1, 2, 3];
@@ -33,15 +32,9 @@ const MAX_RANKS: usize = 1 << 16;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "plan", version)]
 pub struct Options {
-    /// Recipe in TOML; without it every setting comes from --set.
-    #[arg(long, value_name = "FILE")]
-    pub recipe: Option<PathBuf>,
-    /// Change one setting, e.g. --set train.micro_batch_size=8; may be repeated.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    pub sets: Vec<String>,
-    /// The same without --set: train.micro_batch_size=8.
-    #[arg(value_name = "KEY=VALUE")]
-    pub bare_sets: Vec<String>,
+    /// The recipe.
+    #[command(flatten)]
+    pub settings: SettingOptions,
     /// Ranks that share the work.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub ranks: usize,
@@ -65,7 +58,7 @@ pub struct Options {
 /// Mistakes in the recipe, the data or the model folder; ranks that do not fit the batch. That a run does not fit is a
 /// result and no error.
 pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
-    let resolved = resolve(options, &[])?;
+    let resolved = options.settings.resolve(&[])?;
     let layout = layout(options, &resolved)?;
     let available = available(options)?;
     let job = setup::prepare(&resolved, registry)?;
@@ -143,29 +136,6 @@ impl Subject<'_> {
     }
 }
 
-/// The recipe with the settings of the command line, and `more` in the place of those of the same keys.
-pub(crate) fn resolve(options: &Options, more: &[String]) -> Result<Resolved> {
-    let key = |set: &str| set.split('=').next().unwrap_or_default().trim().to_owned();
-    // What was said twice by the user is still refused.
-    let stays = |set: &&String| !more.iter().any(|other| key(other) == key(set));
-    let sets = options.sets.iter().chain(&options.bare_sets).filter(stays).chain(more).cloned().collect();
-    finetune::resolve(&finetune::Options {
-        recipe: options.recipe.clone(),
-        sets,
-        bare_sets: Vec::new(),
-        print_config: false,
-        dry_run: false,
-        ranks: None,
-        comm: finetune::ranks::Comm::Auto,
-        resume: Resume::Never,
-        init_from: None,
-        accept_change: false,
-        overwrite: false,
-        profile: false,
-        fail_points: None,
-    })
-}
-
 fn layout(options: &Options, resolved: &Resolved) -> Result<Layout> {
     let ranks = options.ranks;
     if !(1..=MAX_RANKS).contains(&ranks) {
@@ -194,7 +164,7 @@ fn all_levels(subject: &Subject<'_>, layout: Layout) -> Result<Vec<Planned>> {
     for level in LEVELS {
         for recompute in [Recompute::Keep, Recompute::Checkpoint] {
             let sets = [format!("parallel.zero={level}"), format!("train.recompute={}", recompute_name(recompute))];
-            all.push(subject.plan(resolve(subject.options, &sets)?, layout)?);
+            all.push(subject.plan(subject.options.settings.resolve(&sets)?, layout)?);
         }
     }
     Ok(all)

@@ -1,6 +1,6 @@
 //! Whether a run fits the machine, and what would help most where it does not.
 
-use super::{Layout, Planned, Subject, resolve};
+use super::{Layout, Planned, Subject};
 use bmtrain_core::DType;
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
@@ -91,7 +91,7 @@ fn key(set: &str) -> &str {
 }
 
 fn try_change(subject: &Subject<'_>, sets: &[String], layout: Layout) -> Result<Change> {
-    let planned = subject.plan(resolve(subject.options, sets)?, layout)?;
+    let planned = subject.plan(subject.options.settings.resolve(sets)?, layout)?;
     let mut text: Vec<String> = sets.iter().map(|set| format!("--set {set}")).collect();
     if layout.ranks != subject.options.ranks {
         text.insert(0, format!("--ranks {} --local-ranks {}", layout.ranks, layout.local_ranks));

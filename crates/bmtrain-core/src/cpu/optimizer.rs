@@ -7,7 +7,7 @@ use super::simd::vectorised;
 use super::threads::Threads;
 use crate::error::Result;
 use crate::exact::Sum;
-use crate::kernel::{Adam, AdamSettings, ClipFactor, NORM_CHUNK, NormOrder};
+use crate::kernel::{Adam, AdamNumbers, AdamSettings, ClipFactor, NORM_CHUNK, NormOrder};
 use std::sync::{Mutex, PoisonError};
 
 /// Elements of a piece of work.
@@ -24,41 +24,6 @@ pub(super) fn clip_factor(a: ClipFactor<'_>) -> Result<()> {
     norm[0] = (root / f64::from(a.scale)) as f32;
     factor[0] = if norm[0].is_finite() { (a.max_norm / (norm[0] + 1e-6)).min(1.0) / a.scale } else { f32::NAN };
     Ok(())
-}
-
-/// The numbers of one step, the same for all elements.
-#[derive(Clone, Copy)]
-struct Step {
-    /// Multiplied into the gradient; negative to climb.
-    factor: f32,
-    beta1: f32,
-    beta2: f32,
-    epsilon: f32,
-    /// `lr / (1 - beta1^t)`.
-    rate: f32,
-    /// `1 / (1 - beta2^t)`.
-    correction: f32,
-    /// Added to the gradient, times the parameter.
-    coupled: f32,
-    /// `1 - lr * decay` when decoupled.
-    keep: f32,
-}
-
-impl Step {
-    fn new(a: &AdamSettings, factor: f32) -> Self {
-        // In doubles: 1 - beta^t loses most of an f32's digits in the first steps.
-        let correction = |beta: f32| 1.0 - f64::from(beta).powf(a.step as f64);
-        Step {
-            factor: if a.maximize { -factor } else { factor },
-            beta1: a.beta1,
-            beta2: a.beta2,
-            epsilon: a.epsilon,
-            rate: (f64::from(a.lr) / correction(a.beta1)) as f32,
-            correction: (1.0 / correction(a.beta2)) as f32,
-            coupled: if a.decoupled { 0.0 } else { a.decay },
-            keep: if a.decoupled { (1.0 - f64::from(a.lr) * f64::from(a.decay)) as f32 } else { 1.0 },
-        }
-    }
 }
 
 pub(super) fn adam(threads: &Threads, a: Adam<'_>) -> Result<()> {
@@ -94,7 +59,7 @@ pub(super) fn step(
         return;
     }
     let Elements { parameter, master, m, v, grad } = elements;
-    let (step, len) = (Step::new(settings, factor), parameter.len());
+    let (step, len) = (settings.numbers(factor), parameter.len());
     threads.for_each_part((parameter.rows(1), master, m, v), len, PIECE, |first, len, (parameter, master, m, v)| {
         let grad = grad.part(first, len);
         let elements = Elements { parameter: parameter.data, master, m, v, grad };
@@ -108,7 +73,7 @@ pub(super) fn step(
     });
 }
 
-fn piece(step: Step, elements: Elements<'_>) {
+fn piece(step: AdamNumbers, elements: Elements<'_>) {
     let Elements { mut parameter, mut master, m, v, grad } = elements;
     if let (FloatsMut::F32(parameter), None, Floats::F32(grad)) = (&mut parameter, &master, grad) {
         // Nothing to widen: one loop, and no room on the stack that would have to be cleared.
@@ -131,7 +96,7 @@ fn piece(step: Step, elements: Elements<'_>) {
 }
 
 /// The same, and the sum of the squares of the changes.
-fn piece_measured(step: Step, elements: Elements<'_>) -> Sum {
+fn piece_measured(step: AdamNumbers, elements: Elements<'_>) -> Sum {
     let Elements { mut parameter, mut master, m, v, grad } = elements;
     let (mut sum, mut before) = (Sum::ZERO, Spare::new());
     for (start, len) in tiles(m.len()) {
@@ -160,7 +125,7 @@ fn piece_measured(step: Step, elements: Elements<'_>) -> Sum {
 }
 
 vectorised! {
-    fn update<I>(step: Step, grad: &[f32], parameter: &mut [f32], m: &mut [f32], v: &mut [f32]) {
+    fn update<I>(step: AdamNumbers, grad: &[f32], parameter: &mut [f32], m: &mut [f32], v: &mut [f32]) {
         let (rest1, rest2) = (1.0 - step.beta1, 1.0 - step.beta2);
         for (((p, g), m), v) in parameter.iter_mut().zip(grad).zip(m).zip(v) {
             let g = I::mul_add(step.coupled, *p, step.factor * g);

@@ -6,11 +6,12 @@
 
 use super::driver::{Context, Pattern, Pinned, Stream};
 use crate::error::{Error, Result};
-use crate::kernel::{Arguments, CrossEntropyForward, EmbeddingBackward, EmbeddingForward};
+use crate::kernel::{Arguments, CrossEntropyBackward, CrossEntropyForward, EmbeddingBackward, EmbeddingForward};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Kernels that report, by the numbers their sources use; 0 stands for no report.
-const REPORTERS: [&str; 4] = ["", EmbeddingForward::NAME, EmbeddingBackward::NAME, CrossEntropyForward::NAME];
+const REPORTERS: [&str; 5] =
+    ["", EmbeddingForward::NAME, EmbeddingBackward::NAME, CrossEntropyForward::NAME, CrossEntropyBackward::NAME];
 
 /// `Fault` of prelude.cuh.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]

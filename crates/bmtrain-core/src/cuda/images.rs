@@ -1,5 +1,7 @@
 //! Where compiled kernels come from.
 
+use super::CudaOptions;
+use super::compile::Compiler;
 use super::driver::{Properties, failure};
 use crate::error::Result;
 use bmtrain_kernels::Unit;
@@ -10,23 +12,30 @@ use std::path::PathBuf;
 pub(super) enum Images {
     /// Files `UNIT.cubin` in a folder, compiled elsewhere.
     Folder(PathBuf),
-    /// None were named.
-    Missing,
+    /// Compiled for the device when they are first needed.
+    Compiled(Box<Compiler>),
 }
 
 impl Images {
+    /// The source that options name.
+    pub(super) fn of_options(options: &CudaOptions) -> Self {
+        match &options.compiled {
+            Some(folder) => Images::Folder(folder.clone()),
+            None => Images::Compiled(Box::new(Compiler::new(options))),
+        }
+    }
+
     /// The compiled kernels of a unit for a device.
     ///
     /// # Errors
     /// They cannot be read or made.
     pub(super) fn of(&self, unit: &Unit, properties: Properties) -> Result<Vec<u8>> {
-        let _ = properties;
         match self {
             Images::Folder(folder) => {
                 let path = folder.join(format!("{}.cubin", unit.name));
                 std::fs::read(&path).map_err(|error| failure("load kernels", format!("{}: {error}", path.display())))
             }
-            Images::Missing => Err(failure("load kernels", "no folder of compiled kernels was named")),
+            Images::Compiled(compiler) => compiler.image(unit, properties),
         }
     }
 }

@@ -130,7 +130,12 @@ impl In {
 
     /// An operand that is read.
     pub(super) fn of(view: &View<'_>) -> Self {
-        In { data: view.address(), dtype: tag(view.dtype()), unused: 0 }
+        In::at(view.address(), view.dtype())
+    }
+
+    /// An operand by its address.
+    pub(super) fn at(address: u64, dtype: DType) -> Self {
+        In { data: address, dtype: tag(dtype), unused: 0 }
     }
 
     /// An operand that may be there.
@@ -154,7 +159,12 @@ impl Out {
 
     /// An operand that is overwritten.
     pub(super) fn of(view: &ViewMut<'_>) -> Self {
-        Out { data: view.address(), dtype: tag(view.dtype()), add: 0 }
+        Out::at(view.address(), view.dtype())
+    }
+
+    /// An operand that is overwritten, by its address.
+    pub(super) fn at(address: u64, dtype: DType) -> Self {
+        Out { data: address, dtype: tag(dtype), add: 0 }
     }
 
     /// An operand that is overwritten or added to.

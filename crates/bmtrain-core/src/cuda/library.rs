@@ -34,6 +34,7 @@ const FUNCTIONS: &[&str] = &[
     "cuMemFreeHost",
     "cuMemFree_v2",
     "cuMemHostAlloc",
+    "cuMemHostGetDevicePointer_v2",
     "cuMemcpyDtoDAsync_v2",
     "cuMemcpyDtoHAsync_v2",
     "cuMemcpyHtoDAsync_v2",
@@ -47,6 +48,7 @@ const FUNCTIONS: &[&str] = &[
     "cuStreamDestroy_v2",
     "cuStreamSynchronize",
     "cuStreamWaitEvent",
+    "cuStreamWaitValue32_v2",
 ];
 
 /// The library is there with all its functions.

@@ -1,34 +1,48 @@
 //! The CUDA backend: memory, order and transfer of an NVIDIA device, and the launches of the kernels in `kernels/`.
 //!
-//! `library` asks whether there is a driver, `driver` owns its objects, `order` makes lanes of streams and marks of events,
-//! `staging` carries uploads, `scratch` is memory of launches, `fault` what kernels report, `images` and `modules` bring
-//! compiled kernels to the device, `launch` is what a launch is made of. Each other file is one stem of kernels, launched from
-//! the source of the same name.
+//! `library` asks whether there is a driver, `driver` owns its objects, `libraries` finds what else of NVIDIA's is needed,
+//! `order` makes lanes of streams and marks of events, `staging` carries uploads, `scratch` is memory of launches, `fault` what
+//! kernels report, `compile`, `images` and `modules` bring compiled kernels to the device, `launch` is what a launch is made of,
+//! `blas` gives matrix products to cuBLASLt. Each other file is one stem of kernels, launched from the source of the same name.
 //!
-//! The driver is opened at run time: without one everything builds and runs, and [`CudaBackend::open`] says what is missing.
+//! The driver and the libraries are opened at run time: without them everything builds and runs, [`CudaBackend::open`] or the
+//! first launch says what is missing, and [`survey`] says it of all at once.
 #![allow(unsafe_code)]
 
 mod attention;
 mod attention_mma;
+mod blas;
+mod compile;
 mod driver;
+mod elementwise;
+mod embedding;
 mod fault;
+mod host_work;
 mod images;
 mod launch;
+mod libraries;
 mod library;
+mod loss;
 mod modules;
 mod norm;
+mod optimizer;
 mod order;
+mod random;
+mod reduce;
+mod rows;
 mod scratch;
 mod staging;
+mod survey;
 
-use crate::backend::{Backend, DeviceId, Kernels, Lane, Mark, Memory};
+use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
 use crate::buffer::{View, ViewMut};
-use crate::dtype::{DType, Float};
+use crate::cpu::threads::Threads;
 use crate::error::{Error, Result};
-use crate::kernel::{Arguments as _, Fill, Kernel};
-use driver::{Context, Pattern, Properties, failure};
+use crate::kernel::Kernel;
+use blas::Blas;
+use driver::{Context, Properties, failure};
 use fault::Faults;
-use half::{bf16, f16};
+use host_work::{HostWorker, Place};
 use images::Images;
 use launch::Launch;
 use modules::Modules;
@@ -37,6 +51,7 @@ use scratch::Scratch;
 use staging::Staging;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+pub use survey::{Installed, Library, Present, Survey, survey};
 
 /// What the pool relies on.
 const ALIGNMENT: u64 = 512;
@@ -48,10 +63,13 @@ pub struct CudaBackend {
     ordinal: usize,
     // Fields are dropped in this order: what the device may still read goes before what it reads with.
     staging: Mutex<Staging>,
+    workers: [HostWorker; Lane::ALL.len()],
     lanes: Lanes,
     faults: Faults,
     scratch: [Scratch; Lane::ALL.len()],
     modules: Modules,
+    blas: Blas,
+    threads: Option<Arc<Threads>>,
     context: Arc<Context>,
 }
 
@@ -61,6 +79,26 @@ pub struct CudaOptions {
     /// A folder of compiled kernels, `UNIT.cubin` each; nothing is compiled then. They are loaded as they are: whoever names
     /// the folder answers for it.
     pub compiled: Option<PathBuf>,
+    /// Folders in which NVIDIA's libraries are looked for before anywhere else.
+    pub libraries: Vec<PathBuf>,
+    /// Folders of CUDA toolkits, whose `lib64` and `lib` are looked at next; then it is the system's loader's turn.
+    pub toolkits: Vec<PathBuf>,
+    /// Folders of Python packages (`site-packages`), in which NVIDIA's packages keep their libraries; looked at last.
+    pub packages: Vec<PathBuf>,
+    /// A folder to keep compiled kernels in; without one they are compiled at every start. It must be the user's own.
+    pub cache: Option<PathBuf>,
+    /// Let products of f32 factors shorten these to 19 bits (TF32), which is several times as fast and as exact as f16.
+    pub tf32: bool,
+    /// Threads for work of the host beside the device, such as an offloaded optimizer; 0 for none.
+    pub host_threads: usize,
+}
+
+/// How many CUDA devices there are.
+///
+/// # Errors
+/// No driver on this machine, one that lacks a function, one without devices. Never a panic.
+pub fn device_count() -> Result<usize> {
+    Context::count()
 }
 
 impl CudaBackend {
@@ -72,15 +110,22 @@ impl CudaBackend {
         let context = Context::open(ordinal)?;
         let lanes = Lanes::new(&context)?;
         let faults = lanes.give(Lane::Compute, |stream| Faults::new(&context, stream))?;
-        let images = options.compiled.clone().map_or(Images::Missing, Images::Folder);
+        let images = Images::of_options(options);
+        let threads = match options.host_threads {
+            0 => None,
+            count => Some(Arc::new(Threads::new(count)?)),
+        };
         Ok(CudaBackend {
             id: DeviceId::fresh(),
             ordinal,
             staging: Mutex::default(),
+            workers: std::array::from_fn(|_| HostWorker::new(&context)),
+            threads,
             lanes,
             faults,
             scratch: std::array::from_fn(|_| Scratch::new(&context)),
             modules: Modules::new(&context, images),
+            blas: Blas::new(&context, options),
             context,
         })
     }
@@ -99,25 +144,9 @@ impl CudaBackend {
 
     /// Let the host wait for a lane, and hear what its kernels report.
     fn wait_for(&self, on: Lane) -> Result<()> {
-        self.lanes.sync(on, |stream| self.faults.wait(stream))
-    }
-
-    fn fill(&self, a: Fill<'_>, on: Lane) -> Result<()> {
-        let Some((pattern, repeats)) = pattern_of(a.value, a.out.dtype()) else {
-            let detail = format!(" for {} with the value {}", a.out.dtype(), a.value);
-            return Err(self.unsupported(Fill::NAME, detail));
-        };
-        if a.out.is_empty() {
-            return Ok(());
-        }
-        let count = a.out.len() * repeats;
-        // SAFETY: the view was checked against its buffer and is this device's; its start is a multiple of its elements'
-        // size; the memory stays valid until the lane has run the fill, because the pool gives it out in lane order.
-        self.lanes.give(on, |stream| unsafe { stream.fill(a.out.address(), pattern, count) })
-    }
-
-    fn unsupported(&self, kernel: &'static str, detail: String) -> Error {
-        Error::Unsupported { backend: self.name(), kernel, detail }
+        let waited = self.lanes.sync(on, |stream| self.faults.wait(stream));
+        // What failed first comes out first: kernels behind failed work of the host read what it did not write.
+        self.workers[on as usize].take_failure().and(waited)
     }
 
     /// A view for a transfer: of this device, and made for the lane it is used on, because the buffer's return to the pool
@@ -133,34 +162,42 @@ impl CudaBackend {
     }
 }
 
-/// The pattern that fills elements of a type with a value, and how often it goes into one element.
-fn pattern_of(value: f32, dtype: DType) -> Option<(Pattern, usize)> {
-    // `as` from float to integer saturates and turns NaN into 0, as in the CPU backend.
-    match dtype {
-        DType::F32 => Some((Pattern::Word(value.to_bits()), 1)),
-        DType::F16 => Some((Pattern::Half(<f16 as Float>::from_f32(value).to_bits()), 1)),
-        DType::BF16 => Some((Pattern::Half(<bf16 as Float>::from_f32(value).to_bits()), 1)),
-        DType::I32 => Some((Pattern::Word((value as i32).cast_unsigned()), 1)),
-        DType::U8 => Some((Pattern::Byte(value as u8), 1)),
-        // The driver has no 8-byte pattern: two equal halves are needed.
-        DType::I64 => {
-            let bits = (value as i64).cast_unsigned();
-            let (low, high) = (bits as u32, (bits >> 32) as u32);
-            (low == high).then_some((Pattern::Word(low), 2))
-        }
-    }
-}
-
 impl Kernels for CudaBackend {
     fn launch(&self, kernel: Kernel<'_>, on: Lane) -> Result<()> {
         // Repeated here because addresses are made from these views: soundness must not rest on the caller.
         kernel.check(self.id, on)?;
         match kernel {
-            Kernel::Fill(a) => self.fill(a, on),
+            Kernel::ActivationForward(a) => self.run(on, |launch| elementwise::activation_forward(launch, a)),
+            Kernel::ActivationBackward(a) => self.run(on, |launch| elementwise::activation_backward(launch, a)),
+            Kernel::ActivationSplit(a) => self.run(on, |launch| elementwise::activation_split(launch, a)),
+            Kernel::GatedForward(a) => self.run(on, |launch| elementwise::gated_forward(launch, a)),
+            Kernel::GatedBackward(a) => self.run(on, |launch| elementwise::gated_backward(launch, a)),
+            Kernel::AddScaled(a) => self.run(on, |launch| elementwise::add_scaled(launch, a)),
+            Kernel::Multiply(a) => self.run(on, |launch| elementwise::multiply(launch, a)),
+            Kernel::Cast(a) => self.run(on, |launch| elementwise::cast(launch, a)),
+            Kernel::Fill(a) => self.run(on, |launch| elementwise::fill(launch, a)),
+            Kernel::EmbeddingForward(a) => self.run(on, |launch| rows::embedding_forward(launch, a)),
+            Kernel::EmbeddingBackward(a) => self.run(on, |launch| embedding::backward(launch, a)),
+            Kernel::RowCopy(a) => self.run(on, |launch| rows::row_copy(launch, a)),
+            Kernel::Permute(a) => self.run(on, |launch| rows::permute(launch, a)),
+            Kernel::CrossEntropyForward(a) => self.run(on, |launch| loss::cross_entropy_forward(launch, a)),
+            Kernel::CrossEntropyBackward(a) => self.run(on, |launch| loss::cross_entropy_backward(launch, a)),
+            Kernel::SquaredErrorForward(a) => self.run(on, |launch| loss::squared_error_forward(launch, a)),
+            Kernel::SquaredErrorBackward(a) => self.run(on, |launch| loss::squared_error_backward(launch, a)),
             Kernel::AttentionForward(a) => self.run(on, |launch| attention::forward(launch, a)),
             Kernel::AttentionBackward(a) => self.run(on, |launch| attention::backward(launch, a)),
+            Kernel::Gemm(a) => self.run(on, |launch| self.blas.gemm(launch, a)),
             Kernel::NormForward(a) => self.run(on, |launch| norm::forward(launch, a)),
-            other => Err(self.unsupported(other.name(), String::new())),
+            Kernel::NormBackward(a) => self.run(on, |launch| norm::backward(launch, a)),
+            Kernel::ColumnSum(a) => self.run(on, |launch| reduce::column_sum(launch, a)),
+            Kernel::Softmax(a) => self.run(on, |launch| reduce::softmax(launch, a)),
+            Kernel::SoftmaxBackward(a) => self.run(on, |launch| reduce::softmax_backward(launch, a)),
+            Kernel::GradNorm(a) => self.run(on, |launch| reduce::grad_norm(launch, a)),
+            Kernel::NonFinite(a) => self.run(on, |launch| reduce::non_finite(launch, a)),
+            Kernel::ClipFactor(a) => self.run(on, |launch| optimizer::clip_factor(launch, a)),
+            Kernel::Adam(a) => self.run(on, |launch| optimizer::adam(launch, a)),
+            Kernel::DropoutApply(a) => self.run(on, |launch| random::dropout(launch, a)),
+            Kernel::FillRandom(a) => self.run(on, |launch| random::fill_random(launch, a)),
         }
     }
 }
@@ -253,29 +290,58 @@ impl Backend for CudaBackend {
         self.lanes.wait(on, mark)
     }
 
+    fn has_reached(&self, mark: Mark) -> Option<bool> {
+        // A failing device is reported at the next wait.
+        self.lanes.has_reached(mark).ok()
+    }
+
     fn sync(&self, on: Lane) -> Result<()> {
         self.wait_for(on)
     }
 
+    fn on_host(&self, read: Option<View<'_>>, write: Option<ViewMut<'_>>, work: HostWork, on: Lane) -> Result<()> {
+        let places =
+            [read.map(|view| (view.device(), view.lane())), write.as_ref().map(|view| (view.device(), view.lane()))];
+        for (device, lane) in places.into_iter().flatten() {
+            self.check("on_host", device, lane, on)?;
+        }
+        if let (Some(read), Some(write)) = (&read, &write)
+            && read.range.overlaps(&write.range)
+        {
+            return Err(Error::argument("on_host", "the ranges overlap"));
+        }
+        let read = read.map_or(Place::default(), |view| Place { address: view.address(), bytes: view.bytes() });
+        let write = write.map_or(Place::default(), |view| Place { address: view.address(), bytes: view.bytes() });
+        let worker = &self.workers[on as usize];
+        // SAFETY: both views are this device's and apart; their memory stays valid until the lane has run what is queued, because
+        // the pool gives it out in lane order.
+        self.lanes.give(on, |stream| unsafe { worker.give(stream, read, write, work) })
+    }
+
+    fn host_threads(&self) -> Option<Arc<Threads>> {
+        self.threads.clone()
+    }
+
     fn scratch(&self) -> Vec<(&'static str, usize)> {
         let launches = self.scratch.iter().map(Scratch::bytes).sum();
-        vec![("page-locked staging", self.staging().bytes()), ("scratch of launches", launches)]
+        let works = self.workers.iter().map(HostWorker::bytes).sum();
+        vec![
+            ("page-locked staging", self.staging().bytes()),
+            ("page-locked memory of host work", works),
+            ("scratch of launches", launches),
+        ]
     }
 }
 
+/// Options with the folder of NVIDIA's libraries that BMTRAIN_CUDA_LIB_DIR names. Without it the test says that it was skipped.
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_fill_pattern_is_the_value_in_the_number_type_of_the_elements() {
-        assert_eq!(pattern_of(1.0, DType::F32), Some((Pattern::Word(0x3f80_0000), 1)));
-        assert_eq!(pattern_of(1.0, DType::F16), Some((Pattern::Half(0x3c00), 1)));
-        assert_eq!(pattern_of(1.0, DType::BF16), Some((Pattern::Half(0x3f80), 1)));
-        assert_eq!(pattern_of(-2.0, DType::I32), Some((Pattern::Word(0xffff_fffe), 1)));
-        assert_eq!(pattern_of(7.0, DType::U8), Some((Pattern::Byte(7), 1)));
-        assert_eq!(pattern_of(0.0, DType::I64), Some((Pattern::Word(0), 2)));
-        assert_eq!(pattern_of(-1.0, DType::I64), Some((Pattern::Word(u32::MAX), 2)));
-        assert_eq!(pattern_of(1.0, DType::I64), None);
-    }
+fn libraries_for_tests(test: &str) -> Option<CudaOptions> {
+    use std::io::Write as _;
+    let Some(folder) = std::env::var_os("BMTRAIN_CUDA_LIB_DIR") else {
+        let line = format!("\nSKIPPED {test}: BMTRAIN_CUDA_LIB_DIR names no folder of NVIDIA's libraries\n");
+        // Past the test harness, which hides what passing tests print.
+        let _ = std::io::stderr().write_all(line.as_bytes());
+        return None;
+    };
+    Some(CudaOptions { libraries: vec![folder.into()], ..CudaOptions::default() })
 }

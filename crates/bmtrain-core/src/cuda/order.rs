@@ -91,6 +91,15 @@ impl Lanes {
         Ok(())
     }
 
+    /// Whether the device has passed a mark.
+    pub(super) fn has_reached(&self, mark: Mark) -> Result<bool> {
+        let mut tickets = self.lock();
+        let Tickets { lanes, spare } = &mut *tickets;
+        let lane = &mut lanes[mark.lane as usize];
+        lane.retire(spare)?;
+        Ok(mark.ticket <= lane.passed)
+    }
+
     /// Let the host wait for a lane; `wait` returns when the lane's stream is idle.
     pub(super) fn sync(&self, on: Lane, wait: impl FnOnce(&Stream) -> Result<()>) -> Result<()> {
         let before = self.lock().lanes[on as usize].latest;

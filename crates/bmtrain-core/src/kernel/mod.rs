@@ -22,6 +22,7 @@ pub use elementwise::{
 pub use gemm::{Batch, Epilogue, Gemm, Matrix, MatrixMut};
 pub use loss::{CrossEntropyBackward, CrossEntropyForward, SquaredErrorBackward, SquaredErrorForward};
 pub use norm::{NormBackward, NormForward, NormKind};
+pub(crate) use optimizer::AdamNumbers;
 pub use optimizer::{Adam, AdamSettings, ClipFactor, NormOrder};
 pub use random::{Distribution, Dropout, DropoutApply, FillRandom};
 pub use reduce::{ColumnSum, GradNorm, NORM_CHUNK, NonFinite, Softmax, SoftmaxBackward};

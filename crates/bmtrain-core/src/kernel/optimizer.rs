@@ -120,6 +120,43 @@ pub struct AdamSettings {
     pub step: u64,
 }
 
+/// What all elements of a step share. Made here for every backend, so that all have the same bits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AdamNumbers {
+    /// Multiplied into the gradient; negative to climb.
+    pub(crate) factor: f32,
+    pub(crate) beta1: f32,
+    pub(crate) beta2: f32,
+    pub(crate) epsilon: f32,
+    /// `lr / (1 - beta1^t)`.
+    pub(crate) rate: f32,
+    /// `1 / (1 - beta2^t)`.
+    pub(crate) correction: f32,
+    /// Added to the gradient, times the parameter.
+    pub(crate) coupled: f32,
+    /// `1 - lr * decay` when decoupled.
+    pub(crate) keep: f32,
+}
+
+impl AdamSettings {
+    /// The numbers of the step for a factor of the gradient.
+    pub(crate) fn numbers(&self, factor: f32) -> AdamNumbers {
+        // In doubles: 1 - beta^t loses most of an f32's digits in the first steps.
+        let correction = |beta: f32| 1.0 - f64::from(beta).powf(self.step as f64);
+        let keep = (1.0 - f64::from(self.lr) * f64::from(self.decay)) as f32;
+        AdamNumbers {
+            factor: if self.maximize { -factor } else { factor },
+            beta1: self.beta1,
+            beta2: self.beta2,
+            epsilon: self.epsilon,
+            rate: (f64::from(self.lr) / correction(self.beta1)) as f32,
+            correction: (1.0 / correction(self.beta2)) as f32,
+            coupled: if self.decoupled { 0.0 } else { self.decay },
+            keep: if self.decoupled { keep } else { 1.0 },
+        }
+    }
+}
+
 impl Adam<'_> {
     /// Its numbers.
     pub fn settings(&self) -> AdamSettings {

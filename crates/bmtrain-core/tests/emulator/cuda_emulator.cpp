@@ -1,6 +1,10 @@
 // The threads of a block: who may run, who waits for whom; see cuda_emulator.h.
+//
+// This file is compiled without instrumentation in every build. What its functions touch while they run as a CUDA thread is
+// therefore in plain arrays: templates of the library might be shared with instrumented files.
 #include "cuda_emulator.h"
 #include "fiber.h"
+#include "sanitizer.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -12,23 +16,33 @@ namespace emulator {
 namespace {
 
 constexpr unsigned warp_threads = 32;
+// The address checker puts space between what lies on a stack.
 constexpr std::size_t stack_bytes = 64 << 10;
+// Threads of the race checker that are kept after their block, so that accesses are told apart by their thread's number. It
+// has about 8000.
+constexpr std::size_t most_kept = 4096;
+constexpr unsigned most_shared_arrays = 64;
 
-enum class State { ready, at_barrier, in_exchange, ended };
+enum class State { ready, at_barrier, at_meeting, ended };
 
 struct Thread {
     Fiber fiber;
-    std::unique_ptr<char[]> stack{new char[stack_bytes]};
+    void* seen_as = nullptr;
     Triple index = {};
     unsigned number = 0;
+    // Its place in the order.
+    unsigned rank = 0;
     State state = State::ready;
     // Where it waits.
     int line = 0;
-    // What it gave to an exchange, from whom it wants to hear, and the answer.
+    // What it brought to a meeting: whom it meets, from whom it wants to hear, its value, and what it took home.
     unsigned mask = 0;
     int source = 0;
     std::uint64_t given = 0;
     std::uint64_t received = 0;
+    // How many meetings of lanes it led that order memory, and places to remember those by.
+    unsigned led = 0;
+    char ordered[2] = {};
 
     int lane() const {
         return static_cast<int>(number % warp_threads);
@@ -42,58 +56,102 @@ struct Release {
 };
 using Memory = std::unique_ptr<void, Release>;
 
-// Memory that no kernel may take for zeros.
-Memory take(std::size_t bytes) {
-    Memory memory(std::malloc(bytes));
-    std::memset(memory.get(), 0xFF, bytes);
-    return memory;
-}
+// Stacks, kept from run to run: taking them anew would cost more than most blocks.
+struct Stacks {
+    Memory memory;
+    unsigned count = 0;
+
+    void reserve(unsigned wanted) {
+        if (count < wanted) {
+            memory.reset(std::malloc(wanted * stack_bytes));
+            count = wanted;
+        }
+    }
+    char* at(unsigned number) const {
+        // Not all at the same distance from a page, or they would share few lines of the cache.
+        return static_cast<char*>(memory.get()) + number * stack_bytes - number % 16 * 64;
+    }
+    void drop() {
+        memory.reset();
+        count = 0;
+    }
+};
+
+struct SharedArray {
+    const void* tag;
+    void* memory;
+    std::size_t bytes;
+    // Whether this block has asked for it.
+    bool taken;
+};
 
 // The block that is running.
 struct Block {
     Triple grid, extent, index;
     const std::function<void()>* work;
-    std::vector<Thread> threads;
+    Thread* threads;
+    unsigned count;
     // Numbers of the threads, the one that goes first whenever it can in front.
-    std::vector<unsigned> order;
-    // Shared memory by the tag it was asked for with, and that chosen at launch.
-    std::map<const void*, Memory> shared;
-    Memory shared_at_launch;
-    // Whether somebody who waited may go on.
-    bool released;
+    unsigned* order;
+    SharedArray shared[most_shared_arrays];
+    unsigned shared_count;
+    void* shared_at_launch;
+    // The first in the order that may have been released since its turn.
+    unsigned next;
     unsigned live;
-    // How many threads wait at the barrier, and in which line it is.
+    // How many threads wait at the barrier, in which line it is, and how many said yes there; before that, the last time.
     unsigned at_barrier;
     int barrier_line;
+    int yes;
+    int last_yes;
+    unsigned barriers;
     Thread* running;
     Fiber scheduler;
-    std::string failure;
+    void* scheduler_seen_as;
+    // Places by which the race checker remembers barriers, and the ends of threads.
+    char barrier_passed[2];
+    char ended;
+    std::string* failure;
 };
 
 Block* block = nullptr;
+Stacks stacks;
+char fence = 0;
 
 // Gives the turn back to the scheduler.
 void pause() {
-    Fiber::change(block->running->fiber, block->scheduler);
+    Thread& thread = *block->running;
+    sanitizer::become(block->scheduler_seen_as);
+    Fiber::change(thread.fiber, block->scheduler);
 }
 
 // Ends the block with a message. The other threads' stacks are dropped as they are.
 [[noreturn]] void fail(const std::string& what, int line) {
-    const Thread& thread = *block->running;
-    block->failure = what + " (block " + std::to_string(block->index.x) + "," + std::to_string(block->index.y) + "," +
-                     std::to_string(block->index.z) + ", thread " + std::to_string(thread.number) + ", line " +
-                     std::to_string(line) + ")";
+    {
+        const sanitizer::Unseen unseen;
+        const Thread& thread = *block->running;
+        *block->failure = what + " (block " + std::to_string(block->index.x) + "," + std::to_string(block->index.y) + "," +
+                          std::to_string(block->index.z) + ", thread " + std::to_string(thread.number) + ", line " +
+                          std::to_string(line) + ")";
+    }
     for (;;) {
         pause();
     }
 }
 
+void make_ready(Thread& thread) {
+    thread.state = State::ready;
+    block->next = thread.rank < block->next ? thread.rank : block->next;
+}
+
 void release_barrier() {
     block->at_barrier = 0;
-    block->released = true;
-    for (Thread& thread : block->threads) {
-        if (thread.state == State::at_barrier) {
-            thread.state = State::ready;
+    block->barriers += 1;
+    block->last_yes = block->yes;
+    block->yes = 0;
+    for (unsigned number = 0; number < block->count; ++number) {
+        if (block->threads[number].state == State::at_barrier) {
+            make_ready(block->threads[number]);
         }
     }
 }
@@ -104,6 +162,7 @@ void begin_thread() {
     Thread& thread = *block->running;
     thread.state = State::ended;
     block->live -= 1;
+    sanitizer::release(&block->ended);
     // A thread that has ended is not waited for.
     if (block->live > 0 && block->at_barrier == block->live) {
         release_barrier();
@@ -116,8 +175,9 @@ void begin_thread() {
 std::string describe_waiting() {
     std::string text = "threads wait for each other:";
     unsigned listed = 0;
-    for (const Thread& thread : block->threads) {
-        if (thread.state == State::at_barrier || thread.state == State::in_exchange) {
+    for (unsigned number = 0; number < block->count; ++number) {
+        const Thread& thread = block->threads[number];
+        if (thread.state == State::at_barrier || thread.state == State::at_meeting) {
             if (++listed > 4) {
                 return text + " and more";
             }
@@ -131,45 +191,52 @@ std::string describe_waiting() {
 
 // Puts the warps, and the threads of each warp, in an order of their own.
 void draw_order(std::mt19937_64& random, bool shuffled) {
-    const auto count = static_cast<unsigned>(block->threads.size());
-    std::vector<unsigned> warps((count + warp_threads - 1) / warp_threads);
-    std::iota(warps.begin(), warps.end(), 0u);
+    const unsigned count = block->count, warps = (count + warp_threads - 1) / warp_threads;
+    unsigned warp_order[1024 / warp_threads];
+    std::iota(warp_order, warp_order + warps, 0u);
     if (shuffled) {
-        std::shuffle(warps.begin(), warps.end(), random);
+        std::shuffle(warp_order, warp_order + warps, random);
     }
-    block->order.clear();
-    for (unsigned warp : warps) {
-        const auto start = static_cast<std::ptrdiff_t>(block->order.size());
-        for (unsigned number = warp * warp_threads; number < std::min(count, (warp + 1) * warp_threads); ++number) {
-            block->order.push_back(number);
+    unsigned* end = block->order;
+    for (unsigned warp = 0; warp < warps; ++warp) {
+        unsigned* const start = end;
+        const unsigned first = warp_order[warp] * warp_threads;
+        for (unsigned number = first; number < std::min(count, first + warp_threads); ++number) {
+            *end++ = number;
         }
         if (shuffled) {
-            std::shuffle(block->order.begin() + start, block->order.end(), random);
+            std::shuffle(start, end, random);
         }
+    }
+    for (unsigned rank = 0; rank < count; ++rank) {
+        block->threads[block->order[rank]].rank = rank;
     }
 }
 
 void prepare_threads() {
-    for (unsigned number = 0; number < block->threads.size(); ++number) {
+    for (unsigned number = 0; number < block->count; ++number) {
         Thread& thread = block->threads[number];
         thread.number = number;
         thread.index.x = number % block->extent.x;
         thread.index.y = number / block->extent.x % block->extent.y;
         thread.index.z = number / (block->extent.x * block->extent.y);
         thread.state = State::ready;
-        thread.fiber.prepare(thread.stack.get(), stack_bytes, begin_thread);
+        thread.seen_as = sanitizer::make_thread();
+        thread.fiber.prepare(stacks.at(number), stack_bytes - 1024, begin_thread);
     }
-    block->live = static_cast<unsigned>(block->threads.size());
+    block->live = block->count;
     block->at_barrier = 0;
+    block->yes = 0;
+    block->next = 0;
 }
 
 // Runs threads until all have ended or nobody can go on. Always the first in the order that can run, so that one warp gets
 // as far ahead of the others as barriers let it: fair turns would hide memory that is written again too early.
 void run_threads() {
-    std::size_t position = 0;
+    unsigned position = 0;
     while (block->live > 0) {
-        if (position == block->order.size()) {
-            block->failure = describe_waiting();
+        if (position == block->count) {
+            *block->failure = describe_waiting();
             return;
         }
         Thread& thread = block->threads[block->order[position]];
@@ -178,15 +245,86 @@ void run_threads() {
             continue;
         }
         block->running = &thread;
+        block->next = position;
+        sanitizer::become(thread.seen_as);
         Fiber::change(block->scheduler, thread.fiber);
-        if (!block->failure.empty()) {
+        if (!block->failure->empty()) {
             return;
         }
-        if (block->released) {
-            block->released = false;
-            position = 0;
+        position = block->next;
+    }
+}
+
+// Memory that no kernel may take for zeros.
+void* take(std::size_t bytes) {
+    void* const memory = std::malloc(bytes);
+    std::memset(memory, 0xFF, bytes);
+    return memory;
+}
+
+// Gives a block shared memory as if nobody had used it. The race checker must not see the accesses of blocks before.
+void renew_shared(std::size_t bytes_at_launch) {
+    const sanitizer::Unseen unseen;
+    for (unsigned i = 0; i < block->shared_count; ++i) {
+        block->shared[i].taken = false;
+        if (sanitizer::checks_threads) {
+            std::free(block->shared[i].memory);
         }
     }
+    block->shared_count = sanitizer::checks_threads ? 0 : block->shared_count;
+    if (bytes_at_launch == 0) {
+        return;
+    }
+    if (block->shared_at_launch == nullptr || sanitizer::checks_threads) {
+        std::free(block->shared_at_launch);
+        block->shared_at_launch = take(bytes_at_launch);
+    } else {
+        std::memset(block->shared_at_launch, 0xFF, bytes_at_launch);
+    }
+}
+
+void free_shared() {
+    const sanitizer::Unseen unseen;
+    for (unsigned i = 0; i < block->shared_count; ++i) {
+        std::free(block->shared[i].memory);
+    }
+    std::free(block->shared_at_launch);
+}
+
+// Threads as the race checker sees them are ended late: see `most_kept`.
+struct Kept {
+    std::vector<void*> threads;
+
+    void add() {
+        if (!sanitizer::checks_threads) {
+            return;
+        }
+        if (threads.size() + block->count > most_kept) {
+            end_all();
+        }
+        for (unsigned number = 0; number < block->count; ++number) {
+            threads.push_back(block->threads[number].seen_as);
+        }
+    }
+    void end_all() {
+        for (void* thread : threads) {
+            sanitizer::end_thread(thread);
+        }
+        threads.clear();
+    }
+};
+
+// One block from its first thread to its last.
+void run_block(std::mt19937_64& random, const Extent& extent, bool shuffled) {
+    renew_shared(extent.shared_bytes);
+    if (sanitizer::checks_threads) {
+        const sanitizer::Unseen unseen;
+        stacks.drop();
+        stacks.reserve(block->count);
+    }
+    draw_order(random, shuffled);
+    prepare_threads();
+    run_threads();
 }
 
 }  // namespace
@@ -211,7 +349,7 @@ int lane() {
     return block->running->lane();
 }
 
-void barrier(int line) {
+int barrier(int line, bool predicate) {
     Thread& thread = *block->running;
     if (block->at_barrier > 0 && block->barrier_line != line) {
         fail("threads meet at different __syncthreads, the other in line " + std::to_string(block->barrier_line), line);
@@ -219,135 +357,136 @@ void barrier(int line) {
     block->barrier_line = line;
     thread.line = line;
     block->at_barrier += 1;
+    block->yes += predicate ? 1 : 0;
+    char* const passed = &block->barrier_passed[block->barriers % 2];
+    sanitizer::release(passed);
     if (block->at_barrier == block->live) {
         release_barrier();
-        return;
+    } else {
+        thread.state = State::at_barrier;
+        pause();
     }
-    thread.state = State::at_barrier;
-    pause();
+    sanitizer::acquire(passed);
+    return block->last_yes;
 }
 
-std::uint64_t exchange(unsigned mask, std::uint64_t bits, int source, int line) {
-    Thread& thread = *block->running;
-    const unsigned warp_start = thread.number / warp_threads * warp_threads;
-    if ((mask >> thread.lane() & 1) == 0) {
-        fail("a shuffle's mask leaves out the lane that calls it", line);
-    }
-    thread.mask = mask;
-    thread.source = source;
-    thread.given = bits;
-    thread.line = line;
+namespace {
 
+// Whether all other lanes of the running thread's mask are here. What cannot be right ends the block.
+bool all_are_here(const Thread& thread) {
+    const unsigned warp_start = thread.number / warp_threads * warp_threads;
+    if ((thread.mask >> thread.lane() & 1) == 0) {
+        fail("a shuffle's mask leaves out the lane that calls it", thread.line);
+    }
     bool complete = true;
-    for (unsigned other_lane = 0; other_lane < warp_threads; ++other_lane) {
-        if ((mask >> other_lane & 1) == 0) {
-            continue;
-        }
-        if (warp_start + other_lane >= block->threads.size()) {
-            fail("a shuffle's mask names lanes that the block does not have", line);
+    for (unsigned left = thread.mask; left != 0; left &= left - 1) {
+        const auto other_lane = static_cast<unsigned>(__builtin_ctz(left));
+        if (warp_start + other_lane >= block->count) {
+            fail("a shuffle's mask names lanes that the block does not have", thread.line);
         }
         const Thread& other = block->threads[warp_start + other_lane];
         if (other.state == State::ended) {
-            fail("a shuffle's mask names a lane that has ended", line);
+            fail("a shuffle's mask names a lane that has ended", thread.line);
         }
         if (&other == &thread) {
             continue;
         }
-        if (other.state != State::in_exchange) {
+        if (other.state != State::at_meeting) {
             complete = false;
-        } else if (other.mask != mask || other.line != line) {
-            fail("lanes of a warp meet at different shuffles, the other in line " + std::to_string(other.line), line);
+        } else if (other.mask != thread.mask || other.line != thread.line) {
+            fail("lanes of a warp meet at different shuffles, the other in line " + std::to_string(other.line), thread.line);
         }
     }
-    if (!complete) {
-        thread.state = State::in_exchange;
+    return complete;
+}
+
+// Meets the lanes of a mask. The last to come calls `answer` for each lane, with the first thread of the warp.
+template <class Answer>
+std::uint64_t meet(unsigned mask, std::uint64_t bits, int source, int line, Answer answer) {
+    Thread& thread = *block->running;
+    thread.mask = mask;
+    thread.source = source;
+    thread.given = bits;
+    thread.line = line;
+    if (!all_are_here(thread)) {
+        thread.state = State::at_meeting;
         pause();
         return thread.received;
     }
-    // The last lane to come answers all.
-    block->released = true;
-    for (unsigned other_lane = 0; other_lane < warp_threads; ++other_lane) {
-        if ((mask >> other_lane & 1) == 0) {
-            continue;
-        }
-        Thread& other = block->threads[warp_start + other_lane];
-        const bool inside = other.source >= 0 && other.source < static_cast<int>(warp_threads);
-        // What a lane outside the mask would give is not defined: a pattern that is no number in any type.
-        const bool defined = inside && (mask >> other.source & 1) != 0;
-        other.received = defined ? block->threads[warp_start + other.source].given : ~std::uint64_t{0};
-        other.state = State::ready;
+    Thread* const warp = &block->threads[thread.number / warp_threads * warp_threads];
+    for (unsigned left = mask; left != 0; left &= left - 1) {
+        Thread& other = warp[__builtin_ctz(left)];
+        other.received = answer(other, warp);
+        make_ready(other);
     }
     return thread.received;
 }
 
+}  // namespace
+
+std::uint64_t exchange(unsigned mask, std::uint64_t bits, int source, int line) {
+    return meet(mask, bits, source, line, [mask](const Thread& thread, const Thread* warp) {
+        const bool inside = thread.source >= 0 && thread.source < static_cast<int>(warp_threads);
+        // What a lane outside the mask would give is not defined: a pattern that is no number in any type.
+        const bool defined = inside && (mask >> thread.source & 1) != 0;
+        return defined ? warp[thread.source].given : ~std::uint64_t{0};
+    });
+}
+
 unsigned ballot(unsigned mask, bool predicate, int line) {
-    Thread& thread = *block->running;
-    // Everybody gives its answer and then reads those of all: nobody gives again before all have met once more.
-    exchange(mask, predicate ? 1 : 0, thread.lane(), line);
-    const unsigned warp_start = thread.number / warp_threads * warp_threads;
-    unsigned answers = 0;
-    for (unsigned other_lane = 0; other_lane < warp_threads; ++other_lane) {
-        if ((mask >> other_lane & 1) != 0 && block->threads[warp_start + other_lane].given != 0) {
-            answers |= 1u << other_lane;
+    const std::uint64_t answers = meet(mask, predicate ? 1 : 0, 0, line, [mask](const Thread&, const Thread* warp) {
+        std::uint64_t yes = 0;
+        for (unsigned left = mask; left != 0; left &= left - 1) {
+            const int other = __builtin_ctz(left);
+            yes |= warp[other].given << other;
         }
-    }
-    exchange(mask, predicate ? 1 : 0, thread.lane(), line);
-    return answers;
+        return yes;
+    });
+    return static_cast<unsigned>(answers);
+}
+
+void order_lanes(unsigned mask, int line) {
+    Thread& thread = *block->running;
+    const unsigned first = thread.number / warp_threads * warp_threads;
+    // The first lane of the mask stands for its lanes. A mask without lanes that are there is reported by the meeting.
+    const unsigned leader = mask == 0 ? thread.number : first + static_cast<unsigned>(__builtin_ctz(mask));
+    Thread& leading = leader < block->count ? block->threads[leader] : thread;
+    char* const ordered = &leading.ordered[leading.led % 2];
+    sanitizer::release(ordered);
+    meet(mask, 0, 0, line, [&leading](const Thread& other, const Thread*) {
+        leading.led += &other == &leading ? 1 : 0;
+        return std::uint64_t{0};
+    });
+    sanitizer::acquire(ordered);
+}
+
+void fence_memory() {
+    sanitizer::release(&fence);
+    sanitizer::acquire(&fence);
 }
 
 void* shared(const void* tag, std::size_t bytes) {
-    Memory& memory = block->shared[tag];
-    if (!memory) {
-        memory = take(bytes);
+    for (unsigned i = 0; i < block->shared_count; ++i) {
+        SharedArray& array = block->shared[i];
+        if (array.tag == tag) {
+            if (!array.taken) {
+                std::memset(array.memory, 0xFF, bytes);
+                array.taken = true;
+            }
+            return array.memory;
+        }
     }
-    return memory.get();
+    if (block->shared_count == most_shared_arrays) {
+        fail("more arrays in shared memory than the emulator counts", 0);
+    }
+    const sanitizer::Unseen unseen;
+    void* const memory = take(bytes);
+    block->shared[block->shared_count++] = {tag, memory, bytes, true};
+    return memory;
 }
 
 void* shared_at_launch() {
-    return block->shared_at_launch.get();
-}
-
-float f32_from_f16(std::uint16_t bits) {
-    const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
-    const unsigned exponent = bits >> 10 & 31;
-    const std::uint32_t mantissa = bits & 0x3ffu;
-    if (exponent == 31) {
-        // Infinity; what is not a number keeps its payload and becomes quiet.
-        return bits_as<float>(sign | 0x7f800000u | mantissa << 13 | (mantissa != 0 ? 0x400000u : 0));
-    }
-    if (exponent == 0) {
-        const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
-        return sign != 0 ? -magnitude : magnitude;
-    }
-    return bits_as<float>(sign | (exponent + 112) << 23 | mantissa << 13);
-}
-
-std::uint16_t f16_from_f32(float value) {
-    const std::uint32_t bits = bits_as<std::uint32_t>(value);
-    const std::uint32_t sign = bits >> 16 & 0x8000u;
-    const std::uint32_t magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) {
-        return 0x7fff;
-    }
-    // From 65520 on the nearest is infinity.
-    if (magnitude >= 0x477ff000u) {
-        return static_cast<std::uint16_t>(sign | 0x7c00u);
-    }
-    if (magnitude < 0x38800000u) {
-        // Subnormal: multiples of 2^-24. The processor rounds the sum with 0.5 to them, ties to even.
-        const float sum = bits_as<float>(magnitude) + 0.5f;
-        return static_cast<std::uint16_t>(sign | (bits_as<std::uint32_t>(sum) - 0x3f000000u));
-    }
-    const std::uint32_t odd = magnitude >> 13 & 1;
-    return static_cast<std::uint16_t>(sign | (magnitude - 0x38000000u + 0xfffu + odd) >> 13);
-}
-
-std::uint16_t bf16_from_f32(float value) {
-    const std::uint32_t bits = bits_as<std::uint32_t>(value);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) {
-        return 0x7fff;
-    }
-    return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+    return block->shared_at_launch;
 }
 
 std::map<std::string, Kernel>& kernels() {
@@ -360,28 +499,36 @@ std::string run(const std::function<void()>& thread, const Extent& extent, std::
     running.grid = extent.grid;
     running.extent = extent.block;
     running.work = &thread;
-    const unsigned count = extent.block.x * extent.block.y * extent.block.z;
-    running.threads = std::vector<Thread>(count);
+    running.count = extent.block.x * extent.block.y * extent.block.z;
+    std::vector<Thread> threads(running.count);
+    std::vector<unsigned> order(running.count);
+    std::string failure;
+    running.threads = threads.data();
+    running.order = order.data();
+    running.failure = &failure;
+    running.scheduler_seen_as = sanitizer::this_thread();
     block = &running;
+    stacks.reserve(running.count);
     std::mt19937_64 random(seed);
-    for (unsigned z = 0; z < extent.grid.z; ++z) {
-        for (unsigned y = 0; y < extent.grid.y; ++y) {
-            for (unsigned x = extent.first_block; x < extent.grid.x; ++x) {
+    Kept kept;
+    for (unsigned z = 0; z < extent.grid.z && failure.empty(); ++z) {
+        for (unsigned y = 0; y < extent.grid.y && failure.empty(); ++y) {
+            for (unsigned x = extent.first_block; x < extent.grid.x && failure.empty(); ++x) {
                 running.index = {x, y, z};
-                running.shared.clear();
-                running.shared_at_launch = extent.shared_bytes > 0 ? take(extent.shared_bytes) : nullptr;
-                draw_order(random, seed != 0);
-                prepare_threads();
-                run_threads();
-                if (!running.failure.empty()) {
-                    block = nullptr;
-                    return running.failure;
-                }
+                run_block(random, extent, seed != 0);
+                kept.add();
             }
         }
     }
+    sanitizer::acquire(&running.ended);
+    if (!failure.empty()) {
+        // What stopped threads left on their stacks is nobody's.
+        stacks.drop();
+    }
+    kept.end_all();
+    free_shared();
     block = nullptr;
-    return {};
+    return failure;
 }
 
 }  // namespace emulator

@@ -55,8 +55,8 @@ const Triple& block_index();
 const Triple& block_extent();
 const Triple& grid_extent();
 
-// Waits until every thread of the block that has not ended is here.
-void barrier(int line);
+// Waits until every thread of the block that has not ended is here. Returns for how many of them `predicate` holds.
+int barrier(int line, bool predicate);
 
 // Lane of the running thread in its warp.
 int lane();
@@ -72,6 +72,12 @@ std::uint64_t exchange(unsigned mask, std::uint64_t bits, int source, int line);
 
 // Which lanes of `mask` say yes.
 unsigned ballot(unsigned mask, bool predicate, int line);
+
+// Lets the lanes of `mask` meet; what each did before is then seen by all.
+void order_lanes(unsigned mask, int line);
+
+// What __threadfence orders: everything before a fence with everything after a later one, of any thread.
+void fence_memory();
 
 // What the threads of a block are to each other while `change` runs: one at a time. Returns what was there before.
 template <class Value, class Change>
@@ -159,12 +165,24 @@ Value exchange_value(unsigned mask, Value value, int source, int line) {
 
 // The default argument is the line of the call.
 inline void __syncthreads(int line = __builtin_LINE()) {
-    emulator::barrier(line);
+    emulator::barrier(line, false);
 }
 
-// Orders the memory of a warp's lanes: they meet, as at a shuffle.
+inline int __syncthreads_count(int predicate, int line = __builtin_LINE()) {
+    return emulator::barrier(line, predicate != 0);
+}
+
+inline int __syncthreads_or(int predicate, int line = __builtin_LINE()) {
+    return emulator::barrier(line, predicate != 0) != 0;
+}
+
+inline int __syncthreads_and(int predicate, int line = __builtin_LINE()) {
+    return emulator::barrier(line, predicate == 0) == 0;
+}
+
+// Lanes meet, as at a shuffle, which moves a value and orders nothing else; this orders their memory.
 inline void __syncwarp(unsigned mask = 0xffffffffu, int line = __builtin_LINE()) {
-    emulator::exchange(mask, 0, emulator::lane(), line);
+    emulator::order_lanes(mask, line);
 }
 
 template <class Value>
@@ -202,7 +220,8 @@ inline int __all_sync(unsigned mask, int predicate, int line = __builtin_LINE())
     return emulator::ballot(mask, predicate != 0, line) == mask;
 }
 
-inline void __threadfence() {}
+inline void __threadfence() { emulator::fence_memory(); }
+inline void __threadfence_block() { emulator::fence_memory(); }
 
 // ---- vectors
 

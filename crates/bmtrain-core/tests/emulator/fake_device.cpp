@@ -2,7 +2,9 @@
 #include "fake_device.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <thread>
 #include <utility>
 
 namespace fake {
@@ -46,9 +48,14 @@ Status run_until(const std::function<bool()>& done) {
             return here.failure = launch_failed;
         }
         Stream* stream = ready[here.random() % ready.size()];
-        Task task = std::move(stream->tasks.front());
+        Status status = here.failure == success ? stream->tasks.front().work() : here.failure;
+        if (status == pending) {
+            here.mutex.unlock();
+            std::this_thread::sleep_for(std::chrono::microseconds(20));
+            here.mutex.lock();
+            continue;
+        }
         stream->tasks.pop_front();
-        Status status = here.failure == success ? task.work() : here.failure;
         if (status != success) {
             here.failure = status;
             return status;

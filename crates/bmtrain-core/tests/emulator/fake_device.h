@@ -27,6 +27,8 @@ using Status = int;
 using Address = unsigned long long;
 
 inline constexpr Status success = 0;
+// Of a task alone: it cannot run yet, because it waits for another thread or process.
+inline constexpr Status pending = -1;
 inline constexpr Status invalid_value = 1;
 inline constexpr Status out_of_memory = 2;
 inline constexpr Status no_device = 100;
@@ -85,7 +87,8 @@ inline constexpr std::size_t device_bytes = std::size_t{1} << 30;
 inline constexpr std::size_t alignment = 512;
 
 struct Device {
-    std::mutex mutex;
+    // Taken again by work that asks for ranges while it runs.
+    std::recursive_mutex mutex;
     std::map<Address, std::size_t> memory;
     std::size_t memory_in_use = 0;
     std::vector<std::unique_ptr<Stream>> streams;
@@ -96,7 +99,7 @@ struct Device {
 // There is one; several numbers of devices mean the same. Every function below expects its mutex to be held.
 Device& device();
 
-using Lock = std::lock_guard<std::mutex>;
+using Lock = std::lock_guard<std::recursive_mutex>;
 
 // The context that was made current on this thread.
 extern thread_local void* current_context;
@@ -110,7 +113,7 @@ Status check_ranges(std::initializer_list<Address> starts, std::size_t bytes, St
 // Puts work at the end of a stream; it runs only when `after` is reached, if there is one.
 Status give(void* stream, std::function<Status()> work, std::shared_ptr<Occurrence> after = nullptr);
 
-// Runs the streams in random order until one has nothing left.
+// Runs the streams in random order until one has nothing left. The mutex is given up in between, when work waits for others.
 Status run_stream(void* stream);
 
 // Runs the streams in random order until a point in one of them.

@@ -188,6 +188,11 @@ Status cuMemFreeHost(void* memory) {
     return success;
 }
 
+Status cuMemHostGetDevicePointer_v2(Address* address, void* memory, unsigned) {
+    *address = reinterpret_cast<Address>(memory);
+    return success;
+}
+
 Status cuMemcpyHtoDAsync_v2(Address to, const void* from, std::size_t bytes, void* stream) {
     Lock lock(device().mutex);
     if (Status status = check_ranges({to}, bytes, invalid_value)) {
@@ -268,6 +273,18 @@ Status cuStreamWaitEvent(void* stream, Event* event, unsigned) {
     Lock lock(device().mutex);
     // The time meant is the latest one at this moment: the event may be recorded again before the stream gets here.
     return give(stream, [] { return success; }, event->recorded);
+}
+
+// The address is one of page-locked memory; only "at least, counted in a circle" is known.
+Status cuStreamWaitValue32_v2(void* stream, Address address, unsigned value, unsigned flags) {
+    Lock lock(device().mutex);
+    if (flags != 0 || address % 4 != 0) {
+        return invalid_value;
+    }
+    return give(stream, [=] {
+        const unsigned now = __atomic_load_n(reinterpret_cast<unsigned*>(address), __ATOMIC_ACQUIRE);
+        return static_cast<int>(now - value) >= 0 ? success : pending;
+    });
 }
 
 Status cuEventCreate(Event** event, unsigned) {
@@ -373,6 +390,24 @@ Status cuDeviceGetAttribute(int* value, int attribute, int) {
         case 97: *value = static_cast<int>(shared_bytes_of_a_block); return success;
         default: return invalid_value;
     }
+}
+
+// ---- what emulated libraries beside the driver use
+
+int emulated_has_context() {
+    return current_context != nullptr ? 1 : 0;
+}
+
+int emulated_is_allocated(Address start, std::size_t bytes) {
+    Lock lock(device().mutex);
+    return allocated(start, bytes) ? 1 : 0;
+}
+
+// Queues `work(data)`; `release(data)` is called once, whether it has run or not.
+Status emulated_give(void* stream, Status (*work)(void*), void* data, void (*release)(void*)) {
+    const std::shared_ptr<void> owned(data, release);
+    Lock lock(device().mutex);
+    return give(stream, [work, owned] { return work(owned.get()); });
 }
 
 }  // extern "C"

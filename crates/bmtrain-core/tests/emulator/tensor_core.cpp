@@ -1,7 +1,9 @@
 // Fragments, matrices and late copies; see tensor_core.h.
 //
-// What the lanes of a warp give each other lies in memory of the running block, so that every block starts anew.
+// What the lanes of a warp give each other lies in memory of the running block, so that every block starts anew. Checkers do not
+// look at it; they do look at what matrices are loaded from and at both ends of a copy.
 #include "cuda_emulator.h"
+#include "sanitizer.h"
 #include "tensor_core.h"
 
 #include <cstdio>
@@ -94,6 +96,7 @@ void count_conflicts(const unsigned short* const* rows) {
 }  // namespace
 
 void multiply(Half kind, float* c, const unsigned* a, unsigned b0, unsigned b1, int line) {
+    const sanitizer::Unseen unseen;
     Warp& here = warp();
     const auto me = static_cast<unsigned>(lane());
     const unsigned g = me / 4, t = me % 4;
@@ -118,24 +121,28 @@ void multiply(Half kind, float* c, const unsigned* a, unsigned b0, unsigned b1, 
 }
 
 void load_matrices(unsigned* words, const void* row, bool turned, int line) {
-    Warp& here = warp();
     const auto me = static_cast<unsigned>(lane());
-    const unsigned turn = ++here.loads[me] % 2;
-    if (!aligned(row)) {
-        stop("a row of a matrix does not lie at a multiple of 16 bytes");
+    const unsigned short* rows[32];
+    {
+        const sanitizer::Unseen unseen;
+        Warp& here = warp();
+        if (!aligned(row)) {
+            stop("a row of a matrix does not lie at a multiple of 16 bytes");
+        }
+        const unsigned turn = ++here.loads[me] % 2;
+        here.rows[turn][me] = static_cast<const unsigned short*>(row);
+        exchange(~0u, 0, lane(), line);
+        std::memcpy(rows, here.rows[turn], sizeof rows);
+        for (unsigned matrix = 0; matrix < 4 && me == 0; ++matrix) {
+            count_conflicts(rows + 8 * matrix);
+        }
     }
-    const unsigned short** rows = here.rows[turn];
-    rows[me] = static_cast<const unsigned short*>(row);
-    exchange(~0u, 0, lane(), line);
     const unsigned g = me / 4, t = me % 4;
     for (unsigned matrix = 0; matrix < 4; ++matrix) {
         const unsigned short* const* of = rows + 8 * matrix;
         const unsigned low = turned ? of[2 * t][g] : of[g][2 * t];
         const unsigned high = turned ? of[2 * t + 1][g] : of[g][2 * t + 1];
         words[matrix] = low | high << 16;
-        if (me == 0) {
-            count_conflicts(of);
-        }
     }
 }
 
@@ -144,6 +151,7 @@ unsigned long long bank_conflicts() {
 }
 
 void copy_later(void* to, const void* from, bool there) {
+    const sanitizer::Unseen unseen;
     Copies& mine = copies();
     if (!aligned(to) || !aligned(from)) {
         stop("a copy to shared memory does not lie at a multiple of 16 bytes");
@@ -155,6 +163,7 @@ void copy_later(void* to, const void* from, bool there) {
 }
 
 void end_copies() {
+    const sanitizer::Unseen unseen;
     Copies& mine = copies();
     if (mine.groups == most_groups) {
         stop("a thread has ended too many groups of copies without waiting");

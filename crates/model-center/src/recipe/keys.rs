@@ -8,8 +8,8 @@ use super::reader::{Otherwise, Reader, Spec};
 use super::settings::*;
 use crate::data::{ColumnTask, Format, LabelSpec, OnBadRecord, SUPERGLUE, TooLong};
 use crate::metrics::Metric;
-use bmtrain_core::DType;
 use bmtrain_core::kernel::NormOrder;
+use bmtrain_core::{DType, DeviceChoice};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::optim::{Clip, DecayForm, ScheduleKind, Warmup};
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
@@ -63,7 +63,7 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
         quiet: r.flag("log.quiet", false),
     };
     let output = OutputSettings { dir: r.required_path("output.dir", OUTPUT_FOLDER) };
-    let device = DeviceSettings { threads: read_threads(r) };
+    let device = DeviceSettings { name: read_device(r), threads: read_threads(r) };
     let parallel = ParallelSettings {
         zero: ZeroLevel::from_number(r.integer("parallel.zero", 3, 0..=3)).unwrap_or(ZeroLevel::Three),
         prefetch: r.flag("parallel.prefetch", true),
@@ -359,6 +359,22 @@ fn read_save(r: &mut Reader, data: &DataSettings, dtype: DType) -> SaveSettings 
     let dtype = r.choice("save.dtype", &[("f32", DType::F32), ("bf16", DType::BF16), ("f16", DType::F16)], dtype);
     r.follow("save.dtype", "model.dtype");
     SaveSettings { which, dtype }
+}
+
+fn read_device(r: &mut Reader) -> DeviceChoice {
+    r.read(Spec {
+        key: "device.name",
+        textual: true,
+        wanted: "\"auto\", \"cpu\", \"cuda\", or \"cuda:0\" for the first CUDA device".into(),
+        example: quote("cpu"),
+        otherwise: Otherwise::Default(DeviceChoice::Auto),
+        read: &|value| match value {
+            Value::Text(text) => text.parse().ok(),
+            _ => None,
+        },
+        render: &|choice: &DeviceChoice| quote(&choice.to_string()),
+    })
+    .unwrap_or_default()
 }
 
 fn read_threads(r: &mut Reader) -> Threads {

@@ -6,7 +6,7 @@
 
 use crate::data::{ColumnTask, LabelSpec, OnBadRecord, SUPERGLUE, TaskEntry, TooLong};
 use crate::metrics::Metric;
-use bmtrain_core::DType;
+use bmtrain_core::{DType, DeviceChoice};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::optim::{Clip, DecayForm, ScalePolicy, ScheduleKind, Warmup};
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
@@ -317,7 +317,9 @@ pub struct OutputSettings {
 /// `[device]`: what it runs on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceSettings {
-    /// Threads of the CPU backend.
+    /// The device of a rank.
+    pub name: DeviceChoice,
+    /// Threads of a rank: of its CPU backend, or for what the host does beside a CUDA device.
     pub threads: Threads,
 }
 

@@ -29,6 +29,12 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
         cases.push(norm(kind, name, true, 300, 65).large());
         cases.push(residual(kind, name, true, true, Used::Both, 300, 65).large());
         cases.push(residual(kind, name, true, true, Used::Normalised, 300, 65).large());
+        // Rows of whole packs, and rows longer than a block of a device holds.
+        for (rows, columns) in [(9, 520), (3, 8203), (2, 8208)] {
+            cases.push(norm(kind, name, true, rows, columns).large());
+        }
+        cases.push(residual(kind, name, true, true, Used::Normalised, 6, 528).large());
+        cases.push(residual(kind, name, true, true, Used::Normalised, 5, 8203).large());
         let body = move |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::norm(cx, kind, &v[0], &v[1], None, 1e-5)?]);
         cases.push(Case::op(format!("norm/{name}/only weight"), body).constant("x", [5, 8]).leaf("weight", [8]));
         cases.push(Case::op(format!("norm/{name}/frozen weight"), body).variable("x", [5, 8]).constant("weight", [8]));

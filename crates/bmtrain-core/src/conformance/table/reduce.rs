@@ -1,12 +1,12 @@
 //! Rows of softmax, sums and norms of gradients.
 
 use super::{copy, zeros};
-use crate::conformance::case::Case;
+use crate::conformance::case::{Case, Values};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::exact::WORDS;
-use crate::kernel::{ClipFactor, ColumnSum, Dest, GradNorm, NonFinite, NormOrder};
+use crate::kernel::{ClipFactor, ColumnSum, Dest, GradNorm, NonFinite, NormOrder, Softmax, SoftmaxBackward};
 use crate::ops;
 use crate::pool::Segment;
 use crate::tensor::Tensor;
@@ -19,13 +19,26 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     cases.push(Case::op("softmax/300x101", softmax).variable("x", [300, 101]).large());
     cases.push(Case::op("log_softmax/3x2x7", log_softmax).variable("x", [3, 2, 7]).deviation(2.0));
     cases.push(Case::op("log_softmax/300x101", log_softmax).variable("x", [300, 101]).large());
+    // Rows of whole packs, and rows longer than a block of a device holds.
+    for (rows, columns) in [(9, 520), (3, 8203), (2, 8208)] {
+        let shape = [rows, columns];
+        cases.push(Case::op(format!("softmax/{rows}x{columns}"), softmax).variable("x", shape).large());
+        cases.push(Case::op(format!("log_softmax/{rows}x{columns}"), log_softmax).variable("x", shape).large());
+    }
+    for log in [false, true] {
+        cases.push(masked_softmax(log));
+    }
     for shape in [[3, 11], [1, 5], [7, 1]] {
         let name = format!("{}x{}", shape[0], shape[1]);
         cases.push(Case::op(format!("sum/{name}"), |cx, v| Ok(vec![ops::sum(cx, &v[0])?])).variable("x", shape));
         cases.push(Case::op(format!("mean/{name}"), |cx, v| Ok(vec![ops::mean(cx, &v[0])?])).variable("x", shape));
     }
-    cases.push(Case::op("mean/300x101", |cx, v| Ok(vec![ops::mean(cx, &v[0])?])).variable("x", [300, 101]).large());
-    for (name, rows, columns) in [("5x7", 5, 7), ("1x9", 1, 9), ("700x66", 700, 66)] {
+    // Of numbers whose mean is not nearly zero: the roundings of a sum are as large as its terms, not as the sum.
+    let mean = Case::op("mean/300x101", |cx, v| Ok(vec![ops::mean(cx, &v[0])?])).variable("x", [300, 101]);
+    cases.push(mean.holding(Values::Normal(0.5, 1.0)).large());
+    for (name, rows, columns) in
+        [("5x7", 5, 7), ("1x9", 1, 9), ("0x5", 0, 5), ("700x66", 700, 66), ("5000x3", 5000, 3), ("70x600", 70, 600)]
+    {
         for add in [false, true] {
             cases.push(column_sum(
                 &format!("column_sum/{name}{}", if add { "/added" } else { "" }),
@@ -36,6 +49,30 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
         }
     }
     grad_norms(cases);
+}
+
+/// Rows that are masked throughout or in part, or hold infinity or what is not a number; read from where no pack begins.
+fn masked_softmax(log: bool) -> Case {
+    const ROWS: usize = 5;
+    const COLUMNS: usize = 70;
+    let name = if log { "log_softmax/masked" } else { "softmax/masked" };
+    Case::kernel(name, move |device, t| {
+        let mut x = copy(&t[0])?;
+        let specials = [(0, COLUMNS, f32::NEG_INFINITY), (70, 40, f32::NEG_INFINITY), (199, 1, f32::INFINITY)];
+        for (start, len, value) in specials.into_iter().chain([(280, 1, f32::NAN)]) {
+            device.launch(crate::kernel::Fill { value, out: x.view_mut()?.part(1 + start, len)? })?;
+        }
+        let (mut y, mut dx) = (zeros(device, &[ROWS, COLUMNS], x.dtype())?, copy(&t[2])?);
+        let x = x.view()?.part(1, ROWS * COLUMNS)?;
+        device.launch(Softmax { rows: ROWS, columns: COLUMNS, log, x, y: y.view_mut()? })?;
+        let dest = Dest { view: dx.view_mut()?, add: true };
+        let (rows, columns) = (ROWS, COLUMNS);
+        device.launch(SoftmaxBackward { rows, columns, log, y: y.view()?, dy: t[1].view()?, dx: dest })?;
+        Ok(vec![y, dx])
+    })
+    .constant("x", [ROWS * COLUMNS + 1])
+    .constant("dy", [ROWS, COLUMNS])
+    .constant("dx", [ROWS, COLUMNS])
 }
 
 fn column_sum(name: &str, rows: usize, columns: usize, add: bool) -> Case {

@@ -46,6 +46,20 @@ impl Context {
         opened.unwrap_or_else(|_| Err(failure("open the driver", "the driver library could not be used")))
     }
 
+    /// How many devices the driver has.
+    ///
+    /// # Errors
+    /// No driver, an incomplete one, one without devices.
+    pub(in crate::cuda) fn count() -> Result<usize> {
+        let counted = catch_unwind(|| {
+            library::require()?;
+            answer("cuInit", result::init())?;
+            let count = answer("cuDeviceGetCount", result::device::get_count())?;
+            usize::try_from(count).map_err(|_| failure("cuDeviceGetCount", format!("{count} devices")))
+        });
+        counted.unwrap_or_else(|_| Err(failure("open the driver", "the driver library could not be used")))
+    }
+
     fn retain(ordinal: usize) -> Result<Arc<Self>> {
         answer("cuInit", result::init())?;
         let count = answer("cuDeviceGetCount", result::device::get_count())?;
@@ -103,7 +117,8 @@ impl Context {
     }
 }
 
-fn properties(device: sys::CUdevice) -> Result<Properties> {
+/// What a device has.
+pub(super) fn properties(device: sys::CUdevice) -> Result<Properties> {
     use sys::CUdevice_attribute as Attribute;
     let of = |what| {
         // SAFETY: the device was returned by `get`.

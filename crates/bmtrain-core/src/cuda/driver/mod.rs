@@ -6,11 +6,13 @@
 #![allow(unsafe_code)]
 
 mod context;
+mod machine;
 mod module;
 mod pinned;
 mod stream;
 
 pub(in crate::cuda) use context::{Context, Properties};
+pub(in crate::cuda) use machine::{Described, cuda_version, devices};
 pub(in crate::cuda) use module::{Function, Module};
 pub(in crate::cuda) use pinned::Pinned;
 pub(in crate::cuda) use stream::{Event, Grid, Pattern, Stream};

@@ -3,9 +3,10 @@
 
 use super::{Context, answer, failure, warn_of};
 use crate::error::Result;
-use cudarc::driver::result;
+use cudarc::driver::{result, sys};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Host memory that the device reads by itself, while the host does something else.
 #[derive(Debug)]
@@ -28,6 +29,29 @@ impl Pinned {
         // SAFETY: `bytes` bytes from `start` were just taken.
         unsafe { start.write_bytes(0, bytes) };
         Ok(Pinned { start, bytes, context: Arc::clone(context) })
+    }
+
+    /// Where the memory is in this process, for [`super::Stream::upload_later`].
+    pub(in crate::cuda) fn host_address(&self) -> usize {
+        self.start.as_ptr().expose_provenance()
+    }
+
+    /// Where the device finds the memory.
+    pub(in crate::cuda) fn device_address(&self) -> Result<u64> {
+        self.context.bind()?;
+        let mut address = 0;
+        // SAFETY: the memory was taken in `new` and lives.
+        let status = unsafe { sys::cuMemHostGetDevicePointer_v2(&mut address, self.start.as_ptr().cast(), 0) };
+        answer("cuMemHostGetDevicePointer", status.result())?;
+        Ok(address)
+    }
+
+    /// Write a number at the start, for a stream that waits for it. What was written to other memory before is seen first.
+    pub(in crate::cuda) fn publish(&mut self, number: u32) {
+        debug_assert!(self.bytes >= size_of::<u32>());
+        // SAFETY: page-locked memory is aligned to a page and at least four bytes long; the device only reads it.
+        let place = unsafe { AtomicU32::from_ptr(self.start.as_ptr().cast()) };
+        place.store(number, Ordering::Release);
     }
 
     pub(super) fn bytes(&self) -> &[u8] {

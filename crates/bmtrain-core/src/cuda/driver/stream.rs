@@ -25,6 +25,12 @@ impl Stream {
         Ok(Stream { handle, context: Arc::clone(context) })
     }
 
+    /// The driver's handle, for a library that queues work of its own; the context is current on this thread from here on.
+    pub(in crate::cuda) fn handle(&self) -> Result<*mut c_void> {
+        self.context.bind()?;
+        Ok(self.handle.cast())
+    }
+
     /// Let the host wait until the stream is idle; reports failures of queued work.
     pub(in crate::cuda) fn synchronize(&self) -> Result<()> {
         self.context.bind()?;
@@ -49,6 +55,31 @@ impl Stream {
         let source = &from.bytes()[..bytes];
         // SAFETY: promised by the caller.
         answer("cuMemcpyHtoDAsync", unsafe { result::memcpy_htod_async(to, source, self.handle) })
+    }
+
+    /// Queue a copy of `bytes` bytes from an address of page-locked memory that somebody else still writes: whoever does so
+    /// is done before the stream gets here.
+    ///
+    /// # Safety
+    /// `from` is such memory, which lives until the copy has run; the rest as in [`Stream::upload`].
+    pub(in crate::cuda) unsafe fn upload_later(&self, from: usize, bytes: usize, to: u64) -> Result<()> {
+        self.context.bind()?;
+        let from = std::ptr::with_exposed_provenance(from);
+        // SAFETY: the pointer is only handed on; the rest is promised by the caller.
+        let status = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from, bytes, self.handle) };
+        answer("cuMemcpyHtoDAsync", status.result())
+    }
+
+    /// Let the stream wait until a number in page-locked memory is `number` or, counted in a circle, later.
+    ///
+    /// # Safety
+    /// The device address is that of four bytes of such memory, which lives until the stream has gone on.
+    pub(in crate::cuda) unsafe fn wait_for_number(&self, address: u64, number: u32) -> Result<()> {
+        self.context.bind()?;
+        const AT_LEAST: u32 = 0;
+        // SAFETY: promised by the caller.
+        let status = unsafe { sys::cuStreamWaitValue32_v2(self.handle, address, number, AT_LEAST) };
+        answer("cuStreamWaitValue32", status.result())
     }
 
     /// Queue a copy from the device to the host.
@@ -136,10 +167,18 @@ pub(in crate::cuda) enum Pattern {
 impl Event {
     /// An event that keeps order and no time.
     pub(in crate::cuda) fn new(context: &Arc<Context>) -> Result<Self> {
+        Event::with(context, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    fn with(context: &Arc<Context>, flags: sys::CUevent_flags) -> Result<Self> {
         context.bind()?;
-        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
         let handle = answer("cuEventCreate", result::event::create(flags))?;
         Ok(Event { handle, context: Arc::clone(context) })
+    }
+
+    /// An event that a host thread can wait for without keeping a core busy.
+    pub(in crate::cuda) fn blocking(context: &Arc<Context>) -> Result<Self> {
+        Event::with(context, sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC)
     }
 
     /// Remember the present end of a stream.

@@ -1,0 +1,181 @@
+//! Which device a rank runs on, as people write it: `auto`, `cpu`, `cuda`, `cuda:1`.
+
+use crate::backend::Backend;
+use crate::cpu::CpuBackend;
+#[cfg(feature = "cuda")]
+use crate::cuda::{CudaBackend, CudaOptions, device_count};
+use crate::error::{Error, Result};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// A device by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum DeviceChoice {
+    /// A CUDA device for each rank of the host if there are enough, otherwise the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The CUDA device with the number of the rank among those of its host.
+    Cuda,
+    /// This CUDA device, for all ranks of the host together if there are several.
+    CudaDevice(usize),
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceChoice::Auto => f.write_str("auto"),
+            DeviceChoice::Cpu => f.write_str("cpu"),
+            DeviceChoice::Cuda => f.write_str("cuda"),
+            DeviceChoice::CudaDevice(number) => write!(f, "cuda:{number}"),
+        }
+    }
+}
+
+impl FromStr for DeviceChoice {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let number = |text: &str| text.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+        match text {
+            "auto" => Ok(DeviceChoice::Auto),
+            "cpu" => Ok(DeviceChoice::Cpu),
+            "cuda" => Ok(DeviceChoice::Cuda),
+            other => number(other).map(DeviceChoice::CudaDevice).ok_or_else(|| {
+                let known = "there are auto, cpu, cuda, and cuda:0 for the first CUDA device";
+                Error::argument("device", format!("{text:?} is no device: {known}"))
+            }),
+        }
+    }
+}
+
+/// A rank among those that share its host, and what it brings to a device.
+#[derive(Debug, Clone)]
+pub struct DeviceRequest {
+    /// Number of the rank among those of its host, from 0.
+    pub local_rank: usize,
+    /// Ranks of the host.
+    pub local_size: usize,
+    /// Threads of the CPU backend, and for work of the host beside a CUDA device.
+    pub threads: usize,
+    /// Where the CUDA backend finds what it needs.
+    #[cfg(feature = "cuda")]
+    pub cuda: CudaOptions,
+}
+
+/// What a choice came to.
+#[derive(Debug)]
+pub struct Opened {
+    /// The device.
+    pub backend: Arc<dyn Backend>,
+    /// The number of the CUDA device; none on the CPU.
+    pub cuda: Option<usize>,
+    /// Why it is not what one might expect, in words.
+    pub note: Option<String>,
+}
+
+impl DeviceChoice {
+    /// Open the device for a rank.
+    ///
+    /// # Errors
+    /// A CUDA device that was asked for by name and cannot be used, with the reason: no driver, no such device, fewer devices
+    /// than ranks. With `auto` such reasons lead to the CPU; only where there is a driver are they noted.
+    pub fn open(self, request: &DeviceRequest) -> Result<Opened> {
+        match self {
+            DeviceChoice::Cpu => on_cpu(request, None),
+            DeviceChoice::Auto => match cuda_of_rank(request) {
+                Ok(opened) => Ok(opened),
+                Err(Refused::NoDriver(_)) => on_cpu(request, None),
+                Err(Refused::Other(error)) => on_cpu(request, Some(format!("running on the CPU: {error}"))),
+            },
+            DeviceChoice::Cuda => cuda_of_rank(request).map_err(Refused::into_error),
+            DeviceChoice::CudaDevice(number) => open_cuda(number, request),
+        }
+    }
+}
+
+/// Why there is no CUDA device for a rank.
+enum Refused {
+    /// Nothing on this machine speaks of one.
+    NoDriver(Error),
+    /// There is a driver.
+    Other(Error),
+}
+
+impl Refused {
+    fn into_error(self) -> Error {
+        match self {
+            Refused::NoDriver(error) | Refused::Other(error) => error,
+        }
+    }
+}
+
+fn on_cpu(request: &DeviceRequest, note: Option<String>) -> Result<Opened> {
+    Ok(Opened { backend: Arc::new(CpuBackend::new(request.threads)?), cuda: None, note })
+}
+
+#[cfg(feature = "cuda")]
+fn cuda_of_rank(request: &DeviceRequest) -> Result<Opened, Refused> {
+    let count = device_count().map_err(Refused::NoDriver)?;
+    let (rank, ranks) = (request.local_rank, request.local_size);
+    if count < ranks {
+        let devices = if count == 1 { "one CUDA device".into() } else { format!("{count} CUDA devices") };
+        let reason = format!("{devices} for {ranks} ranks of this host; take cuda:0 to let them share the first");
+        return Err(Refused::Other(Error::argument("device", reason)));
+    }
+    open_cuda(rank, request).map_err(Refused::Other)
+}
+
+#[cfg(feature = "cuda")]
+fn open_cuda(number: usize, request: &DeviceRequest) -> Result<Opened> {
+    let options = CudaOptions { host_threads: request.threads, ..request.cuda.clone() };
+    let backend = Arc::new(CudaBackend::open(number, &options)?);
+    Ok(Opened { backend, cuda: Some(number), note: None })
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda_of_rank(_: &DeviceRequest) -> Result<Opened, Refused> {
+    Err(Refused::NoDriver(without_cuda()))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn open_cuda(_: usize, _: &DeviceRequest) -> Result<Opened> {
+    Err(without_cuda())
+}
+
+#[cfg(not(feature = "cuda"))]
+fn without_cuda() -> Error {
+    Error::argument("device", "this program was built without CUDA; build it with the feature cuda")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_and_written_alike() {
+        for name in ["auto", "cpu", "cuda", "cuda:0", "cuda:15"] {
+            assert_eq!(name.parse::<DeviceChoice>().unwrap().to_string(), name);
+        }
+        for name in ["", "gpu", "cuda:", "cuda:-1", "cuda:1 ", "CPU"] {
+            let error = name.parse::<DeviceChoice>().unwrap_err().to_string();
+            assert!(error.contains("auto, cpu, cuda"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_cpu_is_there_always() {
+        let request = DeviceRequest {
+            local_rank: 0,
+            local_size: 1,
+            threads: 1,
+            #[cfg(feature = "cuda")]
+            cuda: CudaOptions::default(),
+        };
+        let opened = DeviceChoice::Cpu.open(&request).unwrap();
+        assert!(opened.cuda.is_none() && opened.note.is_none());
+        assert!(opened.backend.name().starts_with("cpu"));
+    }
+}

@@ -1,0 +1,227 @@
+//! How fast the kernels of a device are: each at the sizes of a real model, as bytes moved or operations done per second.
+//!
+//! What a figure is compared with is the caller's: what a copy reaches on the same device in the same run, or a matrix
+//! product. Bytes count every argument once for reading and once for writing where it is both.
+
+mod elementwise;
+mod loss;
+mod matrix;
+mod norm;
+mod reduce;
+mod rows;
+
+use crate::backend::Lane;
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::kernel::{Dest, Distribution, FillRandom, Kernel};
+use crate::philox::Key;
+use crate::pool::Segment;
+use crate::tensor::Tensor;
+use std::time::{Duration, Instant};
+
+/// The sizes of the model whose kernels are timed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    /// Sequences of a batch.
+    pub batch: usize,
+    /// Tokens of a sequence.
+    pub length: usize,
+    /// Width of the model, D; a multiple of `head_size`.
+    pub hidden: usize,
+    /// Width of the feed-forward layer, F.
+    pub inner: usize,
+    /// Length of a head, H.
+    pub head_size: usize,
+    /// Entries of the vocabulary, V.
+    pub vocabulary: usize,
+    /// Values of the optimizer.
+    pub parameters: usize,
+}
+
+impl Sizes {
+    /// BERT-base, 8 sequences of 128 tokens: what a laptop works on.
+    pub const BERT_BASE: Sizes = Sizes {
+        batch: 8,
+        length: 128,
+        hidden: 768,
+        inner: 3072,
+        head_size: 64,
+        vocabulary: 30_522,
+        parameters: 1 << 23,
+    };
+
+    /// GPT-2 XL's width, 16 sequences of 1024 tokens: what fills a large device.
+    pub const GPT2_XL: Sizes = Sizes {
+        batch: 16,
+        length: 1024,
+        hidden: 1600,
+        inner: 6400,
+        head_size: 64,
+        vocabulary: 50_257,
+        parameters: 1 << 27,
+    };
+
+    /// So small that it says nothing: for tests.
+    pub const TINY: Sizes =
+        Sizes { batch: 2, length: 8, hidden: 16, inner: 32, head_size: 8, vocabulary: 40, parameters: 100 };
+
+    fn rows(&self) -> usize {
+        self.batch * self.length
+    }
+}
+
+/// The time of one kernel.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Figure {
+    /// The kernel, with what distinguishes this call from others.
+    pub name: String,
+    /// Number type of its large operands.
+    pub dtype: DType,
+    /// Seconds of one call.
+    pub seconds: f64,
+    /// Bytes read and written.
+    pub bytes: u64,
+    /// Floating-point operations, where those take the time.
+    pub flops: u64,
+}
+
+impl Figure {
+    /// Bytes per second.
+    pub fn bandwidth(&self) -> f64 {
+        self.bytes as f64 / self.seconds
+    }
+
+    /// Floating-point operations per second.
+    pub fn rate(&self) -> f64 {
+        self.flops as f64 / self.seconds
+    }
+}
+
+/// What is timed, and how long.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// The sizes.
+    pub sizes: Sizes,
+    /// Number types of the large operands.
+    pub dtypes: Vec<DType>,
+    /// Only kernels whose name contains this.
+    pub part_of_name: String,
+    /// Seconds for each.
+    pub budget: Duration,
+}
+
+/// Time the kernels of a device, one figure after the other.
+///
+/// # Errors
+/// The device failed, or lacks a kernel.
+pub fn speed(device: &Device, wanted: &Wanted, tell: &mut dyn FnMut(Figure)) -> Result<()> {
+    let mut bench = Bench { device, wanted, tell };
+    for &dtype in &wanted.dtypes {
+        elementwise::time(&mut bench, dtype)?;
+        norm::time(&mut bench, dtype)?;
+        reduce::time(&mut bench, dtype)?;
+        rows::time(&mut bench, dtype)?;
+        loss::time(&mut bench, dtype)?;
+        matrix::time(&mut bench, dtype)?;
+    }
+    Ok(())
+}
+
+/// Bytes per second that a copy within the device reaches, read and written together, over `bytes`.
+///
+/// # Errors
+/// No room for twice as much; a failing device.
+pub fn copy_bandwidth(device: &Device, bytes: usize, budget: Duration) -> Result<f64> {
+    let tensor = || Tensor::full(device, [bytes], DType::U8, 1.0, Segment::Workspace);
+    let (from, mut to) = (tensor()?, tensor()?);
+    let copy = &mut || device.backend().copy(from.view()?, to.view_mut()?, Lane::Compute);
+    Ok(2.0 * bytes as f64 / time_of(device, budget, copy)?)
+}
+
+/// Seconds of one call of `run`: many are given to the device at once and waited for together, and the fastest such group
+/// counts, because neighbours on the machine make runs longer, never shorter.
+fn time_of(device: &Device, budget: Duration, run: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+    /// Groups within the budget.
+    const GROUPS: u32 = 8;
+    /// Calls of a group at most.
+    const MOST: f64 = 1000.0;
+    let mut timed = |count: u32| -> Result<f64> {
+        let start = Instant::now();
+        (0..count).try_for_each(|_| run())?;
+        device.sync()?;
+        Ok(start.elapsed().as_secs_f64() / f64::from(count))
+    };
+    timed(1)?;
+    let once = timed(1)?;
+    let count = ((budget / GROUPS).as_secs_f64() / once.max(1e-9)).clamp(1.0, MOST) as u32;
+    let (mut best, begin) = (f64::INFINITY, Instant::now());
+    while best.is_infinite() || begin.elapsed() < budget {
+        best = best.min(timed(count)?);
+    }
+    Ok(best)
+}
+
+/// What the files of this folder time kernels with.
+struct Bench<'a> {
+    device: &'a Device,
+    wanted: &'a Wanted,
+    tell: &'a mut dyn FnMut(Figure),
+}
+
+impl Bench<'_> {
+    fn sizes(&self) -> Sizes {
+        self.wanted.sizes
+    }
+
+    /// Normal numbers.
+    fn tensor(&self, len: usize, dtype: DType) -> Result<Tensor> {
+        let mut tensor = Tensor::empty(self.device, [len], dtype, Segment::Activations)?;
+        let (distribution, key) = (Distribution::Normal(0.0, 1.0), Key::new(0, "speed"));
+        self.device.launch(FillRandom { distribution, key, offset: 0, out: tensor.view_mut()? })?;
+        Ok(tensor)
+    }
+
+    /// Time what `make` makes: the kernel moves `bytes`.
+    fn moving(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        bytes: usize,
+        mut make: impl FnMut(&dyn Fn(Kernel<'_>) -> Result<()>) -> Result<()>,
+    ) -> Result<()> {
+        self.figure(name, dtype, (bytes as u64, 0), &mut make)
+    }
+
+    /// Time what `make` makes: the kernel does `flops` operations.
+    fn computing(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        flops: u64,
+        mut make: impl FnMut(&dyn Fn(Kernel<'_>) -> Result<()>) -> Result<()>,
+    ) -> Result<()> {
+        self.figure(name, dtype, (0, flops), &mut make)
+    }
+
+    fn figure(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        (bytes, flops): (u64, u64),
+        make: &mut dyn FnMut(&dyn Fn(Kernel<'_>) -> Result<()>) -> Result<()>,
+    ) -> Result<()> {
+        if !name.contains(&self.wanted.part_of_name) {
+            return Ok(());
+        }
+        let device = self.device;
+        let launch = |kernel: Kernel<'_>| device.launch(kernel);
+        let seconds = time_of(device, self.wanted.budget, &mut || make(&launch))?;
+        (self.tell)(Figure { name: name.into(), dtype, seconds, bytes, flops });
+        Ok(())
+    }
+}
+
+fn dest(tensor: &mut Tensor, add: bool) -> Result<Dest<'_>> {
+    Ok(Dest { view: tensor.view_mut()?, add })
+}

@@ -1,0 +1,134 @@
+//! What is done to a product beside the library: the launch of `gemm.cu`.
+#![allow(unsafe_code)]
+
+use super::super::driver::Grid;
+use super::super::elementwise::activation_number;
+use super::super::launch::{In, Launch, Out, PACK, Typed, long, typed, whole};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::kernel::{Activation, Arguments as _, Batch, Gemm};
+
+/// `kGemmThreads`.
+const THREADS: usize = 256;
+
+const EPILOGUE: Typed = typed!("gemm", "gemm_epilogue");
+
+/// Numbers at an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Numbers {
+    pub(super) address: u64,
+    pub(super) dtype: DType,
+}
+
+/// Matrices of a batch, in rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Matrices {
+    pub(super) numbers: Numbers,
+    /// Elements from one row to the next.
+    pub(super) ld: usize,
+    /// Elements from one entry to the next, outer and inner.
+    pub(super) batch: [usize; 2],
+}
+
+/// `c = activation(x + beta c + bias)` for all entries of a batch.
+#[derive(Debug)]
+pub(super) struct Finish {
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) batch: Batch,
+    /// None for zeros. May be `c`.
+    pub(super) x: Option<Matrices>,
+    pub(super) c: Matrices,
+    pub(super) beta: f32,
+    pub(super) bias: Option<Numbers>,
+    /// Receives the activation's input, without gaps.
+    pub(super) copy: Option<Numbers>,
+    pub(super) activation: Option<Activation>,
+}
+
+/// `Distances`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct Distances {
+    row: i64,
+    inner: i64,
+    outer: i64,
+}
+
+/// `GemmEpilogueArguments`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct EpilogueArguments {
+    x: In,
+    c: Out,
+    bias: In,
+    copy: Out,
+    x_apart: Distances,
+    c_apart: Distances,
+    rows: i64,
+    columns: i64,
+    inner: i64,
+    entries: i64,
+    beta: f32,
+    activation: i32,
+    whole: i32,
+    unused: i32,
+}
+
+impl Finish {
+    /// A copy of matrices, into another number type or without gaps.
+    pub(super) fn copying(rows: usize, columns: usize, batch: Batch, from: Matrices, to: Matrices) -> Self {
+        let (x, c) = (Some(from), to);
+        Finish { rows, columns, batch, x, c, beta: 0.0, bias: None, copy: None, activation: None }
+    }
+
+    /// A copy of one row.
+    pub(super) fn copying_row(columns: usize, from: Numbers, to: Numbers) -> Self {
+        let row = |numbers| Matrices { numbers, ld: columns, batch: [0, 0] };
+        Finish::copying(1, columns, Batch::ONE, row(from), row(to))
+    }
+
+    /// Queue it.
+    ///
+    /// # Safety
+    /// The addresses are of this device, valid until the lane has run the kernel, and as large as the sizes say; `c` and the copy
+    /// overlap nothing, but `x` may be `c` itself.
+    pub(super) unsafe fn queue(&self, launch: &Launch<'_>) -> Result<()> {
+        const NAME: &str = Gemm::NAME;
+        let Batch { outer, inner } = self.batch;
+        let entries = outer * inner;
+        let distances = |matrices: &Matrices| -> Result<Distances> {
+            let [outer, inner] = matrices.batch;
+            let of = |distance| long(NAME, "a distance", distance);
+            Ok(Distances { row: of(matrices.ld)?, inner: of(inner)?, outer: of(outer)? })
+        };
+        let matrices = [self.x, Some(self.c)];
+        let strides: Vec<usize> =
+            matrices.iter().flatten().flat_map(|m| [m.ld, m.batch[0], m.batch[1]]).chain([self.columns]).collect();
+        let large = [self.x.map(|x| x.numbers), Some(self.c.numbers), self.copy];
+        let addresses = large.iter().chain([&self.bias]).flatten().map(|numbers| numbers.address);
+        let reading = |numbers: Option<Numbers>| numbers.map_or(In::NONE, |n| In::at(n.address, n.dtype));
+        let x = self.x.unwrap_or(self.c);
+        let arguments = EpilogueArguments {
+            x: reading(large[0]),
+            c: Out::at(self.c.numbers.address, self.c.numbers.dtype),
+            bias: reading(self.bias),
+            copy: self.copy.map_or(Out::NONE, |copy| Out::at(copy.address, copy.dtype)),
+            x_apart: distances(&x)?,
+            c_apart: distances(&self.c)?,
+            rows: long(NAME, "rows", self.rows)?,
+            columns: long(NAME, "columns", self.columns)?,
+            inner: long(NAME, "batch", inner)?,
+            entries: long(NAME, "batch", entries)?,
+            beta: self.beta,
+            activation: self.activation.map_or(-1, activation_number),
+            whole: whole(addresses, &strides),
+            unused: 0,
+        };
+        let packs = self.columns.div_ceil(PACK) * self.rows * entries;
+        let grid = Grid::line(launch.blocks(packs.div_ceil(THREADS)), THREADS as u32);
+        let name = EPILOGUE.of(large.iter().flatten().map(|numbers| numbers.dtype));
+        // SAFETY: laid out as in gemm.cu; the rest is promised by the caller.
+        unsafe { launch.run(name, grid, arguments) }
+    }
+}

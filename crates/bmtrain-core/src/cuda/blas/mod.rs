@@ -1,0 +1,345 @@
+//! Matrix products: the kernel [`Gemm`] given to cuBLASLt.
+//!
+//! `lt` is the library, `plans` the products that are known, `ways` how a product can be had from the library, `epilogue` what
+//! is done beside it. A product whose number types the library does not combine is made of factors widened to f32 in scratch
+//! memory, and one whose epilogue it does not do gets it from a kernel; so no combination is unsupported.
+//!
+//! Numerics: sums are f32 in every case, and products of f32 factors are not made of shortened ones unless asked for. What is
+//! written is rounded once, but for the argument of an activation that a kernel applies: it is read as it was written, in the
+//! type of the copy that is kept or of the result. So evaluation, which keeps no copy, computes what training does.
+#![allow(unsafe_code)]
+
+mod epilogue;
+mod lt;
+mod plans;
+mod ways;
+
+pub(super) use lt::version;
+
+use super::CudaOptions;
+use super::driver::{Context, failure};
+use super::launch::Launch;
+use crate::buffer::ViewMut;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::kernel::{Activation, Batch, Gemm, Matrix};
+use epilogue::{Finish, Matrices, Numbers};
+use lt::{Call, Lt};
+use plans::{Beside, Plans, Problem, Stored, alignment, place};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use ways::{Into, Way, ways};
+
+/// Parts of scratch memory start at multiples of this.
+const ALIGNMENT: usize = 256;
+
+/// The matrix products of a backend.
+#[derive(Debug)]
+pub(super) struct Blas {
+    options: CudaOptions,
+    context: Arc<Context>,
+    plans: Mutex<Plans>,
+    /// Opened with the first product. Its handle outlives the plans, which are dropped before it.
+    lt: OnceLock<Result<Lt>>,
+}
+
+/// A product, by addresses.
+#[derive(Debug, Clone, Copy)]
+struct Work {
+    m: usize,
+    n: usize,
+    k: usize,
+    alpha: f32,
+    beta: f32,
+    a: Factor,
+    b: Factor,
+    c: Matrices,
+    batch: Batch,
+    bias: Option<Numbers>,
+    activation: Option<Activation>,
+    copy: Option<Numbers>,
+}
+
+/// A factor: matrices as they are stored, and whether the product sees their transposes.
+#[derive(Debug, Clone, Copy)]
+struct Factor {
+    stored: Matrices,
+    /// As they are stored.
+    rows: usize,
+    columns: usize,
+    transposed: bool,
+}
+
+/// Parts of scratch memory, one behind the other.
+#[derive(Debug, Default)]
+struct Parts {
+    bytes: usize,
+}
+
+impl Parts {
+    /// The place of the next part, from the start of the memory.
+    fn add(&mut self, bytes: usize) -> usize {
+        let place = self.bytes;
+        self.bytes += bytes.next_multiple_of(ALIGNMENT);
+        place
+    }
+}
+
+impl Blas {
+    /// Products of a device; nothing is opened before the first.
+    pub(super) fn new(context: &Arc<Context>, options: &CudaOptions) -> Self {
+        Blas { options: options.clone(), context: Arc::clone(context), plans: Mutex::default(), lt: OnceLock::new() }
+    }
+
+    /// Queue a product.
+    ///
+    /// # Errors
+    /// No library, one that refuses, a size beyond what it takes.
+    pub(super) fn gemm(&self, launch: &Launch<'_>, a: Gemm<'_>) -> Result<()> {
+        let work = Work::of(&a);
+        if work.m == 0 || work.n == 0 || work.batch.outer == 0 || work.batch.inner == 0 {
+            return Ok(());
+        }
+        if work.k == 0 {
+            let finish = work.finish(None, work.beta, true);
+            // SAFETY: `check` saw that c, bias and copy are as large as the sizes say and overlap nothing. The memory stays
+            // valid until the lane has run the kernel, because the pool gives it out in lane order.
+            return unsafe { finish.queue(launch) };
+        }
+        let lt = self.lt.get_or_init(|| Lt::open(&self.context, &self.options)).as_ref().map_err(Clone::clone)?;
+        for way in ways(&work) {
+            if self.go(launch, lt, &work, way)? {
+                return Ok(());
+            }
+        }
+        let Work { m, n, k, a, b, c, .. } = work;
+        let types = [a.stored, b.stored, c].map(|matrices| matrices.numbers.dtype.name());
+        Err(failure(
+            "multiply",
+            format!("cuBLASLt has no algorithm for a product {m} x {n} x {k} of {}", types.join(", ")),
+        ))
+    }
+
+    /// Queue a product in one way; false, and nothing queued, if the library cannot.
+    fn go(&self, launch: &Launch<'_>, lt: &Lt, work: &Work, way: Way) -> Result<bool> {
+        let stream = launch.stream.handle()?;
+        // Addresses in scratch memory are known when there is memory, their alignment before.
+        let mut parts = Parts::default();
+        let widened = way.widened.then(|| [work.a, work.b].map(|factor| factor.widened(work.batch)));
+        let [a, b] = widened.map_or([work.a, work.b], |pair| pair.map(|(matrices, _)| matrices));
+        let places = widened.map(|pair| pair.map(|(_, elements)| parts.add(elements * DType::F32.size())));
+        let c = match way.into {
+            Into::Result => work.c,
+            Into::Copy(numbers) => Matrices { numbers, ld: work.n, batch: [0, 0] },
+            Into::Scratch => work.in_scratch(),
+        };
+        let product_place = (way.into == Into::Scratch)
+            .then(|| parts.add(work.batch.outer * work.batch.inner * work.m * work.n * DType::F32.size()));
+        let cast_bias = work.bias.filter(|bias| way.fused.bias && bias.dtype != c.numbers.dtype);
+        let bias_place = cast_bias.map(|_| parts.add(work.n * c.numbers.dtype.size()));
+
+        let folded = Folded::of([a.stored.batch, b.stored.batch, c.batch], work.batch);
+        let stored = |matrices: &Matrices, transposed, index: usize| {
+            let size = matrices.numbers.dtype.size();
+            let strides = [folded.stride[index] * size, folded.step[index] * size];
+            Stored {
+                dtype: matrices.numbers.dtype,
+                ld: matrices.ld,
+                transposed,
+                stride: folded.stride[index],
+                alignment: alignment(matrices.numbers.address, strides),
+            }
+        };
+        let problem = Problem {
+            m: work.m,
+            n: work.n,
+            k: work.k,
+            a: stored(&a.stored, a.transposed, 0),
+            b: stored(&b.stored, b.transposed, 1),
+            c: stored(&c, false, 2),
+            count: folded.count,
+            fused: way.fused,
+        };
+        // Held until all is queued: the descriptions are shared, and hold addresses.
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(plan) = plans.of(lt, &problem, self.options.tf32)? else { return Ok(false) };
+        let workspace_place = parts.add(plan.workspace);
+        let scratch = if parts.bytes > 0 { launch.scratch.take(launch.stream, parts.bytes)? } else { 0 };
+        let at = |place: usize| scratch + place as u64;
+
+        let mut operands = [a.stored, b.stored, c];
+        if let Some(places) = places {
+            for (operand, (factor, place)) in operands.iter_mut().zip([work.a, work.b].into_iter().zip(places)) {
+                operand.numbers.address = at(place);
+                // SAFETY: scratch memory was taken for as many elements; the factor is as large as `check` saw.
+                unsafe { factor.copy_to(launch, *operand, work.batch)? };
+            }
+        }
+        if let Some(place) = product_place {
+            operands[2].numbers.address = at(place);
+        }
+        let bias = match (work.bias, bias_place) {
+            (Some(bias), Some(place)) => {
+                let cast = Numbers { address: at(place), dtype: c.numbers.dtype };
+                // SAFETY: scratch memory was taken for as many elements; the bias has one for each column.
+                unsafe { Finish::copying_row(work.n, bias, cast).queue(launch)? };
+                cast.address
+            }
+            (bias, _) => bias.map_or(0, |bias| bias.address),
+        };
+        place(lt, plan, way.fused, Beside { bias, copy: work.copy.map_or(0, |copy| copy.address) })?;
+        let beta = if way.into == Into::Result { work.beta } else { 0.0 };
+        for entry in 0..folded.steps {
+            let [b_address, a_address, c_address] = [1, 0, 2].map(|index: usize| {
+                let Matrices { numbers, .. } = operands[index];
+                numbers.address + (entry * folded.step[index] * numbers.dtype.size()) as u64
+            });
+            let (alpha, workspace) = (work.alpha, at(workspace_place));
+            let call = Call { alpha, beta, a: b_address, b: a_address, c: c_address, workspace, stream };
+            // SAFETY: `check` saw that the matrices of every entry lie in their views, that those of c share no element and that
+            // c, copy and bias overlap nothing; the plan was made for these layouts and alignments; scratch memory was taken
+            // for what lies there. The memory stays valid until the lane has run the product, because the pool gives it out in
+            // lane order.
+            unsafe { lt.multiply(plan, &call) }?;
+        }
+        drop(plans);
+        if way.finishes(work) {
+            let old = if way.into == Into::Result { 0.0 } else { work.beta };
+            let mut finish = work.finish(Some(operands[2]), old, !way.fused.bias);
+            if matches!(way.into, Into::Copy(_)) {
+                // It is what was multiplied into.
+                finish.copy = None;
+            }
+            // SAFETY: as for the product.
+            unsafe { finish.queue(launch) }?;
+        }
+        Ok(true)
+    }
+}
+
+impl Work {
+    fn of(a: &Gemm<'_>) -> Self {
+        let factor = |matrix: &Matrix<'_>, rows, columns| {
+            let numbers = Numbers { address: matrix.view.address(), dtype: matrix.view.dtype() };
+            let stored = Matrices { numbers, ld: matrix.ld, batch: matrix.batch };
+            let (rows, columns) = if matrix.transposed { (columns, rows) } else { (rows, columns) };
+            Factor { stored, rows, columns, transposed: matrix.transposed }
+        };
+        let written = |view: &ViewMut<'_>| Numbers { address: view.address(), dtype: view.dtype() };
+        Work {
+            m: a.m,
+            n: a.n,
+            k: a.k,
+            alpha: a.alpha,
+            beta: a.beta,
+            a: factor(&a.a, a.m, a.k),
+            b: factor(&a.b, a.k, a.n),
+            c: Matrices { numbers: written(&a.c.view), ld: a.c.ld, batch: a.c.batch },
+            batch: a.batch,
+            bias: a.epilogue.bias.map(|bias| Numbers { address: bias.address(), dtype: bias.dtype() }),
+            activation: a.epilogue.activation,
+            copy: a.epilogue.pre_activation.as_ref().map(written),
+        }
+    }
+
+    /// The product alone, in f32 without gaps; its address is not known yet.
+    fn in_scratch(&self) -> Matrices {
+        let numbers = Numbers { address: 0, dtype: DType::F32 };
+        let entry = self.m * self.n;
+        Matrices { numbers, ld: self.n, batch: [entry * self.batch.inner, entry] }
+    }
+
+    /// What is left to do once `x` is there.
+    fn finish(&self, x: Option<Matrices>, beta: f32, bias: bool) -> Finish {
+        Finish {
+            rows: self.m,
+            columns: self.n,
+            batch: self.batch,
+            x,
+            c: self.c,
+            beta,
+            bias: self.bias.filter(|_| bias),
+            copy: self.copy,
+            activation: self.activation,
+        }
+    }
+}
+
+impl Factor {
+    /// How it is stored in f32 without gaps, at an address that is not known yet, and how many elements that are. Entries of the
+    /// batch that are one and the same stay so.
+    fn widened(&self, batch: Batch) -> (Factor, usize) {
+        let Batch { outer, inner } = self.entries(batch);
+        let entry = self.rows * self.columns;
+        let stride = |count, stride| if count > 1 { stride } else { 0 };
+        let batch = [stride(outer, inner * entry), stride(inner, entry)];
+        let stored = Matrices { numbers: Numbers { address: 0, dtype: DType::F32 }, ld: self.columns, batch };
+        (Factor { stored, ..*self }, outer * inner * entry)
+    }
+
+    /// Entries that differ.
+    fn entries(&self, batch: Batch) -> Batch {
+        let of = |count, stride| if stride == 0 { 1 } else { count };
+        let [outer, inner] = self.stored.batch;
+        Batch { outer: of(batch.outer, outer), inner: of(batch.inner, inner) }
+    }
+
+    /// Queue a copy to `to`.
+    ///
+    /// # Safety
+    /// As [`Finish::queue`].
+    unsafe fn copy_to(&self, launch: &Launch<'_>, to: Matrices, batch: Batch) -> Result<()> {
+        let Factor { rows, columns, stored, .. } = *self;
+        let batch = self.entries(batch);
+        // SAFETY: promised by the caller.
+        unsafe { Finish::copying(rows, columns, batch, stored, to).queue(launch) }
+    }
+}
+
+/// A batch of two levels as one of the library's, which has one distance, repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Folded {
+    /// Entries of one call.
+    count: usize,
+    /// Elements from one of them to the next, of a, b and c.
+    stride: [usize; 3],
+    /// Calls.
+    steps: usize,
+    /// Elements from one call to the next.
+    step: [usize; 3],
+}
+
+impl Folded {
+    /// The fold of a batch with these distances, outer and inner, of a, b and c.
+    fn of(distances: [[usize; 2]; 3], Batch { outer, inner }: Batch) -> Self {
+        let (of_outer, of_inner) = (distances.map(|[outer, _]| outer), distances.map(|[_, inner]| inner));
+        let none = [0; 3];
+        let follow = distances.iter().all(|[outer, step]| *outer == inner * step);
+        match (outer, inner) {
+            (1, 1) => Folded { count: 1, stride: none, steps: 1, step: none },
+            (1, _) => Folded { count: inner, stride: of_inner, steps: 1, step: none },
+            (_, 1) => Folded { count: outer, stride: of_outer, steps: 1, step: none },
+            _ if follow => Folded { count: outer * inner, stride: of_inner, steps: 1, step: none },
+            // The fewer calls.
+            _ if outer <= inner => Folded { count: inner, stride: of_inner, steps: outer, step: of_outer },
+            _ => Folded { count: outer, stride: of_outer, steps: inner, step: of_inner },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_one_call_where_its_entries_follow_each_other() {
+        let none = [0; 3];
+        let (plain, heads) = ([[24, 6], [12, 3], [32, 8]], [[48, 4], [48, 4], [32, 8]]);
+        let fold = |distances, outer, inner| Folded::of(distances, Batch { outer, inner });
+        assert_eq!(fold(plain, 1, 1), Folded { count: 1, stride: none, steps: 1, step: none });
+        assert_eq!(fold(plain, 5, 4), Folded { count: 20, stride: [6, 3, 8], steps: 1, step: none });
+        assert_eq!(fold(heads, 1, 4), Folded { count: 4, stride: [4, 4, 8], steps: 1, step: none });
+        assert_eq!(fold(heads, 7, 1), Folded { count: 7, stride: [48, 48, 32], steps: 1, step: none });
+        assert_eq!(fold(heads, 2, 4), Folded { count: 4, stride: [4, 4, 8], steps: 2, step: [48, 48, 32] });
+        assert_eq!(fold(heads, 9, 4), Folded { count: 9, stride: [48, 48, 32], steps: 4, step: [4, 4, 8] });
+    }
+}

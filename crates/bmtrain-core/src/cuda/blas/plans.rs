@@ -1,0 +1,213 @@
+//! Products that are known: each is described and given an algorithm once, and found again by its key.
+#![allow(unsafe_code)]
+
+use super::lt::{Descriptor, Lt, Plan, number_type, signed, too_large};
+use crate::dtype::DType;
+use crate::error::Result;
+use cudarc::cublaslt::sys;
+use std::collections::HashMap;
+use std::ffi::c_int;
+
+/// The most workspace of a product: what cuBLAS itself takes on Hopper, whose fastest algorithms for long sums need it. Only as
+/// much is held as the algorithms in use ask for.
+const MOST_WORKSPACE: u64 = 32 << 20;
+
+/// Batches of many lengths make many products. Beyond this they are all forgotten, and asked for again.
+const MOST_PLANS: usize = 4096;
+
+/// No pointer is aligned to more as far as algorithms go.
+const MOST_ALIGNMENT: u32 = 256;
+
+/// A matrix of a product, stored in rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Stored {
+    pub(super) dtype: DType,
+    /// Elements from one row to the next.
+    pub(super) ld: usize,
+    /// The product sees the transpose.
+    pub(super) transposed: bool,
+    /// Elements from one entry of the batch to the next.
+    pub(super) stride: usize,
+    /// The power of two that the addresses of all entries are multiples of.
+    pub(super) alignment: u32,
+}
+
+/// What the library does to a product before it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(super) struct Fused {
+    /// Adds a bias of the result's type.
+    pub(super) bias: bool,
+    /// Applies a function.
+    pub(super) function: Option<Function>,
+    /// Keeps a copy of the function's argument, of the result's type, without gaps.
+    pub(super) copy: bool,
+}
+
+/// A function that the library knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Function {
+    Relu,
+    GeluTanh,
+}
+
+/// Everything that an algorithm depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Problem {
+    pub(super) m: usize,
+    pub(super) n: usize,
+    pub(super) k: usize,
+    pub(super) a: Stored,
+    pub(super) b: Stored,
+    pub(super) c: Stored,
+    /// Entries of the batch.
+    pub(super) count: usize,
+    pub(super) fused: Fused,
+}
+
+/// Addresses that the library reads or writes beside the matrices; 0 for none.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Beside {
+    pub(super) bias: u64,
+    pub(super) copy: u64,
+}
+
+/// The plans of a backend.
+#[derive(Debug, Default)]
+pub(super) struct Plans {
+    /// None for a product that the library does not do.
+    known: HashMap<Problem, Option<Plan>>,
+}
+
+impl Plans {
+    /// The plan of a product, made if this is the first of its kind; none if the library has no algorithm for it.
+    ///
+    /// # Errors
+    /// A size beyond what the library takes, a library that does not do as it is told.
+    pub(super) fn of(&mut self, lt: &Lt, problem: &Problem, tf32: bool) -> Result<Option<&Plan>> {
+        if self.known.len() >= MOST_PLANS && !self.known.contains_key(problem) {
+            self.known.clear();
+        }
+        if !self.known.contains_key(problem) {
+            let plan = make(lt, problem, tf32)?;
+            self.known.insert(*problem, plan);
+        }
+        Ok(self.known.get(problem).and_then(Option::as_ref))
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+}
+
+/// The power of two, at most 256, that an address and everything at multiples of `stride` bytes from it are multiples of.
+pub(super) fn alignment(address: u64, strides: impl IntoIterator<Item = usize>) -> u32 {
+    let all = strides.into_iter().fold(address, |all, stride| all | stride as u64);
+    1 << all.trailing_zeros().min(MOST_ALIGNMENT.trailing_zeros())
+}
+
+fn make(lt: &Lt, problem: &Problem, tf32: bool) -> Result<Option<Plan>> {
+    use sys::cublasComputeType_t as Compute;
+    use sys::cublasLtMatmulDescAttributes_t as Attribute;
+    let Problem { m, n, k, a, b, c, .. } = *problem;
+    let compute =
+        if tf32 && a.dtype == DType::F32 { Compute::CUBLAS_COMPUTE_32F_FAST_TF32 } else { Compute::CUBLAS_COMPUTE_32F };
+    let product = lt.product(compute)?;
+    // A matrix in rows is its transpose in columns, and (a b)^T = b^T a^T: the library's first factor is `b`.
+    // CUBLAS_OP_N is 0 and CUBLAS_OP_T is 1.
+    let transpose = |stored: &Stored| c_int::from(stored.transposed);
+    lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_TRANSA as u32, transpose(&b))?;
+    lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_TRANSB as u32, transpose(&a))?;
+    lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE as u32, epilogue(problem.fused))?;
+    if problem.fused.bias {
+        lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE as u32, number_type(c.dtype)?)?;
+    }
+    if problem.fused.copy {
+        lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE as u32, number_type(c.dtype)?)?;
+        lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD as u32, signed(n)?)?;
+    }
+    let stored = |matrix: &Stored, rows, columns| {
+        let (rows, columns) = if matrix.transposed { (columns, rows) } else { (rows, columns) };
+        layout(lt, matrix, (rows, columns), problem.count)
+    };
+    let (a_layout, b_layout, c_layout) = (stored(&a, m, k)?, stored(&b, k, n)?, stored(&c, m, n)?);
+    let preference = preference(lt, [b.alignment, a.alignment, c.alignment])?;
+    let found = lt.heuristic(&product, [&b_layout, &a_layout, &c_layout], &preference);
+    Ok(found.map(|(algorithm, workspace)| {
+        // The library's order.
+        Plan { product, a: b_layout, b: a_layout, c: c_layout, algorithm, workspace }
+    }))
+}
+
+/// The layout of a matrix stored as `rows` of `columns`.
+fn layout(lt: &Lt, matrix: &Stored, (rows, columns): (usize, usize), count: usize) -> Result<Descriptor> {
+    use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
+    let layout = lt.layout(matrix.dtype, columns, rows, matrix.ld)?;
+    if count > 1 {
+        let entries = c_int::try_from(count).map_err(|_| too_large(count))?;
+        lt.set(&layout, Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT as u32, entries)?;
+        let stride = signed(matrix.stride)?;
+        lt.set(&layout, Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET as u32, stride)?;
+    }
+    Ok(layout)
+}
+
+fn preference(lt: &Lt, [a, b, c]: [u32; 3]) -> Result<Descriptor> {
+    use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
+    let preference = lt.preference()?;
+    lt.set(&preference, Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES as u32, MOST_WORKSPACE)?;
+    // Sums that are made in parts are put together in f32, never in the result's type.
+    let scheme = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+    lt.set(&preference, Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK as u32, scheme)?;
+    for (attribute, alignment) in [
+        (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, a),
+        (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, b),
+        (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c),
+        (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c),
+    ] {
+        lt.set(&preference, attribute as u32, alignment)?;
+    }
+    Ok(preference)
+}
+
+fn epilogue(fused: Fused) -> u32 {
+    use sys::cublasLtEpilogue_t as Epilogue;
+    let epilogue = match (fused.function, fused.copy, fused.bias) {
+        (None, _, false) => Epilogue::CUBLASLT_EPILOGUE_DEFAULT,
+        (None, _, true) => Epilogue::CUBLASLT_EPILOGUE_BIAS,
+        (Some(Function::Relu), _, false) => Epilogue::CUBLASLT_EPILOGUE_RELU,
+        (Some(Function::Relu), _, true) => Epilogue::CUBLASLT_EPILOGUE_RELU_BIAS,
+        (Some(Function::GeluTanh), false, false) => Epilogue::CUBLASLT_EPILOGUE_GELU,
+        (Some(Function::GeluTanh), false, true) => Epilogue::CUBLASLT_EPILOGUE_GELU_BIAS,
+        (Some(Function::GeluTanh), true, false) => Epilogue::CUBLASLT_EPILOGUE_GELU_AUX,
+        (Some(Function::GeluTanh), true, true) => Epilogue::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+    };
+    epilogue as u32
+}
+
+/// Give a plan the addresses that stand in its description.
+pub(super) fn place(lt: &Lt, plan: &Plan, fused: Fused, beside: Beside) -> Result<()> {
+    use sys::cublasLtMatmulDescAttributes_t as Attribute;
+    if fused.bias {
+        lt.set(&plan.product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER as u32, beside.bias)?;
+    }
+    if fused.copy {
+        lt.set(&plan.product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER as u32, beside.copy)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alignment_is_that_of_every_entry() {
+        assert_eq!(alignment(0x1000, []), 256);
+        assert_eq!(alignment(0x1000, [64 * 4]), 256);
+        assert_eq!(alignment(0x1000, [768 * 2, 48]), 16);
+        assert_eq!(alignment(0x1002, [768 * 2]), 2);
+        assert_eq!(alignment(0x1000, [0]), 256);
+    }
+}

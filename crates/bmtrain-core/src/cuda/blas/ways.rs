@@ -1,0 +1,163 @@
+//! The ways in which a product can be had from the library, the best first.
+//!
+//! The library takes factors of one number type and gives a result of the same or of f32. Of epilogues it does a bias of the
+//! result's type, and with it ReLU or the tanh approximation of GELU, of which it can keep the argument. What it refuses all the
+//! same is known only when it is asked: then the next way is tried.
+
+use super::Work;
+use super::epilogue::Numbers;
+use super::plans::{Function, Fused};
+use crate::dtype::DType;
+use crate::kernel::{Activation, Batch};
+
+/// One way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Way {
+    /// The factors are first widened to f32, without gaps.
+    pub(super) widened: bool,
+    /// Where the product goes.
+    pub(super) into: Into,
+    /// What the library does to it.
+    pub(super) fused: Fused,
+}
+
+/// Where a product goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Into {
+    /// To where the result belongs; the old content is taken into account.
+    Result,
+    /// To the copy of the activation's argument.
+    Copy(Numbers),
+    /// To scratch memory, in f32.
+    Scratch,
+}
+
+impl Way {
+    /// Whether a kernel has something left to do.
+    pub(super) fn finishes(&self, work: &Work) -> bool {
+        self.into != Into::Result || (work.activation.is_some() && self.fused.function.is_none())
+    }
+}
+
+/// All ways for a product; what stands behind the first that works is not needed.
+pub(super) fn ways(work: &Work) -> impl Iterator<Item = Way> + use<> {
+    let bias = Fused { bias: work.bias.is_some(), ..Fused::default() };
+    let plain = work.activation.is_none() && work.copy.is_none();
+    let (a, b) = (work.a.stored.numbers.dtype, work.b.stored.numbers.dtype);
+    let (c, gives) = (work.c.numbers.dtype, |result| a == b && (result == a || result == DType::F32));
+    let way = |into, fused| Way { widened: false, into, fused };
+
+    let whole = whole(work).filter(|_| gives(c)).map(|fused| way(Into::Result, fused));
+    // The product with its bias is the activation's argument.
+    let parted = match work.copy {
+        _ if plain || work.beta != 0.0 => None,
+        Some(copy) => gives(copy.dtype).then(|| way(Into::Copy(copy), bias)),
+        None => gives(c).then(|| way(Into::Result, bias)),
+    };
+    let unfused = (a == b).then(|| way(Into::Scratch, Fused::default()));
+    let widened = (plain && c == DType::F32).then(|| Way { widened: true, ..way(Into::Result, bias) });
+    let last = Way { widened: true, ..way(Into::Scratch, Fused::default()) };
+    [whole, parted, unfused, widened, Some(last)].into_iter().flatten()
+}
+
+/// All of the epilogue, if the library can do it.
+fn whole(work: &Work) -> Option<Fused> {
+    let bias = work.bias.is_some();
+    let function = match (work.activation, work.copy) {
+        (None, None) => return Some(Fused { bias, function: None, copy: false }),
+        (Some(Activation::Relu), None) => Function::Relu,
+        // It is not said how exactly the library computes it: well enough for 16 bits.
+        (Some(Activation::GeluTanh), None) if work.c.numbers.dtype != DType::F32 => Function::GeluTanh,
+        (Some(Activation::GeluTanh), Some(copy)) if work.c.numbers.dtype != DType::F32 && fits(work, copy) => {
+            Function::GeluTanh
+        }
+        _ => return None,
+    };
+    Some(Fused { bias, function: Some(function), copy: work.copy.is_some() })
+}
+
+/// Whether the library can write this copy.
+fn fits(work: &Work, copy: Numbers) -> bool {
+    let aligned = work.n.is_multiple_of(8) && copy.address.is_multiple_of(16);
+    aligned && copy.dtype == work.c.numbers.dtype && work.batch == Batch::ONE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::epilogue::Matrices;
+    use super::super::{Factor, Work};
+    use super::*;
+
+    fn numbers(dtype: DType) -> Numbers {
+        Numbers { address: 0x1000, dtype }
+    }
+
+    fn work(a: DType, b: DType, c: DType) -> Work {
+        let matrices = |dtype| Matrices { numbers: numbers(dtype), ld: 16, batch: [0, 0] };
+        let factor = |dtype| Factor { stored: matrices(dtype), rows: 16, columns: 16, transposed: false };
+        Work {
+            m: 16,
+            n: 16,
+            k: 16,
+            alpha: 1.0,
+            beta: 0.0,
+            a: factor(a),
+            b: factor(b),
+            c: matrices(c),
+            batch: Batch::ONE,
+            bias: Some(numbers(c)),
+            activation: None,
+            copy: None,
+        }
+    }
+
+    fn first(work: &Work) -> Way {
+        ways(work).next().unwrap()
+    }
+
+    const BIAS: Fused = Fused { bias: true, function: None, copy: false };
+
+    #[test]
+    fn factors_of_one_type_are_multiplied_as_they_are_into_that_type_or_f32() {
+        use DType::{BF16, F16, F32};
+        for (a, c) in [(F32, F32), (F16, F16), (BF16, BF16), (F16, F32), (BF16, F32)] {
+            assert_eq!(first(&work(a, a, c)), Way { widened: false, into: Into::Result, fused: BIAS }, "{a} to {c}");
+        }
+        let scratch = |widened| Way { widened, into: Into::Scratch, fused: Fused::default() };
+        for (a, c) in [(F32, BF16), (F16, BF16), (BF16, F16)] {
+            assert_eq!(first(&work(a, a, c)), scratch(false), "{a} to {c}");
+        }
+        assert_eq!(first(&work(F16, BF16, BF16)), scratch(true));
+        assert_eq!(first(&work(F32, BF16, F32)), Way { widened: true, into: Into::Result, fused: BIAS });
+    }
+
+    #[test]
+    fn the_library_applies_what_it_knows_where_its_rules_allow() {
+        use DType::{BF16, F32};
+        let gelu = |dtype, activation, copy| Work { activation: Some(activation), copy, ..work(dtype, dtype, dtype) };
+        let fused = |work: &Work| first(work).fused.function;
+        assert_eq!(fused(&gelu(BF16, Activation::GeluTanh, None)), Some(Function::GeluTanh));
+        assert_eq!(fused(&gelu(F32, Activation::GeluTanh, None)), None);
+        assert_eq!(fused(&gelu(F32, Activation::Relu, None)), Some(Function::Relu));
+        assert_eq!(fused(&gelu(BF16, Activation::Gelu, None)), None);
+
+        let with_copy = gelu(BF16, Activation::GeluTanh, Some(numbers(BF16)));
+        assert!(first(&with_copy).fused.copy && !first(&with_copy).finishes(&with_copy));
+        for refused in [
+            Work { n: 12, ..with_copy },
+            Work { copy: Some(Numbers { address: 0x1008, dtype: BF16 }), ..with_copy },
+            Work { copy: Some(numbers(F32)), ..with_copy },
+        ] {
+            let way = first(&refused);
+            assert_eq!(way.into, Into::Copy(refused.copy.unwrap()), "{refused:?}");
+            assert!(way.finishes(&refused) && way.fused == BIAS);
+        }
+    }
+
+    #[test]
+    fn an_activation_of_a_sum_with_old_content_is_a_kernels_work_unless_the_library_does_it_all() {
+        let work =
+            Work { activation: Some(Activation::Silu), beta: 1.0, ..work(DType::BF16, DType::BF16, DType::BF16) };
+        assert_eq!(first(&work).into, Into::Scratch);
+    }
+}

@@ -1,0 +1,139 @@
+//! Units compiled for a device by NVIDIA's run-time compiler, and kept on disk.
+
+mod cache;
+mod nvrtc;
+mod target;
+
+pub(super) use nvrtc::{Image, Nvrtc};
+
+use super::CudaOptions;
+use super::driver::Properties;
+use crate::error::Result;
+use bmtrain_kernels::Unit;
+use cache::{Cache, Key};
+use std::sync::OnceLock;
+use target::Target;
+
+/// Compiles units when they are first asked for.
+#[derive(Debug)]
+pub(super) struct Compiler {
+    options: CudaOptions,
+    cache: Option<Cache>,
+    /// Opened with the first unit: a program that launches nothing needs no compiler.
+    nvrtc: OnceLock<Result<Nvrtc>>,
+}
+
+impl Compiler {
+    /// A compiler found and a cache kept where the options say.
+    pub(super) fn new(options: &CudaOptions) -> Self {
+        let cache = options.cache.clone().map(Cache::new);
+        Compiler { options: options.clone(), cache, nvrtc: OnceLock::new() }
+    }
+
+    /// The kernels of a unit for a device, from the cache if they are there.
+    ///
+    /// # Errors
+    /// No compiler, a device that is too old, a source that does not compile.
+    pub(super) fn image(&self, unit: &Unit, properties: Properties) -> Result<Vec<u8>> {
+        let nvrtc = self.nvrtc.get_or_init(|| Nvrtc::open(&self.options)).as_ref().map_err(Clone::clone)?;
+        let target = Target::of(properties.capability, nvrtc.known())?;
+        if target.image == Image::Ptx {
+            let (major, minor) = properties.capability;
+            let (version, architecture) = (nvrtc.version(), &target.architecture);
+            tracing::warn!(
+                unit = unit.name,
+                "NVRTC {}.{} does not know compute capability {major}.{minor}: kernels are compiled for {architecture} and \
+                 translated by the driver, which may be slower; a newer NVRTC does better",
+                version.0,
+                version.1
+            );
+        }
+        let (text, options) = (unit.text(), options(&target));
+        let key = Key::of(unit.name, &text, &options, nvrtc.version());
+        if let Some(image) = self.cache.as_ref().and_then(|cache| cache.read(&key)) {
+            return Ok(image);
+        }
+        tracing::debug!(unit = unit.name, architecture = target.architecture, "compiling kernels");
+        let compiled = nvrtc.compile(unit.source.file, &text, &options, target.image)?;
+        if !compiled.log.is_empty() {
+            tracing::warn!(unit = unit.name, log = compiled.log, "the compiler of kernels has something to say");
+        }
+        if let Some(cache) = &self.cache {
+            cache.keep(&key, &compiled.image);
+        }
+        Ok(compiled.image)
+    }
+}
+
+/// What every unit is compiled with. Nothing that changes arithmetic: divisions and square roots are rounded right.
+fn options(target: &Target) -> Vec<String> {
+    vec![format!("--gpu-architecture={}", target.architecture), "-std=c++17".into()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::libraries_for_tests;
+    use std::time::Instant;
+
+    const PROPERTIES: Properties = Properties { capability: (9, 0), multiprocessors: 132, shared_bytes: 227 << 10 };
+
+    fn is_elf(image: &[u8]) -> bool {
+        image.starts_with(b"\x7fELF")
+    }
+
+    /// With the real compiler, which needs no driver.
+    #[test]
+    fn every_unit_compiles_for_ampere_and_hopper_and_is_taken_from_the_cache_again() {
+        let Some(options) = libraries_for_tests("every_unit_compiles_for_ampere_and_hopper") else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let options = CudaOptions { cache: Some(folder.path().into()), ..options };
+        for capability in [(8, 0), (9, 0)] {
+            let properties = Properties { capability, ..PROPERTIES };
+            for unit in bmtrain_kernels::UNITS {
+                let image = Compiler::new(&options).image(unit, properties).unwrap();
+                assert!(is_elf(&image), "{} for {capability:?}", unit.name);
+                let started = Instant::now();
+                // Another compiler: what it gives is what lies in the folder.
+                assert_eq!(Compiler::new(&options).image(unit, properties).unwrap(), image);
+                println!("{} for {capability:?}: {} bytes, again in {:?}", unit.name, image.len(), started.elapsed());
+            }
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2 * bmtrain_kernels::UNITS.len());
+    }
+
+    #[test]
+    fn a_device_that_the_compiler_does_not_know_gets_a_text_for_the_driver() {
+        let Some(options) = libraries_for_tests("a_device_that_the_compiler_does_not_know") else { return };
+        let properties = Properties { capability: (99, 0), ..PROPERTIES };
+        let image = Compiler::new(&options).image(&bmtrain_kernels::UNITS[0], properties).unwrap();
+        let text = String::from_utf8(image).unwrap();
+        assert!(text.contains(".version") && text.contains(".target sm_"), "{text:.200}");
+    }
+
+    #[test]
+    fn a_mistake_in_a_source_is_reported_with_its_line_in_the_compilers_words() {
+        let Some(options) = libraries_for_tests("a_mistake_in_a_source") else { return };
+        let nvrtc = Nvrtc::open(&options).unwrap();
+        let compile = |text: &str, option: &str| {
+            nvrtc.compile("wrong.cu", text, &[option.to_owned()], Image::Cubin).unwrap_err().to_string()
+        };
+        let error = compile("#line 7 \"wrong.cu\"\nextern \"C\" __global__ void f() { x = 1; }\n", "-std=c++17");
+        assert!(error.contains("wrong.cu(7)") && error.contains("\"x\" is undefined"), "{error}");
+        let error = compile("", "--gpu-architecture=sm_1");
+        assert!(error.contains("invalid value for --gpu-architecture"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_compiler_is_an_error_in_words() {
+        let nowhere = CudaOptions { libraries: vec!["/nowhere".into()], ..CudaOptions::default() };
+        match Compiler::new(&nowhere).image(&bmtrain_kernels::UNITS[0], PROPERTIES) {
+            // The system has one.
+            Ok(image) => assert!(is_elf(&image)),
+            Err(error) => {
+                let error = error.to_string();
+                assert!(error.contains("NVRTC") && error.contains("/nowhere") && error.contains("pip"), "{error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Activations, sums, products, casts, one value everywhere: the launches of `elementwise.cu`.
+#![allow(unsafe_code)]
+
+use super::driver::{Grid, Pattern};
+use super::launch::{In, Launch, Out, PACK, Typed, long, threads_for, typed, whole};
+use super::modules::Name;
+use crate::buffer::{View, ViewMut};
+use crate::dtype::{DType, Float};
+use crate::error::Result;
+use crate::kernel::{
+    Activation, ActivationBackward, ActivationForward, ActivationSplit, AddScaled, Arguments as _, Cast, Fill,
+    GatedBackward, GatedForward, Multiply,
+};
+use half::{bf16, f16};
+
+/// `kElementwiseThreads`.
+const THREADS: usize = 256;
+
+const ACTIVATION_FORWARD: Typed = typed!("elementwise", "activation_forward");
+const ACTIVATION_BACKWARD: Typed = typed!("elementwise", "activation_backward");
+const ACTIVATION_SPLIT: Typed = typed!("elementwise", "activation_split");
+const GATED_FORWARD: Typed = typed!("elementwise", "gated_forward");
+const GATED_BACKWARD: Typed = typed!("elementwise", "gated_backward");
+const ADD_SCALED: Typed = typed!("elementwise", "add_scaled");
+const MULTIPLY: Typed = typed!("elementwise", "multiply");
+const CAST: Typed = typed!("elementwise", "cast");
+const CAST_INTEGERS: Name = Name { unit: "elementwise", kernel: c"cast_integers" };
+const FILL_I64: Name = Name { unit: "elementwise", kernel: c"fill_i64" };
+
+/// The number of an activation in `with_activation`.
+pub(super) fn activation_number(activation: Activation) -> i32 {
+    match activation {
+        Activation::Gelu => 0,
+        Activation::GeluTanh => 1,
+        Activation::Relu => 2,
+        Activation::Silu => 3,
+        Activation::Tanh => 4,
+    }
+}
+
+/// The grid that takes the packs of `count` elements in turn.
+fn packs(launch: &Launch<'_>, count: usize) -> Grid {
+    Grid::line(launch.blocks(count.div_ceil(PACK * THREADS)), THREADS as u32)
+}
+
+/// The grid that takes rows in turn, with a thread for each pack of a row but at most [`THREADS`].
+fn rows(launch: &Launch<'_>, rows: usize, columns: usize) -> Grid {
+    let blocks = if columns == 0 { 0 } else { launch.blocks(rows) };
+    Grid::line(blocks, threads_for(columns.div_ceil(PACK), THREADS))
+}
+
+/// The policy and whether packs are moved whole, for large operands of one length.
+fn operands(names: &Typed, views: &[View<'_>], strides: &[usize]) -> (Name, i32) {
+    let name = names.of(views.iter().map(View::dtype));
+    (name, whole(views.iter().map(View::address), strides))
+}
+
+/// `In` of what is also written.
+fn old(out: &ViewMut<'_>) -> In {
+    In::of(&out.as_view())
+}
+
+/// `ActivationForwardArguments`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct ForwardArguments {
+    x: In,
+    y: Out,
+    count: i64,
+    activation: i32,
+    whole: i32,
+}
+
+/// Queue [`ActivationForward`].
+pub(super) fn activation_forward(launch: &Launch<'_>, a: ActivationForward<'_>) -> Result<()> {
+    let (name, whole) = operands(&ACTIVATION_FORWARD, &[a.x, a.y.as_view()], &[]);
+    let arguments = ForwardArguments {
+        x: In::of(&a.x),
+        y: Out::of(&a.y),
+        count: long(ActivationForward::NAME, "x", a.x.len())?,
+        activation: activation_number(a.activation),
+        whole,
+    };
+    // SAFETY: laid out as in elementwise.cu; `check` saw that x and y have `count` elements and do not overlap. The memory
+    // stays valid until the lane has run the kernel, because the pool gives it out in lane order.
+    unsafe { launch.run(name, packs(launch, a.x.len()), arguments) }
+}
+
+/// `ActivationBackwardArguments`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct BackwardArguments {
+    x: In,
+    dy: In,
+    dx: Out,
+    count: i64,
+    activation: i32,
+    whole: i32,
+}
+
+/// Queue [`ActivationBackward`].
+pub(super) fn activation_backward(launch: &Launch<'_>, a: ActivationBackward<'_>) -> Result<()> {
+    let (name, whole) = operands(&ACTIVATION_BACKWARD, &[a.x, a.dy, a.dx.view.as_view()], &[]);
+    let arguments = BackwardArguments {
+        x: In::of(&a.x),
+        dy: In::of(&a.dy),
+        dx: Out::into(&a.dx),
+        count: long(ActivationBackward::NAME, "x", a.x.len())?,
+        activation: activation_number(a.activation),
+        whole,
+    };
+    // SAFETY: as in `activation_forward`, with three operands of `count` elements.
+    unsafe { launch.run(name, packs(launch, a.x.len()), arguments) }
+}
+
+/// `ActivationSplitArguments`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct SplitArguments {
+    x: Out,
+    y: Out,
+    count: i64,
+    activation: i32,
+    whole: i32,
+}
+
+/// Queue [`ActivationSplit`].
+pub(super) fn activation_split(launch: &Launch<'_>, a: ActivationSplit<'_>) -> Result<()> {
+    let (name, whole) = operands(&ACTIVATION_SPLIT, &[a.x.as_view(), a.y.as_view()], &[]);
+    let arguments = SplitArguments {
+        x: Out::of(&a.x),
+        y: Out::of(&a.y),
+        count: long(ActivationSplit::NAME, "x", a.x.len())?,
+        activation: activation_number(a.activation),
+        whole,
+    };
+    // SAFETY: as in `activation_forward`; x is read before it is written, by the same thread.
+    unsafe { launch.run(name, packs(launch, a.x.len()), arguments) }
+}
+
+/// `GatedForwardArguments`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct GatedForwardArguments {
+    gate: In,
+    up: In,
+    y: Out,
+    rows: i64,
+    columns: i64,
+    stride: i64,
+    activation: i32,
+    whole: i32,
+}
+
+/// Queue [`GatedForward`].
+pub(super) fn gated_forward(launch: &Launch<'_>, a: GatedForward<'_>) -> Result<()> {
+    const NAME: &str = GatedForward::NAME;
+    let (name, whole) = operands(&GATED_FORWARD, &[a.gate, a.up, a.y.as_view()], &[a.columns, a.ld]);
+    let arguments = GatedForwardArguments {
+        gate: In::of(&a.gate),
+        up: In::of(&a.up),
+        y: Out::of(&a.y),
+        rows: long(NAME, "rows", a.rows)?,
+        columns: long(NAME, "columns", a.columns)?,
+        stride: long(NAME, "leading dimension", a.ld)?,
+        activation: activation_number(a.activation),
+        whole,
+    };
+    // SAFETY: as in `activation_forward`; `check` saw that gate and up reach from the first to the last of `rows` rows that
+    // are `stride` apart, and that y holds rows x columns elements.
+    unsafe { launch.run(name, rows(launch, a.rows, a.columns), arguments) }
+}
+
+/// `GatedBackwardArguments`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct GatedBackwardArguments {
+    x: In,
+    dy: In,
+    dx: Out,
+    rows: i64,
+    columns: i64,
+    activation: i32,
+    whole: i32,
+}
+
+/// Queue [`GatedBackward`].
+pub(super) fn gated_backward(launch: &Launch<'_>, a: GatedBackward<'_>) -> Result<()> {
+    const NAME: &str = GatedBackward::NAME;
+    let (name, whole) = operands(&GATED_BACKWARD, &[a.x, a.dy, a.dx.view.as_view()], &[a.columns]);
+    let arguments = GatedBackwardArguments {
+        x: In::of(&a.x),
+        dy: In::of(&a.dy),
+        dx: Out::into(&a.dx),
+        rows: long(NAME, "rows", a.rows)?,
+        columns: long(NAME, "columns", a.columns)?,
+        activation: activation_number(a.activation),
+        whole,
+    };
+    // SAFETY: as in `activation_forward`; `check` saw that x and dx hold rows x 2 columns elements and dy rows x columns.
+    unsafe { launch.run(name, rows(launch, a.rows, a.columns), arguments) }
+}
+
+/// `AddScaledArguments`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct AddScaledArguments {
+    a: In,
+    b: In,
+    out: Out,
+    count: i64,
+    alpha: f32,
+    beta: f32,
+    whole: i32,
+    unused: i32,
+}
+
+/// Queue [`AddScaled`].
+pub(super) fn add_scaled(launch: &Launch<'_>, a: AddScaled<'_>) -> Result<()> {
+    let out = a.out.as_view();
+    // What is not read does not choose the number type either.
+    let second = (a.beta != 0.0).then(|| a.b.unwrap_or(out));
+    let (name, whole) = operands(&ADD_SCALED, &[a.a, second.unwrap_or(out), out], &[]);
+    let arguments = AddScaledArguments {
+        a: In::of(&a.a),
+        b: In::maybe(second.as_ref()),
+        out: Out::of(&a.out),
+        count: long(AddScaled::NAME, "a", a.a.len())?,
+        alpha: a.alpha,
+        beta: a.beta,
+        whole,
+        unused: 0,
+    };
+    // SAFETY: as in `activation_forward`, with operands of `count` elements; where b is out, each element is read before it is
+    // written, by the same thread.
+    unsafe { launch.run(name, packs(launch, a.a.len()), arguments) }
+}
+
+/// `MultiplyArguments`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct MultiplyArguments {
+    a: In,
+    b: In,
+    out: Out,
+    count: i64,
+    whole: i32,
+    unused: i32,
+}
+
+/// Queue [`Multiply`].
+pub(super) fn multiply(launch: &Launch<'_>, a: Multiply<'_>) -> Result<()> {
+    let out = a.out.view.as_view();
+    let (name, whole) = operands(&MULTIPLY, &[a.a, a.b.unwrap_or(out), out], &[]);
+    let arguments = MultiplyArguments {
+        a: In::of(&a.a),
+        b: a.b.as_ref().map_or_else(|| old(&a.out.view), In::of),
+        out: Out::into(&a.out),
+        count: long(Multiply::NAME, "a", a.a.len())?,
+        whole,
+        unused: 0,
+    };
+    // SAFETY: as in `add_scaled`.
+    unsafe { launch.run(name, packs(launch, a.a.len()), arguments) }
+}
+
+/// `CastArguments`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct CastArguments {
+    x: In,
+    out: Out,
+    count: i64,
+    whole: i32,
+    unused: i32,
+}
+
+/// Queue [`Cast`].
+pub(super) fn cast(launch: &Launch<'_>, a: Cast<'_>) -> Result<()> {
+    let (name, whole) = operands(&CAST, &[a.x, a.out.view.as_view()], &[]);
+    let count = a.x.len();
+    let arguments = CastArguments {
+        x: In::of(&a.x),
+        out: Out::into(&a.out),
+        count: long(Cast::NAME, "x", count)?,
+        whole,
+        unused: 0,
+    };
+    let (name, grid) = match a.x.dtype() {
+        DType::F32 | DType::F16 | DType::BF16 => (name, packs(launch, count)),
+        DType::I64 | DType::I32 | DType::U8 => (CAST_INTEGERS, elements(launch, count)),
+    };
+    // SAFETY: as in `activation_forward`.
+    unsafe { launch.run(name, grid, arguments) }
+}
+
+/// The grid that takes single elements in turn.
+fn elements(launch: &Launch<'_>, count: usize) -> Grid {
+    Grid::line(launch.blocks(count.div_ceil(THREADS)), THREADS as u32)
+}
+
+/// `FillArguments`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct FillArguments {
+    out: u64,
+    value: i64,
+    count: i64,
+}
+
+/// Queue [`Fill`]: the driver's own fill where it has the pattern.
+pub(super) fn fill(launch: &Launch<'_>, a: Fill<'_>) -> Result<()> {
+    let count = a.out.len();
+    if count == 0 {
+        return Ok(());
+    }
+    let Some((pattern, repeats)) = pattern_of(a.value, a.out.dtype()) else {
+        let count = long(Fill::NAME, "out", count)?;
+        let arguments = FillArguments { out: a.out.address(), value: a.value as i64, count };
+        // SAFETY: laid out as in elementwise.cu; only i64 lacks a pattern. The memory stays valid until the lane has run the
+        // kernel, because the pool gives it out in lane order.
+        return unsafe { launch.run(FILL_I64, elements(launch, a.out.len()), arguments) };
+    };
+    // SAFETY: the view was checked against its buffer and is this device's; its start is a multiple of its elements' size; the
+    // memory stays valid until the lane has run the fill, as above.
+    unsafe { launch.stream.fill(a.out.address(), pattern, count * repeats) }
+}
+
+/// The pattern that fills elements of a type with a value, and how often it goes into one element.
+fn pattern_of(value: f32, dtype: DType) -> Option<(Pattern, usize)> {
+    // `as` from float to integer saturates and turns NaN into 0, as in the CPU backend.
+    match dtype {
+        DType::F32 => Some((Pattern::Word(value.to_bits()), 1)),
+        DType::F16 => Some((Pattern::Half(<f16 as Float>::from_f32(value).to_bits()), 1)),
+        DType::BF16 => Some((Pattern::Half(<bf16 as Float>::from_f32(value).to_bits()), 1)),
+        DType::I32 => Some((Pattern::Word((value as i32).cast_unsigned()), 1)),
+        DType::U8 => Some((Pattern::Byte(value as u8), 1)),
+        // The driver has no 8-byte pattern: two equal halves are needed.
+        DType::I64 => {
+            let bits = (value as i64).cast_unsigned();
+            let (low, high) = (bits as u32, (bits >> 32) as u32);
+            (low == high).then_some((Pattern::Word(low), 2))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fill_pattern_is_the_value_in_the_number_type_of_the_elements() {
+        assert_eq!(pattern_of(1.0, DType::F32), Some((Pattern::Word(0x3f80_0000), 1)));
+        assert_eq!(pattern_of(1.0, DType::F16), Some((Pattern::Half(0x3c00), 1)));
+        assert_eq!(pattern_of(1.0, DType::BF16), Some((Pattern::Half(0x3f80), 1)));
+        assert_eq!(pattern_of(-2.0, DType::I32), Some((Pattern::Word(0xffff_fffe), 1)));
+        assert_eq!(pattern_of(7.0, DType::U8), Some((Pattern::Byte(7), 1)));
+        assert_eq!(pattern_of(0.0, DType::I64), Some((Pattern::Word(0), 2)));
+        assert_eq!(pattern_of(-1.0, DType::I64), Some((Pattern::Word(u32::MAX), 2)));
+        assert_eq!(pattern_of(1.0, DType::I64), None);
+    }
+}

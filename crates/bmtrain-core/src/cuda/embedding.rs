@@ -1,0 +1,196 @@
+//! The gradient of an embedding table: rows sorted by their ids, then sums over runs of equal ids, as `rows.cu` explains.
+#![allow(unsafe_code)]
+
+use super::driver::Grid;
+use super::launch::{In, Launch, Out, PACK, Typed, long, threads_for, typed, whole};
+use super::modules::Name;
+use super::rows::zero;
+use crate::error::{Error, Result};
+use crate::kernel::{Arguments as _, EmbeddingBackward};
+
+const NAME: &str = EmbeddingBackward::NAME;
+
+/// `kDigits`: values of a digit, and threads of a block that sorts.
+const DIGITS: usize = 256;
+/// `kSumThreads`.
+const THREADS: usize = 256;
+/// Blocks of a sort. Each reads the counts of all.
+const MOST_BLOCKS: usize = 128;
+/// Least rows of a block that sorts, and of a piece that is summed up.
+const SORTED_AT_ONCE: usize = 2048;
+const LEAST_PIECE: usize = 32;
+
+const COUNT: Name = Name { unit: "rows", kernel: c"embedding_count" };
+const PLACE: Name = Name { unit: "rows", kernel: c"embedding_place" };
+const SUM: Typed = typed!("rows", "embedding_sum");
+const JOIN: Typed = typed!("rows", "embedding_join");
+
+/// `EmbeddingSortArguments`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct SortArguments {
+    ids: u64,
+    from: u64,
+    to: u64,
+    counts: u64,
+    fault: u64,
+    rows: i64,
+    entries: i64,
+    padding: i64,
+    range: i64,
+    shift: i32,
+    unused: i32,
+}
+
+/// `EmbeddingSumArguments`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct SumArguments {
+    dy: In,
+    table: Out,
+    ids: u64,
+    order: u64,
+    partials: u64,
+    rows: i64,
+    columns: i64,
+    entries: i64,
+    padding: i64,
+    piece: i64,
+    whole: i32,
+    unused: i32,
+}
+
+/// How the work is divided: by the sizes alone, so that every device adds in the same order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Division {
+    /// Passes of the sort: digits of the largest key, which is the number of entries.
+    passes: u32,
+    /// Positions of a block that sorts.
+    range: usize,
+    /// Blocks that sort.
+    blocks: usize,
+    /// Rows of a piece.
+    piece: usize,
+    /// Pieces.
+    pieces: usize,
+}
+
+impl Division {
+    fn new(rows: usize, entries: usize, columns: usize) -> Self {
+        let passes = (u64::BITS - (entries as u64).leading_zeros()).div_ceil(8).max(1);
+        let range = rows.div_ceil(MOST_BLOCKS).max(SORTED_AT_ONCE).next_multiple_of(DIGITS);
+        // Fewer pieces of wide tables, whose columns are divided too: their partial sums should not outgrow the cache.
+        let most = ((1 << 20) / columns.max(1)).clamp(128, 1024);
+        let piece = rows.div_ceil(most).max(LEAST_PIECE);
+        Division { passes, range, blocks: rows.div_ceil(range), piece, pieces: rows.div_ceil(piece) }
+    }
+}
+
+/// Queue [`EmbeddingBackward`]. A row whose id is outside the table gives no gradient and is reported.
+pub(super) fn backward(launch: &Launch<'_>, a: EmbeddingBackward<'_>) -> Result<()> {
+    let rows = a.ids.len();
+    if u32::try_from(rows).is_err() {
+        return Err(Error::shape(NAME, "ids", "fewer than 2^32", rows));
+    }
+    if !a.dtable.add {
+        zero(launch, &a.dtable.view)?;
+    }
+    if rows == 0 {
+        return Ok(());
+    }
+    let division = Division::new(rows, a.entries, a.columns);
+    // Two orders, counts, partial sums, each from a multiple of 16 bytes on.
+    let order = (rows * size_of::<u32>()).next_multiple_of(16);
+    let counts = division.blocks * DIGITS * size_of::<u32>();
+    let partials = division.pieces * 2 * a.columns * size_of::<f32>();
+    let scratch = launch.scratch.take(launch.stream, 2 * order + counts + partials)?;
+    let at = |bytes: usize| scratch + bytes as u64;
+    let sorted = sort(launch, &a, division, [scratch, at(order)], at(2 * order))?;
+    if a.columns == 0 {
+        return Ok(());
+    }
+    sum(launch, a, division, sorted, at(2 * order + counts))
+}
+
+/// Queue the sort; the address of the order.
+fn sort(launch: &Launch<'_>, a: &EmbeddingBackward<'_>, by: Division, orders: [u64; 2], counts: u64) -> Result<u64> {
+    let grid = Grid::line(by.blocks as u32, DIGITS as u32);
+    let [mut to, mut other] = orders;
+    let mut from = 0;
+    for pass in 0..by.passes {
+        let arguments = SortArguments {
+            ids: a.ids.address(),
+            from,
+            to,
+            counts,
+            fault: if pass == 0 { launch.fault } else { 0 },
+            rows: long(NAME, "rows", a.ids.len())?,
+            entries: long(NAME, "entries", a.entries)?,
+            // A negative number is no entry, so that a padding index of -1 changes nothing.
+            padding: a.padding_index.unwrap_or(-1),
+            range: long(NAME, "rows", by.range)?,
+            shift: 8 * pass as i32,
+            unused: 0,
+        };
+        // SAFETY: laid out as in rows.cu. Each order holds a number for each row and the counts DIGITS for each block, in scratch
+        // memory that no other launch of this lane uses before these have run; what is written was not read by the same launch.
+        unsafe {
+            launch.run(COUNT, grid, arguments)?;
+            launch.run(PLACE, grid, arguments)?;
+        }
+        from = to;
+        std::mem::swap(&mut to, &mut other);
+    }
+    Ok(from)
+}
+
+/// Queue the sums over the sorted rows.
+fn sum(launch: &Launch<'_>, a: EmbeddingBackward<'_>, by: Division, order: u64, partials: u64) -> Result<()> {
+    let (dy, table) = (a.dy, a.dtable.view.as_view());
+    let arguments = SumArguments {
+        dy: In::of(&dy),
+        table: Out::into(&a.dtable),
+        ids: a.ids.address(),
+        order,
+        partials,
+        rows: long(NAME, "rows", a.ids.len())?,
+        columns: long(NAME, "columns", a.columns)?,
+        entries: long(NAME, "entries", a.entries)?,
+        padding: a.padding_index.unwrap_or(-1),
+        piece: long(NAME, "rows", by.piece)?,
+        whole: whole([dy.address(), table.address(), partials], &[a.columns]),
+        unused: 0,
+    };
+    let packs = a.columns.div_ceil(PACK);
+    let threads = threads_for(packs, THREADS);
+    let across = u32::try_from(packs.div_ceil(threads as usize)).unwrap_or(u32::MAX);
+    let grid = Grid { blocks: [by.pieces as u32, across, 1], threads: [threads, 1, 1], shared: 0 };
+    let dtypes = [dy.dtype(), table.dtype()];
+    // SAFETY: laid out as in rows.cu. `check` saw that dy holds rows x columns elements and the table entries x columns, and
+    // that they do not overlap; ids are compared with `entries` before they are used; the order holds each row once, the partial
+    // sums two rows for each piece. The memory stays valid until the lane has run the kernels: the pool gives it out in lane
+    // order, and so does the scratch memory.
+    unsafe {
+        launch.run(SUM.of(dtypes), grid, arguments)?;
+        launch.run(JOIN.of(dtypes), grid, arguments)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_rows_are_divided_and_every_key_has_its_digits() {
+        for rows in [1, 31, 32, 33, 2048, 2049, 8192, 1 << 20, (1 << 24) + 5, u32::MAX as usize] {
+            for (entries, columns) in [(1, 8), (255, 8), (256, 768), (65_535, 4096), (65_536, 1), (1 << 33, 8192)] {
+                let by = Division::new(rows, entries, columns);
+                assert!(by.range * by.blocks >= rows && by.blocks <= MOST_BLOCKS, "{rows}: {by:?}");
+                assert!(by.piece * by.pieces >= rows && by.piece * (by.pieces - 1) < rows, "{rows}: {by:?}");
+                assert!(by.pieces <= 1024 && by.range.is_multiple_of(DIGITS), "{rows}: {by:?}");
+                assert_eq!((entries as u64) >> (8 * by.passes), 0, "{entries}: {by:?}");
+            }
+        }
+        assert_eq!([2, 255, 256, 50_257, 65_536].map(|entries| Division::new(1, entries, 8).passes), [1, 1, 2, 2, 3]);
+    }
+}

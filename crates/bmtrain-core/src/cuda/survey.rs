@@ -1,0 +1,145 @@
+//! What of CUDA a machine has, for people: nothing here fails, and what is missing says how to get it.
+
+use super::CudaOptions;
+use super::blas;
+use super::compile::Nvrtc;
+use super::driver::{Described, cuda_version, devices};
+use super::libraries::{ALL, CUBLASLT, NVRTC, Wanted, open};
+use crate::error::{Error, Result};
+use std::path::PathBuf;
+
+/// What [`survey`] found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Survey {
+    /// Major and minor version of CUDA that the driver is made for; none where there is no driver, or it does not say.
+    pub driver: Option<(u32, u32)>,
+    /// The devices by their numbers, or why there are none.
+    pub devices: Result<Vec<Installed>, String>,
+    /// The libraries beside the driver: compiler, matrix products, communication.
+    pub libraries: Vec<Library>,
+}
+
+/// A device that the driver knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Installed {
+    /// What the driver calls it.
+    pub name: String,
+    /// Compute capability, major and minor.
+    pub capability: (u32, u32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Bytes of its memory, where the driver says.
+    pub memory_bytes: Option<usize>,
+}
+
+/// One of the libraries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Library {
+    /// What it is called.
+    pub name: &'static str,
+    /// Where it is and what it is, or what is missing and how to get it.
+    pub state: Result<Present, String>,
+}
+
+/// A library that was found and opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Present {
+    /// Its file.
+    pub path: PathBuf,
+    /// Its version in its own count, e.g. `13.0`.
+    pub version: String,
+    /// What is wrong although it is there, and what to do.
+    pub problem: Option<String>,
+}
+
+/// Look at the driver, its devices, and the libraries that a backend of these options would use. Works on any machine.
+pub fn survey(options: &CudaOptions) -> Survey {
+    let driver = cuda_version();
+    let libraries =
+        ALL.map(|wanted| Library { name: wanted.name, state: state(wanted, options, driver).map_err(words) });
+    Survey {
+        driver,
+        devices: devices().map(|all| all.into_iter().map(installed).collect()).map_err(words),
+        libraries: libraries.into(),
+    }
+}
+
+fn words(error: Error) -> String {
+    match error {
+        Error::Device { call, reason, .. } => format!("{call}: {reason}"),
+        other => other.to_string(),
+    }
+}
+
+fn installed(device: Described) -> Installed {
+    let Described { name, properties, memory_bytes } = device;
+    Installed { name, capability: properties.capability, multiprocessors: properties.multiprocessors, memory_bytes }
+}
+
+fn state(wanted: &'static Wanted, options: &CudaOptions, driver: Option<(u32, u32)>) -> Result<Present> {
+    let dotted = |(major, minor): (u32, u32)| format!("{major}.{minor}");
+    let (path, version, cuda) = if *wanted == NVRTC {
+        let nvrtc = Nvrtc::open(options)?;
+        (nvrtc.path().clone(), dotted(nvrtc.version()), Some(nvrtc.version().0))
+    } else if *wanted == CUBLASLT {
+        let (path, [major, minor, patch]) = blas::version(options)?;
+        (path, format!("{major}.{minor}.{patch}"), Some(major))
+    } else {
+        let library = open(wanted, options)?;
+        let (path, [major, minor, patch]) = nccl_version(&library)?;
+        (path, format!("{major}.{minor}.{patch}"), None)
+    };
+    let problem = match (cuda, driver) {
+        (Some(cuda), Some((driver, minor))) if cuda > driver => Some(format!(
+            "it belongs to CUDA {cuda}, and the driver is made for {driver}.{minor}: update the driver, or install the library of \
+             CUDA {driver}"
+        )),
+        _ => None,
+    };
+    Ok(Present { path, version, problem })
+}
+
+#[allow(unsafe_code)]
+fn nccl_version(library: &super::libraries::Opened) -> Result<(PathBuf, [u32; 3])> {
+    type GetVersion = unsafe extern "C" fn(*mut i32) -> i32;
+    // SAFETY: the function has this type.
+    let get: GetVersion = unsafe { library.function(c"ncclGetVersion") }?;
+    let mut version = 0;
+    // SAFETY: one number is written; it works without a driver.
+    let status = unsafe { get(&mut version) };
+    let version = u32::try_from(version).ok().filter(|_| status == 0).unwrap_or(0);
+    // From 2.9 on it counts in ten thousands.
+    Ok((library.path_of(get as usize), [version / 10_000, version / 100 % 100, version % 100]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::libraries_for_tests;
+
+    #[test]
+    fn a_survey_works_on_any_machine_and_says_what_is_missing() {
+        let survey = survey(&CudaOptions { libraries: vec!["/nowhere".into()], ..CudaOptions::default() });
+        assert_eq!(
+            survey.libraries.iter().map(|library| library.name).collect::<Vec<_>>(),
+            ["NVRTC", "cuBLASLt", "NCCL"]
+        );
+        for library in &survey.libraries {
+            match &library.state {
+                Ok(present) => assert!(!present.version.is_empty() && present.path.is_absolute(), "{present:?}"),
+                Err(missing) => assert!(missing.contains("/nowhere") && missing.contains("pip install"), "{missing}"),
+            }
+        }
+        if let Err(reason) = &survey.devices {
+            assert!(!reason.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_is_there_is_listed_with_path_and_version() {
+        let Some(options) = libraries_for_tests("what_is_there_is_listed_with_path_and_version") else { return };
+        let nvrtc = survey(&options).libraries.into_iter().next().unwrap().state.unwrap();
+        assert!(nvrtc.path.starts_with(&options.libraries[0]), "{nvrtc:?}");
+        assert!(nvrtc.version.starts_with("13.") || nvrtc.version.starts_with("12."), "{nvrtc:?}");
+    }
+}

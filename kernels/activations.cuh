@@ -1,0 +1,81 @@
+// The activations and their derivatives, those of `crate::kernel::Activation` in the core.
+//
+// Numerics: f32. The normal distribution is the fit that the processor's kernels use (`crate::cpu::math`): its tail keeps its
+// relative accuracy, and value and derivative share one exponential. Quotients have two units in the last place. What is not a
+// number stays so.
+
+struct ValueAndSlope {
+    float value;
+    float slope;
+};
+
+// 1 / x for x >= 1, infinity included.
+__device__ __forceinline__ float reciprocal(float x) {
+    return __fdividef(1.0f, x);
+}
+
+__device__ __forceinline__ float sigmoid(float x) {
+    return reciprocal(1.0f + expf(-x));
+}
+
+// x times the normal distribution function.
+struct Gelu {
+    static __device__ __forceinline__ ValueAndSlope at(float x) {
+        const float t = reciprocal(fmaf(fabsf(x), 0.27f, 1.0f));
+        const float e = expf(-0.5f * x * x);
+        float p = fmaf(t, 2.8915267e-2f, -0.12625523f);
+        p = fmaf(p, t, 0.16929132f);
+        p = fmaf(p, t, -6.8620875e-2f);
+        p = fmaf(p, t, 0.10739936f);
+        p = fmaf(p, t, 7.224032e-2f);
+        p = fmaf(p, t, 0.10175916f);
+        p = fmaf(p, t, 0.10755051f);
+        p = fmaf(p, t, 0.10772018f);
+        const float tail = p * t * e;
+        const float below = x > 0.0f ? 1.0f - tail : tail;
+        return {x * below, fmaf(x, e * 0.3989423f, below)};
+    }
+};
+
+// The approximation by a hyperbolic tangent: (1 + tanh z) / 2 = sigmoid(2 z), with 2 sqrt(2 / pi) as the scale.
+struct GeluTanh {
+    static __device__ __forceinline__ ValueAndSlope at(float x) {
+        constexpr float kScale = 1.595769f;
+        const float cube = 0.044715f * x * x;
+        const float s = sigmoid(kScale * fmaf(x, cube, x));
+        return {x * s, fmaf(x * s * (1.0f - s), kScale * fmaf(3.0f, cube, 1.0f), s)};
+    }
+};
+
+struct Relu {
+    static __device__ __forceinline__ ValueAndSlope at(float x) {
+        // Not `x > 0`, so that what is not a number stays so.
+        const bool off = x <= 0.0f;
+        return {off ? 0.0f : x, off ? 0.0f : 1.0f};
+    }
+};
+
+struct Silu {
+    static __device__ __forceinline__ ValueAndSlope at(float x) {
+        const float s = sigmoid(x);
+        return {x * s, fmaf(x * s, 1.0f - s, s)};
+    }
+};
+
+struct Tanh {
+    static __device__ __forceinline__ ValueAndSlope at(float x) {
+        const float y = tanhf(x);
+        return {y, fmaf(-y, y, 1.0f)};
+    }
+};
+
+// Runs `function<Types, Activation>(arguments)` for the activation of a number: one branch, which all threads take, around a
+// whole loop.
+#define WITH_ACTIVATION(number, function, Types, arguments)                                                           \
+    switch (number) {                                                                                                 \
+        case 0: function<Types, Gelu>(arguments); break;                                                              \
+        case 1: function<Types, GeluTanh>(arguments); break;                                                          \
+        case 2: function<Types, Relu>(arguments); break;                                                              \
+        case 3: function<Types, Silu>(arguments); break;                                                              \
+        default: function<Types, Tanh>(arguments); break;                                                             \
+    }
