@@ -14,18 +14,28 @@
 // Launch: blocks of 128 threads, in a line: tiles of rows, then heads, then sequences. Dynamic shared memory: see `Plan`, which
 // the host repeats. Rows lie Head + 8 elements apart, an odd number of 16 bytes, so that the eight rows of a matrix load lie
 // in eight different banks.
-// Numerics: products of 16-bit numbers summed in f32; probabilities and gradients of scores are rounded to the 16-bit type as
-// operands of the second product, after scaling to at most 1 and to the size of p * dp. Softmax in powers of two.
-// Operations of a tile pair: 2 * 64 * 64 * H multiply-adds forward, 3 of these for dq and 4 for dk and dv. Bytes: a tile of keys
-// and values, 4 * 64 * H bytes from the second level of the cache, serves 64 * Bands queries: 64 * Bands flops a byte. In shared
-// memory, a matrix load of 512 bytes serves 2 * Bands instructions of 4096 multiply-adds.
+// Numerics: products of 16-bit numbers summed in f32; probabilities, at most 1 times dropout's scale, and gradients of scores
+// are rounded to the 16-bit type as operands of the second product. In f16 a gradient of a score above 65504 becomes infinite,
+// as gradients of activations do at such a loss scale. Softmax in powers of two, scale and log2(e) folded into one factor.
+// Operations: a tile of R rows by C columns takes 2 R C H flops a product; two products forward, three for dq, four for dk and
+// dv. Bytes: each tile that goes by is read from the second level of the cache once a block, 4 C H bytes for two operands: R
+// flops a byte forward, 1.5 R for dq and 2 R for dk and dv, R being 64 times the bands. In shared memory a matrix load of 512
+// bytes for the right operand serves 2 * bands instructions of 4096 flops.
+// Occupancy of the plain kind, as compiled for 9.0a: blocks of a multiprocessor with 64 Ki registers, which allow two blocks of
+// up to 255 registers a thread and three of up to 168; in brackets the KiB of shared memory of a block, of which a
+// multiprocessor has 228. On 8.0, with 164 KiB, forward has two blocks for H 80 and 96.
+//     H             32        64        80        96       128
+//     forward     2 (30)    2 (54)    3 (55)    3 (65)    3 (51)
+//     dq          2 (30)    2 (36)    2 (44)    2 (52)    2 (68)
+//     dk, dv      2 (30)    3 (36)    2 (44)    2 (52)    2 (68)
+// Nothing spills but dq for H 128 in the general kind: 36 bytes on 8.0, 4 on 9.0a.
 
 template <int Head> struct Plan {
     // Elements from row to row in shared memory.
     static constexpr int kRow = Head + 8;
     // Bands of 16 rows of a warp, and how many rows go by at once.
     static constexpr int kForwardBands = Head <= 64 ? 2 : 1;
-    static constexpr int kForwardKeys = 64;
+    static constexpr int kForwardKeys = Head <= 96 ? 64 : 32;
     static constexpr int kQueryBands = Head <= 32 ? 2 : 1;
     static constexpr int kQueryKeys = 32;
     static constexpr int kKeyBands = Head <= 32 ? 2 : 1;

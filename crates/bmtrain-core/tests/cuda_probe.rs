@@ -11,6 +11,7 @@ use bmtrain_core::backend::Mark;
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::kernel::{Fill, NormForward, NormKind};
 use bmtrain_core::{Backend, DType, Device, Error, Lane, Segment, Shape, Storage, Tensor};
+use bmtrain_kernels::{HEADERS, Header, TENSOR_CORE_WORDS};
 use emulator::{Driver, with_driver};
 use half::bf16;
 use std::sync::Arc;
@@ -425,19 +426,26 @@ fn a_driver_that_lacks_a_function_is_refused_by_the_functions_name() {
 #[test]
 fn the_emulator_reports_planted_mistakes_and_runs_right_kernels() {
     let test = "the_emulator_reports_planted_mistakes_and_runs_right_kernels";
-    runs_well(test, &["self_test.cpp", "cuda_emulator.cpp", "fiber.cpp", "numbers.cpp"]);
+    runs_well(test, &["self_test.cpp", "cuda_emulator.cpp", "fiber.cpp", "numbers.cpp"], &[]);
+}
+
+#[test]
+fn emulated_tensor_cores_put_every_number_of_a_fragment_in_its_place() {
+    let test = "emulated_tensor_cores_put_every_number_of_a_fragment_in_its_place";
+    let files = ["tensor_core_test.cpp", "tensor_core.cpp", "cuda_emulator.cpp", "fiber.cpp", "numbers.cpp"];
+    runs_well(test, &files, &[HEADERS, &[TENSOR_CORE_WORDS]].concat());
 }
 
 #[test]
 fn emulated_matrix_products_are_right_and_refuse_what_they_must() {
     let files = ["blas_test.cpp", "fake_blas.cpp", "fake_blas_checks.cpp", "fake_blas_product.cpp", "fake_driver.cpp"];
     let emulator = ["fake_device.cpp", "cuda_emulator.cpp", "fiber.cpp", "numbers.cpp"];
-    runs_well("emulated_matrix_products_are_right_and_refuse_what_they_must", &[&files[..], &emulator].concat());
+    runs_well("emulated_matrix_products_are_right_and_refuse_what_they_must", &[&files[..], &emulator].concat(), &[]);
 }
 
 /// A program that checks itself.
-fn runs_well(test: &str, files: &[&str]) {
-    match emulator::run_program(files) {
+fn runs_well(test: &str, files: &[&str], headers: &[Header]) {
+    match emulator::run_program(files, headers) {
         Some((output, passed)) => assert!(passed, "{output}"),
         None => emulator::skipped(test, "there is no g++ to build the CUDA emulator with"),
     }

@@ -5,7 +5,7 @@
 
 #![allow(dead_code)]
 
-use bmtrain_kernels::UNITS;
+use bmtrain_kernels::{Header, UNITS};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -188,9 +188,13 @@ pub fn skipped(test: &str, why: &str) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// Build and run a C++ program from these files; what it printed, and whether it reported success. None without g++.
-pub fn run_program(files: &[&str]) -> Option<(String, bool)> {
-    let files: Vec<_> = files.iter().map(|file| ((*file).to_owned(), read(file))).collect();
+/// Build and run a C++ program from these files, the first of which finds the words of `headers` in front; what it printed, and
+/// whether it reported success. None without g++.
+pub fn run_program(files: &[&str], headers: &[Header]) -> Option<(String, bool)> {
+    let words: String =
+        headers.iter().map(|header| format!("#line 1 \"{}\"\n{}\n#line 1\n", header.file, header.code)).collect();
+    let mut files: Vec<_> = files.iter().map(|file| ((*file).to_owned(), read(file))).collect();
+    files[0].1.insert_str(0, &words);
     let program =
         build(&[Target { name: "program", files: &files, flags: &["-rdynamic", "-ldl"] }], None)?.join("program");
     let output = Command::new(program).output().unwrap();
