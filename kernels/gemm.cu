@@ -5,15 +5,20 @@
 // for matrices of a batch, each with a distance of rows of its own. With x and c alone it copies matrices of one number type
 // into another.
 //
-// Launch: kGemmThreads threads a block; blocks take packs of rows in turn, and a thread loads kGemmTogether of them before it
-// works on the first. No shared memory.
+// Launch: kGemmThreads threads a block; blocks take packs of rows in turn, and a thread loads two of them before it works on the
+// first. No shared memory.
 // Numerics: f32, rounded once when stored. f is applied to the copy as it was before it was rounded.
 // Bytes moved for each element: x read, c written; c also read unless beta is 0; the copy written if there is one. The bias is
 // shared by all rows and stays in the second level of the cache.
 
 constexpr int kGemmThreads = 256;
-// Packs that a thread has on their way at once.
-constexpr int kGemmTogether = 2;
+// Packs that a thread has on their way at once. With every type in question there is no register left for a second.
+template <class Types> struct GemmTogether {
+    static constexpr int packs = 2;
+};
+template <> struct GemmTogether<Mixed> {
+    static constexpr int packs = 1;
+};
 
 // Elements from one row, one entry and one group of entries to the next.
 struct Distances {
@@ -44,17 +49,11 @@ struct GemmEpilogueArguments {
     int unused;
 };
 
-// Where a pack is.
+// Where a pack of the result is: from the start of c, and of the copy.
 struct GemmPlace {
-    long long column;
-    long long row;
-    long long inner;
-    long long outer;
+    long long in_c;
+    long long in_copy;
     int count;
-};
-
-struct Unchanged {
-    static __device__ __forceinline__ ValueAndSlope at(float x) { return {x, 1.0f}; }
 };
 
 // The quotient, and `index` becomes the remainder. Divisions of 64 bits take several times as long as those of 32.
@@ -69,39 +68,38 @@ __device__ __forceinline__ long long divide(long long& index, long long by) {
     return quotient;
 }
 
-__device__ __forceinline__ GemmPlace gemm_place(const GemmEpilogueArguments& a, long long index, long long packs) {
-    GemmPlace place;
-    long long row = divide(index, packs);
-    place.column = index * kPack;
-    const long long left = a.columns - place.column;
-    place.count = left >= kPack ? kPack : static_cast<int>(left);
-    place.inner = divide(row, a.rows);
-    place.row = row;
-    place.outer = divide(place.inner, a.inner);
-    return place;
-}
-
-__device__ __forceinline__ long long gemm_index(const Distances& apart, const GemmPlace& place) {
-    return place.outer * apart.outer + place.inner * apart.inner + place.row * apart.row + place.column;
-}
-
+// Sets `place` to that of a pack, and reads what the function is applied to.
 template <class Types>
-__device__ __forceinline__ Pack gemm_argument(const GemmEpilogueArguments& a, const GemmPlace& place) {
+__device__ __forceinline__ Pack gemm_argument(const GemmEpilogueArguments& a, long long index, long long packs,
+                                              GemmPlace& place) {
+    long long inner = divide(index, packs);
+    const long long column = index * kPack;
+    long long row = inner;
+    inner = divide(row, a.rows);
+    const long long outer = divide(inner, a.inner);
+    const auto at = [&](const Distances& apart) {
+        return outer * apart.outer + inner * apart.inner + row * apart.row + column;
+    };
+    const long long left = a.columns - column;
+    place.count = left >= kPack ? kPack : static_cast<int>(left);
+    place.in_c = at(a.c_apart);
+    place.in_copy = row * a.columns + column;
+
     const bool whole = a.whole != 0;
     Pack pack = {};
     if (a.x.data != nullptr) {
-        pack = Types::load_pack(a.x, gemm_index(a.x_apart, place), place.count, whole);
+        pack = Types::load_pack(a.x, at(a.x_apart), place.count, whole);
     }
     if (a.beta != 0.0f) {
         const In c = {a.c.data, a.c.type, 0};
-        const Pack old = Types::load_pack(c, gemm_index(a.c_apart, place), place.count, whole);
+        const Pack old = Types::load_pack(c, place.in_c, place.count, whole);
 #pragma unroll
         for (int i = 0; i < kPack; ++i) {
             pack.at[i] += a.beta * old.at[i];
         }
     }
     if (a.bias.data != nullptr) {
-        const Pack bias = Mixed::load_pack(a.bias, place.column, place.count, whole);
+        const Pack bias = Mixed::load_pack(a.bias, column, place.count, whole);
 #pragma unroll
         for (int i = 0; i < kPack; ++i) {
             pack.at[i] += bias.at[i];
@@ -110,46 +108,52 @@ __device__ __forceinline__ Pack gemm_argument(const GemmEpilogueArguments& a, co
     return pack;
 }
 
-template <class Types, class Activation>
-__device__ __forceinline__ void gemm_epilogue_with(const GemmEpilogueArguments& a) {
-    const bool whole = a.whole != 0;
-    const long long packs = (a.columns + kPack - 1) / kPack;
-    const long long total = packs * a.rows * a.entries;
-    for (long long start = global_thread(); start < total; start += kGemmTogether * global_threads()) {
-        GemmPlace places[kGemmTogether];
-        Pack loaded[kGemmTogether];
+template <class Activation> __device__ __forceinline__ void gemm_apply(Pack& pack) {
 #pragma unroll
-        for (int i = 0; i < kGemmTogether; ++i) {
-            const long long index = start + i * global_threads();
-            if (index < total) {
-                places[i] = gemm_place(a, index, packs);
-                loaded[i] = gemm_argument<Types>(a, places[i]);
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < kGemmTogether; ++i) {
-            if (start + i * global_threads() < total) {
-                const GemmPlace& place = places[i];
-                if (a.copy.data != nullptr) {
-                    Types::store_pack(a.copy, place.row * a.columns + place.column, loaded[i], place.count, whole);
-                }
-#pragma unroll
-                for (int e = 0; e < kPack; ++e) {
-                    loaded[i].at[e] = Activation::at(loaded[i].at[e]).value;
-                }
-                Types::store_pack(a.c, gemm_index(a.c_apart, place), loaded[i], place.count, whole);
-            }
-        }
+    for (int i = 0; i < kPack; ++i) {
+        pack.at[i] = Activation::at(pack.at[i]).value;
+    }
+}
+
+// One branch for a pack, the same for all threads: a loop for each function would take the compiler several times as long.
+__device__ __forceinline__ void gemm_activate(int activation, Pack& pack) {
+    switch (activation) {
+        case 0: gemm_apply<Gelu>(pack); return;
+        case 1: gemm_apply<GeluTanh>(pack); return;
+        case 2: gemm_apply<Relu>(pack); return;
+        case 3: gemm_apply<Silu>(pack); return;
+        case 4: gemm_apply<Tanh>(pack); return;
+        default: return;
     }
 }
 
 template <class Types>
 __device__ __forceinline__ void gemm_epilogue_body(const GemmEpilogueArguments& a) {
-    if (a.activation < 0) {
-        gemm_epilogue_with<Types, Unchanged>(a);
-        return;
+    constexpr int kTogether = GemmTogether<Types>::packs;
+    const bool whole = a.whole != 0;
+    const long long packs = (a.columns + kPack - 1) / kPack;
+    const long long total = packs * a.rows * a.entries;
+    for (long long start = global_thread(); start < total; start += kTogether * global_threads()) {
+        GemmPlace places[kTogether];
+        Pack loaded[kTogether];
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+            const long long index = start + i * global_threads();
+            if (index < total) {
+                loaded[i] = gemm_argument<Types>(a, index, packs, places[i]);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+            if (start + i * global_threads() < total) {
+                if (a.copy.data != nullptr) {
+                    Types::store_pack(a.copy, places[i].in_copy, loaded[i], places[i].count, whole);
+                }
+                gemm_activate(a.activation, loaded[i]);
+                Types::store_pack(a.c, places[i].in_c, loaded[i], places[i].count, whole);
+            }
+        }
     }
-    WITH_ACTIVATION(a.activation, gemm_epilogue_with, Types, a)
 }
 
 TYPED_KERNEL(gemm_epilogue, GemmEpilogueArguments, kGemmThreads)

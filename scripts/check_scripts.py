@@ -19,6 +19,7 @@ import accuracy  # noqa: E402
 import allreduce  # noqa: E402
 import compare_runs  # noqa: E402
 import dead_rank  # noqa: E402
+import kernels_compile  # noqa: E402
 import prepare_sentences  # noqa: E402
 import speed  # noqa: E402
 import speed_offload  # noqa: E402
@@ -47,6 +48,52 @@ class InScratch(unittest.TestCase):
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
         self.dir = Path(scratch.name)
+
+
+class KernelsCompile(unittest.TestCase):
+    SAID = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'first' for 'sm_90a'
+ptxas         .     32 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads
+ptxas info    : Used 80 registers, used 1 barriers, 32 bytes cumulative stack size, 128 bytes smem
+ptxas info    : Compiling entry function 'second' for 'sm_90a'
+ptxas info    : Function properties for second
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 24 registers, used 0 barriers, 472 bytes cmem[0]
+"""
+
+    def measured(self, **changes):
+        numbers = {"registers": 40, "stack": 0, "spill_stores": 0, "spill_loads": 0, "shared": 128, **changes}
+        return {("norm", "norm_forward_f32", "sm_80"): numbers}
+
+    def ledger(self, reason="", **changes):
+        row = {column: str(number) for column, number in next(iter(self.measured(**changes).values())).items()}
+        return {("norm", "norm_forward_f32", "sm_80"): {**row, "reason": reason}}
+
+    def test_the_assemblers_report_is_read_in_both_forms(self):
+        none = {"stack": 0, "spill_stores": 0, "spill_loads": 0, "shared": 0}
+        self.assertEqual(kernels_compile.kernels_of(self.SAID), {
+            "first": {"registers": 80, "stack": 32, "spill_stores": 8, "spill_loads": 12, "shared": 128},
+            "second": {**none, "registers": 24},
+        })
+
+    def test_what_is_as_the_ledger_says_or_takes_less_is_fine(self):
+        self.assertEqual(kernels_compile.findings(self.measured(), self.ledger()), [])
+        self.assertEqual(kernels_compile.findings(self.measured(registers=32), self.ledger()), [])
+
+    def test_growth_is_found(self):
+        for column in kernels_compile.NUMBERS:
+            found = kernels_compile.findings(self.measured(**{column: 200}), self.ledger(reason="known"))
+            self.assertEqual(len(found), 1, found)
+            self.assertIn(f"{column} rose", found[0])
+
+    def test_a_spill_needs_a_reason(self):
+        spills = {"spill_stores": 4, "spill_loads": 4}
+        self.assertIn("gives no reason", kernels_compile.findings(self.measured(**spills), self.ledger(**spills))[0])
+        self.assertEqual(kernels_compile.findings(self.measured(**spills), self.ledger(reason="why", **spills)), [])
+
+    def test_kernels_that_came_or_went_are_found(self):
+        self.assertIn("not in the ledger", kernels_compile.findings(self.measured(), {})[0])
+        self.assertIn("the units have not", kernels_compile.findings({}, self.ledger())[0])
 
 
 class Unpack(InScratch):

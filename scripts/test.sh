@@ -2,9 +2,10 @@
 # Usage: scripts/test.sh
 #
 # Installs what the tests need (rustfmt and clippy, through rustup; on Debian and as root also g++, with which CUDA
-# kernels are run on the processor, and OpenMPI) and runs everything: the scripts' own checks, formatting, lints, all tests, the
-# documentation, the packages. Goes on after a failure; the last line is the total, `N passed, N failed`, in which every
-# test and every other check counts one. What had to be skipped is named above it. The exit status is 1 if anything failed.
+# kernels are run on the processor, and OpenMPI; NVIDIA's compilers, through pip) and runs everything: the scripts' own checks,
+# formatting, lints, all tests, the documentation, the packages. Goes on after a failure; the last line is the total, `N passed,
+# N failed`, in which every test and every other check counts one. What had to be skipped is named above it. The exit status is 1
+# if anything failed.
 #
 # Where cargo-deny is installed it checks licences, sources and duplicates of all dependencies. With BMTRAIN_DENY=1 it is
 # installed first (some minutes) and looks at security advisories too, whose database it fetches.
@@ -46,6 +47,12 @@ fi
 passed=0
 failed=0
 summary=()
+# NVIDIA's compilers, for the tests of compilation; they need no GPU.
+if cuda="$(scripts/cuda_env.sh)"; then
+    export BMTRAIN_CUDA_LIB_DIR="$cuda/lib"
+else
+    summary+=("    skipped: compilation of CUDA kernels: NVIDIA's compilers could not be installed")
+fi
 
 # say_skipped LOG: takes over what a command said it leaves out.
 say_skipped() { summary+=("$(sed -n 's/^SKIPPED /    skipped: /p' "$1" | sort -u)"); }
@@ -92,6 +99,7 @@ count_tests() {
 check "scripts" scripts/check_scripts.sh
 check "formatting" cargo fmt --all --check
 check "lints" cargo clippy --workspace --all-targets --locked -- --deny warnings
+[ -z "${BMTRAIN_CUDA_LIB_DIR:-}" ] || check "kernels for devices" scripts/claims.sh kernels-compile
 count_tests "tests" cargo test --workspace --locked --no-fail-fast
 if has_mpi; then
     with_mpi=(--locked --package bmtrain-core --package bmtrain-dist --package bmtrain-examples --features bmtrain-examples/mpi)

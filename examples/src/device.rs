@@ -1,10 +1,9 @@
 //! The device of a rank: the choice of the command line or the recipe, with what the environment says about CUDA.
 
+use crate::cuda::cuda_options;
 use bmtrain_core::choice::Opened;
-use bmtrain_core::cuda::CudaOptions;
 use bmtrain_core::{DeviceChoice, DeviceRequest};
 use model_center::Result;
-use std::path::PathBuf;
 
 /// Open the device of rank `local_rank` of the `local_size` ranks of this host, each with so many threads. Why it is not what
 /// one might expect is said by the first of them.
@@ -22,10 +21,4 @@ pub fn open(
         crate::terminal::note(note);
     }
     Ok(opened)
-}
-
-/// Where the CUDA backend finds what it needs. `BMTRAIN_CUDA_KERNELS` names a folder of kernels compiled elsewhere.
-pub fn cuda_options() -> CudaOptions {
-    let compiled = std::env::var_os("BMTRAIN_CUDA_KERNELS").filter(|path| !path.is_empty()).map(PathBuf::from);
-    CudaOptions { compiled, ..CudaOptions::default() }
 }

@@ -35,7 +35,10 @@ const EXACT: Header = Header { file: "exact.cuh", code: include_str!("../exact.c
 const ATTENTION_WORDS: Header = Header { file: "attention.cuh", code: include_str!("../attention.cuh") };
 
 /// Fragments, their products and copies behind the arithmetic.
-pub const TENSOR_CORE_WORDS: Header = Header { file: "mma.cuh", code: include_str!("../mma.cuh") };
+const TENSOR_CORE_WORDS: Header = Header { file: "mma.cuh", code: include_str!("../mma.cuh") };
+
+/// Tiles of attention on tensor cores.
+const ATTENTION_TILES: Header = Header { file: "attention_tiles.cuh", code: include_str!("../attention_tiles.cuh") };
 
 /// Attention for every head size and number type.
 pub const ATTENTION: Source =
@@ -44,7 +47,7 @@ pub const ATTENTION: Source =
 /// Attention on tensor cores, for one head size and one 16-bit type.
 pub const ATTENTION_MMA: Source = Source {
     file: "attention_mma.cu",
-    headers: &[ATTENTION_WORDS, TENSOR_CORE_WORDS],
+    headers: &[ATTENTION_WORDS, TENSOR_CORE_WORDS, ATTENTION_TILES],
     code: include_str!("../attention_mma.cu"),
 };
 

@@ -72,6 +72,9 @@ pub struct Opened {
     pub backend: Arc<dyn Backend>,
     /// The number of the CUDA device; none on the CPU.
     pub cuda: Option<usize>,
+    /// The CUDA device by its own type, for ranks that exchange by NCCL; none on the CPU.
+    #[cfg(feature = "cuda")]
+    pub device: Option<Arc<CudaBackend>>,
     /// Why it is not what one might expect, in words.
     pub note: Option<String>,
 }
@@ -113,7 +116,13 @@ impl Refused {
 }
 
 fn on_cpu(request: &DeviceRequest, note: Option<String>) -> Result<Opened> {
-    Ok(Opened { backend: Arc::new(CpuBackend::new(request.threads)?), cuda: None, note })
+    Ok(Opened {
+        backend: Arc::new(CpuBackend::new(request.threads)?),
+        cuda: None,
+        #[cfg(feature = "cuda")]
+        device: None,
+        note,
+    })
 }
 
 #[cfg(feature = "cuda")]
@@ -132,7 +141,12 @@ fn cuda_of_rank(request: &DeviceRequest) -> Result<Opened, Refused> {
 fn open_cuda(number: usize, request: &DeviceRequest) -> Result<Opened> {
     let options = CudaOptions { host_threads: request.threads, ..request.cuda.clone() };
     let backend = Arc::new(CudaBackend::open(number, &options)?);
-    Ok(Opened { backend, cuda: Some(number), note: None })
+    Ok(Opened {
+        backend: Arc::clone(&backend) as Arc<dyn Backend>,
+        cuda: Some(number),
+        device: Some(backend),
+        note: None,
+    })
 }
 
 #[cfg(not(feature = "cuda"))]

@@ -36,7 +36,8 @@ impl Pair {
 
 fn on_pair(test: &str, body: impl FnOnce(&Pair)) {
     with_driver(test, Driver::Emulated, &[], || {
-        let emulated = CudaBackend::open(0, &CudaOptions { compiled: Some(emulator::compiled_kernels()) }).unwrap();
+        let options = CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() };
+        let emulated = CudaBackend::open(0, &options).unwrap();
         body(&Pair { cpu: Device::cpu(2).unwrap(), emulated: Device::new(Arc::new(emulated)) });
     });
 }

@@ -2,13 +2,14 @@
 //!
 //! Everything here is emulated. It proves what kernels compute, and nothing about speed or a real device.
 #![cfg(feature = "cuda")]
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
 
 mod emulator;
 
 use bmtrain_core::conformance::{self, Case, Outcome, Report};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::{Backend, Device};
+use emulator::declared::Declared;
 use emulator::{Driver, with_driver};
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ fn rows_agree(test: &str, stems: &'static [&'static str]) {
         let options = CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() };
         let backend = CudaBackend::open(0, &options).unwrap();
         assert!(backend.name().contains("emulated"), "{}", backend.name());
-        let (reference, tested) = (Device::cpu(1).unwrap(), Device::new(Arc::new(backend)));
+        let (reference, tested) = (Device::cpu(1).unwrap(), Device::new(Arc::new(Declared::new(Arc::new(backend)))));
         let wanted = std::env::var("BMTRAIN_ROWS").unwrap_or_default();
         let stem = |case: &Case| case.name.split('/').next().unwrap_or_default().to_owned();
         let cases: Vec<Case> = conformance::cases()

@@ -275,7 +275,7 @@ fn refusals_read_as_the_documents_show_them() {
     assert_eq!(
         two_hosts.require_one_host().unwrap_err().to_string(),
         format!(
-            "launch: several hosts: torchrun started 4 ranks on 2 hosts; on processors they need mpirun{build}; or start all \
+            "launch: several hosts: torchrun started 4 ranks on 2 hosts; between hosts they need mpirun{build}; or start all \
              ranks on one host"
         )
     );
@@ -296,7 +296,7 @@ fn ranks_are_connected_through_memory_on_one_host_and_by_mpi_on_several() {
     };
     refused(&two_hosts, Some(Host), "mpirun started 2 ranks on 2 hosts");
     let torchrun = format!("{TORCHRUN} GROUP_WORLD_SIZE=2 WORLD_SIZE=4");
-    refused(&torchrun, None, "they need mpirun");
+    refused(&torchrun, None, "between hosts they need mpirun");
     if cfg!(feature = "mpi") {
         assert_eq!(said(&two_hosts, None), Ok(Mpi));
         assert_eq!([OPEN_MPI, &two_hosts, SRUN].map(|text| said(text, Some(Mpi))), [Ok(Mpi), Ok(Mpi), Ok(Mpi)]);
@@ -306,6 +306,46 @@ fn ranks_are_connected_through_memory_on_one_host_and_by_mpi_on_several() {
         refused(&two_hosts, None, "build with `--features mpi`");
         refused(OPEN_MPI, Some(Mpi), "built without the feature `mpi`; build it with `--features mpi`");
     }
+}
+
+#[test]
+fn ranks_with_a_device_each_exchange_by_nccl_and_those_that_share_one_through_the_host() {
+    use bmtrain_core::DeviceChoice::{Auto, Cpu, Cuda, CudaDevice};
+    use bmtrain_dist::launch::{Connection, Exchange, RankDevice};
+    let four = "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 MASTER_PORT=1";
+    let said = |text: &str, asked, device| detect(text).exchange(asked, device).map_err(|error| error.to_string());
+    let by = |by_nccl| Ok(Exchange { hosts: Connection::Host, by_nccl });
+    let shared = RankDevice::SharedCuda(0);
+    for asked in [None, Some(Connection::Nccl)] {
+        assert_eq!(said(four, asked, RankDevice::Cuda), by(true));
+        // Nobody to exchange with.
+        assert_eq!(said("", asked, RankDevice::Cuda), by(false));
+    }
+    for device in [RankDevice::Processors, shared] {
+        assert_eq!(said(four, None, device), by(false));
+    }
+    assert_eq!(said(four, Some(Connection::Host), RankDevice::Cuda), by(false));
+    assert_eq!(
+        said(four, Some(Connection::Nccl), shared).unwrap_err(),
+        "launch: NCCL: it needs a device for each rank, and the 4 ranks of this host share cuda:0; choose the device cuda, \
+         which gives each rank its own, or leave NCCL out: then they exchange through the host"
+    );
+    let refused = said(four, Some(Connection::Nccl), RankDevice::Processors).unwrap_err();
+    assert!(refused.contains("this rank computes on processors; choose the device cuda"), "{refused}");
+    assert!(detect(four).connection(Some(Connection::Nccl)).is_err());
+    // Devices too meet over what connects their hosts.
+    let two_hosts = OPEN_MPI.replace("LOCAL_SIZE=2", "LOCAL_SIZE=1").replace("LOCAL_RANK=1", "LOCAL_RANK=0");
+    let over_mpi = said(&two_hosts, None, RankDevice::Cuda);
+    match cfg!(feature = "mpi") {
+        true => assert_eq!(over_mpi, Ok(Exchange { hosts: Connection::Mpi, by_nccl: true })),
+        false => assert!(over_mpi.unwrap_err().contains("between hosts they need mpirun")),
+    }
+
+    assert_eq!(RankDevice::of(Auto, None, 4), RankDevice::Processors);
+    assert_eq!(RankDevice::of(Cpu, None, 4), RankDevice::Processors);
+    assert_eq!([Auto, Cuda].map(|choice| RankDevice::of(choice, Some(1), 4)), [RankDevice::Cuda; 2]);
+    assert_eq!(RankDevice::of(CudaDevice(2), Some(2), 4), RankDevice::SharedCuda(2));
+    assert_eq!(RankDevice::of(CudaDevice(2), Some(2), 1), RankDevice::Cuda, "the only rank of its host");
 }
 
 #[test]

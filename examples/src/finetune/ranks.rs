@@ -18,6 +18,8 @@ pub enum Comm {
     Host,
     /// By MPI.
     Mpi,
+    /// From device to device by NCCL.
+    Nccl,
 }
 
 impl Comm {
@@ -27,6 +29,7 @@ impl Comm {
             Comm::Auto => None,
             Comm::Host => Some(Connection::Host),
             Comm::Mpi => Some(Connection::Mpi),
+            Comm::Nccl => Some(Connection::Nccl),
         }
     }
 }

@@ -21,7 +21,8 @@ pub enum Reduction {
 
 /// An exchange between the W ranks of a group. Every rank calls it with equal lengths and types.
 ///
-/// Numerics: sums and products of 16-bit floats are taken in f32 and rounded once at the end.
+/// Numerics: sums and products of 16-bit floats are taken in f32 and rounded once at the end, but by NCCL, which rounds them
+/// after every step.
 #[derive(Debug)]
 pub enum Collective<'a> {
     /// `recv[r * n..][..n]` becomes what rank r sent, n the length of `send`.

@@ -3,7 +3,7 @@
 //! A [`Collective`] is a value, as kernels are, and a [`Communicator`] gives it to a lane of the rank's device: it
 //! takes its turn there, beside the work of other lanes. [`Solo`] is a group of one, [`CountingRank`] one of a group that is
 //! not there; [`host`] connects threads and processes of one machine, `mpi` (with the feature of that name) processes of
-//! several. All ranks of a group call the same collectives in the same order with the same sizes; where they do not, or one
+//! several; `nccl` (with the feature `cuda`) the devices of ranks that are connected already. All ranks of a group call the same collectives in the same order with the same sizes; where they do not, or one
 //! of them is lost, the call ends in an error on every rank, not in silence. [`tensors`] has the same as calls on tensors,
 //! `ops` those with gradients.
 
@@ -13,6 +13,8 @@ mod counting;
 pub mod host;
 #[cfg(feature = "mpi")]
 pub mod mpi;
+#[cfg(feature = "cuda")]
+pub mod nccl;
 mod plan;
 mod processes;
 mod solo;
@@ -24,7 +26,7 @@ pub use counting::CountingRank;
 pub use solo::Solo;
 
 use crate::backend::{Backend, Lane};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -51,7 +53,7 @@ pub trait Communicator: Debug + Send + Sync {
 
     /// Several collectives as one: a library that can moves them together. The default gives one after the other, messages
     /// last and in an order in which ranks that send to each other do not wait in a circle, whatever the sizes
-    /// ([`Collective::turn`]).
+    /// ([`Collective::turn`]). What one rank gives as one, all ranks of the group give as one.
     ///
     /// # Errors
     /// As [`Communicator::launch`].
@@ -72,6 +74,12 @@ pub trait Communicator: Debug + Send + Sync {
     /// # Errors
     /// As for a collective.
     fn barrier(&self) -> Result<()>;
+
+    /// What is known of a failure of the group, or of a rank of it whose process has ended without leaving, without waiting for
+    /// anybody. For whoever waits for the ranks in a way of its own; nothing from a communicator that cannot tell.
+    fn failure(&self) -> Option<Error> {
+        None
+    }
 
     /// Tell the other ranks that this one gives up: what they wait for ends in an error that names it and the reason.
     fn abort(&self, reason: &str);

@@ -1,7 +1,7 @@
 //! The CUDA backend: memory, order and transfer of an NVIDIA device, and the launches of the kernels in `kernels/`.
 //!
 //! `library` asks whether there is a driver, `driver` owns its objects, `libraries` finds what else of NVIDIA's is needed,
-//! `order` makes lanes of streams and marks of events, `staging` carries uploads, `scratch` is memory of launches, `fault` what
+//! `order` makes lanes of streams and marks of events, `staging` carries uploads, `exchange` lets a communicator queue its calls, `scratch` is memory of launches, `fault` what
 //! kernels report, `compile`, `images` and `modules` bring compiled kernels to the device, `launch` is what a launch is made of,
 //! `blas` gives matrix products to cuBLASLt. Each other file is one stem of kernels, launched from the source of the same name.
 //!
@@ -16,6 +16,7 @@ mod compile;
 mod driver;
 mod elementwise;
 mod embedding;
+mod exchange;
 mod fault;
 mod host_work;
 mod images;
@@ -50,8 +51,10 @@ use order::Lanes;
 use scratch::Scratch;
 use staging::Staging;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 pub use survey::{Installed, Library, Present, Survey, survey};
+
+pub(crate) use exchange::Span;
 
 /// What the pool relies on.
 const ALIGNMENT: u64 = 512;
@@ -70,6 +73,8 @@ pub struct CudaBackend {
     modules: Modules,
     blas: Blas,
     threads: Option<Arc<Threads>>,
+    /// Why an exchange with other ranks was broken off: what lanes computed since is worth nothing.
+    broken: OnceLock<Error>,
     context: Arc<Context>,
 }
 
@@ -126,6 +131,7 @@ impl CudaBackend {
             scratch: std::array::from_fn(|_| Scratch::new(&context)),
             modules: Modules::new(&context, images),
             blas: Blas::new(&context, options),
+            broken: OnceLock::new(),
             context,
         })
     }
@@ -145,8 +151,10 @@ impl CudaBackend {
     /// Let the host wait for a lane, and hear what its kernels report.
     fn wait_for(&self, on: Lane) -> Result<()> {
         let waited = self.lanes.sync(on, |stream| self.faults.wait(stream));
-        // What failed first comes out first: kernels behind failed work of the host read what it did not write.
-        self.workers[on as usize].take_failure().and(waited)
+        // What failed first comes out first: kernels behind failed work of the host, or behind an exchange that was broken
+        // off, read what nobody wrote.
+        let exchanged = self.broken.get().map_or(Ok(()), |error| Err(error.clone()));
+        exchanged.and(self.workers[on as usize].take_failure()).and(waited)
     }
 
     /// A view for a transfer: of this device, and made for the lane it is used on, because the buffer's return to the pool
@@ -176,6 +184,7 @@ impl Kernels for CudaBackend {
             Kernel::Multiply(a) => self.run(on, |launch| elementwise::multiply(launch, a)),
             Kernel::Cast(a) => self.run(on, |launch| elementwise::cast(launch, a)),
             Kernel::Fill(a) => self.run(on, |launch| elementwise::fill(launch, a)),
+            Kernel::Gemm(a) => self.run(on, |launch| self.blas.gemm(launch, a)),
             Kernel::EmbeddingForward(a) => self.run(on, |launch| rows::embedding_forward(launch, a)),
             Kernel::EmbeddingBackward(a) => self.run(on, |launch| embedding::backward(launch, a)),
             Kernel::RowCopy(a) => self.run(on, |launch| rows::row_copy(launch, a)),
@@ -186,7 +195,6 @@ impl Kernels for CudaBackend {
             Kernel::SquaredErrorBackward(a) => self.run(on, |launch| loss::squared_error_backward(launch, a)),
             Kernel::AttentionForward(a) => self.run(on, |launch| attention::forward(launch, a)),
             Kernel::AttentionBackward(a) => self.run(on, |launch| attention::backward(launch, a)),
-            Kernel::Gemm(a) => self.run(on, |launch| self.blas.gemm(launch, a)),
             Kernel::NormForward(a) => self.run(on, |launch| norm::forward(launch, a)),
             Kernel::NormBackward(a) => self.run(on, |launch| norm::backward(launch, a)),
             Kernel::ColumnSum(a) => self.run(on, |launch| reduce::column_sum(launch, a)),

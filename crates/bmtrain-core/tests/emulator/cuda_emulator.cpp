@@ -5,6 +5,7 @@
 #include "cuda_emulator.h"
 #include "fiber.h"
 #include "sanitizer.h"
+#include "slots.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -16,11 +17,6 @@ namespace emulator {
 namespace {
 
 constexpr unsigned warp_threads = 32;
-// The address checker puts space between what lies on a stack.
-constexpr std::size_t stack_bytes = 64 << 10;
-// Threads of the race checker that are kept after their block, so that accesses are told apart by their thread's number. It
-// has about 8000.
-constexpr std::size_t most_kept = 4096;
 constexpr unsigned most_shared_arrays = 64;
 
 enum class State { ready, at_barrier, at_meeting, ended };
@@ -40,41 +36,20 @@ struct Thread {
     int source = 0;
     std::uint64_t given = 0;
     std::uint64_t received = 0;
-    // How many meetings of lanes it led that order memory, and places to remember those by.
+    // How many meetings of lanes it led that order memory.
     unsigned led = 0;
-    char ordered[2] = {};
 
     int lane() const {
         return static_cast<int>(number % warp_threads);
     }
 };
 
-struct Release {
-    void operator()(void* memory) const {
-        std::free(memory);
-    }
-};
-using Memory = std::unique_ptr<void, Release>;
-
-// Stacks, kept from run to run: taking them anew would cost more than most blocks.
-struct Stacks {
-    Memory memory;
-    unsigned count = 0;
-
-    void reserve(unsigned wanted) {
-        if (count < wanted) {
-            memory.reset(std::malloc(wanted * stack_bytes));
-            count = wanted;
-        }
-    }
-    char* at(unsigned number) const {
-        // Not all at the same distance from a page, or they would share few lines of the cache.
-        return static_cast<char*>(memory.get()) + number * stack_bytes - number % 16 * 64;
-    }
-    void drop() {
-        memory.reset();
-        count = 0;
-    }
+// Lanes of a warp, a bit each.
+struct Warp {
+    unsigned lanes;
+    unsigned ended;
+    // At a meeting.
+    unsigned waiting;
 };
 
 struct SharedArray {
@@ -91,6 +66,9 @@ struct Block {
     const std::function<void()>* work;
     Thread* threads;
     unsigned count;
+    // How many blocks ran before.
+    unsigned serial;
+    Warp warps[most_threads / warp_threads];
     // Numbers of the threads, the one that goes first whenever it can in front.
     unsigned* order;
     SharedArray shared[most_shared_arrays];
@@ -108,14 +86,15 @@ struct Block {
     Thread* running;
     Fiber scheduler;
     void* scheduler_seen_as;
-    // Places by which the race checker remembers barriers, and the ends of threads.
-    char barrier_passed[2];
+    Places* places;
+    // Places as above, for the start and the end of a run.
+    char begun;
     char ended;
     std::string* failure;
 };
 
 Block* block = nullptr;
-Stacks stacks;
+Slots slots;
 char fence = 0;
 
 // Gives the turn back to the scheduler.
@@ -158,9 +137,11 @@ void release_barrier() {
 
 // The first function on a thread's stack.
 void begin_thread() {
+    sanitizer::acquire(&block->begun);
     (*block->work)();
     Thread& thread = *block->running;
     thread.state = State::ended;
+    block->warps[thread.number / warp_threads].ended |= 1u << thread.lane();
     block->live -= 1;
     sanitizer::release(&block->ended);
     // A thread that has ended is not waited for.
@@ -192,7 +173,7 @@ std::string describe_waiting() {
 // Puts the warps, and the threads of each warp, in an order of their own.
 void draw_order(std::mt19937_64& random, bool shuffled) {
     const unsigned count = block->count, warps = (count + warp_threads - 1) / warp_threads;
-    unsigned warp_order[1024 / warp_threads];
+    unsigned warp_order[most_threads / warp_threads];
     std::iota(warp_order, warp_order + warps, 0u);
     if (shuffled) {
         std::shuffle(warp_order, warp_order + warps, random);
@@ -221,8 +202,14 @@ void prepare_threads() {
         thread.index.y = number / block->extent.x % block->extent.y;
         thread.index.z = number / (block->extent.x * block->extent.y);
         thread.state = State::ready;
-        thread.seen_as = sanitizer::make_thread();
-        thread.fiber.prepare(stacks.at(number), stack_bytes - 1024, begin_thread);
+        thread.led = 0;
+        const unsigned slot = sanitizer::checks_threads ? (block->serial * block->count + number) % slots.count : number;
+        thread.seen_as = slots.seen_as[slot];
+        thread.fiber.prepare(slots.stack(slot), stack_bytes - 1024, begin_thread);
+    }
+    for (unsigned first = 0; first < block->count; first += warp_threads) {
+        const unsigned lanes = std::min(block->count - first, warp_threads);
+        block->warps[first / warp_threads] = {lanes == warp_threads ? ~0u : (1u << lanes) - 1, 0, 0};
     }
     block->live = block->count;
     block->at_barrier = 0;
@@ -283,44 +270,22 @@ void renew_shared(std::size_t bytes_at_launch) {
     }
 }
 
-void free_shared() {
+void free_memory() {
     const sanitizer::Unseen unseen;
     for (unsigned i = 0; i < block->shared_count; ++i) {
         std::free(block->shared[i].memory);
     }
     std::free(block->shared_at_launch);
+    delete block->places;
 }
-
-// Threads as the race checker sees them are ended late: see `most_kept`.
-struct Kept {
-    std::vector<void*> threads;
-
-    void add() {
-        if (!sanitizer::checks_threads) {
-            return;
-        }
-        if (threads.size() + block->count > most_kept) {
-            end_all();
-        }
-        for (unsigned number = 0; number < block->count; ++number) {
-            threads.push_back(block->threads[number].seen_as);
-        }
-    }
-    void end_all() {
-        for (void* thread : threads) {
-            sanitizer::end_thread(thread);
-        }
-        threads.clear();
-    }
-};
 
 // One block from its first thread to its last.
 void run_block(std::mt19937_64& random, const Extent& extent, bool shuffled) {
     renew_shared(extent.shared_bytes);
     if (sanitizer::checks_threads) {
         const sanitizer::Unseen unseen;
-        stacks.drop();
-        stacks.reserve(block->count);
+        delete block->places;
+        block->places = new Places;
     }
     draw_order(random, shuffled);
     prepare_threads();
@@ -358,7 +323,7 @@ int barrier(int line, bool predicate) {
     thread.line = line;
     block->at_barrier += 1;
     block->yes += predicate ? 1 : 0;
-    char* const passed = &block->barrier_passed[block->barriers % 2];
+    char* const passed = block->places->barrier[block->barriers % 2];
     sanitizer::release(passed);
     if (block->at_barrier == block->live) {
         release_barrier();
@@ -372,32 +337,27 @@ int barrier(int line, bool predicate) {
 
 namespace {
 
-// Whether all other lanes of the running thread's mask are here. What cannot be right ends the block.
-bool all_are_here(const Thread& thread) {
-    const unsigned warp_start = thread.number / warp_threads * warp_threads;
-    if ((thread.mask >> thread.lane() & 1) == 0) {
+// Whether the running thread is the last of its mask to come. What cannot be right ends the block.
+bool is_last_to_come(const Thread& thread, const Warp& warp) {
+    const unsigned mask = thread.mask;
+    if ((mask >> thread.lane() & 1) == 0) {
         fail("a shuffle's mask leaves out the lane that calls it", thread.line);
     }
-    bool complete = true;
-    for (unsigned left = thread.mask; left != 0; left &= left - 1) {
-        const auto other_lane = static_cast<unsigned>(__builtin_ctz(left));
-        if (warp_start + other_lane >= block->count) {
-            fail("a shuffle's mask names lanes that the block does not have", thread.line);
-        }
-        const Thread& other = block->threads[warp_start + other_lane];
-        if (other.state == State::ended) {
-            fail("a shuffle's mask names a lane that has ended", thread.line);
-        }
-        if (&other == &thread) {
-            continue;
-        }
-        if (other.state != State::at_meeting) {
-            complete = false;
-        } else if (other.mask != thread.mask || other.line != thread.line) {
+    if ((mask & ~warp.lanes) != 0) {
+        fail("a shuffle's mask names lanes that the block does not have", thread.line);
+    }
+    if ((mask & warp.ended) != 0) {
+        fail("a shuffle's mask names a lane that has ended", thread.line);
+    }
+    const unsigned here = mask & warp.waiting;
+    if (here != 0) {
+        // Those who wait agree with each other as far as their masks meet, so that one can speak for all.
+        const Thread& other = block->threads[thread.number / warp_threads * warp_threads + static_cast<unsigned>(__builtin_ctz(here))];
+        if (other.mask != mask || other.line != thread.line) {
             fail("lanes of a warp meet at different shuffles, the other in line " + std::to_string(other.line), thread.line);
         }
     }
-    return complete;
+    return (here | 1u << thread.lane()) == mask;
 }
 
 // Meets the lanes of a mask. The last to come calls `answer` for each lane, with the first thread of the warp.
@@ -408,15 +368,18 @@ std::uint64_t meet(unsigned mask, std::uint64_t bits, int source, int line, Answ
     thread.source = source;
     thread.given = bits;
     thread.line = line;
-    if (!all_are_here(thread)) {
+    Warp& warp = block->warps[thread.number / warp_threads];
+    if (!is_last_to_come(thread, warp)) {
+        warp.waiting |= 1u << thread.lane();
         thread.state = State::at_meeting;
         pause();
         return thread.received;
     }
-    Thread* const warp = &block->threads[thread.number / warp_threads * warp_threads];
+    warp.waiting &= ~mask;
+    Thread* const first = &block->threads[thread.number / warp_threads * warp_threads];
     for (unsigned left = mask; left != 0; left &= left - 1) {
-        Thread& other = warp[__builtin_ctz(left)];
-        other.received = answer(other, warp);
+        Thread& other = first[__builtin_ctz(left)];
+        other.received = answer(other, first);
         make_ready(other);
     }
     return thread.received;
@@ -451,7 +414,7 @@ void order_lanes(unsigned mask, int line) {
     // The first lane of the mask stands for its lanes. A mask without lanes that are there is reported by the meeting.
     const unsigned leader = mask == 0 ? thread.number : first + static_cast<unsigned>(__builtin_ctz(mask));
     Thread& leading = leader < block->count ? block->threads[leader] : thread;
-    char* const ordered = &leading.ordered[leading.led % 2];
+    char* const ordered = block->places->lanes[leading.number][leading.led % 2];
     sanitizer::release(ordered);
     meet(mask, 0, 0, line, [&leading](const Thread& other, const Thread*) {
         leading.led += &other == &leading ? 1 : 0;
@@ -508,25 +471,25 @@ std::string run(const std::function<void()>& thread, const Extent& extent, std::
     running.failure = &failure;
     running.scheduler_seen_as = sanitizer::this_thread();
     block = &running;
-    stacks.reserve(running.count);
+    const unsigned watched = std::max(watched_slots, 2 * running.count);
+    slots.reserve(sanitizer::checks_threads ? watched : running.count);
+    running.places = new Places;
     std::mt19937_64 random(seed);
-    Kept kept;
+    sanitizer::release(&running.begun);
     for (unsigned z = 0; z < extent.grid.z && failure.empty(); ++z) {
         for (unsigned y = 0; y < extent.grid.y && failure.empty(); ++y) {
             for (unsigned x = extent.first_block; x < extent.grid.x && failure.empty(); ++x) {
                 running.index = {x, y, z};
                 run_block(random, extent, seed != 0);
-                kept.add();
+                running.serial += 1;
             }
         }
     }
     sanitizer::acquire(&running.ended);
     if (!failure.empty()) {
-        // What stopped threads left on their stacks is nobody's.
-        stacks.drop();
+        slots.drop();
     }
-    kept.end_all();
-    free_shared();
+    free_memory();
     block = nullptr;
     return failure;
 }

@@ -1,9 +1,13 @@
 // Memory, streams and their order; see fake_device.h.
 #include "fake_device.h"
+#include "fake_declared.h"
+#include "sanitizer.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -20,6 +24,11 @@ Stream* find_stream(void* handle) {
         }
     }
     return nullptr;
+}
+
+// Whether the stream has work whose time has come.
+bool can_run(const Stream& stream) {
+    return !stream.tasks.empty() && (!stream.tasks.front().after || stream.tasks.front().after->reached);
 }
 
 // What must hold before any call on a stream.
@@ -39,7 +48,7 @@ Status run_until(const std::function<bool()>& done) {
     while (!done()) {
         std::vector<Stream*> ready;
         for (const auto& stream : here.streams) {
-            if (!stream->tasks.empty() && (!stream->tasks.front().after || stream->tasks.front().after->reached)) {
+            if (can_run(*stream)) {
                 ready.push_back(stream.get());
             }
         }
@@ -71,6 +80,64 @@ Device& device() {
     return only;
 }
 
+Address allocate(std::size_t bytes) {
+    const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+    void* const memory = std::aligned_alloc(alignment, rounded);
+    if (memory == nullptr) {
+        return 0;
+    }
+    // All bits set: not a number in every floating-point type, -1 in every integer.
+    std::memset(memory, 0xFF, bytes);
+    sanitizer::forbid(static_cast<char*>(memory) + bytes, rounded - bytes);
+    const auto start = reinterpret_cast<Address>(memory);
+    forget_freed(start, rounded);
+    device().memory[start] = bytes;
+    device().memory_in_use += bytes;
+    return start;
+}
+
+bool release(Address start) {
+    auto& memory = device().memory;
+    const auto found = memory.find(start);
+    if (found == memory.end()) {
+        return false;
+    }
+    device().memory_in_use -= found->second;
+    device().freed[start] = found->second;
+    memory.erase(found);
+    std::free(reinterpret_cast<void*>(start));
+    return true;
+}
+
+void forget_freed(Address start, std::size_t bytes) {
+    auto& freed = device().freed;
+    auto next = freed.upper_bound(start);
+    if (next != freed.begin()) {
+        --next;
+    }
+    while (next != freed.end() && next->first < start + bytes) {
+        const auto [old_start, old_bytes] = *next;
+        const Address old_end = old_start + old_bytes;
+        if (old_end <= start) {
+            ++next;
+            continue;
+        }
+        next = freed.erase(next);
+        if (old_start < start) {
+            freed[old_start] = start - old_start;
+        }
+        if (old_end > start + bytes) {
+            freed[start + bytes] = old_end - (start + bytes);
+        }
+    }
+}
+
+bool is_freed(Address address) {
+    const auto& freed = device().freed;
+    const auto after = freed.upper_bound(address);
+    return after != freed.begin() && address - std::prev(after)->first < std::prev(after)->second;
+}
+
 bool allocated(Address start, std::size_t bytes) {
     const auto& memory = device().memory;
     auto after = memory.upper_bound(start);
@@ -96,6 +163,9 @@ Status give(void* handle, std::function<Status()> work, std::shared_ptr<Occurren
     if (Status status = check_call(stream)) {
         return status;
     }
+    if (const auto declared = declared_now()) {
+        work = [declared, inner = std::move(work)] { return run_declared(*declared, inner); };
+    }
     stream->tasks.push_back({std::move(work), std::move(after)});
     return success;
 }
@@ -110,6 +180,32 @@ Status run_stream(void* handle) {
 
 Status run_to(const std::shared_ptr<Occurrence>& occurrence) {
     return run_until([&occurrence] { return !occurrence || occurrence->reached; });
+}
+
+void run_ready() {
+    Device& here = device();
+    std::vector<const Stream*> waiting;
+    while (here.failure == success) {
+        std::vector<Stream*> ready;
+        for (const auto& stream : here.streams) {
+            const bool is_waiting = std::find(waiting.begin(), waiting.end(), stream.get()) != waiting.end();
+            if (!is_waiting && can_run(*stream)) {
+                ready.push_back(stream.get());
+            }
+        }
+        if (ready.empty()) {
+            return;
+        }
+        Stream* stream = ready[here.random() % ready.size()];
+        const Status status = stream->tasks.front().work();
+        if (status == pending) {
+            waiting.push_back(stream);
+            continue;
+        }
+        stream->tasks.pop_front();
+        waiting.clear();
+        here.failure = status;
+    }
 }
 
 Status remove_stream(void* handle) {

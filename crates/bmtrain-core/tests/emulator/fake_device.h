@@ -6,6 +6,7 @@
 //   - Page-locked host memory and the host's side of a download are read and written when the copy runs.
 //   - Ranges are checked when work is given and again when it runs, so that memory freed under queued work is an error; a
 //     real driver would wait instead.
+//   - A kernel whose arguments hold the address of memory that was returned is an error, when it is launched and when it runs.
 //   - Work that fails leaves the device unusable: every later call reports it.
 #pragma once
 
@@ -91,6 +92,8 @@ struct Device {
     std::recursive_mutex mutex;
     std::map<Address, std::size_t> memory;
     std::size_t memory_in_use = 0;
+    // What was returned and not taken again.
+    std::map<Address, std::size_t> freed;
     std::vector<std::unique_ptr<Stream>> streams;
     Status failure = success;
     std::mt19937_64 random;
@@ -104,6 +107,18 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 // The context that was made current on this thread.
 extern thread_local void* current_context;
 
+// Takes memory of the device, filled with what is no number; 0 where the process has no more.
+Address allocate(std::size_t bytes);
+
+// Returns memory; not if there is none of that address.
+bool release(Address start);
+
+// Whether an address lies in memory that was returned and not taken again.
+bool is_freed(Address address);
+
+// A range is memory again, of whatever kind.
+void forget_freed(Address start, std::size_t bytes);
+
 // Whether the range lies in memory that was taken and not returned.
 bool allocated(Address start, std::size_t bytes);
 
@@ -115,6 +130,9 @@ Status give(void* stream, std::function<Status()> work, std::shared_ptr<Occurren
 
 // Runs the streams in random order until one has nothing left. The mutex is given up in between, when work waits for others.
 Status run_stream(void* stream);
+
+// Runs the streams in random order until nothing can run now.
+void run_ready();
 
 // Runs the streams in random order until a point in one of them.
 Status run_to(const std::shared_ptr<Occurrence>& occurrence);

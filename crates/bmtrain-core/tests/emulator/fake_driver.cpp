@@ -5,7 +5,8 @@
 // image is not looked at: kernels are those compiled into this library, found by name.
 //
 // Environment: EMULATED_CUDA_DEVICES, number of devices, 1 if absent; EMULATED_CUDA_SEED, for the random orders;
-// EMULATED_CUDA_FAILING_KERNEL, name of a kernel that fails when it runs.
+// EMULATED_CUDA_FAILING_KERNEL, name of a kernel that fails when it runs; EMULATED_CUDA_IDLE, 1 for a device that runs no
+// kernel and leaves their results what they were: it is for tests that ask what is launched.
 #include "cuda_emulator.h"
 #include "fake_device.h"
 
@@ -35,10 +36,50 @@ unsigned long long from_environment(const char* name, unsigned long long otherwi
     return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
+// What was launched, for tests that ask.
+struct Launch {
+    std::string kernel;
+    unsigned long long blocks;
+    unsigned threads;
+};
+bool recording = false;
+std::vector<Launch> launches;
+
+void record(const std::string& kernel, unsigned long long blocks, unsigned threads) {
+    if (recording) {
+        launches.push_back({kernel, blocks, threads});
+    }
+}
+
+// The arguments of a kernel as words that may be addresses.
+std::vector<Address> words_of(void** arguments, const std::vector<std::size_t>& sizes) {
+    std::vector<Address> words;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+        const std::size_t start = words.size(), count = sizes[i] / sizeof(Address);
+        words.resize(start + count);
+        std::memcpy(words.data() + start, arguments[i], count * sizeof(Address));
+    }
+    return words;
+}
+
+Status check_words(const std::vector<Address>& words, const std::string& kernel, Status error) {
+    for (std::size_t i = 0; i < words.size(); ++i) {
+        if (is_freed(words[i])) {
+            std::fprintf(stderr, "emulated driver: %s: its arguments hold, at byte %zu, the address %llx of memory that was freed\n",
+                         kernel.c_str(), i * sizeof(Address), words[i]);
+            return error;
+        }
+    }
+    return success;
+}
+
 Status run_kernel(const std::function<void()>& thread, const emulator::Extent& extent, const std::string& name) {
     const char* failing = std::getenv("EMULATED_CUDA_FAILING_KERNEL");
     if (failing != nullptr && name == failing) {
         return launch_failed;
+    }
+    if (from_environment("EMULATED_CUDA_IDLE", 0) != 0) {
+        return success;
     }
     const std::string failure = emulator::run(thread, extent, device().random());
     if (!failure.empty()) {
@@ -154,32 +195,19 @@ Status cuMemAlloc_v2(Address* address, std::size_t bytes) {
     if (bytes > device_bytes - device().memory_in_use) {
         return out_of_memory;
     }
-    void* memory = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-    if (memory == nullptr) {
-        return out_of_memory;
-    }
-    // All bits set: not a number in every floating-point type, -1 in every integer.
-    std::memset(memory, 0xFF, bytes);
-    *address = reinterpret_cast<Address>(memory);
-    device().memory[*address] = bytes;
-    device().memory_in_use += bytes;
-    return success;
+    *address = allocate(bytes);
+    return *address == 0 ? out_of_memory : success;
 }
 
 Status cuMemFree_v2(Address address) {
     Lock lock(device().mutex);
-    auto found = device().memory.find(address);
-    if (found == device().memory.end()) {
-        return invalid_value;
-    }
-    device().memory_in_use -= found->second;
-    device().memory.erase(found);
-    std::free(reinterpret_cast<void*>(address));
-    return success;
+    return release(address) ? success : invalid_value;
 }
 
 Status cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
+    Lock lock(device().mutex);
     *memory = std::malloc(bytes);
+    forget_freed(reinterpret_cast<Address>(*memory), bytes);
     return *memory == nullptr ? out_of_memory : success;
 }
 
@@ -357,10 +385,18 @@ Status cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned
         return invalid_value;
     }
     const auto& [name, kernel] = *static_cast<const Named*>(function);
+    const std::vector<Address> words = words_of(arguments, kernel.sizes);
+    if (Status status = check_words(words, name, invalid_value)) {
+        return status;
+    }
     const std::function<void()> thread = kernel.bind(arguments);
     const emulator::Extent extent = {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes};
     const std::string label = name;
-    return give(stream, [=] { return run_kernel(thread, extent, label); });
+    record(label, static_cast<unsigned long long>(grid_x) * grid_y * grid_z, block_x * block_y * block_z);
+    return give(stream, [=] {
+        const Status status = check_words(words, label, illegal_address);
+        return status != success ? status : run_kernel(thread, extent, label);
+    });
 }
 
 Status cuFuncGetParamInfo(void* function, std::size_t index, std::size_t* offset, std::size_t* bytes) {
@@ -403,10 +439,36 @@ int emulated_is_allocated(Address start, std::size_t bytes) {
     return allocated(start, bytes) ? 1 : 0;
 }
 
+// From now on launches are recorded, or no more; what was is forgotten.
+void emulated_record(int on) {
+    Lock lock(device().mutex);
+    recording = on != 0;
+    launches.clear();
+}
+
+// A launch that was recorded, with its name in at most `bytes` bytes; 0 behind the last.
+int emulated_launch(std::size_t index, char* name, std::size_t bytes, unsigned long long* blocks, unsigned* threads) {
+    Lock lock(device().mutex);
+    if (index >= launches.size()) {
+        return 0;
+    }
+    std::snprintf(name, bytes, "%s", launches[index].kernel.c_str());
+    *blocks = launches[index].blocks;
+    *threads = launches[index].threads;
+    return 1;
+}
+
+// Lets the streams go on, as a device does whose host does not wait.
+void emulated_run_ready() {
+    Lock lock(device().mutex);
+    run_ready();
+}
+
 // Queues `work(data)`; `release(data)` is called once, whether it has run or not.
 Status emulated_give(void* stream, Status (*work)(void*), void* data, void (*release)(void*)) {
     const std::shared_ptr<void> owned(data, release);
     Lock lock(device().mutex);
+    record("product", 1, 1);
     return give(stream, [work, owned] { return work(owned.get()); });
 }
 

@@ -5,13 +5,16 @@
 
 #![allow(dead_code)]
 
-use bmtrain_kernels::{Header, UNITS};
-use std::hash::{DefaultHasher, Hash, Hasher};
+mod build;
+pub mod declared;
+
+use bmtrain_kernels::UNITS;
+use build::{Part, Target, build, read};
+use std::env;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
-use std::{env, fs};
 
 /// Names, in a child, the test it was started for.
 const MARKER: &str = "BMTRAIN_EMULATED_TEST";
@@ -20,11 +23,21 @@ const MARKER: &str = "BMTRAIN_EMULATED_TEST";
 const DONE: &str = "the body has run";
 
 /// The C++ files of the emulated driver, besides the kernels.
-const DRIVER: [&str; 6] =
-    ["fake_driver.cpp", "fake_device.cpp", "cuda_emulator.cpp", "tensor_core.cpp", "fiber.cpp", "numbers.cpp"];
+const DRIVER: [&str; 7] = [
+    "fake_declared.cpp",
+    "fake_driver.cpp",
+    "fake_device.cpp",
+    "cuda_emulator.cpp",
+    "tensor_core.cpp",
+    "fiber.cpp",
+    "numbers.cpp",
+];
 
 /// Those of the emulated library of matrix products. It has number conversions of its own.
 const BLAS: [&str; 4] = ["fake_blas.cpp", "fake_blas_checks.cpp", "fake_blas_product.cpp", "numbers.cpp"];
+
+/// Those of the emulated NCCL.
+const NCCL: [&str; 3] = ["fake_nccl.cpp", "fake_nccl_steps.cpp", "numbers.cpp"];
 
 /// A driver library of today has more than this one.
 const INCOMPLETE: &str = "extern \"C\" int cuInit(unsigned) { return 0; }\n";
@@ -32,7 +45,7 @@ const INCOMPLETE: &str = "extern \"C\" int cuInit(unsigned) { return 0; }\n";
 /// Which library a child finds as its driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Driver {
-    /// The emulated one, beside an emulated library of matrix products.
+    /// The emulated one, beside emulated libraries of matrix products and of exchange between ranks.
     Emulated,
     /// The same, and what its kernels do is watched.
     Checked(Checker),
@@ -94,20 +107,6 @@ impl Checker {
             }
             Checker::Addresses => ("ASAN_OPTIONS", "detect_leaks=0 detect_stack_use_after_return=0 exitcode=67"),
         }
-    }
-}
-
-/// What a file is to a checker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
-    /// Switches between threads, and must not be watched while it does.
-    Emulator,
-    Watched,
-}
-
-impl Part {
-    fn of(file: &str) -> Self {
-        if ["cuda_emulator.cpp", "fiber.cpp"].contains(&file) { Part::Emulator } else { Part::Watched }
     }
 }
 
@@ -188,18 +187,31 @@ pub fn skipped(test: &str, why: &str) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// Build and run a C++ program from these files, the first of which finds the words of `headers` in front; what it printed, and
-/// whether it reported success. None without g++.
-pub fn run_program(files: &[&str], headers: &[Header]) -> Option<(String, bool)> {
-    let words: String =
-        headers.iter().map(|header| format!("#line 1 \"{}\"\n{}\n#line 1\n", header.file, header.code)).collect();
-    let mut files: Vec<_> = files.iter().map(|file| ((*file).to_owned(), read(file))).collect();
-    files[0].1.insert_str(0, &words);
+/// Build and run a C++ program from these files; what it printed, and whether it reported success. None without g++.
+pub fn run_program(files: &[&str]) -> Option<(String, bool)> {
+    run_texts(files.iter().map(|file| ((*file).to_owned(), read(file))).collect())
+}
+
+/// The same for a program that stands behind the text of a unit, whose structures and kernels it uses.
+pub fn run_program_with(unit: &str, source: &str) -> Option<(String, bool)> {
+    let unit = bmtrain_kernels::Unit::named(unit).unwrap();
+    let text = format!("{}\n#line 1 \"{source}\"\n{}", unit.text(), read(source));
+    let emulator =
+        ["cuda_emulator.cpp", "tensor_core.cpp", "fiber.cpp", "numbers.cpp"].map(|file| (file.to_owned(), read(file)));
+    run_texts([(source.to_owned(), text)].into_iter().chain(emulator).collect())
+}
+
+fn run_texts(files: Vec<(String, String)>) -> Option<(String, bool)> {
     let program =
         build(&[Target { name: "program", files: &files, flags: &["-rdynamic", "-ldl"] }], None)?.join("program");
     let output = Command::new(program).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     Some((said.into_owned(), output.status.success()))
+}
+
+/// Build a driver, if it is not there: for a test that tells how long the rest takes.
+pub fn prepare(driver: Driver) {
+    folder_of(driver);
 }
 
 fn folder_of(driver: Driver) -> Option<&'static PathBuf> {
@@ -230,126 +242,11 @@ fn build_driver(driver: Driver) -> Option<PathBuf> {
     let kernels = UNITS.iter().map(|unit| (format!("{}.cu", unit.name), text(unit)));
     let driver: Vec<_> = kernels.chain(DRIVER.map(|file| (file.to_owned(), read(file)))).collect();
     let blas = BLAS.map(|file| (file.to_owned(), read(file)));
+    let nccl = NCCL.map(|file| (file.to_owned(), read(file)));
+    let nccl = Target { name: "libnccl.so.2", files: &nccl, flags: &["-shared", "-fPIC", "-ldl", "-lrt"] };
     let driver = Target { name: "libcuda.so.1", files: &driver, flags: LIBRARY };
     let blas = Target { name: "libcublasLt.so.13", files: &blas, flags: &["-shared", "-fPIC", "-ldl"] };
-    build(&[driver, blas], checker)
-}
-
-fn here() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join("emulator")
-}
-
-fn read(file: &str) -> String {
-    fs::read_to_string(here().join(file)).unwrap()
-}
-
-/// What every file is compiled with. Nothing is contracted, so that an operation that the sources want rounded by itself is.
-const FLAGS: [&str; 13] = [
-    "-std=c++17",
-    "-O1",
-    "-g",
-    "-Wall",
-    "-Wextra",
-    "-Wno-unknown-pragmas",
-    "-ffp-contract=off",
-    "-fPIC",
-    "-pthread",
-    "-include",
-    "cuda_emulator.h",
-    "-include",
-    "tensor_core.h",
-];
-
-/// A library or program, and what goes in.
-struct Target<'a> {
-    name: &'static str,
-    files: &'a [(String, String)],
-    flags: &'static [&'static str],
-}
-
-/// Compile and link targets, in a folder named after everything that goes in. What lies there already is not made again,
-/// neither the whole nor a file that did not change.
-fn build(targets: &[Target<'_>], checker: Option<Checker>) -> Option<PathBuf> {
-    Command::new("g++").arg("--version").output().ok().filter(|output| output.status.success())?;
-    let headers =
-        ["cuda_emulator.h", "fake_blas.h", "fake_device.h", "fiber.h", "sanitizer.h", "tensor_core.h"].map(read);
-    let objects: Vec<_> = targets.iter().map(|target| compile(target.files, &headers, checker)).collect();
-    let names: Vec<_> = targets.iter().map(|target| (target.name, target.flags)).collect();
-    let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let finished = place.join(format!("emulator-{:016x}", hash(&(&names, &objects, checker))));
-    if targets.iter().all(|target| finished.join(target.name).exists()) {
-        return Some(finished);
-    }
-    // Built aside and moved at the end: another process may be building the same.
-    let folder = place.join(format!("emulator-building-{}-{:016x}", std::process::id(), hash(&(&names, &objects))));
-    fs::create_dir_all(&folder).unwrap();
-    for (target, objects) in targets.iter().zip(&objects) {
-        let made = folder.join(target.name);
-        let mut command = Command::new("g++");
-        command.arg("-pthread").args(checker.map_or(&[][..], Checker::link));
-        let output = command.args(objects).args(target.flags).arg("-o").arg(&made).output().unwrap();
-        assert!(output.status.success(), "g++: {}", String::from_utf8_lossy(&output.stderr));
-        if let Some((first_name, _)) = target.name.split_once(".so.") {
-            // The first name under which the bindings look: a real library elsewhere must not be found before this one.
-            fs::copy(&made, folder.join(format!("{first_name}.so"))).unwrap();
-        }
-    }
-    // What stands in for compiled kernels: the emulated driver has its own and does not look at these.
-    for unit in UNITS {
-        fs::write(folder.join(format!("{}.cubin", unit.name)), "emulated").unwrap();
-    }
-    if fs::rename(&folder, &finished).is_err() {
-        assert!(finished.join(targets[0].name).exists(), "{} could not be moved into place", folder.display());
-        fs::remove_dir_all(&folder).unwrap();
-    }
-    Some(finished)
-}
-
-fn hash(what: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    what.hash(&mut hasher);
-    hasher.finish()
-}
-
-/// An object for each file, two at a time: the test machines have two cores.
-fn compile(files: &[(String, String)], headers: &[String], checker: Option<Checker>) -> Vec<PathBuf> {
-    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulator-objects");
-    fs::create_dir_all(&place).unwrap();
-    let flags = |name: &str| checker.map_or(&[][..], |checker| checker.flags(Part::of(name)));
-    let object = |(name, text): &(String, String)| {
-        place.join(format!("{name}-{:016x}.o", hash(&(text, headers, FLAGS, flags(name)))))
-    };
-    let missing: Vec<_> = files.iter().filter(|file| !object(file).exists()).collect();
-    for pair in missing.chunks(2) {
-        let started: Vec<_> = pair
-            .iter()
-            .map(|file| {
-                let object = object(file);
-                let aside = object.with_extension(format!("{}.part", std::process::id()));
-                let source = object.with_extension(format!("{}.cpp", std::process::id()));
-                fs::write(&source, &file.1).unwrap();
-                let mut command = Command::new("g++");
-                command
-                    .args(FLAGS)
-                    .args(flags(&file.0))
-                    .arg("-I")
-                    .arg(here())
-                    .arg("-c")
-                    .arg(&source)
-                    .arg("-o")
-                    .arg(&aside);
-                let child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
-                (child, object, aside, source)
-            })
-            .collect();
-        for (child, object, aside, source) in started {
-            let output = child.wait_with_output().unwrap();
-            assert!(output.status.success(), "g++: {}", String::from_utf8_lossy(&output.stderr));
-            fs::rename(aside, object).unwrap();
-            fs::remove_file(source).unwrap();
-        }
-    }
-    files.iter().map(object).collect()
+    build(&[driver, blas, nccl], checker)
 }
 
 /// The folder of the emulated driver, in a child that runs on it: that of the loader's path which holds it.

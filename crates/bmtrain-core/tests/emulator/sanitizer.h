@@ -24,9 +24,8 @@ namespace sanitizer {
 
 inline constexpr bool checks_threads = true;
 
-// A thread of the emulated device, or the one that runs.
+// A thread of the emulated device, which lives on, or the one that runs.
 inline void* make_thread() { return __tsan_create_fiber(0); }
-inline void end_thread(void* thread) { __tsan_destroy_fiber(thread); }
 inline void* this_thread() { return __tsan_get_current_fiber(); }
 // The caller goes on as `thread`, which is not ordered behind it by that.
 inline void become(void* thread) { __tsan_switch_to_fiber(thread, 1); }
@@ -53,7 +52,6 @@ struct Unseen {
 
 inline constexpr bool checks_threads = false;
 inline void* make_thread() { return nullptr; }
-inline void end_thread(void*) {}
 inline void* this_thread() { return nullptr; }
 inline void become(void*) {}
 inline void release(void*) {}

@@ -263,10 +263,16 @@ pub fn program(rank: HostRank) -> u64 {
 
 /// [`program`] for ranks of any kind that can be split into such ranks.
 pub fn program_of<C: Communicator>(rank: C, split: impl Fn(&C, usize, usize) -> C) -> u64 {
-    let world = Rank::new(rank);
+    program_on(rank, split, || Device::cpu(1).unwrap())
+}
+
+/// [`program_of`] on devices of any kind.
+pub fn program_on<C: Communicator>(rank: C, split: impl Fn(&C, usize, usize) -> C, device: impl Fn() -> Device) -> u64 {
+    let with_device = |rank| Rank { rank, device: device(), lane: Lane::Zero };
+    let world = with_device(rank);
     let (own, size) = (world.rank.rank(), world.rank.size());
     let mut fingerprint = DefaultHasher::new();
-    let halves = Rank::new(split(&world.rank, own % 2, size - own));
+    let halves = with_device(split(&world.rank, own % 2, size - own));
     for step in 0..50 {
         let dtype = DTYPES[step % 4];
         let by = if dtype.is_float() { REDUCTIONS[step % 5] } else { Reduction::Sum };

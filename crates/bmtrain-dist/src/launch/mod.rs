@@ -1,7 +1,7 @@
 //! How this process was started, how the ranks of one process run, and where ranks meet.
 //!
 //! [`Launch::detect`] turns the command line's `--ranks` and a launcher's variables into one answer: which rank this
-//! is, of how many, on how many hosts. [`Launch::connection`] says how they are connected, [`run_ranks`] runs several
+//! is, of how many, on how many hosts. [`Launch::connection`] and [`Launch::exchange`] say how they are connected, [`run_ranks`] runs several
 //! ranks as threads, [`store`] is the rendezvous of several processes. Called by the programs; `docs/launch.md` shows
 //! each launcher.
 
@@ -13,7 +13,7 @@ mod slurm;
 pub mod store;
 mod variables;
 
-pub use connection::Connection;
+pub use connection::{Connection, Exchange, RankDevice};
 pub use cores::threads_of_rank;
 pub use ranks::{GRACE, RankError, run_group, run_ranks, run_ranks_within};
 pub use store::{Store, StoreOptions, Token};

@@ -9,7 +9,7 @@ use super::failure::Failure;
 use super::layout::{DEPARTED, Layout};
 use super::mapping::{Region, SharedFile};
 use super::wait::Patience;
-use crate::comm::call::{Call, Channel, in_words};
+use crate::comm::call::{Call, Channel, What, in_words};
 use crate::comm::processes::Watch;
 use crate::comm::turns::Ordered;
 use crate::error::{Error, Result};
@@ -220,6 +220,22 @@ impl Group {
             self.fail(call, 1 << self.rank, reason);
         }
         error
+    }
+
+    /// What has failed so far, or the ranks whose processes have ended and did not leave before. Waits for nobody.
+    pub(super) fn failure(&self, sequence: u64) -> Option<Error> {
+        let call = Call { what: What::Barrier, sequence };
+        if let Err(error) = self.healthy(&call) {
+            return Some(error);
+        }
+        let others = self.others();
+        let ended = self.ended(others) & !self.left(others);
+        if ended == 0 {
+            return None;
+        }
+        let who = members(ended).map(|rank| format!("the process of {}", self.label(rank)));
+        let reason = format!("{} has ended", who.collect::<Vec<_>>().join(" and "));
+        Some(self.fail(&call, ended, reason))
     }
 
     /// This rank gives up.

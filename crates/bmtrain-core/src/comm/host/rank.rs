@@ -14,7 +14,7 @@ use crate::comm::call::{Call, NAMES, What};
 use crate::comm::plan::{Plan, launch};
 use crate::comm::turns::{CallTurns, lock};
 use crate::comm::{Collective, Communicator};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -116,6 +116,11 @@ impl Communicator for HostRank {
         *meetings += 1;
         self.member.count(&What::Barrier, 0, begin);
         Ok(())
+    }
+
+    fn failure(&self) -> Option<Error> {
+        // Not the lock of a meeting that may be going on: which number it has is of no interest to a failure between calls.
+        self.member.group.failure(0)
     }
 
     fn abort(&self, reason: &str) {

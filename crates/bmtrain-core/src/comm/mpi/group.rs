@@ -7,6 +7,7 @@ use super::job::{Channel, WORLD};
 use super::join::Seat;
 use super::letter::{Kind, Letter, Place};
 use crate::comm::call::{Call, What, in_words};
+use crate::comm::processes::Watch;
 use crate::comm::turns::Ordered;
 use crate::error::{Error, Result};
 use std::sync::{Arc, OnceLock};
@@ -196,6 +197,27 @@ impl Group {
             self.fail(call, &[self.rank], reason);
         }
         error
+    }
+
+    /// What has failed so far, or the ranks whose processes have ended on this host and did not leave before. Waits for nobody.
+    pub(super) fn failure(&self) -> Option<Error> {
+        let call = Call { what: What::Barrier, sequence: 0 };
+        if let Err(error) = self.healthy(&call) {
+            return Some(error);
+        }
+        let watch = self.seat.job.watch.get()?;
+        let ended = |rank: &usize| watch.get(self.world[*rank]).is_some_and(Watch::has_ended);
+        // Asked first: whoever has left and ended since is in order.
+        let ended: Vec<usize> = self.others().filter(ended).collect();
+        let state = self.seat.job.lock();
+        let left = |rank: &usize| state.left.contains(&self.key(*rank)) || state.gone.contains(&self.world[*rank]);
+        let lost: Vec<usize> = ended.into_iter().filter(|rank| !left(rank)).collect();
+        drop(state);
+        if lost.is_empty() {
+            return None;
+        }
+        let who: Vec<String> = lost.iter().map(|rank| format!("the process of {}", self.label(*rank))).collect();
+        Some(self.fail(&call, &lost, format!("{} has ended", who.join(" and "))))
     }
 
     /// This rank gives up.

@@ -13,7 +13,7 @@ use crate::comm::call::{Call, What};
 use crate::comm::plan::{Plan, launch};
 use crate::comm::turns::{CallTurns, lock};
 use crate::comm::{Collective, Communicator};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use std::sync::{Arc, Mutex};
 
 /// This process's handle of a group of an MPI job. It belongs to the rank's thread; when it is dropped by a panic there, the
@@ -103,6 +103,10 @@ impl Communicator for MpiRank {
         self.member.group.meet(&Call { what: What::Barrier, sequence: *meetings }, [0; 2])?;
         *meetings += 1;
         Ok(())
+    }
+
+    fn failure(&self) -> Option<Error> {
+        self.member.group.failure()
     }
 
     fn abort(&self, reason: &str) {

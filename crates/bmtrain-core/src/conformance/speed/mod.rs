@@ -162,6 +162,9 @@ fn time_of(device: &Device, budget: Duration, run: &mut dyn FnMut() -> Result<()
     Ok(best)
 }
 
+/// Gives a kernel to the device.
+type Launcher<'a> = &'a dyn Fn(Kernel<'_>) -> Result<()>;
+
 /// What the files of this folder time kernels with.
 struct Bench<'a> {
     device: &'a Device,
@@ -188,7 +191,7 @@ impl Bench<'_> {
         name: &str,
         dtype: DType,
         bytes: usize,
-        mut make: impl FnMut(&dyn Fn(Kernel<'_>) -> Result<()>) -> Result<()>,
+        mut make: impl FnMut(Launcher<'_>) -> Result<()>,
     ) -> Result<()> {
         self.figure(name, dtype, (bytes as u64, 0), &mut make)
     }
@@ -199,7 +202,7 @@ impl Bench<'_> {
         name: &str,
         dtype: DType,
         flops: u64,
-        mut make: impl FnMut(&dyn Fn(Kernel<'_>) -> Result<()>) -> Result<()>,
+        mut make: impl FnMut(Launcher<'_>) -> Result<()>,
     ) -> Result<()> {
         self.figure(name, dtype, (0, flops), &mut make)
     }
@@ -209,7 +212,7 @@ impl Bench<'_> {
         name: &str,
         dtype: DType,
         (bytes, flops): (u64, u64),
-        make: &mut dyn FnMut(&dyn Fn(Kernel<'_>) -> Result<()>) -> Result<()>,
+        make: &mut dyn FnMut(Launcher<'_>) -> Result<()>,
     ) -> Result<()> {
         if !name.contains(&self.wanted.part_of_name) {
             return Ok(());

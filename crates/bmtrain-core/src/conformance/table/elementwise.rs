@@ -3,7 +3,7 @@
 use super::{copy, zeros};
 use crate::conformance::case::{Case, Values};
 use crate::dtype::DType;
-use crate::kernel::{Activation, AddScaled, Cast, Dest, Dropout, Fill, Multiply};
+use crate::kernel::{Activation, ActivationBackward, AddScaled, Cast, Dest, Dropout, Fill, GatedForward, Multiply};
 use crate::ops;
 use crate::philox::Key;
 
@@ -30,6 +30,7 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     arithmetic(cases);
     kernels(cases);
     casts(cases);
+    types_and_places(cases);
 }
 
 fn arithmetic(cases: &mut Vec<Case>) {
@@ -114,12 +115,15 @@ fn kernels(cases: &mut Vec<Case>) {
     cases.push(multiply("in place", false, false));
     let fill = Case::kernel("fill", |device, t| {
         let mut outs = vec![copy(&t[0])?, zeros(device, &[7], DType::I32)?, zeros(device, &[7], DType::U8)?];
+        outs.push(zeros(device, &[1001], DType::I64)?);
         for out in &mut outs {
             device.launch(Fill { value: 3.0, out: out.view_mut()? })?;
         }
         Ok(outs)
     });
-    cases.push(fill.constant("out", [201]).expecting(|_| vec![vec![3.0; 201], vec![3.0; 7], vec![3.0; 7]]));
+    cases.push(
+        fill.constant("out", [201]).expecting(|_| vec![vec![3.0; 201], vec![3.0; 7], vec![3.0; 7], vec![3.0; 1001]]),
+    );
 }
 
 fn casts(cases: &mut Vec<Case>) {
@@ -153,4 +157,64 @@ fn casts(cases: &mut Vec<Case>) {
         Ok(vec![ops::cast(cx, &wide, v[0].dtype())?, ops::scale(cx, &wide, 2.0)?])
     });
     cases.push(op.variable("x", [3, 11]).holding(Values::Uniform(-2.0, 2.0)));
+}
+
+/// Operands of different number types, operands that do not begin at a multiple of 16 bytes, rows with gaps between them.
+fn types_and_places(cases: &mut Vec<Case>) {
+    for add in [false, true] {
+        let name = format!("activation/backward of mixed types{}", if add { "/added" } else { "" });
+        let case = Case::kernel(name, move |device, t| {
+            let mut out = copy(&t[2])?;
+            let dx = Dest { view: out.view_mut()?, add };
+            let activation = Activation::Silu;
+            device.launch(ActivationBackward { activation, x: t[0].view()?, dy: t[1].view()?, dx })?;
+            Ok(vec![out])
+        });
+        cases.push(case.constant("x", [77]).of(DType::F32).constant("dy", [77]).constant("dx", [77]).of(DType::BF16));
+    }
+    let sums = Case::kernel("add_scaled/parts of tensors of mixed types", |device, t| {
+        let mut out = copy(&t[2])?;
+        let (a, b) = (t[0].view()?.part(1, 4099)?, t[1].view()?.part(3, 4099)?);
+        device.launch(AddScaled { alpha: 0.5, a, beta: -2.0, b: Some(b), out: out.view_mut()?.part(2, 4099)? })?;
+        Ok(vec![out])
+    });
+    let sums = sums.constant("a", [4100]).constant("b", [4102]).of(DType::F32).constant("out", [4104]);
+    cases.push(sums.expecting(|t| {
+        let sum = |i: usize| match i.checked_sub(2) {
+            Some(i) if i < 4099 => 0.5 * t[0][i + 1] - 2.0 * t[1][i + 3],
+            _ => t[2][i],
+        };
+        vec![(0..4104).map(sum).collect()]
+    }));
+    for (columns, gap) in [(40, 8), (13, 5), (4104, 0)] {
+        let (rows, ld) = (5, columns + gap);
+        let case = Case::kernel(format!("gated/{columns} columns with gaps of {gap}"), move |device, t| {
+            let mut y = zeros(device, &[rows, columns], t[0].dtype())?;
+            let (activation, gate, up) = (Activation::Gelu, t[0].view()?, t[1].view()?);
+            device.launch(GatedForward { activation, rows, columns, ld, gate, up, y: y.view_mut()? })?;
+            Ok(vec![y])
+        });
+        let span = (rows - 1) * ld + columns;
+        cases.push(case.constant("gate", [span]).constant("up", [span]));
+    }
+    let case = Case::kernel("cast/from large integers", |device, t| {
+        let mut outs = Vec::new();
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            let mut out = zeros(device, &[999], dtype)?;
+            device.launch(Cast { x: t[0].view()?, out: Dest { view: out.view_mut()?, add: true } })?;
+            outs.push(out);
+        }
+        Ok(outs)
+    });
+    // Up to the largest number of f16; about half of them need a rounding there, and -2049 has a tie.
+    cases.push(case.ids("ids", [999], 65_504, Some(-2049)).dtypes(&[DType::F32]));
+    let case = Case::kernel("cast/from i32", |device, _| {
+        let mut x = zeros(device, &[999], DType::I32)?;
+        device.launch(Fill { value: -70_001.0, out: x.view_mut()? })?;
+        let mut out = zeros(device, &[999], DType::BF16)?;
+        device.launch(Cast { x: x.view()?, out: Dest { view: out.view_mut()?, add: false } })?;
+        Ok(vec![out])
+    });
+    // Multiples of 512 there.
+    cases.push(case.constant("unused", [1]).dtypes(&[DType::F32]).expecting(|_| vec![vec![-70_144.0; 999]]));
 }

@@ -1,7 +1,9 @@
 //! Rows of the losses.
 
+use super::zeros;
 use crate::conformance::case::{Case, Values};
 use crate::dtype::DType;
+use crate::kernel::{CrossEntropyBackward, CrossEntropyForward};
 use crate::ops::{self, CrossEntropy, Reduction};
 
 pub(super) fn rows(cases: &mut Vec<Case>) {
@@ -18,6 +20,14 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     cases.push(cross_entropy(Reduction::Mean, 0.1, true, true, 3, 130));
     cases.push(cross_entropy(Reduction::Mean, 0.1, true, true, 300, 257).large());
     cases.push(cross_entropy(Reduction::None, 0.0, false, true, 3, 3001).large());
+    // One class: losses and gradients are zero, which finite differences cannot measure.
+    cases.push(cross_entropy(Reduction::Mean, 0.0, true, false, 4, 1).inexact());
+    // Rows of odd length begin at every distance from a multiple of 16 bytes; a thread has several packs of the longest.
+    cases.push(cross_entropy(Reduction::None, 0.1, true, true, 9, 9001).large());
+    cases.push(cross_entropy(Reduction::Mean, 0.0, false, false, 2, 30_522).large());
+    for classes in [40, 41] {
+        cases.push(gradient_of_another_type(classes));
+    }
     let in_place = Case::op("cross_entropy/logits of its own", |cx, v| {
         let logits = ops::scale(cx, &v[0], 1.5)?;
         Ok(vec![ops::cross_entropy(cx, &logits, v[1].value(), &CrossEntropy::default())?])
@@ -58,4 +68,52 @@ fn cross_entropy(
     let case = case.variable("logits", [rows, classes]).deviation(2.0);
     let case = case.ids("targets", [rows], classes as i64, ignoring.then_some(-100));
     if weighted { case.constant("weights", [classes]).holding(Values::Uniform(0.2, 2.0)).of(DType::F32) } else { case }
+}
+
+/// Logits of the tested type, their gradient in f32 and in bf16.
+fn gradient_of_another_type(classes: usize) -> Case {
+    let rows = 5;
+    let case = Case::kernel(format!("cross_entropy/gradient of another type/{classes}"), move |device, t| {
+        let [mut losses, mut lse, mut totals] = [
+            zeros(device, &[rows], DType::F32)?,
+            zeros(device, &[rows], DType::F32)?,
+            zeros(device, &[3], DType::F32)?,
+        ];
+        let (logits, targets) = (t[0].view()?, t[1].view()?);
+        device.launch(CrossEntropyForward {
+            rows,
+            classes,
+            logits,
+            targets,
+            ignore_index: -100,
+            smoothing: 0.0,
+            class_weights: None,
+            losses: losses.view_mut()?,
+            lse: lse.view_mut()?,
+            totals: totals.view_mut()?,
+        })?;
+        let mut results = Vec::new();
+        for dtype in [DType::F32, DType::BF16] {
+            let mut dlogits = zeros(device, &[rows, classes], dtype)?;
+            device.launch(CrossEntropyBackward {
+                rows,
+                classes,
+                logits: Some(logits),
+                targets,
+                ignore_index: -100,
+                smoothing: 0.0,
+                class_weights: None,
+                lse: lse.view()?,
+                totals: totals.view()?,
+                dloss: losses.view()?,
+                mean: true,
+                dlogits: dlogits.view_mut()?,
+            })?;
+            results.push(dlogits);
+        }
+        results.extend([losses, lse, totals]);
+        Ok(results)
+    });
+    // The second gradient is rounded to bf16 whatever type is tested.
+    case.constant("logits", [rows, classes]).ids("targets", [rows], classes as i64, Some(-100)).dtypes(&[DType::BF16])
 }

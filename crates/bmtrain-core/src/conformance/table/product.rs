@@ -25,6 +25,8 @@ struct Product {
     /// The right factor is the same for all entries.
     shared: bool,
     epilogue: Option<Activation>,
+    /// The argument of the activation is kept.
+    copies: bool,
 }
 
 const PLAIN: Product = Product {
@@ -39,6 +41,7 @@ const PLAIN: Product = Product {
     interleaved: false,
     shared: false,
     epilogue: None,
+    copies: true,
 };
 
 pub(super) fn rows(cases: &mut Vec<Case>) {
@@ -69,19 +72,55 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
             Product { m: 9, n: 18, transposed: [false, true], epilogue, ..PLAIN },
         ));
     }
+    epilogues(cases);
     for (letters, a, b) in [("nn", false, false), ("nt", false, true), ("tn", true, false)] {
         let product = Product { m: 130, n: 258, k: 200, transposed: [a, b], ..PLAIN };
         cases.push(case(&format!("{letters}/beta 1"), Product { beta: 1.0, ..product }).large());
         cases.push(case(&format!("{letters}/thin"), Product { m: 4, n: 700, ..product }).large());
     }
     let narrow = case("tn/f32 result", Product { m: 20, n: 30, k: 25, transposed: [true, false], beta: 1.0, ..PLAIN });
-    cases.push(in_f32(narrow));
+    // The gradient of a 16-bit weight.
+    cases.push(with_type(narrow, "c", DType::F32));
+    mixed(cases);
 }
 
-/// The result, and only it, stays in f32: the gradient of a 16-bit weight.
-fn in_f32(mut case: Case) -> Case {
-    for input in case.inputs.iter_mut().filter(|input| input.name == "c") {
-        input.dtype = Some(DType::F32);
+/// Activations of rows of whole packs, which some libraries apply themselves; behind old content; and without a copy.
+fn epilogues(cases: &mut Vec<Case>) {
+    for activation in [Activation::GeluTanh, Activation::Relu, Activation::Silu] {
+        let product = Product { m: 9, n: 24, k: 16, transposed: [false, true], epilogue: Some(activation), ..PLAIN };
+        let mut row = |kind: &str, product| cases.push(case(&format!("nt/{kind} {}", activation.name()), product));
+        row("packs and bias", product);
+        row("without a copy", Product { copies: false, ..product });
+        row("beta 0.5 and bias", Product { beta: 0.5, ..product });
+        row("empty sums and bias", Product { k: 0, ..product });
+    }
+    let product = Product { m: 5, n: 16, k: 9, epilogue: Some(Activation::GeluTanh), copies: false, ..PLAIN };
+    let heads = Product { batch: Batch { outer: 2, inner: 3 }, interleaved: true, ..product };
+    cases.push(case("nn/heads without a copy gelu_tanh", heads));
+    cases.push(case("nn/gaps without a copy gelu_tanh", Product { gap: 3, beta: 1.0, ..product }));
+}
+
+/// Operands of different types.
+fn mixed(cases: &mut Vec<Case>) {
+    let product = Product { m: 7, n: 18, k: 20, transposed: [false, true], beta: 0.5, ..PLAIN };
+    let heads = Product { m: 6, n: 8, k: 8, batch: Batch { outer: 2, inner: 3 }, interleaved: true, ..PLAIN };
+    let shared = Product { m: 6, n: 10, k: 9, batch: Batch { outer: 2, inner: 2 }, shared: true, ..PLAIN };
+    for name in ["a", "b"] {
+        cases.push(with_type(case(&format!("nt/f32 {name}"), product), name, DType::F32));
+        cases.push(with_type(case(&format!("nn/heads f32 {name}"), heads), name, DType::F32));
+        cases.push(with_type(case(&format!("nn/shared f32 {name}"), shared), name, DType::F32));
+    }
+    let bias = Product { beta: 0.0, epilogue: Some(Activation::Gelu), ..product };
+    cases.push(with_type(case("nt/f32 bias gelu", bias), "bias", DType::F32));
+    cases.push(with_type(case("nt/f32 b gelu", bias), "b", DType::F32));
+    let factors = with_type(case("nt/f32 factors", product), "a", DType::F32);
+    cases.push(with_type(factors, "b", DType::F32));
+}
+
+/// One operand stays in a type of its own where the others have 16 bits.
+fn with_type(mut case: Case, name: &str, dtype: DType) -> Case {
+    for input in case.inputs.iter_mut().filter(|input| input.name == name) {
+        input.dtype = Some(dtype);
     }
     case.dtypes(&[DType::BF16, DType::F16])
 }
@@ -122,8 +161,8 @@ impl Product {
         let mut out = super::copy(&t[2])?;
         let device = out.device().clone();
         let mut pre = match self.epilogue {
-            Some(_) => Some(zeros(&device, &[self.m, self.n], t[0].dtype())?),
-            None => None,
+            Some(_) if self.copies => Some(zeros(&device, &[self.m, self.n], t[0].dtype())?),
+            _ => None,
         };
         let epilogue = match self.epilogue {
             None => Epilogue::default(),
@@ -169,7 +208,9 @@ impl Product {
                 *place = f64::from(self.alpha) * sum + old;
                 if let Some(activation) = self.epilogue {
                     *place += t[3][column];
-                    pre.push(*place);
+                    if self.copies {
+                        pre.push(*place);
+                    }
                     *place = activate(activation, *place);
                 }
             }

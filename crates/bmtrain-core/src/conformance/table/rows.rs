@@ -1,9 +1,9 @@
 //! Rows of ops that move rows: embeddings, permutations, slices, joins.
 
-use super::copy;
+use super::{copy, zeros};
 use crate::conformance::case::Case;
 use crate::dtype::DType;
-use crate::kernel::{Dest, EmbeddingBackward, RowCopy};
+use crate::kernel::{Dest, EmbeddingBackward, EmbeddingForward, Permute, RowCopy};
 use crate::ops;
 
 pub(super) fn rows(cases: &mut Vec<Case>) {
@@ -23,6 +23,9 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     cases.push(Case::op("permute/10", body).variable("x", [5, 7]));
     cases.push(Case::op("permute/10", body).variable("x", [200, 131]).large());
     slices(cases);
+    many_rows(cases);
+    permutations(cases);
+    copies_of_rows(cases);
     for (add, gap) in [(false, 0), (false, 3), (true, 3)] {
         let name = format!("row_copy/gap {gap}{}", if add { "/added" } else { "" });
         let (rows, columns) = (6, 9);
@@ -101,6 +104,106 @@ fn embedding_backward(name: &str, padding_index: Option<i64>, special: Option<i6
         }
         vec![table]
     })
+}
+
+/// Sorts of several blocks and digits, runs of one id that are divided.
+fn many_rows(cases: &mut Vec<Case>) {
+    // Rows, entries, columns. Two entries are all rows in two runs; 70000 entries have ids of three digits.
+    for (rows, entries, columns) in [(5000, 2, 24), (4500, 300, 13), (2100, 70_000, 8), (33, 1, 2056)] {
+        for add in [false, true] {
+            let name = format!("embedding_backward/{rows} of {entries}{}", if add { "/added" } else { "" });
+            let case = Case::kernel(name, move |device, t| {
+                let mut out = copy(&t[2])?;
+                let dtable = Dest { view: out.view_mut()?, add };
+                let (ids, dy) = (t[0].view()?, t[1].view()?);
+                device.launch(EmbeddingBackward { entries, columns, ids, padding_index: None, dy, dtable })?;
+                Ok(vec![out])
+            });
+            let case = case.ids("ids", [rows], entries as i64, None).constant("dy", [rows, columns]);
+            let dtypes: &[DType] = if add { &[DType::BF16] } else { &[DType::F32, DType::F16] };
+            cases.push(case.constant("dtable", [entries, columns]).dtypes(dtypes));
+        }
+    }
+    let case = Case::kernel("embedding/an f32 table into parts", |device, t| {
+        let mut out = copy(&t[2])?;
+        let dest = Dest { view: out.view_mut()?.part(3, 70 * 24)?, add: true };
+        device.launch(EmbeddingForward {
+            entries: 9,
+            columns: 24,
+            table: t[1].view()?,
+            ids: t[0].view()?,
+            out: dest,
+        })?;
+        Ok(vec![out])
+    });
+    let case = case.ids("ids", [70], 9, None).constant("table", [9, 24]).of(DType::F32);
+    cases.push(case.constant("out", [70 * 24 + 5]));
+}
+
+/// Every number type, tiles of a transposition that are not full, sums.
+fn permutations(cases: &mut Vec<Case>) {
+    let launch = |device: &crate::Device, x: &crate::Tensor, out: &mut crate::Tensor, axes: [usize; 3], add| {
+        let (mut all, mut order) = ([1; 6], [0, 1, 2, 3, 4, 5]);
+        all[..3].copy_from_slice(&[3, 70, 67]);
+        order[..3].copy_from_slice(&axes);
+        let dest = Dest { view: out.view_mut()?, add };
+        device.launch(Permute { dims: all, axes: order, rank: 3, x: x.view()?, out: dest })
+    };
+    for axes in [[0, 2, 1], [2, 0, 1], [1, 0, 2]] {
+        for add in [false, true] {
+            let name = format!("permute/3x70x67 to {axes:?}{}", if add { "/added" } else { "" });
+            let case = Case::kernel(name, move |device, t| {
+                let mut out = copy(&t[1])?;
+                launch(device, &t[0], &mut out, axes, add)?;
+                Ok(vec![out])
+            });
+            cases.push(case.constant("x", [3, 70, 67]).constant("out", [3, 70, 67]));
+        }
+        let case = Case::kernel(format!("permute/integers to {axes:?}"), move |device, t| {
+            let mut outs = vec![zeros(device, &[3 * 70 * 67], DType::I64)?, zeros(device, &[3 * 70 * 67], DType::U8)?];
+            for (x, out) in t.iter().zip(&mut outs) {
+                launch(device, x, out, axes, false)?;
+            }
+            Ok(outs)
+        });
+        let case = case.ids("ids", [3, 70, 67], 1 << 20, None).mask("mask", [3, 70, 67], 0);
+        cases.push(case.dtypes(&[DType::F32]));
+    }
+    let body = |cx: &crate::Ctx, v: &[crate::Var]| Ok(vec![ops::permute(cx, &v[0], &[5, 3, 1, 4, 2, 0])?]);
+    cases.push(Case::op("permute/531420", body).variable("x", [2, 3, 2, 3, 2, 3]));
+}
+
+fn copies_of_rows(cases: &mut Vec<Case>) {
+    for (rows, columns, x_ld, out_ld, start) in
+        [(5, 64, 72, 80, 8), (5, 64, 72, 80, 1), (1, 5000, 5000, 5000, 0), (700, 3, 3, 4, 0), (9, 1028, 1028, 1030, 0)]
+    {
+        let span = move |ld: usize| (rows - 1) * ld + columns;
+        for add in [false, true] {
+            let added = if add { "/added" } else { "" };
+            let name = format!("row_copy/{rows}x{columns} from {start} on, {x_ld} to {out_ld} apart{added}");
+            let case = Case::kernel(name, move |device, t| {
+                let mut out = copy(&t[1])?;
+                let dest = Dest { view: out.view_mut()?.part(start, span(out_ld))?, add };
+                let x = t[0].view()?.part(start, span(x_ld))?;
+                device.launch(RowCopy { rows, columns, x_ld, x, out_ld, out: dest })?;
+                Ok(vec![out])
+            });
+            cases.push(case.constant("x", [start + span(x_ld)]).constant("out", [start + span(out_ld)]));
+        }
+        let case = Case::kernel(format!("row_copy/integers {rows}x{columns} from {start} on"), move |device, t| {
+            let mut outs = Vec::new();
+            for x in t {
+                let mut out = zeros(device, &[start + span(out_ld)], x.dtype())?;
+                let dest = Dest { view: out.view_mut()?.part(start, span(out_ld))?, add: false };
+                let x = x.view()?.part(start, span(x_ld))?;
+                device.launch(RowCopy { rows, columns, x_ld, x, out_ld, out: dest })?;
+                outs.push(out);
+            }
+            Ok(outs)
+        });
+        let len = start + span(x_ld);
+        cases.push(case.ids("ids", [len], 1 << 20, None).mask("mask", [len], 0).dtypes(&[DType::F32]));
+    }
 }
 
 fn slices(cases: &mut Vec<Case>) {

@@ -27,7 +27,7 @@ use epilogue::{Finish, Matrices, Numbers};
 use lt::{Call, Lt};
 use plans::{Beside, Plans, Problem, Stored, alignment, place};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use ways::{Into, Way, ways};
+use ways::{Destination, Way, ways};
 
 /// Parts of scratch memory start at multiples of this.
 const ALIGNMENT: usize = 256;
@@ -128,11 +128,11 @@ impl Blas {
         let [a, b] = widened.map_or([work.a, work.b], |pair| pair.map(|(matrices, _)| matrices));
         let places = widened.map(|pair| pair.map(|(_, elements)| parts.add(elements * DType::F32.size())));
         let c = match way.into {
-            Into::Result => work.c,
-            Into::Copy(numbers) => Matrices { numbers, ld: work.n, batch: [0, 0] },
-            Into::Scratch => work.in_scratch(),
+            Destination::Result => work.c,
+            Destination::Copy(numbers) => Matrices { numbers, ld: work.n, batch: [0, 0] },
+            Destination::Scratch => work.in_scratch(),
         };
-        let product_place = (way.into == Into::Scratch)
+        let product_place = (way.into == Destination::Scratch)
             .then(|| parts.add(work.batch.outer * work.batch.inner * work.m * work.n * DType::F32.size()));
         let cast_bias = work.bias.filter(|bias| way.fused.bias && bias.dtype != c.numbers.dtype);
         let bias_place = cast_bias.map(|_| parts.add(work.n * c.numbers.dtype.size()));
@@ -187,7 +187,7 @@ impl Blas {
             (bias, _) => bias.map_or(0, |bias| bias.address),
         };
         place(lt, plan, way.fused, Beside { bias, copy: work.copy.map_or(0, |copy| copy.address) })?;
-        let beta = if way.into == Into::Result { work.beta } else { 0.0 };
+        let beta = if way.into == Destination::Result { work.beta } else { 0.0 };
         for entry in 0..folded.steps {
             let [b_address, a_address, c_address] = [1, 0, 2].map(|index: usize| {
                 let Matrices { numbers, .. } = operands[index];
@@ -203,9 +203,9 @@ impl Blas {
         }
         drop(plans);
         if way.finishes(work) {
-            let old = if way.into == Into::Result { 0.0 } else { work.beta };
+            let old = if way.into == Destination::Result { 0.0 } else { work.beta };
             let mut finish = work.finish(Some(operands[2]), old, !way.fused.bias);
-            if matches!(way.into, Into::Copy(_)) {
+            if matches!(way.into, Destination::Copy(_)) {
                 // It is what was multiplied into.
                 finish.copy = None;
             }

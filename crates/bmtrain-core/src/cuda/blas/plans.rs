@@ -93,12 +93,6 @@ impl Plans {
         }
         Ok(self.known.get(problem).and_then(Option::as_ref))
     }
-
-    /// How many there are.
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.known.len()
-    }
 }
 
 /// The power of two, at most 256, that an address and everything at multiples of `stride` bytes from it are multiples of.

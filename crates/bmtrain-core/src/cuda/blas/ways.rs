@@ -16,14 +16,14 @@ pub(super) struct Way {
     /// The factors are first widened to f32, without gaps.
     pub(super) widened: bool,
     /// Where the product goes.
-    pub(super) into: Into,
+    pub(super) into: Destination,
     /// What the library does to it.
     pub(super) fused: Fused,
 }
 
 /// Where a product goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Into {
+pub(super) enum Destination {
     /// To where the result belongs; the old content is taken into account.
     Result,
     /// To the copy of the activation's argument.
@@ -35,7 +35,7 @@ pub(super) enum Into {
 impl Way {
     /// Whether a kernel has something left to do.
     pub(super) fn finishes(&self, work: &Work) -> bool {
-        self.into != Into::Result || (work.activation.is_some() && self.fused.function.is_none())
+        self.into != Destination::Result || (work.activation.is_some() && self.fused.function.is_none())
     }
 }
 
@@ -47,16 +47,16 @@ pub(super) fn ways(work: &Work) -> impl Iterator<Item = Way> + use<> {
     let (c, gives) = (work.c.numbers.dtype, |result| a == b && (result == a || result == DType::F32));
     let way = |into, fused| Way { widened: false, into, fused };
 
-    let whole = whole(work).filter(|_| gives(c)).map(|fused| way(Into::Result, fused));
+    let whole = whole(work).filter(|_| gives(c)).map(|fused| way(Destination::Result, fused));
     // The product with its bias is the activation's argument.
     let parted = match work.copy {
         _ if plain || work.beta != 0.0 => None,
-        Some(copy) => gives(copy.dtype).then(|| way(Into::Copy(copy), bias)),
-        None => gives(c).then(|| way(Into::Result, bias)),
+        Some(copy) => gives(copy.dtype).then(|| way(Destination::Copy(copy), bias)),
+        None => gives(c).then(|| way(Destination::Result, bias)),
     };
-    let unfused = (a == b).then(|| way(Into::Scratch, Fused::default()));
-    let widened = (plain && c == DType::F32).then(|| Way { widened: true, ..way(Into::Result, bias) });
-    let last = Way { widened: true, ..way(Into::Scratch, Fused::default()) };
+    let unfused = (a == b).then(|| way(Destination::Scratch, Fused::default()));
+    let widened = (plain && c == DType::F32).then(|| Way { widened: true, ..way(Destination::Result, bias) });
+    let last = Way { widened: true, ..way(Destination::Scratch, Fused::default()) };
     [whole, parted, unfused, widened, Some(last)].into_iter().flatten()
 }
 
@@ -121,14 +121,18 @@ mod tests {
     fn factors_of_one_type_are_multiplied_as_they_are_into_that_type_or_f32() {
         use DType::{BF16, F16, F32};
         for (a, c) in [(F32, F32), (F16, F16), (BF16, BF16), (F16, F32), (BF16, F32)] {
-            assert_eq!(first(&work(a, a, c)), Way { widened: false, into: Into::Result, fused: BIAS }, "{a} to {c}");
+            assert_eq!(
+                first(&work(a, a, c)),
+                Way { widened: false, into: Destination::Result, fused: BIAS },
+                "{a} to {c}"
+            );
         }
-        let scratch = |widened| Way { widened, into: Into::Scratch, fused: Fused::default() };
+        let scratch = |widened| Way { widened, into: Destination::Scratch, fused: Fused::default() };
         for (a, c) in [(F32, BF16), (F16, BF16), (BF16, F16)] {
             assert_eq!(first(&work(a, a, c)), scratch(false), "{a} to {c}");
         }
         assert_eq!(first(&work(F16, BF16, BF16)), scratch(true));
-        assert_eq!(first(&work(F32, BF16, F32)), Way { widened: true, into: Into::Result, fused: BIAS });
+        assert_eq!(first(&work(F32, BF16, F32)), Way { widened: true, into: Destination::Result, fused: BIAS });
     }
 
     #[test]
@@ -149,7 +153,7 @@ mod tests {
             Work { copy: Some(numbers(F32)), ..with_copy },
         ] {
             let way = first(&refused);
-            assert_eq!(way.into, Into::Copy(refused.copy.unwrap()), "{refused:?}");
+            assert_eq!(way.into, Destination::Copy(refused.copy.unwrap()), "{refused:?}");
             assert!(way.finishes(&refused) && way.fused == BIAS);
         }
     }
@@ -158,6 +162,6 @@ mod tests {
     fn an_activation_of_a_sum_with_old_content_is_a_kernels_work_unless_the_library_does_it_all() {
         let work =
             Work { activation: Some(Activation::Silu), beta: 1.0, ..work(DType::BF16, DType::BF16, DType::BF16) };
-        assert_eq!(first(&work).into, Into::Scratch);
+        assert_eq!(first(&work).into, Destination::Scratch);
     }
 }

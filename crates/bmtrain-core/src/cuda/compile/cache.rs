@@ -258,6 +258,37 @@ mod tests {
     }
 
     #[test]
+    fn processes_that_write_the_same_file_leave_a_whole_one() {
+        /// Names the folder in a child.
+        const FOLDER: &str = "BMTRAIN_TEST_KERNEL_CACHE";
+        let image: Vec<u8> = (0..1 << 16).map(|i| (i * 7) as u8).collect();
+        let work = |cache: &Cache| {
+            for _ in 0..50 {
+                cache.keep(&key("text"), &image);
+                assert_eq!(cache.read(&key("text")).unwrap(), image);
+            }
+        };
+        if let Some(folder) = std::env::var_os(FOLDER) {
+            return work(&Cache::new(folder.into()));
+        }
+        let (_root, cache) = cache();
+        let test = "cuda::compile::cache::tests::processes_that_write_the_same_file_leave_a_whole_one";
+        let child = || {
+            let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", test]).env(FOLDER, &cache.folder).output().unwrap()
+        };
+        thread::scope(|scope| {
+            let children: Vec<_> = (0..3).map(|_| scope.spawn(child)).collect();
+            for output in children.into_iter().map(|child| child.join().unwrap()) {
+                let said = String::from_utf8_lossy(&output.stdout).into_owned();
+                assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            }
+        });
+        assert_eq!(files(&cache).len(), 1);
+        assert_eq!(cache.read(&key("text")).unwrap(), image);
+    }
+
+    #[test]
     fn the_least_recently_used_go_when_there_is_too_much() {
         let (_root, mut cache) = cache();
         cache.most_bytes = 3 * (HEADER as u64 + 100);

@@ -1,0 +1,253 @@
+//! What the groups of a rank share: the device, how the first failure is told, and how all of them end.
+//!
+//! Defines [`Job`] and [`Failure`]. Connections of a group stay until the last handle of a rank is dropped: to end one in
+//! order all its ranks have to end it, and groups that ended one after the other, each rank in an order of its own, could wait
+//! in a circle. A failure is one of the whole job.
+
+use super::NcclOptions;
+use super::connection::Connection;
+use super::library::{Library, Progress};
+use super::rank::Member;
+use super::watch;
+use crate::comm::Communicator;
+use crate::comm::call::Call;
+use crate::comm::turns::lock;
+use crate::cuda::CudaBackend;
+use crate::error::{Error, Result};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Between two looks at calls that are carried on behind the scenes.
+pub(super) const NAP: Duration = Duration::from_micros(200);
+
+/// A rank's part in the job.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) backend: Arc<CudaBackend>,
+    /// The control plane of the first group, of all ranks.
+    pub(super) control: Arc<dyn Communicator>,
+    pub(super) options: NcclOptions,
+    /// None for a rank that is alone.
+    pub(super) library: Option<Arc<Library>>,
+    failure: OnceLock<Failure>,
+    /// Held while a failure is looked into, which the rank's thread and its watch may both come upon.
+    pub(super) inquiry: Mutex<()>,
+    members: Mutex<Vec<Arc<Member>>>,
+    /// Groups made so far; the number of the next one.
+    groups: AtomicUsize,
+    /// Handles that are left.
+    handles: AtomicUsize,
+    stage: Mutex<Stage>,
+    changed: Condvar,
+}
+
+/// How far the watch has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stage {
+    /// Nobody watches yet.
+    New,
+    /// It looks.
+    Watched,
+    /// It is asked to end.
+    Over,
+    /// It has ended.
+    Ended,
+}
+
+/// The first failure.
+#[derive(Debug, Clone)]
+pub(super) struct Failure {
+    /// In which group; the first one is 0.
+    pub(super) group: usize,
+    /// In which call; empty if in none.
+    pub(super) operation: String,
+    /// Which one.
+    pub(super) sequence: u64,
+    /// What happened.
+    pub(super) reason: String,
+    /// Whom it happened to, by their numbers among all.
+    pub(super) ranks: Vec<usize>,
+}
+
+impl Job {
+    pub(super) fn new(
+        backend: Arc<CudaBackend>,
+        control: Arc<dyn Communicator>,
+        library: Option<Arc<Library>>,
+        options: NcclOptions,
+    ) -> Arc<Self> {
+        Arc::new(Job {
+            backend,
+            control,
+            options,
+            library,
+            failure: OnceLock::new(),
+            inquiry: Mutex::default(),
+            members: Mutex::default(),
+            groups: AtomicUsize::new(0),
+            handles: AtomicUsize::new(0),
+            stage: Mutex::new(Stage::New),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// A number for a new group of this rank.
+    pub(super) fn next_group(&self) -> usize {
+        self.groups.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A new handle; its group is watched from now on.
+    ///
+    /// # Errors
+    /// No thread for the watch.
+    pub(super) fn enter(self: &Arc<Self>, member: &Arc<Member>) -> Result<()> {
+        self.handles.fetch_add(1, Ordering::AcqRel);
+        lock(&self.members).push(Arc::clone(member));
+        let mut stage = lock(&self.stage);
+        if *stage == Stage::New && member.size > 1 {
+            let job = Arc::clone(self);
+            let name = format!("nccl {}", self.control.rank());
+            let started = std::thread::Builder::new().name(name).spawn(move || watch::run(&job));
+            started.map_err(|error| Error::Device {
+                backend: "NCCL".into(),
+                call: "watch",
+                reason: format!("no thread: {error}"),
+            })?;
+            *stage = Stage::Watched;
+        }
+        Ok(())
+    }
+
+    pub(super) fn members(&self) -> Vec<Arc<Member>> {
+        lock(&self.members).clone()
+    }
+
+    /// Nothing has failed so far.
+    ///
+    /// # Errors
+    /// The first failure, in the words of a call of a group.
+    pub(super) fn healthy(&self, member: &Member, call: &Call) -> Result<()> {
+        self.failure.get().map_or(Ok(()), |failure| Err(failure.told_by(member, call)))
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.failure.get().is_some()
+    }
+
+    /// Write a failure down, unless there is one already, and tell all ranks.
+    pub(super) fn fail(&self, failure: Failure) {
+        let told = match failure.operation.as_str() {
+            "" => failure.reason.clone(),
+            operation => format!("{operation} (number {}) failed: {}", failure.sequence, failure.reason),
+        };
+        let Failure { operation, sequence, reason, ranks, .. } = failure.clone();
+        let operation = if operation.is_empty() { "exchange".into() } else { operation };
+        if self.failure.set(failure).is_err() {
+            return;
+        }
+        // Before anything on the device is broken off: who waits for it must not take what it finds for a result.
+        self.backend.break_off(Error::Communication { operation, sequence, reason, ranks });
+        self.control.abort(&told);
+        self.changed.notify_all();
+    }
+
+    /// Break off what is queued on the device.
+    pub(super) fn break_off(&self) {
+        for member in self.members() {
+            // The lock is free again before the connections end: whoever asks for one meanwhile finds none.
+            let connections = lock(&member.connections).take();
+            drop(connections);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Let time pass until the next look; whether there is to be one.
+    pub(super) fn pause(&self, time: Duration) -> bool {
+        let stage = lock(&self.stage);
+        if *stage >= Stage::Over {
+            return false;
+        }
+        let stage = self.changed.wait_timeout(stage, time).unwrap_or_else(PoisonError::into_inner).0;
+        *stage < Stage::Over
+    }
+
+    /// The watch has ended.
+    pub(super) fn has_ended(&self) {
+        *lock(&self.stage) = Stage::Ended;
+        self.changed.notify_all();
+    }
+
+    /// A handle is dropped. With the last one the rank leaves: in order with all others, or at once after a failure.
+    pub(super) fn leave(&self) {
+        if self.handles.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        if let Err(error) = self.backend.make_current() {
+            tracing::warn!(%error, "a rank of NCCL leaves without its device");
+        }
+        let begin = Instant::now();
+        let waits = || !self.has_failed() && begin.elapsed() < self.options.deadline;
+        while waits() && self.members().iter().any(|member| member.has_work()) {
+            std::thread::sleep(NAP);
+        }
+        let connections: Vec<Connection> =
+            self.members().iter().filter_map(|member| lock(&member.connections).take()).flat_map(Vec::from).collect();
+        if !self.has_failed() {
+            self.end(connections);
+        }
+        let mut stage = lock(&self.stage);
+        if *stage == Stage::Watched {
+            *stage = Stage::Over;
+            self.changed.notify_all();
+            // It may be in the middle of telling a failure. Nobody waits for it longer than for another rank.
+            while *stage != Stage::Ended && begin.elapsed() < 3 * self.options.deadline {
+                stage = self.changed.wait_timeout(stage, NAP).unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+        drop(stage);
+        lock(&self.members).clear();
+    }
+
+    /// End connections together with the other ranks. Those that do not come in time find theirs broken off.
+    fn end(&self, connections: Vec<Connection>) {
+        let begin = Instant::now();
+        let begun = connections.iter().try_for_each(Connection::finalize);
+        let under_way = |connection: &Connection| matches!(connection.progress(), Ok(Progress::UnderWay));
+        while begun.is_ok()
+            && connections.iter().any(under_way)
+            && begin.elapsed() < self.options.deadline
+            && self.control.failure().is_none()
+        {
+            std::thread::sleep(NAP);
+        }
+        for connection in connections {
+            let ended = match connection.progress() {
+                Ok(Progress::Done) => connection.finish(),
+                // Dropped, it is broken off.
+                Ok(Progress::UnderWay) => Err(super::library::failure("leave", "not all ranks have left")),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = ended {
+                tracing::debug!(%error, "a connection was not ended in order");
+            }
+        }
+    }
+}
+
+impl Failure {
+    /// What a call ends with: this failure, or that everything is broken since.
+    pub(super) fn told_by(&self, member: &Member, call: &Call) -> Error {
+        let (operation, sequence) = (call.what.to_string(), call.sequence);
+        let same_call = self.group == member.group && self.operation == operation && self.sequence == sequence;
+        let reason = match same_call || self.operation.is_empty() {
+            true => self.reason.clone(),
+            false => {
+                let whose = if self.group == member.group { "the group" } else { "another group of this rank" };
+                format!("{whose} is broken since {} (number {}): {}", self.operation, self.sequence, self.reason)
+            }
+        };
+        let here = |rank: &usize| member.world.iter().position(|world| world == rank);
+        Error::Communication { operation, sequence, reason, ranks: self.ranks.iter().filter_map(here).collect() }
+    }
+}

@@ -1,0 +1,77 @@
+//! What a communicator of this device does with it: queue its calls on a lane's stream, see how far they are, and tell of a
+//! failure.
+//!
+//! Defines [`Span`] and adds [`CudaBackend::exchange`]. Called by `comm::nccl`, the only user.
+
+use super::CudaBackend;
+use super::driver::Event;
+use crate::backend::{Backend as _, DeviceId, Lane};
+use crate::error::{Error, Result};
+use std::ffi::c_void;
+
+/// What was queued at one time, between two events.
+#[derive(Debug)]
+pub(crate) struct Span {
+    begin: Event,
+    end: Event,
+}
+
+impl Span {
+    /// Whether the device has come to it.
+    pub(crate) fn has_begun(&self) -> Result<bool> {
+        self.begin.is_reached()
+    }
+
+    /// Whether the device is through with it.
+    pub(crate) fn has_ended(&self) -> Result<bool> {
+        self.end.is_reached()
+    }
+}
+
+impl CudaBackend {
+    /// Queue the calls of a library on a lane: `work` is given the driver's handle of the lane's stream, with the device
+    /// current on this thread. `spare` is one that nobody asks any more.
+    ///
+    /// # Errors
+    /// What `work` returns; a failing device.
+    pub(crate) fn exchange(
+        &self,
+        on: Lane,
+        spare: Option<Span>,
+        work: impl FnOnce(*mut c_void) -> Result<()>,
+    ) -> Result<Span> {
+        let span = match spare {
+            Some(span) => span,
+            None => Span { begin: Event::new(&self.context)?, end: Event::new(&self.context)? },
+        };
+        self.lanes.give(on, |stream| {
+            span.begin.record(stream)?;
+            work(stream.handle()?)?;
+            span.end.record(stream)
+        })?;
+        Ok(span)
+    }
+
+    /// Make this device current on this thread.
+    ///
+    /// # Errors
+    /// A failing device.
+    pub(crate) fn make_current(&self) -> Result<()> {
+        self.context.bind()
+    }
+
+    /// A view that an exchange on a lane may use.
+    ///
+    /// # Errors
+    /// One of another device or lane.
+    pub(crate) fn accept(&self, op: &'static str, (device, lane): (DeviceId, Lane), on: Lane) -> Result<()> {
+        self.check(op, device, lane, on)
+    }
+
+    /// An exchange was broken off: every wait for this device ends in this error from now on.
+    pub(crate) fn break_off(&self, error: Error) {
+        if self.broken.set(error).is_err() {
+            tracing::debug!(device = %self.name(), "an exchange was broken off before");
+        }
+    }
+}
