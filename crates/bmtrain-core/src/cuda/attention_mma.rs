@@ -81,7 +81,7 @@ impl Kernels {
         plan: Plan,
         (rows, heads): (usize, usize),
     ) -> Result<(Name, Grid)> {
-        let blocks = rows.div_ceil(plan.rows).checked_mul(heads).unwrap_or(usize::MAX);
+        let blocks = rows.div_ceil(plan.rows).saturating_mul(heads);
         // `kRow` elements of 16 bits.
         let shared = plan.shared * (self.head_size + 8) * 2;
         let grid = Grid { shared: shared as u32, ..Grid::line(block_each(op, "tiles", blocks)?, THREADS) };
