@@ -34,9 +34,22 @@ const EXACT: Header = Header { file: "exact.cuh", code: include_str!("../exact.c
 /// What the sources of attention have in common.
 const ATTENTION_WORDS: Header = Header { file: "attention.cuh", code: include_str!("../attention.cuh") };
 
+/// Fragments, their products and copies behind the arithmetic.
+const TENSOR_CORE_WORDS: Header = Header { file: "mma.cuh", code: include_str!("../mma.cuh") };
+
+/// Tiles of attention on tensor cores.
+const ATTENTION_TILES: Header = Header { file: "attention_tiles.cuh", code: include_str!("../attention_tiles.cuh") };
+
 /// Attention for every head size and number type.
 pub const ATTENTION: Source =
     Source { file: "attention.cu", headers: &[ATTENTION_WORDS], code: include_str!("../attention.cu") };
+
+/// Attention on tensor cores, for one head size and one 16-bit type.
+pub const ATTENTION_MMA: Source = Source {
+    file: "attention_mma.cu",
+    headers: &[ATTENTION_WORDS, TENSOR_CORE_WORDS, ATTENTION_TILES],
+    code: include_str!("../attention_mma.cu"),
+};
 
 /// Activations, gated activations, sums, products, casts, fills.
 pub const ELEMENTWISE: Source =
@@ -67,9 +80,30 @@ pub const ROWS: Source = Source { file: "rows.cu", headers: &[], code: include_s
 pub const VOCABULARY: Source =
     Source { file: "vocabulary.cu", headers: &[PACKS], code: include_str!("../vocabulary.cu") };
 
+/// [`ATTENTION_MMA`] for a head size and a number type.
+macro_rules! attention_mma {
+    ($head:literal, $number:literal) => {
+        Unit {
+            name: concat!("attention_mma_", $head, "_", $number),
+            source: &ATTENTION_MMA,
+            defines: &[("ATTENTION_HEAD", $head), ("ATTENTION_NUMBER", $number)],
+        }
+    };
+}
+
 /// Every unit, in the order of their names.
 pub const UNITS: &[Unit] = &[
     Unit::plain("attention", &ATTENTION),
+    attention_mma!("128", "bf16"),
+    attention_mma!("128", "f16"),
+    attention_mma!("32", "bf16"),
+    attention_mma!("32", "f16"),
+    attention_mma!("64", "bf16"),
+    attention_mma!("64", "f16"),
+    attention_mma!("80", "bf16"),
+    attention_mma!("80", "f16"),
+    attention_mma!("96", "bf16"),
+    attention_mma!("96", "f16"),
     Unit::plain("elementwise", &ELEMENTWISE),
     Unit::plain("gemm", &GEMM),
     Unit::plain("loss", &LOSS),

@@ -430,6 +430,18 @@ fn the_emulator_reports_planted_mistakes_and_runs_right_kernels() {
 }
 
 #[test]
+fn emulated_tensor_cores_put_every_number_of_a_fragment_in_its_place() {
+    // Behind a unit for the words of mma.cuh; its kernels are not looked at.
+    match emulator::run_program_with("attention_mma_32_f16", "tensor_core_test.cpp") {
+        Some((output, passed)) => assert!(passed, "{output}"),
+        None => emulator::skipped(
+            "emulated_tensor_cores_put_every_number_of_a_fragment_in_its_place",
+            "there is no g++ to build the CUDA emulator with",
+        ),
+    }
+}
+
+#[test]
 fn the_emulator_converts_numbers_bit_for_bit() {
     runs_well("the_emulator_converts_numbers_bit_for_bit", &["numbers_test.cpp", "numbers.cpp"]);
 }

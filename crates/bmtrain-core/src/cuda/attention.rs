@@ -1,10 +1,12 @@
-//! Streaming attention: the launches of `attention.cu`.
+//! Streaming attention: the launches of `attention.cu` and, where types, sizes and addresses allow, of `attention_mma.cu`.
 #![allow(unsafe_code)]
 
+use super::attention_mma::Kernels;
 use super::driver::{Grid, Pattern};
 use super::launch::{In, Launch, Mask as Dropped, PACK, block_each, tag};
 use super::modules::Name;
 use crate::buffer::ViewMut;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Arguments as _, AttentionBackward, AttentionForward, AttentionShape, Bias, Dest, Mask};
 use crate::kernel::{Heads, HeadsMut};
@@ -157,6 +159,23 @@ impl Arguments {
     }
 }
 
+/// The kernels on tensor cores for a call whose large operands have these types, and whether its plain ones do.
+fn on_tensor_cores(
+    launch: &Launch<'_>,
+    call: &Call<'_>,
+    arguments: &Arguments,
+    dtypes: &[DType],
+) -> Option<(&'static Kernels, bool)> {
+    let same = dtypes.windows(2).all(|pair| pair[0] == pair[1]);
+    if !same || arguments.whole == 0 || launch.capability < (8, 0) {
+        return None;
+    }
+    let kernels = Kernels::of(call.shape.head_size, *dtypes.first()?)?;
+    // Where scores are only compared, a negative scale would turn their order, and 0 make minus infinity a NaN.
+    let plain = matches!(call.mask, Mask::None) && call.bias.is_none() && !call.dropout.drops() && call.scale > 0.0;
+    Some((kernels, plain))
+}
+
 /// The two widths of results that a kernel is made for.
 struct Widths {
     narrow: Name,
@@ -196,7 +215,12 @@ pub(super) fn forward(launch: &Launch<'_>, a: AttentionForward<'_>) -> Result<()
         ..Arguments::new(&call)?
     }
     .finish();
-    let (name, grid) = FORWARD.pick(op, shape.queries, shape.batch * shape.heads, shape.head_size)?;
+    let dtypes = [a.q.view.dtype(), a.k.view.dtype(), a.v.view.dtype(), a.out.view.dtype()];
+    let (rows, heads) = (shape.queries, shape.batch * shape.heads);
+    let (name, grid) = match on_tensor_cores(launch, &call, &arguments, &dtypes) {
+        Some((kernels, plain)) => kernels.forward(op, plain, rows, heads)?,
+        None => FORWARD.pick(op, rows, heads, shape.head_size)?,
+    };
     // SAFETY: laid out as in attention.cuh. `check` saw that heads, mask, bias and lse are as large as the shape and strides make
     // them, and that nothing written overlaps anything. The memory stays valid until the lane has run the kernel, because the
     // pool gives it out in lane order.
@@ -235,8 +259,18 @@ pub(super) fn backward(launch: &Launch<'_>, a: AttentionBackward<'_>) -> Result<
     let AttentionShape { batch, heads, kv_heads, queries, keys, head_size } = shape;
     let delta = Grid::line(launch.blocks((batch * heads * queries).div_ceil(THREADS as usize / 32)), THREADS);
     let sequences = if shared { batch.min(1) } else { batch };
-    let for_queries = QUERIES.pick(op, queries, sequences * heads, head_size)?;
-    let for_keys = KEYS.pick(op, keys, batch * kv_heads, head_size)?;
+    let read = [&a.q, &a.k, &a.v, &a.out, &a.dout].map(|heads| heads.view.dtype());
+    let written = [&a.dq, &a.dk, &a.dv].map(|heads| heads.view.dtype());
+    let dtypes: Vec<DType> = read.into_iter().chain(written).collect();
+    let (for_queries, for_keys) = match on_tensor_cores(launch, &call, &arguments, &dtypes) {
+        Some((kernels, plain)) => {
+            (kernels.queries(op, plain, queries, sequences * heads)?, kernels.keys(op, plain, keys, batch * kv_heads)?)
+        }
+        None => (
+            QUERIES.pick(op, queries, sequences * heads, head_size)?,
+            KEYS.pick(op, keys, batch * kv_heads, head_size)?,
+        ),
+    };
     // SAFETY: laid out as in attention.cuh. `check` saw that heads, mask, bias, dbias, lse and delta are as large as the shape
     // and strides make them, and that nothing written overlaps anything. The memory stays valid until the lane has run the
     // kernels, because the pool gives it out in lane order; the lane runs them in this order.

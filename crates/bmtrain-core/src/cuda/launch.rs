@@ -27,6 +27,8 @@ pub(super) struct Launch<'a> {
     /// Address of the record that kernels report values outside of tables to.
     pub(super) fault: u64,
     pub(super) multiprocessors: u32,
+    /// Compute capability, major and minor.
+    pub(super) capability: (u32, u32),
 }
 
 impl Launch<'_> {
@@ -198,6 +200,11 @@ impl Mask {
         let row_stride = if d.row_stride == 0 { columns as u64 } else { d.row_stride };
         let (step, micro_batch, offset) = (d.step, d.micro_batch, d.offset);
         Mask { threshold: d.threshold, scale: d.scale, key: d.key.0, step, micro_batch, offset, row_stride }
+    }
+
+    /// Whether anything is masked.
+    pub(super) fn drops(&self) -> bool {
+        self.threshold != 0
     }
 }
 

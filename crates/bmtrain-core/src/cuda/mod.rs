@@ -11,6 +11,7 @@
 #![allow(unsafe_code)]
 
 mod attention;
+mod attention_mma;
 mod blas;
 mod compile;
 mod driver;
@@ -42,7 +43,7 @@ use crate::cpu::threads::Threads;
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use blas::Blas;
-use driver::{Context, failure};
+use driver::{Context, Properties, failure};
 use fault::Faults;
 use host_work::{HostWorker, Place};
 use images::Images;
@@ -145,9 +146,9 @@ impl CudaBackend {
     /// Give a launch to a lane.
     fn run(&self, on: Lane, work: impl FnOnce(&Launch<'_>) -> Result<()>) -> Result<()> {
         let scratch = &self.scratch[on as usize];
-        let multiprocessors = self.context.properties().multiprocessors;
+        let Properties { multiprocessors, capability, .. } = self.context.properties();
         let (modules, fault) = (&self.modules, self.faults.address());
-        self.lanes.give(on, |stream| work(&Launch { stream, modules, scratch, fault, multiprocessors }))
+        self.lanes.give(on, |stream| work(&Launch { stream, modules, scratch, fault, multiprocessors, capability }))
     }
 
     /// Let the host wait for a lane, and hear what its kernels report.

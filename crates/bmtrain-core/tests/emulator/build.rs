@@ -31,7 +31,7 @@ pub(super) fn read(file: &str) -> String {
 }
 
 /// What every file is compiled with. Nothing is contracted, so that an operation that the sources want rounded by itself is.
-const FLAGS: [&str; 11] = [
+const FLAGS: [&str; 13] = [
     "-std=c++17",
     "-O1",
     "-g",
@@ -43,6 +43,8 @@ const FLAGS: [&str; 11] = [
     "-pthread",
     "-include",
     "cuda_emulator.h",
+    "-include",
+    "tensor_core.h",
 ];
 
 /// Every header beside this file: each may be part of any object.

@@ -23,8 +23,15 @@ const MARKER: &str = "BMTRAIN_EMULATED_TEST";
 const DONE: &str = "the body has run";
 
 /// The C++ files of the emulated driver, besides the kernels.
-const DRIVER: [&str; 6] =
-    ["fake_declared.cpp", "fake_driver.cpp", "fake_device.cpp", "cuda_emulator.cpp", "fiber.cpp", "numbers.cpp"];
+const DRIVER: [&str; 7] = [
+    "fake_declared.cpp",
+    "fake_driver.cpp",
+    "fake_device.cpp",
+    "cuda_emulator.cpp",
+    "tensor_core.cpp",
+    "fiber.cpp",
+    "numbers.cpp",
+];
 
 /// Those of the emulated library of matrix products. It has number conversions of its own.
 const BLAS: [&str; 4] = ["fake_blas.cpp", "fake_blas_checks.cpp", "fake_blas_product.cpp", "numbers.cpp"];
@@ -189,7 +196,8 @@ pub fn run_program(files: &[&str]) -> Option<(String, bool)> {
 pub fn run_program_with(unit: &str, source: &str) -> Option<(String, bool)> {
     let unit = bmtrain_kernels::Unit::named(unit).unwrap();
     let text = format!("{}\n#line 1 \"{source}\"\n{}", unit.text(), read(source));
-    let emulator = ["cuda_emulator.cpp", "fiber.cpp", "numbers.cpp"].map(|file| (file.to_owned(), read(file)));
+    let emulator =
+        ["cuda_emulator.cpp", "tensor_core.cpp", "fiber.cpp", "numbers.cpp"].map(|file| (file.to_owned(), read(file)));
     run_texts([(source.to_owned(), text)].into_iter().chain(emulator).collect())
 }
 

@@ -1,9 +1,13 @@
 //! Rows of attention: masks, biases, dropout, grouped heads, fused and separate projections.
 
+use super::{copy, zeros};
 use crate::conformance::case::{Case, Role, Values};
-use crate::kernel::Dropout;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::kernel::{AttentionBackward, AttentionForward, AttentionShape, Dropout, Heads, HeadsMut, Mask};
 use crate::ops::{self, AttentionMask, AttentionOptions};
 use crate::philox::Key;
+use crate::tensor::Tensor;
 
 /// Which mask.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -95,6 +99,10 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     ));
     cases.push(case("more queries than keys, causal", Call { causal: true, queries: 7, keys: 4, ..SMALL }));
     cases.push(case("cross", Call { queries: 40, keys: 90, head_size: 32, ..SMALL }).large());
+    borders(cases);
+    cases.push(apart("rows apart", None, 3));
+    cases.push(apart("negative scale", None, 8));
+    cases.push(apart("keys of another type", Some(DType::F32), 8));
     let same = Case::op("attention/one variable for all", |cx, v| {
         Ok(vec![ops::attention(cx, &v[0], &v[0], &v[0], &AttentionOptions::new(2, 4))?])
     });
@@ -103,6 +111,98 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
         Ok(vec![ops::attention(cx, &v[0], &v[1], &v[2], &AttentionOptions::new(2, 4))?])
     });
     cases.push(only_q.variable("q", [2, 3, 8]).constant("k", [2, 5, 8]).constant("v", [2, 5, 8]));
+}
+
+/// Head sizes that devices have kernels of their own for, others, and lengths around the borders of their tiles.
+fn borders(cases: &mut Vec<Case>) {
+    let one = Call { batch: 1, heads: 2, kv_heads: 1, head_size: 64, ..SMALL };
+    let all = Call { causal: true, masked: Masked::Full, biased: Biased::Shared, dropped: true, ..one };
+    let sized = |head_size: usize, queries: usize, keys: usize, call: Call| {
+        let call = Call { head_size, queries, keys, ..call };
+        let name = format!("head size {head_size}, {queries} queries, {keys} keys");
+        let words = [
+            (call.causal, ", causal"),
+            (call.masked != Masked::None, ", mask"),
+            (call.biased != Biased::None, ", bias"),
+            (call.dropped, ", dropout"),
+        ];
+        let name = words.iter().filter(|(there, _)| *there).fold(name, |name, (_, word)| name + word);
+        case(&name, call).large()
+    };
+    let causal = Call { causal: true, ..one };
+    let padded = Call { batch: 2, masked: Masked::Padding, ..one };
+    let biased = Call { batch: 2, biased: Biased::PerSequence, ..one };
+    cases.extend([
+        sized(32, 130, 130, Call { heads: 1, ..causal }),
+        sized(32, 17, 63, Call { batch: 2, heads: 4, kv_heads: 2, causal: false, ..all }),
+        sized(64, 65, 65, one),
+        sized(64, 130, 130, Call { heads: 1, ..causal }),
+        sized(64, 65, 65, Call { batch: 2, fused: true, ..all }),
+        sized(64, 15, 130, padded),
+        sized(64, 17, 17, Call { masked: Masked::Blind, ..one }),
+        sized(64, 1, 65, one),
+        sized(64, 63, 17, causal),
+        sized(80, 65, 65, Call { fused: true, ..causal }),
+        sized(80, 17, 33, Call { dropped: true, ..biased }),
+        sized(96, 17, 65, causal),
+        sized(96, 15, 15, Call { batch: 2, fused: true, ..all }),
+        sized(128, 65, 65, Call { heads: 1, ..causal }),
+        sized(128, 33, 17, Call { masked: Masked::Padding, ..biased }),
+        sized(33, 65, 65, Call { heads: 1, ..all }),
+        sized(160, 17, 33, Call { batch: 2, ..all }),
+        sized(256, 15, 65, Call { heads: 1, ..causal }),
+        sized(264, 3, 5, Call { heads: 1, ..all }),
+    ]);
+}
+
+fn read(x: &Tensor, rows: usize, width: usize) -> Result<Heads<'_>> {
+    Ok(Heads { view: x.view()?, batch_stride: rows * width, row_stride: width })
+}
+
+fn written(x: &mut Tensor, rows: usize, width: usize, add: bool) -> Result<HeadsMut<'_>> {
+    Ok(HeadsMut { view: x.view_mut()?, batch_stride: rows * width, row_stride: width, add })
+}
+
+/// Both passes launched directly: rows `gap` elements further apart than they are wide, keys of a type of their own, gradients of
+/// queries and values that are added to.
+fn apart(name: &str, keys: Option<DType>, gap: usize) -> Case {
+    let shape = AttentionShape { batch: 2, heads: 2, kv_heads: 1, queries: 17, keys: 33, head_size: 64 };
+    let (wide, narrow) = (2 * 64 + gap, 64 + gap);
+    let case = Case::kernel(format!("attention/{name}"), move |device, t| {
+        let dtype = t[0].dtype();
+        let like = |x: &Tensor| zeros(device, x.shape().dims(), x.dtype());
+        let rows = || zeros(device, &[2, 2, 17], DType::F32);
+        let (mut out, mut lse, mut delta) = (zeros(device, &[2, 17, wide], dtype)?, rows()?, rows()?);
+        let (mut dq, mut dk, mut dv) = (copy(&t[0])?, like(&t[1])?, like(&t[2])?);
+        let (q, k, v, dout) =
+            (read(&t[0], 17, wide)?, read(&t[1], 33, narrow)?, read(&t[2], 33, narrow)?, read(&t[3], 17, wide)?);
+        let (scale, causal, mask, bias, dropout) = (-0.2, true, Mask::None, None, None);
+        let (to, sums) = (written(&mut out, 17, wide, false)?, lse.view_mut()?);
+        device.launch(AttentionForward { shape, scale, causal, mask, bias, dropout, q, k, v, out: to, lse: sums })?;
+        device.launch(AttentionBackward {
+            shape,
+            scale,
+            causal,
+            mask,
+            bias,
+            dropout,
+            q,
+            k,
+            v,
+            out: read(&out, 17, wide)?,
+            lse: lse.view()?,
+            dout,
+            delta: delta.view_mut()?,
+            dq: written(&mut dq, 17, wide, true)?,
+            dk: written(&mut dk, 33, narrow, false)?,
+            dv: written(&mut dv, 33, narrow, true)?,
+            dbias: None,
+        })?;
+        Ok(vec![out, lse, dq, dk, dv])
+    });
+    let case = case.constant("q", [2, 17, wide]).constant("k", [2, 33, narrow]);
+    let case = if let Some(keys) = keys { case.of(keys) } else { case };
+    case.constant("v", [2, 33, narrow]).constant("dout", [2, 17, wide])
 }
 
 fn case(name: &str, call: Call) -> Case {

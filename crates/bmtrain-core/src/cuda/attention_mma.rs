@@ -1,0 +1,159 @@
+//! Attention on tensor cores: which kernels of `attention_mma.cu` there are, and what they are launched with.
+
+use super::driver::Grid;
+use super::launch::block_each;
+use super::modules::Name;
+use crate::dtype::DType;
+use crate::error::Result;
+use std::ffi::CStr;
+
+/// `kMmaThreads`.
+const THREADS: u32 = 128;
+
+/// A kernel in its two kinds.
+#[derive(Debug, Clone, Copy)]
+struct Pair {
+    plain: Name,
+    general: Name,
+}
+
+/// The kernels of a head size and number type.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kernels {
+    head_size: usize,
+    forward: Pair,
+    queries: Pair,
+    keys: Pair,
+}
+
+/// One of the passes of a head size, as `Plan` of attention_mma.cu has it.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    /// Rows of a block.
+    rows: usize,
+    /// Rows in shared memory: those of the block, and those that go by.
+    shared: usize,
+}
+
+impl Plan {
+    /// A block's rows in bands of 16 for each of four warps, in `own` tiles; two tiles of `others` rows in two buffers.
+    const fn new(bands: usize, own: usize, others: usize) -> Self {
+        let rows = 64 * bands;
+        Plan { rows, shared: own * rows + 4 * others }
+    }
+}
+
+impl Kernels {
+    /// The kernels for heads that all have this size and number type.
+    pub(super) fn of(head_size: usize, dtype: DType) -> Option<&'static Kernels> {
+        let known = match dtype {
+            DType::F16 => &F16,
+            DType::BF16 => &BF16,
+            _ => return None,
+        };
+        known.iter().find(|kernels| kernels.head_size == head_size)
+    }
+
+    /// The forward pass, for `heads` heads with `rows` queries each.
+    pub(super) fn forward(&self, op: &'static str, plain: bool, rows: usize, heads: usize) -> Result<(Name, Grid)> {
+        let bands = if self.head_size <= 64 { 2 } else { 1 };
+        let keys = if self.head_size <= 96 { 64 } else { 32 };
+        self.pick(op, self.forward, plain, Plan::new(bands, 1, keys), (rows, heads))
+    }
+
+    /// The gradients of queries, and of the bias.
+    pub(super) fn queries(&self, op: &'static str, plain: bool, rows: usize, heads: usize) -> Result<(Name, Grid)> {
+        let bands = if self.head_size <= 32 { 2 } else { 1 };
+        self.pick(op, self.queries, plain, Plan::new(bands, 2, 32), (rows, heads))
+    }
+
+    /// The gradients of `rows` keys and values of each of `heads` heads.
+    pub(super) fn keys(&self, op: &'static str, plain: bool, rows: usize, heads: usize) -> Result<(Name, Grid)> {
+        let bands = if self.head_size <= 32 { 2 } else { 1 };
+        self.pick(op, self.keys, plain, Plan::new(bands, 2, 32), (rows, heads))
+    }
+
+    fn pick(
+        &self,
+        op: &'static str,
+        pair: Pair,
+        plain: bool,
+        plan: Plan,
+        (rows, heads): (usize, usize),
+    ) -> Result<(Name, Grid)> {
+        let blocks = rows.div_ceil(plan.rows).saturating_mul(heads);
+        // `kRow` elements of 16 bits.
+        let shared = plan.shared * (self.head_size + 8) * 2;
+        let grid = Grid { shared: shared as u32, ..Grid::line(block_each(op, "tiles", blocks)?, THREADS) };
+        Ok((if plain { pair.plain } else { pair.general }, grid))
+    }
+}
+
+const fn name(text: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("a name with a zero inside"),
+    }
+}
+
+/// The kernels of some head sizes in one number type.
+macro_rules! kernels {
+    ($number:literal: $($head:literal),+) => { [$(kernels!(@head $head, $number)),+] };
+    (@head $head:literal, $number:literal) => {
+        Kernels {
+            head_size: $head,
+            forward: kernels!(@pair "forward", $head, $number),
+            queries: kernels!(@pair "backward_queries", $head, $number),
+            keys: kernels!(@pair "backward_keys", $head, $number),
+        }
+    };
+    (@pair $stem:literal, $head:literal, $number:literal) => {
+        Pair {
+            plain: kernels!(@name $stem, "plain", $head, $number),
+            general: kernels!(@name $stem, "general", $head, $number),
+        }
+    };
+    (@name $stem:literal, $kind:literal, $head:literal, $number:literal) => {
+        Name {
+            unit: concat!("attention_mma_", $head, "_", $number),
+            kernel: name(concat!("attention_mma_", $stem, "_", $kind, "_", $head, "_", $number, "\0")),
+        }
+    };
+}
+
+static F16: [Kernels; 5] = kernels!("f16": 32, 64, 80, 96, 128);
+static BF16: [Kernels; 5] = kernels!("bf16": 32, 64, 80, 96, 128);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bmtrain_kernels::Unit;
+
+    #[test]
+    fn every_pair_of_head_size_and_type_has_a_unit() {
+        for dtype in [DType::F16, DType::BF16] {
+            for head_size in [32, 64, 80, 96, 128] {
+                let kernels = Kernels::of(head_size, dtype).unwrap();
+                for pair in [kernels.forward, kernels.queries, kernels.keys] {
+                    assert!(Unit::named(pair.plain.unit).is_some() && Unit::named(pair.general.unit).is_some());
+                }
+            }
+            assert!(Kernels::of(48, dtype).is_none());
+        }
+        assert!(Kernels::of(64, DType::F32).is_none());
+    }
+
+    #[test]
+    fn shared_memory_is_what_every_device_with_these_instructions_has() {
+        /// The least of compute capabilities 8.0 to 12.0, less what kernels have besides.
+        const LEAST: u32 = (99 << 10) - 1024;
+        for kernels in &BF16 {
+            for launch in
+                [kernels.forward("", true, 1, 1), kernels.queries("", true, 1, 1), kernels.keys("", true, 1, 1)]
+            {
+                let (name, grid) = launch.unwrap();
+                assert!(grid.shared <= LEAST, "{name:?}: {}", grid.shared);
+            }
+        }
+    }
+}

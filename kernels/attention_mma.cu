@@ -1,0 +1,435 @@
+// Streaming attention on tensor cores, for one head size and one 16-bit type: the formulas of attention.cu.
+//
+// Left open: ATTENTION_HEAD, 32, 64, 80, 96 or 128; ATTENTION_NUMBER, f16 or bf16.
+//
+// A block has four warps; each has bands of 16 rows of its own, whose scores stay in its registers, where they become the left
+// operand of the next product. Forward and dq: rows are queries, and tiles of keys and values go by; dk and dv: rows are keys,
+// and tiles of queries and of gradients of the result go by, with scores turned: s^T = k q^T. Tiles come by asynchronous copies
+// of 16 bytes into one of two buffers while the other is worked on, one barrier a tile. dk and dv take the query heads of a key
+// head in turn, and dq with a bias shared by sequences takes the sequences in turn: no sum is divided among blocks, and its
+// order is fixed. Making the scores twice in the backward pass, seven products instead of five, is the price.
+//
+// Each pass is there twice: plain (the causal rule alone, scale above 0) and general (masks, bias, dropout besides).
+//
+// Launch: blocks of 128 threads, in a line: tiles of rows, then heads, then sequences. Dynamic shared memory: see `Plan`, which
+// the host repeats. Rows lie Head + 8 elements apart, an odd number of 16 bytes, so that the eight rows of a matrix load lie
+// in eight different banks.
+// Numerics: products of 16-bit numbers summed in f32; probabilities, at most 1 times dropout's scale, and gradients of scores
+// are rounded to the 16-bit type as operands of the second product. In f16 a gradient of a score above 65504 becomes infinite,
+// as gradients of activations do at such a loss scale. Softmax in powers of two, scale and log2(e) folded into one factor.
+// Operations: a tile of R rows by C columns takes 2 R C H flops a product; two products forward, three for dq, four for dk and
+// dv. Bytes: each tile that goes by is read from the second level of the cache once a block, 4 C H bytes for two operands: R
+// flops a byte forward, 1.5 R for dq and 2 R for dk and dv, R being 64 times the bands. In shared memory a matrix load of 512
+// bytes for the right operand serves 2 * bands instructions of 4096 flops.
+// Occupancy of the plain kind, as compiled for 9.0a: blocks of a multiprocessor with 64 Ki registers, which allow two blocks of
+// up to 255 registers a thread and three of up to 168; in brackets the KiB of shared memory of a block, of which a
+// multiprocessor has 228. On 8.0, with 164 KiB, forward has two blocks for H 80 and 96.
+//     H             32        64        80        96       128
+//     forward     2 (30)    2 (54)    3 (55)    3 (65)    3 (51)
+//     dq          2 (30)    2 (36)    2 (44)    2 (52)    2 (68)
+//     dk, dv      2 (30)    3 (36)    2 (44)    2 (52)    2 (68)
+// Nothing spills but dq for H 128 in the general kind: 36 bytes on 8.0, 4 on 9.0a.
+
+// Whether a key is hidden from a query, and the bias, for scores in powers of two: one at a time.
+__device__ __forceinline__ float general_score(const AttentionArguments& a, int b, int n, int l, int s, float score) {
+    if (l >= a.queries || s >= causal_end(a, l)) {
+        return -BMTRAIN_INFINITY;
+    }
+    const unsigned char* mask = mask_row(a, b, l);
+    if (mask != nullptr && mask[s] == 0) {
+        return -BMTRAIN_INFINITY;
+    }
+    score *= a.scale * kLog2E;
+    return a.bias.data == nullptr ? score : fmaf(Mixed::load(a.bias, bias_row(a, b, n, l) + s), kLog2E, score);
+}
+
+// Where a warp's scores lie. `turned`: rows are keys.
+struct Corner {
+    int b;
+    int n;
+    // First row of the warp, first column of the tile.
+    int row;
+    int column;
+};
+
+// Makes scores of products: plain ones stay as they are but for minus infinity where a key is not seen; general ones get
+// scale and bias and are powers of two.
+template <bool General, bool Turned, int Bands, int Tiles>
+__device__ __forceinline__ void apply_rules(const AttentionArguments& a, const Corner& corner,
+                                            float (&scores)[Bands][Tiles][4]) {
+    const int l0 = Turned ? corner.column : corner.row, s0 = Turned ? corner.row : corner.column;
+    if (!General && all_seen(a, l0, s0, Turned ? Bands * 16 : Tiles * 8)) {
+        return;
+    }
+#pragma unroll
+    for (int band = 0; band < Bands; ++band) {
+#pragma unroll
+        for (int j = 0; j < Tiles; ++j) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int row = corner.row + band * 16 + i / 2 * 8 + mma_g(), column = corner.column + j * 8 + 2 * mma_t() + i % 2;
+                const int l = Turned ? column : row, s = Turned ? row : column;
+                float& score = scores[band][j][i];
+                if (General) {
+                    score = general_score(a, corner.b, corner.n, l, s, score);
+                } else if (s >= causal_end(a, l)) {
+                    score = -BMTRAIN_INFINITY;
+                }
+            }
+        }
+    }
+}
+
+// What a score is multiplied with to be a power of two.
+template <bool General>
+__device__ __forceinline__ float unit_of(const AttentionArguments& a) { return General ? 1.0f : a.scale * kLog2E; }
+
+// What a block works on.
+struct Share {
+    int b;
+    int n;
+    int row;
+};
+
+__device__ __forceinline__ Share share_of(const AttentionArguments& a, int rows, int size, int heads, bool last_first) {
+    const unsigned tiles = (rows + size - 1) / size;
+    const unsigned tile = blockIdx.x % tiles, head = blockIdx.x / tiles;
+    // Under the causal rule the last queries see the most keys: the longest work goes first.
+    return {static_cast<int>(head / heads), static_cast<int>(head % heads),
+            static_cast<int>(last_first ? tiles - 1 - tile : tile) * size};
+}
+
+// One tile of the online softmax: scores to probabilities before normalisation, dropped.
+template <bool General, int Bands, int Tiles, int Width>
+__device__ __forceinline__ void soften(const AttentionArguments& a, const Corner& corner, float (&scores)[Bands][Tiles][4],
+                                       float (&largest)[Bands][2], float (&sum)[Bands][2], float (&out)[Bands][Width][4]) {
+    const float unit = unit_of<General>(a);
+#pragma unroll
+    for (int band = 0; band < Bands; ++band) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float now = largest[band][half];
+#pragma unroll
+            for (int j = 0; j < Tiles; ++j) {
+                now = fmaxf(now, fmaxf(scores[band][j][2 * half], scores[band][j][2 * half + 1]));
+            }
+            now = fmaxf(now, __shfl_xor_sync(kAllLanes, now, 1));
+            now = fmaxf(now, __shfl_xor_sync(kAllLanes, now, 2));
+            // A row that has seen nothing yet has no largest score; any shift gives it zeros.
+            const float shift = now == -BMTRAIN_INFINITY ? 0.0f : now * unit;
+            const float before = largest[band][half];
+            const float correction = before == now ? 1.0f : power_of_two(before * unit - shift);
+            largest[band][half] = now;
+            float total = sum[band][half] * correction;
+#pragma unroll
+            for (int j = 0; j < Tiles; ++j) {
+#pragma unroll
+                for (int i = 2 * half; i < 2 * half + 2; ++i) {
+                    scores[band][j][i] = power_of_two(fmaf(scores[band][j][i], unit, -shift));
+                    total += scores[band][j][i];
+                }
+            }
+            sum[band][half] = total;
+#pragma unroll
+            for (int j = 0; j < Width; ++j) {
+                out[band][j][2 * half] *= correction;
+                out[band][j][2 * half + 1] *= correction;
+            }
+            if (General && a.dropout.threshold != 0) {
+                const int l = corner.row + band * 16 + half * 8 + mma_g();
+                const long long row = query_row(a, corner.b, corner.n, l);
+#pragma unroll
+                for (int j = 0; j < Tiles; ++j) {
+                    float factors[2];
+                    probability_factors(a, row, corner.column + j * 8 + 2 * mma_t(), factors);
+                    scores[band][j][2 * half] *= factors[0];
+                    scores[band][j][2 * half + 1] *= factors[1];
+                }
+            }
+        }
+    }
+}
+
+template <int Head, class Number, bool General>
+__device__ __forceinline__ void mma_forward(const AttentionArguments& a) {
+    constexpr int kBands = Plan<Head>::kForwardBands, kKeys = Plan<Head>::kForwardKeys, kRow = Plan<Head>::kRow;
+    constexpr int kRows = kMmaWarps * 16 * kBands;
+    SHARED_AT_LAUNCH(memory);
+    SHARED(int, range, [2]);
+    Number* const queries = reinterpret_cast<Number*>(memory);
+    Number* const keys = queries + kRows * kRow;
+    Number* const values = keys + 2 * kKeys * kRow;
+
+    const Share share = share_of(a, a.queries, kRows, a.heads, a.causal != 0);
+    const int b = share.b, n = share.n, kv = n / (a.heads / a.kv_heads);
+    const int row = share.row + mma_warp() * 16 * kBands;
+    seen_keys(a, b, range);
+    const int start = range[0] / kKeys * kKeys;
+    const int end = min(range[1], causal_end(a, min(share.row + kRows, a.queries) - 1));
+    const auto copy = [&](int s) {
+        const int buffer = (s - start) / kKeys % 2 * kKeys * kRow;
+        copy_rows<Head, Number, kKeys>(a.k, b, kv, s, a.keys, keys + buffer);
+        copy_rows<Head, Number, kKeys>(a.v, b, kv, s, a.keys, values + buffer);
+        end_copies();
+    };
+    if (start < end) {
+        copy_rows<Head, Number, kRows>(a.q, b, n, share.row, a.queries, queries);
+        copy(start);
+    }
+    Number* const mine = queries + mma_warp() * 16 * kBands * kRow;
+    float out[kBands][Head / 8][4] = {};
+    float largest[kBands][2], sum[kBands][2] = {};
+#pragma unroll
+    for (int band = 0; band < kBands; ++band) {
+        largest[band][0] = largest[band][1] = -BMTRAIN_INFINITY;
+    }
+#pragma unroll 1
+    for (int s = start; s < end; s += kKeys) {
+        wait_copies<0>();
+        // Behind it the tile is there for all, and all have left the other buffer.
+        __syncthreads();
+        if (s + kKeys < end) {
+            copy(s + kKeys);
+        }
+        const int buffer = (s - start) / kKeys % 2 * kKeys * kRow;
+        float scores[kBands][kKeys / 8][4] = {};
+        multiply_turned<Head, Number>(mine, keys + buffer, scores);
+        const Corner corner = {b, n, row, s};
+        apply_rules<General, false>(a, corner, scores);
+        soften<General>(a, corner, scores, largest, sum, out);
+        multiply_scores<Head, Number>(scores, values + buffer, out);
+    }
+    float factors[kBands][2];
+#pragma unroll
+    for (int band = 0; band < kBands; ++band) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float total = sum[band][half];
+            total += __shfl_xor_sync(kAllLanes, total, 1);
+            total += __shfl_xor_sync(kAllLanes, total, 2);
+            factors[band][half] = total == 0.0f ? 0.0f : 1.0f / total;
+            const int l = row + band * 16 + half * 8 + mma_g();
+            if (mma_t() == 0 && l < a.queries) {
+                const float most = largest[band][half];
+                const float shift = most == -BMTRAIN_INFINITY ? 0.0f : most * unit_of<General>(a) * kLn2;
+                a.lse[query_row(a, b, n, l)] = shift + logf(total);
+            }
+        }
+    }
+    put_bands<Head>(a.out, b, n, row, a.queries, mine, out, factors);
+}
+
+// From scores and gradients of dropped probabilities to dropped probabilities and gradients of scores: one of each.
+__device__ __forceinline__ void differentiate(float shift, float delta, float factor, float unit, float& score,
+                                              float& dscore) {
+    const float probability = power_of_two(fmaf(score, unit, -shift));
+    score = probability * factor;
+    dscore = probability * (dscore * factor - delta);
+}
+
+// The logarithm to base two that is taken from a query's scores. Queries that see no key: everything minus infinity is nothing.
+__device__ __forceinline__ float shift_of(float lse) { return lse == -BMTRAIN_INFINITY ? BMTRAIN_INFINITY : lse * kLog2E; }
+
+// The gradients of a tile of queries of sequence `b`, and of their bias.
+template <int Head, class Number, bool General>
+__device__ __forceinline__ void mma_query_gradients(const AttentionArguments& a, const Share& share, int b,
+                                                    unsigned char* memory, int* range) {
+    constexpr int kBands = Plan<Head>::kQueryBands, kKeys = Plan<Head>::kQueryKeys, kRow = Plan<Head>::kRow;
+    constexpr int kRows = kMmaWarps * 16 * kBands;
+    Number* const queries = reinterpret_cast<Number*>(memory);
+    Number* const douts = queries + kRows * kRow;
+    Number* const keys = douts + kRows * kRow;
+    Number* const values = keys + 2 * kKeys * kRow;
+    const int n = share.n, kv = n / (a.heads / a.kv_heads);
+    const int first = mma_warp() * 16 * kBands, row = share.row + first;
+    // Starts with a barrier: all have left the tiles of the sequence before.
+    seen_keys(a, b, range);
+    const int start = range[0] / kKeys * kKeys;
+    const int end = min(range[1], causal_end(a, min(share.row + kRows, a.queries) - 1));
+    const auto copy = [&](int s) {
+        const int buffer = (s - start) / kKeys % 2 * kKeys * kRow;
+        copy_rows<Head, Number, kKeys>(a.k, b, kv, s, a.keys, keys + buffer);
+        copy_rows<Head, Number, kKeys>(a.v, b, kv, s, a.keys, values + buffer);
+        end_copies();
+    };
+    if (start < end) {
+        copy_rows<Head, Number, kRows>(a.q, b, n, share.row, a.queries, queries);
+        copy_rows<Head, Number, kRows>(a.dout, b, n, share.row, a.queries, douts);
+        copy(start);
+    }
+    float shifts[kBands][2], deltas[kBands][2], factors[kBands][2];
+#pragma unroll
+    for (int band = 0; band < kBands; ++band) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int l = row + band * 16 + half * 8 + mma_g();
+            const long long place = query_row(a, b, n, l);
+            shifts[band][half] = l < a.queries ? shift_of(a.lse[place]) : BMTRAIN_INFINITY;
+            deltas[band][half] = l < a.queries ? a.delta[place] : 0.0f;
+            factors[band][half] = a.scale;
+        }
+    }
+    float dq[kBands][Head / 8][4] = {};
+#pragma unroll 1
+    for (int s = start; s < end; s += kKeys) {
+        wait_copies<0>();
+        __syncthreads();
+        if (s + kKeys < end) {
+            copy(s + kKeys);
+        }
+        const int buffer = (s - start) / kKeys % 2 * kKeys * kRow;
+        float scores[kBands][kKeys / 8][4] = {}, dscores[kBands][kKeys / 8][4] = {};
+        multiply_turned<Head, Number>(queries + first * kRow, keys + buffer, scores);
+        multiply_turned<Head, Number>(douts + first * kRow, values + buffer, dscores);
+        apply_rules<General, false>(a, {b, n, row, s}, scores);
+#pragma unroll
+        for (int band = 0; band < kBands; ++band) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int l = row + band * 16 + half * 8 + mma_g();
+#pragma unroll
+                for (int j = 0; j < kKeys / 8; ++j) {
+                    const int column = s + j * 8 + 2 * mma_t();
+                    float dropped[2] = {1.0f, 1.0f};
+                    if (General && a.dropout.threshold != 0) {
+                        probability_factors(a, query_row(a, b, n, l), column, dropped);
+                    }
+#pragma unroll
+                    for (int i = 0; i < 2; ++i) {
+                        float& dscore = dscores[band][j][2 * half + i];
+                        differentiate(shifts[band][half], deltas[band][half], dropped[i], unit_of<General>(a),
+                                      scores[band][j][2 * half + i], dscore);
+                        if (General && a.dbias != nullptr && l < a.queries && column + i < a.keys) {
+                            a.dbias[bias_row(a, b, n, l) + column + i] += dscore;
+                        }
+                    }
+                }
+            }
+        }
+        multiply_scores<Head, Number>(dscores, keys + buffer, dq);
+    }
+    put_bands<Head>(a.dq, b, n, row, a.queries, queries + first * kRow, dq, factors);
+}
+
+template <int Head, class Number, bool General>
+__device__ __forceinline__ void mma_backward_queries(const AttentionArguments& a) {
+    constexpr int kRows = kMmaWarps * 16 * Plan<Head>::kQueryBands;
+    SHARED_AT_LAUNCH(memory);
+    SHARED(int, range, [2]);
+    const Share share = share_of(a, a.queries, kRows, a.heads, a.causal != 0);
+    const int last = General && a.in_turn ? a.batch : share.b + 1;
+    for (int b = share.b; b < last; ++b) {
+        mma_query_gradients<Head, Number, General>(a, share, b, memory, range);
+    }
+}
+
+template <int Head, class Number, bool General>
+__device__ __forceinline__ void mma_backward_keys(const AttentionArguments& a) {
+    constexpr int kBands = Plan<Head>::kKeyBands, kQueries = Plan<Head>::kKeyQueries, kRow = Plan<Head>::kRow;
+    constexpr int kRows = kMmaWarps * 16 * kBands;
+    SHARED_AT_LAUNCH(memory);
+    SHARED(int, range, [2]);
+    // Of every query of a tile, its shift and delta, in two buffers.
+    SHARED(float2, statistics, [2 * kQueries]);
+    Number* const keys = reinterpret_cast<Number*>(memory);
+    Number* const values = keys + kRows * kRow;
+    Number* const queries = values + kRows * kRow;
+    Number* const douts = queries + 2 * kQueries * kRow;
+
+    const Share share = share_of(a, a.keys, kRows, a.kv_heads, false);
+    const int b = share.b, kv = share.n, group = a.heads / a.kv_heads;
+    const int first = mma_warp() * 16 * kBands, row = share.row + first;
+    seen_keys(a, b, range);
+    const bool hidden = share.row >= range[1] || share.row + kRows <= range[0];
+    const int start = causal_start(a, share.row) / kQueries * kQueries;
+    const int tiles = hidden || start >= a.queries ? 0 : (a.queries - start + kQueries - 1) / kQueries;
+    const auto copy = [&](int turn) {
+        const int n = kv * group + turn / tiles, l = start + turn % tiles * kQueries, buffer = turn % 2 * kQueries * kRow;
+        copy_rows<Head, Number, kQueries>(a.q, b, n, l, a.queries, queries + buffer);
+        copy_rows<Head, Number, kQueries>(a.dout, b, n, l, a.queries, douts + buffer);
+        end_copies();
+    };
+    const auto statistic = [&](int turn) -> float2 {
+        const int l = start + turn % tiles * kQueries + static_cast<int>(threadIdx.x);
+        if (threadIdx.x >= kQueries || l >= a.queries) {
+            return make_float2(BMTRAIN_INFINITY, 0.0f);
+        }
+        const long long place = query_row(a, b, kv * group + turn / tiles, l);
+        return make_float2(shift_of(a.lse[place]), a.delta[place]);
+    };
+    if (tiles > 0) {
+        copy_rows<Head, Number, kRows>(a.k, b, kv, share.row, a.keys, keys);
+        copy_rows<Head, Number, kRows>(a.v, b, kv, share.row, a.keys, values);
+        copy(0);
+        if (threadIdx.x < kQueries) {
+            statistics[threadIdx.x] = statistic(0);
+        }
+    }
+    float dk[kBands][Head / 8][4] = {}, dv[kBands][Head / 8][4] = {};
+    const int turns = group * tiles;
+#pragma unroll 1
+    for (int turn = 0; turn < turns; ++turn) {
+        wait_copies<0>();
+        __syncthreads();
+        const bool more = turn + 1 < turns;
+        float2 next = make_float2(0.0f, 0.0f);
+        if (more) {
+            copy(turn + 1);
+            next = statistic(turn + 1);
+        }
+        const int buffer = turn % 2 * kQueries;
+        const int n = kv * group + turn / tiles, l = start + turn % tiles * kQueries;
+        float scores[kBands][kQueries / 8][4] = {}, dscores[kBands][kQueries / 8][4] = {};
+        multiply_turned<Head, Number>(keys + first * kRow, queries + buffer * kRow, scores);
+        multiply_turned<Head, Number>(values + first * kRow, douts + buffer * kRow, dscores);
+        apply_rules<General, true>(a, {b, n, row, l}, scores);
+#pragma unroll
+        for (int j = 0; j < kQueries / 8; ++j) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const int column = j * 8 + 2 * mma_t() + i;
+                const float2 known = statistics[buffer + column];
+#pragma unroll
+                for (int part = 0; part < 2 * kBands; ++part) {
+                    float dropped = 1.0f;
+                    if (General && a.dropout.threshold != 0) {
+                        const int s = row + part * 8 + mma_g();
+                        dropped = dropout_factor(a.dropout, dropout_element(a.dropout, query_row(a, b, n, l + column), s));
+                    }
+                    const int at = part % 2 * 2 + i;
+                    differentiate(known.x, known.y, dropped, unit_of<General>(a), scores[part / 2][j][at],
+                                  dscores[part / 2][j][at]);
+                }
+            }
+        }
+        multiply_scores<Head, Number>(scores, douts + buffer * kRow, dv);
+        multiply_scores<Head, Number>(dscores, queries + buffer * kRow, dk);
+        if (more && threadIdx.x < kQueries) {
+            // Read behind the next barrier; what lies there was read before the last one.
+            statistics[(turn + 1) % 2 * kQueries + threadIdx.x] = next;
+        }
+    }
+    float ones[kBands][2], factors[kBands][2];
+#pragma unroll
+    for (int band = 0; band < kBands; ++band) {
+        ones[band][0] = ones[band][1] = 1.0f;
+        factors[band][0] = factors[band][1] = a.scale;
+    }
+    put_bands<Head>(a.dk, b, kv, row, a.keys, keys + first * kRow, dk, factors);
+    put_bands<Head>(a.dv, b, kv, row, a.keys, values + first * kRow, dv, ones);
+}
+
+#define ATTENTION_JOINED(stem, head, number) stem##_##head##_##number
+#define ATTENTION_NAME(stem, head, number) ATTENTION_JOINED(stem, head, number)
+#define ATTENTION_MMA_KERNEL(name, body)                                                                  \
+    extern "C" __global__ void __launch_bounds__(kMmaThreads, 2) name(const AttentionArguments a) { body(a); } \
+    BMTRAIN_KERNEL(name)
+#define ATTENTION_MMA_PAIR(stem, body)                                                                         \
+    ATTENTION_MMA_KERNEL(ATTENTION_NAME(stem##_plain, ATTENTION_HEAD, ATTENTION_NUMBER),                       \
+                         (body<ATTENTION_HEAD, ATTENTION_NUMBER, false>))                                      \
+    ATTENTION_MMA_KERNEL(ATTENTION_NAME(stem##_general, ATTENTION_HEAD, ATTENTION_NUMBER),                     \
+                         (body<ATTENTION_HEAD, ATTENTION_NUMBER, true>))
+
+ATTENTION_MMA_PAIR(attention_mma_forward, mma_forward)
+ATTENTION_MMA_PAIR(attention_mma_backward_queries, mma_backward_queries)
+ATTENTION_MMA_PAIR(attention_mma_backward_keys, mma_backward_keys)
