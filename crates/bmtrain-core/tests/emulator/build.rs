@@ -23,7 +23,8 @@ impl Part {
 }
 
 fn here() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join("emulator")
+    // Tests of the other crates use this folder too.
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../bmtrain-core/tests/emulator")
 }
 
 pub(super) fn read(file: &str) -> String {
