@@ -114,7 +114,8 @@ pub trait Backend: Kernels + Debug + Send + Sync {
     /// Take memory from the system, at least `bytes` long, aligned to 512 bytes. Called by the pool only.
     ///
     /// # Errors
-    /// The system has no more.
+    /// [`Error::OutOfMemory`] where the system has no more, see [`Error::no_memory`]: the pool then gives back what is free and
+    /// asks again. Other errors are passed on.
     fn allocate(&self, bytes: usize) -> Result<Memory>;
 
     /// Give memory back to the system, after the work of all lanes that may touch it is done.

@@ -120,6 +120,11 @@ impl Error {
         Error::Shape { op, what: what.into(), expected: expected.to_string(), got: got.to_string() }
     }
 
+    /// A [`Error::OutOfMemory`] of a backend, for the pool to complete.
+    pub fn no_memory(backend: impl Into<String>, requested: usize) -> Self {
+        Error::OutOfMemory { backend: backend.into(), segment: "the pool", requested, in_use: 0 }
+    }
+
     /// A [`Error::Argument`].
     pub fn argument(op: &'static str, reason: impl Into<String>) -> Self {
         Error::Argument { op, reason: reason.into() }

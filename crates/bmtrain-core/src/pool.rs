@@ -188,12 +188,8 @@ impl Pool {
         let long_lived = segment.long_lived();
         let bytes = if long_lived { rounded } else { rounded.max(backend.slab_bytes()) };
         let memory = match backend.allocate(bytes) {
-            Ok(memory) => memory,
-            // A whole slab may be too much where the request itself still fits.
-            Err(_) if bytes > rounded => {
-                backend.allocate(rounded).map_err(|_| out_of_memory(backend, segment, rounded, self.total.now))?
-            }
-            Err(_) => return Err(out_of_memory(backend, segment, rounded, self.total.now)),
+            Err(Error::OutOfMemory { .. }) => self.allocate_after_all(backend, rounded, segment)?,
+            other => other?,
         };
         self.system_bytes += memory.bytes();
         self.system_requests += 1;
@@ -214,6 +210,45 @@ impl Pool {
             self.by_size.insert((bytes, index, 0));
         }
         Ok(index)
+    }
+
+    /// Where a whole slab was too much: the request itself, if need be after what is free has gone back to the system.
+    fn allocate_after_all(&mut self, backend: &dyn Backend, bytes: usize, segment: Segment) -> Result<Memory> {
+        let full = |error, in_use| match error {
+            Error::OutOfMemory { .. } => out_of_memory(backend, segment, bytes, in_use),
+            // A device that failed before says so here.
+            other => other,
+        };
+        match backend.allocate(bytes) {
+            Err(Error::OutOfMemory { .. }) => {
+                self.release_free(backend)?;
+                backend.allocate(bytes).map_err(|error| full(error, self.total.now))
+            }
+            other => other.map_err(|error| full(error, self.total.now)),
+        }
+    }
+
+    /// Give slabs back of which nothing is in use. Waits for all lanes.
+    fn release_free(&mut self, backend: &dyn Backend) -> Result<()> {
+        let is_free = |slab: &Slab| slab.free.get(&0).is_some_and(|free| free.bytes == slab.memory.bytes());
+        if !self.slabs.iter().flatten().any(is_free) {
+            return Ok(());
+        }
+        Lane::ALL.into_iter().try_for_each(|lane| backend.sync(lane))?;
+        for index in 0..self.slabs.len() {
+            if let Some(gone) = self.slabs[index].take_if(|slab| is_free(slab)) {
+                self.by_size.remove(&(gone.memory.bytes(), index, 0));
+                self.forget(gone, index, backend);
+            }
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, gone: Slab, index: usize, backend: &dyn Backend) {
+        self.system_bytes -= gone.memory.bytes();
+        self.touched.now -= gone.reached;
+        backend.release(gone.memory);
+        self.vacant.push(index);
     }
 
     fn carve(
@@ -307,10 +342,7 @@ impl Pool {
                 }
             }
             if let Some(gone) = self.slabs[slab].take() {
-                self.system_bytes -= gone.memory.bytes();
-                self.touched.now -= gone.reached;
-                backend.release(gone.memory);
-                self.vacant.push(slab);
+                self.forget(gone, slab, backend);
             }
             return;
         }

@@ -370,6 +370,15 @@ fn work_of_the_host_runs_in_the_order_of_its_lane_and_fails_at_the_next_wait() {
             let error = backend.sync(Lane::Zero).unwrap_err().to_string();
             assert!(error.contains("no partner"), "{error}");
             device.sync().unwrap();
+
+            let panicking = |_: &[u8], _: &mut [u8]| panic!("on purpose");
+            backend.on_host(None, None, Box::new(panicking), Lane::Copy).unwrap();
+            let error = backend.sync(Lane::Copy).unwrap_err().to_string();
+            assert!(error.contains("panicked"), "{error}");
+            // The lane and its thread go on.
+            let fine = |_: &[u8], _: &mut [u8]| Ok(());
+            backend.on_host(None, None, Box::new(fine), Lane::Copy).unwrap();
+            backend.sync(Lane::Copy).unwrap();
         },
     );
 }
@@ -383,6 +392,12 @@ fn a_request_beyond_the_device_is_out_of_memory_and_leaves_it_usable() {
         assert!(matches!(error, Error::OutOfMemory { segment: "parameters", .. }), "{error}");
         let small = Tensor::full(&device, [3], DType::F32, 2.0, Segment::Data).unwrap();
         assert_eq!(small.to_vec::<f32>().unwrap(), [2.0; 3]);
+        // What is free in the pool goes back to the device where another length needs the room.
+        let bytes = |count| Tensor::empty(&device, [count], DType::U8, Segment::Activations);
+        drop(bytes(500 << 20).unwrap());
+        assert!(device.memory().system_bytes >= 500 << 20);
+        drop(bytes(600 << 20).unwrap());
+        assert!(device.memory().system_bytes < 800 << 20);
     });
 }
 

@@ -73,6 +73,7 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
     let local_rank = if launch.ranks_in_process() > 1 { ranks.rank() } else { launch.local_rank };
     let opened = device::open(resolved.device.name, (local_rank, launch.local_size), threads, is_first)?;
     let ranks = ranks::exchange(launch, options.comm, resolved.device.name, &opened, ranks)?;
+    let on_processors = opened.cuda.is_none();
     let backend = opened.backend;
     let profiled = (options.profile && is_first).then(|| Arc::new(Profiled::new(Arc::clone(&backend))));
     let device = Device::new(match &profiled {
@@ -92,7 +93,8 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
     let mut trainer = Trainer::new(job, resolved, stop, &device, opened.model, progress_mode, team)?;
     // Only now, when nothing can be wrong with the input any more, the output folder is touched.
     let mut run = Run::create(plan, begin, &trainer)?;
-    trainer.peak = measure_peak(threads) * launch.world as f64;
+    // What a CUDA device can do is not measured here, and no share of it is shown.
+    trainer.peak = if on_processors { measure_peak(threads) * launch.world as f64 } else { 0.0 };
     let ended = match run.start(plan, &mut trainer, threads) {
         Ok(()) => run.follow(plan, &mut trainer, profiled.as_deref()),
         Err(error) => Err(error),

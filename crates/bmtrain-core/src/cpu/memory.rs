@@ -12,13 +12,11 @@ const HUGE_PAGE: usize = 2 << 20;
 
 /// Take memory. Pages that are never touched cost nothing, so a slab may be larger than what is used of it.
 pub(crate) fn allocate(bytes: usize) -> Result<Memory> {
-    let failed = |reason: String| Error::Device { backend: "cpu".into(), call: "allocate", reason };
-    let length =
-        bytes.max(1).checked_next_multiple_of(4096).ok_or_else(|| failed(format!("{bytes} bytes overflow")))?;
+    let failed = || Error::no_memory("cpu", bytes);
+    let length = bytes.max(1).checked_next_multiple_of(4096).ok_or_else(failed)?;
     let (access, kind) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
     // SAFETY: a new private mapping at an address of the system's choice touches no memory that is in use.
-    let address = unsafe { mmap_anonymous(ptr::null_mut(), length, access, kind) }
-        .map_err(|error| failed(format!("{length} bytes: {error}")))?;
+    let address = unsafe { mmap_anonymous(ptr::null_mut(), length, access, kind) }.map_err(|_| failed())?;
     if length >= 4 * HUGE_PAGE {
         // SAFETY: the range is the mapping just made. Large pages are a wish: without them everything works, slower.
         let _ = unsafe { madvise(address, length, Advice::LinuxHugepage) };

@@ -1,18 +1,25 @@
 //! Work of the host in the order of a lane: ranks that share no NCCL exchange so, checkpoints and offloaded optimizers too.
 //!
-//! The lane copies what the work reads and writes into page-locked memory, and then waits for a number in such memory. A
-//! thread of the lane waits for the copies, does the work, and writes the number; the lane copies the result back and goes
-//! on. It is not the driver's own host function: those run one after the other on one thread, and work that waits for
-//! another rank would hold up the work that this rank waits for.
+//! The lane copies what the work reads and writes into page-locked memory, writes a number there that says so, and waits for
+//! another number. A thread of the lane looks for the first number, does the work, and writes the second; the lane copies the
+//! result back and goes on.
+//!
+//! * Not the driver's own host functions: those run one after the other on one thread, and work that waits for another rank would
+//!   hold up the work that this rank waits for.
+//! * The thread calls the driver for nothing. While a lane waits, a call that drains the device or needs the driver's lock, such
+//!   as returning memory or loading kernels, may hold that lock on another thread until the lane goes on.
 #![allow(unsafe_code)]
 
 use super::driver::{Context, Event, Pinned, Stream, failure};
+use super::pinned_blocks::{Block, Blocks};
 use crate::backend::HostWork;
 use crate::error::{Error, Result};
-use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Device memory that the work sees: address and bytes.
 #[derive(Debug, Clone, Copy, Default)]
@@ -32,40 +39,49 @@ pub(super) struct HostWorker {
 #[derive(Debug, Default)]
 struct State {
     running: Option<Running>,
-    /// Page-locked memory, and the event behind the last copy that uses it.
-    used: VecDeque<(Event, Arc<Staged>)>,
+    blocks: Blocks,
 }
 
 #[derive(Debug)]
 struct Running {
     give: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
-    done: Arc<Done>,
+    numbers: Arc<Numbers>,
+    /// Set when nobody waits for the thread's work any more.
+    left: Arc<AtomicBool>,
     /// Number of the latest work.
     latest: u32,
 }
 
-/// The number of the last work that is done, where the device reads it.
+/// Two numbers in page-locked memory, each a count of works in a circle.
 #[derive(Debug)]
-struct Done {
-    memory: Mutex<Pinned>,
+struct Numbers {
+    memory: Pinned,
     address: u64,
 }
 
-/// The host's side of what one work sees.
-#[derive(Debug)]
-struct Staged {
-    read: Mutex<Pinned>,
-    write: Mutex<Pinned>,
-    /// Address of `write` in this process.
-    written: usize,
-    bytes: (usize, usize),
+impl Numbers {
+    /// Words of the memory: work whose copies have arrived, written by the device; work that is done, written by the thread.
+    const COPIED: usize = 0;
+    const DONE: usize = 1;
+
+    fn new(context: &Arc<Context>) -> Result<Self> {
+        let memory = Pinned::new(context, 2 * size_of::<u32>())?;
+        Ok(Numbers { address: memory.device_address()?, memory })
+    }
+
+    fn address_of(&self, word: usize) -> u64 {
+        self.address + (word * size_of::<u32>()) as u64
+    }
+
+    fn has_reached(&self, word: usize, number: u32) -> bool {
+        self.memory.number(word).wrapping_sub(number).cast_signed() >= 0
+    }
 }
 
 struct Job {
-    copied: Event,
-    staged: Arc<Staged>,
-    bytes: (usize, usize),
+    read: (Arc<Block>, usize),
+    write: (Arc<Block>, usize),
     work: HostWork,
     number: u32,
 }
@@ -84,35 +100,52 @@ impl HostWorker {
     /// # Safety
     /// Both places are valid until the stream has run what is queued here, and do not overlap.
     pub(super) unsafe fn give(&self, stream: &Stream, read: Place, write: Place, work: HostWork) -> Result<()> {
-        let mut state = self.lock();
-        let staged = state.staged(&self.context, (read.bytes, write.bytes))?;
-        let running = state.running(&self.context, &self.failed)?;
-        for (place, memory) in [(read, &staged.read), (write, &staged.write)] {
-            if place.bytes > 0 {
-                let mut memory = locked(memory);
-                // SAFETY: the device's side is the caller's promise; the host's side is touched next by the worker, which waits
-                // for the event below.
-                unsafe { stream.download(place.address, &mut memory.bytes_mut()[..place.bytes]) }?;
-            }
-        }
-        let copied = Event::blocking(&self.context)?;
-        copied.record(stream)?;
+        let mut state = locked(&self.state);
+        let State { running, blocks } = &mut *state;
+        // Whatever can fail for want of something comes before anything is queued.
+        let running = self.run(running)?;
+        let reads = blocks.take(&self.context, read.bytes)?;
+        let writes = blocks.take(&self.context, write.bytes)?;
+        let free = Arc::new(Event::new(&self.context)?);
         let number = running.latest.wrapping_add(1);
-        // SAFETY: the number's memory lives as long as the worker, which outlives its streams' work (see `Drop`).
-        unsafe { stream.wait_for_number(running.done.address, number) }?;
         running.latest = number;
-        let job = Job { copied, staged: Arc::clone(&staged), bytes: (read.bytes, write.bytes), work, number };
+        let numbers = Arc::clone(&running.numbers);
+        let queue_before = || {
+            for (place, block) in [(read, &reads), (write, &writes)] {
+                if place.bytes > 0 {
+                    // SAFETY: the device's side is the caller's promise; the host's side is touched next by the thread, which
+                    // looks for the number below, and kept by `blocks`.
+                    unsafe { stream.download_later(place.address, block.address(), place.bytes) }?;
+                }
+            }
+            // SAFETY: the numbers live until the thread has ended, which `Drop` waits for behind all streams' work.
+            unsafe {
+                stream.write_number(numbers.address_of(Numbers::COPIED), number)?;
+                stream.wait_for_number(numbers.address_of(Numbers::DONE), number)
+            }
+        };
+        let job =
+            Job { read: (Arc::clone(&reads), read.bytes), write: (Arc::clone(&writes), write.bytes), work, number };
         let gone = || failure("on_host", "the thread of this lane has ended");
-        running.give.as_ref().ok_or_else(gone)?.send(job).map_err(|_| gone())?;
-        if write.bytes > 0 {
-            // SAFETY: the worker writes the memory before it writes the number, and nobody after; it is used again only after
-            // the event below.
-            unsafe { stream.upload_later(staged.written, write.bytes, write.address) }?;
+        let given = queue_before().and_then(|()| {
+            let give = running.give.as_ref().ok_or_else(gone)?;
+            give.send(job).map_err(|_| gone())
+        });
+        if given.is_err() {
+            // The lane may wait for a number that nobody else would write.
+            numbers.memory.publish(Numbers::DONE, number);
         }
-        let free = Event::new(&self.context)?;
-        free.record(stream)?;
-        state.used.push_back((free, staged));
-        Ok(())
+        let written = given.and_then(|()| {
+            if write.bytes > 0 {
+                // SAFETY: the thread writes the memory before it writes the number, and nobody after; `blocks` gives it out again
+                // only after the event below.
+                unsafe { stream.upload_later(writes.address(), write.bytes, write.address) }?;
+            }
+            Ok(())
+        });
+        let recorded = free.record(stream);
+        blocks.give_back(&free, [reads, writes]);
+        written.and(recorded)
     }
 
     /// What the first work that failed since the last call returned.
@@ -122,11 +155,22 @@ impl HostWorker {
 
     /// Page-locked bytes held.
     pub(super) fn bytes(&self) -> usize {
-        self.lock().used.iter().map(|(_, staged)| staged.bytes.0 + staged.bytes.1).sum()
+        locked(&self.state).blocks.bytes()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        locked(&self.state)
+    fn run<'s>(&self, running: &'s mut Option<Running>) -> Result<&'s mut Running> {
+        if running.is_none() {
+            let numbers = Arc::new(Numbers::new(&self.context)?);
+            let (give, jobs) = channel();
+            let left = Arc::new(AtomicBool::new(false));
+            let (failed, seen, is_left) = (Arc::clone(&self.failed), Arc::clone(&numbers), Arc::clone(&left));
+            let thread = std::thread::Builder::new()
+                .name("bmtrain-host-work".into())
+                .spawn(move || work_off(&jobs, &failed, &seen, &is_left))
+                .map_err(|error| failure("on_host", format!("no thread for a lane: {error}")))?;
+            *running = Some(Running { give: Some(give), thread: Some(thread), numbers, left, latest: 0 });
+        }
+        running.as_mut().ok_or_else(|| failure("on_host", "the thread of this lane is missing"))
     }
 }
 
@@ -134,78 +178,56 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl State {
-    /// Memory for a work: the oldest that is free and large enough, or new memory.
-    fn staged(&mut self, context: &Arc<Context>, (read, write): (usize, usize)) -> Result<Arc<Staged>> {
-        let fits = |staged: &Staged| staged.bytes.0 >= read && staged.bytes.1 >= write;
-        for index in 0..self.used.len() {
-            if fits(&self.used[index].1)
-                && self.used[index].0.is_reached()?
-                && let Some((_, staged)) = self.used.remove(index)
-            {
-                return Ok(staged);
-            }
-        }
-        // What is free but too small will not be asked for again: works of a lane repeat.
-        while let Some((event, _)) = self.used.front() {
-            if !event.is_reached()? {
-                break;
-            }
-            self.used.pop_front();
-        }
-        // At least a byte: page-locked memory of no length is refused.
-        let memory = |bytes: usize| Pinned::new(context, bytes.max(1));
-        let (reads, writes) = (memory(read)?, memory(write)?);
-        let written = writes.host_address();
-        Ok(Arc::new(Staged { read: Mutex::new(reads), write: Mutex::new(writes), written, bytes: (read, write) }))
-    }
-
-    fn running(&mut self, context: &Arc<Context>, failed: &Arc<Mutex<Option<Error>>>) -> Result<&mut Running> {
-        if self.running.is_none() {
-            let memory = Pinned::new(context, size_of::<u32>())?;
-            let done = Arc::new(Done { address: memory.device_address()?, memory: Mutex::new(memory) });
-            let (give, jobs) = channel();
-            let (context, failed, numbers) = (Arc::clone(context), Arc::clone(failed), Arc::clone(&done));
-            let thread = std::thread::Builder::new()
-                .name("bmtrain-host-work".into())
-                .spawn(move || work_off(&context, &jobs, &failed, &numbers))
-                .map_err(|error| failure("on_host", format!("no thread for a lane: {error}")))?;
-            self.running = Some(Running { give: Some(give), thread: Some(thread), done, latest: 0 });
-        }
-        self.running.as_mut().ok_or_else(|| failure("on_host", "the thread of this lane is missing"))
-    }
-}
-
 /// The thread of a lane. After a failure later works are not run, but the lane goes on, to the wait that reports it.
-fn work_off(context: &Context, jobs: &Receiver<Job>, failed: &Mutex<Option<Error>>, done: &Done) {
-    for Job { copied, staged, bytes, work, number } in jobs {
-        let result = context.bind().and_then(|()| copied.synchronize()).and_then(|()| {
-            if locked(failed).is_some() {
-                return Ok(());
-            }
-            let (mut read, mut write) = (locked(&staged.read), locked(&staged.write));
-            work(&read.bytes_mut()[..bytes.0], &mut write.bytes_mut()[..bytes.1])
-        });
+fn work_off(jobs: &Receiver<Job>, failed: &Mutex<Option<Error>>, numbers: &Numbers, left: &AtomicBool) {
+    for Job { read, write, work, number } in jobs {
+        if !wait_for_copies(numbers, number, left) {
+            return;
+        }
+        let result = if locked(failed).is_some() { Ok(()) } else { run(&read, &write, work) };
         if let Err(error) = result {
             locked(failed).get_or_insert(error);
         }
-        drop(staged);
-        locked(&done.memory).publish(number);
+        // Kept by `Blocks` until the lane has passed, so that dropping them here returns nothing to the driver.
+        drop((read, write));
+        numbers.memory.publish(Numbers::DONE, number);
     }
+}
+
+fn run(read: &(Arc<Block>, usize), write: &(Arc<Block>, usize), work: HostWork) -> Result<()> {
+    // SAFETY: the lane has copied to both blocks and waits for the number that is written when this returns.
+    let (reads, writes) = unsafe { (read.0.bytes(read.1), write.0.bytes_mut(write.1)) };
+    let ran = catch_unwind(AssertUnwindSafe(|| work(reads, writes)));
+    ran.unwrap_or_else(|_| Err(failure("on_host", "work of the host panicked")))
+}
+
+/// Whether the copies of a work have arrived; not if nobody waits any more.
+fn wait_for_copies(numbers: &Numbers, number: u32, left: &AtomicBool) -> bool {
+    /// Copies of small ranges arrive within it; a nap costs about as much.
+    const SPIN: Duration = Duration::from_micros(50);
+    const NAP: Duration = Duration::from_micros(20);
+    let begin = Instant::now();
+    while !numbers.has_reached(Numbers::COPIED, number) {
+        if left.load(Ordering::Acquire) {
+            return false;
+        }
+        if begin.elapsed() < SPIN { std::hint::spin_loop() } else { std::thread::sleep(NAP) }
+    }
+    true
 }
 
 impl Drop for HostWorker {
     fn drop(&mut self) {
-        let Some(mut running) = self.lock().running.take() else { return };
-        // The thread ends when the last work is done.
+        let mut state = locked(&self.state);
+        let Some(mut running) = state.running.take() else { return };
         running.give.take();
+        // The device's last work is waited for first; one that has failed writes no number any more.
+        if let Err(error) = state.blocks.wait() {
+            tracing::warn!(%error, "the device failed after work of the host");
+        }
+        running.left.store(true, Ordering::Release);
         if let Some(Err(_)) = running.thread.take().map(JoinHandle::join) {
             tracing::warn!("the thread of a lane panicked");
-        }
-        for (free, _) in self.lock().used.drain(..) {
-            if let Err(error) = free.synchronize() {
-                tracing::warn!(%error, "the device failed after work of the host");
-            }
         }
     }
 }

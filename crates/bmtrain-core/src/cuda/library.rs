@@ -49,6 +49,7 @@ const FUNCTIONS: &[&str] = &[
     "cuStreamSynchronize",
     "cuStreamWaitEvent",
     "cuStreamWaitValue32_v2",
+    "cuStreamWriteValue32_v2",
 ];
 
 /// The library is there with all its functions.

@@ -29,6 +29,7 @@ mod modules;
 mod norm;
 mod optimizer;
 mod order;
+mod pinned_blocks;
 mod random;
 mod reduce;
 mod rows;
@@ -43,7 +44,7 @@ use crate::cpu::threads::Threads;
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use blas::Blas;
-use driver::{Context, Properties, failure};
+use driver::{Context, Pinned, Properties, failure};
 use fault::Faults;
 use host_work::{HostWorker, Place};
 use images::Images;
@@ -62,6 +63,9 @@ pub(crate) use exchange::Span;
 /// What the pool relies on.
 const ALIGNMENT: u64 = 512;
 
+/// Reads of up to so many bytes, such as losses and norms, go through page-locked memory.
+const SMALL_READ: usize = 4096;
+
 /// A device with NVIDIA's driver.
 #[derive(Debug)]
 pub struct CudaBackend {
@@ -69,6 +73,8 @@ pub struct CudaBackend {
     ordinal: usize,
     // Fields are dropped in this order: what the device may still read goes before what it reads with.
     staging: Mutex<Staging>,
+    /// Page-locked memory for short reads.
+    small: Mutex<Option<Pinned>>,
     workers: [HostWorker; Lane::ALL.len()],
     lanes: Lanes,
     faults: Faults,
@@ -127,6 +133,7 @@ impl CudaBackend {
             id: DeviceId::fresh(),
             ordinal,
             staging: Mutex::default(),
+            small: Mutex::default(),
             workers: std::array::from_fn(|_| HostWorker::new(&context)),
             threads,
             lanes,
@@ -267,6 +274,20 @@ impl Backend for CudaBackend {
         self.check("download", from.device(), from.lane(), on)?;
         if host.len() != from.bytes() {
             return Err(Error::shape("download", "bytes", host.len(), from.bytes()));
+        }
+        if !host.is_empty() && host.len() <= SMALL_READ {
+            // Ordinary memory would make the driver wait inside of the copy.
+            let mut small = self.small.lock().unwrap_or_else(PoisonError::into_inner);
+            let place = match small.take() {
+                Some(place) => small.insert(place),
+                None => small.insert(Pinned::new(&self.context, SMALL_READ)?),
+            };
+            let part = &mut place.bytes_mut()[..host.len()];
+            // SAFETY: the view is this device's and as long as the part, which is locked until the lane is idle below.
+            let queued = self.lanes.give(on, |stream| unsafe { stream.download(from.address(), part) });
+            self.wait_for(on).and(queued)?;
+            host.copy_from_slice(&place.bytes()[..host.len()]);
+            return Ok(());
         }
         if !host.is_empty() {
             // SAFETY: the view is this device's and as long as the slice, which is borrowed until the lane is idle below.

@@ -8,8 +8,8 @@ use super::driver::{Context, Stream};
 use crate::error::Result;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Blocks grow in steps, so that batches of different lengths do not each ask for a little more.
-const STEP: usize = 1 << 20;
+/// The least that is taken. Growing returns memory to the driver, which drains the device, so blocks at least double.
+const LEAST: usize = 4 << 20;
 
 /// The block of one lane.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Scratch {
     pub(super) fn take(&self, stream: &Stream, bytes: usize) -> Result<u64> {
         let mut block = self.lock();
         if block.bytes < bytes {
-            let wanted = bytes.next_multiple_of(STEP);
+            let wanted = bytes.max(2 * block.bytes).max(LEAST);
             if block.bytes > 0 {
                 // Queued work may still use the old block. Growing is rare.
                 stream.synchronize()?;

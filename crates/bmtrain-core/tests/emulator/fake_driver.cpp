@@ -303,6 +303,18 @@ Status cuStreamWaitEvent(void* stream, Event* event, unsigned) {
     return give(stream, [] { return success; }, event->recorded);
 }
 
+// With the barrier that flags 0 stand for.
+Status cuStreamWriteValue32_v2(void* stream, Address address, unsigned value, unsigned flags) {
+    Lock lock(device().mutex);
+    if (flags != 0 || address % 4 != 0) {
+        return invalid_value;
+    }
+    return give(stream, [=] {
+        __atomic_store_n(reinterpret_cast<unsigned*>(address), value, __ATOMIC_RELEASE);
+        return success;
+    });
+}
+
 // The address is one of page-locked memory; only "at least, counted in a circle" is known.
 Status cuStreamWaitValue32_v2(void* stream, Address address, unsigned value, unsigned flags) {
     Lock lock(device().mutex);

@@ -58,6 +58,15 @@ impl Launch {
     /// # Errors
     /// NCCL is asked for and ranks compute on processors or share a device; what [`Launch::connection`] refuses for the hosts.
     pub fn exchange(&self, asked: Option<Connection>, device: RankDevice) -> Result<Exchange> {
+        if let (RankDevice::SharedCuda(number), true) = (device, self.ranks_in_process() > 1) {
+            let reason = format!(
+                "{} ranks of one process would share cuda:{number}: what one of them waits for would hold up the others",
+                self.world
+            );
+            let fix =
+                "start them as processes (torchrun, mpirun), or choose the device cuda, which gives each rank its own";
+            return Err(Error::launch("ranks", reason, fix));
+        }
         let wanted = match (asked, device) {
             (Some(Connection::Nccl), RankDevice::Processors) => {
                 let reason = "it connects CUDA devices, and this rank computes on processors";

@@ -3,8 +3,8 @@
 
 use super::super::library;
 use super::{answer, failure, warn_of};
-use crate::error::Result;
-use cudarc::driver::{result, sys};
+use crate::error::{Error, Result};
+use cudarc::driver::{DriverError, result, sys};
 use std::panic::catch_unwind;
 use std::sync::Arc;
 
@@ -103,7 +103,10 @@ impl Context {
     pub(in crate::cuda) fn allocate(&self, bytes: usize) -> Result<u64> {
         self.bind()?;
         // SAFETY: device memory may hold any bytes; it is read by kernels and copies, for which every pattern is a value.
-        answer("cuMemAlloc", unsafe { result::malloc_sync(bytes) })
+        match unsafe { result::malloc_sync(bytes) } {
+            Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => Err(Error::no_memory(self.name(), bytes)),
+            other => answer("cuMemAlloc", other),
+        }
     }
 
     /// Return device memory.

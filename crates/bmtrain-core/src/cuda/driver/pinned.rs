@@ -18,6 +18,8 @@ pub(in crate::cuda) struct Pinned {
 
 // SAFETY: plain memory with one owner.
 unsafe impl Send for Pinned {}
+// SAFETY: shared references read plain memory, or use atomics.
+unsafe impl Sync for Pinned {}
 
 impl Pinned {
     /// Take page-locked memory, filled with zeros.
@@ -46,15 +48,25 @@ impl Pinned {
         Ok(address)
     }
 
-    /// Write a number at the start, for a stream that waits for it. What was written to other memory before is seen first.
-    pub(in crate::cuda) fn publish(&mut self, number: u32) {
-        debug_assert!(self.bytes >= size_of::<u32>());
-        // SAFETY: page-locked memory is aligned to a page and at least four bytes long; the device only reads it.
-        let place = unsafe { AtomicU32::from_ptr(self.start.as_ptr().cast()) };
-        place.store(number, Ordering::Release);
+    /// Write a number to the `word`th four bytes, for a stream that waits for it. What was written to other memory before is seen
+    /// first.
+    pub(in crate::cuda) fn publish(&self, word: usize, number: u32) {
+        self.word(word).store(number, Ordering::Release);
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    /// The number in the `word`th four bytes, which a stream may write at any time. What it did before is seen too.
+    pub(in crate::cuda) fn number(&self, word: usize) -> u32 {
+        self.word(word).load(Ordering::Acquire)
+    }
+
+    fn word(&self, word: usize) -> &AtomicU32 {
+        assert!((word + 1) * size_of::<u32>() <= self.bytes, "a word behind the end of the memory");
+        // SAFETY: page-locked memory is aligned to a page, and the word is inside of it; it is used as an atomic by all.
+        unsafe { AtomicU32::from_ptr(self.start.as_ptr().cast::<u32>().add(word)) }
+    }
+
+    /// The memory. Nobody writes it while it is borrowed.
+    pub(in crate::cuda) fn bytes(&self) -> &[u8] {
         // SAFETY: the range is owned, initialised in `new` and written only through `bytes_mut`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }

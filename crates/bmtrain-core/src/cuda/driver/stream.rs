@@ -70,6 +70,31 @@ impl Stream {
         answer("cuMemcpyHtoDAsync", status.result())
     }
 
+    /// Queue a copy of `bytes` bytes from the device to an address of page-locked memory.
+    ///
+    /// # Safety
+    /// `to` is such memory, which lives until the copy has run and is touched by nobody until then; the source is valid until
+    /// then.
+    pub(in crate::cuda) unsafe fn download_later(&self, from: u64, to: usize, bytes: usize) -> Result<()> {
+        self.context.bind()?;
+        let to = std::ptr::with_exposed_provenance_mut(to);
+        // SAFETY: the pointer is only handed on; the rest is promised by the caller.
+        let status = unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, bytes, self.handle) };
+        answer("cuMemcpyDtoHAsync", status.result())
+    }
+
+    /// Let the stream write a number to page-locked memory when it gets here; what it did before is seen first.
+    ///
+    /// # Safety
+    /// The device address is that of four bytes of such memory, which lives until then.
+    pub(in crate::cuda) unsafe fn write_number(&self, address: u64, number: u32) -> Result<()> {
+        self.context.bind()?;
+        const WITH_BARRIER: u32 = 0;
+        // SAFETY: promised by the caller.
+        let status = unsafe { sys::cuStreamWriteValue32_v2(self.handle, address, number, WITH_BARRIER) };
+        answer("cuStreamWriteValue32", status.result())
+    }
+
     /// Let the stream wait until a number in page-locked memory is `number` or, counted in a circle, later.
     ///
     /// # Safety
@@ -174,11 +199,6 @@ impl Event {
         context.bind()?;
         let handle = answer("cuEventCreate", result::event::create(flags))?;
         Ok(Event { handle, context: Arc::clone(context) })
-    }
-
-    /// An event that a host thread can wait for without keeping a core busy.
-    pub(in crate::cuda) fn blocking(context: &Arc<Context>) -> Result<Self> {
-        Event::with(context, sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC)
     }
 
     /// Remember the present end of a stream.

@@ -89,7 +89,7 @@ impl Backend for OwnBackend {
     }
 
     fn allocate(&self, bytes: usize) -> Result<Memory> {
-        let failed = || Error::Device { backend: self.name(), call: "allocate", reason: format!("{bytes} bytes") };
+        let failed = || Error::no_memory(self.name(), bytes);
         let layout = Layout::from_size_align(bytes.max(1), 512).map_err(|_| failed())?;
         // SAFETY: the layout has a size above 0.
         let start = unsafe { alloc_zeroed(layout) };
