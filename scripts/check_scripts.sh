@@ -59,6 +59,20 @@ without() {
     PATH="$hidden" "$@"
 }
 
+# emulated SAID LINE: train-emulated ends with LINE, a pattern, where its tests say SAID.
+emulated() {
+    local ended
+    mkdir -p "$scratch/fake"
+    # shellcheck disable=SC2016
+    printf '#!/bin/sh\ncase "$*" in *--no-run*) ;; *) printf %%b "$SAID" ;; esac\n' >"$scratch/fake/cargo"
+    printf '#!/bin/sh\n' >"$scratch/fake/g++"
+    chmod +x "$scratch/fake/cargo" "$scratch/fake/g++"
+    ended="$(PATH="$scratch/fake:$PATH" SAID="$1" scripts/claims/train-emulated.sh 2>/dev/null || true)"
+    echo "$ended"
+    # shellcheck disable=SC2053
+    [[ "$ended" == $2 ]]
+}
+
 for script in .ci/run scripts/*.sh scripts/claims/*.sh; do
     expect "$script parses" bash -n "$script"
 done
@@ -82,6 +96,13 @@ unexplained() {
 }
 # shellcheck disable=SC2016
 expect "every direct dependency has its reason in deny.toml" bash -c '[ -z "$1" ] || { echo "$1"; exit 1; }' _ "$(unexplained)"
+result='test result: ok. 2 passed; 0 failed; 0 ignored\n'
+expect "an emulated claim counts tests and comparisons" emulated \
+    "emulated: 3 checks of 2 rows agree\ntest a ... emulated: 4 checks of 1 rows agree\n$result" \
+    'train-emulated emulated:2/2,7_checks,*s ok'
+expect "an emulated claim of which a test was skipped is short" emulated "SKIPPED a: there is no g++\n$result" '* short'
+expect "an emulated claim of which a test failed is short" emulated "test result: FAILED. 1 passed; 1 failed;\n" '*1/2,*s short'
+expect "an emulated claim without tests is short" emulated "test result: ok. 0 passed; 0 failed;\n" '* short'
 expect "an unknown claim is refused" refuses "claims.sh no-such-claim" scripts/claims.sh no-such-claim
 expect "an unknown set is refused" refuses "assets.sh no-such-set" scripts/assets.sh no-such-set
 expect "an unknown option is refused" refuses "quickstart.sh --no-such-option" scripts/quickstart.sh --no-such-option

@@ -51,8 +51,24 @@ summary=()
 if cuda="$(scripts/cuda_env.sh)"; then
     export BMTRAIN_CUDA_LIB_DIR="$cuda/lib"
 else
+    note "SKIPPED compilation of CUDA kernels: NVIDIA's compilers could not be installed"
     summary+=("    skipped: compilation of CUDA kernels: NVIDIA's compilers could not be installed")
 fi
+
+# What the tests on an emulated device may take together, in seconds.
+emulated_limit=1500
+# say_emulated LOG: adds up what those tests of cargo took, a program after the other, and holds it against the limit.
+say_emulated() {
+    local took
+    took="$(awk '/^ +(Running|Doc-tests) / { emulated = $0 ~ /tests\/(cuda_[a-z]+|nccl|train_emulated)\.rs/ }
+        /^test result:/ && emulated { sub(/.*finished in /, ""); sub(/s.*/, ""); n += $0 } END { printf "%d", n + 0.5 }' "$1")"
+    if [ "$took" -gt "$emulated_limit" ]; then
+        failed=$((failed + 1))
+        summary+=("FAILED  tests on an emulated device took $took s, more than $emulated_limit s")
+    elif [ "$took" -gt 0 ]; then
+        summary+=("    of which on an emulated device: $took s of at most $emulated_limit s")
+    fi
+}
 
 # say_skipped LOG: takes over what a command said it leaves out.
 say_skipped() { summary+=("$(sed -n 's/^SKIPPED /    skipped: /p' "$1" | sort -u)"); }
@@ -93,6 +109,7 @@ count_tests() {
     fi
     # A test that says so passes by cargo's count.
     say_skipped "$log"
+    say_emulated "$log"
     rm -f "$log"
 }
 

@@ -1,14 +1,16 @@
 """Compiles texts of CUDA kernels and holds what they take of a multiprocessor against a ledger. Called by kernels-compile.sh.
 
-Arguments: the toolkit's folder, the folder of texts, the ledger, a folder for what was compiled before, and --accept to write the
-ledger anew. Findings go to stderr, the figure to stdout; the exit status is 1 if anything is wrong.
+Arguments: the toolkit's folder, the folder of texts, the ledger, a folder for what was compiled before; --accept to write the
+ledger anew, --all to compile with nvcc for every architecture. Findings go to stderr, the figure to stdout; the exit status is 1 if anything is wrong.
 """
 
 import csv
 import ctypes
 import hashlib
+import inspect
 import json
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_90a")
+# What the library compiles for on the devices it is written for, and so what nvcc compiles for unless it is told --all.
+NVCC_ARCHITECTURES = ("sm_90a",)
 # What the library compiles with, and the report of the assembler. Part of the key of what was compiled before.
 OPTIONS = ("-std=c++17", "--ptxas-options=-v")
 COLUMNS = ("unit", "kernel", "architecture", "registers", "stack", "spill_stores", "spill_loads", "shared", "reason")
@@ -81,24 +85,39 @@ def kernels_of(said):
     return kernels
 
 
-def compiled(job):
-    """One unit for one architecture by both compilers, unless it was compiled before; its kernels and the seconds."""
-    toolkit, store, unit, text, architecture = job
-    said_by = Path(__file__).read_bytes()
-    parts = [text.encode(), architecture.encode(), "\n".join(OPTIONS).encode(), str(toolkit).encode(), said_by]
-    kept = store / f"{unit}-{hashlib.sha256(b'|'.join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:32]}.json"
-    if kept.exists():
-        return unit, architecture, json.loads(kept.read_text()), 0.0
-    started = time.monotonic()
-    kernels = kernels_of(nvrtc(toolkit, f"{unit}.cu", text, architecture))
+def by_nvrtc(toolkit, name, text, architecture):
+    """One unit by the run-time compiler: its kernels."""
+    kernels = kernels_of(nvrtc(toolkit, name, text, architecture))
     if not kernels:
-        raise RuntimeError(f"{unit}.cu: the assembler's report for {architecture} names no kernel")
-    nvcc(toolkit, f"{unit}.cu", text, architecture)
+        raise RuntimeError(f"{name}: the assembler's report for {architecture} names no kernel")
+    return kernels
+
+
+def processor_seconds():
+    """Of this process and the programs it started: a busy machine makes it no longer."""
+    mine, theirs = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return mine.ru_utime + mine.ru_stime + theirs.ru_utime + theirs.ru_stime
+
+
+def compiled(job):
+    """One unit by one compiler for one architecture, unless it was compiled before; what came of it, and seconds of a processor."""
+    toolkit, store, compiler, unit, text, architecture = job
+    how = "".join(map(inspect.getsource, (nvrtc, by_nvrtc, kernels_of, nvcc)))
+    parts = (text, architecture, compiler, *OPTIONS, str(toolkit), how)
+    key = hashlib.sha256("|".join(hashlib.sha256(part.encode()).hexdigest() for part in parts).encode()).hexdigest()[:32]
+    kept = store / f"{unit}-{key}.json"
+    if kept.exists():
+        return json.loads(kept.read_text()), 0.0
+    started = processor_seconds()
+    result = COMPILERS[compiler](toolkit, f"{unit}.cu", text, architecture)
     store.mkdir(parents=True, exist_ok=True)
     aside = kept.with_suffix(f".{time.monotonic_ns()}.part")
-    aside.write_text(json.dumps(kernels))
+    aside.write_text(json.dumps(result))
     aside.rename(kept)
-    return unit, architecture, kernels, time.monotonic() - started
+    return result, processor_seconds() - started
+
+
+COMPILERS = {"NVRTC": by_nvrtc, "nvcc": nvcc}
 
 
 def read_ledger(path):
@@ -141,24 +160,35 @@ def findings(measured, ledger):
     return wrong
 
 
-def main():
-    toolkit, texts, path, store = map(Path, sys.argv[1:5])
-    accept = sys.argv[5:] == ["--accept"]
-    units = {file.stem: file.read_text() for file in sorted(texts.glob("*.cu"))}
-    # The longest first, so that the last to end is a short one.
-    order = sorted(units, key=lambda unit: -len(units[unit]))
-    jobs = [(toolkit, store, unit, units[unit], architecture) for unit in order for architecture in ARCHITECTURES]
-    measured, broken = {}, []
+def all_compiled(jobs):
+    """What came of each job that was done, by (compiler, unit, architecture), and what was said by those that failed."""
+    done, broken, total, started = {}, [], 0.0, time.monotonic()
     with ProcessPoolExecutor(JOBS) as pool:
-        for future in [pool.submit(compiled, job) for job in jobs]:
+        for (_, _, compiler, unit, _, architecture), future in [(job, pool.submit(compiled, job)) for job in jobs]:
             try:
-                unit, architecture, kernels, seconds = future.result()
+                done[compiler, unit, architecture], seconds = future.result()
             except RuntimeError as error:
                 broken.append(str(error))
                 continue
-            measured.update({(unit, kernel, architecture): numbers for kernel, numbers in kernels.items()})
+            total += seconds
             if seconds > 0:
-                print(f"{unit} for {architecture}: {len(kernels)} kernels, {seconds:.1f} s", file=sys.stderr)
+                print(f"{unit} by {compiler} for {architecture}: {seconds:.1f} s of a processor", file=sys.stderr)
+    print(f"{len(jobs)} compilations: {total:.0f} s of a processor, {time.monotonic() - started:.0f} s elapsed", file=sys.stderr)
+    return done, broken
+
+
+def main():
+    toolkit, texts, path, store = map(Path, sys.argv[1:5])
+    accept, everything = ("--accept" in sys.argv[5:]), ("--all" in sys.argv[5:])
+    units = {file.stem: file.read_text() for file in sorted(texts.glob("*.cu"))}
+    plan = {"NVRTC": ARCHITECTURES, "nvcc": ARCHITECTURES if everything else NVCC_ARCHITECTURES}
+    # The longest first, so that the last to end is a short one.
+    order = sorted(units, key=lambda unit: -len(units[unit]))
+    jobs = [(toolkit, store, compiler, unit, units[unit], architecture)
+            for compiler, architectures in plan.items() for unit in order for architecture in architectures]
+    done, broken = all_compiled(jobs)
+    measured = {(unit, kernel, architecture): numbers for (compiler, unit, architecture), kernels in done.items()
+                if compiler == "NVRTC" for kernel, numbers in kernels.items()}
     ledger = read_ledger(path)
     if accept and not broken:
         write_ledger(path, measured, ledger)

@@ -26,8 +26,9 @@ build() {
     (cd "$root" && cargo build --release --locked --quiet --package bmtrain-examples "${arguments[@]}") >&2
 }
 
-# tests ARGUMENTS...: runs `cargo test ARGUMENTS` with its output on stderr. Sets passed and failed, and figure from the
-# last line of the form `figure: TEXT` that a test printed, else to passed/all.
+# tests ARGUMENTS...: runs `cargo test ARGUMENTS` with its output on stderr. Sets passed and failed, skipped to how many tests said
+# that they were, checks to the sum of the lines `emulated: N checks`, and figure from the last line of the form `figure: TEXT`
+# that a test printed, else to passed/all.
 tests() {
     need_cargo
     local log status=0
@@ -36,6 +37,8 @@ tests() {
     cat "$log" >&2
     passed="$(awk '/^test result:/ { n += $4 } END { print n + 0 }' "$log")"
     failed="$(awk '/^test result:/ { n += $6 } END { print n + 0 }' "$log")"
+    skipped="$(grep -c '^SKIPPED ' "$log" || true)"
+    checks="$(sed -nE 's/^(test .* \.\.\. )?emulated: ([0-9]+) checks .*/\2/p' "$log" | awk '{ n += $1 } END { print n + 0 }')"
     figure="$(sed -n 's/^figure: //p' "$log" | tail -n 1 | tr ' ' '_')"
     rm -f "$log"
     # A test program that did not get as far as its summary counts as one failure.
@@ -47,6 +50,19 @@ tests() {
 tests_verdict() {
     tests "$@"
     if [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]; then verdict "$figure" ok; else verdict "$figure" short; fi
+}
+
+# emulated_verdict ARGUMENTS...: as tests_verdict for tests that run on an emulated device; none of them may be skipped. The figure
+# is tests passed/all, what they compared with the CPU, if anything, and the seconds without what cargo built.
+emulated_verdict() {
+    need_cargo
+    (cd "$root" && cargo test --locked --quiet --no-run "$@") >&2
+    local started=$SECONDS
+    tests "$@"
+    figure="emulated:$figure"
+    [ "$checks" -eq 0 ] || figure="$figure,${checks}_checks"
+    figure="$figure,$((SECONDS - started))s"
+    if [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ] && [ "$skipped" -eq 0 ]; then verdict "$figure" ok; else verdict "$figure" short; fi
 }
 
 # scratch: a folder that is removed when the script ends; sets scratch.

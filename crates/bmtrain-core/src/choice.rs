@@ -83,8 +83,8 @@ impl DeviceChoice {
     /// Open the device for a rank.
     ///
     /// # Errors
-    /// A CUDA device that was asked for by name and cannot be used, with the reason: no driver, no such device, fewer devices
-    /// than ranks. With `auto` such reasons lead to the CPU; only where there is a driver are they noted.
+    /// [`Error::NoDevice`] for a CUDA device that was asked for by name and cannot be used, with the reason: no driver, no such
+    /// device, fewer devices than ranks. With `auto` such reasons lead to the CPU; only where there is a driver are they noted.
     pub fn open(self, request: &DeviceRequest) -> Result<Opened> {
         match self {
             DeviceChoice::Cpu => on_cpu(request, None),
@@ -93,11 +93,36 @@ impl DeviceChoice {
                 Err(Refused::NoDriver(_)) => on_cpu(request, None),
                 Err(Refused::Other(error)) => on_cpu(request, Some(format!("running on the CPU: {error}"))),
             },
-            DeviceChoice::Cuda => cuda_of_rank(request).map_err(Refused::into_error),
-            DeviceChoice::CudaDevice(number) => open_cuda(number, request),
+            DeviceChoice::Cuda => cuda_of_rank(request).map_err(|refused| self.refused(refused.into_error())),
+            DeviceChoice::CudaDevice(number) => open_cuda(number, request).map_err(|error| self.refused(error)),
         }
     }
+
+    /// What keeps this choice from being opened, as what whoever made it can do about it.
+    fn refused(self, error: Error) -> Error {
+        let (reason, fix) = match error {
+            Error::Device { call: OPEN_DRIVER, reason, .. } => {
+                (reason, "choose device cpu or auto, or install NVIDIA's driver")
+            }
+            Error::Device { call: OPEN_DEVICE, reason, .. } => {
+                (reason, "choose a device that is there, or cpu or auto")
+            }
+            Error::Device { call, reason, .. } => (
+                format!("{call}: {reason}"),
+                "choose device cpu or auto, or see whether NVIDIA's driver works (nvidia-smi)",
+            ),
+            Error::Argument { op: "device", reason } => (reason, "choose device cpu or auto, or do as the reason says"),
+            other => return other,
+        };
+        Error::NoDevice { asked: self.to_string(), reason, fix }
+    }
 }
+
+/// The call that fails where there is no driver, or not all of it.
+pub(crate) const OPEN_DRIVER: &str = "open the driver";
+
+/// The call that fails where there is a driver, but not the device.
+pub(crate) const OPEN_DEVICE: &str = "open a device";
 
 /// Why there is no CUDA device for a rank.
 enum Refused {

@@ -97,6 +97,16 @@ pub enum Error {
         /// The ranks that are missing, lost or disagree, in the group's numbering.
         ranks: Vec<usize>,
     },
+    /// A device that was chosen by name and that this machine, or this program, cannot offer.
+    #[error("device {asked}: {reason}; {fix}")]
+    NoDevice {
+        /// The choice, as it is written.
+        asked: String,
+        /// Why it cannot be used.
+        reason: String,
+        /// What to do.
+        fix: &'static str,
+    },
     /// The driver or a library of the device reported a failure.
     #[error("{backend}: {call} failed: {reason}")]
     Device {

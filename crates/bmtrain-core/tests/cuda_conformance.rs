@@ -10,7 +10,7 @@ use bmtrain_core::conformance::{self, Case, Outcome, Report};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::{Backend, Device};
 use emulator::declared::Declared;
-use emulator::{Driver, with_driver};
+use emulator::{Driver, TOLD, with_driver};
 use std::sync::Arc;
 
 /// Every row whose name starts with one of `stems`, against the CPU with one thread. BMTRAIN_ROWS narrows it to names that
@@ -39,7 +39,7 @@ fn rows_agree(test: &str, stems: &'static [&'static str]) {
             report.entries.iter().filter(|entry| !passed(entry)).map(ToString::to_string).collect();
         assert!(failures.is_empty(), "{} of {}:\n{}", failures.len(), report.entries.len(), failures.join("\n"));
         assert!(!report.entries.is_empty(), "no row is called so");
-        println!("{} checks of {} rows", report.entries.len(), cases.len());
+        println!("{TOLD}{} checks of {} rows agree", report.entries.len(), cases.len());
     });
 }
 

@@ -90,6 +90,7 @@ impl Error {
     pub fn exit_code(&self) -> i32 {
         match self {
             Error::Core(below) | Error::Dist(DistError::Core(below)) => match below {
+                CoreError::NoDevice { .. } => 2,
                 CoreError::OutOfMemory { .. } => 5,
                 CoreError::Communication { .. } => 6,
                 _ => 1,

@@ -2,6 +2,7 @@
 //! place, reason and fix, fits a screen, ends with the exit code of the table, and leaves every file as it was.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod device;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod forward;

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::driver::failure;
+use crate::choice::OPEN_DRIVER;
 use crate::error::Result;
 use cudarc::driver::sys;
 use std::sync::OnceLock;
@@ -60,7 +61,7 @@ pub(super) fn require() -> Result<()> {
     static MISSING: OnceLock<Option<String>> = OnceLock::new();
     match MISSING.get_or_init(missing) {
         None => Ok(()),
-        Some(reason) => Err(failure("open the driver", reason.clone())),
+        Some(reason) => Err(failure(OPEN_DRIVER, reason.clone())),
     }
 }
 
@@ -68,8 +69,7 @@ fn missing() -> Option<String> {
     // SAFETY: opening a library runs its initialisers; the name is the driver's, on whose good behaviour every later call
     // rests as well.
     if !unsafe { sys::is_culib_present() } {
-        let fix = "install NVIDIA's driver, or run on the CPU";
-        return Some(format!("no driver library (libcuda.so.1) where the system looks for libraries; {fix}"));
+        return Some("no driver library (libcuda.so.1) where the system looks for libraries".into());
     }
     // SAFETY: as above. The library was found a moment ago; should it be gone by now, the bindings panic, and the caller
     // turns that into an error too.

@@ -5,6 +5,7 @@ use super::blas;
 use super::compile::Nvrtc;
 use super::driver::{Described, cuda_version, devices};
 use super::libraries::{ALL, CUBLASLT, NVRTC, Wanted, open};
+use crate::choice::OPEN_DRIVER;
 use crate::error::{Error, Result};
 use std::path::PathBuf;
 
@@ -66,6 +67,9 @@ pub fn survey(options: &CudaOptions) -> Survey {
 
 fn words(error: Error) -> String {
     match error {
+        Error::Device { call: OPEN_DRIVER, reason, .. } => {
+            format!("{reason}; install NVIDIA's driver, or run on the CPU")
+        }
         Error::Device { call, reason, .. } => format!("{call}: {reason}"),
         other => other.to_string(),
     }

@@ -116,8 +116,12 @@ impl Checker {
 pub fn with_driver(test: &str, driver: Driver, settings: &[(&str, &str)], body: impl FnOnce()) {
     if let Some(child) = in_child(test, driver, settings, body) {
         assert!(child.passed, "in the child process:\n{}", child.said);
+        child.said.lines().map(str::trim).filter(|line| line.starts_with(TOLD)).for_each(|line| println!("{line}"));
     }
 }
+
+/// How lines of a child start that are shown when it passes.
+pub const TOLD: &str = "emulated: ";
 
 /// How a child ended.
 pub struct Child {

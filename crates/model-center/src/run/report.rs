@@ -141,6 +141,9 @@ const DEFECT: &str = "this is a defect of the program: report it with the comman
 
 /// The layers below know the operation that failed, but neither recipe nor file: what can be done is said here.
 fn from_core(error: &CoreError) -> String {
+    if let CoreError::NoDevice { asked, reason, fix } = error {
+        return format!("error[device]: {reason}\n  --> device {asked}\n  fix: {fix}");
+    }
     let (kind, place, fix) = match error {
         CoreError::OutOfMemory { backend, segment, .. } => (
             "memory",
@@ -224,6 +227,16 @@ mod tests {
         let cases = [
             (Error::Core(memory()), "error[memory]: out of memory: ", "cpu, activations", "exit 5: memory or disk"),
             (Error::Dist(DistError::Core(memory())), "error[memory]: ", "cpu, activations", "train.micro_batch_size"),
+            (
+                Error::Core(CoreError::NoDevice {
+                    asked: "cuda".into(),
+                    reason: "there is none".into(),
+                    fix: "take cpu",
+                }),
+                "error[device]: there is none\n",
+                "device cuda",
+                "fix: take cpu\n  exit 2: usage or recipe",
+            ),
             (
                 Error::Core(CoreError::argument("gemm", "m is 0")),
                 "error[internal]: gemm: m is 0\n",

@@ -3,6 +3,7 @@
 
 use super::super::library;
 use super::{answer, failure, warn_of};
+use crate::choice::{OPEN_DEVICE, OPEN_DRIVER};
 use crate::error::{Error, Result};
 use cudarc::driver::{DriverError, result, sys};
 use std::panic::catch_unwind;
@@ -43,7 +44,7 @@ impl Context {
             library::require()?;
             Context::retain(ordinal)
         });
-        opened.unwrap_or_else(|_| Err(failure("open the driver", "the driver library could not be used")))
+        opened.unwrap_or_else(|_| Err(failure(OPEN_DRIVER, "the driver library could not be used")))
     }
 
     /// How many devices the driver has.
@@ -57,7 +58,7 @@ impl Context {
             let count = answer("cuDeviceGetCount", result::device::get_count())?;
             usize::try_from(count).map_err(|_| failure("cuDeviceGetCount", format!("{count} devices")))
         });
-        counted.unwrap_or_else(|_| Err(failure("open the driver", "the driver library could not be used")))
+        counted.unwrap_or_else(|_| Err(failure(OPEN_DRIVER, "the driver library could not be used")))
     }
 
     fn retain(ordinal: usize) -> Result<Arc<Self>> {
@@ -69,7 +70,7 @@ impl Context {
                 1 => "there is one, number 0".into(),
                 _ => format!("there are {count}, counted from 0"),
             };
-            return Err(failure("open a device", format!("no device has the number {ordinal}; {known}")));
+            return Err(failure(OPEN_DEVICE, format!("no device has the number {ordinal}; {known}")));
         };
         let device = answer("cuDeviceGet", result::device::get(number))?;
         let name = answer("cuDeviceGetName", result::device::get_name(device))?;

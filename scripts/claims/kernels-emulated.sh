@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Usage: scripts/claims/kernels-emulated.sh
+#
+# Every CUDA kernel and all that launches it, on an emulated device: every row of the conformance table in every number type
+# against the CPU, edges, bits, vocabularies in parts, sizes beyond 32 bits, the device itself, the exchange between ranks, and
+# every row that launches a kernel once more under the sanitizers. Nothing here has seen a device, nor says anything about speed.
+# The figure is tests passed/all and what they took.
+set -euo pipefail
+# shellcheck source=scripts/claims/verdict.sh
+source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
+
+case "${1:-}" in
+-h | --help) usage "$0"; exit 0 ;;
+'') ;;
+*) fail "kernels-emulated $1" "it takes no arguments" "see scripts/claims/kernels-emulated.sh --help" ;;
+esac
+need g++ "install a C++ compiler, which the emulator needs, on Debian: apt-get install g++"
+export BMTRAIN_SANITIZE_ALL=1
+unset BMTRAIN_ROWS
+emulated_verdict --package bmtrain-core --test cuda_conformance --test cuda_edges --test cuda_bits --test cuda_vocabulary \
+    --test cuda_large --test cuda_probe --test cuda_sanitized --test nccl
