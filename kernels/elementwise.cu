@@ -30,7 +30,7 @@ struct ActivationForwardArguments {
 template <class Types, class Activation>
 __device__ __forceinline__ void activation_forward_with(const ActivationForwardArguments& a) {
     const auto load = [&](long long index, int count) {
-        return Packs<1>{{Types::load_pack(a.x, index, count, a.whole && count == kPack)}};
+        return packs_of(Types::load_pack(a.x, index, count, a.whole && count == kPack));
     };
     each_pack_of_grid(a.count, load, [&](const Packs<1>& packs, long long index, int count) {
         const Pack y = each_element([&](int i) { return Activation::at(packs.of[0].at[i]).value; });
@@ -58,7 +58,7 @@ template <class Types, class Activation>
 __device__ __forceinline__ void activation_backward_with(const ActivationBackwardArguments& a) {
     const auto load = [&](long long index, int count) {
         const bool whole = a.whole && count == kPack;
-        return Packs<2>{{Types::load_pack(a.x, index, count, whole), Types::load_pack(a.dy, index, count, whole)}};
+        return packs_of(Types::load_pack(a.x, index, count, whole), Types::load_pack(a.dy, index, count, whole));
     };
     each_pack_of_grid(a.count, load, [&](const Packs<2>& packs, long long index, int count) {
         const Pack dx = each_element(
@@ -86,7 +86,7 @@ template <class Types, class Activation>
 __device__ __forceinline__ void activation_split_with(const ActivationSplitArguments& a) {
     const auto load = [&](long long index, int count) {
         const In x = {a.x.data, a.x.type, 0};
-        return Packs<1>{{Types::load_pack(x, index, count, a.whole && count == kPack)}};
+        return packs_of(Types::load_pack(x, index, count, a.whole && count == kPack));
     };
     each_pack_of_grid(a.count, load, [&](const Packs<1>& packs, long long index, int count) {
         Pack value, slope;
@@ -131,8 +131,8 @@ __device__ __forceinline__ void gated_forward_with(const GatedForwardArguments& 
     for (long long row = blockIdx.x; row < a.rows; row += gridDim.x) {
         const long long from = row * a.stride;
         const auto load = [&](long long column, int count) {
-            return Packs<2>{{Types::load_pack(a.gate, from + column, count, whole),
-                             Types::load_pack(a.up, from + column, count, whole)}};
+            return packs_of(Types::load_pack(a.gate, from + column, count, whole),
+                            Types::load_pack(a.up, from + column, count, whole));
         };
         each_pack(start, stride, a.columns, load, [&](const Packs<2>& packs, long long column, int count) {
             const Pack y = each_element(
@@ -212,7 +212,7 @@ template <class Types>
 __device__ __forceinline__ void add_scaled_body(const AddScaledArguments& a) {
     if (a.b.data == nullptr) {
         const auto load = [&](long long index, int count) {
-            return Packs<1>{{Types::load_pack(a.a, index, count, a.whole && count == kPack)}};
+            return packs_of(Types::load_pack(a.a, index, count, a.whole && count == kPack));
         };
         each_pack_of_grid(a.count, load, [&](const Packs<1>& packs, long long index, int count) {
             const Pack out = each_element([&](int i) { return a.alpha * packs.of[0].at[i]; });
@@ -222,7 +222,7 @@ __device__ __forceinline__ void add_scaled_body(const AddScaledArguments& a) {
     }
     const auto load = [&](long long index, int count) {
         const bool whole = a.whole && count == kPack;
-        return Packs<2>{{Types::load_pack(a.a, index, count, whole), Types::load_pack(a.b, index, count, whole)}};
+        return packs_of(Types::load_pack(a.a, index, count, whole), Types::load_pack(a.b, index, count, whole));
     };
     each_pack_of_grid(a.count, load, [&](const Packs<2>& packs, long long index, int count) {
         const Pack out = each_element([&](int i) { return fmaf(a.alpha, packs.of[0].at[i], a.beta * packs.of[1].at[i]); });
@@ -246,7 +246,7 @@ template <class Types>
 __device__ __forceinline__ void multiply_body(const MultiplyArguments& a) {
     const auto load = [&](long long index, int count) {
         const bool whole = a.whole && count == kPack;
-        return Packs<2>{{Types::load_pack(a.a, index, count, whole), Types::load_pack(a.b, index, count, whole)}};
+        return packs_of(Types::load_pack(a.a, index, count, whole), Types::load_pack(a.b, index, count, whole));
     };
     each_pack_of_grid(a.count, load, [&](const Packs<2>& packs, long long index, int count) {
         const Pack out = each_element([&](int i) { return packs.of[0].at[i] * packs.of[1].at[i]; });
@@ -269,7 +269,7 @@ struct CastArguments {
 template <class Types>
 __device__ __forceinline__ void cast_body(const CastArguments& a) {
     const auto load = [&](long long index, int count) {
-        return Packs<1>{{Types::load_pack(a.x, index, count, a.whole && count == kPack)}};
+        return packs_of(Types::load_pack(a.x, index, count, a.whole && count == kPack));
     };
     each_pack_of_grid(a.count, load, [&](const Packs<1>& packs, long long index, int count) {
         Types::store_pack(a.out, index, packs.of[0], count, a.whole && count == kPack);

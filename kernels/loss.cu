@@ -158,7 +158,7 @@ __device__ __forceinline__ void cross_entropy_forward_body(const CrossEntropyFor
     // Sums of the weights and of weight times logit.
     float weights = 0.0f, weighted_logits = 0.0f;
     for (long long pack = threadIdx.x; pack < many; pack += static_cast<long long>(blockDim.x) * kLogitsTogether) {
-        Pack loaded[kLogitsTogether];
+        typename Types::Loaded loaded[kLogitsTogether];
         // 0 for what is behind the row.
         int counts[kLogitsTogether];
 #pragma unroll
@@ -174,7 +174,8 @@ __device__ __forceinline__ void cross_entropy_forward_body(const CrossEntropyFor
             if (counts[i] == 0) {
                 continue;
             }
-            add_exponentials(exponentials, loaded[i], counts[i]);
+            const Pack logits = loaded[i];
+            add_exponentials(exponentials, logits, counts[i]);
             if (!smooth) {
                 continue;
             }
@@ -187,7 +188,7 @@ __device__ __forceinline__ void cross_entropy_forward_body(const CrossEntropyFor
                 if (j < counts[i]) {
                     const float factor = weighted ? weight.at[j] : 1.0f;
                     weights += factor;
-                    weighted_logits = fmaf(factor, loaded[i].at[j], weighted_logits);
+                    weighted_logits = fmaf(factor, logits.at[j], weighted_logits);
                 }
             }
         }

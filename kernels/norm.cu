@@ -237,8 +237,11 @@ template <class Types>
 __device__ __forceinline__ void norm_load(const NormBackwardArguments& a, long long row, long long column, int count,
                                           const NormRow& of, Pack& normalised, Pack& dy) {
     const long long index = row * a.columns + column;
-    normalised = Types::load_pack(a.x, index, count, a.whole);
-    dy = Types::load_pack(a.dy, index, count, a.whole);
+    // Both on their way before the first is used.
+    const auto loaded_x = Types::load_pack(a.x, index, count, a.whole);
+    const auto loaded_dy = Types::load_pack(a.dy, index, count, a.whole);
+    normalised = loaded_x;
+    dy = loaded_dy;
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
         normalised.at[i] = (normalised.at[i] - of.mean) * of.rstd;

@@ -102,6 +102,29 @@ __device__ __forceinline__ unsigned join(float low, float high) {
     return static_cast<unsigned>(narrow<Number>(low).bits) | static_cast<unsigned>(narrow<Number>(high).bits) << 16;
 }
 
+// One access of 16 bytes. The compiler may cut an access of its own in two or four where it later uses the parts apart.
+#ifdef BMTRAIN_EMULATED
+inline uint4 load_16(const void* place) { return *static_cast<const uint4*>(place); }
+inline void store_16(void* place, const uint4& bits) { *static_cast<uint4*>(place) = bits; }
+#else
+__device__ __forceinline__ uint4 load_16(const void* place) {
+    uint4 bits;
+    // Memory: a thread reads again what it wrote.
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+                 : "l"(place)
+                 : "memory");
+    return bits;
+}
+
+__device__ __forceinline__ void store_16(void* place, const uint4& bits) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(place), "r"(bits.x), "r"(bits.y), "r"(bits.z), "r"(bits.w)
+                 : "memory");
+}
+#endif
+
 template <class Number> struct Whole;
 
 template <> struct Whole<float> {
@@ -119,12 +142,12 @@ template <> struct Whole<float> {
 
 template <class Number> struct WholeHalves {
     static __device__ __forceinline__ Pack load(const void* data, long long index) {
-        return unpack<Number>(*reinterpret_cast<const uint4*>(static_cast<const Number*>(data) + index));
+        return unpack<Number>(load_16(static_cast<const Number*>(data) + index));
     }
     static __device__ __forceinline__ void store(void* data, long long index, const Pack& p) {
-        *reinterpret_cast<uint4*>(static_cast<Number*>(data) + index) =
-            make_uint4(join<Number>(p.at[0], p.at[1]), join<Number>(p.at[2], p.at[3]), join<Number>(p.at[4], p.at[5]),
-                       join<Number>(p.at[6], p.at[7]));
+        store_16(static_cast<Number*>(data) + index,
+                 make_uint4(join<Number>(p.at[0], p.at[1]), join<Number>(p.at[2], p.at[3]),
+                            join<Number>(p.at[4], p.at[5]), join<Number>(p.at[6], p.at[7])));
     }
 };
 
@@ -166,17 +189,51 @@ __device__ __forceinline__ void store_pack_of(void* data, int add, long long ind
     }
 }
 
+// ---- what was loaded and is not unpacked yet
+
+// Eight 16-bit numbers as they lie in memory. Unpacking is the first use of what was loaded, which a thread waits for: who wants
+// several loads on their way keeps these, loads all, and then unpacks.
+template <class Number> struct Bits16 {
+    uint4 bits;
+    __device__ __forceinline__ operator Pack() const { return unpack<Number>(bits); }
+};
+
+template <class Number> struct LoadedOf {
+    using Type = Bits16<Number>;
+    static __device__ __forceinline__ Type load(const void* data, long long index, int count, bool whole) {
+        const Number* from = static_cast<const Number*>(data) + index;
+        if (whole) {
+            return {load_16(from)};
+        }
+        unsigned words[4] = {};
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) {
+            words[i / 2] |= i < count ? static_cast<unsigned>(from[i].bits) << 16 * (i % 2) : 0u;
+        }
+        return {make_uint4(words[0], words[1], words[2], words[3])};
+    }
+};
+
+template <> struct LoadedOf<float> {
+    using Type = Pack;
+    static __device__ __forceinline__ Type load(const void* data, long long index, int count, bool whole) {
+        return load_pack_of<float>(data, index, count, whole);
+    }
+};
+
 // ---- policies
 
 template <class Number> struct Only {
+    // A pack, or what becomes one.
+    using Loaded = typename LoadedOf<Number>::Type;
     static __device__ __forceinline__ float load(const In& in, long long index) {
         return load_one<Number>(in.data, index);
     }
     static __device__ __forceinline__ void store(const Out& out, long long index, float value) {
         store_one<Number>(out.data, out.add, index, value);
     }
-    static __device__ __forceinline__ Pack load_pack(const In& in, long long index, int count, bool whole) {
-        return load_pack_of<Number>(in.data, index, count, whole);
+    static __device__ __forceinline__ Loaded load_pack(const In& in, long long index, int count, bool whole) {
+        return LoadedOf<Number>::load(in.data, index, count, whole);
     }
     static __device__ __forceinline__ void store_pack(const Out& out, long long index, const Pack& pack, int count,
                                                       bool whole) {
@@ -191,6 +248,7 @@ using F16 = Only<f16>;
 using BF16 = Only<bf16>;
 
 struct Mixed {
+    using Loaded = Pack;
     static __device__ __forceinline__ float load(const In& in, long long index) {
         switch (in.type) {
             case kF32: return load_one<float>(in.data, index);

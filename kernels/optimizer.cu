@@ -95,10 +95,12 @@ __device__ __forceinline__ void adam_body(const AdamArguments& a) {
         const long long index = pack * kPack;
         const int count = a.count - index >= kPack ? kPack : static_cast<int>(a.count - index);
         const bool whole = a.whole != 0 && count == kPack;
-        const Pack grad = Types::load_pack(a.grad, index, count, whole);
+        // All on their way before the first is used.
+        const auto loaded = Types::load_pack(a.grad, index, count, whole);
         Pack p = load_pack_of<float>(values, index, count, whole);
         Pack m = load_pack_of<float>(a.m, index, count, whole);
         Pack v = load_pack_of<float>(a.v, index, count, whole);
+        const Pack grad = loaded;
 #pragma unroll
         for (int i = 0; i < kPack; ++i) {
             const float g = __fmaf_rn(a.coupled, p.at[i], __fmul_rn(factor, grad.at[i]));

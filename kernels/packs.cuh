@@ -9,10 +9,36 @@ __device__ __forceinline__ int pack_count(long long count, long long start) {
     return left >= kPack ? kPack : left > 0 ? static_cast<int>(left) : 0;
 }
 
-// Packs of one or more operands at the same place.
-template <int kOperands> struct Packs {
-    Pack of[kOperands];
+// Packs of one or more operands at the same place, or what becomes them.
+template <int kOperands, class Loaded = Pack> struct Packs {
+    Loaded of[kOperands];
 };
+
+template <class Loaded> __device__ __forceinline__ Packs<1, Loaded> packs_of(const Loaded& only) {
+    return {{only}};
+}
+
+template <class Loaded> __device__ __forceinline__ Packs<2, Loaded> packs_of(const Loaded& first, const Loaded& second) {
+    return {{first, second}};
+}
+
+__device__ __forceinline__ Pack unpacked(const Pack& loaded) {
+    return loaded;
+}
+
+template <class Number> __device__ __forceinline__ Pack unpacked(const Bits16<Number>& loaded) {
+    return loaded;
+}
+
+template <int kOperands, class Loaded>
+__device__ __forceinline__ Packs<kOperands> unpacked(const Packs<kOperands, Loaded>& loaded) {
+    Packs<kOperands> packs;
+#pragma unroll
+    for (int i = 0; i < kOperands; ++i) {
+        packs.of[i] = loaded.of[i];
+    }
+    return packs;
+}
 
 // Runs `load(index, count)` and then `work(packs, index, count)` for the packs of `[0, count)` that are every `stride`th from
 // `start` on.
@@ -31,7 +57,7 @@ __device__ __forceinline__ void each_pack(long long start, long long stride, lon
         for (int i = 0; i < kTogether; ++i) {
             const long long index = start + i * stride;
             if (index < count) {
-                work(loaded[i], index, pack_count(count, index));
+                work(unpacked(loaded[i]), index, pack_count(count, index));
             }
         }
     }

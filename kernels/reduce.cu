@@ -44,13 +44,23 @@ __device__ __forceinline__ void column_parts_body(const ColumnPartsArguments& a)
 
     Pack sum = {};
     if (count > 0) {
-        // Four loads on their way at once.
-#pragma unroll 4
-        for (long long row = begin + slot; row < end; row += slots) {
-            const Pack pack = Types::load_pack(a.x, row * a.columns + column, count, a.whole);
+        // So many loads on their way at once; behind the last row the first of them is loaded again and not added.
+        constexpr int kRows = 4;
+        for (long long row = begin + slot; row < end; row += kRows * slots) {
+            typename Types::Loaded loaded[kRows];
 #pragma unroll
-            for (int i = 0; i < kPack; ++i) {
-                sum.at[i] += pack.at[i];
+            for (int j = 0; j < kRows; ++j) {
+                const long long here = row + j * slots < end ? row + j * slots : row;
+                loaded[j] = Types::load_pack(a.x, here * a.columns + column, count, a.whole);
+            }
+#pragma unroll
+            for (int j = 0; j < kRows; ++j) {
+                const Pack pack = loaded[j];
+                const bool is_there = row + j * slots < end;
+#pragma unroll
+                for (int i = 0; i < kPack; ++i) {
+                    sum.at[i] += is_there ? pack.at[i] : 0.0f;
+                }
             }
         }
     }

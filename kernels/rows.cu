@@ -271,7 +271,7 @@ __device__ __forceinline__ void embedding_forward_body(const EmbeddingForwardArg
                 if (unit == 0) {
                     report(a.fault, kEmbeddingForward, at.row, a.ids[at.row], a.entries);
                 }
-                return Pack{};
+                return typename Types::Loaded{};
             }
             const long long column = unit * kPack;
             return Types::load_pack(a.table, at.id * a.columns + column, pack_count_at(a.columns, column), whole);

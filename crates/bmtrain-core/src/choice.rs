@@ -3,7 +3,7 @@
 use crate::backend::Backend;
 use crate::cpu::CpuBackend;
 #[cfg(feature = "cuda")]
-use crate::cuda::{CudaBackend, CudaOptions, device_count};
+use crate::cuda::{CudaBackend, CudaOptions, device_count, usable};
 use crate::error::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// A device by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DeviceChoice {
-    /// A CUDA device for each rank of the host if there are enough, otherwise the CPU.
+    /// A CUDA device for each rank of the host if there are enough that can be used, otherwise the CPU.
     #[default]
     Auto,
     /// The CPU.
@@ -84,7 +84,8 @@ impl DeviceChoice {
     ///
     /// # Errors
     /// [`Error::NoDevice`] for a CUDA device that was asked for by name and cannot be used, with the reason: no driver, no such
-    /// device, fewer devices than ranks. With `auto` such reasons lead to the CPU; only where there is a driver are they noted.
+    /// device, fewer devices than ranks, a device that is too old, a library that is missing. With `auto` such reasons lead to the
+    /// CPU; only where there is a driver are they noted.
     pub fn open(self, request: &DeviceRequest) -> Result<Opened> {
         match self {
             DeviceChoice::Cpu => on_cpu(request, None),
@@ -159,11 +160,18 @@ fn cuda_of_rank(request: &DeviceRequest) -> Result<Opened, Refused> {
         let reason = format!("{devices} for {ranks} ranks of this host; take cuda:0 to let them share the first");
         return Err(Refused::Other(Error::argument("device", reason)));
     }
-    open_cuda(rank, request).map_err(Refused::Other)
+    // All devices of the host, so that its ranks come to the same choice.
+    usable(0..ranks, &request.cuda).and_then(|()| open_usable(rank, request)).map_err(Refused::Other)
 }
 
 #[cfg(feature = "cuda")]
 fn open_cuda(number: usize, request: &DeviceRequest) -> Result<Opened> {
+    usable(number..number.saturating_add(1), &request.cuda)?;
+    open_usable(number, request)
+}
+
+#[cfg(feature = "cuda")]
+fn open_usable(number: usize, request: &DeviceRequest) -> Result<Opened> {
     let options = CudaOptions { host_threads: request.threads, ..request.cuda.clone() };
     let backend = Arc::new(CudaBackend::open(number, &options)?);
     Ok(Opened {

@@ -1,10 +1,11 @@
 //! What the ranks that train together have to tell each other beside tensors: a few numbers, a name, that all is well.
 //!
-//! Defines [`Team`]. Called by training loops and by the [`Saver`](crate::snapshot::Saver); no hot path goes through it.
+//! Defines [`Team`]. Called by training loops and by the [`Saver`](crate::snapshot::Saver); in a training step by
+//! [`Team::gather_later`], which waits for nobody.
 
 use crate::error::{Error, Result};
 use bmtrain_core::comm::{Collective, Communicator};
-use bmtrain_core::{Device, Element, Lane, Segment, Tensor};
+use bmtrain_core::{DType, Device, Element, Lane, Segment, Storage, Tensor};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,6 +46,26 @@ impl Team {
     /// A failing exchange.
     pub fn gather(&self, numbers: &[f32]) -> Result<Vec<Vec<f32>>> {
         self.gather_values(numbers)
+    }
+
+    /// The numbers of every rank, as [`Team::gather`], without a wait: f32 tensors of this rank, one behind the other, to
+    /// `[ranks, numbers]` on the device.
+    ///
+    /// # Errors
+    /// Another number type; a failing exchange.
+    pub fn gather_later(&self, numbers: &[&Tensor]) -> Result<Tensor> {
+        let own = join(&self.device, numbers)?;
+        let count = own.elements();
+        if self.size() == 1 {
+            return Ok(own.reshape([1, count])?);
+        }
+        let backend = self.device.backend();
+        // Exchanges on their way in another lane come first on every rank.
+        backend.wait(Lane::Compute, backend.mark(Lane::Zero)?)?;
+        let mut all = Tensor::empty(&self.device, [self.size(), count], DType::F32, Segment::Workspace)?;
+        let collective = Collective::AllGather { send: own.view()?, recv: all.view_mut()? };
+        self.ranks.launch(backend, collective, Lane::Compute)?;
+        Ok(all)
     }
 
     /// The texts of every rank, in the order of the ranks. Waits for the others.
@@ -114,4 +135,20 @@ impl Team {
         self.ranks.launch(self.device.backend(), collective, Lane::Compute)?;
         Ok(all.to_vec::<T>()?.chunks(len.max(1)).map(<[T]>::to_vec).collect())
     }
+}
+
+/// The values of f32 tensors one behind the other, still on the device.
+///
+/// # Errors
+/// Another number type; no memory left.
+pub(crate) fn join(device: &Device, parts: &[&Tensor]) -> Result<Tensor> {
+    let count = parts.iter().map(|part| part.elements()).sum();
+    let all = Storage::empty(device, count, DType::F32, Segment::Workspace)?;
+    let mut start = 0;
+    for part in parts {
+        let to = all.view_mut(start..start + part.elements())?;
+        device.backend().copy(part.view()?, to, Lane::Compute)?;
+        start += part.elements();
+    }
+    Ok(all.tensor(0, [count])?)
 }

@@ -50,7 +50,7 @@ fn train(device: &Device, model: &dyn TextModel, batch: &TextBatch, ranks: usize
     optim.add(Box::new(Adam::new(groups, AdamOptions::default()).unwrap()), 1e-3);
     let step = |step: u32| {
         let mut cx = Ctx::training(device, Randomness { seed: 3, step, micro_batch: 0 });
-        let loss = model.score(batch, None, &mut cx).unwrap().loss.unwrap();
+        let loss = model.loss(batch, &mut cx).unwrap().unwrap();
         optim.backward_last(&loss, 1.0 / ranks as f32, &mut cx).unwrap();
         optim.step().unwrap();
         loss.value().item().unwrap()

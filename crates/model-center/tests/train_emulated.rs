@@ -118,7 +118,7 @@ fn train(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Seen {
     let losses = (0..STEPS).map(|step| {
         let randomness = Randomness { seed: 3, step, micro_batch: ranks.rank() as u32 };
         let mut cx = Ctx::training(device, randomness);
-        let loss = model.score(&batch, None, &mut cx).unwrap().loss.unwrap();
+        let loss = model.loss(&batch, &mut cx).unwrap().unwrap();
         optim.backward_last(&loss, 1.0 / ranks.size() as f32, &mut cx).unwrap();
         optim.step().unwrap();
         loss.value().item().unwrap()

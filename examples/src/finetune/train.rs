@@ -10,7 +10,7 @@ use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::wrap::Profiled;
-use bmtrain_core::{Backend, Ctx, Device, Var};
+use bmtrain_core::{Backend, Ctx, Device, Segment, Tensor, Var};
 use bmtrain_dist::launch::{Launch, threads_of_rank, threads_per_rank};
 use bmtrain_dist::optim::{
     Adam, AdamOffload, AdamOptions, LossScaler, Optimizer, ParamGroup, ScalePolicy, Scheduler, StepInfo,
@@ -242,7 +242,7 @@ impl Trainer {
             let batch = TextBatch::of(batch, self.label_smoothing);
             let address = Randomness { seed: self.seed, step: self.step as u32, micro_batch: micro_batch as u32 };
             let mut cx = Ctx::training(&self.device, address);
-            let loss = self.model.score(&batch, None, &mut cx)?.loss.ok_or_else(|| {
+            let loss = self.model.loss(&batch, &mut cx)?.ok_or_else(|| {
                 Error::model("training", "the model made no loss", "open it with a head for these labels")
             })?;
             match micro_batch + self.team.size() as u64 >= self.micro_batches {
@@ -251,9 +251,11 @@ impl Trainer {
             }
             losses.push(loss);
         }
-        let info = self.optim.step()?;
+        let told = self.tell(&losses, &batches, counts)?;
+        // Gradients' norm, losses and what the ranks tell each other come to the host with one wait.
+        let (info, told) = self.optim.step_and_read(&[&told])?;
         self.step += 1;
-        let Agreed { loss, batch, samples, tokens, padded_tokens } = self.agree(&losses, &batches, counts, weight)?;
+        let Agreed { loss, batch, samples, tokens, padded_tokens } = self.agree(&told, losses.len(), weight);
         self.samples += samples;
         self.tokens += tokens;
         self.guard(&info, loss)?;
@@ -268,54 +270,61 @@ impl Trainer {
         (self.earlier, self.train_time) = (earlier, earlier);
     }
 
-    /// Bring together what every rank knows of a step: in the order of the micro-batches, which is the same on any number of
-    /// ranks.
-    fn agree(&mut self, losses: &[Var], batches: &[[f32; 2]], counts: [f32; 3], weight: f32) -> Result<Agreed> {
-        let mut numbers = Vec::new();
-        for (loss, mark) in losses.iter().zip(batches) {
-            numbers.push(loss.value().item()?);
-            numbers.extend(mark);
-        }
-        let own = numbers.len();
-        numbers.extend(counts);
-        let all = self.exchange(numbers)?;
+    /// What this rank knows of a step, and of the others, still on the device: its losses, the marks of their samples, counts,
+    /// and its votes.
+    fn tell(&self, losses: &[Var], batches: &[[f32; 2]], counts: [f32; 3]) -> Result<Tensor> {
+        let known = [batches.as_flattened(), &counts, &self.votes(self.step + 1)].concat();
+        let known = Tensor::from_slice(&self.device, [known.len()], &known, Segment::Data)?;
+        let numbers: Vec<&Tensor> = losses.iter().map(Var::value).chain([&known]).collect();
+        Ok(self.team.gather_later(&numbers)?)
+    }
+
+    /// Bring together what every rank told of a step of so many losses each: in the order of the micro-batches, which is the same
+    /// on any number of ranks.
+    fn agree(&mut self, told: &[f32], losses: usize, weight: f32) -> Agreed {
+        let each = (told.len() / self.team.size()).max(1);
+        let all: Vec<&[f32]> = told.chunks(each).collect();
         let (mut loss, mut batch, mut sums) = (0.0, 0u64, [0u64; 3]);
-        for at in (0..own).step_by(3) {
+        for micro_batch in 0..losses {
             for numbers in &all {
-                let [this, high, low] = [0, 1, 2].map(|i| numbers.get(at + i).copied().unwrap_or(f32::NAN));
+                let mark = losses + 2 * micro_batch;
+                let [this, high, low] =
+                    [micro_batch, mark, mark + 1].map(|at| numbers.get(at).copied().unwrap_or(f32::NAN));
                 loss += weight * this;
                 batch = join(batch, [high, low]);
             }
         }
         for numbers in &all {
-            for (sum, count) in sums.iter_mut().zip(numbers.iter().skip(own)) {
+            for (sum, count) in sums.iter_mut().zip(numbers.iter().skip(3 * losses)) {
                 *sum += *count as u64;
             }
         }
+        let votes: Vec<&[f32]> = all.iter().filter_map(|numbers| numbers.last_chunk::<2>()).map(|v| &v[..]).collect();
+        self.heed(&votes);
         let [samples, tokens, padded_tokens] = sums;
-        Ok(Agreed { loss, batch, samples, tokens, padded_tokens })
+        Agreed { loss, batch, samples, tokens, padded_tokens }
     }
 
     /// Agree before the first step on whether there is to be one.
     pub(super) fn look_around(&mut self) -> Result<()> {
-        self.exchange(Vec::new()).map(drop)
+        let all = self.team.gather(&self.votes(self.step))?;
+        self.heed(&all.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        Ok(())
     }
 
-    /// The numbers of all ranks; with them goes whether to stop and whether to save.
-    fn exchange(&mut self, mut numbers: Vec<f32>) -> Result<Vec<Vec<f32>>> {
-        let reason = self.stop.check(self.step, self.elapsed());
-        numbers.extend([reason.map_or(-1.0, |reason| reason as u8 as f32), f32::from(u8::from(self.time_to_save))]);
-        let mut all = self.team.gather(&numbers)?;
-        let mut said = Vec::new();
-        for numbers in &mut all {
-            said.push(numbers.split_off(numbers.len().saturating_sub(2)));
-        }
+    /// Whether to stop after `step` steps and whether to save, in the opinion of this rank.
+    fn votes(&self, step: u64) -> [f32; 2] {
+        let reason = self.stop.check(step, self.elapsed());
+        [reason.map_or(-1.0, |reason| reason as u8 as f32), f32::from(u8::from(self.time_to_save))]
+    }
+
+    /// Go by the votes of all ranks.
+    fn heed(&mut self, votes: &[&[f32]]) {
         let named =
             |said: &[f32]| StopReason::ALL.into_iter().find(|reason| said.first() == Some(&(*reason as u8 as f32)));
-        let asked = said.iter().filter_map(|said| named(said)).find(|reason| *reason == StopReason::Request);
-        self.agreed = said.first().and_then(|said| named(said)).or(asked);
-        self.agreed_to_save = said.first().is_some_and(|said| said.last() == Some(&1.0));
-        Ok(all)
+        let asked = votes.iter().filter_map(|said| named(said)).find(|reason| *reason == StopReason::Request);
+        self.agreed = votes.first().and_then(|said| named(said)).or(asked);
+        self.agreed_to_save = votes.first().is_some_and(|said| said.last() == Some(&1.0));
     }
 
     /// A step that is not finite changed nothing; too many in a row end the run.

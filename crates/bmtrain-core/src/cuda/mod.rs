@@ -56,7 +56,7 @@ use scratch::Scratch;
 use staging::Staging;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-pub use survey::{Installed, Library, Present, Survey, survey};
+pub use survey::{Installed, Library, Present, Survey, survey, usable};
 
 pub(crate) use exchange::Span;
 

@@ -2,11 +2,12 @@
 
 use super::CudaOptions;
 use super::blas;
-use super::compile::Nvrtc;
-use super::driver::{Described, cuda_version, devices};
+use super::compile::{Nvrtc, Target};
+use super::driver::{Described, cuda_version, devices, failure};
 use super::libraries::{ALL, CUBLASLT, NVRTC, Wanted, open};
 use crate::choice::OPEN_DRIVER;
 use crate::error::{Error, Result};
+use std::ops::Range;
 use std::path::PathBuf;
 
 /// What [`survey`] found.
@@ -63,6 +64,27 @@ pub fn survey(options: &CudaOptions) -> Survey {
         devices: devices().map(|all| all.into_iter().map(installed).collect()).map_err(words),
         libraries: libraries.into(),
     }
+}
+
+/// Whether backends of these options could compute on the devices of these numbers: the devices are new enough, and the libraries
+/// that the first launches would ask for are there and belong to this driver. Opens no device. Numbers that no device has are
+/// passed over: [`CudaBackend::open`](super::CudaBackend::open) refuses them.
+///
+/// # Errors
+/// No driver, a device that is too old, a library that is missing or too new, with what to do about it.
+pub fn usable(numbers: Range<usize>, options: &CudaOptions) -> Result<()> {
+    let devices = devices()?;
+    let capabilities = || numbers.clone().filter_map(|number| devices.get(number)).map(|all| all.properties.capability);
+    capabilities().try_for_each(Target::check_age)?;
+    let driver = cuda_version();
+    // Compiled kernels need no compiler.
+    let compiler = options.compiled.is_none().then_some(&NVRTC);
+    for wanted in compiler.into_iter().chain([&CUBLASLT]) {
+        if let Some(problem) = state(wanted, options, driver)?.problem {
+            return Err(failure(wanted.call, problem));
+        }
+    }
+    Ok(())
 }
 
 fn words(error: Error) -> String {

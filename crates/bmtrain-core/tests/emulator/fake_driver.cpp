@@ -5,6 +5,7 @@
 // image is not looked at: kernels are those compiled into this library, found by name.
 //
 // Environment: EMULATED_CUDA_DEVICES, number of devices, 1 if absent; EMULATED_CUDA_SEED, for the random orders;
+// EMULATED_CUDA_CAPABILITY, compute capability in tenths, 90 if absent;
 // EMULATED_CUDA_FAILING_KERNEL, name of a kernel that fails when it runs; EMULATED_CUDA_IDLE, 1 for a device that runs no
 // kernel and leaves their results what they were: it is for tests that ask what is launched.
 #include "cuda_emulator.h"
@@ -433,8 +434,9 @@ Status cuFuncSetAttribute(void* function, int attribute, int value) {
 Status cuDeviceGetAttribute(int* value, int attribute, int) {
     switch (attribute) {
         case 16: *value = 2; return success;     // multiprocessors: few, so that grids have to loop
-        case 75: *value = 9; return success;     // compute capability, major
-        case 76: *value = 0; return success;     // and minor
+        // Compute capability, major and minor.
+        case 75: *value = static_cast<int>(from_environment("EMULATED_CUDA_CAPABILITY", 90) / 10); return success;
+        case 76: *value = static_cast<int>(from_environment("EMULATED_CUDA_CAPABILITY", 90) % 10); return success;
         case 97: *value = static_cast<int>(shared_bytes_of_a_block); return success;
         default: return invalid_value;
     }

@@ -218,7 +218,8 @@ pub fn prepare(driver: Driver) {
     folder_of(driver);
 }
 
-fn folder_of(driver: Driver) -> Option<&'static PathBuf> {
+/// The folder of the libraries that a child finds; none without g++.
+pub fn folder_of(driver: Driver) -> Option<&'static PathBuf> {
     static FOLDERS: [OnceLock<Option<PathBuf>>; 6] = [const { OnceLock::new() }; 6];
     let place = match driver {
         Driver::Emulated => 0,

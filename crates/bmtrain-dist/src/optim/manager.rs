@@ -4,10 +4,11 @@ use super::scale::Outcome;
 use super::{Delta, LossScaler, Optimizer, ScalePolicy, Scheduler, StepArgs};
 use crate::error::{Error, Result};
 use crate::param::{Flat, Param, Parameters};
+use crate::team::join;
 use bmtrain_core::comm::{Collective, Reduction, tensors};
 use bmtrain_core::exact::WORDS;
 use bmtrain_core::kernel::{ClipFactor, Dest, GradNorm, NonFinite, NormOrder};
-use bmtrain_core::{Ctx, DType, Device, Lane, Segment, Tensor, Var};
+use bmtrain_core::{Ctx, DType, Device, Lane, Segment, Storage, Tensor, Var};
 use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -252,6 +253,15 @@ impl OptimManager {
     /// # Errors
     /// No memory for optimizer state; a failing device.
     pub fn step(&mut self) -> Result<StepInfo> {
+        Ok(self.step_and_read(&[])?.0)
+    }
+
+    /// As [`OptimManager::step`], and bring f32 tensors to the host that the device computes meanwhile, such as losses, one
+    /// behind the other: all with the one wait that a step makes.
+    ///
+    /// # Errors
+    /// As [`OptimManager::step`]; another number type.
+    pub fn step_and_read(&mut self, beside: &[&Tensor]) -> Result<(StepInfo, Vec<f32>)> {
         let flats = self.flats()?;
         for flat in flats.iter() {
             flat.finish_step()?;
@@ -267,7 +277,7 @@ impl OptimManager {
             let lr = entry.rate();
             entry.optimizer.step(StepArgs { lr, factor: &self.factor })?;
         }
-        let grad_norm = self.norm.item()?;
+        let (grad_norm, read) = self.read_norm(beside)?;
         let skipped = !grad_norm.is_finite();
         self.broken = if skipped { self.find_broken()? } else { None };
         for entry in &mut self.entries {
@@ -283,7 +293,14 @@ impl OptimManager {
         }
         let scale = self.scaler.scale();
         let give_up = matches!(self.scaler.update(skipped), Outcome::GiveUp { .. });
-        Ok(StepInfo { grad_norm, lr, rates, skipped, scale, give_up })
+        Ok((StepInfo { grad_norm, lr, rates, skipped, scale, give_up }, read))
+    }
+
+    /// The norm and what is wanted with it: the step's one wait of the host.
+    fn read_norm(&self, beside: &[&Tensor]) -> Result<(f32, Vec<f32>)> {
+        let mut numbers = join(&self.device, &[&[&self.norm], beside].concat())?.to_vec::<f32>()?;
+        let norm = numbers.drain(..1).next().unwrap_or(f32::NAN);
+        Ok((norm, numbers))
     }
 
     /// Forget all gradients.
@@ -318,19 +335,18 @@ impl OptimManager {
         Ok(self.params().nth(first).map(|param| param.name().to_owned()))
     }
 
-    /// The number of this rank's first gradient that is not finite. Waits for each, which is fine for a step that is lost.
+    /// The number of this rank's first gradient that is not finite. Waits once.
     fn first_broken(&self) -> Result<Option<usize>> {
-        let mut flag = Tensor::full(&self.device, [1], DType::I32, 0.0, Segment::Activations)?;
+        let flags = Storage::zeros(&self.device, self.params().count(), DType::I32, Segment::Activations)?;
         for (number, param) in self.params().enumerate() {
             let (flat, index) = param.place()?;
             let Some(grads) = flat.reduced().filter(|_| flat.has_grad(index) && param.is_trainable()) else { continue };
             let part = flat.owned(index);
-            self.device.launch(NonFinite { x: grads.view(part.in_state)?, flag: flag.view_mut()? })?;
-            if flag.to_vec::<i32>()? != [0] {
-                return Ok(Some(number));
-            }
+            let flag = flags.view_mut(number..number + 1)?;
+            self.device.launch(NonFinite { x: grads.view(part.in_state)?, flag })?;
         }
-        Ok(None)
+        let flags = flags.tensor(0, [flags.len()])?.to_vec::<i32>()?;
+        Ok(flags.iter().position(|flag| *flag != 0))
     }
 
     /// The true norm and the factor of all gradients, on the device.

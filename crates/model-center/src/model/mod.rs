@@ -11,6 +11,7 @@ pub mod labels;
 pub mod opening;
 pub mod registry;
 pub mod text;
+mod word_loss;
 
 pub use flow::TextFlow;
 pub use labels::Labels;

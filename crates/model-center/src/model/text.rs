@@ -168,4 +168,13 @@ pub trait TextModel {
     /// # Errors
     /// Ids or labels out of range, lengths that do not fit, a failing device.
     fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores>;
+
+    /// The loss alone, `[1]`, for training: as [`TextModel::score`], where a model may save the memory of what nobody asks for.
+    /// Logits over a vocabulary are most of it.
+    ///
+    /// # Errors
+    /// As [`TextModel::score`].
+    fn loss(&self, batch: &TextBatch, cx: &mut Ctx) -> Result<Option<Var>> {
+        Ok(self.score(batch, None, cx)?.loss)
+    }
 }

@@ -130,12 +130,19 @@ pub fn check_head(model: &str, head: &str, recompute: Recompute, defined: impl F
         assert!(is_compared || extra(name), "{what}: there is nothing to compare {name} with");
     }
 
-    let mut cx = Ctx::gradients(&device);
-    let loss = ours.score(&batch, None, &mut cx).unwrap().loss.unwrap();
-    compare("loss", loss.value());
-    let one = Tensor::full(&device, [1], DType::F32, 1.0, Segment::Activations).unwrap();
-    cx.take_tape().unwrap().backward(&device, vec![(loss, one)], &[]).unwrap();
-    check_gradients(&what, &*ours, &golden);
+    // The loss with the logits, and the loss alone, which a head may make without them.
+    for alone in [false, true] {
+        let ours = open(&device, model, head, recompute);
+        let mut cx = Ctx::gradients(&device);
+        let loss = match alone {
+            false => ours.score(&batch, None, &mut cx).unwrap().loss.unwrap(),
+            true => ours.loss(&batch, &mut cx).unwrap().unwrap(),
+        };
+        compare("loss", loss.value());
+        let one = Tensor::full(&device, [1], DType::F32, 1.0, Segment::Activations).unwrap();
+        cx.take_tape().unwrap().backward(&device, vec![(loss, one)], &[]).unwrap();
+        check_gradients(&what, &*ours, &golden);
+    }
 }
 
 fn check_gradients(what: &str, ours: &dyn TextModel, golden: &SafetensorsFile) {
@@ -173,7 +180,7 @@ pub fn check_training(model: &str, head: &str) {
     for step in 0..30 {
         let batch = batch(&file, &format!("batch.{}.", step % 4));
         let mut cx = Ctx::training(&device, Randomness { seed: 0, step: step as u32, micro_batch: 0 });
-        let loss = ours.score(&batch, None, &mut cx).unwrap().loss.unwrap();
+        let loss = ours.loss(&batch, &mut cx).unwrap().unwrap();
         optim.backward(&loss, 1.0, &mut cx).unwrap();
         let info = optim.step().unwrap();
         let error = (f64::from(loss.value().item().unwrap()) - losses[step]).abs() / losses[0];

@@ -305,10 +305,10 @@ fn train_step(
     step: u32,
 ) -> Result<f32> {
     let mut cx = Ctx::training(device, Randomness { seed: 0, step, micro_batch: ranks.rank() as u32 });
-    let loss = model.score(batch, None, &mut cx)?.loss.context("the batch has labels")?;
+    let loss = model.loss(batch, &mut cx)?.context("the batch has labels")?;
     optim.backward_last(&loss, 1.0 / ranks.size() as f32, &mut cx)?;
-    optim.step()?;
-    Ok(loss.value().item()?)
+    let (_, read) = optim.step_and_read(&[loss.value()])?;
+    read.first().copied().context("the loss is one number")
 }
 
 /// Random ids and labels. Where lengths vary, rows end anywhere in the second half and are padded.

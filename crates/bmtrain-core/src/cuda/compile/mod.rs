@@ -5,6 +5,7 @@ mod nvrtc;
 mod target;
 
 pub(super) use nvrtc::{Image, Nvrtc};
+pub(super) use target::Target;
 
 use super::CudaOptions;
 use super::driver::Properties;
@@ -12,7 +13,6 @@ use crate::error::Result;
 use bmtrain_kernels::Unit;
 use cache::{Cache, Key};
 use std::sync::{Once, OnceLock};
-use target::Target;
 
 /// Compiles units when they are first asked for.
 #[derive(Debug)]

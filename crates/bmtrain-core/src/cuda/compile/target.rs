@@ -17,6 +17,21 @@ pub(in crate::cuda) struct Target {
 }
 
 impl Target {
+    /// Whether the kernels are written for devices of compute capability `major.minor`.
+    ///
+    /// # Errors
+    /// It is too old.
+    pub(in crate::cuda) fn check_age((major, minor): (u32, u32)) -> Result<()> {
+        if major * 10 + minor >= OLDEST {
+            return Ok(());
+        }
+        let reason = format!(
+            "the device has compute capability {major}.{minor}, and the kernels need 8.0 or later (A100, RTX 30 and newer); \
+             run on the CPU"
+        );
+        Err(failure("compile kernels", reason))
+    }
+
     /// The target for a device of compute capability `major.minor`, with a compiler that knows the capabilities `known`, in
     /// rising order: the device's own instructions where the compiler knows them, otherwise the newest it knows below, which the
     /// driver translates.
@@ -24,14 +39,8 @@ impl Target {
     /// # Errors
     /// A device that is too old for the kernels, or a compiler that knows none as old as the device.
     pub(in crate::cuda) fn of((major, minor): (u32, u32), known: &[u32]) -> Result<Self> {
+        Self::check_age((major, minor))?;
         let device = major * 10 + minor;
-        if device < OLDEST {
-            let reason = format!(
-                "the device has compute capability {major}.{minor}, and the kernels need 8.0 or later (A100, RTX 30 and newer); \
-                 run on the CPU"
-            );
-            return Err(failure("compile kernels", reason));
-        }
         if known.contains(&device) {
             // The one architecture whose own instructions (asynchronous products) go by another name than its common ones.
             let own = if device == 90 { "a" } else { "" };

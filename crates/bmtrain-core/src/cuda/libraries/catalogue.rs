@@ -8,7 +8,7 @@ pub(in crate::cuda) struct Wanted {
     /// What it is, and what needs it.
     pub(super) what: &'static str,
     /// What errors are headed by.
-    pub(super) call: &'static str,
+    pub(in crate::cuda) call: &'static str,
     /// File names, each with the major version of CUDA that it belongs to, the newest first. Where none is known it fits all.
     files: &'static [(Option<u32>, &'static str)],
     /// The Python package of CUDA 13, and that of CUDA 12.

@@ -23,6 +23,8 @@ pub struct BertBatch {
     pub label_smoothing: f32,
     /// Rows that belong to one sample of a multiple choice; 1 otherwise.
     pub choices: usize,
+    /// Whether logits are asked for; otherwise a head may leave them out where it makes the loss without them.
+    pub wants_logits: bool,
 }
 
 impl BertBatch {
@@ -60,6 +62,7 @@ impl BertBatch {
             next_sentence: None,
             label_smoothing: 0.0,
             choices: 1,
+            wants_logits: true,
         })
     }
 

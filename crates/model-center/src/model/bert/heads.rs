@@ -3,9 +3,10 @@
 use super::BertBatch;
 use crate::config::BertConfig;
 use crate::model::labels::Labels;
+use crate::model::word_loss::in_chunks;
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::ops::{self, CrossEntropy};
-use bmtrain_core::{Ctx, Var};
+use bmtrain_core::{Ctx, Tensor, Var};
 use bmtrain_dist::Builder;
 use bmtrain_dist::nn::embedding::Embedding;
 use bmtrain_dist::nn::linear::{Linear, LinearOptions};
@@ -54,7 +55,8 @@ pub struct BertOutput {
     pub hidden: Var,
     /// Tanh of the pooler, `[B, D]`.
     pub pooled: Option<Var>,
-    /// Classifier `[B, outputs]` (multiple choice: `[samples, choices]`), masked words `[B, L, V]`, next sentence `[B, 2]`.
+    /// Classifier `[B, outputs]` (multiple choice: `[samples, choices]`), masked words `[B, L, V]` where they are
+    /// asked for, next sentence `[B, 2]`.
     pub logits: Option<Var>,
     /// Next-sentence logits `[B, 2]` of [`BertHead::Pretraining`].
     pub sentence_logits: Option<Var>,
@@ -143,13 +145,20 @@ impl BertHeads {
         }
         let mut word_loss = None;
         if let Some(words) = &self.words {
-            let logits = words.forward(&output.hidden, table, cx)?; // [B, L, V]
+            let ready = words.transform(&output.hidden, cx)?; // [B, L, D]
             // With two heads there is a loss only where both have labels, as in transformers.
             let has_all = self.sentences.is_none() || batch.next_sentence.is_some();
-            if let Some(targets) = batch.class_labels().filter(|_| has_all) {
-                word_loss = Some(ops::cross_entropy(cx, &logits, targets, &CrossEntropy::default())?); // [1]
+            let targets = batch.class_labels().filter(|_| has_all);
+            match targets.filter(|_| !batch.wants_logits) {
+                Some(targets) => word_loss = Some(words.loss(&ready, targets, table, cx)?), // [1]
+                None => {
+                    let logits = table.project(&ready, Some(&words.bias.var(cx)?), cx)?; // [B, L, V]
+                    if let Some(targets) = targets {
+                        word_loss = Some(ops::cross_entropy(cx, &logits, targets, &CrossEntropy::default())?); // [1]
+                    }
+                    output.logits = Some(logits);
+                }
             }
-            output.logits = Some(logits);
         }
         if let (Some(sentences), Some(pooled)) = (&self.sentences, &output.pooled) {
             let logits = sentences.forward(pooled, cx)?; // [B, 2]
@@ -185,9 +194,15 @@ impl BertHeads {
 }
 
 impl WordHead {
-    fn forward(&self, hidden: &Var, table: &Embedding, cx: &mut Ctx) -> bmtrain_dist::Result<Var> {
+    /// What is projected onto the words.
+    fn transform(&self, hidden: &Var, cx: &Ctx) -> bmtrain_dist::Result<Var> {
         let dense = self.dense.forward_activated(hidden, self.activation, cx)?; // [B, L, D]
-        let normed = self.norm.forward(&dense, cx)?; // [B, L, D]
-        table.project(&normed, Some(&self.bias.var(cx)?), cx) // [B, L, V]
+        self.norm.forward(&dense, cx) // [B, L, D]
+    }
+
+    /// The loss without the logits of all positions.
+    fn loss(&self, ready: &Var, targets: &Tensor, table: &Embedding, cx: &Ctx) -> bmtrain_dist::Result<Var> {
+        let options = in_chunks(CrossEntropy::default(), table.weight());
+        table.cross_entropy(ready, Some(&self.bias.var(cx)?), targets, &options, cx)
     }
 }

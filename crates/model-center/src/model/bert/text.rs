@@ -6,7 +6,7 @@ use crate::hf::NameTable;
 use crate::model::labels::{Labels, Numbers, Wanted, check_length};
 use crate::model::registry::{SaveOptions, param_shapes};
 use crate::model::text::{Observe, Scores, TextBatch, TextHead, TextLabels, TextModel};
-use bmtrain_core::{Ctx, Segment, Tensor};
+use bmtrain_core::{Ctx, Segment, Tensor, Var};
 use bmtrain_dist::{Model, Parameters};
 use std::path::Path;
 
@@ -75,6 +75,11 @@ impl TextModel for Bert {
         extra.extend(output.pooled.map(|pooled| ("pooler", pooled)));
         extra.extend(output.sentence_logits.map(|logits| ("seq_relationship_logits", logits)));
         Ok(Scores { logits: output.logits, extra, loss: output.loss })
+    }
+
+    fn loss(&self, batch: &TextBatch, cx: &mut Ctx) -> Result<Option<Var>> {
+        let batch = BertBatch { wants_logits: false, ..upload(self, batch, cx)? };
+        Ok(self.forward(&batch, cx)?.loss)
     }
 }
 

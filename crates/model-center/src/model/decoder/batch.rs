@@ -22,6 +22,8 @@ pub struct DecoderBatch {
     pub label_smoothing: f32,
     /// Rows that belong to one sample of a multiple choice; 1 otherwise.
     pub choices: usize,
+    /// Whether logits are asked for; otherwise a head may leave them out where it makes the loss without them.
+    pub wants_logits: bool,
 }
 
 impl DecoderBatch {
@@ -51,6 +53,7 @@ impl DecoderBatch {
             labels,
             label_smoothing: batch.label_smoothing,
             choices: batch.choices,
+            wants_logits: true,
         })
     }
 }

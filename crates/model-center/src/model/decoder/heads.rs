@@ -4,8 +4,9 @@ use super::DecoderBatch;
 use crate::error::Error;
 use crate::model::labels::Labels;
 use crate::model::text::TextHead;
+use crate::model::word_loss::in_chunks;
 use bmtrain_core::ops::{self, CrossEntropy};
-use bmtrain_core::{Ctx, Var};
+use bmtrain_core::{Ctx, Tensor, Var};
 use bmtrain_dist::nn::embedding::Embedding;
 use bmtrain_dist::nn::linear::{Linear, LinearOptions};
 use bmtrain_dist::param::Init;
@@ -52,6 +53,7 @@ pub struct DecoderOutput {
     /// Output of the norm behind the last block, `[B, L, D]`.
     pub hidden: Var,
     /// Next words `[B, L, V]`, classifier `[B, outputs]` (multiple choice: `[samples, choices]`).
+    /// Next words only where they are asked for.
     pub logits: Option<Var>,
     /// `[1]`, when there were labels.
     pub loss: Option<Var>,
@@ -99,6 +101,12 @@ impl DecoderHeads {
     /// # Errors
     /// Labels out of range, shapes that do not fit, a failing device.
     pub fn forward(&self, hidden: Var, batch: &DecoderBatch, table: &Embedding, cx: &mut Ctx) -> Result<DecoderOutput> {
+        if let (DecoderHead::CausalLm { .. }, false, Some(Labels::Classes(targets))) =
+            (self.kind, batch.wants_logits, &batch.labels)
+        {
+            let loss = Some(self.word_loss(&hidden, (targets, batch.label_smoothing), table, cx)?); // [1]
+            return Ok(DecoderOutput { hidden, logits: None, loss });
+        }
         let logits = match (self.kind, &self.words, &self.classifier) {
             (DecoderHead::CausalLm { .. }, None, _) => Some(table.project(&hidden, None, cx)?), // [B, L, V]
             (DecoderHead::CausalLm { .. }, Some(words), _) => Some(words.forward(&hidden, cx)?), // [B, L, V]
@@ -114,6 +122,21 @@ impl DecoderHeads {
             (Some(logits), Some(Labels::Values(targets))) => Some(ops::squared_error(cx, logits, targets)?), // [1]
         };
         Ok(DecoderOutput { hidden, logits, loss })
+    }
+
+    /// The loss of the next words, without the logits of all positions.
+    fn word_loss(
+        &self,
+        hidden: &Var,
+        (targets, label_smoothing): (&Tensor, f32),
+        table: &Embedding,
+        cx: &Ctx,
+    ) -> Result<Var> {
+        let loss = CrossEntropy { label_smoothing, ..CrossEntropy::default() };
+        match &self.words {
+            None => table.cross_entropy(hidden, None, targets, &in_chunks(loss, table.weight()), cx),
+            Some(words) => words.cross_entropy(hidden, targets, &in_chunks(loss, words.weight()), cx),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::model::flow::TextFlow;
 use crate::model::labels::{Numbers, Wanted, check_length};
 use crate::model::text::{Observe, Scores, TextBatch};
-use bmtrain_core::Ctx;
+use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::Model;
 
 /// What [`Decoder::score`] has to know of a model.
@@ -35,11 +35,7 @@ pub trait Decoder: Model<Batch = DecoderBatch, Flow = TextFlow, Output = Decoder
     /// # Errors
     /// Ids or labels out of range, lengths that do not fit, a failing device.
     fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {
-        let facts = self.facts();
-        check(&facts, batch)?;
-        let words = matches!(facts.head, DecoderHead::CausalLm { .. });
-        let pad = facts.pad_token_id.map(|id| id as i64);
-        let batch = DecoderBatch::upload(cx.device(), batch, words, pad)?;
+        let batch = upload(&self.facts(), batch, cx)?;
         let output = match observe {
             None => self.forward(&batch, cx)?,
             Some(observe) => {
@@ -48,6 +44,22 @@ pub trait Decoder: Model<Batch = DecoderBatch, Flow = TextFlow, Output = Decoder
         };
         Ok(Scores { logits: output.logits, extra: Vec::new(), loss: output.loss })
     }
+
+    /// What [`TextModel::loss`](crate::model::TextModel::loss) does, for every decoder.
+    ///
+    /// # Errors
+    /// As [`Decoder::score`].
+    fn loss(&self, batch: &TextBatch, cx: &mut Ctx) -> Result<Option<Var>> {
+        let batch = DecoderBatch { wants_logits: false, ..upload(&self.facts(), batch, cx)? };
+        Ok(self.forward(&batch, cx)?.loss)
+    }
+}
+
+fn upload(facts: &DecoderFacts, batch: &TextBatch, cx: &Ctx) -> Result<DecoderBatch> {
+    check(facts, batch)?;
+    let words = matches!(facts.head, DecoderHead::CausalLm { .. });
+    let pad = facts.pad_token_id.map(|id| id as i64);
+    DecoderBatch::upload(cx.device(), batch, words, pad)
 }
 
 /// Whether ids and labels are those of this model.

@@ -12,7 +12,7 @@ use crate::config::Gpt2Config;
 use crate::error::Result;
 use crate::hf::NameTable;
 use crate::layer::{AttentionConfig, FeedForwardConfig, PreNormConfig};
-use bmtrain_core::{Ctx, Device, ops};
+use bmtrain_core::{Ctx, Device, Var, ops};
 use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
 use bmtrain_dist::nn::norm::NormOptions;
@@ -42,7 +42,7 @@ use std::path::Path;
 /// // Two rows of four tokens; labels are the tokens themselves.
 /// let batch = TextBatch::next_words(4, vec![3, 1, 4, 1, 5, 9, 2, 6], None);
 /// let mut cx = Ctx::training(&device, Randomness { seed: 7, step: 0, micro_batch: 0 });
-/// if let Some(loss) = model.score(&batch, None, &mut cx)?.loss {
+/// if let Some(loss) = model.loss(&batch, &mut cx)? {
 ///     optim.backward(&loss, 1.0, &mut cx)?;
 ///     optim.step()?;
 ///     // As many words are equally likely.
@@ -210,5 +210,9 @@ impl TextModel for Gpt2 {
 
     fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {
         Decoder::score(self, batch, observe, cx)
+    }
+
+    fn loss(&self, batch: &TextBatch, cx: &mut Ctx) -> Result<Option<Var>> {
+        Decoder::loss(self, batch, cx)
     }
 }
