@@ -92,7 +92,10 @@ fn steps_after_the_first_look_for_no_algorithm() {
                 step(&device, &parameters, activation, dtype);
                 let known = counts.queries();
                 // Another type is another product; another activation differs in the feed-forward layer alone.
-                assert!(known > before || (dtype == DType::F32 && activation == Activation::Gelu), "{dtype} {activation:?}");
+                assert!(
+                    known > before || (dtype == DType::F32 && activation == Activation::Gelu),
+                    "{dtype} {activation:?}"
+                );
                 for _ in 0..4 {
                     step(&device, &parameters, activation, dtype);
                 }

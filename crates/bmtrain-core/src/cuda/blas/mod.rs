@@ -226,13 +226,8 @@ impl Blas {
             }
             (bias, _) => bias.map_or(0, |bias| bias.address),
         };
-        let vector = match (work.sums.filter(|_| way.fused.sums), sums_place) {
-            (None, _) => bias,
-            (Some(_), Some(place)) => at(place),
-            (Some(sums), None) => sums.numbers.address,
-        };
-        let matrix = work.derivative.map(|(_, points)| points).or(work.copy).map_or(0, |numbers| numbers.address);
-        place(lt, plan, way.fused, Beside { vector, matrix })?;
+        let beside = work.beside(way, bias, sums_place.map(at));
+        place(lt, plan, way.fused, beside)?;
         let beta = if way.into == Destination::Result { work.beta } else { 0.0 };
         for entry in 0..folded.steps {
             let [b_address, a_address, c_address] = [1, 0, 2].map(|index: usize| {
@@ -242,15 +237,15 @@ impl Blas {
             let (alpha, workspace) = (work.alpha, at(workspace_place));
             let call = Call { alpha, beta, a: b_address, b: a_address, c: c_address, workspace, stream };
             // SAFETY: `check` saw that the matrices of every entry lie in their views, that those of c share no element and that
-            // c, copy and bias overlap nothing; the plan was made for these layouts and alignments; scratch memory was taken
+            // c, copy and sums overlap nothing; the plan was made for these layouts and alignments; scratch memory was taken
             // for what lies there. The memory stays valid until the lane has run the product, because the pool gives it out in
             // lane order.
             unsafe { lt.multiply(plan, &call) }?;
         }
         drop(plans);
         if let Some(Sums { out: first, .. }) = moved_sums {
-            let sums =
-                Partials { address: vector, groups: 1, columns: work.m, stride: work.m, first, second: Out::NONE };
+            let (address, columns) = (beside.vector, work.m);
+            let sums = Partials { address, groups: 1, columns, stride: columns, first, second: Out::NONE };
             // SAFETY: the product leaves one f32 sum for each row there; `check` saw that the destination holds as many.
             unsafe { sum_partials(launch, Gemm::NAME, sums) }?;
         }
@@ -307,6 +302,15 @@ impl Work {
         let numbers = Numbers { address: 0, dtype: DType::F32 };
         let entry = self.m * self.n;
         Matrices { numbers, ld: self.n, batch: [entry * self.batch.inner, entry] }
+    }
+
+    /// What a product reads or writes beside its matrices: its bias, or sums at their place in scratch memory or at their own; the
+    /// points of a derivative, or a copy.
+    fn beside(&self, way: Way, bias: u64, sums_in_scratch: Option<u64>) -> Beside {
+        let sums = self.sums.filter(|_| way.fused.sums);
+        let vector = sums.map_or(bias, |sums| sums_in_scratch.unwrap_or(sums.numbers.address));
+        let matrix = self.derivative.map(|(_, points)| points).or(self.copy);
+        Beside { vector, matrix: matrix.map_or(0, |numbers| numbers.address) }
     }
 
     /// What is left to do once `x` is there.

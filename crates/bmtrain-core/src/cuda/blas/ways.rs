@@ -102,8 +102,8 @@ fn fits(work: &Work, copy: Numbers) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::epilogue::Matrices;
     use super::super::super::launch::Out;
+    use super::super::epilogue::Matrices;
     use super::super::{Factor, Sums, Work};
     use super::*;
 
