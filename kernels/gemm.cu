@@ -1,6 +1,7 @@
 // What is done to a matrix product where the library of products does not do it:
 //
-//     c = f(x + beta c + bias),   with a copy of the argument of f
+//     c = f(x + beta c + bias),   with a copy of the argument of f, or
+//     c = (x + beta c + bias) f'(points)
 //
 // for matrices of a batch, each with a distance of rows of its own. With x and c alone it copies matrices of one number type
 // into another.
@@ -8,8 +9,8 @@
 // Launch: kGemmThreads threads a block; blocks take packs of rows in turn, and a thread loads two of them before it works on the
 // first. No shared memory.
 // Numerics: f32, rounded once when stored. f is applied to the copy as it was before it was rounded.
-// Bytes moved for each element: x read, c written; c also read unless beta is 0; the copy written if there is one. The bias is
-// shared by all rows and stays in the second level of the cache.
+// Bytes moved for each element: x read, c written; c also read unless beta is 0; the copy written if there is one, the
+// points read if there are any. The bias is shared by all rows and stays in the second level of the cache.
 
 constexpr int kGemmThreads = 256;
 // Packs that a thread has on their way at once. With every type in question there is no register left for a second.
@@ -34,6 +35,8 @@ struct GemmEpilogueArguments {
     In bias;
     // Without gaps, for a batch of one.
     Out copy;
+    // The same; null for none, and then the function is applied and not its derivative.
+    In points;
     Distances x_apart;
     Distances c_apart;
     long long rows;
@@ -108,21 +111,33 @@ __device__ __forceinline__ Pack gemm_argument(const GemmEpilogueArguments& a, lo
     return pack;
 }
 
-template <class Activation> __device__ __forceinline__ void gemm_apply(Pack& pack) {
+struct GemmValue {
+    template <class Activation> static __device__ __forceinline__ void apply(Pack& pack, const Pack&) {
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) {
-        pack.at[i] = Activation::at(pack.at[i]).value;
+        for (int i = 0; i < kPack; ++i) {
+            pack.at[i] = Activation::at(pack.at[i]).value;
+        }
     }
-}
+};
+
+struct GemmSlope {
+    template <class Activation> static __device__ __forceinline__ void apply(Pack& pack, const Pack& points) {
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) {
+            pack.at[i] *= Activation::at(points.at[i]).slope;
+        }
+    }
+};
 
 // One branch for a pack, the same for all threads: a loop for each function would take the compiler several times as long.
-__device__ __forceinline__ void gemm_activate(int activation, Pack& pack) {
+template <class What>
+__device__ __forceinline__ void gemm_activate(int activation, Pack& pack, const Pack& points) {
     switch (activation) {
-        case 0: gemm_apply<Gelu>(pack); return;
-        case 1: gemm_apply<GeluTanh>(pack); return;
-        case 2: gemm_apply<Relu>(pack); return;
-        case 3: gemm_apply<Silu>(pack); return;
-        case 4: gemm_apply<Tanh>(pack); return;
+        case 0: What::template apply<Gelu>(pack, points); return;
+        case 1: What::template apply<GeluTanh>(pack, points); return;
+        case 2: What::template apply<Relu>(pack, points); return;
+        case 3: What::template apply<Silu>(pack, points); return;
+        case 4: What::template apply<Tanh>(pack, points); return;
         default: return;
     }
 }
@@ -149,7 +164,12 @@ __device__ __forceinline__ void gemm_epilogue_body(const GemmEpilogueArguments& 
                 if (a.copy.data != nullptr) {
                     Types::store_pack(a.copy, places[i].in_copy, loaded[i], places[i].count, whole);
                 }
-                gemm_activate(a.activation, loaded[i]);
+                if (a.points.data != nullptr) {
+                    const Pack points = Types::load_pack(a.points, places[i].in_copy, places[i].count, whole);
+                    gemm_activate<GemmSlope>(a.activation, loaded[i], points);
+                } else {
+                    gemm_activate<GemmValue>(a.activation, loaded[i], loaded[i]);
+                }
                 Types::store_pack(a.c, places[i].in_c, loaded[i], places[i].count, whole);
             }
         }

@@ -183,6 +183,12 @@ pub trait Backend: Kernels + Debug + Send + Sync {
         None
     }
 
+    /// Whether a product that multiplies its result by a derivative, or sums the rows of a factor beside it, moves less memory than
+    /// the kernels that do so alone. Where it does not, ops launch those.
+    fn fuses_gradients(&self) -> bool {
+        false
+    }
+
     /// Bytes of scratch the backend keeps outside the pool, by name, for the memory report.
     fn scratch(&self) -> Vec<(&'static str, usize)> {
         Vec::new()

@@ -170,6 +170,13 @@ super::simd::vectorised! {
             *x = F::both::<I>(*x).0;
         });
     }
+
+    /// `x *= activation'(point)` for every element.
+    pub(super) fn times_slope<I>(activation: Activation, points: &[f32], x: &mut [f32]) {
+        with_function!(activation, F => for (x, point) in x.iter_mut().zip(points) {
+            *x *= F::both::<I>(*point).1;
+        });
+    }
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 
 use super::floats::{Floats, FloatsMut};
 use super::gemm::{self, BatchedProduct, Operand, Product, Source, Target};
-use super::math::activate;
+use super::math::{activate, times_slope};
+use super::reduce::column_sum;
 use super::threads::Threads;
 use crate::error::Result;
-use crate::kernel::{Gemm, Matrix};
+use crate::kernel::{ColumnSum, Gemm, Matrix};
 
 const NAME: &str = "gemm";
 
@@ -32,11 +33,22 @@ impl<'a> From<FloatsMut<'a>> for Target<'a> {
 pub(super) fn gemm(threads: &Threads, a: Gemm<'_>) -> Result<()> {
     let Gemm { m, n, k, alpha, a, b, beta, c, batch, epilogue } = a;
     let count = [batch.outer, batch.inner, 1];
-    if m == 0 || n == 0 || count.contains(&0) {
+    if count.contains(&0) {
+        return Ok(());
+    }
+    if let Some(out) = epilogue.sums_of_a {
+        column_sum(threads, ColumnSum { rows: k, columns: m, x: a.view.part(0, k * m)?, out })?;
+    }
+    if m == 0 || n == 0 {
         return Ok(());
     }
     let activation = epilogue.activation.map(|activation| move |run: &mut [f32]| activate(activation, run));
     let bias = Floats::maybe(NAME, epilogue.bias)?;
+    let slope = epilogue.derivative.map(|(activation, points)| {
+        let times = move |run: &mut [f32], points: &[f32]| times_slope(activation, points, run);
+        Floats::of(NAME, points).map(|points| (points, times))
+    });
+    let slope = slope.transpose()?;
     let copy = epilogue.pre_activation.map(|copy| FloatsMut::of(NAME, copy)).transpose()?;
     let levels = |[outer, inner]: [usize; 2]| [outer, inner, 0];
     let (a_stride, b_stride, c_stride) = (levels(a.batch), levels(b.batch), levels(c.batch));
@@ -54,7 +66,9 @@ pub(super) fn gemm(threads: &Threads, a: Gemm<'_>) -> Result<()> {
             bias: bias.map(Source::from),
             pre_activation: copy.map(|copy| (Target::from(copy), n)),
             activation: activation.as_ref().map(|activation| activation as gemm::Activation<'_>),
-            gradient: None,
+            gradient: slope
+                .as_ref()
+                .map(|(points, times)| (Source::from(*points), n, times as gemm::ActivationGradient<'_>)),
         },
     };
     let threads = if threads.count() == 1 { gemm::Threads::Calling } else { gemm::Threads::Pool(threads.pool()) };
@@ -110,6 +124,7 @@ mod tests {
                                     bias: Some(bias.view().unwrap()),
                                     activation: Some(Activation::Gelu),
                                     pre_activation: Some(copy.view_mut().unwrap()),
+                                    ..Epilogue::default()
                                 },
                             })
                             .unwrap();

@@ -255,6 +255,10 @@ impl Backend for CudaBackend {
         }
     }
 
+    fn fuses_gradients(&self) -> bool {
+        true
+    }
+
     fn slab_bytes(&self) -> usize {
         64 << 20
     }

@@ -1,7 +1,7 @@
 //! Arguments of matrix products.
 
 use super::elementwise::Activation;
-use super::{Access, Arguments, expect_float, expect_len};
+use super::{Access, Arguments, Dest, expect_float, expect_len};
 use crate::buffer::{View, ViewMut};
 use crate::error::{Error, Result};
 use crate::shape::expect_apart;
@@ -58,7 +58,7 @@ impl Batch {
 }
 
 /// What is done to the product before it is written, in this order: add the bias to every row, keep a copy of that,
-/// apply the activation.
+/// apply the activation, multiply by a derivative; and what is summed beside it.
 #[derive(Debug, Default)]
 pub struct Epilogue<'a> {
     /// One value for each column.
@@ -67,6 +67,46 @@ pub struct Epilogue<'a> {
     pub activation: Option<Activation>,
     /// Receives the input of the activation, `[m, n]` without gaps, when the backward pass needs it.
     pub pre_activation: Option<ViewMut<'a>>,
+    /// The result is multiplied by the derivative of this function at these points, `[m, n]` without gaps: the gradient of a
+    /// layer's result becomes that of the argument of the activation before it. Not together with an activation.
+    pub derivative: Option<(Activation, View<'a>)>,
+    /// Receives the sum of each row of `a`, `[m]`, in f32 and rounded once: where the product is the gradient of a weight, that
+    /// is the gradient of its bias. `a` is the transpose of a matrix without gaps.
+    pub sums_of_a: Option<Dest<'a>>,
+}
+
+impl Epilogue<'_> {
+    fn check(&self, a: &Matrix<'_>, [m, n, k]: [usize; 3], batch: Batch) -> Result<()> {
+        let name = Gemm::NAME;
+        if let Some(bias) = &self.bias {
+            expect_len(name, "bias", n, bias.len())?;
+            expect_float(name, "bias", bias.dtype())?;
+        }
+        let copy = self.pre_activation.as_ref().map(|copy| ("pre-activation", copy.as_view()));
+        let points = self.derivative.map(|(_, points)| ("points of the derivative", points));
+        for (what, matrix) in [copy, points].into_iter().flatten() {
+            expect_len(name, what, m * n, matrix.len())?;
+            expect_float(name, what, matrix.dtype())?;
+        }
+        if let Some(sums) = &self.sums_of_a {
+            expect_len(name, "sums of a", m, sums.view.len())?;
+            expect_float(name, "sums of a", sums.view.dtype())?;
+            if !a.transposed || (a.ld != m && k > 1) {
+                return Err(Error::argument(name, "sums of a are for the transpose of a matrix without gaps"));
+            }
+        }
+        if self.derivative.is_some() && self.activation.is_some() {
+            return Err(Error::argument(name, "an activation and a derivative exclude each other"));
+        }
+        let single = copy.is_some() || points.is_some() || self.sums_of_a.is_some();
+        if single && batch != Batch::ONE {
+            return Err(Error::argument(
+                name,
+                "a pre-activation copy, a derivative and sums of a are for single products",
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// `c = activation(alpha * a * b + beta * c + bias)` with `a` `[m, k]`, `b` `[k, n]`, `c` `[m, n]`, all row-major.
@@ -110,30 +150,28 @@ impl Arguments for Gemm<'_> {
         check_matrix("b", stored(k, n, self.b.transposed), self.b.ld, self.b.batch, self.batch, self.b.view.len())?;
         check_matrix("c", (m, n), self.c.ld, self.c.batch, self.batch, self.c.view.len())?;
         let Batch { outer, inner } = self.batch;
-        let Some(entries) = outer.checked_mul(inner) else {
+        if outer.checked_mul(inner).is_none() {
             return Err(Error::shape(name, "batch", "a count below 2^64", format!("{outer} x {inner}")));
-        };
+        }
         let axes = [(1, n), (self.c.ld, m), (self.c.batch[0], outer), (self.c.batch[1], inner)];
         expect_apart(axes).map_err(|got| Error::shape(name, "strides of c", "no element written twice", got))?;
-        if let Some(bias) = &self.epilogue.bias {
-            expect_len(name, "bias", n, bias.len())?;
-            expect_float(name, "bias", bias.dtype())?;
-        }
-        if let Some(copy) = &self.epilogue.pre_activation {
-            expect_len(name, "pre-activation", m * n, copy.len())?;
-            expect_float(name, "pre-activation", copy.dtype())?;
-        }
-        if entries > 1 && self.epilogue.pre_activation.is_some() {
-            return Err(Error::argument(name, "a pre-activation copy is for single products"));
-        }
-        Ok(())
+        self.epilogue.check(&self.a, [m, n, k], self.batch)
     }
 
     fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
         super::visit_all(
             visit,
-            &[Some(&self.a.view), Some(&self.b.view), self.epilogue.bias.as_ref()],
-            &[Some(&self.c.view), self.epilogue.pre_activation.as_ref()],
+            &[
+                Some(&self.a.view),
+                Some(&self.b.view),
+                self.epilogue.bias.as_ref(),
+                self.epilogue.derivative.as_ref().map(|(_, points)| points),
+            ],
+            &[
+                Some(&self.c.view),
+                self.epilogue.pre_activation.as_ref(),
+                self.epilogue.sums_of_a.as_ref().map(|sums| &sums.view),
+            ],
         );
     }
 

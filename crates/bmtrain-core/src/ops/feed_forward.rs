@@ -1,20 +1,20 @@
 //! The two projections of a transformer's feed-forward layer as one op, which saves less than its parts would.
 
-use super::gemm::{bias_gradient, check_linear, input_gradient, project, weight_gradient};
+use super::gemm::{check_linear, input_gradient, parameter_gradients, project};
 use super::{bytes_of, empty, only};
 use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Saved, Var};
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::kernel::{Activation, ActivationBackward, ActivationSplit, Dest, Epilogue, Multiply};
+use crate::kernel::{Activation, ActivationBackward, ActivationForward, ActivationSplit, Dest, Epilogue, Multiply};
 use crate::pool::Segment;
-use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 /// `y = activation(x w_in^T + b_in) w_out^T + b_out`.
 ///
 /// Shapes: x `[.., D]`, w_in `[F, D]`, b_in `[F]`, w_out `[E, F]`, b_out `[E]` → `[.., E]`.
-/// Numerics: as [`linear`](super::linear) twice. Saves x and the input of the activation; its value is made again, together with
-/// its derivative, in one pass of the backward pass.
+/// Numerics: as [`linear`](super::linear) twice. Saves x and the input of the activation; its value is made again in the backward
+/// pass, together with its derivative, unless the device applies that to a product as it makes it.
 ///
 /// # Errors
 /// Shapes that do not fit, a failing device.
@@ -38,6 +38,7 @@ pub fn feed_forward(
         bias: b_in.map(|bias| bias.value().view()).transpose()?,
         activation: Some(activation),
         pre_activation: pre.as_mut().map(Tensor::view_mut).transpose()?,
+        ..Epilogue::default()
     };
     project(cx.device(), x.value(), w_in.value(), epilogue, &mut hidden)?;
     let mut y = empty(cx, x.shape().with_last(e)?, x.dtype())?; // [.., E]
@@ -71,46 +72,72 @@ struct FeedForwardBackward {
     dtypes: [DType; 2],
 }
 
+/// Times the derivative of the activation: a product's own work on devices that fuse it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Derivative {
+    /// Applied to the product.
+    Fused,
+    /// Already where the input of the activation was.
+    Ready,
+    /// Made from the input of the activation.
+    Made,
+}
+
 impl Backward for FeedForwardBackward {
     fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
         let FeedForwardBackward { x, mut pre, activation, w_in, w_out, sizes: [d, f, e], dtypes } = *self;
         let dy = only("feed_forward", dy)?;
-        let empty_hidden =
-            |cx: &BackwardCtx<'_>| Tensor::empty(cx.device(), pre.shape(), pre.dtype(), Segment::Activations);
-        bias_gradient(cx, 4, &dy, e, dtypes[1])?;
-        let weight_wanted = cx.needs(3);
-        if weight_wanted {
-            let mut hidden = empty_hidden(cx)?; // [.., F]
-            cx.device().launch(ActivationSplit { activation, x: pre.view_mut()?, y: hidden.view_mut()? })?;
-            cx.write(3, Shape::from([e, f]), dtypes[1], |device, dw| {
-                weight_gradient(device, &dy, &hidden, [e, f], dw)
-            })?;
-        }
+        let derivative = match (cx.device().backend().fuses_gradients(), cx.needs(3)) {
+            (true, _) => Derivative::Fused,
+            (false, true) => Derivative::Ready,
+            (false, false) => Derivative::Made,
+        };
+        let hidden = cx.needs(3).then(|| again(cx.device(), activation, &mut pre, derivative)).transpose()?; // [.., F]
+        parameter_gradients(cx, [3, 4], &dy, hidden.as_ref(), [e, f], dtypes[1])?;
+        drop(hidden);
         if !(0..3).any(|index| cx.needs(index)) {
             return Ok(());
         }
-        let mut dpre = Tensor::empty(cx.device(), pre.shape(), pre.dtype(), Segment::Activations)?; // [.., F]
-        input_gradient(cx.device(), &dy, &w_out.get()?, [e, f], Dest { view: dpre.view_mut()?, add: false })?;
+        let mut dpre = like(cx.device(), &pre)?; // [.., F]
+        let fused = (derivative == Derivative::Fused).then_some((activation, &pre));
+        input_gradient(cx.device(), &dy, &w_out.get()?, [e, f], fused, Dest { view: dpre.view_mut()?, add: false })?;
         drop((dy, w_out));
-        if weight_wanted {
-            // What was the input is the derivative by now.
-            let out = Dest { view: dpre.view_mut()?, add: false };
-            cx.device().launch(Multiply { a: pre.view()?, b: None, out })?;
-        } else {
-            let mut dx = Tensor::empty(cx.device(), pre.shape(), pre.dtype(), Segment::Activations)?; // [.., F]
-            let dest = Dest { view: dx.view_mut()?, add: false };
-            cx.device().launch(ActivationBackward { activation, x: pre.view()?, dy: dpre.view()?, dx: dest })?;
-            dpre = dx;
+        match derivative {
+            Derivative::Fused => {}
+            Derivative::Ready => {
+                let out = Dest { view: dpre.view_mut()?, add: false };
+                cx.device().launch(Multiply { a: pre.view()?, b: None, out })?;
+            }
+            Derivative::Made => {
+                let mut dx = like(cx.device(), &pre)?; // [.., F]
+                let dest = Dest { view: dx.view_mut()?, add: false };
+                cx.device().launch(ActivationBackward { activation, x: pre.view()?, dy: dpre.view()?, dx: dest })?;
+                dpre = dx;
+            }
         }
         drop(pre);
-        bias_gradient(cx, 2, &dpre, f, dtypes[0])?;
-        cx.write(1, Shape::from([f, d]), dtypes[0], |device, dw| weight_gradient(device, &dpre, &x, [f, d], dw))?;
+        parameter_gradients(cx, [1, 2], &dpre, Some(&x), [f, d], dtypes[0])?;
         let (shape, dtype, w_in) = (x.shape(), x.dtype(), w_in.get()?);
         drop(x);
-        cx.write(0, shape, dtype, |device, dx| input_gradient(device, &dpre, &w_in, [f, d], dx))
+        cx.write(0, shape, dtype, |device, dx| input_gradient(device, &dpre, &w_in, [f, d], None, dx))
     }
 
     fn saved_bytes(&self) -> usize {
         bytes_of([&self.x, &self.pre])
     }
+}
+
+fn like(device: &Device, x: &Tensor) -> Result<Tensor> {
+    Tensor::empty(device, x.shape(), x.dtype(), Segment::Activations)
+}
+
+/// The value of the activation again; with [`Derivative::Ready`] its derivative in place of its input.
+fn again(device: &Device, activation: Activation, pre: &mut Tensor, derivative: Derivative) -> Result<Tensor> {
+    let mut value = like(device, pre)?;
+    if derivative == Derivative::Ready {
+        device.launch(ActivationSplit { activation, x: pre.view_mut()?, y: value.view_mut()? })?;
+    } else {
+        device.launch(ActivationForward { activation, x: pre.view()?, y: value.view_mut()? })?;
+    }
+    Ok(value)
 }

@@ -30,6 +30,7 @@ pub fn linear(cx: &Ctx, x: &Var, weight: &Var, bias: Option<&Var>, activation: O
         bias: bias.map(|bias| bias.value().view()).transpose()?,
         activation,
         pre_activation: pre_activation.as_mut().map(Tensor::view_mut).transpose()?,
+        ..Epilogue::default()
     };
     project(cx.device(), x.value(), weight.value(), epilogue, &mut y)?;
     Ok(cx.record(y, &inputs, || {
@@ -81,14 +82,16 @@ pub(super) fn project(
     })
 }
 
-/// `dx (+)= dy weight`, with dy `[M, N]` and weight `[N, K]`.
+/// `dx (+)= dy weight`, with dy `[M, N]` and weight `[N, K]`; times the derivative of an activation at `[M, K]`.
 pub(super) fn input_gradient(
     device: &Device,
     dy: &Tensor,
     weight: &Tensor,
     [n, k]: [usize; 2],
+    derivative: Option<(Activation, &Tensor)>,
     dx: Dest<'_>,
 ) -> Result<()> {
+    let derivative = derivative.map(|(activation, at)| Ok::<_, Error>((activation, at.view()?))).transpose()?;
     device.launch(Gemm {
         m: rows_of(dy, n),
         n: k,
@@ -99,17 +102,45 @@ pub(super) fn input_gradient(
         beta: if dx.add { 1.0 } else { 0.0 },
         c: MatrixMut { view: dx.view, ld: k, batch: [0, 0] },
         batch: Batch::ONE,
-        epilogue: Epilogue::default(),
+        epilogue: Epilogue { derivative, ..Epilogue::default() },
     })
 }
 
-/// `dweight (+)= dy^T x`, with dy `[M, N]` and x `[M, K]`.
-pub(super) fn weight_gradient(
+/// The gradients of a weight `[N, K]` and a bias `[N]`, the inputs of these numbers, with dy `[M, N]` and x `[M, K]`. Without x that
+/// of the weight is not wanted.
+pub(super) fn parameter_gradients(
+    cx: &mut BackwardCtx<'_>,
+    [weight, bias]: [usize; 2],
+    dy: &Tensor,
+    x: Option<&Tensor>,
+    [n, k]: [usize; 2],
+    dtype: DType,
+) -> Result<()> {
+    let (of_weight, of_bias) = (Shape::from([n, k]), Shape::from([n]));
+    match x {
+        None => bias_gradient(cx, bias, dy, n, dtype),
+        Some(x) if cx.device().backend().fuses_gradients() => {
+            cx.write_many([(weight, of_weight, dtype), (bias, of_bias, dtype)], |device, dests| match dests {
+                [Some(dweight), dbias] => weight_gradient(device, dy, x, [n, k], dweight, dbias),
+                [None, Some(dbias)] => sum_rows(device, dy, n, dbias),
+                [None, None] => Ok(()),
+            })
+        }
+        Some(x) => {
+            bias_gradient(cx, bias, dy, n, dtype)?;
+            cx.write(weight, of_weight, dtype, |device, dw| weight_gradient(device, dy, x, [n, k], dw, None))
+        }
+    }
+}
+
+/// `dweight (+)= dy^T x`, with dy `[M, N]` and x `[M, K]`, and `dbias (+)= sum over rows of dy` beside it.
+fn weight_gradient(
     device: &Device,
     dy: &Tensor,
     x: &Tensor,
     [n, k]: [usize; 2],
     dweight: Dest<'_>,
+    dbias: Option<Dest<'_>>,
 ) -> Result<()> {
     device.launch(Gemm {
         m: n,
@@ -121,15 +152,17 @@ pub(super) fn weight_gradient(
         beta: if dweight.add { 1.0 } else { 0.0 },
         c: MatrixMut { view: dweight.view, ld: k, batch: [0, 0] },
         batch: Batch::ONE,
-        epilogue: Epilogue::default(),
+        epilogue: Epilogue { sums_of_a: dbias, ..Epilogue::default() },
     })
 }
 
 /// `dbias (+)= sum over rows of dy`.
 pub(super) fn bias_gradient(cx: &mut BackwardCtx<'_>, index: usize, dy: &Tensor, n: usize, dtype: DType) -> Result<()> {
-    cx.write(index, Shape::from([n]), dtype, |device, dbias| {
-        device.launch(ColumnSum { rows: rows_of(dy, n), columns: n, x: dy.view()?, out: dbias })
-    })
+    cx.write(index, Shape::from([n]), dtype, |device, dbias| sum_rows(device, dy, n, dbias))
+}
+
+fn sum_rows(device: &Device, dy: &Tensor, n: usize, out: Dest<'_>) -> Result<()> {
+    device.launch(ColumnSum { rows: rows_of(dy, n), columns: n, x: dy.view()?, out })
 }
 
 /// Rows of a gradient, which may come in another shape than the result had.
@@ -169,17 +202,13 @@ impl Backward for LinearBackward {
                 dpre
             }
         };
-        bias_gradient(cx, 2, &dpre, n, weight_dtype)?;
-        if let Some(x) = x {
-            cx.write(1, Shape::from([n, k]), weight_dtype, |device, dw| {
-                weight_gradient(device, &dpre, &x, [n, k], dw)
-            })?;
-        }
+        parameter_gradients(cx, [1, 2], &dpre, x.as_ref(), [n, k], weight_dtype)?;
+        drop(x);
         // Last, when what was saved is free again.
         match weight {
             Some(weight) => {
                 let weight = weight.get()?;
-                cx.write(0, x_shape, x_dtype, |device, dx| input_gradient(device, &dpre, &weight, [n, k], dx))
+                cx.write(0, x_shape, x_dtype, |device, dx| input_gradient(device, &dpre, &weight, [n, k], None, dx))
             }
             None => Ok(()),
         }

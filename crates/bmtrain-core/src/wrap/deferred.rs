@@ -193,6 +193,10 @@ impl Backend for Deferred {
         self.inner.host_threads()
     }
 
+    fn fuses_gradients(&self) -> bool {
+        self.inner.fuses_gradients()
+    }
+
     fn scratch(&self) -> Vec<(&'static str, usize)> {
         self.inner.scratch()
     }

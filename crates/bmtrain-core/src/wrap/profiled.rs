@@ -123,6 +123,10 @@ impl Backend for Profiled {
         self.inner.host_threads()
     }
 
+    fn fuses_gradients(&self) -> bool {
+        self.inner.fuses_gradients()
+    }
+
     fn scratch(&self) -> Vec<(&'static str, usize)> {
         self.inner.scratch()
     }

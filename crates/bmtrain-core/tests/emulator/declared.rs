@@ -100,6 +100,10 @@ impl Backend for Declared {
         self.inner.on_host(read, write, work, on)
     }
 
+    fn fuses_gradients(&self) -> bool {
+        self.inner.fuses_gradients()
+    }
+
     fn scratch(&self) -> Vec<(&'static str, usize)> {
         self.inner.scratch()
     }

@@ -74,6 +74,15 @@ Status refuse(const Answer& answer) {
     return answer.status == success ? success : refuse(answer.status, answer.reason);
 }
 
+// What tests ask for: how often an algorithm was looked for, and how many products were queued with an epilogue.
+struct Counts {
+    std::mutex mutex;
+    std::uint64_t queries = 0;
+    std::map<unsigned, std::uint64_t> products;
+};
+
+Counts counts;
+
 // Copies an attribute whose size must be that of its place.
 template <class Value>
 Status set(Value& place, const void* from, std::size_t bytes) {
@@ -164,6 +173,16 @@ int run_queued(void* data) {
 using namespace fake_blas;
 
 extern "C" {
+
+std::uint64_t emulated_blas_queries() {
+    std::lock_guard<std::mutex> lock(counts.mutex);
+    return counts.queries;
+}
+
+std::uint64_t emulated_blas_products(unsigned epilogue) {
+    std::lock_guard<std::mutex> lock(counts.mutex);
+    return counts.products[epilogue];
+}
 
 std::size_t cublasLtGetVersion() {
     return 130000;
@@ -307,6 +326,10 @@ Status cublasLtMatmulAlgoGetHeuristic(void* handle, void* how, void* a, void* b,
     if (handle != &handle_token || preference == nullptr || requested < 1 || results == nullptr || count == nullptr) {
         return refuse(invalid_value, "a heuristic without a handle, a preference or a place for its answer");
     }
+    {
+        std::lock_guard<std::mutex> lock(counts.mutex);
+        ++counts.queries;
+    }
     *count = 0;
     Product product;
     if (Status status = refuse(describe(product, how, a, b, c, d))) {
@@ -357,6 +380,10 @@ Status cublasLtMatmul(void* handle, void* how, const float* alpha, std::uint64_t
     }
     if (Status status = refuse(check_pointers(p, algorithm == nullptr ? any_alignment : algorithm->alignment))) {
         return status;
+    }
+    {
+        std::lock_guard<std::mutex> lock(counts.mutex);
+        ++counts.products[p.how.epilogue];
     }
     const auto release = [](void* data) { delete static_cast<Product*>(data); };
     return driver().give(stream, run_queued, product.release(), release) == 0 ? success : execution_failed;

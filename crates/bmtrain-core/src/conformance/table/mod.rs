@@ -7,6 +7,7 @@ mod loss;
 mod norm;
 mod optimizer;
 mod product;
+mod product_gradient;
 mod random;
 mod reduce;
 mod rows;
@@ -24,6 +25,7 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     gemm::rows(&mut cases);
     product::rows(&mut cases);
+    product_gradient::rows(&mut cases);
     elementwise::rows(&mut cases);
     norm::rows(&mut cases);
     attention::rows(&mut cases);

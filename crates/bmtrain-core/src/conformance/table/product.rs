@@ -118,7 +118,7 @@ fn mixed(cases: &mut Vec<Case>) {
 }
 
 /// One operand stays in a type of its own where the others have 16 bits.
-fn with_type(mut case: Case, name: &str, dtype: DType) -> Case {
+pub(super) fn with_type(mut case: Case, name: &str, dtype: DType) -> Case {
     for input in case.inputs.iter_mut().filter(|input| input.name == name) {
         input.dtype = Some(dtype);
     }
@@ -170,6 +170,7 @@ impl Product {
                 bias: Some(t[3].view()?),
                 activation,
                 pre_activation: pre.as_mut().map(Tensor::view_mut).transpose()?,
+                ..Epilogue::default()
             },
         };
         device.launch(Gemm {
@@ -234,7 +235,7 @@ fn activate(activation: Activation, x: f64) -> f64 {
 }
 
 /// `Phi(x)` by its power series `1/2 + phi(x) (x + x^3/3 + x^5/15 + ..)`, exact to f64 for the few units it is used on.
-fn normal_distribution(x: f64) -> f64 {
+pub(super) fn normal_distribution(x: f64) -> f64 {
     let (mut term, mut sum) = (x, x);
     for i in 1..200 {
         term *= x * x / f64::from(2 * i + 1);

@@ -30,7 +30,7 @@ pub(super) struct Matrices {
     pub(super) batch: [usize; 2],
 }
 
-/// `c = activation(x + beta c + bias)` for all entries of a batch.
+/// `c = activation(x + beta c + bias)`, or times a derivative, for all entries of a batch.
 #[derive(Debug)]
 pub(super) struct Finish {
     pub(super) rows: usize,
@@ -44,6 +44,8 @@ pub(super) struct Finish {
     /// Receives the activation's input, without gaps.
     pub(super) copy: Option<Numbers>,
     pub(super) activation: Option<Activation>,
+    /// The result is multiplied by the derivative of this at these points, without gaps. Not together with an activation.
+    pub(super) derivative: Option<(Activation, Numbers)>,
 }
 
 /// `Distances`.
@@ -63,6 +65,7 @@ struct EpilogueArguments {
     c: Out,
     bias: In,
     copy: Out,
+    points: In,
     x_apart: Distances,
     c_apart: Distances,
     rows: i64,
@@ -79,7 +82,7 @@ impl Finish {
     /// A copy of matrices, into another number type or without gaps.
     pub(super) fn copying(rows: usize, columns: usize, batch: Batch, from: Matrices, to: Matrices) -> Self {
         let (x, c) = (Some(from), to);
-        Finish { rows, columns, batch, x, c, beta: 0.0, bias: None, copy: None, activation: None }
+        Finish { rows, columns, batch, x, c, beta: 0.0, bias: None, copy: None, activation: None, derivative: None }
     }
 
     /// A copy of one row.
@@ -105,15 +108,18 @@ impl Finish {
         let matrices = [self.x, Some(self.c)];
         let strides: Vec<usize> =
             matrices.iter().flatten().flat_map(|m| [m.ld, m.batch[0], m.batch[1]]).chain([self.columns]).collect();
-        let large = [self.x.map(|x| x.numbers), Some(self.c.numbers), self.copy];
+        let points = self.derivative.map(|(_, points)| points);
+        let large = [self.x.map(|x| x.numbers), Some(self.c.numbers), self.copy, points];
         let addresses = large.iter().chain([&self.bias]).flatten().map(|numbers| numbers.address);
         let reading = |numbers: Option<Numbers>| numbers.map_or(In::NONE, |n| In::at(n.address, n.dtype));
         let x = self.x.unwrap_or(self.c);
+        let function = self.activation.or(self.derivative.map(|(function, _)| function));
         let arguments = EpilogueArguments {
             x: reading(large[0]),
             c: Out::at(self.c.numbers.address, self.c.numbers.dtype),
             bias: reading(self.bias),
             copy: self.copy.map_or(Out::NONE, |copy| Out::at(copy.address, copy.dtype)),
+            points: reading(points),
             x_apart: distances(&x)?,
             c_apart: distances(&self.c)?,
             rows: long(NAME, "rows", self.rows)?,
@@ -121,7 +127,7 @@ impl Finish {
             inner: long(NAME, "batch", inner)?,
             entries: long(NAME, "batch", entries)?,
             beta: self.beta,
-            activation: self.activation.map_or(-1, activation_number),
+            activation: function.map_or(-1, activation_number),
             whole: whole(addresses, &strides),
             unused: 0,
         };

@@ -6,7 +6,8 @@
 //!
 //! Numerics: sums are f32 in every case, and products of f32 factors are not made of shortened ones unless asked for. What is
 //! written is rounded once, but for the argument of an activation that a kernel applies: it is read as it was written, in the
-//! type of the copy that is kept or of the result. So evaluation, which keeps no copy, computes what training does.
+//! type of the copy that is kept or of the result. A product that a
+//! kernel multiplies by a derivative is read so too. So evaluation, which keeps no copy, computes what training does.
 #![allow(unsafe_code)]
 
 mod epilogue;
@@ -18,11 +19,12 @@ pub(super) use lt::version;
 
 use super::CudaOptions;
 use super::driver::{Context, failure};
-use super::launch::Launch;
+use super::launch::{Launch, Out};
+use super::reduce::{Partials, column_sum, sum_partials};
 use crate::buffer::ViewMut;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::kernel::{Activation, Batch, Gemm, Matrix};
+use crate::kernel::{Activation, Arguments as _, Batch, ColumnSum, Gemm, Matrix};
 use epilogue::{Finish, Matrices, Numbers};
 use lt::{Call, Lt};
 use plans::{Beside, Plans, Problem, Stored, alignment, place};
@@ -57,6 +59,26 @@ struct Work {
     bias: Option<Numbers>,
     activation: Option<Activation>,
     copy: Option<Numbers>,
+    derivative: Option<(Activation, Numbers)>,
+    sums: Option<Sums>,
+}
+
+/// Where the sums of the left factor's rows go.
+#[derive(Debug, Clone, Copy)]
+struct Sums {
+    numbers: Numbers,
+    /// The same, and whether they are added.
+    out: Out,
+    add: bool,
+}
+
+impl Sums {
+    /// The library writes them there in this type.
+    fn is_direct(&self, dtype: DType) -> bool {
+        /// What the library may write at once.
+        const BYTES: u64 = 16;
+        self.numbers.dtype == dtype && !self.add && self.numbers.address.is_multiple_of(BYTES)
+    }
 }
 
 /// A factor: matrices as they are stored, and whether the product sees their transposes.
@@ -96,22 +118,37 @@ impl Blas {
     /// No library, one that refuses, a size beyond what it takes.
     pub(super) fn gemm(&self, launch: &Launch<'_>, a: Gemm<'_>) -> Result<()> {
         let work = Work::of(&a);
-        if work.m == 0 || work.n == 0 || work.batch.outer == 0 || work.batch.inner == 0 {
+        let Work { m, k, .. } = work;
+        if work.batch.outer == 0 || work.batch.inner == 0 {
             return Ok(());
+        }
+        let sums_are_made = self.multiply(launch, &work)?;
+        match a.epilogue.sums_of_a {
+            Some(out) if !sums_are_made => {
+                column_sum(launch, ColumnSum { rows: k, columns: m, x: a.a.view.part(0, k * m)?, out })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Queue a product without the sums beside it, unless the library makes them: then true.
+    fn multiply(&self, launch: &Launch<'_>, work: &Work) -> Result<bool> {
+        if work.m == 0 || work.n == 0 {
+            return Ok(false);
         }
         if work.k == 0 {
             let finish = work.finish(None, work.beta, true);
             // SAFETY: `check` saw that c, bias and copy are as large as the sizes say and overlap nothing. The memory stays
             // valid until the lane has run the kernel, because the pool gives it out in lane order.
-            return unsafe { finish.queue(launch) };
+            return unsafe { finish.queue(launch) }.map(|()| false);
         }
         let lt = self.lt.get_or_init(|| Lt::open(&self.context, &self.options)).as_ref().map_err(Clone::clone)?;
-        for way in ways(&work) {
-            if self.go(launch, lt, &work, way)? {
-                return Ok(());
+        for way in ways(work) {
+            if self.go(launch, lt, work, way)? {
+                return Ok(way.fused.sums);
             }
         }
-        let Work { m, n, k, a, b, c, .. } = work;
+        let Work { m, n, k, a, b, c, .. } = *work;
         let types = [a.stored, b.stored, c].map(|matrices| matrices.numbers.dtype.name());
         Err(failure(
             "multiply",
@@ -136,6 +173,9 @@ impl Blas {
             .then(|| parts.add(work.batch.outer * work.batch.inner * work.m * work.n * DType::F32.size()));
         let cast_bias = work.bias.filter(|bias| way.fused.bias && bias.dtype != c.numbers.dtype);
         let bias_place = cast_bias.map(|_| parts.add(work.n * c.numbers.dtype.size()));
+
+        let moved_sums = work.sums.filter(|sums| way.fused.sums && !sums.is_direct(c.numbers.dtype));
+        let sums_place = moved_sums.map(|_| parts.add(work.m * c.numbers.dtype.size()));
 
         let folded = Folded::of([a.stored.batch, b.stored.batch, c.batch], work.batch);
         let stored = |matrices: &Matrices, transposed, index: usize| {
@@ -186,7 +226,8 @@ impl Blas {
             }
             (bias, _) => bias.map_or(0, |bias| bias.address),
         };
-        place(lt, plan, way.fused, Beside { bias, copy: work.copy.map_or(0, |copy| copy.address) })?;
+        let beside = work.beside(way, bias, sums_place.map(at));
+        place(lt, plan, way.fused, beside)?;
         let beta = if way.into == Destination::Result { work.beta } else { 0.0 };
         for entry in 0..folded.steps {
             let [b_address, a_address, c_address] = [1, 0, 2].map(|index: usize| {
@@ -196,12 +237,18 @@ impl Blas {
             let (alpha, workspace) = (work.alpha, at(workspace_place));
             let call = Call { alpha, beta, a: b_address, b: a_address, c: c_address, workspace, stream };
             // SAFETY: `check` saw that the matrices of every entry lie in their views, that those of c share no element and that
-            // c, copy and bias overlap nothing; the plan was made for these layouts and alignments; scratch memory was taken
+            // c, copy and sums overlap nothing; the plan was made for these layouts and alignments; scratch memory was taken
             // for what lies there. The memory stays valid until the lane has run the product, because the pool gives it out in
             // lane order.
             unsafe { lt.multiply(plan, &call) }?;
         }
         drop(plans);
+        if let Some(Sums { out: first, .. }) = moved_sums {
+            let (address, columns) = (beside.vector, work.m);
+            let sums = Partials { address, groups: 1, columns, stride: columns, first, second: Out::NONE };
+            // SAFETY: the product leaves one f32 sum for each row there; `check` saw that the destination holds as many.
+            unsafe { sum_partials(launch, Gemm::NAME, sums) }?;
+        }
         if way.finishes(work) {
             let old = if way.into == Destination::Result { 0.0 } else { work.beta };
             let mut finish = work.finish(Some(operands[2]), old, !way.fused.bias);
@@ -238,6 +285,15 @@ impl Work {
             bias: a.epilogue.bias.map(|bias| Numbers { address: bias.address(), dtype: bias.dtype() }),
             activation: a.epilogue.activation,
             copy: a.epilogue.pre_activation.as_ref().map(written),
+            derivative: a
+                .epilogue
+                .derivative
+                .map(|(activation, points)| (activation, Numbers { address: points.address(), dtype: points.dtype() })),
+            sums: a.epilogue.sums_of_a.as_ref().map(|sums| Sums {
+                numbers: written(&sums.view),
+                out: Out::into(sums),
+                add: sums.add,
+            }),
         }
     }
 
@@ -246,6 +302,15 @@ impl Work {
         let numbers = Numbers { address: 0, dtype: DType::F32 };
         let entry = self.m * self.n;
         Matrices { numbers, ld: self.n, batch: [entry * self.batch.inner, entry] }
+    }
+
+    /// What a product reads or writes beside its matrices: its bias, or sums at their place in scratch memory or at their own; the
+    /// points of a derivative, or a copy.
+    fn beside(&self, way: Way, bias: u64, sums_in_scratch: Option<u64>) -> Beside {
+        let sums = self.sums.filter(|_| way.fused.sums);
+        let vector = sums.map_or(bias, |sums| sums_in_scratch.unwrap_or(sums.numbers.address));
+        let matrix = self.derivative.map(|(_, points)| points).or(self.copy);
+        Beside { vector, matrix: matrix.map_or(0, |numbers| numbers.address) }
     }
 
     /// What is left to do once `x` is there.
@@ -260,6 +325,7 @@ impl Work {
             bias: self.bias.filter(|_| bias),
             copy: self.copy,
             activation: self.activation,
+            derivative: self.derivative,
         }
     }
 }

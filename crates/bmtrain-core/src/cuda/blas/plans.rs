@@ -41,6 +41,22 @@ pub(super) struct Fused {
     pub(super) function: Option<Function>,
     /// Keeps a copy of the function's argument, of the result's type, without gaps.
     pub(super) copy: bool,
+    /// Multiplies by the derivative of the tanh approximation of GELU, at points of the result's type without gaps.
+    pub(super) derivative: bool,
+    /// Sums the rows of the left factor, in the result's type. Alone.
+    pub(super) sums: bool,
+}
+
+impl Fused {
+    /// It has a vector beside the matrices.
+    fn has_vector(self) -> bool {
+        self.bias || self.sums
+    }
+
+    /// It has another matrix.
+    fn has_matrix(self) -> bool {
+        self.copy || self.derivative
+    }
 }
 
 /// A function that the library knows.
@@ -67,8 +83,10 @@ pub(super) struct Problem {
 /// Addresses that the library reads or writes beside the matrices; 0 for none.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Beside {
-    pub(super) bias: u64,
-    pub(super) copy: u64,
+    /// The bias, or the sums.
+    pub(super) vector: u64,
+    /// The copy, or the points of the derivative.
+    pub(super) matrix: u64,
 }
 
 /// The plans of a backend.
@@ -114,10 +132,10 @@ fn make(lt: &Lt, problem: &Problem, tf32: bool) -> Result<Option<Plan>> {
     lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_TRANSA as u32, transpose(&b))?;
     lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_TRANSB as u32, transpose(&a))?;
     lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE as u32, epilogue(problem.fused))?;
-    if problem.fused.bias {
+    if problem.fused.has_vector() {
         lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE as u32, number_type(c.dtype)?)?;
     }
-    if problem.fused.copy {
+    if problem.fused.has_matrix() {
         lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE as u32, number_type(c.dtype)?)?;
         lt.set(&product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD as u32, signed(n)?)?;
     }
@@ -167,6 +185,13 @@ fn preference(lt: &Lt, [a, b, c]: [u32; 3]) -> Result<Descriptor> {
 
 fn epilogue(fused: Fused) -> u32 {
     use sys::cublasLtEpilogue_t as Epilogue;
+    if fused.derivative {
+        return Epilogue::CUBLASLT_EPILOGUE_DGELU as u32;
+    }
+    if fused.sums {
+        // Our left factor is the library's second.
+        return Epilogue::CUBLASLT_EPILOGUE_BGRADB as u32;
+    }
     let epilogue = match (fused.function, fused.copy, fused.bias) {
         (None, _, false) => Epilogue::CUBLASLT_EPILOGUE_DEFAULT,
         (None, _, true) => Epilogue::CUBLASLT_EPILOGUE_BIAS,
@@ -183,11 +208,11 @@ fn epilogue(fused: Fused) -> u32 {
 /// Give a plan the addresses that stand in its description.
 pub(super) fn place(lt: &Lt, plan: &Plan, fused: Fused, beside: Beside) -> Result<()> {
     use sys::cublasLtMatmulDescAttributes_t as Attribute;
-    if fused.bias {
-        lt.set(&plan.product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER as u32, beside.bias)?;
+    if fused.has_vector() {
+        lt.set(&plan.product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER as u32, beside.vector)?;
     }
-    if fused.copy {
-        lt.set(&plan.product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER as u32, beside.copy)?;
+    if fused.has_matrix() {
+        lt.set(&plan.product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER as u32, beside.matrix)?;
     }
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! The ways in which a product can be had from the library, the best first.
 //!
 //! The library takes factors of one number type and gives a result of the same or of f32. Of epilogues it does a bias of the
-//! result's type, and with it ReLU or the tanh approximation of GELU, of which it can keep the argument. What it refuses all the
+//! result's type, and with it ReLU or the tanh approximation of GELU, of which it can keep the argument; the derivative of that;
+//! or, alone, sums of the rows of a factor, in the result's type. What it refuses all the
 //! same is known only when it is asked: then the next way is tried.
 
 use super::Work;
@@ -35,18 +36,21 @@ pub(super) enum Destination {
 impl Way {
     /// Whether a kernel has something left to do.
     pub(super) fn finishes(&self, work: &Work) -> bool {
-        self.into != Destination::Result || (work.activation.is_some() && self.fused.function.is_none())
+        self.into != Destination::Result
+            || (work.activation.is_some() && self.fused.function.is_none())
+            || (work.derivative.is_some() && !self.fused.derivative)
     }
 }
 
 /// All ways for a product; what stands behind the first that works is not needed.
 pub(super) fn ways(work: &Work) -> impl Iterator<Item = Way> + use<> {
     let bias = Fused { bias: work.bias.is_some(), ..Fused::default() };
-    let plain = work.activation.is_none() && work.copy.is_none();
+    let plain = work.activation.is_none() && work.copy.is_none() && work.derivative.is_none();
     let (a, b) = (work.a.stored.numbers.dtype, work.b.stored.numbers.dtype);
     let (c, gives) = (work.c.numbers.dtype, |result| a == b && (result == a || result == DType::F32));
     let way = |into, fused| Way { widened: false, into, fused };
 
+    let sums = sums(work).filter(|_| gives(c)).map(|fused| way(Destination::Result, fused));
     let whole = whole(work).filter(|_| gives(c)).map(|fused| way(Destination::Result, fused));
     // The product with its bias is the activation's argument.
     let parted = match work.copy {
@@ -57,14 +61,18 @@ pub(super) fn ways(work: &Work) -> impl Iterator<Item = Way> + use<> {
     let unfused = (a == b).then(|| way(Destination::Scratch, Fused::default()));
     let widened = (plain && c == DType::F32).then(|| Way { widened: true, ..way(Destination::Result, bias) });
     let last = Way { widened: true, ..way(Destination::Scratch, Fused::default()) };
-    [whole, parted, unfused, widened, Some(last)].into_iter().flatten()
+    [sums, whole, parted, unfused, widened, Some(last)].into_iter().flatten()
 }
 
 /// All of the epilogue, if the library can do it.
 fn whole(work: &Work) -> Option<Fused> {
     let bias = work.bias.is_some();
+    if let Some((activation, points)) = work.derivative {
+        let fits = activation == Activation::GeluTanh && work.c.numbers.dtype != DType::F32 && fits(work, points);
+        return (fits && !bias && work.copy.is_none()).then(|| Fused { derivative: true, ..Fused::default() });
+    }
     let function = match (work.activation, work.copy) {
-        (None, None) => return Some(Fused { bias, function: None, copy: false }),
+        (None, None) => return Some(Fused { bias, ..Fused::default() }),
         (Some(Activation::Relu), None) => Function::Relu,
         // It is not said how exactly the library computes it: well enough for 16 bits.
         (Some(Activation::GeluTanh), None) if work.c.numbers.dtype != DType::F32 => Function::GeluTanh,
@@ -73,10 +81,20 @@ fn whole(work: &Work) -> Option<Fused> {
         }
         _ => return None,
     };
-    Some(Fused { bias, function: Some(function), copy: work.copy.is_some() })
+    Some(Fused { bias, function: Some(function), copy: work.copy.is_some(), ..Fused::default() })
 }
 
-/// Whether the library can write this copy.
+/// The product with its sums, if the library can make them as exactly as a kernel does: it gives them in the result's type. How it
+/// adds up f32 is not said.
+fn sums(work: &Work) -> Option<Fused> {
+    let sums = work.sums.as_ref()?;
+    let alone = work.bias.is_none() && work.activation.is_none() && work.copy.is_none() && work.derivative.is_none();
+    let exact = work.c.numbers.dtype == DType::F32 || sums.is_direct(work.c.numbers.dtype);
+    let fits = alone && exact && work.batch == Batch::ONE && work.a.stored.numbers.dtype != DType::F32;
+    fits.then(|| Fused { sums: true, ..Fused::default() })
+}
+
+/// Whether the library can write this copy, or read these points.
 fn fits(work: &Work, copy: Numbers) -> bool {
     let aligned = work.n.is_multiple_of(8) && copy.address.is_multiple_of(16);
     aligned && copy.dtype == work.c.numbers.dtype && work.batch == Batch::ONE
@@ -84,8 +102,9 @@ fn fits(work: &Work, copy: Numbers) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::launch::Out;
     use super::super::epilogue::Matrices;
-    use super::super::{Factor, Work};
+    use super::super::{Factor, Sums, Work};
     use super::*;
 
     fn numbers(dtype: DType) -> Numbers {
@@ -108,6 +127,8 @@ mod tests {
             bias: Some(numbers(c)),
             activation: None,
             copy: None,
+            derivative: None,
+            sums: None,
         }
     }
 
@@ -115,7 +136,7 @@ mod tests {
         ways(work).next().unwrap()
     }
 
-    const BIAS: Fused = Fused { bias: true, function: None, copy: false };
+    const BIAS: Fused = Fused { bias: true, function: None, copy: false, derivative: false, sums: false };
 
     #[test]
     fn factors_of_one_type_are_multiplied_as_they_are_into_that_type_or_f32() {
@@ -155,6 +176,58 @@ mod tests {
             let way = first(&refused);
             assert_eq!(way.into, Destination::Copy(refused.copy.unwrap()), "{refused:?}");
             assert!(way.finishes(&refused) && way.fused == BIAS);
+        }
+    }
+
+    #[test]
+    fn the_library_multiplies_by_the_derivative_that_it_knows() {
+        use DType::{BF16, F32};
+        let times = |dtype, activation, points| Work {
+            bias: None,
+            derivative: Some((activation, points)),
+            ..work(dtype, dtype, dtype)
+        };
+        let known = times(BF16, Activation::GeluTanh, numbers(BF16));
+        assert!(first(&known).fused.derivative && !first(&known).finishes(&known));
+        for other in [
+            times(BF16, Activation::Gelu, numbers(BF16)),
+            times(F32, Activation::GeluTanh, numbers(F32)),
+            times(BF16, Activation::GeluTanh, numbers(F32)),
+            times(BF16, Activation::GeluTanh, Numbers { address: 0x1008, dtype: BF16 }),
+            Work { n: 12, ..known },
+            Work { bias: Some(numbers(BF16)), ..known },
+        ] {
+            let way = first(&other);
+            assert!(way.into == Destination::Result && !way.fused.derivative && way.finishes(&other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn the_library_sums_where_no_sum_is_rounded_more_than_once() {
+        use DType::{BF16, F32};
+        let into = |c, numbers, add| Work {
+            bias: None,
+            sums: Some(Sums { numbers, out: Out::NONE, add }),
+            ..work(BF16, BF16, c)
+        };
+        for fused in [
+            into(F32, numbers(F32), true),
+            into(F32, numbers(BF16), true),
+            into(BF16, numbers(BF16), false),
+            into(F32, Numbers { address: 0x1004, dtype: F32 }, false),
+        ] {
+            assert!(first(&fused).fused.sums && !first(&fused).finishes(&fused), "{fused:?}");
+        }
+        let direct = into(BF16, numbers(BF16), false);
+        for other in [
+            into(BF16, numbers(BF16), true),
+            into(BF16, numbers(F32), false),
+            into(BF16, Numbers { address: 0x1002, dtype: BF16 }, false),
+            Work { bias: Some(numbers(BF16)), ..direct },
+            Work { batch: Batch { outer: 1, inner: 2 }, ..direct },
+            Work { sums: direct.sums, bias: None, ..work(F32, F32, F32) },
+        ] {
+            assert!(!first(&other).fused.sums, "{other:?}");
         }
     }
 
