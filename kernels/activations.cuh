@@ -69,13 +69,31 @@ struct Tanh {
     }
 };
 
-// Runs `function<Types, Activation>(arguments)` for the activation of a number: one branch, which all threads take, around a
-// whole loop.
-#define WITH_ACTIVATION(number, function, Types, arguments)                                                           \
-    switch (number) {                                                                                                 \
-        case 0: function<Types, Gelu>(arguments); break;                                                              \
-        case 1: function<Types, GeluTanh>(arguments); break;                                                          \
-        case 2: function<Types, Relu>(arguments); break;                                                              \
-        case 3: function<Types, Silu>(arguments); break;                                                              \
-        default: function<Types, Tanh>(arguments); break;                                                             \
+// Values and derivatives of a pack.
+struct PackAndSlope {
+    Pack value;
+    Pack slope;
+};
+
+template <class Activation> __device__ __forceinline__ PackAndSlope activation_of_pack(const Pack& x) {
+    PackAndSlope result;
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+        const ValueAndSlope both = Activation::at(x.at[i]);
+        result.value.at[i] = both.value;
+        result.slope.at[i] = both.slope;
     }
+    return result;
+}
+
+// The activation of a number: one branch for a pack, the same for all threads. A loop over packs for each activation would take
+// the compiler several times as long. What the caller leaves unused is not computed.
+__device__ __forceinline__ PackAndSlope activate(int number, const Pack& x) {
+    switch (number) {
+        case 0: return activation_of_pack<Gelu>(x);
+        case 1: return activation_of_pack<GeluTanh>(x);
+        case 2: return activation_of_pack<Relu>(x);
+        case 3: return activation_of_pack<Silu>(x);
+        default: return activation_of_pack<Tanh>(x);
+    }
+}

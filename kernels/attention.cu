@@ -97,7 +97,7 @@ __device__ __forceinline__ void multiply_rows(const AttentionArguments& a, const
         }
         __syncthreads();
         const int count = min(kChunk, a.head_size - start);
-#pragma unroll 8
+#pragma unroll 4
         for (int h = 0; h < count; ++h) {
             const float4 p = *reinterpret_cast<const float4*>(stage + h * kStride + 4 * side_y());
             const float4 q = *reinterpret_cast<const float4*>(other + h * kStride + 4 * side_x());

@@ -27,20 +27,15 @@ struct ActivationForwardArguments {
     int whole;
 };
 
-template <class Types, class Activation>
-__device__ __forceinline__ void activation_forward_with(const ActivationForwardArguments& a) {
+template <class Types>
+__device__ __forceinline__ void activation_forward_body(const ActivationForwardArguments& a) {
     const auto load = [&](long long index, int count) {
         return packs_of(Types::load_pack(a.x, index, count, a.whole && count == kPack));
     };
     each_pack_of_grid(a.count, load, [&](const Packs<1>& packs, long long index, int count) {
-        const Pack y = each_element([&](int i) { return Activation::at(packs.of[0].at[i]).value; });
-        Types::store_pack(a.y, index, y, count, a.whole && count == kPack);
+        const PackAndSlope y = activate(a.activation, packs.of[0]);
+        Types::store_pack(a.y, index, y.value, count, a.whole && count == kPack);
     });
-}
-
-template <class Types>
-__device__ __forceinline__ void activation_forward_body(const ActivationForwardArguments& a) {
-    WITH_ACTIVATION(a.activation, activation_forward_with, Types, a)
 }
 
 TYPED_KERNEL(activation_forward, ActivationForwardArguments, kElementwiseThreads)
@@ -54,22 +49,17 @@ struct ActivationBackwardArguments {
     int whole;
 };
 
-template <class Types, class Activation>
-__device__ __forceinline__ void activation_backward_with(const ActivationBackwardArguments& a) {
+template <class Types>
+__device__ __forceinline__ void activation_backward_body(const ActivationBackwardArguments& a) {
     const auto load = [&](long long index, int count) {
         const bool whole = a.whole && count == kPack;
         return packs_of(Types::load_pack(a.x, index, count, whole), Types::load_pack(a.dy, index, count, whole));
     };
     each_pack_of_grid(a.count, load, [&](const Packs<2>& packs, long long index, int count) {
-        const Pack dx = each_element(
-            [&](int i) { return Activation::at(packs.of[0].at[i]).slope * packs.of[1].at[i]; });
+        const PackAndSlope y = activate(a.activation, packs.of[0]);
+        const Pack dx = each_element([&](int i) { return y.slope.at[i] * packs.of[1].at[i]; });
         Types::store_pack(a.dx, index, dx, count, a.whole && count == kPack);
     });
-}
-
-template <class Types>
-__device__ __forceinline__ void activation_backward_body(const ActivationBackwardArguments& a) {
-    WITH_ACTIVATION(a.activation, activation_backward_with, Types, a)
 }
 
 TYPED_KERNEL(activation_backward, ActivationBackwardArguments, kElementwiseThreads)
@@ -82,28 +72,17 @@ struct ActivationSplitArguments {
     int whole;
 };
 
-template <class Types, class Activation>
-__device__ __forceinline__ void activation_split_with(const ActivationSplitArguments& a) {
+template <class Types>
+__device__ __forceinline__ void activation_split_body(const ActivationSplitArguments& a) {
     const auto load = [&](long long index, int count) {
         const In x = {a.x.data, a.x.type, 0};
         return packs_of(Types::load_pack(x, index, count, a.whole && count == kPack));
     };
     each_pack_of_grid(a.count, load, [&](const Packs<1>& packs, long long index, int count) {
-        Pack value, slope;
-#pragma unroll
-        for (int i = 0; i < kPack; ++i) {
-            const ValueAndSlope both = Activation::at(packs.of[0].at[i]);
-            value.at[i] = both.value;
-            slope.at[i] = both.slope;
-        }
-        Types::store_pack(a.y, index, value, count, a.whole && count == kPack);
-        Types::store_pack(a.x, index, slope, count, a.whole && count == kPack);
+        const PackAndSlope y = activate(a.activation, packs.of[0]);
+        Types::store_pack(a.y, index, y.value, count, a.whole && count == kPack);
+        Types::store_pack(a.x, index, y.slope, count, a.whole && count == kPack);
     });
-}
-
-template <class Types>
-__device__ __forceinline__ void activation_split_body(const ActivationSplitArguments& a) {
-    WITH_ACTIVATION(a.activation, activation_split_with, Types, a)
 }
 
 TYPED_KERNEL(activation_split, ActivationSplitArguments, kElementwiseThreads)
@@ -123,8 +102,8 @@ struct GatedForwardArguments {
     int whole;
 };
 
-template <class Types, class Activation>
-__device__ __forceinline__ void gated_forward_with(const GatedForwardArguments& a) {
+template <class Types>
+__device__ __forceinline__ void gated_forward_body(const GatedForwardArguments& a) {
     const bool whole = a.whole != 0;
     const long long start = static_cast<long long>(threadIdx.x) * kPack;
     const long long stride = static_cast<long long>(blockDim.x) * kPack;
@@ -135,16 +114,11 @@ __device__ __forceinline__ void gated_forward_with(const GatedForwardArguments& 
                             Types::load_pack(a.up, from + column, count, whole));
         };
         each_pack(start, stride, a.columns, load, [&](const Packs<2>& packs, long long column, int count) {
-            const Pack y = each_element(
-                [&](int i) { return Activation::at(packs.of[0].at[i]).value * packs.of[1].at[i]; });
+            const PackAndSlope gate = activate(a.activation, packs.of[0]);
+            const Pack y = each_element([&](int i) { return gate.value.at[i] * packs.of[1].at[i]; });
             Types::store_pack(a.y, row * a.columns + column, y, count, whole);
         });
     }
-}
-
-template <class Types>
-__device__ __forceinline__ void gated_forward_body(const GatedForwardArguments& a) {
-    WITH_ACTIVATION(a.activation, gated_forward_with, Types, a)
 }
 
 TYPED_KERNEL(gated_forward, GatedForwardArguments, kElementwiseThreads)
@@ -160,8 +134,8 @@ struct GatedBackwardArguments {
     int whole;
 };
 
-template <class Types, class Activation>
-__device__ __forceinline__ void gated_backward_with(const GatedBackwardArguments& a) {
+template <class Types>
+__device__ __forceinline__ void gated_backward_body(const GatedBackwardArguments& a) {
     const bool whole = a.whole != 0;
     const long long start = static_cast<long long>(threadIdx.x) * kPack;
     const long long stride = static_cast<long long>(blockDim.x) * kPack;
@@ -174,22 +148,13 @@ __device__ __forceinline__ void gated_backward_with(const GatedBackwardArguments
             const Pack gate = Types::load_pack(a.x, from + column, count, whole);
             const Pack up = Types::load_pack(a.x, from + a.columns + column, count, whole);
             const Pack dy = Types::load_pack(a.dy, row * a.columns + column, count, whole);
-            Pack dgate, dup;
-#pragma unroll
-            for (int i = 0; i < kPack; ++i) {
-                const ValueAndSlope both = Activation::at(gate.at[i]);
-                dgate.at[i] = dy.at[i] * up.at[i] * both.slope;
-                dup.at[i] = dy.at[i] * both.value;
-            }
+            const PackAndSlope y = activate(a.activation, gate);
+            const Pack dgate = each_element([&](int i) { return dy.at[i] * up.at[i] * y.slope.at[i]; });
+            const Pack dup = each_element([&](int i) { return dy.at[i] * y.value.at[i]; });
             Types::store_pack(a.dx, from + column, dgate, count, whole);
             Types::store_pack(a.dx, from + a.columns + column, dup, count, whole);
         }
     }
-}
-
-template <class Types>
-__device__ __forceinline__ void gated_backward_body(const GatedBackwardArguments& a) {
-    WITH_ACTIVATION(a.activation, gated_backward_with, Types, a)
 }
 
 TYPED_KERNEL(gated_backward, GatedBackwardArguments, kElementwiseThreads)

@@ -88,7 +88,7 @@ mod tests {
         fs::create_dir_all(root.path().join("bin")).unwrap();
         fs::write(root.path().join("bin/python3"), "").unwrap();
         let by_path = options(&[("PATH", env::join_paths([Path::new("/nowhere"), &root.path().join("bin")]).unwrap())]);
-        assert_eq!(by_path.packages, [packages.clone()]);
+        assert_eq!(by_path.packages, std::slice::from_ref(&packages));
         let path = root.path().join("bin").into_os_string();
         let both = options(&[("VIRTUAL_ENV", root.path().into()), ("PATH", path)]);
         assert_eq!(both.packages, [packages]);
