@@ -66,7 +66,7 @@ impl Report {
 
     /// Something that must not be, and ends the program in a failure.
     pub fn fail(&mut self, reason: impl Into<String>) {
-        let reason = reason.into();
+        let reason = reason.into().lines().map(str::trim).collect::<Vec<_>>().join(" ");
         self.say(&format!("FAILED {reason}"));
         self.failures.push(reason);
     }
@@ -170,8 +170,13 @@ mod tests {
         report.held("b", "2", ("at least 1", true));
         assert!(report.table().lines().all(|line| line.starts_with("emulated: ")), "{}", report.table());
         assert!(!report.reaches_targets() && report.is_clean());
-        report.fail("c");
-        assert!(!report.is_clean() && report.table().ends_with("FAILED: 1 of what was checked, the first: c"));
+        report.fail("c\n  because of d");
+        assert!(!report.is_clean());
+        assert!(
+            report.table().ends_with("FAILED: 1 of what was checked, the first: c because of d"),
+            "{}",
+            report.table()
+        );
     }
 
     #[test]
