@@ -8,6 +8,8 @@ pub mod device;
 pub mod doctor;
 pub mod finetune;
 pub mod forward;
+pub mod gpu_check;
 pub mod plan;
 pub mod settings;
+pub mod step;
 pub mod terminal;

@@ -8,37 +8,25 @@
 #[path = "../../bmtrain-core/tests/emulator/mod.rs"]
 mod emulator;
 
-use bmtrain_core::autograd::Randomness;
+// The models and the loop that the program gpu-check runs on real devices.
+#[path = "../../../examples/src/gpu_check/tiny.rs"]
+mod tiny;
+
 use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
 use bmtrain_core::comm::nccl::{NcclOptions, NcclRank};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
-use bmtrain_core::kernel::{Activation, NormOrder};
-use bmtrain_core::philox::{self, Key};
-use bmtrain_core::{Backend, Ctx, DType, Device};
-use bmtrain_dist::OptimManager;
-use bmtrain_dist::block::{BlockOptions, Recompute};
-use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
-use bmtrain_dist::param::BuilderOptions;
-use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
+use bmtrain_core::{Backend, DType, Device};
+use bmtrain_dist::shard::ZeroLevel;
 use emulator::{Driver, with_driver};
-use model_center::config::{BertConfig, Gpt2Config};
-use model_center::model::bert::{Bert, BertHead};
-use model_center::model::decoder::DecoderHead;
-use model_center::model::gpt2::Gpt2;
-use model_center::model::{TextBatch, TextLabels, TextModel};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use tiny::Seen;
 
 const STEPS: u32 = 10;
-/// Rows of a step, over all ranks.
-const ROWS: usize = 4;
-/// Not a multiple of any tile.
-const LENGTH: usize = 11;
-const VOCABULARY: usize = 50;
 
-/// One training run.
+/// A run, shared among ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Job {
     gpt2: bool,
@@ -47,84 +35,10 @@ struct Job {
     ranks: usize,
 }
 
-/// What a rank saw: the loss of every step, and a hash of weights and optimizer state at the end.
-#[derive(Debug, Clone, PartialEq)]
-struct Seen {
-    losses: Vec<f32>,
-    state: String,
-}
-
-fn model(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Box<dyn TextModel> {
-    let level = ZeroLevel::from_number(job.level).unwrap();
-    let sharding = Sharding { ranks, level, sum: GradientSum::Fast, prefetch: true };
-    let builder = BuilderOptions { dtype: job.dtype, sharding, ..BuilderOptions::default() };
-    let blocks = BlockOptions { recompute: Recompute::Checkpoint };
-    // Heads of 32, which tensor cores work on in 16-bit types.
-    let (vocab_size, dim_model, num_heads, dim_head, dim_ff, num_layers) = (VOCABULARY, 64, 2, 32, 96, 2);
-    if job.gpt2 {
-        let config = Gpt2Config {
-            vocab_size,
-            dim_model,
-            num_heads,
-            dim_head,
-            dim_ff,
-            num_layers,
-            dropout_p: 0.1,
-            embedding_dropout_p: 0.1,
-            attention_dropout_p: 0.1,
-            ffn_activate_fn: Activation::GeluTanh,
-            ..Gpt2Config::default()
-        };
-        let head = DecoderHead::CausalLm { tied: true };
-        return Box::new(Gpt2::new(device, config, head, blocks, builder).unwrap());
-    }
-    let config = BertConfig {
-        vocab_size,
-        dim_model,
-        num_heads,
-        dim_head,
-        dim_ff,
-        num_layers,
-        dropout_p: 0.1,
-        attention_dropout_p: 0.1,
-        ..BertConfig::default()
-    };
-    Box::new(Bert::new(device, config, BertHead::Classifier { outputs: 3 }, blocks, builder).unwrap())
-}
-
-/// A rank's rows of the batch, each shorter than the one before. It is the same in every step, so that losses fall.
-fn batch(job: Job, ranks: &dyn Communicator) -> TextBatch {
-    let draw =
-        |index: usize, bound: usize| philox::block(Key::new(5, "words"), [index as u32, 0, 0, 0])[0] as usize % bound;
-    let rows = ROWS / ranks.size();
-    let own = rows * ranks.rank()..rows * (ranks.rank() + 1);
-    let places = own.clone().flat_map(|row| (0..LENGTH).map(move |column| (row, column)));
-    let ids = places.clone().map(|(row, column)| draw(row * LENGTH + column, VOCABULARY) as i64).collect();
-    let mask = places.map(|(row, column)| u8::from(column < LENGTH - row)).collect();
-    let words = TextBatch::next_words(LENGTH, ids, Some(mask));
-    if job.gpt2 {
-        return words;
-    }
-    let classes = own.map(|row| (row % 3) as i64).collect();
-    TextBatch { labels: Some(TextLabels::Classes(classes)), ..words }
-}
-
 fn train(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Seen {
-    let model = model(job, device, Arc::clone(&ranks));
-    let mut optim = OptimManager::new(device, Clip { order: NormOrder::Two, max_norm: 1.0 }).unwrap();
-    let adam = Adam::new(ParamGroup::by_decay(model.parameters(), 0.01), AdamOptions::default()).unwrap();
-    optim.add(Box::new(adam), 2e-3);
-    let batch = batch(job, &*ranks);
-    let losses = (0..STEPS).map(|step| {
-        let randomness = Randomness { seed: 3, step, micro_batch: ranks.rank() as u32 };
-        let mut cx = Ctx::training(device, randomness);
-        let loss = model.loss(&batch, &mut cx).unwrap().unwrap();
-        optim.backward_last(&loss, 1.0 / ranks.size() as f32, &mut cx).unwrap();
-        optim.step().unwrap();
-        loss.value().item().unwrap()
-    });
-    let losses = losses.collect();
-    Seen { losses, state: format!("{:?}", optim.fingerprint().unwrap()) }
+    let Job { gpt2, dtype, level, .. } = job;
+    let level = ZeroLevel::from_number(level).unwrap();
+    tiny::train(tiny::Job { gpt2, dtype, level, steps: STEPS }, device, ranks).unwrap()
 }
 
 /// Every rank on the CPU, as threads.
@@ -206,26 +120,16 @@ fn is_rank() -> bool {
     true
 }
 
-/// Of the first loss. In f32 both sides round sums of some hundred terms in another order, about 1e-6 of a loss near one, and in
-/// ten steps of Adam that grows a little; in bf16 a value that lies between two numbers may be rounded to the other one, 4e-3 of
-/// itself, but few are. Seen: below 3e-6 and 1e-3.
-fn tolerance(dtype: DType) -> f32 {
-    if dtype == DType::F32 { 1e-5 } else { 5e-3 }
-}
-
 fn assert_as_on_the_cpu(job: Job, got: &[Seen]) {
     let expected = on_the_cpu(job);
-    let of_all = |step: usize| expected.iter().map(|seen| seen.losses[step]).sum::<f32>();
-    assert!(of_all(STEPS as usize - 1) < 0.9 * of_all(0), "nothing is learned: {expected:?}");
+    assert_eq!(got.len(), expected.len());
+    assert!(tiny::learns(&expected), "nothing is learned: {expected:?}");
     for (rank, (got, expected)) in got.iter().zip(&expected).enumerate() {
-        let first = expected.losses[0];
-        for (step, (got, expected)) in got.losses.iter().zip(&expected.losses).enumerate() {
-            let apart = (got - expected).abs() / first;
-            assert!(
-                apart <= tolerance(job.dtype),
-                "{job:?}, rank {rank}, step {step}: {got} on the device, {expected}"
-            );
-        }
+        let apart = tiny::distance(got, expected);
+        assert!(
+            apart <= tiny::tolerance(job.dtype),
+            "{job:?}, rank {rank}, {apart} apart: {got:?}, on the CPU {expected:?}"
+        );
     }
 }
 

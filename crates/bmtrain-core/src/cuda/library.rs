@@ -22,6 +22,7 @@ const FUNCTIONS: &[&str] = &[
     "cuDevicePrimaryCtxRetain",
     "cuEventCreate",
     "cuEventDestroy_v2",
+    "cuEventElapsedTime",
     "cuEventQuery",
     "cuEventRecord",
     "cuEventSynchronize",
@@ -63,6 +64,21 @@ pub(super) fn require() -> Result<()> {
         None => Ok(()),
         Some(reason) => Err(failure(OPEN_DRIVER, reason.clone())),
     }
+}
+
+/// Milliseconds between two events.
+pub(super) type ElapsedTime = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
+
+/// The function of that name. The bindings know only a newer one, which drivers before CUDA 12.8 lack; the signature is the
+/// same.
+///
+/// # Errors
+/// A driver without it, which [`require`] refuses before.
+pub(super) fn elapsed_time() -> Result<ElapsedTime> {
+    require()?;
+    // SAFETY: `require` has opened the library a moment ago; the type is that of the driver's documentation.
+    let found = unsafe { sys::culib().get::<ElapsedTime>(b"cuEventElapsedTime") };
+    found.map(|function| *function).map_err(|error| failure("cuEventElapsedTime", error.to_string()))
 }
 
 fn missing() -> Option<String> {

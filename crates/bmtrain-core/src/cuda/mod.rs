@@ -4,7 +4,7 @@
 //! `order` makes lanes of streams and marks of events, `staging` carries uploads, `exchange` lets a communicator queue its
 //! calls, `scratch` is memory of launches, `fault` what kernels report, `compile`, `images` and `modules` bring compiled kernels
 //! to the device, `launch` is what a launch is made of, `blas` gives matrix products to cuBLASLt. Each other file is one stem of
-//! kernels, launched from the source of the same name.
+//! kernels, launched from the source of the same name. `trace` notes when what was given to lanes ran.
 //!
 //! The driver and the libraries are opened at run time: without them everything builds and runs, [`CudaBackend::open`] or the
 //! first launch says what is missing, and [`survey`] says it of all at once.
@@ -36,6 +36,7 @@ mod rows;
 mod scratch;
 mod staging;
 mod survey;
+mod trace;
 mod vocabulary;
 
 use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
@@ -44,7 +45,7 @@ use crate::cpu::threads::Threads;
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use blas::Blas;
-use driver::{Context, Pinned, Properties, failure};
+use driver::{Context, Pinned, Properties, Stream, failure};
 use fault::Faults;
 use host_work::{HostWorker, Place};
 use images::Images;
@@ -57,6 +58,8 @@ use staging::Staging;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 pub use survey::{Installed, Library, Present, Survey, survey, usable};
+use trace::Trace;
+pub use trace::Traced;
 
 pub(crate) use exchange::Span;
 
@@ -84,6 +87,7 @@ pub struct CudaBackend {
     threads: Option<Arc<Threads>>,
     /// Why an exchange with other ranks was broken off: what lanes computed since is worth nothing.
     broken: OnceLock<Error>,
+    trace: Trace,
     context: Arc<Context>,
 }
 
@@ -142,8 +146,34 @@ impl CudaBackend {
             modules: Modules::new(&context, images),
             blas: Blas::new(&context, options),
             broken: OnceLock::new(),
+            trace: Trace::default(),
             context,
         })
+    }
+
+    /// Note from now on when what is given to lanes begins and ends: kernels, uploads, downloads and copies. What was noted
+    /// before is forgotten. Each costs the lane two events, so that a traced run is a little slower.
+    ///
+    /// # Errors
+    /// A failing device.
+    pub fn trace_on(&self) -> Result<()> {
+        Lane::ALL.into_iter().try_for_each(|lane| self.wait_for(lane))?;
+        self.trace.begin(&self.context, &self.lanes)
+    }
+
+    /// Wait for all lanes, and give out what was noted since [`CudaBackend::trace_on`], in the order in which it was given;
+    /// nothing where that was not called. From here on nothing is noted.
+    ///
+    /// # Errors
+    /// A failing device.
+    pub fn take_trace(&self) -> Result<Vec<Traced>> {
+        Lane::ALL.into_iter().try_for_each(|lane| self.wait_for(lane))?;
+        self.trace.take()
+    }
+
+    /// Give work to a lane by `give`, between two events if it is to be traced.
+    fn traced<T>(&self, on: Lane, name: &'static str, give: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.trace.around(&self.context, &self.lanes, (on, name), give)
     }
 
     fn staging(&self) -> MutexGuard<'_, Staging> {
@@ -184,7 +214,7 @@ impl Kernels for CudaBackend {
     fn launch(&self, kernel: Kernel<'_>, on: Lane) -> Result<()> {
         // Repeated here because addresses are made from these views: soundness must not rest on the caller.
         kernel.check(self.id, on)?;
-        match kernel {
+        self.traced(on, kernel.name(), || match kernel {
             Kernel::ActivationForward(a) => self.run(on, |launch| elementwise::activation_forward(launch, a)),
             Kernel::ActivationBackward(a) => self.run(on, |launch| elementwise::activation_backward(launch, a)),
             Kernel::ActivationSplit(a) => self.run(on, |launch| elementwise::activation_split(launch, a)),
@@ -221,7 +251,7 @@ impl Kernels for CudaBackend {
             Kernel::VocabularyGradient(a) => self.run(on, |launch| vocabulary::gradient(launch, a)),
             Kernel::LossTotals(a) => self.run(on, |launch| vocabulary::totals(launch, a)),
             Kernel::ScaleBy(a) => self.run(on, |launch| vocabulary::scale_by(launch, a)),
-        }
+        })
     }
 }
 
@@ -271,7 +301,8 @@ impl Backend for CudaBackend {
         let mut staging = self.staging();
         // SAFETY: the view is this device's and as long as the slice; its memory stays valid until the lane has run the
         // copy, because the pool gives it out in lane order and the view was made for this lane.
-        self.lanes.give(on, |stream| unsafe { staging.upload(&self.context, stream, host, to.address()) })
+        let queue = |stream: &Stream| unsafe { staging.upload(&self.context, stream, host, to.address()) };
+        self.traced(on, "upload", || self.lanes.give(on, queue))
     }
 
     fn download(&self, from: View<'_>, host: &mut [u8], on: Lane) -> Result<()> {
@@ -295,7 +326,8 @@ impl Backend for CudaBackend {
         }
         if !host.is_empty() {
             // SAFETY: the view is this device's and as long as the slice, which is borrowed until the lane is idle below.
-            let queued = self.lanes.give(on, |stream| unsafe { stream.download(from.address(), host) });
+            let queue = |stream: &Stream| unsafe { stream.download(from.address(), host) };
+            let queued = self.traced(on, "download", || self.lanes.give(on, queue));
             // Also after an error: part of the copy may be on its way to the slice.
             return self.wait_for(on).and(queued);
         }
@@ -320,7 +352,8 @@ impl Backend for CudaBackend {
         }
         // SAFETY: both views are this device's, of one length, apart from each other; their memory stays valid until the
         // lane has run the copy, as in `upload`.
-        self.lanes.give(on, |stream| unsafe { stream.copy(from.address(), to.address(), from.bytes()) })
+        let queue = |stream: &Stream| unsafe { stream.copy(from.address(), to.address(), from.bytes()) };
+        self.traced(on, "copy", || self.lanes.give(on, queue))
     }
 
     fn mark(&self, on: Lane) -> Result<Mark> {

@@ -23,8 +23,10 @@ impl Part {
 }
 
 fn here() -> PathBuf {
-    // Tests of the other crates use this folder too.
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../bmtrain-core/tests/emulator")
+    // Tests of the other crates use this folder too, and so do those of the programs.
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let beside = own.join("../bmtrain-core/tests/emulator");
+    if beside.exists() { beside } else { own.join("../crates/bmtrain-core/tests/emulator") }
 }
 
 pub(super) fn read(file: &str) -> String {

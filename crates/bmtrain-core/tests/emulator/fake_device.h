@@ -66,11 +66,14 @@ inline constexpr StatusText status_texts[] = {
 // A point in a stream's work.
 struct Occurrence {
     bool reached = false;
+    // The host's time when it was, in milliseconds: what an event that keeps time tells.
+    double at = 0;
 };
 
 struct Event {
     // The latest time it was recorded; none for an event that never was, which counts as reached.
     std::shared_ptr<Occurrence> recorded;
+    bool keeps_time = true;
 };
 
 struct Task {

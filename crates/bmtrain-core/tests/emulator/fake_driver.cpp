@@ -12,6 +12,7 @@
 #include "fake_device.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -328,8 +329,10 @@ Status cuStreamWaitValue32_v2(void* stream, Address address, unsigned value, uns
     });
 }
 
-Status cuEventCreate(Event** event, unsigned) {
+Status cuEventCreate(Event** event, unsigned flags) {
+    constexpr unsigned disable_timing = 2;
     *event = new Event;
+    (*event)->keeps_time = (flags & disable_timing) == 0;
     return success;
 }
 
@@ -344,6 +347,8 @@ Status cuEventRecord(Event* event, void* stream) {
     auto occurrence = std::make_shared<Occurrence>();
     Status status = give(stream, [occurrence] {
         occurrence->reached = true;
+        using Milliseconds = std::chrono::duration<double, std::milli>;
+        occurrence->at = Milliseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
         return success;
     });
     if (status == success) {
@@ -358,6 +363,19 @@ Status cuEventQuery(Event* event) {
         return device().failure;
     }
     return !event->recorded || event->recorded->reached ? success : not_ready;
+}
+
+// Time of the host, so nothing about a device: that both were reached, and in which order.
+Status cuEventElapsedTime(float* milliseconds, Event* from, Event* to) {
+    Lock lock(device().mutex);
+    if (!from->keeps_time || !to->keeps_time || !from->recorded || !to->recorded) {
+        return invalid_handle;
+    }
+    if (!from->recorded->reached || !to->recorded->reached) {
+        return not_ready;
+    }
+    *milliseconds = static_cast<float>(to->recorded->at - from->recorded->at);
+    return success;
 }
 
 Status cuEventSynchronize(Event* event) {

@@ -1,10 +1,10 @@
 //! What a step is compared with: the time of its matrix products alone, and the times of its kernels.
 
-use super::shape::Shape;
 use anyhow::Result;
 use bmtrain_core::kernel::{Batch, Epilogue, Gemm, Matrix, MatrixMut};
 use bmtrain_core::wrap::Profiled;
 use bmtrain_core::{DType, Device, Segment, Tensor};
+use bmtrain_examples::step::Shape;
 use std::time::Instant;
 
 /// Median time of all matrix products of a step's linear layers, forward and both gradients, in their real shapes.

@@ -3,30 +3,22 @@
 //! with `--profile` where the time goes. With `--ranks` the batch is shared among ranks of this process.
 
 mod floor;
-mod shape;
 
 use anyhow::{Context, Result, anyhow, bail};
-use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::host::{HostGroup, HostOptions};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::heap::{self, CountingHeap};
-use bmtrain_core::kernel::NormOrder;
-use bmtrain_core::philox::{self, Key};
 use bmtrain_core::pool::Usage;
 use bmtrain_core::wrap::Profiled;
-use bmtrain_core::{Backend, Ctx, DType, Device, Segment, cpu};
-use bmtrain_dist::OptimManager;
+use bmtrain_core::{Backend, DType, Device, DeviceChoice, Segment};
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::launch::{run_group, threads_per_rank};
-use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
 use bmtrain_dist::param::BuilderOptions;
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
+use bmtrain_examples::step::{Size, Steps, median, own_rows, random_batch};
 use clap::{Parser, ValueEnum};
-use model_center::model::{TextBatch, TextLabels, TextModel};
 use model_center::run::memory;
-use shape::{Shape, Size};
 use std::sync::Arc;
-use std::time::Instant;
 
 #[global_allocator]
 static HEAP: CountingHeap = CountingHeap;
@@ -63,6 +55,9 @@ struct Options {
     /// What ranks hold shards of: optimizer state from 1 on, gradients from 2 on, parameters at 3.
     #[arg(long, value_name = "LEVEL", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=3))]
     zero: u64,
+    /// Where: cpu, cuda, cuda:1, or auto. On a CUDA device the peak of memory that is printed is still the host's.
+    #[arg(long, default_value = "cpu")]
+    device: DeviceChoice,
     /// Number type of the parameters.
     #[arg(long, value_enum, default_value = "f32")]
     dtype: Precision,
@@ -207,7 +202,8 @@ fn measure(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run, Failu
 fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run> {
     let (shape, lengths) = (options.model.shape(), options.lengths());
     let threads = threads_per_rank(options.threads, ranks.size());
-    let backend: Arc<dyn Backend> = Arc::new(cpu::CpuBackend::new(threads)?);
+    let local = (ranks.rank(), ranks.size());
+    let backend = bmtrain_examples::device::open(options.device, local, threads, ranks.rank() == 0)?.backend;
     let profiled = options.profile.then(|| Arc::new(Profiled::new(Arc::clone(&backend))));
     let device = Device::new(match &profiled {
         Some(profiled) => Arc::clone(profiled) as Arc<dyn Backend>,
@@ -221,9 +217,7 @@ fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run>
     let level = ZeroLevel::from_number(options.zero).context("--zero is from 0 to 3")?;
     let sharding = Sharding { ranks: Arc::clone(&ranks), level, sum: GradientSum::Fast, prefetch: true };
     let builder = BuilderOptions { dtype, sharding, ..BuilderOptions::default() };
-    let model = shape.build(&device, blocks, builder)?;
-    let mut optim = OptimManager::new(&device, Clip { order: NormOrder::Two, max_norm: 1.0 })?;
-    optim.add(Box::new(Adam::new(ParamGroup::by_decay(model.parameters(), 0.01), AdamOptions::default())?), 1e-5);
+    let mut steps = Steps::new(&device, shape, blocks, builder)?;
 
     let mut seconds = Vec::with_capacity(options.steps);
     let mut grown = Growth::default();
@@ -239,19 +233,20 @@ fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run>
         }
         // A new batch in host memory each time, as a loader makes it.
         let length = lengths[step % lengths.len()];
-        let batch = own_rows(random_batch(options, length, shape, step as u32), &*ranks);
+        let batch =
+            own_rows(random_batch(shape, options.batch, length, !options.lengths.is_empty(), step as u32), &*ranks);
         let before = (gemm_scratch(&device), heap::counts().large);
-        let start = Instant::now();
-        loss = train_step(&device, &*model, &mut optim, (&batch, &*ranks), step as u32)?;
+        let done = steps.run(&batch, step as u32)?;
+        loss = done.loss;
         if step >= WARM_UP {
-            seconds.push(start.elapsed().as_secs_f64());
+            seconds.push(done.seconds);
             grown.add_step(gemm_scratch(&device).saturating_sub(before.0), heap::counts().large - before.1, threads);
             tokens += options.batch * length;
         }
     }
     grown.pool_requests = device.memory().system_requests - requests;
     grown.resident_bytes = memory::resident_bytes().unwrap_or(0).saturating_sub(resident);
-    seconds.sort_by(f64::total_cmp);
+    let step = median(&mut seconds);
     let tokens = tokens as f64 / options.steps as f64;
     if let Some(profiled) = &profiled {
         floor::print_profile(profiled, &seconds);
@@ -259,7 +254,7 @@ fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run>
     let is_alone = ranks.size() == 1 && !options.no_floor;
     let floor = if is_alone { Some(floor::gemm_floor(&device, shape, tokens as usize)?) } else { None };
     let segments = device.memory().segments;
-    Ok(Run { step: seconds[seconds.len() / 2], tokens, loss, floor, grown, segments })
+    Ok(Run { step, tokens, loss, floor, grown, segments })
 }
 
 /// What a steady state must not need.
@@ -294,56 +289,4 @@ impl Growth {
 /// Bytes that matrix products keep to pack their operands.
 fn gemm_scratch(device: &Device) -> usize {
     device.backend().scratch().iter().filter(|(name, _)| *name == "GEMM scratch").map(|(_, bytes)| bytes).sum()
-}
-
-/// One training step, as the finetune program does it, each rank with its rows as one micro-batch.
-fn train_step(
-    device: &Device,
-    model: &dyn TextModel,
-    optim: &mut OptimManager,
-    (batch, ranks): (&TextBatch, &dyn Communicator),
-    step: u32,
-) -> Result<f32> {
-    let mut cx = Ctx::training(device, Randomness { seed: 0, step, micro_batch: ranks.rank() as u32 });
-    let loss = model.loss(batch, &mut cx)?.context("the batch has labels")?;
-    optim.backward_last(&loss, 1.0 / ranks.size() as f32, &mut cx)?;
-    let (_, read) = optim.step_and_read(&[loss.value()])?;
-    read.first().copied().context("the loss is one number")
-}
-
-/// Random ids and labels. Where lengths vary, rows end anywhere in the second half and are padded.
-fn random_batch(options: &Options, length: usize, shape: Shape, step: u32) -> TextBatch {
-    let key = Key::new(0, "ids");
-    let draw = |index: usize, bound: usize| philox::block(key, [index as u32, step, 0, 0])[0] as usize % bound;
-    let tokens = options.batch * length;
-    let ends: Vec<usize> = (0..options.batch).map(|row| length - draw(tokens + row, length / 2 + 1)).collect();
-    let mask = || (0..tokens).map(|index| u8::from(index % length < ends[index / length])).collect();
-    let input_ids = (0..tokens).map(|index| draw(index, shape.vocab_size) as i64).collect();
-    let words = TextBatch::next_words(length, input_ids, (!options.lengths.is_empty()).then(mask));
-    if shape.predicts_words {
-        return words;
-    }
-    let classes = (0..options.batch).map(|row| draw(2 * tokens + row, 2) as i64).collect();
-    TextBatch { labels: Some(TextLabels::Classes(classes)), ..words }
-}
-
-/// A rank's share of a batch.
-fn own_rows(batch: TextBatch, ranks: &dyn Communicator) -> TextBatch {
-    let rows = batch.rows / ranks.size();
-    let share = rows * ranks.rank()..rows * (ranks.rank() + 1);
-    let tokens = share.start * batch.length..share.end * batch.length;
-    let labels = match batch.labels {
-        Some(TextLabels::Classes(classes)) => {
-            let each = classes.len() / batch.rows;
-            Some(TextLabels::Classes(classes[share.start * each..share.end * each].to_vec()))
-        }
-        other => other,
-    };
-    TextBatch {
-        rows,
-        input_ids: batch.input_ids[tokens.clone()].to_vec(),
-        attention_mask: batch.attention_mask.map(|mask| mask[tokens].to_vec()),
-        labels,
-        ..batch
-    }
 }

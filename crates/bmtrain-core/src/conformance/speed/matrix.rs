@@ -18,7 +18,7 @@ pub(super) fn time(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
 }
 
 /// `x w^T`, as a linear layer has it.
-fn product(bench: &mut Bench<'_>, name: &str, dtype: DType, [m, n, k]: [usize; 3]) -> Result<()> {
+pub(super) fn product(bench: &mut Bench<'_>, name: &str, dtype: DType, [m, n, k]: [usize; 3]) -> Result<()> {
     let (x, w, mut y) = (bench.tensor(m * k, dtype)?, bench.tensor(n * k, dtype)?, bench.tensor(m * n, dtype)?);
     bench.computing(name, dtype, 2 * (m * n) as u64 * k as u64, |launch| {
         let gemm = Gemm {

@@ -141,6 +141,19 @@ pub fn copy_bandwidth(device: &Device, bytes: usize, budget: Duration) -> Result
     Ok(2.0 * bytes as f64 / time_of(device, budget, copy)?)
 }
 
+/// Floating-point operations per second that a matrix product of `[m, n, k]` reaches, of factors with normal numbers: what
+/// bounds everything that is made of products.
+///
+/// # Errors
+/// No room for the matrices; a failing device.
+pub fn product_rate(device: &Device, dtype: DType, sizes: [usize; 3], budget: Duration) -> Result<f64> {
+    let wanted = Wanted { sizes: Sizes::TINY, dtypes: Vec::new(), part_of_name: String::new(), budget };
+    let mut rate = 0.0;
+    let tell = &mut |figure: Figure| rate = figure.rate();
+    matrix::product(&mut Bench { device, wanted: &wanted, tell }, "gemm", dtype, sizes)?;
+    Ok(rate)
+}
+
 /// Seconds of one call of `run`: many are given to the device at once and waited for together, and the fastest such group
 /// counts, because neighbours on the machine make runs longer, never shorter.
 fn time_of(device: &Device, budget: Duration, run: &mut dyn FnMut() -> Result<()>) -> Result<f64> {

@@ -1,6 +1,7 @@
 //! Streams, the events between them, and what is queued on them.
 #![allow(unsafe_code)]
 
+use super::super::library;
 use super::{Context, Function, Pinned, answer, owned, warn_of};
 use crate::error::Result;
 use cudarc::driver::{DriverError, result, sys};
@@ -199,6 +200,22 @@ impl Event {
         context.bind()?;
         let handle = answer("cuEventCreate", result::event::create(flags))?;
         Ok(Event { handle, context: Arc::clone(context) })
+    }
+
+    /// An event that remembers when it was reached.
+    pub(in crate::cuda) fn timed(context: &Arc<Context>) -> Result<Self> {
+        Event::with(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    /// Seconds from this event to another, both timed and reached. The driver counts in half microseconds or so.
+    pub(in crate::cuda) fn seconds_to(&self, later: &Event) -> Result<f64> {
+        self.context.bind()?;
+        let mut milliseconds = 0.0;
+        let elapsed_time = library::elapsed_time()?;
+        // SAFETY: both events live; one number is written.
+        let status = unsafe { elapsed_time(&raw mut milliseconds, self.handle, later.handle) };
+        answer("cuEventElapsedTime", status.result())?;
+        Ok(f64::from(milliseconds) / 1e3)
     }
 
     /// Remember the present end of a stream.

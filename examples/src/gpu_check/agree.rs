@@ -1,0 +1,84 @@
+//! Whether the device computes what the CPU computes: every row of the conformance table, and tiny models in training.
+
+use super::Place;
+use super::report::Report;
+use super::tiny::{self, Job};
+use bmtrain_core::comm::Solo;
+use bmtrain_core::conformance::{self, Case, Outcome, compare};
+use bmtrain_core::{DType, Device};
+use bmtrain_dist::shard::ZeroLevel;
+use model_center::{Error, Result};
+use serde_json::json;
+use std::sync::Arc;
+
+/// Every row of the table whose name contains `wanted`, in every number type of the row.
+pub fn conformance(place: &Place, wanted: &str, report: &mut Report) -> Result<()> {
+    let cases: Vec<Case> = conformance::cases().into_iter().filter(|case| case.name.contains(wanted)).collect();
+    if cases.is_empty() {
+        let (reason, fix) = ("no row of the conformance table contains it", "take a shorter text, such as softmax");
+        return Err(Error::recipe(format!("--rows {wanted}"), reason, fix));
+    }
+    let (reference, tested) = (Device::cpu(place.threads)?, place.device());
+    let mut found = conformance::Report::default();
+    for (index, case) in cases.iter().enumerate() {
+        for &dtype in &case.dtypes {
+            found.note(case, dtype.to_string(), compare(&reference, &tested, case, dtype));
+        }
+        if (index + 1).is_multiple_of(50) {
+            report.say(&format!("conformance: {} of {} rows", index + 1, cases.len()));
+        }
+    }
+    let failed: Vec<String> = found.failures().map(ToString::to_string).collect();
+    let unsupported = found.entries.iter().filter(|entry| matches!(entry.outcome, Outcome::Unsupported(_))).count();
+    let passed = found.entries.len() - failed.len() - unsupported;
+    for line in &failed {
+        report.fail(format!("conformance: {line}"));
+    }
+    let figure = format!("{passed} passed, {} failed, {unsupported} unsupported", failed.len());
+    report.row(format!("conformance, {} rows", cases.len()), figure);
+    let entry = |entry: &conformance::Entry| match &entry.outcome {
+        Outcome::Compared(check) => json!({
+            "row": entry.case, "dtype": entry.check, "passed": check.passed(), "error": check.error,
+            "tolerance": check.tolerance, "part": check.part,
+        }),
+        Outcome::Unsupported(reason) => json!({ "row": entry.case, "dtype": entry.check, "unsupported": reason }),
+        Outcome::Failed(reason) => {
+            json!({ "row": entry.case, "dtype": entry.check, "passed": false, "reason": reason })
+        }
+    };
+    let entries: Vec<_> = found.entries.iter().map(entry).collect();
+    let counts = json!({
+        "rows": cases.len(), "passed": passed, "failed": failed.len(), "unsupported": unsupported, "checks": entries,
+    });
+    report.part("conformance", counts);
+    Ok(())
+}
+
+/// Steps of a tiny model's training.
+const STEPS: u32 = 20;
+
+/// Tiny models trained on the device and on the CPU.
+pub fn training(place: &Place, report: &mut Report) -> Result<()> {
+    let mut runs = Vec::new();
+    for (gpt2, dtype) in [(false, DType::F32), (false, DType::BF16), (true, DType::F32), (true, DType::BF16)] {
+        let job = Job { gpt2, dtype, level: ZeroLevel::Zero, steps: STEPS };
+        let name = format!("training, tiny {} {dtype}", if gpt2 { "GPT-2" } else { "BERT" });
+        let expected = tiny::train(job, &Device::cpu(1)?, Arc::new(Solo))?;
+        let got = tiny::train(job, &place.device(), Arc::new(Solo))?;
+        let (apart, most) = (tiny::distance(&got, &expected), tiny::tolerance(dtype));
+        // Not a number is above every bound.
+        let agrees = apart <= most;
+        let learns = tiny::learns(std::slice::from_ref(&got));
+        if !agrees || !learns {
+            let why = if agrees { "nothing is learned" } else { "the losses are not the CPU's" };
+            report.fail(format!("{name}: {why}: {:?}, on the CPU {:?}", got.losses, expected.losses));
+        }
+        report.row(&name, format!("{STEPS} steps, losses {apart:.1e} of {most:.0e} apart from the CPU's"));
+        runs.push(json!({
+            "model": name, "dtype": dtype.to_string(), "steps": STEPS, "passed": agrees && learns, "apart": apart,
+            "tolerance": most, "losses": got.losses, "cpu_losses": expected.losses,
+        }));
+    }
+    report.part("training", json!({ "runs": runs }));
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! The gpu-check program: proof that the CUDA backend computes on a real device what the CPU computes, and measurements of
+//! how fast it is there.
+
+mod agree;
+mod environment;
+mod kernels;
+mod models;
+mod overlap;
+mod report;
+mod tiny;
+
+use crate::cuda::cuda_options;
+use crate::terminal;
+use bmtrain_core::conformance::Sizes;
+use bmtrain_core::cuda::{CudaBackend, CudaOptions};
+use bmtrain_core::{Backend, Device};
+use clap::{Parser, ValueEnum};
+use environment::Environment;
+use kernels::Ceilings;
+use model_center::Result;
+use model_center::run::{ExitStatus, available_cpus};
+use report::Report;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Prove and measure the CUDA backend on this machine's GPU: every kernel against the CPU, tiny models in training, copies
+/// behind compute, the speed of kernels and of whole models. Ends in a table on standard output; the exit status is 0 only if
+/// nothing failed.
+///
+/// Example: gpu-check --only conformance,training --json check.json
+#[derive(Debug, Clone, Parser)]
+#[command(name = "gpu-check", version)]
+pub struct Options {
+    /// Only these parts, of: environment, conformance, training, overlap, kernels, models.
+    #[arg(long, value_name = "PART,..", value_delimiter = ',', value_enum)]
+    pub only: Vec<Part>,
+    /// Print the parts with what each does, and end.
+    #[arg(long)]
+    pub list: bool,
+    /// The number of the CUDA device.
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    pub device: usize,
+    /// Of the conformance table only rows whose name contains this, such as softmax.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub rows: String,
+    /// Seconds for the speed of each kernel.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.3, value_parser = seconds)]
+    pub seconds: f64,
+    /// Timed steps of each model, after three that are not.
+    #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    pub steps: u32,
+    /// Write everything that was found as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// A missed target is a failure too.
+    #[arg(long)]
+    pub targets: bool,
+    /// Run the measuring parts on an emulated device too, at tiny sizes; the figures say nothing about a device.
+    #[arg(long)]
+    pub measure: bool,
+}
+
+/// A part of the check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    /// The device, the driver and the libraries.
+    Environment,
+    /// Every row of the conformance table against the CPU, in every number type.
+    Conformance,
+    /// A tiny BERT and a tiny GPT-2, 20 steps in f32 and bf16, against the CPU.
+    Training,
+    /// From a trace: how much of the time of copies to the device is hidden behind products.
+    Overlap,
+    /// The speed of each kernel, as a share of what a copy and a large product reach.
+    Kernels,
+    /// Tokens per second of GPT-2 124M, GPT-2 1.5B and BERT-large in training.
+    Models,
+}
+
+impl Part {
+    const ALL: &[Part] =
+        &[Part::Environment, Part::Conformance, Part::Training, Part::Overlap, Part::Kernels, Part::Models];
+
+    /// Whether it is about time.
+    fn measures(self) -> bool {
+        matches!(self, Part::Overlap | Part::Kernels | Part::Models)
+    }
+
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let number: Option<f64> = text.parse().ok();
+    number.filter(|number| (0.001..=60.0).contains(number)).ok_or_else(|| "it must be from 0.001 to 60".into())
+}
+
+/// Where everything runs, and how large.
+struct Place {
+    backend: Arc<CudaBackend>,
+    memory_bytes: usize,
+    threads: usize,
+    scale: Scale,
+}
+
+/// How large what is measured is.
+struct Scale {
+    copy_bytes: usize,
+    product: usize,
+    overlap_product: usize,
+    overlap_copy: usize,
+    sizes: Sizes,
+    models: Vec<models::Timed>,
+}
+
+impl Scale {
+    fn real() -> Self {
+        Scale {
+            copy_bytes: 1 << 30,
+            product: 8192,
+            overlap_product: 8192,
+            overlap_copy: 32 << 20,
+            sizes: Sizes::GPT2_XL,
+            models: models::real(),
+        }
+    }
+
+    /// So small that an emulated device is soon done with it.
+    fn emulated() -> Self {
+        Scale {
+            copy_bytes: 1 << 16,
+            product: 64,
+            overlap_product: 64,
+            overlap_copy: 1 << 12,
+            sizes: Sizes::TINY,
+            models: models::emulated(),
+        }
+    }
+}
+
+impl Place {
+    /// A device with a pool of its own, over the one backend.
+    fn device(&self) -> Device {
+        Device::new(Arc::clone(&self.backend) as Arc<dyn Backend>)
+    }
+}
+
+/// Run the program.
+///
+/// # Errors
+/// A device that fails outside of a check; a file that cannot be written. Where there is no device or a library is missing,
+/// one line says so and the status is that of a failure.
+pub fn run(options: &Options) -> Result<ExitStatus> {
+    if options.list {
+        let line = |part: &Part| {
+            let value = part.to_possible_value();
+            let help = value.and_then(|value| value.get_help().map(ToString::to_string)).unwrap_or_default();
+            format!("{:<12} {help}", part.name())
+        };
+        terminal::print(&Part::ALL.iter().map(line).collect::<Vec<_>>().join("\n"))?;
+        return Ok(ExitStatus::Done);
+    }
+    let threads = available_cpus().max(1);
+    let cuda = CudaOptions { host_threads: threads, ..cuda_options() };
+    let environment = match Environment::find(options.device, &cuda) {
+        Ok(environment) => environment,
+        Err(missing) => {
+            terminal::note(&format!("gpu-check: {}", missing.replace('\n', " ")));
+            return Ok(ExitStatus::Internal);
+        }
+    };
+    let mut report = Report::new(environment.is_emulated());
+    let place = Place {
+        backend: Arc::new(CudaBackend::open(options.device, &cuda)?),
+        // An emulated driver does not say.
+        memory_bytes: environment.memory_bytes().unwrap_or(1 << 29),
+        threads,
+        scale: if report.emulated { Scale::emulated() } else { Scale::real() },
+    };
+    check(options, &environment, &place, &mut report);
+    if let Some(path) = &options.json {
+        report.write(path)?;
+    }
+    terminal::print(&report.table())?;
+    let passed = report.is_clean() && (!options.targets || report.reaches_targets());
+    Ok(if passed { ExitStatus::Done } else { ExitStatus::Internal })
+}
+
+/// All parts that are wanted. One that ends in an error does not keep the others from being run.
+fn check(options: &Options, environment: &Environment, place: &Place, report: &mut Report) {
+    let budget = Duration::from_secs_f64(options.seconds);
+    let mut ceilings = None;
+    for &part in Part::ALL {
+        if !options.only.is_empty() && !options.only.contains(&part) {
+            continue;
+        }
+        if part.measures() && report.emulated && !options.measure {
+            report.row(part.name(), "not measured: an emulated device has no speed");
+            continue;
+        }
+        report.say(&format!("== {}", part.name()));
+        let mut ceilings = |report: &mut Report| match ceilings {
+            Some(known) => Ok(known),
+            None => Ceilings::measure(place, budget, report).inspect(|measured| ceilings = Some(*measured)),
+        };
+        let done = match part {
+            Part::Environment => {
+                environment.tell(report);
+                Ok(())
+            }
+            Part::Conformance => agree::conformance(place, &options.rows, report),
+            Part::Training => agree::training(place, report),
+            Part::Overlap => overlap::overlap(place, report),
+            Part::Kernels => ceilings(report).and_then(|known| kernels::kernels(place, known, budget, report)),
+            Part::Models => ceilings(report).and_then(|known| models::models(place, known, options.steps, report)),
+        };
+        if let Err(error) = done {
+            report.fail(format!("{}: {error}", part.name()));
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! How fast whole models train, at the largest micro-batch that fits.
+
+use super::Place;
+use super::kernels::Ceilings;
+use super::report::Report;
+use crate::step::{Shape, Size, Steps, median, random_batch};
+use bmtrain_core::backend::Backend;
+use bmtrain_core::wrap::{Counting, Waits};
+use bmtrain_core::{DType, Device, Error as CoreError};
+use bmtrain_dist::block::{BlockOptions, Recompute};
+use bmtrain_dist::param::BuilderOptions;
+use model_center::{Error, Result};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// A model that is timed, and what it is to reach.
+#[derive(Debug, Clone, Copy)]
+pub struct Timed {
+    name: &'static str,
+    shape: Shape,
+    length: usize,
+    target: Option<Target>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Target {
+    /// Thousands of tokens per second.
+    Speed(f64),
+    /// Share of the product's ceiling.
+    Share(f64),
+}
+
+/// The models of a real device.
+pub fn real() -> Vec<Timed> {
+    let timed = |name, size: Size, length, target| Timed { name, shape: size.shape(), length, target };
+    vec![
+        timed("GPT-2 124M", Size::Gpt2, 1024, Some(Target::Speed(500.0))),
+        timed("GPT-2 1.5B", Size::Gpt2Xl, 1024, Some(Target::Share(0.5))),
+        timed("BERT-large", Size::BertLarge, 512, None),
+    ]
+}
+
+/// Those of an emulated one, which say nothing.
+pub fn emulated() -> Vec<Timed> {
+    let tiny = |predicts_words| Shape {
+        num_layers: 2,
+        dim_model: 64,
+        num_heads: 2,
+        dim_ff: 96,
+        vocab_size: 50,
+        predicts_words,
+    };
+    let timed = |name, predicts_words| Timed { name, shape: tiny(predicts_words), length: 8, target: None };
+    vec![timed("tiny GPT-2", true), timed("tiny BERT", false)]
+}
+
+/// How a model's steps are made.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Plan {
+    rows: usize,
+    recompute: Recompute,
+}
+
+/// Time the models.
+pub fn models(place: &Place, ceilings: Ceilings, steps: u32, report: &mut Report) -> Result<()> {
+    let mut all = Vec::new();
+    for timed in &place.scale.models {
+        match measure(place, timed, steps, report) {
+            Ok(measured) => {
+                tell(timed, &measured, ceilings, report);
+                all.push(as_json(timed, &measured, ceilings));
+            }
+            Err(error) => report.fail(format!("{}: {error}", timed.name)),
+        }
+    }
+    report.part("models", json!({ "models": all }));
+    Ok(())
+}
+
+/// What was measured of a model.
+#[derive(Debug)]
+struct Measured {
+    plan: Plan,
+    /// Median seconds of a step, and all of them in order of time.
+    step: f64,
+    seconds: Vec<f64>,
+    peak_bytes: usize,
+    /// Of a step, on average.
+    waits: f64,
+    loss: f32,
+}
+
+impl Measured {
+    fn tokens_per_second(&self, timed: &Timed) -> f64 {
+        (self.plan.rows * timed.length) as f64 / self.step
+    }
+
+    fn share(&self, timed: &Timed, ceilings: Ceilings) -> f64 {
+        self.tokens_per_second(timed) * timed.shape.flops_per_token(timed.length) / ceilings.products
+    }
+}
+
+fn measure(place: &Place, timed: &Timed, steps: u32, report: &Report) -> Result<Measured> {
+    let mut plan = plan(place, timed)?;
+    loop {
+        report.say(&format!("{}: {} rows of {}, {:?}", timed.name, plan.rows, timed.length, plan.recompute));
+        match run(place, timed, plan, steps) {
+            // What counting does not see, such as memory of libraries, may be what was missing.
+            Err(error) if is_out_of_memory(&error) && plan.rows > 1 => plan.rows /= 2,
+            other => return other,
+        }
+    }
+}
+
+fn is_out_of_memory(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Core(CoreError::OutOfMemory { .. })
+            | Error::Dist(bmtrain_dist::Error::Core(CoreError::OutOfMemory { .. }))
+    )
+}
+
+fn run(place: &Place, timed: &Timed, plan: Plan, count: u32) -> Result<Measured> {
+    /// Steps before anything is timed or counted.
+    const WARM_UP: u32 = 3;
+    let waiting = Arc::new(Waits::new(Arc::clone(&place.backend) as Arc<dyn Backend>));
+    let device = Device::new(Arc::clone(&waiting) as Arc<dyn Backend>);
+    let mut steps = steps(&device, timed, plan)?;
+    let (mut seconds, mut loss, mut waits) = (Vec::new(), 0.0, 0);
+    for step in 0..WARM_UP + count {
+        let batch = random_batch(timed.shape, plan.rows, timed.length, false, step);
+        waiting.take();
+        let done = steps.run(&batch, step)?;
+        loss = done.loss;
+        if step >= WARM_UP {
+            seconds.push(done.seconds);
+            waits += waiting.take();
+        }
+    }
+    let step = median(&mut seconds.clone());
+    let peak_bytes = device.memory().system_bytes;
+    Ok(Measured { plan, step, seconds, peak_bytes, waits: waits as f64 / f64::from(count), loss })
+}
+
+fn steps(device: &Device, timed: &Timed, plan: Plan) -> Result<Steps> {
+    let builder = BuilderOptions { dtype: DType::BF16, ..BuilderOptions::default() };
+    Steps::new(device, timed.shape, BlockOptions { recompute: plan.recompute }, builder)
+}
+
+/// The most rows that fit; recomputed only where otherwise too few tokens would for the device to be busy.
+fn plan(place: &Place, timed: &Timed) -> Result<Plan> {
+    /// Tokens that keep a device busy.
+    const ENOUGH: usize = 8192;
+    const ROWS: [usize; 11] = [64, 48, 32, 24, 16, 12, 8, 6, 4, 2, 1];
+    // The rest is for libraries, scratch memory of launches, and what the pool cannot use.
+    let room = place.memory_bytes / 100 * 90;
+    let mut best = None;
+    for recompute in [Recompute::Keep, Recompute::Checkpoint] {
+        for rows in ROWS {
+            let plan = Plan { rows, recompute };
+            if needs(place, timed, plan)? <= room {
+                if rows * timed.length >= ENOUGH.min(ROWS[0] * timed.length) {
+                    return Ok(plan);
+                }
+                best = Some(best.filter(|best: &Plan| best.rows >= rows).unwrap_or(plan));
+                break;
+            }
+        }
+    }
+    let fix = "take a device with more memory, or leave this part out with --only";
+    best.ok_or_else(|| Error::data(timed.name, "the device has no room for one row", fix))
+}
+
+/// Bytes that two steps take from the system, counted without taking them: the optimizer's state comes with the first.
+fn needs(place: &Place, timed: &Timed, plan: Plan) -> Result<usize> {
+    let device = Device::new(Arc::new(Counting::new(place.backend.slab_bytes())));
+    let mut steps = steps(&device, timed, plan)?;
+    for step in 0..2 {
+        steps.run(&random_batch(timed.shape, plan.rows, timed.length, false, step), step)?;
+    }
+    Ok(device.memory().system_bytes)
+}
+
+fn tell(timed: &Timed, measured: &Measured, ceilings: Ceilings, report: &mut Report) {
+    let (speed, share) = (measured.tokens_per_second(timed), measured.share(timed, ceilings));
+    let Plan { rows, recompute } = measured.plan;
+    let how = if recompute == Recompute::Keep { "" } else { ", recomputed" };
+    let what = format!("{}, {rows} x {}{how}", timed.name, timed.length);
+    let figure = format!("{:.1} k tokens/s, {:.1} % of the bf16 product", speed / 1e3, 100.0 * share);
+    match timed.target {
+        Some(Target::Speed(least)) => {
+            report.held(what, figure, (&format!("at least {least:.0} k tokens/s"), speed >= 1e3 * least));
+        }
+        Some(Target::Share(least)) => {
+            report.held(what, figure, (&format!("at least {:.0} % of the product", 100.0 * least), share >= least));
+        }
+        None => report.row(what, figure),
+    }
+    let gibibytes = measured.peak_bytes as f64 / f64::from(1 << 30);
+    report.row("  step, memory", format!("{:.1} ms, {gibibytes:.2} GiB of the device", 1e3 * measured.step));
+    report.held("  waits of the host", format!("{:.1} a step", measured.waits), ("at most 1", measured.waits <= 1.0));
+}
+
+fn as_json(timed: &Timed, measured: &Measured, ceilings: Ceilings) -> Value {
+    json!({
+        "model": timed.name, "dtype": "bf16", "length": timed.length, "rows": measured.plan.rows,
+        "recompute": measured.plan.recompute != Recompute::Keep, "step_s": measured.step, "steps_s": measured.seconds,
+        "tokens_per_s": measured.tokens_per_second(timed), "flops_per_token": timed.shape.flops_per_token(timed.length),
+        "share": measured.share(timed, ceilings), "peak_bytes": measured.peak_bytes,
+        "host_waits_per_step": measured.waits, "loss": measured.loss,
+    })
+}

@@ -1,0 +1,92 @@
+//! The gpu-check program on an emulated driver, and without any. What is proved here is the program, not a device.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+#[path = "../../crates/bmtrain-core/tests/emulator/mod.rs"]
+mod emulator;
+
+use emulator::{Driver, with_driver};
+use serde_json::Value;
+use std::process::{Command, Output};
+
+fn gpu_check(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-check"));
+    command.args(arguments);
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Run it on the emulated driver: what it printed, and its JSON.
+fn emulated(arguments: &[&str]) -> (Output, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("found.json");
+    let mut command = gpu_check(arguments);
+    command.arg("--json").arg(&json).env("BMTRAIN_CUDA_KERNELS", emulator::compiled_kernels());
+    let output = command.output().unwrap();
+    let found = std::fs::read_to_string(&json).unwrap_or_else(|_| panic!("{output:?}"));
+    (output, serde_json::from_str(&found).unwrap())
+}
+
+fn assert_every_line_says_emulated(output: &Output) {
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(!out.is_empty());
+    for line in out.lines().chain(err.lines()) {
+        assert!(line.starts_with("emulated: "), "{line}");
+    }
+}
+
+#[test]
+fn rows_are_compared_and_everything_says_that_the_device_is_emulated() {
+    let test = "rows_are_compared_and_everything_says_that_the_device_is_emulated";
+    with_driver(test, Driver::Emulated, &[], || {
+        let (output, found) = emulated(&["--only", "environment,conformance,kernels", "--rows", "softmax/"]);
+        assert!(output.status.success(), "{output:?}");
+        assert_every_line_says_emulated(&output);
+        let table = text(&output.stdout);
+        assert!(table.contains(" 0 failed, 0 unsupported") && table.ends_with("emulated: ok\n"), "{table}");
+        assert!(table.contains("not measured") && !table.contains("GB/s"), "{table}");
+        assert_eq!(found["emulated"], true);
+        assert_eq!(found["passed"], true);
+        let conformance = &found["parts"]["conformance"];
+        assert_eq!(conformance["emulated"], true);
+        assert!(conformance["passed"].as_u64().unwrap() > 0, "{conformance}");
+        assert_eq!(conformance["failed"], 0);
+        assert_eq!(found["parts"].get("kernels"), None, "nothing is measured");
+        assert!(found["parts"]["environment"]["device"]["name"].as_str().unwrap().contains("emulated"));
+    });
+}
+
+#[test]
+fn rows_of_no_name_are_a_failure() {
+    let test = "rows_of_no_name_are_a_failure";
+    with_driver(test, Driver::Emulated, &[], || {
+        let (output, found) = emulated(&["--only", "conformance", "--rows", "nothing is called so"]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert_eq!(found["passed"], false);
+        assert!(text(&output.stdout).contains("FAILED"), "{output:?}");
+    });
+}
+
+#[test]
+fn without_a_whole_driver_one_line_says_what_is_missing() {
+    let test = "without_a_whole_driver_one_line_says_what_is_missing";
+    with_driver(test, Driver::Incomplete, &[], || {
+        let output = gpu_check(&[]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(output.stdout.is_empty(), "{output:?}");
+        let said = text(&output.stderr);
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.contains("has no function"), "{said}");
+    });
+}
+
+#[test]
+fn the_parts_are_listed_and_others_refused() {
+    let output = gpu_check(&["--list"]).output().unwrap();
+    assert!(output.status.success() && text(&output.stdout).lines().count() == 6, "{output:?}");
+    let output = gpu_check(&["--only", "speed"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(text(&output.stderr).contains("conformance"), "{output:?}");
+}
