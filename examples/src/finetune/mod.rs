@@ -54,8 +54,8 @@ pub struct Options {
     /// What it runs on: auto, cpu, cuda, or cuda:1 for the second CUDA device; short for --set device.name=DEVICE.
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
-    /// How ranks exchange data: through memory they share, or by MPI (with the feature `mpi`, started by mpirun); auto is
-    /// host on one host and mpi on several.
+    /// How ranks exchange data: through memory they share, by MPI (with the feature `mpi`, started by mpirun), or by NCCL; auto
+    /// is nccl where each rank has a CUDA device of its own, else host on one host and mpi on several.
     #[arg(long, value_enum, value_name = "HOW", default_value = "auto")]
     pub comm: ranks::Comm,
     /// Where to go on: auto (the newest sound checkpoint of the output folder, else from the beginning), never, must (auto,

@@ -14,11 +14,12 @@ use bmtrain_dist::launch::{Connection, Launch, RankDevice, run_group};
 use model_center::Result;
 use model_center::run::ExitStatus;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How ranks exchange data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Comm {
-    /// As fits: host on one host, mpi on several.
+    /// As fits: nccl where each rank has a CUDA device of its own, else host on one host and mpi on several.
     Auto,
     /// Through memory that the ranks of one host share.
     Host,
@@ -79,7 +80,9 @@ pub fn exchange(
     match (&opened.device, exchange.by_nccl) {
         (Some(backend), true) => {
             let libraries = nccl_paths(&cuda_options());
-            let options = NcclOptions { libraries, ..NcclOptions::default() };
+            // Kernels that are not kept yet are compiled in the first step, in a minute or so, by one rank later than by
+            // another. A lost rank is known without a deadline. There are no messages between two ranks.
+            let options = NcclOptions { deadline: Duration::from_secs(300), libraries, messages: false };
             Ok(Arc::new(NcclRank::join(Arc::clone(backend), ranks, options)?))
         }
         _ => Ok(ranks),

@@ -26,7 +26,6 @@ const FUNCTIONS: &[&str] = &[
     "cuEventQuery",
     "cuEventRecord",
     "cuEventSynchronize",
-    "cuFuncGetParamInfo",
     "cuFuncSetAttribute",
     "cuGetErrorName",
     "cuGetErrorString",
@@ -79,6 +78,20 @@ pub(super) fn elapsed_time() -> Result<ElapsedTime> {
     // SAFETY: `require` has opened the library a moment ago; the type is that of the driver's documentation.
     let found = unsafe { sys::culib().get::<ElapsedTime>(b"cuEventElapsedTime") };
     found.map(|function| *function).map_err(|error| failure("cuEventElapsedTime", error.to_string()))
+}
+
+/// Offset and size of a parameter of a kernel, by its number.
+pub(super) type ParameterInfo = unsafe extern "C" fn(sys::CUfunction, usize, *mut usize, *mut usize) -> sys::CUresult;
+
+/// The function that tells them; drivers before CUDA 12.4 have none.
+///
+/// # Errors
+/// As [`require`].
+pub(super) fn parameter_info() -> Result<Option<ParameterInfo>> {
+    require()?;
+    // SAFETY: `require` has opened the library a moment ago; the type is that of the driver's documentation.
+    let found = unsafe { sys::culib().get::<ParameterInfo>(b"cuFuncGetParamInfo") };
+    Ok(found.ok().map(|function| *function))
 }
 
 fn missing() -> Option<String> {

@@ -22,6 +22,8 @@ type Destroy = unsafe extern "C" fn(Object) -> Status;
 type Set = unsafe extern "C" fn(Object, c_int, *const c_void, usize) -> Status;
 
 const SUCCESS: Status = 0;
+const INVALID_VALUE: Status = 7;
+const NOT_SUPPORTED: Status = 15;
 
 /// The functions.
 #[derive(Debug)]
@@ -197,12 +199,15 @@ impl Lt {
     }
 
     /// The best algorithm for a product of these matrices; none if the library has none.
+    ///
+    /// # Errors
+    /// The library fails for another reason than that: then no other way of making the product would do better.
     pub(super) fn heuristic(
         &self,
         product: &Descriptor,
         [a, b, c]: [&Descriptor; 3],
         preference: &Descriptor,
-    ) -> Option<(sys::cublasLtMatmulAlgo_t, usize)> {
+    ) -> Result<Option<(sys::cublasLtMatmulAlgo_t, usize)>> {
         let mut count = 0;
         let algorithm = sys::cublasLtMatmulAlgo_t { data: [0; 8] };
         let mut found = Found { algorithm, workspace: 0, state: SUCCESS, waves: 0.0, reserved: [0; 4] };
@@ -213,8 +218,11 @@ impl Lt {
             (self.functions.heuristic)(self.handle, product, a, b, c, d, preference, 1, &mut found, &mut count)
         };
         // What cannot be done is said in several ways: as a value or a combination that is not supported, or by no answer.
+        if ![SUCCESS, INVALID_VALUE, NOT_SUPPORTED].contains(&status) {
+            self.answer("cublasLtMatmulAlgoGetHeuristic", status)?;
+        }
         let is_found = status == SUCCESS && count > 0 && found.state == SUCCESS;
-        is_found.then_some((found.algorithm, found.workspace))
+        Ok(is_found.then_some((found.algorithm, found.workspace)))
     }
 
     /// Queue a product.

@@ -145,7 +145,7 @@ fn make(lt: &Lt, problem: &Problem, tf32: bool) -> Result<Option<Plan>> {
     };
     let (a_layout, b_layout, c_layout) = (stored(&a, m, k)?, stored(&b, k, n)?, stored(&c, m, n)?);
     let preference = preference(lt, [b.alignment, a.alignment, c.alignment])?;
-    let found = lt.heuristic(&product, [&b_layout, &a_layout, &c_layout], &preference);
+    let found = lt.heuristic(&product, [&b_layout, &a_layout, &c_layout], &preference)?;
     Ok(found.map(|(algorithm, workspace)| {
         // The library's order.
         Plan { product, a: b_layout, b: a_layout, c: c_layout, algorithm, workspace }

@@ -1,6 +1,7 @@
 //! Compiled kernels.
 #![allow(unsafe_code)]
 
+use super::super::library;
 use super::{Context, answer, failure, owned, warn_of};
 use crate::error::{Error, Result};
 use cudarc::driver::{result, sys};
@@ -43,13 +44,15 @@ impl Module {
         // SAFETY: the module is loaded.
         let found = unsafe { result::module::get_function(self.handle, name.to_owned()) };
         let handle = answer("cuModuleGetFunction", found).map_err(named)?;
-        let (mut offset, mut size) = (0, 0);
-        // SAFETY: the function was just found; both places live.
-        let status = unsafe { sys::cuFuncGetParamInfo(handle, 0, &mut offset, &mut size) };
-        answer("cuFuncGetParamInfo", status.result()).map_err(named)?;
-        if size != bytes {
-            let reason = format!("{} takes {size} bytes, not {bytes}: another version", name.to_string_lossy());
-            return Err(failure("find a kernel", reason));
+        if let Some(parameter_info) = library::parameter_info()? {
+            let (mut offset, mut size) = (0, 0);
+            // SAFETY: the function was just found; both places live.
+            let status = unsafe { parameter_info(handle, 0, &raw mut offset, &raw mut size) };
+            answer("cuFuncGetParamInfo", status.result()).map_err(named)?;
+            if size != bytes {
+                let reason = format!("{} takes {size} bytes, not {bytes}: another version", name.to_string_lossy());
+                return Err(failure("find a kernel", reason));
+            }
         }
         Ok(Function { handle })
     }
