@@ -154,12 +154,14 @@ impl Job {
 
     /// Break off what is queued on the device.
     pub(super) fn break_off(&self) {
-        for member in self.members() {
-            // The lock is free again before the connections end: whoever asks for one meanwhile finds none.
-            let connections = lock(&member.connections).take();
-            drop(connections);
-        }
+        // The locks are free again before the connections end: whoever asks for one meanwhile finds none.
+        break_off_together(self.connections());
         self.changed.notify_all();
+    }
+
+    /// All connections of all groups, which have none from here on.
+    fn connections(&self) -> Vec<Connection> {
+        self.members().iter().filter_map(|member| lock(&member.connections).take()).flat_map(Vec::from).collect()
     }
 
     /// Let time pass until the next look; whether there is to be one.
@@ -191,10 +193,11 @@ impl Job {
         while waits() && self.members().iter().any(|member| member.has_work()) {
             std::thread::sleep(NAP);
         }
-        let connections: Vec<Connection> =
-            self.members().iter().filter_map(|member| lock(&member.connections).take()).flat_map(Vec::from).collect();
-        if !self.has_failed() {
-            self.end(connections);
+        let connections = self.connections();
+        if self.has_failed() {
+            break_off_together(connections)
+        } else {
+            self.end(connections)
         }
         let mut stage = lock(&self.stage);
         if *stage == Stage::Watched {
@@ -233,6 +236,20 @@ impl Job {
             }
         }
     }
+}
+
+/// Break connections off, each on a thread of its own: breaking one off may wait for the device, where a call of another one
+/// hangs until that is broken off too.
+fn break_off_together(connections: Vec<Connection>) {
+    std::thread::scope(|scope| {
+        for connection in connections {
+            let thread = std::thread::Builder::new().name("bmtrain-nccl-end".into());
+            if let Err(error) = thread.spawn_scoped(scope, move || drop(connection)) {
+                // The connection went with the thread that was not made.
+                tracing::debug!(%error, "connections are broken off one after the other");
+            }
+        }
+    });
 }
 
 impl Failure {
