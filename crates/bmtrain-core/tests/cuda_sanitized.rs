@@ -169,6 +169,8 @@ stems! {
     sums: ["column_sum", "sum", "mean"];
     optimizers: ["grad_norm", "non_finite", "clip_factor", "adam"];
     random: ["fill_random", "dropout"];
+    vocabularies: ["vocabulary", "vocabulary_cross_entropy", "loss_totals", "scale_by"];
+    heads: ["linear_cross_entropy"];
 }
 
 #[test]
