@@ -34,11 +34,15 @@ const EMBEDDINGS_AND_LOSS: &[&str] = &[
     "cross_entropy_backward",
     "squared_error_forward",
     "squared_error_backward",
+    "vocabulary_statistics",
+    "vocabulary_loss",
+    "vocabulary_gradient",
+    "loss_totals",
 ];
 
 /// Sums, copies and what a training step seldom needs; a kernel that no list has counts here too.
 const OTHER: &[&str] =
-    &["column_sum", "permute", "row_copy", "softmax", "softmax_backward", "non_finite", "fill_random"];
+    &["column_sum", "permute", "row_copy", "softmax", "softmax_backward", "non_finite", "fill_random", "scale_by"];
 
 fn kind_of(kernel: &str) -> usize {
     KINDS.iter().position(|(_, kernels)| kernels.contains(&kernel)).unwrap_or(KINDS.len() - 1)
