@@ -1,7 +1,7 @@
-//! Depends on the kernel sources alone: every one is whole CUDA C++ text.
+//! Depends on the kernel sources alone: every unit is whole CUDA C++ text.
 
 fn main() {
-    for source in bmtrain_kernels::SOURCES {
-        assert!(source.text().contains("BMTRAIN_KERNEL("), "{} has no kernel", source.file);
+    for unit in bmtrain_kernels::UNITS {
+        assert!(unit.text().contains("BMTRAIN_KERNEL("), "{} has no kernel", unit.name);
     }
 }
