@@ -103,7 +103,8 @@ pub trait Kernels {
 /// in the written range what is there: sums add to it, and an optimizer updates it.
 pub type HostWork = Box<dyn FnOnce(&[u8], &mut [u8]) -> Result<()> + Send>;
 
-/// Memory, order and transfer of a device.
+/// Memory, order and transfer of a device. A backend around another one forwards what it leaves alone by
+/// [`forward_to_inner`](crate::forward_to_inner), which also lists what is provided here.
 pub trait Backend: Kernels + Debug + Send + Sync {
     /// What reports and errors call this device, e.g. `cpu (2 threads)`.
     fn name(&self) -> String;

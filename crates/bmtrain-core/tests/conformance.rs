@@ -2,8 +2,6 @@
 #![allow(clippy::unwrap_used)]
 
 use bmtrain_core::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
-use bmtrain_core::backend::{DeviceId, Mark, Memory};
-use bmtrain_core::buffer::{View, ViewMut};
 use bmtrain_core::conformance::{
     self, Case, Check, Outcome, Report, against_host, bench, compare_bits, compare_precision, run_finite_differences,
 };
@@ -184,38 +182,10 @@ impl Kernels for Without {
 }
 
 impl Backend for Without {
+    bmtrain_core::forward_to_inner!(id memory upload download copy mark wait sync);
+
     fn name(&self) -> String {
         format!("{} without {}", self.inner.name(), self.missing)
-    }
-    fn id(&self) -> DeviceId {
-        self.inner.id()
-    }
-    fn allocate(&self, bytes: usize) -> Result<Memory> {
-        self.inner.allocate(bytes)
-    }
-    fn release(&self, memory: Memory) {
-        self.inner.release(memory);
-    }
-    fn slab_bytes(&self) -> usize {
-        self.inner.slab_bytes()
-    }
-    fn upload(&self, host: &[u8], to: ViewMut<'_>, on: Lane) -> Result<()> {
-        self.inner.upload(host, to, on)
-    }
-    fn download(&self, from: View<'_>, host: &mut [u8], on: Lane) -> Result<()> {
-        self.inner.download(from, host, on)
-    }
-    fn copy(&self, from: View<'_>, to: ViewMut<'_>, on: Lane) -> Result<()> {
-        self.inner.copy(from, to, on)
-    }
-    fn mark(&self, on: Lane) -> Result<Mark> {
-        self.inner.mark(on)
-    }
-    fn wait(&self, on: Lane, mark: Mark) -> Result<()> {
-        self.inner.wait(on, mark)
-    }
-    fn sync(&self, on: Lane) -> Result<()> {
-        self.inner.sync(on)
     }
 }
 

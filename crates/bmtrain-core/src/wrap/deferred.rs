@@ -5,9 +5,8 @@
 //! some seed: this proves the ordering of a step before any device that is really asynchronous exists.
 #![allow(unsafe_code)]
 
-use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
+use crate::backend::{Backend, HostWork, Kernels, Lane, Mark};
 use crate::buffer::{View, ViewMut};
-use crate::cpu::threads::Threads;
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::philox::{self, Key};
@@ -133,21 +132,7 @@ impl Backend for Deferred {
         format!("{}, deferred", self.inner.name())
     }
 
-    fn id(&self) -> DeviceId {
-        self.inner.id()
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<Memory> {
-        self.inner.allocate(bytes)
-    }
-
-    fn release(&self, memory: Memory) {
-        self.inner.release(memory);
-    }
-
-    fn slab_bytes(&self) -> usize {
-        self.inner.slab_bytes()
-    }
+    crate::forward_to_inner!(id memory abilities);
 
     fn upload(&self, host: &[u8], to: ViewMut<'_>, on: Lane) -> Result<()> {
         if host.len() != to.bytes() {
@@ -187,17 +172,5 @@ impl Backend for Deferred {
 
     fn sync(&self, on: Lane) -> Result<()> {
         self.drain(on)
-    }
-
-    fn host_threads(&self) -> Option<Arc<Threads>> {
-        self.inner.host_threads()
-    }
-
-    fn fuses_gradients(&self) -> bool {
-        self.inner.fuses_gradients()
-    }
-
-    fn scratch(&self) -> Vec<(&'static str, usize)> {
-        self.inner.scratch()
     }
 }

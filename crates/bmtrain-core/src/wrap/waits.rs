@@ -1,8 +1,7 @@
 //! A backend around another that counts how often the host waits for it. A training step that keeps a device busy waits once.
 
-use crate::backend::{Backend, DeviceId, HostWork, Kernels, Lane, Mark, Memory};
-use crate::buffer::{View, ViewMut};
-use crate::cpu::threads::Threads;
+use crate::backend::{Backend, Kernels, Lane};
+use crate::buffer::View;
 use crate::error::Result;
 use crate::kernel::Kernel;
 use std::sync::Arc;
@@ -39,65 +38,15 @@ impl Kernels for Waits {
 }
 
 impl Backend for Waits {
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-
-    fn id(&self) -> DeviceId {
-        self.inner.id()
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<Memory> {
-        self.inner.allocate(bytes)
-    }
-
-    fn release(&self, memory: Memory) {
-        self.inner.release(memory);
-    }
-
-    fn slab_bytes(&self) -> usize {
-        self.inner.slab_bytes()
-    }
-
-    fn upload(&self, host: &[u8], to: ViewMut<'_>, on: Lane) -> Result<()> {
-        self.inner.upload(host, to, on)
-    }
+    crate::forward_to_inner!(name id memory upload copy on_host mark wait provided);
 
     fn download(&self, from: View<'_>, host: &mut [u8], on: Lane) -> Result<()> {
         self.add();
         self.inner.download(from, host, on)
     }
 
-    fn copy(&self, from: View<'_>, to: ViewMut<'_>, on: Lane) -> Result<()> {
-        self.inner.copy(from, to, on)
-    }
-
-    fn on_host(&self, read: Option<View<'_>>, write: Option<ViewMut<'_>>, work: HostWork, on: Lane) -> Result<()> {
-        self.inner.on_host(read, write, work, on)
-    }
-
-    fn mark(&self, on: Lane) -> Result<Mark> {
-        self.inner.mark(on)
-    }
-
-    fn wait(&self, on: Lane, mark: Mark) -> Result<()> {
-        self.inner.wait(on, mark)
-    }
-
-    fn has_reached(&self, mark: Mark) -> Option<bool> {
-        self.inner.has_reached(mark)
-    }
-
     fn sync(&self, on: Lane) -> Result<()> {
         self.add();
         self.inner.sync(on)
-    }
-
-    fn host_threads(&self) -> Option<Arc<Threads>> {
-        self.inner.host_threads()
-    }
-
-    fn scratch(&self) -> Vec<(&'static str, usize)> {
-        self.inner.scratch()
     }
 }

@@ -1,8 +1,6 @@
 //! A backend that tells the emulated driver, before each kernel, which memory the kernel may touch: the views of its arguments.
 #![allow(unsafe_code)]
 
-use bmtrain_core::backend::{DeviceId, HostWork, Mark, Memory};
-use bmtrain_core::buffer::{View, ViewMut};
 use bmtrain_core::kernel::{Access, Kernel};
 use bmtrain_core::{Backend, Kernels, Lane, Result};
 use cudarc::driver::sys::culib;
@@ -47,64 +45,10 @@ impl Kernels for Declared {
 }
 
 impl Backend for Declared {
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-
-    fn id(&self) -> DeviceId {
-        self.inner.id()
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<Memory> {
-        self.inner.allocate(bytes)
-    }
-
-    fn release(&self, memory: Memory) {
-        self.inner.release(memory);
-    }
+    bmtrain_core::forward_to_inner!(name id allocate upload download copy on_host mark wait sync provided);
 
     /// Memory is taken piece by piece: in a slab, what lies behind a tensor may be another of the same kernel.
     fn slab_bytes(&self) -> usize {
         1
-    }
-
-    fn upload(&self, host: &[u8], to: ViewMut<'_>, on: Lane) -> Result<()> {
-        self.inner.upload(host, to, on)
-    }
-
-    fn download(&self, from: View<'_>, host: &mut [u8], on: Lane) -> Result<()> {
-        self.inner.download(from, host, on)
-    }
-
-    fn copy(&self, from: View<'_>, to: ViewMut<'_>, on: Lane) -> Result<()> {
-        self.inner.copy(from, to, on)
-    }
-
-    fn mark(&self, on: Lane) -> Result<Mark> {
-        self.inner.mark(on)
-    }
-
-    fn wait(&self, on: Lane, mark: Mark) -> Result<()> {
-        self.inner.wait(on, mark)
-    }
-
-    fn has_reached(&self, mark: Mark) -> Option<bool> {
-        self.inner.has_reached(mark)
-    }
-
-    fn sync(&self, on: Lane) -> Result<()> {
-        self.inner.sync(on)
-    }
-
-    fn on_host(&self, read: Option<View<'_>>, write: Option<ViewMut<'_>>, work: HostWork, on: Lane) -> Result<()> {
-        self.inner.on_host(read, write, work, on)
-    }
-
-    fn fuses_gradients(&self) -> bool {
-        self.inner.fuses_gradients()
-    }
-
-    fn scratch(&self) -> Vec<(&'static str, usize)> {
-        self.inner.scratch()
     }
 }
