@@ -15,6 +15,7 @@ use bmtrain_core::kernel::{NormForward, NormKind};
 use bmtrain_core::{DType, Device, Error, Segment, Tensor};
 use cudarc::driver::sys::culib;
 use emulator::declared::Declared;
+use emulator::stems::{stem_of, with_stems};
 use emulator::{Checker, Driver, in_child, with_driver};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -50,10 +51,6 @@ fn rows_are_clean(test: &str, checker: Checker, stems: &[&str]) {
     with_driver(test, Driver::Checked(checker), &[(CHOSEN, &rows.join("\n"))], || {});
     let line = format!("\n{test}: {} rows in {:.1} s\n", rows.len(), start.elapsed().as_secs_f64());
     let _ = std::io::stderr().write_all(line.as_bytes());
-}
-
-fn stem_of(case: &Case) -> &str {
-    case.name.split('/').next().unwrap_or_default()
 }
 
 /// A kernel, and whether a launch of it had several blocks and several warps.
@@ -149,36 +146,10 @@ macro_rules! stems {
                 rows_are_clean(concat!(stringify!($name), "::no_access_is_outside"), Checker::Addresses, &[$($stem),+]);
             }
         })*
-
-        const STEMS: &[&str] = &[$($($stem),+),*];
     };
 }
 
-stems! {
-    products: ["gemm", "linear", "matmul", "feed_forward"];
-    elementwise: [
-        "activation", "add", "add_scaled", "cast", "fan-out with an unused result", "fill", "gated", "mul", "multiply", "scale"
-    ];
-    attention: ["attention", "attention_fused"];
-    norms: ["norm", "residual_norm"];
-    losses: ["cross_entropy", "squared_error"];
-    rows: [
-        "embedding", "embedding_backward", "add_embedding", "permute", "row_copy", "concat_last", "slice_last", "select_row"
-    ];
-    softmax: ["softmax", "log_softmax"];
-    sums: ["column_sum", "sum", "mean"];
-    optimizers: ["grad_norm", "non_finite", "clip_factor", "adam"];
-    random: ["fill_random", "dropout"];
-    vocabularies: ["vocabulary", "vocabulary_cross_entropy", "loss_totals", "scale_by"];
-    heads: ["linear_cross_entropy"];
-}
-
-#[test]
-fn every_stem_of_the_table_is_checked() {
-    let cases = conformance::cases();
-    let missing: BTreeSet<&str> = cases.iter().map(stem_of).filter(|stem| !STEMS.contains(stem)).collect();
-    assert!(missing.is_empty(), "{missing:?}");
-}
+with_stems!(stems);
 
 /// Layer norm of four rows, of four warps each.
 fn launch_planted() {

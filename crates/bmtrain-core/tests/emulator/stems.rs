@@ -1,0 +1,34 @@
+//! The stems of the conformance table, in groups that are compared and checked apart.
+#![allow(unused_macros, unused_imports)]
+
+/// Calls the macro `then` with all groups.
+macro_rules! with_stems {
+    ($then:ident) => {
+        $then! {
+            products: ["gemm", "linear", "matmul", "feed_forward"];
+            elementwise: [
+                "activation", "add", "add_scaled", "cast", "fan-out with an unused result", "fill", "gated", "mul", "multiply",
+                "scale"
+            ];
+            attention: ["attention", "attention_fused"];
+            norms: ["norm", "residual_norm"];
+            losses: ["cross_entropy", "squared_error"];
+            rows: [
+                "embedding", "embedding_backward", "add_embedding", "permute", "row_copy", "concat_last", "slice_last",
+                "select_row"
+            ];
+            softmax: ["softmax", "log_softmax"];
+            sums: ["column_sum", "sum", "mean"];
+            optimizers: ["grad_norm", "non_finite", "clip_factor", "adam"];
+            random: ["fill_random", "dropout"];
+            vocabularies: ["vocabulary", "vocabulary_cross_entropy", "loss_totals", "scale_by"];
+            heads: ["linear_cross_entropy"];
+        }
+    };
+}
+pub(crate) use with_stems;
+
+/// The stem of a row.
+pub fn stem_of(case: &bmtrain_core::conformance::Case) -> &str {
+    case.name.split('/').next().unwrap_or_default()
+}
