@@ -9,6 +9,8 @@
 mod emulator;
 
 // The models and the loop that the program gpu-check runs on real devices.
+#[path = "../../../examples/src/step/shape.rs"]
+mod shape;
 #[path = "../../../examples/src/gpu_check/tiny.rs"]
 mod tiny;
 

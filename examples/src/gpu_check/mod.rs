@@ -10,6 +10,7 @@ mod report;
 mod tiny;
 
 use crate::cuda::cuda_options;
+use crate::step::shape;
 use crate::terminal;
 use bmtrain_core::conformance::Sizes;
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};

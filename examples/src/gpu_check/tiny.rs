@@ -1,10 +1,11 @@
 //! Tiny models and a few steps of their training: what two devices have to agree on.
 //!
-//! Made of the libraries alone, so that their tests can include this file too.
+//! Made of the libraries alone, so that their tests can include this file too, beside that of the shapes.
 
+use super::shape::Shape;
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::Communicator;
-use bmtrain_core::kernel::{Activation, NormOrder};
+use bmtrain_core::kernel::NormOrder;
 use bmtrain_core::philox::{self, Key};
 use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::OptimManager;
@@ -12,10 +13,6 @@ use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
 use bmtrain_dist::param::BuilderOptions;
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use model_center::config::{BertConfig, Gpt2Config};
-use model_center::model::bert::{Bert, BertHead};
-use model_center::model::decoder::DecoderHead;
-use model_center::model::gpt2::Gpt2;
 use model_center::model::{TextBatch, TextLabels, TextModel};
 use model_center::{Error, Result};
 use std::sync::Arc;
@@ -100,36 +97,9 @@ fn model(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Result<Box<
     let builder = BuilderOptions { dtype: job.dtype, sharding, ..BuilderOptions::default() };
     let blocks = BlockOptions { recompute: Recompute::Checkpoint };
     // Heads of 32, which tensor cores work on in 16-bit types.
-    let (vocab_size, dim_model, num_heads, dim_head, dim_ff, num_layers) = (VOCABULARY, 64, 2, 32, 96, 2);
-    if job.gpt2 {
-        let config = Gpt2Config {
-            vocab_size,
-            dim_model,
-            num_heads,
-            dim_head,
-            dim_ff,
-            num_layers,
-            dropout_p: 0.1,
-            embedding_dropout_p: 0.1,
-            attention_dropout_p: 0.1,
-            ffn_activate_fn: Activation::GeluTanh,
-            ..Gpt2Config::default()
-        };
-        let head = DecoderHead::CausalLm { tied: true };
-        return Ok(Box::new(Gpt2::new(device, config, head, blocks, builder)?));
-    }
-    let config = BertConfig {
-        vocab_size,
-        dim_model,
-        num_heads,
-        dim_head,
-        dim_ff,
-        num_layers,
-        dropout_p: 0.1,
-        attention_dropout_p: 0.1,
-        ..BertConfig::default()
-    };
-    Ok(Box::new(Bert::new(device, config, BertHead::Classifier { outputs: 3 }, blocks, builder)?))
+    let (num_layers, dim_model, num_heads, dim_ff, vocab_size) = (2, 64, 2, 96, VOCABULARY);
+    Shape { num_layers, dim_model, num_heads, dim_ff, vocab_size, predicts_words: job.gpt2 }
+        .build(device, blocks, builder)
 }
 
 /// A rank's rows of a batch, all but the first padded. Every step has the same words, because random words that are new each
@@ -146,6 +116,6 @@ fn batch(job: Job, ranks: &dyn Communicator) -> TextBatch {
     if job.gpt2 {
         return words;
     }
-    let classes = own.map(|row| (row % 3) as i64).collect();
+    let classes = own.map(|row| (row % 2) as i64).collect();
     TextBatch { labels: Some(TextLabels::Classes(classes)), ..words }
 }

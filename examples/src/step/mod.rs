@@ -1,10 +1,12 @@
 //! Training steps of models of known size with random weights and ids, for programs that time them.
 
 mod batch;
-mod shape;
+pub mod shape;
+mod size;
 
 pub use batch::{own_rows, random_batch};
-pub use shape::{Shape, Size};
+pub use shape::Shape;
+pub use size::Size;
 
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::Communicator;
