@@ -9,6 +9,7 @@ pub mod doctor;
 pub mod finetune;
 pub mod forward;
 pub mod gpu_check;
+pub mod places;
 pub mod plan;
 pub mod settings;
 pub mod step;
