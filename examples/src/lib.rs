@@ -6,6 +6,8 @@ pub mod ckpt;
 pub mod cuda;
 pub mod device;
 pub mod doctor;
+#[cfg(feature = "hub")]
+pub mod fetch;
 pub mod finetune;
 pub mod forward;
 pub mod gpu_check;
