@@ -132,7 +132,7 @@ impl Hub {
     pub(super) fn listing(&self) -> Result<Listing> {
         let address = format!("{}/api/models/{}/revision/{}", self.endpoint, self.id, escape(self.revision.as_str()));
         self.patiently(|| {
-            let response = self.follow(&address, &|response, _| response.status().is_success())?;
+            let response = self.ask(&address, "GET", None, &|response, _| response.status().is_success())?;
             let mut text = Vec::new();
             let reader = response.into_body().into_reader();
             reader.take(LISTING_LIMIT + 1).read_to_end(&mut text).map_err(|e| Trouble::Passing(e.to_string()))?;
@@ -212,14 +212,6 @@ impl Hub {
             _ => 0,
         };
         Ok((begin, response.into_body().into_reader()))
-    }
-
-    fn follow(
-        &self,
-        address: &str,
-        is_wanted: &dyn Fn(&Response<Body>, bool) -> bool,
-    ) -> Result<Response<Body>, Trouble> {
-        self.ask(address, "GET", None, is_wanted)
     }
 
     /// Send a request and follow redirects until a response is wanted; `is_wanted` is also told whether it sends to another host.
