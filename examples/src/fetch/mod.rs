@@ -44,7 +44,7 @@ pub struct Options {
     /// Branch, tag or whole commit.
     #[arg(long, value_name = "REVISION", default_value = "main")]
     pub revision: String,
-    /// The server; by default HF_ENDPOINT, else https://huggingface.co.
+    /// The server; by default the one in HF_ENDPOINT, else that of Hugging Face.
     #[arg(long, value_name = "URL")]
     pub endpoint: Option<String>,
 }
