@@ -24,7 +24,7 @@ pub(super) struct Launch<'a> {
     pub(super) stream: &'a Stream,
     pub(super) modules: &'a Modules,
     pub(super) scratch: &'a Scratch,
-    /// Address of the record that kernels report values outside of tables to.
+    /// Address of the lane's record that kernels report values outside of tables to.
     pub(super) fault: u64,
     pub(super) multiprocessors: u32,
     /// Compute capability, major and minor.
