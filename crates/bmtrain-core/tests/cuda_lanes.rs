@@ -19,9 +19,9 @@ fn open(ordinal: usize) -> bmtrain_core::Result<CudaBackend> {
 fn threads_that_launch_on_one_lane_do_not_use_each_others_scratch_memory() {
     const ROWS: usize = 64;
     const COLUMNS: usize = 16;
-    const LAUNCHES: usize = 300;
+    const LAUNCHES: usize = 100;
     let test = "threads_that_launch_on_one_lane_do_not_use_each_others_scratch_memory";
-    with_driver(test, Driver::Emulated, &[], || {
+    with_driver(test, Driver::Emulated, &[("EMULATED_CUDA_DAWDLE", "50")], || {
         let backend: Arc<dyn Backend> = Arc::new(open(0).unwrap());
         let sums = |value: f32| {
             let device = Device::new(Arc::clone(&backend));

@@ -7,8 +7,10 @@
 // Environment: EMULATED_CUDA_DEVICES, number of devices, 1 if absent; EMULATED_CUDA_SEED, for the random orders;
 // EMULATED_CUDA_CAPABILITY, compute capability in tenths, 90 if absent; EMULATED_CUDA_FIRST, the number that the first
 // device has among all of the host, 0 if absent: what a process that sees some devices alone is not told otherwise;
+// EMULATED_CUDA_DAWDLE, microseconds that each launch takes before it is queued, for threads to come between each other;
 // EMULATED_CUDA_MUTE, 1 for a device that does not tell its attributes;
-// EMULATED_CUDA_FAILING_KERNEL, name of a kernel that fails when it runs; EMULATED_CUDA_IDLE, 1 for a device that runs no
+// EMULATED_CUDA_FAILING_KERNEL, name of a kernel that fails when it runs; EMULATED_CUDA_REFUSED_KERNEL, of one that is never
+// launched; EMULATED_CUDA_IDLE, 1 for a device that runs no
 // kernel and leaves their results what they were: it is for tests that ask what is launched.
 #include "cuda_emulator.h"
 #include "fake_device.h"
@@ -18,6 +20,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 namespace {
 
@@ -420,6 +423,9 @@ Status cuModuleGetFunction(void** function, void*, const char* name) {
 
 Status cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                       unsigned block_y, unsigned block_z, unsigned shared_bytes, void* stream, void** arguments, void**) {
+    if (const unsigned long long time = from_environment("EMULATED_CUDA_DAWDLE", 0)) {
+        std::this_thread::sleep_for(std::chrono::microseconds(time));
+    }
     Lock lock(device().mutex);
     const bool empty = grid_x == 0 || grid_y == 0 || grid_z == 0 || block_x == 0 || block_y == 0 || block_z == 0;
     const bool large = grid_x > 0x7fffffff || grid_y > 65535 || grid_z > 65535 || block_x > 1024 || block_y > 1024 ||
@@ -431,6 +437,10 @@ Status cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned
         return invalid_value;
     }
     const auto& [name, kernel] = *static_cast<const Named*>(function);
+    const char* refused = std::getenv("EMULATED_CUDA_REFUSED_KERNEL");
+    if (refused != nullptr && name == refused) {
+        return invalid_value;
+    }
     const std::vector<Address> words = words_of(arguments, kernel.sizes);
     if (Status status = check_words(words, name, invalid_value)) {
         return status;
