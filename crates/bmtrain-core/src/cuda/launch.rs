@@ -84,14 +84,8 @@ impl Typed {
 /// The [`Typed`] names of a kernel, e.g. `typed!("norm", "norm_forward")`: unit and stem of the name.
 macro_rules! typed {
     ($unit:literal, $stem:literal) => {{
-        const fn name(text: &'static str) -> &'static std::ffi::CStr {
-            match std::ffi::CStr::from_bytes_with_nul(text.as_bytes()) {
-                Ok(name) => name,
-                Err(_) => panic!("a name with a zero inside"),
-            }
-        }
         const fn of(text: &'static str) -> $crate::cuda::modules::Name {
-            $crate::cuda::modules::Name { unit: $unit, kernel: name(text) }
+            $crate::cuda::modules::Name::new($unit, text)
         }
         $crate::cuda::launch::Typed {
             f32: of(concat!($stem, "_f32\0")),
