@@ -101,7 +101,7 @@ fn work_of_the_host_that_overwrites_its_range_is_not_given_what_was_there() {
             let value = 10 + round as u8;
             let work = move |_: &[u8], write: &mut [u8]| {
                 // Page-locked memory of a lane that has had no work yet is zeros.
-                assert_eq!((write.len(), write.iter().any(|byte| *byte == 7)), (1000, false));
+                assert_eq!((write.len(), write.contains(&7)), (1000, false));
                 write.fill(value);
                 Ok(())
             };
