@@ -201,9 +201,20 @@ impl Widths {
     }
 }
 
+/// What these kernels lack.
+fn check(op: &'static str, window: Option<usize>, bias: Option<&Bias<'_>>) -> Result<()> {
+    let detail = match (window, bias) {
+        (Some(_), _) => " with a window",
+        (None, Some(bias)) if !bias.per_query => " with one row of bias for all queries",
+        (None, _) => return Ok(()),
+    };
+    Err(Error::Unsupported { backend: "cuda".into(), kernel: op, detail: detail.into() })
+}
+
 /// Queue the forward pass.
 pub(super) fn forward(launch: &Launch<'_>, a: AttentionForward<'_>) -> Result<()> {
     let (op, shape) = (AttentionForward::NAME, a.shape);
+    check(op, a.window, a.bias.as_ref())?;
     let dropout = Dropped::of(a.dropout.as_ref(), shape.keys);
     let call = Call { op, shape, scale: a.scale, causal: a.causal, mask: a.mask, bias: a.bias, dropout };
     let arguments = Arguments {
@@ -230,6 +241,7 @@ pub(super) fn forward(launch: &Launch<'_>, a: AttentionForward<'_>) -> Result<()
 /// Queue the backward pass.
 pub(super) fn backward(launch: &Launch<'_>, a: AttentionBackward<'_>) -> Result<()> {
     let (op, shape) = (AttentionBackward::NAME, a.shape);
+    check(op, a.window, a.bias.as_ref())?;
     let dropout = Dropped::of(a.dropout.as_ref(), shape.keys);
     let call = Call { op, shape, scale: a.scale, causal: a.causal, mask: a.mask, bias: a.bias, dropout };
     // Sequences that share the gradient of a bias are added up by one block.

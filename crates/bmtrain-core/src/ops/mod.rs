@@ -24,7 +24,7 @@ mod reduce;
 mod rows;
 mod vocabulary;
 
-pub use attention::{AttentionMask, AttentionOptions, attention, attention_fused};
+pub use attention::{AttentionMask, AttentionOptions, attention, attention_cross, attention_fused};
 pub use collective::{all_gather, all_reduce, all_to_all, broadcast, reduce_scatter};
 pub use elementwise::{activation, add, cast, gated, mul, scale};
 pub use embedding::{add_embedding, embedding};

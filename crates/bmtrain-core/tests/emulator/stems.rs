@@ -10,7 +10,7 @@ macro_rules! with_stems {
                 "activation", "add", "add_scaled", "cast", "fan-out with an unused result", "fill", "gated", "mul", "multiply",
                 "scale"
             ];
-            attention: ["attention", "attention_fused"];
+            attention: ["attention", "attention_cross", "attention_fused"];
             norms: ["norm", "residual_norm"];
             losses: ["cross_entropy", "squared_error"];
             rows: [
