@@ -21,6 +21,7 @@ mod message;
 mod norm;
 mod random;
 mod reduce;
+mod rotary;
 mod rows;
 mod vocabulary;
 
@@ -36,6 +37,7 @@ pub use message::{recv, send};
 pub use norm::{norm, residual_norm};
 pub use random::dropout;
 pub use reduce::{log_softmax, mean, softmax, sum};
+pub use rotary::{Rotary, rotary};
 pub use rows::{concat_last, permute, select_row, slice_last};
 pub use vocabulary::{VocabularyShard, vocabulary_cross_entropy};
 
