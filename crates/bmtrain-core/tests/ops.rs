@@ -138,6 +138,9 @@ fn ops_save_what_their_documentation_says() {
     });
     assert_eq!(both, 4 * m * (d + f));
     assert_eq!(apart - both, 4 * m * f, "one hidden activation less");
+    let w_both = leaf(&device, [2 * f, d]);
+    let gated = saved(&device, |cx| ops::gated_feed_forward(cx, &x, &w_both, None, gelu, &w_out, None).map(drop));
+    assert_eq!(gated, 4 * m * (d + 2 * f), "nothing of what gate and factor make");
     let kept = saved(&device, |cx| ops::norm(cx, NormKind::Layer, &x, &leaf(&device, [d]), None, 1e-5).map(drop));
     assert_eq!(kept, 4 * (m * d + 2 * m));
     assert_eq!(saved(&device, |cx| ops::add(cx, &x, &frozen).map(drop)), 0);
