@@ -150,6 +150,29 @@ __device__ __forceinline__ void multiply_tile(const AttentionArguments& a, const
     }
 }
 
+// The factors of four neighbouring probabilities: one Philox block, or two where they lie across. Straight on, without
+// `dropout_kept`, whose loop costs registers here.
+__device__ __forceinline__ void probability_factors(const AttentionArguments& a, long long row, int s, Four& factors) {
+    const unsigned long long element = dropout_element(a.dropout, row, s);
+    const unsigned first = element % 4;
+    const Words low = dropout_block(a.dropout, element / 4);
+    Words high = low;
+    if (first > 0) {
+        high = dropout_block(a.dropout, element / 4 + 1);
+    }
+    const unsigned words[8] = {low.at[0],  low.at[1],  low.at[2],  low.at[3],
+                               high.at[0], high.at[1], high.at[2], high.at[3]};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        unsigned bits = words[i];
+#pragma unroll
+        for (int shift = 1; shift < 4; ++shift) {
+            bits = first == shift ? words[i + shift] : bits;
+        }
+        factors[i] = bits < a.dropout.threshold ? 0.0f : a.dropout.scale;
+    }
+}
+
 // Adds the bias to a thread's scores and makes minus infinity of those that are not seen.
 __device__ __forceinline__ void apply_rules(const AttentionArguments& a, const Place& place, Four* scores) {
     const int s = place.s + 4 * side_x();

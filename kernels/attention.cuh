@@ -129,30 +129,6 @@ __device__ __forceinline__ void seen_keys(const AttentionArguments& a, int b, in
     }
 }
 
-// The factors of `Count` neighbouring probabilities, at most four: one Philox block, or two where they lie across.
-template <int Count>
-__device__ __forceinline__ void probability_factors(const AttentionArguments& a, long long row, int s,
-                                                    float (&factors)[Count]) {
-    const unsigned long long element = dropout_element(a.dropout, row, s);
-    const unsigned first = element % 4;
-    const Words low = dropout_block(a.dropout, element / 4);
-    Words high = low;
-    if (first + Count > 4) {
-        high = dropout_block(a.dropout, element / 4 + 1);
-    }
-    const unsigned words[8] = {low.at[0],  low.at[1],  low.at[2],  low.at[3],
-                               high.at[0], high.at[1], high.at[2], high.at[3]};
-#pragma unroll
-    for (int i = 0; i < Count; ++i) {
-        unsigned bits = words[i];
-#pragma unroll
-        for (int shift = 1; shift < 4; ++shift) {
-            bits = first == shift ? words[i + shift] : bits;
-        }
-        factors[i] = bits < a.dropout.threshold ? 0.0f : a.dropout.scale;
-    }
-}
-
 // Four neighbouring elements; `count` of them where that is less. With `whole` there are four and the address is a multiple of
 // their size.
 __device__ __forceinline__ void store_four(const Heads& heads, long long index, const float (&values)[4], int count,

@@ -131,11 +131,42 @@ __device__ __forceinline__ Share share_of(const AttentionArguments& a, int rows,
             static_cast<int>(last_first ? tiles - 1 - tile : tile) * size};
 }
 
+// Bits of keys that dropout leaves, of each of a lane's queries. The four lanes of a query make a quarter of a tile's bits each,
+// so that every Philox block is made by one lane; a lane asks the others for the bits of its scores.
+template <int Bands, int Tiles> struct KeptKeys {
+    static constexpr int kOfLane = Tiles * 8 / 4;
+    unsigned bits[Bands][2];
+
+    __device__ __forceinline__ void make(const AttentionArguments& a, const Corner& corner) {
+#pragma unroll
+        for (int band = 0; band < Bands; ++band) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const long long row = query_row(a, corner.b, corner.n, corner.row + score_row(band, 2 * half));
+                const int s = corner.column + mma_t() * kOfLane;
+                bits[band][half] = dropout_kept<kOfLane>(a.dropout, dropout_element(a.dropout, row, s));
+            }
+        }
+    }
+
+    // Of columns 2 t and 2 t + 1 of a tile. All lanes of the warp ask together.
+    __device__ __forceinline__ void factors(const AttentionArguments& a, int band, int half, int tile,
+                                            float (&factors)[2]) const {
+        const int lane = threadIdx.x % kWarpThreads, owner = tile * 8 / kOfLane;
+        const unsigned two = __shfl_sync(kAllLanes, bits[band][half], lane / 4 * 4 + owner) >>
+                             (tile * 8 % kOfLane + 2 * mma_t());
+        factors[0] = (two & 1u) != 0 ? a.dropout.scale : 0.0f;
+        factors[1] = (two & 2u) != 0 ? a.dropout.scale : 0.0f;
+    }
+};
+
 // One tile of the online softmax: scores to probabilities before normalisation, dropped.
 template <bool General, int Bands, int Tiles, int Width>
 __device__ __forceinline__ void soften(const AttentionArguments& a, const Corner& corner, float (&scores)[Bands][Tiles][4],
                                        float (&largest)[Bands][2], float (&sum)[Bands][2], float (&out)[Bands][Width][4]) {
     const float unit = unit_of<General>(a);
+    float corrections[Bands][2];
+    bool corrected = false;
 #pragma unroll
     for (int band = 0; band < Bands; ++band) {
 #pragma unroll
@@ -151,6 +182,8 @@ __device__ __forceinline__ void soften(const AttentionArguments& a, const Corner
             const float shift = now == -BMTRAIN_INFINITY ? 0.0f : now * unit;
             const float before = largest[band][half];
             const float correction = before == now ? 1.0f : power_of_two(before * unit - shift);
+            corrections[band][half] = correction;
+            corrected = corrected || correction != 1.0f;
             largest[band][half] = now;
             float total = sum[band][half] * correction;
 #pragma unroll
@@ -162,18 +195,32 @@ __device__ __forceinline__ void soften(const AttentionArguments& a, const Corner
                 }
             }
             sum[band][half] = total;
+        }
+    }
+    // Once the largest scores are found, which is soon, results stay as they are.
+    if (__any_sync(kAllLanes, corrected)) {
+#pragma unroll
+        for (int band = 0; band < Bands; ++band) {
 #pragma unroll
             for (int j = 0; j < Width; ++j) {
-                out[band][j][2 * half] *= correction;
-                out[band][j][2 * half + 1] *= correction;
-            }
-            if (General && a.dropout.threshold != 0) {
-                const int l = corner.row + band * 16 + half * 8 + mma_g();
-                const long long row = query_row(a, corner.b, corner.n, l);
 #pragma unroll
-                for (int j = 0; j < Tiles; ++j) {
+                for (int i = 0; i < 4; ++i) {
+                    out[band][j][i] *= corrections[band][i / 2];
+                }
+            }
+        }
+    }
+    if (General && a.dropout.threshold != 0) {
+        KeptKeys<Bands, Tiles> kept;
+        kept.make(a, corner);
+#pragma unroll
+        for (int band = 0; band < Bands; ++band) {
+#pragma unroll
+            for (int j = 0; j < Tiles; ++j) {
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
                     float factors[2];
-                    probability_factors(a, row, corner.column + j * 8 + 2 * mma_t(), factors);
+                    kept.factors(a, band, half, j, factors);
                     scores[band][j][2 * half] *= factors[0];
                     scores[band][j][2 * half + 1] *= factors[1];
                 }
@@ -313,7 +360,13 @@ __device__ __forceinline__ void mma_query_gradients(const AttentionArguments& a,
         float scores[kBands][kKeys / 8][4] = {}, dscores[kBands][kKeys / 8][4] = {};
         multiply_turned<Head, Number>(queries + first * kRow, keys + buffer, scores);
         multiply_turned<Head, Number>(douts + first * kRow, values + buffer, dscores);
-        apply_rules<General, false>(a, {b, n, row, s}, scores);
+        const Corner corner = {b, n, row, s};
+        apply_rules<General, false>(a, corner, scores);
+        const bool drops = General && a.dropout.threshold != 0;
+        KeptKeys<kBands, kKeys / 8> kept;
+        if (drops) {
+            kept.make(a, corner);
+        }
 #pragma unroll
         for (int band = 0; band < kBands; ++band) {
 #pragma unroll
@@ -323,8 +376,8 @@ __device__ __forceinline__ void mma_query_gradients(const AttentionArguments& a,
                 for (int j = 0; j < kKeys / 8; ++j) {
                     const int column = s + j * 8 + 2 * mma_t();
                     float dropped[2] = {1.0f, 1.0f};
-                    if (General && a.dropout.threshold != 0) {
-                        probability_factors(a, query_row(a, b, n, l), column, dropped);
+                    if (drops) {
+                        kept.factors(a, band, half, j, dropped);
                     }
 #pragma unroll
                     for (int i = 0; i < 2; ++i) {
@@ -415,18 +468,27 @@ __device__ __forceinline__ void mma_backward_keys(const AttentionArguments& a) {
         multiply_turned<Head, Number>(keys + first * kRow, queries + buffer * kRow, scores);
         multiply_turned<Head, Number>(values + first * kRow, douts + buffer * kRow, dscores);
         apply_rules<General, true>(a, {b, n, row, l}, scores);
+        // The eight lanes that share queries, a query for each, make the bits of the keys that dropout leaves.
+        static_assert(kQueries == 32, "a lane has scores of eight queries");
+        const bool drops = General && a.dropout.threshold != 0;
+        unsigned kept = 0;
+        if (drops) {
+            const long long query = query_row(a, b, n, l + score_column(mma_g() / 2, mma_g() % 2));
+            kept = dropout_kept<16 * kBands>(a.dropout, dropout_element(a.dropout, query, row));
+        }
 #pragma unroll
         for (int j = 0; j < kQueries / 8; ++j) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                const int column = j * 8 + 2 * mma_t() + i;
+                const int column = score_column(j, i);
                 const float2 known = statistics[buffer + column];
+                const unsigned keys_kept =
+                    drops ? __shfl_sync(kAllLanes, kept, (2 * j + i) * 4 + mma_t()) >> mma_g() : 0;
 #pragma unroll
                 for (int part = 0; part < 2 * kBands; ++part) {
                     float dropped = 1.0f;
-                    if (General && a.dropout.threshold != 0) {
-                        const int s = row + part * 8 + mma_g();
-                        dropped = dropout_factor(a.dropout, dropout_element(a.dropout, query_row(a, b, n, l + column), s));
+                    if (drops) {
+                        dropped = (keys_kept >> part * 8 & 1u) != 0 ? a.dropout.scale : 0.0f;
                     }
                     const int at = part % 2 * 2 + i;
                     differentiate(known.x, known.y, dropped, unit_of<General>(a), scores[part / 2][j][at],
