@@ -21,14 +21,15 @@
 // dv. Bytes: each tile that goes by is read from the second level of the cache once a block, 4 C H bytes for two operands: R
 // flops a byte forward, 1.5 R for dq and 2 R for dk and dv, R being 64 times the bands. In shared memory a matrix load of 512
 // bytes for the right operand serves 2 * bands instructions of 4096 flops.
+// A band's rows of the left operand are read again for each tile that goes by: forward has two bands for every head, so that
+// what they multiply is read half as often, which is more than the left operand is.
 // Occupancy of the plain kind, as compiled for 9.0a: blocks of a multiprocessor with 64 Ki registers, which allow two blocks of
 // up to 255 registers a thread and three of up to 168; in brackets the KiB of shared memory of a block, of which a
-// multiprocessor has 228. On 8.0, with 164 KiB, forward has two blocks for H 80 and 96.
+// multiprocessor has 228, and 164 on 8.0.
 //     H             32        64        80        96       128
-//     forward     2 (30)    2 (54)    3 (55)    3 (65)    3 (51)
+//     forward     3 (30)    2 (54)    2 (66)    2 (52)    2 (68)
 //     dq          2 (30)    2 (36)    2 (44)    2 (52)    2 (68)
 //     dk, dv      2 (30)    3 (36)    2 (44)    2 (52)    2 (68)
-// Nothing spills but dq for H 128 in the general kind: 32 bytes on 8.0, 20 on 9.0a.
 
 // Where a warp's scores lie. `turned`: rows are keys.
 struct Corner {

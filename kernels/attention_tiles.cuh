@@ -5,8 +5,8 @@ template <int Head> struct Plan {
     // Elements from row to row in shared memory.
     static constexpr int kRow = Head + 8;
     // Bands of 16 rows of a warp, and how many rows go by at once.
-    static constexpr int kForwardBands = Head <= 64 ? 2 : 1;
-    static constexpr int kForwardKeys = Head <= 96 ? 64 : 32;
+    static constexpr int kForwardBands = 2;
+    static constexpr int kForwardKeys = Head <= 80 ? 64 : 32;
     static constexpr int kQueryBands = Head <= 32 ? 2 : 1;
     static constexpr int kQueryKeys = 32;
     static constexpr int kKeyBands = Head <= 32 ? 2 : 1;
