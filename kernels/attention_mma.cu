@@ -6,8 +6,8 @@
 // operand of the next product. Forward and dq: rows are queries, and tiles of keys and values go by; dk and dv: rows are keys,
 // and tiles of queries and of gradients of the result go by, with scores turned: s^T = k q^T. Tiles come by asynchronous copies
 // of 16 bytes into one of two buffers while the other is worked on, one barrier a tile. dk and dv take the query heads of a key
-// head in turn, and dq with a bias shared by sequences takes the sequences in turn: no sum is divided among blocks, and its
-// order is fixed. Making the scores twice in the backward pass, seven products instead of five, is the price.
+// head in turn, and dq with a bias shared by sequences takes the sequences of a group in turn, as attention.cu says: the order of
+// every sum is fixed. Making the scores twice in the backward pass, seven products instead of five, is the price.
 //
 // Each pass is there twice: plain (the causal rule alone, scale above 0) and general (masks, bias, dropout besides).
 //
@@ -30,44 +30,6 @@
 //     forward     3 (30)    2 (54)    2 (66)    2 (52)    2 (68)
 //     dq          2 (30)    2 (36)    2 (44)    2 (52)    2 (68)
 //     dk, dv      2 (30)    3 (36)    2 (44)    2 (52)    2 (68)
-
-// Where a warp's scores lie. `turned`: rows are keys.
-struct Corner {
-    int b;
-    int n;
-    // First row of the warp, first column of the tile.
-    int row;
-    int column;
-};
-
-// The row and the column of one of a lane's scores in its warp's tile.
-__device__ __forceinline__ int score_row(int band, int i) {
-    return band * 16 + i / 2 * 8 + mma_g();
-}
-
-__device__ __forceinline__ int score_column(int tile, int i) {
-    return tile * 8 + 2 * mma_t() + i % 2;
-}
-
-// Runs `rule(score, l, s, seen_word, bit)` for each score of a lane: query, key, and where the key's bit is among those of 32 keys
-// that a tile begins at multiples of.
-template <bool Turned, int Bands, int Tiles, class Rule>
-__device__ __forceinline__ void each_score(const Corner& corner, float (&scores)[Bands][Tiles][4], Rule rule) {
-#pragma unroll
-    for (int band = 0; band < Bands; ++band) {
-#pragma unroll
-        for (int j = 0; j < Tiles; ++j) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int row = score_row(band, i), column = score_column(j, i);
-                const int l = Turned ? corner.column + column : corner.row + row;
-                const int s = Turned ? corner.row + row : corner.column + column;
-                // A constant, so that the words stay in registers.
-                rule(scores[band][j][i], l, s, (Turned ? band * 16 : j * 8) / kWarpThreads, Turned ? row : column);
-            }
-        }
-    }
-}
 
 // Makes scores of products: plain ones stay as they are but for minus infinity where a key is not seen; general ones get
 // scale and bias and are powers of two. The padding mask is read once for each key of the tile, by all lanes together; a full
@@ -119,6 +81,7 @@ __device__ __forceinline__ float unit_of(const AttentionArguments& a) { return G
 
 // What a block works on.
 struct Share {
+    // For dq a group of sequences.
     int b;
     int n;
     int row;
@@ -131,35 +94,6 @@ __device__ __forceinline__ Share share_of(const AttentionArguments& a, int rows,
     return {static_cast<int>(head / heads), static_cast<int>(head % heads),
             static_cast<int>(last_first ? tiles - 1 - tile : tile) * size};
 }
-
-// Bits of keys that dropout leaves, of each of a lane's queries. The four lanes of a query make a quarter of a tile's bits each,
-// so that every Philox block is made by one lane; a lane asks the others for the bits of its scores.
-template <int Bands, int Tiles> struct KeptKeys {
-    static constexpr int kOfLane = Tiles * 8 / 4;
-    unsigned bits[Bands][2];
-
-    __device__ __forceinline__ void make(const AttentionArguments& a, const Corner& corner) {
-#pragma unroll
-        for (int band = 0; band < Bands; ++band) {
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const long long row = query_row(a, corner.b, corner.n, corner.row + score_row(band, 2 * half));
-                const int s = corner.column + mma_t() * kOfLane;
-                bits[band][half] = dropout_kept<kOfLane>(a.dropout, dropout_element(a.dropout, row, s));
-            }
-        }
-    }
-
-    // Of columns 2 t and 2 t + 1 of a tile. All lanes of the warp ask together.
-    __device__ __forceinline__ void factors(const AttentionArguments& a, int band, int half, int tile,
-                                            float (&factors)[2]) const {
-        const int lane = threadIdx.x % kWarpThreads, owner = tile * 8 / kOfLane;
-        const unsigned two = __shfl_sync(kAllLanes, bits[band][half], lane / 4 * 4 + owner) >>
-                             (tile * 8 % kOfLane + 2 * mma_t());
-        factors[0] = (two & 1u) != 0 ? a.dropout.scale : 0.0f;
-        factors[1] = (two & 2u) != 0 ? a.dropout.scale : 0.0f;
-    }
-};
 
 // One tile of the online softmax: scores to probabilities before normalisation, dropped.
 template <bool General, int Bands, int Tiles, int Width>
@@ -386,7 +320,7 @@ __device__ __forceinline__ void mma_query_gradients(const AttentionArguments& a,
                         differentiate(shifts[band][half], deltas[band][half], dropped[i], unit_of<General>(a),
                                       scores[band][j][2 * half + i], dscore);
                         if (General && a.dbias != nullptr && l < a.queries && column + i < a.keys) {
-                            a.dbias[bias_row(a, b, n, l) + column + i] += dscore;
+                            a.dbias[dbias_row(a, share.b, n, l) + column + i] += dscore;
                         }
                     }
                 }
@@ -403,8 +337,9 @@ __device__ __forceinline__ void mma_backward_queries(const AttentionArguments& a
     SHARED_AT_LAUNCH(memory);
     SHARED(int, range, [2]);
     const Share share = share_of(a, a.queries, kRows, a.heads, a.causal != 0);
-    const int last = General && a.in_turn ? a.batch : share.b + 1;
-    for (int b = share.b; b < last; ++b) {
+    // The plain kind has no bias, and so a block for each sequence.
+    const int last = General ? group_end(a, share.b) : share.b + 1;
+    for (int b = General ? share.b * a.in_turn : share.b; b < last; ++b) {
         mma_query_gradients<Head, Number, General>(a, share, b, memory, range);
     }
 }
