@@ -83,6 +83,9 @@ pub const REDUCE: Source = Source { file: "reduce.cu", headers: &[EXACT], code: 
 /// Permutations, rows from one place to another.
 pub const ROWS: Source = Source { file: "rows.cu", headers: &[UNITS_OF_ROWS], code: include_str!("../rows.cu") };
 
+/// Rotary positions.
+pub const ROTARY: Source = Source { file: "rotary.cu", headers: &[UNITS_OF_ROWS], code: include_str!("../rotary.cu") };
+
 /// Cross-entropy over a vocabulary in parts, sums of losses, scaling by numbers of the device.
 pub const VOCABULARY: Source =
     Source { file: "vocabulary.cu", headers: &[PACKS], code: include_str!("../vocabulary.cu") };
@@ -119,6 +122,7 @@ pub const UNITS: &[Unit] = &[
     Unit::plain("optimizer", &OPTIMIZER),
     Unit::plain("random", &RANDOM),
     Unit::plain("reduce", &REDUCE),
+    Unit::plain("rotary", &ROTARY),
     Unit::plain("rows", &ROWS),
     Unit::plain("vocabulary", &VOCABULARY),
 ];

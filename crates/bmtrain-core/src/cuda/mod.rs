@@ -32,6 +32,7 @@ mod order;
 mod pinned_blocks;
 mod random;
 mod reduce;
+mod rotary;
 mod rows;
 mod scratch;
 mod staging;
@@ -228,6 +229,7 @@ impl Kernels for CudaBackend {
             Kernel::EmbeddingForward(a) => self.run(on, |launch| embedding::forward(launch, a)),
             Kernel::EmbeddingBackward(a) => self.run(on, |launch| embedding::backward(launch, a)),
             Kernel::RowCopy(a) => self.run(on, |launch| rows::row_copy(launch, a)),
+            Kernel::RotaryApply(a) => self.run(on, |launch| rotary::rotary(launch, a)),
             Kernel::Permute(a) => self.run(on, |launch| rows::permute(launch, a)),
             Kernel::CrossEntropyForward(a) => self.run(on, |launch| loss::cross_entropy_forward(launch, a)),
             Kernel::CrossEntropyBackward(a) => self.run(on, |launch| loss::cross_entropy_backward(launch, a)),

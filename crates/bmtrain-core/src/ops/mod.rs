@@ -14,6 +14,7 @@ mod collective;
 mod elementwise;
 mod embedding;
 mod feed_forward;
+mod gated_feed_forward;
 mod gemm;
 mod linear_cross_entropy;
 mod loss;
@@ -21,6 +22,7 @@ mod message;
 mod norm;
 mod random;
 mod reduce;
+mod rotary;
 mod rows;
 mod vocabulary;
 
@@ -29,6 +31,7 @@ pub use collective::{all_gather, all_reduce, all_to_all, broadcast, reduce_scatt
 pub use elementwise::{activation, add, cast, gated, mul, scale};
 pub use embedding::{add_embedding, embedding};
 pub use feed_forward::feed_forward;
+pub use gated_feed_forward::gated_feed_forward;
 pub use gemm::{linear, matmul};
 pub use linear_cross_entropy::{LinearCrossEntropy, linear_cross_entropy};
 pub use loss::{CrossEntropy, Reduction, cross_entropy, squared_error};
@@ -36,6 +39,7 @@ pub use message::{recv, send};
 pub use norm::{norm, residual_norm};
 pub use random::dropout;
 pub use reduce::{log_softmax, mean, softmax, sum};
+pub use rotary::{Rotary, rotary};
 pub use rows::{concat_last, permute, select_row, slice_last};
 pub use vocabulary::{VocabularyShard, vocabulary_cross_entropy};
 
