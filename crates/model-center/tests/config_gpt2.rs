@@ -49,9 +49,15 @@ fn defaults_are_those_of_model_center() {
 #[test]
 fn a_hugging_face_file_is_read_and_written_back_with_what_changes_nothing() {
     let config = read(&hugging_face()).unwrap();
-    assert_eq!((config.text.dim_model, config.text.num_heads, config.text.dim_head, config.text.dim_ff), (768, 12, 64, 3072));
+    assert_eq!(
+        (config.text.dim_model, config.text.num_heads, config.text.dim_head, config.text.dim_ff),
+        (768, 12, 64, 3072)
+    );
     assert_eq!((config.text.num_layers, config.text.position_size, config.text.vocab_size), (12, 1024, 50257));
-    assert_eq!((config.text.dropout_p, config.text.embedding_dropout_p, config.text.attention_dropout_p), (0.3, 0.2, 0.1));
+    assert_eq!(
+        (config.text.dropout_p, config.text.embedding_dropout_p, config.text.attention_dropout_p),
+        (0.3, 0.2, 0.1)
+    );
     assert_eq!((config.text.init_std, config.text.ffn_activate_fn), (0.03, Activation::GeluTanh));
     assert_eq!((config.attn_scale, config.scale_by_layer, config.text.tied), (true, false, true));
     assert_eq!((config.text.pad_token_id, config.text.cls_head), (None, None));
@@ -69,8 +75,14 @@ fn a_hugging_face_file_is_read_and_written_back_with_what_changes_nothing() {
 fn what_a_file_leaves_out_is_as_transformers_has_it() {
     let sizes = r#"{"n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 8, "vocab_size": 9}"#;
     let config = Gpt2Config::from_json(sizes, "x").unwrap();
-    assert_eq!((config.text.dropout_p, config.text.embedding_dropout_p, config.text.attention_dropout_p), (0.1, 0.1, 0.1));
-    assert_eq!((config.text.ffn_activate_fn, config.text.dim_ff, config.text.norm_eps), (Activation::GeluTanh, 48, 1e-5));
+    assert_eq!(
+        (config.text.dropout_p, config.text.embedding_dropout_p, config.text.attention_dropout_p),
+        (0.1, 0.1, 0.1)
+    );
+    assert_eq!(
+        (config.text.ffn_activate_fn, config.text.dim_ff, config.text.norm_eps),
+        (Activation::GeluTanh, 48, 1e-5)
+    );
     let common = r#"{"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3,
         "max_position_embeddings": 8, "vocab_size": 9}"#;
     assert_eq!(Gpt2Config::from_json(common, "x").unwrap(), config);
@@ -84,7 +96,10 @@ fn a_model_center_file_fills_in_its_class_defaults() {
     let text = r#"{"dim_model": 768, "num_heads": 12, "dim_ff": 3072, "num_layers": 12, "dropout_p": 0.2,
         "att_mask_value": -10000.0, "half": true, "int8": false, "post_layer_norm": false}"#;
     let config = Gpt2Config::from_json(text, "x").unwrap();
-    assert_eq!((config.text.vocab_size, config.text.dim_head, config.text.ffn_activate_fn), (50258, 64, Activation::Gelu));
+    assert_eq!(
+        (config.text.vocab_size, config.text.dim_head, config.text.ffn_activate_fn),
+        (50258, 64, Activation::Gelu)
+    );
     assert_eq!((config.text.embedding_dropout_p, config.text.attention_dropout_p), (0.2, 0.2));
 }
 

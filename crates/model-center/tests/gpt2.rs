@@ -4,8 +4,8 @@
 mod goldens;
 
 use bmtrain_core::{Ctx, Device};
-use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::Model;
+use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::param::BuilderOptions;
 use goldens::folders::{changed, logits, open, opened, train};
 use goldens::{folder, inputs};

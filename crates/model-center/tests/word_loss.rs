@@ -36,8 +36,15 @@ fn model(words: Words, device: &Device) -> Box<dyn TextModel> {
     let (vocab_size, dim_model, num_heads, dim_head, dim_ff, num_layers) = (VOCABULARY, 32, 2, 16, 64, 2);
     match words {
         Words::Gpt2 { tied } => {
-            let text =
-                TextConfig { vocab_size, dim_model, num_heads, dim_head, dim_ff, num_layers, ..Gpt2Config::default().text };
+            let text = TextConfig {
+                vocab_size,
+                dim_model,
+                num_heads,
+                dim_head,
+                dim_ff,
+                num_layers,
+                ..Gpt2Config::default().text
+            };
             let config = Gpt2Config { text, ..Gpt2Config::default() };
             let head = DecoderHead::CausalLm { tied };
             Box::new(Gpt2::new(device, config, head, blocks, builder).unwrap())

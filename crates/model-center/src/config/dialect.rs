@@ -208,9 +208,8 @@ impl Dialect {
     }
 
     fn take_numbers(&self, fields: &mut Fields, text: &mut TextConfig) -> Result<()> {
-        let mut take = |names: Names, ours: &[&'static str]| {
-            fields.take_any(&[names, ours].concat(), Fields::take_number)
-        };
+        let mut take =
+            |names: Names, ours: &[&'static str]| fields.take_any(&[names, ours].concat(), Fields::take_number);
         let general = take(self.dropout, &["dropout_p"])?;
         // ModelCenter has one rate for all.
         let all = if self.dropout.is_empty() { general } else { None };

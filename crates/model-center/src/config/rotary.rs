@@ -144,7 +144,13 @@ impl Parameters<'_> {
                 let (fast, slow) = (self.number("beta_fast")?, self.number("beta_slow")?);
                 // The default of transformers: queries and keys share the growth.
                 let magnitude = magnitude.unwrap_or(if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 });
-                RotaryScaling::Yarn { factor, fast: fast.unwrap_or(32.0), slow: slow.unwrap_or(1.0), magnitude, trained }
+                RotaryScaling::Yarn {
+                    factor,
+                    fast: fast.unwrap_or(32.0),
+                    slow: slow.unwrap_or(1.0),
+                    magnitude,
+                    trained,
+                }
             }
             other => {
                 let reason = format!("rotary positions of kind \"{}\" are not supported", printable(other, 40));
@@ -163,5 +169,7 @@ impl Parameters<'_> {
 
 fn positive(fields: &Fields, name: &str, value: &Value) -> Result<f64> {
     let number = value.as_f64().filter(|number| number.is_finite() && *number > 0.0);
-    number.ok_or_else(|| fields.error(name, &format!("{} is no number above 0", printable(&value.to_string(), 40)), "correct it"))
+    number.ok_or_else(|| {
+        fields.error(name, &format!("{} is no number above 0", printable(&value.to_string(), 40)), "correct it")
+    })
 }

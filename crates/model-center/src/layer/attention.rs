@@ -1,7 +1,8 @@
 //! Multi-head attention: of a sequence to itself with one fused projection, and of a decoder to its encoder.
 
 use super::scope::{Memory, Scope};
-use bmtrain_core::ops::{self, AttentionMask, AttentionOptions, Rotary, RotaryLayout};
+use bmtrain_core::kernel::RotaryLayout;
+use bmtrain_core::ops::{self, AttentionMask, AttentionOptions, Rotary};
 use bmtrain_core::{Ctx, Var};
 
 use bmtrain_dist::nn::linear::{Cut, Linear, LinearOptions};
@@ -67,7 +68,12 @@ impl AttentionConfig {
         }
     }
 
-    fn options<'a>(&self, mask: AttentionMask<'a>, bias: Option<&'a Var>, cx: &mut Ctx) -> Result<AttentionOptions<'a>> {
+    fn options<'a>(
+        &self,
+        mask: AttentionMask<'a>,
+        bias: Option<&'a Var>,
+        cx: &mut Ctx,
+    ) -> Result<AttentionOptions<'a>> {
         Ok(AttentionOptions {
             heads: self.num_heads,
             kv_heads: self.num_heads_kv,

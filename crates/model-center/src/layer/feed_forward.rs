@@ -84,7 +84,7 @@ impl FeedForward {
             let x = length_scaled(x, length_scale, cx)?; // [.., D]
             let hidden = match gated {
                 true => ops::gated(cx, &self.w_in.forward(&x, cx)?, activation)?, // [.., F]
-                false => self.w_in.forward_activated(&x, activation, cx)?, // [.., F]
+                false => self.w_in.forward_activated(&x, activation, cx)?,        // [.., F]
             };
             let hidden = ops::dropout(cx, &length_scaled(&hidden, length_scale, cx)?, dropout)?; // [.., F]
             return self.w_out.forward(&hidden, cx); // [.., D]

@@ -6,7 +6,7 @@ use crate::config::{LlamaConfig, RotaryFields, TextConfig};
 use crate::hf::{Alias, NameTable, Rule};
 use crate::layer::position::RotaryConfig;
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig, RotaryHeads};
-use bmtrain_core::ops::RotaryLayout;
+use bmtrain_core::kernel::RotaryLayout;
 use bmtrain_dist::nn::norm::NormOptions;
 use bmtrain_dist::param::Init;
 use std::borrow::Cow;
@@ -16,11 +16,8 @@ pub type Llama = DecoderModel<LlamaConfig>;
 
 impl DecoderFamily for LlamaConfig {
     const TITLE: &'static str = "Llama";
-    const CLASSES: Classes = Classes {
-        base: "LlamaModel",
-        words: "LlamaForCausalLM",
-        classifier: "LlamaForSequenceClassification",
-    };
+    const CLASSES: Classes =
+        Classes { base: "LlamaModel", words: "LlamaForCausalLM", classifier: "LlamaForSequenceClassification" };
 
     fn text(&self) -> &TextConfig {
         &self.text

@@ -84,9 +84,8 @@ impl RotaryConfig {
             }
             RotaryScaling::Yarn { factor, fast, slow, trained, .. } => {
                 // The pair that turns so many times in the trained length.
-                let pair_of = |turns: f64| {
-                    self.dims as f64 * (trained as f64 / (turns * TAU)).ln() / (2.0 * self.base.ln())
-                };
+                let pair_of =
+                    |turns: f64| self.dims as f64 * (trained as f64 / (turns * TAU)).ln() / (2.0 * self.base.ln());
                 let first = pair_of(fast).floor().max(0.0);
                 let last = pair_of(slow).ceil().min(self.dims as f64 - 1.0);
                 // Never a division by zero where both are one pair.

@@ -17,7 +17,9 @@ pub(super) fn build(
     config: &BertConfig,
     options: BlockOptions,
 ) -> bmtrain_dist::Result<TransformerBlockList<TransformerBlock>> {
-    TransformerBlockList::build(builder, config.num_layers, options, |_, builder| TransformerBlock::new(builder, block(config)))
+    TransformerBlockList::build(builder, config.num_layers, options, |_, builder| {
+        TransformerBlock::new(builder, block(config))
+    })
 }
 
 /// What a block is made of: `y = norm(x + attention(x))`, `z = norm(y + feed_forward(y))`, with dropout before each sum.

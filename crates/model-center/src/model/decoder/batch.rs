@@ -82,11 +82,13 @@ impl PositionTable {
         };
         let number = |row: &[u8]| {
             let mut next = first;
-            row.iter().map(|&is_token| {
-                next += i64::from(is_token);
-                // Padding stands one before the first token, where the table has such a row.
-                if is_token == 1 { next - 1 } else { (first - 1).max(0) }
-            }).collect::<Vec<_>>()
+            row.iter()
+                .map(|&is_token| {
+                    next += i64::from(is_token);
+                    // Padding stands one before the first token, where the table has such a row.
+                    if is_token == 1 { next - 1 } else { (first - 1).max(0) }
+                })
+                .collect::<Vec<_>>()
         };
         mask.chunks(length.max(1)).flat_map(number).collect()
     }

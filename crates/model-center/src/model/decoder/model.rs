@@ -1,6 +1,8 @@
 //! A decoder of any family as stages: embeddings, blocks, heads.
 
-use super::{Decoder, DecoderBatch, DecoderFacts, DecoderFamily, DecoderHead, DecoderHeads, DecoderOutput, DecoderStack};
+use super::{
+    Decoder, DecoderBatch, DecoderFacts, DecoderFamily, DecoderHead, DecoderHeads, DecoderOutput, DecoderStack,
+};
 use super::{Layout, folder};
 use crate::error::Result;
 use crate::hf::NameTable;
@@ -93,9 +95,8 @@ impl<C: DecoderFamily> DecoderModel<C> {
         let word_maps = match layout.word_size == dim_model {
             true => None,
             false => {
-                let map = |name: &str, from, to| {
-                    Linear::new(&builder.at(name), LinearOptions::new(from, to, false, init))
-                };
+                let map =
+                    |name: &str, from, to| Linear::new(&builder.at(name), LinearOptions::new(from, to, false, init));
                 let (word, model) = (layout.word_size, dim_model);
                 Some([map("project_in", word, model)?, map("project_out", model, word)?])
             }
@@ -105,9 +106,8 @@ impl<C: DecoderFamily> DecoderModel<C> {
             None => None,
         };
         let around = (layout.positions.clone(), layout.output_norm);
-        let decoder = DecoderStack::new(&builder.at("decoder"), around, text.num_layers, blocks, |layer| {
-            config.block(layer)
-        })?;
+        let decoder =
+            DecoderStack::new(&builder.at("decoder"), around, text.num_layers, blocks, |layer| config.block(layer))?;
         let sizes = (layout.word_size, text.vocab_size);
         let heads = DecoderHeads::new(&builder, head, sizes, layout.head_bias, init)?;
         let (parameters, names) = (builder.finish(), config.names(head));
