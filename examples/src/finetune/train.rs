@@ -72,7 +72,7 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
     let is_first = ranks.rank() == 0;
     let local_rank = if launch.ranks_in_process() > 1 { ranks.rank() } else { launch.local_rank };
     let opened = device::open(resolved.device.name, (local_rank, launch.local_size), threads, is_first)?;
-    let ranks = ranks::exchange(launch, options.comm, resolved.device.name, &opened, ranks)?;
+    let ranks = ranks::exchange(launch, options.comm, &opened, ranks)?;
     let on_processors = opened.cuda.is_none();
     let backend = opened.backend;
     let profiled = (options.profile && is_first).then(|| Arc::new(Profiled::new(Arc::clone(&backend))));

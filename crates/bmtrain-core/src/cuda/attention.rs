@@ -1,7 +1,7 @@
 //! Streaming attention: the launches of `attention.cu` and, where types, sizes and addresses allow, of `attention_mma.cu`.
 #![allow(unsafe_code)]
 
-use super::attention_mma::Kernels;
+use super::attention_mma::{HEAD_SIZES, Kernels};
 use super::driver::{Grid, Pattern};
 use super::launch::{In, Launch, Mask as Dropped, PACK, block_each, long, tag};
 use super::modules::Name;
@@ -9,6 +9,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Arguments as _, AttentionBackward, AttentionForward, AttentionShape, Bias, Dest, Mask};
 use crate::kernel::{Heads, HeadsMut};
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
 
 /// `kTile` of attention.cu.
 const TILE: usize = 64;
@@ -166,13 +168,32 @@ fn on_tensor_cores(
     dtypes: &[DType],
 ) -> Option<(&'static Kernels, bool)> {
     let same = dtypes.windows(2).all(|pair| pair[0] == pair[1]);
-    if !same || arguments.whole == 0 || launch.capability < (8, 0) {
+    if !same || launch.capability < (8, 0) {
         return None;
     }
-    let kernels = Kernels::of(call.shape.head_size, *dtypes.first()?)?;
+    let (head_size, dtype) = (call.shape.head_size, *dtypes.first()?);
+    let Some(kernels) = Kernels::of(head_size, dtype) else {
+        if dtype != DType::F32 {
+            warn_of_head_size(head_size);
+        }
+        return None;
+    };
+    if arguments.whole == 0 {
+        return None;
+    }
     // Where scores are only compared, a negative scale would turn their order, and 0 make minus infinity a NaN.
     let plain = matches!(call.mask, Mask::None) && call.bias.is_none() && !call.dropout.drops() && call.scale > 0.0;
     Some((kernels, plain))
+}
+
+/// Say once that heads of this size are computed without tensor cores.
+fn warn_of_head_size(head_size: usize) {
+    static TOLD: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+    if TOLD.lock().unwrap_or_else(PoisonError::into_inner).insert(head_size) {
+        tracing::warn!(
+            "attention with heads of {head_size} runs without tensor cores, which serve heads of {HEAD_SIZES:?}"
+        );
+    }
 }
 
 /// The two widths of results that a kernel is made for.
