@@ -5,6 +5,7 @@ use super::attention_mma::{HEAD_SIZES, Kernels};
 use super::driver::{Grid, Pattern};
 use super::launch::{In, Launch, Mask as Dropped, PACK, block_each, long, tag};
 use super::modules::Name;
+use super::scratch::Taken;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Arguments as _, AttentionBackward, AttentionForward, AttentionShape, Bias, Dest, Mask};
@@ -303,28 +304,29 @@ impl BiasGroups {
 }
 
 /// Where the kernels for queries add up the gradient of the bias, cleared where it has to be.
-struct BiasSums<'a> {
+struct BiasSums<'l, 'a> {
     groups: BiasGroups,
     /// 0 if no gradient is wanted.
     address: u64,
-    /// What the sums of groups are added up to, if there are several.
-    dest: Option<Dest<'a>>,
+    /// Where there are several groups, their sums and what these are added up to.
+    several: Option<(Taken<'l>, Dest<'a>)>,
 }
 
-impl<'a> BiasSums<'a> {
-    fn new(launch: &Launch<'_>, shape: AttentionShape, shared: bool, dbias: Option<Dest<'a>>) -> Result<Self> {
+impl<'l, 'a> BiasSums<'l, 'a> {
+    fn new(launch: &Launch<'l>, shape: AttentionShape, shared: bool, dbias: Option<Dest<'a>>) -> Result<Self> {
         let groups = BiasGroups::new(shape, shared && dbias.is_some());
         let Some(dest) = dbias else {
-            return Ok(BiasSums { groups, address: 0, dest: None });
+            return Ok(BiasSums { groups, address: 0, several: None });
         };
         if shared && groups.groups > 1 {
             let count = groups.groups * groups.len;
-            let address = launch.scratch.take(launch.stream, count * size_of::<f32>())?;
+            let sums = launch.scratch.take(launch.stream, count * size_of::<f32>())?;
+            let address = sums.address();
             if count > 0 {
                 // SAFETY: scratch memory of that length, which no other launch of this lane uses before these have run.
                 unsafe { launch.stream.fill(address, Pattern::Word(0), count) }?;
             }
-            return Ok(BiasSums { groups, address, dest: Some(dest) });
+            return Ok(BiasSums { groups, address, several: Some((sums, dest)) });
         }
         let address = dest.view.address();
         if !dest.add && !dest.view.is_empty() {
@@ -332,17 +334,17 @@ impl<'a> BiasSums<'a> {
             // lane order.
             unsafe { launch.stream.fill(address, Pattern::Word(0), dest.view.len()) }?;
         }
-        Ok(BiasSums { groups, address, dest: None })
+        Ok(BiasSums { groups, address, several: None })
     }
 
     /// Queue the sum over the groups, behind the kernels that made them.
     fn finish(self, launch: &Launch<'_>) -> Result<()> {
-        let Some(dest) = self.dest else {
+        let Some((sums, dest)) = self.several else {
             return Ok(());
         };
         let BiasGroups { groups, len, .. } = self.groups;
         let arguments = BiasSumArguments {
-            partials: self.address,
+            partials: sums.address(),
             dbias: dest.view.address(),
             count: long(AttentionBackward::NAME, "bias", len)?,
             groups: groups as i32,
