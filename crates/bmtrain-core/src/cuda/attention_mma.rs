@@ -58,9 +58,8 @@ impl Kernels {
 
     /// The forward pass, for `heads` heads with `rows` queries each.
     pub(super) fn forward(&self, op: &'static str, plain: bool, rows: usize, heads: usize) -> Result<(Name, Grid)> {
-        let bands = if self.head_size <= 64 { 2 } else { 1 };
-        let keys = if self.head_size <= 96 { 64 } else { 32 };
-        self.pick(op, self.forward, plain, Plan::new(bands, 1, keys), (rows, heads))
+        let keys = if self.head_size <= 80 { 64 } else { 32 };
+        self.pick(op, self.forward, plain, Plan::new(2, 1, keys), (rows, heads))
     }
 
     /// The gradients of queries, and of the bias.

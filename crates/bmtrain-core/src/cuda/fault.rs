@@ -12,13 +12,13 @@ use super::driver::{Context, Pattern, Pinned, Stream};
 use crate::backend::Lane;
 use crate::error::{Error, Result};
 use crate::kernel::{
-    Arguments, CrossEntropyBackward, CrossEntropyForward, EmbeddingBackward, EmbeddingForward, LossTotals,
+    Arguments, CrossEntropyBackward, CrossEntropyForward, EmbeddingBackward, EmbeddingForward, LossTotals, RotaryApply,
     VocabularyStatistics,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Kernels that report, by the numbers their sources use; 0 stands for no report.
-const REPORTERS: [&str; 7] = [
+const REPORTERS: [&str; 8] = [
     "",
     EmbeddingForward::NAME,
     EmbeddingBackward::NAME,
@@ -26,6 +26,7 @@ const REPORTERS: [&str; 7] = [
     CrossEntropyBackward::NAME,
     VocabularyStatistics::NAME,
     LossTotals::NAME,
+    RotaryApply::NAME,
 ];
 
 /// `Fault` of prelude.cuh.

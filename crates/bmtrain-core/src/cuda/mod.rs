@@ -32,6 +32,7 @@ mod order;
 mod pinned_blocks;
 mod random;
 mod reduce;
+mod rotary;
 mod rows;
 mod scratch;
 mod staging;
@@ -231,9 +232,10 @@ impl Kernels for CudaBackend {
             Kernel::Cast(a) => self.run(on, |launch| elementwise::cast(launch, a)),
             Kernel::Fill(a) => self.run(on, |launch| elementwise::fill(launch, a)),
             Kernel::Gemm(a) => self.run(on, |launch| self.blas.gemm(launch, a)),
-            Kernel::EmbeddingForward(a) => self.run(on, |launch| rows::embedding_forward(launch, a)),
+            Kernel::EmbeddingForward(a) => self.run(on, |launch| embedding::forward(launch, a)),
             Kernel::EmbeddingBackward(a) => self.run(on, |launch| embedding::backward(launch, a)),
             Kernel::RowCopy(a) => self.run(on, |launch| rows::row_copy(launch, a)),
+            Kernel::RotaryApply(a) => self.run(on, |launch| rotary::rotary(launch, a)),
             Kernel::Permute(a) => self.run(on, |launch| rows::permute(launch, a)),
             Kernel::CrossEntropyForward(a) => self.run(on, |launch| loss::cross_entropy_forward(launch, a)),
             Kernel::CrossEntropyBackward(a) => self.run(on, |launch| loss::cross_entropy_backward(launch, a)),

@@ -38,27 +38,11 @@ constexpr std::size_t shared_bytes_of_a_block = 227 << 10;
 constexpr int max_dynamic_shared_bytes = 8;
 // A share in percent, or -1 for the driver's own choice.
 constexpr int preferred_shared_carveout = 9;
-int contexts_retained = 0;
 std::map<const void*, std::size_t> shared_allowed;
 
 unsigned long long from_environment(const char* name, unsigned long long otherwise) {
     const char* text = std::getenv(name);
     return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
-// What was launched, for tests that ask.
-struct Launch {
-    std::string kernel;
-    unsigned long long blocks;
-    unsigned threads;
-};
-bool recording = false;
-std::vector<Launch> launches;
-
-void record(const std::string& kernel, unsigned long long blocks, unsigned threads) {
-    if (recording) {
-        launches.push_back({kernel, blocks, threads});
-    }
 }
 
 // The arguments of a kernel as words that may be addresses.
@@ -161,14 +145,14 @@ Status cuDeviceGetPCIBusId(char* id, int bytes, int device) {
 
 Status cuDevicePrimaryCtxRetain(void** context, int) {
     Lock lock(device().mutex);
-    contexts_retained += 1;
+    device().contexts += 1;
     *context = &context_token;
     return success;
 }
 
 Status cuDevicePrimaryCtxRelease_v2(int) {
     Lock lock(device().mutex);
-    contexts_retained -= 1;
+    device().contexts -= 1;
     return success;
 }
 
@@ -489,57 +473,6 @@ Status cuDeviceGetAttribute(int* value, int attribute, int) {
         case 97: *value = static_cast<int>(shared_bytes_of_a_block); return success;
         default: return invalid_value;
     }
-}
-
-// ---- what emulated libraries beside the driver use
-
-int emulated_has_context() {
-    return current_context != nullptr ? 1 : 0;
-}
-
-// Contexts that were retained and not released.
-int emulated_contexts() {
-    Lock lock(device().mutex);
-    return contexts_retained;
-}
-
-int emulated_is_allocated(Address start, std::size_t bytes) {
-    Lock lock(device().mutex);
-    return allocated(start, bytes) ? 1 : 0;
-}
-
-// Lets the streams go on, as a device does whose host does not wait.
-void emulated_run_ready() {
-    Lock lock(device().mutex);
-    run_ready();
-}
-
-// From now on launches are recorded, or no more; what was is forgotten.
-void emulated_record(int on) {
-    Lock lock(device().mutex);
-    recording = on != 0;
-    launches.clear();
-}
-
-// A launch that was recorded, with its name in at most `bytes` bytes; 0 behind the last.
-int emulated_launch(std::size_t index, char* name, std::size_t bytes, unsigned long long* blocks, unsigned* threads) {
-    Lock lock(device().mutex);
-    if (index >= launches.size()) {
-        return 0;
-    }
-    std::snprintf(name, bytes, "%s", launches[index].kernel.c_str());
-    *blocks = launches[index].blocks;
-    *threads = launches[index].threads;
-    return 1;
-}
-
-// Queues `work(data)`; `release(data)` is called once, whether it has run or not.
-Status emulated_give(void* stream, Status (*work)(void*), void* data, void (*release)(void*)) {
-    const std::shared_ptr<void> owned(data, release);
-    Lock lock(device().mutex);
-    // How many blocks and threads a library chooses is its own matter: several.
-    record("a library", 2, 64);
-    return give(stream, [work, owned] { return work(owned.get()); });
 }
 
 }  // extern "C"
