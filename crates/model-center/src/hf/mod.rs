@@ -3,12 +3,14 @@
 //! - [`safetensors`]: one file, read tensor by tensor with positioned reads, or written in place at known offsets.
 //! - [`weights`]: a folder's weights, one file or the shards of an index; [`shards`]: the way out.
 //! - [`names`]: the table that says which of our parameters is which of their tensors, the plan and the report.
+//! - [`model_center`]: the names of ModelCenter's own files.
 //! - [`folder`]: `config.json`, tokenizer files and weights written together.
 //! - [`pretrained`]: which local folder a name stands for, such as that of a model in the hub's cache.
 //!
 //! Callers: the models' loaders, the example binaries and [`crate::config`].
 
 pub mod folder;
+pub mod model_center;
 pub mod names;
 pub mod pretrained;
 pub mod safetensors;

@@ -3,8 +3,8 @@
 use super::registry::{OpenOptions, OpenedModel, param_shapes};
 use super::text::TextModel;
 use crate::config::Config;
-use crate::error::Result;
-use crate::hf::{Allow, ModelFolder, NameTable, Plan, Weights};
+use crate::error::{Error, Result};
+use crate::hf::{Allow, ModelFolder, NameTable, Plan, Weights, model_center};
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
 use bmtrain_dist::Parameters;
@@ -13,14 +13,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Build a model and read its values. Everything that can be wrong with the folder is found before memory for a parameter
-/// is taken: `build` is called once for a sketch that is compared with the weights, and once for the model.
+/// is taken: `build` is called once for a sketch that is compared with the weights, and once for the model. `names` are the
+/// family's in files of Hugging Face and, where there is a second table, in those of ModelCenter.
 ///
 /// # Errors
 /// Weights that do not fit, see [`Plan::build`]; those of `build`; no memory left.
 pub fn open_with<M: TextModel + 'static>(
     folder: &Path,
     options: &OpenOptions,
-    names: &NameTable,
+    names: &[&NameTable],
     allow: &Allow,
     build: impl Fn(&Device, BuilderOptions) -> Result<M>,
 ) -> Result<OpenedModel> {
@@ -28,6 +29,9 @@ pub fn open_with<M: TextModel + 'static>(
     // A model that takes no memory has the same parameters; it is what the weights are compared with.
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let sketch = build(&nowhere, options.sketch_builder())?;
+    let missing = || Error::model(folder.display().to_string(), "the family has no table of names", "give it one");
+    let own = usize::from(model_center::is_model_center(&weights)).min(names.len().saturating_sub(1));
+    let names = names.get(own).ok_or_else(missing)?;
     let plan = Plan::build(names, &param_shapes(sketch.parameters()), &weights, allow)?;
     let parameters = sketch.parameters().count();
     let unused = plan.unused().to_vec();

@@ -98,7 +98,7 @@ pub fn default_head(config: &BertConfig, architectures: &[String]) -> TextHead {
 pub fn open(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     let (config, head) = configure(folder, options)?;
     let blocks = BlockOptions { recompute: options.recompute };
-    open_with(folder, options, &NAMES, &allowed(head, options.head_values), |device, builder| {
+    open_with(folder, options, &[&NAMES], &allowed(head, options.head_values), |device, builder| {
         Bert::new(device, config.clone(), head, blocks, builder)
     })
 }

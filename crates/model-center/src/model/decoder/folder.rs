@@ -29,8 +29,9 @@ pub fn default_head<C: DecoderFamily>(config: &C, architectures: &[String]) -> T
 pub fn open<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     let (config, head) = configure::<C>(folder, options)?;
     let blocks = BlockOptions { recompute: options.recompute };
-    let (names, allowed) = (config.names(head), allowed(head, options.head_values));
-    open_with(folder, options, &names, &allowed, |device, builder| {
+    let (names, own, allowed) =
+        (config.names(head), config.names_of_model_center(), allowed(head, options.head_values));
+    open_with(folder, options, &[&names, &own], &allowed, |device, builder| {
         DecoderModel::new(device, config.clone(), head, blocks, builder)
     })
 }
@@ -64,10 +65,10 @@ fn configure<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(
 fn allowed(head: DecoderHead, values: HeadValues) -> Allow {
     let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
     let (own, unused): (&[&str], &[&str]) = match head {
-        DecoderHead::None => (&[], &["lm_head.*", "score.*"]),
-        DecoderHead::CausalLm { tied: true } => (&[], &["score.*"]),
-        DecoderHead::CausalLm { tied: false } => (&["lm_head.*"], &["score.*"]),
-        DecoderHead::Classifier { .. } => (&["cls_projection.*"], &["lm_head.*"]),
+        DecoderHead::None => (&[], &["lm_head.*", "score.*", "output_projection.*", "cls_projection.*"]),
+        DecoderHead::CausalLm { tied: true } => (&[], &["score.*", "cls_projection.*"]),
+        DecoderHead::CausalLm { tied: false } => (&["lm_head.*"], &["score.*", "cls_projection.*"]),
+        DecoderHead::Classifier { .. } => (&["cls_projection.*"], &["lm_head.*", "output_projection.*"]),
     };
     let (missing, fresh): (&[&str], &[&str]) = match values {
         HeadValues::Folder => (&[], &[]),

@@ -292,7 +292,7 @@ pub fn open(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
         HeadValues::Drawn => Allow { fresh: head, ..Allow::default() },
     };
     let blocks = BlockOptions { recompute: options.recompute };
-    open_with(folder, options, &NAMES, &allow, |device, builder| Toy::new(device, config.clone(), blocks, builder))
+    open_with(folder, options, &[&NAMES], &allow, |device, builder| Toy::new(device, config.clone(), blocks, builder))
 }
 
 impl TextModel for Toy {
