@@ -2,6 +2,7 @@
 //!
 //! - [`safetensors`]: one file, read tensor by tensor with positioned reads, or written in place at known offsets.
 //! - [`weights`]: a folder's weights, one file or the shards of an index; [`shards`]: the way out.
+//! - `stored`: values in the types that files have.
 //! - [`names`]: the table that says which of our parameters is which of their tensors, the plan and the report.
 //! - [`folder`]: `config.json`, tokenizer files and weights written together.
 //!
@@ -11,6 +12,7 @@ pub mod folder;
 pub mod names;
 pub mod safetensors;
 pub mod shards;
+mod stored;
 pub mod weights;
 
 pub use folder::{COMPANION_FILES, ModelFolder};

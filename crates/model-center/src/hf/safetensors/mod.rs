@@ -20,6 +20,18 @@ pub use writer::SafetensorsWriter;
 use crate::{Error, Result};
 use bmtrain_core::dtype::DType;
 
+/// More tensors than any one real file has (a few thousand), few enough to list in memory.
+pub(in crate::hf) const TENSOR_LIMIT: usize = 262_144;
+/// More dimensions than any real tensor has.
+pub(in crate::hf) const RANK_LIMIT: usize = 16;
+/// Longer than any real tensor name.
+const NAME_LIMIT: usize = 1024;
+
+/// Whether a tensor may be called so: not empty, not too long, without control characters.
+pub(in crate::hf) fn is_tensor_name(name: &str) -> bool {
+    !name.is_empty() && name.len() <= NAME_LIMIT && !name.chars().any(char::is_control)
+}
+
 /// One tensor of a file: what it is called, how it is stored and its shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorEntry {
