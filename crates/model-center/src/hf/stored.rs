@@ -1,12 +1,14 @@
 //! Stored values to single precision and back, a chunk at a time, for every container of tensors.
 //!
-//! Defines [`widen`], [`narrow`] and [`CHUNK`]; called by the readers and writers of [`crate::hf`].
+//! Defines [`widen`], [`narrow`] and [`CHUNK`], and the errors of whoever asks for a tensor that is not there or another one;
+//! called by the readers and writers of [`crate::hf`].
 
 use bmtrain_core::dtype::Float;
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
-use super::safetensors::StoredDtype;
-use crate::Result;
+use super::safetensors::{StoredDtype, TensorEntry};
+use crate::file::printable;
+use crate::{Error, Result};
 
 /// Elements converted at a time: 256 KiB of f16, small enough to stay in the second-level cache.
 pub(super) const CHUNK: usize = 128 * 1024;
@@ -95,4 +97,37 @@ pub(super) fn narrow(dtype: StoredDtype, values: &[f32], bytes: &mut Vec<u8>) ->
 
 fn extend<const N: usize>(out: &mut Vec<u8>, values: &[f32], one: impl Fn(f32) -> [u8; N]) {
     out.extend(values.iter().flat_map(|v| one(*v)));
+}
+
+/// The error for a name that is not there.
+pub(super) fn absent(place: &str, name: &str) -> Error {
+    Error::model(
+        format!("{place}, tensor {}", printable(name, 200)),
+        "there is no tensor of this name in the weights",
+        "check the name against the weights' list of tensors",
+    )
+}
+
+/// The error for a tensor that is not of the wanted type.
+pub(super) fn wrong_type(place: &str, entry: &TensorEntry, want: &str) -> Error {
+    Error::model(
+        format!("{place}, tensor {}", printable(&entry.name, 200)),
+        format!("the tensor is stored as {:?}, expected {want}", entry.dtype),
+        "store the tensor in one of these types",
+    )
+}
+
+/// What [`wrong_type`] says where single precision is asked for.
+pub(super) const FLOATS: &str = "a float (f64, f32, f16 or bf16)";
+
+/// Whoever asks for values has to know how many there are.
+pub(super) fn require_length(place: &str, entry: &TensorEntry, length: usize) -> Result<()> {
+    if entry.elements() == Some(length) {
+        return Ok(());
+    }
+    Err(Error::model(
+        format!("{place}, tensor {}", printable(&entry.name, 200)),
+        format!("the tensor has shape {:?}, asked for {length} elements", entry.shape),
+        "compare the model's configuration with the weights",
+    ))
 }

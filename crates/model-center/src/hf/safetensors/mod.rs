@@ -87,6 +87,11 @@ pub trait TensorSource {
     /// # Errors
     /// [`Error::Model`] if there is no such tensor or the range leaves it.
     fn read_raw_at(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<()>;
+
+    /// Whether two names are known to have the same bytes and shape, so that nobody need compare them. `false` says nothing.
+    fn are_tied(&self, _first: &str, _second: &str) -> bool {
+        false
+    }
 }
 
 /// The stored type of one of our types.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use super::header::{self, damaged};
 use super::{StoredDtype, TensorEntry, TensorSource};
 use crate::file::{open_regular, printable, unreadable};
-use crate::hf::stored::widen;
+use crate::hf::stored::{FLOATS, absent, require_length, widen, wrong_type};
 use crate::{Error, Result};
 
 /// An open safetensors file whose header was checked; data are read on request.
@@ -91,7 +91,7 @@ impl SafetensorsFile {
             StoredDtype::I16 => little_endian(&bytes, |b| i64::from(i16::from_le_bytes(b))),
             StoredDtype::I8 => little_endian(&bytes, |b| i64::from(i8::from_le_bytes(b))),
             StoredDtype::U8 | StoredDtype::BOOL => bytes.into_iter().map(i64::from).collect(),
-            other => return Err(self.wrong_type(name, other, "integers (i64, i32, i16, i8, u8 or bool)")),
+            _ => return Err(wrong_type(&self.place(), entry, "integers (i64, i32, i16, i8, u8 or bool)")),
         })
     }
 
@@ -100,21 +100,7 @@ impl SafetensorsFile {
     }
 
     fn require(&self, name: &str) -> Result<usize> {
-        self.position(name).ok_or_else(|| {
-            Error::model(
-                format!("{}, tensor {}", self.path.display(), printable(name, 200)),
-                "there is no tensor of this name in the file",
-                "check the name against the file's list of tensors",
-            )
-        })
-    }
-
-    fn wrong_type(&self, name: &str, got: StoredDtype, want: &str) -> Error {
-        Error::model(
-            format!("{}, tensor {}", self.path.display(), printable(name, 200)),
-            format!("the tensor is stored as {got:?}, expected {want}"),
-            "store the tensor in one of these types",
-        )
+        self.position(name).ok_or_else(|| absent(&self.place(), name))
     }
 
     fn read_at(&self, index: usize, offset: u64, out: &mut [u8]) -> Result<()> {
@@ -146,16 +132,10 @@ impl TensorSource for SafetensorsFile {
     fn read_f32(&self, name: &str, out: &mut [f32]) -> Result<()> {
         let index = self.require(name)?;
         let entry = &self.tensors[index];
-        if entry.elements() != Some(out.len()) {
-            return Err(Error::model(
-                format!("{}, tensor {}", self.path.display(), printable(name, 200)),
-                format!("the tensor has shape {:?}, asked for {} elements", entry.shape, out.len()),
-                "compare the model's configuration with the weights",
-            ));
-        }
+        require_length(&self.place(), entry, out.len())?;
         match widen(entry.dtype, out, |offset, bytes| self.read_at(index, offset, bytes))? {
             true => Ok(()),
-            false => Err(self.wrong_type(name, entry.dtype, "a float (f64, f32, f16 or bf16)")),
+            false => Err(wrong_type(&self.place(), entry, FLOATS)),
         }
     }
 
