@@ -140,11 +140,11 @@ impl Archive {
         let mut header = [0; HEADER_BYTES as usize];
         read_at(path, file, entry.header, &mut header)?;
         let (name_bytes, extra_bytes) = (u16_at(&header, 26), u16_at(&header, 28));
-        let data = begin + u64::from(name_bytes) + u64::from(extra_bytes);
-        data.checked_add(entry.bytes).filter(|end| *end <= self.end).ok_or_else(outside)?;
         if header[..4] != MAGIC || usize::from(name_bytes) != full.len() {
             return Err(bad("its header is not where the list of entries says"));
         }
+        let data = begin + u64::from(name_bytes) + u64::from(extra_bytes);
+        data.checked_add(entry.bytes).filter(|end| *end <= self.end).ok_or_else(outside)?;
         let mut own_name = vec![0; full.len()];
         read_at(path, file, begin, &mut own_name)?;
         if own_name != full.as_bytes() {

@@ -159,3 +159,62 @@ fn fixed(checksum: u32, packed: u64, bytes: u64) -> Vec<u8> {
 fn short(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::archive::Archive;
+    use super::super::state::tensors;
+    use super::super::writer::pickle_of;
+    use super::*;
+    use crate::file::open_regular;
+    use crate::hf::safetensors::{StoredDtype, TensorEntry};
+
+    /// Open what was written, and say where its tensors begin.
+    fn starts(path: &std::path::Path) -> Vec<u64> {
+        let (file, length) = open_regular(path).unwrap();
+        let (archive, object) = Archive::open(path, &file, length).unwrap();
+        let state = tensors(path, &object, |storage| archive.locate(path, &file, storage)).unwrap();
+        state.tensors.into_iter().map(|(_, view)| view.start).collect()
+    }
+
+    #[test]
+    fn entries_beyond_four_gib_are_found_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("large.pt");
+        let large = 5u64 << 30;
+        let entries = [("large", large as usize / 4), ("behind", 3)]
+            .map(|(name, n)| TensorEntry::new(name, StoredDtype::F32, [n]));
+        let file = AtomicFile::create(&path).unwrap();
+        let mut archive = ArchiveWriter::new(&file);
+        archive.entry("data.pkl", &pickle_of(&entries)).unwrap();
+        let data = archive.begin("data/0", large).unwrap();
+        // A hole in place of the data: nothing looks at them.
+        data.archive.at += large;
+        data.end().unwrap();
+        archive.entry("data/1", &[7; 12]).unwrap();
+        archive.finish().unwrap();
+        file.commit().unwrap();
+        let starts = starts(&path);
+        assert!(starts.iter().all(|start| start.is_multiple_of(ALIGNMENT)), "{starts:?}");
+        assert!(starts[1] >= starts[0] + large, "{starts:?}");
+        let mut got = [0; 12];
+        std::fs::File::open(&path).unwrap().read_exact_at(&mut got, starts[1]).unwrap();
+        assert_eq!(got, [7; 12]);
+    }
+
+    #[test]
+    fn more_entries_than_the_short_list_can_count_are_found_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("many.pt");
+        let file = AtomicFile::create(&path).unwrap();
+        let mut archive = ArchiveWriter::new(&file);
+        for i in 1..70_000 {
+            archive.entry(&format!("data/{i}"), b"").unwrap();
+        }
+        archive.entry("data.pkl", &pickle_of(&[TensorEntry::new("a", StoredDtype::F32, [1])])).unwrap();
+        archive.entry("data/0", &[0; 4]).unwrap();
+        archive.finish().unwrap();
+        file.commit().unwrap();
+        assert_eq!(starts(&path).len(), 1);
+    }
+}

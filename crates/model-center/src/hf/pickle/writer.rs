@@ -80,7 +80,7 @@ fn storage_class(dtype: StoredDtype) -> Option<&'static str> {
 }
 
 /// The pickle of an ordered dictionary from names to tensors. Nothing is remembered: PyTorch reads it all the same.
-fn pickle_of(tensors: &[TensorEntry]) -> Vec<u8> {
+pub(super) fn pickle_of(tensors: &[TensorEntry]) -> Vec<u8> {
     let mut out = vec![opcode::PROTO, 2];
     empty_dictionary(&mut out);
     for (batch, entries) in tensors.chunks(BATCH).enumerate() {
