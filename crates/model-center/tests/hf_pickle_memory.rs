@@ -36,7 +36,7 @@ fn write(path: &Path, head: &[u8], body: &Piece, count: usize, tail: &[u8], stor
 /// A tensor of sixteen axes over a storage of one float, remembered as 0.
 fn deep_tensor() -> Vec<u8> {
     let ones = [&b"("[..], &b"K\x01".repeat(16), b"t"].concat();
-    let storage = b"((X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\00X\x03\0\0\0cpuK\x01tQK\0";
+    let storage = b"((X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x01tQK\0";
     [&b"ctorch._utils\n_rebuild_tensor_v2\n"[..], storage, &ones, &ones, b"\x89)tRq\0"].concat()
 }
 
@@ -45,9 +45,13 @@ fn a_hostile_pickle_costs_its_length_and_at_most_64_mib(path: &Path) {
     let fixed = |bytes: &'static [u8]| -> Piece { Box::new(move |_| bytes.to_vec()) };
     let key = |i: usize| [&b"\x8c\x06"[..], format!("{i:06}").as_bytes()].concat();
     let named: Piece = Box::new(move |i| [&key(i)[..], b"h\0s"].concat());
+    let storage: Piece = Box::new(move |i| match i {
+        0..65_000 => [&b"0(h\x01h\x02"[..], &key(i), b"h\x03K\x01tQ"].concat(),
+        _ => b"0]".to_vec(),
+    });
     let dict_of_tensors = [b"}".to_vec(), deep_tensor(), b"0".to_vec()].concat();
-    let storages = b"\x80\x02]X\x01\0\0\00a.\x01\0\0\0\0\0\0\0\0\0\0\0";
-    let cases: [(&[u8], Piece, usize, &[u8]); 12] = [
+    let storages = b"\x80\x02]X\x01\0\0\x000a.\x01\0\0\0\0\0\0\0\0\0\0\0";
+    let cases: [(&[u8], Piece, usize, &[u8]); 13] = [
         // Values, each with memory of its own.
         (b"]", fixed(b"]K\x01aa"), 600_000, b"."),
         (b"]", fixed(b"\x8c\x01xa"), 600_000, b"."),
@@ -61,13 +65,15 @@ fn a_hostile_pickle_costs_its_length_and_at_most_64_mib(path: &Path) {
         (b"]", fixed(b"\x94"), 2_000_000, b"."),
         (b"]q\0", fixed(b"h\0h\0h\0\x870"), 600_000, b"."),
         (b"}q\0(K\x01K\x02K\x03K\x04u", fixed(b"ccollections\nOrderedDict\nh\0\x85R0"), 300_000, b"."),
+        // As many storages as there may be, then values.
+        (b"((X\x07\0\0\0storageq\x01ctorch\nFloatStorage\nq\x02X\x03\0\0\0cpuq\x03", storage, 460_000, b"."),
         // As many tensors as there may be dimensions: this one is right to its end.
         (&dict_of_tensors, named, 65_536, b"."),
     ];
     for (i, (head, body, count, tail)) in cases.into_iter().enumerate() {
         write(path, head, &body, count, tail, storages);
         let opened = PickleFile::open(path);
-        assert_eq!(opened.is_ok(), i == 11, "case {i}: {:?}", opened.err().map(|e| e.to_string()));
+        assert_eq!(opened.is_ok(), i == 12, "case {i}: {:?}", opened.err().map(|e| e.to_string()));
         drop(opened);
         let (cost, allowed) = (peak() - before, fs::metadata(path).unwrap().len() + 64 * MIB);
         println!("case {i}: {cost} bytes, allowed {allowed}");

@@ -19,9 +19,9 @@ pub const SINGLE_FILE: &str = "model.safetensors";
 /// The name of the list of shards.
 pub const INDEX_FILE: &str = "model.safetensors.index.json";
 /// The names of unsharded weights in PyTorch's own files: those of Hugging Face folders and of ModelCenter's.
-const PICKLE_FILES: [&str; 2] = ["pytorch_model.bin", "pytorch_model.pt"];
+pub(crate) const PICKLE_FILES: [&str; 2] = ["pytorch_model.bin", "pytorch_model.pt"];
 /// The name of the list of their shards.
-const PICKLE_INDEX: &str = "pytorch_model.bin.index.json";
+pub(crate) const PICKLE_INDEX: &str = "pytorch_model.bin.index.json";
 
 /// The longest index that is read. A model of 100,000 tensors has one of about 10 MB.
 const INDEX_LIMIT: u64 = 64 << 20;
@@ -167,13 +167,7 @@ impl Weights {
 
     fn open_shards(folder: &Path, index: &str, kind: Kind) -> Result<Self> {
         let path = folder.join(index);
-        let text = read_text(&resolve_inside(folder, index)?, INDEX_LIMIT)?;
-        let index: Index = serde_json::from_str(&text).map_err(|e| {
-            let place = format!("{}:{}:{}", path.display(), e.line(), e.column());
-            let reason = format!("invalid index: {}", printable(&e.to_string(), 300));
-            Error::model(place, reason, "correct the file, or download it again")
-        })?;
-        drop(text);
+        let index = Index::read(folder, index)?;
         let mut files = Vec::new();
         for shard in &index.shards {
             if Kind::of(&path, shard)? != kind {
@@ -275,6 +269,15 @@ struct Index {
 }
 
 impl Index {
+    fn read(folder: &Path, name: &str) -> Result<Self> {
+        let text = read_text(&resolve_inside(folder, name)?, INDEX_LIMIT)?;
+        serde_json::from_str(&text).map_err(|e| {
+            let place = format!("{}:{}:{}", folder.join(name).display(), e.line(), e.column());
+            let reason = format!("invalid index: {}", printable(&e.to_string(), 300));
+            Error::model(place, reason, "correct the file, or download it again")
+        })
+    }
+
     /// The index lists exactly the tensors that the shards hold, each in the right one.
     fn compare(&self, path: &Path, files: &[WeightsFile]) -> Result<()> {
         let differ = |tensor: &str, reason: String| {

@@ -78,7 +78,7 @@ impl Archive {
             return Err(refused(path, format!("data.pkl has {bytes} bytes, the limit is {PICKLE_LIMIT}")));
         }
         let mut input = Input::new(path, file, "data.pkl", at, at + bytes);
-        let object = machine::parse(&mut input)?;
+        let object = machine::parse(&mut input, machine::VALUE_LIMIT)?;
         if input.left() > 0 {
             return Err(input.damaged(input.offset(), format!("{} bytes follow the end", input.left())));
         }

@@ -30,7 +30,7 @@ impl Machine<'_, '_> {
         if global.is_suspect() {
             return self.hostile(code, &global);
         }
-        let key = format!("{}\n{}", global.module, global.name);
+        let key = (global.module.clone(), global.name.clone());
         if let Some(known) = self.globals.get(&key) {
             return self.push(*known);
         }

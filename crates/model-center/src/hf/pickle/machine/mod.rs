@@ -4,12 +4,12 @@
 //!
 //! A pickle is a program for a stack machine. What makes the usual interpreter dangerous is that some instructions look up
 //! a name of the running process and call it. Here a name is text. A call gives a value only if the name is on the list of
-//! [`Global::meaning`](super::globals::Global::meaning), and what it gives is one of the kinds of [`Value`]; any other call ends the reading, with the
-//! instruction, its byte and the name. Objects of unknown classes that are made without a call (`NEWOBJ`) become
+//! [`Global::meaning`](super::globals::Global::meaning), and what it gives is one of the kinds of [`Value`]; any other
+//! call ends the reading, with the instruction, its byte and the name. Objects of unknown classes that are made without a call (`NEWOBJ`) become
 //! [`Value::Foreign`]: a class name, and nothing of what a class would do with its state. So a checkpoint that has its
 //! command line beside its tensors can be read, and no file can make this process do anything but read.
 //!
-//! Memory is bounded by the limits below, and no instruction takes more than in proportion to its own bytes.
+//! Memory is bounded by the limits below: everything that is kept is counted before it is made.
 
 mod calls;
 mod data;
@@ -21,8 +21,8 @@ use super::opcode;
 use super::value::{Id, Object, Value};
 use crate::Result;
 
-/// Values of one pickle but for small integers. A tensor takes about eight.
-const VALUE_LIMIT: usize = 1 << 19;
+/// Values of a pickle of tensors but for small integers. A tensor takes about nine.
+pub(super) const VALUE_LIMIT: usize = 1 << 19;
 /// Members of lists, tuples and dictionaries together.
 const ITEM_LIMIT: usize = 1 << 21;
 /// Values on the stack; long lists come in parts of 1,000.
@@ -32,14 +32,15 @@ const MARK_LIMIT: usize = 4096;
 /// Remembered values.
 const MEMO_LIMIT: usize = 1 << 20;
 
-/// Read one pickle; `input` is then behind its `STOP`.
+/// Read one pickle of at most `limit` values; `input` is then behind its `STOP`.
 ///
 /// # Errors
 /// [`crate::Error::Model`] naming the byte: an instruction or a call that is not on the list, a limit, or contents that
 /// make no sense.
-pub(super) fn parse(input: &mut Input<'_>) -> Result<Object> {
+pub(super) fn parse(input: &mut Input<'_>, limit: usize) -> Result<Object> {
     let mut machine = Machine {
         input,
+        limit,
         at: 0,
         values: vec![
             Value::Nothing,
@@ -80,6 +81,8 @@ const NEVER: Option<Id> = None;
 
 struct Machine<'i, 'f> {
     input: &'i mut Input<'f>,
+    /// How many values there may be.
+    limit: usize,
     /// The byte of the present instruction.
     at: u64,
     values: Vec<Value>,
@@ -87,8 +90,8 @@ struct Machine<'i, 'f> {
     stack: Vec<Id>,
     marks: Vec<usize>,
     memo: Vec<Option<Id>>,
-    /// By module and name, with a line feed between them.
-    globals: HashMap<String, Id>,
+    /// By module and name.
+    globals: HashMap<(String, String), Id>,
 }
 
 impl Machine<'_, '_> {
@@ -158,8 +161,8 @@ impl Machine<'_, '_> {
     }
 
     fn make(&mut self, value: Value) -> Result<()> {
-        if self.values.len() == VALUE_LIMIT {
-            return self.refused(format!("more than {VALUE_LIMIT} values"));
+        if self.values.len() >= self.limit {
+            return self.refused(format!("more than {} values", self.limit));
         }
         self.values.push(value);
         self.push(Id::of_index(self.values.len() - 1))
