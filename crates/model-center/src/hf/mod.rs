@@ -1,7 +1,9 @@
 //! Hugging Face folders: reading weights that strangers wrote, and writing folders that `transformers` opens.
 //!
 //! - [`safetensors`]: one file, read tensor by tensor with positioned reads, or written in place at known offsets.
+//! - [`pickle`]: PyTorch's own files, read without running them, and written.
 //! - [`weights`]: a folder's weights, one file or the shards of an index; [`shards`]: the way out.
+//! - `stored`: values in the types that files have.
 //! - [`names`]: the table that says which of our parameters is which of their tensors, the plan and the report.
 //! - [`model_center`]: the names of ModelCenter's own files.
 //! - [`folder`]: `config.json`, tokenizer files and weights written together.
@@ -12,13 +14,16 @@
 pub mod folder;
 pub mod model_center;
 pub mod names;
+pub mod pickle;
 pub mod pretrained;
 pub mod safetensors;
 pub mod shards;
+mod stored;
 pub mod weights;
 
 pub use folder::{COMPANION_FILES, ModelFolder};
 pub use names::{Alias, Allow, Difference, NameTable, ParamShape, Piece, Plan, Rule, export};
+pub use pickle::{PickleFile, write_pickle};
 pub use pretrained::{Places, Pretrained};
 pub use safetensors::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource};
 pub use shards::{SHARD_BYTES, ShardedWriter};
