@@ -4,16 +4,19 @@
 //! - [`weights`]: a folder's weights, one file or the shards of an index; [`shards`]: the way out.
 //! - [`names`]: the table that says which of our parameters is which of their tensors, the plan and the report.
 //! - [`folder`]: `config.json`, tokenizer files and weights written together.
+//! - [`gguf`]: the other format of weights, quantised or not, and the way from there to a folder.
 //!
 //! Callers: the models' loaders, the example binaries and [`crate::config`].
 
 pub mod folder;
+pub mod gguf;
 pub mod names;
 pub mod safetensors;
 pub mod shards;
 pub mod weights;
 
 pub use folder::{COMPANION_FILES, ModelFolder};
+pub use gguf::{GgufAsHuggingFace, GgufFile, gguf_to_folder};
 pub use names::{Alias, Allow, Difference, NameTable, ParamShape, Piece, Plan, Rule, export};
 pub use safetensors::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource};
 pub use shards::{SHARD_BYTES, ShardedWriter};
