@@ -110,6 +110,14 @@ def vocabulary():
     return words, types, merges
 
 
+def pieces():
+    """Pieces of SentencePiece's kind with their types and scores: single bytes, joined pieces, then their letters."""
+    words, types = ["<unk>", "<s>", "</s>", "<0x0A>", "<0xC3>", "<0xA9>"], [2, 3, 3, 6, 6, 6]
+    joined = ["▁h", "el", "lo", "▁hel", "▁hello", "▁w"] + list("▁helow")
+    scores = [0.0] * len(words) + [-float(place) for place in range(len(joined))]
+    return words + joined, types + [1] * len(joined), scores
+
+
 def start(path, family, words, tensors):
     """A file with the sizes of a tiny model."""
     writer = GGUFWriter(path, family)
@@ -181,18 +189,26 @@ def model_tensors(family, seed, words):
 
 def make_models(out):
     """A Llama that is untied, has biases and Llama 3's rotary scaling; a Qwen2; a Qwen3 whose vocabulary is SentencePiece's."""
-    words, types, merges = vocabulary()
     for seed, (family, kind, pre) in enumerate([("llama", "gpt2", "llama-bpe"), ("qwen2", "gpt2", "qwen2"),
                                                 ("qwen3", "llama", "default")]):
+        words, types, merges = vocabulary()
+        begin, end = "<|begin|>", "<|end|>"
+        if kind == "llama":
+            words, types, scores = pieces()
+            begin, end = "<s>", "</s>"
         tensors, expected = model_tensors(family, seed + 2, len(words))
         writer = start(out / f"{family}.gguf", family, words, tensors)
         writer.add_tokenizer_model(kind)
         writer.add_tokenizer_pre(pre)
         writer.add_token_list(words)
         writer.add_token_types(types)
-        writer.add_token_merges(merges)
-        writer.add_bos_token_id(words.index("<|begin|>"))
-        writer.add_eos_token_id(words.index("<|end|>"))
+        if kind == "llama":
+            writer.add_token_scores(scores)
+            writer.add_unk_token_id(words.index("<unk>"))
+        else:
+            writer.add_token_merges(merges)
+        writer.add_bos_token_id(words.index(begin))
+        writer.add_eos_token_id(words.index(end))
         writer.add_chat_template("{% for message in messages %}{{ message['content'] }}<|end|>{% endfor %}")
         if family == "qwen2":
             writer.add_add_bos_token(False)

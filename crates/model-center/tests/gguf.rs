@@ -168,15 +168,15 @@ fn qwen_models_keep_their_rows() {
 #[test]
 fn the_configuration_is_that_of_the_metadata() {
     let sizes = json!({
-        "vocab_size": 44, "hidden_size": 32, "intermediate_size": 36, "num_attention_heads": 2, "num_key_value_heads": 1,
+        "hidden_size": 32, "intermediate_size": 36, "num_attention_heads": 2, "num_key_value_heads": 1,
         "head_dim": 16, "max_position_embeddings": 131072, "hidden_act": "silu", "rms_norm_eps": 1e-5,
-        "rope_theta": 500000.0, "bos_token_id": 41, "eos_token_id": 42, "pad_token_id": null,
+        "rope_theta": 500000.0, "pad_token_id": null,
     });
     let own = [
         (
             "llama.gguf",
             json!({
-                "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 2,
+                "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 44, "bos_token_id": 41, "eos_token_id": 42, "num_hidden_layers": 2,
                 "tie_word_embeddings": false, "attention_bias": true, "mlp_bias": false,
                 "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                                  "original_max_position_embeddings": 8192},
@@ -185,7 +185,7 @@ fn the_configuration_is_that_of_the_metadata() {
         (
             "qwen2.gguf",
             json!({
-                "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "num_hidden_layers": 1,
+                "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 44, "bos_token_id": 41, "eos_token_id": 42, "num_hidden_layers": 1,
                 "tie_word_embeddings": true, "use_sliding_window": false,
                 "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
             }),
@@ -193,7 +193,7 @@ fn the_configuration_is_that_of_the_metadata() {
         (
             "qwen3.gguf",
             json!({
-                "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 1,
+                "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 18, "bos_token_id": 1, "eos_token_id": 2, "num_hidden_layers": 1,
                 "tie_word_embeddings": true, "use_sliding_window": false, "attention_bias": false,
             }),
         ),
@@ -233,6 +233,25 @@ fn texts_are_cut_merged_and_put_back_together() {
 }
 
 #[test]
+fn pieces_are_joined_by_their_scores_and_bytes_spell_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = gguf_to_folder(&golden("qwen3.gguf"), &dir.path().join("a"), DType::F32).unwrap();
+    assert!(report.not_made.is_empty(), "{report}");
+    let tokenizer = HfTokenizer::from_folder(dir.path().join("a")).unwrap();
+    let ids = |text: &str| {
+        let ids = tokenizer.encode(text, None, None).unwrap().input_ids;
+        ids.iter().map(|id| tokenizer.token(*id).unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(ids("hello"), ["<s>", "▁hello"]);
+    // Both "el" and "lo" are pieces; the one of the better score joins first.
+    assert_eq!(ids("elo wh"), ["<s>", "▁", "el", "o", "▁w", "h"]);
+    assert_eq!(ids("hello é\n"), ["<s>", "▁hello", "▁", "<0xC3>", "<0xA9>", "<0x0A>"]);
+    let all = tokenizer.encode("hello é\n", None, None).unwrap().input_ids;
+    assert_eq!(tokenizer.decode(&all, true).unwrap(), "hello é\n");
+    assert_eq!((tokenizer.special_ids().unk, tokenizer.special_ids().bos), (Some(0), Some(1)));
+}
+
+#[test]
 fn a_folder_holds_what_the_file_holds() {
     let dir = tempfile::tempdir().unwrap();
     for (dtype, stored) in [(DType::F32, StoredDtype::F32), (DType::BF16, StoredDtype::BF16)] {
@@ -262,14 +281,19 @@ fn a_folder_holds_what_the_file_holds() {
 #[test]
 fn what_cannot_be_made_is_said() {
     let dir = tempfile::tempdir().unwrap();
-    let out = dir.path().join("qwen3");
-    let report = gguf_to_folder(&golden("qwen3.gguf"), &out, DType::F16).unwrap();
-    assert!(report.to_string().contains("not made tokenizer.json: the vocabulary is of SentencePiece"), "{report}");
+    let mut bytes = fs::read(golden("qwen2.gguf")).unwrap();
+    let kind = bytes.windows(4).position(|part| part == b"gpt2").unwrap();
+    bytes[kind..kind + 4].copy_from_slice(b"bert");
+    let changed = dir.path().join("changed.gguf");
+    fs::write(&changed, bytes).unwrap();
+    let out = dir.path().join("out");
+    let report = gguf_to_folder(&changed, &out, DType::F16).unwrap();
+    let line = "not made tokenizer.json: a vocabulary of kind bert is not read; gpt2 and llama are";
+    assert!(report.to_string().contains(line) && report.to_string().contains("tokenizer.ggml.model"), "{report}");
     assert!(!out.join("tokenizer.json").exists() && !out.join("tokenizer_config.json").exists());
     assert!(out.join("config.json").exists() && out.join("model.safetensors").exists());
-    assert!(
-        tokenizer_files(open("qwen3.gguf").metadata(), 10).unwrap_err().to_string().contains("tokenizer.ggml.model")
-    );
+    let file = GgufFile::open(&changed).unwrap();
+    assert!(tokenizer_files(file.metadata(), 10).unwrap_err().to_string().contains("tokenizer.ggml.model"));
 
     let error = gguf_to_folder(&golden("llama.gguf"), &out, DType::F32).unwrap_err().to_string();
     assert!(error.contains("the folder is not empty"), "{error}");

@@ -161,9 +161,7 @@ fn skipped(source: &GgufAsHuggingFace) -> Vec<(String, String)> {
         let is_known = match key.strip_prefix(&family) {
             Some(name) => decoder::KEYS.contains(&name) || decoder::FOREIGN.contains(&name),
             // What a model is called, who made it, and how the file was made.
-            None => {
-                tokenizer::KEYS.contains(&key) || ["general.", "split.", "quantize."].iter().any(|p| key.starts_with(p))
-            }
+            None => tokenizer::knows(key) || ["general.", "split.", "quantize."].iter().any(|p| key.starts_with(p)),
         };
         if !is_known {
             skipped.push((format!("key {key}"), "nothing in the folder says the same".to_string()));

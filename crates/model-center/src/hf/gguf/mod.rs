@@ -6,7 +6,7 @@
 //! - `family`: [`Family`], Llama or Qwen; `decoder`: [`Decoder`], a model's sizes and its `config.json`; `rope`: its rotary
 //!   scaling.
 //! - `names`: [`GgufAsHuggingFace`], the same tensors under the names, and in the row order, of Hugging Face.
-//! - `tokenizer`, `splits`: `tokenizer.json` and `tokenizer_config.json` out of the vocabulary.
+//! - `tokenizer`, `splits`, `pieces`: `tokenizer.json` and `tokenizer_config.json` out of the vocabulary.
 //! - `folder`: [`gguf_to_folder`], a GGUF file as a Hugging Face folder.
 //!
 //! Versions 2 and 3, little endian. As with safetensors nothing is mapped into memory, every length is checked against the
@@ -22,6 +22,7 @@ mod folder;
 mod header;
 mod kind;
 mod names;
+mod pieces;
 mod rope;
 mod splits;
 mod tokenizer;
