@@ -12,8 +12,8 @@
 // tile of queries (forward, dq) or of keys (dk and dv), head, sequence and piece of Width columns of the result. The template
 // has Width 64 and 128; a longer head has several pieces, each of which makes the scores again. Tiles of keys that are hidden by
 // padding at an end of the sequence or by the causal rule are left out. For dk and dv a block goes through the query heads of
-// its key head; for dq with a bias shared by sequences, through the sequences: no sum is divided among blocks, and its order
-// is fixed.
+// its key head; for dq with a bias shared by sequences, through the sequences of a group, and attention_bias_sum adds the groups
+// up, which follow from the sizes alone: the order of every sum is fixed.
 // Numerics: everything is f32 between reading and writing; online softmax. A query that sees no key gets zeros, lse -inf and
 // gives no gradient.
 // Operations and bytes of a tile: 64 * 64 * H multiply-adds a product; two of them in the forward pass, in the backward pass
@@ -150,6 +150,29 @@ __device__ __forceinline__ void multiply_tile(const AttentionArguments& a, const
     }
 }
 
+// The factors of four neighbouring probabilities: one Philox block, or two where they lie across. Straight on, without
+// `dropout_kept`, whose loop costs registers here.
+__device__ __forceinline__ void probability_factors(const AttentionArguments& a, long long row, int s, Four& factors) {
+    const unsigned long long element = dropout_element(a.dropout, row, s);
+    const unsigned first = element % 4;
+    const Words low = dropout_block(a.dropout, element / 4);
+    Words high = low;
+    if (first > 0) {
+        high = dropout_block(a.dropout, element / 4 + 1);
+    }
+    const unsigned words[8] = {low.at[0],  low.at[1],  low.at[2],  low.at[3],
+                               high.at[0], high.at[1], high.at[2], high.at[3]};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        unsigned bits = words[i];
+#pragma unroll
+        for (int shift = 1; shift < 4; ++shift) {
+            bits = first == shift ? words[i + shift] : bits;
+        }
+        factors[i] = bits < a.dropout.threshold ? 0.0f : a.dropout.scale;
+    }
+}
+
 // Adds the bias to a thread's scores and makes minus infinity of those that are not seen.
 __device__ __forceinline__ void apply_rules(const AttentionArguments& a, const Place& place, Four* scores) {
     const int s = place.s + 4 * side_x();
@@ -207,6 +230,7 @@ __device__ __forceinline__ void put_rows(const AttentionArguments& a, const Head
 
 // What a block works on: a tile of rows of a head of a sequence, and which columns of the result.
 struct Piece {
+    // For dq a group of sequences.
     int b;
     int n;
     int row;
@@ -365,7 +389,7 @@ __device__ __forceinline__ void query_gradients(const AttentionArguments& a, con
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
                     if (row < a.queries && column + j < a.keys) {
-                        a.dbias[bias_row(a, b, n, row) + column + j] += ds[i][j];
+                        a.dbias[dbias_row(a, piece.b, n, row) + column + j] += ds[i][j];
                     }
                 }
             }
@@ -383,8 +407,7 @@ __device__ __forceinline__ void attention_backward_queries_body(const AttentionA
     SHARED(float, stage, [kStage]);
     SHARED(int, range, [2]);
     const Piece piece = piece_of<Width>(a, a.queries, a.heads, a.causal != 0);
-    const int last = a.in_turn ? a.batch : piece.b + 1;
-    for (int b = piece.b; b < last; ++b) {
+    for (int b = piece.b * a.in_turn; b < group_end(a, piece.b); ++b) {
         query_gradients<Width>(a, piece, b, tile, stage, range);
     }
 }
@@ -421,6 +444,28 @@ __device__ __forceinline__ void attention_backward_keys_body(const AttentionArgu
     put_rows<Width>(a, a.dk, b, kv, s, a.keys, piece.first, dk, ones);
     put_rows<Width>(a, a.dv, b, kv, s, a.keys, piece.first, dv, ones);
 }
+
+struct BiasSumArguments {
+    // [groups, count].
+    const float* partials;
+    float* dbias;
+    long long count;
+    int groups;
+    int add;
+};
+
+// The gradient of a bias from those of groups of sequences: each element (4 bytes a group read, 4 written) by one thread.
+extern "C" __global__ void __launch_bounds__(kAttentionThreads) attention_bias_sum(const BiasSumArguments a) {
+    for (long long i = global_thread(); i < a.count; i += global_threads()) {
+        float sum = a.add ? a.dbias[i] : 0.0f;
+#pragma unroll 4
+        for (int group = 0; group < a.groups; ++group) {
+            sum += a.partials[group * a.count + i];
+        }
+        a.dbias[i] = sum;
+    }
+}
+BMTRAIN_KERNEL(attention_bias_sum)
 
 // Two blocks on a multiprocessor have 128 registers a thread, which is what results of width 64 need; those of width 128
 // get more and run alone rather than spill.

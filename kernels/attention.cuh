@@ -33,7 +33,7 @@ struct AttentionArguments {
     const unsigned char* mask;
     // [B or 1, N, L, S], or none.
     In bias;
-    // As bias, already cleared where it is not to be added to; or null.
+    // [groups of sequences, N, L, S], already cleared where it is not to be added to; or null.
     float* dbias;
     Dropout dropout;
     int batch;
@@ -47,7 +47,7 @@ struct AttentionArguments {
     int bias_per_sequence;
     // All heads lie at multiples of 16 bytes.
     int whole;
-    // The gradient of the bias is a sum over sequences: a block goes through all of them.
+    // Sequences of a group, which a block of dq goes through: 1 but where the gradient of the bias is a sum over sequences.
     int in_turn;
     float scale;
 };
@@ -69,9 +69,19 @@ __device__ __forceinline__ long long query_row(const AttentionArguments& a, int 
     return (static_cast<long long>(b) * a.heads + n) * a.queries + l;
 }
 
-// Start of a row of the bias and of its gradient.
+// Start of a row of the bias.
 __device__ __forceinline__ long long bias_row(const AttentionArguments& a, int b, int n, int l) {
     return query_row(a, a.bias_per_sequence ? b : 0, n, l) * a.keys;
+}
+
+// Start of a row of the gradient of the bias, for a group of sequences.
+__device__ __forceinline__ long long dbias_row(const AttentionArguments& a, int group, int n, int l) {
+    return query_row(a, group, n, l) * a.keys;
+}
+
+// The end of the sequences of a group.
+__device__ __forceinline__ int group_end(const AttentionArguments& a, int group) {
+    return min((group + 1) * a.in_turn, a.batch);
 }
 
 // The end of the keys that query `l` sees by the causal rule.
@@ -126,30 +136,6 @@ __device__ __forceinline__ void seen_keys(const AttentionArguments& a, int b, in
             atomicMax(range + 1, last);
         }
         __syncthreads();
-    }
-}
-
-// The factors of `Count` neighbouring probabilities, at most four: one Philox block, or two where they lie across.
-template <int Count>
-__device__ __forceinline__ void probability_factors(const AttentionArguments& a, long long row, int s,
-                                                    float (&factors)[Count]) {
-    const unsigned long long element = dropout_element(a.dropout, row, s);
-    const unsigned first = element % 4;
-    const Words low = dropout_block(a.dropout, element / 4);
-    Words high = low;
-    if (first + Count > 4) {
-        high = dropout_block(a.dropout, element / 4 + 1);
-    }
-    const unsigned words[8] = {low.at[0],  low.at[1],  low.at[2],  low.at[3],
-                               high.at[0], high.at[1], high.at[2], high.at[3]};
-#pragma unroll
-    for (int i = 0; i < Count; ++i) {
-        unsigned bits = words[i];
-#pragma unroll
-        for (int shift = 1; shift < 4; ++shift) {
-            bits = first == shift ? words[i + shift] : bits;
-        }
-        factors[i] = bits < a.dropout.threshold ? 0.0f : a.dropout.scale;
     }
 }
 

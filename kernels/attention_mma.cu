@@ -6,8 +6,8 @@
 // operand of the next product. Forward and dq: rows are queries, and tiles of keys and values go by; dk and dv: rows are keys,
 // and tiles of queries and of gradients of the result go by, with scores turned: s^T = k q^T. Tiles come by asynchronous copies
 // of 16 bytes into one of two buffers while the other is worked on, one barrier a tile. dk and dv take the query heads of a key
-// head in turn, and dq with a bias shared by sequences takes the sequences in turn: no sum is divided among blocks, and its
-// order is fixed. Making the scores twice in the backward pass, seven products instead of five, is the price.
+// head in turn, and dq with a bias shared by sequences takes the sequences of a group in turn, as attention.cu says: the order of
+// every sum is fixed. Making the scores twice in the backward pass, seven products instead of five, is the price.
 //
 // Each pass is there twice: plain (the causal rule alone, scale above 0) and general (masks, bias, dropout besides).
 //
@@ -21,52 +21,15 @@
 // dv. Bytes: each tile that goes by is read from the second level of the cache once a block, 4 C H bytes for two operands: R
 // flops a byte forward, 1.5 R for dq and 2 R for dk and dv, R being 64 times the bands. In shared memory a matrix load of 512
 // bytes for the right operand serves 2 * bands instructions of 4096 flops.
+// A band's rows of the left operand are read again for each tile that goes by: forward has two bands for every head, so that
+// what they multiply is read half as often, which is more than the left operand is.
 // Occupancy of the plain kind, as compiled for 9.0a: blocks of a multiprocessor with 64 Ki registers, which allow two blocks of
 // up to 255 registers a thread and three of up to 168; in brackets the KiB of shared memory of a block, of which a
-// multiprocessor has 228. On 8.0, with 164 KiB, forward has two blocks for H 80 and 96.
+// multiprocessor has 228, and 164 on 8.0.
 //     H             32        64        80        96       128
-//     forward     2 (30)    2 (54)    3 (55)    3 (65)    3 (51)
+//     forward     3 (30)    2 (54)    2 (66)    2 (52)    2 (68)
 //     dq          2 (30)    2 (36)    2 (44)    2 (52)    2 (68)
 //     dk, dv      2 (30)    3 (36)    2 (44)    2 (52)    2 (68)
-// Nothing spills but dq for H 128 in the general kind: 32 bytes on 8.0, 20 on 9.0a.
-
-// Where a warp's scores lie. `turned`: rows are keys.
-struct Corner {
-    int b;
-    int n;
-    // First row of the warp, first column of the tile.
-    int row;
-    int column;
-};
-
-// The row and the column of one of a lane's scores in its warp's tile.
-__device__ __forceinline__ int score_row(int band, int i) {
-    return band * 16 + i / 2 * 8 + mma_g();
-}
-
-__device__ __forceinline__ int score_column(int tile, int i) {
-    return tile * 8 + 2 * mma_t() + i % 2;
-}
-
-// Runs `rule(score, l, s, seen_word, bit)` for each score of a lane: query, key, and where the key's bit is among those of 32 keys
-// that a tile begins at multiples of.
-template <bool Turned, int Bands, int Tiles, class Rule>
-__device__ __forceinline__ void each_score(const Corner& corner, float (&scores)[Bands][Tiles][4], Rule rule) {
-#pragma unroll
-    for (int band = 0; band < Bands; ++band) {
-#pragma unroll
-        for (int j = 0; j < Tiles; ++j) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int row = score_row(band, i), column = score_column(j, i);
-                const int l = Turned ? corner.column + column : corner.row + row;
-                const int s = Turned ? corner.row + row : corner.column + column;
-                // A constant, so that the words stay in registers.
-                rule(scores[band][j][i], l, s, (Turned ? band * 16 : j * 8) / kWarpThreads, Turned ? row : column);
-            }
-        }
-    }
-}
 
 // Makes scores of products: plain ones stay as they are but for minus infinity where a key is not seen; general ones get
 // scale and bias and are powers of two. The padding mask is read once for each key of the tile, by all lanes together; a full
@@ -118,6 +81,7 @@ __device__ __forceinline__ float unit_of(const AttentionArguments& a) { return G
 
 // What a block works on.
 struct Share {
+    // For dq a group of sequences.
     int b;
     int n;
     int row;
@@ -136,6 +100,8 @@ template <bool General, int Bands, int Tiles, int Width>
 __device__ __forceinline__ void soften(const AttentionArguments& a, const Corner& corner, float (&scores)[Bands][Tiles][4],
                                        float (&largest)[Bands][2], float (&sum)[Bands][2], float (&out)[Bands][Width][4]) {
     const float unit = unit_of<General>(a);
+    float corrections[Bands][2];
+    bool corrected = false;
 #pragma unroll
     for (int band = 0; band < Bands; ++band) {
 #pragma unroll
@@ -151,6 +117,8 @@ __device__ __forceinline__ void soften(const AttentionArguments& a, const Corner
             const float shift = now == -BMTRAIN_INFINITY ? 0.0f : now * unit;
             const float before = largest[band][half];
             const float correction = before == now ? 1.0f : power_of_two(before * unit - shift);
+            corrections[band][half] = correction;
+            corrected = corrected || correction != 1.0f;
             largest[band][half] = now;
             float total = sum[band][half] * correction;
 #pragma unroll
@@ -162,18 +130,32 @@ __device__ __forceinline__ void soften(const AttentionArguments& a, const Corner
                 }
             }
             sum[band][half] = total;
+        }
+    }
+    // Once the largest scores are found, which is soon, results stay as they are.
+    if (__any_sync(kAllLanes, corrected)) {
+#pragma unroll
+        for (int band = 0; band < Bands; ++band) {
 #pragma unroll
             for (int j = 0; j < Width; ++j) {
-                out[band][j][2 * half] *= correction;
-                out[band][j][2 * half + 1] *= correction;
-            }
-            if (General && a.dropout.threshold != 0) {
-                const int l = corner.row + band * 16 + half * 8 + mma_g();
-                const long long row = query_row(a, corner.b, corner.n, l);
 #pragma unroll
-                for (int j = 0; j < Tiles; ++j) {
+                for (int i = 0; i < 4; ++i) {
+                    out[band][j][i] *= corrections[band][i / 2];
+                }
+            }
+        }
+    }
+    if (General && a.dropout.threshold != 0) {
+        KeptKeys<Bands, Tiles> kept;
+        kept.make(a, corner);
+#pragma unroll
+        for (int band = 0; band < Bands; ++band) {
+#pragma unroll
+            for (int j = 0; j < Tiles; ++j) {
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
                     float factors[2];
-                    probability_factors(a, row, corner.column + j * 8 + 2 * mma_t(), factors);
+                    kept.factors(a, band, half, j, factors);
                     scores[band][j][2 * half] *= factors[0];
                     scores[band][j][2 * half + 1] *= factors[1];
                 }
@@ -313,7 +295,13 @@ __device__ __forceinline__ void mma_query_gradients(const AttentionArguments& a,
         float scores[kBands][kKeys / 8][4] = {}, dscores[kBands][kKeys / 8][4] = {};
         multiply_turned<Head, Number>(queries + first * kRow, keys + buffer, scores);
         multiply_turned<Head, Number>(douts + first * kRow, values + buffer, dscores);
-        apply_rules<General, false>(a, {b, n, row, s}, scores);
+        const Corner corner = {b, n, row, s};
+        apply_rules<General, false>(a, corner, scores);
+        const bool drops = General && a.dropout.threshold != 0;
+        KeptKeys<kBands, kKeys / 8> kept;
+        if (drops) {
+            kept.make(a, corner);
+        }
 #pragma unroll
         for (int band = 0; band < kBands; ++band) {
 #pragma unroll
@@ -323,8 +311,8 @@ __device__ __forceinline__ void mma_query_gradients(const AttentionArguments& a,
                 for (int j = 0; j < kKeys / 8; ++j) {
                     const int column = s + j * 8 + 2 * mma_t();
                     float dropped[2] = {1.0f, 1.0f};
-                    if (General && a.dropout.threshold != 0) {
-                        probability_factors(a, query_row(a, b, n, l), column, dropped);
+                    if (drops) {
+                        kept.factors(a, band, half, j, dropped);
                     }
 #pragma unroll
                     for (int i = 0; i < 2; ++i) {
@@ -332,7 +320,7 @@ __device__ __forceinline__ void mma_query_gradients(const AttentionArguments& a,
                         differentiate(shifts[band][half], deltas[band][half], dropped[i], unit_of<General>(a),
                                       scores[band][j][2 * half + i], dscore);
                         if (General && a.dbias != nullptr && l < a.queries && column + i < a.keys) {
-                            a.dbias[bias_row(a, b, n, l) + column + i] += dscore;
+                            a.dbias[dbias_row(a, share.b, n, l) + column + i] += dscore;
                         }
                     }
                 }
@@ -349,8 +337,9 @@ __device__ __forceinline__ void mma_backward_queries(const AttentionArguments& a
     SHARED_AT_LAUNCH(memory);
     SHARED(int, range, [2]);
     const Share share = share_of(a, a.queries, kRows, a.heads, a.causal != 0);
-    const int last = General && a.in_turn ? a.batch : share.b + 1;
-    for (int b = share.b; b < last; ++b) {
+    // The plain kind has no bias, and so a block for each sequence.
+    const int last = General ? group_end(a, share.b) : share.b + 1;
+    for (int b = General ? share.b * a.in_turn : share.b; b < last; ++b) {
         mma_query_gradients<Head, Number, General>(a, share, b, memory, range);
     }
 }
@@ -415,18 +404,27 @@ __device__ __forceinline__ void mma_backward_keys(const AttentionArguments& a) {
         multiply_turned<Head, Number>(keys + first * kRow, queries + buffer * kRow, scores);
         multiply_turned<Head, Number>(values + first * kRow, douts + buffer * kRow, dscores);
         apply_rules<General, true>(a, {b, n, row, l}, scores);
+        // The eight lanes that share queries, a query for each, make the bits of the keys that dropout leaves.
+        static_assert(kQueries == 32, "a lane has scores of eight queries");
+        const bool drops = General && a.dropout.threshold != 0;
+        unsigned kept = 0;
+        if (drops) {
+            const long long query = query_row(a, b, n, l + score_column(mma_g() / 2, mma_g() % 2));
+            kept = dropout_kept<16 * kBands>(a.dropout, dropout_element(a.dropout, query, row));
+        }
 #pragma unroll
         for (int j = 0; j < kQueries / 8; ++j) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                const int column = j * 8 + 2 * mma_t() + i;
+                const int column = score_column(j, i);
                 const float2 known = statistics[buffer + column];
+                const unsigned keys_kept =
+                    drops ? __shfl_sync(kAllLanes, kept, (2 * j + i) * 4 + mma_t()) >> mma_g() : 0;
 #pragma unroll
                 for (int part = 0; part < 2 * kBands; ++part) {
                     float dropped = 1.0f;
-                    if (General && a.dropout.threshold != 0) {
-                        const int s = row + part * 8 + mma_g();
-                        dropped = dropout_factor(a.dropout, dropout_element(a.dropout, query_row(a, b, n, l + column), s));
+                    if (drops) {
+                        dropped = (keys_kept >> part * 8 & 1u) != 0 ? a.dropout.scale : 0.0f;
                     }
                     const int at = part % 2 * 2 + i;
                     differentiate(known.x, known.y, dropped, unit_of<General>(a), scores[part / 2][j][at],

@@ -1,12 +1,13 @@
-// Tiles of attention on tensor cores: sizes, copies into shared memory, the two kinds of products, results back to memory.
+// Tiles of attention on tensor cores: sizes, copies into shared memory, the two kinds of products, where scores lie and which of
+// them dropout leaves, results back to memory.
 // attention_mma.cu says what they are for.
 
 template <int Head> struct Plan {
     // Elements from row to row in shared memory.
     static constexpr int kRow = Head + 8;
     // Bands of 16 rows of a warp, and how many rows go by at once.
-    static constexpr int kForwardBands = Head <= 64 ? 2 : 1;
-    static constexpr int kForwardKeys = Head <= 96 ? 64 : 32;
+    static constexpr int kForwardBands = 2;
+    static constexpr int kForwardKeys = Head <= 80 ? 64 : 32;
     static constexpr int kQueryBands = Head <= 32 ? 2 : 1;
     static constexpr int kQueryKeys = 32;
     static constexpr int kKeyBands = Head <= 32 ? 2 : 1;
@@ -102,6 +103,73 @@ __device__ __forceinline__ void multiply_scores(const float (&scores)[Bands][Til
         }
     }
 }
+
+// Where a warp's scores lie. `turned`: rows are keys.
+struct Corner {
+    int b;
+    int n;
+    // First row of the warp, first column of the tile.
+    int row;
+    int column;
+};
+
+// The row and the column of one of a lane's scores in its warp's tile.
+__device__ __forceinline__ int score_row(int band, int i) {
+    return band * 16 + i / 2 * 8 + mma_g();
+}
+
+__device__ __forceinline__ int score_column(int tile, int i) {
+    return tile * 8 + 2 * mma_t() + i % 2;
+}
+
+// Runs `rule(score, l, s, seen_word, bit)` for each score of a lane: query, key, and where the key's bit is among those of 32 keys
+// that a tile begins at multiples of.
+template <bool Turned, int Bands, int Tiles, class Rule>
+__device__ __forceinline__ void each_score(const Corner& corner, float (&scores)[Bands][Tiles][4], Rule rule) {
+#pragma unroll
+    for (int band = 0; band < Bands; ++band) {
+#pragma unroll
+        for (int j = 0; j < Tiles; ++j) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int row = score_row(band, i), column = score_column(j, i);
+                const int l = Turned ? corner.column + column : corner.row + row;
+                const int s = Turned ? corner.row + row : corner.column + column;
+                // A constant, so that the words stay in registers.
+                rule(scores[band][j][i], l, s, (Turned ? band * 16 : j * 8) / kWarpThreads, Turned ? row : column);
+            }
+        }
+    }
+}
+
+// Bits of keys that dropout leaves, of each of a lane's queries. The four lanes of a query make a quarter of a tile's bits each,
+// so that every Philox block is made by one lane; a lane asks the others for the bits of its scores.
+template <int Bands, int Tiles> struct KeptKeys {
+    static constexpr int kOfLane = Tiles * 8 / 4;
+    unsigned bits[Bands][2];
+
+    __device__ __forceinline__ void make(const AttentionArguments& a, const Corner& corner) {
+#pragma unroll
+        for (int band = 0; band < Bands; ++band) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const long long row = query_row(a, corner.b, corner.n, corner.row + score_row(band, 2 * half));
+                const int s = corner.column + mma_t() * kOfLane;
+                bits[band][half] = dropout_kept<kOfLane>(a.dropout, dropout_element(a.dropout, row, s));
+            }
+        }
+    }
+
+    // Of columns 2 t and 2 t + 1 of a tile. All lanes of the warp ask together.
+    __device__ __forceinline__ void factors(const AttentionArguments& a, int band, int half, int tile,
+                                            float (&factors)[2]) const {
+        const int lane = threadIdx.x % kWarpThreads, owner = tile * 8 / kOfLane;
+        const unsigned two = __shfl_sync(kAllLanes, bits[band][half], lane / 4 * 4 + owner) >>
+                             (tile * 8 % kOfLane + 2 * mma_t());
+        factors[0] = (two & 1u) != 0 ? a.dropout.scale : 0.0f;
+        factors[1] = (two & 2u) != 0 ? a.dropout.scale : 0.0f;
+    }
+};
 
 // Writes a warp's rows of results from `row` on, through its rows of `tile` in shared memory, which no other warp reads.
 template <int Head, class Number, int Bands>

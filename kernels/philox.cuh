@@ -48,12 +48,23 @@ __device__ __forceinline__ Words dropout_block(const Dropout& d, unsigned long l
                              d.micro_batch);
 }
 
-// The factor of one element: 0 or the scale.
-__device__ __forceinline__ float dropout_factor(const Dropout& d, unsigned long long element) {
-    const Words words = dropout_block(d, element / 4);
-    const unsigned word = element % 4;
-    const unsigned bits = word < 2 ? (word == 0 ? words.at[0] : words.at[1]) : (word == 2 ? words.at[2] : words.at[3]);
-    return bits < d.threshold ? 0.0f : d.scale;
+// Which of `Count` neighbouring elements, at most 32, are kept: a bit for each. A block is made once for the elements it covers;
+// there is one block more where the first element is not the first of its block.
+template <int Count>
+__device__ __forceinline__ unsigned dropout_kept(const Dropout& d, unsigned long long element) {
+    const int skipped = static_cast<int>(element % 4);
+    unsigned kept = 0;
+#pragma unroll 1
+    for (int place = -skipped; place < Count; place += 4) {
+        const Words words = dropout_block(d, element / 4 + (place + skipped) / 4);
+        unsigned four = 0;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            four |= words.at[i] < d.threshold ? 0u : 1u << i;
+        }
+        kept |= place < 0 ? four >> -place : four << place;
+    }
+    return kept;
 }
 
 // The factors of eight neighbouring elements: of two blocks, or three where the first element is not the first of a block.

@@ -28,6 +28,9 @@ const ACTIVATIONS: Header = Header { file: "activations.cuh", code: include_str!
 /// Loops over packs.
 const PACKS: Header = Header { file: "packs.cuh", code: include_str!("../packs.cuh") };
 
+/// Loops over rows in units of one size.
+const UNITS_OF_ROWS: Header = Header { file: "units.cuh", code: include_str!("../units.cuh") };
+
 /// Sums that are exact.
 const EXACT: Header = Header { file: "exact.cuh", code: include_str!("../exact.cuh") };
 
@@ -55,6 +58,10 @@ pub const ATTENTION_MMA: Source = Source {
 pub const ELEMENTWISE: Source =
     Source { file: "elementwise.cu", headers: &[ACTIVATIONS, PACKS], code: include_str!("../elementwise.cu") };
 
+/// Rows of tables by their ids, and the gradients of tables.
+pub const EMBEDDING: Source =
+    Source { file: "embedding.cu", headers: &[UNITS_OF_ROWS], code: include_str!("../embedding.cu") };
+
 /// What is done to matrix products beside the product itself.
 pub const GEMM: Source = Source { file: "gemm.cu", headers: &[ACTIVATIONS], code: include_str!("../gemm.cu") };
 
@@ -73,8 +80,11 @@ pub const RANDOM: Source = Source { file: "random.cu", headers: &[], code: inclu
 /// Sums over rows, softmax, norms of gradients.
 pub const REDUCE: Source = Source { file: "reduce.cu", headers: &[EXACT], code: include_str!("../reduce.cu") };
 
-/// Embeddings, permutations, rows from one place to another.
-pub const ROWS: Source = Source { file: "rows.cu", headers: &[], code: include_str!("../rows.cu") };
+/// Permutations, rows from one place to another.
+pub const ROWS: Source = Source { file: "rows.cu", headers: &[UNITS_OF_ROWS], code: include_str!("../rows.cu") };
+
+/// Rotary positions.
+pub const ROTARY: Source = Source { file: "rotary.cu", headers: &[UNITS_OF_ROWS], code: include_str!("../rotary.cu") };
 
 /// Cross-entropy over a vocabulary in parts, sums of losses, scaling by numbers of the device.
 pub const VOCABULARY: Source =
@@ -105,12 +115,14 @@ pub const UNITS: &[Unit] = &[
     attention_mma!("96", "bf16"),
     attention_mma!("96", "f16"),
     Unit::plain("elementwise", &ELEMENTWISE),
+    Unit::plain("embedding", &EMBEDDING),
     Unit::plain("gemm", &GEMM),
     Unit::plain("loss", &LOSS),
     Unit::plain("norm", &NORM),
     Unit::plain("optimizer", &OPTIMIZER),
     Unit::plain("random", &RANDOM),
     Unit::plain("reduce", &REDUCE),
+    Unit::plain("rotary", &ROTARY),
     Unit::plain("rows", &ROWS),
     Unit::plain("vocabulary", &VOCABULARY),
 ];

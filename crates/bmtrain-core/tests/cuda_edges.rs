@@ -8,7 +8,7 @@ mod emulator;
 use bmtrain_core::cuda::{CudaBackend, CudaOptions};
 use bmtrain_core::kernel::{
     Activation, ActivationSplit, AddScaled, Arguments, CrossEntropyBackward, CrossEntropyForward, Dest,
-    EmbeddingBackward, EmbeddingForward, Fill, Permute, RowCopy, SquaredErrorForward,
+    EmbeddingBackward, EmbeddingForward, Fill, Permute, RotaryApply, RotaryLayout, RowCopy, SquaredErrorForward,
 };
 use bmtrain_core::{DType, Device, Error, Segment, Tensor};
 use emulator::{Driver, with_driver};
@@ -70,6 +70,40 @@ fn ids_outside_of_a_table_are_reported_and_count_as_zeros() {
         let mut expected = [0.0; 12];
         expected[3..6].copy_from_slice(&[1.0, 2.0, 3.0]);
         assert_eq!(dtable.to_vec::<f32>().unwrap(), expected);
+    });
+}
+
+#[test]
+fn rows_at_positions_outside_of_the_table_are_reported_and_not_turned() {
+    with_driver("rows_at_positions_outside_of_the_table_are_reported_and_not_turned", Driver::Emulated, &[], || {
+        let device = emulated();
+        let table = floats(&device, &[1.0, 0.0, 0.0, 1.0]);
+        let positions = integers(&device, &[1, 2, i64::MIN, 0]);
+        let x = floats(&device, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
+        let mut y = filled(&device, 8, 9.0);
+        let turn = |x: Option<&Tensor>, y: &mut Tensor| {
+            let launched = RotaryApply {
+                rows: 4,
+                length: 2,
+                columns: 2,
+                heads: 1,
+                head_size: 2,
+                dims: 2,
+                layout: RotaryLayout::Halves,
+                inverse: false,
+                entries: 2,
+                table: table.view().unwrap(),
+                positions: Some(positions.view().unwrap()),
+                x: x.map(|x| x.view().unwrap()),
+                y: replaced(y),
+            };
+            device.launch(launched).unwrap();
+            expect_report(&device, RotaryApply::NAME, &[(1, 2), (2, i64::MIN)], 2);
+            y.to_vec::<f32>().unwrap()
+        };
+        let once = turn(Some(&x), &mut y);
+        assert_eq!(once, [-2.0, 1.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
+        assert_eq!(turn(None, &mut y), [-1.0, -2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
     });
 }
 

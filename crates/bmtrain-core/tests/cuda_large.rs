@@ -20,6 +20,11 @@ fn casts_reach_the_end_of_large_tensors() {
 }
 
 #[test]
+fn embeddings_reach_the_last_row_of_large_tensors() {
+    end_is_reached("embeddings_reach_the_last_row_of_large_tensors", "embedding");
+}
+
+#[test]
 fn losses_reach_the_last_row_of_large_tensors() {
     end_is_reached("losses_reach_the_last_row_of_large_tensors", "loss");
 }
@@ -30,6 +35,6 @@ fn norms_reach_the_last_row_of_large_tensors() {
 }
 
 #[test]
-fn copies_embeddings_and_transpositions_reach_the_end_of_large_tensors() {
-    end_is_reached("copies_embeddings_and_transpositions_reach_the_end_of_large_tensors", "rows");
+fn copies_and_transpositions_reach_the_end_of_large_tensors() {
+    end_is_reached("copies_and_transpositions_reach_the_end_of_large_tensors", "rows");
 }

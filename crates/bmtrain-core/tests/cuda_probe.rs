@@ -462,8 +462,15 @@ fn the_emulator_converts_numbers_bit_for_bit() {
 }
 
 /// The emulated driver's own files.
-const DRIVER: [&str; 6] =
-    ["fake_driver.cpp", "fake_device.cpp", "fake_declared.cpp", "cuda_emulator.cpp", "fiber.cpp", "numbers.cpp"];
+const DRIVER: [&str; 7] = [
+    "fake_driver.cpp",
+    "fake_device.cpp",
+    "fake_hooks.cpp",
+    "fake_declared.cpp",
+    "cuda_emulator.cpp",
+    "fiber.cpp",
+    "numbers.cpp",
+];
 
 #[test]
 fn the_emulated_driver_reports_freed_and_undeclared_memory() {

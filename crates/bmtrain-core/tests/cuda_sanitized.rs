@@ -88,7 +88,7 @@ fn choose(stems: &[&str]) {
 
 /// What a row launches: kernels with their blocks and threads.
 fn launches_of(device: &Device, case: &Case, dtype: DType) -> Vec<(String, u64, u32)> {
-    // SAFETY: the bindings have opened the emulated driver, which stays open; types as in fake_driver.cpp.
+    // SAFETY: the bindings have opened the emulated driver, which stays open; types as in fake_hooks.cpp.
     let (record, launch) = unsafe {
         let record = *culib().get::<unsafe extern "C" fn(i32)>(b"emulated_record\0").unwrap();
         type Launch = unsafe extern "C" fn(usize, *mut ffi::c_char, usize, *mut u64, *mut u32) -> i32;

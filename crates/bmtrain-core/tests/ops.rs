@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use bmtrain_core::autograd::{GradSink, SinkTarget};
-use bmtrain_core::kernel::{Activation, NormKind};
-use bmtrain_core::ops::{self, AttentionMask, AttentionOptions, CrossEntropy};
+use bmtrain_core::kernel::{Activation, NormKind, RotaryLayout};
+use bmtrain_core::ops::{self, AttentionMask, AttentionOptions, CrossEntropy, Rotary};
 use bmtrain_core::{Ctx, DType, Device, Result, Segment, Storage, Tensor, Var};
 use std::rc::Rc;
 
@@ -41,6 +41,16 @@ fn errors_name_the_op_the_place_and_the_shapes() {
     let mask = Tensor::full(&device, [2, 4], DType::U8, 1.0, Segment::Data).unwrap();
     let (epsilon, kind) = (1e-5, NormKind::Layer);
     let with_mask = AttentionOptions { mask: AttentionMask::Padding(&mask), ..AttentionOptions::new(2, 4) };
+    let with_window = AttentionOptions { window: Some(2), ..AttentionOptions::new(2, 4) };
+    let tall = constant(&device, [1, 2, 2, 3]);
+    let with_bias = AttentionOptions { bias: Some(&tall), ..AttentionOptions::new(2, 4) };
+    let angles = Tensor::full(&device, [2, 4], DType::F32, 1.0, Segment::Data).unwrap();
+    let turned = |dims: usize, at: Option<&Tensor>| {
+        let layout = RotaryLayout::Halves;
+        let options = Rotary { heads: 2, head_size: 4, dims, layout, table: &angles, positions: at };
+        ops::rotary(&cx, q.clone(), &options).map(drop)
+    };
+    let places = ids(&device, &[0, 1, 0, 1, 2, 0]).reshape([2, 3]).unwrap();
     let uneven = AttentionOptions { kv_heads: 2, ..AttentionOptions::new(3, 4) };
     let loss = |logits: &Var, targets: &[i64], smoothing: f32| {
         let options = CrossEntropy { label_smoothing: smoothing, ..CrossEntropy::default() };
@@ -55,6 +65,10 @@ fn errors_name_the_op_the_place_and_the_shapes() {
         (
             ops::feed_forward(&cx, &x, &weight, None, Activation::Gelu, &weight, None).map(drop),
             "feed_forward: innermost axis of x: expected 4 for a weight [5, 4], got [3, 5]",
+        ),
+        (
+            ops::gated_feed_forward(&cx, &x, &weight, None, Activation::Silu, &weight, None).map(drop),
+            "gated_feed_forward: rows of w_in: expected an even number: gate and factor, got [5, 4]",
         ),
         (
             ops::matmul(&cx, &x, &weight, false, false).map(drop),
@@ -91,6 +105,21 @@ fn errors_name_the_op_the_place_and_the_shapes() {
             ops::attention_fused(&cx, &q, &AttentionOptions::new(2, 4)).map(drop),
             "attention_fused: qkv: expected [2, 3, 24], got [2, 3, 8]",
         ),
+        (
+            ops::attention_cross(&cx, &q, &q, &AttentionOptions::new(2, 4)).map(drop),
+            "attention_cross: kv: expected [2, 3, 16], got [2, 3, 8]",
+        ),
+        (
+            ops::attention(&cx, &q, &q, &q, &with_window).map(drop),
+            "attention_forward: a window of 2 keys: it takes causal attention and a key",
+        ),
+        (
+            ops::attention(&cx, &q, &q, &q, &with_bias).map(drop),
+            "attention: bias: expected [1, 2, 1, 3], got [1, 2, 2, 3]",
+        ),
+        (turned(2, None), "rotary: table: expected [2, 2], got [2, 4]"),
+        (turned(4, None), "rotary: rows of a sequence: expected 1 to 2 as the table, got 3"),
+        (turned(4, Some(&places)), "rotary: index 2 at position 4 is outside 0..2"),
         (ops::permute(&cx, &x, &[0, 0]).map(drop), "permute: axes: expected each of 0..2 once, got [0, 0]"),
         (ops::slice_last(&cx, &x, 2..5).map(drop), "slice_last: range: expected inside 0..4 of [3, 4], got 2..5"),
         (ops::select_row(&cx, &q, 3).map(drop), "select_row: index: expected inside 0..3 of [2, 3, 8], got 3"),
@@ -138,6 +167,9 @@ fn ops_save_what_their_documentation_says() {
     });
     assert_eq!(both, 4 * m * (d + f));
     assert_eq!(apart - both, 4 * m * f, "one hidden activation less");
+    let w_both = leaf(&device, [2 * f, d]);
+    let gated = saved(&device, |cx| ops::gated_feed_forward(cx, &x, &w_both, None, gelu, &w_out, None).map(drop));
+    assert_eq!(gated, 4 * m * (d + 2 * f), "nothing of what gate and factor make");
     let kept = saved(&device, |cx| ops::norm(cx, NormKind::Layer, &x, &leaf(&device, [d]), None, 1e-5).map(drop));
     assert_eq!(kept, 4 * (m * d + 2 * m));
     assert_eq!(saved(&device, |cx| ops::add(cx, &x, &frozen).map(drop)), 0);
@@ -161,6 +193,30 @@ fn attention_never_holds_a_score_for_every_pair() {
     // The result, one number per row and head twice, and the gradient.
     assert!(most <= 4 * length * (width + 2 * 8 + 3 * width), "{most} bytes");
     assert!(most < pair_bytes / 10, "{most} bytes, scores would be {pair_bytes}");
+}
+
+#[test]
+fn rotary_turns_what_nobody_else_sees_where_it_is() {
+    let device = Device::cpu(1).unwrap();
+    let table = Tensor::from_slice(&device, [2, 2], &[1.0f32, 0.0, 0.0, 1.0], Segment::Data).unwrap();
+    let options =
+        Rotary { heads: 1, head_size: 2, dims: 2, layout: RotaryLayout::Pairs, table: &table, positions: None };
+    let cx = Ctx::gradients(&device);
+    let start = Tensor::from_slice(&device, [1, 2, 3], &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], Segment::Data).unwrap();
+    let start = cx.tape().unwrap().input(start);
+    let x = ops::scale(&cx, &start, 1.0).unwrap();
+    let address = x.value().view().unwrap().address();
+    let y = ops::rotary(&cx, x.clone(), &options).unwrap();
+    assert_eq!(y.value().to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, -5.0, 4.0, 6.0]);
+    assert_eq!(x.value().to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "x is seen here");
+    assert_ne!(y.value().view().unwrap().address(), address);
+    drop(y);
+    let y = ops::rotary(&cx, x, &options).unwrap();
+    assert_eq!(y.value().to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, -5.0, 4.0, 6.0]);
+    assert_eq!(y.value().view().unwrap().address(), address);
+    let seed = Tensor::from_slice(&device, [1, 2, 3], &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], Segment::Data).unwrap();
+    let grads = cx.tape().unwrap().backward(&device, vec![(y, seed)], &[&start]).unwrap();
+    assert_eq!(grads[0].as_ref().unwrap().to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 5.0, -4.0, 6.0]);
 }
 
 #[test]

@@ -23,6 +23,7 @@ const ELEMENTWISE: &[&str] = &[
     "add_scaled",
     "multiply",
     "dropout",
+    "rotary",
     "cast",
     "fill",
 ];

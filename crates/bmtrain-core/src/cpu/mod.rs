@@ -24,6 +24,7 @@ mod product;
 mod random;
 pub(crate) mod ranks;
 mod reduce;
+mod rotary;
 mod rows;
 mod simd;
 #[cfg(test)]
@@ -112,6 +113,7 @@ fn run(threads: &Threads, kernel: Kernel<'_>) -> Result<()> {
         Kernel::Fill(a) => elementwise::fill(threads, a),
         Kernel::Cast(a) => elementwise::cast(threads, a),
         Kernel::Permute(a) => rows::permute(threads, a),
+        Kernel::RotaryApply(a) => rotary::rotary(threads, a),
         Kernel::RowCopy(a) => rows::row_copy(threads, a),
         Kernel::ActivationForward(a) => elementwise::activation_forward(threads, a),
         Kernel::ActivationBackward(a) => elementwise::activation_backward(threads, a),

@@ -1,15 +1,17 @@
 //! Streaming attention: the launches of `attention.cu` and, where types, sizes and addresses allow, of `attention_mma.cu`.
 #![allow(unsafe_code)]
 
-use super::attention_mma::Kernels;
+use super::attention_mma::{HEAD_SIZES, Kernels};
 use super::driver::{Grid, Pattern};
-use super::launch::{In, Launch, Mask as Dropped, PACK, block_each, tag};
+use super::launch::{In, Launch, Mask as Dropped, PACK, block_each, long, tag};
 use super::modules::Name;
-use crate::buffer::ViewMut;
+use super::scratch::Taken;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Arguments as _, AttentionBackward, AttentionForward, AttentionShape, Bias, Dest, Mask};
 use crate::kernel::{Heads, HeadsMut};
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
 
 /// `kTile` of attention.cu.
 const TILE: usize = 64;
@@ -145,7 +147,7 @@ impl Arguments {
             causal: i32::from(call.causal),
             bias_per_sequence: i32::from(call.bias.as_ref().is_some_and(|bias| bias.per_sequence)),
             whole: 0,
-            in_turn: 0,
+            in_turn: 1,
             scale: call.scale,
         })
     }
@@ -167,13 +169,32 @@ fn on_tensor_cores(
     dtypes: &[DType],
 ) -> Option<(&'static Kernels, bool)> {
     let same = dtypes.windows(2).all(|pair| pair[0] == pair[1]);
-    if !same || arguments.whole == 0 || launch.capability < (8, 0) {
+    if !same || launch.capability < (8, 0) {
         return None;
     }
-    let kernels = Kernels::of(call.shape.head_size, *dtypes.first()?)?;
+    let (head_size, dtype) = (call.shape.head_size, *dtypes.first()?);
+    let Some(kernels) = Kernels::of(head_size, dtype) else {
+        if dtype != DType::F32 {
+            warn_of_head_size(head_size);
+        }
+        return None;
+    };
+    if arguments.whole == 0 {
+        return None;
+    }
     // Where scores are only compared, a negative scale would turn their order, and 0 make minus infinity a NaN.
     let plain = matches!(call.mask, Mask::None) && call.bias.is_none() && !call.dropout.drops() && call.scale > 0.0;
     Some((kernels, plain))
+}
+
+/// Say once that heads of this size are computed without tensor cores.
+fn warn_of_head_size(head_size: usize) {
+    static TOLD: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+    if TOLD.lock().unwrap_or_else(PoisonError::into_inner).insert(head_size) {
+        tracing::warn!(
+            "attention with heads of {head_size} runs without tensor cores, which serve heads of {HEAD_SIZES:?}"
+        );
+    }
 }
 
 /// The two widths of results that a kernel is made for.
@@ -190,6 +211,7 @@ const FORWARD: Widths = simt(c"attention_forward_64", c"attention_forward_128");
 const QUERIES: Widths = simt(c"attention_backward_queries_64", c"attention_backward_queries_128");
 const KEYS: Widths = simt(c"attention_backward_keys_64", c"attention_backward_keys_128");
 const DELTA: Name = Name { unit: "attention", kernel: c"attention_delta" };
+const BIAS_SUM: Name = Name { unit: "attention", kernel: c"attention_bias_sum" };
 
 impl Widths {
     /// The kernel for a head, with a block for each tile of `rows` of each of `heads` and each piece of the head.
@@ -201,9 +223,20 @@ impl Widths {
     }
 }
 
+/// What these kernels lack.
+fn check(op: &'static str, window: Option<usize>, bias: Option<&Bias<'_>>) -> Result<()> {
+    let detail = match (window, bias) {
+        (Some(_), _) => " with a window",
+        (None, Some(bias)) if !bias.per_query => " with one row of bias for all queries",
+        (None, _) => return Ok(()),
+    };
+    Err(Error::Unsupported { backend: "cuda".into(), kernel: op, detail: detail.into() })
+}
+
 /// Queue the forward pass.
 pub(super) fn forward(launch: &Launch<'_>, a: AttentionForward<'_>) -> Result<()> {
     let (op, shape) = (AttentionForward::NAME, a.shape);
+    check(op, a.window, a.bias.as_ref())?;
     let dropout = Dropped::of(a.dropout.as_ref(), shape.keys);
     let call = Call { op, shape, scale: a.scale, causal: a.causal, mask: a.mask, bias: a.bias, dropout };
     let arguments = Arguments {
@@ -227,19 +260,111 @@ pub(super) fn forward(launch: &Launch<'_>, a: AttentionForward<'_>) -> Result<()
     unsafe { launch.run(name, grid, arguments) }
 }
 
+/// `BiasSumArguments`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct BiasSumArguments {
+    partials: u64,
+    dbias: u64,
+    count: i64,
+    groups: i32,
+    add: i32,
+}
+
+/// How the sequences that share the gradient of a bias are divided: by the sizes alone, so that every device adds in the same
+/// order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct BiasGroups {
+    /// Sequences of a group, which one block takes in turn.
+    in_turn: usize,
+    groups: usize,
+    /// Elements of a shared gradient.
+    len: usize,
+}
+
+impl BiasGroups {
+    /// A group for each sequence where each has a gradient of its own or there is none.
+    fn new(shape: AttentionShape, shared: bool) -> Self {
+        /// Most groups of sequences that share a gradient.
+        const MOST: usize = 4;
+        /// Blocks that keep a large device busy.
+        const BLOCKS: usize = 512;
+        /// Most bytes of sums of groups.
+        const BYTES: usize = 64 << 20;
+        let AttentionShape { batch, heads, queries, keys, .. } = shape;
+        if !shared {
+            return BiasGroups { in_turn: 1, groups: batch, len: 0 };
+        }
+        let len = heads * queries * keys;
+        let few_blocks = BLOCKS / (heads * queries.div_ceil(TILE)).max(1);
+        let that_fit = BYTES / (len * size_of::<f32>()).max(1);
+        let in_turn = batch.div_ceil(few_blocks.min(that_fit).clamp(1, MOST)).max(1);
+        BiasGroups { in_turn, groups: batch.div_ceil(in_turn), len }
+    }
+}
+
+/// Where the kernels for queries add up the gradient of the bias, cleared where it has to be.
+struct BiasSums<'l, 'a> {
+    groups: BiasGroups,
+    /// 0 if no gradient is wanted.
+    address: u64,
+    /// Where there are several groups, their sums and what these are added up to.
+    several: Option<(Taken<'l>, Dest<'a>)>,
+}
+
+impl<'l, 'a> BiasSums<'l, 'a> {
+    fn new(launch: &Launch<'l>, shape: AttentionShape, shared: bool, dbias: Option<Dest<'a>>) -> Result<Self> {
+        let groups = BiasGroups::new(shape, shared && dbias.is_some());
+        let Some(dest) = dbias else {
+            return Ok(BiasSums { groups, address: 0, several: None });
+        };
+        if shared && groups.groups > 1 {
+            let count = groups.groups * groups.len;
+            let sums = launch.scratch.take(launch.stream, count * size_of::<f32>())?;
+            let address = sums.address();
+            if count > 0 {
+                // SAFETY: scratch memory of that length, which no other launch of this lane uses before these have run.
+                unsafe { launch.stream.fill(address, Pattern::Word(0), count) }?;
+            }
+            return Ok(BiasSums { groups, address, several: Some((sums, dest)) });
+        }
+        let address = dest.view.address();
+        if !dest.add && !dest.view.is_empty() {
+            // SAFETY: f32 memory of the view's length, valid until the lane has run the fill, because the pool gives it out in
+            // lane order.
+            unsafe { launch.stream.fill(address, Pattern::Word(0), dest.view.len()) }?;
+        }
+        Ok(BiasSums { groups, address, several: None })
+    }
+
+    /// Queue the sum over the groups, behind the kernels that made them.
+    fn finish(self, launch: &Launch<'_>) -> Result<()> {
+        let Some((sums, dest)) = self.several else {
+            return Ok(());
+        };
+        let BiasGroups { groups, len, .. } = self.groups;
+        let arguments = BiasSumArguments {
+            partials: sums.address(),
+            dbias: dest.view.address(),
+            count: long(AttentionBackward::NAME, "bias", len)?,
+            groups: groups as i32,
+            add: i32::from(dest.add),
+        };
+        let grid = Grid::line(launch.blocks(len.div_ceil(THREADS as usize)), THREADS);
+        // SAFETY: laid out as in attention.cu. The scratch memory holds `groups` times `len` sums, and `check` saw that the
+        // gradient of a shared bias holds `len`. The memory stays valid until the lane has run the kernel.
+        unsafe { launch.run(BIAS_SUM, grid, arguments) }
+    }
+}
+
 /// Queue the backward pass.
 pub(super) fn backward(launch: &Launch<'_>, a: AttentionBackward<'_>) -> Result<()> {
     let (op, shape) = (AttentionBackward::NAME, a.shape);
+    check(op, a.window, a.bias.as_ref())?;
     let dropout = Dropped::of(a.dropout.as_ref(), shape.keys);
     let call = Call { op, shape, scale: a.scale, causal: a.causal, mask: a.mask, bias: a.bias, dropout };
-    // Sequences that share the gradient of a bias are added up by one block.
-    let shared = a.dbias.is_some() && a.bias.as_ref().is_some_and(|bias| !bias.per_sequence);
-    if let Some(Dest { view, add: false }) = &a.dbias
-        && !view.is_empty()
-    {
-        // SAFETY: f32 memory of the view's length, valid as below.
-        unsafe { launch.stream.fill(view.address(), Pattern::Word(0), view.len()) }?;
-    }
+    let shared = a.bias.as_ref().is_some_and(|bias| !bias.per_sequence);
+    let sums = BiasSums::new(launch, shape, shared, a.dbias)?;
     let arguments = Arguments {
         q: HeadsOf::read(&a.q),
         k: HeadsOf::read(&a.k),
@@ -251,25 +376,24 @@ pub(super) fn backward(launch: &Launch<'_>, a: AttentionBackward<'_>) -> Result<
         dv: HeadsOf::written(&a.dv),
         lse: a.lse.address(),
         delta: a.delta.address(),
-        dbias: a.dbias.as_ref().map_or(0, |dest| ViewMut::address(&dest.view)),
-        in_turn: i32::from(shared),
+        dbias: sums.address,
+        in_turn: sums.groups.in_turn as i32,
         ..Arguments::new(&call)?
     }
     .finish();
     let AttentionShape { batch, heads, kv_heads, queries, keys, head_size } = shape;
     let delta = Grid::line(launch.blocks((batch * heads * queries).div_ceil(THREADS as usize / 32)), THREADS);
-    let sequences = if shared { batch.min(1) } else { batch };
+    let groups = sums.groups.groups;
     let read = [&a.q, &a.k, &a.v, &a.out, &a.dout].map(|heads| heads.view.dtype());
     let written = [&a.dq, &a.dk, &a.dv].map(|heads| heads.view.dtype());
     let dtypes: Vec<DType> = read.into_iter().chain(written).collect();
     let (for_queries, for_keys) = match on_tensor_cores(launch, &call, &arguments, &dtypes) {
         Some((kernels, plain)) => {
-            (kernels.queries(op, plain, queries, sequences * heads)?, kernels.keys(op, plain, keys, batch * kv_heads)?)
+            (kernels.queries(op, plain, queries, groups * heads)?, kernels.keys(op, plain, keys, batch * kv_heads)?)
         }
-        None => (
-            QUERIES.pick(op, queries, sequences * heads, head_size)?,
-            KEYS.pick(op, keys, batch * kv_heads, head_size)?,
-        ),
+        None => {
+            (QUERIES.pick(op, queries, groups * heads, head_size)?, KEYS.pick(op, keys, batch * kv_heads, head_size)?)
+        }
     };
     // SAFETY: laid out as in attention.cuh. `check` saw that heads, mask, bias, dbias, lse and delta are as large as the shape
     // and strides make them, and that nothing written overlaps anything. The memory stays valid until the lane has run the
@@ -277,6 +401,32 @@ pub(super) fn backward(launch: &Launch<'_>, a: AttentionBackward<'_>) -> Result<
     unsafe {
         launch.run(DELTA, delta, arguments)?;
         launch.run(for_queries.0, for_queries.1, arguments)?;
-        launch.run(for_keys.0, for_keys.1, arguments)
+    }
+    sums.finish(launch)?;
+    // SAFETY: as above.
+    unsafe { launch.run(for_keys.0, for_keys.1, arguments) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequences_that_share_a_gradient_are_divided_by_sizes_that_fit() {
+        let of = |batch, heads, queries, keys| {
+            let shape = AttentionShape { batch, heads, kv_heads: heads, queries, keys, head_size: 64 };
+            let BiasGroups { in_turn, groups, .. } = BiasGroups::new(shape, true);
+            assert!(in_turn * groups >= batch && in_turn * groups.saturating_sub(1) < batch.max(1));
+            (in_turn, groups)
+        };
+        assert_eq!(of(8, 12, 512, 512), (2, 4));
+        assert_eq!(of(5, 12, 512, 512), (2, 3));
+        // Blocks enough.
+        assert_eq!(of(8, 32, 1024, 128), (8, 1));
+        // Sums too large.
+        assert_eq!(of(8, 16, 1000, 2048), (8, 1));
+        assert_eq!([of(0, 12, 512, 512), of(1, 12, 512, 512), of(3, 0, 0, 0)], [(1, 0), (1, 1), (1, 3)]);
+        let shape = AttentionShape { batch: 8, heads: 1, kv_heads: 1, queries: 5, keys: 7, head_size: 64 };
+        assert_eq!(BiasGroups::new(shape, false), BiasGroups { in_turn: 1, groups: 8, len: 0 });
     }
 }

@@ -1,12 +1,13 @@
-//! The gradient of an embedding table: rows sorted by their ids, then sums over runs of equal ids, as `rows.cu` explains.
+//! Rows of an embedding table, and its gradient: rows sorted by their ids, then sums over runs of equal ids, as `embedding.cu`
+//! explains.
 #![allow(unsafe_code)]
 
 use super::driver::Grid;
 use super::launch::{In, Launch, Out, PACK, Typed, long, threads_for, typed, whole};
 use super::modules::Name;
-use super::rows::zero;
+use super::rows::{grid, zero};
 use crate::error::{Error, Result};
-use crate::kernel::{Arguments as _, EmbeddingBackward};
+use crate::kernel::{Arguments as _, EmbeddingBackward, EmbeddingForward};
 
 const NAME: &str = EmbeddingBackward::NAME;
 
@@ -20,10 +21,48 @@ const MOST_BLOCKS: usize = 128;
 const SORTED_AT_ONCE: usize = 2048;
 const LEAST_PIECE: usize = 32;
 
-const COUNT: Name = Name { unit: "rows", kernel: c"embedding_count" };
-const PLACE: Name = Name { unit: "rows", kernel: c"embedding_place" };
-const SUM: Typed = typed!("rows", "embedding_sum");
-const JOIN: Typed = typed!("rows", "embedding_join");
+const FORWARD: Typed = typed!("embedding", "embedding_forward");
+const COUNT: Name = Name { unit: "embedding", kernel: c"embedding_count" };
+const PLACE: Name = Name { unit: "embedding", kernel: c"embedding_place" };
+const SUM: Typed = typed!("embedding", "embedding_sum");
+const JOIN: Typed = typed!("embedding", "embedding_join");
+
+/// `EmbeddingForwardArguments`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct ForwardArguments {
+    table: In,
+    out: Out,
+    ids: u64,
+    fault: u64,
+    rows: i64,
+    columns: i64,
+    entries: i64,
+    whole: i32,
+    unused: i32,
+}
+
+/// Queue [`EmbeddingForward`]. A row whose id is outside the table counts as zeros and is reported.
+pub(super) fn forward(launch: &Launch<'_>, a: EmbeddingForward<'_>) -> Result<()> {
+    const NAME: &str = EmbeddingForward::NAME;
+    let (rows, out) = (a.ids.len(), a.out.view.as_view());
+    let arguments = ForwardArguments {
+        table: In::of(&a.table),
+        out: Out::into(&a.out),
+        ids: a.ids.address(),
+        fault: launch.fault,
+        rows: long(NAME, "rows", rows)?,
+        columns: long(NAME, "columns", a.columns)?,
+        entries: long(NAME, "entries", a.entries)?,
+        whole: whole([a.table.address(), out.address()], &[a.columns]),
+        unused: 0,
+    };
+    let name = FORWARD.of([a.table.dtype(), out.dtype()]);
+    // SAFETY: laid out as in embedding.cu. `check` saw that the table holds entries x columns elements, out rows x columns, and that
+    // nothing overlaps; ids are compared with `entries` before they are used. The memory stays valid until the lane has run
+    // the kernel, because the pool gives it out in lane order; the record of faults lives as long as the backend.
+    unsafe { launch.run(name, grid(launch, rows, a.columns.div_ceil(PACK), 2), arguments) }
+}
 
 /// `EmbeddingSortArguments`.
 #[derive(Debug, Clone, Copy)]
@@ -104,8 +143,8 @@ pub(super) fn backward(launch: &Launch<'_>, a: EmbeddingBackward<'_>) -> Result<
     let counts = division.blocks * DIGITS * size_of::<u32>();
     let partials = division.pieces * 2 * a.columns * size_of::<f32>();
     let scratch = launch.scratch.take(launch.stream, 2 * order + counts + partials)?;
-    let at = |bytes: usize| scratch + bytes as u64;
-    let sorted = sort(launch, &a, division, [scratch, at(order)], at(2 * order))?;
+    let at = |bytes: usize| scratch.address() + bytes as u64;
+    let sorted = sort(launch, &a, division, [at(0), at(order)], at(2 * order))?;
     if a.columns == 0 {
         return Ok(());
     }
@@ -132,7 +171,7 @@ fn sort(launch: &Launch<'_>, a: &EmbeddingBackward<'_>, by: Division, orders: [u
             shift: 8 * pass as i32,
             unused: 0,
         };
-        // SAFETY: laid out as in rows.cu. Each order holds a number for each row and the counts DIGITS for each block, in scratch
+        // SAFETY: laid out as in embedding.cu. Each order holds a number for each row and the counts DIGITS for each block, in scratch
         // memory that no other launch of this lane uses before these have run; what is written was not read by the same launch.
         unsafe {
             launch.run(COUNT, grid, arguments)?;
@@ -166,7 +205,7 @@ fn sum(launch: &Launch<'_>, a: EmbeddingBackward<'_>, by: Division, order: u64, 
     let across = u32::try_from(packs.div_ceil(threads as usize)).unwrap_or(u32::MAX);
     let grid = Grid { blocks: [by.pieces as u32, across, 1], threads: [threads, 1, 1], shared: 0 };
     let dtypes = [dy.dtype(), table.dtype()];
-    // SAFETY: laid out as in rows.cu. `check` saw that dy holds rows x columns elements and the table entries x columns, and
+    // SAFETY: laid out as in embedding.cu. `check` saw that dy holds rows x columns elements and the table entries x columns, and
     // that they do not overlap; ids are compared with `entries` before they are used; the order holds each row once, the partial
     // sums two rows for each piece. The memory stays valid until the lane has run the kernels: the pool gives it out in lane
     // order, and so does the scratch memory.

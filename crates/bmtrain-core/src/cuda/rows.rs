@@ -1,4 +1,4 @@
-//! Copies of rows, permutations, embeddings: the launches of `rows.cu`.
+//! Copies of rows, permutations: the launches of `rows.cu`.
 #![allow(unsafe_code)]
 
 use super::driver::Grid;
@@ -6,7 +6,7 @@ use super::launch::{In, Launch, Out, PACK, Typed, long, typed, whole};
 use super::modules::Name;
 use crate::buffer::{View, ViewMut};
 use crate::error::Result;
-use crate::kernel::{Arguments as _, Dest, EmbeddingForward, Permute, RowCopy};
+use crate::kernel::{Arguments as _, Dest, Permute, RowCopy};
 use crate::shape::MAX_RANK;
 
 /// `kRowsThreads`.
@@ -16,10 +16,9 @@ const MOST_AXES: usize = 5;
 
 const COPY_ROWS: Name = Name { unit: "rows", kernel: c"copy_rows" };
 const ADD_ROWS: Typed = typed!("rows", "add_rows");
-const EMBEDDING_FORWARD: Typed = typed!("rows", "embedding_forward");
 
-/// The grid of `each_unit`: threads along a row for `units` of it, two or more to a thread, the others on further rows.
-fn grid(launch: &Launch<'_>, rows: usize, units: usize, together: usize) -> Grid {
+/// The grid of `each_unit` of units.cuh: threads along a row for `units` of it, two or more to a thread, the others on further rows.
+pub(super) fn grid(launch: &Launch<'_>, rows: usize, units: usize, together: usize) -> Grid {
     let along = units.div_ceil(2).next_power_of_two().clamp(1, THREADS);
     let groups = rows.div_ceil(THREADS / along);
     let pieces = units.div_ceil(along * together);
@@ -260,43 +259,6 @@ pub(super) fn permute(launch: &Launch<'_>, a: Permute<'_>) -> Result<()> {
     let grid = Grid { blocks: [blocks, 1, 1], threads: [32, (THREADS / 32) as u32, 1], shared: 0 };
     // SAFETY: laid out as in rows.cu; as above.
     unsafe { launch.run(name, grid, arguments) }
-}
-
-/// `EmbeddingForwardArguments`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct ForwardArguments {
-    table: In,
-    out: Out,
-    ids: u64,
-    fault: u64,
-    rows: i64,
-    columns: i64,
-    entries: i64,
-    whole: i32,
-    unused: i32,
-}
-
-/// Queue [`EmbeddingForward`]. A row whose id is outside the table counts as zeros and is reported.
-pub(super) fn embedding_forward(launch: &Launch<'_>, a: EmbeddingForward<'_>) -> Result<()> {
-    const NAME: &str = EmbeddingForward::NAME;
-    let (rows, out) = (a.ids.len(), a.out.view.as_view());
-    let arguments = ForwardArguments {
-        table: In::of(&a.table),
-        out: Out::into(&a.out),
-        ids: a.ids.address(),
-        fault: launch.fault,
-        rows: long(NAME, "rows", rows)?,
-        columns: long(NAME, "columns", a.columns)?,
-        entries: long(NAME, "entries", a.entries)?,
-        whole: whole([a.table.address(), out.address()], &[a.columns]),
-        unused: 0,
-    };
-    let name = EMBEDDING_FORWARD.of([a.table.dtype(), out.dtype()]);
-    // SAFETY: laid out as in rows.cu. `check` saw that the table holds entries x columns elements, out rows x columns, and that
-    // nothing overlaps; ids are compared with `entries` before they are used. The memory stays valid until the lane has run
-    // the kernel, because the pool gives it out in lane order; the record of faults lives as long as the backend.
-    unsafe { launch.run(name, grid(launch, rows, a.columns.div_ceil(PACK), 2), arguments) }
 }
 
 /// Zeros everywhere, in any floating-point type.

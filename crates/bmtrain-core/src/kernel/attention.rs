@@ -69,13 +69,15 @@ pub enum Mask<'a> {
     Full(View<'a>),
 }
 
-/// Added to the scaled scores: `[B or 1, N, L, S]`, e.g. relative positions.
+/// Added to the scaled scores: `[B or 1, N, L or 1, S]`, e.g. relative positions, or slopes times positions of keys.
 #[derive(Debug, Clone, Copy)]
 pub struct Bias<'a> {
     /// The values.
     pub view: View<'a>,
     /// One bias for every sequence of the batch instead of the same for all.
     pub per_sequence: bool,
+    /// A row for every query instead of one for all.
+    pub per_query: bool,
 }
 
 /// `out = dropout(softmax(scale * q k^T + bias, masked)) v` for every sequence and head.
@@ -90,6 +92,8 @@ pub struct AttentionForward<'a> {
     pub scale: f32,
     /// Query `l` sees key `s` only if `s <= l + S - L`.
     pub causal: bool,
+    /// With `causal`, query `l` sees key `s` only if `l + S - L - window < s`: itself and those just before it. Not 0.
+    pub window: Option<usize>,
     /// Further restriction of the keys.
     pub mask: Mask<'a>,
     /// Added to the scores.
@@ -118,6 +122,8 @@ pub struct AttentionBackward<'a> {
     /// As in the forward pass.
     pub causal: bool,
     /// As in the forward pass.
+    pub window: Option<usize>,
+    /// As in the forward pass.
     pub mask: Mask<'a>,
     /// As in the forward pass.
     pub bias: Option<Bias<'a>>,
@@ -143,7 +149,7 @@ pub struct AttentionBackward<'a> {
     pub dk: HeadsMut<'a>,
     /// Gradient of the values.
     pub dv: HeadsMut<'a>,
-    /// Gradient of the bias, f32, of the bias' shape.
+    /// Gradient of the bias, f32, with a row for every query whatever the bias has: `[B or 1, N, L, S]`.
     pub dbias: Option<Dest<'a>>,
 }
 
@@ -200,7 +206,18 @@ impl AttentionShape {
         Ok(())
     }
 
-    fn check_mask(&self, op: &'static str, mask: &Mask<'_>, bias: Option<&Bias<'_>>) -> Result<()> {
+    fn check_rules(
+        &self,
+        op: &'static str,
+        (causal, window): (bool, Option<usize>),
+        mask: &Mask<'_>,
+        bias: Option<&Bias<'_>>,
+    ) -> Result<()> {
+        if let Some(window) = window
+            && (!causal || window == 0)
+        {
+            return Err(Error::argument(op, format!("a window of {window} keys: it takes causal attention and a key")));
+        }
         let view = match mask {
             Mask::None => None,
             Mask::Padding(view) => Some((view, self.batch * self.keys)),
@@ -211,15 +228,16 @@ impl AttentionShape {
             expect_dtype(op, "mask", DType::U8, view.dtype())?;
         }
         if let Some(bias) = bias {
-            expect_len(op, "bias", self.bias_len(bias.per_sequence), bias.view.len())?;
+            expect_len(op, "bias", self.bias_len(bias.per_sequence, bias.per_query), bias.view.len())?;
             expect_float(op, "bias", bias.view.dtype())?;
         }
         Ok(())
     }
 
     /// Elements of a bias.
-    pub fn bias_len(&self, per_sequence: bool) -> usize {
-        (if per_sequence { self.batch } else { 1 }) * self.heads * self.queries * self.keys
+    pub fn bias_len(&self, per_sequence: bool, per_query: bool) -> usize {
+        let (sequences, rows) = (if per_sequence { self.batch } else { 1 }, if per_query { self.queries } else { 1 });
+        sequences * self.heads * rows * self.keys
     }
 }
 
@@ -253,7 +271,7 @@ impl Arguments for AttentionForward<'_> {
                 written("out", &self.out, s.queries, s.heads),
             ],
         )?;
-        s.check_mask(name, &self.mask, self.bias.as_ref())?;
+        s.check_rules(name, (self.causal, self.window), &self.mask, self.bias.as_ref())?;
         expect_len(name, "lse", s.batch * s.heads * s.queries, self.lse.len())?;
         expect_dtype(name, "lse", DType::F32, self.lse.dtype())
     }
@@ -297,10 +315,10 @@ impl Arguments for AttentionBackward<'_> {
                 written("dv", &self.dv, s.keys, s.kv_heads),
             ],
         )?;
-        s.check_mask(name, &self.mask, self.bias.as_ref())?;
+        s.check_rules(name, (self.causal, self.window), &self.mask, self.bias.as_ref())?;
         match (&self.dbias, &self.bias) {
             (Some(dbias), Some(bias)) => {
-                expect_len(name, "dbias", s.bias_len(bias.per_sequence), dbias.view.len())?;
+                expect_len(name, "dbias", s.bias_len(bias.per_sequence, true), dbias.view.len())?;
                 expect_dtype(name, "dbias", DType::F32, dbias.view.dtype())?;
             }
             (Some(_), None) => return Err(Error::argument(name, "a gradient of a bias that is not there")),

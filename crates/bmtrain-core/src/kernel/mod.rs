@@ -12,6 +12,7 @@ pub mod norm;
 pub mod optimizer;
 pub mod random;
 pub mod reduce;
+pub mod rotary;
 pub mod rows;
 pub mod vocabulary;
 
@@ -27,6 +28,7 @@ pub(crate) use optimizer::AdamNumbers;
 pub use optimizer::{Adam, AdamSettings, ClipFactor, NormOrder};
 pub use random::{Distribution, Dropout, DropoutApply, FillRandom};
 pub use reduce::{ColumnSum, GradNorm, NORM_CHUNK, NonFinite, Softmax, SoftmaxBackward};
+pub use rotary::{RotaryApply, RotaryLayout};
 pub use rows::{EmbeddingBackward, EmbeddingForward, Permute, RowCopy};
 pub use vocabulary::{
     ClassWeights, Criterion, LossTotals, ScaleBy, ShardClasses, VocabularyGradient, VocabularyLoss,
@@ -210,6 +212,8 @@ kernels! {
     Cast,
     /// Another order of the axes.
     Permute,
+    /// Turn the heads of rows by the angles of their positions.
+    RotaryApply,
     /// Rows between places with different leading dimensions.
     RowCopy,
     /// Elementwise activation.

@@ -2,11 +2,13 @@
 
 use super::{empty, expect_shape, only};
 use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Saved, Var};
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{
     Activation, ActivationBackward, ActivationForward, AddScaled, Cast, Dest, GatedBackward, GatedForward, Multiply,
 };
+use crate::pool::Segment;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -48,16 +50,22 @@ impl Backward for ActivationNode {
 /// # Errors
 /// An odd innermost axis, a failing device.
 pub fn gated(cx: &Ctx, x: &Var, activation: Activation) -> Result<Var> {
+    let y = gate(cx.device(), activation, x.value(), "gated")?; // [.., F]
+    Ok(cx.record(y, &[x], || Box::new(GatedNode { activation, x: x.value().clone() })))
+}
+
+/// `activation(gate) * up` of a tensor that holds both, `[.., 2F]` → `[.., F]`.
+pub(super) fn gate(device: &Device, activation: Activation, x: &Tensor, op: &'static str) -> Result<Tensor> {
     let (rows, wide) = (x.shape().rows(), x.shape().last());
     if x.shape().rank() == 0 || !wide.is_multiple_of(2) {
-        return Err(Error::shape("gated", "innermost axis of x", "an even number: gate and factor", x.shape()));
+        return Err(Error::shape(op, "innermost axis of x", "an even number: gate and factor", x.shape()));
     }
     let columns = wide / 2;
-    let mut y = empty(cx, x.shape().with_last(columns)?, x.dtype())?; // [.., F]
+    let mut y = Tensor::empty(device, x.shape().with_last(columns)?, x.dtype(), Segment::Activations)?; // [.., F]
     let span = (rows * wide).saturating_sub(columns);
-    let (gate, up) = (x.value().view()?.part(0, span)?, x.value().view()?.part(columns.min(rows * wide), span)?);
-    cx.device().launch(GatedForward { activation, rows, columns, ld: wide, gate, up, y: y.view_mut()? })?;
-    Ok(cx.record(y, &[x], || Box::new(GatedNode { activation, x: x.value().clone() })))
+    let (gate, up) = (x.view()?.part(0, span)?, x.view()?.part(columns.min(rows * wide), span)?);
+    device.launch(GatedForward { activation, rows, columns, ld: wide, gate, up, y: y.view_mut()? })?;
+    Ok(y)
 }
 
 #[derive(Debug)]

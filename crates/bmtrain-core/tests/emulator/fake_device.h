@@ -18,6 +18,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <string>
 #include <vector>
 
 namespace fake {
@@ -98,6 +99,8 @@ struct Device {
     // What was returned and not taken again.
     std::map<Address, std::size_t> freed;
     std::vector<std::unique_ptr<Stream>> streams;
+    // Retained and not released.
+    int contexts = 0;
     Status failure = success;
     std::mt19937_64 random;
 };
@@ -142,5 +145,10 @@ Status run_to(const std::shared_ptr<Occurrence>& occurrence);
 
 // Forgets a stream and what it was given.
 Status remove_stream(void* stream);
+
+// ---- what was launched
+
+// Keeps a launch for tests that ask, if they said so before: see fake_hooks.cpp.
+void record(const std::string& kernel, unsigned long long blocks, unsigned threads);
 
 }  // namespace fake

@@ -24,10 +24,11 @@ const MARKER: &str = "BMTRAIN_EMULATED_TEST";
 const DONE: &str = "the body has run";
 
 /// The C++ files of the emulated driver, besides the kernels.
-const DRIVER: [&str; 7] = [
+const DRIVER: [&str; 8] = [
     "fake_declared.cpp",
     "fake_driver.cpp",
     "fake_device.cpp",
+    "fake_hooks.cpp",
     "cuda_emulator.cpp",
     "tensor_core.cpp",
     "fiber.cpp",

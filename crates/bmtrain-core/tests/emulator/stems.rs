@@ -5,18 +5,19 @@
 macro_rules! with_stems {
     ($then:ident) => {
         $then! {
-            products: ["gemm", "linear", "matmul", "feed_forward"];
+            products: ["gemm", "linear", "matmul", "feed_forward", "gated_feed_forward"];
             elementwise: [
                 "activation", "add", "add_scaled", "cast", "fan-out with an unused result", "fill", "gated", "mul", "multiply",
                 "scale"
             ];
-            attention: ["attention", "attention_fused"];
+            attention: ["attention", "attention_cross", "attention_fused"];
             norms: ["norm", "residual_norm"];
             losses: ["cross_entropy", "squared_error"];
             rows: [
                 "embedding", "embedding_backward", "add_embedding", "permute", "row_copy", "concat_last", "slice_last",
                 "select_row"
             ];
+            rotary: ["rotary"];
             softmax: ["softmax", "log_softmax"];
             sums: ["column_sum", "sum", "mean"];
             optimizers: ["grad_norm", "non_finite", "clip_factor", "adam"];

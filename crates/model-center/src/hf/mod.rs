@@ -5,12 +5,14 @@
 //! - [`names`]: the table that says which of our parameters is which of their tensors, the plan and the report.
 //! - [`folder`]: `config.json`, tokenizer files and weights written together.
 //! - [`gguf`]: the other format of weights, quantised or not, and the way from there to a folder.
+//! - [`pretrained`]: which local folder a name stands for, such as that of a model in the hub's cache.
 //!
 //! Callers: the models' loaders, the example binaries and [`crate::config`].
 
 pub mod folder;
 pub mod gguf;
 pub mod names;
+pub mod pretrained;
 pub mod safetensors;
 pub mod shards;
 pub mod weights;
@@ -18,6 +20,7 @@ pub mod weights;
 pub use folder::{COMPANION_FILES, ModelFolder};
 pub use gguf::{GgufAsHuggingFace, GgufFile, gguf_to_folder};
 pub use names::{Alias, Allow, Difference, NameTable, ParamShape, Piece, Plan, Rule, export};
+pub use pretrained::{Places, Pretrained};
 pub use safetensors::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource};
 pub use shards::{SHARD_BYTES, ShardedWriter};
 pub use weights::Weights;

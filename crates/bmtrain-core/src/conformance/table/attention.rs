@@ -1,4 +1,4 @@
-//! Rows of attention: masks, biases, dropout, grouped heads, fused and separate projections.
+//! Rows of attention: masks, windows, biases, dropout, grouped heads, projections in one, two and three tensors.
 
 use super::{copy, zeros};
 use crate::conformance::case::{Case, Role, Values};
@@ -25,6 +25,18 @@ enum Biased {
     None,
     Shared,
     PerSequence,
+    /// One row for every query.
+    Row,
+    /// One row for every query of a sequence.
+    RowPerSequence,
+}
+
+/// In which tensors queries, keys and values lie.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Placed {
+    Separate,
+    Cross,
+    Fused,
 }
 
 /// One call.
@@ -39,8 +51,9 @@ struct Call {
     masked: Masked,
     biased: Biased,
     causal: bool,
+    window: Option<usize>,
     dropped: bool,
-    fused: bool,
+    placed: Placed,
     role: Role,
 }
 
@@ -54,14 +67,15 @@ const SMALL: Call = Call {
     masked: Masked::None,
     biased: Biased::None,
     causal: false,
+    window: None,
     dropped: false,
-    fused: false,
+    placed: Placed::Separate,
     role: Role::Variable,
 };
 
 pub(super) fn rows(cases: &mut Vec<Case>) {
-    for fused in [false, true] {
-        let call = Call { fused, ..SMALL };
+    for placed in [Placed::Separate, Placed::Fused] {
+        let call = Call { placed, ..SMALL };
         let mut row = |name: &str, call: Call| cases.push(case(name, call));
         row("plain", call);
         row("padding", Call { masked: Masked::Padding, ..call });
@@ -71,11 +85,17 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
         row("causal padding", Call { causal: true, masked: Masked::Padding, ..call });
         row("bias", Call { biased: Biased::Shared, ..call });
         row("bias of each sequence", Call { biased: Biased::PerSequence, ..call });
+        row("bias for all queries", Call { biased: Biased::Row, ..call });
+        row("bias for all queries of a sequence", Call { biased: Biased::RowPerSequence, ..call });
+        row("window", Call { causal: true, window: Some(3), ..call });
+        let near = Call { causal: true, window: Some(4), masked: Masked::Padding, biased: Biased::Row, ..call };
+        row("window, padding, bias for all queries", Call { kv_heads: 2, dropped: true, ..near });
         row("dropout", Call { dropped: true, ..call });
         let all = Call { dropped: true, causal: true, masked: Masked::Full, biased: Biased::Shared, ..call };
         row("everything", all);
         row("grouped heads", Call { kv_heads: 2, ..call });
         row("one kv head, everything", Call { kv_heads: 1, ..all });
+        row("only bias for all queries", Call { role: Role::Constant, biased: Biased::Row, ..call });
         row("one head of one", Call { batch: 1, heads: 1, kv_heads: 1, head_size: 1, ..call });
         row("head size 33", Call { heads: 2, kv_heads: 1, head_size: 33, ..call });
         row("head size 64, odd length", Call { heads: 1, kv_heads: 1, head_size: 64, queries: 13, keys: 13, ..call });
@@ -83,7 +103,10 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
         row("only bias", frozen);
         // One probability, always 1: nothing moves it.
         let alone = case("one token", Call { queries: 1, keys: 1, ..call });
-        cases.push(if fused { alone } else { alone.vanishing(&["q", "k"]) });
+        let itself = case("window of one", Call { causal: true, window: Some(1), ..call });
+        for case in [alone, itself] {
+            cases.push(if placed == Placed::Fused { case } else { case.vanishing(&["q", "k"]) });
+        }
         let large = Call { batch: 3, queries: 70, keys: 70, head_size: 16, ..call };
         cases.push(case("plain", large).large());
         cases.push(
@@ -99,6 +122,17 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     ));
     cases.push(case("more queries than keys, causal", Call { causal: true, queries: 7, keys: 4, ..SMALL }));
     cases.push(case("cross", Call { queries: 40, keys: 90, head_size: 32, ..SMALL }).large());
+    cases.push(case("cross, window", Call { causal: true, window: Some(3), ..cross }));
+    cases.push(case(
+        "more queries than keys, window",
+        Call { causal: true, window: Some(2), queries: 7, keys: 4, biased: Biased::Row, ..SMALL },
+    ));
+    let two = Call { placed: Placed::Cross, ..cross };
+    cases.push(case("plain", two));
+    cases.push(case("grouped heads, padding", Call { masked: Masked::Padding, kv_heads: 2, ..two }));
+    cases.push(case("causal, dropout, bias", Call { causal: true, dropped: true, biased: Biased::Shared, ..two }));
+    cases.push(case("one token", Call { batch: 1, heads: 1, kv_heads: 1, queries: 1, keys: 5, head_size: 1, ..two }));
+    cases.push(case("plain", Call { queries: 40, keys: 90, head_size: 32, ..two }).large());
     borders(cases);
     cases.push(apart("rows apart", None, 3));
     cases.push(apart("negative scale", None, 8));
@@ -121,7 +155,8 @@ fn borders(cases: &mut Vec<Case>) {
         let call = Call { head_size, queries, keys, ..call };
         let name = format!("head size {head_size}, {queries} queries, {keys} keys");
         let words = [
-            (call.causal, ", causal"),
+            (call.causal && call.window.is_none(), ", causal"),
+            (call.window.is_some(), ", window"),
             (call.masked != Masked::None, ", mask"),
             (call.biased != Biased::None, ", bias"),
             (call.dropped, ", dropout"),
@@ -132,23 +167,35 @@ fn borders(cases: &mut Vec<Case>) {
     let causal = Call { causal: true, ..one };
     let padded = Call { batch: 2, masked: Masked::Padding, ..one };
     let biased = Call { batch: 2, biased: Biased::PerSequence, ..one };
+    let near = Call { causal: true, window: Some(40), ..one };
+    let sloped = Call { batch: 2, biased: Biased::Row, ..one };
     cases.extend([
+        sized(32, 200, 200, Call { heads: 1, window: Some(16), ..near }),
+        sized(64, 65, 333, near),
+        sized(64, 200, 70, near),
+        sized(64, 33, 150, Call { masked: Masked::Padding, dropped: true, causal: true, window: Some(70), ..sloped }),
+        sized(64, 65, 65, Call { placed: Placed::Fused, ..sloped }),
+        sized(80, 17, 33, Call { biased: Biased::RowPerSequence, ..sloped }),
+        sized(128, 40, 130, Call { heads: 1, window: Some(64), ..near }),
+        sized(33, 150, 150, Call { biased: Biased::Row, ..near }),
         sized(32, 130, 130, Call { heads: 1, ..causal }),
         sized(32, 17, 63, Call { batch: 2, heads: 4, kv_heads: 2, causal: false, ..all }),
         sized(64, 65, 65, one),
         sized(64, 130, 130, Call { heads: 1, ..causal }),
-        sized(64, 65, 65, Call { batch: 2, fused: true, ..all }),
+        sized(64, 65, 65, Call { batch: 2, placed: Placed::Fused, ..all }),
         sized(64, 15, 130, padded),
         sized(64, 17, 17, Call { masked: Masked::Blind, ..one }),
         sized(64, 1, 65, one),
         sized(64, 63, 17, causal),
-        sized(80, 65, 65, Call { fused: true, ..causal }),
+        sized(80, 65, 65, Call { placed: Placed::Fused, ..causal }),
         sized(80, 17, 33, Call { dropped: true, ..biased }),
         sized(96, 17, 65, causal),
-        sized(96, 15, 15, Call { batch: 2, fused: true, ..all }),
+        sized(96, 15, 15, Call { batch: 2, placed: Placed::Fused, ..all }),
         sized(128, 65, 65, Call { heads: 1, ..causal }),
         sized(128, 33, 17, Call { masked: Masked::Padding, ..biased }),
+        sized(64, 17, 33, Call { batch: 5, biased: Biased::Shared, ..one }),
         sized(33, 65, 65, Call { heads: 1, ..all }),
+        sized(33, 17, 15, Call { batch: 5, biased: Biased::Shared, ..one }),
         sized(160, 17, 33, Call { batch: 2, ..all }),
         sized(256, 15, 65, Call { heads: 1, ..causal }),
         sized(264, 3, 5, Call { heads: 1, ..all }),
@@ -176,13 +223,27 @@ fn apart(name: &str, keys: Option<DType>, gap: usize) -> Case {
         let (mut dq, mut dk, mut dv) = (copy(&t[0])?, like(&t[1])?, like(&t[2])?);
         let (q, k, v, dout) =
             (read(&t[0], 17, wide)?, read(&t[1], 33, narrow)?, read(&t[2], 33, narrow)?, read(&t[3], 17, wide)?);
-        let (scale, causal, mask, bias, dropout) = (-0.2, true, Mask::None, None, None);
+        let (scale, causal, window, mask, bias, dropout) = (-0.2, true, None, Mask::None, None, None);
         let (to, sums) = (written(&mut out, 17, wide, false)?, lse.view_mut()?);
-        device.launch(AttentionForward { shape, scale, causal, mask, bias, dropout, q, k, v, out: to, lse: sums })?;
+        device.launch(AttentionForward {
+            shape,
+            scale,
+            causal,
+            window,
+            mask,
+            bias,
+            dropout,
+            q,
+            k,
+            v,
+            out: to,
+            lse: sums,
+        })?;
         device.launch(AttentionBackward {
             shape,
             scale,
             causal,
+            window,
             mask,
             bias,
             dropout,
@@ -206,10 +267,27 @@ fn apart(name: &str, keys: Option<DType>, gap: usize) -> Case {
 }
 
 fn case(name: &str, call: Call) -> Case {
-    let Call { batch, heads, kv_heads, queries, keys, head_size, masked, biased, causal, dropped, fused, role } = call;
-    let op = if fused { "attention_fused" } else { "attention" };
+    let Call {
+        batch,
+        heads,
+        kv_heads,
+        queries,
+        keys,
+        head_size,
+        masked,
+        biased,
+        causal,
+        window,
+        dropped,
+        placed,
+        role,
+    } = call;
+    let (op, projections) = match placed {
+        Placed::Separate => ("attention", 3),
+        Placed::Cross => ("attention_cross", 2),
+        Placed::Fused => ("attention_fused", 1),
+    };
     let case = Case::op(format!("{op}/{name}"), move |cx, v| {
-        let projections = if fused { 1 } else { 3 };
         let (mut extra, projections) = (v[projections..].iter(), &v[..projections]);
         let mask = match masked {
             Masked::None => AttentionMask::None,
@@ -220,20 +298,32 @@ fn case(name: &str, call: Call) -> Case {
         };
         let bias = extra.next();
         let dropout = Dropout::new(0.3, Key::new(11, "attention"), 2, 1)?.filter(|_| dropped);
-        let options =
-            AttentionOptions { kv_heads, causal, mask, bias, dropout, ..AttentionOptions::new(heads, head_size) };
+        let options = AttentionOptions {
+            kv_heads,
+            causal,
+            window,
+            mask,
+            bias,
+            dropout,
+            ..AttentionOptions::new(heads, head_size)
+        };
         Ok(vec![match projections {
             [q, k, v] => ops::attention(cx, q, k, v, &options)?,
+            [q, kv] => ops::attention_cross(cx, q, kv, &options)?,
             _ => ops::attention_fused(cx, &projections[0], &options)?,
         }])
     });
     let unit = Values::Normal(0.0, 1.0);
-    let case = if fused {
-        case.input("qkv", [batch, queries, (heads + 2 * kv_heads) * head_size], role, unit)
-    } else {
-        case.input("q", [batch, queries, heads * head_size], role, unit)
-            .input("k", [batch, keys, kv_heads * head_size], role, unit)
-            .input("v", [batch, keys, kv_heads * head_size], role, unit)
+    let (wide, narrow) = (heads * head_size, kv_heads * head_size);
+    let case = match placed {
+        Placed::Separate => case
+            .input("q", [batch, queries, wide], role, unit)
+            .input("k", [batch, keys, narrow], role, unit)
+            .input("v", [batch, keys, narrow], role, unit),
+        Placed::Cross => {
+            case.input("q", [batch, queries, wide], role, unit).input("kv", [batch, keys, 2 * narrow], role, unit)
+        }
+        Placed::Fused => case.input("qkv", [batch, queries, wide + 2 * narrow], role, unit),
     };
     let case = match masked {
         Masked::None => case,
@@ -245,5 +335,7 @@ fn case(name: &str, call: Call) -> Case {
         Biased::None => case,
         Biased::Shared => case.variable("bias", [1, heads, queries, keys]),
         Biased::PerSequence => case.leaf("bias", [batch, heads, queries, keys]),
+        Biased::Row => case.variable("bias", [1, heads, 1, keys]),
+        Biased::RowPerSequence => case.leaf("bias", [batch, heads, 1, keys]),
     }
 }

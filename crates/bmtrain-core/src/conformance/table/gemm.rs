@@ -23,6 +23,11 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     }
     cases.push(feed_forward(Activation::Gelu, false, &[7], [6, 8, 6]));
     cases.push(feed_forward(Activation::Gelu, true, &[2, 64], [48, 130, 48]).large());
+    for (activation, bias) in [(Activation::Silu, false), (Activation::GeluTanh, true), (Activation::Relu, false)] {
+        cases.push(gated_feed_forward(activation, bias, &[2, 3], [5, 9, 4]));
+    }
+    cases.push(gated_feed_forward(Activation::Silu, true, &[1], [1, 1, 1]));
+    cases.push(gated_feed_forward(Activation::Silu, false, &[2, 64], [48, 130, 48]).large());
     matmul(cases);
 }
 
@@ -87,6 +92,16 @@ fn frozen(cases: &mut Vec<Case>) {
     cases.push(case.constant("b_in", [6]).leaf("w_out", [3, 6]).leaf("b_out", [3]));
     let case = Case::op("feed_forward/only x", body).variable("x", [4, 5]).constant("w_in", [6, 5]);
     cases.push(case.constant("b_in", [6]).constant("w_out", [3, 6]).constant("b_out", [3]));
+    let body = |cx: &crate::Ctx, v: &[crate::Var]| {
+        let (inner, outer) = (Some(&v[2]), Some(&v[4]));
+        Ok(vec![ops::gated_feed_forward(cx, &v[0], &v[1], inner, Activation::Silu, &v[3], outer)?])
+    };
+    let case = Case::op("gated_feed_forward/frozen w_out", body).variable("x", [4, 5]).leaf("w_in", [12, 5]);
+    cases.push(case.leaf("b_in", [12]).constant("w_out", [3, 6]).constant("b_out", [3]));
+    let case = Case::op("gated_feed_forward/only w_out", body).constant("x", [4, 5]).constant("w_in", [12, 5]);
+    cases.push(case.constant("b_in", [12]).leaf("w_out", [3, 6]).leaf("b_out", [3]));
+    let case = Case::op("gated_feed_forward/only x", body).variable("x", [4, 5]).constant("w_in", [12, 5]);
+    cases.push(case.constant("b_in", [12]).constant("w_out", [3, 6]).constant("b_out", [3]));
 }
 
 fn feed_forward(activation: Activation, bias: bool, outer: &[usize], [d, f, e]: [usize; 3]) -> Case {
@@ -100,6 +115,21 @@ fn feed_forward(activation: Activation, bias: bool, outer: &[usize], [d, f, e]: 
     let case = with_shape(case, "x", &[outer, &[d]].concat());
     let case = case.leaf("w_in", [f, d]).deviation(unit(d)).leaf("w_out", [e, f]).deviation(unit(f));
     let case = if bias { case.leaf("b_in", [f]).leaf("b_out", [e]) } else { case };
+    kinked(case, Some(activation))
+}
+
+/// With weights and biases in the order of the op.
+fn gated_feed_forward(activation: Activation, bias: bool, outer: &[usize], [d, f, e]: [usize; 3]) -> Case {
+    let suffix = if bias { "/bias" } else { "" };
+    let m = outer.iter().product::<usize>();
+    let name = format!("gated_feed_forward/{}{suffix}/{m}x{d}x{f}x{e}", activation.name());
+    let case = Case::op(name, move |cx, v| {
+        let (inner, outer) = if bias { (Some(&v[3]), Some(&v[4])) } else { (None, None) };
+        Ok(vec![ops::gated_feed_forward(cx, &v[0], &v[1], inner, activation, &v[2], outer)?])
+    });
+    let case = with_shape(case, "x", &[outer, &[d]].concat());
+    let case = case.leaf("w_in", [2 * f, d]).deviation(unit(d)).leaf("w_out", [e, f]).deviation(unit(f));
+    let case = if bias { case.leaf("b_in", [2 * f]).leaf("b_out", [e]) } else { case };
     kinked(case, Some(activation))
 }
 

@@ -10,6 +10,7 @@ mod product;
 mod product_gradient;
 mod random;
 mod reduce;
+mod rotary;
 mod rows;
 mod vocabulary;
 
@@ -31,6 +32,7 @@ pub fn cases() -> Vec<Case> {
     attention::rows(&mut cases);
     reduce::rows(&mut cases);
     rows::rows(&mut cases);
+    rotary::rows(&mut cases);
     loss::rows(&mut cases);
     vocabulary::rows(&mut cases);
     random::rows(&mut cases);

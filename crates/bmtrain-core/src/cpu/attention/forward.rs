@@ -24,7 +24,7 @@ pub(super) fn run(threads: &Threads, a: AttentionForward<'_>, settings: Settings
     let op = AttentionForward::NAME;
     let (shape, h) = (a.shape, a.shape.head_size);
     let pass = Forward {
-        rules: Rules::new(op, shape, (a.scale, a.causal), a.mask, a.bias, a.dropout)?,
+        rules: Rules::new(op, shape, (a.scale, a.causal, a.window), a.mask, a.bias, a.dropout)?,
         q: ReadHeads::new(op, a.q, h)?,
         k: ReadHeads::new(op, a.k, h)?,
         v: ReadHeads::new(op, a.v, h)?,
@@ -73,11 +73,15 @@ impl Forward<'_> {
         largest[..rows].fill(f32::NEG_INFINITY);
         sum[..rows].fill(0.0);
         let seen = rules.keys(b);
-        let end = seen.end.min(rules.causal_end(queries.end - 1));
+        let (start, end) = (rules.window_start(queries.start), seen.end.min(rules.causal_end(queries.end - 1)));
         for keys in tiles::blocks(seen, most_keys, 16) {
             let keys = keys.start..keys.end.min(end);
             if keys.is_empty() {
                 break;
+            }
+            // The window leaves blocks where they are, so that sums do not depend on the queries of a tile.
+            if keys.end <= start {
+                continue;
             }
             let place = Place { b, n, l: queries.start, s: keys.start, rows, width: keys.len() };
             let padded = keys.len().next_multiple_of(16);

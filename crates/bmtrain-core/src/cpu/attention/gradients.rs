@@ -84,7 +84,7 @@ impl<'a> Pass<'a> {
         };
         let delta = access::write(op, a.delta)?;
         let pass = Pass {
-            rules: Rules::new(op, a.shape, (a.scale, a.causal), a.mask, a.bias, a.dropout)?,
+            rules: Rules::new(op, a.shape, (a.scale, a.causal, a.window), a.mask, a.bias, a.dropout)?,
             tiles: settings.tiles_for(&a.shape),
             settings,
             q: ReadHeads::new(op, a.q, h)?,
@@ -117,11 +117,19 @@ impl<'a> Pass<'a> {
         tiles::blocks(self.rules.keys(b), self.tiles.keys, 16)
     }
 
-    /// The tile where queries meet keys, without the last keys that none of the queries sees; none if that leaves no key.
+    /// The tile where queries meet keys, without the last keys that none of the queries sees; none if that leaves no key or
+    /// all are before the window of the first query.
     pub(super) fn place(&self, b: usize, n: usize, queries: &Range<usize>, keys: &Range<usize>) -> Option<Place> {
         let end = keys.end.min(self.rules.causal_end(queries.end - 1));
         let width = end.saturating_sub(keys.start);
-        (width > 0).then_some(Place { b, n, l: queries.start, s: keys.start, rows: queries.len(), width })
+        (width > 0 && end > self.rules.window_start(queries.start)).then_some(Place {
+            b,
+            n,
+            l: queries.start,
+            s: keys.start,
+            rows: queries.len(),
+            width,
+        })
     }
 
     /// Sums of `out * dout` for every query of head `n`.
@@ -240,7 +248,7 @@ impl<'a> Pass<'a> {
             return;
         }
         for l in queries {
-            let Some(start) = self.rules.bias_row(b, n, l) else { return };
+            let Some(start) = self.rules.dbias_row(b, n, l) else { return };
             // SAFETY: these rows belong to the caller's piece.
             unsafe { dbias.part(start, self.rules.shape.keys) }.fill(0.0);
         }
@@ -250,7 +258,7 @@ impl<'a> Pass<'a> {
     pub(super) fn add_bias(&self, place: &Place, work: &Work<'_>) {
         let Some((dbias, _)) = &self.dbias else { return };
         for r in 0..place.rows {
-            let Some(start) = self.rules.bias_row(place.b, place.n, place.l + r) else { return };
+            let Some(start) = self.rules.dbias_row(place.b, place.n, place.l + r) else { return };
             // SAFETY: these rows belong to the caller's piece.
             let to = unsafe { dbias.part(start + place.s, place.width) };
             let from = &work.dscores[r * self.tiles.keys..][..place.width];

@@ -24,9 +24,17 @@ pub(super) struct Rules<'a> {
     pub(super) scale: f32,
     pub(super) dropout: Option<Dropout>,
     causal: bool,
+    window: Option<usize>,
     mask: Bytes<'a>,
-    /// The values and whether every sequence has its own.
-    bias: Option<(Floats<'a>, bool)>,
+    bias: Option<Values<'a>>,
+}
+
+/// An additive bias.
+#[derive(Debug, Clone, Copy)]
+struct Values<'a> {
+    data: Floats<'a>,
+    per_sequence: bool,
+    per_query: bool,
 }
 
 /// Where a tile of scores lies: of one head of one sequence, some queries and some keys.
@@ -54,7 +62,7 @@ impl<'a> Rules<'a> {
     pub(super) fn new(
         op: &'static str,
         shape: AttentionShape,
-        (scale, causal): (f32, bool),
+        (scale, causal, window): (f32, bool, Option<usize>),
         mask: Mask<'a>,
         bias: Option<Bias<'a>>,
         dropout: Option<Dropout>,
@@ -65,10 +73,12 @@ impl<'a> Rules<'a> {
             Mask::Full(view) => Bytes::Full(access::read(op, view)?),
         };
         let bias = match bias {
-            Some(bias) => Some((Floats::of(op, bias.view)?, bias.per_sequence)),
+            Some(Bias { view, per_sequence, per_query }) => {
+                Some(Values { data: Floats::of(op, view)?, per_sequence, per_query })
+            }
             None => None,
         };
-        Ok(Rules { shape, scale, causal, mask, bias, dropout })
+        Ok(Rules { shape, scale, causal, window, mask, bias, dropout })
     }
 
     /// The keys of a sequence from the first to the last that padding leaves, widened to where tiles may start.
@@ -91,6 +101,13 @@ impl<'a> Rules<'a> {
         if self.causal { (l + 1 + keys).saturating_sub(queries).min(keys) } else { keys }
     }
 
+    /// The first key that query `l` sees by the rule of the window.
+    #[inline(always)]
+    pub(super) fn window_start(&self, l: usize) -> usize {
+        let AttentionShape { queries, keys, .. } = self.shape;
+        self.window.map_or(0, |window| (l + 1 + keys).saturating_sub(queries).saturating_sub(window))
+    }
+
     /// Index of a row of scores among all rows: of `[B, N, L]`.
     #[inline(always)]
     pub(super) fn row(&self, b: usize, n: usize, l: usize) -> usize {
@@ -99,14 +116,13 @@ impl<'a> Rules<'a> {
 
     /// Whether there is one bias for every sequence.
     pub(super) fn shares_bias(&self) -> bool {
-        matches!(self.bias, Some((_, false)))
+        self.bias.is_some_and(|bias| !bias.per_sequence)
     }
 
-    /// Start of a row of the bias and of its gradient.
-    #[inline(always)]
-    pub(super) fn bias_row(&self, b: usize, n: usize, l: usize) -> Option<usize> {
-        let (_, per_sequence) = self.bias?;
-        Some(self.row(if per_sequence { b } else { 0 }, n, l) * self.shape.keys)
+    /// Start of a row of the gradient of the bias.
+    pub(super) fn dbias_row(&self, b: usize, n: usize, l: usize) -> Option<usize> {
+        let b = if self.bias?.per_sequence { b } else { 0 };
+        Some(self.row(b, n, l) * self.shape.keys)
     }
 
     /// From raw scores of row `r` of a tile to scores: bias added, minus infinity where the key is not seen and in the
@@ -116,8 +132,10 @@ impl<'a> Rules<'a> {
         let Place { b, n, s, width, .. } = *place;
         let l = place.l + r;
         let (seen, past) = scores.split_at_mut(width);
-        if let (Some((values, _)), Some(start)) = (self.bias, self.bias_row(b, n, l)) {
-            add(values, start + s, seen);
+        if let Some(Values { data, per_sequence, per_query }) = self.bias {
+            let head = (if per_sequence { b } else { 0 }) * self.shape.heads + n;
+            let row = if per_query { head * self.shape.queries + l } else { head };
+            add(data, row * self.shape.keys + s, seen);
         }
         let bytes = match self.mask {
             Bytes::None => None,
@@ -133,6 +151,8 @@ impl<'a> Rules<'a> {
         if end < width {
             seen[end..].fill(f32::NEG_INFINITY);
         }
+        let start = self.window_start(l).saturating_sub(s).min(width);
+        seen[..start].fill(f32::NEG_INFINITY);
         past.fill(f32::NEG_INFINITY);
     }
 }

@@ -33,8 +33,11 @@ pub(super) struct Case {
     pub(super) head_size: usize,
     pub(super) mask: Masking,
     pub(super) causal: bool,
+    pub(super) window: Option<usize>,
     /// Whether there is a bias, and one per sequence.
     pub(super) bias: Option<bool>,
+    /// Whether the bias has a row for every query.
+    pub(super) per_query: bool,
     pub(super) dropout: f32,
     pub(super) dtype: DType,
     /// Queries, keys and values side by side in one matrix, and their gradients too.
@@ -54,7 +57,9 @@ impl Default for Case {
             head_size: 16,
             mask: Masking::None,
             causal: false,
+            window: None,
             bias: None,
+            per_query: true,
             dropout: 0.0,
             dtype: DType::F32,
             fused: false,
@@ -67,6 +72,11 @@ impl Case {
     pub(super) fn shape(&self) -> AttentionShape {
         let Case { batch, heads, kv_heads, queries, keys, head_size, .. } = *self;
         AttentionShape { batch, heads, kv_heads, queries, keys, head_size }
+    }
+
+    /// Elements of the gradient of the bias.
+    pub(super) fn dbias_len(&self) -> usize {
+        self.bias.map_or(0, |per_sequence| self.shape().bias_len(per_sequence, true))
     }
 
     pub(super) fn scale(&self) -> f32 {
@@ -103,7 +113,7 @@ impl Data {
             values.into_iter().map(|x| narrow(case.dtype, factor * x)).collect()
         };
         let (rows, kv_rows) = (batch * queries * heads * head_size, batch * keys * kv_heads * head_size);
-        let len = case.bias.map_or(0, |per_sequence| case.shape().bias_len(per_sequence));
+        let len = case.bias.map_or(0, |per_sequence| case.shape().bias_len(per_sequence, case.per_query));
         let mask = match case.mask {
             Masking::None => vec![],
             // Keys missing inside and at both ends, other ones in each sequence.
@@ -328,7 +338,7 @@ pub(super) fn run(case: &Case, data: &Data, threads: usize, settings: Settings) 
     let (lse, delta) = (singles(&device, &vec![777.0; rows]), singles(&device, &vec![777.0; rows]));
     let mask_bytes = bytes(&device, &data.mask);
     let bias_values = Place { storage: singles(&device, &data.bias), rows: 1, batch: 1, row_stride: data.bias.len() };
-    let dbias = singles(&device, &vec![data.old; data.bias.len()]);
+    let dbias = singles(&device, &vec![data.old; case.dbias_len()]);
     let mask = || {
         let view = mask_bytes.view(0..data.mask.len()).unwrap();
         match case.mask {
@@ -338,13 +348,18 @@ pub(super) fn run(case: &Case, data: &Data, threads: usize, settings: Settings) 
         }
     };
     let bias = || {
-        case.bias.map(|per_sequence| Bias { view: bias_values.storage.view(0..data.bias.len()).unwrap(), per_sequence })
+        case.bias.map(|per_sequence| {
+            let view = bias_values.storage.view(0..data.bias.len()).unwrap();
+            Bias { view, per_sequence, per_query: case.per_query }
+        })
     };
-    let (shape, scale, causal, dropout) = (case.shape(), case.scale(), case.causal, case.dropout());
+    let (shape, scale, dropout) = (case.shape(), case.scale(), case.dropout());
+    let (causal, window) = (case.causal, case.window);
     let a = AttentionForward {
         shape,
         scale,
         causal,
+        window,
         mask: mask(),
         bias: bias(),
         dropout,
@@ -360,6 +375,7 @@ pub(super) fn run(case: &Case, data: &Data, threads: usize, settings: Settings) 
         shape,
         scale,
         causal,
+        window,
         mask: mask(),
         bias: bias(),
         dropout,
@@ -373,7 +389,7 @@ pub(super) fn run(case: &Case, data: &Data, threads: usize, settings: Settings) 
         dq: write(0),
         dk: write(1),
         dv: write(2),
-        dbias: case.bias.map(|_| Dest { view: dbias.view_mut(0..data.bias.len()).unwrap(), add: case.add }),
+        dbias: case.bias.map(|_| Dest { view: dbias.view_mut(0..case.dbias_len()).unwrap(), add: case.add }),
     };
     let kernel = Kernel::from(a);
     kernel.check(device.id(), Lane::Compute).unwrap();

@@ -61,6 +61,21 @@ fn odd_sizes_equal_f64_arithmetic() {
 }
 
 #[test]
+fn windows_and_biases_for_all_queries_equal_f64_arithmetic() {
+    for (queries, keys) in [(1, 1), (21, 21), (19, 37), (37, 19), (130, 130), (70, 333)] {
+        for window in [1, 2, 16, 17, 64, 400] {
+            let mask = if window == 17 { Masking::Padding } else { Masking::None };
+            let bias = (window < 64).then_some(window == 2);
+            let case = Case { queries, keys, causal: true, window: Some(window), mask, ..Case::default() };
+            let case = Case { bias, per_query: window == 1, dropout: 0.2, ..case };
+            check(&case, settings());
+            check(&case, Settings { sizes: Some((8, 16)), scheme: Scheme::Whole });
+            check(&case, Settings { sizes: Some((8, 16)), scheme: Scheme::Split });
+        }
+    }
+}
+
+#[test]
 fn every_combination_of_rules_equals_f64_arithmetic() {
     for mask in [Masking::None, Masking::Padding, Masking::Full] {
         for causal in [false, true] {

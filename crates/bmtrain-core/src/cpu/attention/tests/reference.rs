@@ -12,7 +12,7 @@ pub(super) fn reference(case: &Case, data: &Data) -> Results<f64> {
         dq: vec![old; data.q.len()],
         dk: vec![old; data.k.len()],
         dv: vec![old; data.v.len()],
-        dbias: vec![old; data.bias.len()],
+        dbias: vec![old; case.dbias_len()],
     };
     for b in 0..case.batch {
         for n in 0..case.heads {
@@ -30,7 +30,9 @@ fn row(case: &Case, data: &Data, (b, n, l): (usize, usize, usize), results: &mut
     let of_query = ((b * case.queries + l) * case.heads + n) * h;
     let of_key = |s: usize| ((b * case.keys + s) * case.kv_heads + kv) * h;
     let row = (b * case.heads + n) * case.queries + l;
-    let bias_row = if case.bias == Some(false) { n * case.queries + l } else { row } * case.keys;
+    let head = if case.bias == Some(false) { n } else { b * case.heads + n };
+    let bias_row = if case.per_query { head * case.queries + l } else { head } * case.keys;
+    let dbias_row = (head * case.queries + l) * case.keys;
     let dot = |x: &[f32], y: &[f32]| -> f64 { x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum() };
     let (q, dout) = (&data.q[of_query..][..h], &data.dout[of_query..][..h]);
     let seen = |s: usize| {
@@ -39,7 +41,8 @@ fn row(case: &Case, data: &Data, (b, n, l): (usize, usize, usize), results: &mut
             Masking::Padding | Masking::Nothing => data.mask[b * case.keys + s] != 0,
             Masking::Full | Masking::NothingFull => data.mask[(b * case.queries + l) * case.keys + s] != 0,
         };
-        allowed && (!case.causal || s + case.queries <= l + case.keys)
+        let near = case.window.is_none_or(|window| l + case.keys < s + case.queries + window);
+        allowed && near && (!case.causal || s + case.queries <= l + case.keys)
     };
     let scores: Vec<f64> = (0..case.keys)
         .map(|s| {
@@ -66,7 +69,7 @@ fn row(case: &Case, data: &Data, (b, n, l): (usize, usize, usize), results: &mut
     for s in 0..case.keys {
         let ds = p[s] * (dp[s] - delta);
         if case.bias.is_some() {
-            results.dbias[bias_row + s] += ds;
+            results.dbias[dbias_row + s] += ds;
         }
         for i in 0..h {
             let at = of_key(s) + i;

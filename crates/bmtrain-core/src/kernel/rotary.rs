@@ -1,0 +1,100 @@
+//! Arguments of rotary positions.
+
+use super::{Access, Arguments, Dest, expect_dtype, expect_float, expect_len};
+use crate::buffer::View;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+
+/// Which elements of a head turn together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RotaryLayout {
+    /// Element `i` and element `i + dims / 2`, as in Llama.
+    Halves,
+    /// Elements `2i` and `2i + 1`, as in GPT-J.
+    Pairs,
+}
+
+/// Turn pairs of elements of the first `heads` heads of every row by the angles of the row's position: `(a, b)` becomes
+/// `(a cos - b sin, b cos + a sin)`. What is not turned is copied; without `x` the content of `y` is turned and the rest left
+/// alone.
+///
+/// Numerics: f32. A position outside of the table is an error, never an access.
+/// Source: Su et al. (2021), equation 34.
+#[derive(Debug)]
+pub struct RotaryApply<'a> {
+    /// Rows of all sequences.
+    pub rows: usize,
+    /// Rows of a sequence; without positions row `r` is at position `r % length`.
+    pub length: usize,
+    /// Elements of a row.
+    pub columns: usize,
+    /// Heads that are turned, the first of the row.
+    pub heads: usize,
+    /// Length of a head.
+    pub head_size: usize,
+    /// Elements of a head that are turned, its first ones; an even number.
+    pub dims: usize,
+    /// Which of them turn together.
+    pub layout: RotaryLayout,
+    /// Turn by the negative angles: the gradient.
+    pub inverse: bool,
+    /// Positions of the table.
+    pub entries: usize,
+    /// f32 `[entries, dims]`: of each position the cosines of its `dims / 2` angles, then the sines.
+    pub table: View<'a>,
+    /// i64 `[rows]`.
+    pub positions: Option<View<'a>>,
+    /// Input `[rows, columns]`.
+    pub x: Option<View<'a>>,
+    /// Output `[rows, columns]`.
+    pub y: Dest<'a>,
+}
+
+impl Arguments for RotaryApply<'_> {
+    const NAME: &'static str = "rotary";
+
+    fn check(&self) -> Result<()> {
+        let RotaryApply { rows, length, columns, heads, head_size, dims, entries, .. } = *self;
+        if !dims.is_multiple_of(2) || dims > head_size {
+            return Err(Error::shape(Self::NAME, "turned elements", format!("an even part of {head_size}"), dims));
+        }
+        if heads.checked_mul(head_size).is_none_or(|width| width > columns) {
+            let got = format!("{heads} of {head_size}");
+            return Err(Error::shape(Self::NAME, "heads", format!("at most {columns} elements"), got));
+        }
+        let (Some(len), Some(table)) = (rows.checked_mul(columns), entries.checked_mul(dims)) else {
+            return Err(Error::shape(Self::NAME, "sizes", "countable elements", format!("{rows} x {columns}")));
+        };
+        expect_len(Self::NAME, "table", table, self.table.len())?;
+        expect_dtype(Self::NAME, "table", DType::F32, self.table.dtype())?;
+        match &self.positions {
+            Some(positions) => {
+                expect_len(Self::NAME, "positions", rows, positions.len())?;
+                expect_dtype(Self::NAME, "positions", DType::I64, positions.dtype())?;
+            }
+            None if rows > 0 && (length == 0 || length > entries) => {
+                return Err(Error::shape(
+                    Self::NAME,
+                    "rows of a sequence",
+                    format!("1 to {entries} as the table"),
+                    length,
+                ));
+            }
+            None => {}
+        }
+        match &self.x {
+            Some(x) => {
+                expect_float(Self::NAME, "x", x.dtype())?;
+                expect_len(Self::NAME, "x", len, x.len())?;
+            }
+            None if self.y.add => return Err(Error::argument(Self::NAME, "a rotation in place cannot be added")),
+            None => {}
+        }
+        expect_float(Self::NAME, "y", self.y.view.dtype())?;
+        expect_len(Self::NAME, "y", len, self.y.view.len())
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Access<'_>)) {
+        super::visit_all(visit, &[Some(&self.table), self.positions.as_ref(), self.x.as_ref()], &[Some(&self.y.view)]);
+    }
+}

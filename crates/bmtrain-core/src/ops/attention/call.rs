@@ -1,0 +1,304 @@
+//! One call of attention, whichever tensors its heads lie in: what is checked, launched and kept for the way back.
+//!
+//! Defines [`Call`], which the ops of `mod.rs` make, and its node on the tape.
+
+use super::{AttentionMask, AttentionOptions};
+use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel::{
+    AttentionBackward, AttentionForward, AttentionShape, Bias, ColumnSum, Dest, Dropout, Heads, HeadsMut, Mask,
+};
+use crate::ops::{bytes_of, empty, expect_shape, only};
+use crate::pool::Segment;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// A mask that is kept for the way back.
+#[derive(Debug)]
+enum SavedMask {
+    None,
+    Padding(Tensor),
+    Full(Tensor),
+}
+
+/// Sizes and settings of one call, checked.
+#[derive(Debug)]
+pub(super) struct Call {
+    op: &'static str,
+    shape: AttentionShape,
+    scale: f32,
+    causal: bool,
+    window: Option<usize>,
+    mask: SavedMask,
+    bias: Option<Tensor>,
+    dropout: Option<Dropout>,
+}
+
+impl Call {
+    pub(super) fn new(
+        op: &'static str,
+        options: &AttentionOptions<'_>,
+        batch: usize,
+        queries: usize,
+        keys: usize,
+    ) -> Result<Self> {
+        let AttentionOptions { heads, kv_heads, head_size, scale, causal, window, dropout, .. } = *options;
+        if heads == 0 || kv_heads == 0 || head_size == 0 || !heads.is_multiple_of(kv_heads) {
+            let got = format!("{heads} heads of {head_size} over {kv_heads}");
+            return Err(Error::shape(op, "heads", "a multiple of the kv heads, none of them 0", got));
+        }
+        let mask = match options.mask {
+            AttentionMask::None => SavedMask::None,
+            AttentionMask::Padding(mask) => {
+                expect_shape(op, "padding mask", Shape::from([batch, keys]), mask.shape())?;
+                SavedMask::Padding(mask.clone())
+            }
+            AttentionMask::Full(mask) => {
+                expect_shape(op, "mask", Shape::from([batch, queries, keys]), mask.shape())?;
+                SavedMask::Full(mask.clone())
+            }
+        };
+        if let Some(bias) = options.bias {
+            let [sequences, _, rows, _] = bias.dims::<4>(op)?;
+            let sequences = if sequences == batch { batch } else { 1 };
+            let rows = if rows == queries { queries } else { 1 };
+            expect_shape(op, "bias", Shape::from([sequences, heads, rows, keys]), bias.shape())?;
+        }
+        let bias = options.bias.map(|bias| bias.value().clone());
+        let shape = AttentionShape { batch, heads, kv_heads, queries, keys, head_size };
+        Ok(Call { op, shape, scale, causal, window, mask, bias, dropout })
+    }
+
+    /// Elements of a query row: N * H.
+    pub(super) fn width(&self) -> usize {
+        self.shape.heads * self.shape.head_size
+    }
+
+    /// Elements of a key row: K * H.
+    pub(super) fn kv_width(&self) -> usize {
+        self.shape.kv_heads * self.shape.head_size
+    }
+
+    /// Attend, with queries, keys and values in these tensors, and leave the node on the tape.
+    pub(super) fn record<const M: usize>(self, cx: &Ctx, inputs: [&Var; M], bias: Option<&Var>) -> Result<Var> {
+        let tensors = inputs.map(|input| input.value().clone());
+        let AttentionShape { batch, queries, .. } = self.shape;
+        let mut out = empty(cx, [batch, queries, self.width()], tensors[0].dtype())?; // [B, L, N*H]
+        let lse = self.forward(cx.device(), &tensors, &mut out)?; // [B, N, L]
+        let saved = out.clone();
+        let absent = inputs[0].detach();
+        let inputs: Vec<&Var> = inputs.into_iter().chain([bias.unwrap_or(&absent)]).collect();
+        Ok(cx.record(out, &inputs, || Box::new(Node { call: self, tensors, out: saved, lse })))
+    }
+
+    fn mask(&self) -> Result<Mask<'_>> {
+        Ok(match &self.mask {
+            SavedMask::None => Mask::None,
+            SavedMask::Padding(mask) => Mask::Padding(mask.view()?),
+            SavedMask::Full(mask) => Mask::Full(mask.view()?),
+        })
+    }
+
+    fn bias(&self) -> Result<Option<Bias<'_>>> {
+        let Some(bias) = &self.bias else { return Ok(None) };
+        let [sequences, _, rows, _] = bias.dims::<4>(self.op)?;
+        // With a single sequence or query both readings are the same.
+        let (per_sequence, per_query) = (sequences == self.shape.batch, rows == self.shape.queries);
+        Ok(Some(Bias { view: bias.view()?, per_sequence, per_query }))
+    }
+
+    /// One f32 for every row of every head.
+    fn rows(&self, device: &Device, segment: Segment) -> Result<Tensor> {
+        let AttentionShape { batch, heads, queries, .. } = self.shape;
+        Tensor::empty(device, [batch, heads, queries], DType::F32, segment) // [B, N, L]
+    }
+
+    fn forward(&self, device: &Device, tensors: &[Tensor], out: &mut Tensor) -> Result<Tensor> {
+        let mut lse = self.rows(device, Segment::Activations)?; // [B, N, L]
+        let [q, k, v] = self.read(tensors)?;
+        let [out] = columns_mut(Dest { view: out.view_mut()?, add: false }, self.shape.queries, [self.width()])?;
+        device.launch(AttentionForward {
+            shape: self.shape,
+            scale: self.scale,
+            causal: self.causal,
+            window: self.window,
+            mask: self.mask()?,
+            bias: self.bias()?,
+            dropout: self.dropout,
+            q,
+            k,
+            v,
+            out,
+            lse: lse.view_mut()?,
+        })?;
+        Ok(lse)
+    }
+
+    /// Queries, keys and values in three tensors, in two, or in one.
+    fn read<'a>(&self, tensors: &'a [Tensor]) -> Result<[Heads<'a>; 3]> {
+        let (AttentionShape { queries, keys, .. }, width, kv) = (self.shape, self.width(), self.kv_width());
+        match tensors {
+            [q, k, v] => {
+                let ([q], [k], [v]) = (columns(q, queries, [width])?, columns(k, keys, [kv])?, columns(v, keys, [kv])?);
+                Ok([q, k, v])
+            }
+            [q, kv_of] => {
+                let ([q], [k, v]) = (columns(q, queries, [width])?, columns(kv_of, keys, [kv, kv])?);
+                Ok([q, k, v])
+            }
+            [qkv] => columns(qkv, queries, [width, kv, kv]),
+            _ => Err(self.misplaced()),
+        }
+    }
+
+    /// As [`Call::read`], for gradients.
+    fn written<'a>(&self, dests: Vec<Dest<'a>>) -> Result<[HeadsMut<'a>; 3]> {
+        let (AttentionShape { queries, keys, .. }, width, kv) = (self.shape, self.width(), self.kv_width());
+        let mut dests = dests.into_iter();
+        match (dests.next(), dests.next(), dests.next()) {
+            (Some(dq), Some(dk), Some(dv)) => {
+                let ([dq], [dk], [dv]) =
+                    (columns_mut(dq, queries, [width])?, columns_mut(dk, keys, [kv])?, columns_mut(dv, keys, [kv])?);
+                Ok([dq, dk, dv])
+            }
+            (Some(dq), Some(dkv), None) => {
+                let ([dq], [dk, dv]) = (columns_mut(dq, queries, [width])?, columns_mut(dkv, keys, [kv, kv])?);
+                Ok([dq, dk, dv])
+            }
+            (Some(dqkv), None, _) => columns_mut(dqkv, queries, [width, kv, kv]),
+            _ => Err(self.misplaced()),
+        }
+    }
+
+    fn misplaced(&self) -> Error {
+        Error::argument(self.op, "queries, keys and values lie in one, two or three tensors")
+    }
+
+    /// A gradient of the bias, if there is one and it is wanted: f32, whatever the bias is, with a row for every query.
+    fn dbias(&self, device: &Device, wanted: bool) -> Result<Option<Tensor>> {
+        let AttentionShape { heads, queries, keys, .. } = self.shape;
+        match &self.bias {
+            Some(bias) if wanted => {
+                let [sequences, ..] = bias.dims::<4>(self.op)?;
+                Tensor::empty(device, [sequences, heads, queries, keys], DType::F32, Segment::Activations).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The gradient in the shape of the bias: sums over the queries where they share a row.
+    fn dbias_like_bias(&self, device: &Device, dbias: Tensor) -> Result<Tensor> {
+        let AttentionShape { queries: rows, keys: columns, .. } = self.shape;
+        let Some(bias) = self.bias.as_ref().filter(|bias| bias.shape() != dbias.shape()) else { return Ok(dbias) };
+        let mut sums = Tensor::empty(device, bias.shape(), DType::F32, Segment::Activations)?; // [1 or B, N, 1, S]
+        for head in 0..bias.elements().checked_div(columns).unwrap_or(0) {
+            let x = dbias.view()?.part(head * rows * columns, rows * columns)?;
+            let out = Dest { view: sums.view_mut()?.part(head * columns, columns)?, add: false };
+            device.launch(ColumnSum { rows, columns, x, out })?;
+        }
+        Ok(sums)
+    }
+}
+
+/// Neighbouring columns of a tensor of rows, `rows` of them to a sequence.
+fn columns<const N: usize>(x: &Tensor, rows: usize, widths: [usize; N]) -> Result<[Heads<'_>; N]> {
+    let row_stride: usize = widths.iter().sum();
+    let mut parts = [Heads { view: x.view()?, batch_stride: rows * row_stride, row_stride }; N];
+    let mut start = 0;
+    for (part, width) in parts.iter_mut().zip(widths) {
+        let len = (x.elements() + width).saturating_sub(row_stride);
+        part.view = part.view.part(if len == 0 { 0 } else { start }, len)?;
+        start += width;
+    }
+    Ok(parts)
+}
+
+/// As [`columns`], to write.
+fn columns_mut<const N: usize>(dest: Dest<'_>, rows: usize, widths: [usize; N]) -> Result<[HeadsMut<'_>; N]> {
+    let Dest { view, add } = dest;
+    let row_stride = widths.iter().sum();
+    let views = view.split_columns(row_stride, widths)?;
+    Ok(views.map(|view| HeadsMut { view, batch_stride: rows * row_stride, row_stride, add }))
+}
+
+/// Attention whose heads lie in `M` tensors; input `M` of the node is the bias.
+#[derive(Debug)]
+struct Node<const M: usize> {
+    call: Call,
+    tensors: [Tensor; M],
+    out: Tensor,
+    lse: Tensor,
+}
+
+impl<const M: usize> Node<M> {
+    fn launch(&self, device: &Device, dout: &Tensor, dests: Vec<Dest<'_>>, dbias: Option<&mut Tensor>) -> Result<()> {
+        let call = &self.call;
+        let mut delta = call.rows(device, Segment::Workspace)?; // [B, N, L]
+        let [q, k, v] = call.read(&self.tensors)?;
+        let [out] = columns(&self.out, call.shape.queries, [call.width()])?;
+        let [dout] = columns(dout, call.shape.queries, [call.width()])?;
+        let [dq, dk, dv] = call.written(dests)?;
+        device.launch(AttentionBackward {
+            shape: call.shape,
+            scale: call.scale,
+            causal: call.causal,
+            window: call.window,
+            mask: call.mask()?,
+            bias: call.bias()?,
+            dropout: call.dropout,
+            q,
+            k,
+            v,
+            out,
+            lse: self.lse.view()?,
+            dout,
+            delta: delta.view_mut()?,
+            dq,
+            dk,
+            dv,
+            dbias: dbias.map(Tensor::view_mut).transpose()?.map(|view| Dest { view, add: false }),
+        })
+    }
+}
+
+impl<const M: usize> Backward for Node<M> {
+    fn backward(self: Box<Self>, dy: Grads, cx: &mut BackwardCtx<'_>) -> Result<()> {
+        let dout = only(self.call.op, dy)?;
+        let device = cx.device().clone();
+        let mut dbias = self.call.dbias(&device, cx.needs(M))?; // [1 or B, N, L, S]
+        // The kernel makes all gradients; what nobody wants goes to scratch.
+        let mut scratch: [Option<Tensor>; M] = std::array::from_fn(|_| None);
+        for (index, (scratch, tensor)) in scratch.iter_mut().zip(&self.tensors).enumerate() {
+            if !cx.needs(index) {
+                *scratch = Some(Tensor::empty(&device, tensor.shape(), tensor.dtype(), Segment::Workspace)?);
+            }
+        }
+        let mut run = |device: &Device, wanted: [Option<Dest<'_>>; M]| {
+            let mut dests = Vec::with_capacity(M);
+            for (wanted, scratch) in wanted.into_iter().zip(&mut scratch) {
+                dests.push(match (wanted, scratch) {
+                    (Some(dest), _) => dest,
+                    (None, Some(scratch)) => Dest { view: scratch.view_mut()?, add: false },
+                    (None, None) => return Err(Error::argument(self.call.op, "a gradient has no destination")),
+                });
+            }
+            self.launch(device, &dout, dests, dbias.as_mut())
+        };
+        if (0..M).any(|index| cx.needs(index)) {
+            let requests = std::array::from_fn(|i| (i, self.tensors[i].shape(), self.tensors[i].dtype()));
+            cx.write_many(requests, run)?;
+        } else {
+            run(&device, std::array::from_fn(|_| None))?;
+        }
+        match dbias {
+            Some(dbias) => cx.give(M, self.call.dbias_like_bias(&device, dbias)?),
+            None => Ok(()),
+        }
+    }
+
+    fn saved_bytes(&self) -> usize {
+        bytes_of(self.tensors.iter().chain([&self.out, &self.lse]))
+    }
+}

@@ -1,0 +1,115 @@
+//! Streaming attention over separate projections ([`attention`]), one of queries and one of keys and values
+//! ([`attention_cross`]), or one fused projection ([`attention_fused`]).
+//!
+//! Heads are read where the projections wrote them, and gradients are written where the projections will read them:
+//! nothing is permuted, and no `[L, S]` matrix of scores is kept. What the three have in common is in `call.rs`.
+
+mod call;
+
+use super::expect_shape;
+use crate::autograd::{Ctx, Var};
+use crate::error::Result;
+use crate::kernel::Dropout;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+use call::Call;
+
+/// Which keys a query sees, besides the causal rule. A query that sees no key gets zeros.
+#[derive(Debug, Clone, Copy, Default)]
+pub enum AttentionMask<'a> {
+    /// All.
+    #[default]
+    None,
+    /// u8 `[B, S]`, 1 for a key that may be seen.
+    Padding(&'a Tensor),
+    /// u8 `[B, L, S]`, 1 for a key that this query may see.
+    Full(&'a Tensor),
+}
+
+/// How attention is computed.
+#[derive(Debug, Clone, Copy)]
+pub struct AttentionOptions<'a> {
+    /// Query heads, N.
+    pub heads: usize,
+    /// Key and value heads, K; a divisor of `heads`.
+    pub kv_heads: usize,
+    /// Length of a head, H.
+    pub head_size: usize,
+    /// Factor of the scores, commonly `1 / sqrt(H)`.
+    pub scale: f32,
+    /// Query `l` sees key `s` only if `s <= l + S - L`.
+    pub causal: bool,
+    /// With `causal`, query `l` sees key `s` only if `l + S - L - window < s`: itself and those just before it. Not 0.
+    pub window: Option<usize>,
+    /// Further restriction of the keys.
+    pub mask: AttentionMask<'a>,
+    /// Added to the scaled scores, `[1 or B, N, 1 or L, S]`; a single row is for every query, such as the slopes times
+    /// positions of keys of Press et al. (2021). Its gradient, if wanted, is made for every query before it is summed up.
+    pub bias: Option<&'a Var>,
+    /// Applied to the probabilities.
+    pub dropout: Option<Dropout>,
+}
+
+impl AttentionOptions<'_> {
+    /// As many key heads as query heads, scores divided by `sqrt(head_size)`, everything seen, nothing dropped.
+    pub fn new(heads: usize, head_size: usize) -> Self {
+        AttentionOptions {
+            heads,
+            kv_heads: heads,
+            head_size,
+            scale: 1.0 / (head_size as f32).sqrt(),
+            causal: false,
+            window: None,
+            mask: AttentionMask::None,
+            bias: None,
+            dropout: None,
+        }
+    }
+}
+
+/// `dropout(softmax(scale * q k^T + bias, masked)) v` for every head.
+///
+/// Shapes: q `[B, L, N*H]`, k and v `[B, S, K*H]` → `[B, L, N*H]`.
+/// Numerics: scores, softmax and sums in f32. Saves q, k, v, the result and one number for each row and head.
+///
+/// # Errors
+/// Shapes that do not fit, a mask that is not u8, a window without `causal`, a failing device.
+pub fn attention(cx: &Ctx, q: &Var, k: &Var, v: &Var, options: &AttentionOptions<'_>) -> Result<Var> {
+    let [batch, queries, _] = q.dims("attention")?;
+    let [_, keys, _] = k.dims("attention")?;
+    let call = Call::new("attention", options, batch, queries, keys)?;
+    expect_shape("attention", "q", Shape::from([batch, queries, call.width()]), q.shape())?;
+    expect_shape("attention", "k", Shape::from([batch, keys, call.kv_width()]), k.shape())?;
+    expect_shape("attention", "v", Shape::from([batch, keys, call.kv_width()]), v.shape())?;
+    call.record(cx, [q, k, v], options.bias) // [B, L, N*H]
+}
+
+/// As [`attention`], with keys and values side by side in one tensor, whose gradient is one tensor too: for a decoder that
+/// looks at what an encoder made.
+///
+/// Shapes: q `[B, L, N*H]`, kv `[B, S, 2K * H]`, keys first → `[B, L, N*H]`.
+///
+/// # Errors
+/// As [`attention`].
+pub fn attention_cross(cx: &Ctx, q: &Var, kv: &Var, options: &AttentionOptions<'_>) -> Result<Var> {
+    let [batch, queries, _] = q.dims("attention_cross")?;
+    let [_, keys, _] = kv.dims("attention_cross")?;
+    let call = Call::new("attention_cross", options, batch, queries, keys)?;
+    expect_shape("attention_cross", "q", Shape::from([batch, queries, call.width()]), q.shape())?;
+    expect_shape("attention_cross", "kv", Shape::from([batch, keys, 2 * call.kv_width()]), kv.shape())?;
+    call.record(cx, [q, kv], options.bias) // [B, L, N*H]
+}
+
+/// As [`attention`], with the three projections side by side in one tensor, whose gradient is one tensor too.
+///
+/// Shapes: qkv `[B, L, (N + 2K) * H]`, queries first, values last → `[B, L, N*H]`.
+///
+/// # Errors
+/// As [`attention`].
+pub fn attention_fused(cx: &Ctx, qkv: &Var, options: &AttentionOptions<'_>) -> Result<Var> {
+    let [batch, length, _] = qkv.dims("attention_fused")?;
+    let call = Call::new("attention_fused", options, batch, length, length)?;
+    let width = call.width() + 2 * call.kv_width();
+    expect_shape("attention_fused", "qkv", Shape::from([batch, length, width]), qkv.shape())?;
+    call.record(cx, [qkv], options.bias) // [B, L, N*H]
+}
