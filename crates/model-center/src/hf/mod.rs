@@ -7,11 +7,13 @@
 //! - [`names`]: the table that says which of our parameters is which of their tensors, the plan and the report.
 //! - [`model_center`]: the names of ModelCenter's own files.
 //! - [`folder`]: `config.json`, tokenizer files and weights written together.
+//! - [`gguf`]: the other format of weights, quantised or not, and the way from there to a folder.
 //! - [`pretrained`]: which local folder a name stands for, such as that of a model in the hub's cache.
 //!
 //! Callers: the models' loaders, the example binaries and [`crate::config`].
 
 pub mod folder;
+pub mod gguf;
 pub mod model_center;
 pub mod names;
 pub mod pickle;
@@ -22,6 +24,7 @@ mod stored;
 pub mod weights;
 
 pub use folder::{COMPANION_FILES, ModelFolder};
+pub use gguf::{GgufAsHuggingFace, GgufFile, gguf_to_folder};
 pub use names::{Alias, Allow, Difference, NameTable, ParamShape, Piece, Plan, Rule, export};
 pub use pickle::{PickleFile, write_pickle};
 pub use pretrained::{Places, Pretrained};
