@@ -23,7 +23,7 @@ pub mod shards;
 mod stored;
 pub mod weights;
 
-pub use folder::{COMPANION_FILES, ModelFolder};
+pub use folder::{COMPANION_FILES, FolderLayout, ModelFolder};
 pub use gguf::{GgufAsHuggingFace, GgufFile, gguf_to_folder};
 pub use names::{Alias, Allow, Difference, NameTable, ParamShape, Piece, Plan, Rule, export};
 pub use pickle::{PickleFile, write_pickle};

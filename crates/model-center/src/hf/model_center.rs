@@ -2,9 +2,13 @@
 //!
 //! Defines [`Stack`], of which a model has one or two, and [`table`]; called by the families' folders.
 
-use super::{Alias, NameTable, Rule, TensorSource};
+use super::safetensors::stored;
+use super::{Alias, NameTable, ParamShape, Piece, Rule, TensorEntry, TensorSource, write_pickle};
 use crate::layer::{AttentionConfig, BlockConfig, Placement};
+use crate::{Error, Result};
+use bmtrain_core::DType;
 use std::borrow::Cow;
+use std::path::Path;
 
 /// The file that ModelCenter keeps weights in, beside its `config.json`.
 pub const WEIGHTS_FILE: &str = "pytorch_model.pt";
@@ -55,6 +59,49 @@ pub fn decoder_heads() -> Vec<Rule> {
             [rule("lm_head", "output_projection"), rule("cls_projection", "cls_projection")]
         })
         .collect()
+}
+
+/// Write all parameters, and what ModelCenter stores twice under both names. `fill` is called once for each parameter.
+///
+/// # Errors
+/// As [`export`](super::export()) and [`write_pickle`].
+pub(super) fn write_weights(
+    names: &NameTable,
+    params: &[ParamShape],
+    path: &Path,
+    dtype: DType,
+    mut fill: impl FnMut(&str, &mut Vec<f32>) -> Result<()>,
+) -> Result<()> {
+    // Of each tensor: its parameter and which piece of that it is.
+    let mut tensors: Vec<(TensorEntry, usize, Piece)> = Vec::new();
+    let kind = stored(dtype)?;
+    for (index, param) in params.iter().enumerate() {
+        for piece in names.pieces(&param.name, &param.shape, true)? {
+            let twins =
+                names.aliases.iter().filter(|alias| alias.of() == piece.name).map(|alias| alias.name().to_owned());
+            for name in std::iter::once(piece.name.clone()).chain(twins) {
+                tensors.push((TensorEntry::new(name, kind, piece.shape.clone()), index, piece.clone()));
+            }
+        }
+    }
+    let entries: Vec<TensorEntry> = tensors.iter().map(|(entry, ..)| entry.clone()).collect();
+    let (mut next, mut held, mut values) = (tensors.iter(), None, Vec::new());
+    write_pickle(path, &entries, |name, out| {
+        let Some((_, index, piece)) = next.next() else {
+            return Err(Error::model(
+                format!("tensor {name}"),
+                "it is no tensor of the model",
+                "write those of the plan",
+            ));
+        };
+        if held != Some(*index) {
+            values.clear();
+            fill(&params[*index].name, &mut values)?;
+            held = Some(*index);
+        }
+        out.extend_from_slice(&piece.of(&values)?);
+        Ok(())
+    })
 }
 
 impl Stack<'_> {

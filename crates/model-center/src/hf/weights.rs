@@ -46,7 +46,14 @@ impl Kind {
         if ends(&[".bin", ".pt", ".pth", ".ckpt"]) {
             return Ok(Kind::Pickle);
         }
-        if ends(&[".pkl", ".pickle", ".h5", ".msgpack", ".gguf", ".onnx", ".npz"]) {
+        if ends(&[".gguf"]) {
+            return Err(Error::model(
+                place.display().to_string(),
+                format!("{} is a GGUF file, which is no model folder", printable(name, 120)),
+                "make a folder of it: convert FILE.gguf FOLDER --dtype f32",
+            ));
+        }
+        if ends(&[".pkl", ".pickle", ".h5", ".msgpack", ".onnx", ".npz"]) {
             return Err(Error::model(
                 place.display().to_string(),
                 format!("{} is of a format that is not read", printable(name, 120)),
