@@ -31,7 +31,7 @@ struct AttentionArguments {
     float* delta;
     // [B, S] or [B, L, S], 1 for a key that may be seen; or null.
     const unsigned char* mask;
-    // [B or 1, N, L, S], or none.
+    // [B or 1, N, bias_rows, S], or none.
     In bias;
     // [groups of sequences, N, L, S], already cleared where it is not to be added to; or null.
     float* dbias;
@@ -44,7 +44,11 @@ struct AttentionArguments {
     int head_size;
     int mask_kind;
     int causal;
+    // Under the causal rule, keys up to its own that a query sees; the largest number where that is all.
+    int window;
     int bias_per_sequence;
+    // L, or 1 where all queries share a row.
+    int bias_rows;
     // All heads lie at multiples of 16 bytes.
     int whole;
     // Sequences of a group, which a block of dq goes through: 1 but where the gradient of the bias is a sum over sequences.
@@ -71,7 +75,8 @@ __device__ __forceinline__ long long query_row(const AttentionArguments& a, int 
 
 // Start of a row of the bias.
 __device__ __forceinline__ long long bias_row(const AttentionArguments& a, int b, int n, int l) {
-    return query_row(a, a.bias_per_sequence ? b : 0, n, l) * a.keys;
+    const long long head = static_cast<long long>(a.bias_per_sequence ? b : 0) * a.heads + n;
+    return (head * a.bias_rows + min(l, a.bias_rows - 1)) * a.keys;
 }
 
 // Start of a row of the gradient of the bias, for a group of sequences.
@@ -99,6 +104,18 @@ __device__ __forceinline__ int causal_start(const AttentionArguments& a, int s) 
     return !a.causal || start < 0 ? 0 : static_cast<int>(start);
 }
 
+// The first key that query `l` sees by the rule of the window.
+__device__ __forceinline__ int window_start(const AttentionArguments& a, int l) {
+    const long long start = static_cast<long long>(l) + 1 + a.keys - a.queries - a.window;
+    return start < 0 ? 0 : start < a.keys ? static_cast<int>(start) : a.keys;
+}
+
+// The end of the queries that see key `s` by the rule of the window.
+__device__ __forceinline__ int window_end(const AttentionArguments& a, int s) {
+    const long long end = static_cast<long long>(s) + a.window + a.queries - a.keys;
+    return end < 0 ? 0 : end < a.queries ? static_cast<int>(end) : a.queries;
+}
+
 // The mask of a query's keys; null where every key may be seen.
 __device__ __forceinline__ const unsigned char* mask_row(const AttentionArguments& a, int b, int l) {
     if (a.mask_kind == kMaskNone) {
@@ -108,9 +125,10 @@ __device__ __forceinline__ const unsigned char* mask_row(const AttentionArgument
     return a.mask + row * a.keys;
 }
 
-// Whether all keys of `size` from `s` on are there and seen by all queries from `l` on.
-__device__ __forceinline__ bool all_seen(const AttentionArguments& a, int l, int s, int size) {
-    return a.mask_kind == kMaskNone && s + size <= a.keys && s + size <= causal_end(a, l);
+// Whether all `keys` from `s` on are there and seen by all `queries` from `l` on.
+__device__ __forceinline__ bool all_seen(const AttentionArguments& a, int l, int queries, int s, int keys) {
+    return a.mask_kind == kMaskNone && s + keys <= a.keys && s + keys <= causal_end(a, l) &&
+           s >= window_start(a, l + queries - 1);
 }
 
 // The keys of a sequence from the first to behind the last that padding leaves: what lies outside is not read. Ends with a

@@ -84,7 +84,9 @@ struct Arguments {
     head_size: i32,
     mask_kind: i32,
     causal: i32,
+    window: i32,
     bias_per_sequence: i32,
+    bias_rows: i32,
     whole: i32,
     in_turn: i32,
     scale: f32,
@@ -96,6 +98,7 @@ struct Call<'a> {
     shape: AttentionShape,
     scale: f32,
     causal: bool,
+    window: Option<usize>,
     mask: Mask<'a>,
     bias: Option<Bias<'a>>,
     dropout: Dropped,
@@ -142,7 +145,9 @@ impl Arguments {
             head_size: int("head size", head_size)?,
             mask_kind,
             causal: i32::from(call.causal),
+            window: call.window.and_then(|window| i32::try_from(window).ok()).unwrap_or(i32::MAX),
             bias_per_sequence: i32::from(call.bias.as_ref().is_some_and(|bias| bias.per_sequence)),
+            bias_rows: if call.bias.as_ref().is_none_or(|bias| bias.per_query) { int("queries", queries)? } else { 1 },
             whole: 0,
             in_turn: 1,
             scale: call.scale,
@@ -201,22 +206,12 @@ impl Widths {
     }
 }
 
-/// What these kernels lack.
-fn check(op: &'static str, window: Option<usize>, bias: Option<&Bias<'_>>) -> Result<()> {
-    let detail = match (window, bias) {
-        (Some(_), _) => " with a window",
-        (None, Some(bias)) if !bias.per_query => " with one row of bias for all queries",
-        (None, _) => return Ok(()),
-    };
-    Err(Error::Unsupported { backend: "cuda".into(), kernel: op, detail: detail.into() })
-}
-
 /// Queue the forward pass.
 pub(super) fn forward(launch: &Launch<'_>, a: AttentionForward<'_>) -> Result<()> {
     let (op, shape) = (AttentionForward::NAME, a.shape);
-    check(op, a.window, a.bias.as_ref())?;
     let dropout = Dropped::of(a.dropout.as_ref(), shape.keys);
-    let call = Call { op, shape, scale: a.scale, causal: a.causal, mask: a.mask, bias: a.bias, dropout };
+    let (scale, causal, window) = (a.scale, a.causal, a.window);
+    let call = Call { op, shape, scale, causal, window, mask: a.mask, bias: a.bias, dropout };
     let arguments = Arguments {
         q: HeadsOf::read(&a.q),
         k: HeadsOf::read(&a.k),
@@ -337,9 +332,9 @@ impl<'a> BiasSums<'a> {
 /// Queue the backward pass.
 pub(super) fn backward(launch: &Launch<'_>, a: AttentionBackward<'_>) -> Result<()> {
     let (op, shape) = (AttentionBackward::NAME, a.shape);
-    check(op, a.window, a.bias.as_ref())?;
     let dropout = Dropped::of(a.dropout.as_ref(), shape.keys);
-    let call = Call { op, shape, scale: a.scale, causal: a.causal, mask: a.mask, bias: a.bias, dropout };
+    let (scale, causal, window) = (a.scale, a.causal, a.window);
+    let call = Call { op, shape, scale, causal, window, mask: a.mask, bias: a.bias, dropout };
     let shared = a.bias.as_ref().is_some_and(|bias| !bias.per_sequence);
     let sums = BiasSums::new(launch, shape, shared, a.dbias)?;
     let arguments = Arguments {
