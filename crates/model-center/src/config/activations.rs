@@ -13,6 +13,7 @@ const ACTIVATIONS: &[(Activation, &[&str])] = &[
     (Activation::Relu, &["relu"]),
     (Activation::Silu, &["silu", "swish"]),
     (Activation::Tanh, &["tanh"]),
+    (Activation::QuickGelu, &["quick_gelu"]),
 ];
 
 /// Take an activation that the dialects name differently.
