@@ -8,9 +8,11 @@
 //     branch  = dropout(dx)                              (the gradient in front of the dropout)
 //     dweight = sum over rows of dy * n,  dbias = sum over rows of dy
 //
-// Launch: whole warps, one thread for each pack of a row but at most 1024; no dynamic shared memory. Forward: one block for each
-// row. Backward: one block for each group of neighbouring rows, which it takes in turn; the groups follow from the number of
-// rows alone. The group's sums for weight and bias go to scratch and are added up by `sum_partials` of reduce.cu.
+// Launch: whole warps, one thread for each pack of a row but at most 1024. Forward: one block for each row. Backward: one block for
+// each group of neighbouring rows, which it takes blockDim.y at a time: threads (x, y) have pack x of row y, so that many loads
+// are on their way where rows are short. Groups and rows at a time follow from the sizes alone. The group's sums for weight and
+// bias, 64 bytes of dynamic shared memory a thread while they are added up if blockDim.y is above 1, go to scratch and are added
+// up by `sum_partials` of reduce.cu.
 // Numerics: f32 statistics, the variance from centred values. What is normalised is the sum as stored, so that the backward
 // pass, which reads it from memory, sees the same numbers. Fixed order of summation for given sizes.
 // Bytes moved for each element: forward, x is read and y written; with a residual that one is read and the sum written too.
@@ -192,21 +194,22 @@ struct NormRow {
     float weighted;
 };
 
-// The sums over a block of two values. `partials` is two arrays, of which successive rows take turns: a warp that is a row
-// ahead writes to the other one, and it cannot be two ahead because of the barrier between.
+// The sums over a block's threads of this y of two values. `partials` is two arrays, of which successive rows take turns: a warp
+// that is a row ahead writes to the other one, and it cannot be two ahead because of the barrier between.
 __device__ __forceinline__ void norm_sums(float& plain, float& weighted, float* partials) {
     const int lane = threadIdx.x % kWarpThreads;
     const int warp = threadIdx.x / kWarpThreads;
     const int warps = blockDim.x / kWarpThreads;
+    float* const mine = partials + threadIdx.y * warps;
     plain = warp_sum(plain);
     weighted = warp_sum(weighted);
     if (lane == 0) {
-        partials[warp] = plain;
-        partials[kMostWarps + warp] = weighted;
+        mine[warp] = plain;
+        mine[kMostWarps + warp] = weighted;
     }
     __syncthreads();
-    plain = warp_sum(lane < warps ? partials[lane] : 0.0f);
-    weighted = warp_sum(lane < warps ? partials[kMostWarps + lane] : 0.0f);
+    plain = warp_sum(lane < warps ? mine[lane] : 0.0f);
+    weighted = warp_sum(lane < warps ? mine[kMostWarps + lane] : 0.0f);
 }
 
 template <class Types>
@@ -271,18 +274,57 @@ __device__ __forceinline__ NormRow norm_row(const NormBackwardArguments& a, long
     return {a.mean != nullptr ? a.mean[row] : 0.0f, a.rstd[row], 0.0f, 0.0f};
 }
 
+// The sums of this block's group.
+__device__ __forceinline__ float* norm_partials(const NormBackwardArguments& a) {
+    return a.partials + blockIdx.x * (2 * a.columns);
+}
+
+// The sums of a group for weight and bias, from those of the rows of each y: in the order of y.
+__device__ __forceinline__ void norm_put_sums(const NormBackwardArguments& a, int start, int count, const Pack& dweight,
+                                              const Pack& dbias, float* partials) {
+    if (blockDim.y == 1) {
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) {
+            if (i < count) {
+                partials[start + i] = dweight.at[i];
+                partials[a.columns + start + i] = dbias.at[i];
+            }
+        }
+        return;
+    }
+    SHARED_AT_LAUNCH(memory);
+    const int width = blockDim.x * kPack, threads = blockDim.x * blockDim.y;
+    float* const sums = reinterpret_cast<float*>(memory);
+    store_pack_of<float>(sums, 0, (2 * threadIdx.y) * width + start, dweight, kPack, true);
+    store_pack_of<float>(sums, 0, (2 * threadIdx.y + 1) * width + start, dbias, kPack, true);
+    __syncthreads();
+    for (int column = threadIdx.y * blockDim.x + threadIdx.x; column < a.columns; column += threads) {
+        float first = 0.0f, second = 0.0f;
+        for (int y = 0; y < static_cast<int>(blockDim.y); ++y) {
+            first += sums[2 * y * width + column];
+            second += sums[(2 * y + 1) * width + column];
+        }
+        partials[column] = first;
+        partials[a.columns + column] = second;
+    }
+}
+
 // The rows of a group where a pack for each thread is a whole row: the sums for weight and bias are held in registers.
 template <class Types>
 __device__ __forceinline__ void norm_backward_held(const NormBackwardArguments& a, long long begin, long long end,
-                                                   float* partials, float* sums) {
+                                                   float* sums) {
     const int start = threadIdx.x * kPack;
     const int count = start < a.columns ? norm_count(a.columns, start) : 0;
     Pack dweight = {}, dbias = {};
+    // Rows that are left of the group from that of y 0 on; a y that has none takes part in the sums.
+    int left = static_cast<int>(end - begin), turn = 0;
 #pragma unroll 1
-    for (long long row = begin; row < end; ++row) {
-        NormRow of = norm_row(a, row);
+    for (long long row = begin + threadIdx.y; left > 0; row += blockDim.y, left -= blockDim.y) {
+        const bool here = count > 0 && static_cast<int>(threadIdx.y) < left;
+        NormRow of = {};
         Pack normalised, dy;
-        if (count > 0) {
+        if (here) {
+            of = norm_row(a, row);
             norm_load<Types>(a, row, start, count, of, normalised, dy);
             norm_add(a, start, count, normalised, dy, of);
 #pragma unroll
@@ -294,19 +336,14 @@ __device__ __forceinline__ void norm_backward_held(const NormBackwardArguments& 
         if (a.dx.data == nullptr && a.branch.data == nullptr) {
             continue;
         }
-        norm_means(a, of, sums + (row - begin) % 2 * (2 * kMostWarps));
-        if (count > 0) {
+        norm_means(a, of, sums + turn);
+        turn = 2 * kMostWarps - turn;
+        if (here) {
             norm_gradient<Types>(a, row, start, count, normalised, dy, of);
         }
     }
-    if (partials != nullptr) {
-#pragma unroll
-        for (int i = 0; i < kPack; ++i) {
-            if (i < count) {
-                partials[start + i] = dweight.at[i];
-                partials[a.columns + start + i] = dbias.at[i];
-            }
-        }
+    if (a.partials != nullptr) {
+        norm_put_sums(a, start, count, dweight, dbias, norm_partials(a));
     }
 }
 
@@ -358,11 +395,10 @@ __device__ __forceinline__ void norm_backward_body(const NormBackwardArguments& 
     SHARED(float, sums, [4 * kMostWarps]);
     const long long begin = static_cast<long long>(blockIdx.x) * a.at_once;
     const long long end = begin + a.at_once < a.rows ? begin + a.at_once : a.rows;
-    float* const partials = a.partials != nullptr ? a.partials + blockIdx.x * (2 * a.columns) : nullptr;
     if (a.columns <= static_cast<long long>(blockDim.x) * kPack) {
-        norm_backward_held<Types>(a, begin, end, partials, sums);
+        norm_backward_held<Types>(a, begin, end, sums);
     } else {
-        norm_backward_long<Types>(a, begin, end, partials, sums);
+        norm_backward_long<Types>(a, begin, end, a.partials != nullptr ? norm_partials(a) : nullptr, sums);
     }
 }
 

@@ -17,6 +17,9 @@ const GROUP_ROWS: usize = 4;
 /// is read.
 const GROUPS: usize = 512;
 
+/// Threads of a block whose rows are so short that it takes several at a time.
+const SHORT_THREADS: usize = 256;
+
 const FORWARD: Typed = typed!("norm", "norm_forward");
 const BACKWARD: Typed = typed!("norm", "norm_backward");
 
@@ -89,6 +92,14 @@ struct BackwardArguments {
     unused: i32,
 }
 
+/// The block of the backward pass: threads of a row, and rows at a time, which divide those of a group as evenly as they can.
+fn backward_block(columns: usize, at_once: usize) -> [u32; 3] {
+    let threads = threads_for(columns.div_ceil(PACK), THREADS);
+    let most = (SHORT_THREADS / threads as usize).max(1);
+    let rows = at_once.div_ceil(at_once.div_ceil(most));
+    [threads, rows as u32, 1]
+}
+
 /// Queue the backward pass: the rows in groups, then the sums over the groups.
 pub(super) fn backward(launch: &Launch<'_>, a: NormBackward<'_>) -> Result<()> {
     const NAME: &str = NormBackward::NAME;
@@ -116,8 +127,10 @@ pub(super) fn backward(launch: &Launch<'_>, a: NormBackward<'_>) -> Result<()> {
         whole: whole(large().chain([a.weight]).map(|view| view.address()), &[a.columns]),
         unused: 0,
     };
-    let threads = threads_for(a.columns.div_ceil(PACK), THREADS);
-    let grid = Grid::line(block_each(NAME, "rows", groups)?, threads);
+    let threads = backward_block(a.columns, at_once);
+    // A row's sums for weight and bias, which are added up over the rows at a time.
+    let shared = if wanted && threads[1] > 1 { threads[0] * threads[1] * 2 * 4 * PACK as u32 } else { 0 };
+    let grid = Grid { blocks: [block_each(NAME, "rows", groups)?, 1, 1], threads, shared };
     let name = BACKWARD.of(large().map(|view| view.dtype()));
     // SAFETY: laid out as in norm.cu. `check` saw that x, dy, dx and branch hold rows x columns elements, weight `columns`,
     // mean and rstd `rows`, and that nothing written overlaps anything; scratch holds two rows of sums for each block. The
@@ -130,4 +143,25 @@ pub(super) fn backward(launch: &Launch<'_>, a: NormBackward<'_>) -> Result<()> {
     let sums = Partials { address: partials, groups, columns: a.columns, stride, first, second };
     // SAFETY: just written there: `groups` rows of `stride`. `check` saw that both destinations hold `columns`.
     unsafe { sum_partials(launch, NAME, sums) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_short_rows_have_several() {
+        let of = |columns, at_once| {
+            let [threads, rows, _] = backward_block(columns, at_once);
+            assert!(threads as usize * PACK >= columns.min(THREADS * PACK), "{columns} columns: {threads} threads");
+            assert!(rows as usize <= at_once && threads * rows <= 1024, "{columns} columns: {threads} x {rows}");
+            (threads, rows)
+        };
+        assert_eq!([of(768, 16), of(768, 4), of(64, 4), of(256, 33)], [(96, 2), (96, 2), (32, 4), (32, 7)]);
+        assert_eq!(
+            [of(1024, 10), of(4096, 16), of(8192, 16), of(20_000, 4)],
+            [(128, 2), (512, 1), (1024, 1), (1024, 1)]
+        );
+        assert_eq!(of(0, 4), (32, 4));
+    }
 }
