@@ -173,23 +173,39 @@ __device__ __forceinline__ void probability_factors(const AttentionArguments& a,
     }
 }
 
+// Makes minus infinity of those of a thread's scores whose key is before the window of their query.
+__device__ __forceinline__ void hide_before_window(const AttentionArguments& a, const Place& place, Four* scores) {
+    // Score i, j is the product of query 4 y + i with key 4 x + j.
+    const int first = window_start(a, place.l + 4 * side_y()) - place.s - 4 * side_x();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            scores[i][j] = j - i < first ? -BMTRAIN_INFINITY : scores[i][j];
+        }
+    }
+}
+
 // Adds the bias to a thread's scores and makes minus infinity of those that are not seen.
 __device__ __forceinline__ void apply_rules(const AttentionArguments& a, const Place& place, Four* scores) {
     const int s = place.s + 4 * side_x();
-    const bool all = all_seen(a, place.l, kTile, place.s, kTile) && place.l + kTile <= a.queries;
+    const bool all = all_seen(a, place.l, place.s, kTile) && place.l + kTile <= a.queries;
+    if (window_hides(a, place.l, kTile, place.s)) {
+        hide_before_window(a, place, scores);
+    }
     if (all && a.bias.data == nullptr) {
         return;
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const int l = place.l + 4 * side_y() + i;
-        const int start = window_start(a, l), end = l < a.queries ? causal_end(a, l) : 0;
+        const int end = l < a.queries ? causal_end(a, l) : 0;
         const unsigned char* mask = l < a.queries ? mask_row(a, place.b, l) : nullptr;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-            if (s + j < start || s + j >= end || (mask != nullptr && mask[s + j] == 0)) {
+            if (s + j >= end || (mask != nullptr && mask[s + j] == 0)) {
                 scores[i][j] = -BMTRAIN_INFINITY;
-            } else if (a.bias.data != nullptr) {
+            } else if (a.bias.data != nullptr && scores[i][j] != -BMTRAIN_INFINITY) {
                 scores[i][j] += Mixed::load(a.bias, bias_row(a, place.b, place.n, l) + s + j);
             }
         }

@@ -31,6 +31,15 @@
 //     dq          2 (30)    2 (36)    2 (44)    2 (52)    2 (68)
 //     dk, dv      2 (30)    3 (36)    2 (44)    2 (52)    2 (68)
 
+// Makes minus infinity of scores whose key is before the window of their query.
+template <bool Turned, int Bands, int Tiles>
+__device__ __forceinline__ void hide_before_window(const AttentionArguments& a, const Corner& corner,
+                                                   float (&scores)[Bands][Tiles][4]) {
+    each_score<Turned>(corner, scores, [&](float& score, int l, int s, int, int) {
+        score = s < window_start(a, l) ? -BMTRAIN_INFINITY : score;
+    });
+}
+
 // Makes scores of products: plain ones stay as they are but for minus infinity where a key is not seen; general ones get
 // scale and bias and are powers of two. The padding mask is read once for each key of the tile, by all lanes together; a full
 // mask and a bias, which are of each score alone, stand behind one branch.
@@ -39,10 +48,14 @@ __device__ __forceinline__ void apply_rules(const AttentionArguments& a, const C
                                             float (&scores)[Bands][Tiles][4]) {
     constexpr int kKeys = Turned ? Bands * 16 : Tiles * 8, kQueries = Turned ? Tiles * 8 : Bands * 16;
     const int l0 = Turned ? corner.column : corner.row, s0 = Turned ? corner.row : corner.column;
+    const bool hides = window_hides(a, l0, kQueries, s0);
     if (!General) {
-        if (!all_seen(a, l0, kQueries, s0, kKeys)) {
+        if (hides) {
+            hide_before_window<Turned>(a, corner, scores);
+        }
+        if (!all_seen(a, l0, s0, kKeys)) {
             each_score<Turned>(corner, scores, [&](float& score, int l, int s, int, int) {
-                score = s < window_start(a, l) || s >= causal_end(a, l) ? -BMTRAIN_INFINITY : score;
+                score = s >= causal_end(a, l) ? -BMTRAIN_INFINITY : score;
             });
         }
         return;
@@ -57,10 +70,12 @@ __device__ __forceinline__ void apply_rules(const AttentionArguments& a, const C
     }
     const float unit = a.scale * kLog2E;
     each_score<Turned>(corner, scores, [&](float& score, int l, int s, int word, int key) {
-        const bool is_seen = (seen[word] >> key % kWarpThreads & 1u) != 0 && l < a.queries && s < causal_end(a, l) &&
-                             s >= window_start(a, l);
+        const bool is_seen = (seen[word] >> key % kWarpThreads & 1u) != 0 && l < a.queries && s < causal_end(a, l);
         score = is_seen ? score * unit : -BMTRAIN_INFINITY;
     });
+    if (hides) {
+        hide_before_window<Turned>(a, corner, scores);
+    }
     if (a.mask_kind != kMaskFull && a.bias.data == nullptr) {
         return;
     }

@@ -74,6 +74,7 @@ struct Arguments {
     delta: u64,
     mask: u64,
     bias: In,
+    bias_strides: [i64; 3],
     dbias: u64,
     dropout: Dropped,
     batch: i32,
@@ -84,9 +85,7 @@ struct Arguments {
     head_size: i32,
     mask_kind: i32,
     causal: i32,
-    window: i32,
-    bias_per_sequence: i32,
-    bias_rows: i32,
+    window_shift: i32,
     whole: i32,
     in_turn: i32,
     scale: f32,
@@ -102,6 +101,25 @@ struct Call<'a> {
     mask: Mask<'a>,
     bias: Option<Bias<'a>>,
     dropout: Dropped,
+}
+
+impl Call<'_> {
+    /// Distances of sequences, heads and queries of the bias, whose elements can be counted.
+    fn bias_strides(&self) -> [i64; 3] {
+        let AttentionShape { heads, queries, keys, .. } = self.shape;
+        let Some(Bias { per_sequence, per_query, .. }) = self.bias else { return [0; 3] };
+        let head = if per_query { queries * keys } else { keys };
+        [if per_sequence { heads * head } else { 0 }, head, if per_query { keys } else { 0 }]
+            .map(|stride| stride as i64)
+    }
+
+    /// From the number of a query to that of the first key that the window lets it see.
+    fn window_shift(&self) -> i32 {
+        let AttentionShape { queries, keys, .. } = self.shape;
+        let own = keys as i64 + 1 - queries as i64;
+        // Past all keys where it does not fit.
+        self.window.and_then(|window| i32::try_from(own.checked_sub_unsigned(window as u64)?).ok()).unwrap_or(i32::MIN)
+    }
 }
 
 impl Arguments {
@@ -135,6 +153,7 @@ impl Arguments {
             delta: 0,
             mask,
             bias: call.bias.as_ref().map_or(In::NONE, |bias| In::of(&bias.view)),
+            bias_strides: call.bias_strides(),
             dbias: 0,
             dropout: call.dropout,
             batch: int("batch", batch)?,
@@ -145,9 +164,7 @@ impl Arguments {
             head_size: int("head size", head_size)?,
             mask_kind,
             causal: i32::from(call.causal),
-            window: call.window.and_then(|window| i32::try_from(window).ok()).unwrap_or(i32::MAX),
-            bias_per_sequence: i32::from(call.bias.as_ref().is_some_and(|bias| bias.per_sequence)),
-            bias_rows: if call.bias.as_ref().is_none_or(|bias| bias.per_query) { int("queries", queries)? } else { 1 },
+            window_shift: call.window_shift(),
             whole: 0,
             in_turn: 1,
             scale: call.scale,
