@@ -41,9 +41,6 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
-/// The compute capability that kernels are written for.
-const LEAST_CAPABILITY: (u32, u32) = (8, 0);
-
 fn as_text(found: &Survey, cuda: &CudaOptions) -> Result<String> {
     let mut text = String::new();
     let mut line = |what: &str, says: &str| {
@@ -70,8 +67,8 @@ fn as_text(found: &Survey, cuda: &CudaOptions) -> Result<String> {
     for Library { name, state } in &found.libraries {
         match state {
             Ok(present) => {
-                let problem = present.problem.as_ref().map_or(String::new(), |problem| format!("; {problem}"));
-                line(name, &format!("{} at {}{problem}", present.version, present.path.display()))?;
+                let more: String = present.why.iter().chain(&present.problem).map(|more| format!("; {more}")).collect();
+                line(name, &format!("{} at {}{more}", present.version, present.path.display()))?;
             }
             Err(reason) => line(name, &format!("missing: {reason}"))?,
         }
@@ -90,8 +87,8 @@ fn processors() -> String {
 fn describe(device: &Installed) -> String {
     let Installed { name, capability: (major, minor), multiprocessors, memory_bytes } = device;
     let memory = memory_bytes.map_or(String::new(), |bytes| format!(", {:.1} GiB", bytes as f64 / f64::from(1 << 30)));
-    let usable = if (*major, *minor) < LEAST_CAPABILITY { "; too old: kernels need 8.0 or later" } else { "" };
-    format!("{name}, capability {major}.{minor}, {multiprocessors} multiprocessors{memory}{usable}")
+    let problem = device.problem().map_or(String::new(), |problem| format!("; {problem}"));
+    format!("{name}, capability {major}.{minor}, {multiprocessors} multiprocessors{memory}{problem}")
 }
 
 fn kernels(cuda: &CudaOptions) -> String {
@@ -117,7 +114,7 @@ fn kept(folder: &Path) -> Kept {
 
 /// What the device `auto` comes to.
 fn conclusion(found: &Survey) -> String {
-    let usable = |device: &&Installed| device.capability >= LEAST_CAPABILITY;
+    let usable = |device: &&Installed| device.problem().is_none();
     let count = found.devices.as_ref().map_or(0, |devices| devices.iter().filter(usable).count());
     let missing: Vec<&str> = found
         .libraries
@@ -148,6 +145,7 @@ fn as_json(found: &Survey, cuda: &CudaOptions) -> Value {
             "name": library.name,
             "path": present.path,
             "version": present.version,
+            "why": present.why,
             "problem": present.problem,
         }),
         Err(reason) => json!({ "name": library.name, "missing": reason }),

@@ -59,6 +59,38 @@ fn rows_are_compared_and_everything_says_that_the_device_is_emulated() {
 }
 
 #[test]
+fn after_a_kernel_that_kills_the_device_nothing_more_is_run() {
+    let test = "after_a_kernel_that_kills_the_device_nothing_more_is_run";
+    let settings = [("EMULATED_CUDA_FAILING_KERNEL", "softmax_bf16")];
+    with_driver(test, Driver::Emulated, &settings, || {
+        let (output, found) = emulated(&["--only", "conformance,training", "--rows", "softmax/"]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let lost = found["device_lost"].as_str().unwrap();
+        assert!(lost.contains("the device is lost after the row softmax/") && lost.contains("LAUNCH_FAILED"), "{lost}");
+        let conformance = &found["parts"]["conformance"];
+        // The row that did it is the one that failed.
+        assert_eq!(conformance["failed"], 1, "{conformance}");
+        assert!(conformance["rows_run"].as_u64() < conformance["rows"].as_u64(), "{conformance}");
+        assert_eq!(found["failures"].as_array().unwrap().len(), 2, "{found}");
+        assert_eq!(found["parts"].get("training"), None);
+        assert!(text(&output.stdout).contains("not run: the device is lost"), "{output:?}");
+    });
+}
+
+#[test]
+fn a_row_that_fails_alone_stops_nothing() {
+    let test = "a_row_that_fails_alone_stops_nothing";
+    with_driver(test, Driver::Emulated, &[("EMULATED_CUDA_REFUSED_KERNEL", "softmax_bf16")], || {
+        let (output, found) = emulated(&["--only", "conformance", "--rows", "softmax/"]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(found["device_lost"].is_null(), "{found}");
+        let conformance = &found["parts"]["conformance"];
+        assert_eq!(conformance["rows_run"], conformance["rows"]);
+        assert!(conformance["failed"].as_u64() > Some(1) && conformance["passed"].as_u64() > Some(0), "{conformance}");
+    });
+}
+
+#[test]
 fn rows_of_no_name_are_a_failure() {
     let test = "rows_of_no_name_are_a_failure";
     with_driver(test, Driver::Emulated, &[], || {

@@ -4,6 +4,7 @@ Imported by make_bert.py and make_gpt2.py, which run in the environment of scrip
 """
 
 import argparse
+import contextlib
 import sys
 import tempfile
 from pathlib import Path
@@ -41,6 +42,31 @@ def check_saved(folder, model):
     assert all(torch.equal(named[name], tensor.double()) for name, tensor in saved.items())
 
 
+@contextlib.contextmanager
+def in_64_bits():
+    """Leaves 64-bit values as they are where transformers asks for 32-bit ones: in norms, softmaxes and angles, whatever the
+    type of the model. Without it a query that sees nothing is NaN too, as its mask overflows the smaller type."""
+    softmax, to, to_float = torch.nn.functional.softmax, torch.Tensor.to, torch.Tensor.float
+
+    def is_narrowed(tensor, dtype):
+        return tensor.dtype == torch.float64 and dtype == torch.float32
+
+    def own_softmax(tensor, dim=None, dtype=None, **kwargs):
+        return softmax(tensor, dim=dim, dtype=None if is_narrowed(tensor, dtype) else dtype, **kwargs)
+
+    def own_to(tensor, *args, **kwargs):
+        wanted = kwargs.get("dtype", args[0] if args else None)
+        return tensor if is_narrowed(tensor, wanted) else to(tensor, *args, **kwargs)
+
+    torch.nn.functional.softmax, torch.Tensor.to = own_softmax, own_to
+    torch.Tensor.float = lambda tensor, *args, **kwargs: own_to(tensor, torch.float32) \
+        if tensor.dtype == torch.float64 else to_float(tensor, *args, **kwargs)
+    try:
+        yield
+    finally:
+        torch.nn.functional.softmax, torch.Tensor.to, torch.Tensor.float = softmax, to, to_float
+
+
 def learning_rate(step):
     """Linear warm-up and decay; `step` counts optimizer steps from 0, so the first step has rate 0."""
     warmup, end = TRAINING["warmup"], TRAINING["steps"]
@@ -74,7 +100,8 @@ def train(model, batches, is_norm, loss_of):
 
 def train_twice(build, batches, is_norm, loss_of):
     """The run in 64-bit floats, its file's tensors, and how far PyTorch's own 32-bit run strays from it."""
-    run = train(build().double().train(), batches, is_norm, loss_of)
+    with in_64_bits():
+        run = train(build().double().train(), batches, is_norm, loss_of)
     narrow = train(build().train(), batches, is_norm, loss_of)
     drift = ((run["losses"] - narrow["losses"]).abs().max() / run["losses"][0]).item()
     tensors = run | {f"batch.{k}.{name}": tensor for k, batch in enumerate(batches) for name, tensor in batch.items()}

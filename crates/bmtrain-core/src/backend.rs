@@ -178,6 +178,15 @@ pub trait Backend: Kernels + Debug + Send + Sync {
         Err(Error::Unsupported { backend: self.name(), kernel: "on_host", detail: String::new() })
     }
 
+    /// As [`Backend::on_host`], for work that writes the whole of the range that is written and reads nothing of it: what was
+    /// there need not be brought to the host, and the work finds any bytes there.
+    ///
+    /// # Errors
+    /// As [`Backend::on_host`].
+    fn fill_on_host(&self, read: Option<View<'_>>, write: ViewMut<'_>, work: HostWork, on: Lane) -> Result<()> {
+        self.on_host(read, Some(write), work, on)
+    }
+
     /// Threads for work of the host that is worth dividing, beside the one that runs it. The CPU backend lends those its
     /// kernels run on.
     fn host_threads(&self) -> Option<Arc<Threads>> {

@@ -19,7 +19,7 @@ pub enum DeviceChoice {
     Cpu,
     /// The CUDA device with the number of the rank among those of its host.
     Cuda,
-    /// This CUDA device, for all ranks of the host together if there are several.
+    /// The CUDA device of this number, of those that the rank sees: ranks that see the same ones share it.
     CudaDevice(usize),
 }
 
@@ -157,7 +157,10 @@ fn cuda_of_rank(request: &DeviceRequest) -> Result<Opened, Refused> {
     let (rank, ranks) = (request.local_rank, request.local_size);
     if count < ranks {
         let devices = if count == 1 { "one CUDA device".into() } else { format!("{count} CUDA devices") };
-        let reason = format!("{devices} for {ranks} ranks of this host; take cuda:0 to let them share the first");
+        let reason = format!(
+            "{devices} for {ranks} ranks of this host; take cuda:0 to let them share the first, or if each of them \
+                              sees one of its own"
+        );
         return Err(Refused::Other(Error::argument("device", reason)));
     }
     // All devices of the host, so that its ranks come to the same choice.

@@ -71,7 +71,8 @@ impl Device {
     /// # Errors
     /// A kernel or the device failed.
     pub fn sync(&self) -> Result<()> {
-        Lane::ALL.into_iter().try_for_each(|lane| self.inner.backend.sync(lane))
+        // Every lane is waited for, also behind a failure: each forgets its own when it has told it.
+        Lane::ALL.into_iter().map(|lane| self.inner.backend.sync(lane)).fold(Ok(()), Result::and)
     }
 
     /// Memory in use, by segment, with high-water marks; the last segment is memory of the host.

@@ -9,9 +9,9 @@ mod emulator;
 mod ranks;
 
 use bmtrain_core::comm::host::{HostOptions, HostRank};
-use bmtrain_core::comm::nccl::{Library, NcclOptions, NcclRank, candidates};
+use bmtrain_core::comm::nccl::{Library, NcclOptions, NcclRank};
 use bmtrain_core::comm::{Collective, Communicator, Reduction};
-use bmtrain_core::cuda::{CudaBackend, CudaOptions};
+use bmtrain_core::cuda::{CudaBackend, CudaOptions, nccl_paths};
 use bmtrain_core::{Backend, DType, Device, Error, Lane, Result, Segment, Storage, Tensor};
 use emulator::{Driver, skipped, with_driver};
 use ranks::{
@@ -362,7 +362,8 @@ fn arguments_that_do_not_fit_are_refused_and_nothing_is_broken() {
 fn a_rank_without_the_library_says_so_and_the_others_do_not_wait_for_it() {
     const TEST: &str = "a_rank_without_the_library_says_so_and_the_others_do_not_wait_for_it";
     processes(TEST, 2, &[], &[], |start| {
-        let libraries = if start.rank == 1 { vec!["/no/such/libnccl.so.2".into()] } else { candidates(&[]) };
+        let libraries =
+            if start.rank == 1 { vec!["/no/such/libnccl.so.2".into()] } else { nccl_paths(&CudaOptions::default()) };
         let begin = Instant::now();
         let joined = start.join_with(Duration::from_secs(60), NcclOptions { libraries, ..patient() });
         let error = joined.map(|_| ()).unwrap_err().to_string();
@@ -376,7 +377,7 @@ fn a_rank_without_the_library_says_so_and_the_others_do_not_wait_for_it() {
 fn a_library_that_is_too_old_is_refused_with_its_version() {
     const TEST: &str = "a_library_that_is_too_old_is_refused_with_its_version";
     with_driver(TEST, Driver::Emulated, &[("EMULATED_NCCL_VERSION", "21602")], || {
-        let error = Library::open(&candidates(&[])).unwrap_err().to_string();
+        let error = Library::open(&nccl_paths(&CudaOptions::default())).unwrap_err().to_string();
         assert!(error.contains("NCCL 2.16.2") && error.contains("2.18.0 is the oldest"), "{error}");
     });
 }
@@ -388,7 +389,7 @@ fn the_real_library_tells_its_version_and_makes_ids_without_a_driver() {
     let Some(folder) = folder.filter(|folder| folder.join("libnccl.so.2").exists()) else {
         return skipped(TEST, "BMTRAIN_CUDA_LIB_DIR names no folder with libnccl.so.2 (pip package nvidia-nccl-cu13)");
     };
-    let library = Library::open(&candidates(std::slice::from_ref(&folder))).unwrap();
+    let library = Library::open(&[folder.join("libnccl.so.2")]).unwrap();
     assert_eq!(library.path(), folder.join("libnccl.so.2"));
     assert!(library.version().to_string().starts_with("2."), "{}", library.version());
     let ids = [library.unique_id().unwrap(), library.unique_id().unwrap()];

@@ -310,12 +310,11 @@ fn ranks_are_connected_through_memory_on_one_host_and_by_mpi_on_several() {
 
 #[test]
 fn ranks_with_a_device_each_exchange_by_nccl_and_those_that_share_one_through_the_host() {
-    use bmtrain_core::DeviceChoice::{Auto, Cpu, Cuda, CudaDevice};
     use bmtrain_dist::launch::{Connection, Exchange, RankDevice};
     let four = "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 MASTER_PORT=1";
     let said = |text: &str, asked, device| detect(text).exchange(asked, device).map_err(|error| error.to_string());
     let by = |by_nccl| Ok(Exchange { hosts: Connection::Host, by_nccl });
-    let shared = RankDevice::SharedCuda(0);
+    let shared = RankDevice::SharedCuda([0, 2]);
     for asked in [None, Some(Connection::Nccl)] {
         assert_eq!(said(four, asked, RankDevice::Cuda), by(true));
         // Nobody to exchange with.
@@ -327,7 +326,7 @@ fn ranks_with_a_device_each_exchange_by_nccl_and_those_that_share_one_through_th
     assert_eq!(said(four, Some(Connection::Host), RankDevice::Cuda), by(false));
     assert_eq!(
         said(four, Some(Connection::Nccl), shared).unwrap_err(),
-        "launch: NCCL: it needs a device for each rank, and the 4 ranks of this host share cuda:0; choose the device cuda, \
+        "launch: NCCL: it needs a device for each rank, and ranks 0 and 2 share one; choose the device cuda, \
          which gives each rank its own, or leave NCCL out: then they exchange through the host"
     );
     let refused = said(four, Some(Connection::Nccl), RankDevice::Processors).unwrap_err();
@@ -341,11 +340,27 @@ fn ranks_with_a_device_each_exchange_by_nccl_and_those_that_share_one_through_th
         false => assert!(over_mpi.unwrap_err().contains("between hosts they need mpirun")),
     }
 
-    assert_eq!(RankDevice::of(Auto, None, 4), RankDevice::Processors);
-    assert_eq!(RankDevice::of(Cpu, None, 4), RankDevice::Processors);
-    assert_eq!([Auto, Cuda].map(|choice| RankDevice::of(choice, Some(1), 4)), [RankDevice::Cuda; 2]);
-    assert_eq!(RankDevice::of(CudaDevice(2), Some(2), 4), RankDevice::SharedCuda(2));
-    assert_eq!(RankDevice::of(CudaDevice(2), Some(2), 1), RankDevice::Cuda, "the only rank of its host");
+    let threads = detect_with(Some(4), "").unwrap().exchange(None, shared).unwrap_err().to_string();
+    assert!(threads.contains("ranks 0 and 2 of one process would share a CUDA device"), "{threads}");
+}
+
+#[test]
+fn ranks_share_a_device_that_is_in_the_same_place_whatever_number_they_call_it_by() {
+    use bmtrain_dist::launch::RankDevice;
+    let of = |places: &[Option<&str>]| {
+        let cards: Vec<String> = places.iter().map(|place| RankDevice::card(*place)).collect();
+        RankDevice::of(&cards).map_err(|error| error.to_string())
+    };
+    let [first, second] = [Some("0000:17:00.0"), Some("0000:65:00.0")];
+    assert_eq!(of(&[None, None]), Ok(RankDevice::Processors));
+    assert_eq!(of(&[first]), Ok(RankDevice::Cuda), "the only rank");
+    assert_eq!(of(&[first, second]), Ok(RankDevice::Cuda));
+    assert_eq!(of(&[second, first, second, first]), Ok(RankDevice::SharedCuda([0, 2])));
+    // The same place of another host is another device.
+    let elsewhere = format!("{} of another host", first.unwrap());
+    assert_eq!(RankDevice::of(&[RankDevice::card(first), elsewhere]).unwrap(), RankDevice::Cuda);
+    let mixed = of(&[None, first]).unwrap_err();
+    assert!(mixed.contains("rank 0 computes on processors, rank 1 on a CUDA device"), "{mixed}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use bmtrain_core::dtype::DType;
 use bmtrain_core::kernel::Activation;
-use model_center::config::{Config, Gpt2Config, HfHeader, ProblemType};
+use model_center::config::{Config, Gpt2Config, HfHeader, ProblemType, TextConfig};
 use serde_json::{Map, Value, json};
 
 /// The file of the smallest GPT-2 on the hub, as it has been there since 2019.
@@ -49,12 +49,18 @@ fn defaults_are_those_of_model_center() {
 #[test]
 fn a_hugging_face_file_is_read_and_written_back_with_what_changes_nothing() {
     let config = read(&hugging_face()).unwrap();
-    assert_eq!((config.dim_model, config.num_heads, config.dim_head, config.dim_ff), (768, 12, 64, 3072));
-    assert_eq!((config.num_layers, config.position_size, config.vocab_size), (12, 1024, 50257));
-    assert_eq!((config.dropout_p, config.embedding_dropout_p, config.attention_dropout_p), (0.3, 0.2, 0.1));
-    assert_eq!((config.init_std, config.ffn_activate_fn), (0.03, Activation::GeluTanh));
-    assert_eq!((config.attn_scale, config.scale_by_layer, config.tied), (true, false, true));
-    assert_eq!((config.pad_token_id, config.cls_head), (None, None));
+    assert_eq!(
+        (config.text.dim_model, config.text.num_heads, config.text.dim_head, config.text.dim_ff),
+        (768, 12, 64, 3072)
+    );
+    assert_eq!((config.text.num_layers, config.text.position_size, config.text.vocab_size), (12, 1024, 50257));
+    assert_eq!(
+        (config.text.dropout_p, config.text.embedding_dropout_p, config.text.attention_dropout_p),
+        (0.3, 0.2, 0.1)
+    );
+    assert_eq!((config.text.init_std, config.text.ffn_activate_fn), (0.03, Activation::GeluTanh));
+    assert_eq!((config.attn_scale, config.scale_by_layer, config.text.tied), (true, false, true));
+    assert_eq!((config.text.pad_token_id, config.text.cls_head), (None, None));
     let header = HfHeader { architecture: "GPT2LMHeadModel".into(), dtype: DType::BF16 };
     let written = config.to_hf_json(&header).unwrap();
     for (name, value) in hugging_face() {
@@ -69,12 +75,18 @@ fn a_hugging_face_file_is_read_and_written_back_with_what_changes_nothing() {
 fn what_a_file_leaves_out_is_as_transformers_has_it() {
     let sizes = r#"{"n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 8, "vocab_size": 9}"#;
     let config = Gpt2Config::from_json(sizes, "x").unwrap();
-    assert_eq!((config.dropout_p, config.embedding_dropout_p, config.attention_dropout_p), (0.1, 0.1, 0.1));
-    assert_eq!((config.ffn_activate_fn, config.dim_ff, config.norm_eps), (Activation::GeluTanh, 48, 1e-5));
+    assert_eq!(
+        (config.text.dropout_p, config.text.embedding_dropout_p, config.text.attention_dropout_p),
+        (0.1, 0.1, 0.1)
+    );
+    assert_eq!(
+        (config.text.ffn_activate_fn, config.text.dim_ff, config.text.norm_eps),
+        (Activation::GeluTanh, 48, 1e-5)
+    );
     let common = r#"{"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3,
         "max_position_embeddings": 8, "vocab_size": 9}"#;
     assert_eq!(Gpt2Config::from_json(common, "x").unwrap(), config);
-    assert_eq!(with(&[("n_inner", json!(100))]).unwrap().dim_ff, 100);
+    assert_eq!(with(&[("n_inner", json!(100))]).unwrap().text.dim_ff, 100);
     let header = HfHeader { architecture: "GPT2Model".into(), dtype: DType::F32 };
     assert_eq!(with(&[("n_inner", json!(100))]).unwrap().to_hf_json(&header).unwrap()["n_inner"], 100);
 }
@@ -84,8 +96,11 @@ fn a_model_center_file_fills_in_its_class_defaults() {
     let text = r#"{"dim_model": 768, "num_heads": 12, "dim_ff": 3072, "num_layers": 12, "dropout_p": 0.2,
         "att_mask_value": -10000.0, "half": true, "int8": false, "post_layer_norm": false}"#;
     let config = Gpt2Config::from_json(text, "x").unwrap();
-    assert_eq!((config.vocab_size, config.dim_head, config.ffn_activate_fn), (50258, 64, Activation::Gelu));
-    assert_eq!((config.embedding_dropout_p, config.attention_dropout_p), (0.2, 0.2));
+    assert_eq!(
+        (config.text.vocab_size, config.text.dim_head, config.text.ffn_activate_fn),
+        (50258, 64, Activation::Gelu)
+    );
+    assert_eq!((config.text.embedding_dropout_p, config.text.attention_dropout_p), (0.2, 0.2));
 }
 
 #[test]
@@ -95,7 +110,7 @@ fn scores_and_residual_projections_shrink_with_depth() {
     let config = Gpt2Config { attn_scale: false, ..config };
     assert_eq!((config.score_factor(0), config.score_factor(3)), (1.0, 0.25));
     assert_eq!(with(&[]).unwrap().score_factor(3), 1.0 / 8.0);
-    let std = Gpt2Config { num_layers: 8, init_std: 0.02, ..config }.residual_std();
+    let std = Gpt2Config { text: TextConfig { num_layers: 8, init_std: 0.02, ..config.text }, ..config }.residual_std();
     assert!((std - 0.005).abs() < 1e-9, "{std}");
 }
 
@@ -105,8 +120,8 @@ fn classes_come_from_the_architecture_and_the_labels() {
     let labels = json!({"1": "yes", "0": "no", "2": "maybe"});
     let config =
         with(&[("architectures", classifier), ("id2label", labels), ("problem_type", json!("regression"))]).unwrap();
-    assert_eq!((config.cls_head, config.problem_type), (Some(3), Some(ProblemType::Regression)));
-    assert_eq!(config.labels, ["no", "yes", "maybe"]);
+    assert_eq!((config.text.cls_head, config.text.problem_type), (Some(3), Some(ProblemType::Regression)));
+    assert_eq!(config.text.labels, ["no", "yes", "maybe"]);
 }
 
 #[test]
@@ -152,6 +167,7 @@ fn contradictions_and_what_is_not_supported_name_the_field() {
     }
     assert!(Gpt2Config::from_json("{}", "x").unwrap_err().to_string().contains("no size of the model"));
     let header = HfHeader { architecture: "GPT2Model".into(), dtype: DType::F32 };
-    let odd = Gpt2Config { dim_head: 65, ..Gpt2Config::default() };
+    let text = TextConfig { dim_head: 65, ..Gpt2Config::default().text };
+    let odd = Gpt2Config { text, ..Gpt2Config::default() };
     assert!(odd.to_hf_json(&header).unwrap_err().to_string().contains("dim_head"));
 }

@@ -1,104 +1,20 @@
-//! GPT-2 from folders and back: both layouts of names, what a trained model leaves behind, ranks that share it, initial
-//! values, and the mistakes that are refused. The folders are the golden ones.
+//! GPT-2 from folders: both layouts of names, initial values, and the mistakes that are refused. The folders are the golden ones.
 #![allow(clippy::unwrap_used)]
 
 mod goldens;
 
-use bmtrain_core::autograd::Randomness;
-use bmtrain_core::comm::Communicator;
-use bmtrain_core::comm::host::{HostGroup, HostOptions};
-use bmtrain_core::kernel::NormOrder;
-use bmtrain_core::{Ctx, DType, Device};
+use bmtrain_core::{Ctx, Device};
+use bmtrain_dist::Model;
 use bmtrain_dist::block::{BlockOptions, Recompute};
-use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
-use bmtrain_dist::param::{BuilderOptions, WholeReader, widen};
-use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use bmtrain_dist::{Model, OptimManager};
+use bmtrain_dist::param::BuilderOptions;
+use goldens::folders::{changed, logits, open, opened, train};
 use goldens::{folder, inputs};
-use model_center::config::{Gpt2Config, ProblemType};
-use model_center::hf::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource};
+use model_center::config::{Gpt2Config, ProblemType, TextConfig};
 use model_center::model::decoder::DecoderHead;
 use model_center::model::gpt2::Gpt2;
-use model_center::model::{
-    HeadValues, OpenOptions, OpenedModel, Registry, SaveOptions, TextBatch, TextHead, TextLabels, TextModel,
-};
-use serde_json::{Value, json};
+use model_center::model::{HeadValues, OpenOptions, TextBatch, TextHead, TextLabels, TextModel};
+use serde_json::json;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use tempfile::TempDir;
-
-const F32: SaveOptions<'static> = SaveOptions { dtype: DType::F32, companions: None };
-
-fn open(folder: &Path, options: &OpenOptions) -> Result<OpenedModel, String> {
-    Registry::default().open(folder, options).map_err(|error| error.to_string())
-}
-
-fn opened(device: &Device, folder: &Path) -> Box<dyn TextModel> {
-    open(folder, &OpenOptions::new(device)).unwrap().model
-}
-
-fn logits(device: &Device, model: &dyn TextModel, batch: &TextBatch) -> Vec<f32> {
-    let scores = model.score(batch, None, &mut Ctx::inference(device)).unwrap();
-    widen(scores.logits.unwrap().value()).unwrap()
-}
-
-/// Steps of training, with the dropout of the configuration.
-fn train(device: &Device, model: &dyn TextModel, batch: &TextBatch, ranks: usize, steps: u32) -> Vec<f32> {
-    let mut optim = OptimManager::new(device, Clip { order: NormOrder::Two, max_norm: 1.0 }).unwrap();
-    let groups = ParamGroup::by_decay(model.parameters(), 0.01);
-    optim.add(Box::new(Adam::new(groups, AdamOptions::default()).unwrap()), 1e-3);
-    let step = |step: u32| {
-        let mut cx = Ctx::training(device, Randomness { seed: 3, step, micro_batch: 0 });
-        let loss = model.loss(batch, &mut cx).unwrap().unwrap();
-        optim.backward_last(&loss, 1.0 / ranks as f32, &mut cx).unwrap();
-        optim.step().unwrap();
-        loss.value().item().unwrap()
-    };
-    (0..steps).map(step).collect()
-}
-
-/// All tensors of a file as they are stored.
-fn tensors(folder: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
-    let file = SafetensorsFile::open(&folder.join("model.safetensors")).unwrap();
-    let read = |entry: &TensorEntry| {
-        let mut values = vec![0.0; entry.shape.iter().product()];
-        file.read_f32(&entry.name, &mut values).unwrap();
-        (entry.name.clone(), (entry.shape.clone(), values))
-    };
-    file.tensors().iter().map(read).collect()
-}
-
-fn write(path: &Path, tensors: &BTreeMap<String, (Vec<usize>, Vec<f32>)>) {
-    let entry = |(name, (shape, _)): (&String, &(Vec<usize>, Vec<f32>))| {
-        TensorEntry::new(name.clone(), StoredDtype::F32, shape.clone())
-    };
-    let entries: Vec<TensorEntry> = tensors.iter().map(entry).collect();
-    let mut writer = SafetensorsWriter::create(path, &entries).unwrap();
-    for (name, (_, values)) in tensors {
-        writer.write_f32(name, values).unwrap();
-    }
-    writer.finish().unwrap();
-}
-
-/// A golden folder with other tensors and other fields of its configuration.
-fn changed(
-    (model, head): (&str, &str),
-    fields: &[(&str, Value)],
-    change: impl FnOnce(&mut BTreeMap<String, (Vec<usize>, Vec<f32>)>),
-) -> TempDir {
-    let (golden, to) = (folder(model, head), tempfile::tempdir().unwrap());
-    let mut values = tensors(&golden);
-    change(&mut values);
-    write(&to.path().join("model.safetensors"), &values);
-    let text = std::fs::read_to_string(golden.join("config.json")).unwrap();
-    let mut config: Value = serde_json::from_str(&text).unwrap();
-    for (name, value) in fields {
-        config[name] = value.clone();
-    }
-    std::fs::write(to.path().join("config.json"), config.to_string()).unwrap();
-    to
-}
 
 #[test]
 fn bare_names_and_stored_masks_are_the_same_model() {
@@ -145,100 +61,8 @@ fn a_stored_copy_of_the_words_must_be_one() {
     assert_eq!(open(other.path(), &base).unwrap().unused, ["lm_head.weight"]);
 }
 
-/// Where trained folders go: for `scripts/claims/parity-gpt2.sh` a folder of its own, which transformers reads then.
-fn exports() -> (Option<TempDir>, PathBuf) {
-    match std::env::var_os("BMTRAIN_GPT2_EXPORTS") {
-        Some(folder) => (None, PathBuf::from(folder)),
-        None => {
-            let folder = tempfile::tempdir().unwrap();
-            let path = folder.path().to_owned();
-            (Some(folder), path)
-        }
-    }
-}
-
-#[test]
-fn what_a_trained_model_leaves_behind_is_read_back_bit_for_bit() {
-    let (_kept, exports) = exports();
-    for model in ["gpt2_a", "gpt2_b"] {
-        for head in ["lm", "untied", "cls"] {
-            let (device, golden, batch) = (Device::cpu(1).unwrap(), folder(model, head), inputs(model, head));
-            let trained = opened(&device, &golden);
-            train(&device, &*trained, &batch, 1, 3);
-            let to = exports.join(format!("{model}_{head}"));
-            trained.check_save(&F32).unwrap();
-            trained.save(&to, &F32).unwrap();
-            let again = opened(&device, &to);
-            for (a, b) in trained.parameters().iter().zip(again.parameters()) {
-                assert_eq!(a.name(), b.name());
-                let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-                assert_eq!(bits(a.read().unwrap()), bits(b.read().unwrap()), "{}", a.name());
-            }
-            let (before, after) = (tensors(&golden), tensors(&to));
-            assert!(before.keys().eq(after.keys()), "{model} {head}: {:?}", after.keys());
-            assert!(before.iter().all(|(name, (shape, values))| after[name].0 == *shape && after[name].1 != *values));
-            let result = logits(&device, &*again, &batch);
-            let entries = BTreeMap::from([("logits".to_owned(), (vec![result.len()], result))]);
-            write(&to.join("ours.safetensors"), &entries);
-            std::fs::copy(golden.join("inputs.safetensors"), to.join("inputs.safetensors")).unwrap();
-            let field = |folder: &Path, name: &str| {
-                let text = std::fs::read_to_string(folder.join("config.json")).unwrap();
-                serde_json::from_str::<Value>(&text).unwrap().get(name).cloned().unwrap_or(Value::Null)
-            };
-            for name in ["architectures", "n_inner", "n_ctx", "eos_token_id", "tie_word_embeddings", "pad_token_id"] {
-                assert_eq!(field(&golden, name), field(&to, name), "{model} {head} {name}");
-            }
-        }
-    }
-}
-
-#[test]
-fn two_ranks_with_zero_3_train_and_write_what_one_does() {
-    for head in ["lm", "cls"] {
-        let golden = folder("gpt2_b", head);
-        let batch = inputs("gpt2_b", head);
-        let written = tempfile::tempdir().unwrap();
-        let device = Device::cpu(1).unwrap();
-        let options = |device: &Device| OpenOptions {
-            hidden_dropout: Some(0.1),
-            attention_dropout: Some(0.1),
-            recompute: Recompute::Checkpoint,
-            ..OpenOptions::new(device)
-        };
-        let alone = open(&golden, &options(&device)).unwrap().model;
-        let losses = train(&device, &*alone, &batch, 1, 4);
-        assert!(losses[0] != losses[1] && losses.iter().all(|loss| loss.is_finite()), "{losses:?}");
-        alone.save(&written.path().join("alone"), &F32).unwrap();
-        let group = HostGroup::threads(2, HostOptions::default()).unwrap();
-        std::thread::scope(|scope| {
-            for rank in group {
-                let (golden, batch, losses, to) = (&golden, &batch, &losses, written.path().join("shared"));
-                let options = &options;
-                scope.spawn(move || {
-                    let (device, ranks) = (Device::cpu(1).unwrap(), Arc::new(rank));
-                    let is_first = ranks.rank() == 0;
-                    let sharding = Sharding { ranks, level: ZeroLevel::Three, sum: GradientSum::Fast, prefetch: true };
-                    let options = OpenOptions { sharding, ..options(&device) };
-                    let model = open(golden, &options).unwrap().model;
-                    // Both ranks with the same rows: half of each gradient, twice.
-                    assert_eq!(train(&device, &*model, batch, 2, 4), *losses);
-                    match is_first {
-                        true => model.save(&to, &F32).unwrap(),
-                        false => {
-                            let mut reader = WholeReader::default();
-                            model.parameters().iter().try_for_each(|param| reader.pass(param)).unwrap();
-                        }
-                    }
-                });
-            }
-        });
-        let file = |name: &str| std::fs::read(written.path().join(name).join("model.safetensors")).unwrap();
-        assert!(file("alone") == file("shared"), "{head}");
-    }
-}
-
 fn small() -> Gpt2Config {
-    Gpt2Config {
+    let text = TextConfig {
         vocab_size: 64,
         dim_model: 48,
         num_heads: 4,
@@ -246,8 +70,9 @@ fn small() -> Gpt2Config {
         dim_ff: 96,
         num_layers: 8,
         position_size: 16,
-        ..Gpt2Config::default()
-    }
+        ..Gpt2Config::default().text
+    };
+    Gpt2Config { text, ..Gpt2Config::default() }
 }
 
 fn born(head: DecoderHead) -> Gpt2 {
@@ -285,7 +110,8 @@ fn initial_values_are_those_of_gpt2() {
 fn a_model_from_a_configuration_learns_a_text_by_heart() {
     let device = Device::cpu(1).unwrap();
     let options = BuilderOptions { seed: 5, ..BuilderOptions::default() };
-    let config = Gpt2Config { num_layers: 2, dropout_p: 0.05, ..small() };
+    let text = TextConfig { num_layers: 2, dropout_p: 0.05, ..small().text };
+    let config = Gpt2Config { text, ..small() };
     let head = DecoderHead::CausalLm { tied: true };
     let blocks = BlockOptions { recompute: Recompute::Checkpoint };
     let model = Gpt2::new(&device, config, head, blocks, options).unwrap();

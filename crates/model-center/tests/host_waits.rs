@@ -16,7 +16,7 @@ use bmtrain_dist::optim::{
 use bmtrain_dist::param::BuilderOptions;
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use bmtrain_dist::{OptimManager, Team};
-use model_center::config::Gpt2Config;
+use model_center::config::{Gpt2Config, TextConfig};
 use model_center::model::decoder::DecoderHead;
 use model_center::model::gpt2::Gpt2;
 use model_center::model::{TextBatch, TextModel};
@@ -43,15 +43,16 @@ fn model(job: Job, device: &Device, ranks: &Arc<dyn Communicator>) -> Gpt2 {
     let level = ZeroLevel::from_number(job.level).unwrap();
     let sharding = Sharding { ranks: Arc::clone(ranks), level, sum: job.sum, prefetch: true };
     let builder = BuilderOptions { dtype: job.dtype, sharding, ..BuilderOptions::default() };
-    let config = Gpt2Config {
+    let text = TextConfig {
         vocab_size: 50,
         dim_model: 32,
         num_heads: 2,
         dim_head: 16,
         dim_ff: 48,
         num_layers: 3,
-        ..Gpt2Config::default()
+        ..Gpt2Config::default().text
     };
+    let config = Gpt2Config { text, ..Gpt2Config::default() };
     let blocks = BlockOptions { recompute: Recompute::Checkpoint };
     Gpt2::new(device, config, DecoderHead::CausalLm { tied: true }, blocks, builder).unwrap()
 }

@@ -5,7 +5,7 @@ use bmtrain_core::autograd::Randomness;
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::param::{BuilderOptions, widen};
-use model_center::config::{BertConfig, Gpt2Config};
+use model_center::config::{BertConfig, Gpt2Config, TextConfig};
 use model_center::model::bert::{Bert, BertHead};
 use model_center::model::decoder::DecoderHead;
 use model_center::model::gpt2::Gpt2;
@@ -36,8 +36,16 @@ fn model(words: Words, device: &Device) -> Box<dyn TextModel> {
     let (vocab_size, dim_model, num_heads, dim_head, dim_ff, num_layers) = (VOCABULARY, 32, 2, 16, 64, 2);
     match words {
         Words::Gpt2 { tied } => {
-            let config =
-                Gpt2Config { vocab_size, dim_model, num_heads, dim_head, dim_ff, num_layers, ..Gpt2Config::default() };
+            let text = TextConfig {
+                vocab_size,
+                dim_model,
+                num_heads,
+                dim_head,
+                dim_ff,
+                num_layers,
+                ..Gpt2Config::default().text
+            };
+            let config = Gpt2Config { text, ..Gpt2Config::default() };
             let head = DecoderHead::CausalLm { tied };
             Box::new(Gpt2::new(device, config, head, blocks, builder).unwrap())
         }

@@ -3,12 +3,12 @@
 //! Defines [`Comm`], the choice on the command line, and [`run`], which `train` calls with the work of one rank.
 
 use crate::cuda::cuda_options;
+use bmtrain_core::Device;
 use bmtrain_core::choice::Opened;
 use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
 use bmtrain_core::comm::nccl::{NcclOptions, NcclRank};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::cuda::nccl_paths;
-use bmtrain_core::{Device, DeviceChoice};
 use bmtrain_dist::Team;
 use bmtrain_dist::launch::{Connection, Launch, RankDevice, run_group};
 use model_center::Result;
@@ -54,29 +54,15 @@ impl Comm {
 pub fn exchange(
     launch: &Launch,
     comm: Comm,
-    choice: DeviceChoice,
     opened: &Opened,
     ranks: Arc<dyn Communicator>,
 ) -> Result<Arc<dyn Communicator>> {
-    let device = RankDevice::of(choice, opened.cuda, launch.local_size);
-    let exchange = launch.exchange(comm.asked(), device)?;
-    if ranks.size() == 1 {
-        return Ok(ranks);
-    }
-    let kinds = Team::new(Arc::clone(&ranks), &Device::cpu(1)?).gather_texts(if opened.cuda.is_some() {
-        "a CUDA device"
-    } else {
-        "processors"
-    })?;
-    if let Some(other) = kinds.iter().position(|kind| *kind != kinds[0]) {
-        let reason = format!("rank 0 computes on {}, rank {other} on {}", kinds[0], kinds[other]);
-        return Err(bmtrain_dist::Error::launch(
-            "ranks",
-            reason,
-            "choose device cuda or cpu, so that all have the same",
-        )
-        .into());
-    }
+    let card = RankDevice::card(opened.device.as_ref().map(|device| device.pci_bus_id()));
+    let cards = match ranks.size() {
+        1 => vec![card],
+        _ => Team::new(Arc::clone(&ranks), &Device::cpu(1)?).gather_texts(&card)?,
+    };
+    let exchange = launch.exchange(comm.asked(), RankDevice::of(&cards)?)?;
     match (&opened.device, exchange.by_nccl) {
         (Some(backend), true) => {
             let libraries = nccl_paths(&cuda_options());

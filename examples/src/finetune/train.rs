@@ -23,6 +23,7 @@ use model_center::recipe::{EvalMetric, Resolved, Threads};
 use model_center::run::{ExitStatus, Progress, ProgressMode, STOP_FILE, StopConditions, StopFlag, StopReason};
 use model_center::{Error, Result};
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -72,7 +73,7 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
     let is_first = ranks.rank() == 0;
     let local_rank = if launch.ranks_in_process() > 1 { ranks.rank() } else { launch.local_rank };
     let opened = device::open(resolved.device.name, (local_rank, launch.local_size), threads, is_first)?;
-    let ranks = ranks::exchange(launch, options.comm, resolved.device.name, &opened, ranks)?;
+    let ranks = ranks::exchange(launch, options.comm, &opened, ranks)?;
     let on_processors = opened.cuda.is_none();
     let backend = opened.backend;
     let profiled = (options.profile && is_first).then(|| Arc::new(Profiled::new(Arc::clone(&backend))));
@@ -82,7 +83,7 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
     });
     let sharding = sharding(resolved, Arc::clone(&ranks));
     let team = Team::new(ranks, &device);
-    let opened = registry.open(&resolved.model.path, &open_options(resolved, job.train.labels(), &device, sharding))?;
+    let opened = registry.open(&job.folder, &open_options(resolved, job.train.labels(), &device, sharding))?;
     let progress_mode = ProgressMode::choose(
         resolved.log.quiet || !is_first,
         std::io::stderr().is_terminal(),
@@ -110,6 +111,8 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
 pub(crate) struct Trainer {
     pub(super) device: Device,
     pub(crate) model: Box<dyn TextModel>,
+    /// The folder it came from, whose tokenizer is saved with it.
+    pub(super) folder: PathBuf,
     pub(super) optim: OptimManager,
     pub(super) loader: Loader,
     pub(crate) eval: Option<Loader>,
@@ -199,6 +202,7 @@ impl Trainer {
             device: device.clone(),
             metrics: metrics(job, resolved),
             model,
+            folder: job.folder.clone(),
             optim,
             loader,
             eval,

@@ -20,10 +20,20 @@ pub fn conformance(place: &Place, wanted: &str, report: &mut Report) -> Result<(
     }
     let (reference, tested) = (Device::cpu(place.threads)?, place.device());
     let mut found = conformance::Report::default();
-    for (index, case) in cases.iter().enumerate() {
+    let mut run = 0;
+    'rows: for (index, case) in cases.iter().enumerate() {
         for &dtype in &case.dtypes {
-            found.note(case, dtype.to_string(), compare(&reference, &tested, case, dtype));
+            let compared = compare(&reference, &tested, case, dtype);
+            let has_failed = compared.is_err();
+            found.note(case, dtype.to_string(), compared);
+            if has_failed {
+                place.note_loss(&format!("the row {} {dtype}", case.name), report);
+            }
+            if report.is_lost() {
+                break 'rows;
+            }
         }
+        run += 1;
         if (index + 1).is_multiple_of(50) {
             report.say(&format!("conformance: {} of {} rows", index + 1, cases.len()));
         }
@@ -35,7 +45,8 @@ pub fn conformance(place: &Place, wanted: &str, report: &mut Report) -> Result<(
         report.fail(format!("conformance: {line}"));
     }
     let figure = format!("{passed} passed, {} failed, {unsupported} unsupported", failed.len());
-    report.row(format!("conformance, {} rows", cases.len()), figure);
+    let rows = if run < cases.len() { format!("{run} of {}", cases.len()) } else { run.to_string() };
+    report.row(format!("conformance, {rows} rows"), figure);
     let entry = |entry: &conformance::Entry| match &entry.outcome {
         Outcome::Compared(check) => json!({
             "row": entry.case, "dtype": entry.check, "passed": check.passed(), "error": check.error,
@@ -48,7 +59,7 @@ pub fn conformance(place: &Place, wanted: &str, report: &mut Report) -> Result<(
     };
     let entries: Vec<_> = found.entries.iter().map(entry).collect();
     let counts = json!({
-        "rows": cases.len(), "passed": passed, "failed": failed.len(), "unsupported": unsupported, "checks": entries,
+        "rows": cases.len(), "rows_run": run, "passed": passed, "failed": failed.len(), "unsupported": unsupported, "checks": entries,
     });
     report.part("conformance", counts);
     Ok(())

@@ -61,17 +61,17 @@ impl Environment {
         report.row("driver", driver);
         for Library { name, state } in &self.found.libraries {
             let says = match state {
-                Ok(Present { path, version, problem }) => {
-                    let problem = problem.as_ref().map_or(String::new(), |problem| format!("; {problem}"));
-                    format!("{version} at {}{problem}", path.display())
+                Ok(Present { path, version, why, problem }) => {
+                    let more: String = why.iter().chain(problem).map(|more| format!("; {more}")).collect();
+                    format!("{version} at {}{more}", path.display())
                 }
                 Err(reason) => format!("missing, not needed here: {reason}"),
             };
             report.row(*name, says);
         }
         let library = |library: &Library| match &library.state {
-            Ok(Present { path, version, problem }) => {
-                json!({ "name": library.name, "path": path, "version": version, "problem": problem })
+            Ok(Present { path, version, why, problem }) => {
+                json!({ "name": library.name, "path": path, "version": version, "why": why, "problem": problem })
             }
             Err(reason) => json!({ "name": library.name, "missing": reason }),
         };

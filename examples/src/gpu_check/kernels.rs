@@ -51,6 +51,7 @@ pub fn kernels(place: &Place, ceilings: Ceilings, budget: Duration, report: &mut
         });
         if let Err(error) = told {
             report.fail(format!("kernels {dtype}: after {} of them: {error}", figures.len()));
+            place.note_loss("kernels", report);
         }
         let moving: Vec<&Figure> = figures.iter().filter(|figure| figure.flops == 0).collect();
         let short: Vec<&&Figure> = moving.iter().filter(|figure| share(figure, ceilings) < MOVING).collect();
@@ -67,6 +68,9 @@ pub fn kernels(place: &Place, ceilings: Ceilings, budget: Duration, report: &mut
             report.row(format!("{} {dtype}", figure.name), rate(figure, ceilings));
         }
         all.extend(figures);
+        if report.is_lost() {
+            break;
+        }
     }
     let figure = |figure: &Figure| {
         json!({

@@ -146,6 +146,17 @@ impl Place {
     fn device(&self) -> Device {
         Device::new(Arc::clone(&self.backend) as Arc<dyn Backend>)
     }
+
+    /// After a failure: note if the device is lost by it. A kernel that died leaves a device whose every later call fails, while
+    /// other failures are told once.
+    fn note_loss(&self, after: &str, report: &mut Report) {
+        if report.is_lost() || self.device().sync().is_ok() {
+            return;
+        }
+        if let Err(error) = self.device().sync() {
+            report.lose(after, &error.to_string());
+        }
+    }
 }
 
 /// Run the program.
@@ -197,6 +208,10 @@ fn check(options: &Options, environment: &Environment, place: &Place, report: &m
         if !options.only.is_empty() && !options.only.contains(&part) {
             continue;
         }
+        if report.is_lost() {
+            report.row(part.name(), "not run: the device is lost");
+            continue;
+        }
         if part.measures() && report.emulated && !options.measure {
             report.row(part.name(), "not measured: an emulated device has no speed");
             continue;
@@ -219,6 +234,7 @@ fn check(options: &Options, environment: &Environment, place: &Place, report: &m
         };
         if let Err(error) = done {
             report.fail(format!("{}: {error}", part.name()));
+            place.note_loss(&part.name(), report);
         }
     }
 }

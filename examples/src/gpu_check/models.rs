@@ -70,7 +70,13 @@ pub fn models(place: &Place, ceilings: Ceilings, steps: u32, report: &mut Report
                 tell(timed, &measured, ceilings, report);
                 all.push(as_json(timed, &measured, ceilings));
             }
-            Err(error) => report.fail(format!("{}: {error}", timed.name)),
+            Err(error) => {
+                report.fail(format!("{}: {error}", timed.name));
+                place.note_loss(timed.name, report);
+            }
+        }
+        if report.is_lost() {
+            break;
         }
     }
     report.part("models", json!({ "models": all }));

@@ -25,12 +25,14 @@ pub struct Report {
     parts: Map<String, Value>,
     targets: Vec<Value>,
     failures: Vec<String>,
+    /// Why the device answers nothing any more.
+    lost: Option<String>,
 }
 
 impl Report {
     /// Nothing yet.
     pub fn new(emulated: bool) -> Self {
-        Report { emulated, rows: Vec::new(), parts: Map::new(), targets: Vec::new(), failures: Vec::new() }
+        Report { emulated, rows: Vec::new(), parts: Map::new(), targets: Vec::new(), failures: Vec::new(), lost: None }
     }
 
     /// A line of progress.
@@ -69,6 +71,18 @@ impl Report {
         let reason = reason.into().lines().map(str::trim).collect::<Vec<_>>().join(" ");
         self.say(&format!("FAILED {reason}"));
         self.failures.push(reason);
+    }
+
+    /// The device answers every call with the same error from now on: what is not done yet cannot be.
+    pub fn lose(&mut self, after: &str, reason: &str) {
+        let text = format!("the device is lost after {after}: {reason}; nothing more can be run on it in this process");
+        self.fail(&text);
+        self.lost = self.failures.last().cloned();
+    }
+
+    /// Whether [`Report::lose`] was called.
+    pub fn is_lost(&self) -> bool {
+        self.lost.is_some()
     }
 
     /// Whether nothing failed.
@@ -113,6 +127,7 @@ impl Report {
             "program": env!("CARGO_PKG_VERSION"),
             "passed": self.is_clean(),
             "failures": self.failures,
+            "device_lost": self.lost,
             "targets": self.targets,
             "parts": self.parts,
         });

@@ -7,7 +7,7 @@ use bmtrain_core::kernel::Activation;
 use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::param::BuilderOptions;
 use model_center::Result;
-use model_center::config::{BertConfig, Gpt2Config};
+use model_center::config::{BertConfig, Gpt2Config, TextConfig};
 use model_center::model::TextModel;
 use model_center::model::bert::{Bert, BertHead};
 use model_center::model::decoder::DecoderHead;
@@ -39,7 +39,7 @@ impl Shape {
         let Shape { num_layers, dim_model, num_heads, dim_ff, vocab_size, predicts_words } = self;
         let dim_head = dim_model / num_heads;
         if predicts_words {
-            let config = Gpt2Config {
+            let text = TextConfig {
                 vocab_size,
                 dim_model,
                 num_heads,
@@ -50,8 +50,9 @@ impl Shape {
                 embedding_dropout_p: 0.1,
                 attention_dropout_p: 0.1,
                 ffn_activate_fn: Activation::GeluTanh,
-                ..Gpt2Config::default()
+                ..Gpt2Config::default().text
             };
+            let config = Gpt2Config { text, ..Gpt2Config::default() };
             let head = DecoderHead::CausalLm { tied: true };
             return Ok(Box::new(Gpt2::new(device, config, head, blocks, builder)?));
         }

@@ -62,11 +62,12 @@ pub(super) fn launch(
         match collective {
             Collective::AllGather { send, recv }
             | Collective::ReduceScatter { send, recv, .. }
-            | Collective::AllToAll { send, recv } => backend.on_host(Some(send), Some(recv), work, on),
+            | Collective::AllToAll { send, recv } => backend.fill_on_host(Some(send), recv, work, on),
+            Collective::Recv { data, .. } => backend.fill_on_host(None, data, work, on),
+            Collective::Broadcast { data, root } if root != rank => backend.fill_on_host(None, data, work, on),
             Collective::AllReduce { data, .. }
             | Collective::Reduce { data, .. }
-            | Collective::Broadcast { data, .. }
-            | Collective::Recv { data, .. } => backend.on_host(None, Some(data), work, on),
+            | Collective::Broadcast { data, .. } => backend.on_host(None, Some(data), work, on),
             Collective::Send { data, .. } => backend.on_host(Some(data), None, work, on),
         }
     })

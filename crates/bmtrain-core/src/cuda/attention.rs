@@ -1,14 +1,17 @@
 //! Streaming attention: the launches of `attention.cu` and, where types, sizes and addresses allow, of `attention_mma.cu`.
 #![allow(unsafe_code)]
 
-use super::attention_mma::Kernels;
+use super::attention_mma::{HEAD_SIZES, Kernels};
 use super::driver::{Grid, Pattern};
 use super::launch::{In, Launch, Mask as Dropped, PACK, block_each, long, tag};
 use super::modules::Name;
+use super::scratch::Taken;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Arguments as _, AttentionBackward, AttentionForward, AttentionShape, Bias, Dest, Mask};
 use crate::kernel::{Heads, HeadsMut};
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
 
 /// `kTile` of attention.cu.
 const TILE: usize = 64;
@@ -188,13 +191,32 @@ fn on_tensor_cores(
     dtypes: &[DType],
 ) -> Option<(&'static Kernels, bool)> {
     let same = dtypes.windows(2).all(|pair| pair[0] == pair[1]);
-    if !same || arguments.whole == 0 || launch.capability < (8, 0) {
+    if !same || launch.capability < (8, 0) {
         return None;
     }
-    let kernels = Kernels::of(call.shape.head_size, *dtypes.first()?)?;
+    let (head_size, dtype) = (call.shape.head_size, *dtypes.first()?);
+    let Some(kernels) = Kernels::of(head_size, dtype) else {
+        if dtype != DType::F32 {
+            warn_of_head_size(head_size);
+        }
+        return None;
+    };
+    if arguments.whole == 0 {
+        return None;
+    }
     // Where scores are only compared, a negative scale would turn their order, and 0 make minus infinity a NaN.
     let plain = matches!(call.mask, Mask::None) && call.bias.is_none() && !call.dropout.drops() && call.scale > 0.0;
     Some((kernels, plain))
+}
+
+/// Say once that heads of this size are computed without tensor cores.
+fn warn_of_head_size(head_size: usize) {
+    static TOLD: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+    if TOLD.lock().unwrap_or_else(PoisonError::into_inner).insert(head_size) {
+        tracing::warn!(
+            "attention with heads of {head_size} runs without tensor cores, which serve heads of {HEAD_SIZES:?}"
+        );
+    }
 }
 
 /// The two widths of results that a kernel is made for.
@@ -294,28 +316,29 @@ impl BiasGroups {
 }
 
 /// Where the kernels for queries add up the gradient of the bias, cleared where it has to be.
-struct BiasSums<'a> {
+struct BiasSums<'l, 'a> {
     groups: BiasGroups,
     /// 0 if no gradient is wanted.
     address: u64,
-    /// What the sums of groups are added up to, if there are several.
-    dest: Option<Dest<'a>>,
+    /// Where there are several groups, their sums and what these are added up to.
+    several: Option<(Taken<'l>, Dest<'a>)>,
 }
 
-impl<'a> BiasSums<'a> {
-    fn new(launch: &Launch<'_>, shape: AttentionShape, shared: bool, dbias: Option<Dest<'a>>) -> Result<Self> {
+impl<'l, 'a> BiasSums<'l, 'a> {
+    fn new(launch: &Launch<'l>, shape: AttentionShape, shared: bool, dbias: Option<Dest<'a>>) -> Result<Self> {
         let groups = BiasGroups::new(shape, shared && dbias.is_some());
         let Some(dest) = dbias else {
-            return Ok(BiasSums { groups, address: 0, dest: None });
+            return Ok(BiasSums { groups, address: 0, several: None });
         };
         if shared && groups.groups > 1 {
             let count = groups.groups * groups.len;
-            let address = launch.scratch.take(launch.stream, count * size_of::<f32>())?;
+            let sums = launch.scratch.take(launch.stream, count * size_of::<f32>())?;
+            let address = sums.address();
             if count > 0 {
                 // SAFETY: scratch memory of that length, which no other launch of this lane uses before these have run.
                 unsafe { launch.stream.fill(address, Pattern::Word(0), count) }?;
             }
-            return Ok(BiasSums { groups, address, dest: Some(dest) });
+            return Ok(BiasSums { groups, address, several: Some((sums, dest)) });
         }
         let address = dest.view.address();
         if !dest.add && !dest.view.is_empty() {
@@ -323,17 +346,17 @@ impl<'a> BiasSums<'a> {
             // lane order.
             unsafe { launch.stream.fill(address, Pattern::Word(0), dest.view.len()) }?;
         }
-        Ok(BiasSums { groups, address, dest: None })
+        Ok(BiasSums { groups, address, several: None })
     }
 
     /// Queue the sum over the groups, behind the kernels that made them.
     fn finish(self, launch: &Launch<'_>) -> Result<()> {
-        let Some(dest) = self.dest else {
+        let Some((sums, dest)) = self.several else {
             return Ok(());
         };
         let BiasGroups { groups, len, .. } = self.groups;
         let arguments = BiasSumArguments {
-            partials: self.address,
+            partials: sums.address(),
             dbias: dest.view.address(),
             count: long(AttentionBackward::NAME, "bias", len)?,
             groups: groups as i32,

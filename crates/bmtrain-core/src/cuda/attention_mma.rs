@@ -5,7 +5,6 @@ use super::launch::block_each;
 use super::modules::Name;
 use crate::dtype::DType;
 use crate::error::Result;
-use std::ffi::CStr;
 
 /// `kMmaThreads`.
 const THREADS: u32 = 128;
@@ -42,6 +41,9 @@ impl Plan {
         Plan { rows, shared: own * rows + 4 * others }
     }
 }
+
+/// Head sizes that there are kernels for.
+pub(super) const HEAD_SIZES: [usize; 5] = [32, 64, 80, 96, 128];
 
 impl Kernels {
     /// The kernels for heads that all have this size and number type.
@@ -88,13 +90,6 @@ impl Kernels {
     }
 }
 
-const fn name(text: &'static str) -> &'static CStr {
-    match CStr::from_bytes_with_nul(text.as_bytes()) {
-        Ok(name) => name,
-        Err(_) => panic!("a name with a zero inside"),
-    }
-}
-
 /// The kernels of some head sizes in one number type.
 macro_rules! kernels {
     ($number:literal: $($head:literal),+) => { [$(kernels!(@head $head, $number)),+] };
@@ -113,10 +108,10 @@ macro_rules! kernels {
         }
     };
     (@name $stem:literal, $kind:literal, $head:literal, $number:literal) => {
-        Name {
-            unit: concat!("attention_mma_", $head, "_", $number),
-            kernel: name(concat!("attention_mma_", $stem, "_", $kind, "_", $head, "_", $number, "\0")),
-        }
+        Name::new(
+            concat!("attention_mma_", $head, "_", $number),
+            concat!("attention_mma_", $stem, "_", $kind, "_", $head, "_", $number, "\0"),
+        )
     };
 }
 
@@ -131,7 +126,7 @@ mod tests {
     #[test]
     fn every_pair_of_head_size_and_type_has_a_unit() {
         for dtype in [DType::F16, DType::BF16] {
-            for head_size in [32, 64, 80, 96, 128] {
+            for head_size in HEAD_SIZES {
                 let kernels = Kernels::of(head_size, dtype).unwrap();
                 for pair in [kernels.forward, kernels.queries, kernels.keys] {
                     assert!(Unit::named(pair.plain.unit).is_some() && Unit::named(pair.general.unit).is_some());

@@ -1,6 +1,6 @@
 //! Work of the host in the order of a lane: ranks that share no NCCL exchange so, checkpoints and offloaded optimizers too.
 //!
-//! The lane copies what the work reads and writes into page-locked memory, writes a number there that says so, and waits for
+//! The lane copies what the work reads, and what it writes unless it overwrites all of it, into page-locked memory, writes a number there that says so, and waits for
 //! another number. A thread of the lane looks for the first number, does the work, and writes the second; the lane copies the
 //! result back and goes on.
 //!
@@ -26,6 +26,15 @@ use std::time::{Duration, Instant};
 pub(super) struct Place {
     pub(super) address: u64,
     pub(super) bytes: usize,
+}
+
+/// What work finds in the memory that it writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Old {
+    /// What is there on the device.
+    Brought,
+    /// Any bytes: it overwrites all of them.
+    Left,
 }
 
 /// The thread of a lane, started when it is first needed.
@@ -99,7 +108,13 @@ impl HostWorker {
     ///
     /// # Safety
     /// Both places are valid until the stream has run what is queued here, and do not overlap.
-    pub(super) unsafe fn give(&self, stream: &Stream, read: Place, write: Place, work: HostWork) -> Result<()> {
+    pub(super) unsafe fn give(
+        &self,
+        stream: &Stream,
+        read: Place,
+        (write, old): (Place, Old),
+        work: HostWork,
+    ) -> Result<()> {
         let mut state = locked(&self.state);
         let State { running, blocks } = &mut *state;
         // Whatever can fail for want of something comes before anything is queued.
@@ -111,8 +126,8 @@ impl HostWorker {
         running.latest = number;
         let numbers = Arc::clone(&running.numbers);
         let queue_before = || {
-            for (place, block) in [(read, &reads), (write, &writes)] {
-                if place.bytes > 0 {
+            for (place, block, wanted) in [(read, &reads, true), (write, &writes, old == Old::Brought)] {
+                if place.bytes > 0 && wanted {
                     // SAFETY: the device's side is the caller's promise; the host's side is touched next by the thread, which
                     // looks for the number below, and kept by `blocks`.
                     unsafe { stream.download_later(place.address, block.address(), place.bytes) }?;

@@ -24,7 +24,7 @@ pub(super) struct Launch<'a> {
     pub(super) stream: &'a Stream,
     pub(super) modules: &'a Modules,
     pub(super) scratch: &'a Scratch,
-    /// Address of the record that kernels report values outside of tables to.
+    /// Address of the lane's record that kernels report values outside of tables to.
     pub(super) fault: u64,
     pub(super) multiprocessors: u32,
     /// Compute capability, major and minor.
@@ -84,14 +84,8 @@ impl Typed {
 /// The [`Typed`] names of a kernel, e.g. `typed!("norm", "norm_forward")`: unit and stem of the name.
 macro_rules! typed {
     ($unit:literal, $stem:literal) => {{
-        const fn name(text: &'static str) -> &'static std::ffi::CStr {
-            match std::ffi::CStr::from_bytes_with_nul(text.as_bytes()) {
-                Ok(name) => name,
-                Err(_) => panic!("a name with a zero inside"),
-            }
-        }
         const fn of(text: &'static str) -> $crate::cuda::modules::Name {
-            $crate::cuda::modules::Name { unit: $unit, kernel: name(text) }
+            $crate::cuda::modules::Name::new($unit, text)
         }
         $crate::cuda::launch::Typed {
             f32: of(concat!($stem, "_f32\0")),

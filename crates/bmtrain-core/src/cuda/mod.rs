@@ -48,7 +48,7 @@ use crate::kernel::Kernel;
 use blas::Blas;
 use driver::{Context, Pinned, Properties, Stream, failure};
 use fault::Faults;
-use host_work::{HostWorker, Place};
+use host_work::{HostWorker, Old, Place};
 use images::Images;
 use launch::Launch;
 pub use libraries::nccl_paths;
@@ -77,8 +77,8 @@ pub struct CudaBackend {
     ordinal: usize,
     // Fields are dropped in this order: what the device may still read goes before what it reads with.
     staging: Mutex<Staging>,
-    /// Page-locked memory for short reads.
-    small: Mutex<Option<Pinned>>,
+    /// Page-locked memory for short reads of each lane: one that waits for its lane holds up no other.
+    small: [Mutex<Option<Pinned>>; Lane::ALL.len()],
     workers: [HostWorker; Lane::ALL.len()],
     lanes: Lanes,
     faults: Faults,
@@ -138,7 +138,7 @@ impl CudaBackend {
             id: DeviceId::fresh(),
             ordinal,
             staging: Mutex::default(),
-            small: Mutex::default(),
+            small: <[Mutex<Option<Pinned>>; Lane::ALL.len()]>::default(),
             workers: std::array::from_fn(|_| HostWorker::new(&context)),
             threads,
             lanes,
@@ -150,6 +150,12 @@ impl CudaBackend {
             trace: Trace::default(),
             context,
         })
+    }
+
+    /// Where the device is in this host, e.g. `0000:17:00.0`: the same for every process, whatever number it calls the device
+    /// by. Parts of a device that is divided (MIG) are in one place.
+    pub fn pci_bus_id(&self) -> &str {
+        self.context.pci_bus_id()
     }
 
     /// Note from now on when what is given to lanes begins and ends: kernels, uploads, downloads and copies. What was noted
@@ -185,13 +191,13 @@ impl CudaBackend {
     fn run(&self, on: Lane, work: impl FnOnce(&Launch<'_>) -> Result<()>) -> Result<()> {
         let scratch = &self.scratch[on as usize];
         let Properties { multiprocessors, capability, .. } = self.context.properties();
-        let (modules, fault) = (&self.modules, self.faults.address());
+        let (modules, fault) = (&self.modules, self.faults.address(on));
         self.lanes.give(on, |stream| work(&Launch { stream, modules, scratch, fault, multiprocessors, capability }))
     }
 
     /// Let the host wait for a lane, and hear what its kernels report.
     fn wait_for(&self, on: Lane) -> Result<()> {
-        let waited = self.lanes.sync(on, |stream| self.faults.wait(stream));
+        let waited = self.lanes.sync(on, |stream| self.faults.wait(on, stream));
         // What failed first comes out first: kernels behind failed work of the host, or behind an exchange that was broken
         // off, read what nobody wrote.
         let exchanged = self.broken.get().map_or(Ok(()), |error| Err(error.clone()));
@@ -314,7 +320,7 @@ impl Backend for CudaBackend {
         }
         if !host.is_empty() && host.len() <= SMALL_READ {
             // Ordinary memory would make the driver wait inside of the copy.
-            let mut small = self.small.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut small = self.small[on as usize].lock().unwrap_or_else(PoisonError::into_inner);
             let place = match small.take() {
                 Some(place) => small.insert(place),
                 None => small.insert(Pinned::new(&self.context, SMALL_READ)?),
@@ -376,6 +382,37 @@ impl Backend for CudaBackend {
     }
 
     fn on_host(&self, read: Option<View<'_>>, write: Option<ViewMut<'_>>, work: HostWork, on: Lane) -> Result<()> {
+        self.give_to_host(read, (write, Old::Brought), work, on)
+    }
+
+    fn fill_on_host(&self, read: Option<View<'_>>, write: ViewMut<'_>, work: HostWork, on: Lane) -> Result<()> {
+        self.give_to_host(read, (Some(write), Old::Left), work, on)
+    }
+
+    fn host_threads(&self) -> Option<Arc<Threads>> {
+        self.threads.clone()
+    }
+
+    fn scratch(&self) -> Vec<(&'static str, usize)> {
+        let launches = self.scratch.iter().map(Scratch::bytes).sum();
+        let works = self.workers.iter().map(HostWorker::bytes).sum();
+        vec![
+            ("page-locked staging", self.staging().bytes()),
+            ("page-locked memory of host work", works),
+            ("scratch of launches", launches),
+        ]
+    }
+}
+
+impl CudaBackend {
+    /// Give work of the host to a lane, with or without what is in the range that it writes.
+    fn give_to_host(
+        &self,
+        read: Option<View<'_>>,
+        (write, old): (Option<ViewMut<'_>>, Old),
+        work: HostWork,
+        on: Lane,
+    ) -> Result<()> {
         let places =
             [read.map(|view| (view.device(), view.lane())), write.as_ref().map(|view| (view.device(), view.lane()))];
         for (device, lane) in places.into_iter().flatten() {
@@ -391,21 +428,7 @@ impl Backend for CudaBackend {
         let worker = &self.workers[on as usize];
         // SAFETY: both views are this device's and apart; their memory stays valid until the lane has run what is queued, because
         // the pool gives it out in lane order.
-        self.lanes.give(on, |stream| unsafe { worker.give(stream, read, write, work) })
-    }
-
-    fn host_threads(&self) -> Option<Arc<Threads>> {
-        self.threads.clone()
-    }
-
-    fn scratch(&self) -> Vec<(&'static str, usize)> {
-        let launches = self.scratch.iter().map(Scratch::bytes).sum();
-        let works = self.workers.iter().map(HostWorker::bytes).sum();
-        vec![
-            ("page-locked staging", self.staging().bytes()),
-            ("page-locked memory of host work", works),
-            ("scratch of launches", launches),
-        ]
+        self.lanes.give(on, |stream| unsafe { worker.give(stream, read, (write, old), work) })
     }
 }
 

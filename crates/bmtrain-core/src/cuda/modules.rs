@@ -17,6 +17,16 @@ pub(super) struct Name {
     pub(super) kernel: &'static CStr,
 }
 
+impl Name {
+    /// The kernel of this name, which ends with a zero, in a unit. A mistake in it ends the compilation.
+    pub(super) const fn new(unit: &'static str, text: &'static str) -> Self {
+        match CStr::from_bytes_with_nul(text.as_bytes()) {
+            Ok(kernel) => Name { unit, kernel },
+            Err(_) => panic!("a name with a zero inside, or none at its end"),
+        }
+    }
+}
+
 /// The compiled kernels of a device.
 #[derive(Debug)]
 pub(super) struct Modules {
@@ -45,6 +55,8 @@ impl Modules {
     pub(super) fn function(&self, name: Name, bytes: usize, shared: u32) -> Result<Function> {
         /// What every kernel may choose without asking.
         const GRANTED: u32 = 48 << 10;
+        /// From here on shared memory decides how many blocks a multiprocessor holds.
+        const MUCH: u32 = 16 << 10;
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let Loaded { functions, modules } = &mut *loaded;
         if let Some(function) = functions.get(&name) {
@@ -66,6 +78,12 @@ impl Modules {
         let function = module.function(name.kernel, bytes)?;
         if shared > GRANTED {
             function.allow_shared(&self.context, shared)?;
+        }
+        if shared >= MUCH
+            && let Err(error) = function.prefer_shared(&self.context)
+        {
+            // Fewer blocks at once, and nothing else.
+            tracing::debug!(%error, kernel = ?name.kernel, "the driver divides on-chip memory as it likes");
         }
         functions.insert(name, function);
         Ok(function)

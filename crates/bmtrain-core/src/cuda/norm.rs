@@ -4,6 +4,7 @@
 use super::driver::Grid;
 use super::launch::{In, Launch, Mask, Out, PACK, Typed, block_each, long, threads_for, typed, whole};
 use super::reduce::{Partials, sum_partials};
+use super::scratch::Taken;
 use crate::buffer::{View, ViewMut};
 use crate::error::Result;
 use crate::kernel::{Arguments as _, NormBackward, NormForward};
@@ -107,7 +108,9 @@ pub(super) fn backward(launch: &Launch<'_>, a: NormBackward<'_>) -> Result<()> {
     let groups = a.rows.div_ceil(at_once);
     let stride = 2 * a.columns;
     let wanted = a.dweight.is_some() || a.dbias.is_some();
-    let partials = if wanted { launch.scratch.take(launch.stream, groups * stride * size_of::<f32>())? } else { 0 };
+    let partial_bytes = groups * stride * size_of::<f32>();
+    let scratch = wanted.then(|| launch.scratch.take(launch.stream, partial_bytes)).transpose()?;
+    let partials = scratch.as_ref().map_or(0, Taken::address);
     let (dropout, branch) = a.branch.as_ref().map(|(dropout, dest)| (dropout, dest)).unzip();
     let written = [a.dx.as_ref(), branch].map(|dest| dest.map(|dest| dest.view.as_view()));
     let large = || [Some(a.x), Some(a.dy)].into_iter().chain(written).flatten();

@@ -73,7 +73,8 @@ impl Cut {
 pub(super) fn column_sum(launch: &Launch<'_>, a: ColumnSum<'_>) -> Result<()> {
     const NAME: &str = ColumnSum::NAME;
     let Cut { width, tiles, at_once, groups } = Cut::of(a.rows, a.columns);
-    let partials = launch.scratch.take(launch.stream, groups * a.columns * size_of::<f32>())?;
+    let scratch = launch.scratch.take(launch.stream, groups * a.columns * size_of::<f32>())?;
+    let partials = scratch.address();
     let arguments = ColumnPartsArguments {
         x: In::of(&a.x),
         partials,
@@ -236,7 +237,8 @@ pub(super) fn grad_norm(launch: &Launch<'_>, a: GradNorm<'_>) -> Result<()> {
     };
     // The total does not depend on how many parts there are.
     let blocks = launch.blocks(items);
-    let parts = launch.scratch.take(launch.stream, blocks as usize * words * size_of::<i64>())?;
+    let scratch = launch.scratch.take(launch.stream, blocks as usize * words * size_of::<i64>())?;
+    let parts = scratch.address();
     let count = long(NAME, "elements", elements)?;
     let arguments = NormPartsArguments { x: In::of(&a.x), parts, count, whole: whole([a.x.address()], &[]), unused: 0 };
     // SAFETY: laid out as in reduce.cu. x holds `count` elements, scratch the words of each block. The memory stays valid until

@@ -2,6 +2,10 @@
 //!
 //! Each lane has a block that its launches use one after the other, in the order of the lane. It grows to what the largest
 //! of them asked for; steady state allocates nothing.
+//!
+//! What one launch queues between taking the block and its last use of it must not be mixed with what another thread gives to
+//! the same lane, and the block must not be returned in between by one that needs a larger one. So it is [`Taken`] until
+//! the launch is queued; another thread that wants it waits that long, which is some calls of the driver.
 #![allow(unsafe_code)]
 
 use super::driver::{Context, Stream};
@@ -10,6 +14,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The least that is taken. Growing returns memory to the driver, which drains the device, so blocks at least double.
 const LEAST: usize = 4 << 20;
+
+/// The block of a lane, until all work that uses it is queued.
+#[derive(Debug)]
+#[must_use = "the block is another thread's as soon as this is dropped"]
+pub(super) struct Taken<'s> {
+    block: MutexGuard<'s, Block>,
+}
+
+impl Taken<'_> {
+    /// The first address, a multiple of 256.
+    pub(super) fn address(&self) -> u64 {
+        self.block.address
+    }
+}
 
 /// The block of one lane.
 #[derive(Debug)]
@@ -30,12 +48,12 @@ impl Scratch {
         Scratch { context: Arc::clone(context), block: Mutex::default() }
     }
 
-    /// The address of at least `bytes` bytes, aligned to 256, for work that is queued on `stream` next. What an earlier launch
-    /// left there is overwritten by the next.
+    /// At least `bytes` bytes, for work that is queued on `stream` while they are held. What an earlier launch left there is
+    /// overwritten by the next. A launch takes them once: a second time it would wait for itself.
     ///
     /// # Errors
     /// The device has no more memory, or has failed.
-    pub(super) fn take(&self, stream: &Stream, bytes: usize) -> Result<u64> {
+    pub(super) fn take(&self, stream: &Stream, bytes: usize) -> Result<Taken<'_>> {
         let mut block = self.lock();
         if block.bytes < bytes {
             let wanted = bytes.max(2 * block.bytes).max(LEAST);
@@ -48,7 +66,7 @@ impl Scratch {
             }
             *block = Block { address: self.context.allocate(wanted)?, bytes: wanted };
         }
-        Ok(block.address)
+        Ok(Taken { block })
     }
 
     /// Bytes held.

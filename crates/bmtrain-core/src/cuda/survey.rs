@@ -4,8 +4,9 @@ use super::CudaOptions;
 use super::blas;
 use super::compile::{Nvrtc, Target};
 use super::driver::{Described, cuda_version, devices, failure};
-use super::libraries::{ALL, CUBLASLT, NVRTC, Wanted, open};
+use super::libraries::{ALL, CUBLASLT, NVRTC, Opened, Wanted, open};
 use crate::choice::OPEN_DRIVER;
+use crate::comm::nccl::Version;
 use crate::error::{Error, Result};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -34,6 +35,16 @@ pub struct Installed {
     pub memory_bytes: Option<usize>,
 }
 
+impl Installed {
+    /// Why kernels cannot run on it, if they cannot.
+    pub fn problem(&self) -> Option<String> {
+        Target::check_age(self.capability).err().map(|error| match error {
+            Error::Device { reason, .. } => reason,
+            other => other.to_string(),
+        })
+    }
+}
+
 /// One of the libraries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Library {
@@ -50,6 +61,8 @@ pub struct Present {
     pub path: PathBuf,
     /// Its version in its own count, e.g. `13.0`.
     pub version: String,
+    /// Why it is this one, where another was found before it.
+    pub why: Option<String>,
     /// What is wrong although it is there, and what to do.
     pub problem: Option<String>,
 }
@@ -103,18 +116,26 @@ fn installed(device: Described) -> Installed {
 }
 
 fn state(wanted: &'static Wanted, options: &CudaOptions, driver: Option<(u32, u32)>) -> Result<Present> {
-    let dotted = |(major, minor): (u32, u32)| format!("{major}.{minor}");
-    let (path, version, cuda) = if *wanted == NVRTC {
+    let (path, version, cuda, rather_than) = if *wanted == NVRTC {
         let nvrtc = Nvrtc::open(options)?;
-        (nvrtc.path().clone(), dotted(nvrtc.version()), Some(nvrtc.version().0))
-    } else if *wanted == CUBLASLT {
-        let (path, [major, minor, patch]) = blas::version(options)?;
-        (path, format!("{major}.{minor}.{patch}"), Some(major))
+        let (major, minor) = nvrtc.version();
+        (nvrtc.path().clone(), format!("{major}.{minor}"), Some(major), nvrtc.library().rather_than().to_vec())
     } else {
         let library = open(wanted, options)?;
-        let (path, [major, minor, patch]) = nccl_version(&library)?;
-        (path, format!("{major}.{minor}.{patch}"), None)
+        let rather_than = library.rather_than().to_vec();
+        if *wanted == CUBLASLT {
+            let (path, [major, minor, patch]) = blas::version(&library)?;
+            (path, format!("{major}.{minor}.{patch}"), Some(major), rather_than)
+        } else {
+            let (path, version) = nccl_version(&library)?;
+            (path, version.to_string(), None, rather_than)
+        }
     };
+    let passed_over: Vec<String> = rather_than.iter().map(|path| path.display().to_string()).collect();
+    let why = driver.filter(|_| !passed_over.is_empty()).map(|(driver, minor)| {
+        let passed_over = passed_over.join(", ");
+        format!("taken rather than {passed_over}, because the driver is made for CUDA {driver}.{minor}")
+    });
     let problem = match (cuda, driver) {
         (Some(cuda), Some((driver, minor))) if cuda > driver => Some(format!(
             "it belongs to CUDA {cuda}, and the driver is made for {driver}.{minor}: update the driver, or install the library of \
@@ -122,11 +143,11 @@ fn state(wanted: &'static Wanted, options: &CudaOptions, driver: Option<(u32, u3
         )),
         _ => None,
     };
-    Ok(Present { path, version, problem })
+    Ok(Present { path, version, why, problem })
 }
 
 #[allow(unsafe_code)]
-fn nccl_version(library: &super::libraries::Opened) -> Result<(PathBuf, [u32; 3])> {
+fn nccl_version(library: &Opened) -> Result<(PathBuf, Version)> {
     type GetVersion = unsafe extern "C" fn(*mut i32) -> i32;
     // SAFETY: the function has this type.
     let get: GetVersion = unsafe { library.function(c"ncclGetVersion") }?;
@@ -134,8 +155,7 @@ fn nccl_version(library: &super::libraries::Opened) -> Result<(PathBuf, [u32; 3]
     // SAFETY: one number is written; it works without a driver.
     let status = unsafe { get(&mut version) };
     let version = u32::try_from(version).ok().filter(|_| status == 0).unwrap_or(0);
-    // From 2.9 on it counts in ten thousands.
-    Ok((library.path_of(get as usize), [version / 10_000, version / 100 % 100, version % 100]))
+    Ok((library.path_of(get as usize), Version(version)))
 }
 
 #[cfg(test)]

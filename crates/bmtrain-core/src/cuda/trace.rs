@@ -41,6 +41,9 @@ impl Trace {
     pub(super) fn begin(&self, context: &Arc<Context>, lanes: &Lanes) -> Result<()> {
         let origin = Event::timed(context)?;
         lanes.give(Lane::Compute, |stream| origin.record(stream))?;
+        // Nothing that is noted begins before it.
+        let mark = lanes.mark(Lane::Compute)?;
+        Lane::ALL.into_iter().try_for_each(|lane| lanes.wait(lane, mark))?;
         *self.lock() = Some(Noted { origin, spans: Vec::new() });
         self.is_on.store(true, Ordering::Release);
         Ok(())

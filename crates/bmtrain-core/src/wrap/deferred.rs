@@ -161,6 +161,15 @@ impl Backend for Deferred {
         Ok(())
     }
 
+    fn fill_on_host(&self, read: Option<View<'_>>, write: ViewMut<'_>, work: HostWork, on: Lane) -> Result<()> {
+        // Work that keeps anything of what it is to overwrite keeps this.
+        let spoilt: HostWork = Box::new(move |read, write| {
+            write.fill(0xff);
+            work(read, write)
+        });
+        self.on_host(read, Some(write), spoilt, on)
+    }
+
     fn mark(&self, on: Lane) -> Result<Mark> {
         Ok(Mark { lane: on, ticket: self.lock().queues[on as usize].given })
     }

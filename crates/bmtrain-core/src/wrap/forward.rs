@@ -2,7 +2,7 @@
 
 /// The methods of [`Backend`](crate::Backend) that a wrapper leaves to the backend in its field `inner`, by their names. Of those
 /// that the trait provides, a wrapper that forgets one would hide what the inner backend can do: `provided` stands for all of
-/// them but `on_host`, and a new one is added there.
+/// them but `on_host`, which brings `fill_on_host`, and a new one is added there.
 ///
 /// ```
 /// # use bmtrain_core::backend::{Backend, Kernels, Lane};
@@ -87,6 +87,16 @@ macro_rules! forward_to_inner {
             on: $crate::Lane,
         ) -> $crate::Result<()> {
             self.inner.on_host(read, write, work, on)
+        }
+
+        fn fill_on_host(
+            &self,
+            read: Option<$crate::buffer::View<'_>>,
+            write: $crate::buffer::ViewMut<'_>,
+            work: $crate::backend::HostWork,
+            on: $crate::Lane,
+        ) -> $crate::Result<()> {
+            self.inner.fill_on_host(read, write, work, on)
         }
     };
     (@mark) => {

@@ -99,6 +99,8 @@ struct Device {
     // What was returned and not taken again.
     std::map<Address, std::size_t> freed;
     std::vector<std::unique_ptr<Stream>> streams;
+    // Retained and not released.
+    int contexts = 0;
     Status failure = success;
     std::mt19937_64 random;
 };

@@ -5,8 +5,12 @@
 // image is not looked at: kernels are those compiled into this library, found by name.
 //
 // Environment: EMULATED_CUDA_DEVICES, number of devices, 1 if absent; EMULATED_CUDA_SEED, for the random orders;
-// EMULATED_CUDA_CAPABILITY, compute capability in tenths, 90 if absent;
-// EMULATED_CUDA_FAILING_KERNEL, name of a kernel that fails when it runs; EMULATED_CUDA_IDLE, 1 for a device that runs no
+// EMULATED_CUDA_CAPABILITY, compute capability in tenths, 90 if absent; EMULATED_CUDA_FIRST, the number that the first
+// device has among all of the host, 0 if absent: what a process that sees some devices alone is not told otherwise;
+// EMULATED_CUDA_DAWDLE, microseconds that each launch takes before it is queued, for threads to come between each other;
+// EMULATED_CUDA_MUTE, 1 for a device that does not tell its attributes;
+// EMULATED_CUDA_FAILING_KERNEL, name of a kernel that fails when it runs; EMULATED_CUDA_REFUSED_KERNEL, of one that is never
+// launched; EMULATED_CUDA_IDLE, 1 for a device that runs no
 // kernel and leaves their results what they were: it is for tests that ask what is launched.
 #include "cuda_emulator.h"
 #include "fake_device.h"
@@ -16,6 +20,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 namespace {
 
@@ -31,6 +36,8 @@ using Named = std::pair<const std::string, emulator::Kernel>;
 // As on an H100.
 constexpr std::size_t shared_bytes_of_a_block = 227 << 10;
 constexpr int max_dynamic_shared_bytes = 8;
+// A share in percent, or -1 for the driver's own choice.
+constexpr int preferred_shared_carveout = 9;
 std::map<const void*, std::size_t> shared_allowed;
 
 unsigned long long from_environment(const char* name, unsigned long long otherwise) {
@@ -130,12 +137,22 @@ Status cuDeviceGetName(char* name, int bytes, int) {
     return success;
 }
 
+Status cuDeviceGetPCIBusId(char* id, int bytes, int device) {
+    const unsigned number = static_cast<unsigned>(from_environment("EMULATED_CUDA_FIRST", 0)) + static_cast<unsigned>(device);
+    const int written = std::snprintf(id, static_cast<std::size_t>(bytes), "0000:%02x:00.0", 0x17 + number);
+    return written < bytes ? success : invalid_value;
+}
+
 Status cuDevicePrimaryCtxRetain(void** context, int) {
+    Lock lock(device().mutex);
+    device().contexts += 1;
     *context = &context_token;
     return success;
 }
 
 Status cuDevicePrimaryCtxRelease_v2(int) {
+    Lock lock(device().mutex);
+    device().contexts -= 1;
     return success;
 }
 
@@ -390,6 +407,9 @@ Status cuModuleGetFunction(void** function, void*, const char* name) {
 
 Status cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                       unsigned block_y, unsigned block_z, unsigned shared_bytes, void* stream, void** arguments, void**) {
+    if (const unsigned long long time = from_environment("EMULATED_CUDA_DAWDLE", 0)) {
+        std::this_thread::sleep_for(std::chrono::microseconds(time));
+    }
     Lock lock(device().mutex);
     const bool empty = grid_x == 0 || grid_y == 0 || grid_z == 0 || block_x == 0 || block_y == 0 || block_z == 0;
     const bool large = grid_x > 0x7fffffff || grid_y > 65535 || grid_z > 65535 || block_x > 1024 || block_y > 1024 ||
@@ -401,6 +421,10 @@ Status cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned
         return invalid_value;
     }
     const auto& [name, kernel] = *static_cast<const Named*>(function);
+    const char* refused = std::getenv("EMULATED_CUDA_REFUSED_KERNEL");
+    if (refused != nullptr && name == refused) {
+        return invalid_value;
+    }
     const std::vector<Address> words = words_of(arguments, kernel.sizes);
     if (Status status = check_words(words, name, invalid_value)) {
         return status;
@@ -427,6 +451,9 @@ Status cuFuncGetParamInfo(void* function, std::size_t index, std::size_t* offset
 
 Status cuFuncSetAttribute(void* function, int attribute, int value) {
     Lock lock(device().mutex);
+    if (attribute == preferred_shared_carveout) {
+        return value >= -1 && value <= 100 ? success : invalid_value;
+    }
     if (attribute != max_dynamic_shared_bytes || value < 0 || static_cast<std::size_t>(value) > shared_bytes_of_a_block) {
         return invalid_value;
     }
@@ -435,6 +462,9 @@ Status cuFuncSetAttribute(void* function, int attribute, int value) {
 }
 
 Status cuDeviceGetAttribute(int* value, int attribute, int) {
+    if (from_environment("EMULATED_CUDA_MUTE", 0) != 0) {
+        return invalid_value;
+    }
     switch (attribute) {
         case 16: *value = 2; return success;     // multiprocessors: few, so that grids have to loop
         // Compute capability, major and minor.

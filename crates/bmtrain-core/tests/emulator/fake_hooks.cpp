@@ -31,6 +31,12 @@ int emulated_has_context() {
     return current_context != nullptr ? 1 : 0;
 }
 
+// Contexts that were retained and not released.
+int emulated_contexts() {
+    Lock lock(device().mutex);
+    return device().contexts;
+}
+
 int emulated_is_allocated(Address start, std::size_t bytes) {
     Lock lock(device().mutex);
     return allocated(start, bytes) ? 1 : 0;

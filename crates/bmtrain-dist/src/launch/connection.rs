@@ -3,9 +3,8 @@
 //! Defines [`Connection`], [`Exchange`] and [`RankDevice`]; the programs ask [`Launch::connection`] or [`Launch::exchange`] before
 //! they read any data.
 
-use super::{Launch, Launcher};
+use super::{Launch, Launcher, cores};
 use crate::error::{Error, Result};
-use bmtrain_core::DeviceChoice;
 
 /// What connects the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,15 +17,15 @@ pub enum Connection {
     Nccl,
 }
 
-/// What a rank computes on, as far as its exchange with others goes.
+/// What the ranks of a run compute on, as far as their exchange goes. They all come to the same one: see [`RankDevice::of`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RankDevice {
     /// Processors.
     Processors,
-    /// A CUDA device of its own.
+    /// A CUDA device of its own for each rank.
     Cuda,
-    /// A CUDA device, of this number, that all ranks of the host use.
-    SharedCuda(usize),
+    /// CUDA devices, one of which these two ranks share, others perhaps too.
+    SharedCuda([usize; 2]),
 }
 
 /// How the ranks of a launch exchange data.
@@ -40,16 +39,41 @@ pub struct Exchange {
 }
 
 impl RankDevice {
-    /// What a choice came to: `cuda` is the number of the device that was opened, if it is one, and `local_size` the ranks of
-    /// this host.
-    pub fn of(choice: DeviceChoice, cuda: Option<usize>, local_size: usize) -> Self {
-        match (choice, cuda) {
-            (_, None) => RankDevice::Processors,
-            (DeviceChoice::CudaDevice(_), Some(number)) if local_size > 1 => RankDevice::SharedCuda(number),
-            (_, Some(_)) => RankDevice::Cuda,
+    /// What this rank is to tell the others of its device: for a CUDA device its place in this host
+    /// ([`CudaBackend::pci_bus_id`](bmtrain_core::cuda::CudaBackend::pci_bus_id)), none for processors. The number of a device
+    /// says nothing: ranks that each see one device of the host all call it the first.
+    pub fn card(pci_bus_id: Option<&str>) -> String {
+        match pci_bus_id {
+            None => PROCESSORS.into(),
+            Some(id) => format!("{id} of {}", cores::host()),
         }
     }
+
+    /// What all ranks compute on, from the cards of all in the order of the ranks.
+    ///
+    /// # Errors
+    /// Some compute on processors and some on CUDA devices.
+    pub fn of(cards: &[String]) -> Result<Self> {
+        let is_cuda = |card: &String| card != PROCESSORS;
+        let Some(first) = cards.first().map(is_cuda) else { return Ok(RankDevice::Processors) };
+        if let Some(other) = cards.iter().position(|card| is_cuda(card) != first) {
+            let kind = |is_cuda| if is_cuda { "a CUDA device" } else { PROCESSORS };
+            let reason = format!("rank 0 computes on {}, rank {other} on {}", kind(first), kind(!first));
+            return Err(Error::launch("ranks", reason, "choose device cuda or cpu, so that all have the same"));
+        }
+        if !first {
+            return Ok(RankDevice::Processors);
+        }
+        let twice = cards.iter().enumerate().find_map(|(rank, card)| {
+            let before = cards[..rank].iter().position(|other| other == card)?;
+            Some([before, rank])
+        });
+        Ok(twice.map_or(RankDevice::Cuda, RankDevice::SharedCuda))
+    }
 }
+
+/// The card of a rank without a CUDA device.
+const PROCESSORS: &str = "processors";
 
 impl Launch {
     /// How the ranks of this launch, which compute on `device`, exchange data: as `asked`, else by NCCL where every rank has a
@@ -58,10 +82,10 @@ impl Launch {
     /// # Errors
     /// NCCL is asked for and ranks compute on processors or share a device; what [`Launch::connection`] refuses for the hosts.
     pub fn exchange(&self, asked: Option<Connection>, device: RankDevice) -> Result<Exchange> {
-        if let (RankDevice::SharedCuda(number), true) = (device, self.ranks_in_process() > 1) {
+        if let (RankDevice::SharedCuda([one, other]), true) = (device, self.ranks_in_process() > 1) {
             let reason = format!(
-                "{} ranks of one process would share cuda:{number}: what one of them waits for would hold up the others",
-                self.world
+                "ranks {one} and {other} of one process would share a CUDA device: what one of them waits for would hold up the \
+                 other"
             );
             let fix =
                 "start them as processes (torchrun, mpirun), or choose the device cuda, which gives each rank its own";
@@ -73,10 +97,8 @@ impl Launch {
                 let fix = "choose the device cuda, or leave NCCL out";
                 return Err(Error::launch("NCCL", reason, fix));
             }
-            (Some(Connection::Nccl), RankDevice::SharedCuda(number)) => {
-                let ranks = self.local_size;
-                let reason =
-                    format!("it needs a device for each rank, and the {ranks} ranks of this host share cuda:{number}");
+            (Some(Connection::Nccl), RankDevice::SharedCuda([one, other])) => {
+                let reason = format!("it needs a device for each rank, and ranks {one} and {other} share one");
                 let fix = "choose the device cuda, which gives each rank its own, or leave NCCL out: then they exchange \
                            through the host";
                 return Err(Error::launch("NCCL", reason, fix));

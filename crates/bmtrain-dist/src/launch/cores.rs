@@ -25,7 +25,14 @@ fn place() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let status = read("/proc/self/status");
     let cores = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap_or_default();
-    format!("{} {}", read("/proc/sys/kernel/random/boot_id").trim(), cores.trim())
+    format!("{} {}", host(), cores.trim())
+}
+
+/// This host, and this life of it; the same for all its processes, whatever name a container gives it.
+pub(super) fn host() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).ok().filter(|text| !text.trim().is_empty());
+    let text = read("/proc/sys/kernel/random/boot_id").or_else(|| read("/proc/sys/kernel/hostname"));
+    text.unwrap_or_default().trim().to_owned()
 }
 
 #[cfg(test)]

@@ -16,18 +16,45 @@ const ACTIVATIONS: &[(Activation, &[&str])] = &[
     (Activation::QuickGelu, &["quick_gelu"]),
 ];
 
-/// Take an activation that the dialects name differently.
+/// A function between the maps of a feed-forward layer, and whether what it yields is a gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Between {
+    /// The function.
+    pub(super) activation: Activation,
+    /// Whether the name says that there is a gate, `gated_gelu` or `gated-gelu`. Most files of gated models do not.
+    pub(super) gated: bool,
+}
+
+/// Take an activation that goes by any of several names.
 ///
 /// # Errors
-/// A name that is not known, with a list of those that are; two names that disagree.
-pub(super) fn take(fields: &mut Fields, hugging_face: &str, model_center: &str) -> Result<Option<Activation>> {
-    let Some(name) = fields.take_either(hugging_face, model_center, Fields::take_text)? else { return Ok(None) };
-    let known = ACTIVATIONS.iter().find(|(_, names)| names.contains(&name.as_str()));
-    known.map(|(activation, _)| Some(*activation)).ok_or_else(|| {
-        let known: Vec<&str> = ACTIVATIONS.iter().map(|(_, names)| names[0]).collect();
-        let reason = format!("\"{}\" is no activation that is known here", printable(&name, 80));
-        fields.error(hugging_face, &reason, &format!("known are: {}", known.join(", ")))
-    })
+/// A function that is not known, with a list of those that are; two names that disagree.
+pub(super) fn take(fields: &mut Fields, names: &[&str]) -> Result<Option<Between>> {
+    let mut known: Option<(&str, Between)> = None;
+    for &name in names {
+        let Some(text) = fields.take_text(name)? else { continue };
+        let between = parse(&text).ok_or_else(|| {
+            let known: Vec<&str> = ACTIVATIONS.iter().map(|(_, names)| names[0]).collect();
+            let reason = format!("\"{}\" is no activation that is known here", printable(&text, 80));
+            fields.error(name, &reason, &format!("known are: {}", known.join(", ")))
+        })?;
+        match known {
+            Some((other, first)) if first.activation != between.activation => {
+                let (a, b) = (self::name(first.activation), self::name(between.activation));
+                let reason = format!("the file says {other} = {a} and {name} = {b}, two names of one thing");
+                return Err(fields.error(other, &reason, "remove one of the two fields, or make them equal"));
+            }
+            Some((other, first)) => known = Some((other, Between { gated: first.gated || between.gated, ..first })),
+            None => known = Some((name, between)),
+        }
+    }
+    Ok(known.map(|(_, between)| between))
+}
+
+fn parse(text: &str) -> Option<Between> {
+    let plain = text.strip_prefix("gated_").or_else(|| text.strip_prefix("gated-"));
+    let known = ACTIVATIONS.iter().find(|(_, names)| names.contains(&plain.unwrap_or(text)))?;
+    Some(Between { activation: known.0, gated: plain.is_some() })
 }
 
 /// The name that is written.

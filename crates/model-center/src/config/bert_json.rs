@@ -294,8 +294,12 @@ fn read_flags(fields: &mut Fields, config: &mut BertConfig, hugging_face: bool) 
     if let Some(kind) = fields.take_text("pos_bias_type")? {
         config.pos_bias_type = printable(&kind, 40);
     }
-    if let Some(activation) = activations::take(fields, "hidden_act", "ffn_activate_fn")? {
-        config.ffn_activate_fn = activation;
+    if let Some(between) = activations::take(fields, &["hidden_act", "ffn_activate_fn"])? {
+        if between.gated {
+            let reason = "a BERT has no gates in its feed-forward layers";
+            return Err(fields.error("ffn_activate_fn", reason, "use a function without gated_ in front"));
+        }
+        config.ffn_activate_fn = between.activation;
     }
     Ok(())
 }

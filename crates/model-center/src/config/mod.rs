@@ -10,16 +10,23 @@
 mod activations;
 mod bert;
 mod bert_json;
+pub mod dialect;
 pub(crate) mod fields;
 mod gpt2;
-mod gpt2_json;
 pub(crate) mod json;
 mod labels;
+mod llama;
 mod ranges;
+mod rotary;
+mod text;
 
 pub use bert::BertConfig;
+pub use dialect::Dialect;
 pub use fields::Fields;
 pub use gpt2::Gpt2Config;
+pub use llama::LlamaConfig;
+pub use rotary::RotaryFields;
+pub use text::TextConfig;
 
 use std::path::Path;
 

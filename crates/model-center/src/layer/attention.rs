@@ -1,12 +1,15 @@
-//! Multi-head self-attention with a fused projection of queries, keys and values.
+//! Multi-head attention: of a sequence to itself with one fused projection, and of a decoder to its encoder.
 
-use bmtrain_core::ops::{self, AttentionMask, AttentionOptions};
-use bmtrain_core::{Ctx, Tensor, Var};
-use bmtrain_dist::Builder;
-use bmtrain_dist::Result;
-use bmtrain_dist::block::Bundle;
+use super::scope::{Memory, Scope};
+use bmtrain_core::kernel::RotaryLayout;
+use bmtrain_core::ops::{self, AttentionMask, AttentionOptions, Rotary};
+use bmtrain_core::{Ctx, Var};
+
 use bmtrain_dist::nn::linear::{Cut, Linear, LinearOptions};
+use bmtrain_dist::nn::norm::{Norm, NormOptions};
 use bmtrain_dist::param::{Init, Part};
+use bmtrain_dist::{Builder, Error, Result};
+use std::ops::Range;
 
 /// What an [`Attention`] is made of.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -19,41 +22,103 @@ pub struct AttentionConfig {
     pub num_heads_kv: usize,
     /// H, length of a head.
     pub dim_head: usize,
-    /// Whether the projections have a bias.
+    /// Whether the projections of queries, keys and values have a bias.
     pub bias: bool,
+    /// Whether the projection behind has one.
+    pub out_bias: bool,
     /// Factor of the scores, commonly `1 / sqrt(H)`.
     pub scale: f32,
     /// A query sees earlier keys and its own only.
     pub causal: bool,
+    /// With `causal`: the last so many keys only, its own among them.
+    pub window: Option<usize>,
+    /// Queries and keys are turned by the angles of the [`Scope`].
+    pub rotary: Option<RotaryHeads>,
+    /// A norm over each head of queries and of keys, in front of the rotation; its size is H.
+    pub head_norm: Option<NormOptions>,
+    /// Divide what enters a projection by the root of its length.
+    pub length_scale: bool,
     /// Probability with which an attention probability is dropped.
     pub dropout: f32,
-    /// Initial weights of the fused projection.
+    /// Initial weights of the projections in front.
     pub init: Init,
     /// Initial weights of the projection behind, whose outputs are added up along the depth of the model.
     pub out_init: Init,
 }
 
-/// The mask, which every block of a list sees: u8 `[B, L]`, 1 for tokens and 0 for padding; `None` when nothing is padded.
-#[derive(Debug, Clone)]
-pub struct Padding(pub Option<Tensor>);
-
-impl Bundle for Padding {
-    fn vars(&self) -> Vec<Var> {
-        Vec::new()
+impl AttentionConfig {
+    /// As many key heads as query heads, biases everywhere, scores divided by `sqrt(H)`, everything seen, nothing dropped.
+    pub fn new(dim_model: usize, num_heads: usize, dim_head: usize, init: Init) -> Self {
+        AttentionConfig {
+            dim_model,
+            num_heads,
+            num_heads_kv: num_heads,
+            dim_head,
+            bias: true,
+            out_bias: true,
+            scale: 1.0 / (dim_head as f32).sqrt(),
+            causal: false,
+            window: None,
+            rotary: None,
+            head_norm: None,
+            length_scale: false,
+            dropout: 0.0,
+            init,
+            out_init: init,
+        }
     }
 
-    fn rebuild(&self, _vars: &mut dyn Iterator<Item = Var>) -> Self {
-        self.clone()
+    fn options<'a>(
+        &self,
+        mask: AttentionMask<'a>,
+        bias: Option<&'a Var>,
+        cx: &mut Ctx,
+    ) -> Result<AttentionOptions<'a>> {
+        Ok(AttentionOptions {
+            heads: self.num_heads,
+            kv_heads: self.num_heads_kv,
+            head_size: self.dim_head,
+            scale: self.scale,
+            causal: self.causal,
+            window: self.window,
+            mask,
+            bias,
+            dropout: cx.dropout("attention_probabilities", self.dropout)?,
+        })
+    }
+
+    /// The projection behind the heads.
+    fn out(&self, builder: &Builder) -> Result<Linear> {
+        let width = self.num_heads * self.dim_head;
+        let out = LinearOptions::new(width, self.dim_model, self.out_bias, self.out_init).cut(Cut::Rows);
+        Linear::new(&builder.at("attention_out"), out)
+    }
+
+    /// A projection in front, to heads of these numbers.
+    fn project(&self, builder: &Builder, heads: &[usize]) -> Result<Linear> {
+        let outputs = heads.iter().map(|heads| Part::units(*heads, self.dim_head)).collect();
+        let (inputs, bias, init) = (self.dim_model, self.bias, self.init);
+        Linear::new(builder, LinearOptions { inputs, outputs, bias, init, cut: Cut::Columns })
     }
 }
 
-/// What one call sees besides its input.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct AttentionArgs<'a> {
-    /// u8 `[B, L]`, 1 for positions that may be seen.
-    pub padding: Option<&'a Tensor>,
-    /// Added to the scores, `[1 or B, N, L, L]`.
-    pub bias: Option<&'a Var>,
+/// How heads are turned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RotaryHeads {
+    /// So many elements of each head, from its first, are turned.
+    pub dims: usize,
+    /// Which two elements make a pair.
+    pub layout: RotaryLayout,
+}
+
+/// `x` divided by the root of its last axis' length, where that is asked for.
+///
+/// Source: ModelCenter's `length_scale`, with which CPM keeps variances at one.
+pub fn length_scaled(x: &Var, is_scaled: bool, cx: &Ctx) -> Result<Var> {
+    match is_scaled {
+        true => Ok(ops::scale(cx, x, 1.0 / (x.shape().last() as f32).sqrt())?),
+        false => Ok(x.clone()),
+    }
 }
 
 /// Self-attention: `attention_out(attention(project_qkv(x)))`.
@@ -61,27 +126,27 @@ pub struct AttentionArgs<'a> {
 pub struct Attention {
     config: AttentionConfig,
     project_qkv: Linear,
+    /// Of queries and of keys.
+    head_norms: Option<[Norm; 2]>,
     attention_out: Linear,
 }
 
 impl Attention {
-    /// Declare the projections under the builder's name.
+    /// Declare the parameters under the builder's name.
     ///
     /// # Errors
     /// Heads that cannot be cut over the tensor-parallel ranks; no memory left.
     pub fn new(builder: &Builder, config: AttentionConfig) -> Result<Self> {
-        let AttentionConfig { dim_model, num_heads, num_heads_kv, dim_head, bias, init, out_init, .. } = config;
-        let parts = vec![
-            Part::units(num_heads, dim_head),
-            Part::units(num_heads_kv, dim_head),
-            Part::units(num_heads_kv, dim_head),
-        ];
-        let qkv = LinearOptions { inputs: dim_model, outputs: parts, bias, init, cut: Cut::Columns };
-        let out = LinearOptions::new(num_heads * dim_head, dim_model, bias, out_init).cut(Cut::Rows);
+        let AttentionConfig { num_heads, num_heads_kv, .. } = config;
+        let norm = |name: &str, options| Norm::new(&builder.at(name), options);
         Ok(Attention {
             config,
-            project_qkv: Linear::new(&builder.at("project_qkv"), qkv)?,
-            attention_out: Linear::new(&builder.at("attention_out"), out)?,
+            project_qkv: config.project(&builder.at("project_qkv"), &[num_heads, num_heads_kv, num_heads_kv])?,
+            head_norms: match config.head_norm {
+                Some(options) => Some([norm("query_norm", options)?, norm("key_norm", options)?]),
+                None => None,
+            },
+            attention_out: config.out(builder)?,
         })
     }
 
@@ -93,22 +158,103 @@ impl Attention {
     /// `x [B, L, D]` to `[B, L, D]`.
     ///
     /// # Errors
-    /// Shapes that do not fit; a failing device.
-    pub fn forward(&self, x: &Var, args: AttentionArgs<'_>, cx: &mut Ctx) -> Result<Var> {
-        let AttentionConfig { num_heads, num_heads_kv, dim_head, scale, causal, dropout, .. } = self.config;
-        let options = AttentionOptions {
-            heads: num_heads,
-            kv_heads: num_heads_kv,
-            head_size: dim_head,
-            scale,
-            causal,
-            mask: args.padding.map_or(AttentionMask::None, AttentionMask::Padding),
-            bias: args.bias,
-            dropout: cx.dropout("attention_probabilities", dropout)?,
+    /// Shapes that do not fit; angles that are missing; a failing device.
+    pub fn forward(&self, x: &Var, scope: &Scope, cx: &mut Ctx) -> Result<Var> {
+        let AttentionConfig { num_heads, num_heads_kv, length_scale, .. } = self.config;
+        let options = self.config.options(scope.visible.mask(), scope.bias.as_ref(), cx)?;
+        let x = length_scaled(x, length_scale, cx)?; // [B, L, D]
+        let qkv = self.project_qkv.forward(&x, cx)?; // [B, L, (N + 2 K) H]
+        drop(x);
+        let context = match &self.head_norms {
+            None => {
+                let qkv = self.rotate(qkv, num_heads + num_heads_kv, scope, cx)?; // [B, L, (N + 2 K) H]
+                ops::attention_fused(cx, &qkv, &options)? // [B, L, N H]
+            }
+            Some(norms) => {
+                let [q, k, v] = self.normed(&qkv, norms, cx)?; // [B, L, N H], [B, L, K H] twice
+                drop(qkv);
+                let q = self.rotate(q, num_heads, scope, cx)?; // [B, L, N H]
+                let k = self.rotate(k, num_heads_kv, scope, cx)?; // [B, L, K H]
+                ops::attention(cx, &q, &k, &v, &options)? // [B, L, N H]
+            }
         };
-        let qkv = self.project_qkv.forward(x, cx)?; // [B, L, (N + 2 K) H]
-        let context = ops::attention_fused(cx, &qkv, &options)?; // [B, L, N H]
-        drop(qkv);
+        let context = length_scaled(&context, length_scale, cx)?; // [B, L, N H]
+        self.attention_out.forward(&context, cx) // [B, L, D]
+    }
+
+    /// Queries, keys and values apart, the heads of the first two normalised.
+    fn normed(&self, qkv: &Var, norms: &[Norm; 2], cx: &Ctx) -> Result<[Var; 3]> {
+        let AttentionConfig { num_heads, num_heads_kv, dim_head, .. } = self.config;
+        let [batch, length, _] = qkv.dims("attention")?;
+        let (q_end, k_end) = (num_heads * dim_head, (num_heads + num_heads_kv) * dim_head);
+        let heads = |range: Range<usize>, heads: usize, norm: &Norm| -> Result<Var> {
+            let part = ops::slice_last(cx, qkv, range)?; // [B, L, heads H]
+            let apart = part.reshape([batch, length * heads, dim_head])?; // [B, L heads, H]
+            Ok(norm.forward(&apart, cx)?.reshape([batch, length, heads * dim_head])?) // [B, L, heads H]
+        };
+        let q = heads(0..q_end, num_heads, &norms[0])?; // [B, L, N H]
+        let k = heads(q_end..k_end, num_heads_kv, &norms[1])?; // [B, L, K H]
+        Ok([q, k, ops::slice_last(cx, qkv, k_end..qkv.shape().last())?])
+    }
+
+    /// The first so many heads of `x`, turned.
+    fn rotate(&self, x: Var, heads: usize, scope: &Scope, cx: &Ctx) -> Result<Var> {
+        let Some(RotaryHeads { dims, layout }) = self.config.rotary else { return Ok(x) };
+        let angles = scope.angles.as_ref().ok_or_else(|| {
+            Error::setting("attention", "its heads are turned, and the section gave no angles to turn them by")
+        })?;
+        let rotary = Rotary {
+            heads,
+            head_size: self.config.dim_head,
+            dims,
+            layout,
+            table: &angles.table,
+            positions: angles.positions.as_ref(),
+        };
+        Ok(ops::rotary(cx, x, &rotary)?)
+    }
+}
+
+/// Attention of a decoder to its encoder: `attention_out(attention(project_q(x), project_kv(memory)))`.
+#[derive(Debug, Clone)]
+pub struct CrossAttention {
+    config: AttentionConfig,
+    project_q: Linear,
+    project_kv: Linear,
+    attention_out: Linear,
+}
+
+impl CrossAttention {
+    /// Declare the parameters under the builder's name. What the configuration says of order and positions must be that there is
+    /// none.
+    ///
+    /// # Errors
+    /// A causal mask, rotary positions or norms of heads; heads that cannot be cut over the tensor-parallel ranks; no memory left.
+    pub fn new(builder: &Builder, config: AttentionConfig) -> Result<Self> {
+        if config.causal || config.window.is_some() || config.rotary.is_some() || config.head_norm.is_some() {
+            return Err(Error::setting("cross-attention", "it has no order of keys, no angles and no norms of heads"));
+        }
+        let AttentionConfig { num_heads, num_heads_kv, .. } = config;
+        Ok(CrossAttention {
+            config,
+            project_q: config.project(&builder.at("project_q"), &[num_heads])?,
+            project_kv: config.project(&builder.at("project_kv"), &[num_heads_kv, num_heads_kv])?,
+            attention_out: config.out(builder)?,
+        })
+    }
+
+    /// `x [B, L, D]` and memory `[B, S, D]` to `[B, L, D]`.
+    ///
+    /// # Errors
+    /// Shapes that do not fit; a failing device.
+    pub fn forward(&self, x: &Var, memory: &Memory, cx: &mut Ctx) -> Result<Var> {
+        let length_scale = self.config.length_scale;
+        let options = self.config.options(memory.visible.mask(), None, cx)?;
+        let q = self.project_q.forward(&length_scaled(x, length_scale, cx)?, cx)?; // [B, L, N H]
+        let kv = self.project_kv.forward(&length_scaled(&memory.hidden, length_scale, cx)?, cx)?; // [B, S, 2 K H]
+        let context = ops::attention_cross(cx, &q, &kv, &options)?; // [B, L, N H]
+        drop((q, kv));
+        let context = length_scaled(&context, length_scale, cx)?; // [B, L, N H]
         self.attention_out.forward(&context, cx) // [B, L, D]
     }
 }

@@ -1,11 +1,11 @@
-//! The position-wise feed-forward layer.
+//! The position-wise feed-forward layer, plain or gated.
 
+use super::attention::length_scaled;
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::{Ctx, Var, ops};
-use bmtrain_dist::Builder;
-use bmtrain_dist::Result;
 use bmtrain_dist::nn::linear::{Cut, Linear, LinearOptions};
-use bmtrain_dist::param::Init;
+use bmtrain_dist::param::{Init, Part};
+use bmtrain_dist::{Builder, Result};
 
 /// What a [`FeedForward`] is made of.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -16,18 +16,41 @@ pub struct FeedForwardConfig {
     pub dim_ff: usize,
     /// Function in between.
     pub activation: Activation,
+    /// Whether `w_in` makes twice as much, of which the activation of the first half is multiplied with the second.
+    pub gated: bool,
     /// Whether the two maps have a bias.
     pub bias: bool,
+    /// Probability with which an element in between is dropped.
+    pub dropout: f32,
+    /// Divide what enters a map by the root of its length.
+    pub length_scale: bool,
     /// Initial weights of the first map.
     pub init: Init,
     /// Initial weights of the second map, whose outputs are added up along the depth of the model.
     pub out_init: Init,
 }
 
-/// `w_out(activation(w_in(x)))`.
+impl FeedForwardConfig {
+    /// Two maps with biases, nothing dropped.
+    pub fn new(dim_model: usize, dim_ff: usize, activation: Activation, init: Init) -> Self {
+        FeedForwardConfig {
+            dim_model,
+            dim_ff,
+            activation,
+            gated: false,
+            bias: true,
+            dropout: 0.0,
+            length_scale: false,
+            init,
+            out_init: init,
+        }
+    }
+}
+
+/// `w_out(activation(w_in(x)))`, or gated `w_out(activation(gate(x)) * up(x))` with both in `w_in`, the gate first.
 #[derive(Debug, Clone)]
 pub struct FeedForward {
-    activation: Activation,
+    config: FeedForwardConfig,
     w_in: Linear,
     w_out: Linear,
 }
@@ -38,23 +61,37 @@ impl FeedForward {
     /// # Errors
     /// No memory left.
     pub fn new(builder: &Builder, config: FeedForwardConfig) -> Result<Self> {
-        let FeedForwardConfig { dim_model, dim_ff, activation, bias, init, out_init } = config;
-        let w_in = LinearOptions::new(dim_model, dim_ff, bias, init).cut(Cut::Columns);
+        let FeedForwardConfig { dim_model, dim_ff, gated, bias, init, out_init, .. } = config;
+        let outputs = vec![Part::even(dim_ff); if gated { 2 } else { 1 }];
+        let w_in = LinearOptions { inputs: dim_model, outputs, bias, init, cut: Cut::Columns };
         let w_out = LinearOptions::new(dim_ff, dim_model, bias, out_init).cut(Cut::Rows);
         Ok(FeedForward {
-            activation,
+            config,
             w_in: Linear::new(&builder.at("w_in"), w_in)?,
             w_out: Linear::new(&builder.at("w_out"), w_out)?,
         })
     }
 
-    /// `x [.., D]` to `[.., D]`. One op: only the input and what enters the activation are kept for the way back.
+    /// `x [.., D]` to `[.., D]`. Where nothing happens in between but the activation it is one op: only the input and what
+    /// enters the activation are kept for the way back.
     ///
     /// # Errors
     /// Shapes that do not fit; a failing device.
     pub fn forward(&self, x: &Var, cx: &mut Ctx) -> Result<Var> {
+        let FeedForwardConfig { activation, gated, dropout, length_scale, .. } = self.config;
+        let dropout = cx.dropout("ffn_hidden", dropout)?;
+        if length_scale || dropout.is_some() {
+            let x = length_scaled(x, length_scale, cx)?; // [.., D]
+            let hidden = match gated {
+                true => ops::gated(cx, &self.w_in.forward(&x, cx)?, activation)?, // [.., F]
+                false => self.w_in.forward_activated(&x, activation, cx)?,        // [.., F]
+            };
+            let hidden = ops::dropout(cx, &length_scaled(&hidden, length_scale, cx)?, dropout)?; // [.., F]
+            return self.w_out.forward(&hidden, cx); // [.., D]
+        }
         let (w_in, b_in) = self.w_in.vars(cx)?;
         let (w_out, b_out) = self.w_out.vars(cx)?;
-        Ok(ops::feed_forward(cx, x, &w_in, b_in.as_ref(), self.activation, &w_out, b_out.as_ref())?)
+        let op = if gated { ops::gated_feed_forward } else { ops::feed_forward };
+        Ok(op(cx, x, &w_in, b_in.as_ref(), activation, &w_out, b_out.as_ref())?)
     }
 }

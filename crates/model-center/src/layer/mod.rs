@@ -1,10 +1,14 @@
-//! Layers shared by the models: attention, feed-forward and the block that decoders make of them. The maths, with shapes
-//! in comments; a model puts them together.
+//! Layers shared by the models: attention, feed-forward, the block they make, and the ways of telling positions. The maths,
+//! with shapes in comments; a model puts them together.
 
 pub mod attention;
+pub mod block;
 pub mod feed_forward;
-pub mod pre_norm;
+pub mod position;
+pub mod scope;
 
-pub use attention::{Attention, AttentionArgs, AttentionConfig, Padding};
+pub use attention::{Attention, AttentionConfig, CrossAttention, RotaryHeads};
+pub use block::{BlockConfig, Placement, Shared, TransformerBlock};
 pub use feed_forward::{FeedForward, FeedForwardConfig};
-pub use pre_norm::{PreNormBlock, PreNormConfig};
+pub use position::{Positions, PositionsConfig};
+pub use scope::{Angles, Memory, Scope, Visible};

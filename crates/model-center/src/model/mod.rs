@@ -8,6 +8,7 @@ pub mod decoder;
 pub mod flow;
 pub mod gpt2;
 pub mod labels;
+pub mod llama;
 pub mod opening;
 pub mod registry;
 pub mod text;

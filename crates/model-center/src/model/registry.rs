@@ -1,8 +1,8 @@
 //! From a folder to a model: the families this crate knows, and those that other crates add.
 
 use super::text::{TextHead, TextModel};
-use super::{bert, gpt2};
-use crate::config::{self, Fields, ProblemType};
+use super::{bert, decoder};
+use crate::config::{self, Fields, Gpt2Config, LlamaConfig, ProblemType};
 use crate::error::{Error, Result};
 use crate::file::{read_text, resolve_inside};
 use crate::hf::ParamShape;
@@ -146,7 +146,12 @@ pub static MODELS: &[ModelEntry] = &[
     ModelEntry {
         model_type: "gpt2",
         doc: "GPT-2 with heads for the next word and for classification",
-        open: gpt2::names::open,
+        open: decoder::folder::open::<Gpt2Config>,
+    },
+    ModelEntry {
+        model_type: "llama",
+        doc: "Llama 1, 2 and 3 with heads for the next word and for classification",
+        open: decoder::folder::open::<LlamaConfig>,
     },
 ];
 

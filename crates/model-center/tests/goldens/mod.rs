@@ -3,6 +3,8 @@
 // Each of the tests needs a part of it.
 #![allow(missing_docs, dead_code, clippy::unwrap_used)]
 
+pub mod folders;
+
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::kernel::NormOrder;
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
@@ -190,4 +192,55 @@ pub fn check_training(model: &str, head: &str) {
         let drift = (f64::from(info.grad_norm) - norms[step]).abs() / norms[step].max(1e-3);
         assert!(drift <= 1e-3, "{model} step {step}: norm {} for {}", info.grad_norm, norms[step]);
     }
+}
+
+/// A position of a decoder sees itself and what is before it: from the first token of its row on there is something to see.
+pub fn from_the_first_token(batch: &TextBatch) -> Vec<bool> {
+    let rows = batch.attention_mask.as_ref().unwrap().chunks(batch.length);
+    rows.flat_map(|row| (0..row.len()).map(|at| row[..=at].contains(&1))).collect()
+}
+
+/// The tests of a family of decoders: those of its tiny models, of their heads.
+#[allow(unused_macros)]
+macro_rules! decoder_tests {
+    (models: $models:expr, heads: $heads:expr, trained: $trained:expr $(,)?) => {
+        fn every() -> impl Iterator<Item = (&'static str, &'static str)> {
+            $models.into_iter().flat_map(|model| $heads.into_iter().map(move |head| (model, head)))
+        }
+
+        #[test]
+        fn hidden_states_logits_losses_and_gradients_equal_those_of_pytorch() {
+            for (model, head) in every() {
+                goldens::check_head(model, head, Recompute::Keep, goldens::from_the_first_token);
+            }
+        }
+
+        #[test]
+        fn recomputed_blocks_give_the_same_gradients() {
+            for model in $models {
+                goldens::check_head(model, $trained, Recompute::Checkpoint, goldens::from_the_first_token);
+            }
+        }
+
+        #[test]
+        fn thirty_adamw_steps_follow_pytorch() {
+            for model in $models {
+                goldens::check_training(model, $trained);
+            }
+        }
+
+        #[test]
+        fn what_a_trained_model_leaves_behind_is_read_back_bit_for_bit() {
+            for (model, head) in every() {
+                goldens::folders::check_export(model, head);
+            }
+        }
+
+        #[test]
+        fn two_ranks_with_zero_3_train_and_write_what_one_does() {
+            for (model, head) in every() {
+                goldens::folders::check_two_ranks(model, head);
+            }
+        }
+    };
 }

@@ -1,6 +1,6 @@
 //! NCCL's functions, opened at run time, with every answer in words.
 //!
-//! Defines [`Library`], which `connection` calls, and [`candidates`]. The bindings give the types only: they look for names under which
+//! Defines [`Library`], which `connection` calls. The bindings give the types only: they look for names under which
 //! NCCL is not installed by packages, and panic where it is missing. Answers are read as numbers, because a newer library may
 //! have some that the bindings do not know.
 #![allow(unsafe_code)]
@@ -11,9 +11,6 @@ use libloading::os::unix::{Library as Opened, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// The names NCCL's library has: packages for running programs have the first one only.
-const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
 /// The oldest version that this crate calls: communicators are made and ended without blocking.
 const OLDEST: Version = Version(21800);
@@ -103,12 +100,6 @@ pub struct Library {
     pub(super) functions: Functions,
     path: PathBuf,
     version: Version,
-}
-
-/// Where NCCL's library is looked for: in `folders`, then where the system looks for libraries.
-pub fn candidates(folders: &[PathBuf]) -> Vec<PathBuf> {
-    let in_folders = folders.iter().flat_map(|folder| NAMES.map(|name| folder.join(name)));
-    in_folders.chain(NAMES.map(PathBuf::from)).collect()
 }
 
 /// An error of the library: the call, and the reason in words.
@@ -234,14 +225,6 @@ fn in_words(path: &Path, error: &libloading::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn folders_come_before_the_systems_own_and_the_name_of_packages_before_that_of_developers() {
-        let found = candidates(&["/a".into(), "/b".into()]);
-        let expected =
-            ["/a/libnccl.so.2", "/a/libnccl.so", "/b/libnccl.so.2", "/b/libnccl.so", "libnccl.so.2", "libnccl.so"];
-        assert_eq!(found, expected.map(PathBuf::from));
-    }
 
     #[test]
     fn versions_read_as_people_write_them() {

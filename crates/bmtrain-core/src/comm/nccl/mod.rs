@@ -27,9 +27,10 @@ mod library;
 mod rank;
 mod watch;
 
-pub use library::{Library, Version, candidates};
+pub use library::{Library, Version};
 pub use rank::NcclRank;
 
+use crate::cuda::{CudaOptions, nccl_paths};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ use std::time::Duration;
 pub struct NcclOptions {
     /// How long a call may take from the moment the device has come to it, and how long ranks may take to come together.
     pub deadline: Duration,
-    /// Where NCCL is looked for, the first that can be opened: see [`candidates`].
+    /// Where NCCL is looked for, the first that can be opened: see [`nccl_paths`].
     pub libraries: Vec<PathBuf>,
     /// Whether there will be messages between two ranks. Without them a group takes one connection and its memory instead of
     /// three.
@@ -47,6 +48,10 @@ pub struct NcclOptions {
 
 impl Default for NcclOptions {
     fn default() -> Self {
-        NcclOptions { deadline: Duration::from_secs(30), libraries: candidates(&[]), messages: true }
+        NcclOptions {
+            deadline: Duration::from_secs(30),
+            libraries: nccl_paths(&CudaOptions::default()),
+            messages: true,
+        }
     }
 }

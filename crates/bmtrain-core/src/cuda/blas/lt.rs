@@ -101,9 +101,8 @@ unsafe impl Send for Lt {}
 unsafe impl Sync for Lt {}
 
 /// The library's file, and its version as it counts.
-pub(in crate::cuda) fn version(options: &CudaOptions) -> Result<(PathBuf, [u32; 3])> {
+pub(in crate::cuda) fn version(library: &Opened) -> Result<(PathBuf, [u32; 3])> {
     type GetVersion = unsafe extern "C" fn() -> usize;
-    let library = open(&CUBLASLT, options)?;
     // SAFETY: the function has this type.
     let get: GetVersion = unsafe { library.function(c"cublasLtGetVersion") }?;
     // SAFETY: it takes nothing and works without a driver.

@@ -21,6 +21,7 @@ use super::CudaOptions;
 use super::driver::{Context, failure};
 use super::launch::{Launch, Out};
 use super::reduce::{Partials, column_sum, sum_partials};
+use super::scratch::Taken;
 use crate::buffer::ViewMut;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -203,8 +204,9 @@ impl Blas {
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(plan) = plans.of(lt, &problem, self.options.tf32)? else { return Ok(false) };
         let workspace_place = parts.add(plan.workspace);
-        let scratch = if parts.bytes > 0 { launch.scratch.take(launch.stream, parts.bytes)? } else { 0 };
-        let at = |place: usize| scratch + place as u64;
+        let scratch = (parts.bytes > 0).then(|| launch.scratch.take(launch.stream, parts.bytes)).transpose()?;
+        let start = scratch.as_ref().map_or(0, Taken::address);
+        let at = |place: usize| start + place as u64;
 
         let mut operands = [a.stored, b.stored, c];
         if let Some(places) = places {

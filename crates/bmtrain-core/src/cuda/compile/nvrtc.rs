@@ -31,7 +31,7 @@ pub(in crate::cuda) struct Nvrtc {
     cubin: (Size, Content),
     ptx: (Size, Content),
     // The functions are of this library.
-    _library: Opened,
+    library: Opened,
 }
 
 /// What a program is compiled to.
@@ -68,7 +68,7 @@ impl Nvrtc {
                 log: (library.function(c"nvrtcGetProgramLogSize")?, library.function(c"nvrtcGetProgramLog")?),
                 cubin: (library.function(c"nvrtcGetCUBINSize")?, library.function(c"nvrtcGetCUBIN")?),
                 ptx: (library.function(c"nvrtcGetPTXSize")?, library.function(c"nvrtcGetPTX")?),
-                _library: library,
+                library,
             }
         };
         // The compiler opens its other half when it compiles, and version 13.0 looks for it only where the loader does.
@@ -80,6 +80,11 @@ impl Nvrtc {
     /// Major and minor.
     pub(in crate::cuda) fn version(&self) -> (u32, u32) {
         self.version
+    }
+
+    /// Its file, opened.
+    pub(in crate::cuda) fn library(&self) -> &Opened {
+        &self.library
     }
 
     /// Where it lies.

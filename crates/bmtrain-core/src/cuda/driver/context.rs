@@ -6,6 +6,7 @@ use super::{answer, failure, warn_of};
 use crate::choice::{OPEN_DEVICE, OPEN_DRIVER};
 use crate::error::{Error, Result};
 use cudarc::driver::{DriverError, result, sys};
+use std::ffi::{CStr, c_char, c_int};
 use std::panic::catch_unwind;
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ pub(in crate::cuda) struct Context {
     device: sys::CUdevice,
     handle: sys::CUcontext,
     name: String,
+    pci_bus_id: String,
     properties: Properties,
 }
 
@@ -74,9 +76,11 @@ impl Context {
         };
         let device = answer("cuDeviceGet", result::device::get(number))?;
         let name = answer("cuDeviceGetName", result::device::get_name(device))?;
+        let (pci_bus_id, properties) = (pci_bus_id(device)?, properties(device)?);
         // SAFETY: the device was returned by `get`.
         let handle = answer("cuDevicePrimaryCtxRetain", unsafe { result::primary_ctx::retain(device) })?;
-        let context = Arc::new(Context { device, handle, name, properties: properties(device)? });
+        // Dropping it gives the context back; nothing that can fail stands between.
+        let context = Arc::new(Context { device, handle, name, pci_bus_id, properties });
         context.bind()?;
         Ok(context)
     }
@@ -84,6 +88,11 @@ impl Context {
     /// What the driver calls the device.
     pub(in crate::cuda) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Where the device is in this host, e.g. `0000:17:00.0`.
+    pub(in crate::cuda) fn pci_bus_id(&self) -> &str {
+        &self.pci_bus_id
     }
 
     /// What the device has.
@@ -119,6 +128,17 @@ impl Context {
         // SAFETY: promised by the caller.
         answer("cuMemFree", unsafe { result::free_sync(address) })
     }
+}
+
+fn pci_bus_id(device: sys::CUdevice) -> Result<String> {
+    // Domain, bus, device and function in hexadecimal digits: 13 bytes, or some more where there are many domains.
+    let mut text: [c_char; 64] = [0; 64];
+    // SAFETY: the device was returned by `get`; so many bytes are written at most.
+    let status = unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), text.len() as c_int, device) };
+    answer("cuDeviceGetPCIBusId", status.result())?;
+    let bytes = text.map(c_char::cast_unsigned);
+    let text = CStr::from_bytes_until_nul(&bytes).map_err(|_| failure("cuDeviceGetPCIBusId", "a text without end"))?;
+    Ok(text.to_string_lossy().into_owned())
 }
 
 /// What a device has.

@@ -81,4 +81,17 @@ impl Function {
         let allowed = unsafe { result::function::set_function_attribute(self.handle, what, bytes.cast_signed()) };
         answer("cuFuncSetAttribute", allowed)
     }
+
+    /// Ask that of the memory which a multiprocessor divides into shared memory and cache, as much as can be is shared memory.
+    ///
+    /// # Errors
+    /// A driver that refuses; nothing but speed rests on it.
+    pub(in crate::cuda) fn prefer_shared(&self, context: &Context) -> Result<()> {
+        context.bind()?;
+        const ALL_OF_IT: i32 = 100;
+        let what = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        // SAFETY: the function's module is loaded.
+        let asked = unsafe { result::function::set_function_attribute(self.handle, what, ALL_OF_IT) };
+        answer("cuFuncSetAttribute", asked)
+    }
 }

@@ -42,7 +42,8 @@ pub(in crate::cuda) const NCCL: Wanted = Wanted {
     name: "NCCL",
     what: "NVIDIA's communication between devices (NCCL), which runs on several devices need",
     call: "open NCCL",
-    files: &[(None, "libnccl.so.2")],
+    // Packages for running programs have the first one only.
+    files: &[(None, "libnccl.so.2"), (None, "libnccl.so")],
     packages: ["nvidia-nccl-cu13", "nvidia-nccl-cu12"],
     system: "libnccl2",
 };
@@ -51,15 +52,15 @@ pub(in crate::cuda) const NCCL: Wanted = Wanted {
 pub(in crate::cuda) const ALL: [&Wanted; 3] = [&NVRTC, &CUBLASLT, &NCCL];
 
 impl Wanted {
-    /// File names in the order in which they are tried: those of the driver's version before others, because libraries of a
-    /// later major version than the driver's do not work with it.
-    pub(super) fn files_for(&self, driver_major: Option<u32>) -> Vec<&'static str> {
+    /// File names in the order in which they are tried: those that fit the driver, then the others, because libraries of a later
+    /// major version than the driver's do not work with it.
+    pub(super) fn files_for(&self, driver_major: Option<u32>) -> [Vec<&'static str>; 2] {
         let fits = |major: &Option<u32>| match (major, driver_major) {
             (Some(major), Some(driver)) => *major <= driver,
             _ => true,
         };
         let (fitting, others): (Vec<_>, Vec<_>) = self.files.iter().copied().partition(|(major, _)| fits(major));
-        fitting.into_iter().chain(others).map(|(_, file)| file).collect()
+        [fitting, others].map(|files| files.into_iter().map(|(_, file)| file).collect())
     }
 
     /// How to get it.
@@ -79,10 +80,10 @@ mod tests {
 
     #[test]
     fn libraries_of_the_drivers_version_are_tried_first() {
-        assert_eq!(NVRTC.files_for(Some(12)), ["libnvrtc.so.12", "libnvrtc.so.13"]);
+        assert_eq!(NVRTC.files_for(Some(12)), [["libnvrtc.so.12"], ["libnvrtc.so.13"]]);
         for driver in [None, Some(13), Some(14)] {
-            assert_eq!(NVRTC.files_for(driver), ["libnvrtc.so.13", "libnvrtc.so.12"]);
+            assert_eq!(NVRTC.files_for(driver), [vec!["libnvrtc.so.13", "libnvrtc.so.12"], vec![]]);
         }
-        assert_eq!(NCCL.files_for(Some(12)), ["libnccl.so.2"]);
+        assert_eq!(NCCL.files_for(Some(12)), [vec!["libnccl.so.2", "libnccl.so"], vec![]]);
     }
 }

@@ -26,6 +26,9 @@ pub(in crate::cuda) struct Opened {
     wanted: &'static Wanted,
     /// By its path, or by its bare name where the loader found it.
     path: PathBuf,
+    /// Files that come before it in the order of places and were passed over, because they belong to a later version of CUDA than
+    /// the driver's.
+    rather_than: Vec<PathBuf>,
 }
 
 /// Where files are looked for, in this order.
@@ -37,7 +40,8 @@ enum Place {
     Loader,
 }
 
-/// Open a library: from the folders of the options, then a toolkit, the loader's own search, and the Python packages.
+/// Open a library: from the folders of the options, then a toolkit, the loader's own search, and the Python packages. One
+/// that belongs to a later major version of CUDA than the driver's is taken only where there is no other in any of these.
 ///
 /// # Errors
 /// It is nowhere, or lies there and cannot be loaded: where it was looked for, and how to get it.
@@ -48,32 +52,25 @@ pub(in crate::cuda) fn open(wanted: &'static Wanted, options: &CudaOptions) -> R
 /// Every path under which NCCL may be opened, in the order of [`open`]: files that are there, and bare names for the system's
 /// loader. For [`NcclOptions::libraries`](crate::comm::nccl::NcclOptions).
 pub fn nccl_paths(options: &CudaOptions) -> Vec<PathBuf> {
-    let files = NCCL.files_for(driver_major());
-    let paths = |place: &Place| match place {
-        Place::Folder(folder) => {
-            files.iter().map(|file| folder.join(file)).filter(|path| path.is_file()).collect::<Vec<_>>()
-        }
-        Place::Loader => files.iter().map(PathBuf::from).collect(),
-    };
-    places(options).iter().flat_map(paths).collect()
+    let files = NCCL.files_for(driver_major()).concat();
+    places(options).iter().flat_map(|place| place.paths(&files)).collect()
 }
 
 fn search(wanted: &'static Wanted, places: &[Place], major: Option<u32>) -> Result<Opened, String> {
-    let files = wanted.files_for(major);
+    let [fitting, others] = wanted.files_for(major);
     let mut refused = Vec::new();
-    for place in places {
-        for file in &files {
-            let path = match place {
-                Place::Folder(folder) => folder.join(file),
-                Place::Loader => PathBuf::from(file),
-            };
-            if matches!(place, Place::Folder(_)) && !path.is_file() {
-                continue;
-            }
+    let tried = [&fitting, &others].into_iter().flat_map(|files| places.iter().map(move |place| (place, files)));
+    for (place, files) in tried {
+        for path in place.paths(files) {
             // SAFETY: opening a library runs its initialisers. The names are those of NVIDIA's libraries, and the folders the
             // caller's or the system's own; whoever names a folder answers for what lies in it.
             match unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) } {
-                Ok(library) => return Ok(Opened { library: ManuallyDrop::new(library), wanted, path }),
+                Ok(library) => {
+                    let before = places.iter().take_while(|earlier| *earlier != place).chain([place]);
+                    let folders = before.filter(|place| matches!(place, Place::Folder(_)) && *files == fitting);
+                    let rather_than = folders.flat_map(|place| place.paths(&others)).collect();
+                    return Ok(Opened { library: ManuallyDrop::new(library), wanted, path, rather_than });
+                }
                 // Not to be found is no news there.
                 Err(_) if *place == Place::Loader => {}
                 Err(error) => refused.push(format!("{}: {error}", path.display())),
@@ -83,7 +80,7 @@ fn search(wanted: &'static Wanted, places: &[Place], major: Option<u32>) -> Resu
     let looked: Vec<String> = places.iter().map(Place::describe).collect();
     let found =
         if refused.is_empty() { String::new() } else { format!("; found but not usable: {}", refused.join("; ")) };
-    let (files, looked) = (files.join(" or "), looked.join(", "));
+    let (files, looked) = ([fitting, others].concat().join(" or "), looked.join(", "));
     Err(format!("{}, {files}, is not in {looked}{found}; {}", wanted.what, wanted.fix()))
 }
 
@@ -93,6 +90,14 @@ fn driver_major() -> Option<u32> {
 }
 
 impl Place {
+    /// Where these files are to be opened here: those that are there, and bare names for the loader to find.
+    fn paths(&self, files: &[&str]) -> Vec<PathBuf> {
+        match self {
+            Place::Folder(folder) => files.iter().map(|file| folder.join(file)).filter(|path| path.is_file()).collect(),
+            Place::Loader => files.iter().map(PathBuf::from).collect(),
+        }
+    }
+
     fn describe(&self) -> String {
         match self {
             Place::Folder(folder) => folder.display().to_string(),
@@ -135,6 +140,11 @@ impl Opened {
                 format!("{path} has no function {name}: it is older than this program needs; {}", self.wanted.fix());
             failure(self.wanted.call, reason)
         })
+    }
+
+    /// Files that were found before it and passed over, because they belong to a later version of CUDA than the driver's.
+    pub(in crate::cuda) fn rather_than(&self) -> &[PathBuf] {
+        &self.rather_than
     }
 
     /// Where the library lies: of a function of it, by the process's own list of mappings where the loader found it.
@@ -202,6 +212,42 @@ mod tests {
         for words in ["NVRTC", "libnvrtc.so.13 or libnvrtc.so.12", &root.path().display().to_string(), "pip install"] {
             assert!(error.contains(words), "{words} is not in: {error}");
         }
+    }
+
+    #[test]
+    fn a_library_that_fits_the_driver_is_taken_before_a_later_one_in_an_earlier_place() {
+        let root = tempfile::tempdir().unwrap();
+        // Any library will do, such as one that this program has: it is opened, and nothing of it called.
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let any =
+            maps.lines().find(|line| line.contains("/libc.so")).and_then(|line| line.find('/').map(|at| &line[at..]));
+        let any = any.unwrap();
+        let [first, second] = ["first", "second"].map(|name| root.path().join(name));
+        for (folder, file) in [(&first, "libnvrtc.so.13"), (&second, "libnvrtc.so.13"), (&second, "libnvrtc.so.12")] {
+            fs::create_dir_all(folder).unwrap();
+            std::os::unix::fs::symlink(any, folder.join(file)).unwrap();
+        }
+        let places = [&first, &second].map(|folder| Place::Folder(folder.clone()));
+        let found = |places: &[Place], major| {
+            let opened = search(&NVRTC, places, major).unwrap();
+            (opened.path, opened.rather_than)
+        };
+        let [newest, other] = [&first, &second].map(|folder| folder.join("libnvrtc.so.13"));
+        assert_eq!(found(&places, Some(12)), (second.join("libnvrtc.so.12"), vec![newest.clone(), other]));
+        for major in [None, Some(13)] {
+            assert_eq!(found(&places, major), (newest.clone(), vec![]));
+        }
+        // Better than none.
+        assert_eq!(found(&places[..1], Some(12)), (newest, vec![]));
+    }
+
+    #[test]
+    fn nccl_is_looked_for_in_folders_before_the_systems_own() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("libnccl.so.2"), "").unwrap();
+        let options = CudaOptions { libraries: vec!["/nowhere".into(), root.path().into()], ..CudaOptions::default() };
+        let expected = [root.path().join("libnccl.so.2"), "libnccl.so.2".into(), "libnccl.so".into()];
+        assert_eq!(nccl_paths(&options), expected);
     }
 
     #[test]

@@ -9,11 +9,11 @@ pub mod names;
 mod text;
 
 pub use batch::BertBatch;
-pub use encoder::BertBlock;
 pub use heads::{BertHead, BertHeads, BertOutput};
 
 use crate::config::BertConfig;
 use crate::error::Result;
+use crate::layer::TransformerBlock;
 use crate::model::flow::TextFlow;
 use bmtrain_core::{Ctx, Device, Var, ops};
 use bmtrain_dist::block::{BlockOptions, TransformerBlockList};
@@ -30,7 +30,7 @@ pub struct Bert {
     position_embedding: Embedding,
     token_type_embedding: Embedding,
     embedding_norm: Norm,
-    layers: TransformerBlockList<BertBlock>,
+    layers: TransformerBlockList<TransformerBlock>,
     heads: BertHeads,
     parameters: Parameters,
 }
@@ -91,7 +91,7 @@ impl Bert {
     }
 
     /// The encoder's blocks.
-    pub fn layers(&self) -> &TransformerBlockList<BertBlock> {
+    pub fn layers(&self) -> &TransformerBlockList<TransformerBlock> {
         &self.layers
     }
 }

@@ -1,5 +1,6 @@
 //! A batch on the device, with what the next word is compared with.
 
+use super::family::{Count, PositionTable};
 use crate::error::Result;
 use crate::model::labels::{IGNORED, Labels, upload_padding};
 use crate::model::text::{TextBatch, TextLabels};
@@ -10,8 +11,10 @@ use bmtrain_core::{Device, Segment, Tensor};
 pub struct DecoderBatch {
     /// i64 `[B, L]`.
     pub input_ids: Tensor,
-    /// i64 `[B, L]`, counted from 0 at the start of the row, padding or not.
-    pub position_ids: Tensor,
+    /// i64 `[B, L]`, rows of the table of positions; `None` for a model without one.
+    pub position_ids: Option<Tensor>,
+    /// i64 `[B, L]`, the number of each token among those of its row, 0 for padding; `None` when nothing is padded.
+    pub numbers: Option<Tensor>,
     /// u8 `[B, L]`, 1 for tokens; `None` when nothing is padded.
     pub padding: Option<Tensor>,
     /// i64 `[B]`: the place of each row's last token among all `B * L`, for a classifier.
@@ -27,16 +30,27 @@ pub struct DecoderBatch {
 }
 
 impl DecoderBatch {
-    /// Bring a batch whose ids and labels have been checked onto a device. With `words` its labels are those of language
-    /// modelling, see [`next_words`]; `pad` is the word that [`last_tokens`] passes over.
+    /// Bring a batch whose ids and labels have been checked onto a device, with rows of this table of positions. With `words`
+    /// its labels are those of language modelling, see [`next_words`]; `pad` is the word that [`last_tokens`] passes over.
     ///
     /// # Errors
     /// A mask of another length, or of other numbers than 0 and 1; no memory left.
-    pub(super) fn upload(device: &Device, batch: &TextBatch, words: bool, pad: Option<i64>) -> Result<Self> {
+    pub(super) fn upload(
+        device: &Device,
+        batch: &TextBatch,
+        table: Option<PositionTable>,
+        words: bool,
+        pad: Option<i64>,
+    ) -> Result<Self> {
         let (rows, length, mask) = (batch.rows, batch.length, batch.attention_mask.as_deref());
         let grid = |values: &[i64]| Tensor::from_slice(device, [rows, length], values, Segment::Data);
         let padding = upload_padding(device, [rows, length], batch.input_ids.len(), mask)?;
-        let positions: Vec<i64> = (0..rows).flat_map(|_| 0..length as i64).collect();
+        let position_ids = table.map(|table| grid(&table.rows_of(rows, length, mask))).transpose()?;
+        let by_token = PositionTable { first: 0, count: Count::Tokens };
+        let numbers = match &padding {
+            None => None,
+            Some(_) => Some(grid(&by_token.rows_of(rows, length, mask))?),
+        };
         let last = last_tokens(&batch.input_ids, mask, length, pad);
         let labels = match &batch.labels {
             None => None,
@@ -47,7 +61,8 @@ impl DecoderBatch {
         };
         Ok(DecoderBatch {
             input_ids: grid(&batch.input_ids)?,
-            position_ids: grid(&positions)?,
+            position_ids,
+            numbers,
             padding,
             last: Tensor::from_slice(device, [rows], &last, Segment::Data)?,
             labels,
@@ -55,6 +70,27 @@ impl DecoderBatch {
             choices: batch.choices,
             wants_logits: true,
         })
+    }
+}
+
+impl PositionTable {
+    /// The table's row of each of `rows * length` places.
+    fn rows_of(self, rows: usize, length: usize, mask: Option<&[u8]>) -> Vec<i64> {
+        let first = self.first as i64;
+        let (Count::Tokens, Some(mask)) = (self.count, mask) else {
+            return (0..rows).flat_map(|_| first..first + length as i64).collect();
+        };
+        let number = |row: &[u8]| {
+            let mut next = first;
+            row.iter()
+                .map(|&is_token| {
+                    next += i64::from(is_token);
+                    // Padding stands one before the first token, where the table has such a row.
+                    if is_token == 1 { next - 1 } else { (first - 1).max(0) }
+                })
+                .collect::<Vec<_>>()
+        };
+        mask.chunks(length.max(1)).flat_map(number).collect()
     }
 }
 
@@ -86,7 +122,18 @@ fn last_tokens(ids: &[i64], mask: Option<&[u8]>, length: usize, pad: Option<i64>
 
 #[cfg(test)]
 mod tests {
-    use super::{last_tokens, next_words};
+    use super::{Count, PositionTable, last_tokens, next_words};
+
+    #[test]
+    fn positions_count_places_or_tokens() {
+        let (places, tokens) = (Count::Places, Count::Tokens);
+        let rows = |first, count, mask| PositionTable { first, count }.rows_of(2, 3, mask);
+        let mask = [0, 1, 1, 1, 0, 1];
+        assert_eq!(rows(0, places, Some(&mask)), [0, 1, 2, 0, 1, 2]);
+        assert_eq!(rows(2, tokens, Some(&mask)), [1, 2, 3, 2, 1, 3]);
+        assert_eq!(rows(0, tokens, Some(&mask)), [0, 0, 1, 0, 0, 1]);
+        assert_eq!(rows(2, tokens, None), [2, 3, 4, 2, 3, 4]);
+    }
 
     #[test]
     fn labels_move_by_one_and_neither_the_end_of_a_row_nor_padding_predicts() {

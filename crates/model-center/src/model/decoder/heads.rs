@@ -59,7 +59,7 @@ pub struct DecoderOutput {
     pub loss: Option<Var>,
 }
 
-/// The parts behind the blocks. None of them has a bias.
+/// The parts behind the blocks. A classifier has no bias.
 #[derive(Debug)]
 pub struct DecoderHeads {
     kind: DecoderHead,
@@ -77,10 +77,12 @@ impl DecoderHeads {
         builder: &Builder,
         kind: DecoderHead,
         (dim_model, vocab_size): (usize, usize),
+        has_word_bias: bool,
         init: Init,
     ) -> Result<Self> {
         let map = |name: &str, outputs: usize| {
-            Linear::new(&builder.at(name), LinearOptions::new(dim_model, outputs, false, init))
+            let bias = has_word_bias && name == "lm_head";
+            Linear::new(&builder.at(name), LinearOptions::new(dim_model, outputs, bias, init))
         };
         let (mut words, mut classifier) = (None, None);
         match kind {

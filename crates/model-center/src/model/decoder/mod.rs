@@ -1,16 +1,21 @@
-//! What decoders share: the batch with labels moved by one, the stack of blocks with the norm behind it, the heads, and
-//! what programs call.
+//! Decoders, written once: the batch with labels moved by one, embeddings, the stack of blocks with the norm behind it, the
+//! heads, folders, and what programs call.
 //!
-//! A family adds its embeddings, its configuration and its names: `crate::model::gpt2` is the pattern. Called by those
-//! families; a batch goes through [`Decoder::score`] to [`DecoderBatch`], through the family's `embed` to
-//! [`DecoderStack`] and at the end to [`DecoderHeads`].
+//! A family is a configuration that implements [`DecoderFamily`]: `crate::model::llama` is the pattern. A batch goes through
+//! [`Decoder::score`] to [`DecoderBatch`], through [`DecoderModel`]'s `embed` to [`DecoderStack`] and at the end to
+//! [`DecoderHeads`]. [`folder::open`] is what a family's line in a registry calls.
 
 pub mod batch;
+pub mod family;
+pub mod folder;
 pub mod heads;
+mod model;
 pub mod stack;
 mod text;
 
 pub use batch::DecoderBatch;
+pub use family::{Classes, Count, DecoderFamily, Layout, PositionTable};
 pub use heads::{DecoderHead, DecoderHeads, DecoderOutput};
+pub use model::DecoderModel;
 pub use stack::DecoderStack;
 pub use text::{Decoder, DecoderFacts};

@@ -1,7 +1,8 @@
-//! The blocks of a decoder and the norm behind them.
+//! The blocks of a decoder, what their attention goes by, and the norm behind them.
 
 use super::DecoderBatch;
-use crate::layer::{Padding, PreNormBlock, PreNormConfig};
+use crate::layer::position::Rows;
+use crate::layer::{BlockConfig, Positions, PositionsConfig, Shared, TransformerBlock, Visible};
 use crate::model::flow::TextFlow;
 use bmtrain_core::Ctx;
 use bmtrain_dist::block::{BlockOptions, RunOptions};
@@ -9,33 +10,37 @@ use bmtrain_dist::nn::norm::{Norm, NormOptions};
 use bmtrain_dist::{Builder, Model, Result, Section, TransformerBlockList};
 use std::ops::Range;
 
-/// Pre-norm blocks and what normalises the sum that leaves the last of them.
+/// Blocks, and what normalises the sum that leaves the last of them.
 #[derive(Debug)]
 pub struct DecoderStack {
-    layers: TransformerBlockList<PreNormBlock>,
-    output_norm: Norm,
+    positions: Positions,
+    layers: TransformerBlockList<TransformerBlock>,
+    output_norm: Option<Norm>,
 }
 
 impl DecoderStack {
-    /// Declare `count` blocks and the norm under the builder's name; `config` says what each block is made of, by its number.
+    /// Declare what positions learn, `count` blocks and the norm under the builder's name; `config` says what each block is made
+    /// of, by its number.
     ///
     /// # Errors
-    /// Those of [`PreNormBlock::new`].
+    /// Those of [`TransformerBlock::new`].
     pub fn new(
         builder: &Builder,
+        (positions, norm): (PositionsConfig, Option<NormOptions>),
         count: usize,
-        norm: NormOptions,
         options: BlockOptions,
-        config: impl Fn(usize) -> PreNormConfig,
+        config: impl Fn(usize) -> BlockConfig,
     ) -> Result<Self> {
+        let positions = Positions::new(builder, positions)?;
         let layers = TransformerBlockList::build(&builder.at("layers"), count, options, |index, builder| {
-            PreNormBlock::new(builder, config(index))
+            TransformerBlock::new(builder, config(index))
         })?;
-        Ok(DecoderStack { layers, output_norm: Norm::new(&builder.at("output_norm"), norm)? })
+        let output_norm = norm.map(|norm| Norm::new(&builder.at("output_norm"), norm)).transpose()?;
+        Ok(DecoderStack { positions, layers, output_norm })
     }
 
     /// The blocks.
-    pub fn layers(&self) -> &TransformerBlockList<PreNormBlock> {
+    pub fn layers(&self) -> &TransformerBlockList<TransformerBlock> {
         &self.layers
     }
 }
@@ -45,15 +50,17 @@ impl<M: Model<Batch = DecoderBatch, Flow = TextFlow>> Section<M> for DecoderStac
         self.layers.len()
     }
 
-    fn run(&self, range: Range<usize>, flow: TextFlow, _batch: &DecoderBatch, cx: &mut Ctx) -> Result<TextFlow> {
+    fn run(&self, range: Range<usize>, flow: TextFlow, batch: &DecoderBatch, cx: &mut Ctx) -> Result<TextFlow> {
         let TextFlow { hidden, padding } = flow;
         let is_last = range.end == self.layers.len();
         let options = RunOptions { range, caches: None, return_hidden: false };
-        let shared = Padding(padding.clone());
+        let rows = Rows { length: hidden.shape().dims()[1], numbers: batch.numbers.as_ref() };
+        let scope = self.positions.scope(Visible::but(padding.as_ref()), rows, cx)?;
+        let shared = Shared::from(scope);
         let output = cx.at("decoder", |cx| self.layers.run(hidden, &shared, options, cx))?;
-        let hidden = match is_last {
-            true => self.output_norm.forward(&output.carry, cx)?, // [B, L, D]
-            false => output.carry,
+        let hidden = match &self.output_norm {
+            Some(norm) if is_last => norm.forward(&output.carry, cx)?, // [B, L, D]
+            _ => output.carry,
         };
         Ok(TextFlow { hidden, padding })
     }

@@ -1,6 +1,6 @@
 //! Decoders as programs call them: ids and labels checked, brought onto the device, scored.
 
-use super::{DecoderBatch, DecoderHead, DecoderOutput};
+use super::{DecoderBatch, DecoderHead, DecoderOutput, PositionTable};
 use crate::config::ProblemType;
 use crate::error::{Error, Result};
 use crate::model::flow::TextFlow;
@@ -22,6 +22,8 @@ pub struct DecoderFacts {
     pub problem_type: Option<ProblemType>,
     /// Its head.
     pub head: DecoderHead,
+    /// Learned positions, if it has any.
+    pub table: Option<PositionTable>,
 }
 
 /// A decoder of text.
@@ -59,7 +61,7 @@ fn upload(facts: &DecoderFacts, batch: &TextBatch, cx: &Ctx) -> Result<DecoderBa
     check(facts, batch)?;
     let words = matches!(facts.head, DecoderHead::CausalLm { .. });
     let pad = facts.pad_token_id.map(|id| id as i64);
-    DecoderBatch::upload(cx.device(), batch, words, pad)
+    DecoderBatch::upload(cx.device(), batch, facts.table, words, pad)
 }
 
 /// Whether ids and labels are those of this model.

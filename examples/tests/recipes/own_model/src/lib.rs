@@ -5,6 +5,7 @@
 
 pub mod training;
 
+use bmtrain_core::kernel::Activation;
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var, ops};
 use bmtrain_dist::block::{BlockOptions, RunOptions};
 use bmtrain_dist::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions, Norm, NormOptions};
@@ -12,7 +13,7 @@ use bmtrain_dist::param::{BuilderOptions, Init};
 use bmtrain_dist::{Block, Builder, Model, Parameters, Section, TransformerBlockList};
 use model_center::config::{Config, Fields, HfHeader};
 use model_center::hf::{Allow, ModelFolder, NameTable, Rule};
-use model_center::layer::{Attention, AttentionArgs, AttentionConfig, FeedForward, FeedForwardConfig};
+use model_center::layer::{Attention, AttentionConfig, FeedForward, FeedForwardConfig, Scope};
 use model_center::model::opening::{open_with, save_as};
 use model_center::model::registry::param_shapes;
 use model_center::model::text::Observe;
@@ -105,21 +106,8 @@ impl ToyBlock {
         let ToyConfig { dim_model, num_heads, .. } = *config;
         let (norm, init) = (NormOptions::layer(dim_model, 1e-5), Init::normal(0.1));
         let dim_head = dim_model / num_heads;
-        let attention = AttentionConfig {
-            dim_model,
-            num_heads,
-            num_heads_kv: num_heads,
-            dim_head,
-            bias: true,
-            scale: 1.0 / (dim_head as f32).sqrt(),
-            causal: false,
-            dropout: 0.1,
-            init,
-            out_init: init,
-        };
-        let activation = bmtrain_core::kernel::Activation::Gelu;
-        let dim_ff = 4 * dim_model;
-        let ffn = FeedForwardConfig { dim_model, dim_ff, activation, bias: true, init, out_init: init };
+        let attention = AttentionConfig { dropout: 0.1, ..AttentionConfig::new(dim_model, num_heads, dim_head, init) };
+        let ffn = FeedForwardConfig::new(dim_model, 4 * dim_model, Activation::Gelu, init);
         Ok(ToyBlock {
             attention_norm: Norm::new(&builder.at("attention_norm"), norm)?,
             attention: Attention::new(&builder.at("attention"), attention)?,
@@ -131,14 +119,13 @@ impl ToyBlock {
 
 impl Block for ToyBlock {
     type Carry = Var;
-    /// The padding mask, u8 `[B, L]`.
-    type Shared = Option<Var>;
+    /// Which keys are seen: all but padding.
+    type Shared = Scope;
     type Cache = ();
 
-    fn forward(&self, x: Var, mask: &Option<Var>, _: Option<&mut ()>, cx: &mut Ctx) -> bmtrain_dist::Result<Var> {
-        let args = AttentionArgs { padding: mask.as_ref().map(Var::value), bias: None };
+    fn forward(&self, x: Var, scope: &Scope, _: Option<&mut ()>, cx: &mut Ctx) -> bmtrain_dist::Result<Var> {
         let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
-        let attended = self.attention.forward(&normed, args, cx)?; // [B, L, D]
+        let attended = self.attention.forward(&normed, scope, cx)?; // [B, L, D]
         let y = ops::add(cx, &x, &attended)?; // [B, L, D]
         let normed = self.ffn_norm.forward(&y, cx)?; // [B, L, D]
         let widened = self.ffn.forward(&normed, cx)?; // [B, L, D]
@@ -150,7 +137,7 @@ impl Block for ToyBlock {
 pub struct ToyBatch {
     ids: Tensor,
     positions: Tensor,
-    padding: Option<Var>,
+    scope: Scope,
     labels: Option<Tensor>,
 }
 
@@ -198,7 +185,7 @@ impl Toy {
             return Err(Error::data("batch", reason, "shorten the rows or set data.max_length"));
         }
         let positions: Vec<i64> = (0..batch.rows).flat_map(|_| 0..batch.length as i64).collect();
-        let mask = |mask: &Vec<u8>| Tensor::from_slice(device, shape, mask, Segment::Data).map(Var::constant);
+        let mask = |mask: &Vec<u8>| Tensor::from_slice(device, shape, mask, Segment::Data);
         let labels = match &batch.labels {
             None => None,
             Some(TextLabels::Classes(classes)) => {
@@ -215,7 +202,7 @@ impl Toy {
         Ok(ToyBatch {
             ids: Tensor::from_slice(device, shape, &batch.input_ids, Segment::Data)?,
             positions: Tensor::from_slice(device, shape, &positions, Segment::Data)?,
-            padding: batch.attention_mask.as_ref().map(mask).transpose()?,
+            scope: Scope::but(batch.attention_mask.as_ref().map(mask).transpose()?.as_ref()),
             labels,
         })
     }
@@ -257,7 +244,7 @@ impl Section<Toy> for TransformerBlockList<ToyBlock> {
 
     fn run(&self, range: Range<usize>, flow: Var, batch: &ToyBatch, cx: &mut Ctx) -> bmtrain_dist::Result<Var> {
         let options = RunOptions { range, caches: None, return_hidden: false };
-        cx.at("blocks", |cx| TransformerBlockList::run(self, flow, &batch.padding, options, cx)).map(|out| out.carry)
+        cx.at("blocks", |cx| TransformerBlockList::run(self, flow, &batch.scope, options, cx)).map(|out| out.carry)
     }
 }
 

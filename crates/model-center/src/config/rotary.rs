@@ -1,0 +1,175 @@
+//! Rotary positions in configuration files: `rope_theta` with `rope_scaling`, or `rope_parameters` as transformers has since its
+//! version 5.
+//!
+//! Defines [`RotaryFields`]; called by the configurations of families with rotary positions.
+
+use serde_json::{Map, Value, json};
+
+use super::Fields;
+use crate::file::printable;
+use crate::layer::position::RotaryScaling;
+use crate::{Error, Result};
+
+/// The longest text of a first training that is believed.
+const LONGEST: u64 = 1 << 28;
+
+/// What a file says of rotary positions.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RotaryFields {
+    /// Base of the angles.
+    pub base: f64,
+    /// What changes them.
+    pub scaling: RotaryScaling,
+}
+
+/// One object of parameters with its name in the file.
+struct Parameters<'a> {
+    fields: &'a Fields,
+    name: &'static str,
+    map: Map<String, Value>,
+}
+
+impl RotaryFields {
+    /// Take the fields out; where the file is silent `base` counts, and the trained length is `positions`.
+    ///
+    /// # Errors
+    /// A kind that is not known, parameters that are missing, of a wrong type or unknown, two that disagree.
+    pub fn take(fields: &mut Fields, base: f64, positions: usize) -> Result<Self> {
+        let theta = fields.take("rope_theta");
+        let (old, new) = (fields.take("rope_scaling"), fields.take("rope_parameters"));
+        let name = if new.is_some() { "rope_parameters" } else { "rope_scaling" };
+        let map = |name: &str, value: Value| match value {
+            Value::Object(map) => Ok(map),
+            _ => Err(fields.error(name, "this is no object", "give the parameters in braces, or null")),
+        };
+        // Transformers 5 writes one form, earlier versions the other; both may be there.
+        let old = old.map(|value| map("rope_scaling", value)).transpose()?;
+        let new = new.map(|value| map("rope_parameters", value)).transpose()?;
+        let mut read = Parameters { fields, name, map: new.clone().or(old.clone()).unwrap_or_default() };
+        let inside = read.number("rope_theta")?;
+        let outside = theta.map(|value| positive(fields, "rope_theta", &value)).transpose()?;
+        if let (Some(a), Some(b)) = (inside, outside)
+            && a != b
+        {
+            let reason = format!("the file says {b}, and {a} inside {name}");
+            return Err(fields.error("rope_theta", &reason, "correct one of the two"));
+        }
+        let scaling = read.scaling(positions)?;
+        if let (Some(old), Some(_)) = (old, new) {
+            let other = Parameters { fields, name: "rope_scaling", map: old }.scaling(positions)?;
+            if other != scaling {
+                let reason = "rope_scaling and rope_parameters contradict each other";
+                return Err(fields.error("rope_scaling", reason, "remove one of the two fields"));
+            }
+        }
+        Ok(RotaryFields { base: inside.or(outside).unwrap_or(base), scaling })
+    }
+
+    /// Write both forms.
+    pub fn write(&self, map: &mut Map<String, Value>) {
+        let (kind, own) = match self.scaling {
+            RotaryScaling::None => ("default", json!({})),
+            RotaryScaling::Linear { factor } => ("linear", json!({"factor": factor})),
+            RotaryScaling::Dynamic { factor, trained } => {
+                ("dynamic", json!({"factor": factor, "original_max_position_embeddings": trained}))
+            }
+            RotaryScaling::Llama3 { factor, low, high, trained } => (
+                "llama3",
+                json!({"factor": factor, "low_freq_factor": low, "high_freq_factor": high,
+                    "original_max_position_embeddings": trained}),
+            ),
+            RotaryScaling::Yarn { factor, fast, slow, magnitude, trained } => (
+                "yarn",
+                json!({"factor": factor, "beta_fast": fast, "beta_slow": slow, "attention_factor": magnitude,
+                    "original_max_position_embeddings": trained}),
+            ),
+        };
+        let mut parameters = own.as_object().cloned().unwrap_or_default();
+        parameters.insert("rope_type".to_string(), json!(kind));
+        let scaling = match self.scaling {
+            RotaryScaling::None => Value::Null,
+            _ => Value::Object(parameters.clone()),
+        };
+        parameters.insert("rope_theta".to_string(), json!(self.base));
+        map.insert("rope_theta".to_string(), json!(self.base));
+        map.insert("rope_scaling".to_string(), scaling);
+        map.insert("rope_parameters".to_string(), Value::Object(parameters));
+    }
+}
+
+impl Parameters<'_> {
+    fn number(&mut self, name: &str) -> Result<Option<f64>> {
+        let value = self.map.shift_remove(name).filter(|value| !value.is_null());
+        value.map(|value| positive(self.fields, &format!("{}.{name}", self.name), &value)).transpose()
+    }
+
+    fn required(&mut self, name: &str) -> Result<f64> {
+        let missing = self.error(&format!("it lacks {name}"), &format!("add {name}"));
+        self.number(name)?.ok_or(missing)
+    }
+
+    fn error(&self, reason: &str, fix: &str) -> Error {
+        self.fields.error(self.name, reason, fix)
+    }
+
+    fn scaling(mut self, positions: usize) -> Result<RotaryScaling> {
+        self.map.shift_remove("rope_theta");
+        let text = |value: Option<Value>| value.and_then(|value| value.as_str().map(str::to_owned));
+        let (new, old) = (text(self.map.shift_remove("rope_type")), text(self.map.shift_remove("type")));
+        let kind = new.or(old).unwrap_or_else(|| "default".to_owned());
+        if self.number("partial_rotary_factor")?.is_some_and(|share| share != 1.0) {
+            return Err(self.error("only whole heads are turned here", "set partial_rotary_factor to 1"));
+        }
+        let original = self.number("original_max_position_embeddings")?;
+        let trained = match original {
+            Some(value) if value.fract() == 0.0 && value <= LONGEST as f64 => value as usize,
+            Some(_) => return Err(self.error("original_max_position_embeddings is no length", "give a whole number")),
+            None => positions,
+        };
+        let scaling = match kind.as_str() {
+            "default" => RotaryScaling::None,
+            "linear" => RotaryScaling::Linear { factor: self.required("factor")? },
+            "dynamic" => RotaryScaling::Dynamic { factor: self.required("factor")?, trained },
+            "llama3" => {
+                let (factor, low) = (self.required("factor")?, self.required("low_freq_factor")?);
+                let high = self.required("high_freq_factor")?;
+                if high <= low {
+                    return Err(self.error("high_freq_factor is not above low_freq_factor", "correct one of the two"));
+                }
+                RotaryScaling::Llama3 { factor, low, high, trained }
+            }
+            "yarn" => {
+                let factor = self.required("factor")?;
+                let magnitude = self.number("attention_factor")?;
+                let (fast, slow) = (self.number("beta_fast")?, self.number("beta_slow")?);
+                // The default of transformers: queries and keys share the growth.
+                let magnitude = magnitude.unwrap_or(if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 });
+                RotaryScaling::Yarn {
+                    factor,
+                    fast: fast.unwrap_or(32.0),
+                    slow: slow.unwrap_or(1.0),
+                    magnitude,
+                    trained,
+                }
+            }
+            other => {
+                let reason = format!("rotary positions of kind \"{}\" are not supported", printable(other, 40));
+                return Err(self.error(&reason, "supported are: default, linear, dynamic, llama3, yarn"));
+            }
+        };
+        match self.map.keys().next() {
+            Some(name) if kind != "default" => {
+                let reason = format!("its parameter {} is not known for {kind}", printable(name, 40));
+                Err(self.error(&reason, "remove it, if it changes nothing"))
+            }
+            _ => Ok(scaling),
+        }
+    }
+}
+
+fn positive(fields: &Fields, name: &str, value: &Value) -> Result<f64> {
+    let number = value.as_f64().filter(|number| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| {
+        fields.error(name, &format!("{} is no number above 0", printable(&value.to_string(), 40)), "correct it")
+    })
+}

@@ -1,0 +1,111 @@
+//! What the configurations of all families of text models have: sizes, rates, labels.
+//!
+//! Defines [`TextConfig`], a part of a family's configuration; `dialect` reads and writes it under the names of each family.
+
+use bmtrain_core::kernel::Activation;
+use serde_json::{Map, Value};
+
+use super::ProblemType;
+use super::ranges::Ranges;
+use crate::Result;
+
+/// Sizes and rates of a stack of transformer blocks with a vocabulary. Field names are ModelCenter's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TextConfig {
+    /// V, rows of the word embedding.
+    pub vocab_size: usize,
+    /// D.
+    pub dim_model: usize,
+    /// N.
+    pub num_heads: usize,
+    /// H.
+    pub dim_head: usize,
+    /// F.
+    pub dim_ff: usize,
+    /// Blocks; of a model with two stacks those of its encoder.
+    pub num_layers: usize,
+    /// The longest sequence, in tokens.
+    pub position_size: usize,
+    /// Dropout of what attention and feed-forward add, in `[0, 1)`.
+    pub dropout_p: f32,
+    /// Dropout of the embeddings' sum, in `[0, 1)`.
+    pub embedding_dropout_p: f32,
+    /// Dropout of attention probabilities, in `[0, 1)`.
+    pub attention_dropout_p: f32,
+    /// Standard deviation of initial values.
+    pub init_std: f32,
+    /// Epsilon of the norms.
+    pub norm_eps: f32,
+    /// Function between the feed-forward's maps.
+    pub ffn_activate_fn: Activation,
+    /// Whether what the function yields is a gate: multiplied with a second map's output.
+    pub ffn_gated: bool,
+    /// Whether the head for words shares the word embedding.
+    pub tied: bool,
+    /// The word that stands for nothing.
+    pub pad_token_id: Option<usize>,
+    /// Outputs of the classification head, if there is one.
+    pub cls_head: Option<usize>,
+    /// Names of the classes in order, empty if unknown.
+    pub labels: Vec<String>,
+    /// What the labels mean, if the file says.
+    pub problem_type: Option<ProblemType>,
+    /// Fields of the file that change nothing here, written back unchanged.
+    pub extra: Map<String, Value>,
+}
+
+impl Default for TextConfig {
+    /// What most of ModelCenter's classes have.
+    fn default() -> Self {
+        TextConfig {
+            vocab_size: 32_000,
+            dim_model: 768,
+            num_heads: 12,
+            dim_head: 64,
+            dim_ff: 3072,
+            num_layers: 12,
+            position_size: 2048,
+            dropout_p: 0.0,
+            embedding_dropout_p: 0.0,
+            attention_dropout_p: 0.0,
+            init_std: 0.02,
+            norm_eps: 1e-5,
+            ffn_activate_fn: Activation::Gelu,
+            ffn_gated: false,
+            tied: false,
+            pad_token_id: None,
+            cls_head: None,
+            labels: Vec::new(),
+            problem_type: None,
+            extra: Map::new(),
+        }
+    }
+}
+
+impl TextConfig {
+    /// Check the fields; `place` names the source.
+    ///
+    /// # Errors
+    /// [`Error::Model`](crate::Error::Model) naming the field.
+    pub fn validate(&self, place: &str) -> Result<()> {
+        let ranges = Ranges { place };
+        ranges.sizes(&[
+            ("vocab_size", self.vocab_size),
+            ("dim_model", self.dim_model),
+            ("num_heads", self.num_heads),
+            ("dim_head", self.dim_head),
+            ("dim_ff", self.dim_ff),
+            ("num_layers", self.num_layers),
+            ("position_size", self.position_size),
+        ])?;
+        ranges.dropouts(&[
+            ("dropout_p", self.dropout_p),
+            ("embedding_dropout_p", self.embedding_dropout_p),
+            ("attention_dropout_p", self.attention_dropout_p),
+        ])?;
+        ranges.deviations(&[("initializer_range", self.init_std)])?;
+        ranges.epsilon(self.norm_eps)?;
+        ranges.padding(self.pad_token_id, self.vocab_size)?;
+        ranges.classes(self.cls_head, self.labels.len())
+    }
+}

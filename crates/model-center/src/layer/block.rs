@@ -1,0 +1,172 @@
+//! The transformer block, written once: attention and feed-forward, in a decoder behind an encoder also attention to it, with
+//! the norms where a family has them.
+
+use super::{Attention, AttentionConfig, CrossAttention, FeedForward, FeedForwardConfig, Memory, Scope};
+use bmtrain_core::{Ctx, Var, ops};
+use bmtrain_dist::block::Bundle;
+use bmtrain_dist::nn::norm::{Norm, NormOptions};
+use bmtrain_dist::{Block, Builder, Error, Result};
+
+/// Where the norms stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Placement {
+    /// In front of each layer: `x + layer(norm(x))`. A norm behind the last block belongs to the model.
+    Pre,
+    /// Behind each sum: `norm(x + layer(x))`.
+    Post,
+    /// One norm in front of attention and feed-forward alike: `x + attention(norm(x)) + feed_forward(norm(x))`.
+    Parallel,
+}
+
+/// What a [`TransformerBlock`] is made of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BlockConfig {
+    /// Where the norms stand.
+    pub placement: Placement,
+    /// Self-attention.
+    pub attention: AttentionConfig,
+    /// Attention to an encoder.
+    pub cross: Option<AttentionConfig>,
+    /// What follows.
+    pub ffn: FeedForwardConfig,
+    /// The norm of each.
+    pub norm: NormOptions,
+    /// Probability with which an element that one of them adds is dropped.
+    pub dropout: f32,
+}
+
+/// What every block of a list sees.
+#[derive(Debug, Clone, Default)]
+pub struct Shared {
+    /// What self-attention goes by.
+    pub scope: Scope,
+    /// What attention to an encoder sees.
+    pub memory: Option<Memory>,
+}
+
+impl Bundle for Shared {
+    fn vars(&self) -> Vec<Var> {
+        let mut vars = self.scope.vars();
+        vars.extend(self.memory.vars());
+        vars
+    }
+
+    fn rebuild(&self, vars: &mut dyn Iterator<Item = Var>) -> Self {
+        Shared { scope: self.scope.rebuild(vars), memory: self.memory.rebuild(vars) }
+    }
+}
+
+impl From<Scope> for Shared {
+    fn from(scope: Scope) -> Self {
+        Shared { scope, memory: None }
+    }
+}
+
+/// One block of an encoder or a decoder.
+#[derive(Debug)]
+pub struct TransformerBlock {
+    placement: Placement,
+    attention_norm: Norm,
+    attention: Attention,
+    cross: Option<(Norm, CrossAttention)>,
+    /// None where the placement is parallel.
+    ffn_norm: Option<Norm>,
+    ffn: FeedForward,
+    dropout: f32,
+}
+
+impl TransformerBlock {
+    /// Declare the parameters under the builder's name.
+    ///
+    /// # Errors
+    /// Those of [`Attention::new`] and [`CrossAttention::new`]; a parallel block with attention to an encoder.
+    pub fn new(builder: &Builder, config: BlockConfig) -> Result<Self> {
+        let norm = |name: &str| Norm::new(&builder.at(name), config.norm);
+        let is_parallel = config.placement == Placement::Parallel;
+        if is_parallel && config.cross.is_some() {
+            return Err(Error::setting("block", "attention to an encoder has no place in a parallel block"));
+        }
+        let attention_norm = norm("attention_norm")?;
+        let attention = Attention::new(&builder.at("attention"), config.attention)?;
+        let cross = match config.cross {
+            None => None,
+            Some(cross) => Some((norm("cross_norm")?, CrossAttention::new(&builder.at("cross_attention"), cross)?)),
+        };
+        let ffn_norm = if is_parallel { None } else { Some(norm("ffn_norm")?) };
+        let ffn = FeedForward::new(&builder.at("ffn"), config.ffn)?;
+        let (placement, dropout) = (config.placement, config.dropout);
+        Ok(TransformerBlock { placement, attention_norm, attention, cross, ffn_norm, ffn, dropout })
+    }
+
+    /// `x + attention(norm(x))`, the same with attention to an encoder, the same with feed-forward. Each norm but the first is
+    /// fused with the sum in front of it.
+    fn pre(&self, x: Var, shared: &Shared, ffn_norm: &Norm, cx: &mut Ctx) -> Result<Var> {
+        let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
+        let mut added = self.attention.forward(&normed, &shared.scope, cx)?; // [B, L, D]
+        drop(normed);
+        let mut dropout = cx.dropout("attention", self.dropout)?;
+        let mut x = x;
+        if let Some((norm, cross)) = &self.cross {
+            let (sum, normed) = norm.forward_residual(&added, &x, dropout, cx)?; // [B, L, D] each
+            added = cross.forward(&normed, memory(shared)?, cx)?; // [B, L, D]
+            dropout = cx.dropout("cross_attention", self.dropout)?;
+            x = sum;
+        }
+        let (sum, normed) = ffn_norm.forward_residual(&added, &x, dropout, cx)?; // [B, L, D] each
+        drop((added, x));
+        let widened = self.ffn.forward(&normed, cx)?; // [B, L, D]
+        drop(normed);
+        let dropout = cx.dropout("ffn", self.dropout)?;
+        let added = ops::dropout(cx, &widened, dropout)?; // [B, L, D]
+        drop(widened);
+        Ok(ops::add(cx, &sum, &added)?) // [B, L, D]
+    }
+
+    /// `norm(x + attention(x))`, the same with attention to an encoder, the same with feed-forward.
+    fn post(&self, x: Var, shared: &Shared, ffn_norm: &Norm, cx: &mut Ctx) -> Result<Var> {
+        let attended = self.attention.forward(&x, &shared.scope, cx)?; // [B, L, D]
+        let dropout = cx.dropout("attention", self.dropout)?;
+        let (_, mut y) = self.attention_norm.forward_residual(&attended, &x, dropout, cx)?; // [B, L, D]
+        drop((attended, x));
+        if let Some((norm, cross)) = &self.cross {
+            let attended = cross.forward(&y, memory(shared)?, cx)?; // [B, L, D]
+            let dropout = cx.dropout("cross_attention", self.dropout)?;
+            y = norm.forward_residual(&attended, &y, dropout, cx)?.1; // [B, L, D]
+        }
+        let widened = self.ffn.forward(&y, cx)?; // [B, L, D]
+        let dropout = cx.dropout("ffn", self.dropout)?;
+        Ok(ffn_norm.forward_residual(&widened, &y, dropout, cx)?.1) // [B, L, D]
+    }
+
+    /// `x + attention(norm(x)) + feed_forward(norm(x))`.
+    fn parallel(&self, x: Var, shared: &Shared, cx: &mut Ctx) -> Result<Var> {
+        let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
+        let attended = self.attention.forward(&normed, &shared.scope, cx)?; // [B, L, D]
+        let widened = self.ffn.forward(&normed, cx)?; // [B, L, D]
+        drop(normed);
+        let dropout = cx.dropout("attention", self.dropout)?;
+        let y = ops::add(cx, &x, &ops::dropout(cx, &attended, dropout)?)?; // [B, L, D]
+        drop((x, attended));
+        let dropout = cx.dropout("ffn", self.dropout)?;
+        Ok(ops::add(cx, &y, &ops::dropout(cx, &widened, dropout)?)?) // [B, L, D]
+    }
+}
+
+fn memory(shared: &Shared) -> Result<&Memory> {
+    let missing = || Error::setting("block", "it attends to an encoder, and the section gave no hidden states of one");
+    shared.memory.as_ref().ok_or_else(missing)
+}
+
+impl Block for TransformerBlock {
+    type Carry = Var;
+    type Shared = Shared;
+    type Cache = ();
+
+    fn forward(&self, x: Var, shared: &Shared, _cache: Option<&mut ()>, cx: &mut Ctx) -> Result<Var> {
+        match (&self.ffn_norm, self.placement) {
+            (Some(norm), Placement::Pre) => self.pre(x, shared, norm, cx),
+            (Some(norm), Placement::Post) => self.post(x, shared, norm, cx),
+            (_, Placement::Parallel) | (None, _) => self.parallel(x, shared, cx),
+        }
+    }
+}

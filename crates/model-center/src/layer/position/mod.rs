@@ -1,0 +1,80 @@
+//! The ways in which attention is told where tokens stand: rotary angles, ALiBi's slopes, learned biases of distances.
+//!
+//! Defines [`PositionsConfig`] and [`Positions`], which makes the [`Scope`] of a stack's self-attention; learned and sinusoidal
+//! tables that are added to the words belong to the models. Called by the sections of models.
+
+mod alibi;
+mod relative;
+mod rotary;
+
+pub use alibi::{Alibi, slopes};
+pub use relative::{RelativeBias, RelativeConfig, bucket};
+pub use rotary::{RotaryAngles, RotaryConfig, RotaryScaling};
+
+use super::scope::{Scope, Visible};
+use bmtrain_core::{Ctx, Tensor};
+use bmtrain_dist::{Builder, Result};
+
+/// How a stack's self-attention is told where tokens stand.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PositionsConfig {
+    /// Not at all: what is added to the words says it.
+    None,
+    /// Queries and keys are turned.
+    Rotary(RotaryConfig),
+    /// A penalty that grows with the distance, one slope for each of so many heads.
+    Alibi(usize),
+    /// A learned bias for ranges of distances.
+    Relative(RelativeConfig),
+}
+
+/// What makes the [`Scope`] of a stack.
+#[derive(Debug)]
+pub enum Positions {
+    /// Nothing.
+    None,
+    /// Angles.
+    Rotary(RotaryAngles),
+    /// Slopes.
+    Alibi(Alibi),
+    /// Learned biases.
+    Relative(RelativeBias),
+}
+
+/// The rows of a batch, as far as positions go.
+#[derive(Debug, Clone, Copy)]
+pub struct Rows<'a> {
+    /// L, tokens of a row.
+    pub length: usize,
+    /// i64 `[B, L]`, the number of each token among those of its row; `None` where nothing is padded.
+    pub numbers: Option<&'a Tensor>,
+}
+
+impl Positions {
+    /// Declare what is learned under the builder's name.
+    ///
+    /// # Errors
+    /// No memory left.
+    pub fn new(builder: &Builder, config: PositionsConfig) -> Result<Self> {
+        Ok(match config {
+            PositionsConfig::None => Positions::None,
+            PositionsConfig::Rotary(config) => Positions::Rotary(RotaryAngles::new(config)),
+            PositionsConfig::Alibi(heads) => Positions::Alibi(Alibi::new(heads)),
+            PositionsConfig::Relative(config) => Positions::Relative(RelativeBias::new(builder, config)?),
+        })
+    }
+
+    /// What self-attention over these rows goes by.
+    ///
+    /// # Errors
+    /// No memory left; a failing device.
+    pub fn scope(&self, visible: Visible, rows: Rows<'_>, cx: &mut Ctx) -> Result<Scope> {
+        let scope = Scope { visible, ..Scope::default() };
+        Ok(match self {
+            Positions::None => scope,
+            Positions::Rotary(angles) => Scope { angles: Some(angles.of(rows.length, cx)?), ..scope },
+            Positions::Alibi(alibi) => Scope { bias: Some(alibi.bias(rows, cx)?), ..scope },
+            Positions::Relative(bias) => Scope { bias: Some(bias.forward(rows.length, rows.length, cx)?), ..scope },
+        })
+    }
+}

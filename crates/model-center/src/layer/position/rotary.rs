@@ -1,0 +1,216 @@
+//! Rotary positions (Su et al., 2021) and the ways of stretching them over longer texts than a model was trained on.
+
+use crate::layer::scope::Angles;
+use bmtrain_core::{Ctx, Segment, Tensor};
+use bmtrain_dist::Result;
+use std::cell::RefCell;
+use std::f64::consts::TAU;
+
+/// The angles of rotary positions: pair `i` of `R / 2` turns by `position * base^(-2 i / R)`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RotaryConfig {
+    /// R, elements of a head that are turned.
+    pub dims: usize,
+    /// Commonly 10000.
+    pub base: f64,
+    /// What changes the angles.
+    pub scaling: RotaryScaling,
+}
+
+/// What changes the angles for longer texts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum RotaryScaling {
+    /// Nothing.
+    None,
+    /// All are divided by this (Chen et al., 2023).
+    Linear {
+        /// The divisor.
+        factor: f64,
+    },
+    /// The base grows with texts longer than `trained`.
+    Dynamic {
+        /// How much longer texts may be.
+        factor: f64,
+        /// The longest text that needs no change.
+        trained: usize,
+    },
+    /// Llama 3: slow angles are divided, fast ones are not, those between gradually.
+    Llama3 {
+        /// The divisor of slow angles.
+        factor: f64,
+        /// An angle that turns fewer times than this in `trained` positions is slow.
+        low: f64,
+        /// One that turns more often than this is fast.
+        high: f64,
+        /// The longest text of the first training.
+        trained: usize,
+    },
+    /// YaRN (Peng et al., 2023): the same by the number of the pair, and all queries and keys grow by `magnitude`.
+    Yarn {
+        /// The divisor of slow angles.
+        factor: f64,
+        /// Turns in `trained` positions above which an angle is fast, 32 by default.
+        fast: f64,
+        /// Turns below which it is slow, 1 by default.
+        slow: f64,
+        /// Factor of cosines and sines; `0.1 ln(factor) + 1` by default.
+        magnitude: f64,
+        /// The longest text of the first training.
+        trained: usize,
+    },
+}
+
+impl RotaryConfig {
+    /// The angle from one position to the next of each pair, for texts of this length.
+    pub fn frequencies(&self, length: usize) -> Vec<f64> {
+        let pairs = self.dims / 2;
+        let power = |base: f64, pair: usize| base.powf(-2.0 * pair as f64 / self.dims as f64);
+        let plain = |pair| power(self.base, pair);
+        match self.scaling {
+            RotaryScaling::None => (0..pairs).map(plain).collect(),
+            RotaryScaling::Linear { factor } => (0..pairs).map(|pair| plain(pair) / factor).collect(),
+            RotaryScaling::Dynamic { factor, trained } => {
+                let stretch = (factor * length.max(trained) as f64 / trained as f64) - (factor - 1.0);
+                let base = self.base * stretch.powf(self.dims as f64 / (self.dims as f64 - 2.0));
+                (0..pairs).map(|pair| power(base, pair)).collect()
+            }
+            RotaryScaling::Llama3 { factor, low, high, trained } => {
+                let scaled = |pair| {
+                    let turns = trained as f64 * plain(pair) / TAU;
+                    let share = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+                    plain(pair) * (share + (1.0 - share) / factor)
+                };
+                (0..pairs).map(scaled).collect()
+            }
+            RotaryScaling::Yarn { factor, fast, slow, trained, .. } => {
+                // The pair that turns so many times in the trained length.
+                let pair_of =
+                    |turns: f64| self.dims as f64 * (trained as f64 / (turns * TAU)).ln() / (2.0 * self.base.ln());
+                let first = pair_of(fast).floor().max(0.0);
+                let last = pair_of(slow).ceil().min(self.dims as f64 - 1.0);
+                // Never a division by zero where both are one pair.
+                let span = if last > first { last - first } else { 1e-3 };
+                let scaled = |pair: usize| {
+                    let share = 1.0 - ((pair as f64 - first) / span).clamp(0.0, 1.0);
+                    plain(pair) * (share + (1.0 - share) / factor)
+                };
+                (0..pairs).map(scaled).collect()
+            }
+        }
+    }
+
+    /// Factor of cosines and sines.
+    fn magnitude(&self) -> f64 {
+        match self.scaling {
+            RotaryScaling::Yarn { magnitude, .. } => magnitude,
+            _ => 1.0,
+        }
+    }
+
+    /// Of each of so many positions the cosines, then the sines.
+    ///
+    /// Numerics: angles in 64-bit floats, rounded once.
+    fn table(&self, positions: usize, length: usize) -> Vec<f32> {
+        let (frequencies, magnitude) = (self.frequencies(length), self.magnitude());
+        let mut table = Vec::with_capacity(positions * self.dims);
+        for position in 0..positions {
+            let angle = |frequency: &f64| position as f64 * frequency;
+            table.extend(frequencies.iter().map(|f| (magnitude * angle(f).cos()) as f32));
+            table.extend(frequencies.iter().map(|f| (magnitude * angle(f).sin()) as f32));
+        }
+        table
+    }
+}
+
+/// A table of angles that grows with the longest row seen.
+#[derive(Debug)]
+pub struct RotaryAngles {
+    config: RotaryConfig,
+    /// With the length that its angles are for.
+    table: RefCell<Option<(usize, Tensor)>>,
+}
+
+impl RotaryAngles {
+    /// Nothing is made yet.
+    pub fn new(config: RotaryConfig) -> Self {
+        RotaryAngles { config, table: RefCell::default() }
+    }
+
+    /// What they are made of.
+    pub fn config(&self) -> &RotaryConfig {
+        &self.config
+    }
+
+    /// The angles of rows of this length, each token at its number in the row.
+    ///
+    /// # Errors
+    /// No memory left; a failing device.
+    pub fn of(&self, length: usize, cx: &Ctx) -> Result<Angles> {
+        let mut kept = self.table.borrow_mut();
+        let fits = |(made_for, table): &(usize, Tensor)| match self.config.scaling {
+            // The angles themselves depend on the length.
+            RotaryScaling::Dynamic { trained, .. } => *made_for == length || length.max(*made_for) <= trained,
+            _ => true,
+        } && table.shape().dims()[0] >= length;
+        if let Some((_, table)) = kept.as_ref().filter(|kept| fits(kept)) {
+            return Ok(Angles { table: table.clone(), positions: None });
+        }
+        // By powers of two: rows of slowly growing lengths make few tables.
+        let rows = length.next_power_of_two().max(64);
+        let values = self.config.table(rows, length);
+        let table = Tensor::from_slice(cx.device(), [rows, self.config.dims], &values, Segment::Data)?;
+        *kept = Some((length, table.clone()));
+        Ok(Angles { table, positions: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: RotaryConfig = RotaryConfig { dims: 8, base: 10_000.0, scaling: RotaryScaling::None };
+
+    fn close(ours: &[f64], theirs: &[f64]) {
+        assert_eq!(ours.len(), theirs.len());
+        for (a, b) in ours.iter().zip(theirs) {
+            assert!((a - b).abs() <= 1e-12 * b.abs(), "{ours:?} for {theirs:?}");
+        }
+    }
+
+    #[test]
+    fn frequencies_fall_from_one_by_equal_ratios() {
+        close(&PLAIN.frequencies(1), &[1.0, 0.1, 0.01, 0.001]);
+        let linear = RotaryConfig { scaling: RotaryScaling::Linear { factor: 4.0 }, ..PLAIN };
+        close(&linear.frequencies(1), &[0.25, 0.025, 0.0025, 0.00025]);
+    }
+
+    #[test]
+    fn dynamic_angles_change_beyond_the_trained_length_only() {
+        let dynamic = RotaryConfig { scaling: RotaryScaling::Dynamic { factor: 2.0, trained: 16 }, ..PLAIN };
+        close(&dynamic.frequencies(16), &PLAIN.frequencies(1));
+        // Twice the trained length: 2 * 2 - 1 = 3 times, to the power of 8 / 6.
+        let stretched = RotaryConfig { base: 10_000.0 * 3f64.powf(8.0 / 6.0), ..PLAIN };
+        close(&dynamic.frequencies(32), &stretched.frequencies(1));
+    }
+
+    #[test]
+    fn llama_3_divides_slow_angles_alone() {
+        let scaling = RotaryScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, trained: 128 };
+        let scaled = RotaryConfig { scaling, ..PLAIN }.frequencies(1);
+        // They turn 20.4, 2.04, 0.204 and 0.0204 times in 128 positions.
+        let share = (128.0 * 0.1 / TAU - 1.0) / 3.0;
+        close(&scaled, &[1.0, 0.1 * (share + (1.0 - share) / 8.0), 0.01 / 8.0, 0.001 / 8.0]);
+    }
+
+    #[test]
+    fn a_table_holds_cosines_before_sines_and_is_kept_for_shorter_rows() {
+        let table = PLAIN.table(3, 3);
+        assert_eq!((table.len(), &table[..8]), (24, &[1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0][..]));
+        assert_eq!((table[16], table[20]), (2f64.cos() as f32, 2f64.sin() as f32));
+        let device = bmtrain_core::Device::cpu(1).unwrap();
+        let (angles, cx) = (RotaryAngles::new(PLAIN), Ctx::inference(&device));
+        assert_eq!(angles.of(5, &cx).unwrap().table.shape().dims(), [64, 8]);
+        assert_eq!(angles.of(65, &cx).unwrap().table.shape().dims(), [128, 8]);
+        assert_eq!(angles.of(3, &cx).unwrap().table.shape().dims(), [128, 8]);
+    }
+}
