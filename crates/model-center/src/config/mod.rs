@@ -16,6 +16,7 @@ mod gpt2;
 pub(crate) mod json;
 mod labels;
 mod llama;
+mod mistral;
 mod ranges;
 mod rotary;
 mod text;
@@ -25,6 +26,7 @@ pub use dialect::Dialect;
 pub use fields::Fields;
 pub use gpt2::Gpt2Config;
 pub use llama::LlamaConfig;
+pub use mistral::MistralConfig;
 pub use rotary::RotaryFields;
 pub use text::TextConfig;
 

@@ -9,6 +9,7 @@ pub mod flow;
 pub mod gpt2;
 pub mod labels;
 pub mod llama;
+pub mod mistral;
 pub mod opening;
 pub mod registry;
 pub mod text;

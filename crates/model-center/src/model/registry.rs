@@ -2,7 +2,7 @@
 
 use super::text::{TextHead, TextModel};
 use super::{bert, decoder};
-use crate::config::{self, Fields, Gpt2Config, LlamaConfig, ProblemType};
+use crate::config::{self, Fields, Gpt2Config, LlamaConfig, MistralConfig, ProblemType};
 use crate::error::{Error, Result};
 use crate::file::{read_text, resolve_inside};
 use crate::hf::ParamShape;
@@ -152,6 +152,11 @@ pub static MODELS: &[ModelEntry] = &[
         model_type: "llama",
         doc: "Llama 1, 2 and 3 with heads for the next word and for classification",
         open: decoder::folder::open::<LlamaConfig>,
+    },
+    ModelEntry {
+        model_type: "mistral",
+        doc: "Mistral with heads for the next word and for classification",
+        open: decoder::folder::open::<MistralConfig>,
     },
 ];
 
