@@ -11,6 +11,7 @@ pub mod labels;
 pub mod llama;
 pub mod mistral;
 pub mod opening;
+pub mod qwen2;
 pub mod registry;
 pub mod text;
 mod word_loss;
