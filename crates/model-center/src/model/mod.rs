@@ -12,6 +12,7 @@ pub mod llama;
 pub mod mistral;
 pub mod opening;
 pub mod qwen2;
+pub mod qwen3;
 pub mod registry;
 pub mod text;
 mod word_loss;
