@@ -2,7 +2,7 @@
 
 use super::text::{TextHead, TextModel};
 use super::{bert, decoder};
-use crate::config::{self, Fields, Gpt2Config, LlamaConfig, ProblemType};
+use crate::config::{self, Fields, Gpt2Config, LlamaConfig, MistralConfig, ProblemType, Qwen2Config, Qwen3Config};
 use crate::error::{Error, Result};
 use crate::file::{read_text, resolve_inside};
 use crate::hf::{FolderLayout, ParamShape, Plan};
@@ -156,6 +156,21 @@ pub static MODELS: &[ModelEntry] = &[
         model_type: "llama",
         doc: "Llama 1, 2 and 3 with heads for the next word and for classification",
         open: decoder::folder::open::<LlamaConfig>,
+    },
+    ModelEntry {
+        model_type: "mistral",
+        doc: "Mistral with heads for the next word and for classification",
+        open: decoder::folder::open::<MistralConfig>,
+    },
+    ModelEntry {
+        model_type: "qwen2",
+        doc: "Qwen 2 and 2.5 with heads for the next word and for classification",
+        open: decoder::folder::open::<Qwen2Config>,
+    },
+    ModelEntry {
+        model_type: "qwen3",
+        doc: "Qwen 3 with heads for the next word and for classification",
+        open: decoder::folder::open::<Qwen3Config>,
     },
 ];
 

@@ -185,7 +185,7 @@ impl<C: DecoderFamily> Decoder for DecoderModel<C> {
         let text = self.config.text();
         DecoderFacts {
             vocab_size: text.vocab_size,
-            max_length: text.position_size,
+            max_length: self.layout.positions.reach(text.position_size),
             pad_token_id: text.pad_token_id,
             problem_type: text.problem_type,
             head: self.head_kind(),
@@ -204,7 +204,7 @@ impl<C: DecoderFamily> TextModel for DecoderModel<C> {
     }
 
     fn max_length(&self) -> usize {
-        self.config.text().position_size
+        self.layout.positions.reach(self.config.text().position_size)
     }
 
     fn names(&self) -> &NameTable {
