@@ -14,7 +14,7 @@ pub mod shards;
 pub mod weights;
 
 pub use folder::{COMPANION_FILES, ModelFolder};
-pub use names::{Alias, Allow, Difference, NameTable, ParamShape, Piece, Plan, Rule, export};
+pub use names::{Alias, Allow, Difference, Interleaved, NameTable, ParamShape, Piece, Plan, Rule, export};
 pub use safetensors::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource};
 pub use shards::{SHARD_BYTES, ShardedWriter};
 pub use weights::Weights;
