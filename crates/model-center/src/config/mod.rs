@@ -16,6 +16,7 @@ mod gpt2;
 pub(crate) mod json;
 mod labels;
 mod llama;
+mod opt;
 mod ranges;
 mod rotary;
 mod text;
@@ -25,6 +26,7 @@ pub use dialect::Dialect;
 pub use fields::Fields;
 pub use gpt2::Gpt2Config;
 pub use llama::LlamaConfig;
+pub use opt::OptConfig;
 pub use rotary::RotaryFields;
 pub use text::TextConfig;
 

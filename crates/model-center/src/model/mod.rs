@@ -10,6 +10,7 @@ pub mod gpt2;
 pub mod labels;
 pub mod llama;
 pub mod opening;
+pub mod opt;
 pub mod registry;
 pub mod text;
 mod word_loss;

@@ -2,7 +2,7 @@
 
 use super::text::{TextHead, TextModel};
 use super::{bert, decoder};
-use crate::config::{self, Fields, Gpt2Config, LlamaConfig, ProblemType};
+use crate::config::{self, Fields, Gpt2Config, LlamaConfig, OptConfig, ProblemType};
 use crate::error::{Error, Result};
 use crate::file::{read_text, resolve_inside};
 use crate::hf::ParamShape;
@@ -147,6 +147,11 @@ pub static MODELS: &[ModelEntry] = &[
         model_type: "gpt2",
         doc: "GPT-2 with heads for the next word and for classification",
         open: decoder::folder::open::<Gpt2Config>,
+    },
+    ModelEntry {
+        model_type: "opt",
+        doc: "OPT with heads for the next word and for classification",
+        open: decoder::folder::open::<OptConfig>,
     },
     ModelEntry {
         model_type: "llama",
