@@ -7,6 +7,7 @@ pub mod bert;
 pub mod decoder;
 pub mod flow;
 pub mod gpt2;
+pub mod gptj;
 pub mod labels;
 pub mod llama;
 pub mod opening;

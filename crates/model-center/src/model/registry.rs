@@ -2,7 +2,7 @@
 
 use super::text::{TextHead, TextModel};
 use super::{bert, decoder};
-use crate::config::{self, Fields, Gpt2Config, LlamaConfig, OptConfig, ProblemType};
+use crate::config::{self, Fields, Gpt2Config, GptjConfig, LlamaConfig, OptConfig, ProblemType};
 use crate::error::{Error, Result};
 use crate::file::{read_text, resolve_inside};
 use crate::hf::ParamShape;
@@ -152,6 +152,11 @@ pub static MODELS: &[ModelEntry] = &[
         model_type: "opt",
         doc: "OPT with heads for the next word and for classification",
         open: decoder::folder::open::<OptConfig>,
+    },
+    ModelEntry {
+        model_type: "gptj",
+        doc: "GPT-J with heads for the next word and for classification",
+        open: decoder::folder::open::<GptjConfig>,
     },
     ModelEntry {
         model_type: "llama",
