@@ -10,6 +10,7 @@
 mod activations;
 mod bert;
 mod bert_json;
+mod bloom;
 pub mod dialect;
 pub(crate) mod fields;
 mod gpt2;
@@ -23,6 +24,7 @@ mod rotary;
 mod text;
 
 pub use bert::BertConfig;
+pub use bloom::BloomConfig;
 pub use dialect::Dialect;
 pub use fields::Fields;
 pub use gpt2::Gpt2Config;

@@ -4,6 +4,7 @@
 //! come in through a registry of their own, see [`registry::Registry`].
 
 pub mod bert;
+pub mod bloom;
 pub mod decoder;
 pub mod flow;
 pub mod gpt2;

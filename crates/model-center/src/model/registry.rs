@@ -2,7 +2,7 @@
 
 use super::text::{TextHead, TextModel};
 use super::{bert, decoder};
-use crate::config::{self, Fields, Gpt2Config, GptjConfig, LlamaConfig, OptConfig, ProblemType};
+use crate::config::{self, BloomConfig, Fields, Gpt2Config, GptjConfig, LlamaConfig, OptConfig, ProblemType};
 use crate::error::{Error, Result};
 use crate::file::{read_text, resolve_inside};
 use crate::hf::ParamShape;
@@ -157,6 +157,11 @@ pub static MODELS: &[ModelEntry] = &[
         model_type: "gptj",
         doc: "GPT-J with heads for the next word and for classification",
         open: decoder::folder::open::<GptjConfig>,
+    },
+    ModelEntry {
+        model_type: "bloom",
+        doc: "BLOOM with heads for the next word and for classification",
+        open: decoder::folder::open::<BloomConfig>,
     },
     ModelEntry {
         model_type: "llama",
