@@ -128,6 +128,10 @@ if has_mpi; then
 else
     summary+=("    skipped: tests of MPI: there is no mpirun or no mpicc")
 fi
+with_hub=(--locked --package bmtrain-examples --features bmtrain-examples/hub)
+check "lints with fetching" cargo clippy "${with_hub[@]}" --all-targets -- --deny warnings
+count_tests "tests of fetching" cargo test "${with_hub[@]}" --no-fail-fast --lib --test fetch
+check "documentation with fetching" env RUSTDOCFLAGS="--deny warnings" cargo doc --no-deps "${with_hub[@]}"
 check "documentation" env RUSTDOCFLAGS="--deny warnings" cargo doc --workspace --no-deps --locked
 check "packages" scripts/package_check.sh
 if cargo deny --version >/dev/null 2>&1; then

@@ -6,9 +6,12 @@ pub mod ckpt;
 pub mod cuda;
 pub mod device;
 pub mod doctor;
+#[cfg(feature = "hub")]
+pub mod fetch;
 pub mod finetune;
 pub mod forward;
 pub mod gpu_check;
+pub mod places;
 pub mod plan;
 pub mod settings;
 pub mod step;

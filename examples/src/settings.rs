@@ -1,5 +1,6 @@
 //! The settings of a run on a command line: a recipe, and changes to it. Shared by the programs that take them.
 
+use crate::places::model_places;
 use clap::Args;
 use model_center::recipe::{Mistake, Recipe, Resolved, as_error, preflight};
 use model_center::{Error, Result};
@@ -38,7 +39,7 @@ impl SettingOptions {
     /// The first mistake.
     pub fn resolve(&self, more: &[String]) -> Result<Resolved, Error> {
         let resolved = self.read(more).map_err(as_error)?;
-        let mistakes = preflight(&resolved);
+        let mistakes = preflight(&resolved, &model_places());
         if mistakes.is_empty() { Ok(resolved) } else { Err(as_error(mistakes)) }
     }
 }

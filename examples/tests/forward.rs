@@ -174,3 +174,36 @@ fn the_number_of_threads_changes_no_bit() {
     }
     assert_eq!(fixture.bytes("1"), fixture.bytes("2"));
 }
+
+#[test]
+fn models_of_the_hubs_cache_go_by_their_names() {
+    let fixture = Fixture::new();
+    let (commit, other) = ("a".repeat(40), "b".repeat(40));
+    let blob = |name: &str| format!("hf/hub/models--org--tiny/blobs/{name}");
+    let snapshot = fixture.path(&format!("hf/hub/models--org--tiny/snapshots/{commit}"));
+    std::fs::create_dir_all(&snapshot).unwrap();
+    for name in ["config.json", "model.safetensors", "vocab.txt"] {
+        fixture.write_bytes(&blob(name), &fixture.bytes(&format!("model/{name}")));
+        std::os::unix::fs::symlink(format!("../../blobs/{name}"), snapshot.join(name)).unwrap();
+    }
+    fixture.write("hf/hub/models--org--tiny/refs/main", &commit);
+    write_inputs(&fixture.path("in.safetensors"), &[("input_ids", &[1, 3], &[2, 7, 3])]);
+    let files = ["--inputs", "in.safetensors", "--threads", "1", "--out"];
+    fixture.forward(&[&["--model", "model"], &files[..], &["path"]].concat()).succeeded();
+    fixture.forward(&[&["--model", "org/tiny"], &files[..], &["name"]].concat()).succeeded();
+    fixture.forward(&[&["--model", "org/tiny", "--revision", &commit], &files[..], &["commit"]].concat()).succeeded();
+    assert_eq!(fixture.bytes("path"), fixture.bytes("name"));
+    assert_eq!(fixture.bytes("path"), fixture.bytes("commit"));
+    let outcome = fixture.forward(&[&["--model", "org/tiny", "--revision", &other], &files[..], &["other"]].concat());
+    assert_eq!(outcome.code, 3, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(&format!("fetch -- org/tiny --revision {other}")), "{}", outcome.stderr);
+
+    let outcome = fixture.finetune(&["--set", "model.path=org/tiny", "--dry-run"]).succeeded();
+    assert!(outcome.stdout.contains(&format!("parameters from {}", snapshot.display())), "{}", outcome.stdout);
+    let revision = format!("model.revision={commit}");
+    fixture.plan(&["--set", "model.path=org/tiny", "--set", &revision]).succeeded();
+    fixture.finetune(&["--set", "model.path=org/tiny", "--set", &revision]).succeeded();
+    // The model that comes out has the tokenizer, and says what it was made from.
+    assert_eq!(fixture.read("run/model/vocab.txt"), fixture.read("model/vocab.txt"));
+    assert!(fixture.read("run/model/README.md").contains("org/tiny"));
+}

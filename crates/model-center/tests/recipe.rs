@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use model_center::data::{LabelSpec, OnBadRecord, TooLong};
+use model_center::hf::Places;
 use model_center::metrics::Metric;
 use model_center::recipe::{
     DataSource, EvalMetric, Interval, Mistake, Origin, Recipe, Resolved, SaveWhich, Threads, list, preflight,
@@ -83,7 +84,10 @@ fn a_recipe_can_be_written_on_the_command_line_alone() {
     assert_eq!(r.data.source, DataSource::SuperGlue { task: "RTE", folder: "sg".into() });
     let found = Recipe::read(None, &[]).unwrap_err();
     assert_eq!(found[0].place, "command line");
-    assert_eq!(found[0].reason, "`model.path` is missing: it must be the path of a Hugging Face model folder");
+    assert_eq!(
+        found[0].reason,
+        "`model.path` is missing: it must be the path of a Hugging Face model folder, or the hub's name of a model that is in its cache"
+    );
 }
 
 #[test]
@@ -91,6 +95,7 @@ fn print_config_shows_each_value_with_its_origin() {
     let text = "[model]\npath = \"models/mini\"\n[data]\ntask = \"RTE\"\npath = \"sg\"\n[train]\nsteps = 100\nlr = 1e-5\n[output]\ndir = \"o\"\n";
     let expected = r#"[model]
 path = "models/mini"            # r.toml:2
+# revision                      # not set: main, of a model of the hub
 dtype = "f32"                   # default
 head = "auto"                   # default
 # hidden_dropout                # not set: as in the model's config.json
@@ -282,12 +287,12 @@ fn preflight_lists_every_file_that_is_not_there() {
         format!("data.eval={}", at("e.jsonl")),
     ];
     let resolved = Recipe::load_text("r.toml", LEAST, &sets).unwrap();
-    let found = preflight(&resolved);
+    let found = preflight(&resolved, &Places::default());
     let reasons: Vec<&str> = found.iter().map(|m| m.reason.as_str()).collect();
     assert_eq!(
         reasons,
         [
-            format!("`model.path`: cannot open {}: No such file or directory (os error 2)", at("m")),
+            format!("`model.path`: {}: there is no such folder", at("m")),
             format!("`data.train`: cannot open {}: No such file or directory (os error 2)", at("t.jsonl")),
             format!("`data.eval`: cannot open {}: No such file or directory (os error 2)", at("e.jsonl")),
         ]
@@ -296,11 +301,11 @@ fn preflight_lists_every_file_that_is_not_there() {
     std::fs::write(at("m") + "/config.json", "{}").unwrap();
     std::fs::write(at("t.jsonl"), "{}\n").unwrap();
     std::fs::write(at("e.jsonl"), "").unwrap();
-    let found = preflight(&resolved);
+    let found = preflight(&resolved, &Places::default());
     assert_eq!(found.len(), 1, "{}", list(&found));
     assert_eq!(found[0].reason, format!("`data.eval`: {} is empty", at("e.jsonl")));
     std::fs::write(at("e.jsonl"), "{}\n").unwrap();
-    assert_eq!(preflight(&resolved), []);
+    assert_eq!(preflight(&resolved, &Places::default()), []);
 }
 
 #[test]

@@ -305,7 +305,7 @@ impl Run {
         let staged = match &mut self.files {
             Some(files) => {
                 let staged = files.output.stage(name)?;
-                trainer.model.save(staged.path(), &save_options(resolved))?;
+                trainer.model.save(staged.path(), &save_options(resolved, &trainer.folder))?;
                 if let Some(card) = card {
                     write_atomic(&staged.path().join("README.md"), card.render().as_bytes())?;
                 }
@@ -434,7 +434,7 @@ fn card(
     let task = resolved.data.source.task_name();
     ModelCard {
         name: format!("{}-{}", job.family, task.to_lowercase()),
-        base_model: hub_name(&resolved.model.path),
+        base_model: hub_name(&job.folder),
         license: None,
         languages: Vec::new(),
         task: task.into(),

@@ -16,6 +16,7 @@ pub mod setup;
 mod start;
 pub mod train;
 
+use crate::places::model_places;
 use crate::settings::SettingOptions;
 use crate::terminal;
 use bmtrain_dist::Launch;
@@ -120,7 +121,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     setup::check_ranks(&resolved, launch.world)?;
     let stop = StopFlag::default();
     let _listening = listen(&stop)?;
-    let job = setup::prepare(&resolved, registry)?;
+    let job = setup::prepare(&resolved, registry, &model_places())?;
     if stop.is_requested() {
         terminal::note("stopped before the first step: nothing was written");
         return Ok(ExitStatus::Stopped);
@@ -161,7 +162,7 @@ pub(crate) fn resolve(options: &Options) -> Result<Resolved> {
     let device = options.device.as_ref().map(|name| format!("device.name={name}"));
     let device: Vec<String> = device.into_iter().collect();
     let checked = options.settings.read(&device).and_then(|resolved| {
-        let mistakes = if options.print_config { Vec::new() } else { preflight(&resolved) };
+        let mistakes = if options.print_config { Vec::new() } else { preflight(&resolved, &model_places()) };
         if mistakes.is_empty() { Ok(resolved) } else { Err(mistakes) }
     });
     match checked {

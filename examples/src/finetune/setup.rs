@@ -7,11 +7,13 @@ use bmtrain_dist::optim::{Schedule, Warmup};
 use bmtrain_dist::shard::Sharding;
 use model_center::config::ProblemType;
 use model_center::data::{Dataset, LabelSpace, LabelSpec, ReadOptions, Split};
+use model_center::hf::Places;
 use model_center::model::{HeadValues, OpenOptions, Registry, SaveOptions, TextHead};
-use model_center::recipe::{DataSource, Head, Resolved};
+use model_center::recipe::{DataSource, Head, Resolved, model_folder};
 use model_center::run::{StopConditions, StopFlag};
 use model_center::tokenizer::{HfTokenizer, Tokenizer};
 use model_center::{Error, Result};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A run that is ready to begin.
@@ -25,6 +27,8 @@ pub struct Job {
     pub steps_per_epoch: u64,
     /// The learning rate of every step.
     pub schedule: Schedule,
+    /// The folder of the model the run begins with.
+    pub folder: PathBuf,
     /// The model's family.
     pub family: &'static str,
     /// Parameter values of the model.
@@ -53,7 +57,7 @@ impl Job {
         };
         lines.push(describe("train", &self.train));
         lines.extend(self.eval.iter().map(|eval| describe("eval", eval)));
-        lines.push(format!("model: {} parameters from {}", self.parameters, resolved.model.path.display()));
+        lines.push(format!("model: {} parameters from {}", self.parameters, self.folder.display()));
         if !self.drawn.is_empty() {
             lines.push(format!("new, not in the folder: {}", self.drawn.join(", ")));
         }
@@ -103,9 +107,9 @@ pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, s
     }
 }
 
-/// How the model of this run is saved.
-pub fn save_options(resolved: &Resolved) -> SaveOptions<'_> {
-    SaveOptions { dtype: resolved.save.dtype, companions: Some(&resolved.model.path) }
+/// How the model of this run is saved; `folder` is the one it came from.
+pub fn save_options<'f>(resolved: &Resolved, folder: &'f Path) -> SaveOptions<'f> {
+    SaveOptions { dtype: resolved.save.dtype, companions: Some(folder) }
 }
 
 /// Whether the micro-batches of a step can be shared evenly among so many ranks.
@@ -130,16 +134,17 @@ pub fn check_ranks(resolved: &Resolved, ranks: usize) -> Result<()> {
 ///
 /// # Errors
 /// The first thing that does not fit.
-pub fn prepare(resolved: &Resolved, registry: Registry<'_>) -> Result<Job> {
-    let entry = registry.find(&resolved.model.path)?;
-    let tokenizer = HfTokenizer::from_folder(&resolved.model.path)?;
+pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &Places) -> Result<Job> {
+    let folder = model_folder(resolved, places)?;
+    let entry = registry.find(&folder)?;
+    let tokenizer = HfTokenizer::from_folder(&folder)?;
     let mut train = read_train(resolved, &tokenizer)?;
     let mut eval = read_eval(resolved, &tokenizer, &train)?;
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let options =
         OpenOptions { only_check: true, ..open_options(resolved, train.labels(), &nowhere, Sharding::solo()) };
-    let opened = (entry.open)(&resolved.model.path, &options)?;
-    opened.model.check_save(&save_options(resolved))?;
+    let opened = (entry.open)(&folder, &options)?;
+    opened.model.check_save(&save_options(resolved, &folder))?;
     // A classifier that the folder brings has an order of its own, which the data follow.
     let names = opened.model.label_names();
     for data in std::iter::once(&mut train).chain(&mut eval) {
@@ -149,7 +154,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>) -> Result<Job> {
     }
     let (words, rows) = (tokenizer.vocab_size(), opened.model.vocab_size());
     if words > rows {
-        let place = resolved.model.path.display().to_string();
+        let place = folder.display().to_string();
         let reason = format!("the vocabulary has {words} entries, the word embedding {rows} rows");
         return Err(Error::model(place, reason, "use the tokenizer files that belong to these weights"));
     }
@@ -170,6 +175,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>) -> Result<Job> {
         eval: eval.map(Arc::new),
         steps_per_epoch,
         schedule,
+        folder,
         family: entry.model_type,
         parameters: opened.parameters,
         drawn: opened.drawn,

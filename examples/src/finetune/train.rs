@@ -23,6 +23,7 @@ use model_center::recipe::{EvalMetric, Resolved, Threads};
 use model_center::run::{ExitStatus, Progress, ProgressMode, STOP_FILE, StopConditions, StopFlag, StopReason};
 use model_center::{Error, Result};
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -82,7 +83,7 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
     });
     let sharding = sharding(resolved, Arc::clone(&ranks));
     let team = Team::new(ranks, &device);
-    let opened = registry.open(&resolved.model.path, &open_options(resolved, job.train.labels(), &device, sharding))?;
+    let opened = registry.open(&job.folder, &open_options(resolved, job.train.labels(), &device, sharding))?;
     let progress_mode = ProgressMode::choose(
         resolved.log.quiet || !is_first,
         std::io::stderr().is_terminal(),
@@ -110,6 +111,8 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
 pub(crate) struct Trainer {
     pub(super) device: Device,
     pub(crate) model: Box<dyn TextModel>,
+    /// The folder it came from, whose tokenizer is saved with it.
+    pub(super) folder: PathBuf,
     pub(super) optim: OptimManager,
     pub(super) loader: Loader,
     pub(crate) eval: Option<Loader>,
@@ -199,6 +202,7 @@ impl Trainer {
             device: device.clone(),
             metrics: metrics(job, resolved),
             model,
+            folder: job.folder.clone(),
             optim,
             loader,
             eval,

@@ -2,11 +2,12 @@
 
 mod inputs;
 
+use crate::places::model_places;
 use crate::terminal;
 use bmtrain_core::{Ctx, DType, Device, DeviceChoice, Segment, Tensor};
 use bmtrain_dist::param::widen;
 use clap::{Parser, ValueEnum};
-use model_center::hf::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry};
+use model_center::hf::{Pretrained, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry};
 use model_center::model::registry::architectures;
 use model_center::model::{OpenOptions, Registry, TextBatch, TextHead, TextModel};
 use model_center::run::{ExitStatus, available_cpus};
@@ -23,9 +24,12 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, Parser)]
 #[command(name = "forward", version)]
 pub struct Options {
-    /// Hugging Face folder.
-    #[arg(long, value_name = "DIR")]
-    pub model: PathBuf,
+    /// Hugging Face folder, or the hub's name of a model that is in its cache (program fetch).
+    #[arg(long, value_name = "DIR|ORG/NAME")]
+    pub model: String,
+    /// Branch, tag or commit of a model of the hub; by default main.
+    #[arg(long, value_name = "REVISION")]
+    pub revision: Option<String>,
     /// File of inputs.
     #[arg(long, value_name = "FILE")]
     pub inputs: PathBuf,
@@ -77,8 +81,9 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         let reason = "--grads needs a loss, and there is no tensor labels";
         return Err(Error::data(place, reason, "add labels to the inputs, or leave --grads out"));
     }
-    let head = head(options, &file)?;
-    let opened = registry.open(&options.model, &OpenOptions { head, ..OpenOptions::new(&device) });
+    let folder = Pretrained::resolve(&options.model, options.revision.as_deref(), &model_places())?;
+    let head = head(options, &folder, &file)?;
+    let opened = registry.open(&folder, &OpenOptions { head, ..OpenOptions::new(&device) });
     let opened = opened.map_err(|error| match error {
         // The family knows that it has no such head, but not who asked for it.
         Error::Recipe { reason, fix, .. } => Error::recipe("--head", reason, fix),
@@ -114,7 +119,7 @@ fn threads(options: &Options) -> Result<usize> {
     }
 }
 
-fn head(options: &Options, inputs: &SafetensorsFile) -> Result<Option<TextHead>> {
+fn head(options: &Options, folder: &Path, inputs: &SafetensorsFile) -> Result<Option<TextHead>> {
     Ok(match options.head {
         None => None,
         Some(Head::Mlm) if inputs.entry("next_sentence_label").is_some() => Some(TextHead::Pretraining),
@@ -122,9 +127,9 @@ fn head(options: &Options, inputs: &SafetensorsFile) -> Result<Option<TextHead>>
         Some(Head::Nsp) => Some(TextHead::NextSentence),
         // How many outputs it has is the folder's to say.
         Some(Head::Cls) => {
-            let classes = architectures(&options.model)?;
+            let classes = architectures(folder)?;
             if !classes.iter().any(|class| class.ends_with("ForSequenceClassification")) {
-                let place = options.model.join("config.json").display().to_string();
+                let place = folder.join("config.json").display().to_string();
                 let reason = format!("the folder's class is {classes:?}, which has no classifier");
                 return Err(Error::model(place, reason, "use a fine-tuned classifier, or another --head"));
             }

@@ -86,7 +86,7 @@ fn rehearse(
     let worst = longest_of_all(job, resolved, size);
     let options = open_options(resolved, worst.train.labels(), device, sharding(resolved, Arc::clone(&ranks)));
     let options = OpenOptions { leave_values: true, ..options };
-    let opened = registry.open(&resolved.model.path, &options)?;
+    let opened = registry.open(&job.folder, &options)?;
     let team = Team::new(ranks, device);
     // Without the file by which a run is stopped: what is asked of the run is not for us to take away.
     let stop = StopConditions::new(&resolved.train, worst.steps_per_epoch, StopFlag::default());
@@ -124,6 +124,7 @@ fn longest_of_all(job: &Job, resolved: &Resolved, ranks: usize) -> Job {
         eval: job.eval.as_ref().map(eval),
         steps_per_epoch: 1,
         schedule: job.schedule,
+        folder: job.folder.clone(),
         family: job.family,
         parameters: job.parameters,
         drawn: Vec::new(),

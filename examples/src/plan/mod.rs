@@ -10,6 +10,7 @@ pub mod show;
 pub mod verdict;
 
 use crate::finetune::setup;
+use crate::places::model_places;
 use crate::settings::SettingOptions;
 use crate::terminal;
 use bmtrain_dist::block::Recompute;
@@ -61,7 +62,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     let resolved = options.settings.resolve(&[])?;
     let layout = layout(options, &resolved)?;
     let available = available(options)?;
-    let job = setup::prepare(&resolved, registry)?;
+    let job = setup::prepare(&resolved, registry, &model_places())?;
     // Before anything is counted: what the finetune program holds at this point too.
     let resident = memory::resident_bytes().unwrap_or(0);
     let subject = Subject { job: &job, registry, resident, options };
@@ -130,7 +131,7 @@ impl Subject<'_> {
     pub fn plan(&self, resolved: Resolved, layout: Layout) -> Result<Planned> {
         setup::check_ranks(&resolved, layout.ranks)?;
         let counted = count::count(self.job, &resolved, self.registry, layout.ranks)?;
-        let disk = disk::estimate(&resolved, &counted);
+        let disk = disk::estimate(self.job, &resolved, &counted);
         let outside = outside::estimate(self, &resolved, layout, (&counted, &disk));
         Ok(Planned { resolved, layout, counted, outside, disk })
     }

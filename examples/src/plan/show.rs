@@ -126,7 +126,7 @@ fn headline(subject: &Subject<'_>, planned: &Planned) -> String {
     format!(
         "{} from {}: {:.1} million parameters in {}, {ranks}, gradient sums {}, recompute {}",
         subject.job.family,
-        resolved.model.path.display(),
+        subject.job.folder.display(),
         planned.counted.parameters.values as f64 / 1e6,
         resolved.model.dtype.name(),
         sum_name(resolved.train.gradient_sum),

@@ -111,7 +111,16 @@ fn missing_files_of_the_model_folder_are_named() {
         std::fs::remove_file(fixture.path("model").join(file)).unwrap();
         refused(&fixture, &[], DATA, place, &[file]);
     }
-    refused(&Fixture::new(), &["--set", "model.path=nowhere"], DATA, "model.path=nowhere", &["No such file"]);
+    refused(
+        &Fixture::new(),
+        &["--set", "model.path=nowhere"],
+        DATA,
+        "model.path=nowhere",
+        &["no folder", "fetch -- nowhere"],
+    );
+    refused(&Fixture::new(), &["--set", "model.path=./nowhere"], DATA, "model.path=./nowhere", &["no such folder"]);
+    let revised = ["--set", "model.revision=v2"];
+    refused(&Fixture::new(), &revised, DATA, "model.revision=v2", &["\"v2\" has no effect"]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! File operations for folders that strangers wrote and for files that must never be half there.
 //!
-//! Defines [`open_regular`], [`read_text`], [`resolve_inside`] and [`printable`]; `atomic` has [`AtomicFile`] and
+//! Defines [`open_regular`], [`read_text`], [`check_name`], [`resolve_inside`] and [`printable`]; `atomic` has [`AtomicFile`] and
 //! [`write_atomic`]. Called by whoever of this crate reads or writes a file.
 
 mod atomic;
@@ -100,19 +100,8 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String> {
 /// # Errors
 /// [`Error::Model`] naming the folder and the name.
 pub fn resolve_inside(folder: &Path, name: &str) -> Result<PathBuf> {
-    let refuse = |reason: String| {
-        Error::model(
-            format!("{}, name \"{}\"", folder.display(), printable(name, 120)),
-            reason,
-            "keep all files of a model in its own folder and refer to them by plain names",
-        )
-    };
-    if name.is_empty() || name.len() > 1024 || name.chars().any(char::is_control) {
-        return Err(refuse("the file name is empty, too long or has control characters in it".into()));
-    }
-    if !Path::new(name).components().all(|part| matches!(part, Component::Normal(_))) {
-        return Err(refuse("the file name leads out of the folder".into()));
-    }
+    let refuse = |reason: String| refused_name(folder, name, reason);
+    check_name(folder, name)?;
     let root = fs::canonicalize(folder).map_err(|e| unreadable(folder, e))?;
     let joined = root.join(name);
     let target = fs::canonicalize(&joined).map_err(|e| match e.kind() {
@@ -123,6 +112,29 @@ pub fn resolve_inside(folder: &Path, name: &str) -> Result<PathBuf> {
         return Ok(target);
     }
     Err(refuse(format!("the file is a symbolic link to {}, outside the folder", target.display())))
+}
+
+/// Whether `name`, a file name from outside, can only mean a file in `folder` or below, as long as no link is followed.
+///
+/// # Errors
+/// [`Error::Model`] for absolute paths, `..`, control characters, and names that are empty or longer than 1024 bytes.
+pub fn check_name(folder: &Path, name: &str) -> Result<()> {
+    if name.is_empty() || name.len() > 1024 || name.chars().any(char::is_control) {
+        let reason = "the file name is empty, too long or has control characters in it".into();
+        return Err(refused_name(folder, name, reason));
+    }
+    if !Path::new(name).components().all(|part| matches!(part, Component::Normal(_))) {
+        return Err(refused_name(folder, name, "the file name leads out of the folder".into()));
+    }
+    Ok(())
+}
+
+fn refused_name(folder: &Path, name: &str, reason: String) -> Error {
+    Error::model(
+        format!("{}, name \"{}\"", folder.display(), printable(name, 120)),
+        reason,
+        "keep all files of a model in its own folder and refer to them by plain names",
+    )
 }
 
 fn hub_cache_blobs(root: &Path) -> Option<PathBuf> {

@@ -1,6 +1,7 @@
 //! The weights of a model folder: one `model.safetensors`, or the shards of `model.safetensors.index.json`.
 //!
-//! Defines [`Weights`]; called by [`crate::hf::names`] and the models' loaders.
+//! Defines [`Weights`] and [`shard_names`]; called by [`crate::hf::names`], the models' loaders and
+//! [`crate::hf::pretrained`].
 
 use std::collections::HashMap;
 use std::fmt;
@@ -83,13 +84,7 @@ impl Weights {
 
     fn open_shards(folder: &Path) -> Result<Self> {
         let path = folder.join(INDEX_FILE);
-        let text = read_text(&resolve_inside(folder, INDEX_FILE)?, INDEX_LIMIT)?;
-        let index: Index = serde_json::from_str(&text).map_err(|e| {
-            let place = format!("{}:{}:{}", path.display(), e.line(), e.column());
-            let reason = format!("invalid index: {}", printable(&e.to_string(), 300));
-            Error::model(place, reason, "correct the file, or download it again")
-        })?;
-        drop(text);
+        let index = Index::read(folder, INDEX_FILE)?;
         let mut files = Vec::new();
         for shard in &index.shards {
             refuse_by_name(&path, shard)?;
@@ -138,6 +133,14 @@ impl TensorSource for Weights {
     fn read_raw_at(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<()> {
         self.file_of(name)?.read_raw_at(name, offset, out)
     }
+}
+
+/// The shards that the index `name` of a folder lists, each once. Names are as the file has them: anything.
+///
+/// # Errors
+/// [`Error::Model`] for an index that is missing, too long, or none.
+pub fn shard_names(folder: &Path, name: &str) -> Result<Vec<String>> {
+    Ok(Index::read(folder, name)?.shards)
 }
 
 fn shard(file: &SafetensorsFile) -> String {
@@ -193,6 +196,15 @@ struct Index {
 }
 
 impl Index {
+    fn read(folder: &Path, name: &str) -> Result<Self> {
+        let text = read_text(&resolve_inside(folder, name)?, INDEX_LIMIT)?;
+        serde_json::from_str(&text).map_err(|e| {
+            let place = format!("{}:{}:{}", folder.join(name).display(), e.line(), e.column());
+            let reason = format!("invalid index: {}", printable(&e.to_string(), 300));
+            Error::model(place, reason, "correct the file, or download it again")
+        })
+    }
+
     /// The index lists exactly the tensors that the shards hold, each in the right one.
     fn compare(&self, path: &Path, files: &[SafetensorsFile]) -> Result<()> {
         let differ = |tensor: &str, reason: String| {

@@ -21,8 +21,11 @@ const MOST_SAMPLES: u64 = 1 << 20;
 /// What BMTrain's exponential schedule multiplies by at each step.
 const DEFAULT_GAMMA: f64 = 0.95;
 
-const MODEL_FOLDER: Wanted =
-    Wanted { what: "the path of a Hugging Face model folder", example: "models/bert-base-uncased" };
+const MODEL_FOLDER: Wanted = Wanted {
+    what: "the path of a Hugging Face model folder, or the hub's name of a model that is in its cache",
+    example: "models/bert-base-uncased",
+};
+const REVISION: Wanted = Wanted { what: "a branch, a tag or a whole commit", example: "main" };
 const TASK_FOLDER: Wanted = Wanted { what: "the path of a SuperGLUE folder", example: "data/superglue" };
 const DATA_FILE: Wanted = Wanted { what: "the path of a data file", example: "data/train.jsonl" };
 const OUTPUT_FOLDER: Wanted = Wanted { what: "the path of the folder for this run", example: "runs/first" };
@@ -75,7 +78,8 @@ fn read_model(r: &mut Reader) -> ModelSettings {
     let own = "not set: as in the model's config.json";
     let share = Range::Below(0.0, 1.0);
     ModelSettings {
-        path: r.required_path("model.path", MODEL_FOLDER),
+        path: r.required_text("model.path", MODEL_FOLDER),
+        revision: r.optional_text("model.revision", "not set: main, of a model of the hub", REVISION),
         dtype: r.choice("model.dtype", &[("f32", DType::F32), ("bf16", DType::BF16), ("f16", DType::F16)], DType::F32),
         head: r.choice("model.head", &[("auto", Head::Auto), ("new", Head::New)], Head::Auto),
         hidden_dropout: r.optional_single("model.hidden_dropout", own, share, 0.1),

@@ -215,6 +215,11 @@ impl Reader {
         self.any_text(key, Otherwise::Default(default.to_owned()), wanted).unwrap_or_default()
     }
 
+    /// Text that must be there; empty after a mistake.
+    pub(crate) fn required_text(&mut self, key: &'static str, wanted: Wanted) -> String {
+        self.any_text(key, Otherwise::Required, wanted).unwrap_or_default()
+    }
+
     /// Text that may be absent; `absent` says what holds then.
     pub(crate) fn optional_text(&mut self, key: &'static str, absent: &str, wanted: Wanted) -> Option<String> {
         self.any_text(key, Otherwise::Absent(absent), wanted)
@@ -222,7 +227,7 @@ impl Reader {
 
     /// A path that must be there; empty after a mistake.
     pub(crate) fn required_path(&mut self, key: &'static str, wanted: Wanted) -> PathBuf {
-        self.any_text(key, Otherwise::Required, wanted).unwrap_or_default().into()
+        self.required_text(key, wanted).into()
     }
 
     /// A path that may be absent; `absent` says what holds then.

@@ -24,7 +24,7 @@ mod unknown;
 pub use layers::Origin;
 pub use mistake::{Group, Mistake, as_error, list};
 pub use resolved::Resolved;
-pub use rules::preflight;
+pub use rules::{model_folder, preflight};
 pub use settings::{
     CheckpointSettings, DataSettings, DataSource, DeviceSettings, EarlyStopSettings, EvalMetric, EvalSettings,
     GradientDType, Head, Interval, LogSettings, LossScale, ModelSettings, OnSaveFailure, OutputSettings,

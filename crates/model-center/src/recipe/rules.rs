@@ -1,13 +1,16 @@
 //! What settings must agree on, and what must exist on disk before a run starts.
 //!
-//! Defines `check`, run at every load, and [`preflight`], which looks at files without reading weights or records.
+//! Defines `check`, run at every load, [`preflight`], which looks at files without reading weights or records, and
+//! [`model_folder`].
 //! Whether a single value is of the right type and range is decided where its key is declared, in `keys.rs`.
 
 use super::mistake::{Group, Mistake};
 use super::reader::Reader;
 use super::resolved::Resolved;
 use super::settings::{DataSource, EvalMetric, Interval, SaveWhich, Settings};
+use crate::Error;
 use crate::data::{Format, LabelSpec};
+use crate::hf::pretrained::{Places, Pretrained};
 use crate::run::{
     CHECKPOINT_FOLDER, LAST_MODEL_FOLDER, MARKER, MAX_NAME_BYTES, MODEL_FOLDER, RECIPE_FILE, STOP_FILE, is_output_name,
 };
@@ -174,7 +177,7 @@ fn check_output(r: &mut Reader, s: &Settings) {
         r.contradiction(&["log.metrics"], reason, fix);
     }
     let dir = lexical(&s.output.dir);
-    if !s.model.path.as_os_str().is_empty() && dir == lexical(&s.model.path) {
+    if !s.model.path.is_empty() && dir == lexical(Path::new(&s.model.path)) {
         let reason = "`output.dir` is the folder of `model.path`, which would be overwritten";
         r.contradiction(&["output.dir", "model.path"], reason, "write to another folder");
     }
@@ -202,11 +205,13 @@ fn lexical(path: &Path) -> PathBuf {
     out
 }
 
-/// Looks whether the files a recipe names are there: the model folder with its `config.json`, the data files.
+/// Looks whether the files a recipe names are there: the model's folder, in `places` if need be, with its `config.json`; the
+/// data files.
 ///
 /// Returns every mistake found. Weights and records are not read.
-pub fn preflight(resolved: &Resolved) -> Vec<Mistake> {
-    let mut out = Vec::new();
+pub fn preflight(resolved: &Resolved, places: &Places) -> Vec<Mistake> {
+    let model = model_folder(resolved, places);
+    let mut out: Vec<Mistake> = model.as_ref().err().cloned().into_iter().collect();
     let mut look = |group, key: &str, path: PathBuf, is_folder: bool, fix: &str| {
         let found = std::fs::metadata(&path);
         let shown = path.display();
@@ -220,9 +225,14 @@ pub fn preflight(resolved: &Resolved) -> Vec<Mistake> {
         out.push(Mistake { group, place: resolved.place(key), reason, fix: fix.into() });
         false
     };
-    let model = &resolved.model.path;
-    if look(Group::Model, "model.path", model.clone(), true, "name a Hugging Face model folder") {
-        look(Group::Model, "model.path", model.join("config.json"), false, "name a complete Hugging Face model folder");
+    if let Ok(folder) = &model {
+        look(
+            Group::Model,
+            "model.path",
+            folder.join("config.json"),
+            false,
+            "name a complete Hugging Face model folder",
+        );
     }
     match &resolved.data.source {
         DataSource::SuperGlue { task, folder } => {
@@ -241,4 +251,21 @@ pub fn preflight(resolved: &Resolved) -> Vec<Mistake> {
         }
     }
     out
+}
+
+/// The folder of a recipe's model, see [`Pretrained::resolve`].
+///
+/// # Errors
+/// There is none, or `model.revision` is of no use; the place is that of the key.
+pub fn model_folder(resolved: &Resolved, places: &Places) -> Result<PathBuf, Mistake> {
+    let (name, revision) = (resolved.model.path.as_str(), resolved.model.revision.as_deref());
+    let key = if revision.is_some() && Path::new(name).is_dir() { "model.revision" } else { "model.path" };
+    Pretrained::resolve(name, revision, places).map_err(|error| {
+        let (reason, fix) = match error {
+            Error::Model { place, reason, fix } => (format!("{place}: {reason}"), fix),
+            Error::File { path, source, fix, .. } => (format!("cannot open {}: {source}", path.display()), fix),
+            other => (other.to_string(), "name a Hugging Face model folder".into()),
+        };
+        Mistake { group: Group::Model, place: resolved.place(key), reason: format!("`{key}`: {reason}"), fix }
+    })
 }

@@ -40,8 +40,11 @@ pub struct Settings {
 /// `[model]`: what is trained.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSettings {
-    /// Hugging Face folder to start from.
-    pub path: PathBuf,
+    /// What to start from as it is written: a Hugging Face folder, or the hub's name of a model.
+    /// [`model_folder`](super::model_folder) finds the folder.
+    pub path: String,
+    /// Branch, tag or commit of a model of the hub; `None` for its main branch.
+    pub revision: Option<String>,
     /// Type of the parameters.
     pub dtype: DType,
     /// Where the classifier on top of the encoder comes from.

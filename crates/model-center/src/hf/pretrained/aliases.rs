@@ -1,0 +1,83 @@
+//! ModelCenter's identifiers of pretrained models, and what the hub calls the same models.
+//!
+//! Defines [`hub_names`], called by [`Pretrained`](super::Pretrained) and by the program that fetches models.
+
+use super::name::RepoId;
+
+/// Identifier, and its names on the hub: first the one that is fetched, then older ones that a cache may have been filled
+/// under. Those without any are kept in ModelCenter's own cache alone.
+const ALIASES: &[(&str, &[&str])] = &[
+    ("bert-base-cased", &["google-bert/bert-base-cased"]),
+    ("bert-base-chinese", &["google-bert/bert-base-chinese"]),
+    ("bert-base-multilingual-cased", &["google-bert/bert-base-multilingual-cased"]),
+    ("bert-base-uncased", &["google-bert/bert-base-uncased"]),
+    ("bert-large-cased", &["google-bert/bert-large-cased"]),
+    ("bert-large-uncased", &["google-bert/bert-large-uncased"]),
+    ("cpm1-large", &[]),
+    ("cpm2-large", &[]),
+    ("flan-t5-base", &["google/flan-t5-base"]),
+    ("flan-t5-large", &["google/flan-t5-large"]),
+    ("flan-t5-small", &["google/flan-t5-small"]),
+    ("flan-t5-xl", &["google/flan-t5-xl"]),
+    ("flan-t5-xxl", &["google/flan-t5-xxl"]),
+    ("glm-10b-zh", &[]),
+    ("gpt2", &["openai-community/gpt2"]),
+    ("gpt2-base", &["openai-community/gpt2", "gpt2"]),
+    ("gpt2-large", &["openai-community/gpt2-large"]),
+    ("gpt2-medium", &["openai-community/gpt2-medium"]),
+    ("gpt2-xl", &["openai-community/gpt2-xl"]),
+    ("gptj-6b", &["EleutherAI/gpt-j-6b", "EleutherAI/gpt-j-6B"]),
+    ("kv-plm", &[]),
+    ("lawformer", &["thunlp/Lawformer"]),
+    ("mengzi-t5-base", &["Langboat/mengzi-t5-base"]),
+    ("mt5-base", &["google/mt5-base"]),
+    ("mt5-large", &["google/mt5-large"]),
+    ("mt5-small", &["google/mt5-small"]),
+    ("mt5-xl", &["google/mt5-xl"]),
+    ("mt5-xxl", &["google/mt5-xxl"]),
+    ("opt-1.3b", &["facebook/opt-1.3b"]),
+    ("opt-125m", &["facebook/opt-125m"]),
+    ("opt-13b", &["facebook/opt-13b"]),
+    ("opt-2.7b", &["facebook/opt-2.7b"]),
+    ("opt-30b", &["facebook/opt-30b"]),
+    ("opt-6.7b", &["facebook/opt-6.7b"]),
+    ("opt-66b", &["facebook/opt-66b"]),
+    ("roberta-base", &["FacebookAI/roberta-base"]),
+    ("roberta-large", &["FacebookAI/roberta-large"]),
+    ("t5-11b", &["google-t5/t5-11b"]),
+    ("t5-3b", &["google-t5/t5-3b"]),
+    ("t5-base", &["google-t5/t5-base"]),
+    ("t5-large", &["google-t5/t5-large"]),
+    ("t5-small", &["google-t5/t5-small"]),
+    ("t5-v1_1-base", &["google/t5-v1_1-base"]),
+    ("t5-v1_1-large", &["google/t5-v1_1-large"]),
+    ("t5-v1_1-small", &["google/t5-v1_1-small"]),
+    ("t5-v1_1-xl", &["google/t5-v1_1-xl"]),
+    ("t5-v1_1-xxl", &["google/t5-v1_1-xxl"]),
+    // Its documents and its tests write it differently.
+    ("vit-base-patch16-224", &["google/vit-base-patch16-224"]),
+    ("vit-base_patch16_224", &["google/vit-base-patch16-224"]),
+    ("wenzhong-gpt2-3.5b", &["IDEA-CCNL/Wenzhong-GPT2-3.5B"]),
+];
+
+/// What the hub calls a model that ModelCenter knows by `name`, the name to fetch first; `None` where the name is not one of
+/// ModelCenter's.
+pub fn hub_names(name: &str) -> Option<Vec<RepoId>> {
+    let (_, names) = ALIASES.iter().find(|(alias, _)| *alias == name)?;
+    Some(names.iter().filter_map(|name| RepoId::parse(name).ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_sorted_and_every_name_in_it_is_one_of_the_hub() {
+        assert!(ALIASES.windows(2).all(|pair| pair[0].0 < pair[1].0));
+        for (alias, names) in ALIASES {
+            RepoId::parse(alias).unwrap();
+            assert_eq!(hub_names(alias).unwrap().len(), names.len(), "{alias}");
+        }
+        assert_eq!(hub_names("own-model"), None);
+    }
+}

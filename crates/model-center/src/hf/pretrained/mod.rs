@@ -1,0 +1,173 @@
+//! From what a user writes to a local folder: a path, a model of the hub, or one of ModelCenter's identifiers.
+//!
+//! Defines [`Pretrained`] and [`Places`]; [`name`] has the hub's rules for names, [`cache`] the layout of its cache, [`aliases`]
+//! the identifiers. Nothing is fetched here. Called by the programs before a folder is opened.
+
+pub mod aliases;
+pub mod cache;
+mod complete;
+pub mod name;
+
+pub use aliases::hub_names;
+pub use cache::{Cached, CachedModel};
+pub use name::{RepoId, Revision};
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use crate::file::{printable, unreadable};
+use crate::{Error, Result};
+
+/// Where models may lie besides the folders that users name. Filled by the programs; empty, it leaves those folders alone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Places {
+    /// The cache of Hugging Face's libraries: the folder that holds `models--org--name`.
+    pub hub: Option<PathBuf>,
+    /// ModelCenter's cache: the folder that holds a folder for each identifier.
+    pub model_center: Option<PathBuf>,
+    /// Whether the user wants nothing fetched; decides what is proposed where a model is missing.
+    pub offline: bool,
+}
+
+/// Finds pretrained models; see the module documentation.
+#[derive(Debug, Clone, Copy)]
+pub struct Pretrained;
+
+impl Pretrained {
+    /// The folder of a model.
+    ///
+    /// In this order: the folder of that path; the hub's cache under that name, and under the hub's names for an identifier
+    /// of ModelCenter's; ModelCenter's cache. `revision` is a branch, a tag or a whole commit, `main` if there is none. Only
+    /// folders of the caches are looked into: they have a configuration and weights, in files that do not lie outside.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if there is no such folder or model, with the command that fetches it; if the snapshot is
+    /// incomplete, with what it lacks; if name or revision are none that the hub allows; if the revision has no effect.
+    pub fn resolve(name: &str, revision: Option<&str>, places: &Places) -> Result<PathBuf> {
+        let path = Path::new(name);
+        match fs::metadata(path) {
+            Ok(kind) if kind.is_dir() => {
+                return match revision {
+                    None => Ok(path.to_owned()),
+                    Some(revision) => Err(fault(
+                        name,
+                        format!(
+                            "a folder of this path is used as it is, so the revision \"{}\" has no effect",
+                            printable(revision, 60)
+                        ),
+                        "leave the revision out, or name the model as the hub does from another folder",
+                    )),
+                };
+            }
+            Ok(_) => return Err(fault(name, "this is a file, not a folder".into(), "give the folder it lies in")),
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => return Err(unreadable(path, e)),
+            Err(_) if path.symlink_metadata().is_ok() => {
+                let reason = "this is a symbolic link that leads nowhere".into();
+                return Err(fault(name, reason, "mend the link, or give the path of a model folder"));
+            }
+            Err(_) => {}
+        }
+        if is_path(name) {
+            return Err(fault(
+                name,
+                "there is no such folder".into(),
+                "check the path; a model of the hub is written org/name",
+            ));
+        }
+        let id = RepoId::parse(name).map_err(|why| {
+            let reason = format!("there is no such folder, and no model of the hub is called so: the name {why}");
+            fault(name, reason, "check the path; a model of the hub is written org/name")
+        })?;
+        let wanted = match revision {
+            None => Revision::default(),
+            Some(text) => Revision::parse(text).map_err(|why| {
+                let place = format!("{name}, revision {}", printable(text, 80));
+                Error::model(place, format!("the revision {why}"), "give a branch, a tag or a whole commit")
+            })?,
+        };
+        Search { name, id, is_pinned: revision.is_some(), revision: wanted, places }.run()
+    }
+}
+
+/// Whether a name can only be meant as a path.
+fn is_path(name: &str) -> bool {
+    name.starts_with(['/', '.', '~']) || name.ends_with('/') || name.contains('\\') || name.matches('/').count() > 1
+}
+
+fn fault(name: &str, reason: String, fix: &str) -> Error {
+    Error::model(printable(name, 200), reason, fix)
+}
+
+/// The search for one model in the caches.
+struct Search<'a> {
+    name: &'a str,
+    id: RepoId,
+    /// Whether a revision was asked for.
+    is_pinned: bool,
+    revision: Revision,
+    places: &'a Places,
+}
+
+impl Search<'_> {
+    fn run(&self) -> Result<PathBuf> {
+        let aliases = hub_names(self.name);
+        let mut looked = Vec::new();
+        // Something of the model is there: that says more than the places without any of it.
+        let mut unfit: Option<Error> = None;
+        for id in std::iter::once(&self.id).chain(aliases.iter().flatten()) {
+            let Some(hub) = &self.places.hub else { break };
+            let model = CachedModel::new(hub, id);
+            looked.push(model.root().to_owned());
+            let reason = match model.find(&self.revision)? {
+                Cached::NoModel => continue,
+                Cached::NoRevision => format!("the cache has {id}, but nothing of its revision {}", self.revision),
+                Cached::Snapshot(folder) => match complete::missing(&folder)? {
+                    None => return Ok(folder),
+                    Some(files) => format!("the snapshot {} is incomplete: it lacks {files}", folder.display()),
+                },
+            };
+            unfit.get_or_insert_with(|| fault(self.name, reason, &self.way_to_get(Some(id), model.root())));
+        }
+        // It keeps no revisions, and no names with an owner.
+        if let Some(own) = self.places.model_center.as_ref().filter(|_| !self.is_pinned && !self.name.contains('/')) {
+            let folder = own.join(self.name);
+            looked.push(folder.clone());
+            if folder.is_dir() {
+                let Some(files) = complete::missing(&folder)? else { return Ok(folder) };
+                let reason = format!("{} is incomplete: it lacks {files}", folder.display());
+                unfit.get_or_insert_with(|| fault(self.name, reason, "complete the folder by hand, or remove it"));
+            }
+        }
+        if let Some(unfit) = unfit {
+            return Err(unfit);
+        }
+        let to_fetch = match &aliases {
+            None => Some(&self.id),
+            Some(names) => names.first(),
+        };
+        let list = looked.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+        let reason = match looked.is_empty() {
+            true => "there is no folder of this path, and no cache is known to look into".to_owned(),
+            false => format!("there is no folder of this path, nor of a model of this name: looked for {list}"),
+        };
+        Err(fault(
+            self.name,
+            reason,
+            &self.way_to_get(to_fetch, looked.last().map_or(Path::new(self.name), PathBuf::as_path)),
+        ))
+    }
+
+    /// How a missing model is got; `folder` is where it would be looked for.
+    fn way_to_get(&self, id: Option<&RepoId>, folder: &Path) -> String {
+        let Some(id) = id else {
+            return format!("the hub has no such model: put its config.json and weights into {}", folder.display());
+        };
+        let revision = if self.is_pinned { format!(" --revision {}", self.revision) } else { String::new() };
+        let command = format!("cargo run --release --features hub --bin fetch -- {id}{revision}");
+        match self.places.offline {
+            true => format!("HF_HUB_OFFLINE is set: unset it for `{command}`, or give the path of the model's folder"),
+            false => format!("fetch it with `{command}`, or give the path of the model's folder"),
+        }
+    }
+}

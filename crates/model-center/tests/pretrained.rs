@@ -1,0 +1,284 @@
+//! From names to folders: layouts of the hub's cache, sound and hostile, ModelCenter's identifiers and its cache.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use model_center::config::{BertConfig, Config};
+use model_center::hf::pretrained::{Places, Pretrained};
+use model_center::hf::{TensorSource, Weights};
+use model_center::tokenizer::{HfTokenizer, Tokenizer};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+const OLD: &str = "1111111111111111111111111111111111111111";
+const NEW: &str = "2222222222222222222222222222222222222222";
+
+/// A hub cache and ModelCenter's in one folder.
+struct Caches {
+    folder: TempDir,
+    places: Places,
+}
+
+impl Caches {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (hub, model_center) = (folder.path().join("hub"), folder.path().join("model_center"));
+        let places = Places { hub: Some(hub), model_center: Some(model_center), offline: false };
+        Caches { folder, places }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// A file of a snapshot, as a link to a blob.
+    fn link(&self, model: &str, commit: &str, name: &str, text: &str) {
+        self.write(&format!("hub/{model}/blobs/{commit}-{name}"), text);
+        let folder = self.path(&format!("hub/{model}/snapshots/{commit}"));
+        fs::create_dir_all(&folder).unwrap();
+        symlink(format!("../../blobs/{commit}-{name}"), folder.join(name)).unwrap();
+    }
+
+    /// A complete model with `main` at this commit; what is in its files is not looked at.
+    fn model(&self, model: &str, commit: &str) -> PathBuf {
+        self.link(model, commit, "config.json", "{}");
+        self.link(model, commit, "model.safetensors", "weights");
+        self.write(&format!("hub/{model}/refs/main"), commit);
+        self.snapshot(model, commit)
+    }
+
+    fn snapshot(&self, model: &str, commit: &str) -> PathBuf {
+        self.path(&format!("hub/{model}/snapshots/{commit}"))
+    }
+
+    fn resolve(&self, name: &str, revision: Option<&str>) -> model_center::Result<PathBuf> {
+        Pretrained::resolve(name, revision, &self.places)
+    }
+
+    fn refused(&self, name: &str, revision: Option<&str>) -> String {
+        let text = self.resolve(name, revision).unwrap_err().to_string();
+        assert!(text.starts_with("error[model]: ") && text.lines().count() == 3, "{text}");
+        text
+    }
+}
+
+#[test]
+fn branches_tags_and_commits_lead_to_their_snapshots() {
+    let caches = Caches::new();
+    let old = caches.model("models--org--name", OLD);
+    let new = caches.model("models--org--name", NEW);
+    caches.write("hub/models--org--name/refs/v1.0", &format!("{OLD}\n"));
+    caches.write("hub/models--org--name/refs/refs/pr/3", OLD);
+    assert_eq!(caches.resolve("org/name", None).unwrap(), new);
+    assert_eq!(caches.resolve("org/name", Some("main")).unwrap(), new);
+    assert_eq!(caches.resolve("org/name", Some("v1.0")).unwrap(), old);
+    assert_eq!(caches.resolve("org/name", Some("refs/pr/3")).unwrap(), old);
+    assert_eq!(caches.resolve("org/name", Some(OLD)).unwrap(), old);
+    // A name without an owner.
+    let plain = caches.model("models--name", OLD);
+    assert_eq!(caches.resolve("name", None).unwrap(), plain);
+}
+
+#[test]
+fn a_missing_revision_is_told_from_a_missing_model() {
+    let caches = Caches::new();
+    caches.model("models--org--name", OLD);
+    caches.write("hub/models--org--name/refs/gone", NEW);
+    for revision in ["v2", "gone", NEW, "refs/pr", "main/x"] {
+        let text = caches.refused("org/name", Some(revision));
+        assert!(text.contains(&format!("nothing of its revision {revision}")), "{text}");
+        assert!(text.contains(&format!("--bin fetch -- org/name --revision {revision}`")), "{text}");
+    }
+    let text = caches.refused("org/other", None);
+    assert!(text.contains("hub/models--org--other"), "{text}");
+    assert!(text.contains("cargo run --release --features hub --bin fetch -- org/other`"), "{text}");
+    // The cache keeps nothing of revisions, so it is not looked into.
+    assert!(!caches.refused("name", Some("v1")).contains("model_center"));
+    assert!(caches.refused("name", None).contains("model_center/name"));
+}
+
+#[test]
+fn a_folder_is_used_as_it_is_and_a_missing_one_is_said_to_be_missing() {
+    let caches = Caches::new();
+    let folder = caches.path("plain");
+    fs::create_dir(&folder).unwrap();
+    let name = folder.to_str().unwrap();
+    assert_eq!(Pretrained::resolve(name, None, &Places::default()).unwrap(), folder);
+    assert!(caches.refused(name, Some("main")).contains("\"main\" has no effect"));
+    let missing = caches.path("missing");
+    let slashes = ["./missing", "../missing", "a/b/c", "models/", "~/models", missing.to_str().unwrap()];
+    for name in slashes {
+        let text = caches.refused(name, None);
+        assert!(text.contains("there is no such folder\n"), "{text}");
+        assert!(!text.contains("fetch"), "{text}");
+    }
+    let file = caches.write("file", "x");
+    assert!(caches.refused(file.to_str().unwrap(), None).contains("a file, not a folder"));
+    symlink("nowhere", caches.path("link")).unwrap();
+    assert!(caches.refused(caches.path("link").to_str().unwrap(), None).contains("leads nowhere"));
+    // Without any cache, names are looked for as folders alone.
+    let text = Pretrained::resolve("org/name", None, &Places::default()).unwrap_err().to_string();
+    assert!(text.contains("no cache is known") && text.contains("fetch -- org/name"), "{text}");
+}
+
+#[test]
+fn incomplete_snapshots_name_what_they_lack() {
+    let caches = Caches::new();
+    let snapshot = caches.snapshot("models--org--name", OLD);
+    fs::create_dir_all(&snapshot).unwrap();
+    caches.write("hub/models--org--name/refs/main", OLD);
+    let text = caches.refused("org/name", None);
+    assert!(text.contains("lacks config.json, weights"), "{text}");
+    assert!(text.contains("--bin fetch -- org/name"), "{text}");
+
+    caches.link("models--org--name", OLD, "config.json", "{}");
+    let text = caches.refused("org/name", None);
+    assert!(text.contains("lacks weights (model.safetensors"), "{text}");
+
+    let map = r#"{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}"#;
+    caches.link("models--org--name", OLD, "model.safetensors.index.json", map);
+    caches.link("models--org--name", OLD, "model-1.safetensors", "x");
+    let text = caches.refused("org/name", None);
+    assert!(text.contains("lacks model-2.safetensors\n"), "{text}");
+
+    // A link whose blob is not there counts as missing.
+    symlink("../../blobs/gone", snapshot.join("model-2.safetensors")).unwrap();
+    let text = caches.refused("org/name", None);
+    assert!(text.contains("lacks model-2.safetensors\n"), "{text}");
+    fs::remove_file(snapshot.join("model-2.safetensors")).unwrap();
+    caches.link("models--org--name", OLD, "model-2.safetensors", "x");
+    assert_eq!(caches.resolve("org/name", None).unwrap(), snapshot);
+}
+
+#[test]
+fn links_and_names_out_of_the_cache_are_refused() {
+    let caches = Caches::new();
+    caches.write("secret", "{}");
+    let snapshot = caches.model("models--org--name", OLD);
+    fs::remove_file(snapshot.join("config.json")).unwrap();
+    symlink("../../../../secret", snapshot.join("config.json")).unwrap();
+    let text = caches.refused("org/name", None);
+    assert!(text.contains("a symbolic link to") && text.contains("outside the folder"), "{text}");
+
+    // Into the neighbour's blobs.
+    caches.model("models--org--other", OLD);
+    fs::remove_file(snapshot.join("config.json")).unwrap();
+    symlink(format!("../../../models--org--other/blobs/{OLD}-config.json"), snapshot.join("config.json")).unwrap();
+    assert!(caches.refused("org/name", None).contains("outside the folder"));
+
+    // An index that names a file elsewhere.
+    let index = r#"{"weight_map": {"a": "../../../../secret"}}"#;
+    let third = caches.snapshot("models--org--third", OLD);
+    caches.link("models--org--third", OLD, "config.json", "{}");
+    caches.link("models--org--third", OLD, "model.safetensors.index.json", index);
+    caches.write("hub/models--org--third/refs/main", OLD);
+    assert!(caches.refused("org/third", None).contains("leads out of the folder"));
+
+    // A snapshot that is a link, even to another snapshot.
+    caches.model("models--org--fourth", OLD);
+    for target in [third.to_str().unwrap(), OLD] {
+        symlink(target, caches.snapshot("models--org--fourth", NEW)).unwrap();
+        assert!(caches.refused("org/fourth", Some(NEW)).contains("not a folder of the model's own cache"));
+        fs::remove_file(caches.snapshot("models--org--fourth", NEW)).unwrap();
+    }
+}
+
+#[test]
+fn references_hold_commits_and_nothing_else() {
+    let caches = Caches::new();
+    caches.model("models--org--name", OLD);
+    let reference = caches.path("hub/models--org--name/refs/main");
+    for text in ["../../..", "../snapshots", "", "main", &OLD[1..], &format!("{OLD}/.."), "\u{1b}[31m"] {
+        fs::write(&reference, text).unwrap();
+        let message = caches.refused("org/name", None);
+        assert!(message.contains("which is no commit") && !message.contains('\u{1b}'), "{message}");
+    }
+    fs::write(&reference, "a".repeat(10_000)).unwrap();
+    assert!(caches.refused("org/name", None).contains("more than 256 bytes"));
+    // A reference that is a link to a file elsewhere, which holds a commit.
+    fs::remove_file(&reference).unwrap();
+    caches.write("commit", OLD);
+    symlink("../../../commit", &reference).unwrap();
+    assert!(caches.refused("org/name", None).contains("outside the folder"));
+}
+
+#[test]
+fn names_and_revisions_that_try_to_travel_are_refused() {
+    let caches = Caches::new();
+    caches.model("models--org--name", OLD);
+    caches.write("hub/commit", OLD);
+    for revision in ["../../commit", "..", "/etc/passwd", "a/../main", ".", "", "a\0b", "x;y", "$(id)"] {
+        let text = caches.refused("org/name", Some(revision));
+        assert!(text.contains("the revision "), "{text}");
+    }
+    for name in ["org/..", "or..g/name", "org/name.git", "org--name", "org/na me", "org/na\u{1b}me", "", "a\0b"] {
+        let text = caches.refused(name, None);
+        assert!(text.contains("no model of the hub is called so") && !text.contains('\u{1b}'), "{text}");
+    }
+    let long = "x".repeat(1 << 20);
+    assert!(caches.refused(&long, None).len() < 1000);
+}
+
+#[test]
+fn identifiers_of_model_center_find_the_hubs_models_and_its_own_cache() {
+    let caches = Caches::new();
+    let text = caches.refused("gptj-6b", None);
+    assert!(text.contains("fetch -- EleutherAI/gpt-j-6b`"), "{text}");
+    assert!(text.contains("models--EleutherAI--gpt-j-6B"), "the older spelling is looked for too: {text}");
+    let text = caches.refused("cpm1-large", None);
+    assert!(!text.contains("fetch") && text.contains("model_center/cpm1-large"), "{text}");
+
+    caches.write("model_center/t5-v1_1-base/config.json", "{}");
+    let text = caches.refused("t5-v1_1-base", None);
+    assert!(text.contains("model_center/t5-v1_1-base is incomplete: it lacks weights"), "{text}");
+    caches.write("model_center/t5-v1_1-base/pytorch_model.pt", "x");
+    assert_eq!(caches.resolve("t5-v1_1-base", None).unwrap(), caches.path("model_center/t5-v1_1-base"));
+    let of_hub = caches.model("models--google--t5-v1_1-base", OLD);
+    assert_eq!(caches.resolve("t5-v1_1-base", None).unwrap(), of_hub);
+    assert_eq!(caches.resolve("t5-v1_1-base", Some(OLD)).unwrap(), of_hub);
+
+    // The old name's own folder comes first, unless it is only half there.
+    let canonical = caches.model("models--google-bert--bert-base-uncased", OLD);
+    caches.link("models--bert-base-uncased", NEW, "config.json", "{}");
+    caches.write("hub/models--bert-base-uncased/refs/main", NEW);
+    assert_eq!(caches.resolve("bert-base-uncased", None).unwrap(), canonical);
+    let own = caches.model("models--gpt2", OLD);
+    assert_eq!(caches.resolve("gpt2-base", None).unwrap(), own);
+    assert_eq!(caches.resolve("gpt2", None).unwrap(), own);
+}
+
+#[test]
+fn offline_only_changes_what_is_proposed() {
+    let mut caches = Caches::new();
+    let model = caches.model("models--org--name", OLD);
+    caches.places.offline = true;
+    assert_eq!(caches.resolve("org/name", None).unwrap(), model);
+    let text = caches.refused("org/other", None);
+    assert!(text.contains("fix: HF_HUB_OFFLINE is set: unset it for `cargo run"), "{text}");
+}
+
+#[test]
+fn a_real_model_is_read_through_the_links_of_a_cache() {
+    let caches = Caches::new();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/bert_a/nsp");
+    let (model, folder) = ("models--org--tiny", caches.snapshot("models--org--tiny", OLD));
+    caches.link(model, OLD, "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\ngood\n");
+    for name in ["config.json", "model.safetensors"] {
+        let blob = caches.path(&format!("hub/{model}/blobs/{name}"));
+        fs::copy(golden.join(name), blob).unwrap();
+        symlink(format!("../../blobs/{name}"), folder.join(name)).unwrap();
+    }
+    caches.write(&format!("hub/{model}/refs/main"), OLD);
+    let found = caches.resolve("org/tiny", None).unwrap();
+    assert_eq!(found, folder);
+    BertConfig::from_pretrained(&found).unwrap();
+    assert!(!Weights::open(&found).unwrap().entries().is_empty());
+    assert_eq!(HfTokenizer::from_folder(&found).unwrap().vocab_size(), 6);
+}

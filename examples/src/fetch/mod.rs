@@ -1,0 +1,169 @@
+//! The fetch program: a model's name in; its configuration, tokenizer and weights in the hub's cache out.
+//!
+//! [`hub`] speaks with the server, [`choose`] picks files, [`store`] writes the cache. Cut off at any moment, the same command
+//! goes on where it was; several of them may run beside each other.
+
+mod choose;
+mod hub;
+mod store;
+
+use crate::places::model_places;
+use crate::terminal;
+use clap::Parser;
+use hub::Hub;
+use model_center::file::{printable, read_text};
+use model_center::hf::pretrained::{CachedModel, Places, Pretrained, RepoId, Revision, hub_names};
+use model_center::hf::weights::shard_names;
+use model_center::run::ExitStatus;
+use model_center::{Error, Result};
+use std::env;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use store::Store;
+use ureq::Proxy;
+use ureq::tls::{PemItem, RootCerts, parse_pem};
+
+/// The hub, unless the user names another server of the same kind.
+const ENDPOINT: &str = "https://huggingface.co";
+/// The longest file of certificates; those of a whole operating system have 250 kB.
+const CERTIFICATES_LIMIT: u64 = 16 << 20;
+
+/// Fetch a model from a hub into the cache of Hugging Face's libraries: configuration, tokenizer, and weights in
+/// safetensors, or as a pickle if there are no others. What is there already is kept; a download that was cut off goes on.
+///
+/// HF_TOKEN is for models that are not public; HF_HOME or HF_HUB_CACHE say where the cache is; SSL_CERT_FILE names certificates
+/// to trust instead of the built-in ones.
+///
+/// Example: fetch google-bert/bert-base-uncased
+#[derive(Debug, Clone, Parser)]
+#[command(name = "fetch", version)]
+pub struct Options {
+    /// The hub's name of the model, or one of ModelCenter's identifiers.
+    #[arg(value_name = "ORG/NAME")]
+    pub model: String,
+    /// Branch, tag or whole commit.
+    #[arg(long, value_name = "REVISION", default_value = "main")]
+    pub revision: String,
+    /// The server; by default the one in HF_ENDPOINT, else that of Hugging Face.
+    #[arg(long, value_name = "URL")]
+    pub endpoint: Option<String>,
+}
+
+/// What is fetched, from where and to where.
+pub struct Request {
+    /// The model.
+    pub id: RepoId,
+    /// Branch, tag or commit.
+    pub revision: Revision,
+    /// The folder that holds `models--org--name`.
+    pub cache: PathBuf,
+    /// Address of the server, without a slash at the end.
+    pub endpoint: String,
+    /// The user's token.
+    pub token: Option<String>,
+    /// What stands between us and the server.
+    pub proxy: Option<Proxy>,
+    /// Whom to believe that the server is the one it says it is.
+    pub roots: RootCerts,
+    /// How long to wait before the first of the further attempts; doubled each time.
+    pub pause: Duration,
+}
+
+/// Run the program.
+///
+/// # Errors
+/// Names that the hub does not allow, a model that is not there or not for this user, files that did not arrive as the server
+/// announced them, a full disk.
+pub fn run(options: &Options) -> Result<ExitStatus> {
+    let places = model_places();
+    let request = request(options, &places)?;
+    let commit = fetch(&request)?;
+    // The other programs must find it, and whole.
+    let found = Pretrained::resolve(request.id.as_str(), Some(&commit), &places)?;
+    terminal::print(&found.display().to_string())?;
+    Ok(ExitStatus::Done)
+}
+
+fn request(options: &Options, places: &Places) -> Result<Request> {
+    let name = printable(&options.model, 120);
+    if places.offline {
+        let reason = "HF_HUB_OFFLINE is set, which forbids to use the network";
+        return Err(Error::recipe("HF_HUB_OFFLINE", reason, "unset it, or put the model's folder there by hand"));
+    }
+    let id = match hub_names(&options.model) {
+        None => RepoId::parse(&options.model)
+            .map_err(|why| Error::recipe(name, format!("the name {why}"), "write it as the hub does: org/name"))?,
+        Some(names) => names.into_iter().next().ok_or_else(|| {
+            Error::recipe(name, "the hub has no such model", "put its folder into ModelCenter's cache by hand")
+        })?,
+    };
+    let revision = Revision::parse(&options.revision).map_err(|why| {
+        let place = format!("--revision {}", printable(&options.revision, 80));
+        Error::recipe(place, format!("the revision {why}"), "give a branch, a tag or a whole commit")
+    })?;
+    let cache = places.hub.clone().ok_or_else(|| {
+        Error::recipe("HF_HOME", "there is no cache to write to: neither HF_HOME nor HOME is set", "set HF_HOME")
+    })?;
+    let variable = |name| env::var(name).ok().filter(|value: &String| !value.is_empty());
+    let endpoint = options.endpoint.clone().or_else(|| variable("HF_ENDPOINT"));
+    Ok(Request {
+        id,
+        revision,
+        cache,
+        endpoint: endpoint.unwrap_or_else(|| ENDPOINT.to_owned()).trim_end_matches('/').to_owned(),
+        token: variable("HF_TOKEN").map(|token| token.trim().to_owned()),
+        proxy: Proxy::try_from_env(),
+        roots: variable("SSL_CERT_FILE").map_or(Ok(RootCerts::WebPki), |path| roots(Path::new(&path)))?,
+        pause: Duration::from_secs(1),
+    })
+}
+
+fn roots(path: &Path) -> Result<RootCerts> {
+    let text = read_text(path, CERTIFICATES_LIMIT)?;
+    let items = parse_pem(text.as_bytes()).filter_map(|item| match item {
+        Ok(PemItem::Certificate(certificate)) => Some(certificate),
+        _ => None,
+    });
+    let certificates: Vec<_> = items.collect();
+    if certificates.is_empty() {
+        let reason = "SSL_CERT_FILE names a file without certificates";
+        return Err(Error::recipe(
+            path.display().to_string(),
+            reason,
+            "name a file of certificates in PEM, or unset it",
+        ));
+    }
+    Ok(RootCerts::new_with_certs(&certificates))
+}
+
+/// Fetch a model and return its commit.
+///
+/// The reference of the revision is written last: until then, whoever looks for it finds the one from before.
+///
+/// # Errors
+/// As [`run`].
+pub fn fetch(request: &Request) -> Result<String> {
+    let hub = Hub::new(request)?;
+    let listing = hub.listing()?;
+    let model = CachedModel::new(&request.cache, &request.id);
+    let store = Store::new(&request.cache, &model, &listing.commit);
+    let chosen = choose::choose(&request.id, &listing.files)?;
+    for name in &chosen.files {
+        store.take(&hub, name)?;
+    }
+    if let Some(index) = chosen.index {
+        store.take(&hub, index)?;
+        for shard in choose::shards(&request.id, shard_names(&store.snapshot(), index)?, &listing.files)? {
+            store.take(&hub, &shard)?;
+        }
+    }
+    if chosen.are_pickles {
+        terminal::note(
+            "warning: the weights are pickles, which run code when they are opened in Python; there are no others",
+        );
+    }
+    if !request.revision.is_commit() {
+        store.refer(&model.reference(&request.revision))?;
+    }
+    Ok(listing.commit)
+}
