@@ -191,6 +191,47 @@ fn parts_may_be_of_unequal_size_and_matrices_transposed() {
 }
 
 #[test]
+fn parts_of_one_tensor_may_stand_by_turns() {
+    let parts = |groups| Rule::new("qkv.{i}", "h.{i}.fused").rows(vec![8, 4, 4]).interleaved(groups);
+    let table = |rule| NameTable {
+        base_prefix: "",
+        rules: Cow::Owned(vec![rule]),
+        aliases: Cow::Borrowed(&[]),
+        ignored: Cow::Borrowed(&[]),
+        old_names: Cow::Borrowed(&[]),
+    };
+    let interleaved = table(parts(2));
+    // A matrix and a bias.
+    let params = [ParamShape::new("qkv.0", [16, 3]), ParamShape::new("qkv.1", [16])];
+    let dir = tempfile::tempdir().unwrap();
+    export_all(&interleaved, &params, dir.path(), DType::F32, true, u64::MAX);
+    let weights = Weights::open(dir.path()).unwrap();
+    let tensors = read_all(&weights);
+    assert_eq!((&tensors["h.0.fused"].0, &tensors["h.1.fused"].0), (&vec![16, 3], &vec![16]));
+    // Half of the queries, of the keys, of the values; then the other halves.
+    let rows = [0, 1, 2, 3, 8, 9, 12, 13, 4, 5, 6, 7, 10, 11, 14, 15];
+    for (theirs, ours) in rows.into_iter().enumerate() {
+        assert_eq!(tensors["h.1.fused"].1[theirs], value("qkv.1", ours));
+        for column in 0..3 {
+            assert_eq!(tensors["h.0.fused"].1[3 * theirs + column], value("qkv.0", 3 * ours + column));
+        }
+    }
+    check(&params, &load(&interleaved, &params, &weights, &Allow::default()));
+
+    for rule in [
+        parts(3),
+        parts(0),
+        parts(2).transposed(),
+        parts(2).rows(vec![8, 4, 2]),
+        parts(2).rows(vec![usize::MAX - 1, 18]),
+        Rule::new("qkv.{i}", "h.{i}.{q|k}").rows(vec![8, 8]).interleaved(2),
+    ] {
+        let error = table(rule).pieces("qkv.0", &[16, 3], true).unwrap_err().to_string();
+        assert!(error.contains("cannot be interleaved"), "{error}");
+    }
+}
+
+#[test]
 fn old_names_position_ids_and_tied_copies_are_understood() {
     let params = ours(1, &["lm_head.decoder.bias"]);
     let dir = tempfile::tempdir().unwrap();

@@ -125,7 +125,7 @@ impl Dialect {
         let defaults = if spoken == Spoken::HuggingFace { self.hugging_face } else { self.model_center };
         let mut text = defaults();
         self.take_sizes(fields, &mut text, spoken)?;
-        self.take_numbers(fields, &mut text)?;
+        self.take_numbers(fields, &mut text, spoken)?;
         self.refuse_variants(fields)?;
         text.tied = fields.take_either("tie_word_embeddings", "tied", Fields::take_flag)?.unwrap_or(text.tied);
         // What the weights were stored in; they carry it themselves.
@@ -207,12 +207,12 @@ impl Dialect {
         Ok(())
     }
 
-    fn take_numbers(&self, fields: &mut Fields, text: &mut TextConfig) -> Result<()> {
+    fn take_numbers(&self, fields: &mut Fields, text: &mut TextConfig, spoken: Spoken) -> Result<()> {
         let mut take =
             |names: Names, ours: &[&'static str]| fields.take_any(&[names, ours].concat(), Fields::take_number);
         let general = take(self.dropout, &["dropout_p"])?;
         // ModelCenter has one rate for all.
-        let all = if self.dropout.is_empty() { general } else { None };
+        let all = if spoken == Spoken::ModelCenter { general } else { None };
         text.dropout_p = general.unwrap_or(text.dropout_p);
         let embedding = take(self.embedding_dropout, &["embedding_dropout_p"])?.or(all);
         text.embedding_dropout_p = embedding.unwrap_or(text.embedding_dropout_p);
@@ -244,6 +244,17 @@ impl Dialect {
             }
         }
         Ok(())
+    }
+
+    /// Take the rate of the embeddings' dropout in a family that has none.
+    ///
+    /// # Errors
+    /// Any rate but 0.
+    pub fn take_no_embedding_dropout(&self, fields: &mut Fields) -> Result<()> {
+        match fields.take_number("embedding_dropout_p")?.is_some_and(|rate| rate != 0.0) {
+            true => Err(self.unsupported(fields, "embedding_dropout_p", "0")),
+            false => Ok(()),
+        }
     }
 
     /// The error for a field that has one value in this family.

@@ -4,13 +4,16 @@
 //! come in through a registry of their own, see [`registry::Registry`].
 
 pub mod bert;
+pub mod bloom;
 pub mod decoder;
 pub mod flow;
 pub mod gpt2;
+pub mod gptj;
 pub mod labels;
 pub mod llama;
 pub mod mistral;
 pub mod opening;
+pub mod opt;
 pub mod qwen2;
 pub mod qwen3;
 pub mod registry;

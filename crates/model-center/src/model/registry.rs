@@ -2,7 +2,10 @@
 
 use super::text::{TextHead, TextModel};
 use super::{bert, decoder};
-use crate::config::{self, Fields, Gpt2Config, LlamaConfig, MistralConfig, ProblemType, Qwen2Config, Qwen3Config};
+use crate::config::{
+    self, BloomConfig, Fields, Gpt2Config, GptjConfig, LlamaConfig, MistralConfig, OptConfig, ProblemType, Qwen2Config,
+    Qwen3Config,
+};
 use crate::error::{Error, Result};
 use crate::file::{read_text, resolve_inside};
 use crate::hf::{FolderLayout, ParamShape, Plan};
@@ -151,6 +154,21 @@ pub static MODELS: &[ModelEntry] = &[
         model_type: "gpt2",
         doc: "GPT-2 with heads for the next word and for classification",
         open: decoder::folder::open::<Gpt2Config>,
+    },
+    ModelEntry {
+        model_type: "opt",
+        doc: "OPT with heads for the next word and for classification",
+        open: decoder::folder::open::<OptConfig>,
+    },
+    ModelEntry {
+        model_type: "gptj",
+        doc: "GPT-J with heads for the next word and for classification",
+        open: decoder::folder::open::<GptjConfig>,
+    },
+    ModelEntry {
+        model_type: "bloom",
+        doc: "BLOOM with heads for the next word and for classification",
+        open: decoder::folder::open::<BloomConfig>,
     },
     ModelEntry {
         model_type: "llama",

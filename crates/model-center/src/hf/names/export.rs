@@ -13,7 +13,7 @@ use crate::{Error, Result};
 ///
 /// `fill` puts the values of the named parameter into the vector it is given, which is empty; it is called once for
 /// each, in the order of `params`. `prefixed` says whether tensors of the base model carry the table's prefix. Aliases
-/// are not written. Memory: the largest parameter, and once more its largest part if that is transposed.
+/// are not written. Memory: the largest parameter, and once more its largest part if that is transposed or interleaved.
 ///
 /// # Errors
 /// [`Error::Model`] if the table has no rule for a parameter, two parameters have one name, `dtype` is no float, a value

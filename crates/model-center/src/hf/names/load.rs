@@ -12,7 +12,7 @@ impl Plan {
     /// Read every planned parameter and hand it to `sink` with our name and all its values in our layout, row-major.
     ///
     /// Parameters that the plan calls [`Plan::fresh`] are not handed over. Memory: the largest parameter, and once more
-    /// its largest part if that is transposed.
+    /// its largest part if that is transposed or interleaved.
     ///
     /// # Errors
     /// [`Error::Model`] if the source is not the planned one any more, or holds a tied tensor twice with different
@@ -54,7 +54,16 @@ impl Step {
         for piece in &self.pieces {
             let [rows, columns] = piece.matrix();
             let part = &mut values[piece.elements()];
-            if piece.transposed {
+            if let Some(order) = &piece.interleaved {
+                theirs.resize(part.len(), 0.0);
+                source.read_f32(&piece.name, theirs)?;
+                let mut rest = theirs.as_slice();
+                for run in order.runs() {
+                    let (rows, after) = rest.split_at(run.len() * columns);
+                    part[run.start * columns..run.end * columns].copy_from_slice(rows);
+                    rest = after;
+                }
+            } else if piece.transposed {
                 theirs.resize(part.len(), 0.0);
                 source.read_f32(&piece.name, theirs)?;
                 transpose(theirs, columns, rows, part);

@@ -49,6 +49,7 @@ pub struct Rule {
     theirs: Cow<'static, str>,
     rows: Cow<'static, [usize]>,
     transposed: bool,
+    groups: Option<usize>,
     optional: bool,
 }
 
@@ -56,19 +57,29 @@ impl Rule {
     /// Our name and theirs, as patterns: `{i}` stands for the same number on both sides, `{a|b|c}` in theirs for parts
     /// that ours holds one after another on its first axis, of equal size unless [`Rule::rows`] says otherwise.
     pub const fn new(ours: &'static str, theirs: &'static str) -> Self {
-        let (ours, theirs) = (Cow::Borrowed(ours), Cow::Borrowed(theirs));
-        Rule { ours, theirs, rows: Cow::Borrowed(&[]), transposed: false, optional: false }
+        Rule::from_names(Cow::Borrowed(ours), Cow::Borrowed(theirs))
     }
 
     /// Like [`Rule::new`], for tables that are made at run time.
     pub fn owned(ours: String, theirs: String) -> Self {
-        let (ours, theirs) = (Cow::Owned(ours), Cow::Owned(theirs));
-        Rule { ours, theirs, rows: Cow::Borrowed(&[]), transposed: false, optional: false }
+        Rule::from_names(Cow::Owned(ours), Cow::Owned(theirs))
+    }
+
+    const fn from_names(ours: Cow<'static, str>, theirs: Cow<'static, str>) -> Self {
+        Rule { ours, theirs, rows: Cow::Borrowed(&[]), transposed: false, groups: None, optional: false }
     }
 
     /// Their matrix is `[in, out]`, ours `[out, in]`.
     pub const fn transposed(mut self) -> Self {
         self.transposed = true;
+        self
+    }
+
+    /// The parts that [`Rule::rows`] gives are one tensor of theirs, which has them by turns: so many groups of rows, each with
+    /// its share of every part. Ours has each part whole. So `[N, 3, H]` of theirs is `[3, N, H]` of ours with three parts of
+    /// `N H` rows in `N` groups.
+    pub const fn interleaved(mut self, groups: usize) -> Self {
+        self.groups = Some(groups);
         self
     }
 
@@ -161,6 +172,34 @@ pub struct Piece {
     pub rows: Range<usize>,
     /// Whether theirs is the transpose of those rows.
     pub transposed: bool,
+    /// How theirs has those rows by turns, if it does.
+    pub interleaved: Option<Interleaved>,
+}
+
+/// Parts of a parameter that a tensor of theirs has by turns, a share of each in every group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interleaved {
+    parts: Vec<usize>,
+    groups: usize,
+}
+
+impl Interleaved {
+    /// Whether the parts are so many rows together and can be shared out.
+    fn is_of(&self, rows: usize) -> bool {
+        let sum = self.parts.iter().try_fold(0usize, |sum, part| sum.checked_add(*part));
+        sum == Some(rows) && self.groups > 0 && self.parts.iter().all(|part| part.is_multiple_of(self.groups))
+    }
+
+    /// Rows of ours, run by run in the order of theirs.
+    fn runs(&self) -> impl Iterator<Item = Range<usize>> {
+        (0..self.groups).flat_map(move |group| {
+            self.parts.iter().scan(0, move |start, part| {
+                let (first, share) = (*start, part / self.groups);
+                *start += part;
+                Some(first + group * share..first + (group + 1) * share)
+            })
+        })
+    }
 }
 
 impl Piece {
@@ -177,11 +216,18 @@ impl Piece {
                 "give the whole parameter",
             )
         })?;
-        if !self.transposed {
-            return Ok(Cow::Borrowed(part));
+        let mut theirs = Vec::new();
+        match &self.interleaved {
+            Some(order) => {
+                theirs.reserve_exact(part.len());
+                order.runs().for_each(|run| theirs.extend_from_slice(&part[run.start * columns..run.end * columns]));
+            }
+            None if self.transposed => {
+                theirs.resize(part.len(), 0.0);
+                transpose(part, rows, columns, &mut theirs);
+            }
+            None => return Ok(Cow::Borrowed(part)),
         }
-        let mut theirs = vec![0.0; part.len()];
-        transpose(part, rows, columns, &mut theirs);
         Ok(Cow::Owned(theirs))
     }
 
@@ -217,7 +263,13 @@ impl NameTable {
         })?;
         let all = shape.first().copied().unwrap_or(1);
         let equal = vec![all / names.len(); names.len()];
-        let sizes = if rule.rows.is_empty() { &equal } else { &*rule.rows };
+        let interleaved = rule.groups.map(|groups| Interleaved { parts: rule.rows.to_vec(), groups });
+        if interleaved.as_ref().is_some_and(|order| rule.transposed || names.len() != 1 || !order.is_of(all)) {
+            let reason =
+                format!("shape {shape:?} cannot be interleaved from parts of {:?} rows in one tensor", rule.rows);
+            return Err(mistake(reason));
+        }
+        let sizes = if rule.rows.is_empty() || interleaved.is_some() { &equal } else { &*rule.rows };
         if sizes.len() != names.len() || sizes.iter().sum::<usize>() != all {
             return Err(mistake(format!("shape {shape:?} cannot be cut into {} parts of {sizes:?} rows", names.len())));
         }
@@ -235,7 +287,8 @@ impl NameTable {
                 theirs.reverse();
             }
             end += rows;
-            Piece { name, shape: theirs, rows: end - rows..end, transposed: rule.transposed }
+            let (rows, transposed) = (end - rows..end, rule.transposed);
+            Piece { name, shape: theirs, rows, transposed, interleaved: interleaved.clone() }
         });
         Ok(pieces.collect())
     }

@@ -58,8 +58,8 @@ pub struct DecoderModel<C> {
     names: NameTable,
     input_embedding: Embedding,
     position_embedding: Option<Embedding>,
-    /// From the words' rows to D and back, where they are of another length.
-    word_maps: Option<[Linear; 2]>,
+    /// From the words' rows to D, where they are of another length.
+    project_in: Option<Linear>,
     embedding_norm: Option<Norm>,
     decoder: DecoderStack,
     heads: DecoderHeads,
@@ -80,7 +80,8 @@ impl<C: DecoderFamily> DecoderModel<C> {
     ) -> Result<Self> {
         let builder = Builder::new(device, options);
         let (text, layout) = (config.text(), config.layout());
-        let (dim_model, init) = (text.dim_model, Init::normal(text.init_std));
+        let dim_model = text.dim_model;
+        let init = Init::normal(layout.outer_std.unwrap_or(text.init_std));
         let table = |name: &str, entries: usize, size: usize, padding_index: Option<i64>| {
             Embedding::new(&builder.at(name), EmbeddingOptions { entries, size, init, padding_index })
         };
@@ -93,22 +94,20 @@ impl<C: DecoderFamily> DecoderModel<C> {
             }
             None => None,
         };
-        let word_maps = match layout.word_size == dim_model {
-            true => None,
-            false => {
-                let map =
-                    |name: &str, from, to| Linear::new(&builder.at(name), LinearOptions::new(from, to, false, init));
-                let (word, model) = (layout.word_size, dim_model);
-                Some([map("project_in", word, model)?, map("project_out", model, word)?])
-            }
+        let map = |name: &str, from, to| match layout.word_size == dim_model {
+            true => Ok(None),
+            false => Linear::new(&builder.at(name), LinearOptions::new(from, to, false, init)).map(Some),
         };
+        let project_in = map("project_in", layout.word_size, dim_model)?;
+        let project_out = map("project_out", dim_model, layout.word_size)?;
         let embedding_norm = match layout.embedding_norm {
             Some(norm) => Some(Norm::new(&builder.at("embedding_norm"), norm)?),
             None => None,
         };
         let around = (layout.positions.clone(), layout.output_norm);
         let decoder =
-            DecoderStack::new(&builder.at("decoder"), around, text.num_layers, blocks, |layer| config.block(layer))?;
+            DecoderStack::new(&builder.at("decoder"), around, text.num_layers, blocks, |layer| config.block(layer))?
+                .leading_to(project_out);
         let sizes = (layout.word_size, text.vocab_size);
         let heads = DecoderHeads::new(&builder, head, sizes, layout.head_bias, init)?;
         let (parameters, names) = (builder.finish(), config.names(head));
@@ -118,7 +117,7 @@ impl<C: DecoderFamily> DecoderModel<C> {
             names,
             input_embedding,
             position_embedding,
-            word_maps,
+            project_in,
             embedding_norm,
             decoder,
             heads,
@@ -150,7 +149,7 @@ impl<C: DecoderFamily> Model for DecoderModel<C> {
         let words = self.input_embedding.forward(&batch.input_ids, cx)?; // [B, L, word_size]
         let mut hidden = length_scaled(&words, self.layout.length_scale, cx)?; // [B, L, word_size]
         drop(words);
-        if let Some([project_in, _]) = &self.word_maps {
+        if let Some(project_in) = &self.project_in {
             hidden = project_in.forward(&hidden, cx)?; // [B, L, D]
         }
         if let (Some(table), Some(positions)) = (&self.position_embedding, &batch.position_ids) {
@@ -170,9 +169,6 @@ impl<C: DecoderFamily> Model for DecoderModel<C> {
 
     fn head(&self, flow: TextFlow, batch: &DecoderBatch, cx: &mut Ctx) -> bmtrain_dist::Result<DecoderOutput> {
         let mut hidden = flow.hidden;
-        if let Some([_, project_out]) = &self.word_maps {
-            hidden = project_out.forward(&hidden, cx)?; // [B, L, word_size]
-        }
         if self.head_kind() == (DecoderHead::CausalLm { tied: true }) {
             hidden = length_scaled(&hidden, self.layout.length_scale, cx)?; // [B, L, word_size]
         }

@@ -1,4 +1,4 @@
-//! The blocks of a decoder, what their attention goes by, and the norm behind them.
+//! The blocks of a decoder, what their attention goes by, and the norm and the map behind them.
 
 use super::DecoderBatch;
 use crate::layer::position::Rows;
@@ -6,16 +6,18 @@ use crate::layer::{BlockConfig, Positions, PositionsConfig, Shared, TransformerB
 use crate::model::flow::TextFlow;
 use bmtrain_core::Ctx;
 use bmtrain_dist::block::{BlockOptions, RunOptions};
+use bmtrain_dist::nn::linear::Linear;
 use bmtrain_dist::nn::norm::{Norm, NormOptions};
 use bmtrain_dist::{Builder, Model, Result, Section, TransformerBlockList};
 use std::ops::Range;
 
-/// Blocks, and what normalises the sum that leaves the last of them.
+/// Blocks, and what normalises and maps the sum that leaves the last of them.
 #[derive(Debug)]
 pub struct DecoderStack {
     positions: Positions,
     layers: TransformerBlockList<TransformerBlock>,
     output_norm: Option<Norm>,
+    project_out: Option<Linear>,
 }
 
 impl DecoderStack {
@@ -36,7 +38,12 @@ impl DecoderStack {
             TransformerBlock::new(builder, config(index))
         })?;
         let output_norm = norm.map(|norm| Norm::new(&builder.at("output_norm"), norm)).transpose()?;
-        Ok(DecoderStack { positions, layers, output_norm })
+        Ok(DecoderStack { positions, layers, output_norm, project_out: None })
+    }
+
+    /// With a map behind the norm: from D to the length of a word's row, where that is another.
+    pub fn leading_to(self, project_out: Option<Linear>) -> Self {
+        DecoderStack { project_out, ..self }
     }
 
     /// The blocks.
@@ -61,6 +68,10 @@ impl<M: Model<Batch = DecoderBatch, Flow = TextFlow>> Section<M> for DecoderStac
         let hidden = match &self.output_norm {
             Some(norm) if is_last => norm.forward(&output.carry, cx)?, // [B, L, D]
             _ => output.carry,
+        };
+        let hidden = match &self.project_out {
+            Some(map) if is_last => map.forward(&hidden, cx)?, // [B, L, word_size]
+            _ => hidden,
         };
         Ok(TextFlow { hidden, padding })
     }

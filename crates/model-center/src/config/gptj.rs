@@ -1,0 +1,130 @@
+//! The configuration of GPT-J.
+//!
+//! Defines [`GptjConfig`]; called by [`crate::model`]'s GPT-J and the binaries.
+
+use bmtrain_core::kernel::Activation;
+use serde_json::{Map, Value, json};
+
+use super::dialect::{Dialect, Fixed, Spoken};
+use super::json::number;
+use super::ranges::Ranges;
+use super::{Config, Fields, HfHeader, TextConfig};
+use crate::Result;
+
+/// Sizes and options of a GPT-J.
+///
+/// Defaults are those of ModelCenter's `GPTjConfig`, which has no field for the longest sequence: it is that of the model with
+/// 6 billion parameters.
+///
+/// Source: ModelCenter 1.0.3, `model_center/model/config/gptj_config.py`; Wang and Komatsuzaki 2021 for the architecture.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GptjConfig {
+    /// What all families have. `init_std` is that of the blocks.
+    pub text: TextConfig,
+    /// Elements of a head that are turned, from its first. Hugging Face: `rotary_dim`; ModelCenter: `pos_rotary_dim`.
+    pub rotary_dim: usize,
+    /// Standard deviation of initial values of embedding and heads. ModelCenter: `emb_init_std` and `proj_init_std`; for Hugging
+    /// Face it is that of the blocks.
+    pub outer_std: f32,
+}
+
+/// How GPT-J's files are written.
+const DIALECT: Dialect = Dialect {
+    title: "GPT-J",
+    model_type: GptjConfig::MODEL_TYPE,
+    dim_model: &["n_embd", "hidden_size"],
+    num_layers: &["n_layer", "num_hidden_layers"],
+    num_heads: &["n_head", "num_attention_heads"],
+    dim_ff: &["n_inner"],
+    ff_factor: Some(4),
+    dim_head: &[],
+    position_size: &["n_positions", "max_position_embeddings"],
+    dropout: &["resid_pdrop"],
+    embedding_dropout: &["embd_pdrop"],
+    attention_dropout: &["attn_pdrop"],
+    init_std: &["initializer_range"],
+    norm_eps: &["layer_norm_epsilon"],
+    activation: &["activation_function"],
+    gated: Some(false),
+    hugging_face: || TextConfig { init_std: 0.02, ffn_activate_fn: Activation::GeluTanh, ..GptjConfig::default().text },
+    model_center: || GptjConfig::default().text,
+    fixed: &[
+        ("norm_bias", Fixed::Flag(true)),
+        ("att_bias", Fixed::Flag(false)),
+        ("ffn_bias", Fixed::Flag(true)),
+        ("proj_bias", Fixed::Flag(true)),
+        ("length_scale", Fixed::Flag(false)),
+        ("attn_scale", Fixed::Flag(true)),
+        ("post_layer_norm", Fixed::Flag(false)),
+        ("pos_bias_type", Fixed::Text("rotary")),
+    ],
+};
+
+/// Elements of a head that are turned where a file does not say.
+const ROTARY_DIM: usize = 64;
+
+impl Default for GptjConfig {
+    fn default() -> Self {
+        let text = TextConfig {
+            vocab_size: 50400,
+            dim_model: 4096,
+            num_heads: 16,
+            dim_head: 256,
+            dim_ff: 16384,
+            num_layers: 28,
+            init_std: 0.1,
+            ..TextConfig::default()
+        };
+        GptjConfig { text, rotary_dim: ROTARY_DIM, outer_std: 1.0 }
+    }
+}
+
+impl Config for GptjConfig {
+    const MODEL_TYPE: &'static str = "gptj";
+
+    fn from_fields(mut fields: Fields) -> Result<Self> {
+        let outer_std = fields.take_any(&["emb_init_std", "proj_init_std"], Fields::take_number)?;
+        let (text, spoken) = DIALECT.take(&mut fields)?;
+        let own_std = if spoken == Spoken::HuggingFace { text.init_std } else { Self::default().outer_std };
+        let outer_std = outer_std.unwrap_or(own_std);
+        if text.tied {
+            // Its head has a bias, which would be the only thing of its own.
+            return Err(DIALECT.unsupported(&fields, "tie_word_embeddings", "false"));
+        }
+        // Files have it from GPT-2, with the value that is always so here.
+        if fields.peek_flag("scale_attn_weights")? == Some(false) {
+            return Err(DIALECT.unsupported(&fields, "scale_attn_weights", "true"));
+        }
+        if fields.has("rotary_dim") && fields.peek("rotary_dim").is_none() {
+            let reason = "null would turn more elements than a head has";
+            return Err(fields.error("rotary_dim", reason, "give the number of elements of a head that are turned"));
+        }
+        let rotary_dim = fields.take_either("rotary_dim", "pos_rotary_dim", Fields::take_size)?.unwrap_or(ROTARY_DIM);
+        if !rotary_dim.is_multiple_of(2) || rotary_dim > text.dim_head {
+            let reason = format!("{rotary_dim} is not a number of pairs of a head of {} elements", text.dim_head);
+            return Err(fields.error("rotary_dim", &reason, "give an even number up to the size of a head"));
+        }
+        Ranges { place: fields.place() }.deviations(&[("emb_init_std", outer_std)])?;
+        let mut config = GptjConfig { text, rotary_dim, outer_std };
+        DIALECT.finish(fields, &mut config.text)?;
+        Ok(config)
+    }
+
+    fn to_dict(&self) -> Map<String, Value> {
+        let mut map = DIALECT.to_dict(&self.text);
+        map.insert("pos_rotary_dim".to_string(), json!(self.rotary_dim));
+        map.insert("emb_init_std".to_string(), number(self.outer_std));
+        map.insert("proj_init_std".to_string(), number(self.outer_std));
+        map
+    }
+
+    fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {
+        let mut map = DIALECT.to_hf_json(&self.text, header)?;
+        map.insert("rotary_dim".to_string(), json!(self.rotary_dim));
+        if self.outer_std != self.text.init_std {
+            map.insert("emb_init_std".to_string(), number(self.outer_std));
+        }
+        map.sort_keys();
+        Ok(map)
+    }
+}

@@ -1,0 +1,110 @@
+//! OPT (Zhang et al., 2022): learned positions counted by tokens, pre-norm blocks with ReLU, a head tied to the words; the model
+//! of 350 million parameters with norms behind the sums and words of a length of their own.
+
+use super::decoder::{Classes, Count, DecoderFamily, DecoderHead, DecoderModel, Layout, PositionTable};
+use crate::config::{OptConfig, TextConfig};
+use crate::hf::{Alias, NameTable, Rule};
+use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig};
+use bmtrain_dist::nn::norm::NormOptions;
+use bmtrain_dist::param::Init;
+use std::borrow::Cow;
+
+/// An OPT with its head.
+pub type Opt = DecoderModel<OptConfig>;
+
+impl DecoderFamily for OptConfig {
+    const TITLE: &'static str = "OPT";
+    const CLASSES: Classes =
+        Classes { base: "OPTModel", words: "OPTForCausalLM", classifier: "OPTForSequenceClassification" };
+
+    fn text(&self) -> &TextConfig {
+        &self.text
+    }
+
+    fn text_mut(&mut self) -> &mut TextConfig {
+        &mut self.text
+    }
+
+    fn layout(&self) -> Layout {
+        let norm = NormOptions::layer(self.text.dim_model, self.text.norm_eps);
+        Layout {
+            word_size: self.dim_word,
+            // Row 1 is padding's, and row 0 nobody's.
+            table: Some(PositionTable { first: 2, count: Count::Tokens }),
+            output_norm: self.has_final_norm().then_some(norm),
+            ..Layout::new(self.text.dim_model, PositionsConfig::None, norm)
+        }
+    }
+
+    fn block(&self, _layer: usize) -> BlockConfig {
+        let text = &self.text;
+        let init = Init::normal(text.init_std);
+        BlockConfig {
+            placement: if self.norm_before { Placement::Pre } else { Placement::Post },
+            attention: AttentionConfig {
+                bias: self.bias,
+                out_bias: self.bias,
+                causal: true,
+                dropout: text.attention_dropout_p,
+                ..AttentionConfig::new(text.dim_model, text.num_heads, text.dim_head, init)
+            },
+            cross: None,
+            ffn: FeedForwardConfig {
+                bias: self.bias,
+                ..FeedForwardConfig::new(text.dim_model, text.dim_ff, text.ffn_activate_fn, init)
+            },
+            norm: NormOptions::layer(text.dim_model, text.norm_eps),
+            dropout: text.dropout_p,
+        }
+    }
+
+    fn names(&self, head: DecoderHead) -> NameTable {
+        let tied = head == DecoderHead::CausalLm { tied: true };
+        // What a file has of a head for the next word is none of the other models' business.
+        let aliases: &[Alias] = if tied { &TIED } else { &[] };
+        NameTable {
+            base_prefix: "model.",
+            rules: Cow::Borrowed(&RULES),
+            aliases: Cow::Borrowed(aliases),
+            // A number that fairseq left in its models.
+            ignored: Cow::Borrowed(&["model.decoder.version"]),
+            old_names: Cow::Borrowed(&[]),
+        }
+    }
+}
+
+/// The parameters.
+static RULES: [Rule; 20] = [
+    Rule::new("input_embedding.weight", "model.decoder.embed_tokens.weight"),
+    Rule::new("position_embedding.weight", "model.decoder.embed_positions.weight"),
+    Rule::new("project_in.weight", "model.decoder.project_in.weight"),
+    Rule::new("project_out.weight", "model.decoder.project_out.weight"),
+    Rule::new("decoder.layers.{i}.attention_norm.weight", "model.decoder.layers.{i}.self_attn_layer_norm.weight"),
+    Rule::new("decoder.layers.{i}.attention_norm.bias", "model.decoder.layers.{i}.self_attn_layer_norm.bias"),
+    Rule::new(
+        "decoder.layers.{i}.attention.project_qkv.weight",
+        "model.decoder.layers.{i}.self_attn.{q_proj|k_proj|v_proj}.weight",
+    ),
+    Rule::new(
+        "decoder.layers.{i}.attention.project_qkv.bias",
+        "model.decoder.layers.{i}.self_attn.{q_proj|k_proj|v_proj}.bias",
+    ),
+    Rule::new(
+        "decoder.layers.{i}.attention.attention_out.weight",
+        "model.decoder.layers.{i}.self_attn.out_proj.weight",
+    ),
+    Rule::new("decoder.layers.{i}.attention.attention_out.bias", "model.decoder.layers.{i}.self_attn.out_proj.bias"),
+    Rule::new("decoder.layers.{i}.ffn_norm.weight", "model.decoder.layers.{i}.final_layer_norm.weight"),
+    Rule::new("decoder.layers.{i}.ffn_norm.bias", "model.decoder.layers.{i}.final_layer_norm.bias"),
+    Rule::new("decoder.layers.{i}.ffn.w_in.weight", "model.decoder.layers.{i}.fc1.weight"),
+    Rule::new("decoder.layers.{i}.ffn.w_in.bias", "model.decoder.layers.{i}.fc1.bias"),
+    Rule::new("decoder.layers.{i}.ffn.w_out.weight", "model.decoder.layers.{i}.fc2.weight"),
+    Rule::new("decoder.layers.{i}.ffn.w_out.bias", "model.decoder.layers.{i}.fc2.bias"),
+    Rule::new("decoder.output_norm.weight", "model.decoder.final_layer_norm.weight"),
+    Rule::new("decoder.output_norm.bias", "model.decoder.final_layer_norm.bias"),
+    Rule::new("lm_head.weight", "lm_head.weight"),
+    Rule::new("cls_projection.weight", "score.weight"),
+];
+
+/// The head for words, where it is the words' embedding: a file may hold it under both names.
+static TIED: [Alias; 1] = [Alias::new("lm_head.weight", "model.decoder.embed_tokens.weight")];

@@ -1,0 +1,22 @@
+//! Two tiny models of OPT against PyTorch in 64-bit floats: every hidden state, logit, loss and gradient of every head, a
+//! training run, and folders there and back. The data are described in `golden/README.md` and made by
+//! `scripts/golden/make_opt.py`.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+#[macro_use]
+mod goldens;
+
+use bmtrain_dist::block::Recompute;
+
+decoder_tests! { models: ["opt_a", "opt_b"], heads: ["lm", "untied", "cls"], trained: "lm" }
+
+/// Words that are longer than the states, no norm at the end, no biases.
+#[test]
+fn a_model_without_biases_and_final_norm_does_all_that_too() {
+    for recompute in [Recompute::Keep, Recompute::Checkpoint] {
+        goldens::check_head("opt_c", "lm", recompute, goldens::from_the_first_token);
+    }
+    goldens::check_training("opt_c", "lm");
+    goldens::folders::check_export("opt_c", "lm");
+    goldens::folders::check_two_ranks("opt_c", "lm");
+}
