@@ -11,6 +11,7 @@ pub mod labels;
 pub mod llama;
 pub mod opening;
 pub mod registry;
+pub mod stack;
 pub mod text;
 mod word_loss;
 
