@@ -18,6 +18,7 @@ mod labels;
 mod llama;
 mod ranges;
 mod rotary;
+mod t5;
 mod text;
 
 pub use bert::BertConfig;
@@ -26,6 +27,7 @@ pub use fields::Fields;
 pub use gpt2::Gpt2Config;
 pub use llama::LlamaConfig;
 pub use rotary::RotaryFields;
+pub use t5::{T5Config, T5Kind};
 pub use text::TextConfig;
 
 use std::path::Path;

@@ -11,7 +11,9 @@ pub mod labels;
 pub mod llama;
 pub mod opening;
 pub mod registry;
+pub mod seq2seq;
 pub mod stack;
+pub mod t5;
 pub mod text;
 mod word_loss;
 

@@ -1,8 +1,8 @@
 //! From a folder to a model: the families this crate knows, and those that other crates add.
 
 use super::text::{TextHead, TextModel};
-use super::{bert, decoder};
-use crate::config::{self, Fields, Gpt2Config, LlamaConfig, ProblemType};
+use super::{bert, decoder, seq2seq};
+use crate::config::{self, Fields, Gpt2Config, LlamaConfig, ProblemType, T5Config};
 use crate::error::{Error, Result};
 use crate::file::{read_text, resolve_inside};
 use crate::hf::ParamShape;
@@ -152,6 +152,16 @@ pub static MODELS: &[ModelEntry] = &[
         model_type: "llama",
         doc: "Llama 1, 2 and 3 with heads for the next word and for classification",
         open: decoder::folder::open::<LlamaConfig>,
+    },
+    ModelEntry {
+        model_type: "t5",
+        doc: "T5 1.0 and 1.1 and FLAN-T5 with the head for the next word of the decoder",
+        open: seq2seq::folder::open::<T5Config>,
+    },
+    ModelEntry {
+        model_type: "mt5",
+        doc: "mT5 with the head for the next word of the decoder",
+        open: seq2seq::folder::open::<T5Config>,
     },
 ];
 
