@@ -126,7 +126,7 @@ impl Dialect {
         let defaults = if spoken == Spoken::HuggingFace { self.hugging_face } else { self.model_center };
         let mut text = defaults();
         self.take_sizes(fields, &mut text, spoken)?;
-        self.take_numbers(fields, &mut text)?;
+        self.take_numbers(fields, &mut text, spoken)?;
         self.refuse_variants(fields)?;
         text.tied = fields.take_either("tie_word_embeddings", "tied", Fields::take_flag)?.unwrap_or(text.tied);
         // What the weights were stored in; they carry it themselves.
@@ -208,13 +208,13 @@ impl Dialect {
         Ok(())
     }
 
-    fn take_numbers(&self, fields: &mut Fields, text: &mut TextConfig) -> Result<()> {
+    fn take_numbers(&self, fields: &mut Fields, text: &mut TextConfig, spoken: Spoken) -> Result<()> {
         let mut take =
             |names: Names, ours: &[&'static str]| fields.take_any(&[names, ours].concat(), Fields::take_number);
         let general = take(self.dropout, &["dropout_p"])?;
         // ModelCenter has one rate for all, and so have the files of some families.
         let one_rate = self.embedding_dropout.is_empty() && self.attention_dropout.is_empty();
-        let all = if self.dropout.is_empty() || one_rate { general } else { None };
+        let all = if spoken == Spoken::ModelCenter || one_rate { general } else { None };
         text.dropout_p = general.unwrap_or(text.dropout_p);
         let embedding = take(self.embedding_dropout, &["embedding_dropout_p"])?.or(all);
         text.embedding_dropout_p = embedding.unwrap_or(text.embedding_dropout_p);
