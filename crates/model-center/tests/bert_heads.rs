@@ -128,6 +128,8 @@ fn score(folder: &TempDir, labels: Option<TextLabels>, next_sentence: Option<Vec
         input_ids: IDS.to_vec(),
         attention_mask: None,
         token_type_ids: None,
+        decoder_input_ids: None,
+        decoder_attention_mask: None,
         labels,
         next_sentence,
         choices: 1,

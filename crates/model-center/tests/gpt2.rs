@@ -141,6 +141,8 @@ fn rows(ids: &[i64], labels: Option<TextLabels>) -> TextBatch {
         input_ids: ids.to_vec(),
         attention_mask: None,
         token_type_ids: None,
+        decoder_input_ids: None,
+        decoder_attention_mask: None,
         labels,
         next_sentence: None,
         choices: 1,

@@ -6,11 +6,13 @@ use model_center::model::{TextBatch, TextLabels};
 use model_center::{Error, Result};
 
 /// Tensors that are read, with their shapes.
-const KNOWN: [(&str, &str); 5] = [
+const KNOWN: [(&str, &str); 7] = [
     ("input_ids", "[B, L]"),
     ("attention_mask", "[B, L]"),
     ("token_type_ids", "[B, L]"),
-    ("labels", "[B] or [B, L]; as f32 for a regression [B] or [B, outputs]"),
+    ("decoder_input_ids", "[B, T]"),
+    ("decoder_attention_mask", "[B, T]"),
+    ("labels", "[B], [B, L] or, of a decoder behind an encoder, [B, T]; as f32 for a regression [B] or [B, outputs]"),
     ("next_sentence_label", "[B]"),
 ];
 
@@ -27,17 +29,24 @@ pub(super) fn read(inputs: &SafetensorsFile) -> Result<TextBatch> {
     {
         require_shape(inputs, name, &[shape])?;
     }
-    let mask = ints("attention_mask")?.map(|mask| {
-        let bytes: Option<Vec<u8>> = mask.into_iter().map(|value| u8::try_from(value).ok()).collect();
-        let reason = "attention_mask has values other than 0 and 1";
-        bytes.ok_or_else(|| wrong(inputs, reason.into(), "use 1 for tokens and 0 for padding"))
-    });
+    let target = target_shape(inputs, rows)?;
+    require_shape(inputs, "decoder_attention_mask", &[&target])?;
+    let mask = |name: &str| {
+        let mask = ints(name)?.map(|mask| {
+            let bytes: Option<Vec<u8>> = mask.into_iter().map(|value| u8::try_from(value).ok()).collect();
+            let reason = format!("{name} has values other than 0 and 1");
+            bytes.ok_or_else(|| wrong(inputs, reason, "use 1 for tokens and 0 for padding"))
+        });
+        mask.transpose()
+    };
     Ok(TextBatch {
         rows,
         length,
         input_ids: inputs.read_i64("input_ids")?,
-        attention_mask: mask.transpose()?,
+        attention_mask: mask("attention_mask")?,
         token_type_ids: ints("token_type_ids")?,
+        decoder_input_ids: ints("decoder_input_ids")?,
+        decoder_attention_mask: mask("decoder_attention_mask")?,
         labels: labels(inputs, rows, length)?,
         next_sentence: ints("next_sentence_label")?,
         choices: 1,
@@ -53,10 +62,6 @@ fn wrong(inputs: &SafetensorsFile, reason: String, fix: &str) -> Error {
 fn refuse_unknown(inputs: &SafetensorsFile) -> Result<()> {
     let is_unknown = |entry: &&TensorEntry| !KNOWN.iter().any(|(name, _)| *name == entry.name);
     let Some(entry) = inputs.tensors().iter().find(is_unknown) else { return Ok(()) };
-    if entry.name.starts_with("decoder_") {
-        let reason = format!("{} is for a decoder, and encoders take none", printable(&entry.name, 80));
-        return Err(wrong(inputs, reason, "leave it out"));
-    }
     let known: Vec<&str> = KNOWN.iter().map(|(name, _)| *name).collect();
     let fix = format!("correct the name or leave the tensor out; known are {}", known.join(", "));
     Err(wrong(inputs, format!("there is no input {}", printable(&entry.name, 80)), &fix))
@@ -77,6 +82,16 @@ fn size(inputs: &SafetensorsFile) -> Result<(usize, usize)> {
     Ok((rows, length))
 }
 
+/// B and T, as the decoder's ids have it, or else the labels that they are made from.
+fn target_shape(inputs: &SafetensorsFile, rows: usize) -> Result<Vec<usize>> {
+    if let Some(entry) = inputs.entry("decoder_input_ids") {
+        let length = entry.shape.get(1).copied().unwrap_or(1);
+        require_shape(inputs, "decoder_input_ids", &[&[rows, length]])?;
+    }
+    let entry = inputs.entry("decoder_input_ids").or_else(|| inputs.entry("labels"));
+    Ok(entry.map_or_else(|| vec![rows], |entry| entry.shape.clone()))
+}
+
 fn require_shape(inputs: &SafetensorsFile, name: &str, shapes: &[&[usize]]) -> Result<()> {
     let Some(entry) = inputs.entry(name).filter(|entry| !shapes.contains(&entry.shape.as_slice())) else {
         return Ok(());
@@ -91,7 +106,10 @@ fn require_shape(inputs: &SafetensorsFile, name: &str, shapes: &[&[usize]]) -> R
 fn labels(inputs: &SafetensorsFile, rows: usize, length: usize) -> Result<Option<TextLabels>> {
     let Some(entry) = inputs.entry("labels") else { return Ok(None) };
     if !entry.is_float() {
-        require_shape(inputs, "labels", &[&[rows], &[rows, length]])?;
+        // The length of a decoder's rows is its own; whether the model has a decoder is the model's to say.
+        if !matches!(entry.shape.as_slice(), &[count, of_decoder] if count == rows && of_decoder > 0) {
+            require_shape(inputs, "labels", &[&[rows], &[rows, length]])?;
+        }
         return Ok(Some(TextLabels::Classes(inputs.read_i64("labels")?)));
     }
     // How many outputs there are is the model's to say.

@@ -4,6 +4,7 @@ use super::Shape;
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::philox::{self, Key};
 use model_center::model::{TextBatch, TextLabels};
+use std::ops::Range;
 
 /// Random ids and labels of so many rows. With `is_padded` rows end anywhere in the second half and are padded.
 pub fn random_batch(shape: Shape, rows: usize, length: usize, is_padded: bool, step: u32) -> TextBatch {
@@ -26,17 +27,21 @@ pub fn own_rows(batch: TextBatch, ranks: &dyn Communicator) -> TextBatch {
     let rows = batch.rows / ranks.size();
     let share = rows * ranks.rank()..rows * (ranks.rank() + 1);
     let tokens = share.start * batch.length..share.end * batch.length;
+    // As many of each row: what is the decoder's has another length.
+    fn part<T: Clone>(values: &[T], share: &Range<usize>, rows: usize) -> Vec<T> {
+        let each = values.len() / rows;
+        values[share.start * each..share.end * each].to_vec()
+    }
     let labels = match batch.labels {
-        Some(TextLabels::Classes(classes)) => {
-            let each = classes.len() / batch.rows;
-            Some(TextLabels::Classes(classes[share.start * each..share.end * each].to_vec()))
-        }
+        Some(TextLabels::Classes(classes)) => Some(TextLabels::Classes(part(&classes, &share, batch.rows))),
         other => other,
     };
     TextBatch {
         rows,
         input_ids: batch.input_ids[tokens.clone()].to_vec(),
         attention_mask: batch.attention_mask.map(|mask| mask[tokens].to_vec()),
+        decoder_input_ids: batch.decoder_input_ids.map(|ids| part(&ids, &share, batch.rows)),
+        decoder_attention_mask: batch.decoder_attention_mask.map(|mask| part(&mask, &share, batch.rows)),
         labels,
         ..batch
     }

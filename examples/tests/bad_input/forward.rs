@@ -43,7 +43,7 @@ fn unknown_inputs_and_other_shapes_of_equal_size_are_named() {
     let six = [1, 1, 1, 1, 1, 0];
     let cases: [(&[Input<'_>], &[&str]); 6] = [
         (&[ids, ("atention_mask", &[2, 3], &six)], &["atention_mask", "known are input_ids, attention_mask"]),
-        (&[ids, ("decoder_input_ids", &[2, 3], &six)], &["decoder_input_ids", "encoders take none"]),
+        (&[ids, ("decoder_input_ids", &[2, 3], &six)], &["decoder_input_ids", "one stack"]),
         (&[ids, ("attention_mask", &[3, 2], &six)], &["attention_mask has shape [3, 2]", "[2, 3]"]),
         (&[ids, ("token_type_ids", &[6], &six)], &["token_type_ids has shape [6]", "[2, 3]"]),
         (&[ids, ("labels", &[1, 2], &[0, 1])], &["labels has shape [1, 2]", "[2] or [2, 3]"]),

@@ -102,7 +102,8 @@ impl Dialect {
     pub fn spoken(&self, fields: &Fields) -> Result<Spoken> {
         refuse_foreign(fields, self.model_type, self.title)?;
         let sizes = self.sizes();
-        if sizes.iter().any(|(names, _)| names.iter().any(|name| fields.has(name))) {
+        // A name that both programs use tells nothing.
+        if sizes.iter().any(|(names, ours)| names.iter().any(|name| name != ours && fields.has(name))) {
             return Ok(Spoken::HuggingFace);
         }
         if sizes.iter().any(|(_, ours)| fields.has(ours)) {
@@ -211,8 +212,9 @@ impl Dialect {
         let mut take =
             |names: Names, ours: &[&'static str]| fields.take_any(&[names, ours].concat(), Fields::take_number);
         let general = take(self.dropout, &["dropout_p"])?;
-        // ModelCenter has one rate for all.
-        let all = if spoken == Spoken::ModelCenter { general } else { None };
+        // ModelCenter has one rate for all, and so have the files of some families.
+        let one_rate = self.embedding_dropout.is_empty() && self.attention_dropout.is_empty();
+        let all = if spoken == Spoken::ModelCenter || one_rate { general } else { None };
         text.dropout_p = general.unwrap_or(text.dropout_p);
         let embedding = take(self.embedding_dropout, &["embedding_dropout_p"])?.or(all);
         text.embedding_dropout_p = embedding.unwrap_or(text.embedding_dropout_p);

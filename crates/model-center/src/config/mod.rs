@@ -24,6 +24,7 @@ mod qwen2;
 mod qwen3;
 mod ranges;
 mod rotary;
+mod t5;
 mod text;
 mod windows;
 
@@ -39,6 +40,7 @@ pub use opt::OptConfig;
 pub use qwen2::Qwen2Config;
 pub use qwen3::Qwen3Config;
 pub use rotary::RotaryFields;
+pub use t5::{T5Config, T5Kind};
 pub use text::TextConfig;
 pub use windows::WindowFields;
 

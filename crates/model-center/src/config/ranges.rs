@@ -24,7 +24,7 @@ impl Ranges<'_> {
     pub(super) fn sizes(&self, sizes: &[(&str, usize)]) -> Result<()> {
         for &(field, size) in sizes {
             // Layers are counted one by one when a model is built: a lying file must not keep it busy for hours.
-            let most = if field == "num_layers" { 65_536 } else { 1 << 28 };
+            let most = if field.ends_with("_layers") { 65_536 } else { 1 << 28 };
             if size == 0 || size > most {
                 let fix = format!("give a number from 1 to {most}");
                 return Err(self.refuse(field, format!("{size} is out of range"), &fix));

@@ -92,6 +92,20 @@ impl<'a, C: Config> ModelFolder<'a, C> {
         ModelFolder { header, companions: options.companions, layout: options.layout, ..self }
     }
 
+    /// The same, for a family without names in ModelCenter's files; `title` is its name for people.
+    ///
+    /// # Errors
+    /// A layout other than Hugging Face's.
+    pub fn of_hugging_face(self, title: &str) -> Result<Self> {
+        match self.layout {
+            FolderLayout::HuggingFace => Ok(self),
+            FolderLayout::ModelCenter => {
+                let reason = format!("{title} is not written in ModelCenter's layout");
+                Err(Error::model("the folder to write", reason, "write it in Hugging Face's"))
+            }
+        }
+    }
+
     /// Whether [`ModelFolder::write`] would refuse the configuration, a parameter's name or a tokenizer file: all that can
     /// be known long before there are values to write.
     ///

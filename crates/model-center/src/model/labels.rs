@@ -89,7 +89,7 @@ impl Wanted {
     }
 }
 
-fn wrong_labels(labels: &TextLabels, wanted: Wanted) -> Error {
+pub(super) fn wrong_labels(labels: &TextLabels, wanted: Wanted) -> Error {
     let got = match labels {
         TextLabels::Classes(_) => "class numbers",
         TextLabels::Values(_) => "numbers to predict",
@@ -120,6 +120,24 @@ fn check_values(values: &[f32], samples: usize, outputs: usize) -> Result<()> {
     }
 }
 
+/// What a model with one stack has no decoder for.
+///
+/// # Errors
+/// [`Error::Data`] naming the field.
+pub(super) fn refuse_decoder_inputs(batch: &TextBatch) -> Result<()> {
+    let given = [
+        ("decoder_input_ids", batch.decoder_input_ids.is_some()),
+        ("decoder_attention_mask", batch.decoder_attention_mask.is_some()),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        None => Ok(()),
+        Some((name, _)) => {
+            let reason = "it is for models with an encoder and a decoder, and this model has one stack";
+            Err(Error::data(*name, reason, "leave it out"))
+        }
+    }
+}
+
 /// One tensor of numbers from outside.
 pub(super) struct Numbers<'a> {
     name: &'static str,
@@ -135,7 +153,12 @@ pub(super) struct Numbers<'a> {
 impl<'a> Numbers<'a> {
     /// One for each token of a batch.
     pub(super) fn grid(name: &'static str, values: &'a [i64], batch: &TextBatch, entries: usize) -> Self {
-        Numbers { name, values, count: batch.rows * batch.length, columns: Some(batch.length), entries }
+        Numbers::table(name, values, [batch.rows, batch.length], entries)
+    }
+
+    /// One for each token of rows of this shape.
+    pub(super) fn table(name: &'static str, values: &'a [i64], shape: [usize; 2], entries: usize) -> Self {
+        Numbers { name, values, count: shape[0].saturating_mul(shape[1]), columns: Some(shape[1]), entries }
     }
 
     /// One for each of `count` samples.
@@ -191,10 +214,24 @@ pub(super) fn upload_padding(
     ids: usize,
     mask: Option<&[u8]>,
 ) -> Result<Option<Tensor>> {
+    upload_mask(device, "attention_mask", shape, ids, mask)
+}
+
+/// The same, of a mask of this name.
+///
+/// # Errors
+/// As [`upload_padding`].
+pub(super) fn upload_mask(
+    device: &Device,
+    name: &str,
+    shape: [usize; 2],
+    ids: usize,
+    mask: Option<&[u8]>,
+) -> Result<Option<Tensor>> {
     let Some(mask) = mask else { return Ok(None) };
-    check_count("attention_mask", mask.len(), ids)?;
+    check_count(name, mask.len(), ids)?;
     if mask.iter().any(|&value| value > 1) {
-        let reason = "attention_mask has values other than 0 and 1";
+        let reason = format!("{name} has values other than 0 and 1");
         return Err(Error::data("batch", reason, "use 1 for tokens and 0 for padding"));
     }
     let padded = mask.contains(&0);

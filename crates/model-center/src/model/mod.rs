@@ -17,6 +17,9 @@ pub mod opt;
 pub mod qwen2;
 pub mod qwen3;
 pub mod registry;
+pub mod seq2seq;
+pub mod stack;
+pub mod t5;
 pub mod text;
 mod word_loss;
 

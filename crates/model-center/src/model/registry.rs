@@ -1,10 +1,10 @@
 //! From a folder to a model: the families this crate knows, and those that other crates add.
 
 use super::text::{TextHead, TextModel};
-use super::{bert, decoder};
+use super::{bert, decoder, seq2seq};
 use crate::config::{
     self, BloomConfig, Fields, Gpt2Config, GptjConfig, LlamaConfig, MistralConfig, OptConfig, ProblemType, Qwen2Config,
-    Qwen3Config,
+    Qwen3Config, T5Config,
 };
 use crate::error::{Error, Result};
 use crate::file::{read_text, resolve_inside};
@@ -189,6 +189,16 @@ pub static MODELS: &[ModelEntry] = &[
         model_type: "qwen3",
         doc: "Qwen 3 with heads for the next word and for classification",
         open: decoder::folder::open::<Qwen3Config>,
+    },
+    ModelEntry {
+        model_type: "t5",
+        doc: "T5 1.0 and 1.1 and FLAN-T5 with the head for the next word of the decoder",
+        open: seq2seq::folder::open::<T5Config>,
+    },
+    ModelEntry {
+        model_type: "mt5",
+        doc: "mT5 with the head for the next word of the decoder",
+        open: seq2seq::folder::open::<T5Config>,
     },
 ];
 

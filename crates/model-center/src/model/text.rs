@@ -28,14 +28,15 @@ pub enum TextHead {
     NextSentence,
     /// Masked words and next sentence.
     Pretraining,
-    /// The next word at every position.
+    /// The next word at every position; of a model with two stacks, at those of its decoder.
     CausalLm,
 }
 
 /// Labels of a batch in host memory.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TextLabels {
-    /// A class for each sample, or for each token of each row; -100 counts for nothing.
+    /// A class for each sample, or for each token of each row, of a model with two stacks its decoder's; -100 counts for
+    /// nothing.
     Classes(Vec<i64>),
     /// Numbers to predict: one for each output of each sample.
     Values(Vec<f32>),
@@ -54,6 +55,11 @@ pub struct TextBatch {
     pub attention_mask: Option<Vec<u8>>,
     /// `R x L`; `None` for all zero.
     pub token_type_ids: Option<Vec<i64>>,
+    /// `R x T`, for a model with two stacks: what its decoder reads, of a length of its own. `None` where it reads the labels
+    /// behind a first word of the model's.
+    pub decoder_input_ids: Option<Vec<i64>>,
+    /// `R x T`, 1 for the decoder's tokens and 0 for padding; `None` for tokens only.
+    pub decoder_attention_mask: Option<Vec<u8>>,
     /// What the loss compares with.
     pub labels: Option<TextLabels>,
     /// For pretraining: 1 for each row whose second text is a random one.
@@ -76,6 +82,8 @@ impl TextBatch {
             input_ids,
             attention_mask,
             token_type_ids: None,
+            decoder_input_ids: None,
+            decoder_attention_mask: None,
             labels: Some(TextLabels::Classes(labels)),
             next_sentence: None,
             choices: 1,
@@ -97,6 +105,8 @@ impl TextBatch {
             input_ids: batch.input_ids,
             attention_mask: Some(batch.attention_mask),
             token_type_ids: Some(batch.token_type_ids),
+            decoder_input_ids: None,
+            decoder_attention_mask: None,
             labels: Some(labels),
             next_sentence: None,
             choices,

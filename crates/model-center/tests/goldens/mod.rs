@@ -42,13 +42,16 @@ fn labels(file: &SafetensorsFile, name: &str) -> TextLabels {
 /// The batch of a file of inputs whose names have this prefix.
 pub fn batch(file: &SafetensorsFile, prefix: &str) -> TextBatch {
     let ids = |name: &str| file.read_i64(&format!("{prefix}{name}"));
+    let mask = |name: &str| ids(name).ok().map(|mask| mask.into_iter().map(|value| value as u8).collect());
     let shape = file.entry(&format!("{prefix}input_ids")).unwrap().shape.clone();
     TextBatch {
         rows: shape[0],
         length: shape[1],
         input_ids: ids("input_ids").unwrap(),
-        attention_mask: Some(ids("attention_mask").unwrap().into_iter().map(|value| value as u8).collect()),
+        attention_mask: Some(mask("attention_mask").unwrap()),
         token_type_ids: ids("token_type_ids").ok(),
+        decoder_input_ids: ids("decoder_input_ids").ok(),
+        decoder_attention_mask: mask("decoder_attention_mask"),
         labels: Some(labels(file, &format!("{prefix}labels"))),
         next_sentence: ids("next_sentence_label").ok(),
         choices: 1,
@@ -82,10 +85,11 @@ fn check(what: &str, ours: &[f32], theirs: &[f64]) {
     assert!(error <= TOLERANCE, "{what}: relative error {error:e}");
 }
 
-/// Values at the tokens that count; of something that has no tokens, all.
+/// Values at the tokens that count; of something that has no tokens, or not as many as `defined`, all: those of an encoder are
+/// all defined.
 fn at<T: Copy + Default>(values: &[T], defined: &[bool], shape: &[usize]) -> Vec<T> {
     match shape {
-        [_, _, columns] => values
+        [rows, tokens, columns] if rows * tokens == defined.len() => values
             .chunks(*columns)
             .zip(defined)
             .flat_map(|(row, defined)| row.iter().map(move |value| if *defined { *value } else { T::default() }))
@@ -213,6 +217,58 @@ pub fn check_training(model: &str, head: &str) {
 pub fn from_the_first_token(batch: &TextBatch) -> Vec<bool> {
     let rows = batch.attention_mask.as_ref().unwrap().chunks(batch.length);
     rows.flat_map(|row| (0..row.len()).map(|at| row[..=at].contains(&1))).collect()
+}
+
+/// The same of the decoder behind an encoder, whose words may all be tokens. No batch has as many for the encoder.
+pub fn from_the_first_decoder_token(batch: &TextBatch) -> Vec<bool> {
+    let Some(TextLabels::Classes(labels)) = &batch.labels else { panic!("there are no words as labels") };
+    let length = labels.len() / batch.rows;
+    assert_ne!(length, batch.length);
+    let Some(mask) = &batch.decoder_attention_mask else { return vec![true; labels.len()] };
+    mask.chunks(length).flat_map(|row| (0..length).map(|at| row[..=at].contains(&1))).collect()
+}
+
+/// The tests of a family of models with two stacks, each of its tiny models with the head for words.
+#[allow(unused_macros)]
+macro_rules! seq2seq_tests {
+    (models: $models:expr $(,)?) => {
+        const HEAD: &str = "lm";
+
+        #[test]
+        fn hidden_states_logits_losses_and_gradients_equal_those_of_pytorch() {
+            for model in $models {
+                goldens::check_head(model, HEAD, Recompute::Keep, goldens::from_the_first_decoder_token);
+            }
+        }
+
+        #[test]
+        fn recomputed_blocks_give_the_same_gradients() {
+            for model in $models {
+                goldens::check_head(model, HEAD, Recompute::Checkpoint, goldens::from_the_first_decoder_token);
+            }
+        }
+
+        #[test]
+        fn thirty_adamw_steps_follow_pytorch() {
+            for model in $models {
+                goldens::check_training(model, HEAD);
+            }
+        }
+
+        #[test]
+        fn what_a_trained_model_leaves_behind_is_read_back_bit_for_bit() {
+            for model in $models {
+                goldens::folders::check_export(model, HEAD);
+            }
+        }
+
+        #[test]
+        fn two_ranks_with_zero_3_train_and_write_what_one_does() {
+            for model in $models {
+                goldens::folders::check_two_ranks(model, HEAD);
+            }
+        }
+    };
 }
 
 /// The tests of a family of decoders: those of its tiny models, of their heads.

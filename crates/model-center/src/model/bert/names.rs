@@ -3,7 +3,7 @@
 use super::{Bert, BertHead};
 use crate::config::{BertConfig, Config};
 use crate::error::{Error, Result};
-use crate::hf::{Alias, Allow, FolderLayout, ModelFolder, NameTable, Rule};
+use crate::hf::{Alias, Allow, ModelFolder, NameTable, Rule};
 use crate::model::labels::take_over;
 use crate::model::opening::open_with;
 use crate::model::registry::{HeadValues, OpenOptions, OpenedModel, SaveOptions};
@@ -168,9 +168,5 @@ fn allowed(head: BertHead, values: HeadValues) -> Allow {
 /// # Errors
 /// A layout other than Hugging Face's.
 pub(super) fn written<'a>(model: &'a Bert, options: &SaveOptions<'a>) -> Result<ModelFolder<'a, BertConfig>> {
-    if options.layout == FolderLayout::ModelCenter {
-        let reason = "BERT is not written in ModelCenter's layout";
-        return Err(Error::model("the folder to write", reason, "write it in Hugging Face's"));
-    }
-    Ok(ModelFolder::new(model.config(), &NAMES, architecture(model.head_kind())).with(options))
+    ModelFolder::new(model.config(), &NAMES, architecture(model.head_kind())).with(options).of_hugging_face("BERT")
 }

@@ -3,7 +3,7 @@
 use super::{Bert, BertBatch, BertHead, names};
 use crate::error::{Error, Result};
 use crate::hf::NameTable;
-use crate::model::labels::{Labels, Numbers, Wanted, check_length};
+use crate::model::labels::{Labels, Numbers, Wanted, check_length, refuse_decoder_inputs};
 use crate::model::opening::Fill;
 use crate::model::registry::{SaveOptions, param_shapes};
 use crate::model::text::{Observe, Scores, TextBatch, TextHead, TextLabels, TextModel};
@@ -87,6 +87,7 @@ impl TextModel for Bert {
 fn upload(model: &Bert, batch: &TextBatch, cx: &Ctx) -> Result<BertBatch> {
     let (device, shape) = (cx.device(), (batch.rows, batch.length));
     check_length(batch, model.max_length())?;
+    refuse_decoder_inputs(batch)?;
     check(model, batch)?;
     let types = batch.token_type_ids.as_deref();
     let mut uploaded = BertBatch::upload(device, shape, &batch.input_ids, batch.attention_mask.as_deref(), types)?;

@@ -1,22 +1,20 @@
-//! The blocks of a decoder, what their attention goes by, and the norm and the map behind them.
+//! The blocks of a decoder and the map behind them as its only section.
 
 use super::DecoderBatch;
-use crate::layer::position::Rows;
-use crate::layer::{BlockConfig, Positions, PositionsConfig, Shared, TransformerBlock, Visible};
+use crate::layer::{BlockConfig, PositionsConfig, TransformerBlock};
 use crate::model::flow::TextFlow;
+use crate::model::stack::{Stack, StackConfig, StackInput};
 use bmtrain_core::Ctx;
-use bmtrain_dist::block::{BlockOptions, RunOptions};
+use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::nn::linear::Linear;
-use bmtrain_dist::nn::norm::{Norm, NormOptions};
+use bmtrain_dist::nn::norm::NormOptions;
 use bmtrain_dist::{Builder, Model, Result, Section, TransformerBlockList};
 use std::ops::Range;
 
 /// Blocks, and what normalises and maps the sum that leaves the last of them.
 #[derive(Debug)]
 pub struct DecoderStack {
-    positions: Positions,
-    layers: TransformerBlockList<TransformerBlock>,
-    output_norm: Option<Norm>,
+    blocks: Stack,
     project_out: Option<Linear>,
 }
 
@@ -28,17 +26,13 @@ impl DecoderStack {
     /// Those of [`TransformerBlock::new`].
     pub fn new(
         builder: &Builder,
-        (positions, norm): (PositionsConfig, Option<NormOptions>),
+        (positions, output_norm): (PositionsConfig, Option<NormOptions>),
         count: usize,
         options: BlockOptions,
         config: impl Fn(usize) -> BlockConfig,
     ) -> Result<Self> {
-        let positions = Positions::new(builder, positions)?;
-        let layers = TransformerBlockList::build(&builder.at("layers"), count, options, |index, builder| {
-            TransformerBlock::new(builder, config(index))
-        })?;
-        let output_norm = norm.map(|norm| Norm::new(&builder.at("output_norm"), norm)).transpose()?;
-        Ok(DecoderStack { positions, layers, output_norm, project_out: None })
+        let around = StackConfig { name: "decoder", layers: count, positions, output_norm, output_dropout: 0.0 };
+        Ok(DecoderStack { blocks: Stack::new(builder, around, options, config)?, project_out: None })
     }
 
     /// With a map behind the norm: from D to the length of a word's row, where that is another.
@@ -48,27 +42,21 @@ impl DecoderStack {
 
     /// The blocks.
     pub fn layers(&self) -> &TransformerBlockList<TransformerBlock> {
-        &self.layers
+        self.blocks.layers()
     }
 }
 
 impl<M: Model<Batch = DecoderBatch, Flow = TextFlow>> Section<M> for DecoderStack {
     fn len(&self) -> usize {
-        self.layers.len()
+        self.blocks.layers().len()
     }
 
     fn run(&self, range: Range<usize>, flow: TextFlow, batch: &DecoderBatch, cx: &mut Ctx) -> Result<TextFlow> {
         let TextFlow { hidden, padding } = flow;
-        let is_last = range.end == self.layers.len();
-        let options = RunOptions { range, caches: None, return_hidden: false };
-        let rows = Rows { length: hidden.shape().dims()[1], numbers: batch.numbers.as_ref() };
-        let scope = self.positions.scope(Visible::but(padding.as_ref()), rows, cx)?;
-        let shared = Shared::from(scope);
-        let output = cx.at("decoder", |cx| self.layers.run(hidden, &shared, options, cx))?;
-        let hidden = match &self.output_norm {
-            Some(norm) if is_last => norm.forward(&output.carry, cx)?, // [B, L, D]
-            _ => output.carry,
-        };
+        let numbers = batch.numbers.as_ref();
+        let is_last = range.end == self.blocks.layers().len();
+        let input = StackInput { hidden, padding: padding.as_ref(), numbers, memory: None };
+        let hidden = self.blocks.run(range, input, cx)?; // [B, L, D]
         let hidden = match &self.project_out {
             Some(map) if is_last => map.forward(&hidden, cx)?, // [B, L, word_size]
             _ => hidden,

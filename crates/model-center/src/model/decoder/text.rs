@@ -4,7 +4,7 @@ use super::{DecoderBatch, DecoderHead, DecoderOutput, PositionTable};
 use crate::config::ProblemType;
 use crate::error::{Error, Result};
 use crate::model::flow::TextFlow;
-use crate::model::labels::{Numbers, Wanted, check_length};
+use crate::model::labels::{Numbers, Wanted, check_length, refuse_decoder_inputs};
 use crate::model::text::{Observe, Scores, TextBatch};
 use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::Model;
@@ -67,6 +67,7 @@ fn upload(facts: &DecoderFacts, batch: &TextBatch, cx: &Ctx) -> Result<DecoderBa
 /// Whether ids and labels are those of this model.
 fn check(facts: &DecoderFacts, batch: &TextBatch) -> Result<()> {
     check_length(batch, facts.max_length)?;
+    refuse_decoder_inputs(batch)?;
     Numbers::grid("input_ids", &batch.input_ids, batch, facts.vocab_size).check(false)?;
     let wanted = match facts.head {
         DecoderHead::None => Wanted::Nothing,

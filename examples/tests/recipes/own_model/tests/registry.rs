@@ -36,6 +36,8 @@ fn batch() -> TextBatch {
         input_ids: vec![1, 2, 3, 4, 5, 6, 7, 0, 8, 9, 0, 0],
         attention_mask: Some(vec![1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 0, 0]),
         token_type_ids: None,
+        decoder_input_ids: None,
+        decoder_attention_mask: None,
         labels: Some(TextLabels::Classes(vec![0, 1, 2])),
         next_sentence: None,
         choices: 1,

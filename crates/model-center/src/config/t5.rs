@@ -1,0 +1,325 @@
+//! The configuration of T5 and mT5.
+//!
+//! Defines [`T5Config`]; called by [`crate::model`]'s T5 and the binaries.
+
+use bmtrain_core::kernel::Activation;
+use serde_json::{Map, Value, json};
+
+use super::activations::{self, Between};
+use super::dialect::{Dialect, Fixed, Spoken};
+use super::json::number;
+use super::ranges::Ranges;
+use super::{Config, Fields, HfHeader, TextConfig};
+use crate::{Error, Result};
+
+/// Positions are distances, of which there are as many as a row has: the largest size that a configuration may state.
+const UNLIMITED: usize = 1 << 28;
+
+/// Which of the two it is: they differ in names and defaults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum T5Kind {
+    /// T5 1.0 and 1.1, FLAN-T5 and what derives from them.
+    T5,
+    /// The multilingual one, which is built as T5 1.1.
+    MT5,
+}
+
+impl T5Kind {
+    /// Its name in `model_type`.
+    pub const fn model_type(self) -> &'static str {
+        match self {
+            T5Kind::T5 => "t5",
+            T5Kind::MT5 => "mt5",
+        }
+    }
+
+    const fn dialect(self) -> &'static Dialect {
+        match self {
+            T5Kind::T5 => &T5,
+            T5Kind::MT5 => &MT5,
+        }
+    }
+}
+
+/// Sizes and options of a T5.
+///
+/// Source: ModelCenter 1.0.3, `model_center/model/config/t5_config.py`; Raffel et al. 2020 for the architecture. New values
+/// are drawn as ModelCenter draws them; `initializer_factor` of transformers is kept and means nothing here.
+#[derive(Debug, Clone, PartialEq)]
+pub struct T5Config {
+    /// T5 or mT5.
+    pub kind: T5Kind,
+    /// What all families have; `num_layers` are the encoder's.
+    pub text: TextConfig,
+    /// Blocks of the decoder.
+    pub num_decoder_layers: usize,
+    /// Ranges of distances. Hugging Face: `relative_attention_num_buckets`.
+    pub position_bias_num_buckets: usize,
+    /// Distances from here on share the last range. Hugging Face: `relative_attention_max_distance`.
+    pub position_bias_max_distance: usize,
+    /// Standard deviation of the ranges' initial values.
+    pub pos_init_std: f32,
+    /// Whether states in front of the head are divided by the root of their length. Hugging Face: `scale_decoder_outputs`; files
+    /// that do not have it mean that a tied head is scaled.
+    pub scale: bool,
+    /// The word in front of the first that the decoder is to predict, if the file says.
+    pub decoder_start_token_id: Option<usize>,
+}
+
+/// How T5's files are written.
+const T5: Dialect = Dialect {
+    title: "T5",
+    model_type: T5Kind::T5.model_type(),
+    dim_model: &["d_model", "hidden_size"],
+    num_layers: &["num_layers", "num_hidden_layers"],
+    num_heads: &["num_heads", "num_attention_heads"],
+    dim_ff: &["d_ff"],
+    ff_factor: None,
+    dim_head: &["d_kv", "head_dim"],
+    position_size: &[],
+    dropout: &["dropout_rate"],
+    embedding_dropout: &[],
+    attention_dropout: &[],
+    init_std: &[],
+    norm_eps: &["layer_norm_epsilon"],
+    // They name it in a way of their own.
+    activation: &[],
+    gated: None,
+    hugging_face: || TextConfig {
+        dropout_p: 0.1,
+        embedding_dropout_p: 0.1,
+        attention_dropout_p: 0.1,
+        ..T5Config::default().text
+    },
+    model_center: || T5Config::default().text,
+    fixed: &[
+        ("is_encoder_decoder", Fixed::Flag(true)),
+        ("norm_bias", Fixed::Flag(false)),
+        ("att_bias", Fixed::Flag(false)),
+        ("ffn_bias", Fixed::Flag(false)),
+        ("proj_bias", Fixed::Flag(false)),
+        ("length_scale", Fixed::Flag(false)),
+        ("attn_scale", Fixed::Flag(false)),
+        ("post_layer_norm", Fixed::Flag(false)),
+        ("pos_bias_type", Fixed::Text("relative")),
+    ],
+};
+
+/// How mT5's files are written.
+const MT5: Dialect = Dialect {
+    title: "mT5",
+    model_type: T5Kind::MT5.model_type(),
+    hugging_face: || TextConfig { ffn_activate_fn: Activation::GeluTanh, ffn_gated: true, ..(T5.hugging_face)() },
+    ..T5
+};
+
+impl Default for T5Config {
+    fn default() -> Self {
+        let text = TextConfig {
+            vocab_size: 32128,
+            num_layers: 12,
+            position_size: UNLIMITED,
+            norm_eps: 1e-6,
+            ffn_activate_fn: Activation::Relu,
+            tied: true,
+            pad_token_id: Some(0),
+            ..TextConfig::default()
+        };
+        T5Config {
+            kind: T5Kind::T5,
+            text,
+            num_decoder_layers: 12,
+            position_bias_num_buckets: 32,
+            position_bias_max_distance: 128,
+            pos_init_std: 1.0,
+            scale: false,
+            decoder_start_token_id: Some(0),
+        }
+    }
+}
+
+impl T5Config {
+    /// Check the fields that only this family has; `place` names the source.
+    fn validate(&self, place: &str) -> Result<()> {
+        let ranges = Ranges { place };
+        ranges.sizes(&[("num_decoder_layers", self.num_decoder_layers)])?;
+        ranges.deviations(&[("pos_init_std", self.pos_init_std)])?;
+        let (buckets, distance) = (self.position_bias_num_buckets, self.position_bias_max_distance);
+        // The encoder halves them for the two directions, and of each half one half are single distances.
+        if buckets < 4 {
+            let reason = format!("{buckets} ranges of distances are too few for two directions");
+            return Err(ranges.refuse("relative_attention_num_buckets", reason, "give a number of at least 4"));
+        }
+        if distance <= buckets / 2 {
+            let reason = format!("distances up to {distance} leave nothing for half of {buckets} ranges");
+            let fix = "give a number above half of relative_attention_num_buckets";
+            return Err(ranges.refuse("relative_attention_max_distance", reason, fix));
+        }
+        if let Some(id) = self.decoder_start_token_id.filter(|&id| id >= self.text.vocab_size) {
+            let reason = format!("{id} is no word of a vocabulary of {}", self.text.vocab_size);
+            return Err(ranges.refuse("decoder_start_token_id", reason, "give the id of a word, below vocab_size"));
+        }
+        Ok(())
+    }
+
+    /// Put the fields that only this family has under the names of one program.
+    fn write(&self, map: &mut Map<String, Value>, [buckets, distance, scale]: [&str; 3]) {
+        map.insert("num_decoder_layers".to_string(), json!(self.num_decoder_layers));
+        map.insert(buckets.to_string(), json!(self.position_bias_num_buckets));
+        map.insert(distance.to_string(), json!(self.position_bias_max_distance));
+        if self.kind == T5Kind::T5 {
+            map.insert(scale.to_string(), json!(self.scale));
+        }
+        map.insert("decoder_start_token_id".to_string(), json!(self.decoder_start_token_id));
+    }
+}
+
+/// Take the encoder's blocks where they are named as ModelCenter names them.
+fn take_encoder_layers(fields: &mut Fields, text: &mut TextConfig, is_stated: bool) -> Result<()> {
+    let Some(layers) = fields.take_size("num_encoder_layers")? else { return Ok(()) };
+    if is_stated && layers != text.num_layers {
+        let reason = format!("the file says num_layers = {} and num_encoder_layers = {layers}", text.num_layers);
+        return Err(fields.error("num_encoder_layers", &reason, "remove one of the two fields, or make them equal"));
+    }
+    text.num_layers = layers;
+    Ok(())
+}
+
+/// Take the feed-forward's function as transformers writes it: `feed_forward_proj`, which `dense_act_fn` and `is_gated_act`
+/// repeat, on top of what ModelCenter's field, if there is one, has said.
+///
+/// Source: transformers reads `gated-gelu` as the function by the tangent, unless `dense_act_fn` says otherwise.
+fn take_projection(fields: &mut Fields, text: &mut TextConfig, is_stated: bool) -> Result<()> {
+    let name = fields.peek_text("feed_forward_proj")?.unwrap_or_default().to_owned();
+    if name.starts_with("gated_") {
+        let reason = "transformers separates the gate from the function by a hyphen";
+        return Err(fields.error("feed_forward_proj", reason, "write gated-gelu or relu, for example"));
+    }
+    let projection = activations::take(fields, &["feed_forward_proj"])?;
+    let function = activations::take(fields, &["dense_act_fn"])?;
+    let gated = fields.take_flag("is_gated_act")?;
+    let either_gelu = name == "gated-gelu";
+    let mut between = match projection {
+        None => Between { activation: text.ffn_activate_fn, gated: text.ffn_gated },
+        Some(between) if either_gelu => Between { activation: Activation::GeluTanh, ..between },
+        Some(between) => between,
+    };
+    if let Some(Between { activation, gated: has_gate }) = function {
+        let is_gelu = matches!(activation, Activation::Gelu | Activation::GeluTanh);
+        if has_gate || (activation != between.activation && !(either_gelu && is_gelu)) {
+            let reason =
+                format!("it is {}, and feed_forward_proj says another function", activations::name(activation));
+            return Err(fields.error("dense_act_fn", &reason, "remove dense_act_fn, or correct one of the two"));
+        }
+        between.activation = activation;
+    }
+    if gated.is_some_and(|gated| gated != between.gated) {
+        let reason = "it contradicts feed_forward_proj";
+        return Err(fields.error("is_gated_act", reason, "remove is_gated_act, or correct one of the two"));
+    }
+    if is_stated && (between.activation, between.gated) != (text.ffn_activate_fn, text.ffn_gated) {
+        let reason = "it contradicts feed_forward_proj";
+        return Err(fields.error("ffn_activate_fn", reason, "remove one of the two fields, or make them equal"));
+    }
+    (text.ffn_activate_fn, text.ffn_gated) = (between.activation, between.gated);
+    Ok(())
+}
+
+/// `feed_forward_proj` and `dense_act_fn`, as transformers writes them.
+fn projection(text: &TextConfig) -> (String, &'static str) {
+    let function = activations::name(text.ffn_activate_fn);
+    let is_gelu = matches!(text.ffn_activate_fn, Activation::Gelu | Activation::GeluTanh);
+    match text.ffn_gated {
+        // Both are called so; the second field tells them apart.
+        true if is_gelu => ("gated-gelu".to_string(), function),
+        true => (format!("gated-{function}"), function),
+        false => (function.to_string(), function),
+    }
+}
+
+impl Config for T5Config {
+    const MODEL_TYPE: &'static str = T5Kind::T5.model_type();
+
+    fn from_fields(mut fields: Fields) -> Result<Self> {
+        let kind = match fields.peek_text("model_type")? {
+            Some("mt5") => T5Kind::MT5,
+            _ => T5Kind::T5,
+        };
+        let stated = |names: &[&str]| names.iter().any(|name| fields.peek(name).is_some());
+        let (states_layers, states_function) =
+            (stated(&["num_layers", "num_hidden_layers"]), stated(&["ffn_activate_fn"]));
+        let states_head = stated(&["d_kv", "head_dim", "dim_head"]);
+        let is_hugging_face = kind.dialect().spoken(&fields)? == Spoken::HuggingFace;
+        if is_hugging_face && !states_head {
+            let reason = "the file does not say, and there is no safe default for a size";
+            return Err(fields.error("d_kv", reason, "add d_kv"));
+        }
+        let (mut text, _) = kind.dialect().take(&mut fields)?;
+        take_encoder_layers(&mut fields, &mut text, states_layers)?;
+        take_projection(&mut fields, &mut text, states_function)?;
+        let defaults = T5Config::default();
+        let silent = if is_hugging_face { text.num_layers } else { defaults.num_decoder_layers };
+        let num_decoder_layers = fields.take_size("num_decoder_layers")?.unwrap_or(silent);
+        for name in ["is_decoder", "tie_encoder_decoder"] {
+            if fields.peek_flag(name)? == Some(true) {
+                return Err(kind.dialect().unsupported(&fields, name, "false"));
+            }
+        }
+        let mut size = |theirs, ours, silent| {
+            Ok::<_, Error>(fields.take_either(theirs, ours, Fields::take_size)?.unwrap_or(silent))
+        };
+        let position_bias_num_buckets = size("relative_attention_num_buckets", "position_bias_num_buckets", 32)?;
+        let position_bias_max_distance = size("relative_attention_max_distance", "position_bias_max_distance", 128)?;
+        let pos_init_std = fields.take_number("pos_init_std")?.unwrap_or(defaults.pos_init_std);
+        let scaled = fields.take_either("scale_decoder_outputs", "scale", Fields::take_flag)?;
+        if kind == T5Kind::MT5 && scaled == Some(true) {
+            return Err(kind.dialect().unsupported(&fields, "scale", "false"));
+        }
+        let scale = scaled.unwrap_or(is_hugging_face && kind == T5Kind::T5 && text.tied);
+        let start = fields.take_index("decoder_start_token_id")?;
+        // transformers has a default for mT5 alone, and ModelCenter begins with the padding word.
+        let silent = if is_hugging_face && kind == T5Kind::T5 { None } else { defaults.decoder_start_token_id };
+        let mut config = T5Config {
+            kind,
+            text,
+            num_decoder_layers,
+            position_bias_num_buckets,
+            position_bias_max_distance,
+            pos_init_std,
+            scale,
+            decoder_start_token_id: start.or(silent),
+        };
+        config.validate(fields.place())?;
+        kind.dialect().finish(fields, &mut config.text)?;
+        Ok(config)
+    }
+
+    fn to_dict(&self) -> Map<String, Value> {
+        let mut map = self.kind.dialect().to_dict(&self.text);
+        map.shift_remove("num_layers");
+        map.insert("num_encoder_layers".to_string(), json!(self.text.num_layers));
+        map.insert("pos_init_std".to_string(), number(self.pos_init_std));
+        self.write(&mut map, ["position_bias_num_buckets", "position_bias_max_distance", "scale"]);
+        map
+    }
+
+    fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {
+        if self.kind == T5Kind::MT5 && self.scale {
+            let reason = "transformers has no mT5 whose states are scaled in front of the head";
+            let fix = "this model cannot be written as a Hugging Face folder";
+            return Err(Error::model("mT5 configuration, field scale", reason, fix));
+        }
+        let mut map = self.kind.dialect().to_hf_json(&self.text, header)?;
+        self.write(
+            &mut map,
+            ["relative_attention_num_buckets", "relative_attention_max_distance", "scale_decoder_outputs"],
+        );
+        let (projection, function) = projection(&self.text);
+        map.insert("feed_forward_proj".to_string(), json!(projection));
+        map.insert("dense_act_fn".to_string(), json!(function));
+        map.insert("is_gated_act".to_string(), json!(self.text.ffn_gated));
+        map.insert("is_encoder_decoder".to_string(), json!(true));
+        map.sort_keys();
+        Ok(map)
+    }
+}

@@ -1,0 +1,81 @@
+//! What a family of models with two stacks says of itself; everything else is shared.
+//!
+//! Defines [`Seq2SeqFamily`], which a family's configuration implements, and the parts of its answer. Called by
+//! [`super::Seq2SeqModel`] and [`super::folder`].
+
+use super::Seq2SeqHead;
+use crate::config::{Config, TextConfig};
+use crate::hf::NameTable;
+use crate::layer::BlockConfig;
+use crate::layer::position::RelativeConfig;
+use bmtrain_dist::nn::norm::NormOptions;
+use std::fmt::Debug;
+
+/// A family of models with an encoder and a decoder, as its configuration describes it.
+pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
+    /// Its name for people.
+    const TITLE: &'static str;
+
+    /// The classes that `transformers` opens its models with.
+    fn classes(&self) -> Classes;
+
+    /// What all families have; `num_layers` are the encoder's.
+    fn text(&self) -> &TextConfig;
+
+    /// The same, to be changed.
+    fn text_mut(&mut self) -> &mut TextConfig;
+
+    /// Blocks of the decoder.
+    fn decoder_layers(&self) -> usize;
+
+    /// The word in front of the first that a decoder is to predict; `None` where the configuration does not say.
+    fn first_word(&self) -> Option<usize>;
+
+    /// Whether the configuration leaves it to the weights if the head for words has a matrix of its own.
+    fn weights_tell_the_head(&self) -> bool;
+
+    /// What the model has besides its blocks.
+    fn layout(&self) -> Layout;
+
+    /// What block `layer` of the encoder is made of, counted from 0.
+    fn encoder_block(&self, layer: usize) -> BlockConfig;
+
+    /// What block `layer` of the decoder is made of, which attends to the encoder.
+    fn decoder_block(&self, layer: usize) -> BlockConfig;
+
+    /// What a model with this head calls its parameters in files.
+    fn names(&self, head: Seq2SeqHead) -> NameTable;
+}
+
+/// Classes of `transformers` by head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Classes {
+    /// The bare model's.
+    pub base: &'static str,
+    /// For the next word of the decoder.
+    pub words: &'static str,
+}
+
+/// What a model with two stacks has besides its blocks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Layout {
+    /// Of the encoder.
+    pub encoder: Around,
+    /// Of the decoder.
+    pub decoder: Around,
+    /// Whether the row of the padding word gets a gradient where it is looked up.
+    pub padding_learns: bool,
+    /// Factor of the decoder's states in front of the head for words.
+    pub head_factor: f32,
+}
+
+/// What stands around the blocks of one stack.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Around {
+    /// Learned biases of distances.
+    pub relative: Option<RelativeConfig>,
+    /// Behind the last block.
+    pub output_norm: Option<NormOptions>,
+    /// Probability with which an element behind that norm is dropped.
+    pub output_dropout: f32,
+}

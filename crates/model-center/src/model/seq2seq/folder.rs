@@ -1,0 +1,79 @@
+//! Models with two stacks in Hugging Face folders: opening one, writing one.
+
+use super::{Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
+use crate::error::Result;
+use crate::hf::{Allow, ModelFolder, TensorSource, Weights};
+use crate::model::opening::open_with;
+use crate::model::registry::{HeadValues, OpenOptions, OpenedModel, SaveOptions, architectures};
+use crate::model::text::TextHead;
+use bmtrain_dist::block::BlockOptions;
+use std::path::Path;
+
+/// Open a folder. Everything that can be wrong with it is found before memory for a parameter is taken.
+///
+/// # Errors
+/// A configuration or weights that do not fit, see [`Plan::build`](crate::hf::Plan::build); no memory left.
+pub fn open<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
+    let (config, head) = configure::<C>(folder, options)?;
+    let blocks = BlockOptions { recompute: options.recompute };
+    let (names, allowed) = (config.names(head), allowed(head, options.head_values));
+    open_with(folder, options, &[&names], &allowed, |device, builder| {
+        Seq2SeqModel::new(device, config.clone(), head, blocks, builder)
+    })
+}
+
+/// The folder's configuration with what the options change, and the head.
+fn configure<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<(C, Seq2SeqHead)> {
+    let place = folder.join("config.json").display().to_string();
+    let mut config = C::from_pretrained(folder)?;
+    let own = match architectures(folder)?.first() {
+        Some(name) if name == config.classes().words => TextHead::CausalLm,
+        _ => TextHead::None,
+    };
+    if config.weights_tell_the_head() {
+        let has_matrix = Weights::open(folder)?.entries().iter().any(|entry| entry.name == "lm_head.weight");
+        config.text_mut().tied = !has_matrix;
+    }
+    let text = config.text_mut();
+    text.dropout_p = options.hidden_dropout.unwrap_or(text.dropout_p);
+    text.embedding_dropout_p = options.hidden_dropout.unwrap_or(text.embedding_dropout_p);
+    text.attention_dropout_p = options.attention_dropout.unwrap_or(text.attention_dropout_p);
+    // The options have changed what reading the file had approved of.
+    text.validate(&place)?;
+    let head = Seq2SeqHead::of(options.head.unwrap_or(own), text.tied, C::TITLE)?;
+    Ok((config, head))
+}
+
+/// What a folder may lack or have too much of for this head.
+fn allowed(head: Seq2SeqHead, values: HeadValues) -> Allow {
+    let own = match head {
+        Seq2SeqHead::Words { tied: false } => vec!["lm_head.*".to_owned()],
+        Seq2SeqHead::None | Seq2SeqHead::Words { tied: true } => Vec::new(),
+    };
+    let unused = match head {
+        Seq2SeqHead::None => vec!["lm_head.*".to_owned()],
+        Seq2SeqHead::Words { .. } => Vec::new(),
+    };
+    let (missing, fresh) = match values {
+        HeadValues::Folder => (Vec::new(), Vec::new()),
+        HeadValues::FolderOrDrawn => (own, Vec::new()),
+        HeadValues::Drawn => (Vec::new(), own),
+    };
+    Allow { missing, unused, fresh }
+}
+
+/// What is written.
+///
+/// # Errors
+/// A layout other than Hugging Face's.
+pub(super) fn written<'a, C: Seq2SeqFamily>(
+    model: &'a Seq2SeqModel<C>,
+    options: &SaveOptions<'a>,
+) -> Result<ModelFolder<'a, C>> {
+    let classes = model.config().classes();
+    let class = match model.head_kind() {
+        Seq2SeqHead::None => classes.base,
+        Seq2SeqHead::Words { .. } => classes.words,
+    };
+    ModelFolder::new(model.config(), model.name_table(), class).with(options).of_hugging_face(C::TITLE)
+}

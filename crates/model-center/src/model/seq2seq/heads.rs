@@ -1,0 +1,129 @@
+//! The heads of models with two stacks: the next word at every position of the decoder.
+
+use super::Seq2SeqBatch;
+use crate::error::Error;
+use crate::model::text::TextHead;
+use crate::model::word_loss::in_chunks;
+use bmtrain_core::ops::{self, CrossEntropy};
+use bmtrain_core::{Ctx, Var};
+use bmtrain_dist::nn::embedding::Embedding;
+use bmtrain_dist::nn::linear::{Linear, LinearOptions};
+use bmtrain_dist::param::Init;
+use bmtrain_dist::{Builder, Result};
+
+/// Which head a model with two stacks carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Seq2SeqHead {
+    /// Hidden states alone.
+    None,
+    /// The next word of the decoder.
+    Words {
+        /// Whether the words' embedding is the projection; else the head has a matrix of its own.
+        tied: bool,
+    },
+}
+
+impl Seq2SeqHead {
+    /// The head that a program asks for; `family` is the family's name for people.
+    ///
+    /// # Errors
+    /// A head that these models do not have here.
+    pub fn of(head: TextHead, tied: bool, family: &str) -> crate::Result<Self> {
+        match head {
+            TextHead::None => Ok(Seq2SeqHead::None),
+            TextHead::CausalLm => Ok(Seq2SeqHead::Words { tied }),
+            TextHead::Classification { .. } | TextHead::MaskedLm | TextHead::NextSentence | TextHead::Pretraining => {
+                let reason =
+                    format!("{family} is opened with the head for the next word of its decoder, or without one");
+                Err(Error::recipe("the head asked for", reason, "ask for lm or none"))
+            }
+        }
+    }
+}
+
+/// What a forward pass yields.
+#[derive(Debug, Clone)]
+pub struct Seq2SeqOutput {
+    /// The decoder's last states, `[B, L, D]`.
+    pub hidden: Var,
+    /// The encoder's last states, `[B, S, D]`.
+    pub encoder: Var,
+    /// Next words `[B, L, V]`, only where they are asked for.
+    pub logits: Option<Var>,
+    /// `[1]`, when there were labels.
+    pub loss: Option<Var>,
+}
+
+/// The parts behind the decoder.
+#[derive(Debug)]
+pub struct Seq2SeqHeads {
+    kind: Seq2SeqHead,
+    factor: f32,
+    /// Of an untied head.
+    words: Option<Linear>,
+}
+
+impl Seq2SeqHeads {
+    /// Declare `lm_head`, where the head has a matrix of its own, under the builder's name. `factor` is that of the states in
+    /// front of it.
+    ///
+    /// # Errors
+    /// No memory left.
+    pub fn new(
+        builder: &Builder,
+        kind: Seq2SeqHead,
+        (dim_model, vocab_size): (usize, usize),
+        factor: f32,
+        init: Init,
+    ) -> Result<Self> {
+        let words = match kind {
+            Seq2SeqHead::Words { tied: false } => {
+                Some(Linear::new(&builder.at("lm_head"), LinearOptions::new(dim_model, vocab_size, false, init))?)
+            }
+            Seq2SeqHead::None | Seq2SeqHead::Words { tied: true } => None,
+        };
+        Ok(Seq2SeqHeads { kind, factor, words })
+    }
+
+    /// Which head this is.
+    pub fn kind(&self) -> Seq2SeqHead {
+        self.kind
+    }
+
+    /// From the decoder's states `[B, L, D]` to logits and, with labels, the loss; `table` is the words' embedding.
+    ///
+    /// # Errors
+    /// Labels out of range, shapes that do not fit, a failing device.
+    pub fn forward(
+        &self,
+        hidden: &Var,
+        batch: &Seq2SeqBatch,
+        table: &Embedding,
+        cx: &mut Ctx,
+    ) -> Result<(Option<Var>, Option<Var>)> {
+        if self.kind == Seq2SeqHead::None {
+            return Ok((None, None));
+        }
+        let hidden = match self.factor {
+            1.0 => hidden.clone(),
+            factor => ops::scale(cx, hidden, factor)?, // [B, L, D]
+        };
+        let loss = CrossEntropy { label_smoothing: batch.label_smoothing, ..CrossEntropy::default() };
+        if let (false, Some(targets)) = (batch.wants_logits, &batch.labels) {
+            let loss = match &self.words {
+                None => table.cross_entropy(&hidden, None, targets, &in_chunks(loss, table.weight()), cx)?, // [1]
+                Some(words) => words.cross_entropy(&hidden, targets, &in_chunks(loss, words.weight()), cx)?, // [1]
+            };
+            return Ok((None, Some(loss)));
+        }
+        let logits = match &self.words {
+            None => table.project(&hidden, None, cx)?,  // [B, L, V]
+            Some(words) => words.forward(&hidden, cx)?, // [B, L, V]
+        };
+        let loss = match &batch.labels {
+            None => None,
+            Some(targets) => Some(ops::cross_entropy(cx, &logits, targets, &loss)?), // [1]
+        };
+        Ok((Some(logits), loss))
+    }
+}

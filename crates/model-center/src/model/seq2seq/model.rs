@@ -1,0 +1,168 @@
+//! A model with two stacks of any family as stages: embeddings, the encoder's blocks, the decoder's, the head.
+
+use super::{Around, Layout, Seq2SeqBatch, Seq2SeqFamily, Seq2SeqFlow, Seq2SeqHead, Seq2SeqHeads, Seq2SeqOutput};
+use crate::error::Result;
+use crate::hf::NameTable;
+use crate::layer::{BlockConfig, Memory, PositionsConfig, Visible};
+use crate::model::stack::{Stack, StackConfig, StackInput};
+use bmtrain_core::{Ctx, Device, Tensor, Var, ops};
+use bmtrain_dist::block::BlockOptions;
+use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
+use bmtrain_dist::param::{BuilderOptions, Init};
+use bmtrain_dist::{Builder, Model, Parameters, Section};
+use std::ops::Range;
+
+/// A model with an encoder, a decoder that attends to it, and a head.
+///
+/// From a folder it comes through the [`Registry`](crate::model::Registry).
+#[derive(Debug)]
+pub struct Seq2SeqModel<C> {
+    config: C,
+    names: NameTable,
+    input_embedding: Embedding,
+    encoder: EncoderSection,
+    decoder: DecoderSection,
+    heads: Seq2SeqHeads,
+    parameters: Parameters,
+}
+
+impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
+    /// Build the model on a device; what happens to the values at birth is the builder's option.
+    ///
+    /// # Errors
+    /// Sizes that do not fit together; no memory left.
+    pub fn new(
+        device: &Device,
+        config: C,
+        head: Seq2SeqHead,
+        blocks: BlockOptions,
+        options: BuilderOptions,
+    ) -> Result<Self> {
+        let builder = Builder::new(device, options);
+        let (text, Layout { encoder, decoder, padding_learns, head_factor }) = (config.text(), config.layout());
+        let init = Init::normal(text.init_std);
+        let padding_index = text.pad_token_id.filter(|_| !padding_learns).map(|id| id as i64);
+        let table = EmbeddingOptions { entries: text.vocab_size, size: text.dim_model, init, padding_index };
+        let input_embedding = Embedding::new(&builder.at("input_embedding"), table)?;
+        let stack = |(name, layers): (&'static str, usize), around: Around, block: &dyn Fn(usize) -> BlockConfig| {
+            let Around { relative, output_norm, output_dropout } = around;
+            let positions = relative.map_or(PositionsConfig::None, PositionsConfig::Relative);
+            let around = StackConfig { name, layers, positions, output_norm, output_dropout };
+            Stack::new(&builder.at(name), around, blocks, block)
+        };
+        let encoder = stack(("encoder", text.num_layers), encoder, &|layer| config.encoder_block(layer))?;
+        let decoder = stack(("decoder", config.decoder_layers()), decoder, &|layer| config.decoder_block(layer))?;
+        let heads = Seq2SeqHeads::new(&builder, head, (text.dim_model, text.vocab_size), head_factor, init)?;
+        let (parameters, names) = (builder.finish(), config.names(head));
+        let (encoder, decoder) = (EncoderSection(encoder), DecoderSection(decoder));
+        Ok(Seq2SeqModel { config, names, input_embedding, encoder, decoder, heads, parameters })
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &C {
+        &self.config
+    }
+
+    /// Which head it carries.
+    pub fn head_kind(&self) -> Seq2SeqHead {
+        self.heads.kind()
+    }
+
+    /// How parameters are called in files.
+    pub(super) fn name_table(&self) -> &NameTable {
+        &self.names
+    }
+
+    /// Values of the words' table where rows are only looked up in it.
+    pub(super) fn looked_up_values(&self) -> usize {
+        match self.head_kind() {
+            Seq2SeqHead::Words { tied: true } => 0,
+            Seq2SeqHead::None | Seq2SeqHead::Words { tied: false } => {
+                self.input_embedding.weight().spec().shape.elements()
+            }
+        }
+    }
+
+    /// Words of one stack, which both look up in one table.
+    fn words(&self, stack: &str, ids: &Tensor, cx: &mut Ctx) -> bmtrain_dist::Result<Var> {
+        let words = self.input_embedding.forward(ids, cx)?; // [B, L, D]
+        let dropout = cx.at(stack, |cx| cx.dropout("embedding", self.config.text().embedding_dropout_p))?;
+        Ok(ops::dropout(cx, &words, dropout)?) // [B, L, D]
+    }
+}
+
+impl<C: Seq2SeqFamily> Model for Seq2SeqModel<C> {
+    type Batch = Seq2SeqBatch;
+    type Flow = Seq2SeqFlow;
+    type Output = Seq2SeqOutput;
+
+    fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    fn embed(&self, batch: &Seq2SeqBatch, cx: &mut Ctx) -> bmtrain_dist::Result<Seq2SeqFlow> {
+        Ok(Seq2SeqFlow {
+            encoder: self.words("encoder", &batch.input_ids, cx)?,
+            decoder: self.words("decoder", &batch.decoder_input_ids, cx)?,
+            padding: batch.padding.clone(),
+            decoder_padding: batch.decoder_padding.clone(),
+        })
+    }
+
+    fn sections(&self) -> Vec<&dyn Section<Self>> {
+        vec![&self.encoder, &self.decoder]
+    }
+
+    fn head(&self, flow: Seq2SeqFlow, batch: &Seq2SeqBatch, cx: &mut Ctx) -> bmtrain_dist::Result<Seq2SeqOutput> {
+        let Seq2SeqFlow { encoder, decoder: hidden, .. } = flow;
+        let (logits, loss) = self.heads.forward(&hidden, batch, &self.input_embedding, cx)?;
+        Ok(Seq2SeqOutput { hidden, encoder, logits, loss })
+    }
+}
+
+/// The encoder's blocks: every token sees all others.
+#[derive(Debug)]
+struct EncoderSection(Stack);
+
+/// The decoder's blocks: every token sees those before it and the whole encoder.
+#[derive(Debug)]
+struct DecoderSection(Stack);
+
+impl<M: Model<Batch = Seq2SeqBatch, Flow = Seq2SeqFlow>> Section<M> for EncoderSection {
+    fn len(&self) -> usize {
+        self.0.layers().len()
+    }
+
+    fn run(
+        &self,
+        range: Range<usize>,
+        flow: Seq2SeqFlow,
+        _: &Seq2SeqBatch,
+        cx: &mut Ctx,
+    ) -> bmtrain_dist::Result<Seq2SeqFlow> {
+        let Seq2SeqFlow { encoder: hidden, decoder, padding, decoder_padding } = flow;
+        let input = StackInput { hidden, padding: padding.as_ref(), numbers: None, memory: None };
+        let encoder = self.0.run(range, input, cx)?; // [B, S, D]
+        Ok(Seq2SeqFlow { encoder, decoder, padding, decoder_padding })
+    }
+}
+
+impl<M: Model<Batch = Seq2SeqBatch, Flow = Seq2SeqFlow>> Section<M> for DecoderSection {
+    fn len(&self) -> usize {
+        self.0.layers().len()
+    }
+
+    fn run(
+        &self,
+        range: Range<usize>,
+        flow: Seq2SeqFlow,
+        _: &Seq2SeqBatch,
+        cx: &mut Ctx,
+    ) -> bmtrain_dist::Result<Seq2SeqFlow> {
+        let Seq2SeqFlow { encoder, decoder: hidden, padding, decoder_padding } = flow;
+        let memory = Some(Memory { hidden: encoder.clone(), visible: Visible::but(padding.as_ref()) });
+        let input = StackInput { hidden, padding: decoder_padding.as_ref(), numbers: None, memory };
+        let decoder = self.0.run(range, input, cx)?; // [B, L, D]
+        Ok(Seq2SeqFlow { encoder, decoder, padding, decoder_padding })
+    }
+}

@@ -1,0 +1,81 @@
+//! Models with two stacks as [`TextModel`]s: what programs call.
+
+use super::batch::Words;
+use super::{Seq2SeqBatch, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel, folder};
+use crate::error::Result;
+use crate::hf::NameTable;
+use crate::model::opening::Fill;
+use crate::model::registry::{SaveOptions, param_shapes};
+use crate::model::text::{Observe, Scores, TextBatch, TextModel};
+use bmtrain_core::{Ctx, Var};
+use bmtrain_dist::{Model, Parameters};
+use std::path::Path;
+
+impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
+    fn upload(&self, batch: &TextBatch, cx: &Ctx) -> Result<Seq2SeqBatch> {
+        let text = self.config().text();
+        let words = Words {
+            vocab_size: text.vocab_size,
+            max_length: text.position_size,
+            first: self.config().first_word(),
+            pad: text.pad_token_id,
+            has_labels: self.head_kind() != Seq2SeqHead::None,
+        };
+        Seq2SeqBatch::upload(cx.device(), batch, words)
+    }
+}
+
+impl<C: Seq2SeqFamily> TextModel for Seq2SeqModel<C> {
+    fn parameters(&self) -> &Parameters {
+        Model::parameters(self)
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.config().text().vocab_size
+    }
+
+    fn max_length(&self) -> usize {
+        self.config().text().position_size
+    }
+
+    fn names(&self) -> &NameTable {
+        self.name_table()
+    }
+
+    fn has_token_types(&self) -> bool {
+        false
+    }
+
+    fn multiplied_values(&self) -> usize {
+        Model::parameters(self).count() - self.looked_up_values()
+    }
+
+    fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
+        folder::written(self, options)?.check(&param_shapes(Model::parameters(self)))
+    }
+
+    fn write(&self, folder: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
+        folder::written(self, options)?.write(folder, &param_shapes(Model::parameters(self)), fill)
+    }
+
+    /// Labels are given for the word that each position of the decoder is to predict; without `decoder_input_ids` it reads them
+    /// moved by one. The states shown are the encoder's up to its last block, then the decoder's.
+    fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {
+        let batch = self.upload(batch, cx)?;
+        let encoder_blocks = self.config().text().num_layers;
+        let output = match observe {
+            None => self.forward(&batch, cx)?,
+            Some(observe) => self.forward_observed(&batch, cx, &mut |index, flow| {
+                let stack = if index <= encoder_blocks { &flow.encoder } else { &flow.decoder };
+                observe(index, stack.value())
+            })?,
+        };
+        let extra = vec![("encoder_last_hidden_state", output.encoder)];
+        Ok(Scores { logits: output.logits, extra, loss: output.loss })
+    }
+
+    fn loss(&self, batch: &TextBatch, cx: &mut Ctx) -> Result<Option<Var>> {
+        let batch = Seq2SeqBatch { wants_logits: false, ..self.upload(batch, cx)? };
+        Ok(self.forward(&batch, cx)?.loss)
+    }
+}

@@ -1,0 +1,134 @@
+"""Golden data of models with an encoder and a decoder: tiny seeded ones of the transformers library, evaluated in 64-bit floats.
+
+Imported by make_t5.py and its like, each of which describes a family; crates/model-center/tests/golden/README.md describes
+every file and tensor.
+
+Weights are drawn in 32-bit floats, saved as they are, and widened for all arithmetic, so a reader of the 32-bit file starts
+from exactly the numbers the goldens were computed with.
+"""
+
+import json
+import sys
+from dataclasses import dataclass, field
+from typing import Callable
+
+import torch
+from safetensors.torch import save_file
+
+from goldens import TRAINING, check_saved, draw_weights, gradient_norm, in_64_bits, run, train_twice
+
+# The one head of these models.
+HEAD = "lm"
+
+
+@dataclass
+class Family:
+    """A family and its tiny models."""
+
+    # What turns all dropout off.
+    off: dict
+    # By name: `kind` (the class and that of its configuration), `seed`, `config`, `tied`, `masks` and `decoder_masks` with a `#`
+    # for each token, `inputs` with the names of the tensors that the model is given.
+    models: dict
+    # Whether a parameter of this name is a norm's.
+    is_norm: Callable[[str], bool]
+    # Further fields of every configuration.
+    fields: dict = field(default_factory=dict)
+
+    def build(self, spec):
+        """A model with its 32-bit weights drawn, dropout off, attention spelled out."""
+        kind, config = spec["kind"]
+        model = kind(config(**self.fields, **spec["config"], **self.off, tie_word_embeddings=spec["tied"],
+                            attn_implementation="eager"))
+        if not spec["tied"]:
+            # transformers ties every head when it is built, and leaves those alone that come from a file with a matrix.
+            model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
+            model.all_tied_weights_keys.pop("lm_head.weight", None)
+        draw_weights(model, spec["seed"], self.is_norm)
+        return model
+
+
+def mask_of(rows):
+    return torch.tensor([[int(c == "#") for c in row] for row in rows], dtype=torch.int64)
+
+
+def draw_batch(spec, seed):
+    """One batch of inputs and labels."""
+    vocabulary, generator = spec["config"]["vocab_size"], torch.Generator().manual_seed(seed)
+
+    def ids(mask):
+        drawn = torch.randint(1, vocabulary, mask.shape, generator=generator, dtype=torch.int64)
+        return drawn * mask  # padding holds id 0
+
+    mask, decoder_mask = mask_of(spec["masks"]), mask_of(spec["decoder_masks"])  # [B, S], [B, L]
+    assert mask.shape[1] != decoder_mask.shape[1], "lengths that are equal tell nothing of a mix-up"
+    source, read, words = ids(mask), ids(decoder_mask), ids(decoder_mask)
+    # The padding id also stands once at a position that is attended to.
+    source[0, 5] = 0
+    # Not every token counts.
+    counts = (decoder_mask == 1) & (torch.rand(decoder_mask.shape, generator=generator) < 0.8)  # [B, L]
+    counts[0, 1] = True
+    batch = {
+        "input_ids": source, "attention_mask": mask, "decoder_input_ids": read, "decoder_attention_mask": decoder_mask,
+        "labels": torch.where(counts, words, torch.tensor(-100)),
+    }
+    return {name: batch[name] for name in spec["inputs"]}
+
+
+def loss_of(output, labels):
+    """The loss in the type of the logits, held against transformers' own."""
+    loss = torch.nn.functional.cross_entropy(output.logits.flatten(0, 1), labels.flatten())
+    assert abs(loss.item() - output.loss.item()) <= 1e-6 * loss.item(), "this is not the loss of transformers"
+    return loss
+
+
+def evaluate(model, inputs):
+    """Hidden states, logits, loss and all gradients of a 64-bit model."""
+    output = model(**inputs, output_hidden_states=True, use_cache=False)
+    loss = loss_of(output, inputs["labels"])
+    loss.backward()
+    encoder, decoder = output.encoder_hidden_states, output.decoder_hidden_states
+    assert len(encoder) == model.config.num_layers + 1 and len(decoder) == model.config.num_decoder_layers + 1
+    assert torch.equal(encoder[-1], output.encoder_last_hidden_state), "the last states are those behind the norm"
+    # The words of the decoder enter no block before the encoder is through.
+    golden = {f"hidden.{i}": hidden for i, hidden in enumerate([*encoder, *decoder[1:]])}  # [B, S, D], then [B, L, D]
+    golden |= {"encoder_last_hidden_state": output.encoder_last_hidden_state, "logits": output.logits, "loss": loss}
+    golden |= {f"grad.{name}": parameter.grad for name, parameter in model.named_parameters()}
+    return {name: tensor.detach().clone().contiguous() for name, tensor in golden.items()}
+
+
+def write_model(family, folder, spec):
+    """One Hugging Face folder with its inputs and goldens."""
+    model = family.build(spec)
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    # Published files of untied models say so; this version of transformers writes that all are tied.
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": spec["tied"]}, indent=2) + "\n")
+    model = model.double().eval()
+    check_saved(folder, model)
+    inputs = draw_batch(spec, spec["seed"] + 1)
+    save_file(inputs, folder / "inputs.safetensors")
+    with in_64_bits():
+        golden = evaluate(model, inputs)
+    save_file(golden, folder / "golden.safetensors")
+    return golden
+
+
+def write_family(family, out):
+    for name, spec in family.models.items():
+        folder = out / name / HEAD
+        folder.mkdir(parents=True, exist_ok=True)
+        golden = write_model(family, folder, spec)
+        print(f"{name}/{HEAD}: loss {golden['loss'].item():.6f}, gradient norm {gradient_norm(golden):.4f}")
+        batches = [draw_batch(spec, spec["seed"] + 100 + k) for k in range(TRAINING["batches"])]
+        steps, tensors, drift = train_twice(lambda: family.build(spec), batches, family.is_norm,
+                                            lambda model, batch: loss_of(model(**batch), batch["labels"]))
+        save_file(tensors, folder / "training.safetensors")
+        print(f"{name}/{HEAD} training: loss {steps['losses'][0]:.4f} -> {steps['losses'][-1]:.4f}, "
+              f"PyTorch's own 32-bit run strays {drift:.1e} of the first loss")
+
+
+def main(family):
+    """The command line of a family's script."""
+    run(sys.modules["__main__"].__doc__, lambda out: write_family(family, out))
