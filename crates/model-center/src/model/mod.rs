@@ -5,11 +5,13 @@
 
 pub mod bert;
 pub mod decoder;
+pub mod encoder;
 pub mod flow;
 pub mod gpt2;
 pub mod labels;
 pub mod llama;
 pub mod opening;
+pub mod position_table;
 pub mod registry;
 pub mod text;
 mod word_loss;

@@ -1,8 +1,8 @@
 //! From a folder to a model: the families this crate knows, and those that other crates add.
 
 use super::text::{TextHead, TextModel};
-use super::{bert, decoder};
-use crate::config::{self, Fields, Gpt2Config, LlamaConfig, ProblemType};
+use super::{decoder, encoder};
+use crate::config::{self, BertConfig, Fields, Gpt2Config, LlamaConfig, ProblemType};
 use crate::error::{Error, Result};
 use crate::file::{read_text, resolve_inside};
 use crate::hf::ParamShape;
@@ -141,7 +141,7 @@ pub static MODELS: &[ModelEntry] = &[
     ModelEntry {
         model_type: "bert",
         doc: "BERT with classification, masked-word and next-sentence heads",
-        open: bert::names::open,
+        open: encoder::folder::open::<BertConfig>,
     },
     ModelEntry {
         model_type: "gpt2",
