@@ -1,6 +1,6 @@
 """Golden data of encoders: tiny seeded models of the transformers library, evaluated in 64-bit floats.
 
-Imported by make_bert.py and its like, each of which describes a family; crates/model-center/tests/golden/README.md
+Imported by make_bert.py and make_roberta.py, each of which describes a family; crates/model-center/tests/golden/README.md
 describes every file and tensor.
 
 Weights are drawn in 32-bit floats, saved as they are, and widened for all arithmetic, so a reader of the 32-bit file starts

@@ -17,6 +17,7 @@ pub(crate) mod json;
 mod labels;
 mod llama;
 mod ranges;
+mod roberta;
 mod rotary;
 mod text;
 
@@ -25,6 +26,7 @@ pub use dialect::Dialect;
 pub use fields::Fields;
 pub use gpt2::Gpt2Config;
 pub use llama::LlamaConfig;
+pub use roberta::{RobertaConfig, RobertaName};
 pub use rotary::RotaryFields;
 pub use text::TextConfig;
 

@@ -13,6 +13,7 @@ pub mod llama;
 pub mod opening;
 pub mod position_table;
 pub mod registry;
+pub mod roberta;
 pub mod text;
 mod word_loss;
 

@@ -2,7 +2,7 @@
 
 use super::text::{TextHead, TextModel};
 use super::{decoder, encoder};
-use crate::config::{self, BertConfig, Fields, Gpt2Config, LlamaConfig, ProblemType};
+use crate::config::{self, BertConfig, Fields, Gpt2Config, LlamaConfig, ProblemType, RobertaConfig};
 use crate::error::{Error, Result};
 use crate::file::{read_text, resolve_inside};
 use crate::hf::ParamShape;
@@ -153,6 +153,17 @@ pub static MODELS: &[ModelEntry] = &[
         doc: "Llama 1, 2 and 3 with heads for the next word and for classification",
         open: decoder::folder::open::<LlamaConfig>,
     },
+    ModelEntry {
+        model_type: "roberta",
+        doc: "RoBERTa with classification and masked-word heads",
+        open: encoder::folder::open::<RobertaConfig>,
+    },
+    ModelEntry {
+        model_type: "xlm-roberta",
+        doc: "XLM-RoBERTa, as RoBERTa",
+        open: encoder::folder::open::<RobertaConfig>,
+    },
+    ModelEntry { model_type: "camembert", doc: "CamemBERT, as RoBERTa", open: encoder::folder::open::<RobertaConfig> },
 ];
 
 /// Families to look in: those of this crate and further ones.
