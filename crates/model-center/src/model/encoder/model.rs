@@ -59,7 +59,7 @@ impl<C: EncoderFamily> EncoderModel<C> {
         let block = config.block();
         let within = builder.at("encoder").at("layers");
         let layers = TransformerBlockList::build(&within, layout.num_layers, blocks, |_, builder| {
-            TransformerBlock::new(builder, block.clone())
+            TransformerBlock::new(builder, block)
         })?;
         let heads = EncoderHeads::new(&builder, &layout, C::CLASSIFIER, head)?;
         let (parameters, names) = (builder.finish(), config.names());
