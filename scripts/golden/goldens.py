@@ -1,6 +1,6 @@
 """What the makers of golden data share: pinned versions, the training run, the comparison, the command line.
 
-Imported by make_bert.py, make_gpt2.py and make_pickles.py, which run in the environment of scripts/python_env.sh.
+Imported by encoders.py, decoders.py, seq2seq.py and make_pickles.py, which run in the environment of scripts/python_env.sh.
 """
 
 import argparse
@@ -34,10 +34,16 @@ def draw_weights(model, seed, is_norm):
             parameter.copy_(values + 1.0 if is_norm_weight else values)
 
 
+def stored_parameters(model):
+    """The parameters under the names that a file has them by, where one goes by several."""
+    tied = model.all_tied_weights_keys
+    return {name: p for name, p in model.named_parameters(remove_duplicate=False) if name not in tied}
+
+
 def check_saved(folder, model):
     """The folder holds every parameter once, and the 64-bit model has exactly the values of the 32-bit file."""
     saved = load_file(folder / "model.safetensors")
-    named = dict(model.named_parameters())
+    named = stored_parameters(model)
     assert saved.keys() == named.keys(), saved.keys() ^ named.keys()
     assert all(torch.equal(named[name], tensor.double()) for name, tensor in saved.items())
 

@@ -6,7 +6,8 @@ use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::param::BuilderOptions;
 use bmtrain_dist::{Mesh, Model};
 use model_center::config::BertConfig;
-use model_center::model::bert::{Bert, BertHead};
+use model_center::model::bert::Bert;
+use model_center::model::encoder::EncoderHead;
 
 fn config() -> BertConfig {
     BertConfig {
@@ -23,7 +24,7 @@ fn config() -> BertConfig {
 
 fn build(device: &Device, mesh: Mesh) -> Bert {
     let options = BuilderOptions { mesh, seed: 11, ..BuilderOptions::default() };
-    Bert::new(device, config(), BertHead::Classifier { outputs: 3 }, BlockOptions::default(), options).unwrap()
+    Bert::new(device, config(), EncoderHead::Classifier { outputs: 3 }, BlockOptions::default(), options).unwrap()
 }
 
 #[test]
@@ -70,7 +71,7 @@ fn heads_that_cannot_be_cut_are_refused_with_the_parameters_name() {
     let device = Device::cpu(1).unwrap();
     let options = BuilderOptions { mesh: Mesh::new(0, 8, 1, 8).unwrap(), ..BuilderOptions::default() };
     let config = BertConfig { num_heads: 6, dim_head: 4, ..config() };
-    let error = Bert::new(&device, config, BertHead::None { with_pooler: true }, BlockOptions::default(), options);
+    let error = Bert::new(&device, config, EncoderHead::None { with_pooler: true }, BlockOptions::default(), options);
     let error = error.unwrap_err().to_string();
     assert!(error.contains("project_qkv.weight") && error.contains('8'), "{error}");
 }

@@ -5,16 +5,10 @@
 mod goldens;
 
 use bmtrain_dist::block::Recompute;
-use goldens::{check_head, check_training};
-use model_center::model::TextBatch;
+use goldens::{check_head, check_training, everywhere};
 
 const MODELS: [&str; 2] = ["bert_a", "bert_b"];
 const HEADS: [&str; 4] = ["cls", "mlm", "nsp", "pretraining"];
-
-/// Every row has a token, which all of its positions see.
-fn everywhere(batch: &TextBatch) -> Vec<bool> {
-    vec![true; batch.rows * batch.length]
-}
 
 #[test]
 fn hidden_states_logits_losses_and_gradients_equal_those_of_pytorch() {

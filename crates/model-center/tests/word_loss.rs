@@ -6,8 +6,9 @@ use bmtrain_core::{Ctx, DType, Device, Segment, Tensor};
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::param::{BuilderOptions, widen};
 use model_center::config::{BertConfig, Gpt2Config, TextConfig};
-use model_center::model::bert::{Bert, BertHead};
+use model_center::model::bert::Bert;
 use model_center::model::decoder::DecoderHead;
+use model_center::model::encoder::EncoderHead;
 use model_center::model::gpt2::Gpt2;
 use model_center::model::{TextBatch, TextModel};
 
@@ -21,14 +22,14 @@ const LOGITS: usize = ROWS * LENGTH * VOCABULARY * 4;
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Words {
     Gpt2 { tied: bool },
-    Bert(BertHead),
+    Bert(EncoderHead),
 }
 
 const ALL: [Words; 4] = [
     Words::Gpt2 { tied: true },
     Words::Gpt2 { tied: false },
-    Words::Bert(BertHead::MaskedLm),
-    Words::Bert(BertHead::Pretraining),
+    Words::Bert(EncoderHead::MaskedLm),
+    Words::Bert(EncoderHead::Pretraining),
 ];
 
 fn model(words: Words, device: &Device) -> Box<dyn TextModel> {
@@ -63,7 +64,7 @@ fn batch(words: Words) -> TextBatch {
     let is_first = |row: usize| (row % 2) as i64;
     match words {
         Words::Gpt2 { .. } => TextBatch { label_smoothing: 0.1, ..batch },
-        Words::Bert(BertHead::Pretraining) => {
+        Words::Bert(EncoderHead::Pretraining) => {
             TextBatch { next_sentence: Some((0..ROWS).map(is_first).collect()), ..batch }
         }
         Words::Bert(_) => batch,

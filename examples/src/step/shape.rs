@@ -9,8 +9,9 @@ use bmtrain_dist::param::BuilderOptions;
 use model_center::Result;
 use model_center::config::{BertConfig, Gpt2Config, TextConfig};
 use model_center::model::TextModel;
-use model_center::model::bert::{Bert, BertHead};
+use model_center::model::bert::Bert;
 use model_center::model::decoder::DecoderHead;
+use model_center::model::encoder::EncoderHead;
 use model_center::model::gpt2::Gpt2;
 
 /// The sizes of a model.
@@ -68,6 +69,6 @@ impl Shape {
             classifier_dropout_p: 0.1,
             ..BertConfig::default()
         };
-        Ok(Box::new(Bert::new(device, config, BertHead::Classifier { outputs: 2 }, blocks, builder)?))
+        Ok(Box::new(Bert::new(device, config, EncoderHead::Classifier { outputs: 2 }, blocks, builder)?))
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::fields::Fields;
 use super::json::number;
 use super::labels::{self, ClassLabels};
-use super::ranges::refuse_foreign;
+use super::ranges::{refuse_foreign, refuse_other_encoders};
 use super::{BertConfig, Config, HfHeader, activations};
 use crate::file::printable;
 use crate::{Error, Result};
@@ -26,7 +26,8 @@ impl Config for BertConfig {
     const MODEL_TYPE: &'static str = "bert";
 
     fn from_fields(mut fields: Fields) -> Result<Self> {
-        refuse_other_models(&fields)?;
+        refuse_foreign(&fields, Self::MODEL_TYPE, "BERT")?;
+        refuse_other_encoders(&fields, "BERT")?;
         let hugging_face = dialect(&fields)?;
         let mut config = BertConfig::default();
         read_shapes(&mut fields, &mut config, hugging_face)?;
@@ -147,25 +148,6 @@ impl Config for BertConfig {
         map.sort_keys();
         Ok(map)
     }
-}
-
-/// Errors for what carries BERT's name but is another computation.
-fn refuse_other_models(fields: &Fields) -> Result<()> {
-    refuse_foreign(fields, BertConfig::MODEL_TYPE, "BERT")?;
-    if let Some(kind) = fields.peek_text("position_embedding_type")?.filter(|kind| *kind != "absolute") {
-        let reason = format!("position embeddings of type \"{}\" are not supported", printable(kind, 80));
-        return Err(fields.error("position_embedding_type", &reason, "use a model with absolute position embeddings"));
-    }
-    for name in ["is_decoder", "add_cross_attention"] {
-        if fields.peek_flag(name)? == Some(true) {
-            return Err(fields.error(
-                name,
-                "BERT as a decoder is not supported",
-                "use a model with a causal architecture",
-            ));
-        }
-    }
-    Ok(())
 }
 
 /// Whether this is Hugging Face's dialect (or both at once) rather than ModelCenter's.

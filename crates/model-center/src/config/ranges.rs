@@ -1,6 +1,6 @@
 //! Whether the numbers of a configuration can be what they stand for, and refusals of what no family supports.
 //!
-//! Defines [`Ranges`] and [`refuse_foreign`]; called by the families' configurations.
+//! Defines [`Ranges`], [`refuse_foreign`] and [`refuse_other_encoders`]; called by the families' configurations.
 
 use serde_json::{Map, Value};
 
@@ -110,6 +110,22 @@ pub(super) fn refuse_foreign(fields: &Fields, model_type: &str, title: &str) -> 
     if fields.peek("auto_map").and_then(Value::as_object).is_some_and(own_code) {
         let reason = format!("the folder carries Python code of its own for the model, so it is no plain {title}");
         return Err(fields.error("auto_map", &reason, "use a model without auto_map"));
+    }
+    Ok(())
+}
+
+/// Errors for what carries an encoder's name but is another computation: relative positions, a decoder's mask. `title` is the
+/// family's name for people.
+pub(super) fn refuse_other_encoders(fields: &Fields, title: &str) -> Result<()> {
+    if let Some(kind) = fields.peek_text("position_embedding_type")?.filter(|kind| *kind != "absolute") {
+        let reason = format!("position embeddings of type \"{}\" are not supported", printable(kind, 80));
+        return Err(fields.error("position_embedding_type", &reason, "use a model with absolute position embeddings"));
+    }
+    for name in ["is_decoder", "add_cross_attention"] {
+        if fields.peek_flag(name)? == Some(true) {
+            let reason = format!("{title} as a decoder is not supported");
+            return Err(fields.error(name, &reason, "use a model with a causal architecture"));
+        }
     }
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! From a folder to a model: the families this crate knows, and those that other crates add.
 
 use super::text::{TextHead, TextModel};
-use super::{bert, decoder, seq2seq};
+use super::{decoder, encoder, seq2seq};
 use crate::config::{
-    self, BloomConfig, Fields, Gpt2Config, GptjConfig, LlamaConfig, MistralConfig, OptConfig, ProblemType, Qwen2Config,
-    Qwen3Config, T5Config,
+    self, BertConfig, BloomConfig, Fields, Gpt2Config, GptjConfig, LlamaConfig, MistralConfig, OptConfig, ProblemType,
+    Qwen2Config, Qwen3Config, RobertaConfig, T5Config,
 };
 use crate::error::{Error, Result};
 use crate::file::{read_text, resolve_inside};
@@ -148,7 +148,7 @@ pub static MODELS: &[ModelEntry] = &[
     ModelEntry {
         model_type: "bert",
         doc: "BERT with classification, masked-word and next-sentence heads",
-        open: bert::names::open,
+        open: encoder::folder::open::<BertConfig>,
     },
     ModelEntry {
         model_type: "gpt2",
@@ -200,6 +200,17 @@ pub static MODELS: &[ModelEntry] = &[
         doc: "mT5 with the head for the next word of the decoder",
         open: seq2seq::folder::open::<T5Config>,
     },
+    ModelEntry {
+        model_type: "roberta",
+        doc: "RoBERTa with classification and masked-word heads",
+        open: encoder::folder::open::<RobertaConfig>,
+    },
+    ModelEntry {
+        model_type: "xlm-roberta",
+        doc: "XLM-RoBERTa, as RoBERTa",
+        open: encoder::folder::open::<RobertaConfig>,
+    },
+    ModelEntry { model_type: "camembert", doc: "CamemBERT, as RoBERTa", open: encoder::folder::open::<RobertaConfig> },
 ];
 
 /// Families to look in: those of this crate and further ones.

@@ -1,8 +1,8 @@
 //! A batch on the device, with what the next word is compared with.
 
-use super::family::{Count, PositionTable};
 use crate::error::Result;
 use crate::model::labels::{IGNORED, Labels, upload_padding};
+use crate::model::position_table::{Count, PositionTable};
 use crate::model::text::{TextBatch, TextLabels};
 use bmtrain_core::{Device, Segment, Tensor};
 
@@ -73,27 +73,6 @@ impl DecoderBatch {
     }
 }
 
-impl PositionTable {
-    /// The table's row of each of `rows * length` places.
-    fn rows_of(self, rows: usize, length: usize, mask: Option<&[u8]>) -> Vec<i64> {
-        let first = self.first as i64;
-        let (Count::Tokens, Some(mask)) = (self.count, mask) else {
-            return (0..rows).flat_map(|_| first..first + length as i64).collect();
-        };
-        let number = |row: &[u8]| {
-            let mut next = first;
-            row.iter()
-                .map(|&is_token| {
-                    next += i64::from(is_token);
-                    // Padding stands one before the first token, where the table has such a row.
-                    if is_token == 1 { next - 1 } else { (first - 1).max(0) }
-                })
-                .collect::<Vec<_>>()
-        };
-        mask.chunks(length.max(1)).flat_map(number).collect()
-    }
-}
-
 /// What each position should predict: the label of the position behind it. The last position of a row predicts nothing, nor
 /// does padding: where a row is padded on the left, its first token is nobody's next word.
 ///
@@ -122,18 +101,7 @@ fn last_tokens(ids: &[i64], mask: Option<&[u8]>, length: usize, pad: Option<i64>
 
 #[cfg(test)]
 mod tests {
-    use super::{Count, PositionTable, last_tokens, next_words};
-
-    #[test]
-    fn positions_count_places_or_tokens() {
-        let (places, tokens) = (Count::Places, Count::Tokens);
-        let rows = |first, count, mask| PositionTable { first, count }.rows_of(2, 3, mask);
-        let mask = [0, 1, 1, 1, 0, 1];
-        assert_eq!(rows(0, places, Some(&mask)), [0, 1, 2, 0, 1, 2]);
-        assert_eq!(rows(2, tokens, Some(&mask)), [1, 2, 3, 2, 1, 3]);
-        assert_eq!(rows(0, tokens, Some(&mask)), [0, 0, 1, 0, 0, 1]);
-        assert_eq!(rows(2, tokens, None), [2, 3, 4, 2, 3, 4]);
-    }
+    use super::{last_tokens, next_words};
 
     #[test]
     fn labels_move_by_one_and_neither_the_end_of_a_row_nor_padding_predicts() {

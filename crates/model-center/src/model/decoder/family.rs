@@ -7,6 +7,7 @@ use super::DecoderHead;
 use crate::config::{Config, TextConfig};
 use crate::hf::{NameTable, model_center};
 use crate::layer::{BlockConfig, PositionsConfig};
+use crate::model::position_table::PositionTable;
 use bmtrain_dist::nn::norm::NormOptions;
 use std::fmt::Debug;
 
@@ -95,22 +96,4 @@ impl Layout {
             outer_std: None,
         }
     }
-}
-
-/// Learned positions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PositionTable {
-    /// Rows in front of that of the first token.
-    pub first: usize,
-    /// What counts a token's position.
-    pub count: Count,
-}
-
-/// What counts a token's position.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Count {
-    /// Its place in the row, padding or not.
-    Places,
-    /// The tokens in front of it, without padding, which stands one before the first.
-    Tokens,
 }

@@ -13,8 +13,9 @@ mod model;
 pub mod stack;
 mod text;
 
+pub use super::position_table::{Count, PositionTable};
 pub use batch::DecoderBatch;
-pub use family::{Classes, Count, DecoderFamily, Layout, PositionTable};
+pub use family::{Classes, DecoderFamily, Layout};
 pub use heads::{DecoderHead, DecoderHeads, DecoderOutput};
 pub use model::DecoderModel;
 pub use stack::DecoderStack;

@@ -1,8 +1,9 @@
 //! The heads: pooler with classifier, masked words, next sentence.
 
-use super::BertBatch;
-use crate::config::BertConfig;
+use super::{Classifier, EncoderBatch, EncoderFamily, Layout};
+use crate::error::{Error, Result};
 use crate::model::labels::Labels;
+use crate::model::text::TextHead;
 use crate::model::word_loss::in_chunks;
 use bmtrain_core::kernel::Activation;
 use bmtrain_core::ops::{self, CrossEntropy};
@@ -10,12 +11,12 @@ use bmtrain_core::{Ctx, Tensor, Var};
 use bmtrain_dist::Builder;
 use bmtrain_dist::nn::embedding::Embedding;
 use bmtrain_dist::nn::linear::{Linear, LinearOptions};
-use bmtrain_dist::nn::norm::{Norm, NormOptions};
+use bmtrain_dist::nn::norm::Norm;
 use bmtrain_dist::param::{Init, Param, Split};
 
 /// Which head a model carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum BertHead {
+pub enum EncoderHead {
     /// Hidden states alone; `with_pooler` keeps the pooler of a base model.
     None {
         /// Whether there is a pooler.
@@ -34,23 +35,61 @@ pub enum BertHead {
     Pretraining,
 }
 
-impl BertHead {
-    fn has_pooler(self) -> bool {
-        !matches!(self, BertHead::None { with_pooler: false } | BertHead::MaskedLm)
+impl EncoderHead {
+    /// The head that a program asks for; `family` is the family's name for people.
+    ///
+    /// # Errors
+    /// A head that the family does not have.
+    pub fn of<C: EncoderFamily>(head: TextHead, family: &str) -> Result<Self> {
+        let head = match head {
+            TextHead::None => EncoderHead::None { with_pooler: true },
+            TextHead::Classification { outputs } => EncoderHead::Classifier { outputs },
+            TextHead::MaskedLm => EncoderHead::MaskedLm,
+            TextHead::NextSentence => EncoderHead::NextSentence,
+            TextHead::Pretraining => EncoderHead::Pretraining,
+            TextHead::CausalLm => {
+                let reason = format!("the head for the next word is for decoders, and {family} is an encoder");
+                return Err(Error::recipe("the head asked for", reason, known::<C>()));
+            }
+        };
+        head.check::<C>(family).map(|()| head)
+    }
+
+    /// Whether the family has it.
+    pub(super) fn check<C: EncoderFamily>(self, family: &str) -> Result<()> {
+        if C::HAS_SENTENCES || !self.has_sentences() {
+            return Ok(());
+        }
+        let reason = format!("{family} is not trained on pairs of sentences and has no head for the next one");
+        Err(Error::recipe("the head asked for", reason, known::<C>()))
+    }
+
+    pub(super) fn has_pooler(self, classifier: Classifier) -> bool {
+        match self {
+            EncoderHead::None { with_pooler } => with_pooler,
+            EncoderHead::Classifier { .. } => classifier == Classifier::Pooled,
+            EncoderHead::MaskedLm => false,
+            EncoderHead::NextSentence | EncoderHead::Pretraining => true,
+        }
     }
 
     pub(super) fn has_words(self) -> bool {
-        matches!(self, BertHead::MaskedLm | BertHead::Pretraining)
+        matches!(self, EncoderHead::MaskedLm | EncoderHead::Pretraining)
     }
 
     fn has_sentences(self) -> bool {
-        matches!(self, BertHead::NextSentence | BertHead::Pretraining)
+        matches!(self, EncoderHead::NextSentence | EncoderHead::Pretraining)
     }
+}
+
+/// What to ask for instead of a head that a family does not have.
+fn known<C: EncoderFamily>() -> &'static str {
+    if C::HAS_SENTENCES { "ask for mlm, nsp, cls or none" } else { "ask for mlm, cls or none" }
 }
 
 /// What a forward pass yields.
 #[derive(Debug, Clone)]
-pub struct BertOutput {
+pub struct EncoderOutput {
     /// Output of the last block, `[B, L, D]`.
     pub hidden: Var,
     /// Tanh of the pooler, `[B, D]`.
@@ -58,7 +97,7 @@ pub struct BertOutput {
     /// Classifier `[B, outputs]` (multiple choice: `[samples, choices]`), masked words `[B, L, V]` where they are
     /// asked for, next sentence `[B, 2]`.
     pub logits: Option<Var>,
-    /// Next-sentence logits `[B, 2]` of [`BertHead::Pretraining`].
+    /// Next-sentence logits `[B, 2]` of [`EncoderHead::Pretraining`].
     pub sentence_logits: Option<Var>,
     /// `[1]`, when there were labels.
     pub loss: Option<Var>,
@@ -66,9 +105,11 @@ pub struct BertOutput {
 
 /// The parts behind the encoder.
 #[derive(Debug)]
-pub struct BertHeads {
-    kind: BertHead,
+pub struct EncoderHeads {
+    kind: EncoderHead,
     pooler: Option<Linear>,
+    /// The map of a classifier's own, where it has one.
+    classifier_dense: Option<Linear>,
     classifier: Option<Linear>,
     words: Option<WordHead>,
     sentences: Option<Linear>,
@@ -84,25 +125,32 @@ struct WordHead {
     bias: Param,
 }
 
-impl BertHeads {
-    pub(super) fn new(builder: &Builder, config: &BertConfig, kind: BertHead) -> bmtrain_dist::Result<Self> {
-        let size = config.dim_model;
-        let init = Init::normal(config.proj_init_std);
+impl EncoderHeads {
+    pub(super) fn new(
+        builder: &Builder,
+        layout: &Layout,
+        classifier: Classifier,
+        kind: EncoderHead,
+    ) -> bmtrain_dist::Result<Self> {
+        let (size, init) = (layout.dim_model, layout.head_init);
         let map =
             |name: &str, outputs: usize| Linear::new(&builder.at(name), LinearOptions::new(size, outputs, true, init));
-        let pooler = kind.has_pooler().then(|| map("pooler.dense", size)).transpose()?;
-        let classifier = match kind {
-            BertHead::Classifier { outputs } => Some(map("cls_projection", outputs)?),
-            _ => None,
+        let pooler = kind.has_pooler(classifier).then(|| map("pooler.dense", size)).transpose()?;
+        let (classifier_dense, classifier) = match (kind, classifier) {
+            (EncoderHead::Classifier { outputs }, Classifier::Pooled) => (None, Some(map("cls_projection", outputs)?)),
+            (EncoderHead::Classifier { outputs }, Classifier::Dense) => {
+                (Some(map("cls_dense", size)?), Some(map("cls_projection", outputs)?))
+            }
+            _ => (None, None),
         };
         let words = match kind.has_words() {
             true => Some(WordHead {
                 dense: map("lm_head.dense", size)?,
-                activation: config.ffn_activate_fn,
-                norm: Norm::new(&builder.at("lm_head.layer_norm"), NormOptions::layer(size, config.norm_eps))?,
+                activation: layout.word_activation,
+                norm: Norm::new(&builder.at("lm_head.layer_norm"), layout.norm)?,
                 bias: builder.param(
                     "lm_head.decoder.bias",
-                    [config.vocab_size],
+                    [layout.vocab_size],
                     Init::ZEROS,
                     Split::Replicated,
                     false,
@@ -111,20 +159,21 @@ impl BertHeads {
             false => None,
         };
         let sentences = kind.has_sentences().then(|| map("nsp_projection", 2)).transpose()?;
-        Ok(BertHeads { kind, pooler, classifier, words, sentences, dropout: config.classifier_dropout_p })
+        let dropout = layout.classifier_dropout_p;
+        Ok(EncoderHeads { kind, pooler, classifier_dense, classifier, words, sentences, dropout })
     }
 
-    pub(super) fn kind(&self) -> BertHead {
+    pub(super) fn kind(&self) -> EncoderHead {
         self.kind
     }
 
     pub(super) fn forward(
         &self,
         hidden: Var,
-        batch: &BertBatch,
+        batch: &EncoderBatch,
         table: &Embedding,
         cx: &mut Ctx,
-    ) -> bmtrain_dist::Result<BertOutput> {
+    ) -> bmtrain_dist::Result<EncoderOutput> {
         let pooled = match &self.pooler {
             Some(pooler) => {
                 let first = ops::select_row(cx, &hidden, 0)?; // [B, D]
@@ -132,10 +181,11 @@ impl BertHeads {
             }
             None => None,
         };
-        let mut output = BertOutput { hidden, pooled, logits: None, sentence_logits: None, loss: None };
-        if let (Some(classifier), Some(pooled)) = (&self.classifier, &output.pooled) {
+        let mut output = EncoderOutput { hidden, pooled, logits: None, sentence_logits: None, loss: None };
+        if let Some(classifier) = &self.classifier {
+            let features = self.features(&output, cx)?; // [B, D]
             let dropout = cx.dropout("classifier", self.dropout)?;
-            let logits = classifier.forward(&ops::dropout(cx, pooled, dropout)?, cx)?; // [B, outputs]
+            let logits = classifier.forward(&ops::dropout(cx, &features, dropout)?, cx)?; // [B, outputs]
             let logits = match batch.choices {
                 1 => logits,
                 choices => logits.reshape([logits.value().elements() / choices, choices])?, // [samples, choices]
@@ -181,7 +231,19 @@ impl BertHeads {
         Ok(output)
     }
 
-    fn classifier_loss(&self, logits: &Var, batch: &BertBatch, cx: &mut Ctx) -> bmtrain_dist::Result<Option<Var>> {
+    /// What a classifier's last map reads, before its dropout.
+    fn features(&self, output: &EncoderOutput, cx: &mut Ctx) -> bmtrain_dist::Result<Var> {
+        let first = match &output.pooled {
+            Some(pooled) => return Ok(pooled.clone()),       // [B, D]
+            None => ops::select_row(cx, &output.hidden, 0)?, // [B, D]
+        };
+        let Some(dense) = &self.classifier_dense else { return Ok(first) };
+        let dropout = cx.dropout("classifier_dense", self.dropout)?;
+        let first = ops::dropout(cx, &first, dropout)?; // [B, D]
+        dense.forward_activated(&first, Activation::Tanh, cx) // [B, D]
+    }
+
+    fn classifier_loss(&self, logits: &Var, batch: &EncoderBatch, cx: &mut Ctx) -> bmtrain_dist::Result<Option<Var>> {
         Ok(match &batch.labels {
             None => None,
             Some(Labels::Classes(targets)) => {

@@ -1,68 +1,72 @@
-//! BERT (Devlin et al., 2019): embeddings, a post-norm encoder, and the heads people train.
-//!
-//! [`encoder`] holds the block and its list, [`heads`] what comes behind; this file puts the stages together.
+//! The model as stages: embeddings, blocks, heads.
 
-pub mod batch;
-pub mod encoder;
-pub mod heads;
-pub mod names;
-mod text;
-
-pub use batch::BertBatch;
-pub use heads::{BertHead, BertHeads, BertOutput};
-
-use crate::config::BertConfig;
+use super::{EncoderBatch, EncoderFamily, EncoderHead, EncoderHeads, EncoderOutput, Layout};
 use crate::error::Result;
+use crate::hf::NameTable;
 use crate::layer::TransformerBlock;
 use crate::model::flow::TextFlow;
+use crate::model::position_table::Count;
 use bmtrain_core::{Ctx, Device, Var, ops};
 use bmtrain_dist::block::{BlockOptions, TransformerBlockList};
 use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
-use bmtrain_dist::nn::norm::{Norm, NormOptions};
-use bmtrain_dist::param::{BuilderOptions, Init};
+use bmtrain_dist::nn::norm::Norm;
+use bmtrain_dist::param::BuilderOptions;
 use bmtrain_dist::{Builder, Model, Parameters, Section};
 
-/// A BERT with its heads.
+/// An encoder with its heads.
 #[derive(Debug)]
-pub struct Bert {
-    config: BertConfig,
+pub struct EncoderModel<C> {
+    config: C,
+    layout: Layout,
+    names: NameTable,
     input_embedding: Embedding,
     position_embedding: Embedding,
     token_type_embedding: Embedding,
     embedding_norm: Norm,
     layers: TransformerBlockList<TransformerBlock>,
-    heads: BertHeads,
+    heads: EncoderHeads,
     parameters: Parameters,
 }
 
-impl Bert {
+impl<C: EncoderFamily> EncoderModel<C> {
     /// Build the model on a device; what happens to the values at birth is the builder's option.
     ///
     /// # Errors
-    /// Sizes that do not fit together; no memory left.
+    /// Sizes that do not fit together; a head that the family does not have; no memory left.
     pub fn new(
         device: &Device,
-        config: BertConfig,
-        head: BertHead,
+        config: C,
+        head: EncoderHead,
         blocks: BlockOptions,
         options: BuilderOptions,
     ) -> Result<Self> {
+        head.check::<C>(config.title())?;
         let builder = Builder::new(device, options);
+        let layout = config.layout();
         let table = |name: &str, entries: usize, padding_index: Option<i64>| {
-            let init = Init::normal(config.emb_init_std);
-            let options = EmbeddingOptions { entries, size: config.dim_model, init, padding_index };
+            let options = EmbeddingOptions { entries, size: layout.dim_model, init: layout.table_init, padding_index };
             Embedding::new(&builder.at(name), options)
         };
-        let input_embedding = table("input_embedding", config.vocab_size, config.pad_token_id.map(|id| id as i64))?;
-        let position_embedding = table("position_embedding", config.position_size, None)?;
-        let token_type_embedding = table("token_type_embedding", config.type_size, None)?;
-        let norm = NormOptions::layer(config.dim_model, config.norm_eps);
-        let embedding_norm = Norm::new(&builder.at("embedding_norm"), norm)?;
-        let layers = encoder::build(&builder.at("encoder").at("layers"), &config, blocks)?;
-        let heads = BertHeads::new(&builder, &config, head)?;
-        let parameters = builder.finish();
-        Ok(Bert {
+        let input_embedding = table("input_embedding", layout.vocab_size, layout.pad_token_id.map(|id| id as i64))?;
+        // Where positions count tokens, padding has a row, and it does not learn.
+        let padding = match layout.positions.count {
+            Count::Places => None,
+            Count::Tokens => layout.positions.first.checked_sub(1).map(|row| row as i64),
+        };
+        let position_embedding = table("position_embedding", layout.position_size, padding)?;
+        let token_type_embedding = table("token_type_embedding", layout.type_size, None)?;
+        let embedding_norm = Norm::new(&builder.at("embedding_norm"), layout.norm)?;
+        let block = config.block();
+        let within = builder.at("encoder").at("layers");
+        let layers = TransformerBlockList::build(&within, layout.num_layers, blocks, |_, builder| {
+            TransformerBlock::new(builder, block)
+        })?;
+        let heads = EncoderHeads::new(&builder, &layout, C::CLASSIFIER, head)?;
+        let (parameters, names) = (builder.finish(), config.names());
+        Ok(EncoderModel {
             config,
+            layout,
+            names,
             input_embedding,
             position_embedding,
             token_type_embedding,
@@ -74,12 +78,17 @@ impl Bert {
     }
 
     /// The configuration.
-    pub fn config(&self) -> &BertConfig {
+    pub fn config(&self) -> &C {
         &self.config
     }
 
+    /// What is built of it.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
     /// Which head it carries.
-    pub fn head_kind(&self) -> BertHead {
+    pub fn head_kind(&self) -> EncoderHead {
         self.heads.kind()
     }
 
@@ -94,24 +103,28 @@ impl Bert {
     pub fn layers(&self) -> &TransformerBlockList<TransformerBlock> {
         &self.layers
     }
+
+    pub(super) fn name_table(&self) -> &NameTable {
+        &self.names
+    }
 }
 
-impl Model for Bert {
-    type Batch = BertBatch;
+impl<C: EncoderFamily> Model for EncoderModel<C> {
+    type Batch = EncoderBatch;
     type Flow = TextFlow;
-    type Output = BertOutput;
+    type Output = EncoderOutput;
 
     fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
-    fn embed(&self, batch: &BertBatch, cx: &mut Ctx) -> bmtrain_dist::Result<TextFlow> {
+    fn embed(&self, batch: &EncoderBatch, cx: &mut Ctx) -> bmtrain_dist::Result<TextFlow> {
         let words = self.input_embedding.forward(&batch.input_ids, cx)?; // [B, L, D]
         let placed = self.position_embedding.add_to(words, &batch.position_ids, cx)?; // [B, L, D]
         let typed = self.token_type_embedding.add_to(placed, &batch.token_type_ids, cx)?; // [B, L, D]
         let hidden: Var = self.embedding_norm.forward(&typed, cx)?; // [B, L, D]
         drop(typed);
-        let dropout = cx.dropout("embedding", self.config.dropout_p)?;
+        let dropout = cx.dropout("embedding", self.layout.dropout_p)?;
         let hidden = ops::dropout(cx, &hidden, dropout)?; // [B, L, D]
         Ok(TextFlow { hidden, padding: batch.padding.clone() })
     }
@@ -120,7 +133,7 @@ impl Model for Bert {
         vec![&self.layers]
     }
 
-    fn head(&self, flow: TextFlow, batch: &BertBatch, cx: &mut Ctx) -> bmtrain_dist::Result<BertOutput> {
+    fn head(&self, flow: TextFlow, batch: &EncoderBatch, cx: &mut Ctx) -> bmtrain_dist::Result<EncoderOutput> {
         self.heads.forward(flow.hidden, batch, &self.input_embedding, cx)
     }
 }

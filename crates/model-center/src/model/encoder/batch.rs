@@ -1,0 +1,75 @@
+//! A batch on the device.
+
+use super::{EncoderHead, Layout};
+use crate::error::Result;
+use crate::model::labels::{Labels, check_count, upload_padding};
+use crate::model::text::{TextBatch, TextLabels};
+use bmtrain_core::{Device, Segment, Tensor};
+
+/// Ids and masks of B sequences of L tokens.
+#[derive(Debug, Clone)]
+pub struct EncoderBatch {
+    /// i64 `[B, L]`.
+    pub input_ids: Tensor,
+    /// i64 `[B, L]`.
+    pub token_type_ids: Tensor,
+    /// i64 `[B, L]`, rows of the table of positions.
+    pub position_ids: Tensor,
+    /// u8 `[B, L]`, 1 for tokens; `None` when nothing is padded.
+    pub padding: Option<Tensor>,
+    /// What the loss compares with.
+    pub labels: Option<Labels>,
+    /// i64 `[B]`, for pretraining.
+    pub next_sentence: Option<Tensor>,
+    /// Share of the target probability that is spread over all classes.
+    pub label_smoothing: f32,
+    /// Rows that belong to one sample of a multiple choice; 1 otherwise.
+    pub choices: usize,
+    /// Whether logits are asked for; otherwise a head may leave them out where it makes the loss without them.
+    pub wants_logits: bool,
+}
+
+impl EncoderBatch {
+    /// Bring a batch whose ids and labels have been checked onto a device, for a model of this layout and head.
+    ///
+    /// # Errors
+    /// Lengths that are not `rows * length`, a mask of other numbers than 0 and 1, no memory left.
+    pub(super) fn upload(device: &Device, batch: &TextBatch, layout: &Layout, head: EncoderHead) -> Result<Self> {
+        let (rows, length, ids) = (batch.rows, batch.length, &batch.input_ids);
+        let grid = |values: &[i64]| Tensor::from_slice(device, [rows, length], values, Segment::Data);
+        let padding = upload_padding(device, [rows, length], ids.len(), batch.attention_mask.as_deref())?;
+        if let Some(types) = &batch.token_type_ids {
+            check_count("token_type_ids", types.len(), ids.len())?;
+        }
+        let pad = layout.pad_token_id.map(|id| id as i64);
+        let words: Vec<u8> = ids.iter().map(|id| u8::from(Some(*id) != pad)).collect();
+        let zeros = || vec![0; ids.len()];
+        let labels = match &batch.labels {
+            None => None,
+            Some(TextLabels::Classes(labels)) if head.has_words() => Some(Labels::Classes(grid(labels)?)),
+            Some(labels) => Some(Labels::upload(device, labels, rows / batch.choices.max(1))?),
+        };
+        let next_sentence = batch.next_sentence.as_ref();
+        Ok(EncoderBatch {
+            input_ids: grid(ids)?,
+            token_type_ids: grid(&batch.token_type_ids.clone().unwrap_or_else(zeros))?,
+            position_ids: grid(&layout.positions.rows_of(rows, length, Some(&words)))?,
+            padding,
+            labels,
+            next_sentence: next_sentence
+                .map(|labels| Tensor::from_slice(device, [rows], labels, Segment::Data))
+                .transpose()?,
+            label_smoothing: batch.label_smoothing,
+            choices: batch.choices,
+            wants_logits: true,
+        })
+    }
+
+    /// Labels that are class numbers.
+    pub fn class_labels(&self) -> Option<&Tensor> {
+        match &self.labels {
+            Some(Labels::Classes(targets)) => Some(targets),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Encoders, written once: embeddings, post-norm blocks, the heads people train, folders, and what programs call.
+//!
+//! A family is a configuration that implements [`EncoderFamily`]: `crate::model::bert` and `crate::model::roberta` are the
+//! patterns. A batch goes through [`EncoderModel`]'s `embed`, the blocks and at the end to [`EncoderHeads`].
+//! [`folder::open`] is what a family's line in a registry calls, [`names`] what the families' files have alike.
+
+pub mod batch;
+mod blocks;
+pub mod family;
+pub mod folder;
+pub mod heads;
+mod model;
+pub mod names;
+mod text;
+
+pub use batch::EncoderBatch;
+pub use family::{Classifier, EncoderFamily, Layout};
+pub use heads::{EncoderHead, EncoderHeads, EncoderOutput};
+pub use model::EncoderModel;

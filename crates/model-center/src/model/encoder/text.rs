@@ -1,0 +1,98 @@
+//! Encoders as a [`TextModel`]: what programs call.
+
+use super::{EncoderBatch, EncoderFamily, EncoderHead, EncoderModel, Layout};
+use crate::error::{Error, Result};
+use crate::hf::NameTable;
+use crate::model::labels::{Numbers, Wanted, check_length, refuse_decoder_inputs};
+use crate::model::opening::Fill;
+use crate::model::registry::{SaveOptions, param_shapes};
+use crate::model::text::{Observe, Scores, TextBatch, TextModel};
+use bmtrain_core::{Ctx, Var};
+use bmtrain_dist::{Model, Parameters};
+use std::path::Path;
+
+impl<C: EncoderFamily> TextModel for EncoderModel<C> {
+    fn parameters(&self) -> &Parameters {
+        Model::parameters(self)
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.layout().vocab_size
+    }
+
+    fn max_length(&self) -> usize {
+        self.layout().max_length()
+    }
+
+    fn names(&self) -> &NameTable {
+        self.name_table()
+    }
+
+    fn label_names(&self) -> &[String] {
+        self.config().labels()
+    }
+
+    fn multiplied_values(&self) -> usize {
+        Model::parameters(self).count() - self.looked_up_values()
+    }
+
+    fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
+        super::folder::written(self, options)?.check(&param_shapes(Model::parameters(self)))
+    }
+
+    fn write(&self, folder: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
+        super::folder::written(self, options)?.write(folder, &param_shapes(Model::parameters(self)), fill)
+    }
+
+    fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {
+        let batch = upload(self, batch, cx)?;
+        let output = match observe {
+            None => self.forward(&batch, cx)?,
+            Some(observe) => {
+                self.forward_observed(&batch, cx, &mut |index, flow| observe(index, flow.hidden.value()))?
+            }
+        };
+        let mut extra = Vec::new();
+        extra.extend(output.pooled.map(|pooled| ("pooler", pooled)));
+        extra.extend(output.sentence_logits.map(|logits| ("seq_relationship_logits", logits)));
+        Ok(Scores { logits: output.logits, extra, loss: output.loss })
+    }
+
+    fn loss(&self, batch: &TextBatch, cx: &mut Ctx) -> Result<Option<Var>> {
+        let batch = EncoderBatch { wants_logits: false, ..upload(self, batch, cx)? };
+        Ok(self.forward(&batch, cx)?.loss)
+    }
+}
+
+fn upload<C: EncoderFamily>(model: &EncoderModel<C>, batch: &TextBatch, cx: &Ctx) -> Result<EncoderBatch> {
+    check_length(batch, model.max_length())?;
+    refuse_decoder_inputs(batch)?;
+    check(model.layout(), model.head_kind(), batch)?;
+    EncoderBatch::upload(cx.device(), batch, model.layout(), model.head_kind())
+}
+
+/// Whether ids and labels are those of this model.
+fn check(layout: &Layout, head: EncoderHead, batch: &TextBatch) -> Result<()> {
+    Numbers::grid("input_ids", &batch.input_ids, batch, layout.vocab_size).check(false)?;
+    if let Some(types) = &batch.token_type_ids {
+        Numbers::grid("token_type_ids", types, batch, layout.type_size).check(false)?;
+    }
+    let wanted = match head {
+        EncoderHead::Classifier { outputs } => Wanted::of_classifier(outputs, batch.choices, layout.problem_type),
+        EncoderHead::NextSentence => Wanted::Classes(2),
+        EncoderHead::MaskedLm | EncoderHead::Pretraining => Wanted::Words,
+        EncoderHead::None { .. } => Wanted::Nothing,
+    };
+    wanted.check(batch, layout.vocab_size)?;
+    match (&batch.next_sentence, head) {
+        (None, _) | (Some(_), EncoderHead::None { .. }) => Ok(()),
+        (Some(labels), EncoderHead::Pretraining) => {
+            Numbers::flat("next_sentence_label", labels, batch.rows, 2).check(true)
+        }
+        (Some(_), _) => Err(Error::data(
+            "next_sentence_label",
+            "it is for pretraining, and this model has another head",
+            "leave it out; the labels of every other head are called labels",
+        )),
+    }
+}
