@@ -1,6 +1,6 @@
 //! Carry out a plan: read parameter after parameter, one in memory at a time.
 
-use super::{Plan, transpose};
+use super::Plan;
 use crate::hf::safetensors::TensorSource;
 use crate::{Error, Result};
 
@@ -24,21 +24,11 @@ impl Plan {
         for step in &self.steps {
             values.resize(step.elements, 0.0);
             for piece in &step.pieces {
-                let [rows, columns] = piece.matrix();
                 let part = &mut values[piece.elements()];
-                if let Some(order) = &piece.interleaved {
+                if piece.is_rearranged() {
                     theirs.resize(part.len(), 0.0);
                     source.read_f32(&piece.name, &mut theirs)?;
-                    let mut rest = theirs.as_slice();
-                    for run in order.runs() {
-                        let (rows, after) = rest.split_at(run.len() * columns);
-                        part[run.start * columns..run.end * columns].copy_from_slice(rows);
-                        rest = after;
-                    }
-                } else if piece.transposed {
-                    theirs.resize(part.len(), 0.0);
-                    source.read_f32(&piece.name, &mut theirs)?;
-                    transpose(&theirs, columns, rows, part);
+                    piece.arrange(&theirs, part);
                 } else {
                     source.read_f32(&piece.name, part)?;
                 }
