@@ -69,6 +69,14 @@ struct Tanh {
     }
 };
 
+struct QuickGelu {
+    static __device__ __forceinline__ ValueAndSlope at(float x) {
+        constexpr float kScale = 1.702f;
+        const float s = sigmoid(kScale * x);
+        return {x * s, fmaf(x * s * (1.0f - s), kScale, s)};
+    }
+};
+
 // Values and derivatives of a pack.
 struct PackAndSlope {
     Pack value;
@@ -94,6 +102,7 @@ __device__ __forceinline__ PackAndSlope activate(int number, const Pack& x) {
         case 1: return activation_of_pack<GeluTanh>(x);
         case 2: return activation_of_pack<Relu>(x);
         case 3: return activation_of_pack<Silu>(x);
-        default: return activation_of_pack<Tanh>(x);
+        case 4: return activation_of_pack<Tanh>(x);
+        default: return activation_of_pack<QuickGelu>(x);
     }
 }

@@ -11,7 +11,7 @@
 // Launch: blocks of 256 threads, 16 x 16, each with 4 x 4 scores of a tile; 34 KiB of static shared memory. One block for each
 // tile of queries (forward, dq) or of keys (dk and dv), head, sequence and piece of Width columns of the result. The template
 // has Width 64 and 128; a longer head has several pieces, each of which makes the scores again. Tiles of keys that are hidden by
-// padding at an end of the sequence or by the causal rule are left out. For dk and dv a block goes through the query heads of
+// padding at an end of the sequence, by the causal rule or by its window are left out. For dk and dv a block goes through the query heads of
 // its key head; for dq with a bias shared by sequences, through the sequences of a group, and attention_bias_sum adds the groups
 // up, which follow from the sizes alone: the order of every sum is fixed.
 // Numerics: everything is f32 between reading and writing; online softmax. A query that sees no key gets zeros, lse -inf and
@@ -173,10 +173,26 @@ __device__ __forceinline__ void probability_factors(const AttentionArguments& a,
     }
 }
 
+// Makes minus infinity of those of a thread's scores whose key is before the window of their query.
+__device__ __forceinline__ void hide_before_window(const AttentionArguments& a, const Place& place, Four* scores) {
+    // Score i, j is the product of query 4 y + i with key 4 x + j.
+    const int first = window_start(a, place.l + 4 * side_y()) - place.s - 4 * side_x();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            scores[i][j] = j - i < first ? -BMTRAIN_INFINITY : scores[i][j];
+        }
+    }
+}
+
 // Adds the bias to a thread's scores and makes minus infinity of those that are not seen.
 __device__ __forceinline__ void apply_rules(const AttentionArguments& a, const Place& place, Four* scores) {
     const int s = place.s + 4 * side_x();
     const bool all = all_seen(a, place.l, place.s, kTile) && place.l + kTile <= a.queries;
+    if (window_hides(a, place.l, kTile, place.s)) {
+        hide_before_window(a, place, scores);
+    }
     if (all && a.bias.data == nullptr) {
         return;
     }
@@ -189,7 +205,7 @@ __device__ __forceinline__ void apply_rules(const AttentionArguments& a, const P
         for (int j = 0; j < 4; ++j) {
             if (s + j >= end || (mask != nullptr && mask[s + j] == 0)) {
                 scores[i][j] = -BMTRAIN_INFINITY;
-            } else if (a.bias.data != nullptr) {
+            } else if (a.bias.data != nullptr && scores[i][j] != -BMTRAIN_INFINITY) {
                 scores[i][j] += Mixed::load(a.bias, bias_row(a, place.b, place.n, l) + s + j);
             }
         }
@@ -269,7 +285,8 @@ __device__ __forceinline__ void attention_forward_body(const AttentionArguments&
     }
     seen_keys(a, b, range);
     const int end = min(range[1], causal_end(a, min(l + kTile, a.queries) - 1));
-    for (int s = range[0] / kTile * kTile; s < end; s += kTile) {
+    const int start = max(range[0], window_start(a, l));
+    for (int s = start / kTile * kTile; s < end; s += kTile) {
         Four p[4] = {};
         multiply_rows(a, q, rows_of(a, a.k, b, kv, s, a.keys, 1.0f), stage, p);
         apply_rules(a, {b, n, l, s}, p);
@@ -376,7 +393,8 @@ __device__ __forceinline__ void query_gradients(const AttentionArguments& a, con
     float dq[4][Width / kSide] = {};
     seen_keys(a, b, range);
     const int end = min(range[1], causal_end(a, min(l + kTile, a.queries) - 1));
-    for (int s = range[0] / kTile * kTile; s < end; s += kTile) {
+    const int start = max(range[0], window_start(a, l));
+    for (int s = start / kTile * kTile; s < end; s += kTile) {
         const Rows k = rows_of(a, a.k, b, kv, s, a.keys, 1.0f);
         Four p[4] = {}, ds[4] = {};
         multiply_rows(a, q, k, stage, p);
@@ -424,8 +442,9 @@ __device__ __forceinline__ void attention_backward_keys_body(const AttentionArgu
     seen_keys(a, b, range);
     const bool hidden = s >= range[1] || s + kTile <= range[0];
     const int start = hidden ? a.queries : causal_start(a, s) / kTile * kTile;
+    const int end = window_end(a, min(s + kTile, a.keys) - 1);
     for (int n = kv * group; n < (kv + 1) * group; ++n) {
-        for (int l = start; l < a.queries; l += kTile) {
+        for (int l = start; l < end; l += kTile) {
             const Rows q = rows_of(a, a.q, b, n, l, a.queries, a.scale);
             const Rows dout = rows_of(a, a.dout, b, n, l, a.queries, 1.0f);
             Four p[4] = {}, ds[4] = {};

@@ -31,8 +31,9 @@ struct AttentionArguments {
     float* delta;
     // [B, S] or [B, L, S], 1 for a key that may be seen; or null.
     const unsigned char* mask;
-    // [B or 1, N, L, S], or none.
+    // [B or 1, N, L or 1, S], or none; distances of sequences, heads and queries, 0 where they share.
     In bias;
+    long long bias_strides[3];
     // [groups of sequences, N, L, S], already cleared where it is not to be added to; or null.
     float* dbias;
     Dropout dropout;
@@ -44,7 +45,8 @@ struct AttentionArguments {
     int head_size;
     int mask_kind;
     int causal;
-    int bias_per_sequence;
+    // From the number of a query to that of the first key that a window lets it see; the least number without one.
+    int window_shift;
     // All heads lie at multiples of 16 bytes.
     int whole;
     // Sequences of a group, which a block of dq goes through: 1 but where the gradient of the bias is a sum over sequences.
@@ -71,7 +73,7 @@ __device__ __forceinline__ long long query_row(const AttentionArguments& a, int 
 
 // Start of a row of the bias.
 __device__ __forceinline__ long long bias_row(const AttentionArguments& a, int b, int n, int l) {
-    return query_row(a, a.bias_per_sequence ? b : 0, n, l) * a.keys;
+    return b * a.bias_strides[0] + n * a.bias_strides[1] + l * a.bias_strides[2];
 }
 
 // Start of a row of the gradient of the bias, for a group of sequences.
@@ -84,19 +86,26 @@ __device__ __forceinline__ int group_end(const AttentionArguments& a, int group)
     return min((group + 1) * a.in_turn, a.batch);
 }
 
-// The end of the keys that query `l` sees by the causal rule.
+// The end of the keys that query `l` sees by the causal rule; 0 or less where it sees none.
 __device__ __forceinline__ int causal_end(const AttentionArguments& a, int l) {
     if (!a.causal) {
         return a.keys;
     }
-    const long long end = static_cast<long long>(l) + 1 + a.keys - a.queries;
-    return end < 0 ? 0 : end < a.keys ? static_cast<int>(end) : a.keys;
+    return min(l + (1 + a.keys - a.queries), a.keys);
 }
 
 // The first query that sees key `s` by the causal rule; `queries` or more where there is none.
 __device__ __forceinline__ int causal_start(const AttentionArguments& a, int s) {
-    const long long start = static_cast<long long>(s) + a.queries - a.keys;
-    return !a.causal || start < 0 ? 0 : static_cast<int>(start);
+    return a.causal ? max(0, s + (a.queries - a.keys)) : 0;
+}
+
+// The first key that query `l` sees by the rule of the window; 0 or less where it leaves none out.
+__device__ __forceinline__ int window_start(const AttentionArguments& a, int l) { return l + a.window_shift; }
+
+// The end of the queries that see key `s` by the rule of the window.
+__device__ __forceinline__ int window_end(const AttentionArguments& a, int s) {
+    const long long end = 1LL + s - a.window_shift;
+    return end < a.queries ? static_cast<int>(end) : a.queries;
 }
 
 // The mask of a query's keys; null where every key may be seen.
@@ -108,9 +117,15 @@ __device__ __forceinline__ const unsigned char* mask_row(const AttentionArgument
     return a.mask + row * a.keys;
 }
 
-// Whether all keys of `size` from `s` on are there and seen by all queries from `l` on.
+// Whether all keys of `size` from `s` on are there and seen by all queries from `l` on, as far as no window hides them.
 __device__ __forceinline__ bool all_seen(const AttentionArguments& a, int l, int s, int size) {
     return a.mask_kind == kMaskNone && s + size <= a.keys && s + size <= causal_end(a, l);
+}
+
+// Whether a window hides keys from `s` on from one of `count` queries from `l` on. What it hides is made minus infinity apart from
+// the other rules, so that it takes no registers beside them and no time where there is none.
+__device__ __forceinline__ bool window_hides(const AttentionArguments& a, int l, int count, int s) {
+    return s < window_start(a, l + count - 1);
 }
 
 // The keys of a sequence from the first to behind the last that padding leaves: what lies outside is not read. Ends with a

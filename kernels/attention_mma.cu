@@ -9,7 +9,7 @@
 // head in turn, and dq with a bias shared by sequences takes the sequences of a group in turn, as attention.cu says: the order of
 // every sum is fixed. Making the scores twice in the backward pass, seven products instead of five, is the price.
 //
-// Each pass is there twice: plain (the causal rule alone, scale above 0) and general (masks, bias, dropout besides).
+// Each pass is there twice: plain (the causal rule and its window alone, scale above 0) and general (masks, bias, dropout besides).
 //
 // Launch: blocks of 128 threads, in a line: tiles of rows, then heads, then sequences. Dynamic shared memory: see `Plan`, which
 // the host repeats. Rows lie Head + 8 elements apart, an odd number of 16 bytes, so that the eight rows of a matrix load lie
@@ -31,15 +31,28 @@
 //     dq          2 (30)    2 (36)    2 (44)    2 (52)    2 (68)
 //     dk, dv      2 (30)    3 (36)    2 (44)    2 (52)    2 (68)
 
+// Makes minus infinity of scores whose key is before the window of their query.
+template <bool Turned, int Bands, int Tiles>
+__device__ __forceinline__ void hide_before_window(const AttentionArguments& a, const Corner& corner,
+                                                   float (&scores)[Bands][Tiles][4]) {
+    each_score<Turned>(corner, scores, [&](float& score, int l, int s, int, int) {
+        score = s < window_start(a, l) ? -BMTRAIN_INFINITY : score;
+    });
+}
+
 // Makes scores of products: plain ones stay as they are but for minus infinity where a key is not seen; general ones get
 // scale and bias and are powers of two. The padding mask is read once for each key of the tile, by all lanes together; a full
 // mask and a bias, which are of each score alone, stand behind one branch.
 template <bool General, bool Turned, int Bands, int Tiles>
 __device__ __forceinline__ void apply_rules(const AttentionArguments& a, const Corner& corner,
                                             float (&scores)[Bands][Tiles][4]) {
-    constexpr int kKeys = Turned ? Bands * 16 : Tiles * 8;
+    constexpr int kKeys = Turned ? Bands * 16 : Tiles * 8, kQueries = Turned ? Tiles * 8 : Bands * 16;
     const int l0 = Turned ? corner.column : corner.row, s0 = Turned ? corner.row : corner.column;
+    const bool hides = window_hides(a, l0, kQueries, s0);
     if (!General) {
+        if (hides) {
+            hide_before_window<Turned>(a, corner, scores);
+        }
         if (!all_seen(a, l0, s0, kKeys)) {
             each_score<Turned>(corner, scores, [&](float& score, int l, int s, int, int) {
                 score = s >= causal_end(a, l) ? -BMTRAIN_INFINITY : score;
@@ -60,6 +73,9 @@ __device__ __forceinline__ void apply_rules(const AttentionArguments& a, const C
         const bool is_seen = (seen[word] >> key % kWarpThreads & 1u) != 0 && l < a.queries && s < causal_end(a, l);
         score = is_seen ? score * unit : -BMTRAIN_INFINITY;
     });
+    if (hides) {
+        hide_before_window<Turned>(a, corner, scores);
+    }
     if (a.mask_kind != kMaskFull && a.bias.data == nullptr) {
         return;
     }
@@ -178,7 +194,7 @@ __device__ __forceinline__ void mma_forward(const AttentionArguments& a) {
     const int b = share.b, n = share.n, kv = n / (a.heads / a.kv_heads);
     const int row = share.row + mma_warp() * 16 * kBands;
     seen_keys(a, b, range);
-    const int start = range[0] / kKeys * kKeys;
+    const int start = max(range[0], window_start(a, share.row)) / kKeys * kKeys;
     const int end = min(range[1], causal_end(a, min(share.row + kRows, a.queries) - 1));
     const auto copy = [&](int s) {
         const int buffer = (s - start) / kKeys % 2 * kKeys * kRow;
@@ -258,7 +274,7 @@ __device__ __forceinline__ void mma_query_gradients(const AttentionArguments& a,
     const int first = mma_warp() * 16 * kBands, row = share.row + first;
     // Starts with a barrier: all have left the tiles of the sequence before.
     seen_keys(a, b, range);
-    const int start = range[0] / kKeys * kKeys;
+    const int start = max(range[0], window_start(a, share.row)) / kKeys * kKeys;
     const int end = min(range[1], causal_end(a, min(share.row + kRows, a.queries) - 1));
     const auto copy = [&](int s) {
         const int buffer = (s - start) / kKeys % 2 * kKeys * kRow;
@@ -363,7 +379,8 @@ __device__ __forceinline__ void mma_backward_keys(const AttentionArguments& a) {
     seen_keys(a, b, range);
     const bool hidden = share.row >= range[1] || share.row + kRows <= range[0];
     const int start = causal_start(a, share.row) / kQueries * kQueries;
-    const int tiles = hidden || start >= a.queries ? 0 : (a.queries - start + kQueries - 1) / kQueries;
+    const int end = window_end(a, min(share.row + kRows, a.keys) - 1);
+    const int tiles = hidden || start >= end ? 0 : (end - start + kQueries - 1) / kQueries;
     const auto copy = [&](int turn) {
         const int n = kv * group + turn / tiles, l = start + turn % tiles * kQueries, buffer = turn % 2 * kQueries * kRow;
         copy_rows<Head, Number, kQueries>(a.q, b, n, l, a.queries, queries + buffer);

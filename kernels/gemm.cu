@@ -138,6 +138,7 @@ __device__ __forceinline__ void gemm_activate(int activation, Pack& pack, const 
         case 2: What::template apply<Relu>(pack, points); return;
         case 3: What::template apply<Silu>(pack, points); return;
         case 4: What::template apply<Tanh>(pack, points); return;
+        case 5: What::template apply<QuickGelu>(pack, points); return;
         default: return;
     }
 }

@@ -22,4 +22,7 @@ case "${1:-}" in
 esac
 claims | awk -v id="$1" '$1 == id { found = 1 } END { exit !found }' ||
     fail "claims.sh $1" "there is no claim of this name" "run scripts/claims.sh for the list"
-exec "$root/scripts/claims/$1.sh"
+case "$1" in
+parity-*) exec "$root/scripts/claims/parity.sh" "${1#parity-}" ;;
+*) exec "$root/scripts/claims/$1.sh" ;;
+esac

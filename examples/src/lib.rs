@@ -3,6 +3,7 @@
 
 pub mod bench;
 pub mod ckpt;
+pub mod convert;
 pub mod cuda;
 pub mod device;
 pub mod doctor;

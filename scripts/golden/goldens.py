@@ -1,6 +1,6 @@
 """What the makers of golden data share: pinned versions, the training run, the comparison, the command line.
 
-Imported by make_bert.py and make_gpt2.py, which run in the environment of scripts/python_env.sh.
+Imported by make_bert.py, make_gpt2.py and make_pickles.py, which run in the environment of scripts/python_env.sh.
 """
 
 import argparse

@@ -4,6 +4,7 @@
 
 use bmtrain_core::{Ctx, Device};
 use model_center::config::ProblemType;
+use model_center::hf::FolderLayout;
 use model_center::model::{
     HeadValues, OpenOptions, OpenedModel, Registry, SaveOptions, Scores, TextBatch, TextHead, TextLabels,
 };
@@ -96,7 +97,11 @@ fn a_configuration_that_cannot_be_saved_is_known_before_there_are_weights() {
     let folder = folder("cls", &[("attn_scale", json!(false))]);
     let options = OpenOptions { only_check: true, ..OpenOptions::new(&Device::cpu(1).unwrap()) };
     let opened = Registry::default().open(folder.path(), &options).unwrap();
-    let error = opened.model.check_save(&SaveOptions { dtype: bmtrain_core::DType::F32, companions: None });
+    let error = opened.model.check_save(&SaveOptions {
+        dtype: bmtrain_core::DType::F32,
+        companions: None,
+        layout: FolderLayout::HuggingFace,
+    });
     assert!(error.unwrap_err().to_string().contains("cannot be written as a Hugging Face folder"));
 }
 

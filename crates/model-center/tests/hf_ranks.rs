@@ -5,6 +5,7 @@ use bmtrain_core::comm::host::{HostGroup, HostOptions};
 use bmtrain_core::{DType, Device, Segment};
 use bmtrain_dist::param::WholeReader;
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
+use model_center::hf::FolderLayout;
 use model_center::model::{OpenOptions, Registry, SaveOptions};
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 fn saving_a_model_of_several_ranks_gathers_one_block_at_a_time_and_gives_the_same_file() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/bert_a/nsp");
     let written = tempfile::tempdir().unwrap();
-    let options = SaveOptions { dtype: DType::F32, companions: None };
+    let options = SaveOptions { dtype: DType::F32, companions: None, layout: FolderLayout::HuggingFace };
     let alone = Registry::default().open(&folder, &OpenOptions::new(&Device::cpu(1).unwrap())).unwrap();
     alone.model.save(&written.path().join("alone"), &options).unwrap();
     let group = HostGroup::threads(2, HostOptions::default()).unwrap();
@@ -32,7 +33,12 @@ fn saving_a_model_of_several_ranks_gathers_one_block_at_a_time_and_gives_the_sam
                 };
                 assert_eq!(gathered(), 0, "loading gathers nothing");
                 if number == 0 {
-                    model.save(&to, &SaveOptions { dtype: DType::F32, companions: None }).unwrap();
+                    model
+                        .save(
+                            &to,
+                            &SaveOptions { dtype: DType::F32, companions: None, layout: FolderLayout::HuggingFace },
+                        )
+                        .unwrap();
                 } else {
                     let mut reader = WholeReader::default();
                     model.parameters().iter().try_for_each(|param| reader.pass(param)).unwrap();

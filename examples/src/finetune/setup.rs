@@ -7,7 +7,7 @@ use bmtrain_dist::optim::{Schedule, Warmup};
 use bmtrain_dist::shard::Sharding;
 use model_center::config::ProblemType;
 use model_center::data::{Dataset, LabelSpace, LabelSpec, ReadOptions, Split};
-use model_center::hf::Places;
+use model_center::hf::{FolderLayout, Places};
 use model_center::model::{HeadValues, OpenOptions, Registry, SaveOptions, TextHead};
 use model_center::recipe::{DataSource, Head, Resolved, model_folder};
 use model_center::run::{StopConditions, StopFlag};
@@ -109,7 +109,7 @@ pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, s
 
 /// How the model of this run is saved; `folder` is the one it came from.
 pub fn save_options<'f>(resolved: &Resolved, folder: &'f Path) -> SaveOptions<'f> {
-    SaveOptions { dtype: resolved.save.dtype, companions: Some(folder) }
+    SaveOptions { dtype: resolved.save.dtype, companions: Some(folder), layout: FolderLayout::HuggingFace }
 }
 
 /// Whether the micro-batches of a step can be shared evenly among so many ranks.

@@ -75,6 +75,7 @@ pub(super) fn normal<I: Isa>(x: f32) -> (f32, f32) {
 /// `(1 + tanh z) / 2 = sigmoid(2 z)`.
 const GELU_SCALE: f32 = 1.595_769;
 const GELU_CUBE: f32 = 0.044_715;
+const QUICK_GELU_SCALE: f32 = 1.702;
 
 /// An activation as a type, so that loops are compiled for each.
 pub(super) trait Function {
@@ -92,6 +93,8 @@ pub(super) struct Relu;
 pub(super) struct Silu;
 /// [`Activation::Tanh`].
 pub(super) struct Tanh;
+/// [`Activation::QuickGelu`].
+pub(super) struct QuickGelu;
 
 impl Function for Gelu {
     #[inline(always)]
@@ -134,6 +137,14 @@ impl Function for Tanh {
     }
 }
 
+impl Function for QuickGelu {
+    #[inline(always)]
+    fn both<I: Isa>(x: f32) -> (f32, f32) {
+        let s = sigmoid::<I>(QUICK_GELU_SCALE * x);
+        (x * s, I::mul_add(x * s * (1.0 - s), QUICK_GELU_SCALE, s))
+    }
+}
+
 /// Runs `$body` with `$function` standing for the type of an activation known at run time.
 macro_rules! with_function {
     ($activation:expr, $function:ident => $body:expr) => {
@@ -156,6 +167,10 @@ macro_rules! with_function {
             }
             $crate::kernel::Activation::Tanh => {
                 type $function = $crate::cpu::math::Tanh;
+                $body
+            }
+            $crate::kernel::Activation::QuickGelu => {
+                type $function = $crate::cpu::math::QuickGelu;
                 $body
             }
         }

@@ -110,5 +110,9 @@ pub(super) fn activation(activation: Activation, x: f64) -> (f64, f64) {
         Activation::Relu => (x.max(0.0), if x > 0.0 { 1.0 } else { 0.0 }),
         Activation::Silu => (x * sigmoid, sigmoid * (1.0 + x * (1.0 - sigmoid))),
         Activation::Tanh => (x.tanh(), 1.0 - x.tanh().powi(2)),
+        Activation::QuickGelu => {
+            let sigmoid = 1.0 / (1.0 + (-1.702 * x).exp());
+            (x * sigmoid, sigmoid * (1.0 + 1.702 * x * (1.0 - sigmoid)))
+        }
     }
 }

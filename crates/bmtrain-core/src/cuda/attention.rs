@@ -77,6 +77,7 @@ struct Arguments {
     delta: u64,
     mask: u64,
     bias: In,
+    bias_strides: [i64; 3],
     dbias: u64,
     dropout: Dropped,
     batch: i32,
@@ -87,7 +88,7 @@ struct Arguments {
     head_size: i32,
     mask_kind: i32,
     causal: i32,
-    bias_per_sequence: i32,
+    window_shift: i32,
     whole: i32,
     in_turn: i32,
     scale: f32,
@@ -99,9 +100,29 @@ struct Call<'a> {
     shape: AttentionShape,
     scale: f32,
     causal: bool,
+    window: Option<usize>,
     mask: Mask<'a>,
     bias: Option<Bias<'a>>,
     dropout: Dropped,
+}
+
+impl Call<'_> {
+    /// Distances of sequences, heads and queries of the bias, whose elements can be counted.
+    fn bias_strides(&self) -> [i64; 3] {
+        let AttentionShape { heads, queries, keys, .. } = self.shape;
+        let Some(Bias { per_sequence, per_query, .. }) = self.bias else { return [0; 3] };
+        let head = if per_query { queries * keys } else { keys };
+        [if per_sequence { heads * head } else { 0 }, head, if per_query { keys } else { 0 }]
+            .map(|stride| stride as i64)
+    }
+
+    /// From the number of a query to that of the first key that the window lets it see.
+    fn window_shift(&self) -> i32 {
+        let AttentionShape { queries, keys, .. } = self.shape;
+        let own = keys as i64 + 1 - queries as i64;
+        // Past all keys where it does not fit.
+        self.window.and_then(|window| i32::try_from(own.checked_sub_unsigned(window as u64)?).ok()).unwrap_or(i32::MIN)
+    }
 }
 
 impl Arguments {
@@ -135,6 +156,7 @@ impl Arguments {
             delta: 0,
             mask,
             bias: call.bias.as_ref().map_or(In::NONE, |bias| In::of(&bias.view)),
+            bias_strides: call.bias_strides(),
             dbias: 0,
             dropout: call.dropout,
             batch: int("batch", batch)?,
@@ -145,7 +167,7 @@ impl Arguments {
             head_size: int("head size", head_size)?,
             mask_kind,
             causal: i32::from(call.causal),
-            bias_per_sequence: i32::from(call.bias.as_ref().is_some_and(|bias| bias.per_sequence)),
+            window_shift: call.window_shift(),
             whole: 0,
             in_turn: 1,
             scale: call.scale,
@@ -223,22 +245,12 @@ impl Widths {
     }
 }
 
-/// What these kernels lack.
-fn check(op: &'static str, window: Option<usize>, bias: Option<&Bias<'_>>) -> Result<()> {
-    let detail = match (window, bias) {
-        (Some(_), _) => " with a window",
-        (None, Some(bias)) if !bias.per_query => " with one row of bias for all queries",
-        (None, _) => return Ok(()),
-    };
-    Err(Error::Unsupported { backend: "cuda".into(), kernel: op, detail: detail.into() })
-}
-
 /// Queue the forward pass.
 pub(super) fn forward(launch: &Launch<'_>, a: AttentionForward<'_>) -> Result<()> {
     let (op, shape) = (AttentionForward::NAME, a.shape);
-    check(op, a.window, a.bias.as_ref())?;
     let dropout = Dropped::of(a.dropout.as_ref(), shape.keys);
-    let call = Call { op, shape, scale: a.scale, causal: a.causal, mask: a.mask, bias: a.bias, dropout };
+    let (scale, causal, window) = (a.scale, a.causal, a.window);
+    let call = Call { op, shape, scale, causal, window, mask: a.mask, bias: a.bias, dropout };
     let arguments = Arguments {
         q: HeadsOf::read(&a.q),
         k: HeadsOf::read(&a.k),
@@ -360,9 +372,9 @@ impl<'l, 'a> BiasSums<'l, 'a> {
 /// Queue the backward pass.
 pub(super) fn backward(launch: &Launch<'_>, a: AttentionBackward<'_>) -> Result<()> {
     let (op, shape) = (AttentionBackward::NAME, a.shape);
-    check(op, a.window, a.bias.as_ref())?;
     let dropout = Dropped::of(a.dropout.as_ref(), shape.keys);
-    let call = Call { op, shape, scale: a.scale, causal: a.causal, mask: a.mask, bias: a.bias, dropout };
+    let (scale, causal, window) = (a.scale, a.causal, a.window);
+    let call = Call { op, shape, scale, causal, window, mask: a.mask, bias: a.bias, dropout };
     let shared = a.bias.as_ref().is_some_and(|bias| !bias.per_sequence);
     let sums = BiasSums::new(launch, shape, shared, a.dbias)?;
     let arguments = Arguments {

@@ -35,6 +35,7 @@ pub(super) fn activation_number(activation: Activation) -> i32 {
         Activation::Relu => 2,
         Activation::Silu => 3,
         Activation::Tanh => 4,
+        Activation::QuickGelu => 5,
     }
 }
 

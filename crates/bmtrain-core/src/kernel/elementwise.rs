@@ -17,12 +17,20 @@ pub enum Activation {
     Silu,
     /// Hyperbolic tangent.
     Tanh,
+    /// `x / (1 + exp(-1.702 x))`, which CLIP takes for [`Activation::Gelu`].
+    QuickGelu,
 }
 
 impl Activation {
     /// Every activation, for tables and tests.
-    pub const ALL: [Activation; 5] =
-        [Activation::Gelu, Activation::GeluTanh, Activation::Relu, Activation::Silu, Activation::Tanh];
+    pub const ALL: [Activation; 6] = [
+        Activation::Gelu,
+        Activation::GeluTanh,
+        Activation::Relu,
+        Activation::Silu,
+        Activation::Tanh,
+        Activation::QuickGelu,
+    ];
 
     /// The name in configurations.
     pub const fn name(self) -> &'static str {
@@ -32,6 +40,7 @@ impl Activation {
             Activation::Relu => "relu",
             Activation::Silu => "silu",
             Activation::Tanh => "tanh",
+            Activation::QuickGelu => "quick_gelu",
         }
     }
 }

@@ -89,6 +89,7 @@ impl ToyBlock {
             kv_heads: HEADS,
             head_size: SIZE / HEADS,
             scale: 0.5,
+            window: None,
             causal,
             mask: AttentionMask::None,
             bias,

@@ -13,6 +13,7 @@ const ACTIVATIONS: &[(Activation, &[&str])] = &[
     (Activation::Relu, &["relu"]),
     (Activation::Silu, &["silu", "swish"]),
     (Activation::Tanh, &["tanh"]),
+    (Activation::QuickGelu, &["quick_gelu"]),
 ];
 
 /// A function between the maps of a feed-forward layer, and whether what it yields is a gate.

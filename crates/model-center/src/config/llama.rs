@@ -1,6 +1,7 @@
 //! The configuration of Llama 1, 2 and 3.
 //!
-//! Defines [`LlamaConfig`]; called by [`crate::model`]'s Llama and the binaries.
+//! Defines [`LlamaConfig`], and what its kin take the same way; called by [`crate::model`]'s Llama, the configurations of Mistral
+//! and Qwen, and the binaries.
 
 use bmtrain_core::kernel::Activation;
 use serde_json::{Map, Value, json};
@@ -27,8 +28,8 @@ pub struct LlamaConfig {
     pub ffn_bias: bool,
 }
 
-/// How Llama's files are written.
-const DIALECT: Dialect = Dialect {
+/// How Llama's files are written, and but for names and defaults those of its kin.
+pub(super) const DIALECT: Dialect = Dialect {
     title: "Llama",
     model_type: LlamaConfig::MODEL_TYPE,
     dim_model: &["hidden_size"],
@@ -75,22 +76,75 @@ impl Default for LlamaConfig {
     }
 }
 
-/// Take K, which is N where the file does not say.
+/// Take K. `null`, and -1 in ModelCenter's files, is N; where the file says nothing `silent` counts.
 ///
 /// # Errors
-/// A number that does not divide N.
-pub(super) fn take_kv_heads(fields: &mut Fields, heads: usize) -> Result<usize> {
+/// A number that does not divide N; none at all.
+pub(super) fn take_kv_heads(fields: &mut Fields, heads: usize, silent: Option<usize>) -> Result<usize> {
+    let name = "num_key_value_heads";
+    let is_silent = !fields.has(name) && !fields.has("num_heads_kv");
     if fields.peek("num_heads_kv").and_then(Value::as_i64) == Some(-1) {
         fields.take("num_heads_kv");
     }
-    let given = fields.take_either("num_key_value_heads", "num_heads_kv", Fields::take_size)?.unwrap_or(heads);
+    let given = match fields.take_either(name, "num_heads_kv", Fields::take_size)? {
+        Some(given) => given,
+        None if !is_silent => heads,
+        None => silent.ok_or_else(|| {
+            let reason = "the file does not say, and there is no safe default for a size";
+            fields.error(name, reason, &format!("add {name}"))
+        })?,
+    };
     match heads % given {
         0 => Ok(given),
         _ => {
             let reason = format!("{given} key heads do not divide {heads} query heads");
-            Err(fields.error("num_key_value_heads", &reason, "correct one of the two"))
+            Err(fields.error(name, &reason, "correct one of the two"))
         }
     }
+}
+
+/// Take rotary positions that turn whole heads.
+///
+/// # Errors
+/// Those of [`RotaryFields::take`]; heads that are turned in part, or that have no pairs; a trained length outside the parameters
+/// that is another than the one inside.
+pub(super) fn take_rotary(fields: &mut Fields, text: &TextConfig) -> Result<RotaryFields> {
+    let share = fields.peek("partial_rotary_factor");
+    if share.is_some_and(|share| share.as_f64() != Some(1.0)) {
+        let fix = "set partial_rotary_factor to 1, or use a model that was made that way";
+        return Err(fields.error("partial_rotary_factor", "only whole heads are turned here", fix));
+    }
+    if !text.dim_head.is_multiple_of(2) {
+        let reason = format!("heads of {} elements cannot be turned by pairs", text.dim_head);
+        return Err(fields.error("head_dim", &reason, "give an even number"));
+    }
+    let rotary = RotaryFields::take(fields, 10_000.0, text.position_size)?;
+    let (name, trained) = ("original_max_position_embeddings", rotary.scaling.trained());
+    // Transformers goes by this one where both are there.
+    let outside = fields.peek(name).filter(|outside| {
+        let is_used = matches!(rotary.scaling, RotaryScaling::Llama3 { .. } | RotaryScaling::Yarn { .. });
+        is_used && outside.as_u64() != trained.map(|trained| trained as u64)
+    });
+    match outside {
+        None => Ok(rotary),
+        Some(_) => {
+            let reason = "it is another than that of the rotary positions' parameters";
+            Err(fields.error(name, reason, "state it there, and remove it here"))
+        }
+    }
+}
+
+/// Refuse flags of related families that make layers which this one has not, where a file raises them.
+///
+/// # Errors
+/// The first flag that is raised, or none.
+pub(super) fn refuse_raised(dialect: &Dialect, fields: &Fields, names: &[&str]) -> Result<()> {
+    for name in names {
+        if fields.peek_flag(name)? == Some(true) {
+            return Err(dialect.unsupported(fields, name, "false"));
+        }
+    }
+    Ok(())
 }
 
 impl Config for LlamaConfig {
@@ -98,8 +152,8 @@ impl Config for LlamaConfig {
 
     fn from_fields(mut fields: Fields) -> Result<Self> {
         let (text, _) = DIALECT.take(&mut fields)?;
-        let num_heads_kv = take_kv_heads(&mut fields, text.num_heads)?;
-        let rotary = RotaryFields::take(&mut fields, 10_000.0, text.position_size)?;
+        let num_heads_kv = take_kv_heads(&mut fields, text.num_heads, Some(text.num_heads))?;
+        let rotary = take_rotary(&mut fields, &text)?;
         let att_bias = fields.take_either("attention_bias", "att_bias", Fields::take_flag)?.unwrap_or(false);
         let ffn_bias = fields.take_either("mlp_bias", "ffn_bias", Fields::take_flag)?.unwrap_or(false);
         let mut config = LlamaConfig { text, num_heads_kv, rotary, att_bias, ffn_bias };

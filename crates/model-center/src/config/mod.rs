@@ -18,10 +18,14 @@ mod gptj;
 pub(crate) mod json;
 mod labels;
 mod llama;
+mod mistral;
 mod opt;
+mod qwen2;
+mod qwen3;
 mod ranges;
 mod rotary;
 mod text;
+mod windows;
 
 pub use bert::BertConfig;
 pub use bloom::BloomConfig;
@@ -30,9 +34,13 @@ pub use fields::Fields;
 pub use gpt2::Gpt2Config;
 pub use gptj::GptjConfig;
 pub use llama::LlamaConfig;
+pub use mistral::MistralConfig;
 pub use opt::OptConfig;
+pub use qwen2::Qwen2Config;
+pub use qwen3::Qwen3Config;
 pub use rotary::RotaryFields;
 pub use text::TextConfig;
+pub use windows::WindowFields;
 
 use std::path::Path;
 

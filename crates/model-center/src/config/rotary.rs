@@ -13,6 +13,11 @@ use crate::{Error, Result};
 /// The longest text of a first training that is believed.
 const LONGEST: u64 = 1 << 28;
 
+/// Turns above which an angle is fast for YaRN, where a file is silent.
+const YARN_FAST: f64 = 32.0;
+/// Turns below which it is slow.
+const YARN_SLOW: f64 = 1.0;
+
 /// What a file says of rotary positions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RotaryFields {
@@ -70,21 +75,28 @@ impl RotaryFields {
         let (kind, own) = match self.scaling {
             RotaryScaling::None => ("default", json!({})),
             RotaryScaling::Linear { factor } => ("linear", json!({"factor": factor})),
-            RotaryScaling::Dynamic { factor, trained } => {
-                ("dynamic", json!({"factor": factor, "original_max_position_embeddings": trained}))
-            }
+            // The trained length is max_position_embeddings itself.
+            RotaryScaling::Dynamic { factor, .. } => ("dynamic", json!({"factor": factor})),
             RotaryScaling::Llama3 { factor, low, high, trained } => (
                 "llama3",
                 json!({"factor": factor, "low_freq_factor": low, "high_freq_factor": high,
                     "original_max_position_embeddings": trained}),
             ),
-            RotaryScaling::Yarn { factor, fast, slow, magnitude, trained } => (
-                "yarn",
-                json!({"factor": factor, "beta_fast": fast, "beta_slow": slow, "attention_factor": magnitude,
-                    "original_max_position_embeddings": trained}),
-            ),
+            RotaryScaling::Yarn { factor, trained, .. } => {
+                ("yarn", json!({"factor": factor, "original_max_position_embeddings": trained}))
+            }
         };
         let mut parameters = own.as_object().cloned().unwrap_or_default();
+        if let RotaryScaling::Yarn { factor, fast, slow, magnitude, .. } = self.scaling {
+            let optional = [
+                ("beta_fast", fast, YARN_FAST),
+                ("beta_slow", slow, YARN_SLOW),
+                ("attention_factor", magnitude, yarn_magnitude(factor)),
+            ];
+            for (name, value, _) in optional.into_iter().filter(|(_, value, default)| value != default) {
+                parameters.insert(name.to_string(), json!(value));
+            }
+        }
         parameters.insert("rope_type".to_string(), json!(kind));
         let scaling = match self.scaling {
             RotaryScaling::None => Value::Null,
@@ -112,11 +124,42 @@ impl Parameters<'_> {
         self.fields.error(self.name, reason, fix)
     }
 
+    /// The word for the scaling, which has an older name.
+    fn kind(&mut self) -> Result<String> {
+        let mut text = |name: &str| match self.map.shift_remove(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(self.fields.error(
+                self.name,
+                &format!("its parameter {name} is no text"),
+                "give the name of a kind",
+            )),
+        };
+        let (new, old) = (text("rope_type")?, text("type")?);
+        match (new, old) {
+            (Some(new), Some(old)) if new != old => {
+                Err(self.error("rope_type and type contradict each other", "remove one of the two"))
+            }
+            (new, old) => Ok(new.or(old).unwrap_or_else(|| "default".to_owned())),
+        }
+    }
+
+    /// What is left out is as transformers has it.
+    fn yarn(&mut self, trained: usize) -> Result<RotaryScaling> {
+        let factor = self.required("factor")?;
+        let (fast, slow) = (self.number("beta_fast")?, self.number("beta_slow")?);
+        Ok(RotaryScaling::Yarn {
+            factor,
+            fast: fast.unwrap_or(YARN_FAST),
+            slow: slow.unwrap_or(YARN_SLOW),
+            magnitude: self.number("attention_factor")?.unwrap_or_else(|| yarn_magnitude(factor)),
+            trained,
+        })
+    }
+
     fn scaling(mut self, positions: usize) -> Result<RotaryScaling> {
         self.map.shift_remove("rope_theta");
-        let text = |value: Option<Value>| value.and_then(|value| value.as_str().map(str::to_owned));
-        let (new, old) = (text(self.map.shift_remove("rope_type")), text(self.map.shift_remove("type")));
-        let kind = new.or(old).unwrap_or_else(|| "default".to_owned());
+        let kind = self.kind()?;
         if self.number("partial_rotary_factor")?.is_some_and(|share| share != 1.0) {
             return Err(self.error("only whole heads are turned here", "set partial_rotary_factor to 1"));
         }
@@ -127,8 +170,16 @@ impl Parameters<'_> {
             None => positions,
         };
         let scaling = match kind.as_str() {
+            "default" if self.map.values().any(Value::is_object) => {
+                return Err(self.error("angles by kinds of layers are not supported", "give one set of parameters"));
+            }
             "default" => RotaryScaling::None,
             "linear" => RotaryScaling::Linear { factor: self.required("factor")? },
+            // Transformers knows no other trained length here than that of all positions.
+            "dynamic" if trained != positions => {
+                let reason = "original_max_position_embeddings and max_position_embeddings are one number for dynamic";
+                return Err(self.error(reason, "remove the first"));
+            }
             "dynamic" => RotaryScaling::Dynamic { factor: self.required("factor")?, trained },
             "llama3" => {
                 let (factor, low) = (self.required("factor")?, self.required("low_freq_factor")?);
@@ -138,20 +189,7 @@ impl Parameters<'_> {
                 }
                 RotaryScaling::Llama3 { factor, low, high, trained }
             }
-            "yarn" => {
-                let factor = self.required("factor")?;
-                let magnitude = self.number("attention_factor")?;
-                let (fast, slow) = (self.number("beta_fast")?, self.number("beta_slow")?);
-                // The default of transformers: queries and keys share the growth.
-                let magnitude = magnitude.unwrap_or(if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 });
-                RotaryScaling::Yarn {
-                    factor,
-                    fast: fast.unwrap_or(32.0),
-                    slow: slow.unwrap_or(1.0),
-                    magnitude,
-                    trained,
-                }
-            }
+            "yarn" => self.yarn(trained)?,
             other => {
                 let reason = format!("rotary positions of kind \"{}\" are not supported", printable(other, 40));
                 return Err(self.error(&reason, "supported are: default, linear, dynamic, llama3, yarn"));
@@ -165,6 +203,11 @@ impl Parameters<'_> {
             _ => Ok(scaling),
         }
     }
+}
+
+/// What YaRN multiplies queries and keys with where a file is silent: they share the growth.
+fn yarn_magnitude(factor: f64) -> f64 {
+    if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 }
 }
 
 fn positive(fields: &Fields, name: &str, value: &Value) -> Result<f64> {

@@ -9,10 +9,12 @@ use std::path::Path;
 use bmtrain_core::dtype::DType;
 use serde_json::{Map, Value};
 
+use super::model_center::{self, WEIGHTS_FILE};
 use super::names::{NameTable, ParamShape, export};
 use super::shards::SHARD_BYTES;
 use crate::config::{Config, HfHeader, json};
 use crate::file::{AtomicFile, open_regular, resolve_inside, sync_folder, unreadable, write_atomic};
+use crate::model::SaveOptions;
 use crate::{Error, Result};
 
 /// Files beside the weights that are copied unchanged from the folder a model came from: tokenizer, chat template,
@@ -36,6 +38,16 @@ pub const COMPANION_FILES: &[&str] = &[
 /// The longest companion file that is copied. The largest real ones, tokenizers of 260,000 words, have about 35 MB.
 const COMPANION_LIMIT: u64 = 256 << 20;
 
+/// Whose names and files a folder has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum FolderLayout {
+    /// What `transformers` opens.
+    #[default]
+    HuggingFace,
+    /// What ModelCenter opens: its own `config.json`, and [`WEIGHTS_FILE`].
+    ModelCenter,
+}
+
 /// What a written folder consists of.
 #[derive(Debug)]
 pub struct ModelFolder<'a, C: Config> {
@@ -51,6 +63,8 @@ pub struct ModelFolder<'a, C: Config> {
     pub companions: Option<&'a Path>,
     /// The largest shard in bytes; [`SHARD_BYTES`] unless there is a reason.
     pub shard_bytes: u64,
+    /// Whose names and files; `names` are of the same.
+    pub layout: FolderLayout,
 }
 
 impl<'a, C: Config> ModelFolder<'a, C> {
@@ -61,7 +75,21 @@ impl<'a, C: Config> ModelFolder<'a, C> {
     pub fn new(config: &'a C, names: &'a NameTable, architecture: &str) -> Self {
         let header = HfHeader { architecture: architecture.to_string(), dtype: DType::F32 };
         let prefixed = !architecture.ends_with("Model") || architecture.ends_with("HeadModel");
-        Self { config, header, names, prefixed, companions: None, shard_bytes: SHARD_BYTES }
+        Self {
+            config,
+            header,
+            names,
+            prefixed,
+            companions: None,
+            shard_bytes: SHARD_BYTES,
+            layout: FolderLayout::HuggingFace,
+        }
+    }
+
+    /// With what a program asks for.
+    pub fn with(self, options: &SaveOptions<'a>) -> Self {
+        let header = HfHeader { dtype: options.dtype, ..self.header };
+        ModelFolder { header, companions: options.companions, layout: options.layout, ..self }
     }
 
     /// Whether [`ModelFolder::write`] would refuse the configuration, a parameter's name or a tokenizer file: all that can
@@ -70,7 +98,7 @@ impl<'a, C: Config> ModelFolder<'a, C> {
     /// # Errors
     /// The [`Error::Model`] of [`ModelFolder::write`]; [`Error::File`] for a tokenizer file that may not be read.
     pub fn check(&self, params: &[ParamShape]) -> Result<()> {
-        self.config.to_hf_json(&self.header)?;
+        self.config()?;
         for param in params {
             self.names.pieces(&param.name, &param.shape, self.prefixed)?;
         }
@@ -91,14 +119,29 @@ impl<'a, C: Config> ModelFolder<'a, C> {
         params: &[ParamShape],
         fill: impl FnMut(&str, &mut Vec<f32>) -> Result<()>,
     ) -> Result<()> {
-        let config = self.config.to_hf_json(&self.header)?;
+        let config = self.config()?;
         std::fs::create_dir_all(folder)
             .map_err(|e| Error::file("create", folder, e, "choose a folder that you may write"))?;
         if let Some(from) = self.companions {
             copy_companions(from, folder)?;
         }
-        export(self.names, params, folder, self.header.dtype, self.prefixed, self.shard_bytes, fill)?;
+        match self.layout {
+            FolderLayout::HuggingFace => {
+                export(self.names, params, folder, self.header.dtype, self.prefixed, self.shard_bytes, fill)?;
+            }
+            FolderLayout::ModelCenter => {
+                model_center::write_weights(self.names, params, &folder.join(WEIGHTS_FILE), self.header.dtype, fill)?;
+            }
+        }
         write_config(folder, &config)
+    }
+
+    /// What `config.json` will say.
+    fn config(&self) -> Result<Map<String, Value>> {
+        match self.layout {
+            FolderLayout::HuggingFace => self.config.to_hf_json(&self.header),
+            FolderLayout::ModelCenter => Ok(self.config.to_dict()),
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The weights of a model folder: one `model.safetensors`, or the shards of `model.safetensors.index.json`.
+//! The weights of a model folder: one file, or the shards of an index, in safetensors or in PyTorch's own files.
 //!
 //! Defines [`Weights`] and [`shard_names`]; called by [`crate::hf::names`], the models' loaders and
 //! [`crate::hf::pretrained`].
@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
+use super::pickle::PickleFile;
 use super::safetensors::{SafetensorsFile, TensorEntry, TensorSource};
+use super::stored::absent;
 use crate::file::{printable, read_text, resolve_inside, unreadable};
 use crate::{Error, Result};
 
@@ -17,6 +19,10 @@ use crate::{Error, Result};
 pub const SINGLE_FILE: &str = "model.safetensors";
 /// The name of the list of shards.
 pub const INDEX_FILE: &str = "model.safetensors.index.json";
+/// The names of unsharded weights in PyTorch's own files: those of Hugging Face folders and of ModelCenter's.
+pub(crate) const PICKLE_FILES: [&str; 2] = ["pytorch_model.bin", "pytorch_model.pt"];
+/// The name of the list of their shards.
+pub(crate) const PICKLE_INDEX: &str = "pytorch_model.bin.index.json";
 
 /// The longest index that is read. A model of 100,000 tensors has one of about 10 MB.
 const INDEX_LIMIT: u64 = 64 << 20;
@@ -25,49 +31,134 @@ const SHARD_LIMIT: usize = 512;
 /// Tensors in all shards together.
 const TENSOR_LIMIT: usize = 1 << 20;
 
+/// How a file holds its tensors, which its name says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Safetensors,
+    Pickle,
+}
+
+impl Kind {
+    /// The kind of a file by its name; the refusal of those that are not read.
+    fn of(place: &Path, name: &str) -> Result<Self> {
+        let lower = name.to_ascii_lowercase();
+        let ends = |endings: &[&str]| endings.iter().any(|ending| lower.ends_with(ending));
+        if ends(&[".bin", ".pt", ".pth", ".ckpt"]) {
+            return Ok(Kind::Pickle);
+        }
+        if ends(&[".gguf"]) {
+            return Err(Error::model(
+                place.display().to_string(),
+                format!("{} is a GGUF file, which is no model folder", printable(name, 120)),
+                "make a folder of it: convert FILE.gguf FOLDER --dtype f32",
+            ));
+        }
+        if ends(&[".pkl", ".pickle", ".h5", ".msgpack", ".onnx", ".npz"]) {
+            return Err(Error::model(
+                place.display().to_string(),
+                format!("{} is of a format that is not read", printable(name, 120)),
+                "convert it to safetensors, on a machine you trust it with, in Python: \
+                 AutoModel.from_pretrained(\"IN\").save_pretrained(\"OUT\", safe_serialization=True)",
+            ));
+        }
+        Ok(Kind::Safetensors)
+    }
+}
+
+/// One file of weights.
+#[derive(Debug)]
+enum WeightsFile {
+    Safetensors(SafetensorsFile),
+    Pickle(PickleFile),
+}
+
+impl WeightsFile {
+    fn open(path: &Path, kind: Kind) -> Result<Self> {
+        Ok(match kind {
+            Kind::Safetensors => WeightsFile::Safetensors(SafetensorsFile::open(path)?),
+            Kind::Pickle => WeightsFile::Pickle(PickleFile::open(path)?),
+        })
+    }
+
+    fn source(&self) -> &dyn TensorSource {
+        match self {
+            WeightsFile::Safetensors(file) => file,
+            WeightsFile::Pickle(file) => file,
+        }
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            WeightsFile::Safetensors(file) => file.path(),
+            WeightsFile::Pickle(file) => file.path(),
+        }
+    }
+
+    /// Sorted by name.
+    fn tensors(&self) -> &[TensorEntry] {
+        match self {
+            WeightsFile::Safetensors(file) => file.tensors(),
+            WeightsFile::Pickle(file) => file.tensors(),
+        }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.tensors().binary_search_by(|entry| entry.name.as_str().cmp(name)).is_ok()
+    }
+}
+
 /// All tensors of a model, wherever its folder keeps them.
 #[derive(Debug)]
 pub struct Weights {
     place: String,
-    files: Vec<SafetensorsFile>,
+    files: Vec<WeightsFile>,
     /// Of each tensor, sorted by name: its file and its position there.
     order: Vec<(usize, usize)>,
 }
 
 impl Weights {
-    /// Open the weights of a model folder, or a single safetensors file.
+    /// Open the weights of a model folder, or a single file, whose name says its kind: `.bin`, `.pt`, `.pth` and `.ckpt` are
+    /// read as PyTorch's own files, none of which is ever run (see [`crate::hf::pickle`]), others as safetensors.
     ///
-    /// Reads and checks every header; data are read on request, see [`TensorSource`].
+    /// In a folder `model.safetensors` or `model.safetensors.index.json` count if one of them is there, and PyTorch's own
+    /// files beside them are left alone, as `transformers` does; without them it is `pytorch_model.bin`, `pytorch_model.pt`
+    /// or `pytorch_model.bin.index.json`. Reads and checks every header; data are read on request, see [`TensorSource`].
     ///
     /// # Errors
-    /// [`Error::Model`] if there are none, if there are both one file and shards, if the index and the shards disagree,
-    /// if a name leads out of the folder, or if the weights are of a kind that is refused by name, such as pickles
-    /// (`pytorch_model.bin`, `.pt`, `.ckpt`), which run code when they are opened; those of [`SafetensorsFile::open`].
+    /// [`Error::Model`] if there are none, if there are several of one kind, if the index and the shards disagree, if a name
+    /// leads out of the folder, or if the weights are of a kind that is refused by name; those of [`SafetensorsFile::open`]
+    /// and [`PickleFile::open`].
     pub fn open(path: &Path) -> Result<Self> {
         let metadata = std::fs::metadata(path).map_err(|e| unreadable(path, e))?;
         if !metadata.is_dir() {
-            if let Some(name) = path.file_name().and_then(|name| name.to_str()) {
-                refuse_by_name(path, name)?;
-            }
-            return Self::from_files(path, vec![SafetensorsFile::open(path)?]);
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            return Self::from_files(path, vec![WeightsFile::open(path, Kind::of(path, name)?)?]);
         }
-        let present = |name: &str| path.join(name).symlink_metadata().is_ok();
-        match (present(SINGLE_FILE), present(INDEX_FILE)) {
-            (true, true) => Err(Error::model(
-                path.display().to_string(),
-                format!("the folder has both {SINGLE_FILE} and {INDEX_FILE}, so its weights are ambiguous"),
-                "remove the one that is left over from another model",
-            )),
-            (true, false) => {
-                let file = SafetensorsFile::open(&resolve_inside(path, SINGLE_FILE)?)?;
-                Self::from_files(&path.join(SINGLE_FILE), vec![file])
+        let present = |name: &&&str| path.join(name).symlink_metadata().is_ok();
+        let [first, second] = PICKLE_FILES;
+        for (kind, names) in
+            [(Kind::Safetensors, &[SINGLE_FILE, INDEX_FILE][..]), (Kind::Pickle, &[first, second, PICKLE_INDEX][..])]
+        {
+            match names.iter().filter(present).collect::<Vec<_>>().as_slice() {
+                [] => {}
+                [name] if name.ends_with(".index.json") => return Self::open_shards(path, name, kind),
+                [name] => {
+                    let file = WeightsFile::open(&resolve_inside(path, name)?, kind)?;
+                    return Self::from_files(&path.join(name), vec![file]);
+                }
+                [one, another, ..] => {
+                    return Err(Error::model(
+                        path.display().to_string(),
+                        format!("the folder has both {one} and {another}, so its weights are ambiguous"),
+                        "remove the one that is left over from another model",
+                    ));
+                }
             }
-            (false, true) => Self::open_shards(path),
-            (false, false) => Err(no_weights(path)),
         }
+        Err(no_weights(path))
     }
 
-    fn from_files(path: &Path, files: Vec<SafetensorsFile>) -> Result<Self> {
+    fn from_files(path: &Path, files: Vec<WeightsFile>) -> Result<Self> {
         let mut order: Vec<(usize, usize)> =
             files.iter().enumerate().flat_map(|(f, file)| (0..file.tensors().len()).map(move |t| (f, t))).collect();
         let name = |&(f, t): &(usize, usize)| files[f].tensors()[t].name.as_str();
@@ -82,13 +173,19 @@ impl Weights {
         Ok(Self { place: path.display().to_string(), files, order })
     }
 
-    fn open_shards(folder: &Path) -> Result<Self> {
-        let path = folder.join(INDEX_FILE);
-        let index = Index::read(folder, INDEX_FILE)?;
+    fn open_shards(folder: &Path, index: &str, kind: Kind) -> Result<Self> {
+        let path = folder.join(index);
+        let index = Index::read(folder, index)?;
         let mut files = Vec::new();
         for shard in &index.shards {
-            refuse_by_name(&path, shard)?;
-            files.push(SafetensorsFile::open(&resolve_inside(folder, shard)?)?);
+            if Kind::of(&path, shard)? != kind {
+                return Err(Error::model(
+                    path.display().to_string(),
+                    format!("the index names {}, which is a file of another kind than its own", printable(shard, 120)),
+                    "index and shards are from different models: download all again",
+                ));
+            }
+            files.push(WeightsFile::open(&resolve_inside(folder, shard)?, kind)?);
         }
         index.compare(&path, &files)?;
         Self::from_files(folder, files)
@@ -104,16 +201,18 @@ impl Weights {
         self.entries().iter().filter_map(|entry| entry.bytes()).map(|bytes| bytes as u64).sum()
     }
 
-    fn file_of(&self, name: &str) -> Result<&SafetensorsFile> {
-        let entry = |&(f, t): &(usize, usize)| &self.files[f].tensors()[t];
-        match self.order.binary_search_by(|at| entry(at).name.as_str().cmp(name)) {
-            Ok(i) => Ok(&self.files[self.order[i].0]),
-            Err(_) => Err(Error::model(
-                format!("{}, tensor {}", self.place, printable(name, 200)),
-                "there is no tensor of this name in the weights",
-                "check the name against the weights' list of tensors",
-            )),
-        }
+    fn entry_at(&self, (file, tensor): (usize, usize)) -> &TensorEntry {
+        &self.files[file].tensors()[tensor]
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        let found = self.order.binary_search_by(|at| self.entry_at(*at).name.as_str().cmp(name));
+        found.ok().map(|i| self.order[i].0)
+    }
+
+    fn source_of(&self, name: &str) -> Result<&dyn TensorSource> {
+        let file = self.find(name).ok_or_else(|| absent(&self.place, name))?;
+        Ok(self.files[file].source())
     }
 }
 
@@ -123,15 +222,22 @@ impl TensorSource for Weights {
     }
 
     fn entries(&self) -> Vec<&TensorEntry> {
-        self.order.iter().map(|&(f, t)| &self.files[f].tensors()[t]).collect()
+        self.order.iter().map(|at| self.entry_at(*at)).collect()
     }
 
     fn read_f32(&self, name: &str, out: &mut [f32]) -> Result<()> {
-        self.file_of(name)?.read_f32(name, out)
+        self.source_of(name)?.read_f32(name, out)
     }
 
     fn read_raw_at(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<()> {
-        self.file_of(name)?.read_raw_at(name, offset, out)
+        self.source_of(name)?.read_raw_at(name, offset, out)
+    }
+
+    fn are_tied(&self, first: &str, second: &str) -> bool {
+        match (self.find(first), self.find(second)) {
+            (Some(file), Some(other)) if file == other => self.files[file].source().are_tied(first, second),
+            _ => false,
+        }
     }
 }
 
@@ -143,30 +249,11 @@ pub fn shard_names(folder: &Path, name: &str) -> Result<Vec<String>> {
     Ok(Index::read(folder, name)?.shards)
 }
 
-fn shard(file: &SafetensorsFile) -> String {
+fn shard(file: &WeightsFile) -> String {
     file.path().file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
-/// Refuse kinds of weights that are not read, by the look of their name.
-fn refuse_by_name(place: &Path, name: &str) -> Result<()> {
-    let lower = name.to_ascii_lowercase();
-    let ends = |endings: &[&str]| endings.iter().any(|ending| lower.ends_with(ending));
-    let reason = if ends(&[".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".bin.index.json"]) {
-        "is a pickle, which can run any code when it is opened; it is never read"
-    } else if ends(&[".h5", ".msgpack", ".gguf", ".onnx", ".npz"]) {
-        "is of a format that is not read"
-    } else {
-        return Ok(());
-    };
-    Err(Error::model(
-        place.display().to_string(),
-        format!("{} {reason}", printable(name, 120)),
-        "convert it to safetensors, on a machine you trust it with, in Python: \
-         AutoModel.from_pretrained(\"IN\").save_pretrained(\"OUT\", safe_serialization=True)",
-    ))
-}
-
-/// The error for a folder without safetensors weights: name what is there instead.
+/// The error for a folder without weights of the usual names: name what is there instead.
 fn no_weights(folder: &Path) -> Error {
     let mut names: Vec<String> = match std::fs::read_dir(folder) {
         // Bounded: a folder of a million files is no model.
@@ -174,20 +261,22 @@ fn no_weights(folder: &Path) -> Error {
         Err(e) => return unreadable(folder, e),
     };
     names.sort();
-    if let Some(refused) = names.iter().find_map(|name| refuse_by_name(&folder.join(name), name).err()) {
+    if let Some(refused) = names.iter().find_map(|name| Kind::of(&folder.join(name), name).err()) {
         return refused;
     }
-    let others: Vec<String> =
-        names.iter().filter(|name| name.ends_with(".safetensors")).take(5).map(|name| printable(name, 60)).collect();
+    let is_single =
+        |name: &&String| name.ends_with(".safetensors") || matches!(Kind::of(folder, name), Ok(Kind::Pickle));
+    let others: Vec<String> = names.iter().filter(is_single).take(5).map(|name| printable(name, 60)).collect();
     let seen = if others.is_empty() { String::new() } else { format!("; it has {}", others.join(", ")) };
+    let [first, second] = PICKLE_FILES;
     Error::model(
         folder.display().to_string(),
-        format!("the folder has neither {SINGLE_FILE} nor {INDEX_FILE}{seen}"),
-        "give the folder of a model, or the path of one safetensors file",
+        format!("the folder has neither {SINGLE_FILE} nor {INDEX_FILE}, nor {first}, {second} or {PICKLE_INDEX}{seen}"),
+        "give the folder of a model, or the path of one file of weights",
     )
 }
 
-/// `model.safetensors.index.json`: which shard holds which tensor.
+/// An index, such as `model.safetensors.index.json`: which shard holds which tensor.
 #[derive(Debug)]
 struct Index {
     shards: Vec<String>,
@@ -206,7 +295,7 @@ impl Index {
     }
 
     /// The index lists exactly the tensors that the shards hold, each in the right one.
-    fn compare(&self, path: &Path, files: &[SafetensorsFile]) -> Result<()> {
+    fn compare(&self, path: &Path, files: &[WeightsFile]) -> Result<()> {
         let differ = |tensor: &str, reason: String| {
             let place = format!("{}, tensor {}", path.display(), printable(tensor, 200));
             Err(Error::model(
@@ -224,7 +313,7 @@ impl Index {
         if held == self.map.len() {
             return Ok(());
         }
-        let absent = |(name, position): &(&String, &usize)| files[**position].entry(name).is_none();
+        let absent = |(name, position): &(&String, &usize)| !files[**position].has(name);
         match self.map.iter().filter(absent).min() {
             Some((name, &position)) => {
                 differ(name, format!("the index puts it in {}, which does not hold it", self.shards[position]))

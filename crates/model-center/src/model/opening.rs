@@ -2,9 +2,8 @@
 
 use super::registry::{OpenOptions, OpenedModel, param_shapes};
 use super::text::TextModel;
-use crate::config::Config;
-use crate::error::Result;
-use crate::hf::{Allow, ModelFolder, NameTable, Plan, Weights};
+use crate::error::{Error, Result};
+use crate::hf::{Allow, NameTable, Plan, Weights, model_center};
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
 use bmtrain_dist::Parameters;
@@ -13,14 +12,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Build a model and read its values. Everything that can be wrong with the folder is found before memory for a parameter
-/// is taken: `build` is called once for a sketch that is compared with the weights, and once for the model.
+/// is taken: `build` is called once for a sketch that is compared with the weights, and once for the model. `names` are the
+/// family's in files of Hugging Face and, where there is a second table, in those of ModelCenter.
 ///
 /// # Errors
 /// Weights that do not fit, see [`Plan::build`]; those of `build`; no memory left.
 pub fn open_with<M: TextModel + 'static>(
     folder: &Path,
     options: &OpenOptions,
-    names: &NameTable,
+    names: &[&NameTable],
     allow: &Allow,
     build: impl Fn(&Device, BuilderOptions) -> Result<M>,
 ) -> Result<OpenedModel> {
@@ -28,34 +28,40 @@ pub fn open_with<M: TextModel + 'static>(
     // A model that takes no memory has the same parameters; it is what the weights are compared with.
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let sketch = build(&nowhere, options.sketch_builder())?;
+    let missing = || Error::model(folder.display().to_string(), "the family has no table of names", "give it one");
+    let own = usize::from(model_center::is_model_center(&weights)).min(names.len().saturating_sub(1));
+    let names = names.get(own).ok_or_else(missing)?;
     let plan = Plan::build(names, &param_shapes(sketch.parameters()), &weights, allow)?;
     let parameters = sketch.parameters().count();
-    let unused = plan.unused().to_vec();
+    let without_values = |model, plan: Plan| {
+        let drawn = plan.fresh().to_vec();
+        Ok(OpenedModel { model, drawn, unused: plan.unused().to_vec(), parameters, plan })
+    };
     if options.only_check {
-        return Ok(OpenedModel { model: Box::new(sketch), drawn: plan.fresh().to_vec(), unused, parameters });
+        return without_values(Box::new(sketch), plan);
     }
     let model = build(&options.device, options.builder())?;
     if options.leave_values {
-        return Ok(OpenedModel { model: Box::new(model), drawn: plan.fresh().to_vec(), unused, parameters });
+        return without_values(Box::new(model), plan);
     }
     plan.load(&weights, |name, values| match model.parameters().get(name) {
         Some(param) => Ok(param.load(values)?),
         None => Ok(()),
     })?;
     let drawn = model.parameters().initialize_missing()?;
-    Ok(OpenedModel { model: Box::new(model), drawn, unused, parameters })
+    Ok(OpenedModel { model: Box::new(model), drawn, unused: plan.unused().to_vec(), parameters, plan })
 }
 
-/// Write a model's values into a folder, one parameter in memory at a time.
-///
-/// # Errors
-/// The disk refuses; a failing device.
-pub fn save_as<C: Config>(written: &ModelFolder<'_, C>, parameters: &Parameters, folder: &Path) -> Result<()> {
+/// Puts the values of a parameter, by its name, into a vector.
+pub type Fill<'a> = &'a mut dyn FnMut(&str, &mut Vec<f32>) -> Result<()>;
+
+/// Reads the values of parameters from the model that holds them, one in memory at a time.
+pub fn from_parameters(parameters: &Parameters) -> impl FnMut(&str, &mut Vec<f32>) -> Result<()> {
     let mut reader = WholeReader::default();
-    written.write(folder, &param_shapes(parameters), |name, values| {
+    move |name, values| {
         if let Some(param) = parameters.get(name) {
             *values = reader.read(param)?;
         }
         Ok(())
-    })
+    }
 }

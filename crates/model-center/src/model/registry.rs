@@ -2,10 +2,13 @@
 
 use super::text::{TextHead, TextModel};
 use super::{bert, decoder};
-use crate::config::{self, BloomConfig, Fields, Gpt2Config, GptjConfig, LlamaConfig, OptConfig, ProblemType};
+use crate::config::{
+    self, BloomConfig, Fields, Gpt2Config, GptjConfig, LlamaConfig, MistralConfig, OptConfig, ProblemType, Qwen2Config,
+    Qwen3Config,
+};
 use crate::error::{Error, Result};
 use crate::file::{read_text, resolve_inside};
-use crate::hf::ParamShape;
+use crate::hf::{FolderLayout, ParamShape, Plan};
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::Parameters;
 use bmtrain_dist::block::Recompute;
@@ -114,6 +117,8 @@ pub struct OpenedModel {
     pub unused: Vec<String>,
     /// Number of parameter values.
     pub parameters: usize,
+    /// Which of the folder's tensors make up each parameter.
+    pub plan: Plan,
 }
 
 /// How a model is saved.
@@ -123,6 +128,8 @@ pub struct SaveOptions<'a> {
     pub dtype: DType,
     /// Folder to copy the tokenizer's files from.
     pub companions: Option<&'a Path>,
+    /// Whose names and files.
+    pub layout: FolderLayout,
 }
 
 /// One family of models.
@@ -167,6 +174,21 @@ pub static MODELS: &[ModelEntry] = &[
         model_type: "llama",
         doc: "Llama 1, 2 and 3 with heads for the next word and for classification",
         open: decoder::folder::open::<LlamaConfig>,
+    },
+    ModelEntry {
+        model_type: "mistral",
+        doc: "Mistral with heads for the next word and for classification",
+        open: decoder::folder::open::<MistralConfig>,
+    },
+    ModelEntry {
+        model_type: "qwen2",
+        doc: "Qwen 2 and 2.5 with heads for the next word and for classification",
+        open: decoder::folder::open::<Qwen2Config>,
+    },
+    ModelEntry {
+        model_type: "qwen3",
+        doc: "Qwen 3 with heads for the next word and for classification",
+        open: decoder::folder::open::<Qwen3Config>,
     },
 ];
 
@@ -237,6 +259,15 @@ pub fn architectures(folder: &Path) -> Result<Vec<String>> {
     let (fields, _) = config_fields(folder)?;
     let names = fields.peek("architectures").and_then(serde_json::Value::as_array);
     Ok(names.into_iter().flatten().filter_map(|name| name.as_str().map(str::to_owned)).collect())
+}
+
+/// Whether a folder's `config.json` is ModelCenter's, which names no class.
+///
+/// # Errors
+/// No or an unreadable `config.json`.
+pub fn is_named_by_model_center(folder: &Path) -> Result<bool> {
+    let (fields, _) = config_fields(folder)?;
+    Ok(fields.has("dim_model") && !fields.has("architectures"))
 }
 
 /// Names and whole shapes of parameters, as the weights' driver wants them.

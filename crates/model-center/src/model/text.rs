@@ -6,6 +6,7 @@ use crate::data::{Batch, Labels};
 use crate::error::Result;
 use crate::hf::NameTable;
 use crate::model::labels::IGNORED;
+use crate::model::opening::{Fill, from_parameters};
 use crate::model::registry::SaveOptions;
 use bmtrain_core::{Ctx, Tensor, Var};
 use bmtrain_dist::Parameters;
@@ -155,13 +156,22 @@ pub trait TextModel {
     /// What `save` would say at the end of the training.
     fn check_save(&self, options: &SaveOptions<'_>) -> Result<()>;
 
-    /// Write a complete Hugging Face folder: configuration, weights, tokenizer files. Where parameters are shared among
-    /// ranks one of them writes; it reads all parameters, in their order, through one
-    /// [`WholeReader`](bmtrain_dist::param::WholeReader), and the others take part in that.
+    /// Write a complete folder: configuration, weights, tokenizer files. `fill` puts the values of the named parameter into a
+    /// vector; it is called once for each, in their order.
     ///
     /// # Errors
-    /// The disk refuses; a failing device.
-    fn save(&self, folder: &Path, options: &SaveOptions<'_>) -> Result<()>;
+    /// The disk refuses; a layout that the family does not have; what `fill` returns.
+    fn write(&self, folder: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()>;
+
+    /// [`TextModel::write`] with the model's own values. Where parameters are shared among ranks one of them writes; it reads
+    /// all parameters, in their order, through one [`WholeReader`](bmtrain_dist::param::WholeReader), and the others take part
+    /// in that.
+    ///
+    /// # Errors
+    /// As [`TextModel::write`]; a failing device.
+    fn save(&self, folder: &Path, options: &SaveOptions<'_>) -> Result<()> {
+        self.write(folder, options, &mut from_parameters(self.parameters()))
+    }
 
     /// The batch to logits and, with labels, the loss. With `observe` the hidden states are shown on the way.
     ///

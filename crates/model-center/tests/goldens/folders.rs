@@ -13,7 +13,7 @@ use bmtrain_dist::block::Recompute;
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
 use bmtrain_dist::param::{WholeReader, widen};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use model_center::hf::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource};
+use model_center::hf::{FolderLayout, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource};
 use model_center::model::{OpenOptions, OpenedModel, Registry, SaveOptions, TextBatch, TextModel};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -21,7 +21,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 
-pub const F32: SaveOptions<'static> = SaveOptions { dtype: DType::F32, companions: None };
+pub const F32: SaveOptions<'static> =
+    SaveOptions { dtype: DType::F32, companions: None, layout: FolderLayout::HuggingFace };
 
 pub fn open(folder: &Path, options: &OpenOptions) -> Result<OpenedModel, String> {
     Registry::default().open(folder, options).map_err(|error| error.to_string())

@@ -231,6 +231,7 @@ fn activate(activation: Activation, x: f64) -> f64 {
         Activation::Relu => x.max(0.0),
         Activation::Silu => x / (1.0 + (-x).exp()),
         Activation::Tanh => x.tanh(),
+        Activation::QuickGelu => x / (1.0 + (-1.702 * x).exp()),
     }
 }
 

@@ -81,6 +81,10 @@ fn slope(activation: Activation, x: f64) -> f64 {
             s * (1.0 + x * (1.0 - s))
         }
         Activation::Tanh => 1.0 - x.tanh().powi(2),
+        Activation::QuickGelu => {
+            let s = 1.0 / (1.0 + (-1.702 * x).exp());
+            s * (1.0 + 1.702 * x * (1.0 - s))
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Carry out a plan: read parameter after parameter, one in memory at a time.
 
 use super::Plan;
+use super::plan::Step;
 use crate::hf::safetensors::TensorSource;
 use crate::{Error, Result};
 
@@ -17,23 +18,48 @@ impl Plan {
     /// [`Error::Model`] if the source is not the planned one any more, or holds a tied tensor twice with different
     /// values; what `sink` returns.
     pub fn load(&self, source: &dyn TensorSource, mut sink: impl FnMut(&str, &[f32]) -> Result<()>) -> Result<()> {
-        for twin in &self.twins {
-            require_equal(source, &twin.name, &twin.alias, twin.bytes)?;
-        }
+        self.check_twins(source)?;
         let (mut values, mut theirs): (Vec<f32>, Vec<f32>) = (Vec::new(), Vec::new());
         for step in &self.steps {
-            values.resize(step.elements, 0.0);
-            for piece in &step.pieces {
-                let part = &mut values[piece.elements()];
-                if piece.is_rearranged() {
-                    theirs.resize(part.len(), 0.0);
-                    source.read_f32(&piece.name, &mut theirs)?;
-                    piece.arrange(&theirs, part);
-                } else {
-                    source.read_f32(&piece.name, part)?;
-                }
-            }
+            step.read(source, &mut values, &mut theirs)?;
             sink(&step.ours, &values)?;
+        }
+        Ok(())
+    }
+
+    /// Whether what the source holds twice is equal, bit for bit.
+    ///
+    /// # Errors
+    /// As [`Plan::load`].
+    pub fn check_twins(&self, source: &dyn TensorSource) -> Result<()> {
+        let untied = self.twins.iter().filter(|twin| !source.are_tied(&twin.name, &twin.alias));
+        untied.into_iter().try_for_each(|twin| require_equal(source, &twin.name, &twin.alias, twin.bytes))
+    }
+
+    /// Read the parameter that we call `ours` alone, for who wants them in an order of its own.
+    ///
+    /// # Errors
+    /// As [`Plan::load`]; a parameter that is not planned.
+    pub fn read(&self, source: &dyn TensorSource, ours: &str, values: &mut Vec<f32>) -> Result<()> {
+        let missing = || Error::model(format!("parameter {ours}"), "its values are in no file", "give it some first");
+        let step = self.steps.iter().find(|step| step.ours == ours).ok_or_else(missing)?;
+        step.read(source, values, &mut Vec::new())
+    }
+}
+
+impl Step {
+    /// All values in our layout; `theirs` is room for one part in theirs.
+    fn read(&self, source: &dyn TensorSource, values: &mut Vec<f32>, theirs: &mut Vec<f32>) -> Result<()> {
+        values.resize(self.elements, 0.0);
+        for piece in &self.pieces {
+            let part = &mut values[piece.elements()];
+            if piece.is_rearranged() {
+                theirs.resize(part.len(), 0.0);
+                source.read_f32(&piece.name, theirs)?;
+                piece.arrange(theirs, part);
+            } else {
+                source.read_f32(&piece.name, part)?;
+            }
         }
         Ok(())
     }

@@ -110,6 +110,21 @@ impl Alias {
     pub const fn new(name: &'static str, of: &'static str) -> Self {
         Alias { name: Cow::Borrowed(name), of: Cow::Borrowed(of) }
     }
+
+    /// The second name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it is a name for.
+    pub fn of(&self) -> &str {
+        &self.of
+    }
+
+    /// Like [`Alias::new`], for tables that are made at run time.
+    pub fn owned(name: String, of: String) -> Self {
+        Alias { name: Cow::Owned(name), of: Cow::Owned(of) }
+    }
 }
 
 /// The names of a family.

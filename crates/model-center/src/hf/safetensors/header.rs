@@ -11,7 +11,7 @@ use std::path::Path;
 use ::safetensors::tensor::{Metadata, TensorInfo};
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::{StoredDtype, TensorEntry};
+use super::{RANK_LIMIT, StoredDtype, TENSOR_LIMIT, TensorEntry, is_tensor_name};
 use crate::file::{printable, unreadable};
 use crate::{Error, Result};
 
@@ -19,12 +19,6 @@ use crate::{Error, Result};
 const LENGTH_BYTES: u64 = 8;
 /// The longest header the format allows.
 const HEADER_LIMIT: u64 = 100_000_000;
-/// More tensors than any one real file has (a few thousand), few enough to list in memory.
-const TENSOR_LIMIT: usize = 262_144;
-/// More dimensions than any real tensor has.
-const RANK_LIMIT: usize = 16;
-/// Longer than any real tensor name.
-const NAME_LIMIT: usize = 1024;
 
 /// A header whose claims were checked against the file.
 #[derive(Debug)]
@@ -169,7 +163,7 @@ impl<'de> Visitor<'de> for HeaderVisitor {
                 header.metadata = map.next_value::<Option<FreeText>>()?.map(|m| m.0).unwrap_or_default();
                 continue;
             }
-            if name.is_empty() || name.len() > NAME_LIMIT || name.chars().any(char::is_control) {
+            if !is_tensor_name(&name) {
                 return Err(A::Error::custom("a tensor name is empty, too long or has control characters in it"));
             }
             if header.tensors.len() == TENSOR_LIMIT {

@@ -20,6 +20,18 @@ pub use writer::SafetensorsWriter;
 use crate::{Error, Result};
 use bmtrain_core::dtype::DType;
 
+/// More tensors than any one real file has (a few thousand), few enough to list in memory.
+pub(in crate::hf) const TENSOR_LIMIT: usize = 262_144;
+/// More dimensions than any real tensor has.
+pub(in crate::hf) const RANK_LIMIT: usize = 16;
+/// Longer than any real tensor name.
+const NAME_LIMIT: usize = 1024;
+
+/// Whether a tensor may be called so: not empty, not too long, without control characters.
+pub(in crate::hf) fn is_tensor_name(name: &str) -> bool {
+    !name.is_empty() && name.len() <= NAME_LIMIT && !name.chars().any(char::is_control)
+}
+
 /// One tensor of a file: what it is called, how it is stored and its shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorEntry {
@@ -75,6 +87,11 @@ pub trait TensorSource {
     /// # Errors
     /// [`Error::Model`] if there is no such tensor or the range leaves it.
     fn read_raw_at(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<()>;
+
+    /// Whether two names are known to have the same bytes and shape, so that nobody need compare them. `false` says nothing.
+    fn are_tied(&self, _first: &str, _second: &str) -> bool {
+        false
+    }
 }
 
 /// The stored type of one of our types.

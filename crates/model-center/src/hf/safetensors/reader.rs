@@ -8,16 +8,11 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use bmtrain_core::dtype::Float;
-use half::{bf16, f16, slice::HalfFloatSliceExt};
-
 use super::header::{self, damaged};
 use super::{StoredDtype, TensorEntry, TensorSource};
 use crate::file::{open_regular, printable, unreadable};
+use crate::hf::stored::{FLOATS, absent, require_length, widen, wrong_type};
 use crate::{Error, Result};
-
-/// Elements converted at a time: 256 KiB of f16, small enough to stay in the second-level cache.
-const CHUNK: usize = 128 * 1024;
 
 /// An open safetensors file whose header was checked; data are read on request.
 #[derive(Debug)]
@@ -96,7 +91,7 @@ impl SafetensorsFile {
             StoredDtype::I16 => little_endian(&bytes, |b| i64::from(i16::from_le_bytes(b))),
             StoredDtype::I8 => little_endian(&bytes, |b| i64::from(i8::from_le_bytes(b))),
             StoredDtype::U8 | StoredDtype::BOOL => bytes.into_iter().map(i64::from).collect(),
-            other => return Err(self.wrong_type(name, other, "integers (i64, i32, i16, i8, u8 or bool)")),
+            _ => return Err(wrong_type(&self.place(), entry, "integers (i64, i32, i16, i8, u8 or bool)")),
         })
     }
 
@@ -105,21 +100,7 @@ impl SafetensorsFile {
     }
 
     fn require(&self, name: &str) -> Result<usize> {
-        self.position(name).ok_or_else(|| {
-            Error::model(
-                format!("{}, tensor {}", self.path.display(), printable(name, 200)),
-                "there is no tensor of this name in the file",
-                "check the name against the file's list of tensors",
-            )
-        })
-    }
-
-    fn wrong_type(&self, name: &str, got: StoredDtype, want: &str) -> Error {
-        Error::model(
-            format!("{}, tensor {}", self.path.display(), printable(name, 200)),
-            format!("the tensor is stored as {got:?}, expected {want}"),
-            "store the tensor in one of these types",
-        )
+        self.position(name).ok_or_else(|| absent(&self.place(), name))
     }
 
     fn read_at(&self, index: usize, offset: u64, out: &mut [u8]) -> Result<()> {
@@ -137,22 +118,6 @@ impl SafetensorsFile {
             _ => unreadable(&self.path, e),
         })
     }
-
-    /// Convert elements of `N` bytes chunk by chunk, never holding a second copy of the tensor.
-    fn convert<const N: usize>(
-        &self,
-        index: usize,
-        out: &mut [f32],
-        mut one: impl FnMut(&[u8], &mut [f32]),
-    ) -> Result<()> {
-        let mut bytes = vec![0u8; N * CHUNK.min(out.len())];
-        for (i, part) in out.chunks_mut(CHUNK).enumerate() {
-            let raw = &mut bytes[..N * part.len()];
-            self.read_at(index, (i * CHUNK * N) as u64, raw)?;
-            one(raw, part);
-        }
-        Ok(())
-    }
 }
 
 impl TensorSource for SafetensorsFile {
@@ -167,42 +132,10 @@ impl TensorSource for SafetensorsFile {
     fn read_f32(&self, name: &str, out: &mut [f32]) -> Result<()> {
         let index = self.require(name)?;
         let entry = &self.tensors[index];
-        if entry.elements() != Some(out.len()) {
-            return Err(Error::model(
-                format!("{}, tensor {}", self.path.display(), printable(name, 200)),
-                format!("the tensor has shape {:?}, asked for {} elements", entry.shape, out.len()),
-                "compare the model's configuration with the weights",
-            ));
-        }
-        match entry.dtype {
-            StoredDtype::F32 => {
-                self.read_at(index, 0, bytemuck::cast_slice_mut(out))?;
-                for value in out.iter_mut() {
-                    *value = f32::from_bits(u32::from_le(value.to_bits()));
-                }
-                Ok(())
-            }
-            StoredDtype::F16 => {
-                let mut halves = vec![f16::ZERO; CHUNK.min(out.len())];
-                self.convert::<2>(index, out, |raw, part| {
-                    let halves = &mut halves[..part.len()];
-                    for (half, pair) in halves.iter_mut().zip(raw.as_chunks::<2>().0) {
-                        *half = f16::from_le_bytes(*pair);
-                    }
-                    halves.convert_to_f32_slice(part);
-                })
-            }
-            StoredDtype::BF16 => self.convert::<2>(index, out, |raw, part| {
-                for (value, pair) in part.iter_mut().zip(raw.as_chunks::<2>().0) {
-                    *value = Float::to_f32(bf16::from_le_bytes(*pair));
-                }
-            }),
-            StoredDtype::F64 => self.convert::<8>(index, out, |raw, part| {
-                for (value, octet) in part.iter_mut().zip(raw.as_chunks::<8>().0) {
-                    *value = f64::from_le_bytes(*octet) as f32;
-                }
-            }),
-            other => Err(self.wrong_type(name, other, "a float (f64, f32, f16 or bf16)")),
+        require_length(&self.place(), entry, out.len())?;
+        match widen(entry.dtype, out, |offset, bytes| self.read_at(index, offset, bytes))? {
+            true => Ok(()),
+            false => Err(wrong_type(&self.place(), entry, FLOATS)),
         }
     }
 

@@ -6,16 +6,11 @@ use std::collections::HashMap;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use ::safetensors::tensor::{Metadata, TensorInfo};
-use bmtrain_core::dtype::Float;
-use half::{bf16, f16};
-
 use super::{StoredDtype, TensorEntry};
 use crate::file::{AtomicFile, printable};
+use crate::hf::stored::{CHUNK, narrow};
 use crate::{Error, Result};
-
-/// Elements converted at a time.
-const CHUNK: usize = 128 * 1024;
+use ::safetensors::tensor::{Metadata, TensorInfo};
 
 /// A safetensors file being written.
 ///
@@ -83,19 +78,7 @@ impl SafetensorsWriter {
         let mut scratch = std::mem::take(&mut self.scratch);
         let mut offset = begin;
         for part in values.chunks(CHUNK) {
-            scratch.clear();
-            match dtype {
-                StoredDtype::F32 => extend(&mut scratch, part, |v| v.to_le_bytes()),
-                StoredDtype::F16 => extend(&mut scratch, part, |v| f16::from_f32(v).to_le_bytes()),
-                StoredDtype::BF16 => extend(&mut scratch, part, |v| <bf16 as Float>::from_f32(v).to_le_bytes()),
-                StoredDtype::F64 => extend(&mut scratch, part, |v| f64::from(v).to_le_bytes()),
-                other => return Err(self.refuse(name, format!("the tensor was announced as {other:?}, no float"))),
-            }
-            if dtype == StoredDtype::F16
-                && let Some(value) = part.iter().find(|v| v.is_finite() && f16::from_f32(**v).is_infinite())
-            {
-                return Err(self.refuse(name, format!("the value {value:e} does not fit f16, whose largest is 65504")));
-            }
+            narrow(dtype, part, &mut scratch).map_err(|reason| self.refuse(name, reason))?;
             self.file.file().write_all_at(&scratch, offset).map_err(|e| self.file.refused(e))?;
             offset += scratch.len() as u64;
         }
@@ -161,8 +144,4 @@ fn header_bytes(path: &Path, layout: Vec<(String, TensorInfo)>) -> Result<Vec<u8
     let mut header = (json.len() as u64).to_le_bytes().to_vec();
     header.append(&mut json);
     Ok(header)
-}
-
-fn extend<const N: usize>(out: &mut Vec<u8>, values: &[f32], one: impl Fn(f32) -> [u8; N]) {
-    out.extend(values.iter().flat_map(|v| one(*v)));
 }

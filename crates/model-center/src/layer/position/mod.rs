@@ -28,6 +28,16 @@ pub enum PositionsConfig {
     Relative(RelativeConfig),
 }
 
+impl PositionsConfig {
+    /// The longest row of a model whose file speaks of so many positions.
+    pub fn reach(&self, positions: usize) -> usize {
+        match self {
+            PositionsConfig::Rotary(config) => config.scaling.reach(positions),
+            _ => positions,
+        }
+    }
+}
+
 /// What makes the [`Scope`] of a stack.
 #[derive(Debug)]
 pub enum Positions {

@@ -60,6 +60,30 @@ pub enum RotaryScaling {
     },
 }
 
+impl RotaryScaling {
+    /// The longest text of the first training, where the scaling goes by it.
+    pub fn trained(&self) -> Option<usize> {
+        match *self {
+            RotaryScaling::None | RotaryScaling::Linear { .. } => None,
+            RotaryScaling::Dynamic { trained, .. }
+            | RotaryScaling::Llama3 { trained, .. }
+            | RotaryScaling::Yarn { trained, .. } => Some(trained),
+        }
+    }
+
+    /// The longest row of a model whose file speaks of so many positions. Files with dynamic or YaRN's scaling commonly give the
+    /// trained length for that.
+    pub fn reach(&self, positions: usize) -> usize {
+        match *self {
+            RotaryScaling::Dynamic { factor, trained } | RotaryScaling::Yarn { factor, trained, .. } => {
+                // A float beyond the largest integer becomes that.
+                positions.max((factor * trained as f64) as usize)
+            }
+            _ => positions,
+        }
+    }
+}
+
 impl RotaryConfig {
     /// The angle from one position to the next of each pair, for texts of this length.
     pub fn frequencies(&self, length: usize) -> Vec<f64> {
@@ -89,7 +113,7 @@ impl RotaryConfig {
                 let first = pair_of(fast).floor().max(0.0);
                 let last = pair_of(slow).ceil().min(self.dims as f64 - 1.0);
                 // Never a division by zero where both are one pair.
-                let span = if last > first { last - first } else { 1e-3 };
+                let span = if last == first { 1e-3 } else { last - first };
                 let scaled = |pair: usize| {
                     let share = 1.0 - ((pair as f64 - first) / span).clamp(0.0, 1.0);
                     plain(pair) * (share + (1.0 - share) / factor)
@@ -191,6 +215,14 @@ mod tests {
         // Twice the trained length: 2 * 2 - 1 = 3 times, to the power of 8 / 6.
         let stretched = RotaryConfig { base: 10_000.0 * 3f64.powf(8.0 / 6.0), ..PLAIN };
         close(&dynamic.frequencies(32), &stretched.frequencies(1));
+    }
+
+    #[test]
+    fn rows_may_be_as_long_as_stretched_angles_are_meant_for() {
+        let yarn = |factor| RotaryScaling::Yarn { factor, fast: 32.0, slow: 1.0, magnitude: 1.0, trained: 16 };
+        assert_eq!((yarn(2.5).reach(16), yarn(2.5).reach(64), yarn(f64::MAX).reach(16)), (40, 64, usize::MAX));
+        assert_eq!(RotaryScaling::Dynamic { factor: 2.0, trained: 16 }.reach(16), 32);
+        assert_eq!(RotaryScaling::Linear { factor: 2.0 }.reach(16), 16);
     }
 
     #[test]

@@ -3,12 +3,11 @@
 use super::{Bert, BertHead};
 use crate::config::{BertConfig, Config};
 use crate::error::{Error, Result};
-use crate::hf::{Alias, Allow, ModelFolder, NameTable, Rule};
+use crate::hf::{Alias, Allow, FolderLayout, ModelFolder, NameTable, Rule};
 use crate::model::labels::take_over;
-use crate::model::opening::{open_with, save_as};
+use crate::model::opening::open_with;
 use crate::model::registry::{HeadValues, OpenOptions, OpenedModel, SaveOptions};
 use crate::model::text::TextHead;
-use bmtrain_dist::Model;
 use bmtrain_dist::block::BlockOptions;
 use std::borrow::Cow;
 use std::path::Path;
@@ -98,7 +97,7 @@ pub fn default_head(config: &BertConfig, architectures: &[String]) -> TextHead {
 pub fn open(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     let (config, head) = configure(folder, options)?;
     let blocks = BlockOptions { recompute: options.recompute };
-    open_with(folder, options, &NAMES, &allowed(head, options.head_values), |device, builder| {
+    open_with(folder, options, &[&NAMES], &allowed(head, options.head_values), |device, builder| {
         Bert::new(device, config.clone(), head, blocks, builder)
     })
 }
@@ -164,18 +163,14 @@ fn allowed(head: BertHead, values: HeadValues) -> Allow {
     Allow { missing, unused: texts(unused), fresh: texts(fresh) }
 }
 
-/// Write a complete folder.
+/// What is written.
 ///
 /// # Errors
-/// The disk refuses; a failing device.
-pub fn save(model: &Bert, folder: &Path, options: &SaveOptions<'_>) -> Result<()> {
-    save_as(&written(model, options), Model::parameters(model), folder)
-}
-
-/// What [`save`] writes.
-pub(super) fn written<'a>(model: &'a Bert, options: &SaveOptions<'a>) -> ModelFolder<'a, BertConfig> {
-    let mut written = ModelFolder::new(model.config(), &NAMES, architecture(model.head_kind()));
-    written.header.dtype = options.dtype;
-    written.companions = options.companions;
-    written
+/// A layout other than Hugging Face's.
+pub(super) fn written<'a>(model: &'a Bert, options: &SaveOptions<'a>) -> Result<ModelFolder<'a, BertConfig>> {
+    if options.layout == FolderLayout::ModelCenter {
+        let reason = "BERT is not written in ModelCenter's layout";
+        return Err(Error::model("the folder to write", reason, "write it in Hugging Face's"));
+    }
+    Ok(ModelFolder::new(model.config(), &NAMES, architecture(model.head_kind())).with(options))
 }

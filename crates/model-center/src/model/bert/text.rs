@@ -1,9 +1,10 @@
 //! BERT as a [`TextModel`]: what programs call.
 
-use super::{Bert, BertBatch, BertHead};
+use super::{Bert, BertBatch, BertHead, names};
 use crate::error::{Error, Result};
 use crate::hf::NameTable;
 use crate::model::labels::{Labels, Numbers, Wanted, check_length};
+use crate::model::opening::Fill;
 use crate::model::registry::{SaveOptions, param_shapes};
 use crate::model::text::{Observe, Scores, TextBatch, TextHead, TextLabels, TextModel};
 use bmtrain_core::{Ctx, Segment, Tensor, Var};
@@ -56,11 +57,11 @@ impl TextModel for Bert {
     }
 
     fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
-        super::names::written(self, options).check(&param_shapes(Model::parameters(self)))
+        names::written(self, options)?.check(&param_shapes(Model::parameters(self)))
     }
 
-    fn save(&self, folder: &Path, options: &SaveOptions<'_>) -> Result<()> {
-        super::names::save(self, folder, options)
+    fn write(&self, folder: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
+        names::written(self, options)?.write(folder, &param_shapes(Model::parameters(self)), fill)
     }
 
     fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {

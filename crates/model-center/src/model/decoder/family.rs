@@ -5,7 +5,7 @@
 
 use super::DecoderHead;
 use crate::config::{Config, TextConfig};
-use crate::hf::NameTable;
+use crate::hf::{NameTable, model_center};
 use crate::layer::{BlockConfig, PositionsConfig};
 use bmtrain_dist::nn::norm::NormOptions;
 use std::fmt::Debug;
@@ -30,8 +30,20 @@ pub trait DecoderFamily: Config + Clone + Debug + 'static {
     /// What block `layer` is made of, counted from 0.
     fn block(&self, layer: usize) -> BlockConfig;
 
-    /// What a model with this head calls its parameters in files.
+    /// What a model with this head calls its parameters in files of Hugging Face.
     fn names(&self, head: DecoderHead) -> NameTable;
+
+    /// What ModelCenter calls the stack of blocks.
+    fn stack_of_model_center(&self) -> &'static str {
+        "encoder"
+    }
+
+    /// What ModelCenter's files call the parameters.
+    fn names_of_model_center(&self) -> NameTable {
+        let (block, theirs, layers) = (self.block(0), self.stack_of_model_center(), self.text().num_layers);
+        let stack = model_center::Stack { ours: "decoder", theirs, block: &block, layers };
+        model_center::table(&[stack], model_center::decoder_heads())
+    }
 }
 
 /// Classes of `transformers` by head.

@@ -1,24 +1,31 @@
-//! Decoders in Hugging Face folders: opening one, writing one.
+//! Decoders in folders: opening one, writing one.
 
 use super::{DecoderFamily, DecoderHead, DecoderModel};
 use crate::error::Result;
-use crate::hf::{Allow, ModelFolder};
+use crate::hf::{Allow, FolderLayout, ModelFolder, NameTable};
 use crate::model::labels::take_over;
-use crate::model::opening::{open_with, save_as};
-use crate::model::registry::{HeadValues, OpenOptions, OpenedModel, SaveOptions, architectures};
-use crate::model::text::TextHead;
-use bmtrain_dist::Model;
+use crate::model::opening::open_with;
+use crate::model::registry::{
+    HeadValues, OpenOptions, OpenedModel, SaveOptions, architectures, is_named_by_model_center,
+};
+use crate::model::text::{TextHead, TextModel};
 use bmtrain_dist::block::BlockOptions;
+use std::borrow::Cow;
 use std::path::Path;
 
-/// The head that the classes of a folder's `config.json` carry.
-pub fn default_head<C: DecoderFamily>(config: &C, architectures: &[String]) -> TextHead {
+/// The head that the classes of a folder's `config.json` carry; with no class, that of ModelCenter.
+fn default_head<C: DecoderFamily>(config: &C, architectures: &[String]) -> TextHead {
     match architectures.first() {
         Some(name) if name == C::CLASSES.words => TextHead::CausalLm,
         Some(name) if name == C::CLASSES.classifier => {
             TextHead::Classification { outputs: config.text().cls_head.unwrap_or(2) }
         }
-        _ => TextHead::None,
+        // ModelCenter's files name no class: its models predict words unless they have a head for classes.
+        None => match config.text().cls_head {
+            Some(outputs) => TextHead::Classification { outputs },
+            None => TextHead::CausalLm,
+        },
+        Some(_) => TextHead::None,
     }
 }
 
@@ -29,8 +36,9 @@ pub fn default_head<C: DecoderFamily>(config: &C, architectures: &[String]) -> T
 pub fn open<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     let (config, head) = configure::<C>(folder, options)?;
     let blocks = BlockOptions { recompute: options.recompute };
-    let (names, allowed) = (config.names(head), allowed(head, options.head_values));
-    open_with(folder, options, &names, &allowed, |device, builder| {
+    let (names, own, allowed) =
+        (config.names(head), config.names_of_model_center(), allowed(head, options.head_values));
+    open_with(folder, options, &[&names, &own], &allowed, |device, builder| {
         DecoderModel::new(device, config.clone(), head, blocks, builder)
     })
 }
@@ -39,7 +47,13 @@ pub fn open<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<Op
 fn configure<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(C, DecoderHead)> {
     let place = folder.join("config.json").display().to_string();
     let mut config = C::from_pretrained(folder)?;
-    let own = default_head(&config, &architectures(folder)?);
+    let own = match is_named_by_model_center(folder)? {
+        true => default_head(&config, &[]),
+        false => match architectures(folder)? {
+            none if none.is_empty() => TextHead::None,
+            named => default_head(&config, &named),
+        },
+    };
     let text = config.text_mut();
     text.dropout_p = options.hidden_dropout.unwrap_or(text.dropout_p);
     text.embedding_dropout_p = options.hidden_dropout.unwrap_or(text.embedding_dropout_p);
@@ -64,10 +78,10 @@ fn configure<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(
 fn allowed(head: DecoderHead, values: HeadValues) -> Allow {
     let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
     let (own, unused): (&[&str], &[&str]) = match head {
-        DecoderHead::None => (&[], &["lm_head.*", "score.*"]),
-        DecoderHead::CausalLm { tied: true } => (&[], &["score.*"]),
-        DecoderHead::CausalLm { tied: false } => (&["lm_head.*"], &["score.*"]),
-        DecoderHead::Classifier { .. } => (&["cls_projection.*"], &["lm_head.*"]),
+        DecoderHead::None => (&[], &["lm_head.*", "score.*", "output_projection.*", "cls_projection.*"]),
+        DecoderHead::CausalLm { tied: true } => (&[], &["score.*", "cls_projection.*"]),
+        DecoderHead::CausalLm { tied: false } => (&["lm_head.*"], &["score.*", "cls_projection.*"]),
+        DecoderHead::Classifier { .. } => (&["cls_projection.*"], &["lm_head.*", "output_projection.*"]),
     };
     let (missing, fresh): (&[&str], &[&str]) = match values {
         HeadValues::Folder => (&[], &[]),
@@ -77,17 +91,18 @@ fn allowed(head: DecoderHead, values: HeadValues) -> Allow {
     Allow { missing: texts(missing), unused: texts(unused), fresh: texts(fresh) }
 }
 
-/// Write a complete folder.
-///
-/// # Errors
-/// The disk refuses; a failing device.
-pub fn save<C: DecoderFamily>(model: &DecoderModel<C>, folder: &Path, options: &SaveOptions<'_>) -> Result<()> {
-    save_as(&written(model, options), Model::parameters(model), folder)
+/// The names of a model's parameters in a folder of this layout.
+pub(super) fn names<C: DecoderFamily>(model: &DecoderModel<C>, layout: FolderLayout) -> Cow<'_, NameTable> {
+    match layout {
+        FolderLayout::HuggingFace => Cow::Borrowed(TextModel::names(model)),
+        FolderLayout::ModelCenter => Cow::Owned(model.config().names_of_model_center()),
+    }
 }
 
-/// What [`save`] writes.
+/// What is written.
 pub(super) fn written<'a, C: DecoderFamily>(
     model: &'a DecoderModel<C>,
+    names: &'a NameTable,
     options: &SaveOptions<'a>,
 ) -> ModelFolder<'a, C> {
     let class = match model.head_kind() {
@@ -95,9 +110,5 @@ pub(super) fn written<'a, C: DecoderFamily>(
         DecoderHead::CausalLm { .. } => C::CLASSES.words,
         DecoderHead::Classifier { .. } => C::CLASSES.classifier,
     };
-    let names = crate::model::text::TextModel::names(model);
-    let mut written = ModelFolder::new(model.config(), names, class);
-    written.header.dtype = options.dtype;
-    written.companions = options.companions;
-    written
+    ModelFolder::new(model.config(), names, class).with(options)
 }

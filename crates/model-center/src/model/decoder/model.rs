@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::hf::NameTable;
 use crate::layer::attention::length_scaled;
 use crate::model::flow::TextFlow;
+use crate::model::opening::Fill;
 use crate::model::registry::{SaveOptions, param_shapes};
 use crate::model::text::{Observe, Scores, TextBatch, TextModel};
 use bmtrain_core::{Ctx, Device, Var, ops};
@@ -180,7 +181,7 @@ impl<C: DecoderFamily> Decoder for DecoderModel<C> {
         let text = self.config.text();
         DecoderFacts {
             vocab_size: text.vocab_size,
-            max_length: text.position_size,
+            max_length: self.layout.positions.reach(text.position_size),
             pad_token_id: text.pad_token_id,
             problem_type: text.problem_type,
             head: self.head_kind(),
@@ -199,7 +200,7 @@ impl<C: DecoderFamily> TextModel for DecoderModel<C> {
     }
 
     fn max_length(&self) -> usize {
-        self.config.text().position_size
+        self.layout.positions.reach(self.config.text().position_size)
     }
 
     fn names(&self) -> &NameTable {
@@ -223,11 +224,13 @@ impl<C: DecoderFamily> TextModel for DecoderModel<C> {
     }
 
     fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
-        folder::written(self, options).check(&param_shapes(&self.parameters))
+        let names = folder::names(self, options.layout);
+        folder::written(self, &names, options).check(&param_shapes(&self.parameters))
     }
 
-    fn save(&self, folder: &Path, options: &SaveOptions<'_>) -> Result<()> {
-        folder::save(self, folder, options)
+    fn write(&self, folder: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
+        let names = folder::names(self, options.layout);
+        folder::written(self, &names, options).write(folder, &param_shapes(&self.parameters), fill)
     }
 
     fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {

@@ -14,7 +14,7 @@ use bmtrain_dist::{Block, Builder, Model, Parameters, Section, TransformerBlockL
 use model_center::config::{Config, Fields, HfHeader};
 use model_center::hf::{Allow, ModelFolder, NameTable, Rule};
 use model_center::layer::{Attention, AttentionConfig, FeedForward, FeedForwardConfig, Scope};
-use model_center::model::opening::{open_with, save_as};
+use model_center::model::opening::{Fill, open_with};
 use model_center::model::registry::param_shapes;
 use model_center::model::text::Observe;
 use model_center::model::{
@@ -172,10 +172,7 @@ impl Toy {
     }
 
     fn written<'a>(&'a self, options: &SaveOptions<'a>) -> ModelFolder<'a, ToyConfig> {
-        let mut written = ModelFolder::new(&self.config, &NAMES, "ToyForSequenceClassification");
-        written.header.dtype = options.dtype;
-        written.companions = options.companions;
-        written
+        ModelFolder::new(&self.config, &NAMES, "ToyForSequenceClassification").with(options)
     }
 
     fn upload(&self, batch: &TextBatch, device: &Device) -> Result<ToyBatch> {
@@ -292,7 +289,7 @@ pub fn open(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
         HeadValues::Drawn => Allow { fresh: head, ..Allow::default() },
     };
     let blocks = BlockOptions { recompute: options.recompute };
-    open_with(folder, options, &NAMES, &allow, |device, builder| Toy::new(device, config.clone(), blocks, builder))
+    open_with(folder, options, &[&NAMES], &allow, |device, builder| Toy::new(device, config.clone(), blocks, builder))
 }
 
 impl TextModel for Toy {
@@ -316,8 +313,8 @@ impl TextModel for Toy {
         self.written(options).check(&param_shapes(&self.parameters))
     }
 
-    fn save(&self, folder: &Path, options: &SaveOptions<'_>) -> Result<()> {
-        save_as(&self.written(options), &self.parameters, folder)
+    fn write(&self, folder: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
+        self.written(options).write(folder, &param_shapes(&self.parameters), fill)
     }
 
     fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {

@@ -3,6 +3,7 @@
 use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::param::BuilderOptions;
+use model_center::hf::FolderLayout;
 use model_center::model::{HeadValues, MODELS, OpenOptions, Registry, SaveOptions, TextBatch, TextLabels, TextModel};
 use own_model::training::train;
 use own_model::{FAMILIES, Toy, ToyConfig};
@@ -24,7 +25,7 @@ fn folder() -> tempfile::TempDir {
     };
     let device = Device::cpu(1).unwrap();
     let model = Toy::new(&device, config, BlockOptions::default(), BuilderOptions::default()).unwrap();
-    model.save(folder.path(), &SaveOptions { dtype: DType::F32, companions: None }).unwrap();
+    model.save(folder.path(), &SaveOptions { dtype: DType::F32, companions: None, layout: FolderLayout::HuggingFace }).unwrap();
     folder
 }
 
@@ -70,7 +71,7 @@ fn training_lowers_the_loss_and_a_saved_model_gives_the_same_bits() {
     let (opened, losses) = train(Registry::new(TABLES), folder.path(), &batch(), 60).unwrap();
     assert!(losses[59] < 0.5 * losses[0], "{losses:?}");
     let saved = tempfile::tempdir().unwrap();
-    opened.model.save(saved.path(), &SaveOptions { dtype: DType::F32, companions: None }).unwrap();
+    opened.model.save(saved.path(), &SaveOptions { dtype: DType::F32, companions: None, layout: FolderLayout::HuggingFace }).unwrap();
     let device = Device::cpu(1).unwrap();
     let again = Registry::new(TABLES).open(saved.path(), &OpenOptions::new(&device)).unwrap();
     let trained = logits(&*opened.model, opened.model.parameters().flats()[0].values().device());

@@ -1,0 +1,171 @@
+//! A GGUF file as a Hugging Face folder: weights, `config.json` and the tokenizer's files.
+//!
+//! Defines [`gguf_to_folder`] and [`Report`]; called by programs that convert a model.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use bmtrain_core::dtype::DType;
+use serde_json::json;
+
+use super::{Family, GgufAsHuggingFace, GgufFile, Mapped, Metadata, decoder, rope, tokenizer, tokenizer_files};
+use crate::config::HfHeader;
+use crate::config::json::to_text;
+use crate::file::{printable, unreadable, write_atomic};
+use crate::hf::folder::write_config;
+use crate::hf::safetensors::{TensorEntry, TensorSource, stored};
+use crate::hf::shards::{SHARD_BYTES, ShardedWriter};
+use crate::tokenizer::HfTokenizer;
+use crate::{Error, Result};
+
+const TOKENIZER: &str = "tokenizer.json";
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+
+/// What became of a GGUF file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    /// The kind of model.
+    pub family: Family,
+    /// The type that the weights were written in.
+    pub dtype: DType,
+    /// The tensors that were written, with where they come from.
+    pub mapped: Vec<Mapped>,
+    /// Tensors and keys that were left out, each with the reason.
+    pub skipped: Vec<(String, String)>,
+    /// Files that could not be made, each with the reason.
+    pub not_made: Vec<(String, String)>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quantised = self.mapped.iter().filter(|mapped| !mapped.stored.is_plain()).count();
+        write!(
+            f,
+            "{}: {} tensors written as {}, {quantised} of them from quantised blocks",
+            self.family.architecture(),
+            self.mapped.len(),
+            self.dtype,
+        )?;
+        for (what, reason) in &self.skipped {
+            write!(f, "\n  skipped {}: {reason}", printable(what, 200))?;
+        }
+        for (file, reason) in &self.not_made {
+            write!(f, "\n  not made {file}: {reason}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Write a GGUF file as the Hugging Face folder `out`, which is made if need be and must be empty.
+///
+/// Numerics: quantised weights are what their blocks say, in f32, then rounded to `dtype`. Memory: one tensor at a time.
+/// A vocabulary of a kind that is not read leaves the folder without a tokenizer; the [`Report`] says so. `config.json` comes
+/// last: a folder without it is not complete.
+///
+/// # Errors
+/// Those of [`GgufFile::open`] and [`GgufAsHuggingFace::new`]; [`Error::Model`] if `dtype` is not f32, f16 or bf16, if the
+/// folder holds anything, or a value does not fit f16; [`Error::File`] if the disk refuses.
+pub fn gguf_to_folder(gguf: &Path, out: &Path, dtype: DType) -> Result<Report> {
+    let source = GgufAsHuggingFace::new(GgufFile::open(gguf)?)?;
+    let header = HfHeader { architecture: source.decoder().family.architecture().to_string(), dtype };
+    header.torch_dtype()?;
+    require_empty(out)?;
+    let mut report = Report {
+        family: source.decoder().family,
+        dtype,
+        mapped: source.mapped().to_vec(),
+        skipped: skipped(&source),
+        not_made: Vec::new(),
+    };
+    if let Err(reason) = write_tokenizer(source.file().metadata(), source.decoder().max_positions, out)? {
+        report.not_made.extend([TOKENIZER, TOKENIZER_CONFIG].map(|file| (file.to_string(), reason.clone())));
+    }
+    write_weights(&source, out, dtype)?;
+    let mut config = source.config();
+    for key in ["torch_dtype", "dtype"] {
+        config.insert(key.into(), json!(header.torch_dtype()?));
+    }
+    write_config(out, &config)?;
+    Ok(report)
+}
+
+fn require_empty(out: &Path) -> Result<()> {
+    fs::create_dir_all(out).map_err(|e| Error::file("create", out, e, "choose a folder that you may write"))?;
+    match fs::read_dir(out).map_err(|e| unreadable(out, e))?.next() {
+        None => Ok(()),
+        // What lies there, such as another model's tokenizer, would pass for this model's.
+        Some(_) => Err(Error::model(out.display().to_string(), "the folder is not empty", "choose a new folder")),
+    }
+}
+
+/// Write the tokenizer's files and see whether they can be read; the inner error says why there are none.
+fn write_tokenizer(metadata: &Metadata, max_positions: usize, out: &Path) -> Result<Result<(), String>> {
+    let files = match tokenizer_files(metadata, max_positions) {
+        Ok(files) => files,
+        Err(Error::Model { place, reason, .. }) => return Ok(Err(format!("{reason} ({place})"))),
+        Err(other) => return Err(other),
+    };
+    let (path, config) = (out.join(TOKENIZER), out.join(TOKENIZER_CONFIG));
+    write_atomic(&path, files.tokenizer.to_string().as_bytes())?;
+    write_atomic(&config, to_text(&files.config).as_bytes())?;
+    let Err(error) = HfTokenizer::from_folder(out) else { return Ok(Ok(())) };
+    for path in [path, config] {
+        fs::remove_file(&path).map_err(|e| Error::file("remove", &path, e, "remove the file by hand"))?;
+    }
+    match error {
+        Error::Model { reason, .. } => Ok(Err(reason)),
+        other => Err(other),
+    }
+}
+
+fn write_weights(source: &GgufAsHuggingFace, out: &Path, dtype: DType) -> Result<()> {
+    let stored = stored(dtype)?;
+    let entries: Vec<TensorEntry> = source
+        .entries()
+        .into_iter()
+        .map(|entry| TensorEntry::new(entry.name.as_str(), stored, entry.shape.as_slice()))
+        .collect();
+    let mut writer = ShardedWriter::create(out, &entries, SHARD_BYTES)?;
+    let mut values: Vec<f32> = Vec::new();
+    for entry in &entries {
+        let count = entry.elements().unwrap_or(0);
+        values.clear();
+        values.try_reserve_exact(count).map_err(|_| {
+            let place = format!("{}, tensor {}", source.place(), entry.name);
+            Error::model(
+                place,
+                format!("{count} values are more than there is memory"),
+                "use a machine with more memory",
+            )
+        })?;
+        values.resize(count, 0.0);
+        source.read_f32(&entry.name, &mut values)?;
+        writer.write_f32(&entry.name, &values)?;
+    }
+    writer.finish()
+}
+
+/// What of the file has no place in the folder.
+fn skipped(source: &GgufAsHuggingFace) -> Vec<(String, String)> {
+    let mut skipped = Vec::new();
+    if source.file().entry(rope::FACTORS).is_some() {
+        let reason = match source.decoder().rope_scaling {
+            Some(_) => "its factors are rope_scaling in config.json",
+            None => "all its factors are 1",
+        };
+        skipped.push((rope::FACTORS.to_string(), reason.to_string()));
+    }
+    let family = format!("{}.", source.decoder().family.name());
+    for (key, _) in source.file().metadata().entries() {
+        let is_known = match key.strip_prefix(&family) {
+            Some(name) => decoder::KEYS.contains(&name) || decoder::FOREIGN.contains(&name),
+            // What a model is called, who made it, and how the file was made.
+            None => tokenizer::knows(key) || ["general.", "split.", "quantize."].iter().any(|p| key.starts_with(p)),
+        };
+        if !is_known {
+            skipped.push((format!("key {key}"), "nothing in the folder says the same".to_string()));
+        }
+    }
+    skipped
+}

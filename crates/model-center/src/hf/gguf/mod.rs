@@ -1,0 +1,59 @@
+//! The GGUF format: one file with a model's weights, many of them quantised, its sizes and its vocabulary.
+//!
+//! - `cursor`, `value`, `header`: the guarded parse of what a stranger wrote; [`GgufValue`] and [`Metadata`].
+//! - `kind`: [`GgmlType`], how elements are stored; `dequantise`: blocks of them as single precision.
+//! - `file`: [`GgufFile`], positioned reads of one tensor at a time under the format's own names.
+//! - `family`: [`Family`], Llama or Qwen; `decoder`: [`Decoder`], a model's sizes and its `config.json`; `rope`: its rotary
+//!   scaling.
+//! - `names`: [`GgufAsHuggingFace`], the same tensors under the names, and in the row order, of Hugging Face.
+//! - `tokenizer`, `splits`, `pieces`: `tokenizer.json` and `tokenizer_config.json` out of the vocabulary.
+//! - `folder`: [`gguf_to_folder`], a GGUF file as a Hugging Face folder.
+//!
+//! Versions 2 and 3, little endian. As with safetensors nothing is mapped into memory, every length is checked against the
+//! file before memory is taken, and all claims of the header are checked before a tensor is read.
+//! Called by programs that convert a model.
+
+mod cursor;
+mod decoder;
+mod dequantise;
+mod family;
+mod file;
+mod folder;
+mod header;
+mod kind;
+mod names;
+mod pieces;
+mod rope;
+mod splits;
+mod tokenizer;
+mod value;
+
+pub use decoder::Decoder;
+pub use family::Family;
+pub use file::GgufFile;
+pub use folder::{Report, gguf_to_folder};
+pub use kind::GgmlType;
+pub use names::{GgufAsHuggingFace, Mapped};
+pub use tokenizer::{TokenizerFiles, tokenizer_files};
+pub use value::{GgufArray, GgufValue, Metadata};
+
+use crate::Error;
+use crate::file::printable;
+
+/// The longest name of a key or a tensor that goes into a message.
+const SHOWN: usize = 200;
+
+/// The error for a file whose contents contradict themselves, or the file's length.
+fn damaged(place: &str, reason: impl Into<String>) -> Error {
+    Error::model(place, reason, "the file is damaged or incomplete: download or copy it again")
+}
+
+/// The place of one tensor, for messages.
+fn tensor_place(place: &str, name: &str) -> String {
+    format!("{place}, tensor {}", printable(name, SHOWN))
+}
+
+/// The place of one metadata key, for messages.
+fn key_place(place: &str, key: &str) -> String {
+    format!("{place}, key {}", printable(key, SHOWN))
+}

@@ -1,0 +1,174 @@
+//! ModelCenter's names of parameters, which are alike for all of its families: `encoder.layers.3.self_att.self_attention.project_q.weight`.
+//!
+//! Defines [`Stack`], of which a model has one or two, and [`table`]; called by the families' folders.
+
+use super::safetensors::stored;
+use super::{Alias, NameTable, ParamShape, Piece, Rule, TensorEntry, TensorSource, write_pickle};
+use crate::layer::{AttentionConfig, BlockConfig, Placement};
+use crate::{Error, Result};
+use bmtrain_core::DType;
+use std::borrow::Cow;
+use std::path::Path;
+
+/// The file that ModelCenter keeps weights in, beside its `config.json`.
+pub const WEIGHTS_FILE: &str = "pytorch_model.pt";
+
+/// A stack of blocks under both names.
+#[derive(Debug, Clone, Copy)]
+pub struct Stack<'a> {
+    /// Ours, such as `decoder`.
+    pub ours: &'a str,
+    /// ModelCenter's, `encoder` for every model of one stack but OPT.
+    pub theirs: &'a str,
+    /// What a block is made of.
+    pub block: &'a BlockConfig,
+    /// Blocks.
+    pub layers: usize,
+}
+
+/// Whether these are weights of ModelCenter, whose names differ from all of Hugging Face's.
+pub fn is_model_center(weights: &dyn TensorSource) -> bool {
+    weights.entries().iter().any(|entry| entry.name == "input_embedding.weight")
+}
+
+/// The names of a model of these stacks. `heads` are rules for what lies behind them.
+pub fn table(stacks: &[Stack<'_>], heads: Vec<Rule>) -> NameTable {
+    let mut rules: Vec<Rule> = ["input_embedding", "position_embedding", "token_type_embedding"]
+        .map(|name| Rule::owned(format!("{name}.weight"), format!("{name}.weight")))
+        .into();
+    let mut aliases = Vec::new();
+    for stack in stacks {
+        stack.rules(&mut rules, &mut aliases);
+    }
+    rules.extend(heads);
+    NameTable {
+        base_prefix: "",
+        rules: Cow::Owned(rules),
+        aliases: Cow::Owned(aliases),
+        ignored: Cow::Borrowed(&[]),
+        old_names: Cow::Borrowed(&[]),
+    }
+}
+
+/// The rules of heads of a decoder: an untied one for words, and classes.
+pub fn decoder_heads() -> Vec<Rule> {
+    ["weight", "bias"]
+        .into_iter()
+        .flat_map(|kind| {
+            let rule = |ours: &str, theirs: &str| Rule::owned(format!("{ours}.{kind}"), format!("{theirs}.{kind}"));
+            [rule("lm_head", "output_projection"), rule("cls_projection", "cls_projection")]
+        })
+        .collect()
+}
+
+/// Write all parameters, and what ModelCenter stores twice under both names. `fill` is called once for each parameter.
+///
+/// # Errors
+/// As [`export`](super::export()) and [`write_pickle`].
+pub(super) fn write_weights(
+    names: &NameTable,
+    params: &[ParamShape],
+    path: &Path,
+    dtype: DType,
+    mut fill: impl FnMut(&str, &mut Vec<f32>) -> Result<()>,
+) -> Result<()> {
+    // Of each tensor: its parameter and which piece of that it is.
+    let mut tensors: Vec<(TensorEntry, usize, Piece)> = Vec::new();
+    let kind = stored(dtype)?;
+    for (index, param) in params.iter().enumerate() {
+        for piece in names.pieces(&param.name, &param.shape, true)? {
+            let twins =
+                names.aliases.iter().filter(|alias| alias.of() == piece.name).map(|alias| alias.name().to_owned());
+            for name in std::iter::once(piece.name.clone()).chain(twins) {
+                tensors.push((TensorEntry::new(name, kind, piece.shape.clone()), index, piece.clone()));
+            }
+        }
+    }
+    let entries: Vec<TensorEntry> = tensors.iter().map(|(entry, ..)| entry.clone()).collect();
+    let (mut next, mut held, mut values) = (tensors.iter(), None, Vec::new());
+    write_pickle(path, &entries, |name, out| {
+        let Some((_, index, piece)) = next.next() else {
+            return Err(Error::model(
+                format!("tensor {name}"),
+                "it is no tensor of the model",
+                "write those of the plan",
+            ));
+        };
+        if held != Some(*index) {
+            values.clear();
+            fill(&params[*index].name, &mut values)?;
+            held = Some(*index);
+        }
+        out.extend_from_slice(&piece.of(&values)?);
+        Ok(())
+    })
+}
+
+impl Stack<'_> {
+    fn rules(&self, rules: &mut Vec<Rule>, aliases: &mut Vec<Alias>) {
+        let Stack { ours, theirs, block, .. } = *self;
+        for kind in ["weight", "bias"] {
+            self.norms(rules, kind);
+            let mut rule = |layer: &str, their_layer: &str, rows: Vec<usize>| {
+                let rule = Rule::owned(
+                    format!("{ours}.layers.{{i}}.{layer}.{kind}"),
+                    format!("{theirs}.layers.{{i}}.{their_layer}.{kind}"),
+                );
+                rules.push(rule.rows(rows));
+            };
+            let [q, kv] = widths(&block.attention);
+            rule("attention.project_qkv", "self_att.self_attention.{project_q|project_k|project_v}", vec![q, kv, kv]);
+            rule("attention.attention_out", "self_att.self_attention.attention_out", Vec::new());
+            if let Some(cross) = &block.cross {
+                let [_, kv] = widths(cross);
+                rule("cross_norm", "cross_att.layernorm_before_attention", Vec::new());
+                rule("cross_attention.project_q", "cross_att.self_attention.project_q", Vec::new());
+                rule("cross_attention.project_kv", "cross_att.self_attention.{project_k|project_v}", vec![kv, kv]);
+                rule("cross_attention.attention_out", "cross_att.self_attention.attention_out", Vec::new());
+            }
+            let w_in = if block.ffn.gated { "ffn.ffn.w_in.{w_0|w_1}" } else { "ffn.ffn.w_in.w" };
+            rule("ffn.w_in", w_in, Vec::new());
+            rule("ffn.w_out", "ffn.ffn.w_out", Vec::new());
+        }
+        if block.placement == Placement::Parallel {
+            // Both norms of a block are one, which ModelCenter stores twice.
+            for layer in 0..self.layers {
+                for kind in ["weight", "bias"] {
+                    let name = |part: &str| format!("{theirs}.layers.{layer}.{part}.{kind}");
+                    let (twin, of) = (name("ffn.layernorm_before_ffn"), name("self_att.layernorm_before_attention"));
+                    aliases.push(Alias::owned(twin, of));
+                }
+            }
+        }
+    }
+
+    /// ModelCenter has its norms in front of layers only: where ours stand behind sums, each is the one in front of what follows.
+    fn norms(&self, rules: &mut Vec<Rule>, kind: &str) {
+        let Stack { ours, theirs, block, layers } = *self;
+        let mut rule = |our: String, their: String| {
+            rules.push(Rule::owned(format!("{our}.{kind}"), format!("{their}.{kind}")));
+        };
+        let before_attention = |layer: usize| format!("{theirs}.layers.{layer}.self_att.layernorm_before_attention");
+        let last = format!("{theirs}.output_layernorm");
+        if block.placement == Placement::Post {
+            rule("embedding_norm".to_owned(), before_attention(0));
+            for layer in 0..layers {
+                let our = |norm: &str| format!("{ours}.layers.{layer}.{norm}");
+                rule(our("attention_norm"), format!("{theirs}.layers.{layer}.ffn.layernorm_before_ffn"));
+                rule(our("ffn_norm"), if layer + 1 < layers { before_attention(layer + 1) } else { last.clone() });
+            }
+            return;
+        }
+        rule(
+            format!("{ours}.layers.{{i}}.attention_norm"),
+            format!("{theirs}.layers.{{i}}.self_att.layernorm_before_attention"),
+        );
+        rule(format!("{ours}.layers.{{i}}.ffn_norm"), format!("{theirs}.layers.{{i}}.ffn.layernorm_before_ffn"));
+        rule(format!("{ours}.output_norm"), last);
+    }
+}
+
+/// Rows of queries, and of keys or values.
+fn widths(attention: &AttentionConfig) -> [usize; 2] {
+    [attention.num_heads * attention.dim_head, attention.num_heads_kv * attention.dim_head]
+}

@@ -1,0 +1,134 @@
+//! Instructions that name, call or make something: where a pickle would act, and where this one stops.
+//!
+//! Part of [`Machine`]; called by its dispatch.
+
+use super::super::globals::{Global, Meaning};
+use super::super::opcode;
+use super::super::value::{Id, Value, describe, value};
+use super::{ITEM_LIMIT, Machine};
+use crate::Result;
+
+/// Different names of modules, classes and functions; each is kept once.
+const GLOBAL_LIMIT: usize = 4096;
+/// The longest name of a module or class.
+const NAME_LIMIT: usize = 512;
+
+impl Machine<'_, '_> {
+    pub(super) fn global(&mut self, code: u8) -> Result<()> {
+        let (module, name) = if code == opcode::GLOBAL {
+            (self.input.line(NAME_LIMIT)?, self.input.line(NAME_LIMIT)?)
+        } else {
+            let (name, module) = (self.pop()?, self.pop()?);
+            match (value(&self.values, module), value(&self.values, name)) {
+                (Some(Value::Text(module)), Some(Value::Text(name))) if module.len().max(name.len()) <= NAME_LIMIT => {
+                    (module.to_string(), name.to_string())
+                }
+                _ => return self.damaged("STACK_GLOBAL without two texts that can be names"),
+            }
+        };
+        let global = Global { module, name };
+        if global.is_suspect() {
+            return self.hostile(code, &global);
+        }
+        let key = (global.module.clone(), global.name.clone());
+        if let Some(known) = self.globals.get(&key) {
+            return self.push(*known);
+        }
+        if self.globals.len() == GLOBAL_LIMIT {
+            return self.refused(format!("more than {GLOBAL_LIMIT} different names"));
+        }
+        self.make(Value::Global(Box::new(global)))?;
+        let made = self.top()?;
+        self.globals.insert(key, made);
+        Ok(())
+    }
+
+    fn hostile<T>(&self, code: u8, global: &Global) -> Result<T> {
+        Err(self
+            .input
+            .hostile(self.at, format!("{} of the global {global}, which no file of weights needs", opcode::name(code))))
+    }
+
+    /// A call: a value of a known kind, or the end.
+    pub(super) fn reduce(&mut self) -> Result<()> {
+        let (arguments, callee) = (self.pop()?, self.pop()?);
+        let Some(Value::Global(global)) = value(&self.values, callee) else {
+            return self.damaged(format!("REDUCE calls {}, which cannot be called", describe(&self.values, callee)));
+        };
+        let Some(Value::Tuple(given)) = value(&self.values, arguments) else {
+            return self.damaged("REDUCE without a tuple of arguments");
+        };
+        let first = given.first().copied();
+        match global.meaning() {
+            None => self.refused(format!("REDUCE calls the global {global}, which is not read")),
+            Some(Meaning::Tensor) => self.make(Value::Tensor(arguments)),
+            Some(Meaning::Parameter) => match first.map(|id| (id, value(&self.values, id))) {
+                Some((id, Some(Value::Tensor(_)))) => self.push(id),
+                _ => self.damaged(format!("REDUCE calls the global {global} on something that is no tensor")),
+            },
+            Some(Meaning::Plain) => self.make(Value::Foreign(callee)),
+            Some(Meaning::Dictionary) => {
+                let pairs = first.map_or_else(|| Ok(Vec::new()), |list| self.pairs(list))?;
+                self.count(2 * pairs.len())?;
+                self.make(Value::Dict(pairs))
+            }
+        }
+    }
+
+    /// The pairs that a dictionary is called with: a list of lists or tuples of two, or another dictionary. Anything else,
+    /// such as the factory of a dictionary of defaults, has none.
+    fn pairs(&self, id: Id) -> Result<Vec<(Id, Id)>> {
+        let pair = |id: &Id| match value(&self.values, *id) {
+            Some(Value::List(two)) if two.len() == 2 => Ok((two[0], two[1])),
+            Some(Value::Tuple(two)) if two.len() == 2 => Ok((two[0], two[1])),
+            _ => self.damaged("REDUCE makes a dictionary of something that is no pair"),
+        };
+        match value(&self.values, id) {
+            Some(Value::List(list)) if list.len() <= ITEM_LIMIT - self.items => list.iter().map(pair).collect(),
+            Some(Value::Dict(pairs)) if pairs.len() <= ITEM_LIMIT - self.items => Ok(pairs.clone()),
+            Some(Value::List(_) | Value::Dict(_)) => self.refused("REDUCE copies a dictionary too large"),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// An object made without a call: a dictionary, or an inert one of its class.
+    pub(super) fn new_object(&mut self, code: u8) -> Result<()> {
+        if code == opcode::NEWOBJ_EX {
+            self.pop()?;
+        }
+        let (_, class) = (self.pop()?, self.pop()?);
+        let Some(Value::Global(global)) = value(&self.values, class) else {
+            return self.damaged(format!("{} of {}, no class", opcode::name(code), describe(&self.values, class)));
+        };
+        match global.meaning() {
+            Some(Meaning::Dictionary) => self.make(Value::Dict(Vec::new())),
+            Some(Meaning::Tensor | Meaning::Parameter) => {
+                self.damaged(format!("{} of the global {global}, which is no class", opcode::name(code)))
+            }
+            Some(Meaning::Plain) | None => self.make(Value::Foreign(class)),
+        }
+    }
+
+    /// An object is given its state: dictionaries and foreign objects have no use for it.
+    pub(super) fn build(&mut self) -> Result<()> {
+        self.pop()?;
+        let top = self.top()?;
+        match value(&self.values, top) {
+            Some(Value::Dict(_) | Value::Foreign(_)) => Ok(()),
+            _ => self.refused(format!("BUILD gives a state to {}", describe(&self.values, top))),
+        }
+    }
+
+    /// Something outside of the pickle: only storages are known.
+    pub(super) fn storage(&mut self) -> Result<()> {
+        let id = self.pop()?;
+        let kind = match value(&self.values, id) {
+            Some(Value::Tuple(items)) => items.first().and_then(|kind| value(&self.values, *kind)),
+            _ => None,
+        };
+        match kind {
+            Some(Value::Text(kind)) if **kind == *"storage" => self.make(Value::Storage(id)),
+            _ => self.refused("BINPERSID of something that is no storage"),
+        }
+    }
+}

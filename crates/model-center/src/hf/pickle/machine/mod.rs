@@ -1,0 +1,232 @@
+//! The pickle machine: it builds inert values out of a strict list of instructions, and runs nothing.
+//!
+//! Defines [`parse`]; `data` and `calls` have the instructions. Called by [`super::archive`] and [`super::legacy`].
+//!
+//! A pickle is a program for a stack machine. What makes the usual interpreter dangerous is that some instructions look up
+//! a name of the running process and call it. Here a name is text. A call gives a value only if the name is on the list of
+//! [`Global::meaning`](super::globals::Global::meaning), and what it gives is one of the kinds of [`Value`]; any other
+//! call ends the reading, with the instruction, its byte and the name. Objects of unknown classes that are made without a call (`NEWOBJ`) become
+//! [`Value::Foreign`]: a class name, and nothing of what a class would do with its state. So a checkpoint that has its
+//! command line beside its tensors can be read, and no file can make this process do anything but read.
+//!
+//! Memory is bounded by the limits below: everything that is kept is counted before it is made.
+
+mod calls;
+mod data;
+
+use std::collections::HashMap;
+
+use super::input::Input;
+use super::opcode;
+use super::value::{Id, Object, Value};
+use crate::Result;
+
+/// Values of a pickle of tensors but for small integers. A tensor takes about nine.
+pub(super) const VALUE_LIMIT: usize = 1 << 19;
+/// Members of lists, tuples and dictionaries together.
+const ITEM_LIMIT: usize = 1 << 21;
+/// Values on the stack; long lists come in parts of 1,000.
+const STACK_LIMIT: usize = 1 << 18;
+/// Open marks. Real nesting is some ten deep.
+const MARK_LIMIT: usize = 4096;
+/// Remembered values.
+const MEMO_LIMIT: usize = 1 << 20;
+
+/// Read one pickle of at most `limit` values; `input` is then behind its `STOP`.
+///
+/// # Errors
+/// [`crate::Error::Model`] naming the byte: an instruction or a call that is not on the list, a limit, or contents that
+/// make no sense.
+pub(super) fn parse(input: &mut Input<'_>, limit: usize) -> Result<Object> {
+    let mut machine = Machine {
+        input,
+        limit,
+        at: 0,
+        values: vec![
+            Value::Nothing,
+            Value::Truth(false),
+            Value::Truth(true),
+            Value::Number,
+            Value::Bytes,
+            Value::Set,
+            Value::Tuple(Box::default()),
+        ],
+        items: 0,
+        stack: Vec::new(),
+        marks: Vec::new(),
+        memo: Vec::new(),
+        globals: HashMap::new(),
+    };
+    loop {
+        machine.at = machine.input.offset();
+        let code = machine.input.byte()?;
+        if code == opcode::STOP {
+            let root = machine.pop()?;
+            return Ok(Object { values: machine.values, root });
+        }
+        machine.step(code)?;
+    }
+}
+
+// Values that are there from the start, by their places in `Machine::values`.
+const NOTHING: usize = 0;
+const FALSE: usize = 1;
+const TRUE: usize = 2;
+const NUMBER: usize = 3;
+const BYTES: usize = 4;
+const SET: usize = 5;
+const EMPTY_TUPLE: usize = 6;
+/// In the memo where nothing was remembered.
+const NEVER: Option<Id> = None;
+
+struct Machine<'i, 'f> {
+    input: &'i mut Input<'f>,
+    /// How many values there may be.
+    limit: usize,
+    /// The byte of the present instruction.
+    at: u64,
+    values: Vec<Value>,
+    items: usize,
+    stack: Vec<Id>,
+    marks: Vec<usize>,
+    memo: Vec<Option<Id>>,
+    /// By module and name.
+    globals: HashMap<(String, String), Id>,
+}
+
+impl Machine<'_, '_> {
+    fn damaged<T>(&self, reason: impl AsRef<str>) -> Result<T> {
+        Err(self.input.damaged(self.at, reason))
+    }
+
+    fn refused<T>(&self, reason: impl AsRef<str>) -> Result<T> {
+        Err(self.input.refused(self.at, reason))
+    }
+
+    fn step(&mut self, code: u8) -> Result<()> {
+        match code {
+            opcode::PROTO => {
+                let version = self.input.byte()?;
+                if version > 5 {
+                    return self.refused(format!("PROTO: pickle protocol {version}, 5 is the newest known"));
+                }
+                Ok(())
+            }
+            opcode::FRAME => {
+                let length = u64::from_le_bytes(self.input.array()?);
+                if length > self.input.left() {
+                    return self.damaged(format!("FRAME of {length} bytes, but {} are left", self.input.left()));
+                }
+                Ok(())
+            }
+            opcode::MARK if self.marks.len() < MARK_LIMIT => {
+                self.marks.push(self.stack.len());
+                Ok(())
+            }
+            opcode::MARK => self.refused(format!("MARK: nested deeper than {MARK_LIMIT}")),
+            opcode::POP => {
+                if self.marks.last() == Some(&self.stack.len()) {
+                    self.marks.pop();
+                    return Ok(());
+                }
+                self.pop().map(drop)
+            }
+            opcode::POP_MARK => self.since_mark().map(drop),
+            opcode::NONE => self.push(Id::of_index(NOTHING)),
+            opcode::NEWFALSE => self.push(Id::of_index(FALSE)),
+            opcode::NEWTRUE => self.push(Id::of_index(TRUE)),
+            opcode::BINFLOAT => {
+                self.input.skip(8)?;
+                self.push(Id::of_index(NUMBER))
+            }
+            opcode::BINGET | opcode::LONG_BINGET => self.recall(code),
+            opcode::BINPUT | opcode::LONG_BINPUT | opcode::MEMOIZE => self.remember(code),
+            opcode::GLOBAL | opcode::STACK_GLOBAL => self.global(code),
+            opcode::REDUCE => self.reduce(),
+            opcode::NEWOBJ | opcode::NEWOBJ_EX => self.new_object(code),
+            opcode::BUILD => self.build(),
+            opcode::BINPERSID => self.storage(),
+            _ if opcode::is_scalar(code) => self.scalar(code),
+            _ if opcode::is_collection(code) => self.collection(code),
+            _ => self.refused(format!("the instruction {} is not read", opcode::name(code))),
+        }
+    }
+
+    fn push(&mut self, id: Id) -> Result<()> {
+        if self.stack.len() == STACK_LIMIT {
+            return self.refused(format!("more than {STACK_LIMIT} values wait on the stack"));
+        }
+        self.stack.push(id);
+        Ok(())
+    }
+
+    fn make(&mut self, value: Value) -> Result<()> {
+        if self.values.len() >= self.limit {
+            return self.refused(format!("more than {} values", self.limit));
+        }
+        self.values.push(value);
+        self.push(Id::of_index(self.values.len() - 1))
+    }
+
+    fn floor(&self) -> usize {
+        self.marks.last().copied().unwrap_or(0)
+    }
+
+    fn pop(&mut self) -> Result<Id> {
+        match self.stack.pop() {
+            Some(id) if self.stack.len() >= self.floor() => Ok(id),
+            _ => self.damaged("an instruction wants a value, but there is none"),
+        }
+    }
+
+    fn top(&self) -> Result<Id> {
+        match self.stack.last() {
+            Some(id) if self.stack.len() > self.floor() => Ok(*id),
+            _ => self.damaged("an instruction wants a value, but there is none"),
+        }
+    }
+
+    /// Take what was pushed since the last mark, and the mark.
+    fn since_mark(&mut self) -> Result<Vec<Id>> {
+        match self.marks.pop() {
+            Some(mark) => Ok(self.stack.split_off(mark)),
+            None => self.damaged("an instruction wants a mark, but there is none"),
+        }
+    }
+
+    fn count(&mut self, items: usize) -> Result<()> {
+        self.items += items;
+        if self.items > ITEM_LIMIT {
+            return self.refused(format!("more than {ITEM_LIMIT} members of lists, tuples and dictionaries"));
+        }
+        Ok(())
+    }
+
+    fn memo_index(&mut self, code: u8) -> Result<usize> {
+        Ok(match code {
+            opcode::BINGET | opcode::BINPUT => usize::from(self.input.byte()?),
+            opcode::LONG_BINGET | opcode::LONG_BINPUT => u32::from_le_bytes(self.input.array()?) as usize,
+            _ => self.memo.len(),
+        })
+    }
+
+    fn recall(&mut self, code: u8) -> Result<()> {
+        let index = self.memo_index(code)?;
+        match self.memo.get(index).copied().flatten() {
+            Some(id) => self.push(id),
+            None => self.damaged(format!("{}: nothing was remembered as {index}", opcode::name(code))),
+        }
+    }
+
+    fn remember(&mut self, code: u8) -> Result<()> {
+        let (index, id) = (self.memo_index(code)?, self.top()?);
+        if index >= MEMO_LIMIT {
+            return self.refused(format!("{}: number {index}, the limit is {MEMO_LIMIT}", opcode::name(code)));
+        }
+        if index >= self.memo.len() {
+            self.memo.resize(index + 1, NEVER);
+        }
+        self.memo[index] = Some(id);
+        Ok(())
+    }
+}

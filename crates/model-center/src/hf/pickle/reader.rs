@@ -1,0 +1,155 @@
+//! Read one PyTorch file, tensor by tensor, into memory that the caller owns.
+//!
+//! Defines [`PickleFile`]; called by [`crate::hf::weights`] and by programs that read a single file.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use super::super::safetensors::{TensorEntry, TensorSource};
+use super::super::stored::{FLOATS, absent, require_length, widen, wrong_type};
+use super::archive::{self, Archive};
+use super::input::{damaged, read_at, refused};
+use super::legacy::Legacy;
+use super::state::{self, State, View, element_bytes};
+use super::strided::{self, Elements};
+use crate::Result;
+use crate::file::{open_regular, printable};
+
+/// An open file of `torch.save` whose tensors were checked against its length; data are read on request.
+#[derive(Debug)]
+pub struct PickleFile {
+    path: PathBuf,
+    file: File,
+    tensors: Vec<TensorEntry>,
+    views: Vec<View>,
+    others: Vec<String>,
+}
+
+impl PickleFile {
+    /// Open `path`, an archive or a file of the older kind, and find the dictionary of tensors in it: at the top, or under
+    /// `state_dict`, `model` or `module`.
+    ///
+    /// Nothing in the file is run, see [`crate::hf::pickle`]. Memory: some bytes for each value of the pickle, at most 64 MiB
+    /// more than the pickle has; data of tensors are not read.
+    ///
+    /// # Errors
+    /// [`Error::Model`](crate::Error::Model) naming the byte, the entry or the tensor: no regular file, neither of the two
+    /// kinds, a TorchScript program, big-endian numbers, an instruction or a call that is not read, several dictionaries of
+    /// tensors or none, an object in the place of a tensor, views that leave their storages or repeat values, storages that
+    /// are not there or have another length.
+    pub fn open(path: &Path) -> Result<Self> {
+        let (file, length) = open_regular(path)?;
+        let mut magic = vec![0; length.min(16) as usize];
+        read_at(path, &file, 0, &mut magic)?;
+        let mut state = if magic.starts_with(&archive::MAGIC) {
+            let (archive, object) = Archive::open(path, &file, length)?;
+            state::tensors(path, &object, |storage| archive.locate(path, &file, storage))?
+        } else if magic.first() == Some(&0x80) {
+            let (legacy, object) = Legacy::open(path, &file, length)?;
+            state::tensors(path, &object, |storage| legacy.locate(path, storage))?
+        } else {
+            return Err(no_pickle(path, &magic));
+        };
+        state.tensors.sort_by(|a, b| a.0.name.cmp(&b.0.name));
+        if let Some(pair) = state.tensors.windows(2).find(|pair| pair[0].0.name == pair[1].0.name) {
+            return Err(damaged(path, format!("the tensor {} stands twice", printable(&pair[0].0.name, 200))));
+        }
+        let State { tensors, others } = state;
+        let (tensors, views) = tensors.into_iter().unzip();
+        Ok(Self { path: path.to_path_buf(), file, tensors, views, others })
+    }
+
+    /// The path it was opened from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// All tensors, sorted by name.
+    pub fn tensors(&self) -> &[TensorEntry] {
+        &self.tensors
+    }
+
+    /// Keys of the dictionary whose values are no tensors, such as counters, in the order of the file. They are not read.
+    pub fn others(&self) -> &[String] {
+        &self.others
+    }
+
+    fn require(&self, name: &str) -> Result<usize> {
+        let found = self.tensors.binary_search_by(|entry| entry.name.as_str().cmp(name));
+        found.map_err(|_| absent(&self.place(), name))
+    }
+
+    fn read_at(&self, index: usize, offset: u64, out: &mut [u8]) -> Result<()> {
+        let (entry, view) = (&self.tensors[index], &self.views[index]);
+        let fits =
+            offset.checked_add(out.len() as u64).is_some_and(|end| entry.bytes().is_some_and(|all| end <= all as u64));
+        if !fits {
+            let reason = format!("tensor {}: {} bytes at {offset} leave it", printable(&entry.name, 200), out.len());
+            return Err(damaged(&self.path, reason));
+        }
+        let Some(strides) = view.strides.as_deref() else {
+            return read_at(&self.path, &self.file, view.start + offset, out);
+        };
+        let width = element_bytes(entry.dtype);
+        let (first, skipped) = (offset / width, (offset % width) as usize);
+        let from = Elements { shape: &entry.shape, strides, start: view.start, width, first };
+        if skipped == 0 && out.len().is_multiple_of(width as usize) {
+            return strided::read(&self.path, &self.file, &from, out);
+        }
+        let mut whole = vec![0; (skipped + out.len()).next_multiple_of(width as usize)];
+        strided::read(&self.path, &self.file, &from, &mut whole)?;
+        out.copy_from_slice(&whole[skipped..skipped + out.len()]);
+        Ok(())
+    }
+}
+
+impl TensorSource for PickleFile {
+    fn place(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn entries(&self) -> Vec<&TensorEntry> {
+        self.tensors.iter().collect()
+    }
+
+    fn read_f32(&self, name: &str, out: &mut [f32]) -> Result<()> {
+        let index = self.require(name)?;
+        let entry = &self.tensors[index];
+        require_length(&self.place(), entry, out.len())?;
+        match widen(entry.dtype, out, |offset, bytes| self.read_at(index, offset, bytes))? {
+            true => Ok(()),
+            false => Err(wrong_type(&self.place(), entry, FLOATS)),
+        }
+    }
+
+    fn read_raw_at(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.read_at(self.require(name)?, offset, out)
+    }
+
+    fn are_tied(&self, first: &str, second: &str) -> bool {
+        match (self.require(first), self.require(second)) {
+            (Ok(first), Ok(second)) => {
+                self.views[first] == self.views[second]
+                    && self.tensors[first].dtype == self.tensors[second].dtype
+                    && self.tensors[first].shape == self.tensors[second].shape
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The error for a file that is neither kind: say what it looks like.
+fn no_pickle(path: &Path, magic: &[u8]) -> crate::Error {
+    let looks = if magic.is_empty() {
+        "it is empty"
+    } else if magic.starts_with(b"version https") {
+        "it looks like the pointer that git-lfs leaves in place of a file"
+    } else if magic.starts_with(b"<") {
+        "it looks like a page of the web"
+    } else if magic.starts_with(b"PK") {
+        "it is a zip file without entries"
+    } else {
+        "it begins neither as a zip file nor as a pickle"
+    };
+    refused(path, format!("this is no file that torch.save wrote: {looks}"))
+}

@@ -1,0 +1,152 @@
+//! What a pickle says, as inert values.
+//!
+//! Defines [`Object`], [`Value`] and [`Id`]; made by [`super::machine`], read by [`super::state`] and [`super::legacy`].
+
+use super::globals::Global;
+
+/// A value's number, or a small integer itself: sizes and strides are most of what a pickle of tensors has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Id(u32);
+
+/// Set in an [`Id`] that is an integer.
+const INTEGER: u32 = 1 << 31;
+
+impl Id {
+    /// The value at `index`, which is below [`INTEGER`] as there are fewer values.
+    pub(super) fn of_index(index: usize) -> Self {
+        Id(index as u32 & !INTEGER)
+    }
+
+    /// The integer itself, if it is small enough.
+    pub(super) fn of_integer(value: i64) -> Option<Self> {
+        u32::try_from(value).ok().filter(|value| *value < INTEGER).map(|value| Id(value | INTEGER))
+    }
+}
+
+/// One value. Values refer to each other by number, so nothing that walks or drops them recurses.
+#[derive(Debug)]
+pub(super) enum Value {
+    /// `None`.
+    Nothing,
+    /// A truth value.
+    Truth(bool),
+    /// A number whose value plays no part: a float.
+    Number,
+    /// An integer of up to eight bytes.
+    Integer(i64),
+    /// A longer integer, little endian.
+    Long(Box<[u8]>),
+    /// Text.
+    Text(Box<str>),
+    /// Bytes, whose contents play no part.
+    Bytes,
+    /// A set, whose contents play no part.
+    Set,
+    /// A tuple.
+    Tuple(Box<[Id]>),
+    /// A list.
+    List(Vec<Id>),
+    /// A dictionary, in the order of insertion; a key may stand twice, the later one counts.
+    Dict(Vec<(Id, Id)>),
+    /// A name.
+    Global(Box<Global>),
+    /// A storage, by the tuple that describes it.
+    Storage(Id),
+    /// A tensor, by the arguments of its constructor.
+    Tensor(Id),
+    /// An object of a class that means nothing here, by its class. Its state is dropped.
+    Foreign(Id),
+}
+
+/// One unpickled object with everything it refers to.
+#[derive(Debug)]
+pub(super) struct Object {
+    /// By the index of an [`Id`].
+    pub(super) values: Vec<Value>,
+    /// The outermost value.
+    pub(super) root: Id,
+}
+
+impl Object {
+    /// A value; `None` for an integer that its number holds.
+    pub(super) fn value(&self, id: Id) -> Option<&Value> {
+        value(&self.values, id)
+    }
+
+    /// An integer.
+    pub(super) fn integer(&self, id: Id) -> Option<i64> {
+        match self.value(id) {
+            None => Some(i64::from(id.0 & !INTEGER)),
+            Some(Value::Integer(value)) => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// A text.
+    pub(super) fn text(&self, id: Id) -> Option<&str> {
+        match self.value(id) {
+            Some(Value::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The items of a tuple.
+    pub(super) fn tuple(&self, id: Id) -> Option<&[Id]> {
+        match self.value(id) {
+            Some(Value::Tuple(items)) => Some(items),
+            _ => None,
+        }
+    }
+
+    /// The pairs of a dictionary.
+    pub(super) fn dict(&self, id: Id) -> Option<&[(Id, Id)]> {
+        match self.value(id) {
+            Some(Value::Dict(pairs)) => Some(pairs),
+            _ => None,
+        }
+    }
+
+    /// What a dictionary has under a text.
+    pub(super) fn get(&self, dict: Id, key: &str) -> Option<Id> {
+        self.dict(dict)?.iter().rev().find(|(k, _)| self.text(*k) == Some(key)).map(|(_, value)| *value)
+    }
+
+    /// A value's kind, for messages.
+    pub(super) fn describe(&self, id: Id) -> String {
+        describe(&self.values, id)
+    }
+}
+
+/// See [`Object::value`].
+pub(super) fn value(values: &[Value], id: Id) -> Option<&Value> {
+    if id.0 & INTEGER != 0 { None } else { values.get(id.0 as usize) }
+}
+
+/// The value to change, if there is one under this number.
+pub(super) fn value_mut(values: &mut [Value], id: Id) -> Option<&mut Value> {
+    if id.0 & INTEGER != 0 { None } else { values.get_mut(id.0 as usize) }
+}
+
+/// See [`Object::describe`].
+pub(super) fn describe(values: &[Value], id: Id) -> String {
+    let kind = match value(values, id) {
+        None | Some(Value::Integer(_) | Value::Long(_)) => "an integer",
+        Some(Value::Nothing) => "None",
+        Some(Value::Truth(_)) => "a truth value",
+        Some(Value::Number) => "a float",
+        Some(Value::Text(_)) => "a text",
+        Some(Value::Bytes) => "bytes",
+        Some(Value::Set) => "a set",
+        Some(Value::Tuple(_)) => "a tuple",
+        Some(Value::List(_)) => "a list",
+        Some(Value::Dict(_)) => "a dictionary",
+        Some(Value::Global(global)) => return format!("the name {global}"),
+        Some(Value::Storage(_)) => "a storage",
+        Some(Value::Tensor(_)) => "a tensor",
+        Some(Value::Foreign(class)) => match value(values, *class) {
+            Some(Value::Global(global)) => return format!("an object of the class {global}"),
+            _ => "an object of an unknown class",
+        },
+    };
+    kind.into()
+}

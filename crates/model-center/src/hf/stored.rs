@@ -1,0 +1,133 @@
+//! Stored values to single precision and back, a chunk at a time, for every container of tensors.
+//!
+//! Defines [`widen`], [`narrow`] and [`CHUNK`], and the errors of whoever asks for a tensor that is not there or another one;
+//! called by the readers and writers of [`crate::hf`].
+
+use bmtrain_core::dtype::Float;
+use half::{bf16, f16, slice::HalfFloatSliceExt};
+
+use super::safetensors::{StoredDtype, TensorEntry};
+use crate::file::printable;
+use crate::{Error, Result};
+
+/// Elements converted at a time: 256 KiB of f16, small enough to stay in the second-level cache.
+pub(super) const CHUNK: usize = 128 * 1024;
+
+/// Fill `out` with the values of a tensor of type `dtype`, whose bytes `read` fetches from a given byte on. `false` without
+/// reading anything if the type is no float.
+///
+/// Numerics: f16 and bf16 widen exactly, f64 rounds to nearest. Memory: one chunk, never a second copy of the tensor.
+///
+/// # Errors
+/// What `read` returns.
+pub(super) fn widen(
+    dtype: StoredDtype,
+    out: &mut [f32],
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<()>,
+) -> Result<bool> {
+    match dtype {
+        StoredDtype::F32 => {
+            read(0, bytemuck::cast_slice_mut(out))?;
+            for value in out.iter_mut() {
+                *value = f32::from_bits(u32::from_le(value.to_bits()));
+            }
+        }
+        StoredDtype::F16 => {
+            let mut halves = vec![f16::ZERO; CHUNK.min(out.len())];
+            in_chunks::<2>(out, read, |raw, part| {
+                let halves = &mut halves[..part.len()];
+                for (half, pair) in halves.iter_mut().zip(raw.as_chunks::<2>().0) {
+                    *half = f16::from_le_bytes(*pair);
+                }
+                halves.convert_to_f32_slice(part);
+            })?;
+        }
+        StoredDtype::BF16 => in_chunks::<2>(out, read, |raw, part| {
+            for (value, pair) in part.iter_mut().zip(raw.as_chunks::<2>().0) {
+                *value = Float::to_f32(bf16::from_le_bytes(*pair));
+            }
+        })?,
+        StoredDtype::F64 => in_chunks::<8>(out, read, |raw, part| {
+            for (value, octet) in part.iter_mut().zip(raw.as_chunks::<8>().0) {
+                *value = f64::from_le_bytes(*octet) as f32;
+            }
+        })?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// Convert elements of `N` bytes chunk by chunk.
+fn in_chunks<const N: usize>(
+    out: &mut [f32],
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<()>,
+    mut one: impl FnMut(&[u8], &mut [f32]),
+) -> Result<()> {
+    let mut bytes = vec![0u8; N * CHUNK.min(out.len())];
+    for (i, part) in out.chunks_mut(CHUNK).enumerate() {
+        let raw = &mut bytes[..N * part.len()];
+        read((i * CHUNK * N) as u64, raw)?;
+        one(raw, part);
+    }
+    Ok(())
+}
+
+/// Put `values` into `bytes` as they are stored in type `dtype`, in place of what `bytes` held.
+///
+/// Numerics: f16 and bf16 round to nearest, ties to even.
+///
+/// # Errors
+/// The reason, where the type is no float or f16 cannot hold a finite value, which would silently become infinite.
+pub(super) fn narrow(dtype: StoredDtype, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), String> {
+    bytes.clear();
+    match dtype {
+        StoredDtype::F32 => extend(bytes, values, |v| v.to_le_bytes()),
+        StoredDtype::F16 => extend(bytes, values, |v| f16::from_f32(v).to_le_bytes()),
+        StoredDtype::BF16 => extend(bytes, values, |v| <bf16 as Float>::from_f32(v).to_le_bytes()),
+        StoredDtype::F64 => extend(bytes, values, |v| f64::from(v).to_le_bytes()),
+        other => return Err(format!("the tensor was announced as {other:?}, no float")),
+    }
+    if dtype == StoredDtype::F16
+        && let Some(value) = values.iter().find(|v| v.is_finite() && f16::from_f32(**v).is_infinite())
+    {
+        return Err(format!("the value {value:e} does not fit f16, whose largest is 65504"));
+    }
+    Ok(())
+}
+
+fn extend<const N: usize>(out: &mut Vec<u8>, values: &[f32], one: impl Fn(f32) -> [u8; N]) {
+    out.extend(values.iter().flat_map(|v| one(*v)));
+}
+
+/// The error for a name that is not there.
+pub(super) fn absent(place: &str, name: &str) -> Error {
+    Error::model(
+        format!("{place}, tensor {}", printable(name, 200)),
+        "there is no tensor of this name in the weights",
+        "check the name against the weights' list of tensors",
+    )
+}
+
+/// The error for a tensor that is not of the wanted type.
+pub(super) fn wrong_type(place: &str, entry: &TensorEntry, want: &str) -> Error {
+    Error::model(
+        format!("{place}, tensor {}", printable(&entry.name, 200)),
+        format!("the tensor is stored as {:?}, expected {want}", entry.dtype),
+        "store the tensor in one of these types",
+    )
+}
+
+/// What [`wrong_type`] says where single precision is asked for.
+pub(super) const FLOATS: &str = "a float (f64, f32, f16 or bf16)";
+
+/// Whoever asks for values has to know how many there are.
+pub(super) fn require_length(place: &str, entry: &TensorEntry, length: usize) -> Result<()> {
+    if entry.elements() == Some(length) {
+        return Ok(());
+    }
+    Err(Error::model(
+        format!("{place}, tensor {}", printable(&entry.name, 200)),
+        format!("the tensor has shape {:?}, asked for {length} elements", entry.shape),
+        "compare the model's configuration with the weights",
+    ))
+}

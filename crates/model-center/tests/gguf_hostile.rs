@@ -1,0 +1,295 @@
+//! Damaged and hostile GGUF files: refused with the reason, never a panic.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use model_center::Error;
+use model_center::hf::gguf::tokenizer_files;
+use model_center::hf::{GgufAsHuggingFace, GgufFile, TensorSource};
+use tempfile::TempDir;
+
+/// A file piece by piece, so that each can lie.
+#[derive(Clone)]
+struct Parts {
+    magic: [u8; 4],
+    version: u32,
+    keys: Vec<Vec<u8>>,
+    key_count: Option<u64>,
+    tensors: Vec<Vec<u8>>,
+    tensor_count: Option<u64>,
+    data: Vec<u8>,
+}
+
+fn text(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
+}
+
+fn key(name: &str, kind: u32, value: &[u8]) -> Vec<u8> {
+    [&text(name)[..], &kind.to_le_bytes(), value].concat()
+}
+
+fn array(kind: u32, count: u64, values: &[u8]) -> Vec<u8> {
+    [&kind.to_le_bytes()[..], &count.to_le_bytes(), values].concat()
+}
+
+fn tensor(name: &str, dims: &[u64], kind: u32, offset: u64) -> Vec<u8> {
+    let dims_bytes: Vec<u8> = dims.iter().flat_map(|d| d.to_le_bytes()).collect();
+    let rank = (dims.len() as u32).to_le_bytes();
+    [&text(name)[..], &rank, &dims_bytes, &kind.to_le_bytes(), &offset.to_le_bytes()].concat()
+}
+
+impl Parts {
+    /// A right file: a few keys, one matrix of F32 and one of Q8_0.
+    fn good() -> Self {
+        let texts = array(8, 2, &[text("a"), text("")].concat());
+        let nested = array(9, 1, &array(0, 3, &[1, 2, 3]));
+        Parts {
+            magic: *b"GGUF",
+            version: 3,
+            keys: vec![
+                key("general.architecture", 8, &text("llama")),
+                key("general.alignment", 4, &32u32.to_le_bytes()),
+                key("tokenizer.ggml.tokens", 9, &texts),
+                key("nested", 9, &nested),
+                key("truth", 7, &[1]),
+            ],
+            key_count: None,
+            tensors: vec![tensor("a", &[3, 2], 0, 0), tensor("b", &[32, 2], 8, 32)],
+            tensor_count: None,
+            data: vec![7; 32 + 68],
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let tensors = self.tensor_count.unwrap_or(self.tensors.len() as u64).to_le_bytes();
+        let keys = self.key_count.unwrap_or(self.keys.len() as u64).to_le_bytes();
+        let mut bytes = [&self.magic[..], &self.version.to_le_bytes(), &tensors, &keys].concat();
+        bytes.extend(self.keys.concat());
+        bytes.extend(self.tensors.concat());
+        bytes.resize(bytes.len().next_multiple_of(32), 0);
+        bytes.extend(&self.data);
+        bytes
+    }
+}
+
+struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn write(&self, bytes: &[u8]) -> PathBuf {
+        let path = self.dir.path().join("m.gguf");
+        // Cutting an existing file to nothing makes some file systems wait for the disk each time.
+        let _ = fs::remove_file(&path);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// The error of opening, which is one about the file's contents.
+    fn refusal(&self, bytes: &[u8]) -> String {
+        match GgufFile::open(&self.write(bytes)) {
+            Err(error @ Error::Model { .. }) => error.to_string(),
+            Err(other) => panic!("{other}"),
+            Ok(_) => panic!("the file was read"),
+        }
+    }
+}
+
+/// Do all that can be done with a file; whether it could be opened.
+fn use_up(path: &Path) -> bool {
+    let Ok(file) = GgufFile::open(path) else { return false };
+    let length = fs::metadata(path).unwrap().len();
+    for entry in file.entries() {
+        let count = entry.elements().unwrap();
+        // The tightest blocks have 4.5 bits for an element.
+        assert!(count as u64 <= 2 * length, "{count} elements in {length} bytes");
+        let mut values = vec![0.0; count];
+        file.read_f32(&entry.name, &mut values).unwrap();
+        let mut raw = vec![0; entry.bytes().unwrap().min(100)];
+        file.read_raw_at(&entry.name, 0, &mut raw).unwrap();
+    }
+    let _ = tokenizer_files(file.metadata(), 100);
+    if let Ok(model) = GgufAsHuggingFace::new(file) {
+        for mapped in model.mapped() {
+            model.read_f32(&mapped.entry.name, &mut vec![0.0; mapped.entry.elements().unwrap()]).unwrap();
+        }
+        serde_json::to_string(&model.config()).unwrap();
+    }
+    true
+}
+
+#[test]
+fn a_file_cut_anywhere_is_refused() {
+    let (place, good) = (Place::new(), Parts::good().bytes());
+    assert!(use_up(&place.write(&good)));
+    for length in 0..good.len() {
+        place.refusal(&good[..length]);
+    }
+    // Bytes behind the last tensor belong to nothing and do no harm.
+    assert!(use_up(&place.write(&[&good[..], &[0; 28]].concat())));
+}
+
+#[test]
+fn every_bit_and_every_byte_may_be_wrong() {
+    let (place, good) = (Place::new(), Parts::good().bytes());
+    let (mut read, mut refused) = (0, 0);
+    for at in 0..good.len() {
+        for change in (0..8).map(|bit| 1u8 << bit).chain([0xff, good[at]]) {
+            let mut bytes = good.clone();
+            bytes[at] ^= change;
+            if use_up(&place.write(&bytes)) { read += 1 } else { refused += 1 }
+        }
+    }
+    assert!(read > 500 && refused > 500, "{read} read, {refused} refused");
+}
+
+#[test]
+fn mutants_of_whole_models_are_refused_or_read() {
+    let place = Place::new();
+    for name in ["llama.gguf", "qwen2.gguf", "qwen3.gguf"] {
+        let good = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gguf").join(name)).unwrap();
+        let front = good.windows(4).position(|bytes| bytes == b"norm").unwrap() + 800;
+        let (mut state, mut read) = (1u64, 0);
+        for _ in 0..3000 {
+            let mut bytes = good.clone();
+            for _ in 0..3 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                bytes[(state >> 33) as usize % front] ^= 1 << (state >> 29 & 7);
+            }
+            read += usize::from(use_up(&place.write(&bytes)));
+        }
+        assert!((100..2900).contains(&read), "{name}: {read} of 3000 were read");
+    }
+}
+
+#[test]
+fn lies_are_named() {
+    let place = Place::new();
+    type Change = Box<dyn Fn(&mut Parts)>;
+    let keyed = |name: &'static str, kind: u32, value: Vec<u8>| -> Change {
+        Box::new(move |parts| parts.keys.push(key(name, kind, &value)))
+    };
+    let alignment = |kind: u32, value: &[u8]| -> Change {
+        let value = key("general.alignment", kind, value);
+        Box::new(move |parts| parts.keys[1] = value.clone())
+    };
+    let first = |tensor: Vec<u8>| -> Change { Box::new(move |parts| parts.tensors[0] = tensor.clone()) };
+    let depth = (0..9).fold(array(0, 0, &[]), |inner, _| array(9, 1, &inner));
+    let cases: Vec<(&str, Change)> = vec![
+        ("does not start with GGUF", Box::new(|parts| parts.magic = *b"GGML")),
+        ("version 1; 2 and 3", Box::new(|parts| parts.version = 1)),
+        ("claims version 4", Box::new(|parts| parts.version = 4)),
+        ("big endian; little endian is read", Box::new(|parts| parts.version = 3u32.swap_bytes())),
+        ("18446744073709551615 keys", Box::new(|parts| parts.key_count = Some(u64::MAX))),
+        ("65000 keys are claimed, and the file ends", Box::new(|parts| parts.key_count = Some(65_000))),
+        ("18446744073709551615 tensors", Box::new(|parts| parts.tensor_count = Some(u64::MAX))),
+        ("260000 tensors are claimed, and the file ends", Box::new(|parts| parts.tensor_count = Some(260_000))),
+        ("key truth\n", keyed("truth", 7, vec![0])),
+        ("the key stands twice", keyed("truth", 7, vec![0])),
+        ("a key is empty", keyed("", 7, vec![0])),
+        ("a key is empty, too long or has control characters", keyed("a\u{1b}", 7, vec![0])),
+        ("13 is no type of value", keyed("x", 13, vec![0])),
+        ("a truth value is 2", keyed("x", 7, vec![2])),
+        ("18446744073709551615 bytes of text", keyed("x", 8, u64::MAX.to_le_bytes().to_vec())),
+        ("is no UTF-8", keyed("x", 8, vec![1, 0, 0, 0, 0, 0, 0, 0, 0xff])),
+        ("18446744073709551615 texts", keyed("x", 9, array(8, u64::MAX, &[]))),
+        ("1000 texts are claimed, and the file ends", keyed("x", 9, array(8, 1000, &[]))),
+        ("2305843009213693952 numbers", keyed("x", 9, array(10, 1 << 61, &[]))),
+        ("1000 truth values are claimed", keyed("x", 9, array(7, 1000, &[]))),
+        ("1000 arrays are claimed", keyed("x", 9, array(9, 1000, &[]))),
+        ("14 is no type of value", keyed("x", 9, array(14, 0, &[]))),
+        ("more than 8 deep", keyed("x", 9, depth)),
+        ("alignment of 0 bytes", alignment(4, &[0; 4])),
+        ("alignment of 24 bytes", alignment(4, &24u32.to_le_bytes())),
+        ("alignment of 9223372036854775808 bytes", alignment(10, &(1u64 << 63).to_le_bytes())),
+        ("the value is the text \"32\", expected a whole number", alignment(8, &text("32"))),
+        ("the name stands twice", first(tensor("b", &[3, 2], 0, 0))),
+        ("tensor name is empty", first(tensor("", &[3, 2], 0, 0))),
+        ("tensor name is empty, too long or has control", first(tensor("a\n", &[3, 2], 0, 0))),
+        ("5 dimensions are claimed", first(tensor("a", &[1, 1, 1, 1, 1], 0, 0))),
+        ("is no size that memory has", first(tensor("a", &[1 << 62, 4], 0, 0))),
+        ("is no size that memory has", first(tensor("a", &[1 << 32, 1 << 32, 2], 0, 0))),
+        ("has no elements", first(tensor("a", &[0, 2], 0, 0))),
+        ("rows of 31 elements are no whole number of Q4_0 blocks", first(tensor("a", &[31], 2, 0))),
+        ("rows of 128 elements are no whole number of Q6_K blocks", first(tensor("a", &[128, 2], 14, 0))),
+        ("tensor a\n", first(tensor("a", &[256], 13, 0))),
+        ("stored as Q5_K, which is not read; read are F32, F16, Q4_0", first(tensor("a", &[256], 13, 0))),
+        ("stored as IQ4_XS, which is not read", first(tensor("a", &[256], 23, 0))),
+        ("99 is no type of the format", first(tensor("a", &[256], 99, 0))),
+        ("begins at 4, which is no multiple of 32", first(tensor("a", &[3, 2], 0, 4))),
+        ("its place in the file overflows", first(tensor("a", &[3, 2], 0, u64::MAX - 7))),
+        ("the tensor ends at 18446744073709551608", first(tensor("a", &[3, 2], 0, u64::MAX - 31))),
+        ("the tensor ends at 1048600, but 100 bytes", first(tensor("a", &[3, 2], 0, 1 << 20))),
+        ("tensor b\n", first(tensor("a", &[9], 0, 0))),
+        ("begins at 32, but the tensor before it ends at 36", first(tensor("a", &[9], 0, 0))),
+    ];
+    for (reason, change) in cases {
+        let mut parts = Parts::good();
+        change(&mut parts);
+        let error = place.refusal(&parts.bytes());
+        assert!(error.contains(reason) || format!("{error}\n").contains(reason), "expected {reason:?} in:\n{error}");
+    }
+}
+
+#[test]
+fn a_vocabulary_of_too_many_words_or_merges_is_refused() {
+    // Each would be some hundred bytes of JSON, and is a dozen in the file.
+    let place = Place::new();
+    let base =
+        |kind: &str| vec![key("tokenizer.ggml.model", 8, &text(kind)), key("tokenizer.ggml.pre", 8, &text("gpt-2"))];
+    let reason = |keys: Vec<Vec<u8>>| {
+        let parts = Parts { keys, tensors: vec![], data: vec![], ..Parts::good() };
+        let file = GgufFile::open(&place.write(&parts.bytes())).unwrap();
+        tokenizer_files(file.metadata(), 100).unwrap_err().to_string()
+    };
+    let list = |name: &str, words: &[String]| {
+        let all: Vec<u8> = words.iter().flat_map(|word| text(word)).collect();
+        key(name, 9, &array(8, words.len() as u64, &all))
+    };
+    let types =
+        |count: usize| key("tokenizer.ggml.token_type", 9, &array(5, count as u64, &1i32.to_le_bytes().repeat(count)));
+    let many: Vec<String> = (0..1_048_577).map(|i| format!("{i:x}")).collect();
+    let error = reason([base("gpt2"), vec![list("tokenizer.ggml.tokens", &many)]].concat());
+    assert!(error.contains("1048577 words are more than"), "{error}");
+
+    let few = [list("tokenizer.ggml.tokens", &["a".into(), "b".into(), "ab".into()]), types(3)];
+    let merges = list("tokenizer.ggml.merges", &vec!["a b".to_string(); 1_048_577]);
+    let error = reason([base("gpt2"), few.to_vec(), vec![merges]].concat());
+    assert!(error.contains("1048577 merges are more than"), "{error}");
+
+    // Every piece can be made in as many ways as it has letters.
+    let runs: Vec<String> = (1..100).map(|length| "a".repeat(length)).collect();
+    let scores = key("tokenizer.ggml.scores", 9, &array(6, 99, &[0; 4 * 99]));
+    let error = reason([base("llama"), vec![list("tokenizer.ggml.tokens", &runs), types(99), scores]].concat());
+    assert!(error.contains("more than 4 ways each"), "{error}");
+}
+
+#[test]
+fn a_tensor_of_many_pieces_is_read_in_its_order() {
+    // Blocks of scale 1 and smallest value 0, so that the values are the nibbles.
+    let (rows, row_blocks) = (5u64, 1027u64);
+    let block = |i: u64| {
+        let nibbles = (0..16).map(|j| (i.wrapping_mul(2_654_435_761) >> j) as u8);
+        [0x00, 0x3c, 0, 0].into_iter().chain(nibbles).collect::<Vec<u8>>()
+    };
+    let blocks: Vec<Vec<u8>> = (0..rows * row_blocks).map(block).collect();
+    let tensors = vec![tensor("a", &[row_blocks * 32, rows], 3, 0)];
+    let parts = Parts { tensors, data: blocks.concat(), ..Parts::good() };
+    let file = GgufFile::open(&Place::new().write(&parts.bytes())).unwrap();
+    let halves = |block: &[u8], shift: u32| -> Vec<f32> {
+        block[4..].iter().map(move |byte| f32::from(byte >> shift & 15)).collect()
+    };
+    let expected: Vec<f32> = blocks.iter().flat_map(|block| [halves(block, 0), halves(block, 4)].concat()).collect();
+    let mut values = vec![0.0; expected.len()];
+    file.read_f32("a", &mut values).unwrap();
+    assert!(values == expected);
+    let mut raw = vec![0; 600_000];
+    file.read_raw_at("a", 3, &mut raw).unwrap();
+    let bytes: Vec<u8> = expected.iter().flat_map(|value| value.to_le_bytes()).skip(3).take(raw.len()).collect();
+    assert!(raw == bytes);
+}

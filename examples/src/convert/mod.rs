@@ -1,0 +1,147 @@
+//! The convert program: a model folder of Hugging Face or of ModelCenter, or a GGUF file, in; a folder of either out.
+//!
+//! Every tensor is accounted for before the first is written: what is mapped, what is left behind with leave, and what is
+//! missing or left over, which is an error. One parameter is in memory at a time. Called by the convert binary, and by binaries of
+//! crates with models of their own.
+
+use crate::places::model_places;
+use bmtrain_core::{DType, Device};
+use clap::{Parser, ValueEnum};
+use model_center::file::printable;
+use model_center::hf::{FolderLayout, Pretrained, Weights, gguf_to_folder};
+use model_center::model::{OpenOptions, Registry, SaveOptions};
+use model_center::run::ExitStatus;
+use model_center::{Error, Result};
+use std::path::{Path, PathBuf};
+
+/// Bring a model into another program's files: from a folder of Hugging Face or of ModelCenter, with safetensors or PyTorch's own
+/// files (which are read without being run), or from a GGUF file of a Llama or Qwen; to a folder of Hugging Face or of
+/// ModelCenter. Says what became of every tensor.
+///
+/// Example: convert SmolLM2-135M-Instruct-Q4_1.gguf smollm2 --dtype f32
+#[derive(Debug, Clone, Parser)]
+#[command(name = "convert", version)]
+pub struct Options {
+    /// A model folder, the name of a model in the local cache, or a GGUF file.
+    #[arg(value_name = "MODEL")]
+    pub from: String,
+    /// The folder to write. It must be empty or not there yet.
+    #[arg(value_name = "FOLDER")]
+    pub to: PathBuf,
+    /// Whose files are written.
+    #[arg(long, value_enum, default_value = "hugging-face")]
+    pub layout: Layout,
+    /// Type of the weights that are written.
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub dtype: Stored,
+    /// Branch, tag or commit, for a model in the cache.
+    #[arg(long, value_name = "REVISION")]
+    pub revision: Option<String>,
+    /// Leave behind what the model's class has no use for, such as the head it was pretrained with, instead of refusing.
+    #[arg(long)]
+    pub leave: bool,
+}
+
+/// Whose files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Layout {
+    /// config.json, model.safetensors, tokenizer files.
+    HuggingFace,
+    /// config.json and pytorch_model.pt with ModelCenter's names.
+    ModelCenter,
+}
+
+/// Types of stored weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Stored {
+    /// 32 bits.
+    F32,
+    /// 16 bits, 5 of them exponent. Values beyond its range are an error.
+    F16,
+    /// 16 bits, 8 of them exponent.
+    Bf16,
+}
+
+impl Stored {
+    fn dtype(self) -> DType {
+        match self {
+            Stored::F32 => DType::F32,
+            Stored::F16 => DType::F16,
+            Stored::Bf16 => DType::BF16,
+        }
+    }
+}
+
+/// Run the program.
+///
+/// # Errors
+/// A model that is not there, of an unknown family, with tensors that are missing, left over or of another shape; a folder that is
+/// in use; a full disk.
+pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
+    refuse_used(&options.to)?;
+    let path = Path::new(&options.from);
+    if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf")) {
+        if options.layout != Layout::HuggingFace {
+            let reason = "a GGUF file is brought into Hugging Face's files only";
+            return Err(Error::recipe("--layout", reason, "leave it out, and convert the folder in a second step"));
+        }
+        let report = gguf_to_folder(path, &options.to, options.dtype.dtype())?;
+        println!("{report}");
+        return Ok(ExitStatus::Done);
+    }
+    let folder = Pretrained::resolve(&options.from, options.revision.as_deref(), &model_places())?;
+    folder_to_folder(&folder, options, registry)?;
+    Ok(ExitStatus::Done)
+}
+
+/// From folder to folder.
+fn folder_to_folder(folder: &Path, options: &Options, registry: Registry<'_>) -> Result<()> {
+    let device = Device::cpu(1)?;
+    let opened = registry.open(folder, &OpenOptions { only_check: true, ..OpenOptions::new(&device) })?;
+    let place = folder.display().to_string();
+    if !opened.unused.is_empty() && !options.leave {
+        let names = printable(&opened.unused.join(", "), 300);
+        let reason = format!("the class in config.json has no use for {} tensors: {names}", opened.unused.len());
+        return Err(Error::model(
+            place,
+            reason,
+            "name the class that has in config.json, or leave them behind with --leave",
+        ));
+    }
+    if !opened.drawn.is_empty() {
+        let names = printable(&opened.drawn.join(", "), 300);
+        return Err(Error::model(place, format!("there are no values for {names}"), "use a complete model"));
+    }
+    let layout = match options.layout {
+        Layout::HuggingFace => FolderLayout::HuggingFace,
+        Layout::ModelCenter => FolderLayout::ModelCenter,
+    };
+    let save = SaveOptions { dtype: options.dtype.dtype(), companions: Some(folder), layout };
+    opened.model.check_save(&save)?;
+    let weights = Weights::open(folder)?;
+    opened.plan.check_twins(&weights)?;
+    opened.model.write(&options.to, &save, &mut |name, values| opened.plan.read(&weights, name, values))?;
+    println!(
+        "{} parameters of {} values written as {} to {}",
+        opened.plan.loaded(),
+        opened.parameters,
+        save.dtype,
+        options.to.display()
+    );
+    for name in &opened.unused {
+        println!("  left behind {}", printable(name, 200));
+    }
+    Ok(())
+}
+
+/// A folder with something in it is somebody's.
+fn refuse_used(folder: &Path) -> Result<()> {
+    let Ok(mut entries) = std::fs::read_dir(folder) else { return Ok(()) };
+    match entries.next() {
+        None => Ok(()),
+        Some(_) => {
+            let reason = "the folder is not empty, and nothing in it is overwritten";
+            Err(Error::recipe(folder.display().to_string(), reason, "name an empty or a new folder"))
+        }
+    }
+}
