@@ -58,6 +58,10 @@ impl DecoderFamily for OptConfig {
         }
     }
 
+    fn stack_of_model_center(&self) -> &'static str {
+        "decoder"
+    }
+
     fn names(&self, head: DecoderHead) -> NameTable {
         let tied = head == DecoderHead::CausalLm { tied: true };
         // What a file has of a head for the next word is none of the other models' business.

@@ -1,7 +1,7 @@
 //! Carry out a plan: read parameter after parameter, one in memory at a time.
 
+use super::Plan;
 use super::plan::Step;
-use super::{Plan, transpose};
 use crate::hf::safetensors::TensorSource;
 use crate::{Error, Result};
 
@@ -52,21 +52,11 @@ impl Step {
     fn read(&self, source: &dyn TensorSource, values: &mut Vec<f32>, theirs: &mut Vec<f32>) -> Result<()> {
         values.resize(self.elements, 0.0);
         for piece in &self.pieces {
-            let [rows, columns] = piece.matrix();
             let part = &mut values[piece.elements()];
-            if let Some(order) = &piece.interleaved {
+            if piece.is_rearranged() {
                 theirs.resize(part.len(), 0.0);
                 source.read_f32(&piece.name, theirs)?;
-                let mut rest = theirs.as_slice();
-                for run in order.runs() {
-                    let (rows, after) = rest.split_at(run.len() * columns);
-                    part[run.start * columns..run.end * columns].copy_from_slice(rows);
-                    rest = after;
-                }
-            } else if piece.transposed {
-                theirs.resize(part.len(), 0.0);
-                source.read_f32(&piece.name, theirs)?;
-                transpose(theirs, columns, rows, part);
+                piece.arrange(theirs, part);
             } else {
                 source.read_f32(&piece.name, part)?;
             }

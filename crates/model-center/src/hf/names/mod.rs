@@ -231,6 +231,23 @@ impl Piece {
         Ok(Cow::Owned(theirs))
     }
 
+    /// Whether theirs has the values in another order than ours.
+    fn is_rearranged(&self) -> bool {
+        self.transposed || self.interleaved.is_some()
+    }
+
+    /// Put their values, as many as the piece has, into `part` in the order of ours: the way back from [`Piece::of`].
+    fn arrange(&self, theirs: &[f32], part: &mut [f32]) {
+        let [rows, columns] = self.matrix();
+        let Some(order) = &self.interleaved else { return transpose(theirs, columns, rows, part) };
+        let mut rest = theirs;
+        for run in order.runs() {
+            let (rows, after) = rest.split_at(run.len() * columns);
+            part[run.start * columns..run.end * columns].copy_from_slice(rows);
+            rest = after;
+        }
+    }
+
     /// Which elements of ours these are.
     fn elements(&self) -> Range<usize> {
         let stride = self.matrix()[1];
