@@ -86,6 +86,12 @@ fn every_head_of_a_decoder_equals_pytorch() {
 }
 
 #[test]
+fn a_decoder_behind_an_encoder_equals_pytorch() {
+    check_head("t5_a", "lm", "lm");
+    check_head("mt5", "lm", "");
+}
+
+#[test]
 fn without_an_argument_the_head_is_that_of_the_folder() {
     for head in ["cls", "mlm", "nsp", "pretraining"] {
         check_head("bert_a", head, "");
