@@ -40,8 +40,11 @@ def difference(folder):
         theirs = model.double().eval()(**inputs).logits
     ours = load_file(folder / "ours.safetensors")["logits"].reshape(theirs.shape)
     if theirs.dim() == 3 and not model.config.is_encoder_decoder:
-        # Padding before the first token of a row sees nothing, and what becomes of that has no meaning.
-        seen = inputs["attention_mask"].cumsum(1) > 0  # [B, L]
+        # What sees nothing but padding, before the first token of a row or of a window, has no meaning.
+        mask = inputs["attention_mask"]
+        window = getattr(model.config, "sliding_window", None) or mask.shape[1]
+        tokens = torch.nn.functional.pad(mask.cumsum(1), (window, 0))  # [B, L + window]
+        seen = tokens[:, window:] - tokens[:, :-window] > 0  # [B, L]
         ours, theirs = ours[seen], theirs[seen]
     return ((ours - theirs).norm() / theirs.norm()).item()
 

@@ -1,6 +1,6 @@
 """Golden data for T5 and mT5: tiny seeded models of the transformers library, evaluated in 64-bit floats.
 
-Writes crates/model-center/tests/golden/t5_a, t5_b and mt5; crates/model-center/tests/golden/README.md describes every
+Writes crates/model-center/tests/golden/t5_a, t5_b and t5_mt5; crates/model-center/tests/golden/README.md describes every
 file and tensor. The data are committed; run this only to change them:
 
     python="$(scripts/python_env.sh)"
@@ -45,7 +45,7 @@ MODELS = {
         "decoder_masks": ["##########", "#######...", "..########", "####..####", "....#....."],
         "inputs": EVERYTHING,
     },
-    "mt5": {
+    "t5_mt5": {
         "kind": (MT5ForConditionalGeneration, MT5Config),
         "seed": 79,
         "tied": False,

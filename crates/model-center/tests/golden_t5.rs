@@ -8,4 +8,4 @@ mod goldens;
 
 use bmtrain_dist::block::Recompute;
 
-seq2seq_tests! { models: ["t5_a", "t5_b", "mt5"] }
+seq2seq_tests! { models: ["t5_a", "t5_b", "t5_mt5"] }
