@@ -33,7 +33,9 @@ fn loss(folder: &Path) -> f32 {
 
 #[test]
 fn there_and_back_through_model_centers_files_every_bit_is_the_same() {
-    for (model, head) in [("gpt2_a", "lm"), ("gpt2_b", "untied"), ("llama_a", "lm"), ("llama_b", "untied")] {
+    for (model, head) in
+        [("gpt2_a", "lm"), ("gpt2_b", "untied"), ("llama_a", "lm"), ("llama_b", "untied"), ("gptj_a", "lm")]
+    {
         let fixture = Fixture::new();
         let from = golden(model, head);
         let (own, back) = (fixture.path("own"), fixture.path("back"));
@@ -74,6 +76,10 @@ fn what_would_be_lost_or_overwritten_is_refused() {
     std::fs::write(fixture.path("used/notes.txt"), "mine").unwrap();
     let error = fixture.convert(&[model, "used", "--dtype", "f32"]).refused();
     assert!(error.contains("used") && error.contains("not empty"), "{error}");
+    let bloom = golden("bloom_a", "lm");
+    let layout = ["new", "--dtype", "f32", "--layout", "model-center"];
+    let error = fixture.convert(&[&[bloom.to_str().unwrap()][..], &layout].concat()).refused();
+    assert!(error.contains("BLOOM is not written in ModelCenter's layout"), "{error}");
     let error = fixture.convert(&["no/such/model", "new", "--dtype", "f32"]).refused();
     assert!(error.contains("no/such/model"), "{error}");
     assert!(!fixture.path("new").exists());

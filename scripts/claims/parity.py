@@ -8,6 +8,7 @@ error of a model's logits. Called by parity.sh; runs in the environment of scrip
 """
 
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -46,7 +47,10 @@ def difference(folder):
         tokens = torch.nn.functional.pad(mask.cumsum(1), (window, 0))  # [B, L + window]
         seen = tokens[:, window:] - tokens[:, :-window] > 0  # [B, L]
         ours, theirs = ours[seen], theirs[seen]
-    return ((ours - theirs).norm() / theirs.norm()).item()
+    error = ((ours - theirs).norm() / theirs.norm()).item()
+    if not math.isfinite(error):
+        sys.exit(f"error: {folder}\n  reason: logits that are no numbers\n  fix: look where they begin to be none")
+    return error
 
 
 def main():

@@ -99,10 +99,7 @@ impl<'a, C: Config> ModelFolder<'a, C> {
     pub fn of_hugging_face(self, title: &str) -> Result<Self> {
         match self.layout {
             FolderLayout::HuggingFace => Ok(self),
-            FolderLayout::ModelCenter => {
-                let reason = format!("{title} is not written in ModelCenter's layout");
-                Err(Error::model("the folder to write", reason, "write it in Hugging Face's"))
-            }
+            FolderLayout::ModelCenter => Err(no_model_center(title)),
         }
     }
 
@@ -157,6 +154,12 @@ impl<'a, C: Config> ModelFolder<'a, C> {
             FolderLayout::ModelCenter => Ok(self.config.to_dict()),
         }
     }
+}
+
+/// The error for a family that has no names in ModelCenter's files; `title` is its name for people.
+pub(crate) fn no_model_center(title: &str) -> Error {
+    let reason = format!("{title} is not written in ModelCenter's layout");
+    Error::model("the folder to write", reason, "write it in Hugging Face's")
 }
 
 /// The hub's name of a model, such as `org/name`, if its folder lies in a hub cache, `models--org--name/snapshots/REVISION`.

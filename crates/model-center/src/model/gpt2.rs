@@ -55,6 +55,10 @@ impl DecoderFamily for Gpt2Config {
         }
     }
 
+    fn stack_of_model_center(&self) -> Option<&'static str> {
+        Some("encoder")
+    }
+
     fn names(&self, head: DecoderHead) -> NameTable {
         let tied = head == DecoderHead::CausalLm { tied: true };
         // What a file has of a head for the next word is none of the other models' business.

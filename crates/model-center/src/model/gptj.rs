@@ -60,6 +60,10 @@ impl DecoderFamily for GptjConfig {
         }
     }
 
+    fn stack_of_model_center(&self) -> Option<&'static str> {
+        Some("encoder")
+    }
+
     fn names(&self, _head: DecoderHead) -> NameTable {
         NameTable {
             base_prefix: "transformer.",

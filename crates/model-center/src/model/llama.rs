@@ -40,6 +40,10 @@ impl DecoderFamily for LlamaConfig {
         }
     }
 
+    fn stack_of_model_center(&self) -> Option<&'static str> {
+        Some("encoder")
+    }
+
     fn names(&self, head: DecoderHead) -> NameTable {
         names(&self.text, self.num_heads_kv, head)
     }

@@ -34,16 +34,16 @@ pub trait DecoderFamily: Config + Clone + Debug + 'static {
     /// What a model with this head calls its parameters in files of Hugging Face.
     fn names(&self, head: DecoderHead) -> NameTable;
 
-    /// What ModelCenter calls the stack of blocks.
-    fn stack_of_model_center(&self) -> &'static str {
-        "encoder"
+    /// What ModelCenter calls the stack of blocks; `None` for a family that it does not have.
+    fn stack_of_model_center(&self) -> Option<&'static str> {
+        None
     }
 
-    /// What ModelCenter's files call the parameters.
-    fn names_of_model_center(&self) -> NameTable {
-        let (block, theirs, layers) = (self.block(0), self.stack_of_model_center(), self.text().num_layers);
+    /// What ModelCenter's files call the parameters, if it has the family.
+    fn names_of_model_center(&self) -> Option<NameTable> {
+        let (block, theirs, layers) = (self.block(0), self.stack_of_model_center()?, self.text().num_layers);
         let stack = model_center::Stack { ours: "decoder", theirs, block: &block, layers };
-        model_center::table(&[stack], model_center::decoder_heads())
+        Some(model_center::table(&[stack], model_center::decoder_heads()))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{DecoderFamily, DecoderHead, DecoderModel};
 use crate::error::Result;
+use crate::hf::folder::no_model_center;
 use crate::hf::{Allow, FolderLayout, ModelFolder, NameTable};
 use crate::model::labels::take_over;
 use crate::model::opening::open_with;
@@ -38,7 +39,8 @@ pub fn open<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<Op
     let blocks = BlockOptions { recompute: options.recompute };
     let (names, own, allowed) =
         (config.names(head), config.names_of_model_center(), allowed(head, options.head_values));
-    open_with(folder, options, &[&names, &own], &allowed, |device, builder| {
+    let tables: Vec<_> = std::iter::once(&names).chain(&own).collect();
+    open_with(folder, options, &tables, &allowed, |device, builder| {
         DecoderModel::new(device, config.clone(), head, blocks, builder)
     })
 }
@@ -92,11 +94,15 @@ fn allowed(head: DecoderHead, values: HeadValues) -> Allow {
 }
 
 /// The names of a model's parameters in a folder of this layout.
-pub(super) fn names<C: DecoderFamily>(model: &DecoderModel<C>, layout: FolderLayout) -> Cow<'_, NameTable> {
-    match layout {
-        FolderLayout::HuggingFace => Cow::Borrowed(TextModel::names(model)),
-        FolderLayout::ModelCenter => Cow::Owned(model.config().names_of_model_center()),
-    }
+///
+/// # Errors
+/// A layout that the family does not have.
+pub(super) fn names<C: DecoderFamily>(model: &DecoderModel<C>, layout: FolderLayout) -> Result<Cow<'_, NameTable>> {
+    let own = match layout {
+        FolderLayout::HuggingFace => return Ok(Cow::Borrowed(TextModel::names(model))),
+        FolderLayout::ModelCenter => model.config().names_of_model_center(),
+    };
+    own.map(Cow::Owned).ok_or_else(|| no_model_center(C::TITLE))
 }
 
 /// What is written.

@@ -224,12 +224,12 @@ impl<C: DecoderFamily> TextModel for DecoderModel<C> {
     }
 
     fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
-        let names = folder::names(self, options.layout);
+        let names = folder::names(self, options.layout)?;
         folder::written(self, &names, options).check(&param_shapes(&self.parameters))
     }
 
     fn write(&self, folder: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
-        let names = folder::names(self, options.layout);
+        let names = folder::names(self, options.layout)?;
         folder::written(self, &names, options).write(folder, &param_shapes(&self.parameters), fill)
     }
 
