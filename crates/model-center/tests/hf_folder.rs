@@ -111,12 +111,14 @@ fn an_index_that_disagrees_with_its_shards_is_refused() {
 
 #[test]
 fn other_formats_are_refused_by_name_with_a_way_out() {
-    for name in ["tf_model.h5", "a.gguf", "model.pkl"] {
+    for (name, fix) in
+        [("tf_model.h5", "save_pretrained"), ("a.gguf", "convert FILE.gguf"), ("model.pkl", "save_pretrained")]
+    {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(name), "x").unwrap();
         for path in [dir.path().to_path_buf(), dir.path().join(name)] {
             let got = refusal(&path);
-            assert!(got.contains(name) && got.contains("save_pretrained"), "{got}");
+            assert!(got.contains(name) && got.contains(fix), "{got}");
         }
     }
     let dir = tempfile::tempdir().unwrap();

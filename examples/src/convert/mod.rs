@@ -14,7 +14,7 @@ use model_center::run::ExitStatus;
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
 
-/// Bring a model into another program's files: from a folder of Hugging Face or of ModelCenter, with safetensors or PyTorch's own
+/// Bring a model into another program's files: from a folder of Hugging Face or of ModelCenter (decoders), with safetensors or PyTorch's own
 /// files (which are read without being run), or from a GGUF file of a Llama or Qwen; to a folder of Hugging Face or of
 /// ModelCenter. Says what became of every tensor.
 ///
@@ -47,7 +47,7 @@ pub struct Options {
 pub enum Layout {
     /// config.json, model.safetensors, tokenizer files.
     HuggingFace,
-    /// config.json and pytorch_model.pt with ModelCenter's names.
+    /// config.json and pytorch_model.pt with ModelCenter's names, for decoders it has. Not tried in ModelCenter itself.
     ModelCenter,
 }
 

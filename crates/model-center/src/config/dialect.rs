@@ -223,7 +223,13 @@ impl Dialect {
         let deviations = ["emb_init_std", "att_init_std", "ffn_init_std", "proj_init_std"];
         text.init_std = take(self.init_std, &deviations)?.unwrap_or(text.init_std);
         text.norm_eps = take(self.norm_eps, &["norm_eps"])?.unwrap_or(text.norm_eps);
-        text.pad_token_id = fields.take_index("pad_token_id")?.or(text.pad_token_id);
+        // A file that is silent means the default, and one that says null, or -1 as some old ones do, that there is none.
+        if fields.has("pad_token_id") {
+            if fields.peek("pad_token_id").and_then(Value::as_i64) == Some(-1) {
+                fields.take("pad_token_id");
+            }
+            text.pad_token_id = fields.take_index("pad_token_id")?;
+        }
         Ok(())
     }
 

@@ -92,14 +92,9 @@ impl Config for OptConfig {
     const MODEL_TYPE: &'static str = "opt";
 
     fn from_fields(mut fields: Fields) -> Result<Self> {
-        // Silence means word 1, and null none.
-        let has_no_padding = fields.has("pad_token_id") && fields.peek("pad_token_id").is_none();
         DIALECT.take_no_embedding_dropout(&mut fields)?;
         let (mut text, _) = DIALECT.take(&mut fields)?;
         text.embedding_dropout_p = 0.0;
-        if has_no_padding {
-            text.pad_token_id = None;
-        }
         if fields.clone().take_number("layerdrop")?.is_some_and(|rate| rate != 0.0) {
             return Err(DIALECT.unsupported(&fields, "layerdrop", "0"));
         }

@@ -175,7 +175,6 @@ impl Config for RobertaConfig {
         refuse_other_encoders(&fields, name.title())?;
         let says_attention =
             ["attention_probs_dropout_prob", "attention_dropout_p"].iter().any(|name| fields.peek(name).is_some());
-        let no_padding = fields.has("pad_token_id") && fields.peek("pad_token_id").is_none();
         // The same rate as `dropout_p`, under a name that ModelCenter's dialect of other families has.
         let embedding = fields.take_number("embedding_dropout_p")?;
         let (mut text, _) = dialect.take(&mut fields)?;
@@ -185,9 +184,6 @@ impl Config for RobertaConfig {
         text.embedding_dropout_p = text.dropout_p;
         if spoken == Spoken::ModelCenter && !says_attention {
             text.attention_dropout_p = text.dropout_p;
-        }
-        if no_padding {
-            text.pad_token_id = None;
         }
         let types = fields.take_either("type_vocab_size", "type_size", Fields::take_size)?;
         let type_size = match (types, spoken) {

@@ -44,7 +44,7 @@ pub enum FolderLayout {
     /// What `transformers` opens.
     #[default]
     HuggingFace,
-    /// What ModelCenter opens: its own `config.json`, and [`WEIGHTS_FILE`].
+    /// ModelCenter's names: its own fields in `config.json`, and [`WEIGHTS_FILE`]. Read here; not tried in ModelCenter itself.
     ModelCenter,
 }
 
@@ -158,7 +158,7 @@ impl<'a, C: Config> ModelFolder<'a, C> {
 
 /// The error for a family that has no names in ModelCenter's files; `title` is its name for people.
 pub(crate) fn no_model_center(title: &str) -> Error {
-    let reason = format!("{title} is not written in ModelCenter's layout");
+    let reason = format!("a {title} like this is not written in ModelCenter's layout");
     Error::model("the folder to write", reason, "write it in Hugging Face's")
 }
 

@@ -15,6 +15,7 @@ impl DecoderFamily for Gpt2Config {
     const TITLE: &'static str = "GPT-2";
     const CLASSES: Classes =
         Classes { base: "GPT2Model", words: "GPT2LMHeadModel", classifier: "GPT2ForSequenceClassification" };
+    const DROPS_EMBEDDINGS: bool = true;
 
     fn text(&self) -> &TextConfig {
         &self.text
@@ -56,7 +57,9 @@ impl DecoderFamily for Gpt2Config {
     }
 
     fn stack_of_model_center(&self) -> Option<&'static str> {
-        Some("encoder")
+        // It divides scores by the root of H alone.
+        let is_plain = !self.scale_by_layer;
+        is_plain.then_some("encoder")
     }
 
     fn names(&self, head: DecoderHead) -> NameTable {

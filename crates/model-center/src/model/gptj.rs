@@ -20,6 +20,7 @@ impl DecoderFamily for GptjConfig {
     const TITLE: &'static str = "GPT-J";
     const CLASSES: Classes =
         Classes { base: "GPTJModel", words: "GPTJForCausalLM", classifier: "GPTJForSequenceClassification" };
+    const DROPS_EMBEDDINGS: bool = true;
 
     fn text(&self) -> &TextConfig {
         &self.text

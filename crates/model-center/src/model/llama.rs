@@ -4,7 +4,7 @@
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use crate::config::{LlamaConfig, RotaryFields, TextConfig};
 use crate::hf::{Alias, NameTable, Rule};
-use crate::layer::position::RotaryConfig;
+use crate::layer::position::{RotaryConfig, RotaryScaling};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig, RotaryHeads};
 use bmtrain_core::kernel::RotaryLayout;
 use bmtrain_dist::nn::norm::NormOptions;
@@ -41,7 +41,9 @@ impl DecoderFamily for LlamaConfig {
     }
 
     fn stack_of_model_center(&self) -> Option<&'static str> {
-        Some("encoder")
+        // Its angles are plain.
+        let is_plain = self.rotary == RotaryFields { base: 10_000.0, scaling: RotaryScaling::None };
+        is_plain.then_some("encoder")
     }
 
     fn names(&self, head: DecoderHead) -> NameTable {

@@ -59,8 +59,8 @@ impl DecoderFamily for OptConfig {
     }
 
     fn stack_of_model_center(&self) -> Option<&'static str> {
-        // It does not have the model of 350 million parameters.
-        (self.norm_before && self.dim_word == self.text.dim_model).then_some("decoder")
+        // It does not have the model of 350 million parameters, and always a norm at the end.
+        (self.has_final_norm() && self.dim_word == self.text.dim_model).then_some("decoder")
     }
 
     fn names(&self, head: DecoderHead) -> NameTable {

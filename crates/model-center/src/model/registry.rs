@@ -282,6 +282,13 @@ pub fn architectures(folder: &Path) -> Result<Vec<String>> {
     Ok(names.into_iter().flatten().filter_map(|name| name.as_str().map(str::to_owned)).collect())
 }
 
+/// The error for a class of `config.json` whose head nobody here knows.
+pub fn unknown_class(place: &str, class: &str, known: &[&str]) -> Error {
+    let reason = format!("which head \"{}\" has is not known here", crate::file::printable(class, 80));
+    let fix = format!("known are {}; or say which head to take, such as lm, mlm, cls or none", known.join(", "));
+    Error::model(format!("{place}, field architectures"), reason, fix)
+}
+
 /// Whether a folder's `config.json` is ModelCenter's, which names no class.
 ///
 /// # Errors

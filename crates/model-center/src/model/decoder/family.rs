@@ -19,6 +19,9 @@ pub trait DecoderFamily: Config + Clone + Debug + 'static {
     /// The classes that `transformers` opens its models with.
     const CLASSES: Classes;
 
+    /// Whether the sum of the embeddings is dropped out of.
+    const DROPS_EMBEDDINGS: bool = false;
+
     /// What all families have.
     fn text(&self) -> &TextConfig;
 

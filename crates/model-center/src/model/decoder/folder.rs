@@ -1,32 +1,38 @@
 //! Decoders in folders: opening one, writing one.
 
-use super::{DecoderFamily, DecoderHead, DecoderModel};
+use super::{Classes, DecoderFamily, DecoderHead, DecoderModel};
 use crate::error::Result;
 use crate::hf::folder::no_model_center;
 use crate::hf::{Allow, FolderLayout, ModelFolder, NameTable};
 use crate::model::labels::take_over;
 use crate::model::opening::open_with;
 use crate::model::registry::{
-    HeadValues, OpenOptions, OpenedModel, SaveOptions, architectures, is_named_by_model_center,
+    HeadValues, OpenOptions, OpenedModel, SaveOptions, architectures, is_named_by_model_center, unknown_class,
 };
 use crate::model::text::{TextHead, TextModel};
 use bmtrain_dist::block::BlockOptions;
 use std::borrow::Cow;
 use std::path::Path;
 
-/// The head that the classes of a folder's `config.json` carry; with no class, that of ModelCenter.
-fn default_head<C: DecoderFamily>(config: &C, architectures: &[String]) -> TextHead {
-    match architectures.first() {
-        Some(name) if name == C::CLASSES.words => TextHead::CausalLm,
-        Some(name) if name == C::CLASSES.classifier => {
-            TextHead::Classification { outputs: config.text().cls_head.unwrap_or(2) }
-        }
+/// The head that the class of a folder's `config.json` carries.
+fn own_head<C: DecoderFamily>(config: &C, folder: &Path, place: &str) -> Result<TextHead> {
+    let Classes { base, words, classifier } = C::CLASSES;
+    let outputs = config.text().cls_head;
+    let Some(class) = architectures(folder)?.into_iter().next() else {
         // ModelCenter's files name no class: its models predict words unless they have a head for classes.
-        None => match config.text().cls_head {
-            Some(outputs) => TextHead::Classification { outputs },
-            None => TextHead::CausalLm,
-        },
-        Some(_) => TextHead::None,
+        return Ok(match (is_named_by_model_center(folder)?, outputs) {
+            (false, _) => TextHead::None,
+            (true, Some(outputs)) => TextHead::Classification { outputs },
+            (true, None) => TextHead::CausalLm,
+        });
+    };
+    // The first files of Llama wrote its name in capitals.
+    let is = |name: &str| class.eq_ignore_ascii_case(name);
+    match () {
+        () if is(words) => Ok(TextHead::CausalLm),
+        () if is(classifier) => Ok(TextHead::Classification { outputs: outputs.unwrap_or(2) }),
+        () if is(base) => Ok(TextHead::None),
+        () => Err(unknown_class(place, &class, &[base, words, classifier])),
     }
 }
 
@@ -49,16 +55,16 @@ pub fn open<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<Op
 fn configure<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(C, DecoderHead)> {
     let place = folder.join("config.json").display().to_string();
     let mut config = C::from_pretrained(folder)?;
-    let own = match is_named_by_model_center(folder)? {
-        true => default_head(&config, &[]),
-        false => match architectures(folder)? {
-            none if none.is_empty() => TextHead::None,
-            named => default_head(&config, &named),
-        },
+    // Where the head is asked for, the file's own need not be one of ours.
+    let own = match (own_head(&config, folder, &place), options.head) {
+        (Err(_), Some(_)) => TextHead::None,
+        (own, _) => own?,
     };
     let text = config.text_mut();
     text.dropout_p = options.hidden_dropout.unwrap_or(text.dropout_p);
-    text.embedding_dropout_p = options.hidden_dropout.unwrap_or(text.embedding_dropout_p);
+    if C::DROPS_EMBEDDINGS {
+        text.embedding_dropout_p = options.hidden_dropout.unwrap_or(text.embedding_dropout_p);
+    }
     text.attention_dropout_p = options.attention_dropout.unwrap_or(text.attention_dropout_p);
     let head = options.head.unwrap_or(own);
     if let TextHead::Classification { outputs } = head {

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::hf::{Allow, ModelFolder};
 use crate::model::labels::take_over;
 use crate::model::opening::open_with;
-use crate::model::registry::{HeadValues, OpenOptions, OpenedModel, SaveOptions, architectures};
+use crate::model::registry::{HeadValues, OpenOptions, OpenedModel, SaveOptions, architectures, unknown_class};
 use crate::model::text::TextHead;
 use bmtrain_dist::block::BlockOptions;
 use std::path::Path;
@@ -21,17 +21,22 @@ fn class_suffix(head: EncoderHead) -> &'static str {
     }
 }
 
-/// The head that the classes of a folder's `config.json` carry.
-pub fn default_head<C: EncoderFamily>(config: &C, architectures: &[String]) -> TextHead {
-    let class = architectures.first().and_then(|class| class.strip_prefix(config.class_prefix()));
-    match class {
+/// The head that the class of a folder's `config.json` carries.
+fn own_head<C: EncoderFamily>(config: &C, folder: &Path, place: &str) -> Result<TextHead> {
+    let Some(class) = architectures(folder)?.into_iter().next() else { return Ok(TextHead::None) };
+    let prefix = config.class_prefix();
+    match class.strip_prefix(prefix) {
+        Some("Model") => Ok(TextHead::None),
         Some("ForSequenceClassification") => {
-            TextHead::Classification { outputs: config.layout().cls_head.unwrap_or(2) }
+            Ok(TextHead::Classification { outputs: config.layout().cls_head.unwrap_or(2) })
         }
-        Some("ForMaskedLM") => TextHead::MaskedLm,
-        Some("ForNextSentencePrediction") => TextHead::NextSentence,
-        Some("ForPreTraining") => TextHead::Pretraining,
-        _ => TextHead::None,
+        Some("ForMaskedLM") => Ok(TextHead::MaskedLm),
+        Some("ForNextSentencePrediction") => Ok(TextHead::NextSentence),
+        Some("ForPreTraining") => Ok(TextHead::Pretraining),
+        _ => {
+            let known = ["Model", "ForMaskedLM", "ForSequenceClassification"].map(|kind| format!("{prefix}{kind}"));
+            Err(unknown_class(place, &class, &known.each_ref().map(String::as_str)))
+        }
     }
 }
 
@@ -53,7 +58,11 @@ fn configure<C: EncoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(
     let place = folder.join("config.json").display().to_string();
     let mut config = C::from_pretrained(folder)?;
     config.set_dropout(options.hidden_dropout, options.attention_dropout);
-    let own = default_head(&config, &architectures(folder)?);
+    // Where the head is asked for, the file's own need not be one of ours.
+    let own = match (own_head(&config, folder, &place), options.head) {
+        (Err(_), Some(_)) => TextHead::None,
+        (own, _) => own?,
+    };
     let head = options.head.unwrap_or(own);
     if let TextHead::Classification { outputs } = head {
         let trained = match own {

@@ -1,11 +1,12 @@
 //! Models with two stacks in Hugging Face folders: opening one, writing one.
 
 use super::{Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::hf::{Allow, ModelFolder, TensorSource, Weights};
 use crate::model::opening::open_with;
-use crate::model::registry::{HeadValues, OpenOptions, OpenedModel, SaveOptions, architectures};
+use crate::model::registry::{HeadValues, OpenOptions, OpenedModel, SaveOptions, architectures, unknown_class};
 use crate::model::text::TextHead;
+use bmtrain_core::DType;
 use bmtrain_dist::block::BlockOptions;
 use std::path::Path;
 
@@ -26,10 +27,19 @@ pub fn open<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<Op
 fn configure<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<(C, Seq2SeqHead)> {
     let place = folder.join("config.json").display().to_string();
     let mut config = C::from_pretrained(folder)?;
-    let own = match architectures(folder)?.first() {
-        Some(name) if name == config.classes().words => TextHead::CausalLm,
+    let classes = config.classes();
+    let own = match architectures(folder)?.first().map(String::as_str) {
+        // The first files of T5 have a name that was given up.
+        Some(name) if name == classes.words || name.ends_with("WithLMHeadModel") => TextHead::CausalLm,
+        Some(name) if name != classes.base && options.head.is_none() => {
+            return Err(unknown_class(&place, name, &[classes.base, classes.words]));
+        }
         _ => TextHead::None,
     };
+    if options.dtype == DType::F16 {
+        let reason = format!("the hidden states of {} leave the range of f16", C::TITLE);
+        return Err(Error::model(place, reason, "use bf16, or f32"));
+    }
     if config.weights_tell_the_head() {
         let has_matrix = Weights::open(folder)?.entries().iter().any(|entry| entry.name == "lm_head.weight");
         config.text_mut().tied = !has_matrix;
