@@ -100,7 +100,8 @@ fn a_run_that_does_not_fit_is_told_what_would_help() {
     let fixture = equally_long();
     let needed = |plan: &Value| plan["verdict"]["needed_bytes"].as_u64().unwrap();
     let gib = |bytes: u64| format!("--memory={}", bytes as f64 / (1u64 << 30) as f64);
-    fixture.hollow_model(64, 8, 256);
+    // So many blocks that what is kept of them outweighs how processes differ by chance.
+    fixture.hollow_model(64, 32, 256);
     let whole = planned(&fixture, &["--memory=1000"]);
     assert_eq!(whole["verdict"]["fits"], Value::Bool(true));
     assert!(whole["verdict"]["changes"].as_array().unwrap().is_empty());
