@@ -40,9 +40,9 @@ def difference(folder):
     with torch.no_grad(), in_64_bits():
         theirs = model.double().eval()(**inputs).logits
     ours = load_file(folder / "ours.safetensors")["logits"].reshape(theirs.shape)
-    if theirs.dim() == 3 and not model.config.is_encoder_decoder:
+    mask = inputs.get("decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask")
+    if theirs.dim() == 3 and mask is not None:
         # What sees nothing but padding, before the first token of a row or of a window, has no meaning.
-        mask = inputs["attention_mask"]
         window = getattr(model.config, "sliding_window", None) or mask.shape[1]
         tokens = torch.nn.functional.pad(mask.cumsum(1), (window, 0))  # [B, L + window]
         seen = tokens[:, window:] - tokens[:, :-window] > 0  # [B, L]
