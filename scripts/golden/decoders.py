@@ -1,7 +1,11 @@
 """Golden data of decoders: tiny seeded models of the transformers library, evaluated in 64-bit floats.
 
 Imported by make_gpt2.py, make_llama.py and their like, each of which describes a family; crates/model-center/tests/golden/README.md
-describes every file and tensor.
+describes every file and tensor. The data are committed; a family's script is run only to change them:
+
+    python="$(scripts/python_env.sh)"
+    "$python" scripts/golden/make_llama.py            # writes the folders
+    "$python" scripts/golden/make_llama.py --check    # recomputes them and compares with the committed files
 
 Weights are drawn in 32-bit floats, saved as they are, and widened for all arithmetic, so a reader of the 32-bit file starts
 from exactly the numbers the goldens were computed with.
@@ -15,6 +19,12 @@ import torch
 from safetensors.torch import save_file
 
 from goldens import TRAINING, check_saved, draw_weights, gradient_norm, in_64_bits, run, train_twice
+
+
+# A full row, a row of one token, and lengths between, padded on the right.
+RIGHT = ["###########", "#######....", "#..........", "#########.."]
+# A full row, right padding, left padding, a hole in the middle, a row of one token that is not the first.
+MIXED = ["########", "#####...", "...#####", "####..##", "....#..."]
 
 
 @dataclass
@@ -47,6 +57,17 @@ class Family:
         model = kind(config)
         draw_weights(model, spec["seed"], self.is_norm)
         return model
+
+
+def three_heads(words, classifier, classifier_is_tied=True):
+    """A class for words with its matrix tied and of its own, and one for classes of a sequence."""
+    return {"lm": (words, True), "untied": (words, False), "cls": (classifier, classifier_is_tied)}
+
+
+def like_llama(config, words, classifier, models):
+    """A family whose configuration has the fields of Llama's."""
+    return Family(config=config, off={"attention_dropout": 0.0}, heads=three_heads(words, classifier, False), models=models,
+                  is_norm=lambda name: "norm" in name, fields={"bos_token_id": 1, "eos_token_id": 2})
 
 
 def draw_batch(spec, seed):

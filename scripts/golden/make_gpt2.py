@@ -1,22 +1,8 @@
-"""Golden data for GPT-2: tiny seeded models of the transformers library, evaluated in 64-bit floats.
-
-Writes crates/model-center/tests/golden/gpt2_a and gpt2_b; crates/model-center/tests/golden/README.md
-describes every file and tensor. The data are committed; run this only to change them:
-
-    python="$(scripts/python_env.sh)"
-    "$python" scripts/golden/make_gpt2.py            # writes the folders
-    "$python" scripts/golden/make_gpt2.py --check    # recomputes them and compares with the committed files
-"""
+"""Golden data for GPT-2: writes gpt2_a and gpt2_b. decoders.py says what they are and how this is run."""
 
 from transformers import GPT2Config, GPT2ForSequenceClassification, GPT2LMHeadModel
 
-from decoders import Family, main
-
-HEADS = {
-    "lm": (GPT2LMHeadModel, True),
-    "untied": (GPT2LMHeadModel, False),
-    "cls": (GPT2ForSequenceClassification, True),
-}
+from decoders import MIXED, RIGHT, Family, main, three_heads
 
 # Two shapes that share no size, so that a transposed or mixed-up axis cannot pass both. Heads have odd lengths.
 MODELS = {
@@ -27,8 +13,7 @@ MODELS = {
             "vocab_size": 97, "n_embd": 20, "n_head": 4, "n_layer": 2, "n_positions": 19, "pad_token_id": 0,
             "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
         },
-        # Right padding: a full row, a row of one token, and lengths between.
-        "masks": ["###########", "#######....", "#..........", "#########.."],
+        "masks": RIGHT,
     },
     "gpt2_b": {
         "seed": 53,
@@ -38,15 +23,14 @@ MODELS = {
             "pad_token_id": 0, "activation_function": "gelu", "layer_norm_epsilon": 1e-3,
             "scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True,
         },
-        # A full row, right padding, left padding, a hole in the middle, a row of one token that is not the first.
-        "masks": ["########", "#####...", "...#####", "####..##", "....#..."],
+        "masks": MIXED,
     },
 }
 
 FAMILY = Family(
     config=GPT2Config,
     off={"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
-    heads=HEADS,
+    heads=three_heads(GPT2LMHeadModel, GPT2ForSequenceClassification),
     models=MODELS,
     is_norm=lambda name: ".ln_" in name,
     fields={"bos_token_id": 1, "eos_token_id": 1},

@@ -1,17 +1,9 @@
-"""Golden data for GPT-J: tiny seeded models of the transformers library, evaluated in 64-bit floats.
-
-Writes crates/model-center/tests/golden/gptj_a and gptj_b; crates/model-center/tests/golden/README.md
-describes every file and tensor. The data are committed; run this only to change them:
-
-    python="$(scripts/python_env.sh)"
-    "$python" scripts/golden/make_gptj.py            # writes the folders
-    "$python" scripts/golden/make_gptj.py --check    # recomputes them and compares with the committed files
-"""
+"""Golden data for GPT-J: writes gptj_a and gptj_b. decoders.py says what they are and how this is run."""
 
 import torch
 from transformers import GPTJConfig, GPTJForCausalLM, GPTJForSequenceClassification
 
-from decoders import Family, main
+from decoders import MIXED, RIGHT, Family, main
 
 HEADS = {
     "lm": (GPTJForCausalLM, False),
@@ -27,7 +19,7 @@ MODELS = {
             "vocab_size": 59, "n_embd": 20, "n_head": 4, "n_layer": 2, "n_positions": 19, "rotary_dim": 4,
             "pad_token_id": 0, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
         },
-        "masks": ["###########", "#######....", "#..........", "#########.."],
+        "masks": RIGHT,
     },
     "gptj_b": {
         "seed": 89,
@@ -36,7 +28,7 @@ MODELS = {
             "vocab_size": 43, "n_embd": 18, "n_head": 2, "n_inner": 40, "n_layer": 3, "n_positions": 13,
             "rotary_dim": 6, "pad_token_id": 0, "activation_function": "gelu", "layer_norm_epsilon": 1e-3,
         },
-        "masks": ["########", "#####...", "...#####", "####..##", "....#..."],
+        "masks": MIXED,
     },
 }
 

@@ -1,22 +1,8 @@
-"""Golden data for Llama: tiny seeded models of the transformers library, evaluated in 64-bit floats.
-
-Writes crates/model-center/tests/golden/llama_a and llama_b; crates/model-center/tests/golden/README.md
-describes every file and tensor. The data are committed; run this only to change them:
-
-    python="$(scripts/python_env.sh)"
-    "$python" scripts/golden/make_llama.py            # writes the folders
-    "$python" scripts/golden/make_llama.py --check    # recomputes them and compares with the committed files
-"""
+"""Golden data for Llama: writes llama_a and llama_b. decoders.py says what they are and how this is run."""
 
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
-from decoders import Family, main
-
-HEADS = {
-    "lm": (LlamaForCausalLM, True),
-    "untied": (LlamaForCausalLM, False),
-    "cls": (LlamaForSequenceClassification, False),
-}
+from decoders import MIXED, RIGHT, like_llama, main
 
 # Two shapes that share no size, so that a transposed or mixed-up axis cannot pass both.
 MODELS = {
@@ -31,7 +17,7 @@ MODELS = {
             "rope_parameters": {"rope_type": "llama3", "rope_theta": 50.0, "factor": 4.0, "low_freq_factor": 1.0,
                                 "high_freq_factor": 4.0, "original_max_position_embeddings": 16},
         },
-        "masks": ["###########", "#######....", "#..........", "#########.."],
+        "masks": RIGHT,
     },
     # Llama 1: as many key heads, plain positions; with the biases that some derived models have.
     "llama_b": {
@@ -42,18 +28,9 @@ MODELS = {
             "num_attention_heads": 3, "max_position_embeddings": 13, "rms_norm_eps": 1e-3, "pad_token_id": 0,
             "attention_bias": True, "mlp_bias": True,
         },
-        "masks": ["########", "#####...", "...#####", "####..##", "....#..."],
+        "masks": MIXED,
     },
 }
 
-FAMILY = Family(
-    config=LlamaConfig,
-    off={"attention_dropout": 0.0},
-    heads=HEADS,
-    models=MODELS,
-    is_norm=lambda name: "norm" in name,
-    fields={"bos_token_id": 1, "eos_token_id": 2},
-)
-
 if __name__ == "__main__":
-    main(FAMILY)
+    main(like_llama(LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, MODELS))

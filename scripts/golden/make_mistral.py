@@ -1,22 +1,8 @@
-"""Golden data for Mistral: tiny seeded models of the transformers library, evaluated in 64-bit floats.
-
-Writes crates/model-center/tests/golden/mistral_a and mistral_b; crates/model-center/tests/golden/README.md
-describes every file and tensor. The data are committed; run this only to change them:
-
-    python="$(scripts/python_env.sh)"
-    "$python" scripts/golden/make_mistral.py            # writes the folders
-    "$python" scripts/golden/make_mistral.py --check    # recomputes them and compares with the committed files
-"""
+"""Golden data for Mistral: writes mistral_a and mistral_b. decoders.py says what they are and how this is run."""
 
 from transformers import MistralConfig, MistralForCausalLM, MistralForSequenceClassification
 
-from decoders import Family, main
-
-HEADS = {
-    "lm": (MistralForCausalLM, True),
-    "untied": (MistralForCausalLM, False),
-    "cls": (MistralForSequenceClassification, False),
-}
+from decoders import like_llama, main
 
 # Two shapes that share no size, so that a transposed or mixed-up axis cannot pass both.
 MODELS = {
@@ -46,14 +32,5 @@ MODELS = {
     },
 }
 
-FAMILY = Family(
-    config=MistralConfig,
-    off={"attention_dropout": 0.0},
-    heads=HEADS,
-    models=MODELS,
-    is_norm=lambda name: "norm" in name,
-    fields={"bos_token_id": 1, "eos_token_id": 2},
-)
-
 if __name__ == "__main__":
-    main(FAMILY)
+    main(like_llama(MistralConfig, MistralForCausalLM, MistralForSequenceClassification, MODELS))

@@ -1,22 +1,8 @@
-"""Golden data for OPT: tiny seeded models of the transformers library, evaluated in 64-bit floats.
-
-Writes crates/model-center/tests/golden/opt_a, opt_b and opt_c; crates/model-center/tests/golden/README.md
-describes every file and tensor. The data are committed; run this only to change them:
-
-    python="$(scripts/python_env.sh)"
-    "$python" scripts/golden/make_opt.py            # writes the folders
-    "$python" scripts/golden/make_opt.py --check    # recomputes them and compares with the committed files
-"""
+"""Golden data for OPT: writes opt_a, opt_b and opt_c. decoders.py says what they are and how this is run."""
 
 from transformers import OPTConfig, OPTForCausalLM, OPTForSequenceClassification
 
-from decoders import Family, main
-
-HEADS = {
-    "lm": (OPTForCausalLM, True),
-    "untied": (OPTForCausalLM, False),
-    "cls": (OPTForSequenceClassification, True),
-}
+from decoders import MIXED, RIGHT, Family, main, three_heads
 
 # Shapes that share no size, so that a transposed or mixed-up axis cannot pass all.
 MODELS = {
@@ -27,7 +13,7 @@ MODELS = {
             "vocab_size": 59, "hidden_size": 20, "num_attention_heads": 4, "ffn_dim": 33, "num_hidden_layers": 2,
             "max_position_embeddings": 19, "pad_token_id": 0,
         },
-        "masks": ["###########", "#######....", "#..........", "#########.."],
+        "masks": RIGHT,
     },
     # As the model of 350 million parameters: norms behind the sums, none at the end, words of another length.
     "opt_b": {
@@ -38,7 +24,7 @@ MODELS = {
             "max_position_embeddings": 13, "pad_token_id": 0, "activation_function": "gelu",
             "do_layer_norm_before": False, "word_embed_proj_dim": 14,
         },
-        "masks": ["########", "#####...", "...#####", "####..##", "....#..."],
+        "masks": MIXED,
     },
     # Norms in front, yet none at the end; words that are longer than the states; no biases.
     "opt_c": {
@@ -57,7 +43,7 @@ MODELS = {
 FAMILY = Family(
     config=OPTConfig,
     off={"dropout": 0.0, "attention_dropout": 0.0},
-    heads=HEADS,
+    heads=three_heads(OPTForCausalLM, OPTForSequenceClassification),
     models=MODELS,
     is_norm=lambda name: "layer_norm" in name,
     fields={"bos_token_id": 2, "eos_token_id": 2},

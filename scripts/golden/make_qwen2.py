@@ -1,22 +1,8 @@
-"""Golden data for Qwen 2: tiny seeded models of the transformers library, evaluated in 64-bit floats.
-
-Writes crates/model-center/tests/golden/qwen2_a and qwen2_b; crates/model-center/tests/golden/README.md
-describes every file and tensor. The data are committed; run this only to change them:
-
-    python="$(scripts/python_env.sh)"
-    "$python" scripts/golden/make_qwen2.py            # writes the folders
-    "$python" scripts/golden/make_qwen2.py --check    # recomputes them and compares with the committed files
-"""
+"""Golden data for Qwen 2: writes qwen2_a and qwen2_b. decoders.py says what they are and how this is run."""
 
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2ForSequenceClassification
 
-from decoders import Family, main
-
-HEADS = {
-    "lm": (Qwen2ForCausalLM, True),
-    "untied": (Qwen2ForCausalLM, False),
-    "cls": (Qwen2ForSequenceClassification, False),
-}
+from decoders import like_llama, main
 
 # Two shapes that share no size, so that a transposed or mixed-up axis cannot pass both.
 MODELS = {
@@ -49,14 +35,5 @@ MODELS = {
     },
 }
 
-FAMILY = Family(
-    config=Qwen2Config,
-    off={"attention_dropout": 0.0},
-    heads=HEADS,
-    models=MODELS,
-    is_norm=lambda name: "norm" in name,
-    fields={"bos_token_id": 1, "eos_token_id": 2},
-)
-
 if __name__ == "__main__":
-    main(FAMILY)
+    main(like_llama(Qwen2Config, Qwen2ForCausalLM, Qwen2ForSequenceClassification, MODELS))

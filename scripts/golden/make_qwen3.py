@@ -1,22 +1,8 @@
-"""Golden data for Qwen 3: tiny seeded models of the transformers library, evaluated in 64-bit floats.
-
-Writes crates/model-center/tests/golden/qwen3_a and qwen3_b; crates/model-center/tests/golden/README.md
-describes every file and tensor. The data are committed; run this only to change them:
-
-    python="$(scripts/python_env.sh)"
-    "$python" scripts/golden/make_qwen3.py            # writes the folders
-    "$python" scripts/golden/make_qwen3.py --check    # recomputes them and compares with the committed files
-"""
+"""Golden data for Qwen 3: writes qwen3_a and qwen3_b. decoders.py says what they are and how this is run."""
 
 from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification
 
-from decoders import Family, main
-
-HEADS = {
-    "lm": (Qwen3ForCausalLM, True),
-    "untied": (Qwen3ForCausalLM, False),
-    "cls": (Qwen3ForSequenceClassification, False),
-}
+from decoders import like_llama, main
 
 # Two shapes that share no size, so that a transposed or mixed-up axis cannot pass both.
 MODELS = {
@@ -50,14 +36,5 @@ MODELS = {
     },
 }
 
-FAMILY = Family(
-    config=Qwen3Config,
-    off={"attention_dropout": 0.0},
-    heads=HEADS,
-    models=MODELS,
-    is_norm=lambda name: "norm" in name,
-    fields={"bos_token_id": 1, "eos_token_id": 2},
-)
-
 if __name__ == "__main__":
-    main(FAMILY)
+    main(like_llama(Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification, MODELS))
