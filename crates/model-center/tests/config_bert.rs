@@ -1,11 +1,13 @@
 //! BERT's configuration: ModelCenter's defaults, both dialects, and every contradiction an error that names its field.
 #![allow(clippy::unwrap_used)]
 
+mod configs;
+
 use std::fs;
 
 use bmtrain_core::dtype::DType;
 use bmtrain_core::kernel::Activation;
-use model_center::config::{BertConfig, Config, HfHeader, ProblemType};
+use model_center::config::{BertConfig, Config, ProblemType};
 use model_center::model::Registry;
 use serde_json::{Map, Value, json};
 
@@ -20,17 +22,7 @@ fn hugging_face() -> Map<String, Value> {
     config.as_object().unwrap().clone()
 }
 
-fn read(map: &Map<String, Value>) -> Result<BertConfig, String> {
-    BertConfig::from_json(&serde_json::to_string(map).unwrap(), "config.json").map_err(|e| e.to_string())
-}
-
-fn with(changes: &[(&str, Value)]) -> Result<BertConfig, String> {
-    let mut map = hugging_face();
-    for (name, value) in changes {
-        map.insert(name.to_string(), value.clone());
-    }
-    read(&map)
-}
+configs::configuration!(BertConfig);
 
 #[test]
 fn defaults_are_those_of_model_center() {
@@ -61,7 +53,7 @@ fn a_hugging_face_file_is_read_and_written_back_with_what_nobody_knows() {
         (0.03, Activation::GeluTanh, Some(0))
     );
     assert_eq!((config.half, config.tied, config.cls_head), (false, true, None));
-    let header = HfHeader { architecture: "BertModel".into(), dtype: DType::F32 };
+    let header = configs::header("BertModel", DType::F32);
     let written = config.to_hf_json(&header).unwrap();
     for (name, value) in hugging_face() {
         assert_eq!(written.get(&name), Some(&value), "{name}");
@@ -99,7 +91,7 @@ fn classes_come_from_the_architecture_and_the_labels() {
     assert_eq!(with(&[("architectures", classifier.clone())]).unwrap().cls_head, Some(2));
     assert_eq!(with(&[("architectures", classifier), ("num_labels", json!(5))]).unwrap().cls_head, Some(5));
     assert_eq!(with(&[("id2label", labels)]).unwrap().cls_head, None);
-    let header = HfHeader { architecture: "BertForSequenceClassification".into(), dtype: DType::F32 };
+    let header = configs::header("BertForSequenceClassification", DType::F32);
     let unnamed = BertConfig { cls_head: Some(2), ..BertConfig::default() };
     assert_eq!(unnamed.to_hf_json(&header).unwrap()["id2label"]["1"], "LABEL_1");
 }

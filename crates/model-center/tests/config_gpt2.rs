@@ -1,9 +1,11 @@
 //! GPT-2's configuration: ModelCenter's defaults, both dialects, and every contradiction an error that names its field.
 #![allow(clippy::unwrap_used)]
 
+mod configs;
+
 use bmtrain_core::dtype::DType;
 use bmtrain_core::kernel::Activation;
-use model_center::config::{Config, Gpt2Config, HfHeader, ProblemType, TextConfig};
+use model_center::config::{Config, Gpt2Config, ProblemType, TextConfig};
 use serde_json::{Map, Value, json};
 
 /// The file of the smallest GPT-2 on the hub, as it has been there since 2019.
@@ -19,17 +21,7 @@ fn hugging_face() -> Map<String, Value> {
     config.as_object().unwrap().clone()
 }
 
-fn read(map: &Map<String, Value>) -> Result<Gpt2Config, String> {
-    Gpt2Config::from_json(&serde_json::to_string(map).unwrap(), "config.json").map_err(|e| e.to_string())
-}
-
-fn with(changes: &[(&str, Value)]) -> Result<Gpt2Config, String> {
-    let mut map = hugging_face();
-    for (name, value) in changes {
-        map.insert(name.to_string(), value.clone());
-    }
-    read(&map)
-}
+configs::configuration!(Gpt2Config);
 
 #[test]
 fn defaults_are_those_of_model_center() {
@@ -61,7 +53,7 @@ fn a_hugging_face_file_is_read_and_written_back_with_what_changes_nothing() {
     assert_eq!((config.text.init_std, config.text.ffn_activate_fn), (0.03, Activation::GeluTanh));
     assert_eq!((config.attn_scale, config.scale_by_layer, config.text.tied), (true, false, true));
     assert_eq!((config.text.pad_token_id, config.text.cls_head), (None, None));
-    let header = HfHeader { architecture: "GPT2LMHeadModel".into(), dtype: DType::BF16 };
+    let header = configs::header("GPT2LMHeadModel", DType::BF16);
     let written = config.to_hf_json(&header).unwrap();
     for (name, value) in hugging_face() {
         assert_eq!(written.get(&name), Some(&value), "{name}");
@@ -87,7 +79,7 @@ fn what_a_file_leaves_out_is_as_transformers_has_it() {
         "max_position_embeddings": 8, "vocab_size": 9}"#;
     assert_eq!(Gpt2Config::from_json(common, "x").unwrap(), config);
     assert_eq!(with(&[("n_inner", json!(100))]).unwrap().text.dim_ff, 100);
-    let header = HfHeader { architecture: "GPT2Model".into(), dtype: DType::F32 };
+    let header = configs::header("GPT2Model", DType::F32);
     assert_eq!(with(&[("n_inner", json!(100))]).unwrap().to_hf_json(&header).unwrap()["n_inner"], 100);
 }
 
@@ -166,7 +158,7 @@ fn contradictions_and_what_is_not_supported_name_the_field() {
         assert!(error.contains(want) && error.contains("config.json, field") && error.contains("fix: "), "{error}");
     }
     assert!(Gpt2Config::from_json("{}", "x").unwrap_err().to_string().contains("no size of the model"));
-    let header = HfHeader { architecture: "GPT2Model".into(), dtype: DType::F32 };
+    let header = configs::header("GPT2Model", DType::F32);
     let text = TextConfig { dim_head: 65, ..Gpt2Config::default().text };
     let odd = Gpt2Config { text, ..Gpt2Config::default() };
     assert!(odd.to_hf_json(&header).unwrap_err().to_string().contains("dim_head"));

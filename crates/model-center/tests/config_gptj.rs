@@ -1,6 +1,8 @@
 //! GPT-J's configuration: both dialects, what silence means, and every contradiction an error that names its field.
 #![allow(clippy::unwrap_used)]
 
+mod configs;
+
 use bmtrain_core::dtype::DType;
 use bmtrain_core::kernel::Activation;
 use model_center::config::{Config, GptjConfig, HfHeader, TextConfig};
@@ -20,20 +22,10 @@ fn hugging_face() -> Map<String, Value> {
     config.as_object().unwrap().clone()
 }
 
-fn read(map: &Map<String, Value>) -> Result<GptjConfig, String> {
-    GptjConfig::from_json(&serde_json::to_string(map).unwrap(), "config.json").map_err(|e| e.to_string())
-}
-
-fn with(changes: &[(&str, Value)]) -> Result<GptjConfig, String> {
-    let mut map = hugging_face();
-    for (name, value) in changes {
-        map.insert(name.to_string(), value.clone());
-    }
-    read(&map)
-}
+configs::configuration!(GptjConfig);
 
 fn header() -> HfHeader {
-    HfHeader { architecture: "GPTJForCausalLM".into(), dtype: DType::BF16 }
+    configs::header("GPTJForCausalLM", DType::BF16)
 }
 
 #[test]

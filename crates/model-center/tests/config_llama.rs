@@ -2,9 +2,11 @@
 //! contradiction an error that names its field.
 #![allow(clippy::unwrap_used)]
 
+mod configs;
+
 use bmtrain_core::dtype::DType;
 use bmtrain_core::kernel::Activation;
-use model_center::config::{Config, HfHeader, LlamaConfig};
+use model_center::config::{Config, LlamaConfig};
 use model_center::layer::position::RotaryScaling;
 use serde_json::{Map, Value, json};
 
@@ -23,17 +25,7 @@ fn hugging_face() -> Map<String, Value> {
     config.as_object().unwrap().clone()
 }
 
-fn read(map: &Map<String, Value>) -> Result<LlamaConfig, String> {
-    LlamaConfig::from_json(&serde_json::to_string(map).unwrap(), "config.json").map_err(|e| e.to_string())
-}
-
-fn with(changes: &[(&str, Value)]) -> Result<LlamaConfig, String> {
-    let mut map = hugging_face();
-    for (name, value) in changes {
-        map.insert(name.to_string(), value.clone());
-    }
-    read(&map)
-}
+configs::configuration!(LlamaConfig);
 
 #[test]
 fn defaults_are_those_of_model_center() {
@@ -58,7 +50,7 @@ fn a_hugging_face_file_is_read_and_written_back() {
     assert_eq!((text.norm_eps, text.ffn_activate_fn, text.ffn_gated, text.tied), (1e-5, Activation::Silu, true, false));
     let scaling = RotaryScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, trained: 8192 };
     assert_eq!((config.rotary.base, config.rotary.scaling), (500_000.0, scaling));
-    let header = HfHeader { architecture: "LlamaForCausalLM".into(), dtype: DType::BF16 };
+    let header = configs::header("LlamaForCausalLM", DType::BF16);
     let written = config.to_hf_json(&header).unwrap();
     for (name, value) in hugging_face() {
         assert_eq!(written.get(&name), Some(&value), "{name}");
@@ -99,7 +91,7 @@ fn a_model_center_file_fills_in_its_class_defaults() {
 fn heads_may_be_of_any_size() {
     let config = with(&[("head_dim", json!(64))]).unwrap();
     assert_eq!(config.text.dim_head, 64);
-    let header = HfHeader { architecture: "LlamaModel".into(), dtype: DType::F32 };
+    let header = configs::header("LlamaModel", DType::F32);
     assert_eq!(config.to_hf_json(&header).unwrap()["head_dim"], 64);
 }
 

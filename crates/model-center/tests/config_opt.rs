@@ -1,6 +1,8 @@
 //! OPT's configuration: both dialects, what silence means, and every contradiction an error that names its field.
 #![allow(clippy::unwrap_used)]
 
+mod configs;
+
 use bmtrain_core::dtype::DType;
 use bmtrain_core::kernel::Activation;
 use model_center::config::{Config, HfHeader, OptConfig, TextConfig};
@@ -18,20 +20,10 @@ fn hugging_face() -> Map<String, Value> {
     config.as_object().unwrap().clone()
 }
 
-fn read(map: &Map<String, Value>) -> Result<OptConfig, String> {
-    OptConfig::from_json(&serde_json::to_string(map).unwrap(), "config.json").map_err(|e| e.to_string())
-}
-
-fn with(changes: &[(&str, Value)]) -> Result<OptConfig, String> {
-    let mut map = hugging_face();
-    for (name, value) in changes {
-        map.insert(name.to_string(), value.clone());
-    }
-    read(&map)
-}
+configs::configuration!(OptConfig);
 
 fn header() -> HfHeader {
-    HfHeader { architecture: "OPTForCausalLM".into(), dtype: DType::F16 }
+    configs::header("OPTForCausalLM", DType::F16)
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Qwen 2's configuration: defaults, both dialects, windows by layer, and every contradiction an error that names its field.
 #![allow(clippy::unwrap_used)]
 
+mod configs;
+
 use bmtrain_core::dtype::DType;
 use bmtrain_core::kernel::Activation;
 use model_center::config::{Config, HfHeader, Qwen2Config, WindowFields};
@@ -20,29 +22,14 @@ fn hugging_face() -> Map<String, Value> {
     config.as_object().unwrap().clone()
 }
 
-fn read(map: &Map<String, Value>) -> Result<Qwen2Config, String> {
-    Qwen2Config::from_json(&serde_json::to_string(map).unwrap(), "config.json").map_err(|e| e.to_string())
-}
-
-/// The file with other fields; without one for which the value is the text `absent`.
-fn with(changes: &[(&str, Value)]) -> Result<Qwen2Config, String> {
-    let mut map = hugging_face();
-    for (name, value) in changes {
-        match value.as_str() {
-            Some("absent") => map.shift_remove(*name),
-            _ => map.insert(name.to_string(), value.clone()),
-        };
-    }
-    read(&map)
-}
+configs::configuration!(Qwen2Config);
 
 fn header() -> HfHeader {
-    HfHeader { architecture: "Qwen2ForCausalLM".into(), dtype: DType::BF16 }
+    configs::header("Qwen2ForCausalLM", DType::BF16)
 }
 
 fn check_written(config: &Qwen2Config) {
-    assert_eq!(read(&config.to_hf_json(&header()).unwrap()).as_ref(), Ok(config));
-    assert_eq!(&Qwen2Config::from_json(&config.to_json_string(), "x").unwrap(), config);
+    configs::check_written(config, &header());
 }
 
 /// The window of each layer.

@@ -2,6 +2,8 @@
 //! positions are read as for Qwen 2 and Mistral.
 #![allow(clippy::unwrap_used)]
 
+mod configs;
+
 use bmtrain_core::dtype::DType;
 use bmtrain_core::kernel::Activation;
 use model_center::config::{Config, HfHeader, Qwen3Config, WindowFields};
@@ -22,29 +24,14 @@ fn hugging_face() -> Map<String, Value> {
     config.as_object().unwrap().clone()
 }
 
-fn read(map: &Map<String, Value>) -> Result<Qwen3Config, String> {
-    Qwen3Config::from_json(&serde_json::to_string(map).unwrap(), "config.json").map_err(|e| e.to_string())
-}
-
-/// The file with other fields; without one for which the value is the text `absent`.
-fn with(changes: &[(&str, Value)]) -> Result<Qwen3Config, String> {
-    let mut map = hugging_face();
-    for (name, value) in changes {
-        match value.as_str() {
-            Some("absent") => map.shift_remove(*name),
-            _ => map.insert(name.to_string(), value.clone()),
-        };
-    }
-    read(&map)
-}
+configs::configuration!(Qwen3Config);
 
 fn header() -> HfHeader {
-    HfHeader { architecture: "Qwen3ForCausalLM".into(), dtype: DType::BF16 }
+    configs::header("Qwen3ForCausalLM", DType::BF16)
 }
 
 fn check_written(config: &Qwen3Config) {
-    assert_eq!(read(&config.to_hf_json(&header()).unwrap()).as_ref(), Ok(config));
-    assert_eq!(&Qwen3Config::from_json(&config.to_json_string(), "x").unwrap(), config);
+    configs::check_written(config, &header());
 }
 
 #[test]

@@ -2,9 +2,11 @@
 //! names its field.
 #![allow(clippy::unwrap_used)]
 
+mod configs;
+
 use bmtrain_core::dtype::DType;
 use bmtrain_core::kernel::Activation;
-use model_center::config::{Config, HfHeader, ProblemType, RobertaConfig, RobertaName, TextConfig};
+use model_center::config::{Config, ProblemType, RobertaConfig, RobertaName, TextConfig};
 use serde_json::{Map, Value, json};
 
 /// The file of the smallest RoBERTa on the hub, with a rate of its own for each dropout.
@@ -19,17 +21,7 @@ fn hugging_face() -> Map<String, Value> {
     config.as_object().unwrap().clone()
 }
 
-fn read(map: &Map<String, Value>) -> Result<RobertaConfig, String> {
-    RobertaConfig::from_json(&serde_json::to_string(map).unwrap(), "config.json").map_err(|e| e.to_string())
-}
-
-fn with(changes: &[(&str, Value)]) -> Result<RobertaConfig, String> {
-    let mut map = hugging_face();
-    for (name, value) in changes {
-        map.insert(name.to_string(), value.clone());
-    }
-    read(&map)
-}
+configs::configuration!(RobertaConfig);
 
 #[test]
 fn defaults_are_those_of_model_center() {
@@ -56,7 +48,7 @@ fn a_hugging_face_file_is_read_and_written_back_with_what_changes_nothing() {
     assert_eq!((text.dropout_p, text.embedding_dropout_p, text.attention_dropout_p), (0.1, 0.1, 0.2));
     assert_eq!((config.classifier_dropout_p, text.init_std, text.norm_eps), (0.3, 0.03, 1e-5));
     assert_eq!((text.pad_token_id, config.first_position(), text.tied), (Some(1), 2, true));
-    let header = HfHeader { architecture: "RobertaForMaskedLM".into(), dtype: DType::F16 };
+    let header = configs::header("RobertaForMaskedLM", DType::F16);
     let written = config.to_hf_json(&header).unwrap();
     for (name, value) in hugging_face() {
         assert_eq!(written.get(&name), Some(&value), "{name}");
@@ -76,7 +68,7 @@ fn what_a_file_leaves_out_is_as_transformers_has_it() {
     assert_eq!((config.classifier_dropout_p, text.init_std, text.norm_eps), (0.1, 0.02, 1e-12));
     assert_eq!((text.ffn_activate_fn, text.pad_token_id, text.tied), (Activation::Gelu, Some(1), true));
     assert_eq!(config.name, RobertaName::Roberta);
-    let header = HfHeader { architecture: "RobertaModel".into(), dtype: DType::F32 };
+    let header = configs::header("RobertaModel", DType::F32);
     assert_eq!(config.to_hf_json(&header).unwrap()["classifier_dropout"], Value::Null);
 }
 
@@ -112,7 +104,7 @@ fn the_three_names_are_kept() {
         assert_eq!((config.name, config.text.cls_head), (name, Some(3)));
         assert_eq!(config.text.problem_type, Some(ProblemType::Regression));
         assert_eq!(config.text.labels, ["no", "yes", "maybe"]);
-        let header = HfHeader { architecture: class.into(), dtype: DType::F32 };
+        let header = configs::header(class, DType::F32);
         let written = config.to_hf_json(&header).unwrap();
         assert_eq!((&written["model_type"], read(&written).unwrap()), (&json!(name.model_type()), config.clone()));
         assert_eq!(RobertaConfig::from_json(&config.to_json_string(), "x").unwrap(), config);
@@ -166,7 +158,7 @@ fn contradictions_and_what_is_not_supported_name_the_field() {
 #[test]
 fn a_configuration_without_a_hugging_face_form_says_so() {
     let text = TextConfig { dim_head: 65, ..RobertaConfig::default().text };
-    let header = HfHeader { architecture: "RobertaModel".into(), dtype: DType::F32 };
+    let header = configs::header("RobertaModel", DType::F32);
     let error = RobertaConfig { text, ..RobertaConfig::default() }.to_hf_json(&header).unwrap_err().to_string();
     assert!(error.contains("RoBERTa configuration, field dim_head"), "{error}");
 }

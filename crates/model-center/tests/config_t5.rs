@@ -1,9 +1,11 @@
 //! T5's configuration: ModelCenter's defaults, both dialects, both kinds, and every contradiction an error that names its field.
 #![allow(clippy::unwrap_used)]
 
+mod configs;
+
 use bmtrain_core::dtype::DType;
 use bmtrain_core::kernel::Activation;
-use model_center::config::{Config, HfHeader, T5Config, T5Kind, TextConfig};
+use model_center::config::{Config, T5Config, T5Kind, TextConfig};
 use serde_json::{Map, Value, json};
 
 /// A file of T5 1.1 as it is on the hub.
@@ -18,20 +20,10 @@ fn hugging_face() -> Map<String, Value> {
     config.as_object().unwrap().clone()
 }
 
-fn read(map: &Map<String, Value>) -> Result<T5Config, String> {
-    T5Config::from_json(&serde_json::to_string(map).unwrap(), "config.json").map_err(|e| e.to_string())
-}
-
-fn with(changes: &[(&str, Value)]) -> Result<T5Config, String> {
-    let mut map = hugging_face();
-    for (name, value) in changes {
-        map.insert(name.to_string(), value.clone());
-    }
-    read(&map)
-}
+configs::configuration!(T5Config);
 
 fn written(config: &T5Config) -> Map<String, Value> {
-    config.to_hf_json(&HfHeader { architecture: "T5Model".into(), dtype: DType::F32 }).unwrap()
+    config.to_hf_json(&configs::header("T5Model", DType::F32)).unwrap()
 }
 
 fn function(config: &T5Config) -> (Activation, bool) {
@@ -64,7 +56,7 @@ fn a_hugging_face_file_is_read_and_written_back_with_what_changes_nothing() {
     assert_eq!((function(&config), text.tied, config.scale), ((Activation::GeluTanh, true), false, false));
     assert_eq!((config.position_bias_num_buckets, config.position_bias_max_distance), (32, 128));
     assert_eq!((text.pad_token_id, config.decoder_start_token_id), (Some(0), Some(0)));
-    let header = HfHeader { architecture: "T5ForConditionalGeneration".into(), dtype: DType::BF16 };
+    let header = configs::header("T5ForConditionalGeneration", DType::BF16);
     let map = config.to_hf_json(&header).unwrap();
     for (name, value) in hugging_face() {
         assert_eq!(map.get(&name), Some(&value), "{name}");
@@ -188,7 +180,7 @@ fn contradictions_and_what_is_not_supported_name_the_field() {
     }
     let scaled = with(&[("model_type", json!("mt5")), ("scale", json!(true))]).unwrap_err();
     assert!(scaled.contains("mT5 is supported with scale = false only"), "{scaled}");
-    let header = HfHeader { architecture: "MT5Model".into(), dtype: DType::F32 };
+    let header = configs::header("MT5Model", DType::F32);
     let odd = T5Config { kind: T5Kind::MT5, scale: true, ..T5Config::default() };
     assert!(odd.to_hf_json(&header).unwrap_err().to_string().contains("scale"));
     assert!(T5Config::from_json("{}", "x").unwrap_err().to_string().contains("no size of the model"));
