@@ -4,8 +4,9 @@
 //! and defaults and reads both. What a file must say and does not is an error that names it, as is whatever it says
 //! twice in different ways. Fields that nobody here knows are kept and written back.
 //!
-//! Defines [`Config`], [`HfHeader`] and [`ProblemType`]; [`BertConfig`] and [`Gpt2Config`] are the families'.
-//! Called by the models, the example binaries and [`crate::hf::folder`].
+//! Defines [`Config`], [`HfHeader`] and [`ProblemType`]; every family has a file with its configuration, made of the parts that
+//! several share: [`TextConfig`], [`RotaryFields`], [`WindowFields`]. Called by the models, the example binaries and
+//! [`crate::hf::folder`].
 
 mod activations;
 mod bert;

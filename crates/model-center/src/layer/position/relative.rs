@@ -78,9 +78,12 @@ impl RelativeBias {
         if let Some(numbers) = kept.as_ref().filter(|numbers| numbers.shape().dims() == [queries, keys]) {
             return Ok(numbers.clone());
         }
-        let place = |query: usize| query as i64 + keys as i64 - queries as i64;
-        let row = |query: usize| (0..keys as i64).map(move |key| bucket(key - place(query), &self.config));
-        let values: Vec<i64> = (0..queries).flat_map(row).collect();
+        // From the distance of the first key to the last query up to that of the last key to the first query.
+        let distances = 1 - keys as i64..queries as i64;
+        let by_distance: Vec<i64> = distances.map(|distance| bucket(distance, &self.config)).collect();
+        // A query sees its keys at distances that rise by one; the next query's begin one lower.
+        let values: Vec<i64> =
+            (0..queries).rev().flat_map(|first| &by_distance[first..first + keys]).copied().collect();
         let numbers = Tensor::from_slice(cx.device(), [queries, keys], &values, Segment::Data)?;
         *kept = Some(numbers.clone());
         Ok(numbers)
