@@ -25,10 +25,11 @@ TRAINING = {"steps": 30, "warmup": 6, "lr": 5e-3, "weight_decay": 0.01, "max_nor
 
 
 def draw_weights(model, seed, is_norm):
-    """Fills every parameter from one generator, in the order of the parameters' names; `is_norm` tells a norm's."""
+    """Fills every parameter from one generator, in the order of the parameters' names; `is_norm` tells a norm's. What is
+    never trained keeps its values."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, parameter in sorted(model.named_parameters()):
+        for name, parameter in sorted((name, p) for name, p in model.named_parameters() if p.requires_grad):
             values = torch.randn(parameter.shape, generator=generator, dtype=torch.float32) * DEVIATION
             is_norm_weight = is_norm(name) and name.endswith("weight")
             parameter.copy_(values + 1.0 if is_norm_weight else values)
@@ -41,9 +42,10 @@ def stored_parameters(model):
 
 
 def check_saved(folder, model):
-    """The folder holds every parameter once, and the 64-bit model has exactly the values of the 32-bit file."""
+    """The folder holds once what the model stores, and the 64-bit model has exactly the values of the 32-bit file."""
     saved = load_file(folder / "model.safetensors")
-    named = stored_parameters(model)
+    left_out = {*model.all_tied_weights_keys, *(model._keys_to_ignore_on_save or ())}
+    named = {name: tensor for name, tensor in model.state_dict().items() if name not in left_out}
     assert saved.keys() == named.keys(), saved.keys() ^ named.keys()
     assert all(torch.equal(named[name], tensor.double()) for name, tensor in saved.items())
 

@@ -10,10 +10,7 @@ file and tensor. The data are committed; run this only to change them:
 
 from transformers import MT5Config, MT5ForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
-from seq2seq import Family, main
-
-LABELS_ALONE = ["input_ids", "attention_mask", "labels"]
-EVERYTHING = ["input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "labels"]
+from seq2seq import FROM_LABELS, LABELS_ALONE, SPELLED_OUT, Family, main
 
 # Shapes that share no size, so that a transposed or mixed-up axis cannot pass all.
 MODELS = {
@@ -27,9 +24,7 @@ MODELS = {
             "num_heads": 4, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 9,
             "feed_forward_proj": "relu", "decoder_start_token_id": 3,
         },
-        "masks": ["###########", "#######....", "#..........", "...########"],
-        "decoder_masks": ["#######", "#####..", "##.....", "######."],
-        "inputs": LABELS_ALONE,
+        **FROM_LABELS,
     },
     # T5 1.1: a gate, a head of its own, nothing scaled; decoder inputs and their padding are given.
     "t5_b": {
@@ -41,9 +36,7 @@ MODELS = {
             "num_heads": 3, "relative_attention_num_buckets": 12, "relative_attention_max_distance": 7,
             "feed_forward_proj": "gated-gelu", "layer_norm_epsilon": 1e-3, "decoder_start_token_id": 0,
         },
-        "masks": ["########", "#####...", "...#####", "####..##", "....#..."],
-        "decoder_masks": ["##########", "#######...", "..########", "####..####", "....#....."],
-        "inputs": EVERYTHING,
+        **SPELLED_OUT,
     },
     "t5_mt5": {
         "kind": (MT5ForConditionalGeneration, MT5Config),

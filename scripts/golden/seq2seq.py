@@ -15,10 +15,24 @@ from typing import Callable
 import torch
 from safetensors.torch import save_file
 
-from goldens import TRAINING, check_saved, draw_weights, gradient_norm, in_64_bits, run, train_twice
+from goldens import DEVIATION, TRAINING, check_saved, draw_weights, gradient_norm, in_64_bits, run, train_twice
 
 # The one head of these models.
 HEAD = "lm"
+
+# What a model is given, and its padding: full rows, rows padded on the right and on the left, and for both stacks also a hole and
+# one token in the middle. The lengths of the stacks differ.
+LABELS_ALONE = ["input_ids", "attention_mask", "labels"]
+FROM_LABELS = {
+    "masks": ["###########", "#######....", "#..........", "...########"],
+    "decoder_masks": ["#######", "#####..", "##.....", "######."],
+    "inputs": LABELS_ALONE,
+}
+SPELLED_OUT = {
+    "masks": ["########", "#####...", "...#####", "####..##", "....#..."],
+    "decoder_masks": ["##########", "#######...", "..########", "####..####", "....#....."],
+    "inputs": [*LABELS_ALONE, "decoder_input_ids", "decoder_attention_mask"],
+}
 
 
 @dataclass
@@ -45,7 +59,22 @@ class Family:
             model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
             model.all_tied_weights_keys.pop("lm_head.weight", None)
         draw_weights(model, spec["seed"], self.is_norm)
+        draw_logits_bias(model, spec["seed"])
         return model
+
+
+def draw_logits_bias(model, seed):
+    """Fills the bias that some models store for their logits and never train."""
+    bias = getattr(model, "final_logits_bias", None)
+    if bias is not None:
+        bias.copy_(torch.randn(bias.shape, generator=torch.Generator().manual_seed(seed + 50)) * DEVIATION)
+
+
+# What BART shares with those that are built like it.
+LIKE_BART = {
+    "off": {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0},
+    "is_norm": lambda name: "layer_norm" in name or "layernorm" in name,
+}
 
 
 def mask_of(rows):
@@ -88,12 +117,14 @@ def evaluate(model, inputs):
     loss = loss_of(output, inputs["labels"])
     loss.backward()
     encoder, decoder = output.encoder_hidden_states, output.decoder_hidden_states
-    assert len(encoder) == model.config.num_layers + 1 and len(decoder) == model.config.num_decoder_layers + 1
+    config = model.config
+    decoder_layers = getattr(config, "decoder_layers", None) or config.num_decoder_layers
+    assert len(encoder) == config.num_hidden_layers + 1 and len(decoder) == decoder_layers + 1
     assert torch.equal(encoder[-1], output.encoder_last_hidden_state), "the last states are those behind the norm"
     # The words of the decoder enter no block before the encoder is through.
     golden = {f"hidden.{i}": hidden for i, hidden in enumerate([*encoder, *decoder[1:]])}  # [B, S, D], then [B, L, D]
     golden |= {"encoder_last_hidden_state": output.encoder_last_hidden_state, "logits": output.logits, "loss": loss}
-    golden |= {f"grad.{name}": parameter.grad for name, parameter in model.named_parameters()}
+    golden |= {f"grad.{name}": p.grad for name, p in model.named_parameters() if p.requires_grad}
     return {name: tensor.detach().clone().contiguous() for name, tensor in golden.items()}
 
 
