@@ -66,16 +66,6 @@ pub enum Fixed {
     Text(&'static str),
 }
 
-/// Fields of ModelCenter that no family here has another value of.
-const FIXED: &[(&str, f32)] = &[
-    ("emb_init_mean", 0.0),
-    ("att_init_mean", 0.0),
-    ("ffn_init_mean", 0.0),
-    ("pos_init_mean", 0.0),
-    ("proj_init_mean", 0.0),
-    ("norm_init_var", 1.0),
-];
-
 /// Which program's names a file uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spoken {
@@ -180,9 +170,7 @@ impl Dialect {
             (None, _) => {}
         }
         if !missing.is_empty() {
-            let names = missing.join(", ");
-            let reason = "the file does not say, and there is no safe default for a size";
-            return Err(fields.error(&names, reason, &format!("add {names}")));
+            return Err(fields.missing_sizes(&missing));
         }
         self.take_head_size(fields, text, hugging_face)
     }
@@ -231,44 +219,6 @@ impl Dialect {
             text.pad_token_id = fields.take_index("pad_token_id")?;
         }
         Ok(())
-    }
-
-    /// Errors for values of ModelCenter's fields that make it another architecture.
-    fn refuse_variants(&self, fields: &mut Fields) -> Result<()> {
-        for (name, harmless) in FIXED {
-            if fields.take_number(name)?.is_some_and(|value| value != *harmless) {
-                return Err(self.unsupported(fields, name, &harmless.to_string()));
-            }
-        }
-        // Masked positions are left out exactly; the value that stands for that in ModelCenter underflows to the same.
-        fields.take_number("att_mask_value")?;
-        for (name, fixed) in [("int8", Fixed::Flag(false))].iter().chain(self.fixed) {
-            let (differs, want) = match fixed {
-                Fixed::Flag(want) => (fields.take_flag(name)?.is_some_and(|is| is != *want), want.to_string()),
-                Fixed::Text(want) => (fields.take_text(name)?.is_some_and(|is| is != *want), want.to_string()),
-            };
-            if differs {
-                return Err(self.unsupported(fields, name, &want));
-            }
-        }
-        Ok(())
-    }
-
-    /// Take the rate of the embeddings' dropout in a family that has none.
-    ///
-    /// # Errors
-    /// Any rate but 0.
-    pub fn take_no_embedding_dropout(&self, fields: &mut Fields) -> Result<()> {
-        match fields.take_number("embedding_dropout_p")?.is_some_and(|rate| rate != 0.0) {
-            true => Err(self.unsupported(fields, "embedding_dropout_p", "0")),
-            false => Ok(()),
-        }
-    }
-
-    /// The error for a field that has one value in this family.
-    pub fn unsupported(&self, fields: &Fields, name: &str, want: &str) -> Error {
-        let reason = format!("{} is supported with {name} = {want} only", self.title);
-        fields.error(name, &reason, &format!("set {name} to {want}, or use a model that was made that way"))
     }
 
     /// The fields under ModelCenter's names.

@@ -50,6 +50,13 @@ impl Fields {
         Error::model(format!("{}, field {name}", self.place), reason, fix)
     }
 
+    /// The error for sizes that a file must state and does not.
+    pub fn missing_sizes(&self, names: &[&str]) -> Error {
+        let names = names.join(", ");
+        let reason = "the file does not say, and there is no safe default for a size";
+        self.error(&names, reason, &format!("add {names}"))
+    }
+
     /// The field's value, left in place.
     pub fn peek(&self, name: &str) -> Option<&Value> {
         self.map.get(name).filter(|value| !value.is_null())

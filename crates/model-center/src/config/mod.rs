@@ -28,6 +28,7 @@ mod roberta;
 mod rotary;
 mod t5;
 mod text;
+mod variants;
 mod windows;
 
 pub use bert::BertConfig;

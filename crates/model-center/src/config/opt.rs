@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::dialect::{Dialect, Fixed};
 use super::{Config, Fields, HfHeader, TextConfig};
-use crate::{Error, Result};
+use crate::Result;
 
 /// The epsilon of OPT's norms, which its files do not state.
 const NORM_EPS: f32 = 1e-5;
@@ -95,9 +95,7 @@ impl Config for OptConfig {
         DIALECT.take_no_embedding_dropout(&mut fields)?;
         let (mut text, _) = DIALECT.take(&mut fields)?;
         text.embedding_dropout_p = 0.0;
-        if fields.clone().take_number("layerdrop")?.is_some_and(|rate| rate != 0.0) {
-            return Err(DIALECT.unsupported(&fields, "layerdrop", "0"));
-        }
+        DIALECT.refuse_layer_dropout(&fields, &["layerdrop"])?;
         let bias = fields.take_any(&["enable_bias", "att_bias", "ffn_bias"], Fields::take_flag)?;
         let dim_word = fields.take_size("word_embed_proj_dim")?.unwrap_or(text.dim_model);
         let norm_before = fields.take_flag("do_layer_norm_before")?.unwrap_or(true);
@@ -116,12 +114,7 @@ impl Config for OptConfig {
     }
 
     fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {
-        if self.text.norm_eps != NORM_EPS {
-            let reason =
-                format!("an OPT of transformers has norms of epsilon {NORM_EPS}, and not {}", self.text.norm_eps);
-            let fix = "this model cannot be written as a Hugging Face folder";
-            return Err(Error::model("OPT configuration, field norm_eps", reason, fix));
-        }
+        DIALECT.check_norm_eps(&self.text, NORM_EPS)?;
         let mut map = DIALECT.to_hf_json(&self.text, header)?;
         map.insert("enable_bias".to_string(), json!(self.bias));
         map.insert("layer_norm_elementwise_affine".to_string(), json!(true));

@@ -67,11 +67,20 @@ impl Ranges<'_> {
 
     /// The padding word, which is one of the vocabulary.
     pub(super) fn padding(&self, pad: Option<usize>, vocab_size: usize) -> Result<()> {
-        match pad.filter(|&id| id >= vocab_size) {
+        self.word("pad_token_id", pad, vocab_size, "the padding word")
+    }
+
+    /// The word in front of the first that a decoder is to predict.
+    pub(super) fn first_word(&self, first: Option<usize>, vocab_size: usize) -> Result<()> {
+        self.word("decoder_start_token_id", first, vocab_size, "a word")
+    }
+
+    fn word(&self, field: &str, word: Option<usize>, vocab_size: usize, meaning: &str) -> Result<()> {
+        match word.filter(|&id| id >= vocab_size) {
             None => Ok(()),
             Some(id) => {
                 let reason = format!("{id} is no word of a vocabulary of {vocab_size}");
-                Err(self.refuse("pad_token_id", reason, "give the id of the padding word, below vocab_size"))
+                Err(self.refuse(field, reason, &format!("give the id of {meaning}, below vocab_size")))
             }
         }
     }

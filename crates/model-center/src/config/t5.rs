@@ -155,11 +155,7 @@ impl T5Config {
             let fix = "give a number above half of relative_attention_num_buckets";
             return Err(ranges.refuse("relative_attention_max_distance", reason, fix));
         }
-        if let Some(id) = self.decoder_start_token_id.filter(|&id| id >= self.text.vocab_size) {
-            let reason = format!("{id} is no word of a vocabulary of {}", self.text.vocab_size);
-            return Err(ranges.refuse("decoder_start_token_id", reason, "give the id of a word, below vocab_size"));
-        }
-        Ok(())
+        ranges.first_word(self.decoder_start_token_id, self.text.vocab_size)
     }
 
     /// Put the fields that only this family has under the names of one program.
@@ -251,8 +247,7 @@ impl Config for T5Config {
         let states_head = stated(&["d_kv", "head_dim", "dim_head"]);
         let is_hugging_face = kind.dialect().spoken(&fields)? == Spoken::HuggingFace;
         if is_hugging_face && !states_head {
-            let reason = "the file does not say, and there is no safe default for a size";
-            return Err(fields.error("d_kv", reason, "add d_kv"));
+            return Err(fields.missing_sizes(&["d_kv"]));
         }
         let (mut text, _) = kind.dialect().take(&mut fields)?;
         take_encoder_layers(&mut fields, &mut text, states_layers)?;
@@ -260,11 +255,7 @@ impl Config for T5Config {
         let defaults = T5Config::default();
         let silent = if is_hugging_face { text.num_layers } else { defaults.num_decoder_layers };
         let num_decoder_layers = fields.take_size("num_decoder_layers")?.unwrap_or(silent);
-        for name in ["is_decoder", "tie_encoder_decoder"] {
-            if fields.peek_flag(name)? == Some(true) {
-                return Err(kind.dialect().unsupported(&fields, name, "false"));
-            }
-        }
+        kind.dialect().refuse_lone_stacks(&fields)?;
         let mut size = |theirs, ours, silent| {
             Ok::<_, Error>(fields.take_either(theirs, ours, Fields::take_size)?.unwrap_or(silent))
         };
