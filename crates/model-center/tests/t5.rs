@@ -6,7 +6,7 @@ mod goldens;
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::param::widen;
-use goldens::folders::{F32, changed, logits, open, opened, tensors};
+use goldens::folders::{F32, changed, logits, open, opened, relative_error, tensors};
 use goldens::{folder, inputs};
 use model_center::config::{T5Config, TextConfig};
 use model_center::model::seq2seq::Seq2SeqFamily;
@@ -194,8 +194,7 @@ fn half_precision_stays_near() {
     let narrow = open(&folder("t5_a", "lm"), &OpenOptions { dtype: DType::BF16, ..OpenOptions::new(&device) }).unwrap();
     let (ours, whole) = (logits(&device, &*narrow.model, &batch), opened(&device, &folder("t5_a", "lm")));
     let expected = logits(&device, &*whole, &batch);
-    let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|value| value * value).sum::<f32>().sqrt();
-    let error = norm(&mut ours.iter().zip(&expected).map(|(a, b)| a - b)) / norm(&mut expected.iter().copied());
+    let error = relative_error(&ours, &expected);
     // Eight bits of precision, a dozen roundings one after another.
     assert!(error > 0.0 && error < 0.05, "{error}");
 }

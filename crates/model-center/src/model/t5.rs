@@ -1,7 +1,7 @@
 //! T5 1.0 and 1.1, FLAN-T5 and mT5 (Raffel et al., 2020; Xue et al., 2021): RMS norms, learned biases for ranges of distances,
 //! one table of them for each stack, scores that nothing divides, and no other bias.
 
-use super::seq2seq::{Around, Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
+use super::seq2seq::{Added, Around, Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::config::{T5Config, T5Kind, TextConfig};
 use crate::hf::{Alias, NameTable, Rule};
 use crate::layer::position::RelativeConfig;
@@ -15,6 +15,7 @@ pub type T5 = Seq2SeqModel<T5Config>;
 
 impl Seq2SeqFamily for T5Config {
     const TITLE: &'static str = "T5";
+    const LEAVES_F16: bool = true;
 
     fn classes(&self) -> Classes {
         match self.kind {
@@ -47,6 +48,8 @@ impl Seq2SeqFamily for T5Config {
     fn layout(&self) -> Layout {
         let text = &self.text;
         let around = |bidirectional: bool| Around {
+            added: Added::None,
+            embedding_norm: None,
             relative: Some(RelativeConfig {
                 heads: text.num_heads,
                 buckets: self.position_bias_num_buckets,
@@ -58,7 +61,14 @@ impl Seq2SeqFamily for T5Config {
             output_dropout: text.dropout_p,
         };
         let head_factor = if self.scale { 1.0 / (text.dim_model as f32).sqrt() } else { 1.0 };
-        Layout { encoder: around(true), decoder: around(false), padding_learns: true, head_factor }
+        Layout {
+            encoder: around(true),
+            decoder: around(false),
+            padding_learns: true,
+            word_factor: 1.0,
+            head_factor,
+            logits_bias: false,
+        }
     }
 
     fn encoder_block(&self, _layer: usize) -> BlockConfig {

@@ -170,6 +170,10 @@ fn check_gradients(what: &str, ours: &dyn TextModel, golden: &SafetensorsFile) {
     let all = norm(&names.iter().flat_map(|entry| f64s(golden, &entry.name)).collect::<Vec<_>>());
     let mut compared = 0;
     for param in ours.parameters() {
+        if !param.is_trainable() {
+            assert!(param.grad().unwrap().is_none(), "{what} grad {}: it is never trained", param.name());
+            continue;
+        }
         let dims = param.spec().shape;
         let grad = match param.grad().unwrap() {
             Some(grad) => widen(&grad).unwrap(),

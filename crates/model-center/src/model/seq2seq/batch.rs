@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::model::labels::{IGNORED, Numbers, Wanted, upload_mask, upload_padding, wrong_labels};
+use crate::model::position_table::PositionTable;
 use crate::model::text::{TextBatch, TextLabels};
 use bmtrain_core::{Device, Segment, Tensor};
 use std::borrow::Cow;
@@ -17,6 +18,10 @@ pub struct Seq2SeqBatch {
     pub decoder_input_ids: Tensor,
     /// u8 `[B, L]`, 1 for tokens; `None` when nothing is padded.
     pub decoder_padding: Option<Tensor>,
+    /// Rows of positions, i64 `[B, S]`; `None` where none are added.
+    pub position_ids: Option<Tensor>,
+    /// The same of the decoder, i64 `[B, L]`.
+    pub decoder_position_ids: Option<Tensor>,
     /// i64 `[B, L]`, the word that each position of the decoder is to predict, -100 where nothing counts.
     pub labels: Option<Tensor>,
     /// Share of the target probability that is spread over all classes.
@@ -38,6 +43,8 @@ pub(super) struct Words {
     pub(super) pad: Option<usize>,
     /// Whether there is a head that labels are for.
     pub(super) has_labels: bool,
+    /// Positions that are added to the words of the encoder and of the decoder.
+    pub(super) tables: [Option<PositionTable>; 2],
 }
 
 impl Seq2SeqBatch {
@@ -61,9 +68,14 @@ impl Seq2SeqBatch {
         let count = decoder_ids.len();
         let (mask, decoder_mask) = (batch.attention_mask.as_deref(), batch.decoder_attention_mask.as_deref());
         let ids = |shape: [usize; 2], values: &[i64]| Tensor::from_slice(device, shape, values, Segment::Data);
+        let positions = |table: Option<PositionTable>, shape: [usize; 2], mask: Option<&[u8]>| {
+            table.map(|table| ids(shape, &table.rows_of(shape[0], shape[1], mask))).transpose()
+        };
         Ok(Seq2SeqBatch {
             input_ids: ids(shape, &batch.input_ids)?,
             padding: upload_padding(device, shape, batch.input_ids.len(), mask)?,
+            position_ids: positions(words.tables[0], shape, mask)?,
+            decoder_position_ids: positions(words.tables[1], target, decoder_mask)?,
             decoder_input_ids: ids(target, &decoder_ids)?,
             decoder_padding: upload_mask(device, "decoder_attention_mask", target, count, decoder_mask)?,
             labels: labels.filter(|_| words.has_labels).map(|labels| ids(target, labels)).transpose()?,
@@ -146,7 +158,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::{Words, shifted};
 
-    const WORDS: Words = Words { vocab_size: 50, max_length: 9, first: Some(3), pad: Some(0), has_labels: true };
+    const WORDS: Words =
+        Words { vocab_size: 50, max_length: 9, first: Some(3), pad: Some(0), has_labels: true, tables: [None, None] };
 
     #[test]
     fn decoder_inputs_are_the_labels_behind_a_first_word() {

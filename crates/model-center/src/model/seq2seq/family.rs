@@ -8,6 +8,7 @@ use crate::config::{Config, TextConfig};
 use crate::hf::NameTable;
 use crate::layer::BlockConfig;
 use crate::layer::position::RelativeConfig;
+use crate::model::position_table::{Count, PositionTable};
 use bmtrain_dist::nn::norm::NormOptions;
 use std::fmt::Debug;
 
@@ -15,6 +16,9 @@ use std::fmt::Debug;
 pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
     /// Its name for people.
     const TITLE: &'static str;
+
+    /// Whether its hidden states leave the range of f16.
+    const LEAVES_F16: bool = false;
 
     /// The classes that `transformers` opens its models with.
     fn classes(&self) -> Classes;
@@ -25,6 +29,12 @@ pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
     /// The same, to be changed.
     fn text_mut(&mut self) -> &mut TextConfig;
 
+    /// Take this rate of dropout for hidden states, whatever the file says.
+    fn set_hidden_dropout(&mut self, rate: f32) {
+        let text = self.text_mut();
+        (text.dropout_p, text.embedding_dropout_p) = (rate, rate);
+    }
+
     /// Blocks of the decoder.
     fn decoder_layers(&self) -> usize;
 
@@ -32,7 +42,9 @@ pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
     fn first_word(&self) -> Option<usize>;
 
     /// Whether the configuration leaves it to the weights if the head for words has a matrix of its own.
-    fn weights_tell_the_head(&self) -> bool;
+    fn weights_tell_the_head(&self) -> bool {
+        false
+    }
 
     /// What the model has besides its blocks.
     fn layout(&self) -> Layout;
@@ -65,17 +77,47 @@ pub struct Layout {
     pub decoder: Around,
     /// Whether the row of the padding word gets a gradient where it is looked up.
     pub padding_learns: bool,
+    /// Factor of the words' rows where they are looked up.
+    pub word_factor: f32,
     /// Factor of the decoder's states in front of the head for words.
     pub head_factor: f32,
+    /// Whether the head for words adds a bias that files have and nobody trains.
+    pub logits_bias: bool,
 }
 
 /// What stands around the blocks of one stack.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Around {
+    /// Positions that are added to the words.
+    pub added: Added,
+    /// Behind that sum.
+    pub embedding_norm: Option<NormOptions>,
     /// Learned biases of distances.
     pub relative: Option<RelativeConfig>,
     /// Behind the last block.
     pub output_norm: Option<NormOptions>,
     /// Probability with which an element behind that norm is dropped.
     pub output_dropout: f32,
+}
+
+/// Positions that are added to the words of a stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Added {
+    /// None.
+    None,
+    /// Rows of a table that is trained.
+    Learned(PositionTable),
+    /// Rows that are computed, see [`super::Sinusoids`], by places.
+    Sinusoids,
+}
+
+impl Added {
+    /// Which row belongs to which token.
+    pub(super) fn table(self) -> Option<PositionTable> {
+        match self {
+            Added::None => None,
+            Added::Learned(table) => Some(table),
+            Added::Sinusoids => Some(PositionTable { first: 0, count: Count::Places }),
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Models with two stacks in Hugging Face folders: opening one, writing one.
 
-use super::{Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
+use super::{Added, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel, Sinusoids};
 use crate::error::{Error, Result};
 use crate::hf::{Allow, ModelFolder, TensorSource, Weights};
 use crate::model::opening::open_with;
@@ -16,6 +16,11 @@ use std::path::Path;
 /// A configuration or weights that do not fit, see [`Plan::build`](crate::hf::Plan::build); no memory left.
 pub fn open<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     let (config, head) = configure::<C>(folder, options)?;
+    let layout = config.layout();
+    if [layout.encoder, layout.decoder].iter().any(|around| around.added == Added::Sinusoids) {
+        let text = config.text();
+        Sinusoids::check(&Weights::open(folder)?, [text.position_size, text.dim_model])?;
+    }
     let blocks = BlockOptions { recompute: options.recompute };
     let (names, allowed) = (config.names(head), allowed(head, options.head_values));
     open_with(folder, options, &[&names], &allowed, |device, builder| {
@@ -36,7 +41,7 @@ fn configure<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<(
         }
         _ => TextHead::None,
     };
-    if options.dtype == DType::F16 {
+    if C::LEAVES_F16 && options.dtype == DType::F16 {
         let reason = format!("the hidden states of {} leave the range of f16", C::TITLE);
         return Err(Error::model(place, reason, "use bf16, or f32"));
     }
@@ -44,9 +49,10 @@ fn configure<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<(
         let has_matrix = Weights::open(folder)?.entries().iter().any(|entry| entry.name == "lm_head.weight");
         config.text_mut().tied = !has_matrix;
     }
+    if let Some(rate) = options.hidden_dropout {
+        config.set_hidden_dropout(rate);
+    }
     let text = config.text_mut();
-    text.dropout_p = options.hidden_dropout.unwrap_or(text.dropout_p);
-    text.embedding_dropout_p = options.hidden_dropout.unwrap_or(text.embedding_dropout_p);
     text.attention_dropout_p = options.attention_dropout.unwrap_or(text.attention_dropout_p);
     // The options have changed what reading the file had approved of.
     text.validate(&place)?;
@@ -61,7 +67,7 @@ fn allowed(head: Seq2SeqHead, values: HeadValues) -> Allow {
         Seq2SeqHead::None | Seq2SeqHead::Words { tied: true } => Vec::new(),
     };
     let unused = match head {
-        Seq2SeqHead::None => vec!["lm_head.*".to_owned()],
+        Seq2SeqHead::None => vec!["lm_head.*".to_owned(), "final_logits_bias".to_owned()],
         Seq2SeqHead::Words { .. } => Vec::new(),
     };
     let (missing, fresh) = match values {
@@ -85,5 +91,8 @@ pub(super) fn written<'a, C: Seq2SeqFamily>(
         Seq2SeqHead::None => classes.base,
         Seq2SeqHead::Words { .. } => classes.words,
     };
-    ModelFolder::new(model.config(), model.name_table(), class).with(options).of_hugging_face(C::TITLE)
+    // Not every class with a head has another ending than a bare model's: there is MarianMTModel.
+    let prefixed = model.head_kind() != Seq2SeqHead::None;
+    let written = ModelFolder { prefixed, ..ModelFolder::new(model.config(), model.name_table(), class) };
+    written.with(options).of_hugging_face(C::TITLE)
 }

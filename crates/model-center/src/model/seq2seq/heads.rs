@@ -1,6 +1,6 @@
 //! The heads of models with two stacks: the next word at every position of the decoder.
 
-use super::Seq2SeqBatch;
+use super::{Layout, Seq2SeqBatch};
 use crate::error::Error;
 use crate::model::text::TextHead;
 use crate::model::word_loss::in_chunks;
@@ -8,7 +8,7 @@ use bmtrain_core::ops::{self, CrossEntropy};
 use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::nn::embedding::Embedding;
 use bmtrain_dist::nn::linear::{Linear, LinearOptions};
-use bmtrain_dist::param::Init;
+use bmtrain_dist::param::{Init, Param, Split};
 use bmtrain_dist::{Builder, Result};
 
 /// Which head a model with two stacks carries.
@@ -61,11 +61,13 @@ pub struct Seq2SeqHeads {
     factor: f32,
     /// Of an untied head.
     words: Option<Linear>,
+    /// `[1, V]`, as files have it.
+    logits_bias: Option<Param>,
 }
 
 impl Seq2SeqHeads {
-    /// Declare `lm_head`, where the head has a matrix of its own, under the builder's name. `factor` is that of the states in
-    /// front of it.
+    /// Declare `lm_head`, where the head has a matrix of its own, and `logits_bias`, where the layout has one, under the
+    /// builder's name.
     ///
     /// # Errors
     /// No memory left.
@@ -73,7 +75,7 @@ impl Seq2SeqHeads {
         builder: &Builder,
         kind: Seq2SeqHead,
         (dim_model, vocab_size): (usize, usize),
-        factor: f32,
+        layout: &Layout,
         init: Init,
     ) -> Result<Self> {
         let words = match kind {
@@ -82,7 +84,15 @@ impl Seq2SeqHeads {
             }
             Seq2SeqHead::None | Seq2SeqHead::Words { tied: true } => None,
         };
-        Ok(Seq2SeqHeads { kind, factor, words })
+        let logits_bias = match layout.logits_bias && kind != Seq2SeqHead::None {
+            // transformers keeps it among what it saves and does not train.
+            true => {
+                let shape = [1, vocab_size];
+                Some(builder.frozen().param("logits_bias", shape, Init::ZEROS, Split::Replicated, false)?)
+            }
+            false => None,
+        };
+        Ok(Seq2SeqHeads { kind, factor: layout.head_factor, words, logits_bias })
     }
 
     /// Which head this is.
@@ -108,18 +118,19 @@ impl Seq2SeqHeads {
             1.0 => hidden.clone(),
             factor => ops::scale(cx, hidden, factor)?, // [B, L, D]
         };
+        let matrix = self.words.as_ref().map_or(table.weight(), Linear::weight);
+        let weight = matrix.var(cx)?; // [V, D]
+        let bias = match &self.logits_bias {
+            Some(bias) => Some(bias.var(cx)?.reshape([bias.spec().shape.elements()])?), // [V]
+            None => None,
+        };
         let loss = CrossEntropy { label_smoothing: batch.label_smoothing, ..CrossEntropy::default() };
         if let (false, Some(targets)) = (batch.wants_logits, &batch.labels) {
-            let loss = match &self.words {
-                None => table.cross_entropy(&hidden, None, targets, &in_chunks(loss, table.weight()), cx)?, // [1]
-                Some(words) => words.cross_entropy(&hidden, targets, &in_chunks(loss, words.weight()), cx)?, // [1]
-            };
+            let options = in_chunks(loss, matrix);
+            let loss = ops::linear_cross_entropy(cx, &hidden, &weight, bias.as_ref(), targets, &options)?; // [1]
             return Ok((None, Some(loss)));
         }
-        let logits = match &self.words {
-            None => table.project(&hidden, None, cx)?,  // [B, L, V]
-            Some(words) => words.forward(&hidden, cx)?, // [B, L, V]
-        };
+        let logits = ops::linear(cx, &hidden, &weight, bias.as_ref(), None)?; // [B, L, V]
         let loss = match &batch.labels {
             None => None,
             Some(targets) => Some(ops::cross_entropy(cx, &logits, targets, &loss)?), // [1]

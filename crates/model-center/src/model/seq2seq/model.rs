@@ -1,11 +1,12 @@
 //! A model with two stacks of any family as stages: embeddings, the encoder's blocks, the decoder's, the head.
 
-use super::{Around, Layout, Seq2SeqBatch, Seq2SeqFamily, Seq2SeqFlow, Seq2SeqHead, Seq2SeqHeads, Seq2SeqOutput};
+use super::entry::Entry;
+use super::{Around, Seq2SeqBatch, Seq2SeqFamily, Seq2SeqFlow, Seq2SeqHead, Seq2SeqHeads, Seq2SeqOutput};
 use crate::error::Result;
 use crate::hf::NameTable;
 use crate::layer::{BlockConfig, Memory, PositionsConfig, Visible};
 use crate::model::stack::{Stack, StackConfig, StackInput};
-use bmtrain_core::{Ctx, Device, Tensor, Var, ops};
+use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
 use bmtrain_dist::param::{BuilderOptions, Init};
@@ -20,6 +21,8 @@ pub struct Seq2SeqModel<C> {
     config: C,
     names: NameTable,
     input_embedding: Embedding,
+    /// What leads to the blocks of the encoder and of the decoder.
+    entries: [Entry; 2],
     encoder: EncoderSection,
     decoder: DecoderSection,
     heads: Seq2SeqHeads,
@@ -39,23 +42,26 @@ impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
         options: BuilderOptions,
     ) -> Result<Self> {
         let builder = Builder::new(device, options);
-        let (text, Layout { encoder, decoder, padding_learns, head_factor }) = (config.text(), config.layout());
+        let (text, layout) = (config.text(), config.layout());
         let init = Init::normal(text.init_std);
-        let padding_index = text.pad_token_id.filter(|_| !padding_learns).map(|id| id as i64);
+        let padding_index = text.pad_token_id.filter(|_| !layout.padding_learns).map(|id| id as i64);
         let table = EmbeddingOptions { entries: text.vocab_size, size: text.dim_model, init, padding_index };
         let input_embedding = Embedding::new(&builder.at("input_embedding"), table)?;
+        let entry = |name, around| Entry::new(&builder, name, text, layout.word_factor, around);
+        let entries = [entry("encoder", layout.encoder)?, entry("decoder", layout.decoder)?];
         let stack = |(name, layers): (&'static str, usize), around: Around, block: &dyn Fn(usize) -> BlockConfig| {
-            let Around { relative, output_norm, output_dropout } = around;
+            let Around { relative, output_norm, output_dropout, .. } = around;
             let positions = relative.map_or(PositionsConfig::None, PositionsConfig::Relative);
             let around = StackConfig { name, layers, positions, output_norm, output_dropout };
             Stack::new(&builder.at(name), around, blocks, block)
         };
-        let encoder = stack(("encoder", text.num_layers), encoder, &|layer| config.encoder_block(layer))?;
-        let decoder = stack(("decoder", config.decoder_layers()), decoder, &|layer| config.decoder_block(layer))?;
-        let heads = Seq2SeqHeads::new(&builder, head, (text.dim_model, text.vocab_size), head_factor, init)?;
+        let encoder = stack(("encoder", text.num_layers), layout.encoder, &|layer| config.encoder_block(layer))?;
+        let decoder =
+            stack(("decoder", config.decoder_layers()), layout.decoder, &|layer| config.decoder_block(layer))?;
+        let heads = Seq2SeqHeads::new(&builder, head, (text.dim_model, text.vocab_size), &layout, init)?;
         let (parameters, names) = (builder.finish(), config.names(head));
         let (encoder, decoder) = (EncoderSection(encoder), DecoderSection(decoder));
-        Ok(Seq2SeqModel { config, names, input_embedding, encoder, decoder, heads, parameters })
+        Ok(Seq2SeqModel { config, names, input_embedding, entries, encoder, decoder, heads, parameters })
     }
 
     /// The configuration.
@@ -73,21 +79,12 @@ impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
         &self.names
     }
 
-    /// Values of the words' table where rows are only looked up in it.
+    /// Values of tables that rows are only looked up in.
     pub(super) fn looked_up_values(&self) -> usize {
-        match self.head_kind() {
-            Seq2SeqHead::Words { tied: true } => 0,
-            Seq2SeqHead::None | Seq2SeqHead::Words { tied: false } => {
-                self.input_embedding.weight().spec().shape.elements()
-            }
-        }
-    }
-
-    /// Words of one stack, which both look up in one table.
-    fn words(&self, stack: &str, ids: &Tensor, cx: &mut Ctx) -> bmtrain_dist::Result<Var> {
-        let words = self.input_embedding.forward(ids, cx)?; // [B, L, D]
-        let dropout = cx.at(stack, |cx| cx.dropout("embedding", self.config.text().embedding_dropout_p))?;
-        Ok(ops::dropout(cx, &words, dropout)?) // [B, L, D]
+        let is_multiplied = self.head_kind() == Seq2SeqHead::Words { tied: true };
+        let words = (!is_multiplied).then_some(&self.input_embedding);
+        let tables = words.into_iter().chain(self.entries.iter().filter_map(Entry::learned));
+        tables.map(|table| table.weight().spec().shape.elements()).sum()
     }
 }
 
@@ -101,9 +98,10 @@ impl<C: Seq2SeqFamily> Model for Seq2SeqModel<C> {
     }
 
     fn embed(&self, batch: &Seq2SeqBatch, cx: &mut Ctx) -> bmtrain_dist::Result<Seq2SeqFlow> {
+        let (words, [encoder, decoder]) = (&self.input_embedding, &self.entries);
         Ok(Seq2SeqFlow {
-            encoder: self.words("encoder", &batch.input_ids, cx)?,
-            decoder: self.words("decoder", &batch.decoder_input_ids, cx)?,
+            encoder: encoder.forward(words, &batch.input_ids, batch.position_ids.as_ref(), cx)?,
+            decoder: decoder.forward(words, &batch.decoder_input_ids, batch.decoder_position_ids.as_ref(), cx)?,
             padding: batch.padding.clone(),
             decoder_padding: batch.decoder_padding.clone(),
         })

@@ -13,13 +13,14 @@ use std::path::Path;
 
 impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
     fn upload(&self, batch: &TextBatch, cx: &Ctx) -> Result<Seq2SeqBatch> {
-        let text = self.config().text();
+        let (text, layout) = (self.config().text(), self.config().layout());
         let words = Words {
             vocab_size: text.vocab_size,
             max_length: text.position_size,
             first: self.config().first_word(),
             pad: text.pad_token_id,
             has_labels: self.head_kind() != Seq2SeqHead::None,
+            tables: [layout.encoder, layout.decoder].map(|around| around.added.table()),
         };
         Seq2SeqBatch::upload(cx.device(), batch, words)
     }

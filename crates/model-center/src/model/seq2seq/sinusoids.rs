@@ -1,0 +1,110 @@
+//! Positions that are computed (Vaswani et al., 2017) and added to the words, with all sines before all cosines.
+
+use crate::error::{Error, Result};
+use crate::hf::{TensorSource, Weights};
+use bmtrain_core::{Ctx, Segment, Tensor, Var, ops};
+use std::cell::RefCell;
+
+/// How far a stored value may be from ours: weights in bf16 have eight bits.
+const ROUNDING: f32 = 1.0 / 128.0;
+
+/// A table of sines and cosines, which grows with the longest row seen.
+///
+/// Source: Marian, and its models in transformers. A row of odd length has one sine more than cosines.
+#[derive(Debug)]
+pub struct Sinusoids {
+    dim_model: usize,
+    table: RefCell<Option<Tensor>>,
+}
+
+impl Sinusoids {
+    /// For rows of this length. Nothing is made yet.
+    pub fn new(dim_model: usize) -> Self {
+        Sinusoids { dim_model, table: RefCell::default() }
+    }
+
+    /// Row `position` of a table whose rows are `dim_model` long: `sin(p r^i)` by `i`, then `cos(p r^i)`, with
+    /// `r = 10000^(-2 / dim_model)`.
+    ///
+    /// Numerics: in 64-bit floats, rounded once.
+    pub fn row(position: usize, dim_model: usize) -> impl Iterator<Item = f32> {
+        let sines = dim_model.div_ceil(2);
+        (0..dim_model).map(move |column| {
+            let pair = if column < sines { column } else { column - sines };
+            let angle = position as f64 / 10_000f64.powf(2.0 * pair as f64 / dim_model as f64);
+            (if column < sines { angle.sin() } else { angle.cos() }) as f32
+        })
+    }
+
+    /// Add the rows of these positions, i64 `[B, L]`, each row from 0 on, to `x [B, L, D]`.
+    ///
+    /// # Errors
+    /// Another shape; no memory left; a failing device.
+    pub fn add_to(&self, x: Var, positions: &Tensor, cx: &Ctx) -> bmtrain_dist::Result<Var> {
+        let table = self.of(positions.shape().last(), cx)?; // [P, D]
+        let table = ops::cast(cx, &Var::constant(table), x.dtype())?;
+        Ok(ops::add_embedding(cx, x, positions, &table, None)?) // [B, L, D]
+    }
+
+    /// The rows of so many positions or more.
+    fn of(&self, length: usize, cx: &Ctx) -> bmtrain_dist::Result<Tensor> {
+        let mut kept = self.table.borrow_mut();
+        if let Some(table) = kept.as_ref().filter(|table| table.shape().rows() >= length) {
+            return Ok(table.clone());
+        }
+        // By powers of two: rows of slowly growing lengths make few tables.
+        let rows = length.next_power_of_two().max(64);
+        let values: Vec<f32> = (0..rows).flat_map(|position| Self::row(position, self.dim_model)).collect();
+        let table = Tensor::from_slice(cx.device(), [rows, self.dim_model], &values, Segment::Data)?;
+        *kept = Some(table.clone());
+        Ok(table)
+    }
+
+    /// Hold tables of positions that a file has, of this shape, against these: a model that was trained on others is another.
+    ///
+    /// # Errors
+    /// Tables of another shape or with other values; files that cannot be read.
+    pub fn check(weights: &Weights, shape: [usize; 2]) -> Result<()> {
+        for entry in weights.entries().into_iter().filter(|entry| entry.name.ends_with("embed_positions.weight")) {
+            let other = |reason: String| {
+                let fix = "use a model whose positions are not trained";
+                Error::model(format!("{}, tensor {}", weights.place(), entry.name), reason, fix)
+            };
+            if entry.shape != shape || !entry.is_float() {
+                return Err(other(format!("it is {:?} of {:?}, and should be {shape:?}", entry.shape, entry.dtype)));
+            }
+            let mut values = vec![0.0; shape[0] * shape[1]];
+            weights.read_f32(&entry.name, &mut values)?;
+            for (position, stored) in values.chunks(shape[1]).enumerate() {
+                let mut pairs = Self::row(position, shape[1]).zip(stored);
+                // What is no number is near nothing.
+                if !pairs.all(|(ours, theirs)| (ours - theirs).abs() <= ROUNDING) {
+                    return Err(other(format!("its row {position} is not that of sines and cosines")));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::Sinusoids;
+    use bmtrain_core::{Ctx, Device};
+
+    #[test]
+    fn a_row_has_its_sines_before_its_cosines_and_if_odd_one_more_of_them() {
+        let row = |position, length| Sinusoids::row(position, length).collect::<Vec<_>>();
+        assert_eq!(row(0, 5), [0.0, 0.0, 0.0, 1.0, 1.0]);
+        assert_eq!(row(3, 4), [3f64.sin() as f32, 0.03f64.sin() as f32, 3f64.cos() as f32, 0.03f64.cos() as f32]);
+    }
+
+    #[test]
+    fn a_table_is_kept_for_shorter_rows() {
+        let device = Device::cpu(1).unwrap();
+        let (table, cx) = (Sinusoids::new(6), Ctx::inference(&device));
+        let rows = |length| table.of(length, &cx).unwrap().shape().dims().to_vec();
+        assert_eq!([rows(5), rows(65), rows(3)], [[64, 6], [128, 6], [128, 6]]);
+    }
+}
