@@ -9,6 +9,7 @@
 //! [`crate::hf::folder`].
 
 mod activations;
+mod bart;
 mod bert;
 mod bert_json;
 mod bloom;
@@ -19,6 +20,7 @@ mod gptj;
 pub(crate) mod json;
 mod labels;
 mod llama;
+mod marian;
 mod mistral;
 mod opt;
 mod qwen2;
@@ -28,9 +30,11 @@ mod roberta;
 mod rotary;
 mod t5;
 mod text;
+mod two_stacks;
 mod variants;
 mod windows;
 
+pub use bart::BartConfig;
 pub use bert::BertConfig;
 pub use bloom::BloomConfig;
 pub use dialect::Dialect;
@@ -38,6 +42,7 @@ pub use fields::Fields;
 pub use gpt2::Gpt2Config;
 pub use gptj::GptjConfig;
 pub use llama::LlamaConfig;
+pub use marian::MarianConfig;
 pub use mistral::MistralConfig;
 pub use opt::OptConfig;
 pub use qwen2::Qwen2Config;
@@ -46,6 +51,7 @@ pub use roberta::{RobertaConfig, RobertaName};
 pub use rotary::RotaryFields;
 pub use t5::{T5Config, T5Kind};
 pub use text::TextConfig;
+pub use two_stacks::TwoStacks;
 pub use windows::WindowFields;
 
 use std::path::Path;

@@ -3,15 +3,18 @@
 //! A model is one module here (its stages), one line in [`registry::MODELS`] and one golden test. Models of other crates
 //! come in through a registry of their own, see [`registry::Registry`].
 
+pub mod bart;
 pub mod bert;
 pub mod bloom;
 pub mod decoder;
 pub mod encoder;
+mod fairseq;
 pub mod flow;
 pub mod gpt2;
 pub mod gptj;
 pub mod labels;
 pub mod llama;
+pub mod marian;
 pub mod mistral;
 pub mod opening;
 pub mod opt;

@@ -2,6 +2,7 @@
 //! of 350 million parameters with norms behind the sums and words of a length of their own.
 
 use super::decoder::{Classes, Count, DecoderFamily, DecoderHead, DecoderModel, Layout, PositionTable};
+use super::fairseq;
 use crate::config::{OptConfig, TextConfig};
 use crate::hf::{Alias, NameTable, Rule};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig};
@@ -67,9 +68,11 @@ impl DecoderFamily for OptConfig {
         let tied = head == DecoderHead::CausalLm { tied: true };
         // What a file has of a head for the next word is none of the other models' business.
         let aliases: &[Alias] = if tied { &TIED } else { &[] };
+        let mut rules = RULES.to_vec();
+        rules.extend(fairseq::rules("decoder", "model.decoder"));
         NameTable {
             base_prefix: "model.",
-            rules: Cow::Borrowed(&RULES),
+            rules: Cow::Owned(rules),
             aliases: Cow::Borrowed(aliases),
             // A number that fairseq left in its models.
             ignored: Cow::Borrowed(&["model.decoder.version"]),
@@ -78,35 +81,12 @@ impl DecoderFamily for OptConfig {
     }
 }
 
-/// The parameters.
-static RULES: [Rule; 20] = [
+/// The parameters outside of the stack's blocks.
+static RULES: [Rule; 6] = [
     Rule::new("input_embedding.weight", "model.decoder.embed_tokens.weight"),
     Rule::new("position_embedding.weight", "model.decoder.embed_positions.weight"),
     Rule::new("project_in.weight", "model.decoder.project_in.weight"),
     Rule::new("project_out.weight", "model.decoder.project_out.weight"),
-    Rule::new("decoder.layers.{i}.attention_norm.weight", "model.decoder.layers.{i}.self_attn_layer_norm.weight"),
-    Rule::new("decoder.layers.{i}.attention_norm.bias", "model.decoder.layers.{i}.self_attn_layer_norm.bias"),
-    Rule::new(
-        "decoder.layers.{i}.attention.project_qkv.weight",
-        "model.decoder.layers.{i}.self_attn.{q_proj|k_proj|v_proj}.weight",
-    ),
-    Rule::new(
-        "decoder.layers.{i}.attention.project_qkv.bias",
-        "model.decoder.layers.{i}.self_attn.{q_proj|k_proj|v_proj}.bias",
-    ),
-    Rule::new(
-        "decoder.layers.{i}.attention.attention_out.weight",
-        "model.decoder.layers.{i}.self_attn.out_proj.weight",
-    ),
-    Rule::new("decoder.layers.{i}.attention.attention_out.bias", "model.decoder.layers.{i}.self_attn.out_proj.bias"),
-    Rule::new("decoder.layers.{i}.ffn_norm.weight", "model.decoder.layers.{i}.final_layer_norm.weight"),
-    Rule::new("decoder.layers.{i}.ffn_norm.bias", "model.decoder.layers.{i}.final_layer_norm.bias"),
-    Rule::new("decoder.layers.{i}.ffn.w_in.weight", "model.decoder.layers.{i}.fc1.weight"),
-    Rule::new("decoder.layers.{i}.ffn.w_in.bias", "model.decoder.layers.{i}.fc1.bias"),
-    Rule::new("decoder.layers.{i}.ffn.w_out.weight", "model.decoder.layers.{i}.fc2.weight"),
-    Rule::new("decoder.layers.{i}.ffn.w_out.bias", "model.decoder.layers.{i}.fc2.bias"),
-    Rule::new("decoder.output_norm.weight", "model.decoder.final_layer_norm.weight"),
-    Rule::new("decoder.output_norm.bias", "model.decoder.final_layer_norm.bias"),
     Rule::new("lm_head.weight", "lm_head.weight"),
     Rule::new("cls_projection.weight", "score.weight"),
 ];

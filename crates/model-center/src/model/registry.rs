@@ -3,8 +3,8 @@
 use super::text::{TextHead, TextModel};
 use super::{decoder, encoder, seq2seq};
 use crate::config::{
-    self, BertConfig, BloomConfig, Fields, Gpt2Config, GptjConfig, LlamaConfig, MistralConfig, OptConfig, ProblemType,
-    Qwen2Config, Qwen3Config, RobertaConfig, T5Config,
+    self, BartConfig, BertConfig, BloomConfig, Fields, Gpt2Config, GptjConfig, LlamaConfig, MarianConfig,
+    MistralConfig, OptConfig, ProblemType, Qwen2Config, Qwen3Config, RobertaConfig, T5Config,
 };
 use crate::error::{Error, Result};
 use crate::file::{read_text, resolve_inside};
@@ -199,6 +199,16 @@ pub static MODELS: &[ModelEntry] = &[
         model_type: "mt5",
         doc: "mT5 with the head for the next word of the decoder",
         open: seq2seq::folder::open::<T5Config>,
+    },
+    ModelEntry {
+        model_type: "bart",
+        doc: "BART with the head for the next word of the decoder",
+        open: seq2seq::folder::open::<BartConfig>,
+    },
+    ModelEntry {
+        model_type: "marian",
+        doc: "Marian's models for translation with the head for the next word of the decoder",
+        open: seq2seq::folder::open::<MarianConfig>,
     },
     ModelEntry {
         model_type: "roberta",

@@ -1,0 +1,171 @@
+//! BART (Lewis et al., 2019): learned positions, a norm behind the embeddings, norms behind the sums, one table of words for both
+//! stacks and the head.
+//!
+//! Defines [`LikeBart`], what is built in that way; Marian is another.
+
+use super::fairseq;
+use super::position_table::{Count, PositionTable};
+use super::seq2seq::{Added, Around, Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
+use crate::config::{BartConfig, Config, TextConfig, TwoStacks};
+use crate::hf::{Alias, NameTable, Rule};
+use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement};
+use bmtrain_dist::nn::norm::NormOptions;
+use bmtrain_dist::param::Init;
+use std::borrow::Cow;
+use std::fmt::Debug;
+
+/// A BART with its head.
+pub type Bart = Seq2SeqModel<BartConfig>;
+
+/// A family of models with the stacks of BART.
+pub trait LikeBart: Config + Clone + Debug + 'static {
+    /// Its name for people.
+    const TITLE: &'static str;
+
+    /// The classes that `transformers` opens its models with.
+    const CLASSES: Classes;
+
+    /// Positions that are added to the words.
+    const POSITIONS: Added;
+
+    /// Whether a norm stands behind that sum.
+    const NORMS_EMBEDDINGS: bool;
+
+    /// Tensors of files that are computed here, or mean nothing.
+    const IGNORED: &'static [&'static str];
+
+    /// Sizes and options.
+    fn stacks(&self) -> &TwoStacks;
+
+    /// The same, to be changed.
+    fn stacks_mut(&mut self) -> &mut TwoStacks;
+}
+
+impl LikeBart for BartConfig {
+    const TITLE: &'static str = "BART";
+    const CLASSES: Classes = Classes { base: "BartModel", words: "BartForConditionalGeneration" };
+    // The first two rows are nobody's. Padding stands where it stands.
+    const POSITIONS: Added = Added::Learned(PositionTable { first: 2, count: Count::Places });
+    const NORMS_EMBEDDINGS: bool = true;
+    // Numbers that fairseq left in its models.
+    const IGNORED: &'static [&'static str] = &["model.encoder.version", "model.decoder.version"];
+
+    fn stacks(&self) -> &TwoStacks {
+        &self.stacks
+    }
+
+    fn stacks_mut(&mut self) -> &mut TwoStacks {
+        &mut self.stacks
+    }
+}
+
+impl<C: LikeBart> Seq2SeqFamily for C {
+    const TITLE: &'static str = <C as LikeBart>::TITLE;
+
+    fn classes(&self) -> Classes {
+        C::CLASSES
+    }
+
+    fn text(&self) -> &TextConfig {
+        &self.stacks().text
+    }
+
+    fn text_mut(&mut self) -> &mut TextConfig {
+        &mut self.stacks_mut().text
+    }
+
+    fn set_hidden_dropout(&mut self, rate: f32) {
+        let stacks = self.stacks_mut();
+        (stacks.text.dropout_p, stacks.text.embedding_dropout_p) = (rate, rate);
+        // Many of these models have none here.
+        if stacks.ffn_dropout_p > 0.0 {
+            stacks.ffn_dropout_p = rate;
+        }
+    }
+
+    fn decoder_layers(&self) -> usize {
+        self.stacks().num_decoder_layers
+    }
+
+    fn first_word(&self) -> Option<usize> {
+        self.stacks().decoder_start_token_id
+    }
+
+    fn layout(&self) -> Layout {
+        let TwoStacks { text, scale_embedding, .. } = self.stacks();
+        let around = Around {
+            added: C::POSITIONS,
+            embedding_norm: C::NORMS_EMBEDDINGS.then_some(NormOptions::layer(text.dim_model, text.norm_eps)),
+            relative: None,
+            output_norm: None,
+            output_dropout: 0.0,
+        };
+        Layout {
+            encoder: around,
+            decoder: around,
+            padding_learns: false,
+            word_factor: if *scale_embedding { (text.dim_model as f32).sqrt() } else { 1.0 },
+            head_factor: 1.0,
+            logits_bias: true,
+        }
+    }
+
+    fn encoder_block(&self, _layer: usize) -> BlockConfig {
+        let TwoStacks { text, .. } = self.stacks();
+        block(self.stacks(), (text.num_heads, text.dim_head), text.dim_ff)
+    }
+
+    fn decoder_block(&self, _layer: usize) -> BlockConfig {
+        let stacks = self.stacks();
+        let block = block(stacks, (stacks.num_decoder_heads, stacks.dim_decoder_head()), stacks.dim_decoder_ff);
+        let attention = AttentionConfig { causal: true, ..block.attention };
+        BlockConfig { attention, cross: Some(block.attention), ..block }
+    }
+
+    fn names(&self, head: Seq2SeqHead) -> NameTable {
+        let mut rules = vec![
+            Rule::new("input_embedding.weight", "model.shared.weight"),
+            Rule::new("lm_head.weight", "lm_head.weight"),
+            // Files without it mean zeros.
+            Rule::new("logits_bias", "final_logits_bias").optional(),
+            Rule::new("encoder.position_embedding.weight", "model.encoder.embed_positions.weight"),
+            Rule::new("decoder.position_embedding.weight", "model.decoder.embed_positions.weight"),
+        ];
+        rules.extend(fairseq::rules("encoder", "model.encoder"));
+        rules.extend(fairseq::rules("decoder", "model.decoder"));
+        let mut aliases = vec![
+            Alias::new("model.encoder.embed_tokens.weight", "model.shared.weight"),
+            Alias::new("model.decoder.embed_tokens.weight", "model.shared.weight"),
+        ];
+        if head == (Seq2SeqHead::Words { tied: true }) {
+            aliases.push(Alias::new("lm_head.weight", "model.shared.weight"));
+        }
+        NameTable {
+            base_prefix: "model.",
+            rules: Cow::Owned(rules),
+            aliases: Cow::Owned(aliases),
+            ignored: Cow::Borrowed(C::IGNORED),
+            old_names: Cow::Borrowed(&[]),
+        }
+    }
+}
+
+/// A block of either stack, without attention to the other.
+fn block(stacks: &TwoStacks, (heads, dim_head): (usize, usize), dim_ff: usize) -> BlockConfig {
+    let TwoStacks { text, ffn_dropout_p, .. } = stacks;
+    let init = Init::normal(text.init_std);
+    BlockConfig {
+        placement: Placement::Post,
+        attention: AttentionConfig {
+            dropout: text.attention_dropout_p,
+            ..AttentionConfig::new(text.dim_model, heads, dim_head, init)
+        },
+        cross: None,
+        ffn: FeedForwardConfig {
+            dropout: *ffn_dropout_p,
+            ..FeedForwardConfig::new(text.dim_model, dim_ff, text.ffn_activate_fn, init)
+        },
+        norm: NormOptions::layer(text.dim_model, text.norm_eps),
+        dropout: text.dropout_p,
+    }
+}

@@ -1,0 +1,10 @@
+//! Tiny models of BART against PyTorch in 64-bit floats: every hidden state of both stacks, logit, loss and gradient, a training
+//! run, and folders there and back. The data are described in `golden/README.md` and made by `scripts/golden/make_bart.py`.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+#[macro_use]
+mod goldens;
+
+use bmtrain_dist::block::Recompute;
+
+seq2seq_tests! { models: ["bart_a", "bart_b"] }

@@ -1,0 +1,48 @@
+"""Golden data for BART: tiny seeded models of the transformers library, evaluated in 64-bit floats.
+
+Writes crates/model-center/tests/golden/bart_a and bart_b; crates/model-center/tests/golden/README.md describes every file and
+tensor. The data are committed; run this only to change them:
+
+    python="$(scripts/python_env.sh)"
+    "$python" scripts/golden/make_bart.py            # writes the folders
+    "$python" scripts/golden/make_bart.py --check    # recomputes them and compares with the committed files
+"""
+
+from transformers import BartConfig, BartForConditionalGeneration
+
+from seq2seq import FROM_LABELS, LIKE_BART, SPELLED_OUT, Family, main
+
+KIND = (BartForConditionalGeneration, BartConfig)
+
+# Shapes that share no size, so that a transposed or mixed-up axis cannot pass all.
+MODELS = {
+    # Scaled words; decoder inputs that are made from the labels.
+    "bart_a": {
+        "kind": KIND,
+        "seed": 83,
+        "tied": True,
+        "config": {
+            "vocab_size": 47, "d_model": 18, "max_position_embeddings": 17, "encoder_layers": 2, "decoder_layers": 1,
+            "encoder_attention_heads": 3, "decoder_attention_heads": 2, "encoder_ffn_dim": 29, "decoder_ffn_dim": 23,
+            "scale_embedding": True,
+        },
+        **FROM_LABELS,
+    },
+    # Another function, another padding word; decoder inputs and their padding are given, and are as long as can be.
+    "bart_b": {
+        "kind": KIND,
+        "seed": 89,
+        "tied": True,
+        "config": {
+            "vocab_size": 39, "d_model": 20, "max_position_embeddings": 10, "encoder_layers": 1, "decoder_layers": 2,
+            "encoder_attention_heads": 4, "decoder_attention_heads": 5, "encoder_ffn_dim": 17, "decoder_ffn_dim": 31,
+            "activation_function": "relu", "pad_token_id": 0, "decoder_start_token_id": 3,
+        },
+        **SPELLED_OUT,
+    },
+}
+
+FAMILY = Family(models=MODELS, **LIKE_BART)
+
+if __name__ == "__main__":
+    main(FAMILY)
