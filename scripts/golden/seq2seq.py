@@ -17,9 +17,6 @@ from safetensors.torch import save_file
 
 from goldens import DEVIATION, TRAINING, check_saved, draw_weights, gradient_norm, in_64_bits, run, train_twice
 
-# The one head of these models.
-HEAD = "lm"
-
 # What a model is given, and its padding: full rows, rows padded on the right and on the left, and for both stacks also a hole and
 # one token in the middle. The lengths of the stacks differ.
 LABELS_ALONE = ["input_ids", "attention_mask", "labels"]
@@ -42,12 +39,22 @@ class Family:
     # What turns all dropout off.
     off: dict
     # By name: `kind` (the class and that of its configuration), `seed`, `config`, `tied`, `masks` and `decoder_masks` with a `#`
-    # for each token, `inputs` with the names of the tensors that the model is given.
+    # for each token, `inputs` with the names of the tensors that the model is given; `labels`, outputs of a classifier, if there
+    # is one: one output is a number to predict.
     models: dict
     # Whether a parameter of this name is a norm's.
     is_norm: Callable[[str], bool]
+    # The class for classes of a text, if there is one.
+    classifier: type = None
     # Further fields of every configuration.
     fields: dict = field(default_factory=dict)
+
+    def heads(self, spec):
+        """The model with its head for words, and with one for classes."""
+        yield "lm", spec
+        if "labels" in spec:
+            config = spec["config"] | {"num_labels": spec["labels"]}
+            yield "cls", spec | {"kind": (self.classifier, spec["kind"][1]), "config": config, "seed": spec["seed"] + 7}
 
     def build(self, spec):
         """A model with its 32-bit weights drawn, dropout off, attention spelled out."""
@@ -81,8 +88,23 @@ def mask_of(rows):
     return torch.tensor([[int(c == "#") for c in row] for row in rows], dtype=torch.int64)
 
 
+def draw_texts(spec, seed):
+    """One batch of a classifier, whose texts have as many last words each; some are masked."""
+    mask, outputs = mask_of(spec["masks"]), spec["config"]["num_labels"]
+    generator, last = torch.Generator().manual_seed(seed), spec["config"]["eos_token_id"]
+    drawn = torch.randint(1, spec["config"]["vocab_size"], mask.shape, generator=generator, dtype=torch.int64)
+    ids = torch.where(drawn == last, last + 1, drawn)
+    places = torch.stack([torch.randperm(mask.shape[1], generator=generator)[:2] for _ in ids])  # [B, 2]
+    ids = ids.scatter(1, places, last)
+    count = (len(ids),)
+    labels = torch.randn(count, generator=generator) if outputs == 1 else torch.randint(outputs, count, generator=generator)
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
 def draw_batch(spec, seed):
     """One batch of inputs and labels."""
+    if "num_labels" in spec["config"]:
+        return draw_texts(spec, seed)
     vocabulary, generator = spec["config"]["vocab_size"], torch.Generator().manual_seed(seed)
 
     def ids(mask):
@@ -106,7 +128,10 @@ def draw_batch(spec, seed):
 
 def loss_of(output, labels):
     """The loss in the type of the logits, held against transformers' own."""
-    loss = torch.nn.functional.cross_entropy(output.logits.flatten(0, 1), labels.flatten())
+    if labels.is_floating_point():
+        loss = torch.nn.functional.mse_loss(output.logits.squeeze(1), labels.to(output.logits.dtype))
+    else:
+        loss = torch.nn.functional.cross_entropy(output.logits.flatten(0, -2), labels.flatten())
     assert abs(loss.item() - output.loss.item()) <= 1e-6 * loss.item(), "this is not the loss of transformers"
     return loss
 
@@ -148,16 +173,22 @@ def write_model(family, folder, spec):
 
 def write_family(family, out):
     for name, spec in family.models.items():
-        folder = out / name / HEAD
-        folder.mkdir(parents=True, exist_ok=True)
-        golden = write_model(family, folder, spec)
-        print(f"{name}/{HEAD}: loss {golden['loss'].item():.6f}, gradient norm {gradient_norm(golden):.4f}")
-        batches = [draw_batch(spec, spec["seed"] + 100 + k) for k in range(TRAINING["batches"])]
-        steps, tensors, drift = train_twice(lambda: family.build(spec), batches, family.is_norm,
-                                            lambda model, batch: loss_of(model(**batch), batch["labels"]))
-        save_file(tensors, folder / "training.safetensors")
-        print(f"{name}/{HEAD} training: loss {steps['losses'][0]:.4f} -> {steps['losses'][-1]:.4f}, "
-              f"PyTorch's own 32-bit run strays {drift:.1e} of the first loss")
+        for head, spec in family.heads(spec):
+            write_head(family, out / name / head, spec)
+
+
+def write_head(family, folder, spec):
+    """One Hugging Face folder with everything in it."""
+    title = f"{folder.parent.name}/{folder.name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    golden = write_model(family, folder, spec)
+    print(f"{title}: loss {golden['loss'].item():.6f}, gradient norm {gradient_norm(golden):.4f}")
+    batches = [draw_batch(spec, spec["seed"] + 100 + k) for k in range(TRAINING["batches"])]
+    steps, tensors, drift = train_twice(lambda: family.build(spec), batches, family.is_norm,
+                                        lambda model, batch: loss_of(model(**batch), batch["labels"]))
+    save_file(tensors, folder / "training.safetensors")
+    print(f"{title} training: loss {steps['losses'][0]:.4f} -> {steps['losses'][-1]:.4f}, "
+          f"PyTorch's own 32-bit run strays {drift:.1e} of the first loss")
 
 
 def main(family):

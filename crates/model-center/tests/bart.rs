@@ -10,7 +10,7 @@ use bmtrain_dist::param::widen;
 use goldens::folders::{F32, changed, logits, open, opened, relative_error, tensors};
 use goldens::{folder, inputs};
 use model_center::model::seq2seq::Sinusoids;
-use model_center::model::{OpenOptions, TextBatch, TextHead, TextModel};
+use model_center::model::{HeadValues, OpenOptions, TextBatch, TextHead, TextLabels, TextModel};
 use serde_json::json;
 
 fn device() -> Device {
@@ -172,5 +172,50 @@ fn rows_are_no_longer_than_positions_and_other_heads_are_refused() {
     assert!(error.contains("11 tokens in a row, the model has 10 positions"), "{error}");
     let options = OpenOptions { head: Some(TextHead::MaskedLm), ..OpenOptions::new(&device) };
     let error = open(&folder("bart_b", "lm"), &options).err().unwrap();
-    assert!(error.contains("BART") && error.contains("lm or none"), "{error}");
+    assert!(error.contains("BART") && error.contains("lm, cls or none"), "{error}");
+    let classifier = OpenOptions { head: Some(TextHead::Classification { outputs: 2 }), ..OpenOptions::new(&device) };
+    let error = open(&folder("marian_b", "lm"), &classifier).err().unwrap();
+    assert!(error.contains("Marian") && error.contains("lm or none"), "{error}");
+}
+
+#[test]
+fn a_classifier_reads_at_the_last_word_and_is_told_nothing_else() {
+    let device = device();
+    let (model, batch) = (opened(&device, &folder("bart_a", "cls")), inputs("bart_a", "cls"));
+    assert_eq!(model.label_names(), ["LABEL_0", "LABEL_1", "LABEL_2"]);
+    let with = |change: &dyn Fn(&mut TextBatch)| {
+        let mut other = batch.clone();
+        change(&mut other);
+        model.score(&other, None, &mut Ctx::inference(&device)).map(|_| ()).map_err(|error| error.to_string())
+    };
+    with(&|_| {}).unwrap();
+    let without = |batch: &mut TextBatch| batch.input_ids[..11].iter_mut().for_each(|id| *id = 7);
+    for (change, want) in [
+        (&without as &dyn Fn(&mut TextBatch), "input_ids, row 0"),
+        (&|batch| batch.decoder_input_ids = Some(vec![3; 44]), "reads what its encoder does"),
+        (&|batch| batch.decoder_attention_mask = Some(vec![1; 44]), "reads what its encoder does"),
+        (&|batch| batch.choices = 2, "2 choices"),
+        (&|batch| batch.labels = Some(TextLabels::Classes(vec![3; 4])), "labels[0]"),
+        (&|batch| batch.labels = Some(TextLabels::Values(vec![0.5; 4])), "numbers to predict"),
+    ] {
+        let error = with(change).unwrap_err();
+        assert!(error.contains(want) && error.contains("fix: "), "{error}");
+    }
+    let several = changed(("bart_a", "cls"), &[("eos_token_id", json!([2, 3]))], |_| {});
+    let error = opened(&device, several.path()).score(&batch, None, &mut Ctx::inference(&device)).err().unwrap();
+    assert!(error.to_string().contains("eos_token_id"), "{error}");
+}
+
+#[test]
+fn one_head_begins_where_another_was() {
+    let device = device();
+    let ask = |head, head_values| OpenOptions { head: Some(head), head_values, ..OpenOptions::new(&device) };
+    let classes = TextHead::Classification { outputs: 4 };
+    let fresh = open(&folder("bart_a", "lm"), &ask(classes, HeadValues::Drawn)).unwrap();
+    let own = ["cls_dense.weight", "cls_dense.bias", "cls_projection.weight", "cls_projection.bias"];
+    assert_eq!((fresh.drawn, fresh.unused), (own.map(str::to_owned).to_vec(), vec!["final_logits_bias".to_owned()]));
+    let words = open(&folder("bart_a", "cls"), &ask(TextHead::CausalLm, HeadValues::Folder)).unwrap();
+    assert_eq!((words.drawn, words.unused.len()), (vec!["logits_bias".to_owned()], 4));
+    let error = open(&folder("bart_a", "cls"), &ask(classes, HeadValues::Folder)).err().unwrap();
+    assert!(error.contains("3 outputs, and the data need 4"), "{error}");
 }

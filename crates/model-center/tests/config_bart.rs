@@ -92,15 +92,16 @@ fn the_blocks_are_those_of_their_stack() {
 
 #[test]
 fn dropout_that_is_asked_for_takes_the_place_of_all_that_there_is() {
-    let dropped = |activation: f32, rate: f32| {
-        let mut config = with(&[("activation_dropout", json!(activation))]).unwrap();
+    let dropped = |own: f32, rate: f32| {
+        let mut config = with(&[("activation_dropout", json!(own)), ("classifier_dropout", json!(own))]).unwrap();
         config.set_hidden_dropout(rate);
         let text = &config.stacks.text;
-        [text.dropout_p, text.embedding_dropout_p, text.attention_dropout_p, config.stacks.ffn_dropout_p]
+        let places = [config.stacks.ffn_dropout_p, config.stacks.classifier_dropout_p];
+        ([text.dropout_p, text.embedding_dropout_p, text.attention_dropout_p], places)
     };
-    assert_eq!(dropped(0.25, 0.5), [0.5, 0.5, 0.2, 0.5]);
-    assert_eq!(dropped(0.0, 0.5), [0.5, 0.5, 0.2, 0.0]);
-    assert_eq!(dropped(0.25, 0.0), [0.0, 0.0, 0.2, 0.0]);
+    assert_eq!(dropped(0.25, 0.5), ([0.5, 0.5, 0.2], [0.5, 0.5]));
+    assert_eq!(dropped(0.0, 0.5), ([0.5, 0.5, 0.2], [0.0, 0.0]));
+    assert_eq!(dropped(0.25, 0.0), ([0.0, 0.0, 0.2], [0.0, 0.0]));
 }
 
 #[test]
@@ -121,6 +122,7 @@ fn contradictions_and_what_is_not_supported_name_the_field() {
         ("decoder_attention_heads", json!(7), "768 is not divisible by 7 heads"),
         ("decoder_attention_heads", json!("8"), "field decoder_attention_heads"),
         ("activation_dropout", json!(1.0), "no dropout probability"),
+        ("classifier_dropout", json!(-0.1), "no dropout probability"),
         ("activation_function", json!("tango"), "known are: gelu"),
         ("activation_function", json!("gated_gelu"), "without a gate"),
         ("encoder_layerdrop", json!(0.1), "encoder_layerdrop = 0 only"),

@@ -8,3 +8,10 @@ mod goldens;
 use bmtrain_dist::block::Recompute;
 
 seq2seq_tests! { models: ["bart_a", "bart_b"] }
+
+/// The head for classes of a text, whose decoder reads what the encoder does and is masked nowhere.
+mod classes {
+    use super::{Recompute, goldens};
+
+    family_tests! { models: ["bart_a", "bart_b"], heads: ["cls"], trained: "cls", defined: goldens::everywhere }
+}

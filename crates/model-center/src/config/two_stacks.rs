@@ -27,6 +27,8 @@ pub struct TwoStacks {
     pub dim_decoder_ff: usize,
     /// Dropout between the maps of the feed-forward, in `[0, 1)`. Hugging Face: `activation_dropout`.
     pub ffn_dropout_p: f32,
+    /// Dropout in front of each map of a classifier, in `[0, 1)`. Hugging Face: `classifier_dropout`.
+    pub classifier_dropout_p: f32,
     /// Whether the words' rows are multiplied by the root of D. Hugging Face: `scale_embedding`.
     pub scale_embedding: bool,
     /// The word in front of the first that the decoder is to predict, if the file says.
@@ -81,6 +83,7 @@ impl TwoStacks {
             num_decoder_heads: text.num_heads,
             dim_decoder_ff: text.dim_ff,
             ffn_dropout_p: 0.0,
+            classifier_dropout_p: 0.0,
             scale_embedding: false,
             decoder_start_token_id,
             text,
@@ -121,6 +124,8 @@ impl TwoStacks {
         stacks.take_decoder(&mut fields, is_hugging_face)?;
         let rate = fields.take_any(&["activation_dropout", "ffn_dropout_p"], Fields::take_number)?;
         stacks.ffn_dropout_p = rate.unwrap_or(stacks.ffn_dropout_p);
+        let rate = fields.take_any(&["classifier_dropout", "classifier_dropout_p"], Fields::take_number)?;
+        stacks.classifier_dropout_p = rate.unwrap_or(stacks.classifier_dropout_p);
         stacks.scale_embedding = fields.take_flag("scale_embedding")?.unwrap_or(stacks.scale_embedding);
         // A file that is silent means the default, and one that says null that there is none.
         if fields.has("decoder_start_token_id") {
@@ -161,14 +166,18 @@ impl TwoStacks {
             let reason = format!("d_model {} is not divisible by {} heads", text.dim_model, self.num_decoder_heads);
             return Err(ranges.refuse("decoder_attention_heads", reason, "correct one of the two"));
         }
-        ranges.dropouts(&[("activation_dropout", self.ffn_dropout_p)])?;
+        ranges.dropouts(&[
+            ("activation_dropout", self.ffn_dropout_p),
+            ("classifier_dropout", self.classifier_dropout_p),
+        ])?;
         ranges.first_word(self.decoder_start_token_id, text.vocab_size)
     }
 
     /// The fields under ModelCenter's names.
     pub(super) fn to_dict(&self, dialect: &Dialect) -> Map<String, Value> {
         let mut map = dialect.to_dict(&self.text);
-        self.write(&mut map, ["num_decoder_layers", "num_decoder_heads", "dim_decoder_ff", "ffn_dropout_p"]);
+        let dropouts = ["ffn_dropout_p", "classifier_dropout_p"];
+        self.write(&mut map, ["num_decoder_layers", "num_decoder_heads", "dim_decoder_ff"], dropouts);
         map
     }
 
@@ -179,17 +188,19 @@ impl TwoStacks {
     pub(super) fn to_hf_json(&self, dialect: &Dialect, header: &HfHeader) -> Result<Map<String, Value>> {
         dialect.check_norm_eps(&self.text, NORM_EPS)?;
         let mut map = dialect.to_hf_json(&self.text, header)?;
-        self.write(&mut map, ["decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "activation_dropout"]);
+        let dropouts = ["activation_dropout", "classifier_dropout"];
+        self.write(&mut map, ["decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"], dropouts);
         map.insert("is_encoder_decoder".to_string(), json!(true));
         map.sort_keys();
         Ok(map)
     }
 
-    fn write(&self, map: &mut Map<String, Value>, [layers, heads, ff, dropout]: [&str; 4]) {
+    fn write(&self, map: &mut Map<String, Value>, [layers, heads, ff]: [&str; 3], [ffn, classifier]: [&str; 2]) {
         map.insert(layers.to_string(), json!(self.num_decoder_layers));
         map.insert(heads.to_string(), json!(self.num_decoder_heads));
         map.insert(ff.to_string(), json!(self.dim_decoder_ff));
-        map.insert(dropout.to_string(), number(self.ffn_dropout_p));
+        map.insert(ffn.to_string(), number(self.ffn_dropout_p));
+        map.insert(classifier.to_string(), number(self.classifier_dropout_p));
         map.insert("scale_embedding".to_string(), json!(self.scale_embedding));
         map.insert("decoder_start_token_id".to_string(), json!(self.decoder_start_token_id));
     }

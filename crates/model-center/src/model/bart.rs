@@ -31,6 +31,9 @@ pub trait LikeBart: Config + Clone + Debug + 'static {
     /// Whether a norm stands behind that sum.
     const NORMS_EMBEDDINGS: bool;
 
+    /// The word that ends a text, where a file does not say.
+    const LAST_WORD: usize;
+
     /// Tensors of files that are computed here, or mean nothing.
     const IGNORED: &'static [&'static str];
 
@@ -43,10 +46,15 @@ pub trait LikeBart: Config + Clone + Debug + 'static {
 
 impl LikeBart for BartConfig {
     const TITLE: &'static str = "BART";
-    const CLASSES: Classes = Classes { base: "BartModel", words: "BartForConditionalGeneration" };
+    const CLASSES: Classes = Classes {
+        base: "BartModel",
+        words: "BartForConditionalGeneration",
+        classifier: Some(("BartForSequenceClassification", 3)),
+    };
     // The first two rows are nobody's. Padding stands where it stands.
     const POSITIONS: Added = Added::Learned(PositionTable { first: 2, count: Count::Places });
     const NORMS_EMBEDDINGS: bool = true;
+    const LAST_WORD: usize = 2;
     // Numbers that fairseq left in its models.
     const IGNORED: &'static [&'static str] = &["model.encoder.version", "model.decoder.version"];
 
@@ -77,9 +85,9 @@ impl<C: LikeBart> Seq2SeqFamily for C {
     fn set_hidden_dropout(&mut self, rate: f32) {
         let stacks = self.stacks_mut();
         (stacks.text.dropout_p, stacks.text.embedding_dropout_p) = (rate, rate);
-        // Many of these models have none here.
-        if stacks.ffn_dropout_p > 0.0 {
-            stacks.ffn_dropout_p = rate;
+        // Many of these models have none in one of these places.
+        for place in [&mut stacks.ffn_dropout_p, &mut stacks.classifier_dropout_p] {
+            *place = if *place > 0.0 { rate } else { 0.0 };
         }
     }
 
@@ -89,6 +97,14 @@ impl<C: LikeBart> Seq2SeqFamily for C {
 
     fn first_word(&self) -> Option<usize> {
         self.stacks().decoder_start_token_id
+    }
+
+    fn last_word(&self) -> Option<usize> {
+        match self.text().extra.get("eos_token_id") {
+            None => Some(C::LAST_WORD),
+            // There may be several, of which a classifier knows none.
+            Some(word) => word.as_u64().and_then(|word| usize::try_from(word).ok()),
+        }
     }
 
     fn layout(&self) -> Layout {
@@ -107,6 +123,7 @@ impl<C: LikeBart> Seq2SeqFamily for C {
             word_factor: if *scale_embedding { (text.dim_model as f32).sqrt() } else { 1.0 },
             head_factor: 1.0,
             logits_bias: true,
+            classifier_dropout: self.stacks().classifier_dropout_p,
         }
     }
 
@@ -126,6 +143,10 @@ impl<C: LikeBart> Seq2SeqFamily for C {
         let mut rules = vec![
             Rule::new("input_embedding.weight", "model.shared.weight"),
             Rule::new("lm_head.weight", "lm_head.weight"),
+            Rule::new("cls_dense.weight", "classification_head.dense.weight"),
+            Rule::new("cls_dense.bias", "classification_head.dense.bias"),
+            Rule::new("cls_projection.weight", "classification_head.out_proj.weight"),
+            Rule::new("cls_projection.bias", "classification_head.out_proj.bias"),
             // Files without it mean zeros.
             Rule::new("logits_bias", "final_logits_bias").optional(),
             Rule::new("encoder.position_embedding.weight", "model.encoder.embed_positions.weight"),

@@ -10,9 +10,10 @@ pub type Marian = Seq2SeqModel<MarianConfig>;
 
 impl LikeBart for MarianConfig {
     const TITLE: &'static str = "Marian";
-    const CLASSES: Classes = Classes { base: "MarianModel", words: "MarianMTModel" };
+    const CLASSES: Classes = Classes { base: "MarianModel", words: "MarianMTModel", classifier: None };
     const POSITIONS: Added = Added::Sinusoids;
     const NORMS_EMBEDDINGS: bool = false;
+    const LAST_WORD: usize = 0;
     // They are checked where the folder is opened. transformers computes them too where a file has none.
     const IGNORED: &'static [&'static str] =
         &["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"];

@@ -202,7 +202,7 @@ pub static MODELS: &[ModelEntry] = &[
     },
     ModelEntry {
         model_type: "bart",
-        doc: "BART with the head for the next word of the decoder",
+        doc: "BART with heads for the next word of the decoder and for classification",
         open: seq2seq::folder::open::<BartConfig>,
     },
     ModelEntry {

@@ -19,8 +19,8 @@ impl Seq2SeqFamily for T5Config {
 
     fn classes(&self) -> Classes {
         match self.kind {
-            T5Kind::T5 => Classes { base: "T5Model", words: "T5ForConditionalGeneration" },
-            T5Kind::MT5 => Classes { base: "MT5Model", words: "MT5ForConditionalGeneration" },
+            T5Kind::T5 => Classes { base: "T5Model", words: "T5ForConditionalGeneration", classifier: None },
+            T5Kind::MT5 => Classes { base: "MT5Model", words: "MT5ForConditionalGeneration", classifier: None },
         }
     }
 
@@ -68,6 +68,7 @@ impl Seq2SeqFamily for T5Config {
             word_factor: 1.0,
             head_factor,
             logits_bias: false,
+            classifier_dropout: 0.0,
         }
     }
 

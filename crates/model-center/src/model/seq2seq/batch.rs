@@ -1,7 +1,9 @@
 //! A batch for both stacks on the device, with decoder inputs made from labels where nobody gives them.
 
+use super::Seq2SeqHead;
+use crate::config::ProblemType;
 use crate::error::{Error, Result};
-use crate::model::labels::{IGNORED, Numbers, Wanted, upload_mask, upload_padding, wrong_labels};
+use crate::model::labels::{IGNORED, Labels, Numbers, Wanted, upload_mask, upload_padding, wrong_labels};
 use crate::model::position_table::PositionTable;
 use crate::model::text::{TextBatch, TextLabels};
 use bmtrain_core::{Device, Segment, Tensor};
@@ -22,8 +24,10 @@ pub struct Seq2SeqBatch {
     pub position_ids: Option<Tensor>,
     /// The same of the decoder, i64 `[B, L]`.
     pub decoder_position_ids: Option<Tensor>,
-    /// i64 `[B, L]`, the word that each position of the decoder is to predict, -100 where nothing counts.
-    pub labels: Option<Tensor>,
+    /// i64 `[B]`: the place of each row's last word among all `B * S`, for a classifier.
+    pub last: Option<Tensor>,
+    /// What the loss compares with. Words are those that each position of the decoder is to predict, `[B, L]`.
+    pub labels: Option<Labels>,
     /// Share of the target probability that is spread over all classes.
     pub label_smoothing: f32,
     /// Whether logits are asked for; otherwise a head may leave them out where it makes the loss without them.
@@ -31,7 +35,7 @@ pub struct Seq2SeqBatch {
 }
 
 /// What making a batch goes by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Words {
     /// V.
     pub(super) vocab_size: usize,
@@ -41,8 +45,12 @@ pub(super) struct Words {
     pub(super) first: Option<usize>,
     /// In the place of a label that does not count.
     pub(super) pad: Option<usize>,
-    /// Whether there is a head that labels are for.
-    pub(super) has_labels: bool,
+    /// What labels are for.
+    pub(super) head: Seq2SeqHead,
+    /// What the labels of a classifier are, if the configuration says.
+    pub(super) problem: Option<ProblemType>,
+    /// The word that ends a text.
+    pub(super) last: Option<usize>,
     /// Positions that are added to the words of the encoder and of the decoder.
     pub(super) tables: [Option<PositionTable>; 2],
 }
@@ -53,18 +61,16 @@ impl Seq2SeqBatch {
     /// # Errors
     /// Ids or labels out of range, lengths that do not fit, nothing for the decoder to read; no memory left.
     pub(super) fn upload(device: &Device, batch: &TextBatch, words: Words) -> Result<Self> {
-        let labels = check(batch, words)?;
+        check(batch, words)?;
         let shape = [batch.rows, batch.length];
-        let target = [batch.rows, target_length(batch, labels)?];
-        check_lengths([shape[1], target[1]], words.max_length)?;
-        if let Some(labels) = labels {
-            Numbers::table("labels", labels, target, words.vocab_size).check(true)?;
-        }
-        let decoder_ids = match (&batch.decoder_input_ids, labels) {
-            (Some(ids), _) => Cow::Borrowed(ids.as_slice()),
-            (None, labels) => Cow::Owned(shifted(labels.unwrap_or_default(), target[1], words)?),
+        let classes = match words.head {
+            Seq2SeqHead::Classifier { outputs } => Some(outputs),
+            Seq2SeqHead::None | Seq2SeqHead::Words { .. } => None,
         };
-        Numbers::table("decoder_input_ids", &decoder_ids, target, words.vocab_size).check(false)?;
+        let (target, decoder_ids) = match classes {
+            Some(outputs) => (shape, Cow::Owned(read_by_classifier(batch, outputs, words)?)),
+            None => read_by_decoder(batch, words)?,
+        };
         let count = decoder_ids.len();
         let (mask, decoder_mask) = (batch.attention_mask.as_deref(), batch.decoder_attention_mask.as_deref());
         let ids = |shape: [usize; 2], values: &[i64]| Tensor::from_slice(device, shape, values, Segment::Data);
@@ -78,29 +84,93 @@ impl Seq2SeqBatch {
             decoder_position_ids: positions(words.tables[1], target, decoder_mask)?,
             decoder_input_ids: ids(target, &decoder_ids)?,
             decoder_padding: upload_mask(device, "decoder_attention_mask", target, count, decoder_mask)?,
-            labels: labels.filter(|_| words.has_labels).map(|labels| ids(target, labels)).transpose()?,
+            last: match classes {
+                Some(_) => Some(Tensor::from_slice(device, [batch.rows], &last_words(batch, words)?, Segment::Data)?),
+                None => None,
+            },
+            labels: match (&batch.labels, words.head) {
+                (None, _) | (_, Seq2SeqHead::None) => None,
+                (Some(labels), Seq2SeqHead::Classifier { .. }) => Some(Labels::upload(device, labels, batch.rows)?),
+                (Some(TextLabels::Classes(labels)), Seq2SeqHead::Words { .. }) => {
+                    Some(Labels::Classes(ids(target, labels)?))
+                }
+                (Some(labels), Seq2SeqHead::Words { .. }) => return Err(wrong_labels(labels, Wanted::Words)),
+            },
             label_smoothing: batch.label_smoothing,
             wants_logits: true,
         })
     }
 }
 
-/// The labels, if the rest of the batch is for a model with two stacks.
-fn check(batch: &TextBatch, words: Words) -> Result<Option<&[i64]>> {
+/// Whether a batch is for a model with two stacks.
+fn check(batch: &TextBatch, words: Words) -> Result<()> {
     Numbers::grid("input_ids", &batch.input_ids, batch, words.vocab_size).check(false)?;
     if batch.next_sentence.is_some() {
         let reason = "it is for the pretraining of encoders, and this model has a decoder too";
         return Err(Error::data("next_sentence_label", reason, "leave it out"));
     }
     if batch.choices > 1 {
-        let reason = format!("{} choices of a sample, and this model predicts words", batch.choices);
+        let what = match words.head {
+            Seq2SeqHead::Classifier { .. } => "this classifier reads one row",
+            Seq2SeqHead::None | Seq2SeqHead::Words { .. } => "this model predicts words",
+        };
+        let reason = format!("{} choices of a sample, and {what}", batch.choices);
         return Err(Error::data("batch", reason, "give one row for each sample"));
     }
-    match &batch.labels {
-        None => Ok(None),
-        Some(TextLabels::Classes(labels)) => Ok(Some(labels)),
-        Some(labels) => Err(wrong_labels(labels, Wanted::Words)),
+    check_lengths(batch.length, words.max_length)
+}
+
+/// The shape and the words of what the decoder reads: what the batch has, or its labels moved by one.
+fn read_by_decoder(batch: &TextBatch, words: Words) -> Result<([usize; 2], Cow<'_, [i64]>)> {
+    let labels = match &batch.labels {
+        None => None,
+        Some(TextLabels::Classes(labels)) => Some(labels.as_slice()),
+        Some(labels) => return Err(wrong_labels(labels, Wanted::Words)),
+    };
+    let target = [batch.rows, target_length(batch, labels)?];
+    check_lengths(target[1], words.max_length)?;
+    if let Some(labels) = labels {
+        Numbers::table("labels", labels, target, words.vocab_size).check(true)?;
     }
+    let ids = match (&batch.decoder_input_ids, labels) {
+        (Some(ids), _) => Cow::Borrowed(ids.as_slice()),
+        (None, labels) => Cow::Owned(shifted(labels.unwrap_or_default(), target[1], words)?),
+    };
+    Numbers::table("decoder_input_ids", &ids, target, words.vocab_size).check(false)?;
+    Ok((target, ids))
+}
+
+/// What the decoder of a classifier with so many outputs reads: the words of the encoder moved by one.
+///
+/// Source: transformers makes them in the same way, and masks none of them.
+fn read_by_classifier(batch: &TextBatch, outputs: usize, words: Words) -> Result<Vec<i64>> {
+    Wanted::of_classifier(outputs, 1, words.problem).check(batch, words.vocab_size)?;
+    if batch.decoder_input_ids.is_some() || batch.decoder_attention_mask.is_some() {
+        let reason = "the decoder of a classifier reads what its encoder does";
+        return Err(Error::data("decoder_input_ids", reason, "leave it and its mask out"));
+    }
+    shifted(&batch.input_ids, batch.length, words)
+}
+
+/// The place of each row's last word among all.
+fn last_words(batch: &TextBatch, words: Words) -> Result<Vec<i64>> {
+    let last = words
+        .last
+        .ok_or_else(|| missing("eos_token_id", "classes are read off at that word", "give eos_token_id, one word"))?;
+    let rows = batch.input_ids.chunks(batch.length.max(1)).enumerate();
+    let place = |(row, ids): (usize, &[i64])| {
+        let at = ids.iter().rposition(|&id| usize::try_from(id).is_ok_and(|id| id == last)).ok_or_else(|| {
+            let reason = format!("it has no word {last} (eos_token_id), at which classes are read off");
+            Error::data(format!("input_ids, row {row}"), reason, "end each text with it")
+        })?;
+        Ok((row * batch.length + at) as i64)
+    };
+    rows.map(place).collect()
+}
+
+fn missing(name: &str, why: &str, fix: &str) -> Error {
+    let reason = format!("{why}, and the configuration does not say it");
+    Error::model(format!("config.json, field {name}"), reason, fix)
 }
 
 /// L: tokens of a row of the decoder.
@@ -120,10 +190,10 @@ fn target_length(batch: &TextBatch, labels: Option<&[i64]>) -> Result<usize> {
 }
 
 /// Rows no longer than the model's positions.
-fn check_lengths(lengths: [usize; 2], most: usize) -> Result<()> {
-    match lengths.into_iter().find(|&length| length > most) {
-        None => Ok(()),
-        Some(length) => {
+fn check_lengths(length: usize, most: usize) -> Result<()> {
+    match length > most {
+        false => Ok(()),
+        true => {
             let reason = format!("{length} tokens in a row, the model has {most} positions");
             Err(Error::data("batch", reason, "shorten the rows"))
         }
@@ -136,8 +206,7 @@ fn check_lengths(lengths: [usize; 2], most: usize) -> Result<()> {
 /// Source: transformers moves labels the same way.
 fn shifted(labels: &[i64], length: usize, words: Words) -> Result<Vec<i64>> {
     let missing = |name: &str| {
-        let reason = "decoder inputs are made from labels with it, and the configuration does not say it";
-        Error::model(format!("config.json, field {name}"), reason, format!("add {name}, or give decoder_input_ids"))
+        missing(name, "decoder inputs are made with it", &format!("add {name}, or give decoder_input_ids"))
     };
     let first = words.first.ok_or_else(|| missing("decoder_start_token_id"))? as i64;
     let mut ids = Vec::with_capacity(labels.len());
@@ -156,10 +225,18 @@ fn shifted(labels: &[i64], length: usize, words: Words) -> Result<Vec<i64>> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::{Words, shifted};
+    use super::{Seq2SeqHead, Words, shifted};
 
-    const WORDS: Words =
-        Words { vocab_size: 50, max_length: 9, first: Some(3), pad: Some(0), has_labels: true, tables: [None, None] };
+    const WORDS: Words = Words {
+        vocab_size: 50,
+        max_length: 9,
+        first: Some(3),
+        pad: Some(0),
+        head: Seq2SeqHead::Words { tied: true },
+        problem: None,
+        last: None,
+        tables: [None, None],
+    };
 
     #[test]
     fn decoder_inputs_are_the_labels_behind_a_first_word() {

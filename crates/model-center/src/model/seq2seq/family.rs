@@ -41,6 +41,11 @@ pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
     /// The word in front of the first that a decoder is to predict; `None` where the configuration does not say.
     fn first_word(&self) -> Option<usize>;
 
+    /// The word that ends a text, at which a classifier reads; `None` where the configuration does not say.
+    fn last_word(&self) -> Option<usize> {
+        None
+    }
+
     /// Whether the configuration leaves it to the weights if the head for words has a matrix of its own.
     fn weights_tell_the_head(&self) -> bool {
         false
@@ -66,6 +71,8 @@ pub struct Classes {
     pub base: &'static str,
     /// For the next word of the decoder.
     pub words: &'static str,
+    /// For classes of a text, with the number of its outputs where a file names none; `None` for a family without one here.
+    pub classifier: Option<(&'static str, usize)>,
 }
 
 /// What a model with two stacks has besides its blocks.
@@ -83,6 +90,8 @@ pub struct Layout {
     pub head_factor: f32,
     /// Whether the head for words adds a bias that files have and nobody trains.
     pub logits_bias: bool,
+    /// Probability with which an element in front of each map of a classifier is dropped.
+    pub classifier_dropout: f32,
 }
 
 /// What stands around the blocks of one stack.

@@ -3,6 +3,7 @@
 use super::{Added, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel, Sinusoids};
 use crate::error::{Error, Result};
 use crate::hf::{Allow, ModelFolder, TensorSource, Weights};
+use crate::model::labels::take_over;
 use crate::model::opening::open_with;
 use crate::model::registry::{HeadValues, OpenOptions, OpenedModel, SaveOptions, architectures, unknown_class};
 use crate::model::text::TextHead;
@@ -36,10 +37,18 @@ fn configure<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<(
     let own = match architectures(folder)?.first().map(String::as_str) {
         // The first files of T5 have a name that was given up.
         Some(name) if name == classes.words || name.ends_with("WithLMHeadModel") => TextHead::CausalLm,
-        Some(name) if name != classes.base && options.head.is_none() => {
-            return Err(unknown_class(&place, name, &[classes.base, classes.words]));
-        }
-        _ => TextHead::None,
+        Some(name) => match classes.classifier {
+            Some((classifier, outputs)) if name == classifier => {
+                TextHead::Classification { outputs: config.text().cls_head.unwrap_or(outputs) }
+            }
+            _ if name != classes.base && options.head.is_none() => {
+                let mut known = vec![classes.base, classes.words];
+                known.extend(classes.classifier.map(|(name, _)| name));
+                return Err(unknown_class(&place, name, &known));
+            }
+            _ => TextHead::None,
+        },
+        None => TextHead::None,
     };
     if C::LEAVES_F16 && options.dtype == DType::F16 {
         let reason = format!("the hidden states of {} leave the range of f16", C::TITLE);
@@ -54,22 +63,34 @@ fn configure<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<(
     }
     let text = config.text_mut();
     text.attention_dropout_p = options.attention_dropout.unwrap_or(text.attention_dropout_p);
+    let head = options.head.unwrap_or(own);
+    if let TextHead::Classification { outputs } = head {
+        let trained = match own {
+            TextHead::Classification { outputs } => Some(outputs),
+            _ => None,
+        };
+        take_over((&mut text.labels, &mut text.problem_type), &place, (trained, outputs), options)?;
+        text.cls_head = Some(outputs);
+    }
     // The options have changed what reading the file had approved of.
     text.validate(&place)?;
-    let head = Seq2SeqHead::of(options.head.unwrap_or(own), text.tied, C::TITLE)?;
+    let head = Seq2SeqHead::of(head, text.tied, C::TITLE, classes.classifier.is_some())?;
     Ok((config, head))
 }
 
 /// What a folder may lack or have too much of for this head.
 fn allowed(head: Seq2SeqHead, values: HeadValues) -> Allow {
-    let own = match head {
-        Seq2SeqHead::Words { tied: false } => vec!["lm_head.*".to_owned()],
-        Seq2SeqHead::None | Seq2SeqHead::Words { tied: true } => Vec::new(),
-    };
-    let unused = match head {
-        Seq2SeqHead::None => vec!["lm_head.*".to_owned(), "final_logits_bias".to_owned()],
-        Seq2SeqHead::Words { .. } => Vec::new(),
-    };
+    let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    let own = texts(match head {
+        Seq2SeqHead::Words { tied: false } => &["lm_head.*"],
+        Seq2SeqHead::Classifier { .. } => &["cls_dense.*", "cls_projection.*"],
+        Seq2SeqHead::None | Seq2SeqHead::Words { tied: true } => &[],
+    });
+    let unused = texts(match head {
+        Seq2SeqHead::None => &["lm_head.*", "final_logits_bias", "classification_head.*"],
+        Seq2SeqHead::Words { .. } => &["classification_head.*"],
+        Seq2SeqHead::Classifier { .. } => &["lm_head.*", "final_logits_bias"],
+    });
     let (missing, fresh) = match values {
         HeadValues::Folder => (Vec::new(), Vec::new()),
         HeadValues::FolderOrDrawn => (own, Vec::new()),
@@ -90,6 +111,7 @@ pub(super) fn written<'a, C: Seq2SeqFamily>(
     let class = match model.head_kind() {
         Seq2SeqHead::None => classes.base,
         Seq2SeqHead::Words { .. } => classes.words,
+        Seq2SeqHead::Classifier { .. } => classes.classifier.map_or(classes.base, |(name, _)| name),
     };
     // Not every class with a head has another ending than a bare model's: there is MarianMTModel.
     let prefixed = model.head_kind() != Seq2SeqHead::None;

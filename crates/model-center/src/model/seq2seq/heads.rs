@@ -1,9 +1,11 @@
-//! The heads of models with two stacks: the next word at every position of the decoder.
+//! The heads of models with two stacks: the next word at every position of the decoder, and classes of a text.
 
 use super::{Layout, Seq2SeqBatch};
 use crate::error::Error;
+use crate::model::labels::Labels;
 use crate::model::text::TextHead;
 use crate::model::word_loss::in_chunks;
+use bmtrain_core::kernel::Activation;
 use bmtrain_core::ops::{self, CrossEntropy};
 use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::nn::embedding::Embedding;
@@ -21,21 +23,31 @@ pub enum Seq2SeqHead {
         /// Whether the words' embedding is the projection; else the head has a matrix of its own.
         tied: bool,
     },
+    /// Classes of a text, or a value when there is one output, from the decoder's state at the text's last word.
+    Classifier {
+        /// Outputs.
+        outputs: usize,
+    },
 }
 
 impl Seq2SeqHead {
-    /// The head that a program asks for; `family` is the family's name for people.
+    /// The head that a program asks for; `family` is the family's name for people, which may have a classifier.
     ///
     /// # Errors
     /// A head that these models do not have here.
-    pub fn of(head: TextHead, tied: bool, family: &str) -> crate::Result<Self> {
+    pub fn of(head: TextHead, tied: bool, family: &str, has_classifier: bool) -> crate::Result<Self> {
         match head {
             TextHead::None => Ok(Seq2SeqHead::None),
             TextHead::CausalLm => Ok(Seq2SeqHead::Words { tied }),
+            TextHead::Classification { outputs } if has_classifier => Ok(Seq2SeqHead::Classifier { outputs }),
             TextHead::Classification { .. } | TextHead::MaskedLm | TextHead::NextSentence | TextHead::Pretraining => {
+                let (one, fix) = match has_classifier {
+                    true => (", with one for classes", "ask for lm, cls or none"),
+                    false => ("", "ask for lm or none"),
+                };
                 let reason =
-                    format!("{family} is opened with the head for the next word of its decoder, or without one");
-                Err(Error::recipe("the head asked for", reason, "ask for lm or none"))
+                    format!("{family} is opened with the head for the next word of its decoder{one}, or without one");
+                Err(Error::recipe("the head asked for", reason, fix))
             }
         }
     }
@@ -48,7 +60,7 @@ pub struct Seq2SeqOutput {
     pub hidden: Var,
     /// The encoder's last states, `[B, S, D]`.
     pub encoder: Var,
-    /// Next words `[B, L, V]`, only where they are asked for.
+    /// Next words `[B, L, V]`, only where they are asked for; classifier `[B, outputs]`.
     pub logits: Option<Var>,
     /// `[1]`, when there were labels.
     pub loss: Option<Var>,
@@ -63,11 +75,20 @@ pub struct Seq2SeqHeads {
     words: Option<Linear>,
     /// `[1, V]`, as files have it.
     logits_bias: Option<Param>,
+    classifier: Option<TextClassifier>,
+}
+
+/// `cls_projection(tanh(cls_dense(x)))`, with dropout in front of both.
+#[derive(Debug)]
+struct TextClassifier {
+    dense: Linear,
+    projection: Linear,
+    dropout: f32,
 }
 
 impl Seq2SeqHeads {
-    /// Declare `lm_head`, where the head has a matrix of its own, and `logits_bias`, where the layout has one, under the
-    /// builder's name.
+    /// Declare `lm_head`, where the head has a matrix of its own, and `logits_bias`, where the layout has one, or `cls_dense` and
+    /// `cls_projection` of a classifier, under the builder's name.
     ///
     /// # Errors
     /// No memory left.
@@ -82,9 +103,19 @@ impl Seq2SeqHeads {
             Seq2SeqHead::Words { tied: false } => {
                 Some(Linear::new(&builder.at("lm_head"), LinearOptions::new(dim_model, vocab_size, false, init))?)
             }
-            Seq2SeqHead::None | Seq2SeqHead::Words { tied: true } => None,
+            Seq2SeqHead::None | Seq2SeqHead::Words { tied: true } | Seq2SeqHead::Classifier { .. } => None,
         };
-        let logits_bias = match layout.logits_bias && kind != Seq2SeqHead::None {
+        let classifier = match kind {
+            Seq2SeqHead::Classifier { outputs } => {
+                let map = |name: &str, outputs| {
+                    Linear::new(&builder.at(name), LinearOptions::new(dim_model, outputs, true, init))
+                };
+                let (dense, projection) = (map("cls_dense", dim_model)?, map("cls_projection", outputs)?);
+                Some(TextClassifier { dense, projection, dropout: layout.classifier_dropout })
+            }
+            Seq2SeqHead::None | Seq2SeqHead::Words { .. } => None,
+        };
+        let logits_bias = match layout.logits_bias && matches!(kind, Seq2SeqHead::Words { .. }) {
             // transformers keeps it among what it saves and does not train.
             true => {
                 let shape = [1, vocab_size];
@@ -92,7 +123,7 @@ impl Seq2SeqHeads {
             }
             false => None,
         };
-        Ok(Seq2SeqHeads { kind, factor: layout.head_factor, words, logits_bias })
+        Ok(Seq2SeqHeads { kind, factor: layout.head_factor, words, logits_bias, classifier })
     }
 
     /// Which head this is.
@@ -114,6 +145,11 @@ impl Seq2SeqHeads {
         if self.kind == Seq2SeqHead::None {
             return Ok((None, None));
         }
+        if let Some(classifier) = &self.classifier {
+            let logits = classifier.forward(hidden, batch, cx)?; // [B, outputs]
+            let loss = batch_loss(&logits, batch, cx)?; // [1]
+            return Ok((Some(logits), loss));
+        }
         let hidden = match self.factor {
             1.0 => hidden.clone(),
             factor => ops::scale(cx, hidden, factor)?, // [B, L, D]
@@ -124,17 +160,41 @@ impl Seq2SeqHeads {
             Some(bias) => Some(bias.var(cx)?.reshape([bias.spec().shape.elements()])?), // [V]
             None => None,
         };
-        let loss = CrossEntropy { label_smoothing: batch.label_smoothing, ..CrossEntropy::default() };
-        if let (false, Some(targets)) = (batch.wants_logits, &batch.labels) {
-            let options = in_chunks(loss, matrix);
+        if let (false, Some(Labels::Classes(targets))) = (batch.wants_logits, &batch.labels) {
+            let options = in_chunks(word_loss(batch), matrix);
             let loss = ops::linear_cross_entropy(cx, &hidden, &weight, bias.as_ref(), targets, &options)?; // [1]
             return Ok((None, Some(loss)));
         }
         let logits = ops::linear(cx, &hidden, &weight, bias.as_ref(), None)?; // [B, L, V]
-        let loss = match &batch.labels {
-            None => None,
-            Some(targets) => Some(ops::cross_entropy(cx, &logits, targets, &loss)?), // [1]
-        };
+        let loss = batch_loss(&logits, batch, cx)?; // [1]
         Ok((Some(logits), loss))
     }
+}
+
+impl TextClassifier {
+    /// The decoder's states `[B, L, D]` to `[B, outputs]`.
+    fn forward(&self, hidden: &Var, batch: &Seq2SeqBatch, cx: &mut Ctx) -> Result<Var> {
+        let missing = || bmtrain_dist::Error::setting("classifier", "the batch does not say where a text ends");
+        let last = batch.last.as_ref().ok_or_else(missing)?;
+        let [rows, length, dim] = hidden.dims("classify")?;
+        let tokens = hidden.reshape([rows * length, dim])?; // [B L, D]
+        let at_last = ops::embedding(cx, last, &tokens, None)?; // [B, D]
+        let dropout = cx.dropout("cls_dense", self.dropout)?;
+        let dense = self.dense.forward_activated(&ops::dropout(cx, &at_last, dropout)?, Activation::Tanh, cx)?; // [B, D]
+        let dropout = cx.dropout("cls_projection", self.dropout)?;
+        self.projection.forward(&ops::dropout(cx, &dense, dropout)?, cx) // [B, outputs]
+    }
+}
+
+fn word_loss(batch: &Seq2SeqBatch) -> CrossEntropy {
+    CrossEntropy { label_smoothing: batch.label_smoothing, ..CrossEntropy::default() }
+}
+
+/// The loss `[1]` of logits, if there are labels.
+fn batch_loss(logits: &Var, batch: &Seq2SeqBatch, cx: &mut Ctx) -> Result<Option<Var>> {
+    Ok(match &batch.labels {
+        None => None,
+        Some(Labels::Classes(targets)) => Some(ops::cross_entropy(cx, logits, targets, &word_loss(batch))?),
+        Some(Labels::Values(targets)) => Some(ops::squared_error(cx, logits, targets)?),
+    })
 }

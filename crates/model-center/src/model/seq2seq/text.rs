@@ -19,7 +19,9 @@ impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
             max_length: text.position_size,
             first: self.config().first_word(),
             pad: text.pad_token_id,
-            has_labels: self.head_kind() != Seq2SeqHead::None,
+            head: self.head_kind(),
+            problem: text.problem_type,
+            last: self.config().last_word(),
             tables: [layout.encoder, layout.decoder].map(|around| around.added.table()),
         };
         Seq2SeqBatch::upload(cx.device(), batch, words)
@@ -43,6 +45,13 @@ impl<C: Seq2SeqFamily> TextModel for Seq2SeqModel<C> {
         self.name_table()
     }
 
+    fn label_names(&self) -> &[String] {
+        match self.head_kind() {
+            Seq2SeqHead::Classifier { .. } => &self.config().text().labels,
+            Seq2SeqHead::None | Seq2SeqHead::Words { .. } => &[],
+        }
+    }
+
     fn has_token_types(&self) -> bool {
         false
     }
@@ -60,7 +69,7 @@ impl<C: Seq2SeqFamily> TextModel for Seq2SeqModel<C> {
     }
 
     /// Labels are given for the word that each position of the decoder is to predict; without `decoder_input_ids` it reads them
-    /// moved by one. The states shown are the encoder's up to its last block, then the decoder's.
+    /// moved by one. The decoder of a classifier reads what the encoder does, moved by one. The states shown are the encoder's up to its last block, then the decoder's.
     fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {
         let batch = self.upload(batch, cx)?;
         let encoder_blocks = self.config().text().num_layers;
