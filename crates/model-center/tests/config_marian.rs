@@ -1,6 +1,8 @@
 //! Marian's configuration where it is not BART's: its defaults, what its files say, and one table of words.
 #![allow(clippy::unwrap_used)]
 
+mod configs;
+
 use bmtrain_core::dtype::DType;
 use bmtrain_core::kernel::Activation;
 use model_center::config::{Config, HfHeader, MarianConfig};
@@ -23,21 +25,15 @@ fn hugging_face() -> Map<String, Value> {
     config.as_object().unwrap().clone()
 }
 
-fn with(changes: &[(&str, Value)]) -> Result<MarianConfig, String> {
-    let mut map = hugging_face();
-    for (name, value) in changes {
-        map.insert(name.to_string(), value.clone());
-    }
-    MarianConfig::from_json(&Value::Object(map).to_string(), "config.json").map_err(|error| error.to_string())
-}
+configs::configuration!(MarianConfig);
 
-fn written(config: &MarianConfig) -> Map<String, Value> {
-    config.to_hf_json(&HfHeader { architecture: "MarianMTModel".into(), dtype: DType::F32 }).unwrap()
+fn header() -> HfHeader {
+    configs::header("MarianMTModel", DType::F32)
 }
 
 #[test]
 fn defaults_are_those_of_transformers() {
-    let map = written(&MarianConfig::default());
+    let map = MarianConfig::default().to_hf_json(&header()).unwrap();
     let expected = json!({
         "vocab_size": 58101, "max_position_embeddings": 1024, "encoder_layers": 12, "decoder_layers": 12, "d_model": 1024,
         "activation_function": "gelu", "dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0,
@@ -59,14 +55,15 @@ fn a_file_is_read_and_written_back_with_what_changes_nothing() {
     assert_eq!((text.dim_model, text.num_heads, text.dim_head, text.num_layers), (512, 8, 64, 6));
     assert_eq!((text.ffn_activate_fn, stacks.scale_embedding), (Activation::Silu, true));
     assert_eq!((text.pad_token_id, stacks.decoder_start_token_id), (Some(58100), Some(58100)));
-    let map = written(&config);
+    let map = config.to_hf_json(&header()).unwrap();
     // Two names of one function, and one of another's size.
     let renamed = ["activation_function", "num_hidden_layers"];
     for (name, value) in hugging_face().into_iter().filter(|(name, _)| !renamed.contains(&name.as_str())) {
         assert_eq!(map.get(&name), Some(&value), "{name}");
     }
     assert_eq!(map["activation_function"], "silu");
-    assert_eq!(MarianConfig::from_json(&Value::Object(map).to_string(), "x").unwrap(), config);
+    assert_eq!(read(&map).unwrap(), config);
+    configs::check_written(&config, &header());
 }
 
 #[test]
