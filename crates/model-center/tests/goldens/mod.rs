@@ -52,6 +52,8 @@ pub fn batch(file: &SafetensorsFile, prefix: &str) -> TextBatch {
         token_type_ids: ids("token_type_ids").ok(),
         decoder_input_ids: ids("decoder_input_ids").ok(),
         decoder_attention_mask: mask("decoder_attention_mask"),
+        context: mask("context"),
+        span: ids("span").ok(),
         labels: Some(labels(file, &format!("{prefix}labels"))),
         next_sentence: ids("next_sentence_label").ok(),
         choices: 1,

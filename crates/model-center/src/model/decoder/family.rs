@@ -22,6 +22,9 @@ pub trait DecoderFamily: Config + Clone + Debug + 'static {
     /// Whether the sum of the embeddings is dropped out of.
     const DROPS_EMBEDDINGS: bool = false;
 
+    /// Whether a batch may have a context, which is read from both sides, and spans, which do not see each other.
+    const HAS_SPANS: bool = false;
+
     /// What all families have.
     fn text(&self) -> &TextConfig;
 

@@ -186,6 +186,7 @@ impl<C: DecoderFamily> Decoder for DecoderModel<C> {
             problem_type: text.problem_type,
             head: self.head_kind(),
             table: self.layout.table,
+            has_spans: C::HAS_SPANS,
         }
     }
 }

@@ -55,7 +55,10 @@ impl<M: Model<Batch = DecoderBatch, Flow = TextFlow>> Section<M> for DecoderStac
         let TextFlow { hidden, padding } = flow;
         let numbers = batch.numbers.as_ref();
         let is_last = range.end == self.blocks.layers().len();
-        let visible = Visible::but(padding.as_ref());
+        let visible = match &batch.visible {
+            Some(visible) => Visible::Full(visible.clone()),
+            None => Visible::but(padding.as_ref()),
+        };
         let input = StackInput { hidden, visible, numbers, memory: None };
         let hidden = self.blocks.run(range, input, cx)?; // [B, L, D]
         let hidden = match &self.project_out {

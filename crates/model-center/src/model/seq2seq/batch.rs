@@ -1,7 +1,7 @@
 //! A batch for both stacks on the device, with decoder inputs made from labels where nobody gives them.
 
 use crate::error::{Error, Result};
-use crate::model::labels::{IGNORED, Numbers, Wanted, upload_mask, upload_padding, wrong_labels};
+use crate::model::labels::{IGNORED, Numbers, Wanted, refuse_spans, upload_mask, upload_padding, wrong_labels};
 use crate::model::text::{TextBatch, TextLabels};
 use bmtrain_core::{Device, Segment, Tensor};
 use std::borrow::Cow;
@@ -76,6 +76,7 @@ impl Seq2SeqBatch {
 /// The labels, if the rest of the batch is for a model with two stacks.
 fn check(batch: &TextBatch, words: Words) -> Result<Option<&[i64]>> {
     Numbers::grid("input_ids", &batch.input_ids, batch, words.vocab_size).check(false)?;
+    refuse_spans(batch)?;
     if batch.next_sentence.is_some() {
         let reason = "it is for the pretraining of encoders, and this model has a decoder too";
         return Err(Error::data("next_sentence_label", reason, "leave it out"));
