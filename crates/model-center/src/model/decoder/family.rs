@@ -77,7 +77,7 @@ pub struct Layout {
     pub padding_learns: bool,
     /// Behind the embeddings' sum.
     pub embedding_norm: Option<NormOptions>,
-    /// Divide the words' rows by the root of their length, and what is projected onto them too.
+    /// Divide the words' rows by the root of their length, and what the heads read too.
     pub length_scale: bool,
     /// Behind the last block.
     pub output_norm: Option<NormOptions>,
