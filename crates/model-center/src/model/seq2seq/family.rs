@@ -16,6 +16,9 @@ pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
     /// Its name for people.
     const TITLE: &'static str;
 
+    /// Whether its hidden states leave the range of f16.
+    const LEAVES_F16: bool = false;
+
     /// The classes that `transformers` opens its models with.
     fn classes(&self) -> Classes;
 
@@ -25,6 +28,12 @@ pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
     /// The same, to be changed.
     fn text_mut(&mut self) -> &mut TextConfig;
 
+    /// Take this rate of dropout for hidden states, whatever the file says.
+    fn set_hidden_dropout(&mut self, rate: f32) {
+        let text = self.text_mut();
+        (text.dropout_p, text.embedding_dropout_p) = (rate, rate);
+    }
+
     /// Blocks of the decoder.
     fn decoder_layers(&self) -> usize;
 
@@ -32,7 +41,9 @@ pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
     fn first_word(&self) -> Option<usize>;
 
     /// Whether the configuration leaves it to the weights if the head for words has a matrix of its own.
-    fn weights_tell_the_head(&self) -> bool;
+    fn weights_tell_the_head(&self) -> bool {
+        false
+    }
 
     /// What the model has besides its blocks.
     fn layout(&self) -> Layout;
@@ -45,6 +56,11 @@ pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
 
     /// What a model with this head calls its parameters in files.
     fn names(&self, head: Seq2SeqHead) -> NameTable;
+
+    /// What ModelCenter's files call them, if it has the family here.
+    fn names_of_model_center(&self) -> Option<NameTable> {
+        None
+    }
 }
 
 /// Classes of `transformers` by head.
