@@ -67,13 +67,36 @@ impl Ranges<'_> {
 
     /// The padding word, which is one of the vocabulary.
     pub(super) fn padding(&self, pad: Option<usize>, vocab_size: usize) -> Result<()> {
-        match pad.filter(|&id| id >= vocab_size) {
+        self.word("pad_token_id", pad, vocab_size, "the padding word")
+    }
+
+    /// The word in front of the first that a decoder is to predict.
+    pub(super) fn first_word(&self, first: Option<usize>, vocab_size: usize) -> Result<()> {
+        self.word("decoder_start_token_id", first, vocab_size, "a word")
+    }
+
+    fn word(&self, field: &str, word: Option<usize>, vocab_size: usize, meaning: &str) -> Result<()> {
+        match word.filter(|&id| id >= vocab_size) {
             None => Ok(()),
             Some(id) => {
                 let reason = format!("{id} is no word of a vocabulary of {vocab_size}");
-                Err(self.refuse("pad_token_id", reason, "give the id of the padding word, below vocab_size"))
+                Err(self.refuse(field, reason, &format!("give the id of {meaning}, below vocab_size")))
             }
         }
+    }
+
+    /// Ranges of distances and the distance from which all share the last; `names` are those of the two fields.
+    pub(super) fn distances(&self, [buckets, distance]: [usize; 2], names: [&str; 2]) -> Result<()> {
+        // Both directions have a half of them, and of each half one half are single distances.
+        if buckets < 4 {
+            let reason = format!("{buckets} ranges of distances are too few for two directions");
+            return Err(self.refuse(names[0], reason, "give a number of at least 4"));
+        }
+        if distance <= buckets / 2 {
+            let reason = format!("distances up to {distance} leave nothing for half of {buckets} ranges");
+            return Err(self.refuse(names[1], reason, &format!("give a number above half of {}", names[0])));
+        }
+        Ok(())
     }
 
     /// A classification head with as many outputs as there are names.
