@@ -167,6 +167,16 @@ pub fn check_head(model: &str, head: &str, recompute: Recompute, defined: impl F
     }
 }
 
+/// All that is compared of a head, for one that not every model of its family has.
+pub fn check_everything(model: &str, head: &str, defined: impl Fn(&TextBatch) -> Vec<bool>) {
+    for recompute in [Recompute::Keep, Recompute::Checkpoint] {
+        check_head(model, head, recompute, &defined);
+    }
+    check_training(model, head);
+    folders::check_export(model, head);
+    folders::check_two_ranks(model, head);
+}
+
 fn check_gradients(what: &str, ours: &dyn TextModel, golden: &SafetensorsFile) {
     let names: Vec<&TensorEntry> = golden.tensors().iter().filter(|entry| entry.name.starts_with("grad.")).collect();
     let all = norm(&names.iter().flat_map(|entry| f64s(golden, &entry.name)).collect::<Vec<_>>());
