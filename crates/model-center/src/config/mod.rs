@@ -12,6 +12,8 @@ mod activations;
 mod bert;
 mod bert_json;
 mod bloom;
+mod cpm;
+mod cpm1;
 pub mod dialect;
 pub(crate) mod fields;
 mod gpt2;
@@ -32,6 +34,8 @@ mod windows;
 
 pub use bert::BertConfig;
 pub use bloom::BloomConfig;
+pub use cpm::CpmFields;
+pub use cpm1::Cpm1Config;
 pub use dialect::Dialect;
 pub use fields::Fields;
 pub use gpt2::Gpt2Config;

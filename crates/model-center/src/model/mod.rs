@@ -5,6 +5,7 @@
 
 pub mod bert;
 pub mod bloom;
+pub mod cpm1;
 pub mod decoder;
 pub mod encoder;
 pub mod flow;

@@ -3,8 +3,8 @@
 use super::text::{TextHead, TextModel};
 use super::{decoder, encoder, seq2seq};
 use crate::config::{
-    self, BertConfig, BloomConfig, Fields, Gpt2Config, GptjConfig, LlamaConfig, MistralConfig, OptConfig, ProblemType,
-    Qwen2Config, Qwen3Config, RobertaConfig, T5Config,
+    self, BertConfig, BloomConfig, Cpm1Config, Fields, Gpt2Config, GptjConfig, LlamaConfig, MistralConfig, OptConfig,
+    ProblemType, Qwen2Config, Qwen3Config, RobertaConfig, T5Config,
 };
 use crate::error::{Error, Result};
 use crate::file::{read_text, resolve_inside};
@@ -169,6 +169,11 @@ pub static MODELS: &[ModelEntry] = &[
         model_type: "bloom",
         doc: "BLOOM with heads for the next word and for classification",
         open: decoder::folder::open::<BloomConfig>,
+    },
+    ModelEntry {
+        model_type: "cpm1",
+        doc: "CPM-1 with heads for the next word and for classification",
+        open: decoder::folder::open::<Cpm1Config>,
     },
     ModelEntry {
         model_type: "llama",
