@@ -61,7 +61,7 @@ fn contexts_and_spans_are_for_this_family_and_one_value_for_each_token() {
         let error = score(&*model, &batch).unwrap_err();
         assert!(texts.iter().all(|text| error.contains(text)), "{error}");
     }
-    for (family, head) in [("bert_a", "mlm"), ("gpt2_a", "lm"), ("t5_a", "lm")] {
+    for (family, head) in [("bert_a", "mlm"), ("gpt2_a", "lm"), ("t5_a", "lm"), ("cpm2_a", "lm")] {
         let (other, plain) = (opened(&device, &folder(family, head)), inputs(family, head));
         let count = plain.input_ids.len();
         for (name, batch) in [

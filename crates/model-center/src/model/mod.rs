@@ -6,6 +6,7 @@
 pub mod bert;
 pub mod bloom;
 pub mod cpm1;
+pub mod cpm2;
 pub mod decoder;
 pub mod encoder;
 pub mod flow;

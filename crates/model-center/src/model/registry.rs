@@ -3,8 +3,8 @@
 use super::text::{TextHead, TextModel};
 use super::{decoder, encoder, seq2seq};
 use crate::config::{
-    self, BertConfig, BloomConfig, Cpm1Config, Fields, Gpt2Config, GptjConfig, LlamaConfig, MistralConfig, OptConfig,
-    ProblemType, Qwen2Config, Qwen3Config, RobertaConfig, T5Config,
+    self, BertConfig, BloomConfig, Cpm1Config, Cpm2Config, Fields, Gpt2Config, GptjConfig, LlamaConfig, MistralConfig,
+    OptConfig, ProblemType, Qwen2Config, Qwen3Config, RobertaConfig, T5Config,
 };
 use crate::error::{Error, Result};
 use crate::file::{read_text, resolve_inside};
@@ -204,6 +204,11 @@ pub static MODELS: &[ModelEntry] = &[
         model_type: "mt5",
         doc: "mT5 with the head for the next word of the decoder",
         open: seq2seq::folder::open::<T5Config>,
+    },
+    ModelEntry {
+        model_type: "cpm2",
+        doc: "CPM-2 with the head for the next word of the decoder",
+        open: seq2seq::folder::open::<Cpm2Config>,
     },
     ModelEntry {
         model_type: "roberta",
