@@ -92,6 +92,12 @@ fn a_decoder_behind_an_encoder_equals_pytorch() {
 }
 
 #[test]
+fn contexts_and_spans_are_inputs_too() {
+    check_head("cpm1_a", "untied", "");
+    check_head("cpm1_c", "lm", "lm");
+}
+
+#[test]
 fn without_an_argument_the_head_is_that_of_the_folder() {
     for head in ["cls", "mlm", "nsp", "pretraining"] {
         check_head("bert_a", head, "");

@@ -1,10 +1,11 @@
-"""Folders of trained models opened by transformers, and how far our logits are from its.
+"""Folders of trained models opened by transformers, or by scripts/golden/cpm.py, and how far our logits are from its.
 
     python parity.py DIR COUNT
 
 Each of the COUNT folders in DIR is a model with inputs.safetensors and, in ours.safetensors, the logits that it had here when it
-was read back. transformers must find every tensor and no further one; it computes in 64-bit floats. Prints the largest relative
-error of a model's logits. Called by parity.sh; runs in the environment of scripts/python_env.sh.
+was read back. transformers, or cpm.py for the families that transformers has not, must find every tensor and no further one; it
+computes in 64-bit floats. Prints the largest relative error of a model's logits. Called by parity.sh; runs in the environment of
+scripts/python_env.sh.
 """
 
 import json
@@ -16,6 +17,7 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
 
+import cpm  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 from goldens import in_64_bits  # noqa: E402
@@ -24,13 +26,17 @@ from safetensors.torch import load_file  # noqa: E402
 
 def difference(folder):
     """The norm of the difference of the logits over that of the logits."""
-    architecture = json.loads((folder / "config.json").read_text())["architectures"][0]
-    model, report = getattr(transformers, architecture).from_pretrained(
-        folder, attn_implementation="eager", output_loading_info=True)
-    # transformers draws what a folder lacks and says so only in a warning.
+    config = json.loads((folder / "config.json").read_text())
+    architecture = config["architectures"][0]
+    if config["model_type"] in cpm.KINDS:
+        model, report = cpm.from_folder(folder)
+    else:
+        model, report = getattr(transformers, architecture).from_pretrained(
+            folder, attn_implementation="eager", output_loading_info=True)
+    # Either draws what a folder lacks and says so here alone.
     wrong = {key: sorted(map(str, names)) for key, names in report.items() if names}
     if wrong:
-        sys.exit(f"error: {folder}\n  reason: transformers reports {wrong}\n"
+        sys.exit(f"error: {folder}\n  reason: missing or left over: {wrong}\n"
                  f"  fix: the folder should hold every tensor of {architecture} and no further one")
     inputs = load_file(folder / "inputs.safetensors")
     labels = inputs.pop("labels")

@@ -18,7 +18,7 @@ from typing import Callable
 import torch
 from safetensors.torch import save_file
 
-from goldens import TRAINING, check_saved, draw_weights, gradient_norm, in_64_bits, run, train_twice
+from goldens import DEVIATION, TRAINING, check_saved, draw_weights, gradient_norm, in_64_bits, run, train_twice
 
 
 # A full row, a row of one token, and lengths between, padded on the right.
@@ -36,7 +36,8 @@ class Family:
     off: dict
     # By folder: the class, and whether the words' embedding is the projection onto the words.
     heads: dict
-    # By name: `seed`, `labels` of the classifier, `config`, `masks` with a `#` for each token; `heads` where not all.
+    # By name: `seed`, `labels` of the classifier, `config`, `masks` with a `#` for each token; `heads` where not all, `deviation`
+    # of the weights where it is another; `context` with a 1 for each token of it and `span` with a digit for each token.
     models: dict
     # Whether a parameter of this name is a norm's.
     is_norm: Callable[[str], bool]
@@ -55,7 +56,7 @@ class Family:
         config = self.config(**self.fields, **spec["config"], **classes, **self.off, tie_word_embeddings=tied,
                              attn_implementation="eager")
         model = kind(config)
-        draw_weights(model, spec["seed"], self.is_norm)
+        draw_weights(model, spec["seed"], self.is_norm, spec.get("deviation", DEVIATION))
         return model
 
 
@@ -68,6 +69,11 @@ def like_llama(config, words, classifier, models):
     """A family whose configuration has the fields of Llama's."""
     return Family(config=config, off={"attention_dropout": 0.0}, heads=three_heads(words, classifier, False), models=models,
                   is_norm=lambda name: "norm" in name, fields={"bos_token_id": 1, "eos_token_id": 2})
+
+
+def digits(rows):
+    """A table of numbers below ten; other characters are 0."""
+    return torch.tensor([[int(c) if c.isdigit() else 0 for c in row] for row in rows], dtype=torch.int64)
 
 
 def draw_batch(spec, seed):
@@ -91,13 +97,13 @@ def draw_batch(spec, seed):
         "input_ids": ids, "attention_mask": mask,
         "words": torch.where(counts, ids, torch.tensor(-100)),  # [B, L]
         "cls": values if labels == 1 else integers(0, labels, mask.shape[:1]),  # [B]
-    }
+    } | {name: digits(spec[name]) for name in ("context", "span") if name in spec}  # [B, L] each
 
 
 def inputs_of(batch, head):
     """The tensors one head takes, under the names its `forward` gives them."""
-    labels = batch["cls" if head == "cls" else "words"]
-    return {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"], "labels": labels}
+    inputs = {name: tensor for name, tensor in batch.items() if name not in ("words", "cls")}
+    return inputs | {"labels": batch["cls" if head == "cls" else "words"]}
 
 
 def widened(inputs):

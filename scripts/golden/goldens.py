@@ -24,13 +24,13 @@ TRAINING = {"steps": 30, "warmup": 6, "lr": 5e-3, "weight_decay": 0.01, "max_nor
             "betas": (0.9, 0.999), "eps": 1e-8, "batches": 4}
 
 
-def draw_weights(model, seed, is_norm):
+def draw_weights(model, seed, is_norm, deviation=DEVIATION):
     """Fills every parameter from one generator, in the order of the parameters' names; `is_norm` tells a norm's. What is
     never trained keeps its values."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted((name, p) for name, p in model.named_parameters() if p.requires_grad):
-            values = torch.randn(parameter.shape, generator=generator, dtype=torch.float32) * DEVIATION
+            values = torch.randn(parameter.shape, generator=generator, dtype=torch.float32) * deviation
             is_norm_weight = is_norm(name) and name.endswith("weight")
             parameter.copy_(values + 1.0 if is_norm_weight else values)
 
@@ -85,8 +85,8 @@ def learning_rate(step):
 
 def train(model, batches, is_norm, loss_of):
     """Loss, gradient norm before clipping and learning rate of every AdamW step; `loss_of(model, batch)` is the loss."""
-    plain = [p for name, p in model.named_parameters() if name.endswith("bias") or is_norm(name)]
-    decayed = [p for name, p in model.named_parameters() if not (name.endswith("bias") or is_norm(name))]
+    plain = [p for name, p in model.named_parameters() if name.endswith(".bias") or is_norm(name)]
+    decayed = [p for name, p in model.named_parameters() if not (name.endswith(".bias") or is_norm(name))]
     optimizer = torch.optim.AdamW(
         [{"params": decayed, "weight_decay": TRAINING["weight_decay"]}, {"params": plain, "weight_decay": 0.0}],
         lr=0.0, betas=TRAINING["betas"], eps=TRAINING["eps"])

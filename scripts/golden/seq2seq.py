@@ -39,8 +39,8 @@ class Family:
     # What turns all dropout off.
     off: dict
     # By name: `kind` (the class and that of its configuration), `seed`, `config`, `tied`, `masks` and `decoder_masks` with a `#`
-    # for each token, `inputs` with the names of the tensors that the model is given; `labels`, outputs of a classifier, if there
-    # is one: one output is a number to predict.
+    # for each token, `inputs` with the names of the tensors that the model is given; `deviation` of the weights where it is
+    # another; `labels`, outputs of a classifier, if there is one: one output is a number to predict.
     models: dict
     # Whether a parameter of this name is a norm's.
     is_norm: Callable[[str], bool]
@@ -61,11 +61,11 @@ class Family:
         kind, config = spec["kind"]
         model = kind(config(**self.fields, **spec["config"], **self.off, tie_word_embeddings=spec["tied"],
                             attn_implementation="eager"))
-        if not spec["tied"]:
+        if not spec["tied"] and hasattr(model, "lm_head"):
             # transformers ties every head when it is built, and leaves those alone that come from a file with a matrix.
             model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
             model.all_tied_weights_keys.pop("lm_head.weight", None)
-        draw_weights(model, spec["seed"], self.is_norm)
+        draw_weights(model, spec["seed"], self.is_norm, spec.get("deviation", DEVIATION))
         draw_logits_bias(model, spec["seed"])
         return model
 
@@ -160,7 +160,9 @@ def write_model(family, folder, spec):
     (folder / "generation_config.json").unlink(missing_ok=True)
     # Published files of untied models say so; this version of transformers writes that all are tied.
     path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": spec["tied"]}, indent=2) + "\n")
+    config = json.loads(path.read_text())
+    if "tie_word_embeddings" in config:
+        path.write_text(json.dumps(config | {"tie_word_embeddings": spec["tied"]}, indent=2) + "\n")
     model = model.double().eval()
     check_saved(folder, model)
     inputs = draw_batch(spec, spec["seed"] + 1)

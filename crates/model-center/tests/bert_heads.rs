@@ -130,6 +130,8 @@ fn score(folder: &TempDir, labels: Option<TextLabels>, next_sentence: Option<Vec
         token_type_ids: None,
         decoder_input_ids: None,
         decoder_attention_mask: None,
+        context: None,
+        span: None,
         labels,
         next_sentence,
         choices: 1,

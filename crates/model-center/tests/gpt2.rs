@@ -143,6 +143,8 @@ fn rows(ids: &[i64], labels: Option<TextLabels>) -> TextBatch {
         token_type_ids: None,
         decoder_input_ids: None,
         decoder_attention_mask: None,
+        context: None,
+        span: None,
         labels,
         next_sentence: None,
         choices: 1,

@@ -6,12 +6,14 @@ use model_center::model::{TextBatch, TextLabels};
 use model_center::{Error, Result};
 
 /// Tensors that are read, with their shapes.
-const KNOWN: [(&str, &str); 7] = [
+const KNOWN: [(&str, &str); 9] = [
     ("input_ids", "[B, L]"),
     ("attention_mask", "[B, L]"),
     ("token_type_ids", "[B, L]"),
     ("decoder_input_ids", "[B, T]"),
     ("decoder_attention_mask", "[B, T]"),
+    ("context", "[B, L]"),
+    ("span", "[B, L]"),
     ("labels", "[B], [B, L] or, of a decoder behind an encoder, [B, T]; as f32 for a regression [B] or [B, outputs]"),
     ("next_sentence_label", "[B]"),
 ];
@@ -24,18 +26,18 @@ pub(super) fn read(inputs: &SafetensorsFile) -> Result<TextBatch> {
     refuse_unknown(inputs)?;
     let (rows, length) = size(inputs)?;
     let ints = |name: &str| inputs.entry(name).map(|_| inputs.read_i64(name)).transpose();
-    for (name, shape) in
-        [("attention_mask", &[rows, length][..]), ("token_type_ids", &[rows, length]), ("next_sentence_label", &[rows])]
-    {
-        require_shape(inputs, name, &[shape])?;
+    for name in ["attention_mask", "token_type_ids", "context", "span"] {
+        require_shape(inputs, name, &[&[rows, length]])?;
     }
+    require_shape(inputs, "next_sentence_label", &[&[rows]])?;
     let target = target_shape(inputs, rows)?;
     require_shape(inputs, "decoder_attention_mask", &[&target])?;
     let mask = |name: &str| {
         let mask = ints(name)?.map(|mask| {
             let bytes: Option<Vec<u8>> = mask.into_iter().map(|value| u8::try_from(value).ok()).collect();
             let reason = format!("{name} has values other than 0 and 1");
-            bytes.ok_or_else(|| wrong(inputs, reason, "use 1 for tokens and 0 for padding"))
+            let what = if name == "context" { "the context and 0 for all others" } else { "tokens and 0 for padding" };
+            bytes.ok_or_else(|| wrong(inputs, reason, &format!("use 1 for {what}")))
         });
         mask.transpose()
     };
@@ -47,6 +49,8 @@ pub(super) fn read(inputs: &SafetensorsFile) -> Result<TextBatch> {
         token_type_ids: ints("token_type_ids")?,
         decoder_input_ids: ints("decoder_input_ids")?,
         decoder_attention_mask: mask("decoder_attention_mask")?,
+        context: mask("context")?,
+        span: ints("span")?,
         labels: labels(inputs, rows, length)?,
         next_sentence: ints("next_sentence_label")?,
         choices: 1,

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 ///
 /// Inputs (i64): `input_ids [B, L]`; `attention_mask`, `token_type_ids [B, L]`; `labels [B]` or `[B, L]`; `next_sentence_label [B]`.
 /// Labels of a regression are f32, `[B]` or `[B, outputs]`; those of the next word are the ids themselves, and are moved by the model.
-/// A decoder behind an encoder reads `decoder_input_ids [B, T]` with `decoder_attention_mask [B, T]`, or the `labels [B, T]` moved by one. A tensor of any other name is refused. What is absent gets the defaults of transformers. Outputs (f32): `logits`, `loss`, `hidden.<i>`, `pooler`, `encoder_last_hidden_state`, and with --grads
+/// A decoder behind an encoder reads `decoder_input_ids [B, T]` with `decoder_attention_mask [B, T]`, or the `labels [B, T]` moved by one. CPM-1 goes by `context [B, L]` and `span [B, L]` too. A tensor of any other name is refused. What is absent gets the defaults of transformers. Outputs (f32): `logits`, `loss`, `hidden.<i>`, `pooler`, `encoder_last_hidden_state`, and with --grads
 /// `grad.<name>` for every parameter under its Hugging Face name.
 ///
 /// Example: forward --model DIR --inputs in.safetensors --out out.safetensors --grads

@@ -42,6 +42,8 @@ pub fn own_rows(batch: TextBatch, ranks: &dyn Communicator) -> TextBatch {
         attention_mask: batch.attention_mask.map(|mask| mask[tokens].to_vec()),
         decoder_input_ids: batch.decoder_input_ids.map(|ids| part(&ids, &share, batch.rows)),
         decoder_attention_mask: batch.decoder_attention_mask.map(|mask| part(&mask, &share, batch.rows)),
+        context: batch.context.map(|context| part(&context, &share, batch.rows)),
+        span: batch.span.map(|span| part(&span, &share, batch.rows)),
         labels,
         ..batch
     }

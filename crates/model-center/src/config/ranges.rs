@@ -85,6 +85,20 @@ impl Ranges<'_> {
         }
     }
 
+    /// Ranges of distances and the distance from which all share the last; `names` are those of the two fields.
+    pub(super) fn distances(&self, [buckets, distance]: [usize; 2], names: [&str; 2]) -> Result<()> {
+        // Both directions have a half of them, and of each half one half are single distances.
+        if buckets < 4 {
+            let reason = format!("{buckets} ranges of distances are too few for two directions");
+            return Err(self.refuse(names[0], reason, "give a number of at least 4"));
+        }
+        if distance <= buckets / 2 {
+            let reason = format!("distances up to {distance} leave nothing for half of {buckets} ranges");
+            return Err(self.refuse(names[1], reason, &format!("give a number above half of {}", names[0])));
+        }
+        Ok(())
+    }
+
     /// A classification head with as many outputs as there are names.
     pub(super) fn classes(&self, outputs: Option<usize>, named: usize) -> Result<()> {
         match outputs.filter(|&outputs| outputs == 0 || (named != 0 && named != outputs)) {

@@ -13,7 +13,7 @@ use super::{Config, Fields, HfHeader, TextConfig};
 use crate::{Error, Result};
 
 /// Positions are distances, of which there are as many as a row has: the largest size that a configuration may state.
-const UNLIMITED: usize = 1 << 28;
+pub(super) const UNLIMITED: usize = 1 << 28;
 
 /// Which of the two it is: they differ in names and defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -145,16 +145,8 @@ impl T5Config {
         ranges.sizes(&[("num_decoder_layers", self.num_decoder_layers)])?;
         ranges.deviations(&[("pos_init_std", self.pos_init_std)])?;
         let (buckets, distance) = (self.position_bias_num_buckets, self.position_bias_max_distance);
-        // The encoder halves them for the two directions, and of each half one half are single distances.
-        if buckets < 4 {
-            let reason = format!("{buckets} ranges of distances are too few for two directions");
-            return Err(ranges.refuse("relative_attention_num_buckets", reason, "give a number of at least 4"));
-        }
-        if distance <= buckets / 2 {
-            let reason = format!("distances up to {distance} leave nothing for half of {buckets} ranges");
-            let fix = "give a number above half of relative_attention_num_buckets";
-            return Err(ranges.refuse("relative_attention_max_distance", reason, fix));
-        }
+        let names = ["relative_attention_num_buckets", "relative_attention_max_distance"];
+        ranges.distances([buckets, distance], names)?;
         ranges.first_word(self.decoder_start_token_id, self.text.vocab_size)
     }
 
@@ -171,7 +163,7 @@ impl T5Config {
 }
 
 /// Take the encoder's blocks where they are named as ModelCenter names them.
-fn take_encoder_layers(fields: &mut Fields, text: &mut TextConfig, is_stated: bool) -> Result<()> {
+pub(super) fn take_encoder_layers(fields: &mut Fields, text: &mut TextConfig, is_stated: bool) -> Result<()> {
     let Some(layers) = fields.take_size("num_encoder_layers")? else { return Ok(()) };
     if is_stated && layers != text.num_layers {
         let reason = format!("the file says num_layers = {} and num_encoder_layers = {layers}", text.num_layers);

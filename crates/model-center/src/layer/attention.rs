@@ -1,8 +1,8 @@
 //! Multi-head attention: of a sequence to itself with one fused projection, and of a decoder to its encoder.
 
-use super::scope::{Memory, Scope};
+use super::scope::{Memory, Scope, Visible};
 use bmtrain_core::kernel::RotaryLayout;
-use bmtrain_core::ops::{self, AttentionMask, AttentionOptions, Rotary};
+use bmtrain_core::ops::{self, AttentionOptions, Rotary};
 use bmtrain_core::{Ctx, Var};
 
 use bmtrain_dist::nn::linear::{Cut, Linear, LinearOptions};
@@ -28,7 +28,7 @@ pub struct AttentionConfig {
     pub out_bias: bool,
     /// Factor of the scores, commonly `1 / sqrt(H)`.
     pub scale: f32,
-    /// A query sees earlier keys and its own only.
+    /// A query sees earlier keys and its own only, unless the [`Scope`] says of each query what it sees.
     pub causal: bool,
     /// With `causal`: the last so many keys only, its own among them.
     pub window: Option<usize>,
@@ -68,20 +68,15 @@ impl AttentionConfig {
         }
     }
 
-    fn options<'a>(
-        &self,
-        mask: AttentionMask<'a>,
-        bias: Option<&'a Var>,
-        cx: &mut Ctx,
-    ) -> Result<AttentionOptions<'a>> {
+    fn options<'a>(&self, visible: &'a Visible, bias: Option<&'a Var>, cx: &mut Ctx) -> Result<AttentionOptions<'a>> {
         Ok(AttentionOptions {
             heads: self.num_heads,
             kv_heads: self.num_heads_kv,
             head_size: self.dim_head,
             scale: self.scale,
-            causal: self.causal,
-            window: self.window,
-            mask,
+            causal: self.causal && visible.goes_by_order(),
+            window: self.window.filter(|_| visible.goes_by_order()),
+            mask: visible.mask(),
             bias,
             dropout: cx.dropout("attention_probabilities", self.dropout)?,
         })
@@ -161,7 +156,7 @@ impl Attention {
     /// Shapes that do not fit; angles that are missing; a failing device.
     pub fn forward(&self, x: &Var, scope: &Scope, cx: &mut Ctx) -> Result<Var> {
         let AttentionConfig { num_heads, num_heads_kv, length_scale, .. } = self.config;
-        let options = self.config.options(scope.visible.mask(), scope.bias.as_ref(), cx)?;
+        let options = self.config.options(&scope.visible, scope.bias.as_ref(), cx)?;
         let x = length_scaled(x, length_scale, cx)?; // [B, L, D]
         let qkv = self.project_qkv.forward(&x, cx)?; // [B, L, (N + 2 K) H]
         drop(x);
@@ -249,7 +244,7 @@ impl CrossAttention {
     /// Shapes that do not fit; a failing device.
     pub fn forward(&self, x: &Var, memory: &Memory, cx: &mut Ctx) -> Result<Var> {
         let length_scale = self.config.length_scale;
-        let options = self.config.options(memory.visible.mask(), None, cx)?;
+        let options = self.config.options(&memory.visible, None, cx)?;
         let q = self.project_q.forward(&length_scaled(x, length_scale, cx)?, cx)?; // [B, L, N H]
         let kv = self.project_kv.forward(&length_scaled(&memory.hidden, length_scale, cx)?, cx)?; // [B, S, 2 K H]
         let context = ops::attention_cross(cx, &q, &kv, &options)?; // [B, L, N H]

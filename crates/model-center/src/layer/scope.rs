@@ -7,15 +7,16 @@ use bmtrain_core::ops::AttentionMask;
 use bmtrain_core::{Tensor, Var};
 use bmtrain_dist::block::Bundle;
 
-/// Which keys a query sees, besides what the block's own configuration says.
+/// Which keys a query sees.
 #[derive(Debug, Clone, Default)]
 pub enum Visible {
-    /// All.
+    /// All that the block's own configuration shows.
     #[default]
     All,
-    /// u8 `[B, S]`, 1 for tokens and 0 for padding.
+    /// The same without padding: u8 `[B, S]`, 1 for tokens and 0 for padding.
     Padding(Tensor),
-    /// u8 `[B, L, S]`, 1 for a key that this query may see.
+    /// u8 `[B, L, S]`, 1 for a key that this query sees. It alone decides: that the block's keys have an order, or a window,
+    /// is no matter then.
     Full(Tensor),
 }
 
@@ -23,6 +24,11 @@ impl Visible {
     /// All but padding, u8 `[B, S]`, where there is some.
     pub fn but(padding: Option<&Tensor>) -> Self {
         padding.cloned().map_or(Visible::All, Visible::Padding)
+    }
+
+    /// Whether the order of keys, where the block's own configuration has one, restricts them further.
+    pub fn goes_by_order(&self) -> bool {
+        !matches!(self, Visible::Full(_))
     }
 
     /// As the ops take it.

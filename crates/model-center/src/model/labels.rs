@@ -129,11 +129,39 @@ pub(super) fn refuse_decoder_inputs(batch: &TextBatch) -> Result<()> {
         ("decoder_input_ids", batch.decoder_input_ids.is_some()),
         ("decoder_attention_mask", batch.decoder_attention_mask.is_some()),
     ];
+    refuse_given(given, "it is for models with an encoder and a decoder, and this model has one stack")
+}
+
+/// What only a family with contexts and spans goes by.
+///
+/// # Errors
+/// [`Error::Data`] naming the field.
+pub(super) fn refuse_spans(batch: &TextBatch) -> Result<()> {
+    let given = [("context", batch.context.is_some()), ("span", batch.span.is_some())];
+    refuse_given(given, "it says who sees whom in models such as CPM-1, and this model always sees the same")
+}
+
+fn refuse_given(given: [(&str, bool); 2], reason: &str) -> Result<()> {
     match given.iter().find(|(_, is_given)| *is_given) {
         None => Ok(()),
-        Some((name, _)) => {
-            let reason = "it is for models with an encoder and a decoder, and this model has one stack";
-            Err(Error::data(*name, reason, "leave it out"))
+        Some((name, _)) => Err(Error::data(*name, reason, "leave it out")),
+    }
+}
+
+/// Context and spans, one value for each token.
+///
+/// # Errors
+/// [`Error::Data`] naming the field.
+pub(super) fn check_spans(batch: &TextBatch) -> Result<()> {
+    let (context, span) = (batch.context.as_ref(), batch.span.as_ref());
+    for (name, values) in [("context", context.map(Vec::len)), ("span", span.map(Vec::len))] {
+        values.map_or(Ok(()), |values| check_count(name, values, batch.input_ids.len()))?;
+    }
+    match context.is_some_and(|context| context.iter().any(|&value| value > 1)) {
+        false => Ok(()),
+        true => {
+            let fix = "use 1 for tokens of the context and 0 for all others";
+            Err(Error::data("batch", "context has values other than 0 and 1", fix))
         }
     }
 }

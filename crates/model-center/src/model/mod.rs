@@ -6,6 +6,8 @@
 pub mod bart;
 pub mod bert;
 pub mod bloom;
+pub mod cpm1;
+pub mod cpm2;
 pub mod decoder;
 pub mod encoder;
 mod fairseq;

@@ -3,8 +3,8 @@
 use super::text::{TextHead, TextModel};
 use super::{decoder, encoder, seq2seq};
 use crate::config::{
-    self, BartConfig, BertConfig, BloomConfig, Fields, Gpt2Config, GptjConfig, LlamaConfig, MarianConfig,
-    MistralConfig, OptConfig, ProblemType, Qwen2Config, Qwen3Config, RobertaConfig, T5Config,
+    self, BartConfig, BertConfig, BloomConfig, Cpm1Config, Cpm2Config, Fields, Gpt2Config, GptjConfig, LlamaConfig,
+    MarianConfig, MistralConfig, OptConfig, ProblemType, Qwen2Config, Qwen3Config, RobertaConfig, T5Config,
 };
 use crate::error::{Error, Result};
 use crate::file::{read_text, resolve_inside};
@@ -171,6 +171,11 @@ pub static MODELS: &[ModelEntry] = &[
         open: decoder::folder::open::<BloomConfig>,
     },
     ModelEntry {
+        model_type: "cpm1",
+        doc: "CPM-1 with heads for the next word and for classification",
+        open: decoder::folder::open::<Cpm1Config>,
+    },
+    ModelEntry {
         model_type: "llama",
         doc: "Llama 1, 2 and 3 with heads for the next word and for classification",
         open: decoder::folder::open::<LlamaConfig>,
@@ -209,6 +214,11 @@ pub static MODELS: &[ModelEntry] = &[
         model_type: "marian",
         doc: "Marian's models for translation with the head for the next word of the decoder",
         open: seq2seq::folder::open::<MarianConfig>,
+    },
+    ModelEntry {
+        model_type: "cpm2",
+        doc: "CPM-2 with the head for the next word of the decoder",
+        open: seq2seq::folder::open::<Cpm2Config>,
     },
     ModelEntry {
         model_type: "roberta",

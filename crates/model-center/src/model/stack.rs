@@ -30,8 +30,8 @@ pub struct StackConfig {
 pub struct StackInput<'a> {
     /// `[B, L, D]`.
     pub hidden: Var,
-    /// u8 `[B, L]`, 1 for tokens and 0 for padding; `None` when nothing is padded.
-    pub padding: Option<&'a Tensor>,
+    /// Which keys of the stack's own tokens are seen.
+    pub visible: Visible,
     /// i64 `[B, L]`, see [`Rows::numbers`]; only some positions go by them.
     pub numbers: Option<&'a Tensor>,
     /// An encoder's hidden states, for blocks that attend to them.
@@ -79,11 +79,11 @@ impl Stack {
     /// # Errors
     /// Those of the blocks; a range outside.
     pub fn run(&self, range: Range<usize>, input: StackInput<'_>, cx: &mut Ctx) -> Result<Var> {
-        let StackInput { hidden, padding, numbers, memory } = input;
+        let StackInput { hidden, visible, numbers, memory } = input;
         let is_last = range.end == self.layers.len();
         let options = RunOptions { range, caches: None, return_hidden: false };
         let rows = Rows { length: hidden.shape().dims()[1], numbers };
-        let scope = self.positions.scope(Visible::but(padding), rows, cx)?;
+        let scope = self.positions.scope(visible, rows, cx)?;
         let shared = Shared { scope, memory };
         let hidden = cx.at(self.name, |cx| self.layers.run(hidden, &shared, options, cx))?.carry; // [B, L, D]
         let hidden = match &self.output_norm {

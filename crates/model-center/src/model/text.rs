@@ -60,6 +60,12 @@ pub struct TextBatch {
     pub decoder_input_ids: Option<Vec<i64>>,
     /// `R x T`, 1 for the decoder's tokens and 0 for padding; `None` for tokens only.
     pub decoder_attention_mask: Option<Vec<u8>>,
+    /// `R x L`, for a model that reads one part of a row from both sides and goes on with another: 1 for tokens of the context,
+    /// which all of their span see, and 0 for those that see what stands before them. `None` for no context.
+    pub context: Option<Vec<u8>>,
+    /// `R x L`, for the same models: a number for each token, and only those with equal numbers see each other. `None` where
+    /// all tokens of a row do.
+    pub span: Option<Vec<i64>>,
     /// What the loss compares with.
     pub labels: Option<TextLabels>,
     /// For pretraining: 1 for each row whose second text is a random one.
@@ -84,6 +90,8 @@ impl TextBatch {
             token_type_ids: None,
             decoder_input_ids: None,
             decoder_attention_mask: None,
+            context: None,
+            span: None,
             labels: Some(TextLabels::Classes(labels)),
             next_sentence: None,
             choices: 1,
@@ -107,6 +115,8 @@ impl TextBatch {
             token_type_ids: Some(batch.token_type_ids),
             decoder_input_ids: None,
             decoder_attention_mask: None,
+            context: None,
+            span: None,
             labels: Some(labels),
             next_sentence: None,
             choices,

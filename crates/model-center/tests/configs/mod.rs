@@ -1,7 +1,7 @@
 //! What the tests of configurations share: a real file of a family with fields changed, read and written back.
 #![allow(clippy::unwrap_used)]
 // Every test program has this module, and none needs all of it.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports, unused_macros)]
 
 use bmtrain_core::dtype::DType;
 use model_center::config::{Config, HfHeader};

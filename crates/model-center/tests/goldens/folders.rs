@@ -159,6 +159,19 @@ pub fn check_export(model: &str, head: &str) {
     }
 }
 
+/// A model written as ModelCenter has it is read back whole, with its head, though such a folder names no class.
+pub fn check_model_center(model: &str, head: &str) {
+    let (device, batch, to) = (Device::cpu(1).unwrap(), inputs(model, head), tempfile::tempdir().unwrap());
+    let options = SaveOptions { layout: FolderLayout::ModelCenter, ..F32 };
+    let ours = opened(&device, &folder(model, head));
+    ours.check_save(&options).unwrap();
+    ours.save(to.path(), &options).unwrap();
+    assert!(to.path().join("pytorch_model.pt").exists());
+    let again = open(to.path(), &OpenOptions::new(&device)).unwrap();
+    assert!(again.drawn.is_empty() && again.unused.is_empty(), "{model} {head}");
+    assert_eq!(logits(&device, &*ours, &batch), logits(&device, &*again.model, &batch), "{model} {head}");
+}
+
 /// Two ranks that share a model under ZeRO-3 train and write what one does, with blocks recomputed and dropout.
 pub fn check_two_ranks(model: &str, head: &str) {
     let golden = folder(model, head);

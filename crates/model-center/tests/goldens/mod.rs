@@ -52,6 +52,8 @@ pub fn batch(file: &SafetensorsFile, prefix: &str) -> TextBatch {
         token_type_ids: ids("token_type_ids").ok(),
         decoder_input_ids: ids("decoder_input_ids").ok(),
         decoder_attention_mask: mask("decoder_attention_mask"),
+        context: mask("context"),
+        span: ids("span").ok(),
         labels: Some(labels(file, &format!("{prefix}labels"))),
         next_sentence: ids("next_sentence_label").ok(),
         choices: 1,
@@ -163,6 +165,16 @@ pub fn check_head(model: &str, head: &str, recompute: Recompute, defined: impl F
         cx.take_tape().unwrap().backward(&device, vec![(loss, one)], &[]).unwrap();
         check_gradients(&what, &*ours, &golden);
     }
+}
+
+/// All that is compared of a head, for one that not every model of its family has.
+pub fn check_everything(model: &str, head: &str, defined: impl Fn(&TextBatch) -> Vec<bool>) {
+    for recompute in [Recompute::Keep, Recompute::Checkpoint] {
+        check_head(model, head, recompute, &defined);
+    }
+    check_training(model, head);
+    folders::check_export(model, head);
+    folders::check_two_ranks(model, head);
 }
 
 fn check_gradients(what: &str, ours: &dyn TextModel, golden: &SafetensorsFile) {

@@ -1,6 +1,6 @@
 //! A batch on the device, with what the next word is compared with.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::labels::{IGNORED, Labels, upload_padding};
 use crate::model::position_table::{Count, PositionTable};
 use crate::model::text::{TextBatch, TextLabels};
@@ -17,6 +17,8 @@ pub struct DecoderBatch {
     pub numbers: Option<Tensor>,
     /// u8 `[B, L]`, 1 for tokens; `None` when nothing is padded.
     pub padding: Option<Tensor>,
+    /// u8 `[B, L, L]`, 1 for a key that a query sees; `None` where that are those in front of it, without padding.
+    pub visible: Option<Tensor>,
     /// i64 `[B]`: the place of each row's last token among all `B * L`, for a classifier.
     pub last: Tensor,
     /// What the loss compares with. Words are those that each position should predict: `[B, L]`, moved by one.
@@ -51,6 +53,9 @@ impl DecoderBatch {
             None => None,
             Some(_) => Some(grid(&by_token.rows_of(rows, length, mask))?),
         };
+        let visible = visible_keys(batch)?
+            .map(|keys| Tensor::from_slice(device, [rows, length, length], &keys, Segment::Data))
+            .transpose()?;
         let last = last_tokens(&batch.input_ids, mask, length, pad);
         let labels = match &batch.labels {
             None => None,
@@ -64,6 +69,7 @@ impl DecoderBatch {
             position_ids,
             numbers,
             padding,
+            visible,
             last: Tensor::from_slice(device, [rows], &last, Segment::Data)?,
             labels,
             label_smoothing: batch.label_smoothing,
@@ -71,6 +77,40 @@ impl DecoderBatch {
             wants_logits: true,
         })
     }
+}
+
+/// Which keys each query sees where there is a context or there are spans: those of its own span that are context, and, if it
+/// is no context itself, those up to its own. Padding is seen by nobody. Without a context nothing is one, and without spans
+/// each row is one.
+///
+/// # Errors
+/// Rows so long that there is no memory for it.
+///
+/// Source: ModelCenter's `CPM1`. Its padding sees nothing, ours what a token in its place would see; nobody asks padding.
+fn visible_keys(batch: &TextBatch) -> Result<Option<Vec<u8>>> {
+    let TextBatch { attention_mask: mask, context, span, .. } = batch;
+    let length = batch.length;
+    if context.is_none() && span.is_none() {
+        return Ok(None);
+    }
+    let is_context = |at: usize| context.as_ref().is_some_and(|context| context.get(at) == Some(&1));
+    let is_token = |at: usize| mask.as_ref().is_none_or(|mask| mask.get(at) == Some(&1));
+    let span_of = |at: usize| span.as_ref().and_then(|span| span.get(at));
+    let sees = |query: usize, key: usize| {
+        let is_shown = is_context(key) || (!is_context(query) && key <= query);
+        u8::from(is_shown && is_token(key) && span_of(query) == span_of(key))
+    };
+    let count = batch.input_ids.len().saturating_mul(length);
+    let mut keys = Vec::new();
+    keys.try_reserve_exact(count).map_err(|_| {
+        let reason = format!("who sees whom takes {count} bytes, more than there is memory");
+        Error::data("batch", reason, "shorten the rows, or take fewer of them at once")
+    })?;
+    for query in 0..batch.input_ids.len() {
+        let row = query - query % length;
+        keys.extend((row..row + length).map(|key| sees(query, key)));
+    }
+    Ok(Some(keys))
 }
 
 /// What each position should predict: the label of the position behind it. The last position of a row predicts nothing, nor
@@ -101,7 +141,27 @@ fn last_tokens(ids: &[i64], mask: Option<&[u8]>, length: usize, pad: Option<i64>
 
 #[cfg(test)]
 mod tests {
-    use super::{last_tokens, next_words};
+    #![allow(clippy::unwrap_used)]
+    use super::{last_tokens, next_words, visible_keys};
+    use crate::model::TextBatch;
+
+    /// What each query of a single row sees.
+    fn keys(context: Option<Vec<u8>>, span: Option<Vec<i64>>, mask: Option<Vec<u8>>) -> Option<Vec<String>> {
+        let batch = TextBatch { context, span, ..TextBatch::next_words(5, vec![1; 5], mask) };
+        let row = |keys: &[u8]| keys.iter().map(|key| if *key == 1 { '#' } else { '.' }).collect();
+        visible_keys(&batch).unwrap().map(|keys| keys.chunks(5).map(row).collect())
+    }
+
+    #[test]
+    fn a_context_sees_itself_and_what_follows_sees_it_and_what_stands_before() {
+        assert_eq!(keys(None, None, Some(vec![1, 1, 1, 0, 0])), None);
+        let both = keys(Some(vec![1, 1, 0, 1, 0]), None, None).unwrap();
+        assert_eq!(both, ["##.#.", "##.#.", "####.", "##.#.", "#####"]);
+        let spans = keys(Some(vec![1, 0, 1, 0, 0]), Some(vec![7, 7, -2, -2, -2]), None).unwrap();
+        assert_eq!(spans, ["#....", "##...", "..#..", "..##.", "..###"]);
+        let padded = keys(None, Some(vec![0; 5]), Some(vec![0, 1, 1, 1, 0])).unwrap();
+        assert_eq!(padded, [".....", ".#...", ".##..", ".###.", ".###."]);
+    }
 
     #[test]
     fn labels_move_by_one_and_neither_the_end_of_a_row_nor_padding_predicts() {

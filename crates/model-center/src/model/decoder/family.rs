@@ -22,6 +22,9 @@ pub trait DecoderFamily: Config + Clone + Debug + 'static {
     /// Whether the sum of the embeddings is dropped out of.
     const DROPS_EMBEDDINGS: bool = false;
 
+    /// Whether a batch may have a context, which is read from both sides, and spans, which do not see each other.
+    const HAS_SPANS: bool = false;
+
     /// What all families have.
     fn text(&self) -> &TextConfig;
 
@@ -74,7 +77,7 @@ pub struct Layout {
     pub padding_learns: bool,
     /// Behind the embeddings' sum.
     pub embedding_norm: Option<NormOptions>,
-    /// Divide the words' rows by the root of their length, and what is projected onto them too.
+    /// Divide the words' rows by the root of their length, and what the heads read too.
     pub length_scale: bool,
     /// Behind the last block.
     pub output_norm: Option<NormOptions>,

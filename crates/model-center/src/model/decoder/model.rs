@@ -168,11 +168,9 @@ impl<C: DecoderFamily> Model for DecoderModel<C> {
     }
 
     fn head(&self, flow: TextFlow, batch: &DecoderBatch, cx: &mut Ctx) -> bmtrain_dist::Result<DecoderOutput> {
-        let mut hidden = flow.hidden;
-        if self.head_kind() == (DecoderHead::CausalLm { tied: true }) {
-            hidden = length_scaled(&hidden, self.layout.length_scale, cx)?; // [B, L, word_size]
-        }
-        self.heads.forward(hidden, batch, &self.input_embedding, cx)
+        let scaled = length_scaled(&flow.hidden, self.layout.length_scale, cx)?; // [B, L, word_size]
+        let output = self.heads.forward(scaled, batch, &self.input_embedding, cx)?;
+        Ok(DecoderOutput { hidden: flow.hidden, ..output })
     }
 }
 
@@ -186,6 +184,7 @@ impl<C: DecoderFamily> Decoder for DecoderModel<C> {
             problem_type: text.problem_type,
             head: self.head_kind(),
             table: self.layout.table,
+            has_spans: C::HAS_SPANS,
         }
     }
 }

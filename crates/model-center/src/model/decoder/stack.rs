@@ -1,7 +1,7 @@
 //! The blocks of a decoder and the map behind them as its only section.
 
 use super::DecoderBatch;
-use crate::layer::{BlockConfig, PositionsConfig, TransformerBlock};
+use crate::layer::{BlockConfig, PositionsConfig, TransformerBlock, Visible};
 use crate::model::flow::TextFlow;
 use crate::model::stack::{Stack, StackConfig, StackInput};
 use bmtrain_core::Ctx;
@@ -55,7 +55,11 @@ impl<M: Model<Batch = DecoderBatch, Flow = TextFlow>> Section<M> for DecoderStac
         let TextFlow { hidden, padding } = flow;
         let numbers = batch.numbers.as_ref();
         let is_last = range.end == self.blocks.layers().len();
-        let input = StackInput { hidden, padding: padding.as_ref(), numbers, memory: None };
+        let visible = match &batch.visible {
+            Some(visible) => Visible::Full(visible.clone()),
+            None => Visible::but(padding.as_ref()),
+        };
+        let input = StackInput { hidden, visible, numbers, memory: None };
         let hidden = self.blocks.run(range, input, cx)?; // [B, L, D]
         let hidden = match &self.project_out {
             Some(map) if is_last => map.forward(&hidden, cx)?, // [B, L, word_size]

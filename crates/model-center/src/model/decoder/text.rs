@@ -4,7 +4,7 @@ use super::{DecoderBatch, DecoderHead, DecoderOutput, PositionTable};
 use crate::config::ProblemType;
 use crate::error::{Error, Result};
 use crate::model::flow::TextFlow;
-use crate::model::labels::{Numbers, Wanted, check_length, refuse_decoder_inputs};
+use crate::model::labels::{Numbers, Wanted, check_length, check_spans, refuse_decoder_inputs, refuse_spans};
 use crate::model::text::{Observe, Scores, TextBatch};
 use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::Model;
@@ -24,6 +24,8 @@ pub struct DecoderFacts {
     pub head: DecoderHead,
     /// Learned positions, if it has any.
     pub table: Option<PositionTable>,
+    /// Whether a batch may have a context and spans.
+    pub has_spans: bool,
 }
 
 /// A decoder of text.
@@ -69,6 +71,10 @@ fn check(facts: &DecoderFacts, batch: &TextBatch) -> Result<()> {
     check_length(batch, facts.max_length)?;
     refuse_decoder_inputs(batch)?;
     Numbers::grid("input_ids", &batch.input_ids, batch, facts.vocab_size).check(false)?;
+    match facts.has_spans {
+        true => check_spans(batch)?,
+        false => refuse_spans(batch)?,
+    }
     let wanted = match facts.head {
         DecoderHead::None => Wanted::Nothing,
         DecoderHead::CausalLm { .. } => Wanted::Words,

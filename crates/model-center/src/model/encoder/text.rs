@@ -3,7 +3,7 @@
 use super::{EncoderBatch, EncoderFamily, EncoderHead, EncoderModel, Layout};
 use crate::error::{Error, Result};
 use crate::hf::NameTable;
-use crate::model::labels::{Numbers, Wanted, check_length, refuse_decoder_inputs};
+use crate::model::labels::{Numbers, Wanted, check_length, refuse_decoder_inputs, refuse_spans};
 use crate::model::opening::Fill;
 use crate::model::registry::{SaveOptions, param_shapes};
 use crate::model::text::{Observe, Scores, TextBatch, TextModel};
@@ -67,6 +67,7 @@ impl<C: EncoderFamily> TextModel for EncoderModel<C> {
 fn upload<C: EncoderFamily>(model: &EncoderModel<C>, batch: &TextBatch, cx: &Ctx) -> Result<EncoderBatch> {
     check_length(batch, model.max_length())?;
     refuse_decoder_inputs(batch)?;
+    refuse_spans(batch)?;
     check(model.layout(), model.head_kind(), batch)?;
     EncoderBatch::upload(cx.device(), batch, model.layout(), model.head_kind())
 }

@@ -3,7 +3,9 @@
 use super::Seq2SeqHead;
 use crate::config::ProblemType;
 use crate::error::{Error, Result};
-use crate::model::labels::{IGNORED, Labels, Numbers, Wanted, upload_mask, upload_padding, wrong_labels};
+use crate::model::labels::{
+    IGNORED, Labels, Numbers, Wanted, refuse_spans, upload_mask, upload_padding, wrong_labels,
+};
 use crate::model::position_table::PositionTable;
 use crate::model::text::{TextBatch, TextLabels};
 use bmtrain_core::{Device, Segment, Tensor};
@@ -105,6 +107,7 @@ impl Seq2SeqBatch {
 /// Whether a batch is for a model with two stacks.
 fn check(batch: &TextBatch, words: Words) -> Result<()> {
     Numbers::grid("input_ids", &batch.input_ids, batch, words.vocab_size).check(false)?;
+    refuse_spans(batch)?;
     if batch.next_sentence.is_some() {
         let reason = "it is for the pretraining of encoders, and this model has a decoder too";
         return Err(Error::data("next_sentence_label", reason, "leave it out"));

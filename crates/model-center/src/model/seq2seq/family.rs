@@ -62,6 +62,11 @@ pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
 
     /// What a model with this head calls its parameters in files.
     fn names(&self, head: Seq2SeqHead) -> NameTable;
+
+    /// What ModelCenter's files call them, if it has the family here.
+    fn names_of_model_center(&self) -> Option<NameTable> {
+        None
+    }
 }
 
 /// Classes of `transformers` by head.

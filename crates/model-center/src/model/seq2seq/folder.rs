@@ -2,13 +2,17 @@
 
 use super::{Added, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel, Sinusoids};
 use crate::error::{Error, Result};
-use crate::hf::{Allow, ModelFolder, TensorSource, Weights};
+use crate::hf::folder::no_model_center;
+use crate::hf::{Allow, FolderLayout, ModelFolder, NameTable, TensorSource, Weights};
 use crate::model::labels::take_over;
 use crate::model::opening::open_with;
-use crate::model::registry::{HeadValues, OpenOptions, OpenedModel, SaveOptions, architectures, unknown_class};
+use crate::model::registry::{
+    HeadValues, OpenOptions, OpenedModel, SaveOptions, architectures, is_named_by_model_center, unknown_class,
+};
 use crate::model::text::TextHead;
 use bmtrain_core::DType;
 use bmtrain_dist::block::BlockOptions;
+use std::borrow::Cow;
 use std::path::Path;
 
 /// Open a folder. Everything that can be wrong with it is found before memory for a parameter is taken.
@@ -23,8 +27,10 @@ pub fn open<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<Op
         Sinusoids::check(&Weights::open(folder)?, [text.position_size, text.dim_model])?;
     }
     let blocks = BlockOptions { recompute: options.recompute };
-    let (names, allowed) = (config.names(head), allowed(head, options.head_values));
-    open_with(folder, options, &[&names], &allowed, |device, builder| {
+    let (names, own, allowed) =
+        (config.names(head), config.names_of_model_center(), allowed(head, options.head_values));
+    let tables: Vec<_> = std::iter::once(&names).chain(&own).collect();
+    open_with(folder, options, &tables, &allowed, |device, builder| {
         Seq2SeqModel::new(device, config.clone(), head, blocks, builder)
     })
 }
@@ -33,7 +39,7 @@ pub fn open<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<Op
 fn configure<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<(C, Seq2SeqHead)> {
     let place = folder.join("config.json").display().to_string();
     let mut config = C::from_pretrained(folder)?;
-    let classes = config.classes();
+    let (classes, by_model_center) = (config.classes(), is_named_by_model_center(folder)?);
     let own = match architectures(folder)?.first().map(String::as_str) {
         // The first files of T5 have a name that was given up.
         Some(name) if name == classes.words || name.ends_with("WithLMHeadModel") => TextHead::CausalLm,
@@ -48,6 +54,8 @@ fn configure<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<(
             }
             _ => TextHead::None,
         },
+        // ModelCenter's files name no class: its models predict words.
+        None if by_model_center => TextHead::CausalLm,
         None => TextHead::None,
     };
     if C::LEAVES_F16 && options.dtype == DType::F16 {
@@ -87,9 +95,9 @@ fn allowed(head: Seq2SeqHead, values: HeadValues) -> Allow {
         Seq2SeqHead::None | Seq2SeqHead::Words { tied: true } => &[],
     });
     let unused = texts(match head {
-        Seq2SeqHead::None => &["lm_head.*", "final_logits_bias", "classification_head.*"],
+        Seq2SeqHead::None => &["lm_head.*", "output_projection.*", "final_logits_bias", "classification_head.*"],
         Seq2SeqHead::Words { .. } => &["classification_head.*"],
-        Seq2SeqHead::Classifier { .. } => &["lm_head.*", "final_logits_bias"],
+        Seq2SeqHead::Classifier { .. } => &["lm_head.*", "output_projection.*", "final_logits_bias"],
     });
     let (missing, fresh) = match values {
         HeadValues::Folder => (Vec::new(), Vec::new()),
@@ -99,14 +107,24 @@ fn allowed(head: Seq2SeqHead, values: HeadValues) -> Allow {
     Allow { missing, unused, fresh }
 }
 
-/// What is written.
+/// The names of a model's parameters in a folder of this layout.
 ///
 /// # Errors
-/// A layout other than Hugging Face's.
+/// A layout that the family does not have.
+pub(super) fn names<C: Seq2SeqFamily>(model: &Seq2SeqModel<C>, layout: FolderLayout) -> Result<Cow<'_, NameTable>> {
+    let own = match layout {
+        FolderLayout::HuggingFace => return Ok(Cow::Borrowed(model.name_table())),
+        FolderLayout::ModelCenter => model.config().names_of_model_center(),
+    };
+    own.map(Cow::Owned).ok_or_else(|| no_model_center(C::TITLE))
+}
+
+/// What is written.
 pub(super) fn written<'a, C: Seq2SeqFamily>(
     model: &'a Seq2SeqModel<C>,
+    names: &'a NameTable,
     options: &SaveOptions<'a>,
-) -> Result<ModelFolder<'a, C>> {
+) -> ModelFolder<'a, C> {
     let classes = model.config().classes();
     let class = match model.head_kind() {
         Seq2SeqHead::None => classes.base,
@@ -115,6 +133,5 @@ pub(super) fn written<'a, C: Seq2SeqFamily>(
     };
     // Not every class with a head has another ending than a bare model's: there is MarianMTModel.
     let prefixed = model.head_kind() != Seq2SeqHead::None;
-    let written = ModelFolder { prefixed, ..ModelFolder::new(model.config(), model.name_table(), class) };
-    written.with(options).of_hugging_face(C::TITLE)
+    ModelFolder { prefixed, ..ModelFolder::new(model.config(), names, class) }.with(options)
 }

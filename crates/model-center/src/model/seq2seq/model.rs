@@ -139,7 +139,7 @@ impl<M: Model<Batch = Seq2SeqBatch, Flow = Seq2SeqFlow>> Section<M> for EncoderS
         cx: &mut Ctx,
     ) -> bmtrain_dist::Result<Seq2SeqFlow> {
         let Seq2SeqFlow { encoder: hidden, decoder, padding, decoder_padding } = flow;
-        let input = StackInput { hidden, padding: padding.as_ref(), numbers: None, memory: None };
+        let input = StackInput { hidden, visible: Visible::but(padding.as_ref()), numbers: None, memory: None };
         let encoder = self.0.run(range, input, cx)?; // [B, S, D]
         Ok(Seq2SeqFlow { encoder, decoder, padding, decoder_padding })
     }
@@ -159,7 +159,7 @@ impl<M: Model<Batch = Seq2SeqBatch, Flow = Seq2SeqFlow>> Section<M> for DecoderS
     ) -> bmtrain_dist::Result<Seq2SeqFlow> {
         let Seq2SeqFlow { encoder, decoder: hidden, padding, decoder_padding } = flow;
         let memory = Some(Memory { hidden: encoder.clone(), visible: Visible::but(padding.as_ref()) });
-        let input = StackInput { hidden, padding: decoder_padding.as_ref(), numbers: None, memory };
+        let input = StackInput { hidden, visible: Visible::but(decoder_padding.as_ref()), numbers: None, memory };
         let decoder = self.0.run(range, input, cx)?; // [B, L, D]
         Ok(Seq2SeqFlow { encoder, decoder, padding, decoder_padding })
     }

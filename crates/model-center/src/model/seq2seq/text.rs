@@ -61,11 +61,13 @@ impl<C: Seq2SeqFamily> TextModel for Seq2SeqModel<C> {
     }
 
     fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
-        folder::written(self, options)?.check(&param_shapes(Model::parameters(self)))
+        let names = folder::names(self, options.layout)?;
+        folder::written(self, &names, options).check(&param_shapes(Model::parameters(self)))
     }
 
     fn write(&self, folder: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
-        folder::written(self, options)?.write(folder, &param_shapes(Model::parameters(self)), fill)
+        let names = folder::names(self, options.layout)?;
+        folder::written(self, &names, options).write(folder, &param_shapes(Model::parameters(self)), fill)
     }
 
     /// Labels are given for the word that each position of the decoder is to predict; without `decoder_input_ids` it reads them

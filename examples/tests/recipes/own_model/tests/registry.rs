@@ -38,6 +38,8 @@ fn batch() -> TextBatch {
         token_type_ids: None,
         decoder_input_ids: None,
         decoder_attention_mask: None,
+        context: None,
+        span: None,
         labels: Some(TextLabels::Classes(vec![0, 1, 2])),
         next_sentence: None,
         choices: 1,

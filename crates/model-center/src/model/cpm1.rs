@@ -1,0 +1,98 @@
+//! CPM-1 (Zhang et al., 2021) as ModelCenter has it: one stack whose rows may begin with a context that is read from both sides,
+//! and may hold several texts that do not see each other; RMS norms, gates, one table of biases for ranges of distances that
+//! all blocks share, and linear maps whose inputs are divided by the root of their length.
+//!
+//! In ModelCenter the last range of distances is taken for padding and never learns. Here it learns like the others.
+
+use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
+use crate::config::{Cpm1Config, CpmFields, TextConfig};
+use crate::hf::{NameTable, Rule, model_center};
+use crate::layer::position::RelativeConfig;
+use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig};
+use bmtrain_dist::nn::norm::NormOptions;
+use bmtrain_dist::param::Init;
+
+/// A CPM-1 with its head.
+pub type Cpm1 = DecoderModel<Cpm1Config>;
+
+impl DecoderFamily for Cpm1Config {
+    const TITLE: &'static str = "CPM-1";
+    /// Nobody else has these names: they say in folders of ours which head a model has.
+    const CLASSES: Classes =
+        Classes { base: "CPM1Model", words: "CPM1ForCausalLM", classifier: "CPM1ForSequenceClassification" };
+    const HAS_SPANS: bool = true;
+
+    fn text(&self) -> &TextConfig {
+        &self.cpm.text
+    }
+
+    fn text_mut(&mut self) -> &mut TextConfig {
+        &mut self.cpm.text
+    }
+
+    fn layout(&self) -> Layout {
+        let text = &self.cpm.text;
+        // What stands behind a token has ranges of its own even where nothing is context.
+        let positions = PositionsConfig::Relative(relative(&self.cpm, true));
+        Layout {
+            padding_learns: true,
+            length_scale: self.cpm.length_scale,
+            ..Layout::new(text.dim_model, positions, NormOptions::rms(text.dim_model, text.norm_eps))
+        }
+    }
+
+    fn block(&self, _layer: usize) -> BlockConfig {
+        let block = block(&self.cpm);
+        BlockConfig { attention: AttentionConfig { causal: true, ..block.attention }, ..block }
+    }
+
+    /// Nobody but ModelCenter has names for them.
+    fn names(&self, _head: DecoderHead) -> NameTable {
+        let (block, layers) = (self.block(0), self.cpm.text.num_layers);
+        let mut rules = model_center::decoder_heads();
+        rules.push(Rule::new("decoder.relative_attention_bias.weight", "position_bias.relative_attention_bias"));
+        let stack = model_center::Stack { ours: "decoder", theirs: "encoder", block: &block, layers };
+        model_center::table(&[stack], rules)
+    }
+
+    fn names_of_model_center(&self) -> Option<NameTable> {
+        Some(self.names(DecoderHead::None))
+    }
+}
+
+/// Biases for ranges of distances.
+pub(super) fn relative(cpm: &CpmFields, bidirectional: bool) -> RelativeConfig {
+    RelativeConfig {
+        heads: cpm.text.num_heads,
+        buckets: cpm.position_bias_num_buckets,
+        max_distance: cpm.position_bias_max_distance,
+        bidirectional,
+        init: Init::normal(cpm.pos_init_std),
+    }
+}
+
+/// A block in which every token sees all others.
+pub(super) fn block(cpm: &CpmFields) -> BlockConfig {
+    let CpmFields { text, length_scale, .. } = cpm;
+    let attention = AttentionConfig::new(text.dim_model, text.num_heads, text.dim_head, Init::normal(text.init_std));
+    BlockConfig {
+        placement: Placement::Pre,
+        attention: AttentionConfig {
+            bias: false,
+            out_bias: false,
+            scale: if cpm.attn_scale { attention.scale } else { 1.0 },
+            length_scale: *length_scale,
+            dropout: text.attention_dropout_p,
+            ..attention
+        },
+        cross: None,
+        ffn: FeedForwardConfig {
+            gated: text.ffn_gated,
+            bias: false,
+            length_scale: *length_scale,
+            ..FeedForwardConfig::new(text.dim_model, text.dim_ff, text.ffn_activate_fn, attention.init)
+        },
+        norm: NormOptions::rms(text.dim_model, text.norm_eps),
+        dropout: text.dropout_p,
+    }
+}
