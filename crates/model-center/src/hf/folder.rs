@@ -21,6 +21,7 @@ use crate::{Error, Result};
 /// generation settings, pre-processing.
 pub const COMPANION_FILES: &[&str] = &[
     "tokenizer.json",
+    "tekken.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -31,6 +32,7 @@ pub const COMPANION_FILES: &[&str] = &[
     "sentencepiece.bpe.model",
     "tokenizer.model",
     "chat_template.jinja",
+    "chat_template.json",
     "generation_config.json",
     "preprocessor_config.json",
 ];
@@ -119,7 +121,8 @@ impl<'a, C: Config> ModelFolder<'a, C> {
     /// Write into `folder`, which is created if need be; files of the same names are replaced one by one, each whole.
     ///
     /// `fill` puts the values of the named parameter into a vector of the right length; it is called once for each.
-    /// Memory: one parameter at a time. `config.json` comes last.
+    /// Memory: one parameter at a time. The weights come first, so that nothing is left of a folder whose weights cannot be
+    /// written, and `config.json` last.
     ///
     /// # Errors
     /// [`Error::Model`] if a parameter has no name in the table, or the configuration no Hugging Face form;
@@ -133,9 +136,6 @@ impl<'a, C: Config> ModelFolder<'a, C> {
         let config = self.config()?;
         std::fs::create_dir_all(folder)
             .map_err(|e| Error::file("create", folder, e, "choose a folder that you may write"))?;
-        if let Some(from) = self.companions {
-            copy_companions(from, folder)?;
-        }
         match self.layout {
             FolderLayout::HuggingFace => {
                 export(self.names, params, folder, self.header.dtype, self.prefixed, self.shard_bytes, fill)?;
@@ -143,6 +143,9 @@ impl<'a, C: Config> ModelFolder<'a, C> {
             FolderLayout::ModelCenter => {
                 model_center::write_weights(self.names, params, &folder.join(WEIGHTS_FILE), self.header.dtype, fill)?;
             }
+        }
+        if let Some(from) = self.companions {
+            copy_companions(from, folder)?;
         }
         write_config(folder, &config)
     }
