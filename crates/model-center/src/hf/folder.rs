@@ -94,17 +94,6 @@ impl<'a, C: Config> ModelFolder<'a, C> {
         ModelFolder { header, companions: options.companions, layout: options.layout, ..self }
     }
 
-    /// The same, for a family without names in ModelCenter's files; `title` is its name for people.
-    ///
-    /// # Errors
-    /// A layout other than Hugging Face's.
-    pub fn of_hugging_face(self, title: &str) -> Result<Self> {
-        match self.layout {
-            FolderLayout::HuggingFace => Ok(self),
-            FolderLayout::ModelCenter => Err(no_model_center(title)),
-        }
-    }
-
     /// Whether [`ModelFolder::write`] would refuse the configuration, a parameter's name or a tokenizer file: all that can
     /// be known long before there are values to write.
     ///
@@ -150,11 +139,22 @@ impl<'a, C: Config> ModelFolder<'a, C> {
         write_config(folder, &config)
     }
 
+    /// Names of what the configuration says and `config.json` will have no place for.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if the configuration has no form in this layout.
+    pub fn left_out(&self) -> Result<Vec<String>> {
+        match self.layout {
+            FolderLayout::HuggingFace => Ok(Vec::new()),
+            FolderLayout::ModelCenter => self.config.to_model_center(&self.header).map(|written| written.left_out),
+        }
+    }
+
     /// What `config.json` will say.
     fn config(&self) -> Result<Map<String, Value>> {
         match self.layout {
             FolderLayout::HuggingFace => self.config.to_hf_json(&self.header),
-            FolderLayout::ModelCenter => Ok(self.config.to_dict()),
+            FolderLayout::ModelCenter => self.config.to_model_center(&self.header).map(|written| written.map),
         }
     }
 }
@@ -162,7 +162,7 @@ impl<'a, C: Config> ModelFolder<'a, C> {
 /// The error for a family that has no names in ModelCenter's files; `title` is its name for people.
 pub(crate) fn no_model_center(title: &str) -> Error {
     let reason = format!("a {title} like this is not written in ModelCenter's layout");
-    Error::model("the folder to write", reason, "write it in Hugging Face's")
+    Error::model("the folder to write", reason, "write it in Hugging Face's layout")
 }
 
 /// The hub's name of a model, such as `org/name`, if its folder lies in a hub cache, `models--org--name/snapshots/REVISION`.

@@ -11,6 +11,9 @@ use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::{Model, Parameters};
 use std::path::Path;
 
+/// What is rescaled on the way into files of another program.
+const LAST_NORM: &str = "decoder.output_norm.weight";
+
 impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
     fn upload(&self, batch: &TextBatch, cx: &Ctx) -> Result<Seq2SeqBatch> {
         let text = self.config().text();
@@ -51,11 +54,24 @@ impl<C: Seq2SeqFamily> TextModel for Seq2SeqModel<C> {
     }
 
     fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
-        folder::written(self, options)?.check(&param_shapes(Model::parameters(self)))
+        let names = folder::names(self, options.layout)?;
+        folder::written(self, &names, options).check(&param_shapes(Model::parameters(self)))
     }
 
     fn write(&self, folder: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
-        folder::written(self, options)?.write(folder, &param_shapes(Model::parameters(self)), fill)
+        let names = folder::names(self, options.layout)?;
+        let rescaled = self.config().rescaled_norm(options.layout);
+        folder::written(self, &names, options).write(folder, &param_shapes(Model::parameters(self)), |name, values| {
+            fill(name, values)?;
+            if let Some(rescaled) = rescaled.filter(|_| name == LAST_NORM) {
+                values.iter_mut().for_each(|value| *value = rescaled(*value));
+            }
+            Ok(())
+        })
+    }
+
+    fn left_out(&self, options: &SaveOptions<'_>) -> Result<Vec<String>> {
+        folder::written(self, self.name_table(), options).left_out()
     }
 
     /// Labels are given for the word that each position of the decoder is to predict; without `decoder_input_ids` it reads them
