@@ -5,7 +5,7 @@ mod configs;
 
 use bmtrain_core::dtype::DType;
 use bmtrain_core::kernel::Activation;
-use model_center::config::{Config, T5Config, T5Kind, TextConfig};
+use model_center::config::{Config, HeadScale, T5Config, T5Kind, TextConfig};
 use serde_json::{Map, Value, json};
 
 /// A file of T5 1.1 as it is on the hub.
@@ -37,7 +37,7 @@ fn defaults_are_those_of_model_center() {
         "vocab_size": 32128, "dim_model": 768, "num_heads": 12, "dim_head": 64, "dim_ff": 3072, "num_encoder_layers": 12,
         "num_decoder_layers": 12, "dropout_p": 0.0, "emb_init_std": 0.02, "pos_init_std": 1.0, "norm_eps": 1e-6,
         "att_init_std": 0.02, "ffn_init_std": 0.02, "ffn_activate_fn": "relu", "proj_init_std": 0.02, "tied": true,
-        "position_bias_num_buckets": 32, "position_bias_max_distance": 128, "scale": false, "cls_head": null
+        "position_bias_num_buckets": 32, "position_bias_max_distance": 128, "scale": null, "cls_head": null
     });
     for (name, value) in expected.as_object().unwrap() {
         assert_eq!(dict.get(name), Some(value), "{name}");
@@ -53,7 +53,7 @@ fn a_hugging_face_file_is_read_and_written_back_with_what_changes_nothing() {
     assert_eq!((text.dim_model, text.num_heads, text.dim_head, text.dim_ff), (512, 6, 64, 1024));
     assert_eq!((text.num_layers, config.num_decoder_layers, text.vocab_size), (8, 7, 32128));
     assert_eq!((text.dropout_p, text.embedding_dropout_p, text.attention_dropout_p), (0.2, 0.2, 0.2));
-    assert_eq!((function(&config), text.tied, config.scale), ((Activation::GeluTanh, true), false, false));
+    assert_eq!((function(&config), text.tied, config.scale), ((Activation::GeluTanh, true), false, HeadScale::One));
     assert_eq!((config.position_bias_num_buckets, config.position_bias_max_distance), (32, 128));
     assert_eq!((text.pad_token_id, config.decoder_start_token_id), (Some(0), Some(0)));
     let header = configs::header("T5ForConditionalGeneration", DType::BF16);
@@ -77,10 +77,10 @@ fn what_a_file_leaves_out_is_as_transformers_has_it() {
     let config = sizes("t5");
     assert_eq!((config.text.dropout_p, config.text.attention_dropout_p, config.text.norm_eps), (0.1, 0.1, 1e-6));
     assert_eq!((config.kind, function(&config), config.num_decoder_layers), (T5Kind::T5, (Activation::Relu, false), 2));
-    assert_eq!((config.text.tied, config.scale, config.text.pad_token_id), (true, true, Some(0)));
+    assert_eq!((config.text.tied, config.scale, config.text.pad_token_id), (true, HeadScale::Root, Some(0)));
     assert_eq!(config.decoder_start_token_id, None);
     let many = sizes("mt5");
-    assert_eq!((many.kind, function(&many), many.scale), (T5Kind::MT5, (Activation::GeluTanh, true), false));
+    assert_eq!((many.kind, function(&many), many.scale), (T5Kind::MT5, (Activation::GeluTanh, true), HeadScale::One));
     assert_eq!((many.text.tied, many.decoder_start_token_id), (true, Some(0)));
     let map = written(&many);
     assert_eq!((&map["model_type"], map.get("scale_decoder_outputs")), (&json!("mt5"), None));
@@ -94,13 +94,19 @@ fn a_model_center_file_fills_in_its_class_defaults() {
         "ffn_activate_fn": "gated_gelu_new", "tied": false, "half": true, "dropout_p": 0.3, "att_mask_value": "-inf"}"#;
     let config = T5Config::from_json(text, "x").unwrap();
     assert_eq!((config.text.num_layers, config.num_decoder_layers, config.text.dim_head), (24, 20, 64));
-    assert_eq!((function(&config), config.text.tied, config.scale), ((Activation::GeluTanh, true), false, false));
+    assert_eq!(
+        (function(&config), config.text.tied, config.scale),
+        ((Activation::GeluTanh, true), false, HeadScale::One)
+    );
     assert_eq!(
         (config.text.dropout_p, config.text.embedding_dropout_p, config.text.attention_dropout_p),
         (0.3, 0.3, 0.3)
     );
     let scaled = T5Config::from_json(r#"{"dim_model": 512, "num_heads": 8, "scale": true}"#, "x").unwrap();
-    assert_eq!((scaled.scale, scaled.decoder_start_token_id, scaled.num_decoder_layers), (true, Some(0), 12));
+    assert_eq!(
+        (scaled.scale, scaled.decoder_start_token_id, scaled.num_decoder_layers),
+        (HeadScale::HundredRoot, Some(0), 12)
+    );
 }
 
 #[test]
@@ -125,10 +131,13 @@ fn the_function_is_read_as_transformers_reads_it() {
 #[test]
 fn a_tied_head_is_scaled_unless_the_file_says_otherwise() {
     let scale = |changes: &[(&str, Value)]| with(changes).map(|config| (config.text.tied, config.scale)).unwrap();
-    assert_eq!(scale(&[("tie_word_embeddings", json!(true))]), (true, true));
-    assert_eq!(scale(&[("tie_word_embeddings", Value::Null)]), (true, true));
-    assert_eq!(scale(&[("tie_word_embeddings", json!(true)), ("scale_decoder_outputs", json!(false))]), (true, false));
-    assert_eq!(scale(&[("scale_decoder_outputs", json!(true))]), (false, true));
+    assert_eq!(scale(&[("tie_word_embeddings", json!(true))]), (true, HeadScale::Root));
+    assert_eq!(scale(&[("tie_word_embeddings", Value::Null)]), (true, HeadScale::Root));
+    assert_eq!(
+        scale(&[("tie_word_embeddings", json!(true)), ("scale_decoder_outputs", json!(false))]),
+        (true, HeadScale::One)
+    );
+    assert_eq!(scale(&[("scale_decoder_outputs", json!(true))]), (false, HeadScale::Root));
 }
 
 #[test]
@@ -181,7 +190,7 @@ fn contradictions_and_what_is_not_supported_name_the_field() {
     let scaled = with(&[("model_type", json!("mt5")), ("scale", json!(true))]).unwrap_err();
     assert!(scaled.contains("mT5 is supported with scale = false only"), "{scaled}");
     let header = configs::header("MT5Model", DType::F32);
-    let odd = T5Config { kind: T5Kind::MT5, scale: true, ..T5Config::default() };
+    let odd = T5Config { kind: T5Kind::MT5, scale: HeadScale::Root, ..T5Config::default() };
     assert!(odd.to_hf_json(&header).unwrap_err().to_string().contains("scale"));
     assert!(T5Config::from_json("{}", "x").unwrap_err().to_string().contains("no size of the model"));
     let huge = TextConfig { num_layers: 70_000, ..T5Config::default().text };

@@ -96,6 +96,7 @@ fn print_config_shows_each_value_with_its_origin() {
     let expected = r#"[model]
 path = "models/mini"            # r.toml:2
 # revision                      # not set: main, of a model of the hub
+# family                        # not set: as config.json says
 dtype = "f32"                   # default
 head = "auto"                   # default
 # hidden_dropout                # not set: as in the model's config.json

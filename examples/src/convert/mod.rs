@@ -14,7 +14,7 @@ use model_center::run::ExitStatus;
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
 
-/// Bring a model into another program's files: from a folder of Hugging Face or of ModelCenter (decoders), with safetensors or PyTorch's own
+/// Bring a model into another program's files: from a folder of Hugging Face or of ModelCenter, with safetensors or PyTorch's own
 /// files (which are read without being run), or from a GGUF file of a Llama or Qwen; to a folder of Hugging Face or of
 /// ModelCenter. Says what became of every tensor.
 ///
@@ -37,6 +37,9 @@ pub struct Options {
     /// Branch, tag or commit, for a model in the cache.
     #[arg(long, value_name = "REVISION")]
     pub revision: Option<String>,
+    /// Family of a model whose config.json does not name it, as ModelCenter's do not.
+    #[arg(long, value_name = "FAMILY")]
+    pub family: Option<String>,
     /// Leave behind what the model's class has no use for, such as the head it was pretrained with, instead of refusing.
     #[arg(long)]
     pub leave: bool,
@@ -47,7 +50,7 @@ pub struct Options {
 pub enum Layout {
     /// config.json, model.safetensors, tokenizer files.
     HuggingFace,
-    /// config.json and pytorch_model.pt with ModelCenter's names, for decoders it has. Not tried in ModelCenter itself.
+    /// config.json and pytorch_model.pt with ModelCenter's names, for families it has. Not tried in ModelCenter itself.
     ModelCenter,
 }
 
@@ -85,6 +88,10 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
             let reason = "a GGUF file is brought into Hugging Face's files only";
             return Err(Error::recipe("--layout", reason, "leave it out, and convert the folder in a second step"));
         }
+        if options.family.is_some() {
+            let reason = "a GGUF file names its family itself";
+            return Err(Error::recipe("--family", reason, "leave it out"));
+        }
         let report = gguf_to_folder(path, &options.to, options.dtype.dtype())?;
         println!("{report}");
         return Ok(ExitStatus::Done);
@@ -97,7 +104,8 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
 /// From folder to folder.
 fn folder_to_folder(folder: &Path, options: &Options, registry: Registry<'_>) -> Result<()> {
     let device = Device::cpu(1)?;
-    let opened = registry.open(folder, &OpenOptions { only_check: true, ..OpenOptions::new(&device) })?;
+    let asked = OpenOptions { only_check: true, family: options.family.clone(), ..OpenOptions::new(&device) };
+    let opened = registry.open(folder, &asked)?;
     let place = folder.display().to_string();
     if !opened.unused.is_empty() && !options.leave {
         let names = printable(&opened.unused.join(", "), 300);
@@ -120,7 +128,12 @@ fn folder_to_folder(folder: &Path, options: &Options, registry: Registry<'_>) ->
     opened.model.check_save(&save)?;
     let weights = Weights::open(folder)?;
     opened.plan.check_twins(&weights)?;
-    opened.model.write(&options.to, &save, &mut |name, values| opened.plan.read(&weights, name, values))?;
+    let was_there = options.to.exists();
+    let written = opened.model.write(&options.to, &save, &mut |name, values| opened.plan.read(&weights, name, values));
+    if let Err(error) = written {
+        clear(&options.to, was_there);
+        return Err(error);
+    }
     println!(
         "{} parameters of {} values written as {} to {}",
         opened.plan.loaded(),
@@ -128,10 +141,27 @@ fn folder_to_folder(folder: &Path, options: &Options, registry: Registry<'_>) ->
         save.dtype,
         options.to.display()
     );
-    for name in &opened.unused {
-        println!("  left behind {}", printable(name, 200));
+    for (what, names) in [
+        ("left behind", &opened.unused),
+        ("passed over, as it holds nothing learned,", &opened.plan.passed_over(&weights)),
+        ("config.json has no place for", &opened.model.left_out(&save)?),
+    ] {
+        for name in names {
+            println!("  {what} {}", printable(name, 200));
+        }
     }
     Ok(())
+}
+
+/// Remove what was written into a folder that was empty before. What cannot be removed stays: the reason why it was written in
+/// part says more than that.
+fn clear(folder: &Path, was_there: bool) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let _ = std::fs::remove_file(entry.path());
+    }
+    if !was_there {
+        let _ = std::fs::remove_dir(folder);
+    }
 }
 
 /// A folder with something in it is somebody's.

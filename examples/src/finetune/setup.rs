@@ -89,6 +89,7 @@ pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, s
         LabelSpace::Classes(_) | LabelSpace::Choices(_) => ProblemType::SingleLabel,
     };
     OpenOptions {
+        family: resolved.model.family.clone(),
         head: Some(TextHead::Classification { outputs: labels.outputs() }),
         head_values: match resolved.model.head {
             Head::Auto => HeadValues::FolderOrDrawn,
@@ -136,14 +137,14 @@ pub fn check_ranks(resolved: &Resolved, ranks: usize) -> Result<()> {
 /// The first thing that does not fit.
 pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &Places) -> Result<Job> {
     let folder = model_folder(resolved, places)?;
-    let entry = registry.find(&folder)?;
+    let entry = registry.find_as(&folder, resolved.model.family.as_deref())?;
     let tokenizer = HfTokenizer::from_folder(&folder)?;
     let mut train = read_train(resolved, &tokenizer)?;
     let mut eval = read_eval(resolved, &tokenizer, &train)?;
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let options =
         OpenOptions { only_check: true, ..open_options(resolved, train.labels(), &nowhere, Sharding::solo()) };
-    let opened = (entry.open)(&folder, &options)?;
+    let opened = registry.open(&folder, &options)?;
     opened.model.check_save(&save_options(resolved, &folder))?;
     // A classifier that the folder brings has an order of its own, which the data follow.
     let names = opened.model.label_names();

@@ -31,6 +31,9 @@ pub struct Options {
     /// Branch, tag or commit of a model of the hub; by default main.
     #[arg(long, value_name = "REVISION")]
     pub revision: Option<String>,
+    /// Family of a model whose config.json does not name it, as ModelCenter's do not.
+    #[arg(long, value_name = "FAMILY")]
+    pub family: Option<String>,
     /// File of inputs.
     #[arg(long, value_name = "FILE")]
     pub inputs: PathBuf,
@@ -84,7 +87,8 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     }
     let folder = Pretrained::resolve(&options.model, options.revision.as_deref(), &model_places())?;
     let head = head(options, &folder, &file)?;
-    let opened = registry.open(&folder, &OpenOptions { head, ..OpenOptions::new(&device) });
+    let opened =
+        registry.open(&folder, &OpenOptions { head, family: options.family.clone(), ..OpenOptions::new(&device) });
     let opened = opened.map_err(|error| match error {
         // The family knows that it has no such head, but not who asked for it.
         Error::Recipe { reason, fix, .. } => Error::recipe("--head", reason, fix),

@@ -8,7 +8,7 @@ use super::fields::Fields;
 use super::json::number;
 use super::labels::{self, ClassLabels};
 use super::ranges::{refuse_foreign, refuse_other_encoders};
-use super::{BertConfig, Config, HfHeader, activations};
+use super::{BertConfig, Config, HfHeader, activations, model_center};
 use crate::file::printable;
 use crate::{Error, Result};
 
@@ -155,7 +155,8 @@ fn dialect(fields: &Fields) -> Result<bool> {
     if SHAPES.iter().any(|(theirs, _)| fields.has(theirs)) {
         return Ok(true);
     }
-    if SHAPES.iter().any(|(_, ours)| fields.has(ours)) {
+    // ModelCenter's files may state a size of the head alone, and mean the defaults of its class.
+    if SHAPES.iter().any(|(_, ours)| fields.has(ours)) || model_center::is_model_center(fields) {
         return Ok(false);
     }
     Err(fields.error(
@@ -240,10 +241,10 @@ fn read_numbers(fields: &mut Fields, config: &mut BertConfig, hugging_face: bool
         ("ffn_init_mean", &mut config.ffn_init_mean),
         ("proj_init_mean", &mut config.proj_init_mean),
         ("norm_init_var", &mut config.norm_init_var),
-        ("att_mask_value", &mut config.att_mask_value),
     ] {
         *target = fields.take_number(name)?.unwrap_or(*target);
     }
+    config.att_mask_value = fields.take_mask_value()?.unwrap_or(config.att_mask_value);
     let said = fields.has("pad_token_id");
     let pad = fields.take_index("pad_token_id")?;
     config.pad_token_id = if hugging_face && !said { Some(0) } else { pad };

@@ -8,7 +8,7 @@ use super::fields::Fields;
 use super::json::number;
 use super::labels::{self, ClassLabels};
 use super::ranges::refuse_foreign;
-use super::{HfHeader, TextConfig, activations};
+use super::{HfHeader, TextConfig, activations, model_center};
 use crate::{Error, Result};
 
 /// Names of one field in Hugging Face files, the one that is written first; none where they have no such field.
@@ -96,7 +96,8 @@ impl Dialect {
         if sizes.iter().any(|(names, ours)| names.iter().any(|name| name != ours && fields.has(name))) {
             return Ok(Spoken::HuggingFace);
         }
-        if sizes.iter().any(|(_, ours)| fields.has(ours)) {
+        // Its files may state a size of the head alone, and mean the defaults of its class.
+        if sizes.iter().any(|(_, ours)| fields.has(ours)) || model_center::is_model_center(fields) {
             return Ok(Spoken::ModelCenter);
         }
         let name = self.dim_model.first().copied().unwrap_or("dim_model");
@@ -208,8 +209,15 @@ impl Dialect {
         text.embedding_dropout_p = embedding.unwrap_or(text.embedding_dropout_p);
         let attention = take(self.attention_dropout, &["attention_dropout_p"])?.or(all);
         text.attention_dropout_p = attention.unwrap_or(text.attention_dropout_p);
-        let deviations = ["emb_init_std", "att_init_std", "ffn_init_std", "proj_init_std"];
-        text.init_std = take(self.init_std, &deviations)?.unwrap_or(text.init_std);
+        let (inner, outer): ([&str; 2], [&str; 2]) =
+            (["att_init_std", "ffn_init_std"], ["emb_init_std", "proj_init_std"]);
+        if spoken == Spoken::HuggingFace {
+            text.init_std = take(self.init_std, &[outer, inner].concat())?.unwrap_or(text.init_std);
+        } else {
+            // Its files draw words and heads from a wider distribution than the blocks between them.
+            text.init_std = take(self.init_std, &inner)?.unwrap_or(text.init_std);
+            text.outer_std = take(&[], &outer)?.filter(|outer| *outer != text.init_std);
+        }
         text.norm_eps = take(self.norm_eps, &["norm_eps"])?.unwrap_or(text.norm_eps);
         // A file that is silent means the default, and one that says null, or -1 as some old ones do, that there is none.
         if fields.has("pad_token_id") {
@@ -236,10 +244,10 @@ impl Dialect {
             ("dropout_p", number(text.dropout_p)),
             ("embedding_dropout_p", number(text.embedding_dropout_p)),
             ("attention_dropout_p", number(text.attention_dropout_p)),
-            ("emb_init_std", number(text.init_std)),
+            ("emb_init_std", number(text.outer_std())),
             ("att_init_std", number(text.init_std)),
             ("ffn_init_std", number(text.init_std)),
-            ("proj_init_std", number(text.init_std)),
+            ("proj_init_std", number(text.outer_std())),
             ("norm_eps", number(text.norm_eps)),
             ("ffn_activate_fn", json!(own_activation(text))),
             ("tied", json!(text.tied)),

@@ -12,6 +12,9 @@ use crate::{Error, Result};
 /// bits.
 const SIZE_LIMIT: u64 = 1 << 28;
 
+/// Scores of masked positions are at most this: what is left of such a position is 0 beside any other score.
+const MASKED: f32 = -1e4;
+
 /// A JSON object whose fields are taken out by name; what nobody takes remains for [`Fields::into_rest`].
 ///
 /// A field that is `null` counts as absent, as it does for `transformers`.
@@ -38,6 +41,20 @@ impl Fields {
     /// Whether the field is there, even as `null`.
     pub fn has(&self, name: &str) -> bool {
         self.map.contains_key(name)
+    }
+
+    /// The names of all fields.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.map.keys().map(String::as_str)
+    }
+
+    /// The same fields with the family, where they do not name it.
+    #[must_use]
+    pub fn of_family(mut self, family: Option<&str>) -> Self {
+        if let Some(family) = family.filter(|_| self.peek("model_type").is_none()) {
+            self.map.insert("model_type".to_owned(), Value::from(family));
+        }
+        self
     }
 
     /// What nobody took.
@@ -128,7 +145,30 @@ impl Fields {
         }
     }
 
-    /// Take a finite number, rounded to single precision; ModelCenter's texts `"-inf"` and `"-1e4"` are numbers too.
+    /// Take what ModelCenter adds to the scores of masked positions, a number or its text. Here they are left out exactly, which
+    /// is the same where it underflows.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for what is no number, and for one that leaves something of a masked position.
+    pub fn take_mask_value(&mut self) -> Result<Option<f32>> {
+        let name = "att_mask_value";
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let number = match &value {
+            Value::Number(number) => number.as_f64().map(|number| number as f32),
+            Value::String(text) => text.parse().ok(),
+            _ => None,
+        };
+        match number.filter(|number| !number.is_nan()) {
+            None => Err(self.wrong_type(name, &value, "a number")),
+            Some(number) if number > MASKED => {
+                let reason = format!("{number} leaves something of masked positions, which are left out here");
+                Err(self.error(name, &reason, "set att_mask_value to -10000, or use a model that was made that way"))
+            }
+            number => Ok(number),
+        }
+    }
+
+    /// Take a finite number, rounded to single precision.
     ///
     /// # Errors
     /// [`Error::Model`] for anything else.
@@ -136,8 +176,6 @@ impl Fields {
         let Some(value) = self.take(name) else { return Ok(None) };
         let number = match &value {
             Value::Number(number) => number.as_f64().map(|n| n as f32).filter(|n| n.is_finite()),
-            Value::String(text) if text == "-inf" => Some(f32::NEG_INFINITY),
-            Value::String(text) if text == "-1e4" => Some(-1e4),
             _ => None,
         };
         number.map(Some).ok_or_else(|| self.wrong_type(name, &value, "a number"))

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::dialect::{Dialect, Fixed, Spoken};
 use super::json::number;
 use super::ranges::Ranges;
-use super::{Config, Fields, HfHeader, TextConfig};
+use super::{ClassFields, Config, Fields, HfHeader, TextConfig, model_center};
 use crate::Result;
 
 /// Sizes and options of a GPT-J.
@@ -52,7 +52,6 @@ const DIALECT: Dialect = Dialect {
         ("norm_bias", Fixed::Flag(true)),
         ("att_bias", Fixed::Flag(false)),
         ("ffn_bias", Fixed::Flag(true)),
-        ("proj_bias", Fixed::Flag(true)),
         ("length_scale", Fixed::Flag(false)),
         ("attn_scale", Fixed::Flag(true)),
         ("post_layer_norm", Fixed::Flag(false)),
@@ -91,6 +90,11 @@ impl Config for GptjConfig {
             // Its head has a bias, which would be the only thing of its own.
             return Err(DIALECT.unsupported(&fields, "tie_word_embeddings", "false"));
         }
+        // It has one field for both heads, of which that for words has a bias and that for classes none.
+        let has_classes = text.cls_head.is_some();
+        if fields.take_flag("proj_bias")?.is_some_and(|bias| bias == has_classes) {
+            return Err(DIALECT.unsupported(&fields, "proj_bias", if has_classes { "false" } else { "true" }));
+        }
         // Files have it from GPT-2, with the value that is always so here.
         if fields.peek_flag("scale_attn_weights")? == Some(false) {
             return Err(DIALECT.unsupported(&fields, "scale_attn_weights", "true"));
@@ -116,6 +120,14 @@ impl Config for GptjConfig {
         map.insert("emb_init_std".to_string(), number(self.outer_std));
         map.insert("proj_init_std".to_string(), number(self.outer_std));
         map
+    }
+
+    fn to_model_center(&self, header: &HfHeader) -> Result<ClassFields> {
+        let mut written =
+            model_center::class_fields(Self::MODEL_TYPE, &self.to_dict(), &Self::default().to_dict(), header)?;
+        let has_classes = written.map.get("cls_head").is_some_and(|outputs| !outputs.is_null());
+        written.map.insert("proj_bias".to_string(), json!(!has_classes));
+        Ok(written)
     }
 
     fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {

@@ -7,7 +7,7 @@ use bmtrain_core::kernel::Activation;
 use serde_json::{Map, Value, json};
 
 use super::dialect::{Dialect, Fixed};
-use super::{Config, Fields, HfHeader, RotaryFields, TextConfig};
+use super::{ClassFields, Config, Fields, HfHeader, RotaryFields, TextConfig, model_center};
 use crate::Result;
 use crate::layer::position::RotaryScaling;
 
@@ -168,6 +168,16 @@ impl Config for LlamaConfig {
         map.insert("ffn_bias".to_string(), json!(self.ffn_bias));
         self.rotary.write(&mut map);
         map
+    }
+
+    fn to_model_center(&self, header: &HfHeader) -> Result<ClassFields> {
+        let mut written =
+            model_center::class_fields(Self::MODEL_TYPE, &self.to_dict(), &Self::default().to_dict(), header)?;
+        // Version 1.0.3 does not have the field yet: only what needs it is written for what came later.
+        if self.num_heads_kv == self.text.num_heads {
+            written.map.shift_remove("num_heads_kv");
+        }
+        Ok(written)
     }
 
     fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {

@@ -25,6 +25,7 @@ mod labels;
 mod llama;
 mod marian;
 mod mistral;
+pub mod model_center;
 mod opt;
 mod qwen2;
 mod qwen3;
@@ -50,12 +51,13 @@ pub use gptj::GptjConfig;
 pub use llama::LlamaConfig;
 pub use marian::MarianConfig;
 pub use mistral::MistralConfig;
+pub use model_center::ClassFields;
 pub use opt::OptConfig;
 pub use qwen2::Qwen2Config;
 pub use qwen3::Qwen3Config;
 pub use roberta::{RobertaConfig, RobertaName};
 pub use rotary::RotaryFields;
-pub use t5::{T5Config, T5Kind};
+pub use t5::{HeadScale, T5Config, T5Kind};
 pub use text::TextConfig;
 pub use two_stacks::TwoStacks;
 pub use windows::WindowFields;
@@ -94,6 +96,14 @@ pub trait Config: Sized {
     /// [`Error::Model`] if the configuration has no Hugging Face form.
     fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>>;
 
+    /// The content of a `config.json` that ModelCenter opens: the fields that its class takes and no others.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if it has no class for the family, or none that computes what this model does.
+    fn to_model_center(&self, header: &HfHeader) -> Result<ClassFields> {
+        model_center::class_fields(Self::MODEL_TYPE, &self.to_dict(), &Map::new(), header)
+    }
+
     /// Read from JSON text; `place` names it in errors.
     ///
     /// # Errors
@@ -115,14 +125,31 @@ pub trait Config: Sized {
     /// # Errors
     /// Those of [`Config::from_json_file`]; also if the file is a link that leaves the folder.
     fn from_pretrained(folder: &Path) -> Result<Self> {
-        resolve_inside(folder, "config.json")?;
-        Self::from_json_file(&folder.join("config.json"))
+        Self::from_pretrained_as(folder, None)
+    }
+
+    /// As [`Config::from_pretrained`], of this family where the file does not name one.
+    ///
+    /// # Errors
+    /// Those of [`Config::from_pretrained`].
+    fn from_pretrained_as(folder: &Path, family: Option<&str>) -> Result<Self> {
+        Self::from_fields(folder_fields(folder)?.of_family(family))
     }
 
     /// [`Config::to_dict`] as indented JSON text, keys sorted.
     fn to_json_string(&self) -> String {
         json::to_text(&self.to_dict())
     }
+}
+
+/// The fields of a folder's `config.json`.
+///
+/// # Errors
+/// [`Error::Model`] for no JSON object, and for a link that leaves the folder; those of reading a file.
+pub(crate) fn folder_fields(folder: &Path) -> Result<Fields> {
+    resolve_inside(folder, "config.json")?;
+    let path = folder.join("config.json");
+    Fields::parse(&read_text(&path, LIMIT)?, &path.display().to_string())
 }
 
 /// What a written `config.json` says beyond the configuration: which class it is for, and in which type the weights are.

@@ -6,8 +6,8 @@ use bmtrain_core::kernel::Activation;
 use serde_json::{Map, Value, json};
 
 use super::dialect::{Dialect, Fixed};
-use super::{Config, Fields, HfHeader, TextConfig};
-use crate::Result;
+use super::{ClassFields, Config, Fields, HfHeader, TextConfig, model_center};
+use crate::{Error, Result};
 
 /// The epsilon of OPT's norms, which its files do not state.
 const NORM_EPS: f32 = 1e-5;
@@ -111,6 +111,15 @@ impl Config for OptConfig {
         map.insert("ffn_bias".to_string(), json!(self.bias));
         self.write_own(&mut map);
         map
+    }
+
+    fn to_model_center(&self, header: &HfHeader) -> Result<ClassFields> {
+        if !self.text.tied {
+            let reason = "its head for words shares the words' embedding, and this model's does not";
+            let fix = "write the model as a Hugging Face folder";
+            return Err(Error::model("OPT in ModelCenter's layout", reason, fix));
+        }
+        model_center::class_fields(Self::MODEL_TYPE, &self.to_dict(), &Self::default().to_dict(), header)
     }
 
     fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {

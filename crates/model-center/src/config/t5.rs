@@ -2,6 +2,7 @@
 //!
 //! Defines [`T5Config`]; called by [`crate::model`]'s T5 and the binaries.
 
+use bmtrain_core::dtype::DType;
 use bmtrain_core::kernel::Activation;
 use serde_json::{Map, Value, json};
 
@@ -9,7 +10,7 @@ use super::activations::{self, Between};
 use super::dialect::{Dialect, Fixed, Spoken};
 use super::json::number;
 use super::ranges::Ranges;
-use super::{Config, Fields, HfHeader, TextConfig};
+use super::{ClassFields, Config, Fields, HfHeader, TextConfig, model_center};
 use crate::{Error, Result};
 
 /// Positions are distances, of which there are as many as a row has: the largest size that a configuration may state.
@@ -41,6 +42,29 @@ impl T5Kind {
     }
 }
 
+/// What the decoder's states in front of the head for words are multiplied with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HeadScale {
+    /// Nothing. ModelCenter: no `scale`.
+    One,
+    /// 1 / √D. Hugging Face: `scale_decoder_outputs`; files that do not have it mean that a tied head is scaled.
+    Root,
+    /// 100 / √D. ModelCenter: `scale`, for the words of T5 1.0, which its converter divides by 100.
+    HundredRoot,
+}
+
+impl HeadScale {
+    /// The factor.
+    pub fn factor(self, dim_model: usize) -> f32 {
+        let root = (dim_model as f32).sqrt();
+        match self {
+            HeadScale::One => 1.0,
+            HeadScale::Root => 1.0 / root,
+            HeadScale::HundredRoot => 100.0 / root,
+        }
+    }
+}
+
 /// Sizes and options of a T5.
 ///
 /// Source: ModelCenter 1.0.3, `model_center/model/config/t5_config.py`; Raffel et al. 2020 for the architecture. New values
@@ -59,9 +83,8 @@ pub struct T5Config {
     pub position_bias_max_distance: usize,
     /// Standard deviation of the ranges' initial values.
     pub pos_init_std: f32,
-    /// Whether states in front of the head are divided by the root of their length. Hugging Face: `scale_decoder_outputs`; files
-    /// that do not have it mean that a tied head is scaled.
-    pub scale: bool,
+    /// What states in front of the head are multiplied with.
+    pub scale: HeadScale,
     /// The word in front of the first that the decoder is to predict, if the file says.
     pub decoder_start_token_id: Option<usize>,
 }
@@ -132,7 +155,7 @@ impl Default for T5Config {
             position_bias_num_buckets: 32,
             position_bias_max_distance: 128,
             pos_init_std: 1.0,
-            scale: false,
+            scale: HeadScale::One,
             decoder_start_token_id: Some(0),
         }
     }
@@ -151,14 +174,32 @@ impl T5Config {
     }
 
     /// Put the fields that only this family has under the names of one program.
-    fn write(&self, map: &mut Map<String, Value>, [buckets, distance, scale]: [&str; 3]) {
+    fn write(&self, map: &mut Map<String, Value>, [buckets, distance]: [&str; 2]) {
         map.insert("num_decoder_layers".to_string(), json!(self.num_decoder_layers));
         map.insert(buckets.to_string(), json!(self.position_bias_num_buckets));
         map.insert(distance.to_string(), json!(self.position_bias_max_distance));
-        if self.kind == T5Kind::T5 {
-            map.insert(scale.to_string(), json!(self.scale));
-        }
         map.insert("decoder_start_token_id".to_string(), json!(self.decoder_start_token_id));
+    }
+}
+
+/// Take what states in front of the head are multiplied with; `is_scaled` says whether a silent file means by 1 / √D.
+fn take_scale(fields: &mut Fields, kind: T5Kind, is_scaled: bool) -> Result<HeadScale> {
+    let root = fields.take_flag("scale_decoder_outputs")?;
+    let hundred = fields.take_flag("scale")?;
+    let scale = match (root, hundred) {
+        (Some(_), Some(true)) => {
+            let reason =
+                "scale_decoder_outputs and scale both say what states in front of the head are multiplied with";
+            return Err(fields.error("scale", reason, "remove one of the two fields"));
+        }
+        (None, Some(true)) => HeadScale::HundredRoot,
+        (Some(true), _) => HeadScale::Root,
+        (None, None) if is_scaled => HeadScale::Root,
+        (None, Some(false)) | (Some(false), _) | (None, None) => HeadScale::One,
+    };
+    match kind == T5Kind::MT5 && scale != HeadScale::One {
+        true => Err(kind.dialect().unsupported(fields, "scale", "false")),
+        false => Ok(scale),
     }
 }
 
@@ -254,11 +295,8 @@ impl Config for T5Config {
         let position_bias_num_buckets = size("relative_attention_num_buckets", "position_bias_num_buckets", 32)?;
         let position_bias_max_distance = size("relative_attention_max_distance", "position_bias_max_distance", 128)?;
         let pos_init_std = fields.take_number("pos_init_std")?.unwrap_or(defaults.pos_init_std);
-        let scaled = fields.take_either("scale_decoder_outputs", "scale", Fields::take_flag)?;
-        if kind == T5Kind::MT5 && scaled == Some(true) {
-            return Err(kind.dialect().unsupported(&fields, "scale", "false"));
-        }
-        let scale = scaled.unwrap_or(is_hugging_face && kind == T5Kind::T5 && text.tied);
+        let is_scaled = is_hugging_face && kind == T5Kind::T5 && text.tied;
+        let scale = take_scale(&mut fields, kind, is_scaled)?;
         let start = fields.take_index("decoder_start_token_id")?;
         // transformers has a default for mT5 alone, and ModelCenter begins with the padding word.
         let silent = if is_hugging_face && kind == T5Kind::T5 { None } else { defaults.decoder_start_token_id };
@@ -282,21 +320,41 @@ impl Config for T5Config {
         map.shift_remove("num_layers");
         map.insert("num_encoder_layers".to_string(), json!(self.text.num_layers));
         map.insert("pos_init_std".to_string(), number(self.pos_init_std));
-        self.write(&mut map, ["position_bias_num_buckets", "position_bias_max_distance", "scale"]);
+        self.write(&mut map, ["position_bias_num_buckets", "position_bias_max_distance"]);
+        map.insert("scale".to_string(), json!((self.scale == HeadScale::HundredRoot).then_some(true)));
+        if self.scale == HeadScale::Root {
+            map.insert("scale_decoder_outputs".to_string(), json!(true));
+        }
         map
     }
 
+    fn to_model_center(&self, header: &HfHeader) -> Result<ClassFields> {
+        if header.dtype == DType::F16 {
+            let reason = "ModelCenter would compute in f16, whose range the hidden states leave";
+            return Err(Error::model("T5 in ModelCenter's layout", reason, "write the weights as f32"));
+        }
+        let mut written =
+            model_center::class_fields(Self::MODEL_TYPE, &self.to_dict(), &Self::default().to_dict(), header)?;
+        if self.scale == HeadScale::Root {
+            // The rest of its factor goes into the decoder's last norm.
+            written.map.insert("scale".to_string(), json!(true));
+            written.left_out.retain(|name| name != "scale_decoder_outputs");
+        }
+        Ok(written)
+    }
+
     fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {
-        if self.kind == T5Kind::MT5 && self.scale {
+        if self.kind == T5Kind::MT5 && self.scale != HeadScale::One {
             let reason = "transformers has no mT5 whose states are scaled in front of the head";
             let fix = "this model cannot be written as a Hugging Face folder";
             return Err(Error::model("mT5 configuration, field scale", reason, fix));
         }
         let mut map = self.kind.dialect().to_hf_json(&self.text, header)?;
-        self.write(
-            &mut map,
-            ["relative_attention_num_buckets", "relative_attention_max_distance", "scale_decoder_outputs"],
-        );
+        self.write(&mut map, ["relative_attention_num_buckets", "relative_attention_max_distance"]);
+        if self.kind == T5Kind::T5 {
+            // Of a factor of 100 / √D the 100 goes into the decoder's last norm.
+            map.insert("scale_decoder_outputs".to_string(), json!(self.scale != HeadScale::One));
+        }
         let (projection, function) = projection(&self.text);
         map.insert("feed_forward_proj".to_string(), json!(projection));
         map.insert("dense_act_fn".to_string(), json!(function));

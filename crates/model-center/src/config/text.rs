@@ -34,6 +34,8 @@ pub struct TextConfig {
     pub attention_dropout_p: f32,
     /// Standard deviation of initial values.
     pub init_std: f32,
+    /// That of words and heads, where it is another.
+    pub outer_std: Option<f32>,
     /// Epsilon of the norms.
     pub norm_eps: f32,
     /// Function between the feed-forward's maps.
@@ -69,6 +71,7 @@ impl Default for TextConfig {
             embedding_dropout_p: 0.0,
             attention_dropout_p: 0.0,
             init_std: 0.02,
+            outer_std: None,
             norm_eps: 1e-5,
             ffn_activate_fn: Activation::Gelu,
             ffn_gated: false,
@@ -83,6 +86,11 @@ impl Default for TextConfig {
 }
 
 impl TextConfig {
+    /// Standard deviation of initial values of words and heads.
+    pub fn outer_std(&self) -> f32 {
+        self.outer_std.unwrap_or(self.init_std)
+    }
+
     /// Check the fields; `place` names the source.
     ///
     /// # Errors
@@ -103,7 +111,7 @@ impl TextConfig {
             ("embedding_dropout_p", self.embedding_dropout_p),
             ("attention_dropout_p", self.attention_dropout_p),
         ])?;
-        ranges.deviations(&[("initializer_range", self.init_std)])?;
+        ranges.deviations(&[("initializer_range", self.init_std), ("emb_init_std", self.outer_std())])?;
         ranges.epsilon(self.norm_eps)?;
         ranges.padding(self.pad_token_id, self.vocab_size)?;
         ranges.classes(self.cls_head, self.labels.len())

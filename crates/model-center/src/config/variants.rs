@@ -25,7 +25,7 @@ impl Dialect {
             }
         }
         // Masked positions are left out exactly; the value that stands for that in ModelCenter underflows to the same.
-        fields.take_number("att_mask_value")?;
+        fields.take_mask_value()?;
         for (name, fixed) in [("int8", Fixed::Flag(false))].iter().chain(self.fixed) {
             let (differs, want) = match fixed {
                 Fixed::Flag(want) => (fields.take_flag(name)?.is_some_and(|is| is != *want), want.to_string()),

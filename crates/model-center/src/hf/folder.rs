@@ -21,6 +21,7 @@ use crate::{Error, Result};
 /// generation settings, pre-processing.
 pub const COMPANION_FILES: &[&str] = &[
     "tokenizer.json",
+    "tekken.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -31,6 +32,7 @@ pub const COMPANION_FILES: &[&str] = &[
     "sentencepiece.bpe.model",
     "tokenizer.model",
     "chat_template.jinja",
+    "chat_template.json",
     "generation_config.json",
     "preprocessor_config.json",
 ];
@@ -92,17 +94,6 @@ impl<'a, C: Config> ModelFolder<'a, C> {
         ModelFolder { header, companions: options.companions, layout: options.layout, ..self }
     }
 
-    /// The same, for a family without names in ModelCenter's files; `title` is its name for people.
-    ///
-    /// # Errors
-    /// A layout other than Hugging Face's.
-    pub fn of_hugging_face(self, title: &str) -> Result<Self> {
-        match self.layout {
-            FolderLayout::HuggingFace => Ok(self),
-            FolderLayout::ModelCenter => Err(no_model_center(title)),
-        }
-    }
-
     /// Whether [`ModelFolder::write`] would refuse the configuration, a parameter's name or a tokenizer file: all that can
     /// be known long before there are values to write.
     ///
@@ -119,7 +110,8 @@ impl<'a, C: Config> ModelFolder<'a, C> {
     /// Write into `folder`, which is created if need be; files of the same names are replaced one by one, each whole.
     ///
     /// `fill` puts the values of the named parameter into a vector of the right length; it is called once for each.
-    /// Memory: one parameter at a time. `config.json` comes last.
+    /// Memory: one parameter at a time. The weights come first, so that nothing is left of a folder whose weights cannot be
+    /// written, and `config.json` last.
     ///
     /// # Errors
     /// [`Error::Model`] if a parameter has no name in the table, or the configuration no Hugging Face form;
@@ -133,9 +125,6 @@ impl<'a, C: Config> ModelFolder<'a, C> {
         let config = self.config()?;
         std::fs::create_dir_all(folder)
             .map_err(|e| Error::file("create", folder, e, "choose a folder that you may write"))?;
-        if let Some(from) = self.companions {
-            copy_companions(from, folder)?;
-        }
         match self.layout {
             FolderLayout::HuggingFace => {
                 export(self.names, params, folder, self.header.dtype, self.prefixed, self.shard_bytes, fill)?;
@@ -144,14 +133,28 @@ impl<'a, C: Config> ModelFolder<'a, C> {
                 model_center::write_weights(self.names, params, &folder.join(WEIGHTS_FILE), self.header.dtype, fill)?;
             }
         }
+        if let Some(from) = self.companions {
+            copy_companions(from, folder)?;
+        }
         write_config(folder, &config)
+    }
+
+    /// Names of what the configuration says and `config.json` will have no place for.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if the configuration has no form in this layout.
+    pub fn left_out(&self) -> Result<Vec<String>> {
+        match self.layout {
+            FolderLayout::HuggingFace => Ok(Vec::new()),
+            FolderLayout::ModelCenter => self.config.to_model_center(&self.header).map(|written| written.left_out),
+        }
     }
 
     /// What `config.json` will say.
     fn config(&self) -> Result<Map<String, Value>> {
         match self.layout {
             FolderLayout::HuggingFace => self.config.to_hf_json(&self.header),
-            FolderLayout::ModelCenter => Ok(self.config.to_dict()),
+            FolderLayout::ModelCenter => self.config.to_model_center(&self.header).map(|written| written.map),
         }
     }
 }
@@ -159,7 +162,7 @@ impl<'a, C: Config> ModelFolder<'a, C> {
 /// The error for a family that has no names in ModelCenter's files; `title` is its name for people.
 pub(crate) fn no_model_center(title: &str) -> Error {
     let reason = format!("a {title} like this is not written in ModelCenter's layout");
-    Error::model("the folder to write", reason, "write it in Hugging Face's")
+    Error::model("the folder to write", reason, "write it in Hugging Face's layout")
 }
 
 /// The hub's name of a model, such as `org/name`, if its folder lies in a hub cache, `models--org--name/snapshots/REVISION`.

@@ -31,6 +31,26 @@ pub fn is_model_center(weights: &dyn TensorSource) -> bool {
     weights.entries().iter().any(|entry| entry.name == "input_embedding.weight")
 }
 
+/// Whether the weights have as many words as the configuration says.
+///
+/// # Errors
+/// One row more, as its converter of GPT-2 adds; other differences are left to [`Plan::build`](super::Plan::build).
+pub fn check_words(weights: &dyn TensorSource, vocab_size: usize) -> Result<()> {
+    let name = "input_embedding.weight";
+    let rows = weights.entries().iter().find(|entry| entry.name == name).and_then(|entry| entry.shape.first().copied());
+    match rows {
+        Some(rows) if Some(rows) == vocab_size.checked_add(1) => {
+            let reason = format!(
+                "{rows} rows for a vocab_size of {vocab_size}: ModelCenter's converter of GPT-2 adds a row of zeros, which is a \
+                 word like any other to the model"
+            );
+            let fix = format!("set vocab_size to {rows} in config.json");
+            Err(Error::model(format!("{}, tensor {name}", weights.place()), reason, fix))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The names of a model of these stacks. `heads` are rules for what lies behind them.
 pub fn table(stacks: &[Stack<'_>], heads: Vec<Rule>) -> NameTable {
     let mut rules: Vec<Rule> = ["input_embedding", "position_embedding", "token_type_embedding"]

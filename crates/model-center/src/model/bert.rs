@@ -77,6 +77,10 @@ impl EncoderFamily for BertConfig {
         }
     }
 
+    fn names_of_model_center(&self, head: EncoderHead) -> Option<NameTable> {
+        Some(names::of_model_center(self, head))
+    }
+
     fn unused(head: EncoderHead) -> &'static [&'static str] {
         match head {
             EncoderHead::Classifier { .. } => &["cls.*"],

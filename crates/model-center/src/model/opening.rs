@@ -28,9 +28,19 @@ pub fn open_with<M: TextModel + 'static>(
     // A model that takes no memory has the same parameters; it is what the weights are compared with.
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let sketch = build(&nowhere, options.sketch_builder())?;
-    let missing = || Error::model(folder.display().to_string(), "the family has no table of names", "give it one");
-    let own = usize::from(model_center::is_model_center(&weights)).min(names.len().saturating_sub(1));
-    let names = names.get(own).ok_or_else(missing)?;
+    let is_own = model_center::is_model_center(&weights);
+    if is_own {
+        model_center::check_words(&weights, sketch.vocab_size())?;
+    }
+    let names = names.get(usize::from(is_own)).ok_or_else(|| {
+        let reason =
+            "the weights have ModelCenter's names, and models of this family are read under Hugging Face's alone";
+        Error::model(
+            folder.display().to_string(),
+            reason,
+            "correct the family, or use a Hugging Face folder of the model",
+        )
+    })?;
     let plan = Plan::build(names, &param_shapes(sketch.parameters()), &weights, allow)?;
     let parameters = sketch.parameters().count();
     let without_values = |model, plan: Plan| {

@@ -5,9 +5,11 @@ use super::{decoder, encoder, seq2seq};
 use crate::config::{
     self, BartConfig, BertConfig, BloomConfig, Cpm1Config, Cpm2Config, Fields, Gpt2Config, GptjConfig, LlamaConfig,
     MarianConfig, MistralConfig, OptConfig, ProblemType, Qwen2Config, Qwen3Config, RobertaConfig, T5Config,
+    model_center,
 };
 use crate::error::{Error, Result};
-use crate::file::{read_text, resolve_inside};
+use crate::file::printable;
+use crate::hf::pretrained::family_of;
 use crate::hf::{FolderLayout, ParamShape, Plan};
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::Parameters;
@@ -33,6 +35,8 @@ pub enum HeadValues {
 pub struct OpenOptions {
     /// Where its parameters live.
     pub device: Device,
+    /// Its family, for a folder whose `config.json` does not name one, as ModelCenter's do not.
+    pub family: Option<String>,
     /// Its head; `None` for the one that the folder's class carries.
     pub head: Option<TextHead>,
     /// Where the head's values come from.
@@ -69,6 +73,7 @@ impl OpenOptions {
     pub fn new(device: &Device) -> Self {
         OpenOptions {
             device: device.clone(),
+            family: None,
             head: None,
             head_values: HeadValues::Folder,
             labels: Vec::new(),
@@ -260,19 +265,64 @@ impl<'a> Registry<'a> {
     /// The family of a folder.
     ///
     /// # Errors
-    /// No or an unreadable `config.json`; a family that is not in the registry, with a list of those that are.
+    /// As [`Registry::find_as`].
     pub fn find(&self, folder: &Path) -> Result<&'a ModelEntry> {
-        let known = || self.entries().map(|entry| entry.model_type).collect::<Vec<_>>().join(", ");
-        let (fields, place) = config_fields(folder)?;
-        let Some(name) = fields.peek_text("model_type")? else {
-            let reason = "config.json does not say which family of models it is (model_type)";
-            return Err(Error::model(place, reason, format!("supported are: {}", known())));
+        self.find_as(folder, None)
+    }
+
+    /// The family of a folder: the one that `config.json` names, else `family`. Of ModelCenter's files, which name none, it is
+    /// the one of the identifier that the folder is called by, else the only one that has all their fields.
+    ///
+    /// # Errors
+    /// No or an unreadable `config.json`; one that names another family than `family`; one from which the family cannot be told,
+    /// with those that it can be; a family that is not in the registry, with a list of those that are.
+    pub fn find_as(&self, folder: &Path, family: Option<&str>) -> Result<&'a ModelEntry> {
+        let fields = config::folder_fields(folder)?;
+        let place = fields.place().to_owned();
+        let name = match (fields.peek_text("model_type")?, family) {
+            (Some(stated), Some(family)) if stated != family => {
+                let reason = format!("it says \"{}\", and the family asked for is {family}", printable(stated, 80));
+                return Err(Error::model(format!("{place}, field model_type"), reason, "leave the family out"));
+            }
+            (Some(name), _) | (None, Some(name)) => name,
+            (None, None) => self.tell(&fields, folder)?,
         };
         self.entries().find(|entry| entry.model_type == name).ok_or_else(|| {
-            let name = crate::file::printable(name, 80);
-            let reason = format!("\"{name}\" is no family of models that is known here");
-            Error::model(place, reason, format!("supported are: {}", known()))
+            let reason = format!("\"{}\" is no family of models that is known here", printable(name, 80));
+            Error::model(place, reason, format!("supported are: {}", self.known()))
         })
+    }
+
+    fn known(&self) -> String {
+        self.entries().map(|entry| entry.model_type).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The family of a file that does not name it.
+    fn tell(&self, fields: &Fields, folder: &Path) -> Result<&'static str> {
+        if !model_center::is_model_center(fields) {
+            let reason = "config.json does not say which family of models it is (model_type)";
+            let fix = format!("say it with --family, or model.family of a recipe: one of {}", self.known());
+            return Err(Error::model(fields.place(), reason, fix));
+        }
+        let named = folder.file_name().and_then(|name| name.to_str()).and_then(family_of);
+        if let Some(family) = named.filter(|family| model_center::can_be(fields, family)) {
+            return Ok(family);
+        }
+        let fitting = model_center::candidates(fields);
+        match fitting[..] {
+            [family] => Ok(family),
+            [] => {
+                let reason = "no class of ModelCenter has all of these fields";
+                let fix = "correct the file, or say the family with --family, or model.family of a recipe";
+                Err(Error::model(fields.place(), reason, fix))
+            }
+            _ => {
+                let reason =
+                    format!("a file of ModelCenter does not name its family; this can be {}", fitting.join(", "));
+                let fix = "say which with --family, or model.family of a recipe";
+                Err(Error::model(fields.place(), reason, fix))
+            }
+        }
     }
 
     /// Open a folder.
@@ -280,16 +330,9 @@ impl<'a> Registry<'a> {
     /// # Errors
     /// As [`Registry::find`], and those of the family.
     pub fn open(&self, folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
-        (self.find(folder)?.open)(folder, options)
+        let entry = self.find_as(folder, options.family.as_deref())?;
+        (entry.open)(folder, &OpenOptions { family: Some(entry.model_type.to_owned()), ..options.clone() })
     }
-}
-
-fn config_fields(folder: &Path) -> Result<(Fields, String)> {
-    resolve_inside(folder, "config.json")?;
-    let path = folder.join("config.json");
-    let place = path.display().to_string();
-    let fields = Fields::parse(&read_text(&path, config::LIMIT)?, &place)?;
-    Ok((fields, place))
 }
 
 /// The classes that a folder's `config.json` names.
@@ -297,14 +340,14 @@ fn config_fields(folder: &Path) -> Result<(Fields, String)> {
 /// # Errors
 /// No or an unreadable `config.json`.
 pub fn architectures(folder: &Path) -> Result<Vec<String>> {
-    let (fields, _) = config_fields(folder)?;
+    let fields = config::folder_fields(folder)?;
     let names = fields.peek("architectures").and_then(serde_json::Value::as_array);
     Ok(names.into_iter().flatten().filter_map(|name| name.as_str().map(str::to_owned)).collect())
 }
 
 /// The error for a class of `config.json` whose head nobody here knows.
 pub fn unknown_class(place: &str, class: &str, known: &[&str]) -> Error {
-    let reason = format!("which head \"{}\" has is not known here", crate::file::printable(class, 80));
+    let reason = format!("which head \"{}\" has is not known here", printable(class, 80));
     let fix = format!("known are {}; or say which head to take, such as lm, mlm, cls or none", known.join(", "));
     Error::model(format!("{place}, field architectures"), reason, fix)
 }
@@ -314,8 +357,7 @@ pub fn unknown_class(place: &str, class: &str, known: &[&str]) -> Error {
 /// # Errors
 /// No or an unreadable `config.json`.
 pub fn is_named_by_model_center(folder: &Path) -> Result<bool> {
-    let (fields, _) = config_fields(folder)?;
-    Ok(fields.has("dim_model") && !fields.has("architectures"))
+    Ok(model_center::is_model_center(&config::folder_fields(folder)?))
 }
 
 /// Names and whole shapes of parameters, as the weights' driver wants them.

@@ -38,8 +38,8 @@ impl EncoderFamily for RobertaConfig {
             position_size: text.position_size,
             positions: PositionTable { first: self.first_position(), count: Count::Tokens },
             pad_token_id: text.pad_token_id,
-            table_init: Init::normal(text.init_std),
-            head_init: Init::normal(text.init_std),
+            table_init: Init::normal(text.outer_std()),
+            head_init: Init::normal(text.outer_std()),
             norm: NormOptions::layer(text.dim_model, text.norm_eps),
             // Whatever the blocks have between their maps.
             word_activation: Activation::Gelu,
@@ -76,6 +76,10 @@ impl EncoderFamily for RobertaConfig {
             ignored: Cow::Borrowed(&["roberta.embeddings.position_ids"]),
             old_names: Cow::Borrowed(names::OLD_NAMES),
         }
+    }
+
+    fn names_of_model_center(&self, head: EncoderHead) -> Option<NameTable> {
+        Some(names::of_model_center(self, head))
     }
 
     fn unused(head: EncoderHead) -> &'static [&'static str] {

@@ -2,8 +2,8 @@
 //! one table of them for each stack, scores that nothing divides, and no other bias.
 
 use super::seq2seq::{Added, Around, Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
-use crate::config::{T5Config, T5Kind, TextConfig};
-use crate::hf::{Alias, NameTable, Rule};
+use crate::config::{HeadScale, T5Config, T5Kind, TextConfig};
+use crate::hf::{Alias, FolderLayout, NameTable, Rule, model_center};
 use crate::layer::position::RelativeConfig;
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement};
 use bmtrain_dist::nn::norm::NormOptions;
@@ -42,7 +42,7 @@ impl Seq2SeqFamily for T5Config {
 
     fn weights_tell_the_head(&self) -> bool {
         // Since version 5 transformers writes of every model that its head is tied, and stores the matrix of one that is not.
-        self.text.tied && !self.scale
+        self.text.tied && self.scale == HeadScale::One
     }
 
     fn layout(&self) -> Layout {
@@ -60,7 +60,7 @@ impl Seq2SeqFamily for T5Config {
             output_norm: Some(NormOptions::rms(text.dim_model, text.norm_eps)),
             output_dropout: text.dropout_p,
         };
-        let head_factor = if self.scale { 1.0 / (text.dim_model as f32).sqrt() } else { 1.0 };
+        let head_factor = self.scale.factor(text.dim_model);
         Layout {
             encoder: around(true),
             decoder: around(false),
@@ -95,6 +95,26 @@ impl Seq2SeqFamily for T5Config {
             attention: AttentionConfig { causal: true, ..attention },
             cross: Some(attention),
             ..self.encoder_block(layer)
+        }
+    }
+
+    fn names_of_model_center(&self) -> Option<NameTable> {
+        let (ours, theirs) = (self.encoder_block(0), self.decoder_block(0));
+        let stacks = [("encoder", &ours, self.text.num_layers), ("decoder", &theirs, self.num_decoder_layers)]
+            .map(|(name, block, layers)| model_center::Stack { ours: name, theirs: name, block, layers });
+        let mut heads = vec![Rule::new("lm_head.weight", "output_projection.weight")];
+        heads.extend(["encoder", "decoder"].map(|stack| {
+            let theirs = format!("position_bias_{}.relative_attention_bias", &stack[..3]);
+            Rule::owned(format!("{stack}.relative_attention_bias.weight"), theirs)
+        }));
+        Some(model_center::table(&stacks, heads))
+    }
+
+    fn rescaled_norm(&self, layout: FolderLayout) -> Option<fn(f32) -> f32> {
+        match (self.scale, layout) {
+            (HeadScale::Root, FolderLayout::ModelCenter) => Some(|value| value / 100.0),
+            (HeadScale::HundredRoot, FolderLayout::HuggingFace) => Some(|value| value * 100.0),
+            _ => None,
         }
     }
 

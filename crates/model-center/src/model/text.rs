@@ -176,6 +176,14 @@ pub trait TextModel {
     /// What `save` would say at the end of the training.
     fn check_save(&self, options: &SaveOptions<'_>) -> Result<()>;
 
+    /// Names of what the model's configuration says and the written one has no place for.
+    ///
+    /// # Errors
+    /// As [`TextModel::check_save`].
+    fn left_out(&self, options: &SaveOptions<'_>) -> Result<Vec<String>> {
+        self.check_save(options).map(|()| Vec::new())
+    }
+
     /// Write a complete folder: configuration, weights, tokenizer files. `fill` puts the values of the named parameter into a
     /// vector; it is called once for each, in their order.
     ///

@@ -25,6 +25,7 @@ const MODEL_FOLDER: Wanted = Wanted {
     what: "the path of a Hugging Face model folder, or the hub's name of a model that is in its cache",
     example: "models/bert-base-uncased",
 };
+const FAMILY: Wanted = Wanted { what: "a family of models", example: "bert" };
 const REVISION: Wanted = Wanted { what: "a branch, a tag or a whole commit", example: "main" };
 const TASK_FOLDER: Wanted = Wanted { what: "the path of a SuperGLUE folder", example: "data/superglue" };
 const DATA_FILE: Wanted = Wanted { what: "the path of a data file", example: "data/train.jsonl" };
@@ -80,6 +81,7 @@ fn read_model(r: &mut Reader) -> ModelSettings {
     ModelSettings {
         path: r.required_text("model.path", MODEL_FOLDER),
         revision: r.optional_text("model.revision", "not set: main, of a model of the hub", REVISION),
+        family: r.optional_text("model.family", "not set: as config.json says", FAMILY),
         dtype: r.choice("model.dtype", &[("f32", DType::F32), ("bf16", DType::BF16), ("f16", DType::F16)], DType::F32),
         head: r.choice("model.head", &[("auto", Head::Auto), ("new", Head::New)], Head::Auto),
         hidden_dropout: r.optional_single("model.hidden_dropout", own, share, 0.1),

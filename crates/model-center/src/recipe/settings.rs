@@ -45,6 +45,8 @@ pub struct ModelSettings {
     pub path: String,
     /// Branch, tag or commit of a model of the hub; `None` for its main branch.
     pub revision: Option<String>,
+    /// Its family, for a folder of ModelCenter's whose `config.json` does not name one.
+    pub family: Option<String>,
     /// Type of the parameters.
     pub dtype: DType,
     /// Where the classifier on top of the encoder comes from.

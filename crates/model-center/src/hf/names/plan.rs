@@ -115,6 +115,15 @@ impl Plan {
         &self.unused
     }
 
+    /// Tensors of the file that hold nothing for the model, such as position ids: neither read nor counted as unused.
+    pub fn passed_over(&self, source: &dyn TensorSource) -> Vec<String> {
+        let pieces = self.steps.iter().flat_map(|step| &step.pieces).map(|piece| piece.name.as_str());
+        let twins = self.twins.iter().map(|twin| twin.alias.as_str());
+        let known: HashSet<&str> = pieces.chain(twins).chain(self.unused.iter().map(String::as_str)).collect();
+        let names = source.entries().into_iter().map(|entry| &entry.name);
+        names.filter(|name| !known.contains(name.as_str())).cloned().collect()
+    }
+
     /// Number of parameters that will be loaded.
     pub fn loaded(&self) -> usize {
         self.steps.len()
@@ -177,8 +186,9 @@ impl<'a> Matching<'a> {
             let mut found = self.find(&piece.name);
             for alias in &aliases {
                 let Some(second) = self.find(&alias.name) else { continue };
-                // A head that is left behind may have had a matrix of its own.
-                if found.is_some() && allow.unused.iter().any(|pattern| glob(pattern, &second.name)) {
+                // A head that is left behind may have had a matrix of its own, and so may one that is none.
+                let is_left = allow.unused.iter().any(|pattern| glob(pattern, &second.name));
+                if found.is_some() && (is_left || self.table.ignores(&second.name)) {
                     continue;
                 }
                 self.used.insert(&second.name);

@@ -67,6 +67,33 @@ pub fn hub_names(name: &str) -> Option<Vec<RepoId>> {
     Some(names.iter().filter_map(|name| RepoId::parse(name).ok()).collect())
 }
 
+/// Beginnings of identifiers, and the family of the models.
+const FAMILIES: &[(&str, &str)] = &[
+    ("bert-", "bert"),
+    ("cpm1-", "cpm1"),
+    ("cpm2-", "cpm2"),
+    ("flan-t5-", "t5"),
+    ("glm-", "glm"),
+    ("gpt2", "gpt2"),
+    ("gptj-", "gptj"),
+    ("kv-plm", "bert"),
+    ("lawformer", "longformer"),
+    ("mengzi-t5-", "t5"),
+    ("mt5-", "mt5"),
+    ("opt-", "opt"),
+    ("roberta-", "roberta"),
+    ("t5-", "t5"),
+    ("vit-", "vit"),
+    ("wenzhong-gpt2-", "gpt2"),
+];
+
+/// The family of the model that ModelCenter knows by `name`, whose `config.json` does not name it; `None` where the name is not
+/// one of ModelCenter's.
+pub fn family_of(name: &str) -> Option<&'static str> {
+    ALIASES.iter().find(|(alias, _)| *alias == name)?;
+    FAMILIES.iter().find(|(beginning, _)| name.starts_with(beginning)).map(|(_, family)| *family)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,7 +104,8 @@ mod tests {
         for (alias, names) in ALIASES {
             RepoId::parse(alias).unwrap();
             assert_eq!(hub_names(alias).unwrap().len(), names.len(), "{alias}");
+            assert!(family_of(alias).is_some(), "{alias}");
         }
-        assert_eq!(hub_names("own-model"), None);
+        assert_eq!((hub_names("own-model"), family_of("bert-of-mine")), (None, None));
     }
 }

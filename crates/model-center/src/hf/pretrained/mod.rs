@@ -8,7 +8,7 @@ pub mod cache;
 mod complete;
 pub mod name;
 
-pub use aliases::hub_names;
+pub use aliases::{family_of, hub_names};
 pub use cache::{Cached, CachedModel};
 pub use name::{RepoId, Revision};
 

@@ -54,7 +54,7 @@ pub fn open<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<Op
 /// The folder's configuration with what the options change, and the head.
 fn configure<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(C, DecoderHead)> {
     let place = folder.join("config.json").display().to_string();
-    let mut config = C::from_pretrained(folder)?;
+    let mut config = C::from_pretrained_as(folder, options.family.as_deref())?;
     // Where the head is asked for, the file's own need not be one of ours.
     let own = match (own_head(&config, folder, &place), options.head) {
         (Err(_), Some(_)) => TextHead::None,

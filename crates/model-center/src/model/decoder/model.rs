@@ -81,7 +81,7 @@ impl<C: DecoderFamily> DecoderModel<C> {
         let builder = Builder::new(device, options);
         let (text, layout) = (config.text(), config.layout());
         let dim_model = text.dim_model;
-        let init = Init::normal(layout.outer_std.unwrap_or(text.init_std));
+        let init = Init::normal(layout.outer_std.unwrap_or(text.outer_std()));
         let table = |name: &str, entries: usize, size: usize, padding_index: Option<i64>| {
             Embedding::new(&builder.at(name), EmbeddingOptions { entries, size, init, padding_index })
         };
@@ -230,6 +230,10 @@ impl<C: DecoderFamily> TextModel for DecoderModel<C> {
     fn write(&self, folder: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
         let names = folder::names(self, options.layout)?;
         folder::written(self, &names, options).write(folder, &param_shapes(&self.parameters), fill)
+    }
+
+    fn left_out(&self, options: &SaveOptions<'_>) -> Result<Vec<String>> {
+        folder::written(self, &self.names, options).left_out()
     }
 
     fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {

@@ -37,6 +37,11 @@ pub trait EncoderFamily: Config + Clone + Debug + 'static {
     /// What its parameters are called in files.
     fn names(&self) -> NameTable;
 
+    /// What ModelCenter's files call those of a model with this head, if it has the family.
+    fn names_of_model_center(&self, _head: EncoderHead) -> Option<NameTable> {
+        None
+    }
+
     /// Their tensors in files that a model with this head has no use for; `*` stands for any text.
     fn unused(head: EncoderHead) -> &'static [&'static str];
 

@@ -2,12 +2,17 @@
 
 use super::{EncoderFamily, EncoderHead, EncoderModel};
 use crate::error::{Error, Result};
-use crate::hf::{Allow, ModelFolder};
+use crate::hf::folder::no_model_center;
+use crate::hf::{Allow, FolderLayout, ModelFolder, NameTable, TensorSource, Weights};
 use crate::model::labels::take_over;
 use crate::model::opening::open_with;
-use crate::model::registry::{HeadValues, OpenOptions, OpenedModel, SaveOptions, architectures, unknown_class};
+use crate::model::registry::{
+    HeadValues, OpenOptions, OpenedModel, SaveOptions, architectures, is_named_by_model_center, unknown_class,
+};
 use crate::model::text::TextHead;
+use bmtrain_core::kernel::Activation;
 use bmtrain_dist::block::BlockOptions;
+use std::borrow::Cow;
 use std::path::Path;
 
 /// What the class of a model with this head has behind the family's prefix.
@@ -23,6 +28,11 @@ fn class_suffix(head: EncoderHead) -> &'static str {
 
 /// The head that the class of a folder's `config.json` carries.
 fn own_head<C: EncoderFamily>(config: &C, folder: &Path, place: &str) -> Result<TextHead> {
+    if is_named_by_model_center(folder)? {
+        // Its files name no class, and its classes have all heads at once.
+        let has_words = Weights::open(folder)?.entries().iter().any(|entry| entry.name == "lm_head.dense.weight");
+        return Ok(if has_words { TextHead::MaskedLm } else { TextHead::None });
+    }
     let Some(class) = architectures(folder)?.into_iter().next() else { return Ok(TextHead::None) };
     let prefix = config.class_prefix();
     match class.strip_prefix(prefix) {
@@ -47,8 +57,19 @@ fn own_head<C: EncoderFamily>(config: &C, folder: &Path, place: &str) -> Result<
 pub fn open<C: EncoderFamily>(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     let (config, head) = configure::<C>(folder, options)?;
     let blocks = BlockOptions { recompute: options.recompute };
-    let (names, allowed) = (config.names(), allowed::<C>(head, options.head_values));
-    open_with(folder, options, &[&names], &allowed, |device, builder| {
+    let (names, own, mut allowed) =
+        (config.names(), config.names_of_model_center(head), allowed::<C>(head, options.head_values));
+    if is_named_by_model_center(folder)? {
+        // Its classes have all heads at once.
+        let heads = [
+            ("cls_projection.*", false),
+            ("lm_head.*", head.has_words()),
+            ("pooler.*", head.has_pooler(C::CLASSIFIER)),
+        ];
+        allowed.unused = heads.iter().filter(|(_, is_here)| !is_here).map(|(names, _)| (*names).to_owned()).collect();
+    }
+    let tables: Vec<_> = std::iter::once(&names).chain(&own).collect();
+    open_with(folder, options, &tables, &allowed, |device, builder| {
         EncoderModel::new(device, config.clone(), head, blocks, builder)
     })
 }
@@ -56,7 +77,7 @@ pub fn open<C: EncoderFamily>(folder: &Path, options: &OpenOptions) -> Result<Op
 /// The folder's configuration with what the options change, and the head.
 fn configure<C: EncoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(C, EncoderHead)> {
     let place = folder.join("config.json").display().to_string();
-    let mut config = C::from_pretrained(folder)?;
+    let mut config = C::from_pretrained_as(folder, options.family.as_deref())?;
     config.set_dropout(options.hidden_dropout, options.attention_dropout);
     // Where the head is asked for, the file's own need not be one of ours.
     let own = match (own_head(&config, folder, &place), options.head) {
@@ -64,6 +85,9 @@ fn configure<C: EncoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(
         (own, _) => own?,
     };
     let head = options.head.unwrap_or(own);
+    if is_named_by_model_center(folder)? {
+        check_own_head(&config, head, options.head_values, &place)?;
+    }
     if let TextHead::Classification { outputs } = head {
         let trained = match own {
             TextHead::Classification { outputs } => Some(outputs),
@@ -81,6 +105,57 @@ fn configure<C: EncoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(
     // The options have changed what reading the file had approved of.
     config.validate(&place)?;
     Ok((config, head))
+}
+
+/// Errors for heads of ModelCenter's files that are another computation than those here.
+fn check_own_head<C: EncoderFamily>(config: &C, head: TextHead, values: HeadValues, place: &str) -> Result<()> {
+    let layout = config.layout();
+    match head {
+        TextHead::Classification { .. } if layout.cls_head.is_some() && values != HeadValues::Drawn => {
+            let reason =
+                "the head for classes of ModelCenter's encoders reads hidden states, not what a pooler makes of them";
+            let fix = "draw a new head, or take another";
+            Err(Error::model(format!("{place}, field cls_head"), reason, fix))
+        }
+        TextHead::MaskedLm | TextHead::Pretraining => check_own_words(layout.word_activation, config.title()),
+        _ => Ok(()),
+    }
+}
+
+/// ModelCenter's heads for masked words have one function, whatever that of the blocks is.
+fn check_own_words(function: Activation, title: &str) -> Result<()> {
+    match function {
+        Activation::Gelu => Ok(()),
+        _ => Err(Error::model(
+            format!("{title} in ModelCenter's layout"),
+            "its head for masked words has gelu, and this model's another function",
+            "take the model without this head",
+        )),
+    }
+}
+
+/// The names of a model's parameters in a folder of this layout.
+///
+/// # Errors
+/// A layout or a head that the family does not have there.
+pub(super) fn names<C: EncoderFamily>(model: &EncoderModel<C>, layout: FolderLayout) -> Result<Cow<'_, NameTable>> {
+    let (config, head) = (model.config(), model.head_kind());
+    let own = match layout {
+        FolderLayout::HuggingFace => return Ok(Cow::Borrowed(model.name_table())),
+        FolderLayout::ModelCenter => config.names_of_model_center(head),
+    };
+    let own = own.ok_or_else(|| no_model_center(config.title()))?;
+    let missing = match head {
+        EncoderHead::None { .. } => return Ok(Cow::Owned(own)),
+        EncoderHead::MaskedLm => {
+            return check_own_words(config.layout().word_activation, config.title()).map(|()| Cow::Owned(own));
+        }
+        EncoderHead::Classifier { .. } => "for classes that reads what a pooler or a map of its own yields",
+        EncoderHead::NextSentence | EncoderHead::Pretraining => "for the next sentence",
+    };
+    let reason = format!("it has no head {missing}");
+    let fix = "name a class with another head in config.json, or write the model as a Hugging Face folder";
+    Err(Error::model(format!("{} in ModelCenter's layout", config.title()), reason, fix))
 }
 
 /// What a folder may lack or have too much of for this head.
@@ -109,13 +184,11 @@ fn allowed<C: EncoderFamily>(head: EncoderHead, values: HeadValues) -> Allow {
 }
 
 /// What is written.
-///
-/// # Errors
-/// A layout other than Hugging Face's.
 pub(super) fn written<'a, C: EncoderFamily>(
     model: &'a EncoderModel<C>,
+    names: &'a NameTable,
     options: &SaveOptions<'a>,
-) -> Result<ModelFolder<'a, C>> {
+) -> ModelFolder<'a, C> {
     let class = format!("{}{}", model.config().class_prefix(), class_suffix(model.head_kind()));
-    ModelFolder::new(model.config(), model.name_table(), &class).with(options).of_hugging_face(model.config().title())
+    ModelFolder::new(model.config(), names, &class).with(options)
 }

@@ -2,7 +2,9 @@
 //!
 //! Called by the families for their [`NameTable`](crate::hf::NameTable).
 
-use crate::hf::Rule;
+use super::{EncoderFamily, EncoderHead};
+use crate::hf::{Alias, NameTable, Rule, model_center};
+use std::borrow::Cow;
 
 /// Old endings of names and what replaced them.
 pub const OLD_NAMES: &[(&str, &str)] = &[("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")];
@@ -18,6 +20,31 @@ const BOTH: [(&str, &str); 8] = [
     ("encoder.layers.{i}.ffn_norm", "encoder.layer.{i}.output.LayerNorm"),
     ("pooler.dense", "pooler.dense"),
 ];
+
+/// The projection onto the words in ModelCenter's files, where it is the words' table once more.
+static OWN_TIED: [Alias; 1] = [Alias::new(OWN_TABLE[0], "input_embedding.weight")];
+
+/// Its class reads the words' table instead, so that after training this one is an old state of it.
+static OWN_TABLE: [&str; 1] = ["lm_head.decoder.weight"];
+
+/// Names in ModelCenter's files, where heads have ours. It has neither one for the next sentence nor a map of a classifier's own,
+/// whose names are those of no tensor.
+pub fn of_model_center<C: EncoderFamily>(family: &C, head: EncoderHead) -> NameTable {
+    let heads =
+        ["pooler.dense", "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "cls_projection", "cls_dense"];
+    let heads = heads.into_iter().chain(["nsp_projection"]).flat_map(|name| {
+        ["weight", "bias"].map(|kind| Rule::owned(format!("{name}.{kind}"), format!("{name}.{kind}")))
+    });
+    let (block, layers) = (family.block(), family.layout().num_layers);
+    let stack = model_center::Stack { ours: "encoder", theirs: "encoder", block: &block, layers };
+    let table = model_center::table(&[stack], heads.collect());
+    match head {
+        EncoderHead::MaskedLm => {
+            NameTable { aliases: Cow::Borrowed(&OWN_TIED), ignored: Cow::Borrowed(&OWN_TABLE), ..table }
+        }
+        _ => table,
+    }
+}
 
 /// The rules of a base model under this prefix, with its dot, and those of the heads behind it.
 pub fn rules(prefix: &str, heads: &[(&'static str, &'static str)]) -> Vec<Rule> {

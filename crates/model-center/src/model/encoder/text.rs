@@ -1,6 +1,6 @@
 //! Encoders as a [`TextModel`]: what programs call.
 
-use super::{EncoderBatch, EncoderFamily, EncoderHead, EncoderModel, Layout};
+use super::{EncoderBatch, EncoderFamily, EncoderHead, EncoderModel, Layout, folder};
 use crate::error::{Error, Result};
 use crate::hf::NameTable;
 use crate::model::labels::{Numbers, Wanted, check_length, refuse_decoder_inputs, refuse_spans};
@@ -37,11 +37,17 @@ impl<C: EncoderFamily> TextModel for EncoderModel<C> {
     }
 
     fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
-        super::folder::written(self, options)?.check(&param_shapes(Model::parameters(self)))
+        let names = folder::names(self, options.layout)?;
+        folder::written(self, &names, options).check(&param_shapes(Model::parameters(self)))
     }
 
-    fn write(&self, folder: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
-        super::folder::written(self, options)?.write(folder, &param_shapes(Model::parameters(self)), fill)
+    fn write(&self, to: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
+        let names = folder::names(self, options.layout)?;
+        folder::written(self, &names, options).write(to, &param_shapes(Model::parameters(self)), fill)
+    }
+
+    fn left_out(&self, options: &SaveOptions<'_>) -> Result<Vec<String>> {
+        folder::written(self, self.name_table(), options).left_out()
     }
 
     fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {

@@ -3,9 +3,7 @@
 use super::Seq2SeqHead;
 use crate::config::ProblemType;
 use crate::error::{Error, Result};
-use crate::model::labels::{
-    IGNORED, Labels, Numbers, Wanted, refuse_spans, upload_mask, upload_padding, wrong_labels,
-};
+use crate::model::labels::{IGNORED, Labels, Numbers, Wanted, refuse_spans, upload_mask, upload_padding, wrong_labels};
 use crate::model::position_table::PositionTable;
 use crate::model::text::{TextBatch, TextLabels};
 use bmtrain_core::{Device, Segment, Tensor};

@@ -5,7 +5,7 @@
 
 use super::Seq2SeqHead;
 use crate::config::{Config, TextConfig};
-use crate::hf::NameTable;
+use crate::hf::{FolderLayout, NameTable};
 use crate::layer::BlockConfig;
 use crate::layer::position::RelativeConfig;
 use crate::model::position_table::{Count, PositionTable};
@@ -65,6 +65,12 @@ pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
 
     /// What ModelCenter's files call them, if it has the family here.
     fn names_of_model_center(&self) -> Option<NameTable> {
+        None
+    }
+
+    /// What becomes of the values of the decoder's last norm in files of this layout, whose models have another factor in front
+    /// of the head than this one.
+    fn rescaled_norm(&self, _layout: FolderLayout) -> Option<fn(f32) -> f32> {
         None
     }
 }

@@ -38,7 +38,7 @@ pub fn open<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<Op
 /// The folder's configuration with what the options change, and the head.
 fn configure<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<(C, Seq2SeqHead)> {
     let place = folder.join("config.json").display().to_string();
-    let mut config = C::from_pretrained(folder)?;
+    let mut config = C::from_pretrained_as(folder, options.family.as_deref())?;
     let (classes, by_model_center) = (config.classes(), is_named_by_model_center(folder)?);
     let own = match architectures(folder)?.first().map(String::as_str) {
         // The first files of T5 have a name that was given up.
@@ -62,7 +62,7 @@ fn configure<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<(
         let reason = format!("the hidden states of {} leave the range of f16", C::TITLE);
         return Err(Error::model(place, reason, "use bf16, or f32"));
     }
-    if config.weights_tell_the_head() {
+    if config.weights_tell_the_head() && !by_model_center {
         let has_matrix = Weights::open(folder)?.entries().iter().any(|entry| entry.name == "lm_head.weight");
         config.text_mut().tied = !has_matrix;
     }

@@ -43,7 +43,7 @@ impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
     ) -> Result<Self> {
         let builder = Builder::new(device, options);
         let (text, layout) = (config.text(), config.layout());
-        let init = Init::normal(text.init_std);
+        let init = Init::normal(text.outer_std());
         let padding_index = text.pad_token_id.filter(|_| !layout.padding_learns).map(|id| id as i64);
         let table = EmbeddingOptions { entries: text.vocab_size, size: text.dim_model, init, padding_index };
         let input_embedding = Embedding::new(&builder.at("input_embedding"), table)?;

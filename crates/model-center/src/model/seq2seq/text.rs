@@ -11,6 +11,9 @@ use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::{Model, Parameters};
 use std::path::Path;
 
+/// What is rescaled on the way into files of another program.
+const LAST_NORM: &str = "decoder.output_norm.weight";
+
 impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
     fn upload(&self, batch: &TextBatch, cx: &Ctx) -> Result<Seq2SeqBatch> {
         let (text, layout) = (self.config().text(), self.config().layout());
@@ -67,7 +70,18 @@ impl<C: Seq2SeqFamily> TextModel for Seq2SeqModel<C> {
 
     fn write(&self, folder: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
         let names = folder::names(self, options.layout)?;
-        folder::written(self, &names, options).write(folder, &param_shapes(Model::parameters(self)), fill)
+        let rescaled = self.config().rescaled_norm(options.layout);
+        folder::written(self, &names, options).write(folder, &param_shapes(Model::parameters(self)), |name, values| {
+            fill(name, values)?;
+            if let Some(rescaled) = rescaled.filter(|_| name == LAST_NORM) {
+                values.iter_mut().for_each(|value| *value = rescaled(*value));
+            }
+            Ok(())
+        })
+    }
+
+    fn left_out(&self, options: &SaveOptions<'_>) -> Result<Vec<String>> {
+        folder::written(self, self.name_table(), options).left_out()
     }
 
     /// Labels are given for the word that each position of the decoder is to predict; without `decoder_input_ids` it reads them

@@ -1,0 +1,323 @@
+//! ModelCenter's own `config.json`: which fields its classes of configurations take, and which family a file without
+//! `model_type` is of.
+//!
+//! A class there takes the fields of its constructor and no others: a file with one more does not open. [`class_fields`] writes
+//! those, [`candidates`] tells families apart by them. Source: the constructors in `model_center/model/config`, version 1.0.3.
+//! Called by [`Config`](super::Config) and by [`crate::model::registry`].
+
+use bmtrain_core::dtype::DType;
+use serde_json::{Map, Value, json};
+
+use super::{Fields, HfHeader};
+use crate::hf::folder::no_model_center;
+use crate::{Error, Result};
+
+/// One class of configurations.
+struct Class {
+    /// Our name of the family.
+    family: &'static str,
+    /// The family's name for people.
+    title: &'static str,
+    /// What every model of the family has, and a file may repeat.
+    pos_bias_type: &'static str,
+    norm_bias: bool,
+    post_layer_norm: bool,
+    /// What stands for minus infinity.
+    att_mask_value: &'static str,
+    /// Whether attention's projections, those of the feed-forward layers, and heads have biases, where a configuration does not
+    /// say; `None` for a class without heads of this kind.
+    biases: (bool, bool, Option<bool>),
+    /// Whether scores are divided by the root of H, where a configuration does not say.
+    attn_scale: bool,
+    /// Fields beyond those of all classes.
+    own: &'static [&'static str],
+    /// Fields that are read and never written.
+    read: &'static [&'static str],
+}
+
+/// Fields of all classes but ViT's.
+const COMMON: &[&str] = &[
+    "vocab_size",
+    "dim_model",
+    "num_heads",
+    "dim_head",
+    "dim_ff",
+    "dropout_p",
+    "emb_init_mean",
+    "emb_init_std",
+    "pos_bias_type",
+    "norm_init_var",
+    "norm_bias",
+    "norm_eps",
+    "att_init_mean",
+    "att_init_std",
+    "att_bias",
+    "att_mask_value",
+    "ffn_init_mean",
+    "ffn_init_std",
+    "ffn_bias",
+    "ffn_activate_fn",
+    "length_scale",
+    "attn_scale",
+    "half",
+    "int8",
+    "tied",
+    "cls_head",
+    "post_layer_norm",
+];
+
+/// Those that heads have, in all classes but OPT's.
+const HEADS: &[&str] = &["proj_init_mean", "proj_init_std", "proj_bias"];
+
+const RELATIVE: [&str; 4] =
+    ["position_bias_num_buckets", "position_bias_max_distance", "pos_init_mean", "pos_init_std"];
+
+const BERT: Class = Class {
+    family: "bert",
+    title: "BERT",
+    pos_bias_type: "none",
+    norm_bias: true,
+    post_layer_norm: true,
+    att_mask_value: "-1e4",
+    biases: (true, true, Some(true)),
+    attn_scale: true,
+    own: &["type_size", "num_layers", "position_size"],
+    read: &[],
+};
+
+const GPT2: Class = Class {
+    family: "gpt2",
+    title: "GPT-2",
+    post_layer_norm: false,
+    biases: (true, true, Some(false)),
+    own: &["num_layers", "position_size"],
+    ..BERT
+};
+
+const T5: Class = Class {
+    family: "t5",
+    title: "T5",
+    pos_bias_type: "relative",
+    norm_bias: false,
+    post_layer_norm: false,
+    att_mask_value: "-inf",
+    biases: (false, false, Some(false)),
+    attn_scale: false,
+    own: &["num_encoder_layers", "num_decoder_layers", RELATIVE[0], RELATIVE[1], RELATIVE[2], RELATIVE[3], "scale"],
+    read: &[],
+};
+
+const CPM1: Class = Class {
+    family: "cpm1",
+    title: "CPM-1",
+    own: &["num_layers", RELATIVE[0], RELATIVE[1], RELATIVE[2], RELATIVE[3]],
+    ..T5
+};
+
+/// All classes of models of text, with those of families that are not known here.
+const CLASSES: &[Class] = &[
+    BERT,
+    Class {
+        family: "roberta",
+        title: "RoBERTa",
+        own: &["type_size", "num_layers", "position_size", "pad_token_id"],
+        ..BERT
+    },
+    Class {
+        family: "longformer",
+        title: "Longformer",
+        own: &["type_size", "num_layers", "position_size", "pad_token_id"],
+        read: &["position_bias_max_distance", "sep_tok_id", "attention_window"],
+        ..BERT
+    },
+    GPT2,
+    Class {
+        family: "gptj",
+        title: "GPT-J",
+        pos_bias_type: "rotary",
+        att_mask_value: "-inf",
+        biases: (false, true, Some(true)),
+        own: &["num_layers", "pos_rotary_dim"],
+        ..GPT2
+    },
+    Class {
+        family: "llama",
+        title: "Llama",
+        pos_bias_type: "rotary",
+        norm_bias: false,
+        att_mask_value: "-inf",
+        biases: (false, false, Some(false)),
+        own: &["num_layers", "num_heads_kv"],
+        ..GPT2
+    },
+    Class {
+        family: "opt",
+        title: "OPT",
+        att_mask_value: "-65504",
+        biases: (true, true, None),
+        own: &["num_layers", "position_size", "pad_token_id"],
+        read: &["prefix"],
+        ..GPT2
+    },
+    Class {
+        family: "glm",
+        title: "GLM",
+        att_mask_value: "-inf",
+        read: &["sop_tok_id", "eop_tok_id", "mask_tok_id"],
+        ..GPT2
+    },
+    T5,
+    CPM1,
+    Class {
+        family: "cpm2",
+        title: "CPM-2",
+        own: &["num_encoder_layers", "num_decoder_layers", RELATIVE[0], RELATIVE[1], RELATIVE[2], RELATIVE[3]],
+        ..T5
+    },
+    Class {
+        family: "cpm3",
+        title: "CPM-3",
+        read: &[
+            "prompt_types",
+            "prompt_length",
+            "segment_types",
+            "max_exact_rate",
+            "max_distance_rate",
+            "absolute_inner_segment",
+        ],
+        ..CPM1
+    },
+];
+
+/// Names of ours that have none there: each rate is the one that `dropout_p` says.
+const RATES: [&str; 3] = ["embedding_dropout_p", "attention_dropout_p", "classifier_dropout_p"];
+
+/// The functions that its feed-forward layers have.
+const FUNCTIONS: [&str; 7] = ["relu", "gelu", "gelu_new", "gated_relu", "gated_gelu", "gated_gelu_new", "gated_silu"];
+
+impl Class {
+    fn takes(&self, name: &str) -> bool {
+        let heads = if self.biases.2.is_some() { HEADS } else { &[] };
+        [COMMON, heads, self.own, self.read].iter().any(|list| list.contains(&name))
+    }
+
+    /// What a field is where our configuration has no such option.
+    fn constant(&self, name: &str) -> Option<Value> {
+        let (attention, feed_forward, heads) = self.biases;
+        Some(match name {
+            "emb_init_mean" | "att_init_mean" | "ffn_init_mean" | "proj_init_mean" | "pos_init_mean" => json!(0.0),
+            "norm_init_var" => json!(1.0),
+            "pos_bias_type" => json!(self.pos_bias_type),
+            "norm_bias" => json!(self.norm_bias),
+            "post_layer_norm" => json!(self.post_layer_norm),
+            "att_mask_value" => json!(self.att_mask_value),
+            "att_bias" => json!(attention),
+            "ffn_bias" => json!(feed_forward),
+            "proj_bias" => json!(heads?),
+            "attn_scale" => json!(self.attn_scale),
+            "length_scale" | "int8" => json!(false),
+            _ => return None,
+        })
+    }
+
+    /// Whether a model of the family can have what the file says.
+    fn fits(&self, fields: &Fields) -> bool {
+        let is = |name: &str, want: Value| fields.peek(name).is_none_or(|value| *value == want);
+        is("pos_bias_type", json!(self.pos_bias_type))
+            && is("norm_bias", json!(self.norm_bias))
+            && is("post_layer_norm", json!(self.post_layer_norm))
+            && fields.names().all(|name| self.takes(name))
+    }
+}
+
+fn class(family: &str) -> Option<&'static Class> {
+    // Families that are one class there.
+    let family = match family {
+        "mt5" => "t5",
+        "xlm-roberta" | "camembert" => "roberta",
+        other => other,
+    };
+    CLASSES.iter().find(|class| class.family == family)
+}
+
+/// Whether the fields are ModelCenter's: sizes under its names, none under other ones, and no class of `transformers`.
+pub fn is_model_center(fields: &Fields) -> bool {
+    let own = ["dim_model", "dim_head", "dim_ff", "num_encoder_layers"];
+    let others = ["hidden_size", "d_model", "n_embd", "architectures"];
+    own.iter().any(|name| fields.has(name)) && !others.iter().any(|name| fields.has(name))
+}
+
+/// The families whose class takes all these fields and can have what they say. ModelCenter's files do not name theirs.
+pub fn candidates(fields: &Fields) -> Vec<&'static str> {
+    CLASSES.iter().filter(|class| class.fits(fields)).map(|class| class.family).collect()
+}
+
+/// Whether a file can be one of this family.
+pub fn can_be(fields: &Fields, family: &str) -> bool {
+    class(family).is_some_and(|class| class.fits(fields))
+}
+
+/// What is written, and what has no place there.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClassFields {
+    /// The fields.
+    pub map: Map<String, Value>,
+    /// Names of fields of the configuration that are not among them, with what becomes of them.
+    pub left_out: Vec<String>,
+}
+
+/// Of a configuration under our names those fields that the class of its family takes, with what the class has besides.
+///
+/// `silent` is what a file means that says nothing; whatever of it the configuration repeats is not left out. Only the type of
+/// the weights and whether there is a head for classes are taken from `header`.
+///
+/// # Errors
+/// A family without a class; a type of weights that it does not compute in; a function that its layers do not have; a head for
+/// classes of a class that has none.
+pub fn class_fields(
+    family: &str,
+    dict: &Map<String, Value>,
+    silent: &Map<String, Value>,
+    header: &HfHeader,
+) -> Result<ClassFields> {
+    let Some(class) = class(family) else { return Err(no_model_center(family)) };
+    let refuse = |reason: String, fix: &str| {
+        Err(Error::model(format!("{} in ModelCenter's layout", class.title), reason, fix.to_owned()))
+    };
+    let half = match header.dtype {
+        DType::F32 => false,
+        DType::F16 => true,
+        other => {
+            let reason = format!("ModelCenter computes in f32 or f16, and in no {other}");
+            return refuse(reason, "write the weights as f32 or f16");
+        }
+    };
+    if let Some(function) = dict.get("ffn_activate_fn").and_then(Value::as_str).filter(|f| !FUNCTIONS.contains(f)) {
+        return refuse(
+            format!("its feed-forward layers have no {function}"),
+            "write the model as a Hugging Face folder",
+        );
+    }
+    let classifies = header.architecture.ends_with("ForSequenceClassification");
+    if classifies && class.biases.2.is_none() {
+        return refuse("it has no head for classes".into(), "write the model as a Hugging Face folder");
+    }
+    let mut map = Map::new();
+    let heads = if class.biases.2.is_some() { HEADS } else { &[] };
+    for &name in COMMON.iter().chain(heads).chain(class.own) {
+        let value = match name {
+            "half" => Some(json!(half)),
+            "cls_head" => Some(if classifies { dict.get(name).cloned().unwrap_or_default() } else { Value::Null }),
+            _ => dict.get(name).cloned().or_else(|| class.constant(name)),
+        };
+        map.extend(value.map(|value| (name.to_owned(), value)));
+    }
+    let rate = dict.get("dropout_p");
+    let is_said = |name: &str, value: &Value| {
+        let is_rate = RATES.contains(&name) && Some(value) == rate;
+        let is_meant = silent.get(name) == Some(value);
+        name == "model_type" || name == "label2id" || is_rate || is_meant || value.is_null() || map.contains_key(name)
+    };
+    let left_out = dict.iter().filter(|(name, value)| !is_said(name, value)).map(|(name, _)| name.clone()).collect();
+    Ok(ClassFields { map, left_out })
+}
