@@ -17,6 +17,7 @@ mod start;
 pub mod train;
 
 use crate::places::model_places;
+use crate::program;
 use crate::settings::SettingOptions;
 use crate::terminal;
 use bmtrain_dist::Launch;
@@ -27,6 +28,7 @@ use model_center::recipe::{self, Resolved, as_error, preflight};
 use model_center::run::{Earlier, ExitStatus, IfThere, OutputFolder, RECIPE_FILE, StopFlag, listen};
 use model_center::{Error, Result};
 use resume::Resume;
+use std::process::ExitCode;
 use std::sync::Arc;
 use train::Plan;
 
@@ -89,6 +91,11 @@ impl Options {
             _ => IfThere::Continue { accept_change: self.accept_change },
         }
     }
+}
+
+/// The program: what a binary's `main` calls, with the families it is to know.
+pub fn main(registry: Registry<'static>) -> ExitCode {
+    program::main(registry, run)
 }
 
 /// Run the program with the models of `registry`.

@@ -3,6 +3,7 @@
 mod inputs;
 
 use crate::places::model_places;
+use crate::program;
 use crate::terminal;
 use bmtrain_core::{Ctx, DType, Device, DeviceChoice, Segment, Tensor};
 use bmtrain_dist::param::widen;
@@ -13,6 +14,7 @@ use model_center::model::{OpenOptions, Registry, TextBatch, TextHead, TextModel}
 use model_center::run::{ExitStatus, available_cpus};
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// Run a model once on given inputs, dropout off.
 ///
@@ -67,6 +69,11 @@ pub enum Head {
     Lm,
     /// Hidden states alone.
     None,
+}
+
+/// The program: what a binary's `main` calls, with the families it is to know.
+pub fn main(registry: Registry<'static>) -> ExitCode {
+    program::main(registry, |options, registry| run(options, registry))
 }
 
 /// Run the program with the models of `registry`.
