@@ -1,5 +1,5 @@
-//! The finetune program: a recipe, a Hugging Face folder and labelled text in; a trained folder, metrics and the
-//! resolved recipe out.
+//! The finetune program: a recipe, a Hugging Face folder and text in, with labels or to be learnt by its words; a trained folder,
+//! metrics and the resolved recipe out.
 //!
 //! [`setup`] reads and checks everything before weights are read, [`train`] holds the training step, [`evaluate`] judges,
 //! [`ranks`] brings the ranks together, `keep` saves the state on the way, [`resume`] goes on from it, [`profile`] shows where
@@ -35,7 +35,7 @@ use train::Plan;
 /// A recipe is a few kilobytes.
 const MAX_RECIPE_BYTES: u64 = 1 << 20;
 
-/// Fine-tune a model from a Hugging Face folder on labelled text.
+/// Fine-tune a model from a Hugging Face folder on text: on its labels, on its next words, or on targets behind it.
 ///
 /// Example: finetune --recipe examples/recipes/boolq_bert.toml --set train.lr=3e-5
 #[derive(Debug, Clone, Parser)]
