@@ -97,10 +97,10 @@ fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
         let (text, other) = (texts[at % 2], ["fine", "poor"][at % 2]);
         match &resolved.data.source {
             DataSource::SuperGlue { task: "BoolQ", .. } => {
-                json!({"question": text, "passage": text, "label": at % 2 == 0})
+                json!({"question": text, "passage": text, "label": at.is_multiple_of(2)})
             }
             DataSource::SuperGlue { .. } => {
-                let label = if at % 2 == 0 { "entailment" } else { "not_entailment" };
+                let label = ["entailment", "not_entailment"][at % 2];
                 json!({"premise": text, "hypothesis": text, "label": label})
             }
             DataSource::Files { columns, .. } => {
