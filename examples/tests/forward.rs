@@ -251,6 +251,10 @@ fn lines_that_are_no_rows_are_refused_with_their_place() {
     }
     let said = forward_lines(&fixture, &[json!({"input_ids": [2, 3], "attention_mask": [1]})], "out").refused();
     assert!(said.contains("attention_mask has 1 values, input_ids has 2"), "{said}");
+    let long = json!({"input_ids": vec![2; 70_000]});
+    let lines = [vec![long], vec![json!({"input_ids": [2]}); 1_000]].concat();
+    let said = forward_lines(&fixture, &lines, "out").refused();
+    assert!(said.contains("in.jsonl:1") && said.contains("1001 rows would be padded"), "{said}");
     fixture.write("in.jsonl", "{\"text\": \"the film\"}\n");
     std::fs::remove_file(fixture.path("model/vocab.txt")).unwrap();
     let said = fixture.forward(&arguments(&fixture.path("model"), &fixture.path("in.jsonl"), "out")).refused();

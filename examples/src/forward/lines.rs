@@ -12,6 +12,9 @@ use std::path::Path;
 /// Rows that one pass of a model is to take are a few kilobytes each.
 const MAX_BYTES: u64 = 64 << 20;
 
+/// Rows padded to the longest hold no more tokens than this, so that one long row among many short ones does not take the memory.
+const MOST_TOKENS: usize = 1 << 26;
+
 /// What a line may say. The names are those of tensors; texts stand for the ids that the folder's tokenizer makes of them.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -65,6 +68,7 @@ pub(super) fn read(path: &Path, folder: &Path) -> Result<TextBatch> {
             "give text or input_ids in every line",
         ));
     };
+    rows.check_size(&ids)?;
     let length = longest(&ids);
     let masks = rows.of("attention_mask", |line| line.attention_mask.as_ref())?;
     let types = rows.of("token_type_ids", |line| line.token_type_ids.as_ref())?;
@@ -73,6 +77,7 @@ pub(super) fn read(path: &Path, folder: &Path) -> Result<TextBatch> {
     let targets = rows.of("decoder_input_ids", |line| line.decoder_input_ids.as_ref())?;
     let target_masks = rows.of("decoder_attention_mask", |line| line.decoder_attention_mask.as_ref())?;
     if let Some(targets) = &targets {
+        rows.check_size(targets)?;
         rows.same_lengths(("decoder_attention_mask", target_masks.as_deref()), ("decoder_input_ids", targets))?;
     }
     let next_sentence = rows.of("next_sentence_label", |line| line.next_sentence_label.as_ref())?;
@@ -163,6 +168,17 @@ impl Lines {
         }
     }
 
+    /// Rows that can be padded to the longest of them.
+    fn check_size(&self, rows: &[&Vec<i64>]) -> Result<()> {
+        let (count, length) = (rows.len(), longest(rows));
+        if count.saturating_mul(length) <= MOST_TOKENS {
+            return Ok(());
+        }
+        let at = rows.iter().position(|row| row.len() == length).unwrap_or(0);
+        let reason = format!("the row has {length} tokens, to which {count} rows would be padded");
+        Err(Error::data(self.places[at].clone(), reason, "give fewer rows at a time"))
+    }
+
     /// As many values in every row as another field has.
     fn same_lengths<T, U>(
         &self,
@@ -195,6 +211,7 @@ impl Lines {
             [_, 0, 0] => TextLabels::Classes(classes),
             [0, 0, _] if values.iter().all(|row| row.len() == outputs) => TextLabels::Values(values.concat()),
             [0, _, 0] => {
+                self.check_size(&words)?;
                 if let Some(targets) = targets {
                     self.same_lengths(("labels", Some(&words)), ("decoder_input_ids", targets))?;
                 }
