@@ -19,7 +19,8 @@ use model_center::model::opening::{Fill, open_with};
 use model_center::model::registry::param_shapes;
 use model_center::model::text::Observe;
 use model_center::model::{
-    HeadValues, MODELS, ModelEntry, OpenOptions, OpenedModel, SaveOptions, Scores, TextBatch, TextHead, TextLabels, TextModel,
+    HeadValues, MODELS, ModelEntry, OpenOptions, OpenedModel, SaveOptions, Scores, TextBatch, TextHead, TextLabels,
+    TextModel,
 };
 use model_center::{Error, Result};
 use serde_json::{Map, Value, json};
