@@ -1,5 +1,9 @@
-//! The programs of BMTrain for Rust as functions, so that a crate with models of its own builds the same programs
-//! around its own registry.
+//! The programs of BMTrain for Rust as functions.
+//!
+//! A crate with models of its own builds the same programs around its own registry: its binary is a `main` that calls
+//! [`finetune::main`], [`forward::main`], [`plan::main`] or [`convert::main`] with a
+//! [`Registry`](model_center::model::Registry) of both tables. They are here rather than in `model-center` because a program takes
+//! what a library should leave alone: the command line, the terminal, signals, the exit code.
 
 pub mod bench;
 pub mod ckpt;
@@ -14,6 +18,7 @@ pub mod forward;
 pub mod gpu_check;
 pub mod places;
 pub mod plan;
+mod program;
 pub mod settings;
 pub mod step;
 pub mod terminal;

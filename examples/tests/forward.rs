@@ -6,7 +6,9 @@ mod fixture;
 
 use fixture::{Fixture, Input, golden, without_tensors, write_inputs, write_with_numbers};
 use model_center::hf::{SafetensorsFile, StoredDtype};
-use std::path::Path;
+use model_center::tokenizer::{HfTokenizer, Tokenizer};
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
 
 /// The largest relative error. f32 arithmetic over a few dozen terms stays near 1e-6.
 const TOLERANCE: f64 = 1e-5;
@@ -89,6 +91,174 @@ fn every_head_of_a_decoder_equals_pytorch() {
 fn a_decoder_behind_an_encoder_equals_pytorch() {
     check_head("t5_a", "lm", "lm");
     check_head("t5_mt5", "lm", "");
+}
+
+/// Every folder of golden data with a model, its inputs and what it computes.
+fn golden_folders() -> Vec<PathBuf> {
+    let subfolders = |folder: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        entries.filter(|path| path.is_dir()).collect()
+    };
+    let has = |folder: &Path, name: &str| folder.join(name).is_file();
+    let is_model = |folder: &PathBuf| {
+        ["config.json", "inputs.safetensors", "golden.safetensors"].iter().all(|name| has(folder, name))
+    };
+    let models = subfolders(&golden("", ""));
+    let mut folders: Vec<PathBuf> = models.iter().flat_map(|model| subfolders(model)).filter(is_model).collect();
+    folders.sort();
+    folders
+}
+
+/// Values of logits where there is a token: what stands behind nothing but padding is nowhere said.
+fn at_tokens(values: Vec<f64>, shape: &[usize], inputs: &SafetensorsFile) -> Vec<f64> {
+    let &[rows, length, words] = shape else { return values };
+    let masks = ["decoder_attention_mask", "attention_mask"];
+    let mask = masks.into_iter().find(|name| inputs.entry(name).is_some_and(|entry| entry.shape == [rows, length]));
+    let Some(mask) = mask.map(|name| inputs.read_i64(name).unwrap()) else { return values };
+    values.chunks(words).zip(mask).filter(|(_, mask)| *mask == 1).flat_map(|(row, _)| row.to_vec()).collect()
+}
+
+#[test]
+fn every_golden_model_opens_with_its_head_and_without() {
+    let fixture = Fixture::new();
+    let folders = golden_folders();
+    assert!(folders.len() > 50, "{folders:?}");
+    for folder in folders {
+        let (inputs, shown) = (folder.join("inputs.safetensors"), folder.display());
+        fixture.forward(&arguments(&folder, &inputs, "out")).succeeded();
+        let ours = SafetensorsFile::open(&fixture.path("out")).unwrap();
+        let theirs = SafetensorsFile::open(&folder.join("golden.safetensors")).unwrap();
+        let given = SafetensorsFile::open(&inputs).unwrap();
+        for name in ["logits", "seq_relationship_logits", "loss"] {
+            let Some(entry) = theirs.entry(name) else { continue };
+            let [ours, theirs] = [&ours, &theirs].map(|file| at_tokens(values(file, name), &entry.shape, &given));
+            let (error, bound) = (distance(&ours, &theirs), TOLERANCE * norm(&theirs));
+            assert!(error <= bound, "{shown} {name}: error {error:e}, bound {bound:e}");
+        }
+        // Decoder inputs may have to be made from labels, which count for nothing without a head.
+        fixture.forward(&[arguments(&folder, &inputs, "bare"), vec!["--head", "none"]].concat()).succeeded();
+        let bare = SafetensorsFile::open(&fixture.path("bare")).unwrap();
+        assert!(bare.entry("logits").is_none() && bare.entry("loss").is_none(), "{shown}");
+        let hidden = ours.tensors().iter().filter(|entry| entry.name.starts_with("hidden."));
+        for name in hidden.map(|entry| &entry.name) {
+            assert_eq!(ours.read_raw(name).unwrap(), bare.read_raw(name).unwrap(), "{shown} {name}");
+        }
+    }
+}
+
+/// The rows of a file of tensors as lines of JSON.
+fn as_lines(inputs: &Path) -> String {
+    let file = SafetensorsFile::open(inputs).unwrap();
+    let rows = file.entry("input_ids").unwrap().shape[0];
+    let mut lines = vec![Map::new(); rows];
+    for entry in file.tensors() {
+        let values: Vec<Value> = match entry.is_float() {
+            true => values(&file, &entry.name).into_iter().map(Value::from).collect(),
+            false => file.read_i64(&entry.name).unwrap().into_iter().map(Value::from).collect(),
+        };
+        for (line, row) in lines.iter_mut().zip(values.chunks(values.len() / rows)) {
+            let value = if entry.shape.len() == 1 { row[0].clone() } else { Value::from(row.to_vec()) };
+            line.insert(entry.name.clone(), value);
+        }
+    }
+    lines.into_iter().map(|line| Value::Object(line).to_string() + "\n").collect()
+}
+
+#[test]
+fn lines_of_json_are_read_as_tensors_are() {
+    let fixture = Fixture::new();
+    let models = [
+        ("bert_a", "pretraining"),
+        ("bert_b", "cls"),
+        ("gpt2_b", "cls"),
+        ("llama_a", "lm"),
+        ("t5_a", "lm"),
+        ("t5_b", "lm"),
+    ];
+    for (model, head) in models {
+        let folder = golden(model, head);
+        let inputs = folder.join("inputs.safetensors");
+        fixture.write("in.jsonl", &as_lines(&inputs));
+        for (inputs, out) in [(inputs, "tensors"), (fixture.path("in.jsonl"), "lines")] {
+            fixture.forward(&[arguments(&folder, &inputs, out), vec!["--grads"]].concat()).succeeded();
+        }
+        assert!(fixture.bytes("tensors") == fixture.bytes("lines"), "{model} {head}");
+    }
+}
+
+/// Runs lines of the fixture's model into a file of this name.
+fn forward_lines(fixture: &Fixture, lines: &[Value], out: &str) -> fixture::Outcome {
+    fixture.write("in.jsonl", &lines.iter().map(|line| line.to_string() + "\n").collect::<String>());
+    fixture.forward(&arguments(&fixture.path("model"), &fixture.path("in.jsonl"), out))
+}
+
+#[test]
+fn texts_go_through_the_tokenizer_of_the_folder() {
+    let fixture = Fixture::new();
+    let tokenizer = HfTokenizer::from_folder(fixture.path("model")).unwrap();
+    let texts = [("the film was good", Some("it is a film")), ("it was", Some("bad"))];
+    let ids = |text: &str, pair: Option<&str>| {
+        let row = tokenizer.encode(text, pair, None).unwrap();
+        json!({"input_ids": row.input_ids, "token_type_ids": row.token_type_ids, "labels": 0})
+    };
+    let by_hand: Vec<Value> = texts.iter().map(|(text, pair)| ids(text, *pair)).collect();
+    let as_text = texts.map(|(text, pair)| json!({"text": text, "text_pair": pair, "labels": 0}));
+    forward_lines(&fixture, &by_hand, "ids").succeeded();
+    forward_lines(&fixture, &as_text, "texts").succeeded();
+    assert_eq!(fixture.bytes("ids"), fixture.bytes("texts"));
+    // The shorter row computes what it does alone: padding is hidden.
+    forward_lines(&fixture, &as_text[1..], "alone").succeeded();
+    let [both, alone] = ["texts", "alone"].map(|out| SafetensorsFile::open(&fixture.path(out)).unwrap());
+    let (both, alone) = (values(&both, "logits"), values(&alone, "logits"));
+    // f32, summed over other lengths.
+    assert!(distance(&both[2..], &alone) <= 1e-5 * norm(&alone), "{both:?} {alone:?}");
+}
+
+#[test]
+fn a_target_is_what_a_decoder_behind_an_encoder_is_to_write() {
+    let fixture = Fixture::seq2seq();
+    let tokenizer = HfTokenizer::from_folder(fixture.path("model")).unwrap();
+    let pairs = [("the film was good", "good"), ("it is", "a film and the cast")];
+    let target = |text: &str| tokenizer.encode(text, None, None).unwrap().input_ids;
+    let by_hand = pairs.map(|(text, to)| json!({"text": text, "labels": target(to)}));
+    forward_lines(&fixture, &by_hand, "labels").succeeded();
+    forward_lines(&fixture, &pairs.map(|(text, to)| json!({"text": text, "target": to})), "target").succeeded();
+    assert_eq!(fixture.bytes("labels"), fixture.bytes("target"));
+    let out = SafetensorsFile::open(&fixture.path("target")).unwrap();
+    assert_eq!(out.entry("logits").unwrap().shape, [2, target(pairs[1].1).len(), 47]);
+    assert!(values(&out, "loss")[0].is_finite());
+}
+
+#[test]
+fn lines_that_are_no_rows_are_refused_with_their_place() {
+    let fixture = Fixture::new();
+    for (line, reason) in [
+        (r#"{"txt": "the film"}"#, "unknown field `txt`"),
+        ("the film", "expected ident"),
+        (r#"{"input_ids": []}"#, "without a token"),
+        (r#"{"attention_mask": [1]}"#, "input_ids is not given here"),
+        (r#"{"text": "the film", "input_ids": [2]}"#, "text and input_ids"),
+        (r#"{"text": "the film", "attention_mask": [1]}"#, "a mask or types"),
+        (r#"{"text_pair": "the film"}"#, "text_pair without text"),
+        (r#"{"input_ids": [2], "attention_mask": [1]}"#, "attention_mask is not given here"),
+        (r#"{"text": "the film", "labels": [1], "target": "it"}"#, "target and labels"),
+        (r#"{"text": "the film", "labels": 1}"#, "is not given here"),
+    ] {
+        fixture.write("in.jsonl", &format!("{{\"input_ids\": [2, 7]}}\n\n{line}\n"));
+        let said = fixture.forward(&arguments(&fixture.path("model"), &fixture.path("in.jsonl"), "out")).refused();
+        assert!(said.contains(reason) && said.contains("in.jsonl:"), "{line}: {said}");
+        assert!(!fixture.path("out").exists());
+    }
+    let said = forward_lines(&fixture, &[json!({"input_ids": [2, 3], "attention_mask": [1]})], "out").refused();
+    assert!(said.contains("attention_mask has 1 values, input_ids has 2"), "{said}");
+    let long = json!({"input_ids": vec![2; 70_000]});
+    let lines = [vec![long], vec![json!({"input_ids": [2]}); 1_000]].concat();
+    let said = forward_lines(&fixture, &lines, "out").refused();
+    assert!(said.contains("in.jsonl:1") && said.contains("1001 rows would be padded"), "{said}");
+    fixture.write("in.jsonl", "{\"text\": \"the film\"}\n");
+    std::fs::remove_file(fixture.path("model/vocab.txt")).unwrap();
+    let said = fixture.forward(&arguments(&fixture.path("model"), &fixture.path("in.jsonl"), "out")).refused();
+    assert!(said.contains("neither tokenizer.json nor vocab.txt"), "{said}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What people meet when they write recipes: precedence, origins, printing, hashing, unreadable files.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use model_center::data::{LabelSpec, OnBadRecord, TooLong};
+use model_center::data::{LabelSpec, OnBadRecord, TooLong, WordColumns};
 use model_center::hf::Places;
 use model_center::metrics::Metric;
 use model_center::recipe::{
@@ -111,6 +111,7 @@ path = "sg"                     # r.toml:5
 # format = "auto"               # no effect: task RTE knows its files and labels
 # labels                        # no effect: task RTE knows its files and labels
 max_length = 512                # default
+# target_length = 512           # no effect: it is for task seq2seq
 too_long = "truncate"           # default
 on_bad_record = "error"         # default
 # bad_record_limit = 0.001      # no effect: data.on_bad_record = "error" accepts none
@@ -121,6 +122,8 @@ length_grouped = false          # default
 # text = "text"                 # no effect: task RTE knows its columns
 # text_pair                     # no effect: task RTE knows its columns
 # label = "label"               # no effect: task RTE knows its columns
+# prompt                        # no effect: task RTE knows its columns
+# target = "target"             # no effect: task RTE knows its columns
 
 [train]
 # epochs                        # not set: no such limit
@@ -338,4 +341,48 @@ fn changes_since_a_run_was_begun_are_listed_with_both_values() {
     let changes = load(LEAST, &["train.lr=0.25", "train.early_stop.patience=2"]).changes(&begun).unwrap();
     assert!(changes.iter().any(|line| line.starts_with("train.lr: ") && line.ends_with(" -> 0.25")), "{changes:?}");
     assert!(changes.iter().any(|line| line == "train.early_stop.patience: not set -> 2"), "{changes:?}");
+}
+
+#[test]
+fn tasks_on_words_have_columns_lengths_and_a_metric_of_their_own() {
+    let of_task = |task: &str| LEAST.replace("classification", task);
+    let columns = |r: &Resolved| match &r.data.source {
+        DataSource::Words { task, .. } => task.columns.clone(),
+        other => panic!("{other:?}"),
+    };
+    let (language, seq2seq) = (of_task("language"), of_task("seq2seq"));
+    let r = load(&language, &["data.columns.prompt=question", "train.label_smoothing=0.1"]);
+    assert_eq!(columns(&r), WordColumns::Language { text: "text".into(), prompt: Some("question".into()) });
+    assert_eq!((r.eval.metric, r.data.source.task_name()), (EvalMetric::Loss, "language"));
+    assert_eq!(load(&language, &["eval.metric=perplexity"]).eval.metric, EvalMetric::Metric(Metric::Perplexity));
+    assert_eq!(columns(&load(&language, &[])), WordColumns::Language { text: "text".into(), prompt: None });
+    let r = load(&seq2seq, &["data.max_length=100", "data.columns.target=answer"]);
+    assert_eq!(columns(&r), WordColumns::Target { text: "text".into(), target: "answer".into() });
+    assert_eq!((r.data.max_length, r.data.target_length), (100, 100));
+    assert_eq!(load(&seq2seq, &["data.target_length=20"]).data.target_length, 20);
+    for text in [&language, &seq2seq] {
+        let first = load(text, &[]);
+        assert_eq!(*load(&first.to_toml(), &[]), *first);
+    }
+    for (text, set, reason) in [
+        (&language, "data.columns.target=t", "`data.columns.target` has no effect: it is for task seq2seq"),
+        (&language, "data.target_length=9", "`data.target_length` has no effect: it is for task seq2seq"),
+        (&language, "data.labels=[\"a\", \"b\"]", "`data.labels` has no effect: texts are learnt by their words"),
+        (&language, "model.head=new", "`model.head` has no effect: a model keeps its head for words"),
+        (&language, "data.columns.prompt=text", "`data.columns.text` and `data.columns.prompt` both name the column"),
+        (&seq2seq, "data.columns.target=text", "`data.columns.text` and `data.columns.target` both name the column"),
+        (&seq2seq, "data.columns.prompt=p", "`data.columns.prompt` has no effect: it is for task language"),
+        (&seq2seq, "data.columns.label=l", "`data.columns.label` has no effect: texts are learnt by their words"),
+        (&seq2seq, "eval.metric=accuracy", "judges classes, and task \"seq2seq\" has words for labels"),
+        (&seq2seq, "data.train=t.txt", "the name of `data.train` does not say how the file is written"),
+        (
+            &of_task("regression"),
+            "data.columns.prompt=p",
+            "`data.columns.prompt` has no effect: it is for task language",
+        ),
+        (&LEAST.to_owned(), "eval.metric=perplexity", "judges words, and task \"classification\" has classes"),
+    ] {
+        let found = mistakes(text, &[set]);
+        assert!(found.len() == 1 && found[0].reason.contains(reason), "{set}: {found:?}");
+    }
 }

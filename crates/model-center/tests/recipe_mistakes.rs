@@ -168,7 +168,7 @@ fn a_wrong_type_or_range_names_expected_and_got() {
 fn a_task_in_the_wrong_case_is_recognised() {
     let text = LEAST.replace("\"classification\"\ntrain = \"t.jsonl\"\neval = \"e.jsonl\"", "\"boolq\"\npath = \"sg\"");
     let expected = "error[recipe]: `data.task` must be one of \"BoolQ\", \"CB\", \"COPA\", \"RTE\", \"WiC\", \"WSC\", \
-        \"classification\", \"regression\", got the string \"boolq\"\n  --> r.toml:4:8\n  fix: did you mean \"BoolQ\"?";
+        \"classification\", \"regression\", \"language\", \"seq2seq\", got the string \"boolq\"\n  --> r.toml:4:8\n  fix: did you mean \"BoolQ\"?";
     assert_eq!(only_mistake(&text, &[]), expected);
 }
 

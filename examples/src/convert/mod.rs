@@ -5,6 +5,7 @@
 //! crates with models of their own.
 
 use crate::places::model_places;
+use crate::program;
 use bmtrain_core::{DType, Device};
 use clap::{Parser, ValueEnum};
 use model_center::file::printable;
@@ -13,6 +14,7 @@ use model_center::model::{OpenOptions, Registry, SaveOptions};
 use model_center::run::ExitStatus;
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// Bring a model into another program's files: from a folder of Hugging Face or of ModelCenter, with safetensors or PyTorch's own
 /// files (which are read without being run), or from a GGUF file of a Llama or Qwen; to a folder of Hugging Face or of
@@ -73,6 +75,11 @@ impl Stored {
             Stored::Bf16 => DType::BF16,
         }
     }
+}
+
+/// The program: what a binary's `main` calls, with the families it is to know.
+pub fn main(registry: Registry<'static>) -> ExitCode {
+    program::main(registry, |options, registry| run(options, registry))
 }
 
 /// Run the program.

@@ -1,9 +1,9 @@
-//! Judging a model on labelled data: every sample once, metrics and mean loss.
+//! Judging a model: every sample once, metrics and mean loss.
 
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::Team;
 use bmtrain_dist::param::widen;
-use model_center::data::{Batch, Loader, LoaderOptions, Position};
+use model_center::data::{Batch, Labels, Loader, LoaderOptions, Position};
 use model_center::metrics::{Evaluator, Metric, OrderedSum};
 use model_center::model::{TextBatch, TextModel};
 use model_center::recipe::EvalMetric;
@@ -14,7 +14,7 @@ use model_center::{Error, Result};
 pub struct Judgement {
     /// Samples.
     pub samples: u64,
-    /// Mean loss over the samples.
+    /// Mean loss over the samples; over their words where those are predicted.
     pub loss: f64,
     /// The task's metrics.
     pub metrics: Vec<(Metric, f64)>,
@@ -80,25 +80,27 @@ pub fn evaluate(
             let (loss, logits) = numbers.split_first().unwrap_or((&f32::NAN, &[]));
             let logits = logits.get(..batch.rows * outputs).unwrap_or(logits);
             evaluator.add(&batch.samples, logits, &batch.labels)?;
-            let count = batch.samples.len() as f64;
-            losses.add(batch.position.index, f64::from(*loss) * count, count);
+            let (samples, weight) = (batch.samples.len() as u64, loader.dataset().weight_of(&batch.samples));
+            evaluator.add_loss(batch.position.index, *loss, samples, weight)?;
+            losses.add(batch.position.index, f64::from(*loss) * weight as f64, weight as f64);
         }
     }
     let metrics = evaluator.compute(wanted)?;
     Ok(Some(Judgement { samples: evaluator.count(), loss: losses.mean(), metrics }))
 }
 
-/// Loss and logits of a batch.
+/// Loss of a batch and, where it is not words that are predicted, logits.
 fn score(model: &dyn TextModel, batch: &Batch, device: &Device) -> Result<Vec<f32>> {
     let mut cx = Ctx::inference(device);
-    let scores = model.score(&TextBatch::of(batch.clone(), 0.0), None, &mut cx)?;
-    let (Some(logits), Some(loss)) = (scores.logits, scores.loss) else {
-        return Err(Error::model(
-            "evaluation",
-            "the model has no head for labels",
-            "open it with a classification head",
-        ));
-    };
+    let no_head =
+        || Error::model("evaluation", "the model has no head for labels", "open it with the head of the task");
+    let rows = TextBatch::of(batch.clone(), 0.0);
+    if let Labels::NextWords(_) | Labels::Target(_) = batch.labels {
+        let loss = model.loss(&rows, &mut cx)?.ok_or_else(no_head)?;
+        return Ok(vec![loss.value().item()?]);
+    }
+    let scores = model.score(&rows, None, &mut cx)?;
+    let (Some(logits), Some(loss)) = (scores.logits, scores.loss) else { return Err(no_head()) };
     let mut numbers = vec![loss.value().item()?];
     numbers.extend(widen(logits.value())?);
     Ok(numbers)

@@ -1,5 +1,5 @@
-//! The finetune program: a recipe, a Hugging Face folder and labelled text in; a trained folder, metrics and the
-//! resolved recipe out.
+//! The finetune program: a recipe, a Hugging Face folder and text in, with labels or to be learnt by its words; a trained folder,
+//! metrics and the resolved recipe out.
 //!
 //! [`setup`] reads and checks everything before weights are read, [`train`] holds the training step, [`evaluate`] judges,
 //! [`ranks`] brings the ranks together, `keep` saves the state on the way, [`resume`] goes on from it, [`profile`] shows where
@@ -17,6 +17,7 @@ mod start;
 pub mod train;
 
 use crate::places::model_places;
+use crate::program;
 use crate::settings::SettingOptions;
 use crate::terminal;
 use bmtrain_dist::Launch;
@@ -27,13 +28,14 @@ use model_center::recipe::{self, Resolved, as_error, preflight};
 use model_center::run::{Earlier, ExitStatus, IfThere, OutputFolder, RECIPE_FILE, StopFlag, listen};
 use model_center::{Error, Result};
 use resume::Resume;
+use std::process::ExitCode;
 use std::sync::Arc;
 use train::Plan;
 
 /// A recipe is a few kilobytes.
 const MAX_RECIPE_BYTES: u64 = 1 << 20;
 
-/// Fine-tune a model from a Hugging Face folder on labelled text.
+/// Fine-tune a model from a Hugging Face folder on text: on its labels, on its next words, or on targets behind it.
 ///
 /// Example: finetune --recipe examples/recipes/boolq_bert.toml --set train.lr=3e-5
 #[derive(Debug, Clone, Parser)]
@@ -89,6 +91,11 @@ impl Options {
             _ => IfThere::Continue { accept_change: self.accept_change },
         }
     }
+}
+
+/// The program: what a binary's `main` calls, with the families it is to know.
+pub fn main(registry: Registry<'static>) -> ExitCode {
+    program::main(registry, run)
 }
 
 /// Run the program with the models of `registry`.

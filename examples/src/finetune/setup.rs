@@ -8,8 +8,8 @@ use bmtrain_dist::shard::Sharding;
 use model_center::config::ProblemType;
 use model_center::data::{Dataset, LabelSpace, LabelSpec, ReadOptions, Split};
 use model_center::hf::{FolderLayout, Places};
-use model_center::model::{HeadValues, OpenOptions, Registry, SaveOptions, TextHead};
-use model_center::recipe::{DataSource, Head, Resolved, model_folder};
+use model_center::model::{HeadValues, OpenOptions, Registry, SaveOptions, TextHead, TextModel};
+use model_center::recipe::{DataSettings, DataSource, Head, Resolved, model_folder};
 use model_center::run::{StopConditions, StopFlag};
 use model_center::tokenizer::{HfTokenizer, Tokenizer};
 use model_center::{Error, Result};
@@ -48,7 +48,12 @@ impl Job {
             let mut text =
                 format!("{name}: {} samples, {} tokens, longest {}", data.len(), report.tokens, report.longest);
             if report.truncated > 0 {
-                text += &format!(", {:.1} % cut to {}", 100.0 * report.truncated_share(), resolved.data.max_length);
+                let DataSettings { max_length, target_length, .. } = &resolved.data;
+                let limit = match data.labels() {
+                    LabelSpace::Target => format!("{max_length} and {target_length}"),
+                    _ => max_length.to_string(),
+                };
+                text += &format!(", {:.1} % cut to {limit}", 100.0 * report.truncated_share());
             }
             if report.skipped > 0 {
                 text += &format!(", {} bad records left out ({})", report.skipped, report.first_skipped.join("; "));
@@ -82,21 +87,26 @@ pub fn sharding(resolved: &Resolved, ranks: Arc<dyn Communicator>) -> Sharding {
 pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, sharding: Sharding) -> OpenOptions {
     let names = match labels {
         LabelSpace::Classes(names) => names.clone(),
-        LabelSpace::Choices(_) | LabelSpace::Value => Vec::new(),
+        _ => Vec::new(),
     };
     let problem = match labels {
-        LabelSpace::Value => ProblemType::Regression,
-        LabelSpace::Classes(_) | LabelSpace::Choices(_) => ProblemType::SingleLabel,
+        LabelSpace::Value => Some(ProblemType::Regression),
+        LabelSpace::Classes(_) | LabelSpace::Choices(_) => Some(ProblemType::SingleLabel),
+        LabelSpace::NextWords | LabelSpace::Target => None,
+    };
+    let head = match labels.are_words() {
+        true => TextHead::CausalLm,
+        false => TextHead::Classification { outputs: labels.outputs() },
     };
     OpenOptions {
         family: resolved.model.family.clone(),
-        head: Some(TextHead::Classification { outputs: labels.outputs() }),
+        head: Some(head),
         head_values: match resolved.model.head {
             Head::Auto => HeadValues::FolderOrDrawn,
             Head::New => HeadValues::Drawn,
         },
         labels: names,
-        problem: Some(problem),
+        problem,
         dtype: resolved.model.dtype,
         grad_dtype: resolved.train.gradient_dtype.of(resolved.model.dtype),
         seed: resolved.model.init_seed,
@@ -144,7 +154,15 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &Places) -> 
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let options =
         OpenOptions { only_check: true, ..open_options(resolved, train.labels(), &nowhere, Sharding::solo()) };
-    let opened = registry.open(&folder, &options)?;
+    let opened = registry.open(&folder, &options).map_err(|error| match error {
+        // The family knows that it has no such head, but not who asked for it.
+        Error::Recipe { reason, .. } => {
+            let fix = format!("choose a task for such a model, not {}", resolved.data.source.task_name());
+            Error::recipe(resolved.place("data.task"), reason, fix)
+        }
+        other => other,
+    })?;
+    check_stacks(resolved, train.labels(), &*opened.model)?;
     opened.model.check_save(&save_options(resolved, &folder))?;
     // A classifier that the folder brings has an order of its own, which the data follow.
     let names = opened.model.label_names();
@@ -159,11 +177,14 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &Places) -> 
         let reason = format!("the vocabulary has {words} entries, the word embedding {rows} rows");
         return Err(Error::model(place, reason, "use the tokenizer files that belong to these weights"));
     }
-    let (asked, positions) = (resolved.data.max_length, opened.model.max_length());
-    if asked > positions {
-        let reason = format!("data.max_length is {asked}, the model has {positions} positions");
-        let fix = format!("set data.max_length to at most {positions}");
-        return Err(Error::recipe(resolved.place("data.max_length"), reason, fix));
+    let positions = opened.model.max_length();
+    for (key, asked) in
+        [("data.max_length", resolved.data.max_length), ("data.target_length", resolved.data.target_length)]
+    {
+        if asked > positions && (key == "data.max_length" || *train.labels() == LabelSpace::Target) {
+            let reason = format!("{key} is {asked}, the model has {positions} positions");
+            return Err(Error::recipe(resolved.place(key), reason, format!("set {key} to at most {positions}")));
+        }
     }
     if train.len() < resolved.train.batch_size {
         let reason = format!("{} samples do not fill one batch of {}", train.len(), resolved.train.batch_size);
@@ -184,6 +205,17 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &Places) -> 
     })
 }
 
+/// Targets are for models with two stacks, and those learn nothing else here.
+fn check_stacks(resolved: &Resolved, labels: &LabelSpace, model: &dyn TextModel) -> Result<()> {
+    let (reason, fix) = match (labels == &LabelSpace::Target, model.writes_targets()) {
+        (true, false) => ("this model has one stack, which reads and writes one text", "language"),
+        (false, true) => ("this model writes a target behind the text that it reads", "seq2seq"),
+        _ => return Ok(()),
+    };
+    let fix = format!("set data.task = \"{fix}\", or take another model");
+    Err(Error::recipe(resolved.place("data.task"), reason, fix))
+}
+
 /// A run limited by time alone has no known end; what its schedule needs of one is a pass of the data.
 fn schedule(resolved: &Resolved, steps_per_epoch: u64) -> Result<Schedule> {
     let train = &resolved.train;
@@ -202,6 +234,7 @@ fn read_options<'t>(resolved: &Resolved, tokenizer: &'t dyn Tokenizer) -> ReadOp
     ReadOptions {
         too_long: resolved.data.too_long,
         on_bad_record: resolved.data.on_bad_record,
+        target_length: resolved.data.target_length,
         ..ReadOptions::new(tokenizer, resolved.data.max_length)
     }
 }
@@ -211,6 +244,7 @@ fn read_train(resolved: &Resolved, tokenizer: &dyn Tokenizer) -> Result<Dataset>
     match &resolved.data.source {
         DataSource::SuperGlue { folder, .. } => task(resolved)?.read(folder, Split::Train, &options),
         DataSource::Files { train, columns, .. } => columns.read(train, &options),
+        DataSource::Words { train, task, .. } => task.read(train, &options),
     }
 }
 
@@ -226,7 +260,8 @@ fn read_eval(resolved: &Resolved, tokenizer: &dyn Tokenizer, train: &Dataset) ->
             }
             columns.read(eval, &options).map(Some)
         }
-        DataSource::Files { eval: None, .. } => Ok(None),
+        DataSource::Words { eval: Some(eval), task, .. } => task.read(eval, &options).map(Some),
+        DataSource::Files { eval: None, .. } | DataSource::Words { eval: None, .. } => Ok(None),
     }
 }
 

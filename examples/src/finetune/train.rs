@@ -197,7 +197,9 @@ impl Trainer {
         let eval = job.eval.as_ref().map(|data| evaluate::loader(data, resolved.eval.batch_size)).transpose()?;
         // Scores and weighted sums of attention are left out: they depend on the lengths, and up to a few hundred tokens
         // they are a few hundredths of the rest. The share of the peak is so much too small.
-        let flops_per_token = 6.0 * model.multiplied_values() as f64;
+        // A token passes one of two stacks, which are about as large.
+        let passed = if model.writes_targets() { 0.5 } else { 1.0 };
+        let flops_per_token = 6.0 * passed * model.multiplied_values() as f64;
         Ok(Trainer {
             device: device.clone(),
             metrics: metrics(job, resolved),
@@ -235,11 +237,11 @@ impl Trainer {
         self.started.get_or_insert(start);
         let epoch = self.step / self.steps_per_epoch;
         let first = self.step % self.steps_per_epoch * self.micro_batches;
-        let weight = 1.0 / self.micro_batches as f32;
+        let shares = self.loader.shares(Position { epoch, index: first }, self.micro_batches)?;
         let (mut losses, mut batches, mut counts) = (Vec::new(), Vec::new(), [0.0f32; 3]);
         for micro_batch in (self.team.rank() as u64..self.micro_batches).step_by(self.team.size()) {
             let batch = self.loader.batch(Position { epoch, index: first + micro_batch })?;
-            for (count, more) in counts.iter_mut().zip([batch.samples.len(), batch.tokens, batch.input_ids.len()]) {
+            for (count, more) in counts.iter_mut().zip([batch.samples.len(), batch.tokens, batch.padded_tokens()]) {
                 *count += more as f32;
             }
             batches.push(mark_of(&batch.samples));
@@ -249,6 +251,7 @@ impl Trainer {
             let loss = self.model.loss(&batch, &mut cx)?.ok_or_else(|| {
                 Error::model("training", "the model made no loss", "open it with a head for these labels")
             })?;
+            let weight = shares.get(micro_batch as usize).copied().unwrap_or(0.0);
             match micro_batch + self.team.size() as u64 >= self.micro_batches {
                 true => self.optim.backward_last(&loss, weight, &mut cx)?,
                 false => self.optim.backward(&loss, weight, &mut cx)?,
@@ -259,7 +262,7 @@ impl Trainer {
         // Gradients' norm, losses and what the ranks tell each other come to the host with one wait.
         let (info, told) = self.optim.step_and_read(&[&told])?;
         self.step += 1;
-        let Agreed { loss, batch, samples, tokens, padded_tokens } = self.agree(&told, losses.len(), weight);
+        let Agreed { loss, batch, samples, tokens, padded_tokens } = self.agree(&told, losses.len(), &shares);
         self.samples += samples;
         self.tokens += tokens;
         self.guard(&info, loss)?;
@@ -285,16 +288,17 @@ impl Trainer {
 
     /// Bring together what every rank told of a step of so many losses each: in the order of the micro-batches, which is the same
     /// on any number of ranks.
-    fn agree(&mut self, told: &[f32], losses: usize, weight: f32) -> Agreed {
+    fn agree(&mut self, told: &[f32], losses: usize, shares: &[f32]) -> Agreed {
         let each = (told.len() / self.team.size()).max(1);
         let all: Vec<&[f32]> = told.chunks(each).collect();
         let (mut loss, mut batch, mut sums) = (0.0, 0u64, [0u64; 3]);
+        let mut shares = shares.iter();
         for micro_batch in 0..losses {
             for numbers in &all {
                 let mark = losses + 2 * micro_batch;
                 let [this, high, low] =
                     [micro_batch, mark, mark + 1].map(|at| numbers.get(at).copied().unwrap_or(f32::NAN));
-                loss += weight * this;
+                loss += shares.next().copied().unwrap_or(0.0) * this;
                 batch = join(batch, [high, low]);
             }
         }

@@ -1,4 +1,4 @@
-//! The file of inputs of the forward program: known names, whole shapes, integers where there must be some.
+//! Inputs of the forward program as tensors: known names, whole shapes, integers where there must be some.
 
 use model_center::file::printable;
 use model_center::hf::{SafetensorsFile, TensorEntry, TensorSource};

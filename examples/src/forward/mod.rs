@@ -1,8 +1,10 @@
 //! The forward program: a Hugging Face folder and a file of inputs in; logits, loss, hidden states and gradients out.
 
 mod inputs;
+mod lines;
 
 use crate::places::model_places;
+use crate::program;
 use crate::terminal;
 use bmtrain_core::{Ctx, DType, Device, DeviceChoice, Segment, Tensor};
 use bmtrain_dist::param::widen;
@@ -13,15 +15,23 @@ use model_center::model::{OpenOptions, Registry, TextBatch, TextHead, TextModel}
 use model_center::run::{ExitStatus, available_cpus};
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// Run a model once on given inputs, dropout off.
 ///
-/// Inputs (i64): `input_ids [B, L]`; `attention_mask`, `token_type_ids [B, L]`; `labels [B]` or `[B, L]`; `next_sentence_label [B]`.
-/// Labels of a regression are f32, `[B]` or `[B, outputs]`; those of the next word are the ids themselves, and are moved by the model.
-/// A decoder behind an encoder reads `decoder_input_ids [B, T]` with `decoder_attention_mask [B, T]`, or the `labels [B, T]` moved by one. CPM-1 goes by `context [B, L]` and `span [B, L]` too. A tensor of any other name is refused. What is absent gets the defaults of transformers. Outputs (f32): `logits`, `loss`, `hidden.<i>`, `pooler`, `encoder_last_hidden_state`, and with --grads
-/// `grad.<name>` for every parameter under its Hugging Face name.
+/// Inputs are tensors (i64) of a safetensors file: `input_ids [B, L]`; `attention_mask`, `token_type_ids [B, L]`; `labels [B]` or
+/// `[B, L]`; `next_sentence_label [B]`. Labels of a regression are f32, `[B]` or `[B, outputs]`; those of the next word are the ids
+/// themselves, and are moved by the model. A decoder behind an encoder reads `decoder_input_ids [B, T]` with
+/// `decoder_attention_mask [B, T]`, or the `labels [B, T]` moved by one. A tensor of any other name is refused; what is absent gets
+/// the defaults of transformers. CPM-1 goes by `context [B, L]` and `span [B, L]` too.
 ///
-/// Example: forward --model DIR --inputs in.safetensors --out out.safetensors --grads
+/// Or they are rows of a file whose name ends in .jsonl, one object a line with lists under the same names, padded here; `text`,
+/// with `text_pair`, and `target` stand for `input_ids` and `labels` as the folder's tokenizer makes them.
+///
+/// Outputs (f32): `logits`, `loss`, `hidden.<i>`, `pooler`, `encoder_last_hidden_state`, and with --grads `grad.<name>` for every
+/// parameter under its Hugging Face name.
+///
+/// Example: forward --model DIR --inputs in.jsonl --out out.safetensors --grads
 #[derive(Debug, Clone, Parser)]
 #[command(name = "forward", version)]
 pub struct Options {
@@ -72,21 +82,28 @@ pub enum Head {
     None,
 }
 
+/// The program: what a binary's `main` calls, with the families it is to know.
+pub fn main(registry: Registry<'static>) -> ExitCode {
+    program::main(registry, |options, registry| run(options, registry))
+}
+
 /// Run the program with the models of `registry`.
 ///
 /// # Errors
 /// A folder or inputs that cannot be used, a file that cannot be written.
 pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     let device = Device::new(crate::device::open(options.device, (0, 1), threads(options)?, true)?.backend);
-    let file = SafetensorsFile::open(&options.inputs)?;
-    let batch = inputs::read(&file)?;
-    let place = file.path().display().to_string();
+    let folder = Pretrained::resolve(&options.model, options.revision.as_deref(), &model_places())?;
+    let batch = match lines::is_for(&options.inputs) {
+        true => lines::read(&options.inputs, &folder)?,
+        false => inputs::read(&SafetensorsFile::open(&options.inputs)?)?,
+    };
+    let place = options.inputs.display().to_string();
     if options.grads && batch.labels.is_none() {
-        let reason = "--grads needs a loss, and there is no tensor labels";
+        let reason = "--grads needs a loss, and there are no labels";
         return Err(Error::data(place, reason, "add labels to the inputs, or leave --grads out"));
     }
-    let folder = Pretrained::resolve(&options.model, options.revision.as_deref(), &model_places())?;
-    let head = head(options, &folder, &file)?;
+    let head = head(options, &folder, &batch)?;
     let opened =
         registry.open(&folder, &OpenOptions { head, family: options.family.clone(), ..OpenOptions::new(&device) });
     let opened = opened.map_err(|error| match error {
@@ -124,10 +141,10 @@ fn threads(options: &Options) -> Result<usize> {
     }
 }
 
-fn head(options: &Options, folder: &Path, inputs: &SafetensorsFile) -> Result<Option<TextHead>> {
+fn head(options: &Options, folder: &Path, batch: &TextBatch) -> Result<Option<TextHead>> {
     Ok(match options.head {
         None => None,
-        Some(Head::Mlm) if inputs.entry("next_sentence_label").is_some() => Some(TextHead::Pretraining),
+        Some(Head::Mlm) if batch.next_sentence.is_some() => Some(TextHead::Pretraining),
         Some(Head::Mlm) => Some(TextHead::MaskedLm),
         Some(Head::Nsp) => Some(TextHead::NextSentence),
         // How many outputs it has is the folder's to say.

@@ -11,6 +11,7 @@ pub mod verdict;
 
 use crate::finetune::setup;
 use crate::places::model_places;
+use crate::program;
 use crate::settings::SettingOptions;
 use crate::terminal;
 use bmtrain_dist::block::Recompute;
@@ -19,6 +20,7 @@ use model_center::model::Registry;
 use model_center::recipe::Resolved;
 use model_center::run::{ExitStatus, memory};
 use model_center::{Error, Result};
+use std::process::ExitCode;
 
 /// The ZeRO levels of the table of all.
 const LEVELS: [u64; 4] = [0, 1, 2, 3];
@@ -51,6 +53,11 @@ pub struct Options {
     /// Print one JSON object instead of tables.
     #[arg(long)]
     pub json: bool,
+}
+
+/// The program: what a binary's `main` calls, with the families it is to know.
+pub fn main(registry: Registry<'static>) -> ExitCode {
+    program::main(registry, run)
 }
 
 /// Run the program with the models of `registry`.

@@ -296,6 +296,25 @@ fn an_unknown_label_is_named() {
 }
 
 #[test]
+fn texts_and_targets_that_nothing_can_be_learnt_from_are_named() {
+    let (decoder, seq2seq) = (Fixture::decoder(), Fixture::seq2seq());
+    for (fixture, task) in [(&decoder, "language"), (&seq2seq, "seq2seq")] {
+        fixture.replace("recipe.toml", "\"classification\"", &format!("\"{task}\""));
+    }
+    refused(&seq2seq, &[], DATA, "train.jsonl:1:", &["target"]);
+    let prompt = ["--set", "data.columns.prompt=question"];
+    refused(&decoder, &prompt, DATA, "train.jsonl:1:", &["question"]);
+    let line = |target: &str| format!("{{\"text\": \"good\", \"target\": \"{target}\"}}\n");
+    seq2seq.write("train.jsonl", &(line("bad") + &line("  ")));
+    refused(&seq2seq, &[], DATA, "train.jsonl:2:", &["\"target\" is empty"]);
+    seq2seq.write("train.jsonl", &(line("bad") + &line("it is not very good")));
+    let short = ["--set", "data.target_length=4", "--set", "data.too_long=error"];
+    refused(&seq2seq, &short, DATA, "train.jsonl:2:", &["7 tokens", "data.target_length = 4"]);
+    refused(&seq2seq, &["--set", "data.columns.label=topic"], USAGE, "--set", &["data.columns.label", "no effect"]);
+    refused(&decoder, &["--set", "eval.metric=accuracy"], USAGE, "--set", &["accuracy", "words", "perplexity"]);
+}
+
+#[test]
 fn a_number_among_other_numbers_is_an_unknown_label() {
     let fixture = Fixture::new();
     let numbered = |one: &str, other: &str| sentences(8).replace("\"positive\"", one).replace("\"negative\"", other);

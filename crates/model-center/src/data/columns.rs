@@ -40,7 +40,7 @@ impl LabelSpec {
         match dataset.labels() {
             LabelSpace::Classes(names) => LabelSpec::Found(names.clone()),
             LabelSpace::Choices(choices) => LabelSpec::Count(*choices),
-            LabelSpace::Value => LabelSpec::Value,
+            LabelSpace::Value | LabelSpace::NextWords | LabelSpace::Target => LabelSpec::Value,
         }
     }
 }

@@ -17,49 +17,65 @@ pub enum LabelSpace {
     Choices(usize),
     /// A number; the head has one output.
     Value,
+    /// The words of the row itself, each of which follows from those in front of it.
+    NextWords,
+    /// The words of a row of its own, the second of each sample, which a decoder writes behind what an encoder reads.
+    Target,
 }
 
 impl LabelSpace {
-    /// Outputs of the model's head for one row.
+    /// Outputs of the model's head for one row; 0 where they are words, of which the model knows how many there are.
     pub fn outputs(&self) -> usize {
         match self {
             LabelSpace::Classes(names) => names.len(),
             LabelSpace::Choices(_) | LabelSpace::Value => 1,
+            LabelSpace::NextWords | LabelSpace::Target => 0,
         }
     }
 
-    /// Rows of one sample: 1 except for multiple choice.
+    /// Rows of one sample: 1 except for multiple choice and targets.
     pub fn rows_per_sample(&self) -> usize {
         match self {
             LabelSpace::Choices(choices) => *choices,
-            LabelSpace::Classes(_) | LabelSpace::Value => 1,
+            LabelSpace::Target => 2,
+            LabelSpace::Classes(_) | LabelSpace::Value | LabelSpace::NextWords => 1,
         }
     }
 
-    /// How many classes a prediction chooses from: classes or choices, `None` for a value.
+    /// Whether the labels are words.
+    pub fn are_words(&self) -> bool {
+        matches!(self, LabelSpace::NextWords | LabelSpace::Target)
+    }
+
+    /// How many classes a prediction chooses from: classes or choices, `None` for a value and for words.
     pub fn classes(&self) -> Option<usize> {
         match self {
             LabelSpace::Classes(names) => Some(names.len()),
             LabelSpace::Choices(choices) => Some(*choices),
-            LabelSpace::Value => None,
+            LabelSpace::Value | LabelSpace::NextWords | LabelSpace::Target => None,
         }
     }
 }
 
-/// Labels of several samples, in the type the loss wants.
+/// Labels of several samples, in the type the loss wants. Words are padded with
+/// [`IGNORED`](crate::model::labels::IGNORED), which also stands for what is only read.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Labels {
     /// Class or choice indices.
     Class(Vec<i64>),
     /// Numbers.
     Value(Vec<f32>),
+    /// The words of the rows themselves, R × L.
+    NextWords(Vec<i64>),
+    /// Words of rows of their own, R × T.
+    Target(Vec<i64>),
 }
 
 impl Labels {
     /// Number of labels.
     pub fn len(&self) -> usize {
         match self {
-            Labels::Class(labels) => labels.len(),
+            Labels::Class(labels) | Labels::NextWords(labels) | Labels::Target(labels) => labels.len(),
             Labels::Value(labels) => labels.len(),
         }
     }
@@ -109,7 +125,7 @@ pub struct RowRef<'a> {
 
 /// A labelled dataset, tokenised.
 ///
-/// It holds samples; a sample is one row, or one row per choice.
+/// It holds samples; a sample is one row, one row per choice, or one that is read and one that is to be written.
 #[derive(Debug, Clone)]
 pub struct Dataset {
     pub(super) labels: LabelSpace,
@@ -176,9 +192,36 @@ impl Dataset {
         self.targets.get(self.stored(sample)?).copied()
     }
 
+    /// The rows of a sample that a model reads: all but a target.
+    pub fn inputs(&self, sample: usize) -> impl Iterator<Item = RowRef<'_>> {
+        let count = if self.labels == LabelSpace::Target { 1 } else { usize::MAX };
+        self.rows(sample).into_iter().flatten().take(count)
+    }
+
+    /// The row of a sample that a model is to write; `None` where there are no targets, and beyond the end.
+    pub fn target(&self, sample: usize) -> Option<RowRef<'_>> {
+        self.rows(sample).filter(|_| self.labels == LabelSpace::Target)?.nth(1)
+    }
+
     /// Tokens of the longest row of a sample, 0 beyond the end.
     pub fn length(&self, sample: usize) -> usize {
         self.rows(sample).and_then(|rows| rows.map(|row| row.input_ids.len()).max()).unwrap_or(0)
+    }
+
+    /// What a sample counts in a mean over samples: its words that are predicted, and 1 where labels are no words.
+    pub fn weight(&self, sample: usize) -> usize {
+        match (self.label(sample), self.target(sample)) {
+            (Some(Label::Words(_)), Some(target)) => target.input_ids.len(),
+            // A row's first word follows from nothing.
+            (Some(Label::Words(from)), None) => self.length(sample).saturating_sub(from.max(1)),
+            (Some(Label::Class(_) | Label::Value(_)), _) => 1,
+            (None, _) => 0,
+        }
+    }
+
+    /// What so many samples count together.
+    pub fn weight_of(&self, samples: &[u32]) -> u64 {
+        samples.iter().map(|sample| self.weight(*sample as usize) as u64).sum()
     }
 
     /// Number the classes in the order of `names`, the dataset's own names in any order. Changes the fingerprint with it.
@@ -214,11 +257,16 @@ impl Dataset {
         counts
     }
 
-    /// A dataset of so many copies of the longest sample, in which every batch is as large as one of this dataset can be.
-    /// Empty if this one is.
+    /// A dataset of so many copies of the longest sample, in which every batch is as large as one of this dataset can be; of
+    /// samples with a target, of the longest of what is read with the longest target. Empty if this one is.
     #[must_use]
     pub fn of_longest(&self, copies: usize) -> Dataset {
-        let longest = (0..self.len()).max_by_key(|sample| (self.length(*sample), std::cmp::Reverse(*sample)));
+        let longest = |length: &dyn Fn(usize) -> usize| {
+            (0..self.len()).max_by_key(|sample| (length(*sample), std::cmp::Reverse(*sample)))
+        };
+        let tokens = |row: RowRef<'_>| row.input_ids.len();
+        let sample = longest(&|sample| self.inputs(sample).map(tokens).max().unwrap_or(0));
+        let target = longest(&|sample| self.target(sample).map_or(0, tokens)).and_then(|sample| self.target(sample));
         let mut all = Dataset {
             labels: self.labels.clone(),
             pad_id: self.pad_id,
@@ -231,8 +279,8 @@ impl Dataset {
             report: ReadReport { longest: self.report.longest, ..ReadReport::default() },
             fingerprint: String::new(),
         };
-        if let Some((sample, label)) = longest.and_then(|sample| Some((sample, self.label(sample)?))) {
-            for row in self.rows(sample).into_iter().flatten() {
+        if let Some((sample, label)) = sample.and_then(|sample| Some((sample, self.label(sample)?))) {
+            for row in self.inputs(sample).chain(target) {
                 all.ids.extend_from_slice(row.input_ids);
                 all.types.extend_from_slice(row.token_type_ids);
                 all.ends.push(all.ids.len());
@@ -296,6 +344,7 @@ impl Dataset {
         for target in &self.targets {
             match target {
                 Label::Class(class) => number(*class as u64),
+                Label::Words(from) => number(*from as u64),
                 Label::Value(value) => number(u64::from(value.to_bits())),
             }
         }

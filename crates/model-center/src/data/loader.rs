@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use bmtrain_core::philox::Key;
 
-use super::{Dataset, Label, Labels, Permutation};
+use super::{Dataset, Label, LabelSpace, Labels, Permutation};
+use crate::model::labels::IGNORED;
 use crate::{Error, Result};
 
 /// In which order samples are visited.
@@ -71,7 +72,7 @@ pub struct Position {
 
 /// A padded batch in host memory.
 ///
-/// Shapes: B samples, R = B × rows per sample rows, L the longest row.
+/// Shapes: B samples, R = B × inputs per sample rows, L the longest row, T the longest target.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
     /// Where it stands.
@@ -88,10 +89,17 @@ pub struct Batch {
     pub attention_mask: Vec<u8>,
     /// Segments, R × L; padding holds 0.
     pub token_type_ids: Vec<i64>,
-    /// One label per sample, length B.
+    /// One label per sample, length B; words, R × L or R × T.
     pub labels: Labels,
-    /// Tokens that are not padding.
+    /// Tokens that are not padding, those of targets too.
     pub tokens: usize,
+}
+
+impl Batch {
+    /// Tokens with padding, those of targets too.
+    pub fn padded_tokens(&self) -> usize {
+        self.input_ids.len() + if let Labels::Target(words) = &self.labels { words.len() } else { 0 }
+    }
 }
 
 /// The samples of one window in visiting order, kept because computing them costs a sort.
@@ -163,6 +171,23 @@ impl Loader {
         Ok(self.collate(position, samples))
     }
 
+    /// The share that each of `count` batches from a position on has in a mean over all they count: as much for each if they
+    /// count samples, as many as it has if they count words. Equal on every rank.
+    ///
+    /// Errors: as [`Loader::samples`].
+    pub fn shares(&mut self, first: Position, count: u64) -> Result<Vec<f32>> {
+        if !self.dataset.labels().are_words() {
+            return Ok(vec![1.0 / count as f32; count as usize]);
+        }
+        let mut weights = Vec::with_capacity(count as usize);
+        for index in first.index..first.index + count {
+            let samples = self.samples(Position { index, ..first })?;
+            weights.push(self.dataset.weight_of(&samples));
+        }
+        let all: u64 = weights.iter().sum();
+        Ok(weights.into_iter().map(|weight| (weight as f64 / all.max(1) as f64) as f32).collect())
+    }
+
     /// All batches of an epoch in order.
     pub fn epoch(&mut self, epoch: u64) -> impl Iterator<Item = Result<Batch>> {
         let count = self.batches_per_epoch();
@@ -227,10 +252,11 @@ impl Loader {
 
     fn collate(&self, position: Position, samples: Vec<u32>) -> Batch {
         let dataset = &self.dataset;
-        let longest = samples.iter().map(|sample| dataset.length(*sample as usize)).max().unwrap_or(0);
+        let inputs = || samples.iter().flat_map(|sample| dataset.inputs(*sample as usize));
+        let longest = inputs().map(|row| row.input_ids.len()).max().unwrap_or(0);
         let rounded = longest.checked_next_multiple_of(self.options.pad_to_multiple_of).unwrap_or(longest);
         let len = rounded.min(dataset.max_length().max(longest));
-        let rows = samples.len() * dataset.labels().rows_per_sample();
+        let rows = inputs().count();
         let mut batch = Batch {
             position,
             rows,
@@ -238,14 +264,14 @@ impl Loader {
             input_ids: Vec::with_capacity(rows * len),
             attention_mask: Vec::with_capacity(rows * len),
             token_type_ids: Vec::with_capacity(rows * len),
-            labels: Labels::Class(Vec::new()),
+            labels: self.labels(&samples, len),
             tokens: 0,
             samples,
         };
-        let (mut classes, mut values) = (Vec::new(), Vec::new());
         for sample in &batch.samples {
             let sample = *sample as usize;
-            for row in dataset.rows(sample).into_iter().flatten() {
+            batch.tokens += dataset.target(sample).map_or(0, |row| row.input_ids.len());
+            for row in dataset.inputs(sample) {
                 batch.tokens += row.input_ids.len();
                 let padded = batch.input_ids.len() + len;
                 batch.input_ids.extend(row.input_ids.iter().map(|id| i64::from(*id)));
@@ -255,14 +281,47 @@ impl Loader {
                 batch.attention_mask.resize(padded, 0);
                 batch.token_type_ids.resize(padded, 0);
             }
-            match dataset.label(sample) {
-                Some(Label::Class(class)) => classes.push(class as i64),
-                Some(Label::Value(value)) => values.push(value),
-                None => {}
-            }
         }
-        batch.labels = if values.is_empty() { Labels::Class(classes) } else { Labels::Value(values) };
         batch
+    }
+
+    /// The labels of samples whose rows are of this length.
+    fn labels(&self, samples: &[u32], len: usize) -> Labels {
+        let dataset = &self.dataset;
+        let rows = || samples.iter().map(|sample| *sample as usize);
+        let padded = |words: Vec<i64>, len: usize| words.into_iter().chain(std::iter::repeat(IGNORED)).take(len);
+        match dataset.labels() {
+            LabelSpace::NextWords => {
+                let words = |sample: usize| {
+                    let from = if let Some(Label::Words(from)) = dataset.label(sample) { from } else { 0 };
+                    let ids = dataset.inputs(sample).flat_map(|row| row.input_ids).enumerate();
+                    padded(ids.map(|(at, id)| if at < from { IGNORED } else { i64::from(*id) }).collect(), len)
+                };
+                Labels::NextWords(rows().flat_map(words).collect())
+            }
+            LabelSpace::Target => {
+                let ids = |sample: usize| dataset.target(sample).map_or(&[][..], |row| row.input_ids);
+                let longest = rows().map(|sample| ids(sample).len()).max().unwrap_or(0);
+                let words = |sample: usize| padded(ids(sample).iter().map(|id| i64::from(*id)).collect(), longest);
+                Labels::Target(rows().flat_map(words).collect())
+            }
+            LabelSpace::Value => Labels::Value(
+                rows()
+                    .filter_map(|sample| match dataset.label(sample)? {
+                        Label::Value(value) => Some(value),
+                        _ => None,
+                    })
+                    .collect(),
+            ),
+            LabelSpace::Classes(_) | LabelSpace::Choices(_) => Labels::Class(
+                rows()
+                    .filter_map(|sample| match dataset.label(sample)? {
+                        Label::Class(class) => Some(class as i64),
+                        _ => None,
+                    })
+                    .collect(),
+            ),
+        }
     }
 }
 

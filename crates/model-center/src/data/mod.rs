@@ -1,7 +1,7 @@
-//! Files of labelled text to padded batches.
+//! Files of text, with labels or to be learnt by their words, to padded batches.
 //!
 //! ```text
-//! lines ─▶ record ─▶ task (superglue | columns) ─▶ Example ─▶ dataset (tokenised, flat) ─▶ order ─▶ loader ─▶ Batch
+//! lines ─▶ record ─▶ task (superglue | columns | words) ─▶ Example ─▶ dataset (tokenised, flat) ─▶ order ─▶ loader ─▶ Batch
 //! ```
 //!
 //! A [`Dataset`] is read once, tokenised as it is read, and shared by all ranks of a process. A [`Loader`] turns
@@ -18,6 +18,7 @@ mod read;
 mod record;
 mod record_reader;
 mod superglue;
+mod words;
 
 pub use columns::{ColumnTask, LabelSpec};
 pub use dataset::{Dataset, LabelSpace, Labels, ReadReport, RowRef};
@@ -26,15 +27,17 @@ pub use order::Permutation;
 pub use read::{OnBadRecord, ReadOptions, TooLong};
 pub use record::{Format, Record, Scalar};
 pub use superglue::{SUPERGLUE, Split, TaskEntry, TaskLabels, find_task};
+pub use words::{WordColumns, WordTask};
 
 /// One input of a model before tokenisation, with the label of its sample.
 ///
-/// A sample of a multiple-choice task is several consecutive examples, one per choice, that share the label.
+/// A sample of a multiple-choice task is several consecutive examples, one per choice, that share the label; one with a target is
+/// two, what is read and what is to be written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Example {
     /// The text, or the first of a pair.
     pub first: String,
-    /// The second of a pair.
+    /// The second of a pair; of a text behind a prompt, the text.
     pub second: Option<String>,
     /// What the model shall answer.
     pub label: Label,
@@ -47,4 +50,6 @@ pub enum Label {
     Class(usize),
     /// A number to predict, finite.
     Value(f32),
+    /// The words of the row itself, or of its target, from this one on; those in front of it are only read.
+    Words(usize),
 }

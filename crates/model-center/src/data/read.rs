@@ -2,7 +2,8 @@
 //!
 //! Defines [`ReadOptions`] and the one loop behind every task: read a record, let the task turn it into
 //! examples, tokenise in chunks, apply the length limit, count what was skipped or cut. Text is dropped once
-//! tokenised, so memory holds the tokens and one chunk. Called by [`super::superglue`] and [`super::columns`].
+//! tokenised, so memory holds the tokens and one chunk. Called by [`super::superglue`], [`super::columns`] and
+//! [`super::words`].
 
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use super::dataset::{Dataset, LabelSpace, ReadReport};
 use super::record::{Format, Record};
 use super::record_reader::RecordReader;
 use super::{Example, Label};
-use crate::tokenizer::{KeepSide, Limit, Tokenizer};
+use crate::tokenizer::{Encoding, KeepSide, Limit, Piece, Tokenizer};
 use crate::{Error, Result};
 
 /// Texts are tokenised together until a chunk holds this many bytes of text.
@@ -55,6 +56,8 @@ pub struct ReadOptions<'a> {
     pub tokenizer: &'a dyn Tokenizer,
     /// Most tokens of one row, special tokens included; at most the positions of the model.
     pub max_length: usize,
+    /// The same of a target.
+    pub target_length: usize,
     /// What happens to longer inputs.
     pub too_long: TooLong,
     /// Which part of a longer input stays.
@@ -73,6 +76,7 @@ impl<'a> ReadOptions<'a> {
         ReadOptions {
             tokenizer,
             max_length,
+            target_length: max_length,
             too_long: TooLong::default(),
             keep: KeepSide::default(),
             on_bad_record: OnBadRecord::default(),
@@ -197,27 +201,93 @@ impl<'a> Builder<'a> {
         let mut ids = ids.into_iter();
         for (index, Waiting { line, example }) in waiting.iter().enumerate() {
             let first = ids.next().unwrap_or_default();
-            let second = example.second.as_ref().and_then(|_| ids.next()).unwrap_or_default();
-            self.push(*line, example.second.is_some(), &first, &second)?;
-            if index % self.dataset.labels.rows_per_sample() == 0 {
-                self.dataset.targets.push(example.label);
+            let second = example.second.as_ref().and_then(|_| ids.next());
+            let is_first = index % self.dataset.labels.rows_per_sample() == 0;
+            let label = match self.dataset.labels {
+                LabelSpace::NextWords => self.push_words(*line, &first, second.as_deref())?,
+                LabelSpace::Target => self.push_side(*line, &first, is_first)?,
+                _ => {
+                    self.push(*line, second.is_some(), &first, &second.unwrap_or_default())?;
+                    example.label
+                }
+            };
+            if is_first {
+                self.dataset.targets.push(label);
             }
         }
         Ok(())
     }
 
     fn push(&mut self, line: u64, pair: bool, first: &[u32], second: &[u32]) -> Result<()> {
-        let ReadOptions { tokenizer, max_length, too_long, keep, .. } = *self.options;
+        let ReadOptions { tokenizer, max_length, keep, .. } = *self.options;
         let template = tokenizer.template(pair);
-        let length = first.len() + second.len() + template.special_tokens();
-        if length > max_length && too_long == TooLong::Error {
+        self.check_length(line, first.len() + second.len() + template.special_tokens(), ("max_length", max_length))?;
+        let encoding = template.assemble(first, second, Some(Limit { max_tokens: max_length, keep }))?;
+        self.keep(&encoding);
+        Ok(())
+    }
+
+    /// A text that is learnt by its words, behind what the tokenizer puts in front of a text and behind a prompt, if `second` is
+    /// the text. A text that is cut has no end that could be learnt; of a prompt the end stays.
+    fn push_words(&mut self, line: u64, first: &[u32], second: Option<&[u32]>) -> Result<Label> {
+        let ReadOptions { tokenizer, max_length, .. } = *self.options;
+        let (prompt, text) = second.map_or((&[][..], first), |text| (first, text));
+        let (before, after) = around(tokenizer);
+        let length = before.len() + prompt.len() + text.len() + after.len();
+        self.check_length(line, length, ("max_length", max_length))?;
+        let room = max_length.saturating_sub(before.len());
+        let is_whole = text.len() + after.len() <= room;
+        let end = if is_whole { &after[..] } else { &[] };
+        let kept = text.len().min(room);
+        let room = room - kept - end.len();
+        let prompt = &prompt[prompt.len() - prompt.len().min(room)..];
+        let from = if second.is_some() { before.len() + prompt.len() } else { 0 };
+        let input_ids = [&before[..], prompt, &text[..kept], end].concat();
+        if input_ids.len() <= from.max(1) {
+            let reason = "there is no word to predict";
             return Err(Error::data(
                 format!("{}:1", self.place(line)),
-                format!("the input has {length} tokens, more than data.max_length = {max_length}"),
-                "shorten it, raise data.max_length, or set data.too_long = \"truncate\"",
+                reason,
+                "give more text, or leave the record out",
             ));
         }
-        let encoding = template.assemble(first, second, Some(Limit { max_tokens: max_length, keep }))?;
+        let removed = length - input_ids.len();
+        self.keep(&Encoding { token_type_ids: vec![0; input_ids.len()], input_ids, removed });
+        Ok(Label::Words(from))
+    }
+
+    /// What an encoder reads, or what is written behind it: as the tokenizer surrounds a text, with its end if it knows one.
+    fn push_side(&mut self, line: u64, text: &[u32], is_read: bool) -> Result<Label> {
+        let ReadOptions { tokenizer, max_length, target_length, .. } = *self.options;
+        let limit = if is_read { ("max_length", max_length) } else { ("target_length", target_length) };
+        let (before, after) = around(tokenizer);
+        self.check_length(line, before.len() + text.len() + after.len(), limit)?;
+        let kept = text.len().min(limit.1.saturating_sub(before.len() + after.len()));
+        let input_ids = [&before[..], &text[..kept], &after].concat();
+        if kept == 0 {
+            let reason = "there is no word of this text";
+            return Err(Error::data(
+                format!("{}:1", self.place(line)),
+                reason,
+                "give more text, or leave the record out",
+            ));
+        }
+        self.keep(&Encoding { token_type_ids: vec![0; input_ids.len()], input_ids, removed: text.len() - kept });
+        Ok(Label::Words(0))
+    }
+
+    fn check_length(&self, line: u64, length: usize, (key, limit): (&str, usize)) -> Result<()> {
+        if length <= limit || self.options.too_long == TooLong::Truncate {
+            return Ok(());
+        }
+        Err(Error::data(
+            format!("{}:1", self.place(line)),
+            format!("the input has {length} tokens, more than data.{key} = {limit}"),
+            format!("shorten it, raise data.{key}, or set data.too_long = \"truncate\""),
+        ))
+    }
+
+    fn keep(&mut self, encoding: &Encoding) {
         self.report.rows += 1;
         self.report.truncated += u64::from(encoding.removed > 0);
         self.report.removed_tokens += encoding.removed as u64;
@@ -226,7 +296,6 @@ impl<'a> Builder<'a> {
         self.dataset.ids.extend_from_slice(&encoding.input_ids);
         self.dataset.types.extend_from_slice(&encoding.token_type_ids);
         self.dataset.ends.push(self.dataset.ids.len());
-        Ok(())
     }
 
     /// Tokenises one example at a time to name the record that the tokenizer failed on.
@@ -280,6 +349,20 @@ impl<'a> Builder<'a> {
     fn place(&self, line: u64) -> String {
         format!("{}:{line}", self.path.display())
     }
+}
+
+/// What a tokenizer puts in front of a text and behind it: at the end the token that ends texts, if it has one.
+fn around(tokenizer: &dyn Tokenizer) -> (Vec<u32>, Vec<u32>) {
+    let (mut before, mut after, mut is_behind) = (Vec::new(), Vec::new(), false);
+    for piece in &tokenizer.template(false).pieces {
+        match piece {
+            Piece::Special { id, .. } if is_behind => after.push(*id),
+            Piece::Special { id, .. } => before.push(*id),
+            Piece::First { .. } | Piece::Second { .. } => is_behind = true,
+        }
+    }
+    after.extend(tokenizer.special_ids().eos.filter(|eos| after.last() != Some(eos)));
+    (before, after)
 }
 
 /// Replaces each class of `dataset` by its entry in `order`.

@@ -42,6 +42,53 @@ pub enum Metric {
     Spearman,
     /// Mean squared error of numbers; smaller is better.
     MeanSquaredError,
+    /// Of words: e to the mean loss, so many words seem equally likely in each place; smaller is better.
+    Perplexity,
+}
+
+/// What a metric judges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Judged {
+    /// Classes and choices.
+    Classes,
+    /// Numbers.
+    Values,
+    /// Words.
+    Words,
+}
+
+impl Judged {
+    /// The kind of labels.
+    pub fn of(labels: &LabelSpace) -> Judged {
+        match labels {
+            LabelSpace::Classes(_) | LabelSpace::Choices(_) => Judged::Classes,
+            LabelSpace::Value => Judged::Values,
+            LabelSpace::NextWords | LabelSpace::Target => Judged::Words,
+        }
+    }
+
+    /// What these labels are compared with.
+    fn by(labels: &Labels) -> Judged {
+        match labels {
+            Labels::Class(_) => Judged::Classes,
+            Labels::Value(_) => Judged::Values,
+            Labels::NextWords(_) | Labels::Target(_) => Judged::Words,
+        }
+    }
+
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Judged::Classes => "classes",
+            Judged::Values => "numbers",
+            Judged::Words => "words",
+        }
+    }
+
+    /// The names of the metrics that judge it.
+    pub fn metrics(self) -> Vec<&'static str> {
+        Metric::ALL.iter().filter(|metric| metric.judges() == self).map(|metric| metric.name()).collect()
+    }
 }
 
 impl Metric {
@@ -59,6 +106,7 @@ impl Metric {
         Metric::Pearson,
         Metric::Spearman,
         Metric::MeanSquaredError,
+        Metric::Perplexity,
     ];
 
     /// The name in recipes, logs and metric files.
@@ -76,6 +124,7 @@ impl Metric {
             Metric::Pearson => "pearson",
             Metric::Spearman => "spearman",
             Metric::MeanSquaredError => "mean_squared_error",
+            Metric::Perplexity => "perplexity",
         }
     }
 
@@ -91,18 +140,23 @@ impl Metric {
 
     /// Whether a larger figure is better.
     pub fn larger_is_better(self) -> bool {
-        self != Metric::MeanSquaredError
+        !matches!(self, Metric::MeanSquaredError | Metric::Perplexity)
     }
 
-    /// Whether it judges numbers rather than classes.
-    pub fn judges_values(self) -> bool {
-        matches!(self, Metric::Pearson | Metric::Spearman | Metric::MeanSquaredError)
+    /// What it judges.
+    pub fn judges(self) -> Judged {
+        match self {
+            Metric::Pearson | Metric::Spearman | Metric::MeanSquaredError => Judged::Values,
+            Metric::Perplexity => Judged::Words,
+            _ => Judged::Classes,
+        }
     }
 
     /// What is reported for labels of a kind if a recipe names no metric; the first picks the best checkpoint.
     pub fn defaults(labels: &LabelSpace) -> &'static [Metric] {
         match labels {
             LabelSpace::Value => &[Metric::Pearson, Metric::Spearman, Metric::MeanSquaredError],
+            LabelSpace::NextWords | LabelSpace::Target => &[Metric::Perplexity],
             LabelSpace::Choices(_) => &[Metric::Accuracy],
             LabelSpace::Classes(names) if names.len() == 2 => {
                 &[Metric::Accuracy, Metric::Precision, Metric::Recall, Metric::F1, Metric::Matthews]
@@ -121,6 +175,8 @@ pub enum Evaluator {
     Classes(ClassCounts),
     /// Of numbers.
     Values(ValuePairs),
+    /// Of words: mean losses of batches, each with its number of words, and the samples.
+    Words(OrderedSum, u64),
 }
 
 impl Evaluator {
@@ -128,8 +184,25 @@ impl Evaluator {
     pub fn new(labels: &LabelSpace) -> Evaluator {
         match labels.classes() {
             Some(classes) => Evaluator::Classes(ClassCounts::new(classes)),
+            None if labels.are_words() => Evaluator::Words(OrderedSum::default(), 0),
             None => Evaluator::Values(ValuePairs::default()),
         }
+    }
+
+    /// Adds the mean loss of batch `index`, of so many samples that count `weight` together. It is what words are judged by, and
+    /// nothing to what goes by outputs.
+    ///
+    /// Errors: a loss that is not a number.
+    pub fn add_loss(&mut self, index: u64, loss: f32, samples: u64, weight: u64) -> Result<()> {
+        let Evaluator::Words(losses, count) = self else { return Ok(()) };
+        if !loss.is_finite() {
+            let reason = format!("the loss is {loss}");
+            let fix = "lower the learning rate, or evaluate an earlier checkpoint";
+            return Err(Error::diverged(format!("evaluation, batch {index}"), reason, fix));
+        }
+        losses.add(index, f64::from(loss) * weight as f64, weight as f64);
+        *count += samples;
+        Ok(())
     }
 
     /// Adds the outputs of a model's head for a batch.
@@ -143,6 +216,8 @@ impl Evaluator {
         let per_sample = match self {
             Evaluator::Classes(counts) => counts.classes(),
             Evaluator::Values(_) => 1,
+            // They are judged by their loss.
+            Evaluator::Words(..) => return Ok(()),
         };
         if labels.len() != samples.len() || logits.len() != samples.len() * per_sample {
             return wrong(format!(
@@ -177,8 +252,8 @@ impl Evaluator {
                 }
                 Ok(())
             }
-            (Evaluator::Classes(_), Labels::Value(_)) => wrong("numbers as labels of classes".into()),
-            (Evaluator::Values(_), Labels::Class(_)) => wrong("classes as labels of numbers".into()),
+            (Evaluator::Classes(_), labels) => wrong(format!("{} as labels of classes", Judged::by(labels).name())),
+            (_, labels) => wrong(format!("{} as labels of numbers", Judged::by(labels).name())),
         }
     }
 
@@ -195,6 +270,11 @@ impl Evaluator {
                 a.merge(b);
                 Ok(())
             }
+            (Evaluator::Words(a, samples), Evaluator::Words(b, more)) => {
+                a.merge(b);
+                *samples += more;
+                Ok(())
+            }
             _ => Err(Error::data("evaluation", "evaluators of different kinds", "merge those of one dataset")),
         }
     }
@@ -204,6 +284,7 @@ impl Evaluator {
         match self {
             Evaluator::Classes(counts) => counts.count(),
             Evaluator::Values(pairs) => pairs.len() as u64,
+            Evaluator::Words(_, samples) => *samples,
         }
     }
 
@@ -229,7 +310,7 @@ impl Evaluator {
                 Metric::F1Macro => counts.f1(Average::Macro),
                 Metric::F1Micro => counts.f1(Average::Micro),
                 Metric::Matthews => Some(counts.matthews()),
-                Metric::Pearson | Metric::Spearman | Metric::MeanSquaredError => None,
+                Metric::Pearson | Metric::Spearman | Metric::MeanSquaredError | Metric::Perplexity => None,
             },
             Evaluator::Values(pairs) => match metric {
                 Metric::Pearson => Some(pairs.pearson()),
@@ -237,17 +318,13 @@ impl Evaluator {
                 Metric::MeanSquaredError => Some(pairs.mean_squared_error()),
                 _ => None,
             },
+            Evaluator::Words(losses, _) => (metric == Metric::Perplexity).then(|| losses.mean().exp()),
         };
         value.ok_or_else(|| {
-            let (kind, fitting): (_, Vec<&str>) = match self {
-                Evaluator::Classes(counts) => (
-                    format!("{} classes", counts.classes()),
-                    Metric::ALL.iter().filter(|metric| !metric.judges_values()).map(|metric| metric.name()).collect(),
-                ),
-                Evaluator::Values(_) => (
-                    "numbers".into(),
-                    Metric::ALL.iter().filter(|metric| metric.judges_values()).map(|metric| metric.name()).collect(),
-                ),
+            let (kind, fitting) = match self {
+                Evaluator::Classes(counts) => (format!("{} classes", counts.classes()), Judged::Classes.metrics()),
+                Evaluator::Values(_) => ("numbers".into(), Judged::Values.metrics()),
+                Evaluator::Words(..) => ("words".into(), Judged::Words.metrics()),
             };
             Error::recipe(
                 "eval.metric",

@@ -106,6 +106,8 @@ impl TextBatch {
         let labels = match batch.labels {
             Labels::Class(labels) => TextLabels::Classes(labels),
             Labels::Value(values) => TextLabels::Values(values),
+            // A decoder behind an encoder reads its labels moved by one; padding behind them is seen by none of them.
+            Labels::NextWords(words) | Labels::Target(words) => TextLabels::Classes(words),
         };
         TextBatch {
             rows: batch.rows,
@@ -162,6 +164,11 @@ pub trait TextModel {
     /// loader gives for all families.
     fn has_token_types(&self) -> bool {
         true
+    }
+
+    /// Whether it has two stacks, and labels are what the second one is to write behind what the first has read.
+    fn writes_targets(&self) -> bool {
+        false
     }
 
     /// Parameter values that a token is multiplied with: all but the tables in which rows are looked up. By the usual

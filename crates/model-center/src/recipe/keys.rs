@@ -1,13 +1,14 @@
 //! Every key of a recipe: its name, kind, range and default, in the order of the printed recipe.
 //!
-//! Defines [`read`], called by [`Recipe`](super::Recipe). What several keys must agree on is in `rules.rs`.
+//! Defines [`read`], called by [`Recipe`](super::Recipe). Those of `[data]` are in `sources.rs`; what several keys must agree on is in
+//! `rules.rs`.
 
 use super::kinds::{Range, Wanted, as_float, as_integer, quote};
 use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
 use super::settings::*;
-use crate::data::{ColumnTask, Format, LabelSpec, OnBadRecord, SUPERGLUE, TooLong};
-use crate::metrics::Metric;
+use super::sources::read_data;
+use crate::metrics::{Judged, Metric};
 use bmtrain_core::kernel::NormOrder;
 use bmtrain_core::{DType, DeviceChoice};
 use bmtrain_dist::block::Recompute;
@@ -15,9 +16,9 @@ use bmtrain_dist::optim::{Clip, DecayForm, ScheduleKind, Warmup};
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
 
 /// The largest whole number TOML can hold.
-const MOST: u64 = i64::MAX as u64;
+pub(super) const MOST: u64 = i64::MAX as u64;
 const MOST_STEPS: u64 = 1_000_000_000_000;
-const MOST_SAMPLES: u64 = 1 << 20;
+pub(super) const MOST_SAMPLES: u64 = 1 << 20;
 /// What BMTrain's exponential schedule multiplies by at each step.
 const DEFAULT_GAMMA: f64 = 0.95;
 
@@ -27,19 +28,8 @@ const MODEL_FOLDER: Wanted = Wanted {
 };
 const FAMILY: Wanted = Wanted { what: "a family of models", example: "bert" };
 const REVISION: Wanted = Wanted { what: "a branch, a tag or a whole commit", example: "main" };
-const TASK_FOLDER: Wanted = Wanted { what: "the path of a SuperGLUE folder", example: "data/superglue" };
-const DATA_FILE: Wanted = Wanted { what: "the path of a data file", example: "data/train.jsonl" };
 const OUTPUT_FOLDER: Wanted = Wanted { what: "the path of the folder for this run", example: "runs/first" };
-const COLUMN: Wanted = Wanted { what: "the name of a column", example: "text" };
 const FILE_NAME: Wanted = Wanted { what: "a file name", example: "metrics.jsonl" };
-
-/// Which task, before its files are known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Task {
-    SuperGlue(&'static str),
-    Classification,
-    Regression,
-}
 
 /// Reads every key. After a mistake the value is a placeholder, and the caller drops the settings.
 pub(crate) fn read(r: &mut Reader) -> Settings {
@@ -88,90 +78,6 @@ fn read_model(r: &mut Reader) -> ModelSettings {
         attention_dropout: r.optional_single("model.attention_dropout", own, share, 0.1),
         init_seed: 0,
     }
-}
-
-fn read_data(r: &mut Reader) -> DataSettings {
-    let mut tasks: Vec<(&str, Task)> =
-        SUPERGLUE.iter().map(|entry| (entry.name, Task::SuperGlue(entry.name))).collect();
-    tasks.extend([("classification", Task::Classification), ("regression", Task::Regression)]);
-    let task = r.required_choice("data.task", &tasks);
-    let source = read_source(r, task);
-    let max_length = r.integer("data.max_length", 512, 3..=MOST_SAMPLES) as usize;
-    let too_long = [("truncate", TooLong::Truncate), ("error", TooLong::Error)];
-    let too_long = r.choice("data.too_long", &too_long, TooLong::Truncate);
-    let skips = r.choice("data.on_bad_record", &[("error", false), ("skip", true)], false);
-    let max_share = r.float("data.bad_record_limit", OnBadRecord::SKIP_SHARE, Range::Within(0.0, 1.0));
-    if !skips {
-        r.without_effect(
-            "data.bad_record_limit",
-            "data.on_bad_record",
-            "data.on_bad_record = \"error\" accepts none",
-            "remove it, or skip",
-        );
-    }
-    DataSettings {
-        source,
-        max_length,
-        too_long,
-        on_bad_record: if skips { OnBadRecord::Skip { max_share } } else { OnBadRecord::Error },
-        length_grouped: r.flag("data.length_grouped", false),
-        eval_limit: r.optional_integer("data.eval_limit", "not set: all of them", 1..=MOST, 1000),
-    }
-}
-
-/// The keys of both kinds of sources; those of the other kind have no effect.
-fn read_source(r: &mut Reader, task: Option<Task>) -> DataSource {
-    let folder = r.optional_path("data.path", "not set", TASK_FOLDER);
-    let train = r.optional_path("data.train", "not set", DATA_FILE);
-    let eval = r.optional_path("data.eval", "not set: trains without evaluation", DATA_FILE);
-    let formats =
-        [("auto", None), ("jsonl", Some(Format::Jsonl)), ("csv", Some(Format::Csv)), ("tsv", Some(Format::Tsv))];
-    let format = r.choice("data.format", &formats, None);
-    let labels = r.optional_texts("data.labels", "not set: those in the training file, sorted", "[\"no\", \"yes\"]");
-    let text = r.text("data.columns.text", "text", COLUMN);
-    let text_pair = r.optional_text("data.columns.text_pair", "not set: single texts", COLUMN);
-    let label = r.text("data.columns.label", "label", COLUMN);
-    let Some(Task::SuperGlue(task)) = task else {
-        // Without a task nothing can be said about what the other keys are good for.
-        if task.is_some() {
-            r.without_effect(
-                "data.path",
-                "data.task",
-                "it is for SuperGLUE tasks",
-                "name the files with data.train and data.eval",
-            );
-            if train.is_none() {
-                let fix = "set data.train = \"data/train.jsonl\"";
-                r.contradiction(&["data.task", "data.train"], "`data.train` is missing: the file to learn from", fix);
-            }
-        }
-        if task == Some(Task::Regression) {
-            r.without_effect("data.labels", "data.task", "the labels of a regression are numbers", "remove it");
-        }
-        let labels = match labels {
-            _ if task == Some(Task::Regression) => LabelSpec::Value,
-            Some(names) => LabelSpec::Names(names),
-            None => LabelSpec::Discover,
-        };
-        let columns = ColumnTask { text, text_pair, label, labels, format };
-        return DataSource::Files { train: train.unwrap_or_default(), eval, columns };
-    };
-    for key in ["data.train", "data.eval", "data.format", "data.labels"] {
-        r.without_effect(
-            key,
-            "data.task",
-            &format!("task {task} knows its files and labels"),
-            "remove it, and set data.path",
-        );
-    }
-    for key in ["data.columns.text", "data.columns.text_pair", "data.columns.label"] {
-        r.without_effect(key, "data.task", &format!("task {task} knows its columns"), "remove it");
-    }
-    if folder.is_none() {
-        let reason = format!("`data.path` is missing: the folder that holds {task}/train.jsonl and {task}/val.jsonl");
-        r.contradiction(&["data.task", "data.path"], reason, "set data.path = \"data/superglue\"");
-    }
-    DataSource::SuperGlue { task, folder: folder.unwrap_or_default() }
 }
 
 fn read_train(r: &mut Reader) -> TrainSettings {
@@ -282,12 +188,13 @@ fn read_warmup(r: &mut Reader) -> Warmup {
 
 fn read_eval(r: &mut Reader, data: &DataSettings, micro_batch_size: u64) -> EvalSettings {
     let every = read_interval(r, "eval.every", Interval::Epochs(1.0), ("end", Interval::End));
-    let default = match data.source.task_entry() {
-        Some(entry) => entry.metrics.first().copied().unwrap_or(Metric::Accuracy),
-        None if data.source.is_regression() => Metric::Pearson,
-        None => Metric::Accuracy,
+    let default = match (data.source.task_entry(), data.source.predicts()) {
+        (Some(entry), _) => EvalMetric::Metric(entry.metrics.first().copied().unwrap_or(Metric::Accuracy)),
+        (None, Judged::Classes) => EvalMetric::Metric(Metric::Accuracy),
+        (None, Judged::Values) => EvalMetric::Metric(Metric::Pearson),
+        (None, Judged::Words) => EvalMetric::Loss,
     };
-    let metric = read_metric(r, "eval.metric", EvalMetric::Metric(default));
+    let metric = read_metric(r, "eval.metric", default);
     r.follow("eval.metric", "data.task");
     let batch_size = r.integer("eval.batch_size", micro_batch_size, 1..=MOST_SAMPLES) as usize;
     r.follow("eval.batch_size", "train.micro_batch_size");

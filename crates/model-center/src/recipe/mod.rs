@@ -1,11 +1,11 @@
 //! Recipes: the settings of a training run, from a TOML file and the command line.
 //!
-//! Settings come in three layers, the later one winning: the defaults written in `keys.rs`, the recipe file, and
+//! Settings come in three layers, the later one winning: the defaults written beside each key, the recipe file, and
 //! `--set path=value` (also accepted bare, `path=value`). [`Recipe::load`] merges them, reads every key once with its
 //! type and range, and returns [`Resolved`]: plain typed [`Settings`] plus the text of each value and where it came from.
 //! [`Recipe::read`] does the same and keeps going at mistakes, so that `--dry-run` can list them all.
 //!
-//! The keys are declared by the code that reads them (`keys.rs`) and nowhere else: a table of keys beside serde
+//! The keys are declared by the code that reads them (`keys.rs`, `sources.rs`) and nowhere else: a table of keys beside serde
 //! structs would have to agree with them, and serde stops at the first mistake and forgets where a value came from.
 //!
 //! Called by the `finetune` program and by whoever wants the same recipes in a program of their own.
@@ -18,6 +18,7 @@ mod reader;
 mod resolved;
 mod rules;
 mod settings;
+mod sources;
 mod suggest;
 mod unknown;
 

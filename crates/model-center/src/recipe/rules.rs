@@ -9,8 +9,9 @@ use super::reader::Reader;
 use super::resolved::Resolved;
 use super::settings::{DataSource, EvalMetric, Interval, SaveWhich, Settings};
 use crate::Error;
-use crate::data::{Format, LabelSpec};
+use crate::data::{Format, LabelSpec, WordColumns};
 use crate::hf::pretrained::{Places, Pretrained};
+use crate::metrics::Judged;
 use crate::run::{
     CHECKPOINT_FOLDER, LAST_MODEL_FOLDER, MARKER, MAX_NAME_BYTES, MODEL_FOLDER, RECIPE_FILE, STOP_FILE, is_output_name,
 };
@@ -93,32 +94,44 @@ fn check_optimizer(r: &mut Reader, s: &Settings) {
 }
 
 fn check_task(r: &mut Reader, s: &Settings) {
-    let regression = s.data.source.is_regression();
-    if regression {
+    let predicts = s.data.source.predicts();
+    if predicts == Judged::Values {
         r.without_effect("train.label_smoothing", "data.task", "a regression has no classes", "remove it");
     }
     for (key, metric) in
         [("eval.metric", Some(s.eval.metric)), ("train.early_stop.metric", s.train.early_stop.map(|e| e.metric))]
     {
         let Some(EvalMetric::Metric(metric)) = metric else { continue };
-        if metric.judges_values() != regression && r.is_explicit(key) {
-            let (judges, has) = if regression { ("classes", "numbers") } else { ("numbers", "classes") };
-            let name = metric.name();
+        if metric.judges() != predicts && r.is_explicit(key) {
+            let (name, judges, has) = (metric.name(), metric.judges().name(), predicts.name());
             let task = s.data.source.task_name();
             let reason = format!("`{key}` = \"{name}\" judges {judges}, and task \"{task}\" has {has} for labels");
-            let fix = if regression { "use \"pearson\" or \"loss\"" } else { "use \"accuracy\" or \"loss\"" };
+            let fix = match predicts {
+                Judged::Classes => "use \"accuracy\" or \"loss\"",
+                Judged::Values => "use \"pearson\" or \"loss\"",
+                Judged::Words => "use \"perplexity\" or \"loss\"",
+            };
             r.contradiction(&[key, "data.task"], reason, fix);
         }
     }
 }
 
 fn check_columns(r: &mut Reader, s: &Settings) {
-    let DataSource::Files { train, eval, columns } = &s.data.source else { return };
-    let named = [
-        ("data.columns.text", Some(&columns.text)),
-        ("data.columns.text_pair", columns.text_pair.as_ref()),
-        ("data.columns.label", Some(&columns.label)),
-    ];
+    let Some((train, eval)) = s.data.source.files() else { return };
+    let (text, named, format) = match &s.data.source {
+        DataSource::SuperGlue { .. } => return,
+        DataSource::Files { columns, .. } => {
+            let pair = ("data.columns.text_pair", columns.text_pair.as_ref());
+            (&columns.text, vec![pair, ("data.columns.label", Some(&columns.label))], columns.format)
+        }
+        DataSource::Words { task, .. } => match &task.columns {
+            WordColumns::Language { text, prompt } => {
+                (text, vec![("data.columns.prompt", prompt.as_ref())], task.format)
+            }
+            WordColumns::Target { text, target } => (text, vec![("data.columns.target", Some(target))], task.format),
+        },
+    };
+    let named: Vec<_> = std::iter::once(("data.columns.text", Some(text))).chain(named).collect();
     for (i, (key, name)) in named.iter().enumerate() {
         let twin = named[..i].iter().find(|(_, other)| name.is_some() && other == name);
         if let (Some((other, _)), Some(name)) = (twin, name) {
@@ -126,7 +139,9 @@ fn check_columns(r: &mut Reader, s: &Settings) {
             r.contradiction(&[other, key], reason, "name two columns");
         }
     }
-    if let LabelSpec::Names(names) = &columns.labels {
+    if let DataSource::Files { columns, .. } = &s.data.source
+        && let LabelSpec::Names(names) = &columns.labels
+    {
         if names.len() < 2 {
             let reason = format!("`data.labels` names {} label, and a classification needs two", names.len());
             r.contradiction(&["data.labels"], reason, "name all labels, or leave data.labels out");
@@ -136,8 +151,8 @@ fn check_columns(r: &mut Reader, s: &Settings) {
             r.contradiction(&["data.labels"], format!("`data.labels` names \"{twice}\" twice"), "name each label once");
         }
     }
-    if columns.format.is_none() {
-        for (key, path) in [("data.train", Some(train)), ("data.eval", eval.as_ref())] {
+    if format.is_none() {
+        for (key, path) in [("data.train", Some(train)), ("data.eval", eval)] {
             let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) else { continue };
             if Format::of(path).is_err() {
                 let reason = format!("the name of `{key}` does not say how the file is written");
@@ -243,7 +258,7 @@ pub fn preflight(resolved: &Resolved, places: &Places) -> Vec<Mistake> {
                 }
             }
         }
-        DataSource::Files { train, eval, .. } => {
+        DataSource::Files { train, eval, .. } | DataSource::Words { train, eval, .. } => {
             look(Group::Data, "data.train", train.clone(), false, "name a file of training records");
             if let Some(eval) = eval {
                 look(Group::Data, "data.eval", eval.clone(), false, "name a file of evaluation records");

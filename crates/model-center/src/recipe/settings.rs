@@ -4,8 +4,8 @@
 //! so that programs pass settings on without translating. `Option` remains only where absence has a meaning of its own,
 //! which the field says. Filled by `keys.rs`; read by the programs through [`Resolved`](super::Resolved).
 
-use crate::data::{ColumnTask, LabelSpec, OnBadRecord, SUPERGLUE, TaskEntry, TooLong};
-use crate::metrics::Metric;
+use crate::data::{ColumnTask, LabelSpec, OnBadRecord, SUPERGLUE, TaskEntry, TooLong, WordColumns, WordTask};
+use crate::metrics::{Judged, Metric};
 use bmtrain_core::{DType, DeviceChoice};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::optim::{Clip, DecayForm, ScalePolicy, ScheduleKind, Warmup};
@@ -49,7 +49,7 @@ pub struct ModelSettings {
     pub family: Option<String>,
     /// Type of the parameters.
     pub dtype: DType,
-    /// Where the classifier on top of the encoder comes from.
+    /// Where the classifier comes from; a head for words is the folder's.
     pub head: Head,
     /// Dropout of hidden states; `None` keeps the model's own.
     pub hidden_dropout: Option<f32>,
@@ -75,6 +75,8 @@ pub struct DataSettings {
     pub source: DataSource,
     /// Most tokens of one input, special tokens included.
     pub max_length: usize,
+    /// The same of a target.
+    pub target_length: usize,
     /// What happens to longer inputs.
     pub too_long: TooLong,
     /// What happens to unusable records.
@@ -104,6 +106,15 @@ pub enum DataSource {
         /// Columns, labels and format. Numbers as labels make it a regression.
         columns: ColumnTask,
     },
+    /// Files of texts that are learnt by their words.
+    Words {
+        /// Learnt from.
+        train: PathBuf,
+        /// Judged by; `None` trains without evaluation.
+        eval: Option<PathBuf>,
+        /// Columns and format.
+        task: WordTask,
+    },
 }
 
 impl DataSource {
@@ -113,6 +124,8 @@ impl DataSource {
             DataSource::SuperGlue { task, .. } => task,
             DataSource::Files { .. } if self.is_regression() => "regression",
             DataSource::Files { .. } => "classification",
+            DataSource::Words { task: WordTask { columns: WordColumns::Language { .. }, .. }, .. } => "language",
+            DataSource::Words { .. } => "seq2seq",
         }
     }
 
@@ -120,7 +133,17 @@ impl DataSource {
     pub fn task_entry(&self) -> Option<&'static TaskEntry> {
         match self {
             DataSource::SuperGlue { task, .. } => SUPERGLUE.iter().find(|entry| entry.name == *task),
-            DataSource::Files { .. } => None,
+            DataSource::Files { .. } | DataSource::Words { .. } => None,
+        }
+    }
+
+    /// The files that are learnt from and judged by; `None` for a task that knows its own.
+    pub fn files(&self) -> Option<(&PathBuf, Option<&PathBuf>)> {
+        match self {
+            DataSource::SuperGlue { .. } => None,
+            DataSource::Files { train, eval, .. } | DataSource::Words { train, eval, .. } => {
+                Some((train, eval.as_ref()))
+            }
         }
     }
 
@@ -129,9 +152,27 @@ impl DataSource {
         matches!(self, DataSource::Files { columns: ColumnTask { labels: LabelSpec::Value, .. }, .. })
     }
 
+    /// What is predicted.
+    pub fn predicts(&self) -> Judged {
+        match self {
+            DataSource::Words { .. } => Judged::Words,
+            _ if self.is_regression() => Judged::Values,
+            _ => Judged::Classes,
+        }
+    }
+
+    /// What hubs call the models that such a task makes.
+    pub fn pipeline_tag(&self) -> &'static str {
+        match self.task_name() {
+            "language" => "text-generation",
+            "seq2seq" => "text2text-generation",
+            _ => "text-classification",
+        }
+    }
+
     /// Whether there is anything to evaluate on.
     pub fn has_eval(&self) -> bool {
-        !matches!(self, DataSource::Files { eval: None, .. })
+        self.files().is_none_or(|(_, eval)| eval.is_some())
     }
 }
 

@@ -5,4 +5,5 @@ mod columns;
 mod hostile;
 mod loader;
 mod superglue;
+mod texts;
 mod words;

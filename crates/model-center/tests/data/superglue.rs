@@ -19,7 +19,7 @@ fn classes(dataset: &Dataset) -> Vec<usize> {
     (0..dataset.len())
         .map(|sample| match dataset.label(sample).unwrap() {
             Label::Class(class) => class,
-            Label::Value(value) => panic!("{value}"),
+            other => panic!("{other:?}"),
         })
         .collect()
 }

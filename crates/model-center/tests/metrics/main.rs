@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use model_center::data::{LabelSpace, Labels};
-use model_center::metrics::{Average, ClassCounts, Evaluator, Metric, OrderedSum, ValuePairs, argmax};
+use model_center::metrics::{Average, ClassCounts, Evaluator, Judged, Metric, OrderedSum, ValuePairs, argmax};
 use serde_json::Value;
 
 /// Both sides are f64 and sum at most 60 terms; the last digits differ by the order of operations.
@@ -155,7 +155,7 @@ fn merging_ranks_gives_the_same_bits_as_one_rank() {
             evaluator.add(part, &logits, &truth).unwrap();
         };
         let metrics: Vec<Metric> =
-            Metric::ALL.iter().copied().filter(|metric| metric.judges_values() == labels.classes().is_none()).collect();
+            Metric::ALL.iter().copied().filter(|metric| metric.judges() == Judged::of(&labels)).collect();
         let bits = |evaluator: &Evaluator| -> Vec<u64> {
             evaluator.compute(&metrics).unwrap().iter().map(|(_, figure)| figure.to_bits()).collect()
         };
@@ -281,4 +281,31 @@ fn numbers_that_are_not_finite_show() {
             assert!(figure.is_nan(), "{figure}");
         }
     }
+}
+
+#[test]
+fn words_are_judged_by_the_mean_of_their_losses_whoever_has_seen_which_batch() {
+    let words = || Evaluator::new(&LabelSpace::NextWords);
+    let batches: Vec<(u64, f32, u64, u64)> = (0..9).map(|at| (at, 1.0 / (at as f32 + 0.3), 2, 1 + at % 4)).collect();
+    let add = |evaluator: &mut Evaluator, part: &[(u64, f32, u64, u64)]| {
+        for (index, loss, samples, weight) in part {
+            evaluator.add_loss(*index, *loss, *samples, *weight).unwrap();
+        }
+    };
+    let (mut all, mut first, mut second) = (words(), words(), words());
+    add(&mut all, &batches);
+    add(&mut first, &batches[5..]);
+    add(&mut second, &batches[..5]);
+    first.merge(&second).unwrap();
+    let sum: f64 = batches.iter().map(|(_, loss, _, weight)| f64::from(*loss) * *weight as f64).sum();
+    let expected = (sum / batches.iter().map(|(.., weight)| *weight as f64).sum::<f64>()).exp();
+    assert_eq!(all.compute(&[Metric::Perplexity]).unwrap(), [(Metric::Perplexity, expected)]);
+    let of = |evaluator: &Evaluator| evaluator.compute(&[Metric::Perplexity]).unwrap();
+    assert_eq!(of(&first), of(&all));
+    assert_eq!((first.count(), all.count()), (18, 18));
+    let error = all.compute(&[Metric::Accuracy]).unwrap_err().to_string();
+    assert!(error.contains("does not judge labels that are words") && error.contains("use perplexity"), "{error}");
+    let error = all.add_loss(9, f32::NAN, 1, 1).unwrap_err().to_string();
+    assert!(error.contains("evaluation, batch 9"), "{error}");
+    assert!(all.merge(&Evaluator::new(&LabelSpace::Value)).is_err());
 }

@@ -1,5 +1,6 @@
 //! A batch on the device, with what the next word is compared with.
 
+use super::DecoderHead;
 use crate::error::{Error, Result};
 use crate::model::labels::{IGNORED, Labels, upload_padding};
 use crate::model::position_table::{Count, PositionTable};
@@ -32,8 +33,9 @@ pub struct DecoderBatch {
 }
 
 impl DecoderBatch {
-    /// Bring a batch whose ids and labels have been checked onto a device, with rows of this table of positions. With `words`
-    /// its labels are those of language modelling, see [`next_words`]; `pad` is the word that [`last_tokens`] passes over.
+    /// Bring a batch whose ids and labels have been checked onto a device, with rows of this table of positions. The
+    /// labels of a head for words are those of language modelling, see [`next_words`]; `pad` is the word that [`last_tokens`] passes
+    /// over.
     ///
     /// # Errors
     /// A mask of another length, or of other numbers than 0 and 1; no memory left.
@@ -41,7 +43,7 @@ impl DecoderBatch {
         device: &Device,
         batch: &TextBatch,
         table: Option<PositionTable>,
-        words: bool,
+        head: DecoderHead,
         pad: Option<i64>,
     ) -> Result<Self> {
         let (rows, length, mask) = (batch.rows, batch.length, batch.attention_mask.as_deref());
@@ -59,7 +61,9 @@ impl DecoderBatch {
         let last = last_tokens(&batch.input_ids, mask, length, pad);
         let labels = match &batch.labels {
             None => None,
-            Some(TextLabels::Classes(labels)) if words => {
+            // Without a head there is nothing that they could be compared with.
+            Some(_) if head == DecoderHead::None => None,
+            Some(TextLabels::Classes(labels)) if matches!(head, DecoderHead::CausalLm { .. }) => {
                 Some(Labels::Classes(grid(&next_words(labels, mask, length))?))
             }
             Some(labels) => Some(Labels::upload(device, labels, rows / batch.choices.max(1))?),

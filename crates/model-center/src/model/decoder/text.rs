@@ -61,9 +61,8 @@ pub trait Decoder: Model<Batch = DecoderBatch, Flow = TextFlow, Output = Decoder
 
 fn upload(facts: &DecoderFacts, batch: &TextBatch, cx: &Ctx) -> Result<DecoderBatch> {
     check(facts, batch)?;
-    let words = matches!(facts.head, DecoderHead::CausalLm { .. });
     let pad = facts.pad_token_id.map(|id| id as i64);
-    DecoderBatch::upload(cx.device(), batch, facts.table, words, pad)
+    DecoderBatch::upload(cx.device(), batch, facts.table, facts.head, pad)
 }
 
 /// Whether ids and labels are those of this model.

@@ -46,6 +46,8 @@ impl EncoderBatch {
         let zeros = || vec![0; ids.len()];
         let labels = match &batch.labels {
             None => None,
+            // Without a head there is nothing that they could be compared with.
+            Some(_) if matches!(head, EncoderHead::None { .. }) => None,
             Some(TextLabels::Classes(labels)) if head.has_words() => Some(Labels::Classes(grid(labels)?)),
             Some(labels) => Some(Labels::upload(device, labels, rows / batch.choices.max(1))?),
         };

@@ -59,6 +59,10 @@ impl<C: Seq2SeqFamily> TextModel for Seq2SeqModel<C> {
         false
     }
 
+    fn writes_targets(&self) -> bool {
+        true
+    }
+
     fn multiplied_values(&self) -> usize {
         Model::parameters(self).count() - self.looked_up_values()
     }

@@ -1,7 +1,8 @@
 //! A family of models in a crate of its own: a small pre-norm encoder that sorts texts into classes.
 //!
 //! Defines [`Toy`], its configuration, its names in files, and [`FAMILIES`], the table that a
-//! [`Registry`](model_center::model::Registry) takes. `training` holds the training step; the tests open, train and save it.
+//! [`Registry`](model_center::model::Registry) takes. `training` holds a training step; `src/bin` has the finetune and forward
+//! programs with this family in them; the tests open, train and save it.
 
 pub mod training;
 
@@ -18,7 +19,8 @@ use model_center::model::opening::{Fill, open_with};
 use model_center::model::registry::param_shapes;
 use model_center::model::text::Observe;
 use model_center::model::{
-    HeadValues, ModelEntry, OpenOptions, OpenedModel, SaveOptions, Scores, TextBatch, TextHead, TextLabels, TextModel,
+    HeadValues, MODELS, ModelEntry, OpenOptions, OpenedModel, SaveOptions, Scores, TextBatch, TextHead, TextLabels,
+    TextModel,
 };
 use model_center::{Error, Result};
 use serde_json::{Map, Value, json};
@@ -29,6 +31,9 @@ use std::path::Path;
 /// The family's line in a registry.
 pub static FAMILIES: &[ModelEntry] =
     &[ModelEntry { model_type: "toy", doc: "A small encoder with a classification head", open }];
+
+/// The families of `model-center` and this one: what a registry takes.
+pub static TABLES: &[&[ModelEntry]] = &[MODELS, FAMILIES];
 
 /// Sizes of the model.
 #[derive(Debug, Clone, PartialEq)]

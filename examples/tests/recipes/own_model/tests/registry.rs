@@ -1,31 +1,18 @@
 //! A family of another crate behind the registry that programs use: opened, trained, saved, and refused where it must be.
 
-use bmtrain_core::{Ctx, DType, Device};
-use bmtrain_dist::block::{BlockOptions, Recompute};
-use bmtrain_dist::param::BuilderOptions;
-use model_center::hf::FolderLayout;
-use model_center::model::{HeadValues, MODELS, OpenOptions, Registry, SaveOptions, TextBatch, TextLabels, TextModel};
-use own_model::training::train;
-use own_model::{FAMILIES, Toy, ToyConfig};
-use std::path::Path;
+mod tiny;
 
-const TABLES: &[&[model_center::model::ModelEntry]] = &[MODELS, FAMILIES];
+use bmtrain_core::{Ctx, Device};
+use bmtrain_dist::block::Recompute;
+use model_center::model::{HeadValues, OpenOptions, Registry, TextBatch, TextLabels, TextModel};
+use own_model::TABLES;
+use own_model::training::train;
+use std::path::Path;
 
 /// A folder with a drawn model.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let config = ToyConfig {
-        vocab_size: 11,
-        positions: 6,
-        dim_model: 8,
-        num_heads: 2,
-        num_layers: 2,
-        outputs: 3,
-        extra: serde_json::Map::new(),
-    };
-    let device = Device::cpu(1).unwrap();
-    let model = Toy::new(&device, config, BlockOptions::default(), BuilderOptions::default()).unwrap();
-    model.save(folder.path(), &SaveOptions { dtype: DType::F32, companions: None, layout: FolderLayout::HuggingFace }).unwrap();
+    tiny::write(folder.path(), 3);
     folder
 }
 
@@ -75,7 +62,7 @@ fn training_lowers_the_loss_and_a_saved_model_gives_the_same_bits() {
     let (opened, losses) = train(Registry::new(TABLES), folder.path(), &batch(), 60).unwrap();
     assert!(losses[59] < 0.5 * losses[0], "{losses:?}");
     let saved = tempfile::tempdir().unwrap();
-    opened.model.save(saved.path(), &SaveOptions { dtype: DType::F32, companions: None, layout: FolderLayout::HuggingFace }).unwrap();
+    opened.model.save(saved.path(), &tiny::F32).unwrap();
     let device = Device::cpu(1).unwrap();
     let again = Registry::new(TABLES).open(saved.path(), &OpenOptions::new(&device)).unwrap();
     let trained = logits(&*opened.model, opened.model.parameters().flats()[0].values().device());

@@ -1,0 +1,86 @@
+//! Texts that are learnt by their words, from any JSONL, CSV or TSV file: language modelling, and targets of decoders behind
+//! encoders.
+//!
+//! Defines [`WordTask`] and its [`WordColumns`]. Called by the finetune program.
+
+use std::path::Path;
+
+use super::dataset::{Dataset, LabelSpace};
+use super::read::{ReadOptions, read};
+use super::record::{Format, Record};
+use super::{Example, Label};
+use crate::{Error, Result};
+
+/// Which columns hold the texts.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WordColumns {
+    /// Every word of a text follows from those in front of it.
+    Language {
+        /// Column of the text.
+        text: String,
+        /// Column of what stands in front of it and is only read.
+        prompt: Option<String>,
+    },
+    /// A target is written word by word behind a text that is read.
+    Target {
+        /// Column of what is read.
+        text: String,
+        /// Column of what is written.
+        target: String,
+    },
+}
+
+/// A task given by column names whose labels are words.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WordTask {
+    /// The columns.
+    pub columns: WordColumns,
+    /// How files are written; `None` goes by the file name.
+    #[serde(default)]
+    pub format: Option<Format>,
+}
+
+impl WordTask {
+    /// Reads a file. A text ends with the token that ends texts, if the tokenizer has one; a prompt and its text are tokenised
+    /// apart and stand without anything between them, so a space that is wanted there is part of one of the two.
+    ///
+    /// Errors: what is wrong with the file or a record, with its place.
+    pub fn read(&self, path: &Path, options: &ReadOptions<'_>) -> Result<Dataset> {
+        let format = self.format.map_or_else(|| Format::of(path), Ok)?;
+        let labels = match self.columns {
+            WordColumns::Language { .. } => LabelSpace::NextWords,
+            WordColumns::Target { .. } => LabelSpace::Target,
+        };
+        let example = |first: String, second| Example { first, second, label: Label::Words(0) };
+        let mut dataset = read(path, format, options, labels, &mut |record, examples| {
+            match &self.columns {
+                WordColumns::Language { text, prompt: None } => examples.push(example(filled(record, text)?, None)),
+                WordColumns::Language { text, prompt: Some(prompt) } => {
+                    let prompt = record.text(prompt)?.to_owned();
+                    examples.push(example(prompt, Some(filled(record, text)?)));
+                }
+                WordColumns::Target { text, target } => {
+                    let (text, target) = (filled(record, text)?, filled(record, target)?);
+                    examples.extend([example(text, None), example(target, None)]);
+                }
+            }
+            Ok(())
+        })?;
+        dataset.seal();
+        Ok(dataset)
+    }
+}
+
+/// A text that is not empty: of nothing there is nothing to learn.
+fn filled(record: &Record<'_>, column: &str) -> Result<String> {
+    let text = record.text(column)?;
+    match text.trim().is_empty() {
+        false => Ok(text.to_owned()),
+        true => {
+            let fix = "give a text, or leave the record out";
+            Err::<String, Error>(record.error(column, format!("{column:?} is empty"), fix))
+        }
+    }
+}

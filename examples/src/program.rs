@@ -1,0 +1,29 @@
+//! A program from its command line to its exit code, around the families of a registry.
+//!
+//! Defines [`main`], which the `main` functions of [`finetune`](crate::finetune), [`forward`](crate::forward),
+//! [`plan`](crate::plan) and [`convert`](crate::convert) share.
+
+use crate::terminal;
+use clap::Parser;
+use model_center::Result;
+use model_center::model::Registry;
+use model_center::run::ExitStatus;
+use std::process::ExitCode;
+
+/// Read the command line, whose help lists the families, and run the program.
+pub(crate) fn main<O: Parser>(
+    registry: Registry<'static>,
+    run: impl FnOnce(&O, Registry<'static>) -> Result<ExitStatus>,
+) -> ExitCode {
+    let matches = O::command().after_help(families(registry)).get_matches();
+    // What the matches lack they were just checked for.
+    let options = O::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    terminal::start_logging();
+    terminal::finish(run(&options, registry))
+}
+
+/// The families by the names that `config.json` has for them.
+fn families(registry: Registry<'_>) -> String {
+    let lines = registry.entries().map(|entry| format!("\n  {:<10} {}", entry.model_type, entry.doc));
+    format!("Families of models:{}", lines.collect::<String>())
+}

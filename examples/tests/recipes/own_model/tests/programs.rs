@@ -1,0 +1,119 @@
+//! The family in programs: this crate's own `finetune` and `forward` train and run it as ours do theirs.
+
+mod tiny;
+
+use model_center::hf::{SafetensorsFile, TensorSource};
+use std::path::Path;
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+const VOCABULARY: &str = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nfilm\nwas\ngood\nbad\nend\n";
+
+const RECIPE: &str = r#"[model]
+path = "model"
+
+[data]
+task = "classification"
+train = "train.jsonl"
+eval = "train.jsonl"
+max_length = 6
+
+[train]
+steps = 40
+batch_size = 4
+micro_batch_size = 1
+lr = 1e-2
+gradient_sum = "elastic"
+
+[output]
+dir = "run"
+
+[parallel]
+zero = 3
+
+[device]
+threads = 1
+"#;
+
+/// A drawn model with a vocabulary, texts whose label one word tells, and a recipe.
+fn fixture() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model");
+    std::fs::create_dir(&model).unwrap();
+    tiny::write(&model, 2);
+    std::fs::write(model.join("vocab.txt"), VOCABULARY).unwrap();
+    let text = |at: usize| format!("{} {}", ["the film was", "was the end"][at % 2], ["good", "bad"][at / 2 % 2]);
+    let label = |at: usize| ["yes", "no"][at / 2 % 2];
+    let line = |at: usize| format!("{{\"text\": \"{}\", \"label\": \"{}\"}}\n", text(at), label(at));
+    std::fs::write(folder.path().join("train.jsonl"), (0..8).map(line).collect::<String>()).unwrap();
+    std::fs::write(folder.path().join("recipe.toml"), RECIPE).unwrap();
+    folder
+}
+
+fn run(folder: &Path, program: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new(program);
+    command.current_dir(folder).args(arguments).env_remove("HF_HUB_CACHE").env("HF_HOME", folder.join("hf"));
+    command.output().unwrap()
+}
+
+fn finetune(folder: &Path, further: &[&str]) -> String {
+    let arguments = [&["--recipe", "recipe.toml"], further].concat();
+    let output = run(folder, env!("CARGO_BIN_EXE_own_finetune"), &arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn forward(folder: &Path, arguments: &[&str]) -> Output {
+    run(folder, env!("CARGO_BIN_EXE_own_forward"), arguments)
+}
+
+#[test]
+fn the_family_learns_in_finetune_and_forward_runs_what_it_leaves() {
+    let fixture = fixture();
+    let said = finetune(fixture.path(), &[]);
+    assert!(said.contains("after:  accuracy 1.0000"), "{said}");
+    std::fs::write(
+        fixture.path().join("inputs.jsonl"),
+        "{\"text\": \"the film was good\", \"labels\": 1}\n{\"text\": \"the end was bad\", \"labels\": 0}\n",
+    )
+    .unwrap();
+    let files = ["--model", "run/model", "--inputs", "inputs.jsonl", "--out", "out.safetensors", "--grads"];
+    let output = forward(fixture.path(), &files);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let out = SafetensorsFile::open(&fixture.path().join("out.safetensors")).unwrap();
+    let mut logits = [0.0; 4];
+    out.read_f32("logits", &mut logits).unwrap();
+    assert!(logits[1] > logits[0] && logits[2] > logits[3], "{logits:?}");
+    assert!(out.entry("grad.toy.layer.0.query.weight").is_some() && out.entry("hidden.2").is_some());
+}
+
+#[test]
+fn two_ranks_under_zero_3_train_the_family_as_one_does_to_the_last_bit() {
+    let fixture = fixture();
+    finetune(fixture.path(), &["--ranks", "1"]);
+    finetune(fixture.path(), &["--ranks", "2", "--set", "output.dir=shared"]);
+    let weights = |dir: &str| std::fs::read(fixture.path().join(dir).join("model/model.safetensors")).unwrap();
+    assert!(weights("run") == weights("shared"));
+}
+
+#[test]
+fn help_and_the_refusal_of_an_unknown_family_list_it() {
+    let fixture = fixture();
+    for program in [env!("CARGO_BIN_EXE_own_finetune"), env!("CARGO_BIN_EXE_own_forward")] {
+        let help = String::from_utf8(run(fixture.path(), program, &["--help"]).stdout).unwrap();
+        assert!(help.contains("toy        A small encoder with a classification head"), "{help}");
+        assert!(help.contains("bert       BERT with"), "{help}");
+    }
+    std::fs::write(fixture.path().join("model/config.json"), "{\"model_type\": \"giraffe\"}").unwrap();
+    std::fs::write(fixture.path().join("inputs.jsonl"), "{\"text\": \"the film\"}\n").unwrap();
+    let files = ["--model", "model", "--inputs", "inputs.jsonl", "--out", "out.safetensors"];
+    let refused = [
+        forward(fixture.path(), &files),
+        run(fixture.path(), env!("CARGO_BIN_EXE_own_finetune"), &["--recipe", "recipe.toml"]),
+    ];
+    for output in refused {
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains("\"giraffe\" is no family"), "{said}");
+        assert!(said.contains("supported are: bert") && said.contains(", toy"), "{said}");
+    }
+}
