@@ -1,9 +1,15 @@
-//! The file of inputs of the forward program: known names, whole shapes, integers where there must be some.
+//! What the forward program reads: a file of inputs with known names, whole shapes and integers where there must be some, or
+//! a text.
 
-use model_center::file::printable;
+use model_center::file::{printable, read_text};
 use model_center::hf::{SafetensorsFile, TensorEntry, TensorSource};
 use model_center::model::{TextBatch, TextLabels};
+use model_center::tokenizer::{HfTokenizer, Tokenizer};
 use model_center::{Error, Result};
+use std::path::Path;
+
+/// The longest text, in bytes. No model reads as much in one row.
+const TEXT_LIMIT: u64 = 16 << 20;
 
 /// Tensors that are read, with their shapes.
 const KNOWN: [(&str, &str); 7] = [
@@ -52,6 +58,19 @@ pub(super) fn read(inputs: &SafetensorsFile) -> Result<TextBatch> {
         choices: 1,
         label_smoothing: 0.0,
     })
+}
+
+/// One row: the tokens of a text with what the tokenizer puts around it.
+///
+/// # Errors
+/// A file that cannot be read or has no token in it.
+pub(super) fn of_text(path: &Path, tokenizer: &HfTokenizer) -> Result<TextBatch> {
+    let ids = tokenizer.encode(&read_text(path, TEXT_LIMIT)?, None, None)?.input_ids;
+    if ids.is_empty() {
+        return Err(Error::data(path.display().to_string(), "the text has no tokens", "write a text into the file"));
+    }
+    let ids: Vec<i64> = ids.into_iter().map(i64::from).collect();
+    Ok(TextBatch { labels: None, ..TextBatch::next_words(ids.len(), ids, None) })
 }
 
 fn wrong(inputs: &SafetensorsFile, reason: String, fix: &str) -> Error {

@@ -1,4 +1,4 @@
-//! The forward program: a Hugging Face folder and a file of inputs in; logits, loss, hidden states and gradients out.
+//! The forward program: a Hugging Face folder and a file of inputs or a text in; logits, loss, hidden states and gradients out.
 
 mod inputs;
 
@@ -11,6 +11,7 @@ use model_center::hf::{Pretrained, SafetensorsFile, SafetensorsWriter, StoredDty
 use model_center::model::registry::architectures;
 use model_center::model::{OpenOptions, Registry, TextBatch, TextHead, TextModel};
 use model_center::run::{ExitStatus, available_cpus};
+use model_center::tokenizer::HfTokenizer;
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
 
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// Inputs (i64): `input_ids [B, L]`; `attention_mask`, `token_type_ids [B, L]`; `labels [B]` or `[B, L]`; `next_sentence_label [B]`.
 /// Labels of a regression are f32, `[B]` or `[B, outputs]`; those of the next word are the ids themselves, and are moved by the model.
 /// A decoder behind an encoder reads `decoder_input_ids [B, T]` with `decoder_attention_mask [B, T]`, or the `labels [B, T]` moved by one. A tensor of any other name is refused. What is absent gets the defaults of transformers. Outputs (f32): `logits`, `loss`, `hidden.<i>`, `pooler`, `encoder_last_hidden_state`, and with --grads
-/// `grad.<name>` for every parameter under its Hugging Face name.
+/// `grad.<name>` for every parameter under its Hugging Face name. With --text in place of --inputs also `input_ids` (i64).
 ///
 /// Example: forward --model DIR --inputs in.safetensors --out out.safetensors --grads
 #[derive(Debug, Clone, Parser)]
@@ -32,8 +33,11 @@ pub struct Options {
     #[arg(long, value_name = "REVISION")]
     pub revision: Option<String>,
     /// File of inputs.
-    #[arg(long, value_name = "FILE")]
-    pub inputs: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "text")]
+    pub inputs: Option<PathBuf>,
+    /// A text in place of inputs: one row of its tokens, as the model's own tokenizer makes them, which are also written.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["inputs", "grads"])]
+    pub text: Option<PathBuf>,
     /// File to write.
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
@@ -51,6 +55,8 @@ pub struct Options {
     pub threads: Option<usize>,
 }
 
+/// The tensor of a row's words, in and out.
+const INPUT_IDS: &str = "input_ids";
 /// As many as `device.threads` of a recipe may be.
 const MAX_THREADS: usize = 1024;
 
@@ -75,21 +81,35 @@ pub enum Head {
 /// A folder or inputs that cannot be used, a file that cannot be written.
 pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     let device = Device::new(crate::device::open(options.device, (0, 1), threads(options)?, true)?.backend);
-    let file = SafetensorsFile::open(&options.inputs)?;
-    let batch = inputs::read(&file)?;
-    let place = file.path().display().to_string();
-    if options.grads && batch.labels.is_none() {
+    // Inputs are read before the model, which may be large; a text needs the model's tokenizer.
+    let given = options.inputs.as_deref().map(|path| inputs::read(&SafetensorsFile::open(path)?)).transpose()?;
+    let file = options.inputs.as_ref().or(options.text.as_ref());
+    let place = file.map_or_else(String::new, |path| path.display().to_string());
+    if options.grads && given.as_ref().is_none_or(|batch| batch.labels.is_none()) {
         let reason = "--grads needs a loss, and there is no tensor labels";
         return Err(Error::data(place, reason, "add labels to the inputs, or leave --grads out"));
     }
     let folder = Pretrained::resolve(&options.model, options.revision.as_deref(), &model_places())?;
-    let head = head(options, &folder, &file)?;
+    let (batch, tokenizer) = match (given, &options.text) {
+        (Some(batch), _) => (batch, None),
+        (None, Some(text)) => {
+            let tokenizer = HfTokenizer::from_folder(&folder)?;
+            (inputs::of_text(text, &tokenizer)?, Some(tokenizer))
+        }
+        (None, None) => {
+            return Err(Error::recipe("--inputs", "there is nothing to compute", "give --inputs or --text"));
+        }
+    };
+    let head = head(options, &folder, &batch)?;
     let opened = registry.open(&folder, &OpenOptions { head, ..OpenOptions::new(&device) });
     let opened = opened.map_err(|error| match error {
         // The family knows that it has no such head, but not who asked for it.
         Error::Recipe { reason, fix, .. } => Error::recipe("--head", reason, fix),
         other => other,
     })?;
+    if let Some(tokenizer) = &tokenizer {
+        tokenizer.require_rows(opened.model.vocab_size())?;
+    }
     if batch.token_type_ids.is_some() && !opened.model.has_token_types() {
         let reason = "this model has no types of tokens";
         return Err(Error::data(format!("{place}, token_type_ids"), reason, "leave the tensor out"));
@@ -102,7 +122,7 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         Error::Data { place: tensor, reason, fix } => Error::data(format!("{place}, {tensor}"), reason, fix),
         other => other,
     })?;
-    write(&options.out, &outputs)?;
+    write(&options.out, &outputs, tokenizer.is_some().then_some(&batch))?;
     let results = outputs.iter().map(|(entry, _)| entry).filter(|entry| !entry.name.starts_with("grad."));
     let lines: Vec<String> = results.map(|entry| format!("{} {:?}", entry.name, entry.shape)).collect();
     terminal::print(&lines.join("\n"))?;
@@ -120,10 +140,10 @@ fn threads(options: &Options) -> Result<usize> {
     }
 }
 
-fn head(options: &Options, folder: &Path, inputs: &SafetensorsFile) -> Result<Option<TextHead>> {
+fn head(options: &Options, folder: &Path, batch: &TextBatch) -> Result<Option<TextHead>> {
     Ok(match options.head {
         None => None,
-        Some(Head::Mlm) if inputs.entry("next_sentence_label").is_some() => Some(TextHead::Pretraining),
+        Some(Head::Mlm) if batch.next_sentence.is_some() => Some(TextHead::Pretraining),
         Some(Head::Mlm) => Some(TextHead::MaskedLm),
         Some(Head::Nsp) => Some(TextHead::NextSentence),
         // How many outputs it has is the folder's to say.
@@ -182,11 +202,17 @@ fn compute(model: &dyn TextModel, batch: &TextBatch, grads: bool, device: &Devic
     Ok(outputs)
 }
 
-fn write(path: &Path, outputs: &[Output]) -> Result<()> {
-    let entries: Vec<TensorEntry> = outputs.iter().map(|(entry, _)| entry.clone()).collect();
+/// Writes all outputs, and the ids of a batch that was made of a text.
+fn write(path: &Path, outputs: &[Output], ids: Option<&TextBatch>) -> Result<()> {
+    let mut entries: Vec<TensorEntry> = outputs.iter().map(|(entry, _)| entry.clone()).collect();
+    entries.extend(ids.map(|batch| TensorEntry::new(INPUT_IDS, StoredDtype::I64, [batch.rows, batch.length])));
     let mut writer = SafetensorsWriter::create(path, &entries)?;
     for (entry, values) in outputs {
         writer.write_f32(&entry.name, values)?;
+    }
+    if let Some(batch) = ids {
+        let bytes: Vec<u8> = batch.input_ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        writer.write_raw(INPUT_IDS, &bytes)?;
     }
     writer.finish()
 }
