@@ -42,7 +42,7 @@ impl Plan {
     /// As [`Plan::load`]; a parameter that is not planned.
     pub fn read(&self, source: &dyn TensorSource, ours: &str, values: &mut Vec<f32>) -> Result<()> {
         let missing = || Error::model(format!("parameter {ours}"), "its values are in no file", "give it some first");
-        let step = self.steps.iter().find(|step| step.ours == ours).ok_or_else(missing)?;
+        let step = self.places.get(ours).and_then(|at| self.steps.get(*at)).ok_or_else(missing)?;
         step.read(source, values, &mut Vec::new())
     }
 }
