@@ -250,6 +250,10 @@ impl TensorSource for Weights {
         self.source_of(name)?.read_f32(name, out)
     }
 
+    fn read_f32_at(&self, name: &str, first: usize, out: &mut [f32]) -> Result<()> {
+        self.source_of(name)?.read_f32_at(name, first, out)
+    }
+
     fn read_raw_at(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<()> {
         self.source_of(name)?.read_raw_at(name, offset, out)
     }

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use super::super::safetensors::{TensorEntry, TensorSource};
-use super::super::stored::{FLOATS, absent, require_length, widen, wrong_type};
+use super::super::stored::{FLOATS, absent, require_length, require_range, widen, wrong_type};
 use super::archive::{self, Archive};
 use super::input::{damaged, read_at, refused};
 use super::legacy::Legacy;
@@ -113,13 +113,17 @@ impl TensorSource for PickleFile {
     }
 
     fn read_f32(&self, name: &str, out: &mut [f32]) -> Result<()> {
+        require_length(&self.place(), &self.tensors[self.require(name)?], out.len())?;
+        self.read_f32_at(name, 0, out)
+    }
+
+    fn read_f32_at(&self, name: &str, first: usize, out: &mut [f32]) -> Result<()> {
         let index = self.require(name)?;
         let entry = &self.tensors[index];
-        require_length(&self.place(), entry, out.len())?;
-        match widen(entry.dtype, out, |offset, bytes| self.read_at(index, offset, bytes))? {
-            true => Ok(()),
-            false => Err(wrong_type(&self.place(), entry, FLOATS)),
-        }
+        require_range(&self.place(), entry, first, out.len())?;
+        let start = (first * element_bytes(entry.dtype) as usize) as u64;
+        let is_float = widen(entry.dtype, out, |offset, bytes| self.read_at(index, start + offset, bytes))?;
+        if is_float { Ok(()) } else { Err(wrong_type(&self.place(), entry, FLOATS)) }
     }
 
     fn read_raw_at(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<()> {
