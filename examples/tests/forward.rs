@@ -297,6 +297,22 @@ fn absent_inputs_get_the_defaults_of_transformers() {
 }
 
 #[test]
+fn a_text_is_a_row_of_the_ids_of_the_models_tokenizer() {
+    let fixture = Fixture::new();
+    fixture.write("text.jsonl", "{\"text\": \"the film\\nwas GOOD\"}\n");
+    let model = ["--model", "model", "--threads", "1"];
+    fixture.forward(&[&model[..], &["--inputs", "text.jsonl", "--out", "a"]].concat()).succeeded();
+    let out = SafetensorsFile::open(&fixture.path("a")).unwrap();
+    let ids = out.read_i64("input_ids").unwrap();
+    assert_eq!((&*out.entry("input_ids").unwrap().shape, ids[0], ids[5]), (&[1, 6][..], 2, 3), "[CLS] … [SEP]");
+    write_inputs(&fixture.path("in"), &[("input_ids", &[1, 6], &ids)]);
+    fixture.forward(&[&model[..], &["--inputs", "in", "--out", "b"]].concat()).succeeded();
+    let same = SafetensorsFile::open(&fixture.path("b")).unwrap();
+    assert!(same.entry("input_ids").is_none());
+    assert_eq!(values(&same, "hidden.2"), values(&out, "hidden.2"));
+}
+
+#[test]
 fn one_token_a_row_is_enough() {
     let fixture = Fixture::new();
     let folder = golden("bert_a", "cls");

@@ -1,11 +1,10 @@
 """Golden data for GGUF files: every type of elements that is read, and tiny Llama and Qwen models.
 
 Writes crates/model-center/tests/golden/gguf; the README.md there describes every file. The data are committed; run this only to
-change them, in an environment of its own (the pinned package of the format, not PyTorch):
+change them:
 
-    python3 -m venv ENV && ENV/bin/pip install gguf==0.19.0 numpy==2.4.6
-    ENV/bin/python scripts/golden/make_gguf.py            # writes the folder
-    ENV/bin/python scripts/golden/make_gguf.py --check    # recomputes it and compares with the committed files
+    $(scripts/python_env.sh) scripts/golden/make_gguf.py            # writes the folder
+    $(scripts/python_env.sh) scripts/golden/make_gguf.py --check    # recomputes it and compares with the committed files
 """
 
 import argparse
@@ -24,7 +23,7 @@ from gguf.quants import dequantize, quantize
 PINNED = {"gguf": "0.19.0", "numpy": "2.4.6"}
 DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates/model-center/tests/golden/gguf"
 
-TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q6_K"]
+TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q6_K", "Q5_K"]
 WIDTH, HEADS, KV_HEADS, HEAD, WIDE = 32, 2, 1, 16, 36
 LAYERS = {"llama": 2, "qwen2": 1, "qwen3": 1}
 

@@ -133,6 +133,32 @@ fn what_a_hugging_face_file_must_say_is_named_when_it_does_not() {
 }
 
 #[test]
+fn labels_that_make_no_sense_are_refused_of_a_classifier_and_left_out_of_other_models() {
+    let classifier = ("architectures", json!(["BertForSequenceClassification"]));
+    let labels = ("id2label", json!({"0": "a", "1": "b"}));
+    let cases: [(&[(&str, Value)], &str); 7] = [
+        (&[("num_labels", json!(0))], "0 is no size"),
+        (&[("problem_type", json!("guessing"))], "guessing"),
+        (&[("id2label", json!({"0": "a", "2": "b"}))], "no number below 2"),
+        (&[("id2label", json!({"0": "a", "1": "a"}))], "two classes are named"),
+        (&[("id2label", json!(["a", "b"]))], "no object"),
+        (&[labels.clone(), ("label2id", json!({"a": 1, "b": 0}))], "not the inverse"),
+        (&[labels, ("num_labels", json!(3))], "num_labels is 3"),
+    ];
+    let header = configs::header("BertModel", DType::F32);
+    for (fields, want) in cases {
+        let error = with(&[fields, std::slice::from_ref(&classifier)].concat()).unwrap_err();
+        assert!(error.contains(want) && error.contains("config.json, field") && error.contains("fix: "), "{error}");
+        for class in ["BertModel", "BertForMaskedLM"] {
+            let read = with(&[fields, &[("architectures", json!([class]))]].concat()).unwrap();
+            assert_eq!((read.cls_head, read.labels.len(), read.problem_type), (None, 0, None), "{fields:?}");
+            let written = read.to_hf_json(&header).unwrap();
+            assert!(fields.iter().all(|(name, _)| !written.contains_key(*name)), "{fields:?}");
+        }
+    }
+}
+
+#[test]
 fn values_that_make_no_model_are_refused() {
     for (name, value, want) in [
         ("hidden_size", json!(385), "not divisible"),
@@ -160,19 +186,12 @@ fn values_that_make_no_model_are_refused() {
         ("pos_bias_type", json!("relative"), "pos_bias_type = none only"),
         ("length_scale", json!(true), "length_scale = false only"),
         ("post_layer_norm", json!(false), "post_layer_norm = true only"),
-        ("num_labels", json!(0), "0 is no size"),
-        ("problem_type", json!("guessing"), "guessing"),
-        ("id2label", json!({"0": "a", "2": "b"}), "no number below 2"),
-        ("id2label", json!({"0": "a", "1": "a"}), "two classes are named"),
         ("half", json!("yes"), "true or false"),
     ] {
         let error = with(&[(name, value.clone())]).unwrap_err();
         assert!(error.contains(want), "{name} = {value}: {error}");
         assert!(error.contains("config.json, field") && error.contains("fix: "), "{error}");
     }
-    let labels = ("id2label", json!({"0": "a", "1": "b"}));
-    assert!(with(&[labels.clone(), ("label2id", json!({"a": 1, "b": 0}))]).unwrap_err().contains("not the inverse"));
-    assert!(with(&[labels.clone(), ("num_labels", json!(3))]).unwrap_err().contains("num_labels is 3"));
     assert!(with(&[("torch_dtype", json!("float32")), ("half", json!(true))]).unwrap_err().contains("contradict"));
     assert!(
         BertConfig::from_json("{\"dim_model\": 1, \"dim_model\": 2}", "c.json")

@@ -105,6 +105,7 @@ fn contradictions_and_what_is_not_supported_name_the_field() {
         ("hidden_act", json!("mish"), "known are: gelu"),
         ("rope_theta", json!(-1.0), "field rope_theta"),
         ("rope_theta", json!("fast"), "field rope_theta"),
+        ("rope_theta", json!(1.0), "1 is no base of angles"),
         ("rope_scaling", json!(4.0), "no object"),
         ("rope_scaling", json!({"rope_type": "longrope", "factor": 2.0}), "supported are: default, linear"),
         ("rope_scaling", json!({"rope_type": "linear"}), "lacks factor"),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use model_center::Error;
 use model_center::hf::gguf::tokenizer_files;
-use model_center::hf::{GgufAsHuggingFace, GgufFile, TensorSource};
+use model_center::hf::{GgufAsHuggingFace, GgufFile, TensorSource, gguf_to_folder};
 use tempfile::TempDir;
 
 /// A file piece by piece, so that each can lie.
@@ -217,8 +217,8 @@ fn lies_are_named() {
         ("has no elements", first(tensor("a", &[0, 2], 0, 0))),
         ("rows of 31 elements are no whole number of Q4_0 blocks", first(tensor("a", &[31], 2, 0))),
         ("rows of 128 elements are no whole number of Q6_K blocks", first(tensor("a", &[128, 2], 14, 0))),
-        ("tensor a\n", first(tensor("a", &[256], 13, 0))),
-        ("stored as Q5_K, which is not read; read are F32, F16, Q4_0", first(tensor("a", &[256], 13, 0))),
+        ("tensor a\n", first(tensor("a", &[256], 10, 0))),
+        ("stored as Q2_K, which is not read; read are F32, F16, Q4_0", first(tensor("a", &[256], 10, 0))),
         ("stored as IQ4_XS, which is not read", first(tensor("a", &[256], 23, 0))),
         ("99 is no type of the format", first(tensor("a", &[256], 99, 0))),
         ("begins at 4, which is no multiple of 32", first(tensor("a", &[3, 2], 0, 4))),
@@ -234,6 +234,50 @@ fn lies_are_named() {
         let error = place.refusal(&parts.bytes());
         assert!(error.contains(reason) || format!("{error}\n").contains(reason), "expected {reason:?} in:\n{error}");
     }
+}
+
+/// A golden file with further keys.
+fn with_keys(name: &str, keys: &[Vec<u8>]) -> Vec<u8> {
+    let golden = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gguf").join(name)).unwrap();
+    let file = GgufFile::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/gguf").join(name)).unwrap();
+    let stored: Vec<_> = file.entries().into_iter().map(|entry| entry.name.clone()).collect();
+    // The list of tensors begins with the first of their names, whose length stands before it.
+    let first = |name: &String| golden.windows(8 + name.len()).position(|bytes| bytes == text(name)).unwrap();
+    let list = stored.iter().map(first).min().unwrap();
+    let word = |at: usize| u64::from_le_bytes(golden[at..at + 8].try_into().unwrap());
+    let end = stored.iter().map(|name| first(name) + 8 + name.len()).max().unwrap();
+    let rank = u32::from_le_bytes(golden[end..end + 4].try_into().unwrap()) as usize;
+    let end = end + 4 + 8 * rank + 4 + 8;
+    let count = (word(16) + keys.len() as u64).to_le_bytes();
+    let mut out = [&golden[..16], &count, &golden[24..list], &keys.concat(), &golden[list..end]].concat();
+    out.resize(out.len().next_multiple_of(32), 0);
+    out.extend(&golden[end.next_multiple_of(32)..]);
+    out
+}
+
+#[test]
+fn what_another_computation_needs_is_refused_or_said() {
+    let place = Place::new();
+    let refusal = |keys: &[Vec<u8>]| {
+        let file = GgufFile::open(&place.write(&with_keys("llama.gguf", keys))).unwrap();
+        GgufAsHuggingFace::new(file).map(drop).unwrap_err().to_string()
+    };
+    let error = refusal(&[key("llama.attention.causal", 7, &[0])]);
+    assert!(error.contains("key llama.attention.causal") && error.contains("sees those behind it"), "{error}");
+    let causal = place.write(&with_keys("llama.gguf", &[key("llama.attention.causal", 7, &[1])]));
+    assert!(GgufAsHuggingFace::new(GgufFile::open(&causal).unwrap()).is_ok());
+    // The base is in the file already; its value stands behind its name and type.
+    let mut bytes = with_keys("llama.gguf", &[]);
+    let name = b"llama.rope.freq_base";
+    let at = bytes.windows(name.len()).position(|part| part == name).unwrap() + name.len() + 4;
+    bytes[at..at + 4].copy_from_slice(&1f32.to_le_bytes());
+    let error =
+        GgufAsHuggingFace::new(GgufFile::open(&place.write(&bytes)).unwrap()).map(drop).unwrap_err().to_string();
+    assert!(error.contains("llama.rope.freq_base") && error.contains("must be above 1"), "{error}");
+    // A Mistral is a Llama here; its window is in no key.
+    let named = place.write(&with_keys("llama.gguf", &[key("general.basename", 8, &text("Mistral-7B"))]));
+    let report = gguf_to_folder(&named, &place.dir.path().join("out"), bmtrain_core::DType::F32).unwrap();
+    assert!(report.to_string().contains("skipped sliding window: the file does not say"), "{report}");
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn other_formats_are_refused_by_name_with_a_way_out() {
         }
     }
     let dir = tempfile::tempdir().unwrap();
-    assert!(refusal(dir.path()).contains("neither model.safetensors nor"));
+    assert!(refusal(dir.path()).contains("none of model.safetensors, "));
     assert!(refusal(&dir.path().join("gone")).contains("no such file"));
     fs::write(dir.path().join("adapter_model.safetensors"), "x").unwrap();
     fs::write(dir.path().join("epoch.ckpt"), "x").unwrap();
@@ -130,11 +130,19 @@ fn other_formats_are_refused_by_name_with_a_way_out() {
 }
 
 #[test]
-fn one_file_and_shards_at_once_are_ambiguous() {
+fn one_file_counts_before_shards_as_in_transformers() {
     let dir = tempfile::tempdir().unwrap();
     shards(dir.path(), 2, 16);
-    fs::write(dir.path().join("model.safetensors"), "x").unwrap();
-    assert!(refusal(dir.path()).contains("ambiguous"));
+    let index = dir.path().join("model.safetensors.index.json");
+    let list = fs::read(&index).unwrap();
+    shards(dir.path(), 1, 16);
+    fs::write(index, list).unwrap();
+    let weights = Weights::open(dir.path()).unwrap();
+    assert_eq!((weights.shards(), weights.entries().len()), (1, 1));
+    // A link that leads nowhere is no file.
+    fs::remove_file(dir.path().join("model.safetensors")).unwrap();
+    symlink("gone", dir.path().join("model.safetensors")).unwrap();
+    assert!(refusal(dir.path()).contains("no such file"), "{}", refusal(dir.path()));
 }
 
 #[test]

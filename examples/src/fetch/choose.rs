@@ -3,12 +3,9 @@
 use model_center::file::{check_name, printable};
 use model_center::hf::COMPANION_FILES;
 use model_center::hf::pretrained::RepoId;
-use model_center::hf::weights::{INDEX_FILE, SINGLE_FILE};
+use model_center::hf::weights::{WEIGHTS_NAMES, WeightsName};
 use model_center::{Error, Result};
 use std::path::Path;
-
-const PICKLE: &str = "pytorch_model.bin";
-const PICKLE_INDEX: &str = "pytorch_model.bin.index.json";
 
 /// The files to fetch.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,8 +18,7 @@ pub(super) struct Chosen {
     pub(super) are_pickles: bool,
 }
 
-/// Choose among the files of a model. Of weights in both forms, safetensors; of both one file and shards, the file, as
-/// transformers does.
+/// Choose among the files of a model: of its weights those that count in a folder too.
 ///
 /// # Errors
 /// No configuration, or no weights under the names that are read.
@@ -37,17 +33,11 @@ pub(super) fn choose(id: &RepoId, names: &[String]) -> Result<Chosen> {
     }
     let companions = COMPANION_FILES.iter().copied().filter(|name| has(name));
     let mut files: Vec<&'static str> = std::iter::once("config.json").chain(companions).collect();
-    let kinds = [(SINGLE_FILE, INDEX_FILE, false), (PICKLE, PICKLE_INDEX, true)];
-    for (single, index, are_pickles) in kinds {
-        if has(single) {
-            files.push(single);
-            return Ok(Chosen { files, index: None, are_pickles });
-        }
-        if has(index) {
-            return Ok(Chosen { files, index: Some(index), are_pickles });
-        }
-    }
-    Err(lacks(&format!("weights ({SINGLE_FILE}, {INDEX_FILE} or {PICKLE})")))
+    let weights = WEIGHTS_NAMES.into_iter().find(|known| has(known.name));
+    let WeightsName { name, is_index, is_pickle } =
+        weights.ok_or_else(|| lacks(&format!("weights ({})", WeightsName::all())))?;
+    files.extend((!is_index).then_some(name));
+    Ok(Chosen { files, index: is_index.then_some(name), are_pickles: is_pickle })
 }
 
 /// The shards of an index, each of which the model must have.
@@ -68,6 +58,9 @@ pub(super) fn shards(id: &RepoId, shards: Vec<String>, names: &[String]) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model_center::hf::weights::{INDEX_FILE, SINGLE_FILE};
+
+    const PICKLE: &str = "pytorch_model.bin";
 
     fn chosen(names: &[&str]) -> Result<Chosen> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();

@@ -13,7 +13,7 @@ use clap::Parser;
 use hub::Hub;
 use model_center::file::{printable, read_text};
 use model_center::hf::pretrained::{CachedModel, Places, Pretrained, RepoId, Revision, hub_names};
-use model_center::hf::weights::shard_names;
+use model_center::hf::shard_index::shard_names;
 use model_center::run::ExitStatus;
 use model_center::{Error, Result};
 use std::env;

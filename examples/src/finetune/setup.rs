@@ -171,12 +171,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &Places) -> 
             data.order_labels(names)?;
         }
     }
-    let (words, rows) = (tokenizer.vocab_size(), opened.model.vocab_size());
-    if words > rows {
-        let place = folder.display().to_string();
-        let reason = format!("the vocabulary has {words} entries, the word embedding {rows} rows");
-        return Err(Error::model(place, reason, "use the tokenizer files that belong to these weights"));
-    }
+    tokenizer.require_rows(opened.model.vocab_size())?;
     let positions = opened.model.max_length();
     for (key, asked) in
         [("data.max_length", resolved.data.max_length), ("data.target_length", resolved.data.target_length)]

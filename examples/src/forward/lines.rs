@@ -55,13 +55,15 @@ pub(super) fn is_for(path: &Path) -> bool {
     matches!(Format::of(path), Ok(Format::Jsonl))
 }
 
-/// Read a batch; `folder` is the model's, whose tokenizer texts go through.
+/// Read a batch; `folder` is the model's, whose tokenizer texts go through. Gives that too, where there is a text.
 ///
 /// # Errors
 /// A line that is no row, rows that do not go together; text without a tokenizer.
-pub(super) fn read(path: &Path, folder: &Path) -> Result<TextBatch> {
+pub(super) fn read(path: &Path, folder: &Path) -> Result<(TextBatch, Option<HfTokenizer>)> {
     let mut rows = Lines::parse(path)?;
-    let pad = rows.tokenize(folder)?;
+    let tokenizer = rows.tokenize(folder)?;
+    // Where ids are given, the mask hides padding.
+    let pad = tokenizer.as_ref().and_then(|tokenizer| tokenizer.special_ids().pad).map_or(0, i64::from);
     let ids = rows.of("input_ids", |line| line.input_ids.as_ref())?;
     let Some(ids) = ids.filter(|rows| rows.iter().all(|row| !row.is_empty())) else {
         return Err(Error::data(
@@ -87,7 +89,7 @@ pub(super) fn read(path: &Path, folder: &Path) -> Result<TextBatch> {
         rows.same_lengths(("decoder_attention_mask", target_masks.as_deref()), ("decoder_input_ids", targets))?;
     }
     let next_sentence = rows.of("next_sentence_label", |line| line.next_sentence_label.as_ref())?;
-    Ok(TextBatch {
+    let batch = TextBatch {
         rows: rows.lines.len(),
         length,
         input_ids: padded(&ids, length, pad),
@@ -101,7 +103,8 @@ pub(super) fn read(path: &Path, folder: &Path) -> Result<TextBatch> {
         next_sentence: next_sentence.map(|labels| labels.into_iter().copied().collect()),
         choices: 1,
         label_smoothing: 0.0,
-    })
+    };
+    Ok((batch, tokenizer))
 }
 
 impl Lines {
@@ -123,11 +126,10 @@ impl Lines {
         }
     }
 
-    /// Put ids in the place of texts; the id of padding.
-    fn tokenize(&mut self, folder: &Path) -> Result<i64> {
+    /// Put ids in the place of texts, if there are any; gives the tokenizer that made them.
+    fn tokenize(&mut self, folder: &Path) -> Result<Option<HfTokenizer>> {
         if self.lines.iter().all(|line| line.text.is_none() && line.text_pair.is_none() && line.target.is_none()) {
-            // The mask hides padding.
-            return Ok(0);
+            return Ok(None);
         }
         let tokenizer = HfTokenizer::from_folder(folder)?;
         for (line, place) in self.lines.iter_mut().zip(&self.places) {
@@ -158,7 +160,7 @@ impl Lines {
         if !self.lines.iter().any(has_types) {
             self.lines.iter_mut().for_each(|line| line.token_type_ids = None);
         }
-        Ok(i64::from(tokenizer.special_ids().pad.unwrap_or(0)))
+        Ok(Some(tokenizer))
     }
 
     /// A field of every line, or of none.

@@ -29,7 +29,7 @@ use std::process::ExitCode;
 /// with `text_pair`, and `target` stand for `input_ids` and `labels` as the folder's tokenizer makes them.
 ///
 /// Outputs (f32): `logits`, `loss`, `hidden.<i>`, `pooler`, `encoder_last_hidden_state`, and with --grads `grad.<name>` for every
-/// parameter under its Hugging Face name.
+/// parameter under its Hugging Face name. Where rows were texts also `input_ids` (i64), what the tokenizer made of them.
 ///
 /// Example: forward --model DIR --inputs in.jsonl --out out.safetensors --grads
 #[derive(Debug, Clone, Parser)]
@@ -64,6 +64,8 @@ pub struct Options {
     pub threads: Option<usize>,
 }
 
+/// The tensor of a row's words, in and out.
+const INPUT_IDS: &str = "input_ids";
 /// As many as `device.threads` of a recipe may be.
 const MAX_THREADS: usize = 1024;
 
@@ -94,9 +96,9 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     let device = Device::new(crate::device::open(options.device, (0, 1), threads(options)?, true)?.backend);
     let folder = Pretrained::resolve(&options.model, options.revision.as_deref(), &model_places())?;
-    let batch = match lines::is_for(&options.inputs) {
+    let (batch, tokenizer) = match lines::is_for(&options.inputs) {
         true => lines::read(&options.inputs, &folder)?,
-        false => inputs::read(&SafetensorsFile::open(&options.inputs)?)?,
+        false => (inputs::read(&SafetensorsFile::open(&options.inputs)?)?, None),
     };
     let place = options.inputs.display().to_string();
     if options.grads && batch.labels.is_none() {
@@ -111,6 +113,9 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         Error::Recipe { reason, fix, .. } => Error::recipe("--head", reason, fix),
         other => other,
     })?;
+    if let Some(tokenizer) = &tokenizer {
+        tokenizer.require_rows(opened.model.vocab_size())?;
+    }
     if batch.token_type_ids.is_some() && !opened.model.has_token_types() {
         let reason = "this model has no types of tokens";
         return Err(Error::data(format!("{place}, token_type_ids"), reason, "leave the tensor out"));
@@ -123,7 +128,7 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         Error::Data { place: tensor, reason, fix } => Error::data(format!("{place}, {tensor}"), reason, fix),
         other => other,
     })?;
-    write(&options.out, &outputs)?;
+    write(&options.out, &outputs, tokenizer.is_some().then_some(&batch))?;
     let results = outputs.iter().map(|(entry, _)| entry).filter(|entry| !entry.name.starts_with("grad."));
     let lines: Vec<String> = results.map(|entry| format!("{} {:?}", entry.name, entry.shape)).collect();
     terminal::print(&lines.join("\n"))?;
@@ -203,11 +208,17 @@ fn compute(model: &dyn TextModel, batch: &TextBatch, grads: bool, device: &Devic
     Ok(outputs)
 }
 
-fn write(path: &Path, outputs: &[Output]) -> Result<()> {
-    let entries: Vec<TensorEntry> = outputs.iter().map(|(entry, _)| entry.clone()).collect();
+/// Writes all outputs, and the ids of a batch that was made of a text.
+fn write(path: &Path, outputs: &[Output], ids: Option<&TextBatch>) -> Result<()> {
+    let mut entries: Vec<TensorEntry> = outputs.iter().map(|(entry, _)| entry.clone()).collect();
+    entries.extend(ids.map(|batch| TensorEntry::new(INPUT_IDS, StoredDtype::I64, [batch.rows, batch.length])));
     let mut writer = SafetensorsWriter::create(path, &entries)?;
     for (entry, values) in outputs {
         writer.write_f32(&entry.name, values)?;
+    }
+    if let Some(batch) = ids {
+        let bytes: Vec<u8> = batch.input_ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        writer.write_raw(INPUT_IDS, &bytes)?;
     }
     writer.finish()
 }

@@ -6,9 +6,10 @@ mod device;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod forward;
+mod models;
 mod plan;
 
-use fixture::{Fixture, Outcome, VOCABULARY, golden, sentences, split_header, vocabulary, without_tensors};
+use fixture::{Fixture, Outcome, golden, sentences, split_header, without_tensors};
 use std::os::unix::fs::PermissionsExt;
 
 const USAGE: i32 = 2;
@@ -195,7 +196,6 @@ fn a_configuration_that_disagrees_with_the_weights_is_named() {
         ("\"hidden_size\": 32", "\"hidden_size\": -32", "hidden_size"),
         ("\"hidden_size\": 32", "\"hidden_size\": 4000000000000000000", "hidden_size"),
         ("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 4000000000", "num_hidden_layers"),
-        ("\"model_type\": \"bert\"", "\"model_type\": \"tree\"", "supported are: bert"),
         ("\"hidden_size\": 32,", "\"hidden_size\": 32", "config.json"),
     ];
     for (from, to, text) in changes {
@@ -240,13 +240,6 @@ fn what_would_keep_the_model_from_being_saved_is_found_by_a_dry_run() {
     std::fs::File::create(&companion).unwrap().set_len(257 << 20).unwrap();
     let outcome = fixture.finetune(&["--dry-run"]);
     check(&outcome, DATA, "generation_config.json", &["more than any tokenizer"]);
-}
-
-#[test]
-fn a_vocabulary_larger_than_the_embedding_is_named() {
-    let fixture = Fixture::new();
-    fixture.write("model/vocab.txt", &vocabulary(VOCABULARY + 1));
-    refused(&fixture, &[], DATA, "model", &["102 entries", "101 rows"]);
 }
 
 #[test]

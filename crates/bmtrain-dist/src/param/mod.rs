@@ -47,6 +47,9 @@ struct Home {
     index: usize,
 }
 
+/// Fills what it is given with the values of a parameter from an element of the whole on.
+pub type ReadPart<'a, E = Error> = &'a mut dyn FnMut(usize, &mut [f32]) -> Result<(), E>;
+
 impl Param {
     fn new(spec: ParamSpec, local: LocalPart, asked: &Rc<Cell<u64>>) -> Self {
         let (trainable, asked) = (Rc::new(Cell::new(spec.trainable)), Rc::clone(asked));
@@ -192,14 +195,36 @@ impl Param {
         }
         for (global, to) in self.runs(home) {
             let Some(run) = whole.get(global..global + to.len()) else { continue };
-            match home.flat.dtype() {
-                DType::F16 => self.upload(&narrow::<f16>(run), to)?,
-                DType::BF16 => self.upload(&narrow::<bf16>(run), to)?,
-                _ => self.upload(run, to)?,
-            }
+            self.upload_as(home.flat.dtype(), run, to)?;
         }
         self.inner.initialized.set(true);
         Ok(())
+    }
+
+    /// As [`Param::load`], with nothing asked for but the part of the values that this rank holds: `read` fills the values from an
+    /// element of the whole parameter on. Memory: the longest run of them.
+    ///
+    /// # Errors
+    /// What `read` returns; a failing device.
+    pub fn load_part<E: From<Error>>(&self, read: ReadPart<'_, E>) -> Result<(), E> {
+        let home = self.home()?;
+        let mut run = Vec::new();
+        for (global, to) in self.runs(home) {
+            run.resize(to.len(), 0.0);
+            read(global, &mut run)?;
+            self.upload_as(home.flat.dtype(), &run, to)?;
+        }
+        self.inner.initialized.set(true);
+        Ok(())
+    }
+
+    /// Upload values rounded to the number type of the parameter.
+    fn upload_as(&self, dtype: DType, values: &[f32], to: Range<usize>) -> Result<()> {
+        match dtype {
+            DType::F16 => self.upload(&narrow::<f16>(values), to),
+            DType::BF16 => self.upload(&narrow::<bf16>(values), to),
+            _ => self.upload(values, to),
+        }
     }
 
     /// Runs of the whole parameter that lie one behind the other in this rank's values: where each begins in the whole, and

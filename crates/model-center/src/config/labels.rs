@@ -21,11 +21,41 @@ pub(super) struct ClassLabels {
 }
 
 impl ClassLabels {
-    /// Take the fields out.
+    /// Take the fields out. Of a model without a head for classes they mean nothing: those that make no sense are left out.
     ///
     /// # Errors
-    /// Fields that contradict each other, unknown problem types, classes that are not numbered 0, 1, 2, …
+    /// Of a model with such a head, fields that contradict each other, unknown problem types, classes that are not numbered
+    /// 0, 1, 2, …
     pub(super) fn take(fields: &mut Fields) -> Result<Self> {
+        let architectures = fields.take("architectures");
+        let classifies = architectures.as_ref().and_then(Value::as_array).is_some_and(|names| {
+            names.iter().filter_map(Value::as_str).any(|name| name.ends_with("ForSequenceClassification"))
+        });
+        let own = fields.take_size("cls_head")?;
+        let (mut labels, count) = match Self::stated(fields) {
+            Err(_) if !classifies && own.is_none() => {
+                for name in ["problem_type", "id2label", "label2id", "num_labels"] {
+                    fields.take(name);
+                }
+                Default::default()
+            }
+            stated => stated?,
+        };
+        let named = (!labels.names.is_empty()).then_some(labels.names.len());
+        // Two is what transformers assumes of a classifier whose file does not say.
+        let implied = classifies.then(|| count.or(named).unwrap_or(2));
+        if let (Some(a), Some(b)) = (implied, own)
+            && a != b
+        {
+            let reason = format!("cls_head is {b}, but the labels are {a}");
+            return Err(fields.error("cls_head", &reason, "correct one of the two"));
+        }
+        labels.outputs = own.or(implied);
+        Ok(labels)
+    }
+
+    /// Names and meaning of the labels, and the number of them that the file states.
+    fn stated(fields: &mut Fields) -> Result<(Self, Option<usize>)> {
         let mut labels = ClassLabels::default();
         if let Some(name) = fields.take_text("problem_type")? {
             let fix = "use regression, single_label_classification or multi_label_classification";
@@ -52,22 +82,7 @@ impl ClassLabels {
             let reason = format!("num_labels is {count}, but id2label names {} classes", labels.names.len());
             return Err(fields.error("num_labels", &reason, "correct one of the two"));
         }
-        let architectures = fields.take("architectures");
-        let classifies = architectures.as_ref().and_then(Value::as_array).is_some_and(|names| {
-            names.iter().filter_map(Value::as_str).any(|name| name.ends_with("ForSequenceClassification"))
-        });
-        let named = (!labels.names.is_empty()).then_some(labels.names.len());
-        // Two is what transformers assumes of a classifier whose file does not say.
-        let implied = classifies.then(|| count.or(named).unwrap_or(2));
-        let own = fields.take_size("cls_head")?;
-        if let (Some(a), Some(b)) = (implied, own)
-            && a != b
-        {
-            let reason = format!("cls_head is {b}, but the labels are {a}");
-            return Err(fields.error("cls_head", &reason, "correct one of the two"));
-        }
-        labels.outputs = own.or(implied);
-        Ok(labels)
+        Ok((labels, count))
     }
 }
 

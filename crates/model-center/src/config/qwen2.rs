@@ -58,10 +58,8 @@ impl Config for Qwen2Config {
 
     fn from_fields(mut fields: Fields) -> Result<Self> {
         let (text, spoken) = DIALECT.take(&mut fields)?;
+        // Whatever a file says in attention_bias, transformers goes by the class: queries, keys and values have biases.
         refuse_raised(&DIALECT, &fields, &["mlp_bias", "use_mrope"])?;
-        if fields.peek_flag("attention_bias")? == Some(false) {
-            return Err(DIALECT.unsupported(&fields, "attention_bias", "true"));
-        }
         let silent = (spoken == Spoken::ModelCenter).then_some(Qwen2Config::default().num_heads_kv);
         let num_heads_kv = take_kv_heads(&mut fields, text.num_heads, silent)?;
         let rotary = take_rotary(&mut fields, &text)?;

@@ -23,8 +23,8 @@ impl Ranges<'_> {
     /// Sizes from 1 up to a bound far beyond any model.
     pub(super) fn sizes(&self, sizes: &[(&str, usize)]) -> Result<()> {
         for &(field, size) in sizes {
-            // Layers are counted one by one when a model is built: a lying file must not keep it busy for hours.
-            let most = if field.ends_with("_layers") { 65_536 } else { 1 << 28 };
+            // Layers are counted one by one when a model is built: a lying file must not keep it busy, nor fill memory.
+            let most = if field.ends_with("_layers") { 4096 } else { 1 << 28 };
             if size == 0 || size > most {
                 let fix = format!("give a number from 1 to {most}");
                 return Err(self.refuse(field, format!("{size} is out of range"), &fix));

@@ -59,6 +59,11 @@ impl RotaryFields {
             let reason = format!("the file says {b}, and {a} inside {name}");
             return Err(fields.error("rope_theta", &reason, "correct one of the two"));
         }
+        let base = inside.or(outside).unwrap_or(base);
+        if base <= 1.0 {
+            let reason = format!("{base} is no base of angles: they would not become smaller from pair to pair");
+            return Err(fields.error("rope_theta", &reason, "give a number above 1, commonly 10000"));
+        }
         let scaling = read.scaling(positions)?;
         if let (Some(old), Some(_)) = (old, new) {
             let other = Parameters { fields, name: "rope_scaling", map: old }.scaling(positions)?;
@@ -67,7 +72,7 @@ impl RotaryFields {
                 return Err(fields.error("rope_scaling", reason, "remove one of the two fields"));
             }
         }
-        Ok(RotaryFields { base: inside.or(outside).unwrap_or(base), scaling })
+        Ok(RotaryFields { base, scaling })
     }
 
     /// Write both forms.

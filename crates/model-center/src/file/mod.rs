@@ -114,6 +114,18 @@ pub fn resolve_inside(folder: &Path, name: &str) -> Result<PathBuf> {
     Err(refuse(format!("the file is a symbolic link to {}, outside the folder", target.display())))
 }
 
+/// Whether a folder has the file `name`, and has it where it may lie: see [`resolve_inside`]. A link that leads nowhere is no file.
+///
+/// # Errors
+/// Those of [`resolve_inside`].
+pub(crate) fn is_inside(folder: &Path, name: &str) -> Result<bool> {
+    check_name(folder, name)?;
+    if fs::metadata(folder.join(name)).is_err_and(|e| e.kind() == ErrorKind::NotFound) {
+        return Ok(false);
+    }
+    resolve_inside(folder, name).map(|_| true)
+}
+
 /// Whether `name`, a file name from outside, can only mean a file in `folder` or below, as long as no link is followed.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 //!
 //! - [`safetensors`]: one file, read tensor by tensor with positioned reads, or written in place at known offsets.
 //! - [`pickle`]: PyTorch's own files, read without running them, and written.
-//! - [`weights`]: a folder's weights, one file or the shards of an index; [`shards`]: the way out.
+//! - [`weights`]: a folder's weights, one file or the shards of a [`shard_index`]; [`shards`]: the way out.
 //! - `stored`: values in the types that files have.
 //! - [`names`]: the table that says which of our parameters is which of their tensors, the plan and the report.
 //! - [`model_center`]: the names of ModelCenter's own files.
@@ -19,6 +19,7 @@ pub mod names;
 pub mod pickle;
 pub mod pretrained;
 pub mod safetensors;
+pub mod shard_index;
 pub mod shards;
 mod stored;
 pub mod weights;

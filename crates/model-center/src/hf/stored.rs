@@ -120,6 +120,18 @@ pub(super) fn wrong_type(place: &str, entry: &TensorEntry, want: &str) -> Error 
 /// What [`wrong_type`] says where single precision is asked for.
 pub(super) const FLOATS: &str = "a float (f64, f32, f16 or bf16)";
 
+/// Whoever asks for a part of the values has to know where they end.
+pub(super) fn require_range(place: &str, entry: &TensorEntry, first: usize, length: usize) -> Result<()> {
+    if first.checked_add(length).is_some_and(|end| entry.elements().is_some_and(|all| end <= all)) {
+        return Ok(());
+    }
+    Err(Error::model(
+        format!("{place}, tensor {}", printable(&entry.name, 200)),
+        format!("the tensor has shape {:?}, asked for {length} elements from {first} on", entry.shape),
+        "compare the model's configuration with the weights",
+    ))
+}
+
 /// Whoever asks for values has to know how many there are.
 pub(super) fn require_length(place: &str, entry: &TensorEntry, length: usize) -> Result<()> {
     if entry.elements() == Some(length) {

@@ -1,35 +1,77 @@
 //! The weights of a model folder: one file, or the shards of an index, in safetensors or in PyTorch's own files.
 //!
-//! Defines [`Weights`] and [`shard_names`]; called by [`crate::hf::names`], the models' loaders and
-//! [`crate::hf::pretrained`].
+//! Defines [`Weights`] and [`WEIGHTS_NAMES`]; called by [`crate::hf::names`], the models' loaders, [`crate::hf::pretrained`] and the
+//! program that fetches models.
 
-use std::collections::HashMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
-use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
-
+use super::model_center::WEIGHTS_FILE;
 use super::pickle::PickleFile;
 use super::safetensors::{SafetensorsFile, TensorEntry, TensorSource};
+use super::shard_index::Index;
 use super::stored::absent;
-use crate::file::{printable, read_text, resolve_inside, unreadable};
+use crate::file::{is_inside, printable, resolve_inside, unreadable};
 use crate::{Error, Result};
 
 /// The name of unsharded weights.
 pub const SINGLE_FILE: &str = "model.safetensors";
 /// The name of the list of shards.
 pub const INDEX_FILE: &str = "model.safetensors.index.json";
-/// The names of unsharded weights in PyTorch's own files: those of Hugging Face folders and of ModelCenter's.
-pub(crate) const PICKLE_FILES: [&str; 2] = ["pytorch_model.bin", "pytorch_model.pt"];
-/// The name of the list of their shards.
-pub(crate) const PICKLE_INDEX: &str = "pytorch_model.bin.index.json";
 
-/// The longest index that is read. A model of 100,000 tensors has one of about 10 MB.
-const INDEX_LIMIT: u64 = 64 << 20;
-/// Shards are kept open: this stays below the usual limit of 1,024 open files.
-const SHARD_LIMIT: usize = 512;
-/// Tensors in all shards together.
-const TENSOR_LIMIT: usize = 1 << 20;
+/// A file in which a folder's weights are looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WeightsName {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it lists shards.
+    pub is_index: bool,
+    /// Whether it is, or lists, PyTorch's own files.
+    pub is_pickle: bool,
+}
+
+/// The files in which a folder's weights are looked for, the first of which counts: as in `transformers` safetensors come before
+/// pickles, and one file before shards. ModelCenter's comes last.
+pub const WEIGHTS_NAMES: [WeightsName; 5] = [
+    WeightsName { name: SINGLE_FILE, is_index: false, is_pickle: false },
+    WeightsName { name: INDEX_FILE, is_index: true, is_pickle: false },
+    WeightsName { name: "pytorch_model.bin", is_index: false, is_pickle: true },
+    WeightsName { name: "pytorch_model.bin.index.json", is_index: true, is_pickle: true },
+    WeightsName { name: WEIGHTS_FILE, is_index: false, is_pickle: true },
+];
+
+impl WeightsName {
+    /// The one that counts in a folder; `None` where there is none.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for a link out of the folder and its cache; pickles of Hugging Face and of ModelCenter side by side.
+    pub fn of(folder: &Path) -> Result<Option<Self>> {
+        let mut found: Option<Self> = None;
+        for candidate in WEIGHTS_NAMES {
+            let decided = found.is_some_and(|found| !found.is_pickle || candidate.name != WEIGHTS_FILE);
+            if decided || !is_inside(folder, candidate.name)? {
+                continue;
+            }
+            if let Some(found) = found {
+                return Err(Error::model(
+                    folder.display().to_string(),
+                    format!("the folder has both {} and {WEIGHTS_FILE}, so its weights are ambiguous", found.name),
+                    "remove the one that is left over from another model",
+                ));
+            }
+            found = Some(candidate);
+        }
+        Ok(found)
+    }
+
+    /// All names, for messages.
+    pub fn all() -> String {
+        WEIGHTS_NAMES.map(|known| known.name).join(", ")
+    }
+
+    fn kind(self) -> Kind {
+        if self.is_pickle { Kind::Pickle } else { Kind::Safetensors }
+    }
+}
 
 /// How a file holds its tensors, which its name says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,10 +143,6 @@ impl WeightsFile {
             WeightsFile::Pickle(file) => file.tensors(),
         }
     }
-
-    fn has(&self, name: &str) -> bool {
-        self.tensors().binary_search_by(|entry| entry.name.as_str().cmp(name)).is_ok()
-    }
 }
 
 /// All tensors of a model, wherever its folder keeps them.
@@ -120,12 +158,11 @@ impl Weights {
     /// Open the weights of a model folder, or a single file, whose name says its kind: `.bin`, `.pt`, `.pth` and `.ckpt` are
     /// read as PyTorch's own files, none of which is ever run (see [`crate::hf::pickle`]), others as safetensors.
     ///
-    /// In a folder `model.safetensors` or `model.safetensors.index.json` count if one of them is there, and PyTorch's own
-    /// files beside them are left alone, as `transformers` does; without them it is `pytorch_model.bin`, `pytorch_model.pt`
-    /// or `pytorch_model.bin.index.json`. Reads and checks every header; data are read on request, see [`TensorSource`].
+    /// In a folder the first of [`WEIGHTS_NAMES`] that is there counts, and what else there is is left alone. Reads and checks every
+    /// header; data are read on request, see [`TensorSource`].
     ///
     /// # Errors
-    /// [`Error::Model`] if there are none, if there are several of one kind, if the index and the shards disagree, if a name
+    /// [`Error::Model`] if there are none, those of [`WeightsName::of`], if the index and the shards disagree, if a name
     /// leads out of the folder, or if the weights are of a kind that is refused by name; those of [`SafetensorsFile::open`]
     /// and [`PickleFile::open`].
     pub fn open(path: &Path) -> Result<Self> {
@@ -134,28 +171,12 @@ impl Weights {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             return Self::from_files(path, vec![WeightsFile::open(path, Kind::of(path, name)?)?]);
         }
-        let present = |name: &&&str| path.join(name).symlink_metadata().is_ok();
-        let [first, second] = PICKLE_FILES;
-        for (kind, names) in
-            [(Kind::Safetensors, &[SINGLE_FILE, INDEX_FILE][..]), (Kind::Pickle, &[first, second, PICKLE_INDEX][..])]
-        {
-            match names.iter().filter(present).collect::<Vec<_>>().as_slice() {
-                [] => {}
-                [name] if name.ends_with(".index.json") => return Self::open_shards(path, name, kind),
-                [name] => {
-                    let file = WeightsFile::open(&resolve_inside(path, name)?, kind)?;
-                    return Self::from_files(&path.join(name), vec![file]);
-                }
-                [one, another, ..] => {
-                    return Err(Error::model(
-                        path.display().to_string(),
-                        format!("the folder has both {one} and {another}, so its weights are ambiguous"),
-                        "remove the one that is left over from another model",
-                    ));
-                }
-            }
+        let found = WeightsName::of(path)?.ok_or_else(|| no_weights(path))?;
+        if found.is_index {
+            return Self::open_shards(path, found);
         }
-        Err(no_weights(path))
+        let file = WeightsFile::open(&resolve_inside(path, found.name)?, found.kind())?;
+        Self::from_files(&path.join(found.name), vec![file])
     }
 
     fn from_files(path: &Path, files: Vec<WeightsFile>) -> Result<Self> {
@@ -173,9 +194,9 @@ impl Weights {
         Ok(Self { place: path.display().to_string(), files, order })
     }
 
-    fn open_shards(folder: &Path, index: &str, kind: Kind) -> Result<Self> {
-        let path = folder.join(index);
-        let index = Index::read(folder, index)?;
+    fn open_shards(folder: &Path, list: WeightsName) -> Result<Self> {
+        let (path, kind) = (folder.join(list.name), list.kind());
+        let index = Index::read(folder, list.name)?;
         let mut files = Vec::new();
         for shard in &index.shards {
             if Kind::of(&path, shard)? != kind {
@@ -187,7 +208,7 @@ impl Weights {
             }
             files.push(WeightsFile::open(&resolve_inside(folder, shard)?, kind)?);
         }
-        index.compare(&path, &files)?;
+        index.compare(&path, &files.iter().map(WeightsFile::tensors).collect::<Vec<_>>())?;
         Self::from_files(folder, files)
     }
 
@@ -229,6 +250,10 @@ impl TensorSource for Weights {
         self.source_of(name)?.read_f32(name, out)
     }
 
+    fn read_f32_at(&self, name: &str, first: usize, out: &mut [f32]) -> Result<()> {
+        self.source_of(name)?.read_f32_at(name, first, out)
+    }
+
     fn read_raw_at(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<()> {
         self.source_of(name)?.read_raw_at(name, offset, out)
     }
@@ -239,14 +264,6 @@ impl TensorSource for Weights {
             _ => false,
         }
     }
-}
-
-/// The shards that the index `name` of a folder lists, each once. Names are as the file has them: anything.
-///
-/// # Errors
-/// [`Error::Model`] for an index that is missing, too long, or none.
-pub fn shard_names(folder: &Path, name: &str) -> Result<Vec<String>> {
-    Ok(Index::read(folder, name)?.shards)
 }
 
 fn shard(file: &WeightsFile) -> String {
@@ -268,133 +285,11 @@ fn no_weights(folder: &Path) -> Error {
         |name: &&String| name.ends_with(".safetensors") || matches!(Kind::of(folder, name), Ok(Kind::Pickle));
     let others: Vec<String> = names.iter().filter(is_single).take(5).map(|name| printable(name, 60)).collect();
     let seen = if others.is_empty() { String::new() } else { format!("; it has {}", others.join(", ")) };
-    let [first, second] = PICKLE_FILES;
     Error::model(
         folder.display().to_string(),
-        format!("the folder has neither {SINGLE_FILE} nor {INDEX_FILE}, nor {first}, {second} or {PICKLE_INDEX}{seen}"),
+        format!("the folder has none of {}{seen}", WeightsName::all()),
         "give the folder of a model, or the path of one file of weights",
     )
-}
-
-/// An index, such as `model.safetensors.index.json`: which shard holds which tensor.
-#[derive(Debug)]
-struct Index {
-    shards: Vec<String>,
-    /// Tensor name to position in `shards`.
-    map: HashMap<String, usize>,
-}
-
-impl Index {
-    fn read(folder: &Path, name: &str) -> Result<Self> {
-        let text = read_text(&resolve_inside(folder, name)?, INDEX_LIMIT)?;
-        serde_json::from_str(&text).map_err(|e| {
-            let place = format!("{}:{}:{}", folder.join(name).display(), e.line(), e.column());
-            let reason = format!("invalid index: {}", printable(&e.to_string(), 300));
-            Error::model(place, reason, "correct the file, or download it again")
-        })
-    }
-
-    /// The index lists exactly the tensors that the shards hold, each in the right one.
-    fn compare(&self, path: &Path, files: &[WeightsFile]) -> Result<()> {
-        let differ = |tensor: &str, reason: String| {
-            let place = format!("{}, tensor {}", path.display(), printable(tensor, 200));
-            Err(Error::model(
-                place,
-                reason,
-                "index and shards are from different models, or one is damaged: download all again",
-            ))
-        };
-        for (position, file) in files.iter().enumerate() {
-            if let Some(entry) = file.tensors().iter().find(|entry| self.map.get(&entry.name) != Some(&position)) {
-                return differ(&entry.name, format!("{} holds it, the index does not say so", shard(file)));
-            }
-        }
-        let held: usize = files.iter().map(|file| file.tensors().len()).sum();
-        if held == self.map.len() {
-            return Ok(());
-        }
-        let absent = |(name, position): &(&String, &usize)| !files[**position].has(name);
-        match self.map.iter().filter(absent).min() {
-            Some((name, &position)) => {
-                differ(name, format!("the index puts it in {}, which does not hold it", self.shards[position]))
-            }
-            None => Ok(()),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Index {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(IndexVisitor)
-    }
-}
-
-struct IndexVisitor;
-
-impl<'de> Visitor<'de> for IndexVisitor {
-    type Value = Index;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object with a weight_map")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Index, A::Error> {
-        let mut index = None;
-        while let Some(key) = access.next_key::<String>()? {
-            if key != "weight_map" {
-                access.next_value::<IgnoredAny>()?;
-            } else if index.replace(access.next_value::<WeightMap>()?.0).is_some() {
-                return Err(A::Error::custom("weight_map stands twice"));
-            }
-        }
-        index.ok_or_else(|| A::Error::custom("there is no weight_map"))
-    }
-}
-
-struct WeightMap(Index);
-
-impl<'de> Deserialize<'de> for WeightMap {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(WeightMapVisitor)
-    }
-}
-
-struct WeightMapVisitor;
-
-impl<'de> Visitor<'de> for WeightMapVisitor {
-    type Value = WeightMap;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object from tensor name to file name")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<WeightMap, A::Error> {
-        let mut index = Index { shards: Vec::new(), map: HashMap::new() };
-        let mut positions: HashMap<String, usize> = HashMap::new();
-        while let Some((tensor, shard)) = access.next_entry::<String, String>()? {
-            if index.map.len() == TENSOR_LIMIT {
-                return Err(A::Error::custom(format_args!("more than {TENSOR_LIMIT} tensors")));
-            }
-            let position = match positions.get(&shard) {
-                Some(&position) => position,
-                None if index.shards.len() == SHARD_LIMIT => {
-                    return Err(A::Error::custom(format_args!("more than {SHARD_LIMIT} shards")));
-                }
-                None => {
-                    index.shards.push(shard.clone());
-                    positions.insert(shard, index.shards.len() - 1);
-                    index.shards.len() - 1
-                }
-            };
-            if index.map.insert(tensor.clone(), position).is_some() {
-                return Err(A::Error::custom(format_args!("tensor {} stands twice", printable(&tensor, 80))));
-            }
-        }
-        if index.map.is_empty() {
-            return Err(A::Error::custom("the weight_map is empty"));
-        }
-        Ok(WeightMap(index))
-    }
 }
 
 /// The files a folder's weights may consist of, for whoever replaces them.

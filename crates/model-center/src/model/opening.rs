@@ -54,8 +54,8 @@ pub fn open_with<M: TextModel + 'static>(
     if options.leave_values {
         return without_values(Box::new(model), plan);
     }
-    plan.load(&weights, |name, values| match model.parameters().get(name) {
-        Some(param) => Ok(param.load(values)?),
+    plan.load_parts(&weights, |name, read| match model.parameters().get(name) {
+        Some(param) => param.load_part(read),
         None => Ok(()),
     })?;
     let drawn = model.parameters().initialize_missing()?;

@@ -85,6 +85,19 @@ impl HfTokenizer {
         self
     }
 
+    /// Whether a word embedding of so many rows has one for each word.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if it has fewer.
+    pub fn require_rows(&self, rows: usize) -> Result<()> {
+        let words = self.vocab_size;
+        if words <= rows {
+            return Ok(());
+        }
+        let reason = format!("the vocabulary has {words} entries, the word embedding {rows} rows");
+        Err(Error::model(&self.place, reason, "use the tokenizer files that belong to these weights"))
+    }
+
     fn from_document(
         place: String,
         mut document: Value,

@@ -75,6 +75,7 @@ pub(super) const KEYS: &[&str] = &[
     "attention.key_length",
     "attention.value_length",
     "attention.layer_norm_rms_epsilon",
+    "attention.causal",
     "rope.dimension_count",
     "rope.freq_base",
     "rope.scaling.type",
@@ -89,7 +90,8 @@ impl Decoder {
     ///
     /// # Errors
     /// [`Error::Model`] naming the key: another architecture, one part of several, a size that is missing, zero, or no
-    /// whole number, sizes that contradict each other or the embedding, and keys that mean another computation.
+    /// whole number, sizes that contradict each other or the embedding, and keys that mean another computation, such as
+    /// attention that is not causal.
     pub fn read(file: &GgufFile) -> Result<Self> {
         let metadata = file.metadata();
         if let Some(parts) = metadata.whole("split.count")?.filter(|parts| *parts > 1) {
@@ -106,6 +108,11 @@ impl Decoder {
                 let reason = "the model computes something that its family here does not";
                 return Err(metadata.unfit(&keys.key(key), reason, "use a model without experts, windows or scales"));
             }
+        }
+        const CAUSAL: &str = "attention.causal";
+        if metadata.truth(&keys.key(CAUSAL))? == Some(false) {
+            let reason = "every token sees those behind it, which no decoder of this family does";
+            return Err(metadata.unfit(&keys.key(CAUSAL), reason, "use a file of a model that writes texts"));
         }
         let (dim_model, num_heads) = (keys.size("embedding_length")?, keys.size("attention.head_count")?);
         let num_kv_heads = keys.optional("attention.head_count_kv")?.unwrap_or(num_heads);

@@ -45,6 +45,7 @@ pub(super) fn decode(kind: GgmlType, raw: &[u8], out: &mut [f32]) {
             }
         }),
         GgmlType::Q4K => blocks::<144, 256>(raw, out, q4_k),
+        GgmlType::Q5K => blocks::<176, 256>(raw, out, q5_k),
         GgmlType::Q6K => blocks::<210, 256>(raw, out, q6_k),
     }
 }
@@ -73,24 +74,42 @@ fn fifth_bit(raw: &[u8], i: usize) -> u8 {
     (raw[i / 8] >> (i % 8) & 1) << 4
 }
 
-/// Bytes: a half-precision scale of the scales, one of the smallest values, 12 bytes of 8 scales and 8 smallest values of 6
-/// bits each, then four groups of 32 bytes, whose low halves are 32 elements and whose high halves are the next 32.
+/// Of part 0 to 7 of a block of Q4_K or Q5_K, 32 elements each, the step between two values and what is taken off them. The first
+/// bytes of both are a half-precision scale of the scales, one of the smallest values, and 12 bytes of 8 scales and 8 smallest
+/// values of 6 bits each.
+fn step_and_offset(raw: &[u8], part: usize) -> (f32, f32) {
+    let (scale, smallest, packed) = (half_at(raw, 0), half_at(raw, 2), &raw[4..16]);
+    // The first four pairs lie in the low six bits of bytes 0–7; the last four in the halves of bytes 8–11, with their upper
+    // two bits in those of bytes 0–7.
+    let (of_scale, of_smallest) = match part.checked_sub(4) {
+        None => (packed[part] & 63, packed[part + 4] & 63),
+        Some(late) => {
+            (packed[late + 8] & 15 | packed[late] >> 2 & 48, packed[late + 8] >> 4 | packed[late + 4] >> 2 & 48)
+        }
+    };
+    (scale * f32::from(of_scale), smallest * f32::from(of_smallest))
+}
+
+/// Behind the scales four groups of 32 bytes, whose low halves are 32 elements and whose high halves are the next 32.
 fn q4_k(raw: &[u8; 144], out: &mut [f32; 256]) {
-    let (scale, smallest) = (half_at(raw, 0), half_at(raw, 2));
-    let (packed, elements) = (&raw[4..16], &raw[16..]);
     for (part, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        // The first four pairs lie in the low six bits of bytes 0–7; the last four in the halves of bytes 8–11, with
-        // their upper two bits in those of bytes 0–7.
-        let (of_scale, of_smallest) = match part.checked_sub(4) {
-            None => (packed[part] & 63, packed[part + 4] & 63),
-            Some(late) => {
-                (packed[late + 8] & 15 | packed[late] >> 2 & 48, packed[late + 8] >> 4 | packed[late + 4] >> 2 & 48)
-            }
-        };
-        let (step, offset) = (scale * f32::from(of_scale), smallest * f32::from(of_smallest));
-        let bytes = &elements[part / 2 * 32..][..32];
+        let (step, offset) = step_and_offset(raw, part);
+        let bytes = &raw[16 + part / 2 * 32..][..32];
         for (value, byte) in out.iter_mut().zip(bytes) {
             *value = step * f32::from(byte >> (4 * (part % 2)) & 15) - offset;
+        }
+    }
+}
+
+/// Behind the scales 32 bytes with the fifth bits, one bit of each byte for each part, then the groups of Q4_K.
+fn q5_k(raw: &[u8; 176], out: &mut [f32; 256]) {
+    let (fifths, groups) = (&raw[16..48], &raw[48..]);
+    for (part, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let (step, offset) = step_and_offset(raw, part);
+        let bytes = &groups[part / 2 * 32..][..32];
+        for ((value, byte), fifth) in out.iter_mut().zip(bytes).zip(fifths) {
+            let bits = byte >> (4 * (part % 2)) & 15 | (fifth >> part & 1) << 4;
+            *value = step * f32::from(bits) - offset;
         }
     }
 }

@@ -156,8 +156,15 @@ fn skipped(source: &GgufAsHuggingFace) -> Vec<(String, String)> {
         };
         skipped.push((rope::FACTORS.to_string(), reason.to_string()));
     }
+    // Files of Mistral are files of a Llama and differ in their name alone.
+    let metadata = source.file().metadata();
+    let named = ["general.name", "general.basename"].map(|key| metadata.text(key).ok().flatten().unwrap_or_default());
+    if named.iter().any(|name| name.to_ascii_lowercase().contains("mistral")) {
+        let reason = "the file does not say whether the model has one, as the first Mistral has of 4096 tokens: the folder has none";
+        skipped.push(("sliding window".to_string(), reason.to_string()));
+    }
     let family = format!("{}.", source.decoder().family.name());
-    for (key, _) in source.file().metadata().entries() {
+    for (key, _) in metadata.entries() {
         let is_known = match key.strip_prefix(&family) {
             Some(name) => decoder::KEYS.contains(&name) || decoder::FOREIGN.contains(&name),
             // What a model is called, who made it, and how the file was made.

@@ -27,6 +27,8 @@ pub enum GgmlType {
     Q8_0,
     /// 256 times 4 bits, with 8 scales and smallest values of 6 bits.
     Q4K,
+    /// 256 times 5 bits, with 8 scales and smallest values of 6 bits.
+    Q5K,
     /// 256 times 6 bits around 32, with 16 scales of 8 bits.
     Q6K,
 }
@@ -41,6 +43,7 @@ const READ: &[(u32, GgmlType)] = &[
     (7, GgmlType::Q5_1),
     (8, GgmlType::Q8_0),
     (12, GgmlType::Q4K),
+    (13, GgmlType::Q5K),
     (14, GgmlType::Q6K),
     (30, GgmlType::BF16),
 ];
@@ -52,7 +55,6 @@ const OTHERS: &[(u32, &str)] = &[
     (9, "Q8_1"),
     (10, "Q2_K"),
     (11, "Q3_K"),
-    (13, "Q5_K"),
     (15, "Q8_K"),
     (16, "IQ2_XXS"),
     (17, "IQ2_XS"),
@@ -105,6 +107,7 @@ impl GgmlType {
             Self::Q5_1 => "Q5_1",
             Self::Q8_0 => "Q8_0",
             Self::Q4K => "Q4_K",
+            Self::Q5K => "Q5_K",
             Self::Q6K => "Q6_K",
         }
     }
@@ -120,6 +123,7 @@ impl GgmlType {
             Self::Q5_1 => (32, 24),
             Self::Q8_0 => (32, 34),
             Self::Q4K => (256, 144),
+            Self::Q5K => (256, 176),
             Self::Q6K => (256, 210),
         }
     }

@@ -8,6 +8,7 @@ use super::decoder::Keys;
 use super::{GgufFile, tensor_place};
 use crate::config::json::number;
 use crate::hf::TensorSource;
+use crate::layer::position::{RotaryConfig, RotaryScaling};
 use crate::{Error, Result};
 
 /// Where the file says nothing: the value of the first Llama models, which the format and `transformers` take as well.
@@ -28,8 +29,8 @@ const TOLERANCE: f64 = 1e-5;
 /// [`Error::Model`] for scaling of another kind, or factors that are not those of Llama 3.
 pub(super) fn read(file: &GgufFile, keys: &Keys<'_>, dim_head: usize) -> Result<(f32, Option<Value>)> {
     let base = keys.real("rope.freq_base")?.unwrap_or(BASE);
-    if base <= 0.0 {
-        return Err(keys.unfit("rope.freq_base", format!("{base} is no base of frequencies")));
+    if base <= 1.0 {
+        return Err(keys.unfit("rope.freq_base", format!("{base} is no base of frequencies, it must be above 1")));
     }
     for name in UNKNOWN {
         if keys.metadata.get(&keys.key(name)).is_some() {
@@ -97,12 +98,11 @@ fn stated(keys: &Keys<'_>) -> Result<Option<Value>> {
 fn llama3(base: f32, factors: &[f32]) -> Option<Value> {
     let (low, high, length) = LLAMA3;
     let largest = factors.iter().copied().filter(|factor| factor.is_finite()).fold(1.0, f32::max);
-    let fits = factors.iter().enumerate().all(|(i, factor)| {
-        let frequency = f64::from(base).powf(-(i as f64) / factors.len() as f64);
-        let turns = length as f64 * frequency / std::f64::consts::TAU;
-        // Frequencies that turn often stay, slow ones are divided, and between them the two are blended.
-        let share = ((turns - low) / (high - low)).clamp(0.0, 1.0);
-        let expected = 1.0 / ((1.0 - share) / f64::from(largest) + share);
+    let angles = |scaling| RotaryConfig { dims: 2 * factors.len(), base: f64::from(base), scaling }.frequencies(length);
+    let plain = angles(RotaryScaling::None);
+    let scaled = angles(RotaryScaling::Llama3 { factor: f64::from(largest), low, high, trained: length });
+    let fits = factors.iter().zip(plain.iter().zip(&scaled)).all(|(factor, (plain, scaled))| {
+        let expected = plain / scaled;
         (f64::from(*factor) - expected).abs() <= TOLERANCE * expected
     });
     (fits && largest > 1.0).then(|| {

@@ -1,7 +1,9 @@
 //! Carry out a plan: read parameter after parameter, one in memory at a time.
 
-use super::Plan;
+use bmtrain_dist::param::ReadPart;
+
 use super::plan::Step;
+use super::{Piece, Plan};
 use crate::hf::safetensors::TensorSource;
 use crate::{Error, Result};
 
@@ -9,7 +11,8 @@ use crate::{Error, Result};
 const CHUNK: usize = 1 << 20;
 
 impl Plan {
-    /// Read every planned parameter and hand it to `sink` with our name and all its values in our layout, row-major.
+    /// Read every planned parameter and hand it to `sink` with our name and all its values in our layout, row-major; a model whose
+    /// parameters are shared among ranks is loaded by [`Plan::load_parts`].
     ///
     /// Parameters that the plan calls [`Plan::fresh`] are not handed over. Memory: the largest parameter, and once more
     /// its largest part if that is transposed or interleaved.
@@ -23,6 +26,38 @@ impl Plan {
         for step in &self.steps {
             step.read(source, &mut values, &mut theirs)?;
             sink(&step.ours, &values)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Plan::load`] for those who need a part of each parameter: `sink` gets a reader, which fills what it is given with the
+    /// values from an element of the whole on.
+    ///
+    /// Of tensors in the order of ours no more is fetched from the file than is asked for; a parameter of which a part is
+    /// transposed or interleaved is read whole when it is asked for. Memory: such a parameter, nothing for others.
+    ///
+    /// # Errors
+    /// As [`Plan::load`]; values that are asked for beyond a parameter's end.
+    pub fn load_parts(
+        &self,
+        source: &dyn TensorSource,
+        mut sink: impl FnMut(&str, ReadPart<'_, Error>) -> Result<()>,
+    ) -> Result<()> {
+        self.check_twins(source)?;
+        let (mut values, mut theirs): (Vec<f32>, Vec<f32>) = (Vec::new(), Vec::new());
+        for step in &self.steps {
+            let mut is_read = false;
+            sink(&step.ours, &mut |start, out| {
+                if !step.pieces.iter().any(Piece::is_rearranged) {
+                    return step.read_part(source, start, out);
+                }
+                if !is_read {
+                    step.read(source, &mut values, &mut theirs)?;
+                    is_read = true;
+                }
+                out.copy_from_slice(values.get(start..start + out.len()).ok_or_else(|| step.beyond(start))?);
+                Ok(())
+            })?;
         }
         Ok(())
     }
@@ -42,7 +77,7 @@ impl Plan {
     /// As [`Plan::load`]; a parameter that is not planned.
     pub fn read(&self, source: &dyn TensorSource, ours: &str, values: &mut Vec<f32>) -> Result<()> {
         let missing = || Error::model(format!("parameter {ours}"), "its values are in no file", "give it some first");
-        let step = self.steps.iter().find(|step| step.ours == ours).ok_or_else(missing)?;
+        let step = self.places.get(ours).and_then(|at| self.steps.get(*at)).ok_or_else(missing)?;
         step.read(source, values, &mut Vec::new())
     }
 }
@@ -62,6 +97,29 @@ impl Step {
             }
         }
         Ok(())
+    }
+
+    /// Values from `start` on, of a parameter whose pieces all lie in the order of ours.
+    fn read_part(&self, source: &dyn TensorSource, start: usize, out: &mut [f32]) -> Result<()> {
+        if start.checked_add(out.len()).is_none_or(|end| end > self.elements) {
+            return Err(self.beyond(start));
+        }
+        let (mut at, mut rest) = (start, out);
+        for piece in &self.pieces {
+            let of_piece = piece.elements();
+            if !of_piece.contains(&at) {
+                continue;
+            }
+            let (part, after) = rest.split_at_mut(rest.len().min(of_piece.end - at));
+            source.read_f32_at(&piece.name, at - of_piece.start, part)?;
+            (at, rest) = (at + part.len(), after);
+        }
+        Ok(())
+    }
+
+    fn beyond(&self, start: usize) -> Error {
+        let reason = format!("values from {start} on are asked for beyond its {}", self.elements);
+        Error::model(format!("parameter {}", self.ours), reason, "ask for elements of the whole parameter")
     }
 }
 

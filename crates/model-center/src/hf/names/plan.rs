@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::pattern::glob;
 use super::report::{Difference, MisShaped, Missing};
-use super::{NameTable, ParamShape, Piece};
+use super::{Alias, NameTable, ParamShape, Piece};
 use crate::hf::safetensors::{TensorEntry, TensorSource};
 use crate::{Error, Result};
 
@@ -26,6 +26,8 @@ pub struct Allow {
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub(super) steps: Vec<Step>,
+    /// Where the step of a parameter is, by our name for it.
+    pub(super) places: HashMap<String, usize>,
     pub(super) twins: Vec<Twin>,
     fresh: Vec<String>,
     unused: Vec<String>,
@@ -82,7 +84,8 @@ impl Plan {
         }
         let entries = source.entries();
         let mut matching = Matching::new(table, &entries);
-        let mut plan = Plan { steps: Vec::new(), twins: Vec::new(), fresh: Vec::new(), unused: Vec::new() };
+        let (steps, places, twins) = (Vec::new(), HashMap::new(), Vec::new());
+        let mut plan = Plan { steps, places, twins, fresh: Vec::new(), unused: Vec::new() };
         for param in params {
             let pieces = table.pieces(&param.name, &param.shape, true)?;
             if allow.fresh.iter().any(|pattern| glob(pattern, &param.name)) {
@@ -102,6 +105,7 @@ impl Plan {
                 matching.difference.unexpected.push(entry.name.clone());
             }
         }
+        plan.places = plan.steps.iter().enumerate().map(|(at, step)| (step.ours.clone(), at)).collect();
         Ok((plan, matching.difference))
     }
 
@@ -133,6 +137,8 @@ impl Plan {
 /// The state of matching one file.
 struct Matching<'a> {
     table: &'a NameTable,
+    /// By what they are second names for.
+    aliases: HashMap<&'a str, Vec<&'a Alias>>,
     /// By modern name.
     tensors: HashMap<String, &'a TensorEntry>,
     used: HashSet<&'a str>,
@@ -143,13 +149,17 @@ impl<'a> Matching<'a> {
     fn new(table: &'a NameTable, entries: &[&'a TensorEntry]) -> Self {
         let (mut tensors, mut difference) = (HashMap::new(), Difference::default());
         let mut used = HashSet::new();
+        let mut aliases: HashMap<&str, Vec<&Alias>> = HashMap::new();
+        for alias in table.aliases.iter() {
+            aliases.entry(alias.of()).or_default().push(alias);
+        }
         for entry in entries {
             if let Some(other) = tensors.insert(table.modern(&entry.name).into_owned(), *entry) {
                 difference.ambiguous.push((other.name.clone(), entry.name.clone()));
                 used.extend([other.name.as_str(), entry.name.as_str()]);
             }
         }
-        Self { table, tensors, used, difference }
+        Self { table, aliases, tensors, used, difference }
     }
 
     /// The file's tensor of this name, with or without prefix.
@@ -182,7 +192,7 @@ impl<'a> Matching<'a> {
         let mut fits = true;
         let parts = pieces.len();
         for piece in &mut pieces {
-            let aliases: Vec<_> = self.table.aliases.iter().filter(|alias| alias.of == piece.name).collect();
+            let aliases = self.aliases.get(piece.name.as_str()).cloned().unwrap_or_default();
             let mut found = self.find(&piece.name);
             for alias in &aliases {
                 let Some(second) = self.find(&alias.name) else { continue };

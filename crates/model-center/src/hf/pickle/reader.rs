@@ -5,8 +5,8 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use super::super::safetensors::{TensorEntry, TensorSource};
-use super::super::stored::{FLOATS, absent, require_length, widen, wrong_type};
+use super::super::safetensors::{StoredDtype, TensorEntry, TensorSource};
+use super::super::stored::{FLOATS, absent, require_length, require_range, widen, wrong_type};
 use super::archive::{self, Archive};
 use super::input::{damaged, read_at, refused};
 use super::legacy::Legacy;
@@ -14,6 +14,9 @@ use super::state::{self, State, View, element_bytes};
 use super::strided::{self, Elements};
 use crate::Result;
 use crate::file::{open_regular, printable};
+
+/// Elements of a tensor whose elements do not lie in their order that are read at a time: some rows of the largest matrices.
+const BLOCK: usize = 8 << 20;
 
 /// An open file of `torch.save` whose tensors were checked against its length; data are read on request.
 #[derive(Debug)]
@@ -113,13 +116,37 @@ impl TensorSource for PickleFile {
     }
 
     fn read_f32(&self, name: &str, out: &mut [f32]) -> Result<()> {
+        require_length(&self.place(), &self.tensors[self.require(name)?], out.len())?;
+        self.read_f32_at(name, 0, out)
+    }
+
+    fn read_f32_at(&self, name: &str, first: usize, out: &mut [f32]) -> Result<()> {
         let index = self.require(name)?;
         let entry = &self.tensors[index];
-        require_length(&self.place(), entry, out.len())?;
-        match widen(entry.dtype, out, |offset, bytes| self.read_at(index, offset, bytes))? {
-            true => Ok(()),
-            false => Err(wrong_type(&self.place(), entry, FLOATS)),
-        }
+        require_range(&self.place(), entry, first, out.len())?;
+        let width = element_bytes(entry.dtype) as usize;
+        let read_all = |start: usize, out: &mut [f32]| {
+            widen(entry.dtype, out, |offset, bytes| self.read_at(index, (start * width) as u64 + offset, bytes))
+        };
+        let is_float = if self.views[index].strides.is_none() || !entry.is_float() || entry.dtype == StoredDtype::F32 {
+            read_all(first, out)?
+        } else {
+            // Widened little by little, a transposed matrix would be fetched in as many tiny pieces.
+            let mut block = Vec::new();
+            let mut at = first;
+            for part in out.chunks_mut(BLOCK) {
+                block.resize(part.len() * width, 0);
+                self.read_at(index, (at * width) as u64, &mut block)?;
+                widen(entry.dtype, part, |offset, bytes| {
+                    let offset = offset as usize;
+                    bytes.copy_from_slice(&block[offset..offset + bytes.len()]);
+                    Ok(())
+                })?;
+                at += part.len();
+            }
+            true
+        };
+        if is_float { Ok(()) } else { Err(wrong_type(&self.place(), entry, FLOATS)) }
     }
 
     fn read_raw_at(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<()> {

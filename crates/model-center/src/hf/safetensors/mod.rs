@@ -17,6 +17,7 @@ pub use ::safetensors::Dtype as StoredDtype;
 pub use reader::SafetensorsFile;
 pub use writer::SafetensorsWriter;
 
+use crate::hf::stored::{absent, require_range};
 use crate::{Error, Result};
 use bmtrain_core::dtype::DType;
 
@@ -81,6 +82,21 @@ pub trait TensorSource {
     /// # Errors
     /// [`Error::Model`] if there is no such tensor, it is no float, `out` has another length or the file got shorter.
     fn read_f32(&self, name: &str, out: &mut [f32]) -> Result<()>;
+
+    /// As [`TensorSource::read_f32`] for the elements from `first` on, as many as `out` has. A source that cannot read a part
+    /// reads the whole for it.
+    ///
+    /// # Errors
+    /// As there; [`Error::Model`] for elements beyond the tensor's end.
+    fn read_f32_at(&self, name: &str, first: usize, out: &mut [f32]) -> Result<()> {
+        let place = self.place();
+        let entry = self.entries().into_iter().find(|entry| entry.name == name).ok_or_else(|| absent(&place, name))?;
+        require_range(&place, entry, first, out.len())?;
+        let mut whole = vec![0.0; entry.elements().unwrap_or(0)];
+        self.read_f32(name, &mut whole)?;
+        out.copy_from_slice(&whole[first..first + out.len()]);
+        Ok(())
+    }
 
     /// Read stored bytes (little endian) of a tensor from byte `offset` within it.
     ///

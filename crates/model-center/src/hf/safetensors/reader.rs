@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use super::header::{self, damaged};
 use super::{StoredDtype, TensorEntry, TensorSource};
 use crate::file::{open_regular, printable, unreadable};
-use crate::hf::stored::{FLOATS, absent, require_length, widen, wrong_type};
+use crate::hf::stored::{FLOATS, absent, require_length, require_range, widen, wrong_type};
 use crate::{Error, Result};
 
 /// An open safetensors file whose header was checked; data are read on request.
@@ -130,10 +130,16 @@ impl TensorSource for SafetensorsFile {
     }
 
     fn read_f32(&self, name: &str, out: &mut [f32]) -> Result<()> {
+        require_length(&self.place(), &self.tensors[self.require(name)?], out.len())?;
+        self.read_f32_at(name, 0, out)
+    }
+
+    fn read_f32_at(&self, name: &str, first: usize, out: &mut [f32]) -> Result<()> {
         let index = self.require(name)?;
         let entry = &self.tensors[index];
-        require_length(&self.place(), entry, out.len())?;
-        match widen(entry.dtype, out, |offset, bytes| self.read_at(index, offset, bytes))? {
+        require_range(&self.place(), entry, first, out.len())?;
+        let start = (first * entry.dtype.bitsize() / 8) as u64;
+        match widen(entry.dtype, out, |offset, bytes| self.read_at(index, start + offset, bytes))? {
             true => Ok(()),
             false => Err(wrong_type(&self.place(), entry, FLOATS)),
         }

@@ -29,10 +29,11 @@ pub enum PositionsConfig {
 }
 
 impl PositionsConfig {
-    /// The longest row of a model whose file speaks of so many positions.
+    /// The longest row of a model whose file speaks of so many positions; a slope goes on for ever.
     pub fn reach(&self, positions: usize) -> usize {
         match self {
             PositionsConfig::Rotary(config) => config.scaling.reach(positions),
+            PositionsConfig::Alibi(_) => usize::MAX,
             _ => positions,
         }
     }
