@@ -11,8 +11,8 @@ python="$("$root/scripts/python_env.sh")"
 scratch
 gguf="$cache/assets/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 "$bin/convert" "$gguf" "$scratch/model" --dtype f32 >&2
-"$python" "$root/scripts/claims/real_weights.py" text >"$scratch/text.txt"
-"$bin/forward" --model "$scratch/model" --text "$scratch/text.txt" --out "$scratch/out.safetensors" >&2
+"$python" "$root/scripts/claims/real_weights.py" text >"$scratch/text.jsonl"
+"$bin/forward" --model "$scratch/model" --inputs "$scratch/text.jsonl" --out "$scratch/out.safetensors" >&2
 read -r figure word < <("$python" "$root/scripts/claims/real_weights.py" compare "$gguf" "$scratch/model" "$scratch/out.safetensors")
 # The other claim prints its id, figure and word last, and ends with a failure where it falls short.
 read -r _ roberta roberta_word < <("$root/scripts/claims/real-roberta.sh" | tail -n 1) || true

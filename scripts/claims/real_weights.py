@@ -1,6 +1,6 @@
 """A real Llama's next words at 200 places of a text, by transformers and by ours.
 
-    python real_weights.py text                          prints the text
+    python real_weights.py text                          prints a line of inputs with the text
     python real_weights.py compare GGUF FOLDER OUT       compares FOLDER, which convert made of GGUF, and OUT, which forward
                                                          made of FOLDER and the text; prints `FIGURE ok|short`
 
@@ -11,6 +11,7 @@ need not have it, because transformers' two best are less than TIE apart, and th
 which may be BOUND. Called by real-weights.sh; runs in the environment of scripts/python_env.sh.
 """
 
+import json
 import os
 import sys
 from pathlib import Path

@@ -10,9 +10,9 @@ type Program = (&'static str, fn(&Fixture) -> Outcome);
 
 const FINETUNE: Program = ("finetune", |fixture| fixture.finetune(&[]));
 const FORWARD: Program = ("forward", |fixture| {
-    fixture.write("text.txt", "the film was good");
-    let outcome = fixture.forward(&["--model", "model", "--text", "text.txt", "--out", "out.safetensors"]);
-    std::fs::remove_file(fixture.path("text.txt")).unwrap();
+    fixture.write("text.jsonl", "{\"text\": \"the film was good\"}\n");
+    let outcome = fixture.forward(&["--model", "model", "--inputs", "text.jsonl", "--out", "out.safetensors"]);
+    std::fs::remove_file(fixture.path("text.jsonl")).unwrap();
     outcome
 });
 const CONVERT: Program = ("convert", |fixture| fixture.convert(&["model", "new", "--dtype", "f32"]));
