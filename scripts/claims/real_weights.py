@@ -108,7 +108,7 @@ def compare(gguf, folder, out):
 
 def main():
     if sys.argv[1:] == ["text"]:
-        sys.stdout.write(TEXT)
+        print(json.dumps({"text": TEXT}))
     elif len(sys.argv) == 5 and sys.argv[1] == "compare":
         compare(*map(Path, sys.argv[2:]))
     else:
