@@ -108,7 +108,7 @@ fn contradictions_and_what_is_not_supported_name_the_field() {
         ("decoder_layers", Value::Null, "add decoder_layers"),
         ("decoder_ffn_dim", Value::Null, "add decoder_ffn_dim"),
         ("decoder_layers", json!(0), "field decoder_layers"),
-        ("decoder_layers", json!(70_000), "1 to 65536"),
+        ("decoder_layers", json!(70_000), "1 to 4096"),
         ("encoder_attention_heads", json!(7), "not divisible"),
         ("decoder_attention_heads", json!(7), "768 is not divisible by 7 heads"),
         ("decoder_attention_heads", json!("8"), "field decoder_attention_heads"),

@@ -159,7 +159,7 @@ pub fn check_export(model: &str, head: &str) {
     }
 }
 
-/// A model written as ModelCenter has it is read back whole, with its head, though such a folder names no class.
+/// A model written as ModelCenter has it is read back whole, with its head, though such a folder names neither class nor family.
 pub fn check_model_center(model: &str, head: &str) {
     let (device, batch, to) = (Device::cpu(1).unwrap(), inputs(model, head), tempfile::tempdir().unwrap());
     let options = SaveOptions { layout: FolderLayout::ModelCenter, ..F32 };
@@ -167,7 +167,8 @@ pub fn check_model_center(model: &str, head: &str) {
     ours.check_save(&options).unwrap();
     ours.save(to.path(), &options).unwrap();
     assert!(to.path().join("pytorch_model.pt").exists());
-    let again = open(to.path(), &OpenOptions::new(&device)).unwrap();
+    let family = model.split_once('_').map(|(family, _)| family.to_owned());
+    let again = open(to.path(), &OpenOptions { family, ..OpenOptions::new(&device) }).unwrap();
     assert!(again.drawn.is_empty() && again.unused.is_empty(), "{model} {head}");
     assert_eq!(logits(&device, &*ours, &batch), logits(&device, &*again.model, &batch), "{model} {head}");
 }
