@@ -135,6 +135,10 @@ fn every_golden_model_opens_with_its_head_and_without() {
             let (error, bound) = (distance(&ours, &theirs), TOLERANCE * norm(&theirs));
             assert!(error <= bound, "{shown} {name}: error {error:e}, bound {bound:e}");
         }
+        // The decoder of BART's classifier reads what the encoder reads, and that of a bare model what it is given.
+        if shown.to_string().contains("bart_") && folder.ends_with("cls") {
+            continue;
+        }
         // Decoder inputs may have to be made from labels, which count for nothing without a head.
         fixture.forward(&[arguments(&folder, &inputs, "bare"), vec!["--head", "none"]].concat()).succeeded();
         let bare = SafetensorsFile::open(&fixture.path("bare")).unwrap();
@@ -205,7 +209,12 @@ fn texts_go_through_the_tokenizer_of_the_folder() {
     let as_text = texts.map(|(text, pair)| json!({"text": text, "text_pair": pair, "labels": 0}));
     forward_lines(&fixture, &by_hand, "ids").succeeded();
     forward_lines(&fixture, &as_text, "texts").succeeded();
-    assert_eq!(fixture.bytes("ids"), fixture.bytes("texts"));
+    let [by_ids, by_texts] = ["ids", "texts"].map(|out| SafetensorsFile::open(&fixture.path(out)).unwrap());
+    for entry in by_ids.tensors() {
+        assert_eq!(by_ids.read_raw(&entry.name).unwrap(), by_texts.read_raw(&entry.name).unwrap(), "{}", entry.name);
+    }
+    // What the tokenizer made of the texts is shown beside.
+    assert!(by_ids.entry("input_ids").is_none() && by_texts.entry("input_ids").is_some());
     // The shorter row computes what it does alone: padding is hidden.
     forward_lines(&fixture, &as_text[1..], "alone").succeeded();
     let [both, alone] = ["texts", "alone"].map(|out| SafetensorsFile::open(&fixture.path(out)).unwrap());
