@@ -153,6 +153,7 @@ class Plain(nn.Module):
     """What the scripts ask of a model of transformers."""
 
     all_tied_weights_keys = {}
+    _keys_to_ignore_on_save = None
 
     def save_pretrained(self, folder):
         written = {"architectures": [self.architecture()], **self.config.written}
@@ -220,7 +221,7 @@ class Cpm2(Plain):
     def __init__(self, config):
         super().__init__()
         self.config = config
-        config.is_encoder_decoder, config.num_layers = True, config.num_encoder_layers
+        config.is_encoder_decoder, config.num_hidden_layers = True, config.num_encoder_layers
         self.input_embedding = nn.Embedding(config.vocab_size, config.dim_model)
         self.position_bias_enc, self.position_bias_dec = Distances(config, True), Distances(config, False)
         self.encoder = Stack(config, config.num_encoder_layers)

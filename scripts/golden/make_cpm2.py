@@ -11,8 +11,7 @@ tensor. The data are committed; run this only to change them:
 from functools import partial
 
 from cpm import Cpm2, configuration
-from make_t5 import EVERYTHING, LABELS_ALONE
-from seq2seq import Family, main
+from seq2seq import FROM_LABELS, SPELLED_OUT, Family, main
 
 KIND = (Cpm2, partial(configuration, "cpm2"))
 
@@ -29,9 +28,7 @@ MODELS = {
             "num_decoder_layers": 1, "position_bias_num_buckets": 12, "position_bias_max_distance": 8, "norm_eps": 1e-6,
             "emb_init_std": 1.0, "ffn_activate_fn": "gated_gelu", "length_scale": True, "attn_scale": True,
         },
-        "masks": ["########", "#####...", "...#####", "####..##", "....#..."],
-        "decoder_masks": ["##########", "#######...", "..########", "####..####", "....#....."],
-        "inputs": EVERYTHING,
+        **SPELLED_OUT,
     },
     # Nothing is scaled; decoder inputs are made from the labels.
     "cpm2_b": {
@@ -44,9 +41,7 @@ MODELS = {
             "emb_init_std": 0.02, "ffn_activate_fn": "gated_gelu", "length_scale": False, "attn_scale": False,
             "decoder_start_token_id": 5, "pad_token_id": 0,
         },
-        "masks": ["###########", "#######....", "#..........", "...########"],
-        "decoder_masks": ["#######", "#####..", "##.....", "######."],
-        "inputs": LABELS_ALONE,
+        **FROM_LABELS,
     },
 }
 
