@@ -241,23 +241,34 @@ fn a_target_is_what_a_decoder_behind_an_encoder_is_to_write() {
 #[test]
 fn lines_that_are_no_rows_are_refused_with_their_place() {
     let fixture = Fixture::new();
-    for (line, reason) in [
-        (r#"{"txt": "the film"}"#, "unknown field `txt`"),
-        ("the film", "expected ident"),
-        (r#"{"input_ids": []}"#, "without a token"),
-        (r#"{"attention_mask": [1]}"#, "input_ids is not given here"),
-        (r#"{"text": "the film", "input_ids": [2]}"#, "text and input_ids"),
-        (r#"{"text": "the film", "attention_mask": [1]}"#, "a mask or types"),
-        (r#"{"text_pair": "the film"}"#, "text_pair without text"),
-        (r#"{"input_ids": [2], "attention_mask": [1]}"#, "attention_mask is not given here"),
-        (r#"{"text": "the film", "labels": [1], "target": "it"}"#, "target and labels"),
-        (r#"{"text": "the film", "labels": 1}"#, "is not given here"),
+    for (at, line, reason) in [
+        (3, r#"{"txt": "the film"}"#, "unknown field `txt`"),
+        (3, "the film", "expected ident"),
+        (3, r#"{"input_ids": []}"#, "without a token"),
+        (3, r#"{"attention_mask": [1]}"#, "input_ids is not given here"),
+        (3, r#"{"text": "the film", "input_ids": [2]}"#, "text and input_ids"),
+        (3, r#"{"text": "the film", "attention_mask": [1]}"#, "a mask or types"),
+        (3, r#"{"text_pair": "the film"}"#, "text_pair without text"),
+        (1, r#"{"input_ids": [2], "attention_mask": [1]}"#, "attention_mask is not given here"),
+        (3, r#"{"text": "the film", "labels": [1], "target": "it"}"#, "target and labels"),
+        (1, r#"{"text": "the film", "labels": 1}"#, "is not given here"),
     ] {
         fixture.write("in.jsonl", &format!("{{\"input_ids\": [2, 7]}}\n\n{line}\n"));
         let said = fixture.forward(&arguments(&fixture.path("model"), &fixture.path("in.jsonl"), "out")).refused();
-        assert!(said.contains(reason) && said.contains("in.jsonl:"), "{line}: {said}");
+        assert!(said.contains(reason) && said.contains(&format!("in.jsonl:{at}")), "{line}: {said}");
         assert!(!fixture.path("out").exists());
     }
+    let labelled = |labels: Value| json!({"input_ids": [2, 3], "labels": labels});
+    for (first, second, reason) in [
+        (labelled(json!(1)), labelled(json!([1, 2])), "labels are of another kind here"),
+        (labelled(json!(0.5)), labelled(json!([0.5, 1.5])), "or of another number"),
+        (labelled(json!([2, 3])), labelled(json!([2])), "labels has 1 values, input_ids has 2"),
+    ] {
+        let said = forward_lines(&fixture, &[first, second], "out").refused();
+        assert!(said.contains(reason) && said.contains("in.jsonl:2"), "{said}");
+    }
+    let masked = json!({"input_ids": [2, 3], "decoder_attention_mask": [1]});
+    assert!(forward_lines(&fixture, &[masked], "out").refused().contains("nothing to mask"));
     let said = forward_lines(&fixture, &[json!({"input_ids": [2, 3], "attention_mask": [1]})], "out").refused();
     assert!(said.contains("attention_mask has 1 values, input_ids has 2"), "{said}");
     let long = json!({"input_ids": vec![2; 70_000]});

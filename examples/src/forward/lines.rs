@@ -55,22 +55,29 @@ pub(super) fn is_for(path: &Path) -> bool {
     matches!(Format::of(path), Ok(Format::Jsonl))
 }
 
-/// Read a batch; `folder` is the model's, whose tokenizer texts go through. Gives that too, where there is a text.
+/// What a file of lines comes to.
+pub(super) struct Rows {
+    pub(super) batch: TextBatch,
+    /// The model's, where there is a text.
+    pub(super) tokenizer: Option<HfTokenizer>,
+    /// What is wrong with labels of words for a model that reads them at the tokens of its rows: other numbers of them.
+    pub(super) uneven: Option<Error>,
+}
+
+/// Read a batch; `folder` is the model's, whose tokenizer texts go through.
 ///
 /// # Errors
 /// A line that is no row, rows that do not go together; text without a tokenizer.
-pub(super) fn read(path: &Path, folder: &Path) -> Result<(TextBatch, Option<HfTokenizer>)> {
+pub(super) fn read(path: &Path, folder: &Path) -> Result<Rows> {
     let mut rows = Lines::parse(path)?;
     let tokenizer = rows.tokenize(folder)?;
     // Where ids are given, the mask hides padding.
     let pad = tokenizer.as_ref().and_then(|tokenizer| tokenizer.special_ids().pad).map_or(0, i64::from);
     let ids = rows.of("input_ids", |line| line.input_ids.as_ref())?;
-    let Some(ids) = ids.filter(|rows| rows.iter().all(|row| !row.is_empty())) else {
-        return Err(Error::data(
-            rows.places[0].clone(),
-            "a row without a token",
-            "give text or input_ids in every line",
-        ));
+    let empty = ids.as_ref().map_or(Some(0), |rows| rows.iter().position(|row| row.is_empty()));
+    let (Some(ids), None) = (ids, empty) else {
+        let place = rows.places[empty.unwrap_or(0)].clone();
+        return Err(Error::data(place, "a row without a token", "give text or input_ids in every line"));
     };
     rows.check_size(&ids)?;
     let length = longest(&ids);
@@ -84,10 +91,29 @@ pub(super) fn read(path: &Path, folder: &Path) -> Result<(TextBatch, Option<HfTo
     rows.same_lengths(("span", spans.as_deref()), ("input_ids", &ids))?;
     let targets = rows.of("decoder_input_ids", |line| line.decoder_input_ids.as_ref())?;
     let target_masks = rows.of("decoder_attention_mask", |line| line.decoder_attention_mask.as_ref())?;
-    if let Some(targets) = &targets {
-        rows.check_size(targets)?;
-        rows.same_lengths(("decoder_attention_mask", target_masks.as_deref()), ("decoder_input_ids", targets))?;
+    let words = rows.words();
+    // What the decoder reads: without ids of its own the labels, moved by one.
+    let (name, read) = match (&targets, &words) {
+        (Some(targets), _) => ("decoder_input_ids", Some(targets)),
+        (None, words) => ("labels", words.as_ref()),
+    };
+    match read {
+        Some(read) => {
+            rows.check_size(read)?;
+            rows.same_lengths(("decoder_attention_mask", target_masks.as_deref()), (name, read))?;
+        }
+        None if target_masks.is_some() => {
+            let (reason, fix) = ("decoder_attention_mask has nothing to mask", "give decoder_input_ids or labels too");
+            return Err(Error::data(rows.places[0].clone(), reason, fix));
+        }
+        None => {}
     }
+    let target_mask = match (&targets, &target_masks) {
+        // Padding of labels is told by what does not count.
+        (None, None) => None,
+        _ => read.and_then(|read| mask(target_masks.as_deref(), read)),
+    };
+    let uneven = words.as_ref().and_then(|words| rows.same_lengths(("labels", Some(words)), ("input_ids", &ids)).err());
     let next_sentence = rows.of("next_sentence_label", |line| line.next_sentence_label.as_ref())?;
     let batch = TextBatch {
         rows: rows.lines.len(),
@@ -97,14 +123,14 @@ pub(super) fn read(path: &Path, folder: &Path) -> Result<(TextBatch, Option<HfTo
         token_type_ids: types.map(|rows| padded(&rows, length, 0)),
         context: contexts.map(|rows| padded(&rows, length, 0)),
         span: spans.map(|rows| padded(&rows, length, 0)),
-        decoder_attention_mask: targets.as_ref().and_then(|ids| mask(target_masks.as_deref(), ids)),
-        labels: rows.labels(&ids, targets.as_deref())?,
+        decoder_attention_mask: target_mask,
+        labels: rows.labels(targets.as_deref())?,
         decoder_input_ids: targets.map(|rows| padded(&rows, longest(&rows), pad)),
         next_sentence: next_sentence.map(|labels| labels.into_iter().copied().collect()),
         choices: 1,
         label_smoothing: 0.0,
     };
-    Ok((batch, tokenizer))
+    Ok(Rows { batch, tokenizer, uneven })
 }
 
 impl Lines {
@@ -114,8 +140,11 @@ impl Lines {
         for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
             let place = format!("{}:{}", path.display(), number + 1);
             let line = serde_json::from_str(line).map_err(|error| {
-                let reason = printable(&error.to_string(), 200).to_string();
-                Error::data(place.clone(), reason, "write one JSON object per line, such as {\"text\": \"...\"}")
+                // Its own number of the line is 1, for a line is all that it sees.
+                let text = error.to_string();
+                let reason = printable(text.split(" at line ").next().unwrap_or_default(), 200).to_string();
+                let place = format!("{place}:{}", error.column().max(1));
+                Error::data(place, reason, "write one JSON object per line, such as {\"text\": \"...\"}")
             })?;
             lines.push(line);
             places.push(place);
@@ -204,36 +233,60 @@ impl Lines {
         Ok(())
     }
 
-    /// The labels in one vector; those of words are padded to the decoder's rows where there are such, else to the rows.
-    fn labels(&self, ids: &[&Vec<i64>], targets: Option<&[&Vec<i64>]>) -> Result<Option<TextLabels>> {
+    /// The labels of words of every line, if all have such.
+    fn words(&self) -> Option<Vec<&Vec<i64>>> {
+        let words = self.lines.iter().map(|line| match &line.labels {
+            Some(LineLabels::Words(row)) => Some(row),
+            _ => None,
+        });
+        words.collect()
+    }
+
+    /// The labels in one vector; those of words are padded to the longest, which is the decoder's row where that is given.
+    fn labels(&self, targets: Option<&[&Vec<i64>]>) -> Result<Option<TextLabels>> {
         let Some(labels) = self.of("labels", |line| line.labels.as_ref())? else { return Ok(None) };
-        let (mut classes, mut words, mut values) = (Vec::new(), Vec::new(), Vec::new());
-        for label in &labels {
-            match label {
-                LineLabels::Class(class) => classes.push(*class),
-                LineLabels::Words(row) => words.push(row),
-                LineLabels::Value(value) => values.push(std::slice::from_ref(value)),
-                LineLabels::Values(row) => values.push(row),
+        if let Some(words) = self.words() {
+            if let Some(targets) = targets {
+                self.same_lengths(("labels", Some(&words)), ("decoder_input_ids", targets))?;
             }
+            return Ok(Some(TextLabels::Classes(padded(&words, longest(&words), IGNORED))));
         }
+        let classes: Vec<i64> = labels.iter().filter_map(|label| label.class()).collect();
+        if classes.len() == labels.len() {
+            return Ok(Some(TextLabels::Classes(classes)));
+        }
+        let values: Vec<&[f32]> = labels.iter().filter_map(|label| label.values()).collect();
         let outputs = values.first().map_or(0, |row| row.len());
-        Ok(Some(match [classes.len(), words.len(), values.len()] {
-            [_, 0, 0] => TextLabels::Classes(classes),
-            [0, 0, _] if values.iter().all(|row| row.len() == outputs) => TextLabels::Values(values.concat()),
-            [0, _, 0] => {
-                self.check_size(&words)?;
-                if let Some(targets) = targets {
-                    self.same_lengths(("labels", Some(&words)), ("decoder_input_ids", targets))?;
-                }
-                let are_ids = targets.is_none() && words.iter().zip(ids).all(|(row, ids)| row.len() == ids.len());
-                let length = if are_ids { longest(ids) } else { longest(&words) };
-                TextLabels::Classes(padded(&words, length, IGNORED))
-            }
-            _ => {
-                let reason = "labels are of different kinds in different lines";
-                return Err(Error::data(self.places[0].clone(), reason, "give the same kind in every line"));
-            }
-        }))
+        if values.len() == labels.len() && values.iter().all(|row| row.len() == outputs) {
+            return Ok(Some(TextLabels::Values(values.concat())));
+        }
+        let other = labels.iter().position(|label| !label.is_like(labels[0])).unwrap_or(0);
+        let reason = "labels are of another kind here, or of another number, than in the first line";
+        Err(Error::data(self.places[other].clone(), reason, "give the same kind in every line"))
+    }
+}
+
+impl LineLabels {
+    fn class(&self) -> Option<i64> {
+        match self {
+            LineLabels::Class(class) => Some(*class),
+            _ => None,
+        }
+    }
+
+    fn values(&self) -> Option<&[f32]> {
+        match self {
+            LineLabels::Value(value) => Some(std::slice::from_ref(value)),
+            LineLabels::Values(values) => Some(values),
+            _ => None,
+        }
+    }
+
+    fn is_like(&self, other: &LineLabels) -> bool {
+        match (self.values(), other.values()) {
+            (Some(ours), Some(theirs)) => ours.len() == theirs.len(),
+            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
+        }
     }
 }
 

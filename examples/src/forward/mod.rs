@@ -10,7 +10,7 @@ use bmtrain_core::{Ctx, DType, Device, DeviceChoice, Segment, Tensor};
 use bmtrain_dist::param::widen;
 use clap::{Parser, ValueEnum};
 use model_center::hf::{Pretrained, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry};
-use model_center::model::registry::architectures;
+use model_center::model::registry::{architectures, is_named_by_model_center};
 use model_center::model::{OpenOptions, Registry, TextBatch, TextHead, TextModel};
 use model_center::run::{ExitStatus, available_cpus};
 use model_center::{Error, Result};
@@ -96,9 +96,12 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     let device = Device::new(crate::device::open(options.device, (0, 1), threads(options)?, true)?.backend);
     let folder = Pretrained::resolve(&options.model, options.revision.as_deref(), &model_places())?;
-    let (batch, tokenizer) = match lines::is_for(&options.inputs) {
+    let lines::Rows { batch, tokenizer, uneven } = match lines::is_for(&options.inputs) {
         true => lines::read(&options.inputs, &folder)?,
-        false => (inputs::read(&SafetensorsFile::open(&options.inputs)?)?, None),
+        false => {
+            let batch = inputs::read(&SafetensorsFile::open(&options.inputs)?)?;
+            lines::Rows { batch, tokenizer: None, uneven: None }
+        }
     };
     let place = options.inputs.display().to_string();
     if options.grads && batch.labels.is_none() {
@@ -115,6 +118,9 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     })?;
     if let Some(tokenizer) = &tokenizer {
         tokenizer.require_rows(opened.model.vocab_size())?;
+    }
+    if let Some(error) = uneven.filter(|_| !opened.model.writes_targets()) {
+        return Err(error);
     }
     if batch.token_type_ids.is_some() && !opened.model.has_token_types() {
         let reason = "this model has no types of tokens";
@@ -155,7 +161,10 @@ fn head(options: &Options, folder: &Path, batch: &TextBatch) -> Result<Option<Te
         // How many outputs it has is the folder's to say.
         Some(Head::Cls) => {
             let classes = architectures(folder)?;
-            if !classes.iter().any(|class| class.ends_with("ForSequenceClassification")) {
+            // ModelCenter's folders name no class; their weights tell.
+            if !is_named_by_model_center(folder)?
+                && !classes.iter().any(|class| class.ends_with("ForSequenceClassification"))
+            {
                 let place = folder.join("config.json").display().to_string();
                 let reason = format!("the folder's class is {classes:?}, which has no classifier");
                 return Err(Error::model(place, reason, "use a fine-tuned classifier, or another --head"));
