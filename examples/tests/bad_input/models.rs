@@ -16,7 +16,8 @@ const FORWARD: Program = ("forward", |fixture| {
     outcome
 });
 const CONVERT: Program = ("convert", |fixture| fixture.convert(&["model", "new", "--dtype", "f32"]));
-const ALL: [Program; 3] = [FINETUNE, FORWARD, CONVERT];
+const PLAN: Program = ("plan", |fixture| fixture.plan(&[]));
+const ALL: [Program; 4] = [FINETUNE, PLAN, FORWARD, CONVERT];
 
 /// Each program refuses the fixture's model with all of the texts, and leaves every file as it was.
 fn refused_by(programs: &[Program], fixture: &Fixture, place: &str, texts: &[&str]) {
@@ -121,7 +122,7 @@ fn a_tokenizer_of_a_larger_vocabulary_is_named_with_both_sizes() {
     let fixture = Fixture::new();
     fixture.write("model/vocab.txt", &vocabulary(VOCABULARY + 1));
     let texts = ["102 entries", "101 rows", "tokenizer files that belong to these weights"];
-    refused_by(&[FINETUNE, FORWARD], &fixture, "model/vocab.txt", &texts);
+    refused_by(&[FINETUNE, PLAN, FORWARD], &fixture, "model/vocab.txt", &texts);
 }
 
 #[test]
@@ -137,4 +138,17 @@ fn an_index_that_leads_out_of_its_folder_is_refused() {
     replace_weights(&fixture, "model.safetensors.index.json", index);
     std::os::unix::fs::symlink("/etc/hostname", fixture.path("model/model-00001-of-00002.safetensors")).unwrap();
     refused_by(&ALL, &fixture, "model", &["symbolic link", "outside the folder"]);
+}
+
+#[test]
+fn weights_that_are_a_link_to_nothing_are_not_passed_over_for_others() {
+    let fixture = Fixture::new();
+    replace_weights(&fixture, "pytorch_model.bin", b"what is left of another model");
+    std::os::unix::fs::symlink("../blobs/gone", fixture.path("model/model.safetensors")).unwrap();
+    refused_by(
+        &ALL,
+        &fixture,
+        "model/model.safetensors",
+        &["a link to a file that is not there", "fetch the model again"],
+    );
 }

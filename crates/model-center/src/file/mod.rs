@@ -114,14 +114,19 @@ pub fn resolve_inside(folder: &Path, name: &str) -> Result<PathBuf> {
     Err(refuse(format!("the file is a symbolic link to {}, outside the folder", target.display())))
 }
 
-/// Whether a folder has the file `name`, and has it where it may lie: see [`resolve_inside`]. A link that leads nowhere is no file.
+/// Whether a folder has the file `name`, and has it where it may lie: see [`resolve_inside`].
 ///
 /// # Errors
-/// Those of [`resolve_inside`].
+/// Those of [`resolve_inside`]; a link that leads nowhere, which is most likely what is left of a file.
 pub(crate) fn is_inside(folder: &Path, name: &str) -> Result<bool> {
     check_name(folder, name)?;
-    if fs::metadata(folder.join(name)).is_err_and(|e| e.kind() == ErrorKind::NotFound) {
+    let path = folder.join(name);
+    if fs::symlink_metadata(&path).is_err_and(|e| e.kind() == ErrorKind::NotFound) {
         return Ok(false);
+    }
+    if fs::metadata(&path).is_err_and(|e| e.kind() == ErrorKind::NotFound) {
+        let reason = "this is a link to a file that is not there";
+        return Err(Error::model(path.display().to_string(), reason, "fetch the model again, or remove the link"));
     }
     resolve_inside(folder, name).map(|_| true)
 }
