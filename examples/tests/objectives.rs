@@ -242,3 +242,15 @@ fn a_model_that_cannot_learn_a_task_is_refused_where_the_task_is_named() {
     assert!(said.contains("is opened with the head for the next word of its decoder"), "{said}");
     assert!(said.contains("choose a task for such a model, not classification"), "{said}");
 }
+
+#[test]
+fn a_head_for_words_is_the_folders_or_an_error() {
+    let language = Objective::language();
+    let config = language.fixture.read("model/config.json");
+    let mut config: Value = serde_json::from_str(&config).unwrap();
+    config["tie_word_embeddings"] = false.into();
+    language.fixture.write("model/config.json", &config.to_string());
+    let said = language.train("run", &[], &[]).refused();
+    assert!(said.contains("lm_head.weight") && said.contains("model/"), "{said}");
+    assert!(!language.fixture.path("run").exists());
+}

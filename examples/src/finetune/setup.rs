@@ -102,6 +102,8 @@ pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, s
         family: resolved.model.family.clone(),
         head: Some(head),
         head_values: match resolved.model.head {
+            // A model that has learnt words keeps its head for them: a new one would spoil what its blocks have learnt.
+            _ if labels.are_words() => HeadValues::Folder,
             Head::Auto => HeadValues::FolderOrDrawn,
             Head::New => HeadValues::Drawn,
         },

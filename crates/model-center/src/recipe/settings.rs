@@ -59,7 +59,7 @@ pub struct ModelSettings {
     pub init_seed: u64,
 }
 
-/// Where the classifier over the pooled first token comes from: one output per class, one per choice, or one number.
+/// Where the classifier comes from: one output per class, one per choice, or one number. A head for words is always the folder's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Head {
     /// From the folder if it has one, which must then be for the same labels; else it is drawn.
