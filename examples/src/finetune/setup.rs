@@ -202,8 +202,13 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &Places) -> 
     })
 }
 
-/// Targets are for models with two stacks, and those learn nothing else here.
+/// Targets are for models with two stacks, choices for those with one.
 fn check_stacks(resolved: &Resolved, labels: &LabelSpace, model: &dyn TextModel) -> Result<()> {
+    if let (LabelSpace::Choices(choices), false) = (labels, model.compares_choices()) {
+        let reason = format!("a sample has {choices} choices, and the classifier of this model reads one row of each");
+        let fix = "choose a task of classes, or take another model";
+        return Err(Error::recipe(resolved.place("data.task"), reason, fix));
+    }
     let (reason, fix) = match (labels == &LabelSpace::Target, model.writes_targets()) {
         (true, false) => ("this model has one stack, which reads and writes one text", "language"),
         (false, true) => ("this model writes a target behind the text that it reads", "seq2seq"),

@@ -197,7 +197,7 @@ impl Trainer {
         let eval = job.eval.as_ref().map(|data| evaluate::loader(data, resolved.eval.batch_size)).transpose()?;
         // Scores and weighted sums of attention are left out: they depend on the lengths, and up to a few hundred tokens
         // they are a few hundredths of the rest. The share of the peak is so much too small.
-        // A token passes one of two stacks, which are about as large.
+        // A token that is read or written passes one of two stacks, which are about as large; a classifier's passes both.
         let passed = if model.writes_targets() { 0.5 } else { 1.0 };
         let flops_per_token = 6.0 * passed * model.multiplied_values() as f64;
         Ok(Trainer {

@@ -166,9 +166,15 @@ pub trait TextModel {
         true
     }
 
-    /// Whether it has two stacks, and labels are what the second one is to write behind what the first has read.
+    /// Whether labels are what a second stack is to write behind what the first has read. Those of a classifier are not, however
+    /// many stacks it has.
     fn writes_targets(&self) -> bool {
         false
+    }
+
+    /// Whether its classifier may judge rows of one sample against each other, as multiple choice takes.
+    fn compares_choices(&self) -> bool {
+        true
     }
 
     /// Parameter values that a token is multiplied with: all but the tables in which rows are looked up. By the usual

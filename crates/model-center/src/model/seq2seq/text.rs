@@ -60,7 +60,11 @@ impl<C: Seq2SeqFamily> TextModel for Seq2SeqModel<C> {
     }
 
     fn writes_targets(&self) -> bool {
-        true
+        !matches!(self.head_kind(), Seq2SeqHead::Classifier { .. })
+    }
+
+    fn compares_choices(&self) -> bool {
+        false
     }
 
     fn multiplied_values(&self) -> usize {
