@@ -254,3 +254,20 @@ fn a_head_for_words_is_the_folders_or_an_error() {
     assert!(said.contains("lm_head.weight") && said.contains("model/"), "{said}");
     assert!(!language.fixture.path("run").exists());
 }
+
+#[test]
+fn words_that_targets_take_are_asked_for_before_the_training() {
+    let seq2seq = Objective::seq2seq();
+    let config: Value = serde_json::from_str(&seq2seq.fixture.read("model/config.json")).unwrap();
+    for field in ["decoder_start_token_id", "pad_token_id"] {
+        let mut config = config.clone();
+        config[field] = Value::Null;
+        seq2seq.fixture.write("model/config.json", &config.to_string());
+        for sets in [&[][..], &["--dry-run"]] {
+            let said = seq2seq.train("run", sets, &[]).refused();
+            assert!(said.contains(&format!("config.json, field {field}")), "{said}");
+            assert!(said.contains("decoder inputs are made with it"), "{said}");
+            assert!(!seq2seq.fixture.path("run").exists());
+        }
+    }
+}

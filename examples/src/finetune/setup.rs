@@ -212,7 +212,8 @@ fn check_stacks(resolved: &Resolved, labels: &LabelSpace, model: &dyn TextModel)
     let (reason, fix) = match (labels == &LabelSpace::Target, model.writes_targets()) {
         (true, false) => ("this model has one stack, which reads and writes one text", "language"),
         (false, true) => ("this model writes a target behind the text that it reads", "seq2seq"),
-        _ => return Ok(()),
+        (true, true) => return model.check_targets(),
+        (false, false) => return Ok(()),
     };
     let fix = format!("set data.task = \"{fix}\", or take another model");
     Err(Error::recipe(resolved.place("data.task"), reason, fix))

@@ -172,6 +172,14 @@ pub trait TextModel {
         false
     }
 
+    /// Whether it can make what its second stack reads from any targets, where it [writes](TextModel::writes_targets) them.
+    ///
+    /// # Errors
+    /// A word for it that the configuration does not say.
+    fn check_targets(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Whether its classifier may judge rows of one sample against each other, as multiple choice takes.
     fn compares_choices(&self) -> bool {
         true

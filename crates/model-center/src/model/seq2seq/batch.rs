@@ -9,6 +9,9 @@ use crate::model::text::{TextBatch, TextLabels};
 use bmtrain_core::{Device, Segment, Tensor};
 use std::borrow::Cow;
 
+/// Why a word is asked for.
+const FOR_DECODER: &str = "decoder inputs are made with it";
+
 /// Ids and masks of B pairs of S tokens for the encoder and L for the decoder.
 #[derive(Debug, Clone)]
 pub struct Seq2SeqBatch {
@@ -53,6 +56,20 @@ pub(super) struct Words {
     pub(super) last: Option<usize>,
     /// Positions that are added to the words of the encoder and of the decoder.
     pub(super) tables: [Option<PositionTable>; 2],
+}
+
+impl Words {
+    /// Whether there is what decoder inputs are made with, whichever lengths their labels have.
+    ///
+    /// # Errors
+    /// A word that the configuration does not say.
+    pub(super) fn check_targets(&self) -> Result<()> {
+        let needed = [("decoder_start_token_id", self.first), ("pad_token_id", self.pad)];
+        match needed.into_iter().find(|(_, word)| word.is_none()) {
+            None => Ok(()),
+            Some((name, _)) => Err(missing(name, FOR_DECODER, &format!("add {name}, a word of the vocabulary"))),
+        }
+    }
 }
 
 impl Seq2SeqBatch {
@@ -206,9 +223,7 @@ fn check_lengths(length: usize, most: usize) -> Result<()> {
 ///
 /// Source: transformers moves labels the same way.
 fn shifted(labels: &[i64], length: usize, words: Words) -> Result<Vec<i64>> {
-    let missing = |name: &str| {
-        missing(name, "decoder inputs are made with it", &format!("add {name}, or give decoder_input_ids"))
-    };
+    let missing = |name: &str| missing(name, FOR_DECODER, &format!("add {name}, or give decoder_input_ids"));
     let first = words.first.ok_or_else(|| missing("decoder_start_token_id"))? as i64;
     let mut ids = Vec::with_capacity(labels.len());
     for row in labels.chunks(length.max(1)) {
@@ -252,5 +267,7 @@ mod tests {
         assert!(error(Words { first: None, ..WORDS }).contains("decoder_start_token_id"));
         assert!(error(Words { pad: None, ..WORDS }).contains("pad_token_id"));
         assert_eq!(shifted(&[5, 6], 2, Words { pad: None, ..WORDS }).unwrap(), [3, 5]);
+        // Of labels that nobody has seen yet some may be longer than others.
+        assert!(WORDS.check_targets().is_ok() && Words { pad: None, ..WORDS }.check_targets().is_err());
     }
 }

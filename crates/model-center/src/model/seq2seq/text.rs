@@ -16,8 +16,12 @@ const LAST_NORM: &str = "decoder.output_norm.weight";
 
 impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
     fn upload(&self, batch: &TextBatch, cx: &Ctx) -> Result<Seq2SeqBatch> {
+        Seq2SeqBatch::upload(cx.device(), batch, self.words())
+    }
+
+    fn words(&self) -> Words {
         let (text, layout) = (self.config().text(), self.config().layout());
-        let words = Words {
+        Words {
             vocab_size: text.vocab_size,
             max_length: text.position_size,
             first: self.config().first_word(),
@@ -26,8 +30,7 @@ impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
             problem: text.problem_type,
             last: self.config().last_word(),
             tables: [layout.encoder, layout.decoder].map(|around| around.added.table()),
-        };
-        Seq2SeqBatch::upload(cx.device(), batch, words)
+        }
     }
 }
 
@@ -61,6 +64,10 @@ impl<C: Seq2SeqFamily> TextModel for Seq2SeqModel<C> {
 
     fn writes_targets(&self) -> bool {
         !matches!(self.head_kind(), Seq2SeqHead::Classifier { .. })
+    }
+
+    fn check_targets(&self) -> Result<()> {
+        self.words().check_targets()
     }
 
     fn compares_choices(&self) -> bool {
