@@ -113,7 +113,7 @@ pub(super) fn read(
     let mut records = RecordReader::open(path, format, options.max_line_bytes)?;
     let mut builder = Builder::new(path, options, labels);
     let mut examples = Vec::new();
-    while builder.report.records - builder.report.skipped < options.limit.unwrap_or(u64::MAX) {
+    while builder.wants_more()? {
         let Some(record) = records.next()? else { break };
         builder.report.records += 1;
         examples.clear();
@@ -176,6 +176,15 @@ impl<'a> Builder<'a> {
         if self.waiting_bytes >= CHUNK_BYTES { self.flush() } else { Ok(()) }
     }
 
+    /// Whether fewer records are usable than are to be read. Which of them have no word shows when they are tokenised.
+    fn wants_more(&mut self) -> Result<bool> {
+        let Some(limit) = self.options.limit else { return Ok(true) };
+        if self.report.records - self.report.skipped >= limit {
+            self.flush()?;
+        }
+        Ok(self.report.records - self.report.skipped < limit)
+    }
+
     fn skip(&mut self, flaw: Error) -> Result<()> {
         if self.options.on_bad_record == OnBadRecord::Error {
             return Err(flaw);
@@ -199,37 +208,44 @@ impl<'a> Builder<'a> {
         let tokenizer = self.options.tokenizer;
         let ids = tokenizer.tokenize(&texts).map_err(|error| self.find_culprit(&waiting, error))?;
         let mut ids = ids.into_iter();
-        for (index, Waiting { line, example }) in waiting.iter().enumerate() {
-            let first = ids.next().unwrap_or_default();
-            let second = example.second.as_ref().and_then(|_| ids.next());
-            let is_first = index % self.dataset.labels.rows_per_sample() == 0;
-            let label = match self.dataset.labels {
-                LabelSpace::NextWords => self.push_words(*line, &first, second.as_deref())?,
-                LabelSpace::Target => self.push_side(*line, &first, is_first)?,
-                _ => {
-                    self.push(*line, second.is_some(), &first, &second.unwrap_or_default())?;
-                    example.label
+        for sample in waiting.chunks(self.dataset.labels.rows_per_sample().max(1)) {
+            let rows = sample.iter().enumerate().map(|(row, Waiting { line, example })| {
+                let first = ids.next().unwrap_or_default();
+                let second = example.second.as_ref().and_then(|_| ids.next());
+                match self.dataset.labels {
+                    LabelSpace::NextWords => self.words(*line, &first, second.as_deref()),
+                    LabelSpace::Target => self.side(*line, &first, row == 0),
+                    _ => self.inputs(*line, &first, second.as_deref()).map(|row| Some((row, example.label))),
                 }
-            };
-            if is_first {
-                self.dataset.targets.push(label);
+            });
+            let rows: Vec<Option<(Encoding, Label)>> = rows.collect::<Result<_>>()?;
+            // A sample is kept with all of its rows, or not at all.
+            match rows.into_iter().collect::<Option<Vec<_>>>() {
+                Some(rows) => {
+                    self.dataset.targets.extend(rows.first().map(|(_, label)| *label));
+                    rows.iter().for_each(|(row, _)| self.keep(row));
+                }
+                None => {
+                    let place = format!("{}:1", self.place(sample.first().map_or(0, |waiting| waiting.line)));
+                    let fix = "give more text, or leave the record out";
+                    self.skip(Error::data(place, "there is no word of a text to be learnt", fix))?;
+                }
             }
         }
         Ok(())
     }
 
-    fn push(&mut self, line: u64, pair: bool, first: &[u32], second: &[u32]) -> Result<()> {
+    fn inputs(&self, line: u64, first: &[u32], second: Option<&[u32]>) -> Result<Encoding> {
         let ReadOptions { tokenizer, max_length, keep, .. } = *self.options;
-        let template = tokenizer.template(pair);
+        let template = tokenizer.template(second.is_some());
+        let second = second.unwrap_or_default();
         self.check_length(line, first.len() + second.len() + template.special_tokens(), ("max_length", max_length))?;
-        let encoding = template.assemble(first, second, Some(Limit { max_tokens: max_length, keep }))?;
-        self.keep(&encoding);
-        Ok(())
+        template.assemble(first, second, Some(Limit { max_tokens: max_length, keep }))
     }
 
     /// A text that is learnt by its words, behind what the tokenizer puts in front of a text and behind a prompt, if `second` is
-    /// the text. A text that is cut has no end that could be learnt; of a prompt the end stays.
-    fn push_words(&mut self, line: u64, first: &[u32], second: Option<&[u32]>) -> Result<Label> {
+    /// the text; `None` if it has none to predict. A text that is cut has no end that could be learnt; of a prompt the end stays.
+    fn words(&self, line: u64, first: &[u32], second: Option<&[u32]>) -> Result<Option<(Encoding, Label)>> {
         let ReadOptions { tokenizer, max_length, .. } = *self.options;
         let (prompt, text) = second.map_or((&[][..], first), |text| (first, text));
         let (before, after) = around(tokenizer);
@@ -243,37 +259,23 @@ impl<'a> Builder<'a> {
         let prompt = &prompt[prompt.len() - prompt.len().min(room)..];
         let from = if second.is_some() { before.len() + prompt.len() } else { 0 };
         let input_ids = [&before[..], prompt, &text[..kept], end].concat();
-        if input_ids.len() <= from.max(1) {
-            let reason = "there is no word to predict";
-            return Err(Error::data(
-                format!("{}:1", self.place(line)),
-                reason,
-                "give more text, or leave the record out",
-            ));
-        }
         let removed = length - input_ids.len();
-        self.keep(&Encoding { token_type_ids: vec![0; input_ids.len()], input_ids, removed });
-        Ok(Label::Words(from))
+        let is_learnt = kept > 0 && input_ids.len() > from.max(1);
+        let row = Encoding { token_type_ids: vec![0; input_ids.len()], input_ids, removed };
+        Ok(is_learnt.then_some((row, Label::Words(from))))
     }
 
     /// What an encoder reads, or what is written behind it: as the tokenizer surrounds a text, with its end if it knows one.
-    fn push_side(&mut self, line: u64, text: &[u32], is_read: bool) -> Result<Label> {
+    /// `None` if it has no word of the text.
+    fn side(&self, line: u64, text: &[u32], is_read: bool) -> Result<Option<(Encoding, Label)>> {
         let ReadOptions { tokenizer, max_length, target_length, .. } = *self.options;
         let limit = if is_read { ("max_length", max_length) } else { ("target_length", target_length) };
         let (before, after) = around(tokenizer);
         self.check_length(line, before.len() + text.len() + after.len(), limit)?;
         let kept = text.len().min(limit.1.saturating_sub(before.len() + after.len()));
         let input_ids = [&before[..], &text[..kept], &after].concat();
-        if kept == 0 {
-            let reason = "there is no word of this text";
-            return Err(Error::data(
-                format!("{}:1", self.place(line)),
-                reason,
-                "give more text, or leave the record out",
-            ));
-        }
-        self.keep(&Encoding { token_type_ids: vec![0; input_ids.len()], input_ids, removed: text.len() - kept });
-        Ok(Label::Words(0))
+        let row = Encoding { token_type_ids: vec![0; input_ids.len()], input_ids, removed: text.len() - kept };
+        Ok((kept > 0).then_some((row, Label::Words(0))))
     }
 
     fn check_length(&self, line: u64, length: usize, (key, limit): (&str, usize)) -> Result<()> {

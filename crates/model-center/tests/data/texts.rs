@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model_center::data::{
-    Dataset, Labels, Loader, LoaderOptions, Order, Position, ReadOptions, TooLong, WordColumns, WordTask,
+    Dataset, Labels, Loader, LoaderOptions, OnBadRecord, Order, Position, ReadOptions, TooLong, WordColumns, WordTask,
 };
 use model_center::model::labels::IGNORED;
 
@@ -133,8 +133,29 @@ fn records_with_nothing_to_learn_are_refused_with_their_place() {
         let error = refused(&task, content, &options(&words));
         assert!(error.contains("a.tsv:3:") && error.contains("is empty"), "{error}");
     }
-    let skipping =
-        ReadOptions { on_bad_record: model_center::data::OnBadRecord::Skip { max_share: 0.5 }, ..options(&words) };
+    let skipping = ReadOptions { on_bad_record: OnBadRecord::Skip { max_share: 0.5 }, ..options(&words) };
     let dataset = read(&seq2seq(), "text\ttarget\na\tb\na\t \n", &skipping);
     assert_eq!((dataset.len(), dataset.report().skipped), (1, 1));
+}
+
+#[test]
+fn texts_of_which_no_word_is_left_are_flaws_like_others() {
+    let words = Words::new();
+    let skipping = ReadOptions { on_bad_record: OnBadRecord::Skip { max_share: 0.7 }, ..options(&words) };
+    let content = "text\ttarget\nd\tmute\nmute\td\na b\tc\ne\tf g\n";
+    let dataset = read(&seq2seq(), content, &skipping);
+    let kept = ["[CLS] a b [SEP]", "[CLS] c [SEP]", "[CLS] e [SEP]", "[CLS] f g [SEP]"];
+    assert_eq!(
+        (texts(&words, &dataset), dataset.len(), dataset.report().rows),
+        (kept.map(String::from).to_vec(), 2, 4)
+    );
+    let report = dataset.report();
+    assert_eq!((report.records, report.skipped, report.tokens), (4, 2, 14));
+    assert!(report.first_skipped[0].contains("a.tsv:2:1") && report.first_skipped[1].contains("a.tsv:3:1"));
+    // They make room for others.
+    assert_eq!(read(&seq2seq(), content, &ReadOptions { limit: Some(1), ..skipping }).len(), 1);
+    let prompted = read(&language(Some("target")), content, &skipping);
+    assert_eq!((prompted.len(), prompted.report().skipped), (3, 1));
+    let error = refused(&seq2seq(), content, &options(&words));
+    assert!(error.contains("a.tsv:2:1") && error.contains("no word"), "{error}");
 }

@@ -8,7 +8,8 @@ use model_center::tokenizer::{Piece, SpecialIds, Template, Tokenizer};
 use model_center::{Error, Result};
 use tempfile::TempDir;
 
-/// Learns words as it meets them: 0 padding, 1 opening, 2 closing, then words.
+/// Learns words as it meets them: 0 padding, 1 opening, 2 closing, then words. Of "mute" nothing is left, as of signs that a
+/// vocabulary drops.
 #[derive(Debug)]
 pub(crate) struct Words {
     words: Mutex<Vec<String>>,
@@ -43,7 +44,7 @@ impl Tokenizer for Words {
             .iter()
             .map(|text| match text.contains("unspeakable") {
                 true => Err(Error::model("words", "a word that cannot be said", "leave it out")),
-                false => Ok(text.split_whitespace().map(&mut id).collect()),
+                false => Ok(text.split_whitespace().filter(|word| *word != "mute").map(&mut id).collect()),
             })
             .collect()
     }
