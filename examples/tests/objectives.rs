@@ -218,6 +218,18 @@ fn a_plan_is_what_the_fullest_pool_then_held() {
             let measured = &objective.records(&format!("run{number}"), "end")[0]["time"]["pool_peak_bytes"];
             assert_eq!(plan["pool"]["peak_bytes"], *measured, "{} {arguments:?}", objective.task);
         }
+        // What is read and what is written, each with its first and its last token.
+        let (length, target, shown) = match objective.task {
+            "language" => (11, None, "largest micro-batch: 2 rows of 11 tokens, "),
+            _ => (6, Some(7), "largest micro-batch: 2 rows of 6 tokens, targets: 2 rows of 7, "),
+        };
+        let two = ["--set", "train.micro_batch_size=2"];
+        let text = fixture.plan(&two).succeeded().stdout;
+        assert!(text.contains(shown), "{text}");
+        let plan: Value =
+            serde_json::from_str(&fixture.plan(&[&["--json"], &two[..]].concat()).succeeded().stdout).unwrap();
+        let sizes = ["rows", "length", "target_length"].map(|name| plan[name].clone());
+        assert_eq!(sizes, [json!(2), json!(length), json!(target)]);
     }
 }
 

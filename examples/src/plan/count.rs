@@ -40,14 +40,45 @@ pub struct Counted {
 /// Sizes of batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batches {
-    /// Rows of a micro-batch.
-    pub rows: usize,
-    /// Tokens of its longest row.
-    pub length: usize,
+    /// Of a micro-batch.
+    pub train: Rows,
     /// Micro-batches of one rank in one step.
     pub micro_batches: usize,
-    /// Rows and tokens of the longest row of an evaluation batch.
-    pub eval: Option<(usize, usize)>,
+    /// Of an evaluation batch.
+    pub eval: Option<Rows>,
+}
+
+/// Rows of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rows {
+    /// Rows that are read.
+    pub count: usize,
+    /// Tokens of the longest.
+    pub length: usize,
+    /// Tokens of the longest target, where each row has one.
+    pub target: Option<usize>,
+}
+
+impl Rows {
+    /// Of so many samples, where those are the longest.
+    fn of(data: &Dataset, samples: usize) -> Self {
+        let all = 0..data.len();
+        Rows {
+            count: samples.min(data.len()) * data.inputs(0).count(),
+            length: all
+                .clone()
+                .flat_map(|sample| data.inputs(sample))
+                .map(|row| row.input_ids.len())
+                .max()
+                .unwrap_or(0),
+            target: all.filter_map(|sample| data.target(sample)).map(|row| row.input_ids.len()).max(),
+        }
+    }
+
+    /// Tokens of all rows and targets, padding included.
+    pub fn tokens(&self) -> usize {
+        self.count * (self.length + self.target.unwrap_or(0))
+    }
 }
 
 /// Sizes of parameters.
@@ -133,14 +164,11 @@ fn longest_of_all(job: &Job, resolved: &Resolved, ranks: usize) -> Job {
 }
 
 fn batches(job: &Job, resolved: &Resolved, ranks: usize) -> Batches {
-    let longest = |data: &Dataset| (0..data.len()).map(|sample| data.length(sample)).max().unwrap_or(0);
-    let rows = |data: &Dataset, samples: usize| samples.min(data.len()) * data.labels().rows_per_sample();
     let train = &resolved.train;
     Batches {
-        rows: rows(&job.train, train.micro_batch_size),
-        length: longest(&job.train),
+        train: Rows::of(&job.train, train.micro_batch_size),
         micro_batches: train.batch_size / train.micro_batch_size.max(1) / ranks,
-        eval: job.eval.as_ref().map(|eval| (rows(eval, resolved.eval.batch_size), longest(eval))),
+        eval: job.eval.as_ref().map(|eval| Rows::of(eval, resolved.eval.batch_size)),
     }
 }
 

@@ -12,8 +12,8 @@ use model_center::recipe::Resolved;
 const THREAD_BYTES: u64 = 8 << 20;
 /// Chunks of shared memory that a rank stages for collectives.
 const STAGED_CHUNKS: u64 = 16;
-/// A token in a batch on the host: id, segment and mask.
-const TOKEN_BYTES: u64 = 8 + 8 + 1;
+/// A token in a batch on the host: id, segment and mask, and the label where that is a word.
+const TOKEN_BYTES: u64 = 8 + 8 + 1 + 8;
 
 /// Memory outside of the pools, in bytes. Of a process, and of each of its ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub fn estimate(
     let threads = threads_per_rank(resolved.device.threads.count(), layout.local_ranks);
     // At its end a run takes the hash of all its state, a parameter's at a time: two moments, or three with a master.
     let files = if resolved.model.dtype == DType::F32 { 2 } else { 3 } * 4 * sizes.largest;
-    let eval = batches.eval.map_or(0, |(rows, length)| rows * length * layout.ranks);
+    let eval = batches.eval.map_or(0, |rows| rows.tokens() * layout.ranks);
     let data = subject.job.eval.iter().chain([&subject.job.train]).map(|data| data.bytes() as u64).sum();
     Outside {
         process: subject.resident,
@@ -69,6 +69,6 @@ pub fn estimate(
         snapshot: if disk.kept == 0 { 0 } else { disk.checkpoint.div_ceil(layout.ranks as u64) },
         threads: threads as u64 * THREAD_BYTES,
         exchange: if layout.ranks > 1 { STAGED_CHUNKS * HostOptions::default().chunk as u64 } else { 0 },
-        batches: eval.max(batches.rows * batches.length) as u64 * TOKEN_BYTES,
+        batches: eval.max(batches.train.tokens()) as u64 * TOKEN_BYTES,
     }
 }

@@ -1,6 +1,6 @@
 //! A plan in words and as JSON.
 
-use super::count::Batches;
+use super::count::{Batches, Rows};
 use super::verdict::Verdict;
 use super::{Planned, Subject, recompute_name};
 use bmtrain_core::Segment;
@@ -84,8 +84,9 @@ fn plan_json(planned: &Planned) -> Value {
         "recompute": recompute_name(resolved.train.recompute),
         "dtype": resolved.model.dtype.name(),
         "parameters": counted.parameters.values,
-        "rows": counted.batches.rows,
-        "length": counted.batches.length,
+        "rows": counted.batches.train.count,
+        "length": counted.batches.train.length,
+        "target_length": counted.batches.train.target,
         "micro_batches": counted.batches.micro_batches,
         "pool": {
             "peak_bytes": memory.total.peak,
@@ -135,9 +136,14 @@ fn headline(subject: &Subject<'_>, planned: &Planned) -> String {
 }
 
 fn batches(batches: &Batches) -> String {
-    let Batches { rows, length, micro_batches, eval } = batches;
-    let eval = eval.map_or(String::new(), |(rows, length)| format!("; evaluation: {rows} rows of {length}"));
-    format!("largest micro-batch: {rows} rows of {length} tokens, {micro_batches} of a rank in a step{eval}")
+    let Batches { train, micro_batches, eval } = batches;
+    let eval = eval.map_or(String::new(), |eval| format!("; evaluation: {}", rows(&eval)));
+    format!("largest micro-batch: {}, {micro_batches} of a rank in a step{eval}", rows(train))
+}
+
+fn rows(Rows { count, length, target }: &Rows) -> String {
+    let targets = target.map_or(String::new(), |target| format!(", targets: {count} rows of {target}"));
+    format!("{count} rows of {length} tokens{targets}")
 }
 
 fn describe(segment: Segment) -> &'static str {
