@@ -44,7 +44,8 @@ pub struct WordTask {
 
 impl WordTask {
     /// Reads a file. A text ends with the token that ends texts, if the tokenizer has one; a prompt and its text are tokenised
-    /// apart and stand without anything between them, so a space that is wanted there is part of one of the two.
+    /// apart, and their tokens stand without anything between them. A space that is wanted there is part of one of the two, but
+    /// for tokenizers that put the mark of one in front of every text.
     ///
     /// Errors: what is wrong with the file or a record, with its place.
     pub fn read(&self, path: &Path, options: &ReadOptions<'_>) -> Result<Dataset> {
