@@ -148,14 +148,16 @@ impl Beams {
         let length = self.running.first().map_or(0, |running| running.words.len()) + 1;
         let ends_text = |word: u32| length >= self.longest || self.ends.contains(&word);
         let next: Vec<Candidate> = candidates.iter().filter(|c| !ends_text(c.word)).take(beams).copied().collect();
-        for candidate in candidates.iter().take(beams).filter(|candidate| ends_text(candidate.word)) {
-            let score = candidate.sum / self.penalty(length);
-            self.keep(Hypothesis { words: self.extended(candidate), score, is_finished: true });
-        }
-        self.running = next
-            .iter()
-            .map(|candidate| Running { words: self.extended(candidate), sum: candidate.sum })
+        let ended = candidates.iter().take(beams).filter(|candidate| ends_text(candidate.word));
+        let ended: Vec<Hypothesis> = ended
+            .map(|candidate| {
+                let score = candidate.sum / self.penalty(length);
+                Hypothesis { words: self.extended(candidate), score, is_finished: true }
+            })
             .collect();
+        ended.into_iter().for_each(|hypothesis| self.keep(hypothesis));
+        self.running =
+            next.iter().map(|candidate| Running { words: self.extended(candidate), sum: candidate.sum }).collect();
         self.is_done = self.ends_here(length);
         next.iter().map(|candidate| candidate.from).collect()
     }
@@ -166,8 +168,10 @@ impl Beams {
         if kept.len() < self.options.best && !self.is_done {
             let length = self.running.first().map_or(1, |running| running.words.len().max(1));
             let penalty = (length as f32).powf(self.options.length_penalty);
-            kept.extend(self.running.into_iter().map(|Running { words, sum }| {
-                Hypothesis { words, score: sum / penalty, is_finished: false }
+            kept.extend(self.running.into_iter().map(|Running { words, sum }| Hypothesis {
+                words,
+                score: sum / penalty,
+                is_finished: false,
             }));
         }
         kept.truncate(self.options.best);
@@ -231,8 +235,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    const OPTIONS: BeamOptions =
-        BeamOptions { beams: 2, length_penalty: 1.0, patience: Patience::Likely, best: 2 };
+    const OPTIONS: BeamOptions = BeamOptions { beams: 2, length_penalty: 1.0, patience: Patience::Likely, best: 2 };
 
     /// Scores whose probabilities are these.
     fn row(chances: &[f32]) -> Vec<f32> {
@@ -242,12 +245,8 @@ mod tests {
     fn unchanged(_: &[u32], _: &mut [f32]) {}
 
     /// A chain of words in which the next depends on the last: row 0 behind the prompt. Word 0 ends a text.
-    const CHAIN: [[f32; 4]; 4] = [
-        [0.0, 0.5, 0.4, 0.1],
-        [0.4, 0.2, 0.2, 0.2],
-        [0.9, 0.05, 0.03, 0.02],
-        [0.25, 0.25, 0.25, 0.25],
-    ];
+    const CHAIN: [[f32; 4]; 4] =
+        [[0.0, 0.5, 0.4, 0.1], [0.4, 0.2, 0.2, 0.2], [0.9, 0.05, 0.03, 0.02], [0.25, 0.25, 0.25, 0.25]];
 
     fn search(options: BeamOptions, longest: usize) -> Vec<Hypothesis> {
         let mut beams = Beams::new(options, &[0], longest).unwrap();
@@ -267,8 +266,8 @@ mod tests {
         let mut open = vec![(Vec::new(), 0.0_f32)];
         while let Some((words, sum)) = open.pop() {
             let last = words.last().map_or(0, |word: &u32| *word as usize);
-            for word in 0..4 {
-                let (mut words, sum) = (words.clone(), sum + CHAIN[last][word].ln());
+            for (word, chance) in CHAIN[last].iter().enumerate() {
+                let (mut words, sum) = (words.clone(), sum + chance.ln());
                 words.push(word as u32);
                 if word == 0 || words.len() == longest {
                     let score = sum / (words.len() as f32).powf(exponent);

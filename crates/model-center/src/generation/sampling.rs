@@ -188,7 +188,14 @@ mod tests {
         sorted.sort_by(|a, b| b.total_cmp(a));
         let all: f64 = sorted.iter().sum();
         let mut sum = 0.0;
-        let needed = sorted.iter().take_while(|&&mass| { let more = sum < 0.9_f32 as f64 * all; sum += mass; more }).count();
+        let needed = sorted
+            .iter()
+            .take_while(|&&mass| {
+                let more = sum < 0.9_f32 as f64 * all;
+                sum += mass;
+                more
+            })
+            .count();
         assert_eq!(chances.len(), needed);
         assert!(chances.windows(2).all(|pair| pair[0].1 >= pair[1].1));
         assert!((chances.iter().map(|(_, chance)| chance).sum::<f64>() - 1.0).abs() < 1e-12);
@@ -203,7 +210,7 @@ mod tests {
         (0..10_000).for_each(|place| counts[draw(place) as usize] += 1);
         for (count, chance) in counts.iter().zip([0.1, 0.6, 0.3]) {
             // Five standard deviations.
-            let deviation = 5.0 * (10_000.0 * chance * (1.0 - chance) as f64).sqrt();
+            let deviation = 5.0 * (10_000.0_f64 * chance * (1.0 - chance)).sqrt();
             assert!((f64::from(*count) - 10_000.0 * chance).abs() < deviation, "{counts:?}");
         }
         assert_eq!((0..50).map(draw).collect::<Vec<_>>(), (0..50).map(draw).collect::<Vec<_>>());
