@@ -8,6 +8,7 @@ pub mod config;
 pub mod data;
 pub mod error;
 pub mod file;
+pub mod generation;
 pub mod hf;
 pub mod layer;
 pub mod metrics;

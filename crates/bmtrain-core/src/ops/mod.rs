@@ -27,6 +27,7 @@ mod rows;
 mod vocabulary;
 
 pub use attention::{AttentionMask, AttentionOptions, attention, attention_cross, attention_fused};
+pub use attention::{KeyValues, attention_cached, attention_fused_cached};
 pub use collective::{all_gather, all_reduce, all_to_all, broadcast, reduce_scatter};
 pub use elementwise::{activation, add, cast, gated, mul, scale};
 pub use embedding::{add_embedding, embedding};

@@ -71,6 +71,11 @@ impl Call {
         Ok(Call { op, shape, scale, causal, window, mask, bias, dropout })
     }
 
+    /// L.
+    pub(super) fn queries(&self) -> usize {
+        self.shape.queries
+    }
+
     /// Elements of a query row: N * H.
     pub(super) fn width(&self) -> usize {
         self.shape.heads * self.shape.head_size
@@ -86,7 +91,7 @@ impl Call {
         let tensors = inputs.map(|input| input.value().clone());
         let AttentionShape { batch, queries, .. } = self.shape;
         let mut out = empty(cx, [batch, queries, self.width()], tensors[0].dtype())?; // [B, L, N*H]
-        let lse = self.forward(cx.device(), &tensors, &mut out)?; // [B, N, L]
+        let lse = self.attend(cx.device(), self.read(&tensors)?, &mut out)?; // [B, N, L]
         let saved = out.clone();
         let absent = inputs[0].detach();
         let inputs: Vec<&Var> = inputs.into_iter().chain([bias.unwrap_or(&absent)]).collect();
@@ -115,9 +120,9 @@ impl Call {
         Tensor::empty(device, [batch, heads, queries], DType::F32, segment) // [B, N, L]
     }
 
-    fn forward(&self, device: &Device, tensors: &[Tensor], out: &mut Tensor) -> Result<Tensor> {
+    /// Attend with heads that lie anywhere; gives what the way back needs, `[B, N, L]`.
+    pub(super) fn attend(&self, device: &Device, [q, k, v]: [Heads<'_>; 3], out: &mut Tensor) -> Result<Tensor> {
         let mut lse = self.rows(device, Segment::Activations)?; // [B, N, L]
-        let [q, k, v] = self.read(tensors)?;
         let [out] = columns_mut(Dest { view: out.view_mut()?, add: false }, self.shape.queries, [self.width()])?;
         device.launch(AttentionForward {
             shape: self.shape,
@@ -203,7 +208,7 @@ impl Call {
 }
 
 /// Neighbouring columns of a tensor of rows, `rows` of them to a sequence.
-fn columns<const N: usize>(x: &Tensor, rows: usize, widths: [usize; N]) -> Result<[Heads<'_>; N]> {
+pub(super) fn columns<const N: usize>(x: &Tensor, rows: usize, widths: [usize; N]) -> Result<[Heads<'_>; N]> {
     let row_stride: usize = widths.iter().sum();
     let mut parts = [Heads { view: x.view()?, batch_stride: rows * row_stride, row_stride }; N];
     let mut start = 0;

@@ -1,10 +1,14 @@
 //! Streaming attention over separate projections ([`attention`]), one of queries and one of keys and values
-//! ([`attention_cross`]), or one fused projection ([`attention_fused`]).
+//! ([`attention_cross`]), or one fused projection ([`attention_fused`]); for decoding also to what earlier calls left behind
+//! ([`attention_cached`], [`attention_fused_cached`]).
 //!
 //! Heads are read where the projections wrote them, and gradients are written where the projections will read them:
-//! nothing is permuted, and no `[L, S]` matrix of scores is kept. What the three have in common is in `call.rs`.
+//! nothing is permuted, and no `[L, S]` matrix of scores is kept. What they have in common is in `call.rs`.
 
+mod cached;
 mod call;
+
+pub use cached::{KeyValues, attention_cached, attention_fused_cached};
 
 use super::expect_shape;
 use crate::autograd::{Ctx, Var};
