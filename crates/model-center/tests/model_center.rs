@@ -8,8 +8,8 @@ use goldens::folders::{logits, open, opened};
 use goldens::{folder as golden, inputs};
 use half::f16;
 use model_center::config::{
-    BertConfig, ClassFields, Config, Gpt2Config, GptjConfig, HeadScale, HfHeader, LlamaConfig, OptConfig,
-    RobertaConfig, T5Config,
+    BertConfig, ClassFields, Config, Cpm1Config, Cpm2Config, Gpt2Config, GptjConfig, HeadScale, HfHeader, LlamaConfig,
+    OptConfig, RobertaConfig, T5Config,
 };
 use model_center::hf::{FolderLayout, PickleFile, StoredDtype, TensorEntry, TensorSource, write_pickle};
 use model_center::model::encoder::{EncoderFamily, EncoderHead};
@@ -176,6 +176,36 @@ fn what_its_classes_cannot_express_is_refused() {
     let mut bert: BertConfig = read("bert_a", "mlm");
     bert.ffn_activate_fn = bmtrain_core::kernel::Activation::Tanh;
     refused(bert.to_model_center(&header("BertModel", DType::F32)), "have no tanh");
+}
+
+/// What a file of it means that does not say it is no loss, and all else is.
+#[test]
+fn fields_that_are_left_out_are_those_that_are_lost() {
+    fn left<C: Config>(config: &C) -> Vec<String> {
+        config.to_model_center(&header("Model", DType::F32)).unwrap().left_out
+    }
+    let none: [&str; 0] = [];
+    assert_eq!(left(&BertConfig::default()), none);
+    assert_eq!(left(&RobertaConfig::default()), none);
+    assert_eq!(left(&LlamaConfig::default()), none);
+    assert_eq!(left(&T5Config::default()), none);
+    let mut gpt2 = Gpt2Config::default();
+    assert_eq!(left(&gpt2), none);
+    gpt2.scale_by_layer = true;
+    assert_eq!(left(&gpt2), ["scale_attn_by_inverse_layer_idx"]);
+    let mut cpm = Cpm1Config::default();
+    (cpm.cpm.text.dropout_p, cpm.cpm.text.attention_dropout_p) = (0.1, 0.1);
+    assert_eq!(left(&cpm), none);
+    let mut cpm = Cpm2Config::default();
+    (cpm.cpm.text.dropout_p, cpm.cpm.text.attention_dropout_p) = (0.1, 0.1);
+    assert_eq!(left(&cpm), none);
+    let mut opt = OptConfig::default();
+    (opt.text.dim_model, opt.dim_word) = (1024, 1024);
+    assert_eq!(left(&opt), none);
+    // Its file says one rate, which is that of all three places.
+    let mut gptj = GptjConfig::default();
+    gptj.text.dropout_p = 0.1;
+    assert_eq!(left(&gptj), ["embedding_dropout_p", "attention_dropout_p"]);
 }
 
 /// A folder of this name whose `config.json` is this.

@@ -101,8 +101,11 @@ impl Dialect {
             return Ok(Spoken::ModelCenter);
         }
         let name = self.dim_model.first().copied().unwrap_or("dim_model");
-        let reason =
-            format!("the file states no size of the model: neither {name} and its kin nor dim_model and its kin");
+        let neither = match self.dim_model.is_empty() {
+            true => "not even dim_model".to_owned(),
+            false => format!("neither {name} and its kin nor dim_model and its kin"),
+        };
+        let reason = format!("the file states no size of the model: {neither}");
         Err(fields.error(name, &reason, &format!("give the config.json of a {} model", self.title)))
     }
 
