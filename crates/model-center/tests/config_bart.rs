@@ -68,6 +68,22 @@ fn a_file_is_read_and_written_back_with_what_changes_nothing() {
 }
 
 #[test]
+fn a_classifier_that_does_not_count_its_classes_has_three() {
+    let outputs = |changes: &[(&str, Value)]| {
+        let silent = [
+            ("architectures", json!(["BartForSequenceClassification"])),
+            ("id2label", json!("absent")),
+            ("label2id", json!("absent")),
+        ];
+        with(&[&silent, changes].concat()).unwrap().stacks.text.cls_head
+    };
+    assert_eq!(outputs(&[]), Some(3));
+    assert_eq!(outputs(&[("num_labels", json!(2))]), Some(2));
+    assert_eq!(outputs(&[("id2label", json!({"0": "no", "1": "yes"}))]), Some(2));
+    assert_eq!(outputs(&[("architectures", json!(["BartModel"]))]), None);
+}
+
+#[test]
 fn the_blocks_are_those_of_their_stack() {
     let config = read(&hugging_face()).unwrap();
     let (encoder, decoder) = (config.encoder_block(0), config.decoder_block(0));

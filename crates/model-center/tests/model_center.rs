@@ -8,12 +8,13 @@ use goldens::folders::{logits, open, opened};
 use goldens::{folder as golden, inputs};
 use half::f16;
 use model_center::config::{
-    BertConfig, ClassFields, Config, Gpt2Config, GptjConfig, HeadScale, HfHeader, LlamaConfig, OptConfig,
-    RobertaConfig, T5Config,
+    BertConfig, ClassFields, Config, Cpm1Config, Cpm2Config, Gpt2Config, GptjConfig, HeadScale, HfHeader, LlamaConfig,
+    OptConfig, RobertaConfig, T5Config,
 };
-use model_center::hf::{FolderLayout, PickleFile, TensorSource};
+use model_center::hf::{FolderLayout, PickleFile, StoredDtype, TensorEntry, TensorSource, write_pickle};
+use model_center::model::encoder::{EncoderFamily, EncoderHead};
 use model_center::model::seq2seq::Seq2SeqFamily;
-use model_center::model::{OpenOptions, Registry, SaveOptions, TextBatch};
+use model_center::model::{HeadValues, OpenOptions, Registry, SaveOptions, TextBatch, TextHead};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
@@ -177,6 +178,36 @@ fn what_its_classes_cannot_express_is_refused() {
     refused(bert.to_model_center(&header("BertModel", DType::F32)), "have no tanh");
 }
 
+/// What a file of it means that does not say it is no loss, and all else is.
+#[test]
+fn fields_that_are_left_out_are_those_that_are_lost() {
+    fn left<C: Config>(config: &C) -> Vec<String> {
+        config.to_model_center(&header("Model", DType::F32)).unwrap().left_out
+    }
+    let none: [&str; 0] = [];
+    assert_eq!(left(&BertConfig::default()), none);
+    assert_eq!(left(&RobertaConfig::default()), none);
+    assert_eq!(left(&LlamaConfig::default()), none);
+    assert_eq!(left(&T5Config::default()), none);
+    let mut gpt2 = Gpt2Config::default();
+    assert_eq!(left(&gpt2), none);
+    gpt2.scale_by_layer = true;
+    assert_eq!(left(&gpt2), ["scale_attn_by_inverse_layer_idx"]);
+    let mut cpm = Cpm1Config::default();
+    (cpm.cpm.text.dropout_p, cpm.cpm.text.attention_dropout_p) = (0.1, 0.1);
+    assert_eq!(left(&cpm), none);
+    let mut cpm = Cpm2Config::default();
+    (cpm.cpm.text.dropout_p, cpm.cpm.text.attention_dropout_p) = (0.1, 0.1);
+    assert_eq!(left(&cpm), none);
+    let mut opt = OptConfig::default();
+    (opt.text.dim_model, opt.dim_word) = (1024, 1024);
+    assert_eq!(left(&opt), none);
+    // Its file says one rate, which is that of all three places.
+    let mut gptj = GptjConfig::default();
+    gptj.text.dropout_p = 0.1;
+    assert_eq!(left(&gptj), ["embedding_dropout_p", "attention_dropout_p"]);
+}
+
 /// A folder of this name whose `config.json` is this.
 fn folder(dir: &Path, name: &str, config: &str) -> PathBuf {
     let path = dir.join(name);
@@ -256,6 +287,19 @@ fn published_files_are_read_and_words_and_heads_keep_a_distribution_of_their_own
 }
 
 #[test]
+fn words_of_a_file_that_says_the_blocks_distribution_alone_keep_that_of_the_class() {
+    let stds = |fields: &str| {
+        let text = Gpt2Config::from_json(&format!(r#"{{"dim_model": 768{fields}}}"#), "x").unwrap().text;
+        (text.init_std, text.outer_std())
+    };
+    assert_eq!(stds(""), (0.02, 0.02));
+    assert_eq!(stds(r#", "att_init_std": 1.0"#), (1.0, 0.02));
+    assert_eq!(stds(r#", "emb_init_std": 1.0"#), (0.02, 1.0));
+    // This is one of transformers, for all values.
+    assert_eq!(stds(r#", "initializer_range": 0.5"#), (0.5, 0.5));
+}
+
+#[test]
 fn the_row_that_its_converter_of_gpt2_adds_is_explained() {
     let dir = tempfile::tempdir().unwrap();
     let device = Device::cpu(1).unwrap();
@@ -299,6 +343,58 @@ fn both_logits(own: &str, family: &str, (model, head): (&str, &str)) -> [Vec<f32
 fn a_file_of_torch_under_its_names_is_the_model_that_it_was_made_from() {
     let [theirs, ours] = both_logits("bert", "bert", ("bert_a", "mlm"));
     assert_eq!(theirs, ours);
+}
+
+/// Its class has the head for masked words and the pooler; that for the next sentence is new.
+#[test]
+fn a_bert_of_its_own_begins_both_heads_of_pretraining() {
+    let device = Device::cpu(1).unwrap();
+    let (head, head_values) = (Some(TextHead::Pretraining), HeadValues::FolderOrDrawn);
+    let options = OpenOptions { family: Some("bert".into()), head, head_values, ..OpenOptions::new(&device) };
+    let opened = open(&golden("model_center", "bert"), &options).unwrap();
+    assert_eq!(opened.drawn, ["nsp_projection.weight", "nsp_projection.bias"]);
+    assert!(opened.unused.is_empty(), "{:?}", opened.unused);
+}
+
+/// Its class has a head for classes beside the one for words, which no T5 here has.
+#[test]
+fn a_head_for_classes_is_left_behind_where_a_family_has_none() {
+    let (dir, from) = (tempfile::tempdir().unwrap(), golden("model_center", "t5"));
+    let old = PickleFile::open(&from.join("pytorch_model.pt")).unwrap();
+    let mut entries: Vec<TensorEntry> = old.entries().into_iter().cloned().collect();
+    let dim = entries.iter().find(|entry| entry.name == "input_embedding.weight").unwrap().shape[1];
+    entries.push(TensorEntry::new("cls_projection.weight", StoredDtype::F32, vec![3, dim]));
+    write_pickle(&dir.path().join("pytorch_model.pt"), &entries, |name, out| {
+        out.resize(entries.iter().find(|entry| entry.name == name).unwrap().shape.iter().product(), 0.5);
+        if name == "cls_projection.weight" { Ok(()) } else { old.read_f32(name, out) }
+    })
+    .unwrap();
+    let text = std::fs::read_to_string(from.join("config.json")).unwrap();
+    let mut config: Map<String, Value> = serde_json::from_str(&text).unwrap();
+    config.insert("cls_head".into(), json!(3));
+    std::fs::write(dir.path().join("config.json"), serde_json::to_string(&config).unwrap()).unwrap();
+    let device = Device::cpu(1).unwrap();
+    for head in [None, Some(TextHead::CausalLm), Some(TextHead::None)] {
+        let options = OpenOptions { family: Some("t5".into()), head, ..OpenOptions::new(&device) };
+        let opened = open(dir.path(), &options).unwrap();
+        assert!(opened.unused.contains(&"cls_projection.weight".to_string()), "{:?}", opened.unused);
+    }
+}
+
+/// A rule for each block would be tried for each parameter of every other one.
+#[test]
+fn the_names_of_many_blocks_are_told_by_few_rules() {
+    let rules = |layers: usize| {
+        let mut config: BertConfig = read("bert_a", "mlm");
+        config.num_layers = layers;
+        let table = config.names_of_model_center(EncoderHead::MaskedLm).unwrap();
+        let name = format!("encoder.layers.{}.ffn_norm.weight", layers - 1);
+        let last = table.pieces(&name, &[8], true).unwrap().remove(0).name;
+        (table.rules.len(), last)
+    };
+    let (few, last) = rules(2);
+    assert_eq!(last, "encoder.output_layernorm.weight");
+    assert_eq!(rules(4096), (few, last));
 }
 
 /// States a hundredth of what they were, and logits a hundred times: other roundings of the same function.

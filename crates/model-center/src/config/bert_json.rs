@@ -8,7 +8,7 @@ use super::fields::Fields;
 use super::json::number;
 use super::labels::{self, ClassLabels};
 use super::ranges::{refuse_foreign, refuse_other_encoders};
-use super::{BertConfig, Config, HfHeader, activations, model_center};
+use super::{BertConfig, ClassFields, Config, HfHeader, activations, model_center};
 use crate::file::printable;
 use crate::{Error, Result};
 
@@ -99,6 +99,10 @@ impl Config for BertConfig {
         set("pad_token_id", json!(self.pad_token_id));
         labels::write(&self.labels, self.problem_type, &mut map);
         map
+    }
+
+    fn to_model_center(&self, header: &HfHeader) -> Result<ClassFields> {
+        model_center::class_fields(self, header)
     }
 
     fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {

@@ -124,6 +124,8 @@ impl CpmFields {
     /// The fields under ModelCenter's names.
     pub(super) fn to_dict(&self, dialect: &Dialect) -> Map<String, Value> {
         let mut map = dialect.to_dict(&self.text);
+        // There is one rate, and it is not of the embeddings.
+        map.shift_remove("embedding_dropout_p");
         if self.text.position_size == UNLIMITED {
             map.shift_remove("position_size");
         }

@@ -5,7 +5,7 @@
 use serde_json::{Map, Value};
 
 use super::dialect::Dialect;
-use super::{Config, CpmFields, Fields, HfHeader};
+use super::{ClassFields, Config, CpmFields, Fields, HfHeader, model_center};
 use crate::Result;
 
 /// Sizes and options of a CPM-1.
@@ -33,6 +33,10 @@ impl Config for Cpm1Config {
 
     fn to_dict(&self) -> Map<String, Value> {
         self.cpm.to_dict(&DIALECT)
+    }
+
+    fn to_model_center(&self, header: &HfHeader) -> Result<ClassFields> {
+        model_center::class_fields(self, header)
     }
 
     fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {

@@ -7,13 +7,13 @@ use serde_json::{Map, Value, json};
 use super::dialect::Dialect;
 use super::ranges::Ranges;
 use super::t5::take_encoder_layers;
-use super::{Config, CpmFields, Fields, HfHeader, TextConfig};
+use super::{ClassFields, Config, CpmFields, Fields, HfHeader, TextConfig, model_center};
 use crate::Result;
 
 /// Sizes and options of a CPM-2.
 ///
 /// Defaults are those of ModelCenter's class, whose scales are off; its published model, `cpm2-large`, has both on, and weights
-/// of variance one. The head is never tied. Its 190 sentinels are words of the vocabulary like others.
+/// of variance one. A tied head and one for classes, which newer versions have, are not supported here. Its 190 sentinels are words of the vocabulary like others.
 ///
 /// Source: ModelCenter 1.0.3, `model_center/model/config/cpm2_config.py`.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,7 +47,7 @@ impl Config for Cpm2Config {
         let silent = Self::default().num_decoder_layers;
         let num_decoder_layers = fields.take_size("num_decoder_layers")?.unwrap_or(silent);
         let decoder_start_token_id = fields.take_index("decoder_start_token_id")?;
-        // ModelCenter's class has both fields: it passes over the first and has one head for words or for classes.
+        // ModelCenter has more heads than are supported here: one for classes, and for words the table without its scale.
         if cpm.text.tied {
             return Err(DIALECT.unsupported(&fields, "tied", "false"));
         }
@@ -68,6 +68,10 @@ impl Config for Cpm2Config {
         map.insert("num_decoder_layers".to_string(), json!(self.num_decoder_layers));
         map.insert("decoder_start_token_id".to_string(), json!(self.decoder_start_token_id));
         map
+    }
+
+    fn to_model_center(&self, header: &HfHeader) -> Result<ClassFields> {
+        model_center::class_fields(self, header)
     }
 
     fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {

@@ -101,8 +101,11 @@ impl Dialect {
             return Ok(Spoken::ModelCenter);
         }
         let name = self.dim_model.first().copied().unwrap_or("dim_model");
-        let reason =
-            format!("the file states no size of the model: neither {name} and its kin nor dim_model and its kin");
+        let neither = match self.dim_model.is_empty() {
+            true => "not even dim_model".to_owned(),
+            false => format!("neither {name} and its kin nor dim_model and its kin"),
+        };
+        let reason = format!("the file states no size of the model: {neither}");
         Err(fields.error(name, &reason, &format!("give the config.json of a {} model", self.title)))
     }
 
@@ -198,6 +201,8 @@ impl Dialect {
     }
 
     fn take_numbers(&self, fields: &mut Fields, text: &mut TextConfig, spoken: Spoken) -> Result<()> {
+        // One deviation for all values, where a file says it by its own name.
+        let says_all = self.init_std.iter().any(|name| fields.peek(name).is_some());
         let mut take =
             |names: Names, ours: &[&'static str]| fields.take_any(&[names, ours].concat(), Fields::take_number);
         let general = take(self.dropout, &["dropout_p"])?;
@@ -215,8 +220,10 @@ impl Dialect {
             text.init_std = take(self.init_std, &[outer, inner].concat())?.unwrap_or(text.init_std);
         } else {
             // Its files draw words and heads from a wider distribution than the blocks between them.
+            let silent = text.outer_std();
             text.init_std = take(self.init_std, &inner)?.unwrap_or(text.init_std);
-            text.outer_std = take(&[], &outer)?.filter(|outer| *outer != text.init_std);
+            let silent = if says_all { text.init_std } else { silent };
+            text.outer_std = take(&[], &outer)?.or(Some(silent)).filter(|outer| *outer != text.init_std);
         }
         text.norm_eps = take(self.norm_eps, &["norm_eps"])?.unwrap_or(text.norm_eps);
         // A file that is silent means the default, and one that says null, or -1 as some old ones do, that there is none.

@@ -6,7 +6,7 @@ use bmtrain_core::kernel::Activation;
 use serde_json::{Map, Value, json};
 
 use super::dialect::{Dialect, Fixed};
-use super::{Config, Fields, HfHeader, TextConfig};
+use super::{ClassFields, Config, Fields, HfHeader, TextConfig, model_center};
 use crate::Result;
 
 /// Sizes and options of a GPT-2.
@@ -122,6 +122,10 @@ impl Config for Gpt2Config {
         map.insert("attn_scale".to_string(), json!(self.attn_scale));
         map.insert("scale_attn_by_inverse_layer_idx".to_string(), json!(self.scale_by_layer));
         map
+    }
+
+    fn to_model_center(&self, header: &HfHeader) -> Result<ClassFields> {
+        model_center::class_fields(self, header)
     }
 
     fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {

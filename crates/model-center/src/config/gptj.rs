@@ -83,7 +83,9 @@ impl Config for GptjConfig {
 
     fn from_fields(mut fields: Fields) -> Result<Self> {
         let outer_std = fields.take_any(&["emb_init_std", "proj_init_std"], Fields::take_number)?;
-        let (text, spoken) = DIALECT.take(&mut fields)?;
+        let (mut text, spoken) = DIALECT.take(&mut fields)?;
+        // It is the field of this configuration.
+        text.outer_std = None;
         let own_std = if spoken == Spoken::HuggingFace { text.init_std } else { Self::default().outer_std };
         let outer_std = outer_std.unwrap_or(own_std);
         if text.tied {
@@ -123,8 +125,7 @@ impl Config for GptjConfig {
     }
 
     fn to_model_center(&self, header: &HfHeader) -> Result<ClassFields> {
-        let mut written =
-            model_center::class_fields(Self::MODEL_TYPE, &self.to_dict(), &Self::default().to_dict(), header)?;
+        let mut written = model_center::class_fields(self, header)?;
         let has_classes = written.map.get("cls_head").is_some_and(|outputs| !outputs.is_null());
         written.map.insert("proj_bias".to_string(), json!(!has_classes));
         Ok(written)

@@ -171,8 +171,7 @@ impl Config for LlamaConfig {
     }
 
     fn to_model_center(&self, header: &HfHeader) -> Result<ClassFields> {
-        let mut written =
-            model_center::class_fields(Self::MODEL_TYPE, &self.to_dict(), &Self::default().to_dict(), header)?;
+        let mut written = model_center::class_fields(self, header)?;
         // Version 1.0.3 does not have the field yet: only what needs it is written for what came later.
         if self.num_heads_kv == self.text.num_heads {
             written.map.shift_remove("num_heads_kv");

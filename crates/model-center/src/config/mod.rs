@@ -5,8 +5,8 @@
 //! twice in different ways. Fields that nobody here knows are kept and written back.
 //!
 //! Defines [`Config`], [`HfHeader`] and [`ProblemType`]; every family has a file with its configuration, made of the parts that
-//! several share: [`TextConfig`], [`RotaryFields`], [`WindowFields`]. Called by the models, the example binaries and
-//! [`crate::hf::folder`].
+//! several share: [`TextConfig`], [`RotaryFields`], [`WindowFields`], [`TwoStacks`], [`CpmFields`]. Called by the models, the
+//! example binaries and [`crate::hf::folder`].
 
 mod activations;
 mod bart;
@@ -68,6 +68,7 @@ use bmtrain_core::dtype::DType;
 use serde_json::{Map, Value};
 
 use crate::file::{read_text, resolve_inside};
+use crate::hf::folder::no_model_center;
 use crate::{Error, Result};
 
 /// The longest `config.json` that is read, in bytes. The largest real ones list tens of thousands of labels.
@@ -100,8 +101,8 @@ pub trait Config: Sized {
     ///
     /// # Errors
     /// [`Error::Model`] if it has no class for the family, or none that computes what this model does.
-    fn to_model_center(&self, header: &HfHeader) -> Result<ClassFields> {
-        model_center::class_fields(Self::MODEL_TYPE, &self.to_dict(), &Map::new(), header)
+    fn to_model_center(&self, _header: &HfHeader) -> Result<ClassFields> {
+        Err(no_model_center(Self::MODEL_TYPE))
     }
 
     /// Read from JSON text; `place` names it in errors.

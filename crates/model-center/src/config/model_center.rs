@@ -3,12 +3,12 @@
 //!
 //! A class there takes the fields of its constructor and no others: a file with one more does not open. [`class_fields`] writes
 //! those, [`candidates`] tells families apart by them. Source: the constructors in `model_center/model/config`, version 1.0.3.
-//! Called by [`Config`](super::Config) and by [`crate::model::registry`].
+//! Called by the families' [`Config`] and by [`crate::model::registry`].
 
 use bmtrain_core::dtype::DType;
 use serde_json::{Map, Value, json};
 
-use super::{Fields, HfHeader};
+use super::{Config, Fields, HfHeader};
 use crate::hf::folder::no_model_center;
 use crate::{Error, Result};
 
@@ -266,20 +266,16 @@ pub struct ClassFields {
     pub left_out: Vec<String>,
 }
 
-/// Of a configuration under our names those fields that the class of its family takes, with what the class has besides.
+/// Of a configuration those fields that the class of its family takes, with what the class has besides.
 ///
-/// `silent` is what a file means that says nothing; whatever of it the configuration repeats is not left out. Only the type of
-/// the weights and whether there is a head for classes are taken from `header`.
+/// What a file means that says nothing is the family's default; where the configuration says no more, nothing is left out. Only
+/// the type of the weights and whether there is a head for classes are taken from `header`.
 ///
 /// # Errors
 /// A family without a class; a type of weights that it does not compute in; a function that its layers do not have; a head for
 /// classes of a class that has none.
-pub fn class_fields(
-    family: &str,
-    dict: &Map<String, Value>,
-    silent: &Map<String, Value>,
-    header: &HfHeader,
-) -> Result<ClassFields> {
+pub fn class_fields<C: Config + Default>(config: &C, header: &HfHeader) -> Result<ClassFields> {
+    let (family, dict, silent) = (C::MODEL_TYPE, config.to_dict(), C::default().to_dict());
     let Some(class) = class(family) else { return Err(no_model_center(family)) };
     let refuse = |reason: String, fix: &str| {
         Err(Error::model(format!("{} in ModelCenter's layout", class.title), reason, fix.to_owned()))
@@ -314,9 +310,9 @@ pub fn class_fields(
     }
     let rate = dict.get("dropout_p");
     let is_said = |name: &str, value: &Value| {
-        let is_rate = RATES.contains(&name) && Some(value) == rate;
-        let is_meant = silent.get(name) == Some(value);
-        name == "model_type" || name == "label2id" || is_rate || is_meant || value.is_null() || map.contains_key(name)
+        let meant = if RATES.contains(&name) { rate } else { silent.get(name) };
+        let is_meant = meant == Some(value);
+        name == "model_type" || name == "label2id" || is_meant || value.is_null() || map.contains_key(name)
     };
     let left_out = dict.iter().filter(|(name, value)| !is_said(name, value)).map(|(name, _)| name.clone()).collect();
     Ok(ClassFields { map, left_out })

@@ -110,6 +110,11 @@ impl Config for OptConfig {
         map.insert("att_bias".to_string(), json!(self.bias));
         map.insert("ffn_bias".to_string(), json!(self.bias));
         self.write_own(&mut map);
+        // What a file means that does not say them.
+        map.shift_remove("embedding_dropout_p");
+        if self.dim_word == self.text.dim_model {
+            map.shift_remove("word_embed_proj_dim");
+        }
         map
     }
 
@@ -119,7 +124,7 @@ impl Config for OptConfig {
             let fix = "write the model as a Hugging Face folder";
             return Err(Error::model("OPT in ModelCenter's layout", reason, fix));
         }
-        model_center::class_fields(Self::MODEL_TYPE, &self.to_dict(), &Self::default().to_dict(), header)
+        model_center::class_fields(self, header)
     }
 
     fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::dialect::{Dialect, Fixed, Spoken};
 use super::json::number;
 use super::ranges::{Ranges, refuse_other_encoders};
-use super::{Config, Fields, HfHeader, TextConfig};
+use super::{ClassFields, Config, Fields, HfHeader, TextConfig, model_center};
 use crate::Result;
 
 /// Sizes and options of a RoBERTa.
@@ -208,6 +208,10 @@ impl Config for RobertaConfig {
         map.insert("type_size".to_string(), json!(self.type_size));
         map.insert("classifier_dropout_p".to_string(), number(self.classifier_dropout_p));
         map
+    }
+
+    fn to_model_center(&self, header: &HfHeader) -> Result<ClassFields> {
+        model_center::class_fields(self, header)
     }
 
     fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {

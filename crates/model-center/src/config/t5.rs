@@ -330,11 +330,10 @@ impl Config for T5Config {
 
     fn to_model_center(&self, header: &HfHeader) -> Result<ClassFields> {
         if header.dtype == DType::F16 {
-            let reason = "ModelCenter would compute in f16, whose range the hidden states leave";
+            let reason = "ModelCenter would compute in f16, whose range the hidden states may leave";
             return Err(Error::model("T5 in ModelCenter's layout", reason, "write the weights as f32"));
         }
-        let mut written =
-            model_center::class_fields(Self::MODEL_TYPE, &self.to_dict(), &Self::default().to_dict(), header)?;
+        let mut written = model_center::class_fields(self, header)?;
         if self.scale == HeadScale::Root {
             // The rest of its factor goes into the decoder's last norm.
             written.map.insert("scale".to_string(), json!(true));

@@ -13,6 +13,9 @@ use crate::Result;
 /// The epsilon of all norms, which the files do not state.
 pub(super) const NORM_EPS: f32 = 1e-5;
 
+/// Outputs of a classifier whose file does not say: transformers has three here, and two of its other models.
+const SILENT_CLASSES: usize = 3;
+
 /// Sizes and options of a model whose encoder and decoder look words up in one table, which is its head too.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TwoStacks {
@@ -108,7 +111,11 @@ impl TwoStacks {
         silent: Option<usize>,
     ) -> Result<Self> {
         let drops_embeddings = fields.peek("embedding_dropout_p").is_some();
+        let counts_classes = ["id2label", "num_labels", "cls_head"].iter().any(|name| fields.peek(name).is_some());
         let (mut text, spoken) = dialect.take(&mut fields)?;
+        if !counts_classes {
+            text.cls_head = text.cls_head.map(|_| SILENT_CLASSES);
+        }
         let is_hugging_face = spoken == Spoken::HuggingFace;
         if is_hugging_face && !drops_embeddings {
             text.embedding_dropout_p = text.dropout_p;

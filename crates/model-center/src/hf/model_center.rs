@@ -168,22 +168,20 @@ impl Stack<'_> {
         let mut rule = |our: String, their: String| {
             rules.push(Rule::owned(format!("{our}.{kind}"), format!("{their}.{kind}")));
         };
-        let before_attention = |layer: usize| format!("{theirs}.layers.{layer}.self_att.layernorm_before_attention");
+        let before_attention = |layer: &str| format!("{theirs}.layers.{layer}.self_att.layernorm_before_attention");
+        let before_ffn = format!("{theirs}.layers.{{i}}.ffn.layernorm_before_ffn");
+        let ours_of = |layer: &str, norm: &str| format!("{ours}.layers.{layer}.{norm}");
         let last = format!("{theirs}.output_layernorm");
         if block.placement == Placement::Post {
-            rule("embedding_norm".to_owned(), before_attention(0));
-            for layer in 0..layers {
-                let our = |norm: &str| format!("{ours}.layers.{layer}.{norm}");
-                rule(our("attention_norm"), format!("{theirs}.layers.{layer}.ffn.layernorm_before_ffn"));
-                rule(our("ffn_norm"), if layer + 1 < layers { before_attention(layer + 1) } else { last.clone() });
-            }
+            rule("embedding_norm".to_owned(), before_attention("0"));
+            rule(ours_of("{i}", "attention_norm"), before_ffn);
+            // The last block's first: of two rules for a name the first counts.
+            rule(ours_of(&layers.saturating_sub(1).to_string(), "ffn_norm"), last);
+            rule(ours_of("{i}", "ffn_norm"), before_attention("{i+1}"));
             return;
         }
-        rule(
-            format!("{ours}.layers.{{i}}.attention_norm"),
-            format!("{theirs}.layers.{{i}}.self_att.layernorm_before_attention"),
-        );
-        rule(format!("{ours}.layers.{{i}}.ffn_norm"), format!("{theirs}.layers.{{i}}.ffn.layernorm_before_ffn"));
+        rule(ours_of("{i}", "attention_norm"), before_attention("{i}"));
+        rule(ours_of("{i}", "ffn_norm"), before_ffn);
         rule(format!("{ours}.output_norm"), last);
     }
 }

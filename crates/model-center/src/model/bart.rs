@@ -49,7 +49,7 @@ impl LikeBart for BartConfig {
     const CLASSES: Classes = Classes {
         base: "BartModel",
         words: "BartForConditionalGeneration",
-        classifier: Some(("BartForSequenceClassification", 3)),
+        classifier: Some("BartForSequenceClassification"),
     };
     // The first two rows are nobody's. Padding stands where it stands.
     const POSITIONS: Added = Added::Learned(PositionTable { first: 2, count: Count::Places });

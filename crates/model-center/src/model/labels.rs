@@ -224,11 +224,11 @@ impl<'a> Numbers<'a> {
 ///
 /// # Errors
 /// [`Error::Data`] with both lengths.
-pub(super) fn check_length(batch: &TextBatch, positions: usize) -> Result<()> {
-    if batch.length <= positions {
+pub(super) fn check_length(length: usize, positions: usize) -> Result<()> {
+    if length <= positions {
         return Ok(());
     }
-    let reason = format!("{} tokens in a row, the model has {positions} positions", batch.length);
+    let reason = format!("{length} tokens in a row, the model has {positions} positions");
     Err(Error::data("batch", reason, "shorten the rows or set data.max_length"))
 }
 

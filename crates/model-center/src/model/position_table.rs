@@ -1,6 +1,6 @@
 //! Learned positions: which row of the table belongs to which token.
 //!
-//! Defines [`PositionTable`]; called by the batches of encoders and decoders.
+//! Defines [`PositionTable`]; called by the batches of encoders, of decoders and of models with both.
 
 /// Learned positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -54,8 +54,9 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Our name and theirs, as patterns: `{i}` stands for the same number on both sides, `{a|b|c}` in theirs for parts
-    /// that ours holds one after another on its first axis, of equal size unless [`Rule::rows`] says otherwise.
+    /// Our name and theirs, as patterns: `{i}` stands for the same number on both sides, `{i+1}` in theirs for the one behind
+    /// it, `{a|b|c}` in theirs for parts that ours holds one after another on its first axis, of equal size unless
+    /// [`Rule::rows`] says otherwise.
     pub const fn new(ours: &'static str, theirs: &'static str) -> Self {
         Rule::from_names(Cow::Borrowed(ours), Cow::Borrowed(theirs))
     }
@@ -98,7 +99,8 @@ impl Rule {
 
 /// A tensor that is another one under a second name, as the output projection is the word embedding in a tied model.
 ///
-/// Read when the file has only this name; when it has both they must be equal, bit for bit. Never written.
+/// Read when the file has only this name; when it has both they must be equal, bit for bit. Written into ModelCenter's folders,
+/// whose classes ask for both, and into no other.
 #[derive(Debug, Clone)]
 pub struct Alias {
     name: Cow<'static, str>,

@@ -6,7 +6,7 @@
 #[derive(Debug, PartialEq, Eq)]
 enum Segment<'a> {
     Literal(&'a str),
-    /// `{i}`: a number without leading zeros.
+    /// `{i}`: a number without leading zeros; on their side `{i+1}` is the one behind it.
     Number(&'a str),
     /// `{query|key|value}`: the parts, in order.
     Parts(Vec<&'a str>),
@@ -63,8 +63,10 @@ pub(super) fn expand(pattern: &str, numbers: &[(&str, &str)]) -> Option<Vec<Stri
         match segment {
             Segment::Literal(text) => names.iter_mut().for_each(|name| name.push_str(text)),
             Segment::Number(place) => {
+                let (place, more) = place.strip_suffix("+1").map_or((place, 0), |place| (place, 1));
                 let (_, number) = numbers.iter().find(|(known, _)| *known == place)?;
-                names.iter_mut().for_each(|name| name.push_str(number));
+                let number = number.parse::<usize>().ok()?.checked_add(more)?;
+                names.iter_mut().for_each(|name| name.push_str(&number.to_string()));
             }
             Segment::Parts(parts) => {
                 let [stem] = names.as_slice() else { return None };
@@ -102,6 +104,7 @@ mod tests {
         let bound = match_name("e.{i}.x.{j}.w", "e.12.x.0.w").unwrap();
         assert_eq!(bound, [("i", "12"), ("j", "0")]);
         assert_eq!(expand("l.{j}.{q|k}.{i}", &bound).unwrap(), ["l.0.q.12", "l.0.k.12"]);
+        assert_eq!(expand("l.{i+1}.{j+1}.{k|v}", &bound).unwrap(), ["l.13.1.k", "l.13.1.v"]);
         assert_eq!(expand("l.{z}", &bound), None);
         assert_eq!(expand("{a|b}{c|d}", &bound), None);
         for name in ["e..x.0.w", "e.01.x.0.w", "e.1.x.0.w2", "e.1.x.0", "f.1.x.0.w", "e.-1.x.0.w"] {

@@ -90,7 +90,7 @@ impl DecoderBatch {
 /// # Errors
 /// Rows so long that there is no memory for it.
 ///
-/// Source: ModelCenter's `CPM1`. Its padding sees nothing, ours what a token in its place would see; nobody asks padding.
+/// Source: ModelCenter's `CPM1`. With a context its padding sees nothing, ours what a token in its place would see; nobody asks padding.
 fn visible_keys(batch: &TextBatch) -> Result<Option<Vec<u8>>> {
     let TextBatch { attention_mask: mask, context, span, .. } = batch;
     let length = batch.length;

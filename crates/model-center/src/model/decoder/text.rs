@@ -67,7 +67,7 @@ fn upload(facts: &DecoderFacts, batch: &TextBatch, cx: &Ctx) -> Result<DecoderBa
 
 /// Whether ids and labels are those of this model.
 fn check(facts: &DecoderFacts, batch: &TextBatch) -> Result<()> {
-    check_length(batch, facts.max_length)?;
+    check_length(batch.length, facts.max_length)?;
     refuse_decoder_inputs(batch)?;
     Numbers::grid("input_ids", &batch.input_ids, batch, facts.vocab_size).check(false)?;
     match facts.has_spans {

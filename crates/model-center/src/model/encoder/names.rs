@@ -39,7 +39,7 @@ pub fn of_model_center<C: EncoderFamily>(family: &C, head: EncoderHead) -> NameT
     let stack = model_center::Stack { ours: "encoder", theirs: "encoder", block: &block, layers };
     let table = model_center::table(&[stack], heads.collect());
     match head {
-        EncoderHead::MaskedLm => {
+        EncoderHead::MaskedLm | EncoderHead::Pretraining => {
             NameTable { aliases: Cow::Borrowed(&OWN_TIED), ignored: Cow::Borrowed(&OWN_TABLE), ..table }
         }
         _ => table,

@@ -71,7 +71,7 @@ impl<C: EncoderFamily> TextModel for EncoderModel<C> {
 }
 
 fn upload<C: EncoderFamily>(model: &EncoderModel<C>, batch: &TextBatch, cx: &Ctx) -> Result<EncoderBatch> {
-    check_length(batch, model.max_length())?;
+    check_length(batch.length, model.max_length())?;
     refuse_decoder_inputs(batch)?;
     refuse_spans(batch)?;
     check(model.layout(), model.head_kind(), batch)?;

@@ -3,7 +3,9 @@
 use super::Seq2SeqHead;
 use crate::config::ProblemType;
 use crate::error::{Error, Result};
-use crate::model::labels::{IGNORED, Labels, Numbers, Wanted, refuse_spans, upload_mask, upload_padding, wrong_labels};
+use crate::model::labels::{
+    IGNORED, Labels, Numbers, Wanted, check_length, refuse_spans, upload_mask, upload_padding, wrong_labels,
+};
 use crate::model::position_table::PositionTable;
 use crate::model::text::{TextBatch, TextLabels};
 use bmtrain_core::{Device, Segment, Tensor};
@@ -135,7 +137,7 @@ fn check(batch: &TextBatch, words: Words) -> Result<()> {
         let reason = format!("{} choices of a sample, and {what}", batch.choices);
         return Err(Error::data("batch", reason, "give one row for each sample"));
     }
-    check_lengths(batch.length, words.max_length)
+    check_length(batch.length, words.max_length)
 }
 
 /// The shape and the words of what the decoder reads: what the batch has, or its labels moved by one.
@@ -146,7 +148,7 @@ fn read_by_decoder(batch: &TextBatch, words: Words) -> Result<([usize; 2], Cow<'
         Some(labels) => return Err(wrong_labels(labels, Wanted::Words)),
     };
     let target = [batch.rows, target_length(batch, labels)?];
-    check_lengths(target[1], words.max_length)?;
+    check_length(target[1], words.max_length)?;
     if let Some(labels) = labels {
         Numbers::table("labels", labels, target, words.vocab_size).check(true)?;
     }
@@ -172,9 +174,11 @@ fn read_by_classifier(batch: &TextBatch, outputs: usize, words: Words) -> Result
 
 /// The place of each row's last word among all.
 fn last_words(batch: &TextBatch, words: Words) -> Result<Vec<i64>> {
-    let last = words
-        .last
-        .ok_or_else(|| missing("eos_token_id", "classes are read off at that word", "give eos_token_id, one word"))?;
+    let unknown = || {
+        let reason = "classes are read off at that word, and the configuration names none or several";
+        Error::model("config.json, field eos_token_id", reason, "give one word as eos_token_id")
+    };
+    let last = words.last.ok_or_else(unknown)?;
     let rows = batch.input_ids.chunks(batch.length.max(1)).enumerate();
     let place = |(row, ids): (usize, &[i64])| {
         let at = ids.iter().rposition(|&id| usize::try_from(id).is_ok_and(|id| id == last)).ok_or_else(|| {
@@ -203,17 +207,6 @@ fn target_length(batch: &TextBatch, labels: Option<&[i64]>) -> Result<usize> {
         _ => {
             let reason = format!("{name} has {} values for {} rows", values.len(), batch.rows);
             Err(Error::data("batch", reason, "give as many values for each row, at least one"))
-        }
-    }
-}
-
-/// Rows no longer than the model's positions.
-fn check_lengths(length: usize, most: usize) -> Result<()> {
-    match length > most {
-        false => Ok(()),
-        true => {
-            let reason = format!("{length} tokens in a row, the model has {most} positions");
-            Err(Error::data("batch", reason, "shorten the rows"))
         }
     }
 }

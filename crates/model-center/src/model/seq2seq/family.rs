@@ -82,8 +82,8 @@ pub struct Classes {
     pub base: &'static str,
     /// For the next word of the decoder.
     pub words: &'static str,
-    /// For classes of a text, with the number of its outputs where a file names none; `None` for a family without one here.
-    pub classifier: Option<(&'static str, usize)>,
+    /// For classes of a text; `None` for a family without one here.
+    pub classifier: Option<&'static str>,
 }
 
 /// What a model with two stacks has besides its blocks.

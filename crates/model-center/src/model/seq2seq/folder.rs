@@ -43,13 +43,11 @@ fn configure<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<(
     let own = match architectures(folder)?.first().map(String::as_str) {
         // The first files of T5 have a name that was given up.
         Some(name) if name == classes.words || name.ends_with("WithLMHeadModel") => TextHead::CausalLm,
-        Some(name) => match classes.classifier {
-            Some((classifier, outputs)) if name == classifier => {
-                TextHead::Classification { outputs: config.text().cls_head.unwrap_or(outputs) }
-            }
+        Some(name) => match (classes.classifier, config.text().cls_head) {
+            (Some(classifier), Some(outputs)) if name == classifier => TextHead::Classification { outputs },
             _ if name != classes.base && options.head.is_none() => {
                 let mut known = vec![classes.base, classes.words];
-                known.extend(classes.classifier.map(|(name, _)| name));
+                known.extend(classes.classifier);
                 return Err(unknown_class(&place, name, &known));
             }
             _ => TextHead::None,
@@ -95,8 +93,11 @@ fn allowed(head: Seq2SeqHead, values: HeadValues) -> Allow {
         Seq2SeqHead::None | Seq2SeqHead::Words { tied: true } => &[],
     });
     let unused = texts(match head {
-        Seq2SeqHead::None => &["lm_head.*", "output_projection.*", "final_logits_bias", "classification_head.*"],
-        Seq2SeqHead::Words { .. } => &["classification_head.*"],
+        Seq2SeqHead::None => {
+            &["lm_head.*", "output_projection.*", "final_logits_bias", "classification_head.*", "cls_projection.*"]
+        }
+        // ModelCenter's classes have a head for classes of their own beside it.
+        Seq2SeqHead::Words { .. } => &["classification_head.*", "cls_projection.*"],
         Seq2SeqHead::Classifier { .. } => &["lm_head.*", "output_projection.*", "final_logits_bias"],
     });
     let (missing, fresh) = match values {
@@ -129,7 +130,7 @@ pub(super) fn written<'a, C: Seq2SeqFamily>(
     let class = match model.head_kind() {
         Seq2SeqHead::None => classes.base,
         Seq2SeqHead::Words { .. } => classes.words,
-        Seq2SeqHead::Classifier { .. } => classes.classifier.map_or(classes.base, |(name, _)| name),
+        Seq2SeqHead::Classifier { .. } => classes.classifier.unwrap_or(classes.base),
     };
     // Not every class with a head has another ending than a bare model's: there is MarianMTModel.
     let prefixed = model.head_kind() != Seq2SeqHead::None;

@@ -66,12 +66,16 @@ impl Sinusoids {
     /// Tables of another shape or with other values; files that cannot be read.
     pub fn check(weights: &Weights, shape: [usize; 2]) -> Result<()> {
         for entry in weights.entries().into_iter().filter(|entry| entry.name.ends_with("embed_positions.weight")) {
-            let other = |reason: String| {
-                let fix = "use a model whose positions are not trained";
+            let other = |reason: String, fix: &str| {
                 Error::model(format!("{}, tensor {}", weights.place(), entry.name), reason, fix)
             };
-            if entry.shape != shape || !entry.is_float() {
-                return Err(other(format!("it is {:?} of {:?}, and should be {shape:?}", entry.shape, entry.dtype)));
+            if entry.shape != shape {
+                let reason = format!("it is {:?}, and should be {shape:?}", entry.shape);
+                return Err(other(reason, "correct max_position_embeddings or d_model in config.json"));
+            }
+            let fix = "use a model whose positions are not trained";
+            if !entry.is_float() {
+                return Err(other(format!("it is of {:?}, and not of a float type", entry.dtype), fix));
             }
             let mut values = vec![0.0; shape[0] * shape[1]];
             weights.read_f32(&entry.name, &mut values)?;
@@ -79,7 +83,7 @@ impl Sinusoids {
                 let mut pairs = Self::row(position, shape[1]).zip(stored);
                 // What is no number is near nothing.
                 if !pairs.all(|(ours, theirs)| (ours - theirs).abs() <= ROUNDING) {
-                    return Err(other(format!("its row {position} is not that of sines and cosines")));
+                    return Err(other(format!("its row {position} is not that of sines and cosines"), fix));
                 }
             }
         }
