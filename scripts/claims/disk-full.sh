@@ -30,7 +30,7 @@ short_run() {
 status=0
 short_run --set checkpoint.on_failure=stop 2>"$scratch/stop.log" || status=$?
 cat "$scratch/stop.log" >&2
-[ "$status" -eq 5 ] && grep -q "No space left" "$scratch/stop.log" || verdict "stopped_with_$status" short
+if [ "$status" -ne 5 ] || ! grep -q "No space left" "$scratch/stop.log"; then verdict "stopped_with_$status" short; fi
 "$bin/ckpt" verify "$scratch/small/run" >&2 || verdict "damaged_by_a_full_disk" short
 status=0
 short_run 2>"$scratch/go_on.log" || status=$?

@@ -39,12 +39,16 @@ def difference(folder):
         sys.exit(f"error: {folder}\n  reason: missing or left over: {wrong}\n"
                  f"  fix: the folder should hold every tensor of {architecture} and no further one")
     inputs = load_file(folder / "inputs.safetensors")
-    labels = inputs.pop("labels")
+    labels = inputs.pop("labels", None)
+    # Without labels of words there is no loss, and none is needed.
+    inputs.pop("next_sentence_label", None)
     if model.config.is_encoder_decoder and "decoder_input_ids" not in inputs:
         # What goes into the decoder is made of them.
         inputs["labels"] = labels
     with torch.no_grad(), in_64_bits():
-        theirs = model.double().eval()(**inputs).logits
+        output = model.double().eval()(**inputs)
+    # A BERT for pretraining has two heads, of which words are the first.
+    theirs = output.prediction_logits if "prediction_logits" in output else output.logits
     ours = load_file(folder / "ours.safetensors")["logits"].reshape(theirs.shape)
     mask = inputs.get("decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask")
     if theirs.dim() == 3 and mask is not None:

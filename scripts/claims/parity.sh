@@ -15,8 +15,9 @@ case "$family" in
 esac
 golden="$root/crates/model-center/tests/golden"
 folders="$(find "$golden" -mindepth 3 -maxdepth 3 -path "$golden/${family}_*" -name config.json | wc -l)"
-[ -n "$family" ] && [ "$folders" -gt 0 ] ||
+if [ -z "$family" ] || [ "$folders" -eq 0 ]; then
     fail "parity.sh $family" "there are no golden data of such a family in $golden" "run scripts/claims.sh for the list"
+fi
 id="parity-$family"
 
 python="$("$root/scripts/python_env.sh")"
