@@ -114,21 +114,29 @@ pub fn resolve_inside(folder: &Path, name: &str) -> Result<PathBuf> {
     Err(refuse(format!("the file is a symbolic link to {}, outside the folder", target.display())))
 }
 
-/// Whether a folder has the file `name`, and has it where it may lie: see [`resolve_inside`].
+/// Whether a folder has the file `name`, and has it where it may lie: see [`resolve_inside`]. A link that leads nowhere is no file.
 ///
 /// # Errors
-/// Those of [`resolve_inside`]; a link that leads nowhere, which is most likely what is left of a file.
+/// Those of [`resolve_inside`].
 pub(crate) fn is_inside(folder: &Path, name: &str) -> Result<bool> {
     check_name(folder, name)?;
-    let path = folder.join(name);
-    if fs::symlink_metadata(&path).is_err_and(|e| e.kind() == ErrorKind::NotFound) {
+    if fs::metadata(folder.join(name)).is_err_and(|e| e.kind() == ErrorKind::NotFound) {
         return Ok(false);
     }
-    if fs::metadata(&path).is_err_and(|e| e.kind() == ErrorKind::NotFound) {
+    resolve_inside(folder, name).map(|_| true)
+}
+
+/// Refuse a name that is a link to nothing, which is most likely what is left of a file: another one in its place would be a guess.
+///
+/// # Errors
+/// [`Error::Model`] for such a link.
+pub(crate) fn refuse_dangling(folder: &Path, name: &str) -> Result<()> {
+    let path = folder.join(name);
+    if fs::symlink_metadata(&path).is_ok() && !path.exists() {
         let reason = "this is a link to a file that is not there";
         return Err(Error::model(path.display().to_string(), reason, "fetch the model again, or remove the link"));
     }
-    resolve_inside(folder, name).map(|_| true)
+    Ok(())
 }
 
 /// Whether `name`, a file name from outside, can only mean a file in `folder` or below, as long as no link is followed.

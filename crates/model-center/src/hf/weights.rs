@@ -10,7 +10,7 @@ use super::pickle::PickleFile;
 use super::safetensors::{SafetensorsFile, TensorEntry, TensorSource};
 use super::shard_index::Index;
 use super::stored::absent;
-use crate::file::{is_inside, printable, resolve_inside, unreadable};
+use crate::file::{is_inside, printable, refuse_dangling, resolve_inside, unreadable};
 use crate::{Error, Result};
 
 /// The name of unsharded weights.
@@ -48,7 +48,11 @@ impl WeightsName {
         let mut found: Option<Self> = None;
         for candidate in WEIGHTS_NAMES {
             let decided = found.is_some_and(|found| !found.is_pickle || candidate.name != WEIGHTS_FILE);
-            if decided || !is_inside(folder, candidate.name)? {
+            if decided {
+                continue;
+            }
+            if !is_inside(folder, candidate.name)? {
+                refuse_dangling(folder, candidate.name)?;
                 continue;
             }
             if let Some(found) = found {
