@@ -1,6 +1,6 @@
 //! What the files of encoders have alike: embeddings, blocks and pooler, under the family's prefix.
 //!
-//! Called by the families for their [`NameTable`](crate::hf::NameTable).
+//! Called by the families for their [`NameTable`].
 
 use super::{EncoderFamily, EncoderHead};
 use crate::hf::{Alias, NameTable, Rule, model_center};
