@@ -106,9 +106,6 @@ fn in_pieces(
         first += length;
     }
     assert_eq!((cache.len(), cache.is_empty()), (LENGTH, false));
-    let [k, v] = cache.copied().unwrap().map(|all| all.value().to_vec::<f32>().unwrap());
-    let columns = |first: usize| cut(all, 0..LENGTH, first..first + KV_HEADS * SIZE);
-    assert_eq!((k, v), (columns(width), columns(width + KV_HEADS * SIZE)));
     out
 }
 
@@ -173,7 +170,7 @@ fn other_rows_and_a_tape_are_errors() {
         Var::constant(tensor(&device, [rows, length, WIDTH], &values(rows * length * WIDTH, 3)))
     };
     let mut cache = KeyValues::default();
-    assert!(cache.reorder(&[5]).is_ok() && cache.copied().is_err());
+    assert!(cache.reorder(&[5]).is_ok());
     let mut attend = |cx: &Ctx, qkv: &Var| {
         ops::attention_fused_cached(cx, qkv, &mut cache, &options).map(|_| ()).map_err(|e| e.to_string())
     };

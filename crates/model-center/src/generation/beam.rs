@@ -132,9 +132,15 @@ impl Beams {
     }
 
     /// Take the logits of the next word, `[V]` for each of [`Beams::rows`], and go on. `change` may alter the logarithms of
-    /// probabilities that they become, knowing a row's words. What it returns says for each row that goes on which row it goes on
+    /// probabilities that they become, knowing a row's words; `stops` tells whether a text ends for another reason than its last word or
+    /// its length. What is returned says for each row that goes on which row it goes on
     /// from; its new word is the last of [`Beams::words`].
-    pub fn step(&mut self, logits: &mut [Vec<f32>], mut change: impl FnMut(&[u32], &mut [f32])) -> Vec<usize> {
+    pub fn step(
+        &mut self,
+        logits: &mut [Vec<f32>],
+        mut change: impl FnMut(&[u32], &mut [f32]),
+        mut stops: impl FnMut(&[u32]) -> bool,
+    ) -> Vec<usize> {
         if self.is_done {
             return Vec::new();
         }
@@ -146,16 +152,19 @@ impl Beams {
         // Enough that as many as there are beams go on even if all the others end here.
         let candidates = self.candidates(logits, beams * (1 + self.ends.len()).max(2));
         let length = self.running.first().map_or(0, |running| running.words.len()) + 1;
-        let ends_text = |word: u32| length >= self.longest || self.ends.contains(&word);
-        let next: Vec<Candidate> = candidates.iter().filter(|c| !ends_text(c.word)).take(beams).copied().collect();
-        let ended = candidates.iter().take(beams).filter(|candidate| ends_text(candidate.word));
-        let ended: Vec<Hypothesis> = ended
-            .map(|candidate| {
+        let mut next = Vec::with_capacity(beams);
+        for (place, candidate) in candidates.iter().enumerate() {
+            let ends = length >= self.longest || self.ends.contains(&candidate.word);
+            if !ends && !stops(&self.extended(candidate)) {
+                next.push(*candidate);
+            } else if place < beams {
                 let score = candidate.sum / self.penalty(length);
-                Hypothesis { words: self.extended(candidate), score, is_finished: true }
-            })
-            .collect();
-        ended.into_iter().for_each(|hypothesis| self.keep(hypothesis));
+                self.keep(Hypothesis { words: self.extended(candidate), score, is_finished: true });
+            }
+            if next.len() == beams && place + 1 >= beams {
+                break;
+            }
+        }
         self.running =
             next.iter().map(|candidate| Running { words: self.extended(candidate), sum: candidate.sum }).collect();
         self.is_done = self.ends_here(length);
@@ -244,6 +253,10 @@ mod tests {
 
     fn unchanged(_: &[u32], _: &mut [f32]) {}
 
+    fn endless(_: &[u32]) -> bool {
+        false
+    }
+
     /// A chain of words in which the next depends on the last: row 0 behind the prompt. Word 0 ends a text.
     const CHAIN: [[f32; 4]; 4] =
         [[0.0, 0.5, 0.4, 0.1], [0.4, 0.2, 0.2, 0.2], [0.9, 0.05, 0.03, 0.02], [0.25, 0.25, 0.25, 0.25]];
@@ -254,7 +267,7 @@ mod tests {
             let last = |place: usize| beams.words(place).last().map_or(0, |word| *word as usize);
             let mut scores: Vec<Vec<f32>> = (0..beams.rows()).map(|place| row(&CHAIN[last(place)])).collect();
             let rows = beams.rows();
-            let from = beams.step(&mut scores, unchanged);
+            let from = beams.step(&mut scores, unchanged, endless);
             assert!(from.iter().all(|&from| from < rows));
         }
         beams.finish()
@@ -312,7 +325,7 @@ mod tests {
     #[test]
     fn texts_that_are_cut_off_count_as_they_stand() {
         let mut beams = Beams::new(OPTIONS, &[0], 9).unwrap();
-        beams.step(&mut [row(&CHAIN[0])], unchanged);
+        beams.step(&mut [row(&CHAIN[0])], unchanged, endless);
         assert_eq!((beams.rows(), beams.words(0), beams.words(1)), (2, &[1][..], &[2][..]));
         let cut = beams.finish();
         assert_eq!(cut.len(), 2);
@@ -322,9 +335,9 @@ mod tests {
     #[test]
     fn a_row_without_possible_words_ends() {
         let mut beams = Beams::new(OPTIONS, &[0], 9).unwrap();
-        assert!(beams.step(&mut [vec![f32::NEG_INFINITY, f32::NAN]], unchanged).is_empty());
+        assert!(beams.step(&mut [vec![f32::NEG_INFINITY, f32::NAN]], unchanged, endless).is_empty());
         assert!(beams.is_done() && beams.rows() == 0);
-        assert!(beams.step(&mut [], unchanged).is_empty());
+        assert!(beams.step(&mut [], unchanged, endless).is_empty());
         assert!(beams.finish().is_empty());
     }
 
@@ -336,8 +349,16 @@ mod tests {
                 scores[1] = f32::NEG_INFINITY;
             }
         };
-        beams.step(&mut [row(&CHAIN[0])], forbid);
+        beams.step(&mut [row(&CHAIN[0])], forbid, endless);
         assert_eq!((beams.words(0), beams.words(1)), (&[2][..], &[3][..]));
+    }
+
+    #[test]
+    fn texts_may_end_by_what_they_say() {
+        let mut beams = Beams::new(BeamOptions { best: 1, ..OPTIONS }, &[0], 9).unwrap();
+        beams.step(&mut [row(&CHAIN[0])], unchanged, |words| words == [1]);
+        assert_eq!((beams.rows(), beams.words(0), beams.words(1)), (2, &[2][..], &[3][..]));
+        assert_eq!(beams.finish()[0].words, [1]);
     }
 
     #[test]

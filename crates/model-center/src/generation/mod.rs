@@ -1,15 +1,19 @@
-//! What generating text is made of besides a model: choosing the next word, keeping several texts side by side, showing text as it
-//! comes.
+//! Generating text.
 //!
-//! Defines [`Sampling`] and [`Penalty`], which choose by scores of the next word; [`Beams`], a search for the most probable text;
-//! [`TextStream`], the text of words as they come. None of them knows a model: scores come in, words go out.
+//! Defines [`Generator`], the loop from prompts to texts by [`GenerateOptions`], and what it is made of: [`Sampling`] and [`Penalty`],
+//! which choose by scores of the next word; [`Beams`], a search for the most probable text; [`TextStream`], the text of words as they
+//! come. These know no model: scores come in, words go out. What a model keeps of a row is in [`crate::model::decoding`].
 
 mod beam;
+mod generator;
+mod rows;
 mod sampling;
 mod scores;
+mod search;
 mod stream;
 
 pub use beam::{BeamOptions, Beams, Hypothesis, Patience};
+pub use generator::{Ending, GenerateOptions, Generated, Generator, Method, OnPiece, Piece};
 pub use sampling::{Draw, Sampling};
 pub use scores::{Penalty, forbid, largest, log_softmax};
 pub use stream::{TextStream, check_stops};

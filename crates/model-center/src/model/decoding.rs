@@ -101,18 +101,11 @@ impl Past {
         if self.mask.is_none() && !mask.as_deref().is_some_and(is_padded) {
             return Ok(Past { rows, length: self.length + length, mask: None });
         }
-        let mut all = Vec::with_capacity(rows * (self.length + length));
-        for row in 0..rows {
-            match &self.mask {
-                Some(before) => all.extend_from_slice(&before[row * self.length..(row + 1) * self.length]),
-                None => all.resize(all.len() + self.length, 1),
-            }
-            match mask {
-                Some(mask) => all.extend_from_slice(&mask[row * length..(row + 1) * length]),
-                None => all.resize(all.len() + length, 1),
-            }
-        }
-        Ok(Past { rows, length: self.length + length, mask: Some(all) })
+        let tokens = |length: usize| vec![1; rows * length];
+        let before = self.mask.clone().unwrap_or_else(|| tokens(self.length));
+        let now = mask.clone().unwrap_or_else(|| tokens(length));
+        let mask = Some(join(&before, self.length, &now, length));
+        Ok(Past { rows, length: self.length + length, mask })
     }
 
     /// As [`Decoding::reorder`].
@@ -164,6 +157,15 @@ impl Past {
 /// The last `columns` of each row of a table whose rows have this length.
 fn last_columns(values: &[i64], length: usize, columns: usize) -> Vec<i64> {
     values.chunks(length.max(1)).flat_map(|row| row[length - columns..].iter().copied()).collect()
+}
+
+/// Two tables of as many rows, whose rows have these lengths, side by side.
+pub(super) fn join<T: Copy>(left: &[T], left_length: usize, right: &[T], right_length: usize) -> Vec<T> {
+    if left_length == 0 {
+        return right.to_vec();
+    }
+    let rows = left.chunks(left_length).zip(right.chunks(right_length.max(1)));
+    rows.flat_map(|(left, right)| left.iter().chain(right).copied()).collect()
 }
 
 /// Rows of a table by their numbers.

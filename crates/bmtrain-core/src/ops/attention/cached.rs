@@ -58,46 +58,6 @@ impl KeyValues {
         Ok(())
     }
 
-    /// Put keys and values `[B, L, K*H]` behind those so far.
-    ///
-    /// # Errors
-    /// A tape; other rows than before; no memory left; a failing device.
-    pub fn push(&mut self, cx: &Ctx, k: &Var, v: &Var) -> Result<()> {
-        let width = k.shape().last();
-        expect_shape(OP, "v", k.shape(), v.shape())?;
-        self.make_room(cx, k.value(), width)?;
-        self.put(k.value(), 0, 0, width)?;
-        self.put(v.value(), 0, width, width)?;
-        self.length += k.shape().dims()[1];
-        Ok(())
-    }
-
-    /// All keys and all values, `[B, S, K*H]` each, copied.
-    ///
-    /// # Errors
-    /// There are none; no memory left; a failing device.
-    pub fn copied(&self) -> Result<[Var; 2]> {
-        let kv = self.kept()?;
-        let [rows, capacity, row] = kv.dims(OP)?;
-        let (length, width) = (self.length, row / 2);
-        let part = |first: usize| -> Result<Var> {
-            let mut out = Tensor::empty(kv.device(), [rows, length, width], kv.dtype(), Segment::Activations)?;
-            for row_index in 0..rows {
-                let len = (length - 1) * row + width;
-                kv.device().launch(RowCopy {
-                    rows: length,
-                    columns: width,
-                    x_ld: row,
-                    x: kv.view()?.part(row_index * capacity * row + first, len)?,
-                    out_ld: width,
-                    out: Dest { view: out.view_mut()?.part(row_index * length * width, length * width)?, add: false },
-                })?;
-            }
-            Ok(Var::constant(out))
-        };
-        Ok([part(0)?, part(width)?])
-    }
-
     fn kept(&self) -> Result<&Tensor> {
         self.kv.as_ref().filter(|_| self.length > 0).ok_or_else(|| Error::argument(OP, "the cache is empty"))
     }
@@ -196,7 +156,12 @@ pub fn attention_cached(
     let call = Call::new(OP, options, batch, length, cache.length + length)?;
     expect_shape(OP, "q", Shape::from([batch, length, call.width()]), q.shape())?;
     expect_shape(OP, "k", Shape::from([batch, length, call.kv_width()]), k.shape())?;
-    cache.push(cx, k, v)?;
+    expect_shape(OP, "v", k.shape(), v.shape())?;
+    let width = call.kv_width();
+    cache.make_room(cx, k.value(), width)?;
+    cache.put(k.value(), 0, 0, width)?;
+    cache.put(v.value(), 0, width, width)?;
+    cache.length += length;
     let [q] = columns(q.value(), length, [call.width()])?;
     attend(cx, &call, q, cache)
 }

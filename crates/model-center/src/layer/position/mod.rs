@@ -29,6 +29,14 @@ pub enum PositionsConfig {
 }
 
 impl PositionsConfig {
+    /// The longest row in which what tokens were told holds while further ones come; `None` where it always does.
+    pub fn steady_length(&self) -> Option<usize> {
+        match self {
+            PositionsConfig::Rotary(config) => config.scaling.steady_length(),
+            _ => None,
+        }
+    }
+
     /// The longest row of a model whose file speaks of so many positions; a slope goes on for ever.
     pub fn reach(&self, positions: usize) -> usize {
         match self {

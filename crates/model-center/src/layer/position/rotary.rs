@@ -71,6 +71,14 @@ impl RotaryScaling {
         }
     }
 
+    /// The longest row whose angles are those of shorter ones; in longer ones all angles change with every further token.
+    pub fn steady_length(&self) -> Option<usize> {
+        match *self {
+            RotaryScaling::Dynamic { trained, .. } => Some(trained),
+            _ => None,
+        }
+    }
+
     /// The longest row of a model whose file speaks of so many positions. Files with dynamic or YaRN's scaling commonly give the
     /// trained length for that.
     pub fn reach(&self, positions: usize) -> usize {
@@ -173,10 +181,8 @@ impl RotaryAngles {
         let all = past + length;
         let table = self.table_for(all, cx)?; // [all or more, R]
         // Rows of the table from the first new token on.
-        let own = if past == 0 { table.clone() } else { table.slice(past..all)? }; // [L, R]
-        // The angles of the first tokens go by how many follow, sooner or later.
-        let changes = matches!(self.config.scaling, RotaryScaling::Dynamic { .. });
-        Ok(Angles { keys: changes.then_some(table), ..Angles::from(own) })
+        let table = if past == 0 { table } else { table.slice(past..all)? }; // [L or more, R]
+        Ok(Angles { table, positions: None })
     }
 
     fn table_for(&self, length: usize, cx: &Ctx) -> Result<Tensor> {

@@ -4,7 +4,7 @@ use super::batch::visible_keys;
 use super::{Decoder, DecoderBatch, DecoderFamily, DecoderHead, DecoderModel};
 use crate::error::{Error, Result};
 use crate::layer::BlockCache;
-use crate::model::decoding::{Decoding, DecodingOptions, Past, check_tokens, last_places};
+use crate::model::decoding::{Decoding, DecodingOptions, Past, check_tokens, gathered, join, last_places};
 use crate::model::flow::TextFlow;
 use crate::model::labels::{Numbers, check_length, refuse_spans};
 use crate::model::text::TextBatch;
@@ -16,6 +16,9 @@ pub(super) struct DecoderRows<'a, C> {
     model: &'a DecoderModel<C>,
     caches: Vec<BlockCache>,
     past: Past,
+    expected: usize,
+    /// The ids of all tokens, `R x S`, with padding, where they may have to be read anew: beyond so many of a row.
+    anew: Option<(usize, Vec<i64>)>,
 }
 
 impl<'a, C: DecoderFamily> DecoderRows<'a, C> {
@@ -32,9 +35,30 @@ impl<'a, C: DecoderFamily> DecoderRows<'a, C> {
             let reason = format!("{} has no encoder that could read it", C::TITLE);
             return Err(Error::data("source", reason, "put the text in front of what is to be written"));
         }
-        let caches = model.blocks().layers().len();
-        let caches = (0..caches).map(|_| BlockCache::expecting(options.expected)).collect();
-        Ok(DecoderRows { model, caches, past: Past::default() })
+        let anew = model.config().layout().positions.steady_length().map(|length| (length, Vec::new()));
+        let mut rows =
+            DecoderRows { model, caches: Vec::new(), past: Past::default(), expected: options.expected, anew };
+        rows.forget();
+        Ok(rows)
+    }
+
+    /// Nothing is kept of any token.
+    fn forget(&mut self) {
+        let caches = 0..self.model.blocks().layers().len();
+        self.caches = caches.map(|_| BlockCache::expecting(self.expected)).collect();
+    }
+
+    /// The ids `R x L` that are to be read, of rows `past`: the new ones, or those of the whole rows where what earlier ones were told
+    /// of positions no longer holds. All states change then, so that there is nothing to keep.
+    fn ids(&mut self, tokens: &TextBatch, past: &Past) -> Vec<i64> {
+        let Some((steady, all)) = &mut self.anew else { return tokens.input_ids.clone() };
+        *all = join(all, self.past.length(), &tokens.input_ids, tokens.length);
+        if past.length() <= *steady {
+            return tokens.input_ids.clone();
+        }
+        let all = all.clone();
+        self.forget();
+        all
     }
 
     fn check(&self, tokens: &TextBatch, past: &Past) -> Result<()> {
@@ -58,14 +82,16 @@ impl<C: DecoderFamily> Decoding for DecoderRows<'_, C> {
         let (model, facts, device) = (self.model, self.model.facts(), cx.device().clone());
         let past = self.past.with(tokens)?;
         self.check(tokens, &past)?;
-        let TextBatch { rows, length, .. } = *tokens;
+        let rows = tokens.rows;
+        let ids = self.ids(tokens, &past);
+        let length = ids.len() / rows;
         let visible = match tokens.context {
             Some(_) => visible_keys(tokens)?,
             None => None,
         };
         let visible = visible.map(|keys| Tensor::from_slice(&device, [rows, length, length], &keys, Segment::Data));
         let batch = DecoderBatch {
-            input_ids: Tensor::from_slice(&device, [rows, length], &tokens.input_ids, Segment::Data)?,
+            input_ids: Tensor::from_slice(&device, [rows, length], &ids, Segment::Data)?,
             position_ids: facts.table.map(|table| past.position_ids(table, length, &device)).transpose()?,
             numbers: past.numbers(&device)?,
             padding: past.padding(&device)?,
@@ -88,7 +114,11 @@ impl<C: DecoderFamily> Decoding for DecoderRows<'_, C> {
     }
 
     fn reorder(&mut self, from: &[usize], cx: &Ctx) -> Result<()> {
+        let length = self.past.length();
         self.past.reorder(from)?;
+        if let Some((_, all)) = &mut self.anew {
+            *all = gathered(all, length, from);
+        }
         for cache in &mut self.caches {
             cache.reorder(from, true, cx)?;
         }

@@ -1,0 +1,258 @@
+//! Text that is written token by token, each behind what blocks keep of those before, is the text that is read at once: for every
+//! family that writes, with rows padded on the left, cut into pieces in different ways, moved to other places, and under ZeRO-3.
+#![allow(clippy::unwrap_used)]
+
+use bmtrain_core::comm::host::{HostGroup, HostOptions};
+use bmtrain_core::{Ctx, Device};
+use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
+use model_center::model::{Decoding, DecodingOptions, OpenOptions, Registry, TextBatch, TextModel};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The bound of what pieces may differ by from the whole: products of matrices of other heights add up in another order.
+const TOLERANCE: f32 = 1e-5;
+const LENGTHS: [usize; 3] = [7, 4, 6];
+const LONGEST: usize = 7;
+
+/// Every folder of golden data with a head for words. Their models have learned tables, rotary positions of both layouts with all
+/// ways of stretching them, slopes, biases of distances, sinusoids, windows, grouped heads, norms of heads and parallel blocks.
+fn folders() -> Vec<PathBuf> {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let models = std::fs::read_dir(golden).unwrap().map(|entry| entry.unwrap().path());
+    let mut folders: Vec<PathBuf> = models
+        .flat_map(|model| ["lm", "untied"].map(|head| model.join(head)))
+        .filter(|folder| folder.is_dir())
+        .collect();
+    folders.sort();
+    assert!(folders.len() >= 20, "{folders:?}");
+    folders
+}
+
+fn open(device: &Device, folder: &Path, sharding: Sharding) -> Box<dyn TextModel> {
+    Registry::default().open(folder, &OpenOptions { sharding, ..OpenOptions::new(device) }).unwrap().model
+}
+
+/// Ids of a row, of which none is padding.
+fn row(model: &dyn TextModel, row: usize, length: usize) -> Vec<i64> {
+    let words = model.vocab_size() - 4;
+    (0..length).map(|place| (4 + (row * 31 + place * 17 + place * place * 5) % words) as i64).collect()
+}
+
+/// Rows padded on the left to one length.
+fn padded(rows: &[Vec<i64>]) -> TextBatch {
+    let longest = rows.iter().map(Vec::len).max().unwrap();
+    let padding = |row: &Vec<i64>| longest - row.len();
+    let ids = rows.iter().flat_map(|row| vec![1; padding(row)].into_iter().chain(row.clone())).collect();
+    let mask = rows.iter().flat_map(|row| vec![0; padding(row)].into_iter().chain(vec![1; row.len()])).collect();
+    TextBatch { labels: None, ..TextBatch::next_words(longest, ids, Some(mask)) }
+}
+
+/// What an encoder reads: of three lengths, padded on the right.
+fn source(model: &dyn TextModel) -> Option<TextBatch> {
+    let lengths = [7, 9, 4];
+    let rows = lengths.map(|length| row(model, 40 + length, length));
+    let ids = rows.iter().flat_map(|row| row.iter().copied().chain(vec![1; 9 - row.len()])).collect();
+    let mask = lengths.iter().flat_map(|&length| (0..9).map(move |place| u8::from(place < length))).collect();
+    let batch = TextBatch { labels: None, ..TextBatch::next_words(9, ids, Some(mask)) };
+    model.writes_targets().then_some(batch)
+}
+
+/// One row of a batch, without its padding.
+fn alone(batch: &TextBatch, row: usize) -> TextBatch {
+    let mask = &batch.attention_mask.as_ref().unwrap()[row * batch.length..(row + 1) * batch.length];
+    let ids = &batch.input_ids[row * batch.length..(row + 1) * batch.length];
+    let tokens: Vec<i64> = ids.iter().zip(mask).filter(|(_, mask)| **mask == 1).map(|(id, _)| *id).collect();
+    TextBatch { labels: None, ..TextBatch::next_words(tokens.len(), tokens, None) }
+}
+
+/// The logits of the whole row of one text, `[L, V]`, read at once and alone.
+fn whole(model: &dyn TextModel, source: Option<&TextBatch>, index: usize, ids: &[i64], device: &Device) -> Vec<f32> {
+    let batch = TextBatch { labels: None, ..TextBatch::next_words(ids.len(), ids.to_vec(), None) };
+    let batch = match source {
+        None => batch,
+        Some(source) => TextBatch { decoder_input_ids: Some(ids.to_vec()), ..alone(source, index) },
+    };
+    let scores = model.score(&batch, None, &mut Ctx::inference(device)).unwrap();
+    scores.logits.unwrap().value().to_vec().unwrap()
+}
+
+/// Columns of a padded batch.
+fn columns(batch: &TextBatch, from: usize, to: usize) -> TextBatch {
+    let cut = |row: usize| row * batch.length + from..row * batch.length + to;
+    let mask = batch.attention_mask.as_ref().unwrap();
+    let ids = (0..batch.rows).flat_map(|row| batch.input_ids[cut(row)].to_vec()).collect();
+    let mask = (0..batch.rows).flat_map(|row| mask[cut(row)].to_vec()).collect();
+    TextBatch { labels: None, ..TextBatch::next_words(to - from, ids, Some(mask)) }
+}
+
+fn furthest(ours: &[f32], theirs: &[f32]) -> f32 {
+    assert_eq!(ours.len(), theirs.len());
+    let scale = theirs.iter().fold(1.0_f32, |most, value| most.max(value.abs()));
+    ours.iter().zip(theirs).map(|(ours, theirs)| (ours - theirs).abs()).fold(0.0, f32::max) / scale
+}
+
+#[test]
+fn pieces_are_the_whole_for_every_family() {
+    let device = Device::cpu(1).unwrap();
+    let mut worst: f32 = 0.0;
+    for folder in folders() {
+        let model = open(&device, &folder, Sharding::solo());
+        let source = source(&*model);
+        let rows: Vec<Vec<i64>> = LENGTHS.iter().enumerate().map(|(i, &length)| row(&*model, i, length)).collect();
+        let batch = padded(&rows);
+        let wanted: Vec<Vec<f32>> =
+            rows.iter().enumerate().map(|(i, ids)| whole(&*model, source.as_ref(), i, ids, &device)).collect();
+        let vocabulary = model.vocab_size();
+        for cuts in [vec![LONGEST], (4..=LONGEST).collect(), vec![5, 6, LONGEST]] {
+            let mut cx = Ctx::inference(&device);
+            let options = DecodingOptions { source: source.as_ref(), expected: 9 };
+            let mut decoding = model.decoding(options, &mut cx).unwrap();
+            let mut from = 0;
+            for &to in &cuts {
+                let logits: Vec<f32> = decoding.extend(&columns(&batch, from, to), &mut cx).unwrap().to_vec().unwrap();
+                for (i, (ours, row)) in logits.chunks(vocabulary).zip(&rows).enumerate() {
+                    let place = to - 1 - (LONGEST - row.len());
+                    let theirs = &wanted[i][place * vocabulary..(place + 1) * vocabulary];
+                    let error = furthest(ours, theirs);
+                    assert!(error <= TOLERANCE, "{}, {cuts:?}, row {i} to {to}: {error}", folder.display());
+                    worst = worst.max(error);
+                }
+                from = to;
+            }
+            assert_eq!((decoding.past().rows(), decoding.past().length()), (3, LONGEST));
+        }
+    }
+    // The claim reads this line.
+    println!("{} folders, furthest {worst:.1e}", folders().len());
+}
+
+#[test]
+fn rows_go_on_from_others_for_every_family() {
+    let device = Device::cpu(1).unwrap();
+    for folder in folders() {
+        let model = open(&device, &folder, Sharding::solo());
+        let source = source(&*model);
+        let rows: Vec<Vec<i64>> = LENGTHS.iter().enumerate().map(|(i, &length)| row(&*model, i, length)).collect();
+        let (batch, vocabulary) = (padded(&rows), model.vocab_size());
+        let mut cx = Ctx::inference(&device);
+        let options = DecodingOptions { source: source.as_ref(), expected: 20 };
+        let mut decoding = model.decoding(options, &mut cx).unwrap();
+        decoding.extend(&batch, &mut cx).unwrap();
+        // Twice, as every step of a search does, and each with a word of its own.
+        decoding.reorder(&[2, 2, 0, 1], &cx).unwrap();
+        decoding.reorder(&[1, 3, 0], &cx).unwrap();
+        let from = [2, 1, 2];
+        let next = TextBatch { labels: None, ..TextBatch::next_words(1, vec![7, 8, 9], None) };
+        let logits: Vec<f32> = decoding.extend(&next, &mut cx).unwrap().to_vec().unwrap();
+        for (i, (ours, from)) in logits.chunks(vocabulary).zip(from).enumerate() {
+            let ids: Vec<i64> = rows[from].iter().copied().chain([next.input_ids[i]]).collect();
+            let theirs = whole(&*model, source.as_ref(), from, &ids, &device);
+            let error = furthest(ours, &theirs[theirs.len() - vocabulary..]);
+            assert!(error <= TOLERANCE, "{}, row {i}: {error}", folder.display());
+        }
+        assert!(decoding.reorder(&[3], &cx).is_err());
+    }
+}
+
+#[test]
+fn a_context_is_read_from_both_sides_and_what_follows_goes_on_behind_it() {
+    let device = Device::cpu(1).unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/cpm1_a/lm");
+    let model = open(&device, &folder, Sharding::solo());
+    let ids = row(&*model, 3, 8);
+    let context = |length: usize| (0..length).map(|place| u8::from(place < 5)).collect::<Vec<u8>>();
+    let part = |from: usize, to: usize| TextBatch {
+        labels: None,
+        ..TextBatch::next_words(to - from, ids[from..to].to_vec(), None)
+    };
+    let whole = TextBatch { context: Some(context(8)), ..part(0, 8) };
+    let mut cx = Ctx::inference(&device);
+    let wanted: Vec<f32> = model.score(&whole, None, &mut cx).unwrap().logits.unwrap().value().to_vec().unwrap();
+    let mut decoding = model.decoding(DecodingOptions::default(), &mut cx).unwrap();
+    let first = TextBatch { context: Some(context(6)), ..part(0, 6) };
+    let vocabulary = model.vocab_size();
+    for (to, batch) in [(6, first), (7, part(6, 7)), (8, part(7, 8))] {
+        let ours: Vec<f32> = decoding.extend(&batch, &mut cx).unwrap().to_vec().unwrap();
+        let error = furthest(&ours, &wanted[(to - 1) * vocabulary..to * vocabulary]);
+        assert!(error <= TOLERANCE, "to {to}: {error}");
+    }
+    let late = TextBatch { context: Some(vec![1]), ..part(0, 1) };
+    assert!(decoding.extend(&late, &mut cx).unwrap_err().to_string().contains("first tokens"));
+}
+
+/// The angles of all tokens change with the length of the row, beyond 8 tokens of this model.
+#[test]
+fn stretched_angles_are_those_of_the_whole_row_as_it_grows() {
+    let device = Device::cpu(1).unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/qwen2_b/lm");
+    let model = open(&device, &folder, Sharding::solo());
+    let (ids, vocabulary) = (row(&*model, 5, 13), model.vocab_size());
+    let mut cx = Ctx::inference(&device);
+    let mut decoding = model.decoding(DecodingOptions::default(), &mut cx).unwrap();
+    let mut from = 0;
+    for to in [6, 7, 9, 10, 11, 13] {
+        let next = TextBatch { labels: None, ..TextBatch::next_words(to - from, ids[from..to].to_vec(), None) };
+        let ours: Vec<f32> = decoding.extend(&next, &mut cx).unwrap().to_vec().unwrap();
+        let theirs = whole(&*model, None, 0, &ids[..to], &device);
+        let error = furthest(&ours, &theirs[theirs.len() - vocabulary..]);
+        assert!(error <= TOLERANCE, "to {to}: {error}");
+        from = to;
+    }
+}
+
+#[test]
+fn two_ranks_under_zero_3_write_what_one_does() {
+    for folder in folders().into_iter().filter(|folder| folder.ends_with("lm")) {
+        let write = |device: &Device, sharding: Sharding| -> Vec<f32> {
+            let model = open(device, &folder, sharding);
+            let source = source(&*model);
+            let rows: Vec<Vec<i64>> = (0..3).map(|i| row(&*model, i, 4)).collect();
+            let mut cx = Ctx::inference(device);
+            let options = DecodingOptions { source: source.as_ref(), expected: 8 };
+            let mut decoding = model.decoding(options, &mut cx).unwrap();
+            decoding.extend(&padded(&rows), &mut cx).unwrap();
+            let next = TextBatch { labels: None, ..TextBatch::next_words(1, vec![7, 8, 9], None) };
+            decoding.extend(&next, &mut cx).unwrap().to_vec().unwrap()
+        };
+        let one = write(&Device::cpu(1).unwrap(), Sharding::solo());
+        let group = HostGroup::threads(2, HostOptions::default()).unwrap();
+        std::thread::scope(|scope| {
+            for rank in group {
+                let (write, one) = (&write, &one);
+                scope.spawn(move || {
+                    let (ranks, level) = (Arc::new(rank), ZeroLevel::Three);
+                    let sharding = Sharding { ranks, level, sum: GradientSum::Fast, prefetch: true };
+                    assert!(&write(&Device::cpu(1).unwrap(), sharding) == one, "every bit of one rank");
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn what_cannot_be_gone_on_with_is_refused_and_nothing_changes() {
+    let device = Device::cpu(1).unwrap();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let mut cx = Ctx::inference(&device);
+    let bert = open(&device, &golden.join("bert_a/mlm"), Sharding::solo());
+    assert!(bert.decoding(DecodingOptions::default(), &mut cx).err().unwrap().to_string().contains("does not write"));
+    let judge = open(&device, &golden.join("gpt2_a/cls"), Sharding::solo());
+    assert!(judge.decoding(DecodingOptions::default(), &mut cx).err().unwrap().to_string().contains("lm"));
+    let model = open(&device, &golden.join("gpt2_a/lm"), Sharding::solo());
+    let mut decoding = model.decoding(DecodingOptions::default(), &mut cx).unwrap();
+    let one = |id: i64| TextBatch { labels: None, ..TextBatch::next_words(1, vec![id], None) };
+    let mut refused = |batch: &TextBatch, cx: &mut Ctx| decoding.extend(batch, cx).err().map(|error| error.to_string());
+    assert!(refused(&one(model.vocab_size() as i64), &mut cx).unwrap().contains("input_ids"));
+    let long = vec![5; model.max_length() + 1];
+    let too_long = TextBatch { labels: None, ..TextBatch::next_words(long.len(), long, None) };
+    assert!(refused(&too_long, &mut cx).is_some());
+    assert!(refused(&TextBatch { context: Some(vec![1]), ..one(5) }, &mut cx).is_some());
+    assert!(refused(&one(5), &mut cx).is_none());
+    let two = TextBatch { labels: None, ..TextBatch::next_words(1, vec![5, 6], None) };
+    assert!(refused(&two, &mut cx).unwrap().contains("2 rows behind the 1"));
+    assert_eq!(decoding.past().length(), 1);
+    let t5 = open(&device, &golden.join("t5_a/lm"), Sharding::solo());
+    assert!(t5.decoding(DecodingOptions::default(), &mut cx).err().unwrap().to_string().contains("encoder"));
+    let reads = DecodingOptions { source: Some(&one(5)), ..DecodingOptions::default() };
+    assert!(model.decoding(reads, &mut cx).err().unwrap().to_string().contains("no encoder"));
+}

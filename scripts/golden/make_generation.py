@@ -1,0 +1,128 @@
+"""Golden data for generation: what transformers writes behind prompts with the tiny models of the other golden data.
+
+Writes crates/model-center/tests/golden/generation.json: of each model the settings, prompts, and the words and scores of each text,
+computed in 64-bit floats without a cache and for each prompt alone, so that neither padding nor a cache has a part in them. The
+same in 32-bit floats must give the same words, or a test of them would test rounding. The data are committed; run this only to
+change them:
+
+    $(scripts/python_env.sh) scripts/golden/make_generation.py            # writes the file
+    $(scripts/python_env.sh) scripts/golden/make_generation.py --check    # recomputes it and compares with the committed file
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+from goldens import DEFAULT_OUT, PINNED, in_64_bits
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
+
+# Folders of golden data, with heads for words.
+MODELS = ["gpt2_a/lm", "gpt2_a/untied", "gptj_a/lm", "llama_a/lm", "mistral_a/lm", "mistral_b/lm", "qwen2_a/lm", "qwen3_a/lm",
+          "opt_a/lm", "bloom_a/lm", "t5_a/lm", "t5_b/lm", "t5_mt5/lm", "bart_a/lm", "marian_a/lm"]
+LENGTHS = [5, 3, 6]
+NEW_TOKENS = 9
+
+# Names and meaning are transformers'.
+SETTINGS = {
+    "greedy": {},
+    "greedy_penalty": {"repetition_penalty": 1.7, "min_new_tokens": 4},
+    "beams": {"num_beams": 3, "num_return_sequences": 3},
+    "beams_long": {"num_beams": 4, "num_return_sequences": 2, "length_penalty": 2.0, "min_new_tokens": 2},
+    "beams_short_first": {"num_beams": 3, "length_penalty": 0.3, "early_stopping": True},
+    "beams_never": {"num_beams": 2, "num_return_sequences": 2, "length_penalty": -0.5, "early_stopping": "never"},
+    "beams_penalty": {"num_beams": 3, "num_return_sequences": 1, "repetition_penalty": 1.3},
+}
+
+
+def prompts_of(seed, vocabulary):
+    """Words of three prompts; the smallest numbers are special in these models."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(4, vocabulary - 2, (length,), generator=generator).tolist() for length in LENGTHS]
+
+
+def write(model, prompts, ends, settings):
+    """The texts of each prompt, with their scores where there are any."""
+    config = model.config
+    written = []
+    for prompt in prompts:
+        generation = GenerationConfig(
+            do_sample=False, max_new_tokens=NEW_TOKENS, eos_token_id=ends, pad_token_id=config.pad_token_id, use_cache=False,
+            decoder_start_token_id=getattr(config, "decoder_start_token_id", None), output_scores=True,
+            return_dict_in_generate=True, **settings)
+        # What the configuration of a family says besides is not part of these settings.
+        model.generation_config = generation
+        ids = torch.tensor([prompt])
+        result = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=generation)
+        begun = 1 if config.is_encoder_decoder else len(prompt)
+        scores = getattr(result, "sequences_scores", None)
+        texts = []
+        for index, row in enumerate(result.sequences[:, begun:].tolist()):
+            # Shorter texts are padded behind the word that ends them.
+            last = next((place for place, word in enumerate(row) if word in ends), len(row) - 1)
+            texts.append({"words": row[:last + 1], "score": None if scores is None else scores[index].item()})
+        written.append(texts)
+    return written
+
+
+def words_of(written):
+    return [[text["words"] for text in texts] for texts in written]
+
+
+def model_data(folder, root):
+    """Prompts, the words that end texts, and what is written with each of the settings."""
+    config = AutoConfig.from_pretrained(root / folder)
+    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    narrow = kind.from_pretrained(root / folder, attn_implementation="eager").eval()
+    wide = kind.from_pretrained(root / folder, attn_implementation="eager").double().eval()
+    for seed in range(100):
+        prompts = prompts_of(seed, config.vocab_size)
+        # Words that come early in some texts, so that some of them end.
+        free = write(narrow, prompts, [config.vocab_size - 1], {})
+        ends = sorted({free[0][0]["words"][min(5, len(free[0][0]["words"]) - 1)], free[1][0]["words"][-1]})
+        with in_64_bits():
+            texts = {name: write(wide, prompts, ends, settings) for name, settings in SETTINGS.items()}
+        rounded = {name: write(narrow, prompts, ends, settings) for name, settings in SETTINGS.items()}
+        lengths = {len(text["words"]) for written in texts.values() for one in written for text in one}
+        if all(words_of(texts[name]) == words_of(rounded[name]) for name in SETTINGS) and len(lengths) > 2:
+            return {"folder": folder, "prompts": prompts, "ends": ends, "texts": texts}
+    sys.exit(f"error: no prompts for {folder} whose texts do not depend on rounding")
+
+
+def close(old, new):
+    """Whether two golden values are the same; scores but for the order of sums on another processor."""
+    if isinstance(new, float) and isinstance(old, float):
+        return abs(old - new) <= 1e-9 * max(1.0, abs(new))
+    if isinstance(new, dict) and isinstance(old, dict):
+        return old.keys() == new.keys() and all(close(old[key], new[key]) for key in new)
+    if isinstance(new, list) and isinstance(old, list):
+        return len(old) == len(new) and all(close(*pair) for pair in zip(old, new))
+    return old == new
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="folder to write (default: the committed one)")
+    parser.add_argument("--check", action="store_true", help="recompute and compare instead of writing")
+    arguments = parser.parse_args()
+    for module, version in ((torch, PINNED["torch"]), (transformers, PINNED["transformers"])):
+        if module.__version__.split("+")[0] != version:
+            sys.exit(f"error: {module.__name__} is {module.__version__}, the goldens are pinned to {version}\n"
+                     "  fix: use the interpreter that scripts/python_env.sh prints")
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    data = {"new_tokens": NEW_TOKENS, "settings": SETTINGS,
+            "models": [model_data(folder, DEFAULT_OUT) for folder in MODELS]}
+    path = arguments.out / "generation.json"
+    if arguments.check:
+        same = close(json.loads(path.read_text()), data)
+        print("golden data are as committed" if same else f"{path} differs")
+        sys.exit(0 if same else 1)
+    path.write_text(json.dumps(data, separators=(",", ":")).replace('{"folder"', '\n{"folder"') + "\n")
+
+
+if __name__ == "__main__":
+    main()
