@@ -89,10 +89,7 @@ pub(super) fn take_kv_heads(fields: &mut Fields, heads: usize, silent: Option<us
     let given = match fields.take_either(name, "num_heads_kv", Fields::take_size)? {
         Some(given) => given,
         None if !is_silent => heads,
-        None => silent.ok_or_else(|| {
-            let reason = "the file does not say, and there is no safe default for a size";
-            fields.error(name, reason, &format!("add {name}"))
-        })?,
+        None => silent.ok_or_else(|| fields.missing_sizes(&[name]))?,
     };
     match heads % given {
         0 => Ok(given),

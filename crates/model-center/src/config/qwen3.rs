@@ -61,8 +61,7 @@ impl Config for Qwen3Config {
         let (text, spoken) = DIALECT.take(&mut fields)?;
         // It has nothing to do with D / N, and heads of one size in all models of the family would be a guess.
         if is_silent && spoken == Spoken::HuggingFace {
-            let reason = "the file does not say, and there is no safe default for a size";
-            return Err(fields.error("head_dim", reason, "add head_dim"));
+            return Err(fields.missing_sizes(&["head_dim"]));
         }
         refuse_raised(&DIALECT, &fields, &["mlp_bias"])?;
         let silent = (spoken == Spoken::ModelCenter).then_some(Qwen3Config::default().num_heads_kv);

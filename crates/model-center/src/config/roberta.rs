@@ -189,10 +189,7 @@ impl Config for RobertaConfig {
         let type_size = match (types, spoken) {
             (Some(size), _) => size,
             (None, Spoken::ModelCenter) => RobertaConfig::default().type_size,
-            (None, Spoken::HuggingFace) => {
-                let reason = "the file does not say, and there is no safe default for a size";
-                return Err(fields.error("type_vocab_size", reason, "add type_vocab_size"));
-            }
+            (None, Spoken::HuggingFace) => return Err(fields.missing_sizes(&["type_vocab_size"])),
         };
         let classifier = fields.take_either("classifier_dropout", "classifier_dropout_p", Fields::take_number)?;
         let classifier_dropout_p = classifier.unwrap_or(text.dropout_p);
