@@ -76,7 +76,7 @@ impl Dialect {
     /// Any rate but 0.
     pub fn refuse_layer_dropout(&self, fields: &Fields, names: &[&str]) -> Result<()> {
         for name in names {
-            if fields.clone().take_number(name)?.is_some_and(|rate| rate != 0.0) {
+            if fields.peek_number(name)?.is_some_and(|rate| rate != 0.0) {
                 return Err(self.unsupported(fields, name, "0"));
             }
         }
