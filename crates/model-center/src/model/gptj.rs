@@ -36,7 +36,6 @@ impl DecoderFamily for GptjConfig {
         Layout {
             padding_learns: true,
             head_bias: true,
-            outer_std: Some(self.outer_std),
             ..Layout::new(self.text.dim_model, PositionsConfig::Rotary(rotary), norm)
         }
     }
