@@ -127,16 +127,15 @@ impl<C: LikeBart> Seq2SeqFamily for C {
         }
     }
 
-    fn encoder_block(&self, _layer: usize) -> BlockConfig {
+    fn encoder_block(&self) -> BlockConfig {
         let TwoStacks { text, .. } = self.stacks();
         block(self.stacks(), (text.num_heads, text.dim_head), text.dim_ff)
     }
 
-    fn decoder_block(&self, _layer: usize) -> BlockConfig {
+    fn decoder_block(&self) -> BlockConfig {
         let stacks = self.stacks();
-        let block = block(stacks, (stacks.num_decoder_heads, stacks.dim_decoder_head()), stacks.dim_decoder_ff);
-        let attention = AttentionConfig { causal: true, ..block.attention };
-        BlockConfig { attention, cross: Some(block.attention), ..block }
+        let heads = (stacks.num_decoder_heads, stacks.dim_decoder_head());
+        block(stacks, heads, stacks.dim_decoder_ff).attending_to_encoder()
     }
 
     fn names(&self, head: Seq2SeqHead) -> NameTable {

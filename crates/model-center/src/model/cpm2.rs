@@ -7,7 +7,7 @@ use super::cpm1::{block, relative};
 use super::seq2seq::{Added, Around, Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::config::{Cpm2Config, TextConfig};
 use crate::hf::{NameTable, Rule, model_center};
-use crate::layer::{AttentionConfig, BlockConfig};
+use crate::layer::BlockConfig;
 use bmtrain_dist::nn::norm::NormOptions;
 
 /// A CPM-2 with its head.
@@ -63,22 +63,17 @@ impl Seq2SeqFamily for Cpm2Config {
         }
     }
 
-    fn encoder_block(&self, _layer: usize) -> BlockConfig {
+    fn encoder_block(&self) -> BlockConfig {
         block(&self.cpm)
     }
 
-    fn decoder_block(&self, _layer: usize) -> BlockConfig {
-        let block = block(&self.cpm);
-        BlockConfig {
-            attention: AttentionConfig { causal: true, ..block.attention },
-            cross: Some(block.attention),
-            ..block
-        }
+    fn decoder_block(&self) -> BlockConfig {
+        block(&self.cpm).attending_to_encoder()
     }
 
     /// Nobody but ModelCenter has names for them.
     fn names(&self, _head: Seq2SeqHead) -> NameTable {
-        let blocks = [self.encoder_block(0), self.decoder_block(0)];
+        let blocks = [self.encoder_block(), self.decoder_block()];
         let layers = [self.cpm.text.num_layers, self.num_decoder_layers];
         let stack = |index: usize, name: &'static str| model_center::Stack {
             ours: name,

@@ -72,7 +72,7 @@ impl Seq2SeqFamily for T5Config {
         }
     }
 
-    fn encoder_block(&self, _layer: usize) -> BlockConfig {
+    fn encoder_block(&self) -> BlockConfig {
         let (text, attention) = (&self.text, attention(&self.text));
         BlockConfig {
             placement: Placement::Pre,
@@ -89,17 +89,12 @@ impl Seq2SeqFamily for T5Config {
         }
     }
 
-    fn decoder_block(&self, layer: usize) -> BlockConfig {
-        let attention = attention(&self.text);
-        BlockConfig {
-            attention: AttentionConfig { causal: true, ..attention },
-            cross: Some(attention),
-            ..self.encoder_block(layer)
-        }
+    fn decoder_block(&self) -> BlockConfig {
+        self.encoder_block().attending_to_encoder()
     }
 
     fn names_of_model_center(&self) -> Option<NameTable> {
-        let (ours, theirs) = (self.encoder_block(0), self.decoder_block(0));
+        let (ours, theirs) = (self.encoder_block(), self.decoder_block());
         let stacks = [("encoder", &ours, self.text.num_layers), ("decoder", &theirs, self.num_decoder_layers)]
             .map(|(name, block, layers)| model_center::Stack { ours: name, theirs: name, block, layers });
         let mut heads = vec![Rule::new("lm_head.weight", "output_projection.weight")];

@@ -54,11 +54,11 @@ pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
     /// What the model has besides its blocks.
     fn layout(&self) -> Layout;
 
-    /// What block `layer` of the encoder is made of, counted from 0.
-    fn encoder_block(&self, layer: usize) -> BlockConfig;
+    /// What each block of the encoder is made of.
+    fn encoder_block(&self) -> BlockConfig;
 
-    /// What block `layer` of the decoder is made of, which attends to the encoder.
-    fn decoder_block(&self, layer: usize) -> BlockConfig;
+    /// What each block of the decoder is made of, which attends to the encoder.
+    fn decoder_block(&self) -> BlockConfig;
 
     /// What a model with this head calls its parameters in files.
     fn names(&self, head: Seq2SeqHead) -> NameTable;
