@@ -6,7 +6,7 @@
 use super::cpm1::{block, relative};
 use super::seq2seq::{Added, Around, Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::config::{Cpm2Config, TextConfig};
-use crate::hf::{NameTable, Rule, model_center};
+use crate::hf::{NameTable, model_center};
 use crate::layer::BlockConfig;
 use bmtrain_dist::nn::norm::NormOptions;
 
@@ -73,20 +73,8 @@ impl Seq2SeqFamily for Cpm2Config {
 
     /// Nobody but ModelCenter has names for them.
     fn names(&self, _head: Seq2SeqHead) -> NameTable {
-        let blocks = [self.encoder_block(), self.decoder_block()];
-        let layers = [self.cpm.text.num_layers, self.num_decoder_layers];
-        let stack = |index: usize, name: &'static str| model_center::Stack {
-            ours: name,
-            theirs: name,
-            block: &blocks[index],
-            layers: layers[index],
-        };
-        let rules = vec![
-            Rule::new("lm_head.weight", "output_projection.weight"),
-            Rule::new("encoder.relative_attention_bias.weight", "position_bias_enc.relative_attention_bias"),
-            Rule::new("decoder.relative_attention_bias.weight", "position_bias_dec.relative_attention_bias"),
-        ];
-        model_center::table(&[stack(0, "encoder"), stack(1, "decoder")], rules)
+        let encoder = (&self.encoder_block(), self.cpm.text.num_layers);
+        model_center::two_stacks(encoder, (&self.decoder_block(), self.num_decoder_layers))
     }
 
     fn names_of_model_center(&self) -> Option<NameTable> {

@@ -94,15 +94,8 @@ impl Seq2SeqFamily for T5Config {
     }
 
     fn names_of_model_center(&self) -> Option<NameTable> {
-        let (ours, theirs) = (self.encoder_block(), self.decoder_block());
-        let stacks = [("encoder", &ours, self.text.num_layers), ("decoder", &theirs, self.num_decoder_layers)]
-            .map(|(name, block, layers)| model_center::Stack { ours: name, theirs: name, block, layers });
-        let mut heads = vec![Rule::new("lm_head.weight", "output_projection.weight")];
-        heads.extend(["encoder", "decoder"].map(|stack| {
-            let theirs = format!("position_bias_{}.relative_attention_bias", &stack[..3]);
-            Rule::owned(format!("{stack}.relative_attention_bias.weight"), theirs)
-        }));
-        Some(model_center::table(&stacks, heads))
+        let encoder = (&self.encoder_block(), self.text.num_layers);
+        Some(model_center::two_stacks(encoder, (&self.decoder_block(), self.num_decoder_layers)))
     }
 
     fn rescaled_norm(&self, layout: FolderLayout) -> Option<fn(f32) -> f32> {
