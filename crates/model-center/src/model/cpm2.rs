@@ -4,7 +4,7 @@
 //! In ModelCenter the last range of distances is taken for padding and never learns. Here it learns like the others.
 
 use super::cpm1::{block, relative};
-use super::seq2seq::{Added, Around, Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
+use super::seq2seq::{Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::config::{Cpm2Config, TextConfig};
 use crate::hf::{NameTable, model_center};
 use crate::layer::BlockConfig;
@@ -44,23 +44,9 @@ impl Seq2SeqFamily for Cpm2Config {
 
     fn layout(&self) -> Layout {
         let text = &self.cpm.text;
-        let around = |bidirectional: bool| Around {
-            added: Added::None,
-            embedding_norm: None,
-            relative: Some(relative(&self.cpm, bidirectional)),
-            output_norm: Some(NormOptions::rms(text.dim_model, text.norm_eps)),
-            output_dropout: 0.0,
-        };
+        let output_norm = NormOptions::rms(text.dim_model, text.norm_eps);
         let head_factor = if self.cpm.length_scale { 1.0 / (text.dim_model as f32).sqrt() } else { 1.0 };
-        Layout {
-            encoder: around(true),
-            decoder: around(false),
-            padding_learns: true,
-            word_factor: 1.0,
-            head_factor,
-            logits_bias: false,
-            classifier_dropout: 0.0,
-        }
+        Layout { head_factor, ..Layout::of_distances(relative(&self.cpm, true), output_norm, 0.0) }
     }
 
     fn encoder_block(&self) -> BlockConfig {

@@ -1,7 +1,7 @@
 //! T5 1.0 and 1.1, FLAN-T5 and mT5 (Raffel et al., 2020; Xue et al., 2021): RMS norms, learned biases for ranges of distances,
 //! one table of them for each stack, scores that nothing divides, and no other bias.
 
-use super::seq2seq::{Added, Around, Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
+use super::seq2seq::{Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::config::{HeadScale, T5Config, T5Kind, TextConfig};
 use crate::hf::{Alias, FolderLayout, NameTable, Rule, model_center};
 use crate::layer::position::RelativeConfig;
@@ -47,28 +47,17 @@ impl Seq2SeqFamily for T5Config {
 
     fn layout(&self) -> Layout {
         let text = &self.text;
-        let around = |bidirectional: bool| Around {
-            added: Added::None,
-            embedding_norm: None,
-            relative: Some(RelativeConfig {
-                heads: text.num_heads,
-                buckets: self.position_bias_num_buckets,
-                max_distance: self.position_bias_max_distance,
-                bidirectional,
-                init: Init::normal(self.pos_init_std),
-            }),
-            output_norm: Some(NormOptions::rms(text.dim_model, text.norm_eps)),
-            output_dropout: text.dropout_p,
+        let relative = RelativeConfig {
+            heads: text.num_heads,
+            buckets: self.position_bias_num_buckets,
+            max_distance: self.position_bias_max_distance,
+            bidirectional: true,
+            init: Init::normal(self.pos_init_std),
         };
-        let head_factor = self.scale.factor(text.dim_model);
+        let output_norm = NormOptions::rms(text.dim_model, text.norm_eps);
         Layout {
-            encoder: around(true),
-            decoder: around(false),
-            padding_learns: true,
-            word_factor: 1.0,
-            head_factor,
-            logits_bias: false,
-            classifier_dropout: 0.0,
+            head_factor: self.scale.factor(text.dim_model),
+            ..Layout::of_distances(relative, output_norm, text.dropout_p)
         }
     }
 

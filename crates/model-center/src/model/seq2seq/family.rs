@@ -105,6 +105,29 @@ pub struct Layout {
     pub classifier_dropout: f32,
 }
 
+impl Layout {
+    /// Stacks that add no positions and have biases of distances, which go both ways in the encoder alone, and a norm behind the
+    /// last block with this dropout behind it. The words' rows are taken as they are, and all of them learn.
+    pub fn of_distances(relative: RelativeConfig, output_norm: NormOptions, output_dropout: f32) -> Self {
+        let around = |bidirectional: bool| Around {
+            added: Added::None,
+            embedding_norm: None,
+            relative: Some(RelativeConfig { bidirectional, ..relative }),
+            output_norm: Some(output_norm),
+            output_dropout,
+        };
+        Layout {
+            encoder: around(true),
+            decoder: around(false),
+            padding_learns: true,
+            word_factor: 1.0,
+            head_factor: 1.0,
+            logits_bias: false,
+            classifier_dropout: 0.0,
+        }
+    }
+}
+
 /// What stands around the blocks of one stack.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Around {
