@@ -43,7 +43,7 @@ const DIALECT: Dialect = Dialect {
     gated: Some(false),
     hugging_face: || BloomConfig::default().text,
     model_center: || BloomConfig::default().text,
-    fixed: &[
+    fixed: &[&[
         ("norm_bias", Fixed::Flag(true)),
         ("att_bias", Fixed::Flag(true)),
         ("ffn_bias", Fixed::Flag(true)),
@@ -51,7 +51,7 @@ const DIALECT: Dialect = Dialect {
         ("attn_scale", Fixed::Flag(true)),
         ("post_layer_norm", Fixed::Flag(false)),
         ("apply_residual_connection_post_layernorm", Fixed::Flag(false)),
-    ],
+    ]],
 };
 
 impl Default for BloomConfig {

@@ -54,14 +54,14 @@ const DIALECT: Dialect = Dialect {
         ..Gpt2Config::default().text
     },
     model_center: || Gpt2Config::default().text,
-    fixed: &[
+    fixed: &[&[
         ("norm_bias", Fixed::Flag(true)),
         ("att_bias", Fixed::Flag(true)),
         ("ffn_bias", Fixed::Flag(true)),
         ("length_scale", Fixed::Flag(false)),
         ("post_layer_norm", Fixed::Flag(false)),
         ("pos_bias_type", Fixed::Text("none")),
-    ],
+    ]],
 };
 
 impl Default for Gpt2Config {

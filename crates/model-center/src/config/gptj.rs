@@ -50,7 +50,7 @@ const DIALECT: Dialect = Dialect {
         ..GptjConfig::default().text
     },
     model_center: || GptjConfig::default().text,
-    fixed: &[
+    fixed: &[&[
         ("norm_bias", Fixed::Flag(true)),
         ("att_bias", Fixed::Flag(false)),
         ("ffn_bias", Fixed::Flag(true)),
@@ -58,7 +58,7 @@ const DIALECT: Dialect = Dialect {
         ("attn_scale", Fixed::Flag(true)),
         ("post_layer_norm", Fixed::Flag(false)),
         ("pos_bias_type", Fixed::Text("rotary")),
-    ],
+    ]],
 };
 
 /// Elements of a head that are turned where a file does not say.

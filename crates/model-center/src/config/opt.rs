@@ -43,7 +43,7 @@ const DIALECT: Dialect = Dialect {
     dim_ff: &["ffn_dim"],
     hugging_face: || TextConfig { attention_dropout_p: 0.0, ..OptConfig::default().text },
     model_center: || OptConfig::default().text,
-    fixed: &[
+    fixed: &[&[
         ("norm_bias", Fixed::Flag(true)),
         ("layer_norm_elementwise_affine", Fixed::Flag(true)),
         ("proj_bias", Fixed::Flag(false)),
@@ -51,7 +51,7 @@ const DIALECT: Dialect = Dialect {
         ("attn_scale", Fixed::Flag(true)),
         ("post_layer_norm", Fixed::Flag(false)),
         ("pos_bias_type", Fixed::Text("none")),
-    ],
+    ]],
     ..two_stacks::DIALECT
 };
 

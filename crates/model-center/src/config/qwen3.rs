@@ -34,15 +34,7 @@ const DIALECT: Dialect = Dialect {
     model_type: Qwen3Config::MODEL_TYPE,
     hugging_face: || Qwen3Config::default().text,
     model_center: || Qwen3Config::default().text,
-    fixed: &[
-        ("norm_bias", Fixed::Flag(false)),
-        ("ffn_bias", Fixed::Flag(false)),
-        ("proj_bias", Fixed::Flag(false)),
-        ("length_scale", Fixed::Flag(false)),
-        ("attn_scale", Fixed::Flag(true)),
-        ("post_layer_norm", Fixed::Flag(false)),
-        ("pos_bias_type", Fixed::Text("rotary")),
-    ],
+    fixed: &[llama::FIXED, &[("ffn_bias", Fixed::Flag(false))]],
     ..llama::DIALECT
 };
 

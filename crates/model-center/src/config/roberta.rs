@@ -102,7 +102,7 @@ impl RobertaName {
                 ..RobertaConfig::default().text
             },
             model_center: || RobertaConfig::default().text,
-            fixed: &[
+            fixed: &[&[
                 ("norm_bias", Fixed::Flag(true)),
                 ("att_bias", Fixed::Flag(true)),
                 ("ffn_bias", Fixed::Flag(true)),
@@ -111,7 +111,7 @@ impl RobertaName {
                 ("attn_scale", Fixed::Flag(true)),
                 ("post_layer_norm", Fixed::Flag(true)),
                 ("pos_bias_type", Fixed::Text("none")),
-            ],
+            ]],
         }
     }
 }

@@ -26,7 +26,7 @@ impl Dialect {
         }
         // Masked positions are left out exactly; the value that stands for that in ModelCenter underflows to the same.
         fields.take_mask_value()?;
-        for (name, fixed) in [("int8", Fixed::Flag(false))].iter().chain(self.fixed) {
+        for (name, fixed) in [("int8", Fixed::Flag(false))].iter().chain(self.fixed.iter().copied().flatten()) {
             let (differs, want) = match fixed {
                 Fixed::Flag(want) => (fields.take_flag(name)?.is_some_and(|is| is != *want), want.to_string()),
                 Fixed::Text(want) => (fields.take_text(name)?.is_some_and(|is| is != *want), want.to_string()),
