@@ -69,6 +69,7 @@ impl LikeBart for BartConfig {
 
 impl<C: LikeBart> Seq2SeqFamily for C {
     const TITLE: &'static str = <C as LikeBart>::TITLE;
+    const DROPS_EMBEDDINGS: bool = true;
 
     fn classes(&self) -> Classes {
         C::CLASSES
@@ -84,7 +85,7 @@ impl<C: LikeBart> Seq2SeqFamily for C {
 
     fn set_hidden_dropout(&mut self, rate: f32) {
         let stacks = self.stacks_mut();
-        (stacks.text.dropout_p, stacks.text.embedding_dropout_p) = (rate, rate);
+        stacks.text.set_hidden_dropout(rate, Self::DROPS_EMBEDDINGS);
         // Many of these models have none in one of these places.
         for place in [&mut stacks.ffn_dropout_p, &mut stacks.classifier_dropout_p] {
             *place = if *place > 0.0 { rate } else { 0.0 };

@@ -15,6 +15,7 @@ pub type Cpm2 = Seq2SeqModel<Cpm2Config>;
 
 impl Seq2SeqFamily for Cpm2Config {
     const TITLE: &'static str = "CPM-2";
+    const DROPS_EMBEDDINGS: bool = false;
 
     /// Nobody else has these names: they say in folders of ours which head a model has.
     fn classes(&self) -> Classes {
@@ -27,11 +28,6 @@ impl Seq2SeqFamily for Cpm2Config {
 
     fn text_mut(&mut self) -> &mut TextConfig {
         &mut self.cpm.text
-    }
-
-    /// Nothing of the embeddings is dropped.
-    fn set_hidden_dropout(&mut self, rate: f32) {
-        self.cpm.text.dropout_p = rate;
     }
 
     fn decoder_layers(&self) -> usize {

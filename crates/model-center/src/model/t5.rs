@@ -15,6 +15,7 @@ pub type T5 = Seq2SeqModel<T5Config>;
 
 impl Seq2SeqFamily for T5Config {
     const TITLE: &'static str = "T5";
+    const DROPS_EMBEDDINGS: bool = true;
     const LEAVES_F16: bool = true;
 
     fn classes(&self) -> Classes {

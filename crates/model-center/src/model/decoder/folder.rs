@@ -61,9 +61,8 @@ fn configure<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(
         (own, _) => own?,
     };
     let text = config.text_mut();
-    text.dropout_p = options.hidden_dropout.unwrap_or(text.dropout_p);
-    if C::DROPS_EMBEDDINGS {
-        text.embedding_dropout_p = options.hidden_dropout.unwrap_or(text.embedding_dropout_p);
+    if let Some(rate) = options.hidden_dropout {
+        text.set_hidden_dropout(rate, C::DROPS_EMBEDDINGS);
     }
     text.attention_dropout_p = options.attention_dropout.unwrap_or(text.attention_dropout_p);
     let head = options.head.unwrap_or(own);

@@ -17,6 +17,9 @@ pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
     /// Its name for people.
     const TITLE: &'static str;
 
+    /// Whether the sum of the embeddings is dropped out of.
+    const DROPS_EMBEDDINGS: bool;
+
     /// Whether its hidden states leave the range of f16.
     const LEAVES_F16: bool = false;
 
@@ -31,8 +34,7 @@ pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
 
     /// Take this rate of dropout for hidden states, whatever the file says.
     fn set_hidden_dropout(&mut self, rate: f32) {
-        let text = self.text_mut();
-        (text.dropout_p, text.embedding_dropout_p) = (rate, rate);
+        self.text_mut().set_hidden_dropout(rate, Self::DROPS_EMBEDDINGS);
     }
 
     /// Blocks of the decoder.
