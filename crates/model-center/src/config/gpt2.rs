@@ -28,8 +28,8 @@ pub struct Gpt2Config {
     pub scale_by_layer: bool,
 }
 
-/// How GPT-2's files are written.
-const DIALECT: Dialect = Dialect {
+/// How GPT-2's files are written, and but for names, defaults and what is fixed GPT-J's.
+pub(super) const DIALECT: Dialect = Dialect {
     title: "GPT-2",
     model_type: Gpt2Config::MODEL_TYPE,
     dim_model: &["n_embd", "hidden_size"],

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::dialect::{Dialect, Fixed, Spoken};
 use super::json::number;
-use super::{ClassFields, Config, Fields, HfHeader, TextConfig, model_center};
+use super::{ClassFields, Config, Fields, HfHeader, TextConfig, gpt2, model_center};
 use crate::Result;
 
 /// Sizes and options of a GPT-J.
@@ -25,24 +25,10 @@ pub struct GptjConfig {
     pub rotary_dim: usize,
 }
 
-/// How GPT-J's files are written.
+/// How GPT-J's files are written: as GPT-2's, but for what is said here.
 const DIALECT: Dialect = Dialect {
     title: "GPT-J",
     model_type: GptjConfig::MODEL_TYPE,
-    dim_model: &["n_embd", "hidden_size"],
-    num_layers: &["n_layer", "num_hidden_layers"],
-    num_heads: &["n_head", "num_attention_heads"],
-    dim_ff: &["n_inner"],
-    ff_factor: Some(4),
-    dim_head: &[],
-    position_size: &["n_positions", "max_position_embeddings"],
-    dropout: &["resid_pdrop"],
-    embedding_dropout: &["embd_pdrop"],
-    attention_dropout: &["attn_pdrop"],
-    init_std: &["initializer_range"],
-    norm_eps: &["layer_norm_epsilon"],
-    activation: &["activation_function"],
-    gated: Some(false),
     hugging_face: || TextConfig {
         init_std: 0.02,
         outer_std: None,
@@ -59,6 +45,7 @@ const DIALECT: Dialect = Dialect {
         ("post_layer_norm", Fixed::Flag(false)),
         ("pos_bias_type", Fixed::Text("rotary")),
     ]],
+    ..gpt2::DIALECT
 };
 
 /// Elements of a head that are turned where a file does not say.
