@@ -86,7 +86,7 @@ fn a_classifier_that_does_not_count_its_classes_has_three() {
 #[test]
 fn the_blocks_are_those_of_their_stack() {
     let config = read(&hugging_face()).unwrap();
-    let (encoder, decoder) = (config.encoder_block(0), config.decoder_block(0));
+    let (encoder, decoder) = (config.encoder_block(), config.decoder_block());
     assert_eq!((encoder.attention.num_heads, encoder.ffn.dim_ff, encoder.attention.causal), (12, 3072, false));
     assert_eq!((decoder.attention.num_heads, decoder.ffn.dim_ff, decoder.attention.causal), (8, 2048, true));
     assert!(encoder.cross.is_none());

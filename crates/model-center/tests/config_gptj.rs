@@ -49,7 +49,7 @@ fn a_hugging_face_file_is_read_and_written_back_with_what_changes_nothing() {
     assert_eq!((text.dim_model, text.num_heads, text.dim_head, text.dim_ff), (4096, 16, 256, 16384));
     assert_eq!((text.num_layers, text.position_size, text.vocab_size), (28, 2048, 50400));
     assert_eq!((text.dropout_p, text.embedding_dropout_p, text.attention_dropout_p), (0.3, 0.2, 0.1));
-    assert_eq!((text.init_std, config.outer_std, text.ffn_activate_fn), (0.03, 0.03, Activation::GeluTanh));
+    assert_eq!((text.init_std, text.outer_std(), text.ffn_activate_fn), (0.03, 0.03, Activation::GeluTanh));
     assert_eq!((config.rotary_dim, text.tied, text.pad_token_id, text.cls_head), (32, false, None, None));
     let written = config.to_hf_json(&header()).unwrap();
     for (name, value) in hugging_face() {
@@ -66,7 +66,7 @@ fn what_a_file_leaves_out_is_as_transformers_has_it() {
     let text = &config.text;
     assert_eq!((text.dropout_p, text.embedding_dropout_p, text.attention_dropout_p), (0.0, 0.0, 0.0));
     assert_eq!((text.ffn_activate_fn, text.dim_ff, text.norm_eps), (Activation::GeluTanh, 768, 1e-5));
-    assert_eq!((text.init_std, config.outer_std, config.rotary_dim, text.tied), (0.02, 0.02, 64, false));
+    assert_eq!((text.init_std, text.outer_std(), config.rotary_dim, text.tied), (0.02, 0.02, 64, false));
     let common = r#"{"hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 3,
         "max_position_embeddings": 8, "vocab_size": 9}"#;
     assert_eq!(GptjConfig::from_json(common, "x").unwrap(), config);
@@ -80,7 +80,7 @@ fn a_model_center_file_fills_in_its_class_defaults_and_keeps_its_deviations() {
     let config = GptjConfig::from_json(text, "x").unwrap();
     assert_eq!((config.text.vocab_size, config.text.dim_head, config.rotary_dim), (50400, 256, 8));
     assert_eq!((config.text.embedding_dropout_p, config.text.attention_dropout_p), (0.2, 0.2));
-    assert_eq!((config.text.init_std, config.outer_std), (0.1, 1.0));
+    assert_eq!((config.text.init_std, config.text.outer_std()), (0.1, 1.0));
     let written = config.to_hf_json(&header()).unwrap();
     assert_eq!((&written["initializer_range"], &written["rotary_dim"]), (&json!(0.1), &json!(8)));
     assert_eq!(read(&written).unwrap(), GptjConfig { text: TextConfig { ..config.text.clone() }, ..config });

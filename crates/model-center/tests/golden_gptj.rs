@@ -29,7 +29,7 @@ fn blocks_and_what_is_around_them_have_deviations_of_their_own() {
         num_layers: 1,
         ..GptjConfig::default().text
     };
-    let config = GptjConfig { text, rotary_dim: 4, ..GptjConfig::default() };
+    let config = GptjConfig { text, rotary_dim: 4 };
     let head = DecoderHead::CausalLm { tied: false };
     let model = Gptj::new(&device, config, head, BlockOptions::default(), BuilderOptions::default()).unwrap();
     for (name, expected) in [

@@ -1,48 +1,24 @@
 //! Damaged and hostile files: thousands of mutants of each kind, none may panic, hang or eat memory.
 #![allow(clippy::unwrap_used)]
 
+mod mutants;
+
 use std::fs;
-use std::path::Path;
 use std::time::Instant;
 
 use model_center::config::{BertConfig, Config};
 use model_center::hf::{SafetensorsFile, TensorSource, Weights};
+use mutants::{Random, replace};
 
 /// Mutants of each kind of file.
 const MUTANTS: u64 = 10_000;
 /// Peak memory above that of the start, for all mutants together.
 const MEMORY_KIB: u64 = 64 * 1024;
 
-/// A small generator (splitmix64), so that a failing mutant has a number.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-
-    fn pick<'a, T: ?Sized>(&mut self, items: &[&'a T]) -> &'a T {
-        items[self.below(items.len())]
-    }
-}
-
 fn peak_memory_kib() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
-/// Write a file anew: cutting an existing one to nothing makes some file systems wait for the disk each time.
-fn replace(path: &Path, bytes: &[u8]) {
-    let _ = fs::remove_file(path);
-    fs::write(path, bytes).unwrap();
 }
 
 const HEADER: &str = concat!(

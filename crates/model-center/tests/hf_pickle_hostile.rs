@@ -1,38 +1,19 @@
 //! Damaged and hostile files of PyTorch: each is refused with a reason or read, none panics, hangs or eats memory.
 #![allow(clippy::unwrap_used)]
 
+mod mutants;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use model_center::hf::{PickleFile, TensorSource};
+use mutants::{Random, replace};
 
 /// Mutants of each container.
 const MUTANTS: u64 = 10_000;
 
-/// A small generator (splitmix64), so that a failing mutant has a number.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-}
-
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/pickles").join(name)
-}
-
-/// Write a file anew: cutting an existing one to nothing makes some file systems wait for the disk each time.
-fn replace(path: &Path, bytes: &[u8]) {
-    let _ = fs::remove_file(path);
-    fs::write(path, bytes).unwrap();
 }
 
 /// Open and read everything. A file that is accepted holds what it says it holds.

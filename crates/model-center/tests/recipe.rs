@@ -1,45 +1,16 @@
 //! What people meet when they write recipes: precedence, origins, printing, hashing, unreadable files.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod recipes;
+
 use model_center::data::{LabelSpec, OnBadRecord, TooLong, WordColumns};
 use model_center::hf::Places;
 use model_center::metrics::Metric;
 use model_center::recipe::{
-    DataSource, EvalMetric, Interval, Mistake, Origin, Recipe, Resolved, SaveWhich, Threads, list, preflight,
+    DataSource, EvalMetric, Interval, Origin, Recipe, Resolved, SaveWhich, Threads, list, preflight,
 };
+use recipes::{LEAST, load, mistakes, with, with_train};
 use std::path::{Path, PathBuf};
-
-/// The least a recipe must say.
-const LEAST: &str = r#"[model]
-path = "m"
-[data]
-task = "classification"
-train = "t.jsonl"
-eval = "e.jsonl"
-[train]
-epochs = 3
-[output]
-dir = "out"
-"#;
-
-fn load(text: &str, sets: &[&str]) -> Resolved {
-    let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
-    Recipe::load_text("r.toml", text, &sets).unwrap_or_else(|e| panic!("{e}"))
-}
-
-fn mistakes(text: &str, sets: &[&str]) -> Vec<Mistake> {
-    let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
-    Recipe::read_text("r.toml", text, &sets).err().unwrap_or_default()
-}
-
-fn with(lines: &str) -> String {
-    format!("{LEAST}{lines}\n")
-}
-
-/// [`LEAST`] with lines added to `[train]`, the first of them on line 9.
-fn with_train(lines: &str) -> String {
-    LEAST.replace("epochs = 3\n", &format!("epochs = 3\n{lines}\n"))
-}
 
 #[test]
 fn defaults_hold_where_nothing_is_written() {

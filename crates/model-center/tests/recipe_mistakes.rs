@@ -1,45 +1,16 @@
 //! Every kind of mistake in a recipe, with its full text: place, reason and fix.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use model_center::recipe::{Mistake, Recipe, Resolved, SaveWhich, list};
+mod recipes;
 
-/// The least a recipe must say.
-const LEAST: &str = r#"[model]
-path = "m"
-[data]
-task = "classification"
-train = "t.jsonl"
-eval = "e.jsonl"
-[train]
-epochs = 3
-[output]
-dir = "out"
-"#;
-
-fn load(text: &str, sets: &[&str]) -> Resolved {
-    let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
-    Recipe::load_text("r.toml", text, &sets).unwrap_or_else(|e| panic!("{e}"))
-}
-
-fn mistakes(text: &str, sets: &[&str]) -> Vec<Mistake> {
-    let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
-    Recipe::read_text("r.toml", text, &sets).err().unwrap_or_default()
-}
+use model_center::recipe::{Recipe, SaveWhich, list};
+use recipes::{LEAST, load, mistakes, with, with_train};
 
 /// The full text of the only mistake of a recipe that is otherwise complete.
 fn only_mistake(text: &str, sets: &[&str]) -> String {
     let found = mistakes(text, sets);
     assert_eq!(found.len(), 1, "{}", list(&found));
     found[0].to_string()
-}
-
-fn with(lines: &str) -> String {
-    format!("{LEAST}{lines}\n")
-}
-
-/// [`LEAST`] with lines added to `[train]`, the first of them on line 9.
-fn with_train(lines: &str) -> String {
-    LEAST.replace("epochs = 3\n", &format!("epochs = 3\n{lines}\n"))
 }
 
 #[test]

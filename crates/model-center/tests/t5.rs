@@ -109,7 +109,7 @@ fn dropout_stands_on_the_words_behind_the_last_norms_and_in_the_feed_forward_lay
     assert_eq!(zeros.len(), 4);
     let text = TextConfig { dropout_p: 0.5, ..T5Config::default().text };
     let config = T5Config { text, ..T5Config::default() };
-    assert_eq!((config.encoder_block(0).ffn.dropout, config.decoder_block(0).ffn.dropout), (0.5, 0.5));
+    assert_eq!((config.encoder_block().ffn.dropout, config.decoder_block().ffn.dropout), (0.5, 0.5));
 }
 
 /// `t5_b` as transformers 5 writes it: every head is said to be tied, and the weights know better.

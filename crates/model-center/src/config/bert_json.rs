@@ -193,12 +193,7 @@ fn read_shapes(fields: &mut Fields, config: &mut BertConfig, hugging_face: bool)
         None => {}
     }
     if !missing.is_empty() {
-        let names = missing.join(", ");
-        return Err(fields.error(
-            &names,
-            "the file does not say, and there is no safe default for a size",
-            &format!("add {names}"),
-        ));
+        return Err(fields.missing_sizes(&missing));
     }
     let (size, heads) = (config.dim_model, config.num_heads);
     let given = fields.take_size("dim_head")?;

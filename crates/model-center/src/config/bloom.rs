@@ -43,7 +43,7 @@ const DIALECT: Dialect = Dialect {
     gated: Some(false),
     hugging_face: || BloomConfig::default().text,
     model_center: || BloomConfig::default().text,
-    fixed: &[
+    fixed: &[&[
         ("norm_bias", Fixed::Flag(true)),
         ("att_bias", Fixed::Flag(true)),
         ("ffn_bias", Fixed::Flag(true)),
@@ -51,7 +51,7 @@ const DIALECT: Dialect = Dialect {
         ("attn_scale", Fixed::Flag(true)),
         ("post_layer_norm", Fixed::Flag(false)),
         ("apply_residual_connection_post_layernorm", Fixed::Flag(false)),
-    ],
+    ]],
 };
 
 impl Default for BloomConfig {
@@ -81,7 +81,7 @@ impl Config for BloomConfig {
         let (mut text, _) = DIALECT.take(&mut fields)?;
         text.position_size = position_size.unwrap_or(text.position_size);
         text.embedding_dropout_p = 0.0;
-        let inner = fields.clone().take_size("n_inner")?.unwrap_or(text.dim_ff);
+        let inner = fields.peek_size("n_inner")?.unwrap_or(text.dim_ff);
         if inner != FF_FACTOR * text.dim_model || inner != text.dim_ff {
             let name = if inner == text.dim_ff { "dim_ff" } else { "n_inner" };
             return Err(DIALECT.unsupported(&fields, name, &(FF_FACTOR * text.dim_model).to_string()));
@@ -89,7 +89,7 @@ impl Config for BloomConfig {
         if text.ffn_activate_fn != Activation::GeluTanh {
             return Err(DIALECT.unsupported(&fields, "ffn_activate_fn", "gelu_new"));
         }
-        let parts = fields.clone().take_size("pretraining_tp")?.unwrap_or(1);
+        let parts = fields.peek_size("pretraining_tp")?.unwrap_or(1);
         if fields.peek_flag("slow_but_exact")? == Some(true) && parts > 1 {
             // transformers then leaves out the biases behind attention and feed-forward.
             return Err(DIALECT.unsupported(&fields, "slow_but_exact", "false"));

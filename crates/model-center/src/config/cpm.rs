@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::dialect::{Dialect, Fixed};
+use super::dialect::{Dialect, Fixed, FixedFields};
 use super::json::number;
 use super::ranges::Ranges;
 use super::t5::UNLIMITED;
@@ -55,7 +55,7 @@ impl Default for CpmFields {
 }
 
 /// Fields that have one value in both families.
-const FIXED: &[(&str, Fixed)] = &[
+const FIXED: FixedFields = &[
     ("norm_bias", Fixed::Flag(false)),
     ("att_bias", Fixed::Flag(false)),
     ("ffn_bias", Fixed::Flag(false)),
@@ -85,7 +85,7 @@ pub(super) const fn dialect(title: &'static str, model_type: &'static str, defau
         gated: None,
         hugging_face: defaults,
         model_center: defaults,
-        fixed: FIXED,
+        fixed: &[FIXED],
     }
 }
 

@@ -14,6 +14,9 @@ use crate::{Error, Result};
 /// Names of one field in Hugging Face files, the one that is written first; none where they have no such field.
 pub type Names = &'static [&'static str];
 
+/// Names of fields, each with the only value that it has.
+pub type FixedFields = &'static [(&'static str, Fixed)];
+
 /// How a family's files are read and written. A file may be Hugging Face's or ModelCenter's.
 #[derive(Debug, Clone, Copy)]
 pub struct Dialect {
@@ -53,8 +56,8 @@ pub struct Dialect {
     pub hugging_face: fn() -> TextConfig,
     /// What ModelCenter takes, sizes too.
     pub model_center: fn() -> TextConfig,
-    /// Fields of ModelCenter that have one value in this family, which a file may state.
-    pub fixed: &'static [(&'static str, Fixed)],
+    /// Fields of ModelCenter that have one value in this family, which a file may state. Families share lists.
+    pub fixed: &'static [FixedFields],
 }
 
 /// The one value that a field may have.

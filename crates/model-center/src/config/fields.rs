@@ -95,6 +95,42 @@ impl Fields {
         self.peek(name).map(|v| v.as_bool().ok_or_else(|| self.wrong_type(name, v, "true or false"))).transpose()
     }
 
+    /// The field's whole number from 0 to 2^28, left in place.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for anything else; `12.0` is no whole number here.
+    pub fn peek_index(&self, name: &str) -> Result<Option<usize>> {
+        let Some(value) = self.peek(name) else { return Ok(None) };
+        match value.as_u64() {
+            Some(number) if number <= SIZE_LIMIT => Ok(Some(number as usize)),
+            _ => Err(self.wrong_type(name, value, &format!("a whole number from 0 to {SIZE_LIMIT}"))),
+        }
+    }
+
+    /// The field's whole number from 1 to 2^28, left in place.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for anything else.
+    pub fn peek_size(&self, name: &str) -> Result<Option<usize>> {
+        match self.peek_index(name)? {
+            Some(0) => Err(self.error(name, "0 is no size", "give a whole number above 0")),
+            size => Ok(size),
+        }
+    }
+
+    /// The field's finite number, rounded to single precision and left in place.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for anything else.
+    pub fn peek_number(&self, name: &str) -> Result<Option<f32>> {
+        let Some(value) = self.peek(name) else { return Ok(None) };
+        let number = match value {
+            Value::Number(number) => number.as_f64().map(|n| n as f32).filter(|n| n.is_finite()),
+            _ => None,
+        };
+        number.map(Some).ok_or_else(|| self.wrong_type(name, value, "a number"))
+    }
+
     /// Take the field out.
     pub fn take(&mut self, name: &str) -> Option<Value> {
         self.map.shift_remove(name).filter(|value| !value.is_null())
@@ -105,11 +141,9 @@ impl Fields {
     /// # Errors
     /// [`Error::Model`] if it is no text.
     pub fn take_text(&mut self, name: &str) -> Result<Option<String>> {
-        match self.take(name) {
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(other) => Err(self.wrong_type(name, &other, "text")),
-            None => Ok(None),
-        }
+        let text = self.peek_text(name)?.map(str::to_owned);
+        self.map.shift_remove(name);
+        Ok(text)
     }
 
     /// Take a truth value.
@@ -127,11 +161,9 @@ impl Fields {
     /// # Errors
     /// [`Error::Model`] for anything else; `12.0` is no whole number here.
     pub fn take_index(&mut self, name: &str) -> Result<Option<usize>> {
-        let Some(value) = self.take(name) else { return Ok(None) };
-        match value.as_u64() {
-            Some(number) if number <= SIZE_LIMIT => Ok(Some(number as usize)),
-            _ => Err(self.wrong_type(name, &value, &format!("a whole number from 0 to {SIZE_LIMIT}"))),
-        }
+        let number = self.peek_index(name)?;
+        self.map.shift_remove(name);
+        Ok(number)
     }
 
     /// Take a whole number from 1 to 2^28.
@@ -139,10 +171,9 @@ impl Fields {
     /// # Errors
     /// [`Error::Model`] for anything else.
     pub fn take_size(&mut self, name: &str) -> Result<Option<usize>> {
-        match self.take_index(name)? {
-            Some(0) => Err(self.error(name, "0 is no size", "give a whole number above 0")),
-            size => Ok(size),
-        }
+        let size = self.peek_size(name)?;
+        self.map.shift_remove(name);
+        Ok(size)
     }
 
     /// Take what ModelCenter adds to the scores of masked positions, a number or its text. Here they are left out exactly, which
@@ -173,12 +204,9 @@ impl Fields {
     /// # Errors
     /// [`Error::Model`] for anything else.
     pub fn take_number(&mut self, name: &str) -> Result<Option<f32>> {
-        let Some(value) = self.take(name) else { return Ok(None) };
-        let number = match &value {
-            Value::Number(number) => number.as_f64().map(|n| n as f32).filter(|n| n.is_finite()),
-            _ => None,
-        };
-        number.map(Some).ok_or_else(|| self.wrong_type(name, &value, "a number"))
+        let number = self.peek_number(name)?;
+        self.map.shift_remove(name);
+        Ok(number)
     }
 
     /// Take a field that two dialects name differently; both may be there if they agree.

@@ -28,8 +28,8 @@ pub struct Gpt2Config {
     pub scale_by_layer: bool,
 }
 
-/// How GPT-2's files are written.
-const DIALECT: Dialect = Dialect {
+/// How GPT-2's files are written, and but for names, defaults and what is fixed GPT-J's.
+pub(super) const DIALECT: Dialect = Dialect {
     title: "GPT-2",
     model_type: Gpt2Config::MODEL_TYPE,
     dim_model: &["n_embd", "hidden_size"],
@@ -54,14 +54,14 @@ const DIALECT: Dialect = Dialect {
         ..Gpt2Config::default().text
     },
     model_center: || Gpt2Config::default().text,
-    fixed: &[
+    fixed: &[&[
         ("norm_bias", Fixed::Flag(true)),
         ("att_bias", Fixed::Flag(true)),
         ("ffn_bias", Fixed::Flag(true)),
         ("length_scale", Fixed::Flag(false)),
         ("post_layer_norm", Fixed::Flag(false)),
         ("pos_bias_type", Fixed::Text("none")),
-    ],
+    ]],
 };
 
 impl Default for Gpt2Config {

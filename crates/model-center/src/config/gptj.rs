@@ -7,8 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::dialect::{Dialect, Fixed, Spoken};
 use super::json::number;
-use super::ranges::Ranges;
-use super::{ClassFields, Config, Fields, HfHeader, TextConfig, model_center};
+use super::{ClassFields, Config, Fields, HfHeader, TextConfig, gpt2, model_center};
 use crate::Result;
 
 /// Sizes and options of a GPT-J.
@@ -19,36 +18,25 @@ use crate::Result;
 /// Source: ModelCenter 1.0.3, `model_center/model/config/gptj_config.py`; Wang and Komatsuzaki 2021 for the architecture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GptjConfig {
-    /// What all families have. `init_std` is that of the blocks.
+    /// What all families have. `outer_std` is `emb_init_std` and `proj_init_std` in ModelCenter's files; in those of Hugging Face
+    /// it is that of the blocks.
     pub text: TextConfig,
     /// Elements of a head that are turned, from its first. Hugging Face: `rotary_dim`; ModelCenter: `pos_rotary_dim`.
     pub rotary_dim: usize,
-    /// Standard deviation of initial values of embedding and heads. ModelCenter: `emb_init_std` and `proj_init_std`; for Hugging
-    /// Face it is that of the blocks.
-    pub outer_std: f32,
 }
 
-/// How GPT-J's files are written.
+/// How GPT-J's files are written: as GPT-2's, but for what is said here.
 const DIALECT: Dialect = Dialect {
     title: "GPT-J",
     model_type: GptjConfig::MODEL_TYPE,
-    dim_model: &["n_embd", "hidden_size"],
-    num_layers: &["n_layer", "num_hidden_layers"],
-    num_heads: &["n_head", "num_attention_heads"],
-    dim_ff: &["n_inner"],
-    ff_factor: Some(4),
-    dim_head: &[],
-    position_size: &["n_positions", "max_position_embeddings"],
-    dropout: &["resid_pdrop"],
-    embedding_dropout: &["embd_pdrop"],
-    attention_dropout: &["attn_pdrop"],
-    init_std: &["initializer_range"],
-    norm_eps: &["layer_norm_epsilon"],
-    activation: &["activation_function"],
-    gated: Some(false),
-    hugging_face: || TextConfig { init_std: 0.02, ffn_activate_fn: Activation::GeluTanh, ..GptjConfig::default().text },
+    hugging_face: || TextConfig {
+        init_std: 0.02,
+        outer_std: None,
+        ffn_activate_fn: Activation::GeluTanh,
+        ..GptjConfig::default().text
+    },
     model_center: || GptjConfig::default().text,
-    fixed: &[
+    fixed: &[&[
         ("norm_bias", Fixed::Flag(true)),
         ("att_bias", Fixed::Flag(false)),
         ("ffn_bias", Fixed::Flag(true)),
@@ -56,7 +44,8 @@ const DIALECT: Dialect = Dialect {
         ("attn_scale", Fixed::Flag(true)),
         ("post_layer_norm", Fixed::Flag(false)),
         ("pos_bias_type", Fixed::Text("rotary")),
-    ],
+    ]],
+    ..gpt2::DIALECT
 };
 
 /// Elements of a head that are turned where a file does not say.
@@ -72,9 +61,10 @@ impl Default for GptjConfig {
             dim_ff: 16384,
             num_layers: 28,
             init_std: 0.1,
+            outer_std: Some(1.0),
             ..TextConfig::default()
         };
-        GptjConfig { text, rotary_dim: ROTARY_DIM, outer_std: 1.0 }
+        GptjConfig { text, rotary_dim: ROTARY_DIM }
     }
 }
 
@@ -82,12 +72,12 @@ impl Config for GptjConfig {
     const MODEL_TYPE: &'static str = "gptj";
 
     fn from_fields(mut fields: Fields) -> Result<Self> {
+        // Files of either dialect may have it beside that of the blocks.
         let outer_std = fields.take_any(&["emb_init_std", "proj_init_std"], Fields::take_number)?;
         let (mut text, spoken) = DIALECT.take(&mut fields)?;
-        // It is the field of this configuration.
-        text.outer_std = None;
-        let own_std = if spoken == Spoken::HuggingFace { text.init_std } else { Self::default().outer_std };
-        let outer_std = outer_std.unwrap_or(own_std);
+        // A file of transformers that does not say it means one deviation for all values.
+        let silent = if spoken == Spoken::HuggingFace { None } else { Self::default().text.outer_std };
+        text.outer_std = outer_std.or(silent).filter(|outer| *outer != text.init_std);
         if text.tied {
             // Its head has a bias, which would be the only thing of its own.
             return Err(DIALECT.unsupported(&fields, "tie_word_embeddings", "false"));
@@ -110,8 +100,7 @@ impl Config for GptjConfig {
             let reason = format!("{rotary_dim} is not a number of pairs of a head of {} elements", text.dim_head);
             return Err(fields.error("rotary_dim", &reason, "give an even number up to the size of a head"));
         }
-        Ranges { place: fields.place() }.deviations(&[("emb_init_std", outer_std)])?;
-        let mut config = GptjConfig { text, rotary_dim, outer_std };
+        let mut config = GptjConfig { text, rotary_dim };
         DIALECT.finish(fields, &mut config.text)?;
         Ok(config)
     }
@@ -119,8 +108,6 @@ impl Config for GptjConfig {
     fn to_dict(&self) -> Map<String, Value> {
         let mut map = DIALECT.to_dict(&self.text);
         map.insert("pos_rotary_dim".to_string(), json!(self.rotary_dim));
-        map.insert("emb_init_std".to_string(), number(self.outer_std));
-        map.insert("proj_init_std".to_string(), number(self.outer_std));
         map
     }
 
@@ -134,8 +121,8 @@ impl Config for GptjConfig {
     fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {
         let mut map = DIALECT.to_hf_json(&self.text, header)?;
         map.insert("rotary_dim".to_string(), json!(self.rotary_dim));
-        if self.outer_std != self.text.init_std {
-            map.insert("emb_init_std".to_string(), number(self.outer_std));
+        if self.text.outer_std() != self.text.init_std {
+            map.insert("emb_init_std".to_string(), number(self.text.outer_std()));
         }
         map.sort_keys();
         Ok(map)

@@ -6,7 +6,7 @@
 use bmtrain_core::kernel::Activation;
 use serde_json::{Map, Value, json};
 
-use super::dialect::{Dialect, Fixed};
+use super::dialect::{Dialect, Fixed, FixedFields};
 use super::{ClassFields, Config, Fields, HfHeader, RotaryFields, TextConfig, model_center};
 use crate::Result;
 use crate::layer::position::RotaryScaling;
@@ -28,6 +28,16 @@ pub struct LlamaConfig {
     pub ffn_bias: bool,
 }
 
+/// Fields of ModelCenter that have one value in Llama and its kin.
+pub(super) const FIXED: FixedFields = &[
+    ("norm_bias", Fixed::Flag(false)),
+    ("proj_bias", Fixed::Flag(false)),
+    ("length_scale", Fixed::Flag(false)),
+    ("attn_scale", Fixed::Flag(true)),
+    ("post_layer_norm", Fixed::Flag(false)),
+    ("pos_bias_type", Fixed::Text("rotary")),
+];
+
 /// How Llama's files are written, and but for names and defaults those of its kin.
 pub(super) const DIALECT: Dialect = Dialect {
     title: "Llama",
@@ -48,14 +58,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     gated: Some(true),
     hugging_face: || LlamaConfig::default().text,
     model_center: || LlamaConfig::default().text,
-    fixed: &[
-        ("norm_bias", Fixed::Flag(false)),
-        ("proj_bias", Fixed::Flag(false)),
-        ("length_scale", Fixed::Flag(false)),
-        ("attn_scale", Fixed::Flag(true)),
-        ("post_layer_norm", Fixed::Flag(false)),
-        ("pos_bias_type", Fixed::Text("rotary")),
-    ],
+    fixed: &[FIXED],
 };
 
 impl Default for LlamaConfig {
@@ -89,10 +92,7 @@ pub(super) fn take_kv_heads(fields: &mut Fields, heads: usize, silent: Option<us
     let given = match fields.take_either(name, "num_heads_kv", Fields::take_size)? {
         Some(given) => given,
         None if !is_silent => heads,
-        None => silent.ok_or_else(|| {
-            let reason = "the file does not say, and there is no safe default for a size";
-            fields.error(name, reason, &format!("add {name}"))
-        })?,
+        None => silent.ok_or_else(|| fields.missing_sizes(&[name]))?,
     };
     match heads % given {
         0 => Ok(given),

@@ -53,8 +53,8 @@ impl Config for MarianConfig {
     const MODEL_TYPE: &'static str = DIALECT.model_type;
 
     fn from_fields(fields: Fields) -> Result<Self> {
-        let words = fields.clone().take_size("decoder_vocab_size")?;
-        let both = fields.clone().take_size("vocab_size")?;
+        let words = fields.peek_size("decoder_vocab_size")?;
+        let both = fields.peek_size("vocab_size")?;
         if words.is_some_and(|words| both.is_some_and(|both| both != words)) {
             return Err(DIALECT.unsupported(&fields, "decoder_vocab_size", "vocab_size"));
         }

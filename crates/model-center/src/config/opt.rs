@@ -6,7 +6,7 @@ use bmtrain_core::kernel::Activation;
 use serde_json::{Map, Value, json};
 
 use super::dialect::{Dialect, Fixed};
-use super::{ClassFields, Config, Fields, HfHeader, TextConfig, model_center};
+use super::{ClassFields, Config, Fields, HfHeader, TextConfig, model_center, two_stacks};
 use crate::{Error, Result};
 
 /// The epsilon of OPT's norms, which its files do not state.
@@ -33,7 +33,7 @@ pub struct OptConfig {
     pub dim_word: usize,
 }
 
-/// How OPT's files are written.
+/// How OPT's files are written: as BART's, which are of fairseq too, but for what is said here.
 const DIALECT: Dialect = Dialect {
     title: "OPT",
     model_type: OptConfig::MODEL_TYPE,
@@ -41,19 +41,9 @@ const DIALECT: Dialect = Dialect {
     num_layers: &["num_hidden_layers"],
     num_heads: &["num_attention_heads"],
     dim_ff: &["ffn_dim"],
-    ff_factor: None,
-    dim_head: &[],
-    position_size: &["max_position_embeddings"],
-    dropout: &["dropout"],
-    embedding_dropout: &[],
-    attention_dropout: &["attention_dropout"],
-    init_std: &["init_std"],
-    norm_eps: &[],
-    activation: &["activation_function"],
-    gated: Some(false),
     hugging_face: || TextConfig { attention_dropout_p: 0.0, ..OptConfig::default().text },
     model_center: || OptConfig::default().text,
-    fixed: &[
+    fixed: &[&[
         ("norm_bias", Fixed::Flag(true)),
         ("layer_norm_elementwise_affine", Fixed::Flag(true)),
         ("proj_bias", Fixed::Flag(false)),
@@ -61,7 +51,8 @@ const DIALECT: Dialect = Dialect {
         ("attn_scale", Fixed::Flag(true)),
         ("post_layer_norm", Fixed::Flag(false)),
         ("pos_bias_type", Fixed::Text("none")),
-    ],
+    ]],
+    ..two_stacks::DIALECT
 };
 
 impl Default for OptConfig {

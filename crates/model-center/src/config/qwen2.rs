@@ -32,16 +32,7 @@ const DIALECT: Dialect = Dialect {
     model_type: Qwen2Config::MODEL_TYPE,
     hugging_face: || Qwen2Config::default().text,
     model_center: || Qwen2Config::default().text,
-    fixed: &[
-        ("norm_bias", Fixed::Flag(false)),
-        ("att_bias", Fixed::Flag(true)),
-        ("ffn_bias", Fixed::Flag(false)),
-        ("proj_bias", Fixed::Flag(false)),
-        ("length_scale", Fixed::Flag(false)),
-        ("attn_scale", Fixed::Flag(true)),
-        ("post_layer_norm", Fixed::Flag(false)),
-        ("pos_bias_type", Fixed::Text("rotary")),
-    ],
+    fixed: &[llama::FIXED, &[("att_bias", Fixed::Flag(true)), ("ffn_bias", Fixed::Flag(false))]],
     ..llama::DIALECT
 };
 

@@ -34,15 +34,7 @@ const DIALECT: Dialect = Dialect {
     model_type: Qwen3Config::MODEL_TYPE,
     hugging_face: || Qwen3Config::default().text,
     model_center: || Qwen3Config::default().text,
-    fixed: &[
-        ("norm_bias", Fixed::Flag(false)),
-        ("ffn_bias", Fixed::Flag(false)),
-        ("proj_bias", Fixed::Flag(false)),
-        ("length_scale", Fixed::Flag(false)),
-        ("attn_scale", Fixed::Flag(true)),
-        ("post_layer_norm", Fixed::Flag(false)),
-        ("pos_bias_type", Fixed::Text("rotary")),
-    ],
+    fixed: &[llama::FIXED, &[("ffn_bias", Fixed::Flag(false))]],
     ..llama::DIALECT
 };
 
@@ -61,8 +53,7 @@ impl Config for Qwen3Config {
         let (text, spoken) = DIALECT.take(&mut fields)?;
         // It has nothing to do with D / N, and heads of one size in all models of the family would be a guess.
         if is_silent && spoken == Spoken::HuggingFace {
-            let reason = "the file does not say, and there is no safe default for a size";
-            return Err(fields.error("head_dim", reason, "add head_dim"));
+            return Err(fields.missing_sizes(&["head_dim"]));
         }
         refuse_raised(&DIALECT, &fields, &["mlp_bias"])?;
         let silent = (spoken == Spoken::ModelCenter).then_some(Qwen3Config::default().num_heads_kv);

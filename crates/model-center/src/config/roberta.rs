@@ -102,7 +102,7 @@ impl RobertaName {
                 ..RobertaConfig::default().text
             },
             model_center: || RobertaConfig::default().text,
-            fixed: &[
+            fixed: &[&[
                 ("norm_bias", Fixed::Flag(true)),
                 ("att_bias", Fixed::Flag(true)),
                 ("ffn_bias", Fixed::Flag(true)),
@@ -111,7 +111,7 @@ impl RobertaName {
                 ("attn_scale", Fixed::Flag(true)),
                 ("post_layer_norm", Fixed::Flag(true)),
                 ("pos_bias_type", Fixed::Text("none")),
-            ],
+            ]],
         }
     }
 }
@@ -189,10 +189,7 @@ impl Config for RobertaConfig {
         let type_size = match (types, spoken) {
             (Some(size), _) => size,
             (None, Spoken::ModelCenter) => RobertaConfig::default().type_size,
-            (None, Spoken::HuggingFace) => {
-                let reason = "the file does not say, and there is no safe default for a size";
-                return Err(fields.error("type_vocab_size", reason, "add type_vocab_size"));
-            }
+            (None, Spoken::HuggingFace) => return Err(fields.missing_sizes(&["type_vocab_size"])),
         };
         let classifier = fields.take_either("classifier_dropout", "classifier_dropout_p", Fields::take_number)?;
         let classifier_dropout_p = classifier.unwrap_or(text.dropout_p);

@@ -115,7 +115,7 @@ const T5: Dialect = Dialect {
         ..T5Config::default().text
     },
     model_center: || T5Config::default().text,
-    fixed: &[
+    fixed: &[&[
         ("is_encoder_decoder", Fixed::Flag(true)),
         ("norm_bias", Fixed::Flag(false)),
         ("att_bias", Fixed::Flag(false)),
@@ -125,7 +125,7 @@ const T5: Dialect = Dialect {
         ("attn_scale", Fixed::Flag(false)),
         ("post_layer_norm", Fixed::Flag(false)),
         ("pos_bias_type", Fixed::Text("relative")),
-    ],
+    ]],
 };
 
 /// How mT5's files are written.

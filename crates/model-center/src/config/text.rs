@@ -91,6 +91,15 @@ impl TextConfig {
         self.outer_std.unwrap_or(self.init_std)
     }
 
+    /// Take this rate of dropout for what attention and feed-forward add, and for the embeddings' sum in a family that drops out
+    /// of it.
+    pub fn set_hidden_dropout(&mut self, rate: f32, drops_embeddings: bool) {
+        self.dropout_p = rate;
+        if drops_embeddings {
+            self.embedding_dropout_p = rate;
+        }
+    }
+
     /// Check the fields; `place` names the source.
     ///
     /// # Errors

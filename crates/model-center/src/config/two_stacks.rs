@@ -58,7 +58,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     gated: Some(false),
     hugging_face: defaults,
     model_center: defaults,
-    fixed: &[("is_encoder_decoder", Fixed::Flag(true))],
+    fixed: &[&[("is_encoder_decoder", Fixed::Flag(true))]],
 };
 
 /// What transformers takes where a file is silent.

@@ -26,7 +26,7 @@ impl Dialect {
         }
         // Masked positions are left out exactly; the value that stands for that in ModelCenter underflows to the same.
         fields.take_mask_value()?;
-        for (name, fixed) in [("int8", Fixed::Flag(false))].iter().chain(self.fixed) {
+        for (name, fixed) in [("int8", Fixed::Flag(false))].iter().chain(self.fixed.iter().copied().flatten()) {
             let (differs, want) = match fixed {
                 Fixed::Flag(want) => (fields.take_flag(name)?.is_some_and(|is| is != *want), want.to_string()),
                 Fixed::Text(want) => (fields.take_text(name)?.is_some_and(|is| is != *want), want.to_string()),
@@ -76,7 +76,7 @@ impl Dialect {
     /// Any rate but 0.
     pub fn refuse_layer_dropout(&self, fields: &Fields, names: &[&str]) -> Result<()> {
         for name in names {
-            if fields.clone().take_number(name)?.is_some_and(|rate| rate != 0.0) {
+            if fields.peek_number(name)?.is_some_and(|rate| rate != 0.0) {
                 return Err(self.unsupported(fields, name, "0"));
             }
         }

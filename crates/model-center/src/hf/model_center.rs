@@ -1,6 +1,6 @@
 //! ModelCenter's names of parameters, which are alike for all of its families: `encoder.layers.3.self_att.self_attention.project_q.weight`.
 //!
-//! Defines [`Stack`], of which a model has one or two, and [`table`]; called by the families' folders.
+//! Defines [`Stack`], of which a model has one or two, [`table`] and [`two_stacks`]; called by the families' folders.
 
 use super::safetensors::stored;
 use super::{Alias, NameTable, ParamShape, Piece, Rule, TensorEntry, TensorSource, write_pickle};
@@ -68,6 +68,18 @@ pub fn table(stacks: &[Stack<'_>], heads: Vec<Rule>) -> NameTable {
         ignored: Cow::Borrowed(&[]),
         old_names: Cow::Borrowed(&[]),
     }
+}
+
+/// The names of a model with two stacks whose positions are biases of distances: T5 and CPM-2. Each stack is what a block is made
+/// of, and how many there are.
+pub fn two_stacks(encoder: (&BlockConfig, usize), decoder: (&BlockConfig, usize)) -> NameTable {
+    let stack = |name, (block, layers)| Stack { ours: name, theirs: name, block, layers };
+    let rules = vec![
+        Rule::new("lm_head.weight", "output_projection.weight"),
+        Rule::new("encoder.relative_attention_bias.weight", "position_bias_enc.relative_attention_bias"),
+        Rule::new("decoder.relative_attention_bias.weight", "position_bias_dec.relative_attention_bias"),
+    ];
+    table(&[stack("encoder", encoder), stack("decoder", decoder)], rules)
 }
 
 /// The rules of heads of a decoder: an untied one for words, and classes.

@@ -36,6 +36,16 @@ pub struct BlockConfig {
     pub dropout: f32,
 }
 
+impl BlockConfig {
+    /// The block of a decoder behind an encoder with such blocks: tokens see those before them alone, and attention to the encoder
+    /// has the sizes and options of self-attention.
+    #[must_use]
+    pub fn attending_to_encoder(self) -> Self {
+        let attention = AttentionConfig { causal: true, ..self.attention };
+        BlockConfig { attention, cross: Some(self.attention), ..self }
+    }
+}
+
 /// What every block of a list sees.
 #[derive(Debug, Clone, Default)]
 pub struct Shared {

@@ -69,6 +69,7 @@ impl LikeBart for BartConfig {
 
 impl<C: LikeBart> Seq2SeqFamily for C {
     const TITLE: &'static str = <C as LikeBart>::TITLE;
+    const DROPS_EMBEDDINGS: bool = true;
 
     fn classes(&self) -> Classes {
         C::CLASSES
@@ -84,7 +85,7 @@ impl<C: LikeBart> Seq2SeqFamily for C {
 
     fn set_hidden_dropout(&mut self, rate: f32) {
         let stacks = self.stacks_mut();
-        (stacks.text.dropout_p, stacks.text.embedding_dropout_p) = (rate, rate);
+        stacks.text.set_hidden_dropout(rate, Self::DROPS_EMBEDDINGS);
         // Many of these models have none in one of these places.
         for place in [&mut stacks.ffn_dropout_p, &mut stacks.classifier_dropout_p] {
             *place = if *place > 0.0 { rate } else { 0.0 };
@@ -127,16 +128,15 @@ impl<C: LikeBart> Seq2SeqFamily for C {
         }
     }
 
-    fn encoder_block(&self, _layer: usize) -> BlockConfig {
+    fn encoder_block(&self) -> BlockConfig {
         let TwoStacks { text, .. } = self.stacks();
         block(self.stacks(), (text.num_heads, text.dim_head), text.dim_ff)
     }
 
-    fn decoder_block(&self, _layer: usize) -> BlockConfig {
+    fn decoder_block(&self) -> BlockConfig {
         let stacks = self.stacks();
-        let block = block(stacks, (stacks.num_decoder_heads, stacks.dim_decoder_head()), stacks.dim_decoder_ff);
-        let attention = AttentionConfig { causal: true, ..block.attention };
-        BlockConfig { attention, cross: Some(block.attention), ..block }
+        let heads = (stacks.num_decoder_heads, stacks.dim_decoder_head());
+        block(stacks, heads, stacks.dim_decoder_ff).attending_to_encoder()
     }
 
     fn names(&self, head: Seq2SeqHead) -> NameTable {

@@ -1,11 +1,11 @@
 //! BLOOM (Le Scao et al., 2022): ALiBi, a norm behind the embedding, pre-norm blocks, a head tied to the words.
 
+use super::block::block;
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use crate::config::{BloomConfig, TextConfig};
 use crate::hf::{Alias, NameTable, Rule};
-use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig};
+use crate::layer::{AttentionConfig, BlockConfig, Placement, PositionsConfig};
 use bmtrain_dist::nn::norm::NormOptions;
-use bmtrain_dist::param::Init;
 use std::borrow::Cow;
 
 /// A BLOOM with its head.
@@ -34,20 +34,8 @@ impl DecoderFamily for BloomConfig {
     }
 
     fn block(&self, _layer: usize) -> BlockConfig {
-        let text = &self.text;
-        let init = Init::normal(text.init_std);
-        BlockConfig {
-            placement: Placement::Pre,
-            attention: AttentionConfig {
-                causal: true,
-                dropout: text.attention_dropout_p,
-                ..AttentionConfig::new(text.dim_model, text.num_heads, text.dim_head, init)
-            },
-            cross: None,
-            ffn: FeedForwardConfig::new(text.dim_model, text.dim_ff, text.ffn_activate_fn, init),
-            norm: NormOptions::layer(text.dim_model, text.norm_eps),
-            dropout: text.dropout_p,
-        }
+        let block = block(&self.text, Placement::Pre);
+        BlockConfig { attention: AttentionConfig { causal: true, ..block.attention }, ..block }
     }
 
     /// Queries, keys and values of a head stand beside each other in files.

@@ -4,10 +4,10 @@
 //! In ModelCenter the last range of distances is taken for padding and never learns. Here it learns like the others.
 
 use super::cpm1::{block, relative};
-use super::seq2seq::{Added, Around, Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
+use super::seq2seq::{Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::config::{Cpm2Config, TextConfig};
-use crate::hf::{NameTable, Rule, model_center};
-use crate::layer::{AttentionConfig, BlockConfig};
+use crate::hf::{NameTable, model_center};
+use crate::layer::BlockConfig;
 use bmtrain_dist::nn::norm::NormOptions;
 
 /// A CPM-2 with its head.
@@ -15,6 +15,7 @@ pub type Cpm2 = Seq2SeqModel<Cpm2Config>;
 
 impl Seq2SeqFamily for Cpm2Config {
     const TITLE: &'static str = "CPM-2";
+    const DROPS_EMBEDDINGS: bool = false;
 
     /// Nobody else has these names: they say in folders of ours which head a model has.
     fn classes(&self) -> Classes {
@@ -29,11 +30,6 @@ impl Seq2SeqFamily for Cpm2Config {
         &mut self.cpm.text
     }
 
-    /// Nothing of the embeddings is dropped.
-    fn set_hidden_dropout(&mut self, rate: f32) {
-        self.cpm.text.dropout_p = rate;
-    }
-
     fn decoder_layers(&self) -> usize {
         self.num_decoder_layers
     }
@@ -44,54 +40,23 @@ impl Seq2SeqFamily for Cpm2Config {
 
     fn layout(&self) -> Layout {
         let text = &self.cpm.text;
-        let around = |bidirectional: bool| Around {
-            added: Added::None,
-            embedding_norm: None,
-            relative: Some(relative(&self.cpm, bidirectional)),
-            output_norm: Some(NormOptions::rms(text.dim_model, text.norm_eps)),
-            output_dropout: 0.0,
-        };
+        let output_norm = NormOptions::rms(text.dim_model, text.norm_eps);
         let head_factor = if self.cpm.length_scale { 1.0 / (text.dim_model as f32).sqrt() } else { 1.0 };
-        Layout {
-            encoder: around(true),
-            decoder: around(false),
-            padding_learns: true,
-            word_factor: 1.0,
-            head_factor,
-            logits_bias: false,
-            classifier_dropout: 0.0,
-        }
+        Layout { head_factor, ..Layout::of_distances(relative(&self.cpm, true), output_norm, 0.0) }
     }
 
-    fn encoder_block(&self, _layer: usize) -> BlockConfig {
+    fn encoder_block(&self) -> BlockConfig {
         block(&self.cpm)
     }
 
-    fn decoder_block(&self, _layer: usize) -> BlockConfig {
-        let block = block(&self.cpm);
-        BlockConfig {
-            attention: AttentionConfig { causal: true, ..block.attention },
-            cross: Some(block.attention),
-            ..block
-        }
+    fn decoder_block(&self) -> BlockConfig {
+        block(&self.cpm).attending_to_encoder()
     }
 
     /// Nobody but ModelCenter has names for them.
     fn names(&self, _head: Seq2SeqHead) -> NameTable {
-        let blocks = [self.encoder_block(0), self.decoder_block(0)];
-        let layers = [self.cpm.text.num_layers, self.num_decoder_layers];
-        let stack = |index: usize, name: &'static str| model_center::Stack {
-            ours: name,
-            theirs: name,
-            block: &blocks[index],
-            layers: layers[index],
-        };
-        let rules = vec![
-            Rule::new("lm_head.weight", "output_projection.weight"),
-            Rule::new("encoder.relative_attention_bias.weight", "position_bias_enc.relative_attention_bias"),
-            Rule::new("decoder.relative_attention_bias.weight", "position_bias_dec.relative_attention_bias"),
-        ];
-        model_center::table(&[stack(0, "encoder"), stack(1, "decoder")], rules)
+        let encoder = (&self.encoder_block(), self.cpm.text.num_layers);
+        model_center::two_stacks(encoder, (&self.decoder_block(), self.num_decoder_layers))
     }
 
     fn names_of_model_center(&self) -> Option<NameTable> {

@@ -1,5 +1,6 @@
 //! GPT-2 (Radford et al., 2019): learned positions, pre-norm blocks, a head tied to the words.
 
+use super::block::block;
 use super::decoder::{Classes, Count, DecoderFamily, DecoderHead, DecoderModel, Layout, PositionTable};
 use crate::config::{Gpt2Config, TextConfig};
 use crate::hf::{Alias, NameTable, Rule};
@@ -35,24 +36,12 @@ impl DecoderFamily for Gpt2Config {
     }
 
     fn block(&self, layer: usize) -> BlockConfig {
-        let text = &self.text;
-        let (init, out_init) = (Init::normal(text.init_std), Init::normal(self.residual_std()));
+        let block = block(&self.text, Placement::Pre);
+        let out_init = Init::normal(self.residual_std());
         BlockConfig {
-            placement: Placement::Pre,
-            attention: AttentionConfig {
-                scale: self.score_factor(layer),
-                causal: true,
-                dropout: text.attention_dropout_p,
-                out_init,
-                ..AttentionConfig::new(text.dim_model, text.num_heads, text.dim_head, init)
-            },
-            cross: None,
-            ffn: FeedForwardConfig {
-                out_init,
-                ..FeedForwardConfig::new(text.dim_model, text.dim_ff, text.ffn_activate_fn, init)
-            },
-            norm: NormOptions::layer(text.dim_model, text.norm_eps),
-            dropout: text.dropout_p,
+            attention: AttentionConfig { scale: self.score_factor(layer), causal: true, out_init, ..block.attention },
+            ffn: FeedForwardConfig { out_init, ..block.ffn },
+            ..block
         }
     }
 

@@ -3,14 +3,14 @@
 //!
 //! ModelCenter's GPT-J has a norm for each of the two, which its converter fills with the same values.
 
+use super::block::block;
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use crate::config::{GptjConfig, TextConfig};
 use crate::hf::{NameTable, Rule};
 use crate::layer::position::{RotaryConfig, RotaryScaling};
-use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig, RotaryHeads};
+use crate::layer::{AttentionConfig, BlockConfig, Placement, PositionsConfig, RotaryHeads};
 use bmtrain_core::kernel::RotaryLayout;
 use bmtrain_dist::nn::norm::NormOptions;
-use bmtrain_dist::param::Init;
 use std::borrow::Cow;
 
 /// A GPT-J with its head.
@@ -36,29 +36,20 @@ impl DecoderFamily for GptjConfig {
         Layout {
             padding_learns: true,
             head_bias: true,
-            outer_std: Some(self.outer_std),
             ..Layout::new(self.text.dim_model, PositionsConfig::Rotary(rotary), norm)
         }
     }
 
     fn block(&self, _layer: usize) -> BlockConfig {
-        let text = &self.text;
-        let init = Init::normal(text.init_std);
-        BlockConfig {
-            placement: Placement::Parallel,
-            attention: AttentionConfig {
-                bias: false,
-                out_bias: false,
-                causal: true,
-                rotary: Some(RotaryHeads { dims: self.rotary_dim, layout: RotaryLayout::Pairs }),
-                dropout: text.attention_dropout_p,
-                ..AttentionConfig::new(text.dim_model, text.num_heads, text.dim_head, init)
-            },
-            cross: None,
-            ffn: FeedForwardConfig::new(text.dim_model, text.dim_ff, text.ffn_activate_fn, init),
-            norm: NormOptions::layer(text.dim_model, text.norm_eps),
-            dropout: text.dropout_p,
-        }
+        let block = block(&self.text, Placement::Parallel);
+        let attention = AttentionConfig {
+            bias: false,
+            out_bias: false,
+            causal: true,
+            rotary: Some(RotaryHeads { dims: self.rotary_dim, layout: RotaryLayout::Pairs }),
+            ..block.attention
+        };
+        BlockConfig { attention, ..block }
     }
 
     fn stack_of_model_center(&self) -> Option<&'static str> {

@@ -5,6 +5,7 @@
 
 pub mod bart;
 pub mod bert;
+mod block;
 pub mod bloom;
 pub mod cpm1;
 pub mod cpm2;

@@ -1,6 +1,6 @@
 //! From a folder and its configuration to a model with values, and back into a folder: what is alike for all families.
 
-use super::registry::{OpenOptions, OpenedModel, param_shapes};
+use super::registry::{HeadValues, OpenOptions, OpenedModel, param_shapes};
 use super::text::TextModel;
 use crate::error::{Error, Result};
 use crate::hf::{Allow, NameTable, Plan, Weights, model_center};
@@ -60,6 +60,18 @@ pub fn open_with<M: TextModel + 'static>(
     })?;
     let drawn = model.parameters().initialize_missing()?;
     Ok(OpenedModel { model: Box::new(model), drawn, unused: plan.unused().to_vec(), parameters, plan })
+}
+
+/// What a folder may lack or have too much of: `own` are names of the head's parameters, `unused` those of tensors that belong
+/// to other heads.
+pub fn allow(values: HeadValues, own: &[&str], unused: &[&str]) -> Allow {
+    let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
+    let (missing, fresh): (&[&str], &[&str]) = match values {
+        HeadValues::Folder => (&[], &[]),
+        HeadValues::FolderOrDrawn => (own, &[]),
+        HeadValues::Drawn => (&[], own),
+    };
+    Allow { missing: texts(missing), unused: texts(unused), fresh: texts(fresh) }
 }
 
 /// Puts the values of a parameter, by its name, into a vector.

@@ -1,13 +1,13 @@
 //! OPT (Zhang et al., 2022): learned positions counted by tokens, pre-norm blocks with ReLU, a head tied to the words; the model
 //! of 350 million parameters with norms behind the sums and words of a length of their own.
 
+use super::block::block;
 use super::decoder::{Classes, Count, DecoderFamily, DecoderHead, DecoderModel, Layout, PositionTable};
 use super::fairseq;
 use crate::config::{OptConfig, TextConfig};
 use crate::hf::{Alias, NameTable, Rule};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig};
 use bmtrain_dist::nn::norm::NormOptions;
-use bmtrain_dist::param::Init;
 use std::borrow::Cow;
 
 /// An OPT with its head.
@@ -38,24 +38,12 @@ impl DecoderFamily for OptConfig {
     }
 
     fn block(&self, _layer: usize) -> BlockConfig {
-        let text = &self.text;
-        let init = Init::normal(text.init_std);
+        let bias = self.bias;
+        let block = block(&self.text, if self.norm_before { Placement::Pre } else { Placement::Post });
         BlockConfig {
-            placement: if self.norm_before { Placement::Pre } else { Placement::Post },
-            attention: AttentionConfig {
-                bias: self.bias,
-                out_bias: self.bias,
-                causal: true,
-                dropout: text.attention_dropout_p,
-                ..AttentionConfig::new(text.dim_model, text.num_heads, text.dim_head, init)
-            },
-            cross: None,
-            ffn: FeedForwardConfig {
-                bias: self.bias,
-                ..FeedForwardConfig::new(text.dim_model, text.dim_ff, text.ffn_activate_fn, init)
-            },
-            norm: NormOptions::layer(text.dim_model, text.norm_eps),
-            dropout: text.dropout_p,
+            attention: AttentionConfig { bias, out_bias: bias, causal: true, ..block.attention },
+            ffn: FeedForwardConfig { bias, ..block.ffn },
+            ..block
         }
     }
 

@@ -2,12 +2,13 @@
 //! map of its own, no next sentence. XLM-RoBERTa (Conneau et al., 2020) and CamemBERT (Martin et al., 2020) are the same
 //! computation, with the same names in files.
 
+use super::block::block;
 use super::encoder::{Classifier, EncoderFamily, EncoderHead, EncoderModel, Layout, names};
 use super::position_table::{Count, PositionTable};
 use crate::config::{ProblemType, RobertaConfig};
 use crate::error::Result;
 use crate::hf::{Alias, NameTable};
-use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement};
+use crate::layer::{BlockConfig, Placement};
 use bmtrain_core::kernel::Activation;
 use bmtrain_dist::nn::norm::NormOptions;
 use bmtrain_dist::param::Init;
@@ -52,20 +53,7 @@ impl EncoderFamily for RobertaConfig {
     }
 
     fn block(&self) -> BlockConfig {
-        let text = &self.text;
-        let init = Init::normal(text.init_std);
-        BlockConfig {
-            placement: Placement::Post,
-            attention: AttentionConfig {
-                scale: 1.0 / (text.dim_head as f32).sqrt(),
-                dropout: text.attention_dropout_p,
-                ..AttentionConfig::new(text.dim_model, text.num_heads, text.dim_head, init)
-            },
-            cross: None,
-            ffn: FeedForwardConfig::new(text.dim_model, text.dim_ff, text.ffn_activate_fn, init),
-            norm: NormOptions::layer(text.dim_model, text.norm_eps),
-            dropout: text.dropout_p,
-        }
+        block(&self.text, Placement::Post)
     }
 
     fn names(&self) -> NameTable {

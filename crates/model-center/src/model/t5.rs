@@ -1,7 +1,7 @@
 //! T5 1.0 and 1.1, FLAN-T5 and mT5 (Raffel et al., 2020; Xue et al., 2021): RMS norms, learned biases for ranges of distances,
 //! one table of them for each stack, scores that nothing divides, and no other bias.
 
-use super::seq2seq::{Added, Around, Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
+use super::seq2seq::{Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::config::{HeadScale, T5Config, T5Kind, TextConfig};
 use crate::hf::{Alias, FolderLayout, NameTable, Rule, model_center};
 use crate::layer::position::RelativeConfig;
@@ -15,6 +15,7 @@ pub type T5 = Seq2SeqModel<T5Config>;
 
 impl Seq2SeqFamily for T5Config {
     const TITLE: &'static str = "T5";
+    const DROPS_EMBEDDINGS: bool = true;
     const LEAVES_F16: bool = true;
 
     fn classes(&self) -> Classes {
@@ -47,32 +48,21 @@ impl Seq2SeqFamily for T5Config {
 
     fn layout(&self) -> Layout {
         let text = &self.text;
-        let around = |bidirectional: bool| Around {
-            added: Added::None,
-            embedding_norm: None,
-            relative: Some(RelativeConfig {
-                heads: text.num_heads,
-                buckets: self.position_bias_num_buckets,
-                max_distance: self.position_bias_max_distance,
-                bidirectional,
-                init: Init::normal(self.pos_init_std),
-            }),
-            output_norm: Some(NormOptions::rms(text.dim_model, text.norm_eps)),
-            output_dropout: text.dropout_p,
+        let relative = RelativeConfig {
+            heads: text.num_heads,
+            buckets: self.position_bias_num_buckets,
+            max_distance: self.position_bias_max_distance,
+            bidirectional: true,
+            init: Init::normal(self.pos_init_std),
         };
-        let head_factor = self.scale.factor(text.dim_model);
+        let output_norm = NormOptions::rms(text.dim_model, text.norm_eps);
         Layout {
-            encoder: around(true),
-            decoder: around(false),
-            padding_learns: true,
-            word_factor: 1.0,
-            head_factor,
-            logits_bias: false,
-            classifier_dropout: 0.0,
+            head_factor: self.scale.factor(text.dim_model),
+            ..Layout::of_distances(relative, output_norm, text.dropout_p)
         }
     }
 
-    fn encoder_block(&self, _layer: usize) -> BlockConfig {
+    fn encoder_block(&self) -> BlockConfig {
         let (text, attention) = (&self.text, attention(&self.text));
         BlockConfig {
             placement: Placement::Pre,
@@ -89,25 +79,13 @@ impl Seq2SeqFamily for T5Config {
         }
     }
 
-    fn decoder_block(&self, layer: usize) -> BlockConfig {
-        let attention = attention(&self.text);
-        BlockConfig {
-            attention: AttentionConfig { causal: true, ..attention },
-            cross: Some(attention),
-            ..self.encoder_block(layer)
-        }
+    fn decoder_block(&self) -> BlockConfig {
+        self.encoder_block().attending_to_encoder()
     }
 
     fn names_of_model_center(&self) -> Option<NameTable> {
-        let (ours, theirs) = (self.encoder_block(0), self.decoder_block(0));
-        let stacks = [("encoder", &ours, self.text.num_layers), ("decoder", &theirs, self.num_decoder_layers)]
-            .map(|(name, block, layers)| model_center::Stack { ours: name, theirs: name, block, layers });
-        let mut heads = vec![Rule::new("lm_head.weight", "output_projection.weight")];
-        heads.extend(["encoder", "decoder"].map(|stack| {
-            let theirs = format!("position_bias_{}.relative_attention_bias", &stack[..3]);
-            Rule::owned(format!("{stack}.relative_attention_bias.weight"), theirs)
-        }));
-        Some(model_center::table(&stacks, heads))
+        let encoder = (&self.encoder_block(), self.text.num_layers);
+        Some(model_center::two_stacks(encoder, (&self.decoder_block(), self.num_decoder_layers)))
     }
 
     fn rescaled_norm(&self, layout: FolderLayout) -> Option<fn(f32) -> f32> {

@@ -12,6 +12,7 @@ use super::header::{Header, Stored};
 use super::{GgmlType, Metadata, damaged, tensor_place};
 use crate::file::{open_regular, unreadable};
 use crate::hf::safetensors::{TensorEntry, TensorSource};
+use crate::hf::stored::require_length;
 use crate::{Error, Result};
 
 /// Elements decoded at a time: a multiple of every block, small enough to stay in the second-level cache.
@@ -118,13 +119,7 @@ impl TensorSource for GgufFile {
 
     fn read_f32(&self, name: &str, out: &mut [f32]) -> Result<()> {
         let tensor = self.require(name)?;
-        if tensor.entry.elements() != Some(out.len()) {
-            return Err(Error::model(
-                tensor_place(&self.place(), name),
-                format!("the tensor has shape {:?}, asked for {} elements", tensor.entry.shape, out.len()),
-                "compare the model's configuration with the weights",
-            ));
-        }
+        require_length(&self.place(), &tensor.entry, out.len())?;
         self.decode_from(tensor, 0, out)
     }
 

@@ -83,8 +83,6 @@ pub struct Layout {
     pub output_norm: Option<NormOptions>,
     /// Whether an untied head for words has a bias.
     pub head_bias: bool,
-    /// Standard deviation of initial values outside the blocks, where it is not that of the blocks.
-    pub outer_std: Option<f32>,
 }
 
 impl Layout {
@@ -99,7 +97,6 @@ impl Layout {
             length_scale: false,
             output_norm: Some(output_norm),
             head_bias: false,
-            outer_std: None,
         }
     }
 }

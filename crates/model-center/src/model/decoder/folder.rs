@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::hf::folder::no_model_center;
 use crate::hf::{Allow, FolderLayout, ModelFolder, NameTable};
 use crate::model::labels::take_over;
-use crate::model::opening::open_with;
+use crate::model::opening::{allow, open_with};
 use crate::model::registry::{
     HeadValues, OpenOptions, OpenedModel, SaveOptions, architectures, is_named_by_model_center, unknown_class,
 };
@@ -61,9 +61,8 @@ fn configure<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(
         (own, _) => own?,
     };
     let text = config.text_mut();
-    text.dropout_p = options.hidden_dropout.unwrap_or(text.dropout_p);
-    if C::DROPS_EMBEDDINGS {
-        text.embedding_dropout_p = options.hidden_dropout.unwrap_or(text.embedding_dropout_p);
+    if let Some(rate) = options.hidden_dropout {
+        text.set_hidden_dropout(rate, C::DROPS_EMBEDDINGS);
     }
     text.attention_dropout_p = options.attention_dropout.unwrap_or(text.attention_dropout_p);
     let head = options.head.unwrap_or(own);
@@ -84,19 +83,13 @@ fn configure<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(
 
 /// What a folder may lack or have too much of for this head.
 fn allowed(head: DecoderHead, values: HeadValues) -> Allow {
-    let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
     let (own, unused): (&[&str], &[&str]) = match head {
         DecoderHead::None => (&[], &["lm_head.*", "score.*", "output_projection.*", "cls_projection.*"]),
         DecoderHead::CausalLm { tied: true } => (&[], &["score.*", "cls_projection.*"]),
         DecoderHead::CausalLm { tied: false } => (&["lm_head.*"], &["score.*", "cls_projection.*"]),
         DecoderHead::Classifier { .. } => (&["cls_projection.*"], &["lm_head.*", "output_projection.*"]),
     };
-    let (missing, fresh): (&[&str], &[&str]) = match values {
-        HeadValues::Folder => (&[], &[]),
-        HeadValues::FolderOrDrawn => (own, &[]),
-        HeadValues::Drawn => (&[], own),
-    };
-    Allow { missing: texts(missing), unused: texts(unused), fresh: texts(fresh) }
+    allow(values, own, unused)
 }
 
 /// The names of a model's parameters in a folder of this layout.

@@ -83,7 +83,7 @@ impl<C: DecoderFamily> DecoderModel<C> {
         let builder = Builder::new(device, options);
         let (text, layout) = (config.text(), config.layout());
         let dim_model = text.dim_model;
-        let init = Init::normal(layout.outer_std.unwrap_or(text.outer_std()));
+        let init = Init::normal(text.outer_std());
         let table = |name: &str, entries: usize, size: usize, padding_index: Option<i64>| {
             Embedding::new(&builder.at(name), EmbeddingOptions { entries, size, init, padding_index })
         };

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::hf::folder::no_model_center;
 use crate::hf::{Allow, FolderLayout, ModelFolder, NameTable, TensorSource, Weights};
 use crate::model::labels::take_over;
-use crate::model::opening::open_with;
+use crate::model::opening::{allow, open_with};
 use crate::model::registry::{
     HeadValues, OpenOptions, OpenedModel, SaveOptions, architectures, is_named_by_model_center, unknown_class,
 };
@@ -160,7 +160,6 @@ pub(super) fn names<C: EncoderFamily>(model: &EncoderModel<C>, layout: FolderLay
 
 /// What a folder may lack or have too much of for this head.
 fn allowed<C: EncoderFamily>(head: EncoderHead, values: HeadValues) -> Allow {
-    let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
     let own: &[&str] = match head {
         EncoderHead::None { .. } => &[],
         EncoderHead::Classifier { .. } => &["cls_*"],
@@ -170,17 +169,10 @@ fn allowed<C: EncoderFamily>(head: EncoderHead, values: HeadValues) -> Allow {
     };
     // The pooler belongs to the base model: it is kept where there is one.
     let is_bare = matches!(head, EncoderHead::None { .. });
-    let pooler: &[&str] = match head.has_pooler(C::CLASSIFIER) && (is_bare || values != HeadValues::Folder) {
-        true => &["pooler.dense.*"],
-        false => &[],
-    };
-    let (missing, fresh): (&[&str], &[&str]) = match values {
-        HeadValues::Folder => (&[], &[]),
-        HeadValues::FolderOrDrawn => (own, &[]),
-        HeadValues::Drawn => (&[], own),
-    };
-    let missing = [texts(missing), texts(pooler)].concat();
-    Allow { missing, unused: texts(C::unused(head)), fresh: texts(fresh) }
+    let may_lack_pooler = head.has_pooler(C::CLASSIFIER) && (is_bare || values != HeadValues::Folder);
+    let mut allowed = allow(values, own, C::unused(head));
+    allowed.missing.extend(may_lack_pooler.then(|| "pooler.dense.*".to_owned()));
+    allowed
 }
 
 /// What is written.

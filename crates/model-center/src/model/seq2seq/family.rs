@@ -17,6 +17,9 @@ pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
     /// Its name for people.
     const TITLE: &'static str;
 
+    /// Whether the sum of the embeddings is dropped out of.
+    const DROPS_EMBEDDINGS: bool;
+
     /// Whether its hidden states leave the range of f16.
     const LEAVES_F16: bool = false;
 
@@ -31,8 +34,7 @@ pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
 
     /// Take this rate of dropout for hidden states, whatever the file says.
     fn set_hidden_dropout(&mut self, rate: f32) {
-        let text = self.text_mut();
-        (text.dropout_p, text.embedding_dropout_p) = (rate, rate);
+        self.text_mut().set_hidden_dropout(rate, Self::DROPS_EMBEDDINGS);
     }
 
     /// Blocks of the decoder.
@@ -54,11 +56,11 @@ pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
     /// What the model has besides its blocks.
     fn layout(&self) -> Layout;
 
-    /// What block `layer` of the encoder is made of, counted from 0.
-    fn encoder_block(&self, layer: usize) -> BlockConfig;
+    /// What each block of the encoder is made of.
+    fn encoder_block(&self) -> BlockConfig;
 
-    /// What block `layer` of the decoder is made of, which attends to the encoder.
-    fn decoder_block(&self, layer: usize) -> BlockConfig;
+    /// What each block of the decoder is made of, which attends to the encoder.
+    fn decoder_block(&self) -> BlockConfig;
 
     /// What a model with this head calls its parameters in files.
     fn names(&self, head: Seq2SeqHead) -> NameTable;
@@ -103,6 +105,29 @@ pub struct Layout {
     pub logits_bias: bool,
     /// Probability with which an element in front of each map of a classifier is dropped.
     pub classifier_dropout: f32,
+}
+
+impl Layout {
+    /// Stacks that add no positions and have biases of distances, which go both ways in the encoder alone, and a norm behind the
+    /// last block with this dropout behind it. The words' rows are taken as they are, and all of them learn.
+    pub fn of_distances(relative: RelativeConfig, output_norm: NormOptions, output_dropout: f32) -> Self {
+        let around = |bidirectional: bool| Around {
+            added: Added::None,
+            embedding_norm: None,
+            relative: Some(RelativeConfig { bidirectional, ..relative }),
+            output_norm: Some(output_norm),
+            output_dropout,
+        };
+        Layout {
+            encoder: around(true),
+            decoder: around(false),
+            padding_learns: true,
+            word_factor: 1.0,
+            head_factor: 1.0,
+            logits_bias: false,
+            classifier_dropout: 0.0,
+        }
+    }
 }
 
 /// What stands around the blocks of one stack.

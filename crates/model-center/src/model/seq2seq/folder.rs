@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::hf::folder::no_model_center;
 use crate::hf::{Allow, FolderLayout, ModelFolder, NameTable, TensorSource, Weights};
 use crate::model::labels::take_over;
-use crate::model::opening::open_with;
+use crate::model::opening::{allow, open_with};
 use crate::model::registry::{
     HeadValues, OpenOptions, OpenedModel, SaveOptions, architectures, is_named_by_model_center, unknown_class,
 };
@@ -86,26 +86,20 @@ fn configure<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<(
 
 /// What a folder may lack or have too much of for this head.
 fn allowed(head: Seq2SeqHead, values: HeadValues) -> Allow {
-    let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-    let own = texts(match head {
+    let own: &[&str] = match head {
         Seq2SeqHead::Words { tied: false } => &["lm_head.*"],
         Seq2SeqHead::Classifier { .. } => &["cls_dense.*", "cls_projection.*"],
         Seq2SeqHead::None | Seq2SeqHead::Words { tied: true } => &[],
-    });
-    let unused = texts(match head {
+    };
+    let unused: &[&str] = match head {
         Seq2SeqHead::None => {
             &["lm_head.*", "output_projection.*", "final_logits_bias", "classification_head.*", "cls_projection.*"]
         }
         // ModelCenter's classes have a head for classes of their own beside it.
         Seq2SeqHead::Words { .. } => &["classification_head.*", "cls_projection.*"],
         Seq2SeqHead::Classifier { .. } => &["lm_head.*", "output_projection.*", "final_logits_bias"],
-    });
-    let (missing, fresh) = match values {
-        HeadValues::Folder => (Vec::new(), Vec::new()),
-        HeadValues::FolderOrDrawn => (own, Vec::new()),
-        HeadValues::Drawn => (Vec::new(), own),
     };
-    Allow { missing, unused, fresh }
+    allow(values, own, unused)
 }
 
 /// The names of a model's parameters in a folder of this layout.

@@ -51,15 +51,14 @@ impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
         let input_embedding = Embedding::new(&builder.at("input_embedding"), table)?;
         let entry = |name, around| Entry::new(&builder, name, text, layout.word_factor, around);
         let entries = [entry("encoder", layout.encoder)?, entry("decoder", layout.decoder)?];
-        let stack = |(name, layers): (&'static str, usize), around: Around, block: &dyn Fn(usize) -> BlockConfig| {
+        let stack = |(name, layers): (&'static str, usize), around: Around, block: BlockConfig| {
             let Around { relative, output_norm, output_dropout, .. } = around;
             let positions = relative.map_or(PositionsConfig::None, PositionsConfig::Relative);
             let around = StackConfig { name, layers, positions, output_norm, output_dropout };
-            Stack::new(&builder.at(name), around, blocks, block)
+            Stack::new(&builder.at(name), around, blocks, |_| block)
         };
-        let encoder = stack(("encoder", text.num_layers), layout.encoder, &|layer| config.encoder_block(layer))?;
-        let decoder =
-            stack(("decoder", config.decoder_layers()), layout.decoder, &|layer| config.decoder_block(layer))?;
+        let encoder = stack(("encoder", text.num_layers), layout.encoder, config.encoder_block())?;
+        let decoder = stack(("decoder", config.decoder_layers()), layout.decoder, config.decoder_block())?;
         let heads = Seq2SeqHeads::new(&builder, head, (text.dim_model, text.vocab_size), &layout, init)?;
         let (parameters, names) = (builder.finish(), config.names(head));
         let (encoder, decoder) = (EncoderSection(encoder), DecoderSection(decoder));

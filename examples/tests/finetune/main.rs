@@ -2,9 +2,12 @@
 //! computes the same bits however it is run.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod families;
+#[path = "../fixture/mod.rs"]
 mod fixture;
+mod superglue;
 
-use fixture::{Fixture, Outcome, RECIPE, golden, sentences};
+use fixture::{Fixture, Outcome, RECIPE, sentences};
 use model_center::hf::SafetensorsFile;
 use model_center::run::deterministic_part;
 use serde_json::Value;
@@ -79,49 +82,6 @@ fn a_classifier_learns_and_its_folder_is_complete() {
     assert!(outcome.stdout.contains("run/model"), "{}", outcome.stdout);
 }
 
-/// A model that has learnt words learns classes, and is saved as one of this class of `transformers`.
-fn check_classifier(fixture: &Fixture, class: &str) {
-    train(fixture, "run", &["train.steps=60", "train.lr=3e-3", "train.warmup=6"]);
-    let best = records(fixture, "run", "end")[0]["best"]["value"].as_f64().unwrap();
-    assert_eq!(best, 1.0, "the label can be told from one word");
-    let config: Value = serde_json::from_str(&fixture.read("run/model/config.json")).unwrap();
-    assert_eq!((&config["architectures"][0], &config["id2label"]["1"]), (&class.into(), &"positive".into()));
-}
-
-#[test]
-fn a_decoder_becomes_a_classifier_that_learns() {
-    let fixture = Fixture::decoder();
-    check_classifier(&fixture, "GPT2ForSequenceClassification");
-    let model = SafetensorsFile::open(&fixture.path("run/model/model.safetensors")).unwrap();
-    assert!(model.entry("score.weight").is_some() && model.entry("lm_head.weight").is_none());
-    fixture.replace("recipe.toml", "path = \"model\"", "path = \"run/model\"");
-    train(&fixture, "next", &["parallel.zero=3"]);
-}
-
-#[test]
-fn a_model_with_two_stacks_becomes_a_classifier_that_learns() {
-    let fixture = Fixture::bart();
-    fixture.plan(&[]).succeeded();
-    check_classifier(&fixture, "BartForSequenceClassification");
-    let outcome = train(&fixture, "next", &["model.path=run/model"]);
-    assert!(!outcome.stdout.contains("new, not in the folder"), "{}", outcome.stdout);
-    // Another's classifier, of three classes without names, can be replaced.
-    for file in ["config.json", "model.safetensors"] {
-        fixture.write_bytes(&format!("model/{file}"), &std::fs::read(golden("bart_a", "cls").join(file)).unwrap());
-    }
-    train(&fixture, "new", &["model.head=new"]);
-    // Choices would be rows of one sample, of which its classifier knows nothing.
-    let (_, lines) = superglue().into_iter().find(|(task, _)| *task == "COPA").unwrap();
-    for file in ["glue/COPA/train.jsonl", "glue/COPA/val.jsonl"] {
-        fixture.write(file, &lines.map(|line| format!("{line}\n")).concat());
-    }
-    let recipe = RECIPE.replace("\"classification\"", "\"COPA\"").replace("train = \"train.jsonl\"", "path = \"glue\"");
-    fixture.write("recipe.toml", &recipe.replace("eval = \"eval.jsonl\"\n", ""));
-    let said = fixture.finetune(&["--set", "output.dir=choices", "--set", "model.head=new"]).refused();
-    assert!(said.contains("a sample has 2 choices") && said.contains("recipe.toml:5:8"), "{said}");
-    assert!(!fixture.path("choices").exists());
-}
-
 /// A rate that drives every weight to the edge of what a float can hold.
 const TOO_FAST: &str = "train.lr=1e20";
 
@@ -167,89 +127,6 @@ fn the_resolved_recipe_runs_again_to_the_same_weights() {
     std::fs::copy(fixture.path("run/recipe.toml"), fixture.path("recipe.toml")).unwrap();
     train(&fixture, "again", &[]);
     assert_eq!(weights(&fixture, "again"), first);
-}
-
-#[test]
-fn all_six_superglue_tasks_run() {
-    let fixture = Fixture::new();
-    for (task, lines) in superglue() {
-        // Three records each: enough for one batch of 2 whatever the task repeats.
-        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-        fixture.write(&format!("glue/{task}/train.jsonl"), &text);
-        fixture.write(&format!("glue/{task}/val.jsonl"), &text);
-        let recipe = RECIPE
-            .replace("\"classification\"", &format!("\"{task}\""))
-            .replace("train = \"train.jsonl\"", "path = \"glue\"")
-            .replace("eval = \"eval.jsonl\"\n", "")
-            .replace("max_length = 16", "max_length = 24")
-            .replace("batch_size = 4", "batch_size = 2");
-        fixture.write("recipe.toml", &recipe);
-        train(&fixture, task, &[]);
-        check_folder(&fixture, task);
-        assert_eq!(losses(&fixture, task).len(), 3, "{task}");
-        assert!(losses(&fixture, task).iter().all(|loss| loss.is_finite()), "{task}");
-        let judged = records(&fixture, task, "eval");
-        assert_eq!(judged[0]["samples"], 3, "{task}");
-        let accuracy = judged[0]["metrics"]["accuracy"].as_f64().unwrap();
-        assert!(
-            [0.0, 1.0 / 3.0, 2.0 / 3.0, 1.0].iter().any(|share| (share - accuracy).abs() < 1e-12),
-            "{task}: {accuracy}"
-        );
-    }
-}
-
-/// Records as SuperGLUE ships them.
-fn superglue() -> [(&'static str, [&'static str; 3]); 6] {
-    [
-        (
-            "BoolQ",
-            [
-                r#"{"question": "is the film good", "passage": "Film -- the film was good.", "idx": 0, "label": true}"#,
-                r#"{"question": "is it bad", "passage": "The cast was fine.", "idx": 1, "label": false}"#,
-                r#"{"question": "is the plot poor", "passage": "It is a poor plot.", "idx": 2, "label": true}"#,
-            ],
-        ),
-        (
-            "CB",
-            [
-                r#"{"premise": "It was a good film.", "hypothesis": "the film was good", "label": "entailment", "idx": 0}"#,
-                r#"{"premise": "It was bad.", "hypothesis": "it was good", "label": "contradiction", "idx": 1}"#,
-                r#"{"premise": "Is it fine?", "hypothesis": "it is fine", "label": "neutral", "idx": 2}"#,
-            ],
-        ),
-        (
-            "COPA",
-            [
-                r#"{"premise": "The man ran.", "choice1": "It was bad.", "choice2": "He was fine.", "question": "cause", "label": 0, "idx": 0}"#,
-                r#"{"premise": "The sun was in the park.", "choice1": "It rains.", "choice2": "It is fine.", "question": "effect", "label": 1, "idx": 1}"#,
-                r#"{"premise": "She ran.", "choice1": "They ran.", "choice2": "It rains.", "question": "cause", "label": 1, "idx": 2}"#,
-            ],
-        ),
-        (
-            "RTE",
-            [
-                r#"{"premise": "The man was in the park.", "hypothesis": "The man ran.", "label": "not_entailment", "idx": 0}"#,
-                r#"{"premise": "The film was very good.", "hypothesis": "The film was good.", "label": "entailment", "idx": 1}"#,
-                r#"{"premise": "It rains.", "hypothesis": "The sun.", "label": "not_entailment", "idx": 2}"#,
-            ],
-        ),
-        (
-            "WiC",
-            [
-                r#"{"word": "bank", "sentence1": "The bank of the river.", "sentence2": "Money in the bank.", "idx": 0, "label": false, "start1": 4, "start2": 13, "end1": 8, "end2": 17, "version": 1.1}"#,
-                r#"{"word": "ball", "sentence1": "The ball of the man.", "sentence2": "A ball in the park.", "idx": 1, "label": true, "start1": 4, "start2": 2, "end1": 8, "end2": 6, "version": 1.1}"#,
-                r#"{"word": "cast", "sentence1": "The cast was good.", "sentence2": "A fine cast.", "idx": 2, "label": true, "start1": 4, "start2": 7, "end1": 8, "end2": 11, "version": 1.1}"#,
-            ],
-        ),
-        (
-            "WSC",
-            [
-                r#"{"text": "The man ran. He was fine.", "target": {"span1_index": 1, "span1_text": "man", "span2_index": 3, "span2_text": "He"}, "idx": 0, "label": true}"#,
-                r#"{"text": "The film and the plot. It was bad.", "target": {"span2_index": 5, "span1_index": 4, "span1_text": "plot", "span2_text": "It"}, "idx": 1, "label": false}"#,
-                r#"{"text": "The sun in the park. It was fine.", "target": {"span2_index": 5, "span1_index": 4, "span1_text": "park", "span2_text": "It"}, "idx": 2, "label": true}"#,
-            ],
-        ),
-    ]
 }
 
 #[test]
@@ -378,28 +255,6 @@ fn a_classifier_goes_on_with_its_own_order_of_labels() {
         config["id2label"].clone()
     };
     assert_eq!(labels("next"), labels("run"));
-}
-
-#[test]
-fn a_registered_task_reports_its_own_metrics_and_what_stops_the_run() {
-    let fixture = Fixture::new();
-    let (task, lines) = superglue()[1];
-    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-    fixture.write(&format!("glue/{task}/train.jsonl"), &text);
-    fixture.write(&format!("glue/{task}/val.jsonl"), &text);
-    let recipe = RECIPE
-        .replace("\"classification\"", &format!("\"{task}\""))
-        .replace("train = \"train.jsonl\"", "path = \"glue\"")
-        .replace("eval = \"eval.jsonl\"\n", "")
-        .replace("batch_size = 4", "batch_size = 2");
-    fixture.write("recipe.toml", &recipe);
-    let names = |dir: &str| -> Vec<String> {
-        records(&fixture, dir, "eval")[0]["metrics"].as_object().unwrap().keys().cloned().collect()
-    };
-    train(&fixture, "plain", &[]);
-    assert_eq!(names("plain"), ["accuracy", "f1_macro", "loss"]);
-    train(&fixture, "early", &["train.early_stop.patience=5", "train.early_stop.metric=matthews"]);
-    assert_eq!(names("early"), ["accuracy", "f1_macro", "matthews", "loss"]);
 }
 
 #[test]

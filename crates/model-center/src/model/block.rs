@@ -1,0 +1,24 @@
+//! The block that those of most families are, but for what they say themselves.
+//!
+//! Defines [`block`]; called by GPT-2, GPT-J, BLOOM, OPT and RoBERTa.
+
+use crate::config::TextConfig;
+use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement};
+use bmtrain_dist::nn::norm::NormOptions;
+use bmtrain_dist::param::Init;
+
+/// A block with layer norms, without gates, with biases everywhere, in which every token sees all others.
+pub(super) fn block(text: &TextConfig, placement: Placement) -> BlockConfig {
+    let init = Init::normal(text.init_std);
+    BlockConfig {
+        placement,
+        attention: AttentionConfig {
+            dropout: text.attention_dropout_p,
+            ..AttentionConfig::new(text.dim_model, text.num_heads, text.dim_head, init)
+        },
+        cross: None,
+        ffn: FeedForwardConfig::new(text.dim_model, text.dim_ff, text.ffn_activate_fn, init),
+        norm: NormOptions::layer(text.dim_model, text.norm_eps),
+        dropout: text.dropout_p,
+    }
+}
