@@ -5,7 +5,7 @@ use crate::conformance::case::{Case, Role, Values};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{AttentionBackward, AttentionForward, AttentionShape, Dropout, Heads, HeadsMut, Mask};
-use crate::ops::{self, AttentionMask, AttentionOptions};
+use crate::ops::{self, AttentionMask, AttentionOptions, KeyValues};
 use crate::philox::Key;
 use crate::tensor::Tensor;
 
@@ -134,6 +134,13 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     cases.push(case("one token", Call { batch: 1, heads: 1, kv_heads: 1, queries: 1, keys: 5, head_size: 1, ..two }));
     cases.push(case("plain", Call { queries: 40, keys: 90, head_size: 32, ..two }).large());
     borders(cases);
+    for (name, head_size, options) in [
+        ("kept tokens", 6, AttentionOptions { causal: true, kv_heads: 2, ..AttentionOptions::new(4, 6) }),
+        ("kept tokens", 64, AttentionOptions { causal: true, kv_heads: 1, ..AttentionOptions::new(2, 64) }),
+        ("kept tokens, window", 32, AttentionOptions { causal: true, window: Some(9), ..AttentionOptions::new(2, 32) }),
+    ] {
+        cases.push(kept(name, head_size, options));
+    }
     cases.push(apart("rows apart", None, 3));
     cases.push(apart("negative scale", None, 8));
     cases.push(apart("keys of another type", Some(DType::F32), 8));
@@ -208,6 +215,19 @@ fn read(x: &Tensor, rows: usize, width: usize) -> Result<Heads<'_>> {
 
 fn written(x: &mut Tensor, rows: usize, width: usize, add: bool) -> Result<HeadsMut<'_>> {
     Ok(HeadsMut { view: x.view_mut()?, batch_stride: rows * width, row_stride: width, add })
+}
+
+/// Tokens that come in two pieces, the second of which stands behind kept ones whose rows have moved.
+fn kept(name: &str, head_size: usize, options: AttentionOptions<'static>) -> Case {
+    let width = (options.heads + 2 * options.kv_heads) * head_size;
+    let case = Case::op(format!("attention/{name}, head size {head_size}"), move |cx, v| {
+        let mut cache = KeyValues::expecting(35);
+        let first = ops::attention_fused_cached(cx, &v[0], &mut cache, &options)?;
+        cache.reorder(&[1, 0, 0])?;
+        let next = ops::attention_fused_cached(cx, &v[1], &mut cache, &options)?;
+        Ok(vec![first, next])
+    });
+    case.constant("first", [2, 33, width]).constant("next", [3, 1, width])
 }
 
 /// Both passes launched directly: rows `gap` elements further apart than they are wide, keys of a type of their own, gradients of
