@@ -134,12 +134,8 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     cases.push(case("one token", Call { batch: 1, heads: 1, kv_heads: 1, queries: 1, keys: 5, head_size: 1, ..two }));
     cases.push(case("plain", Call { queries: 40, keys: 90, head_size: 32, ..two }).large());
     borders(cases);
-    for (name, head_size, options) in [
-        ("kept tokens", 6, AttentionOptions { causal: true, kv_heads: 2, ..AttentionOptions::new(4, 6) }),
-        ("kept tokens", 64, AttentionOptions { causal: true, kv_heads: 1, ..AttentionOptions::new(2, 64) }),
-        ("kept tokens, window", 32, AttentionOptions { causal: true, window: Some(9), ..AttentionOptions::new(2, 32) }),
-    ] {
-        cases.push(kept(name, head_size, options));
+    for (heads, kv_heads, head_size, window) in [(4, 2, 6, None), (2, 1, 64, None), (2, 2, 32, Some(9))] {
+        cases.push(kept(heads, kv_heads, head_size, window));
     }
     cases.push(apart("rows apart", None, 3));
     cases.push(apart("negative scale", None, 8));
@@ -218,9 +214,10 @@ fn written(x: &mut Tensor, rows: usize, width: usize, add: bool) -> Result<Heads
 }
 
 /// Tokens that come in two pieces, the second of which stands behind kept ones whose rows have moved.
-fn kept(name: &str, head_size: usize, options: AttentionOptions<'static>) -> Case {
-    let width = (options.heads + 2 * options.kv_heads) * head_size;
-    let case = Case::op(format!("attention/{name}, head size {head_size}"), move |cx, v| {
+fn kept(heads: usize, kv_heads: usize, head_size: usize, window: Option<usize>) -> Case {
+    let width = (heads + 2 * kv_heads) * head_size;
+    let case = Case::op(format!("attention/kept tokens, head size {head_size}"), move |cx, v| {
+        let options = AttentionOptions { causal: true, kv_heads, window, ..AttentionOptions::new(heads, head_size) };
         let mut cache = KeyValues::expecting(35);
         let first = ops::attention_fused_cached(cx, &v[0], &mut cache, &options)?;
         cache.reorder(&[1, 0, 0])?;
