@@ -16,6 +16,8 @@ pub type Cpm2 = Seq2SeqModel<Cpm2Config>;
 impl Seq2SeqFamily for Cpm2Config {
     const TITLE: &'static str = "CPM-2";
 
+    const BEGINS_WITH_SENTINELS: bool = true;
+
     /// Nobody else has these names: they say in folders of ours which head a model has.
     fn classes(&self) -> Classes {
         Classes { base: "CPM2Model", words: "CPM2ForConditionalGeneration", classifier: None }

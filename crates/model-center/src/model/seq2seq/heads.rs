@@ -2,6 +2,7 @@
 
 use super::{Layout, Seq2SeqBatch};
 use crate::error::Error;
+use crate::model::answer_head::answer_logits;
 use crate::model::labels::Labels;
 use crate::model::text::TextHead;
 use crate::model::word_loss::in_chunks;
@@ -60,7 +61,7 @@ pub struct Seq2SeqOutput {
     pub hidden: Var,
     /// The encoder's last states, `[B, S, D]`.
     pub encoder: Var,
-    /// Next words `[B, L, V]`, only where they are asked for; classifier `[B, outputs]`.
+    /// Next words `[B, L, V]`, only where they are asked for; answers `[B, words]`; classifier `[B, outputs]`.
     pub logits: Option<Var>,
     /// `[1]`, when there were labels.
     pub loss: Option<Var>,
@@ -160,6 +161,11 @@ impl Seq2SeqHeads {
             Some(bias) => Some(bias.var(cx)?.reshape([bias.spec().shape.elements()])?), // [V]
             None => None,
         };
+        if let Some(answers) = &batch.answers {
+            let logits = answer_logits(&hidden, answers, (&weight, bias.as_ref()), cx)?; // [B, K]
+            let loss = batch_loss(&logits, batch, cx)?; // [1]
+            return Ok((Some(logits), loss));
+        }
         if let (false, Some(Labels::Classes(targets))) = (batch.wants_logits, &batch.labels) {
             let options = in_chunks(word_loss(batch), matrix);
             let loss = ops::linear_cross_entropy(cx, &hidden, &weight, bias.as_ref(), targets, &options)?; // [1]
