@@ -3,7 +3,7 @@
 
 mod fixture;
 
-use fixture::{Fixture, Outcome};
+use fixture::{Fixture, Outcome, sentences};
 use model_center::run::deterministic_part;
 
 /// Eight samples for evaluation are three batches: one rank of two has none in the last round.
@@ -36,6 +36,26 @@ fn elastic_sums_give_the_bytes_of_one_rank_on_any_number_at_any_level() {
             train(&fixture, &dir, &["--ranks", &ranks], &[&ELASTIC[..], &[zero.as_str()]].concat()).succeeded();
         assert!(result(&fixture, &dir) == alone, "{dir} differs from one rank");
         assert_eq!(outcome.stdout.matches("trained 4 steps").count(), 1, "one rank speaks: {}", outcome.stdout);
+    }
+}
+
+#[test]
+fn every_sample_is_judged_once_whatever_their_number_and_that_of_the_ranks() {
+    let fixture = Fixture::new();
+    let sets = ["train.gradient_sum=elastic", "train.batch_size=6", "train.micro_batch_size=1", "train.steps=1"];
+    for samples in [1, 3, 4, 7] {
+        fixture.write("eval.jsonl", &sentences(samples));
+        let judged = |ranks: usize| {
+            let dir = format!("{samples}on{ranks}");
+            let sets = [&sets[..], &["eval.batch_size=2", "eval.metric=loss"]].concat();
+            train(&fixture, &dir, &["--ranks", &ranks.to_string()], &sets).succeeded();
+            let log = fixture.read(&format!("{dir}/metrics.jsonl"));
+            log.lines().filter(|line| line.contains("\"kind\":\"eval\"")).map(deterministic_part).collect::<Vec<_>>()
+        };
+        let alone = judged(1);
+        assert_eq!(alone.len(), 2);
+        assert!(alone.iter().all(|eval| eval.contains(&format!("\"samples\":{samples},"))), "{alone:?}");
+        assert_eq!([judged(2), judged(3)], [alone.clone(), alone], "{samples} samples");
     }
 }
 

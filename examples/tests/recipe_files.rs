@@ -5,7 +5,7 @@
 mod fixture;
 
 use fixture::{Fixture, golden, vocabulary};
-use model_center::data::{SUPERGLUE, WordColumns};
+use model_center::data::{PROMPTS, SUPERGLUE, TaskFiles, WordColumns};
 use model_center::model::MODELS;
 use model_center::recipe::{DataSource, Recipe, Resolved};
 use serde_json::{Map, Value, json};
@@ -81,7 +81,7 @@ fn the_page_lists_every_recipe_and_the_settings_it_shows_load() {
     listed.sort();
     assert_eq!(listed, recipes());
     let examples = rows(1);
-    assert_eq!(examples.len(), 13);
+    assert_eq!(examples.len(), 19);
     let mut hashes = Vec::new();
     for (recipe, sets) in examples {
         let sets: Vec<String> = sets.split_whitespace().map(str::to_owned).collect();
@@ -89,7 +89,7 @@ fn the_page_lists_every_recipe_and_the_settings_it_shows_load() {
     }
     hashes.sort();
     hashes.dedup();
-    assert_eq!(hashes.len(), 13, "two of the examples are the same");
+    assert_eq!(hashes.len(), 19, "two of the examples are the same");
 }
 
 /// Writes records that a recipe can learn from, and the settings that lead there.
@@ -98,12 +98,22 @@ fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
     let record = |at: usize| -> Value {
         let (text, other) = (texts[at % 2], ["fine", "poor"][at % 2]);
         match &resolved.data.source {
-            DataSource::SuperGlue { task: "BoolQ", .. } => {
+            DataSource::SuperGlue { task: "BoolQ", .. } | DataSource::Prompts { task: "BoolQ", .. } => {
                 json!({"question": text, "passage": text, "label": at.is_multiple_of(2)})
             }
-            DataSource::SuperGlue { .. } => {
+            DataSource::SuperGlue { .. } | DataSource::Prompts { .. } => {
                 let label = ["entailment", "not_entailment"][at % 2];
                 json!({"premise": text, "hypothesis": text, "label": label})
+            }
+            // Theirs are no records of JSON lines.
+            DataSource::Squad { .. } => {
+                json!({"id": "x", "question": text, "answers": [{"text": other, "answer_start": 0}]})
+            }
+            DataSource::Template { task, .. } => {
+                let mut record = json!({});
+                task.template.columns().for_each(|column| record[column] = text.into());
+                record[&task.label] = task.labels[at % task.labels.len()].clone().into();
+                record
             }
             DataSource::Files { columns, .. } => {
                 let mut record = json!({});
@@ -126,9 +136,24 @@ fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
     };
     let lines: String = (0..4).map(|at| format!("{}\n", record(at))).collect();
     match &resolved.data.source {
-        DataSource::SuperGlue { task, .. } => {
-            fixture.write(&format!("glue/{task}/train.jsonl"), &lines);
-            fixture.write(&format!("glue/{task}/val.jsonl"), &lines);
+        DataSource::Squad { .. } => {
+            let questions: Vec<Value> = (0..4).map(record).collect();
+            let paragraph = json!({"context": texts[0], "qas": questions});
+            let file = json!({"version": "1.1", "data": [{"title": "film", "paragraphs": [paragraph]}]});
+            resolved
+                .data
+                .source
+                .files_of_task()
+                .iter()
+                .for_each(|name| fixture.write(&format!("glue/{name}"), &file.to_string()));
+            vec!["data.path=glue".into()]
+        }
+        source if source.folder().is_some() => {
+            let lines = match source.task_name() {
+                "LCQMC" => "text_a\ttext_b\tlabel\n".to_owned() + &"有\t无\t0\n关\t关\t1\n".repeat(2),
+                _ => lines,
+            };
+            source.files_of_task().iter().for_each(|name| fixture.write(&format!("glue/{name}"), &lines));
             vec!["data.path=glue".into()]
         }
         _ => {
@@ -137,6 +162,15 @@ fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
             vec!["data.train=train.jsonl".into(), "data.eval=eval.jsonl".into()]
         }
     }
+}
+
+/// `vocab.txt` of so many tokens with the words that answer prompts and those that stand for them.
+fn with_answers(size: usize) -> String {
+    let own = vocabulary(size);
+    let special = own.lines().take(5);
+    let answers = ["<extra_id_0>", "<extra_id_1>", "<s_0>", "<s_1>", "no", "yes", "bad", "good", "有", "无", "关"];
+    let others = own.lines().skip(5).filter(|word| !answers.contains(word));
+    special.chain(answers).chain(others).take(size).map(|word| format!("{word}\n")).collect()
 }
 
 /// A tokenizer of so many words that puts pairs together as RoBERTa's does, all of them of one type.
@@ -183,7 +217,7 @@ fn every_recipe_trains_a_tiny_model_of_its_family() {
         let words = config["vocab_size"].as_u64().unwrap() as usize;
         match family {
             "roberta" => fixture.write("model/tokenizer.json", &without_types(words).to_string()),
-            _ => fixture.write("model/vocab.txt", &vocabulary(words)),
+            _ => fixture.write("model/vocab.txt", &with_answers(words)),
         }
         fixture.write("recipe.toml", &read(&format!("examples/recipes/{name}")));
         let resolved = load(&name, &[]);
@@ -195,6 +229,7 @@ fn every_recipe_trains_a_tiny_model_of_its_family() {
             DataSource::Words { task, .. } if matches!(task.columns, WordColumns::Target { .. }) => {
                 sets.push("data.target_length=6".into());
             }
+            DataSource::Squad { .. } => sets.push("data.target_length=6".into()),
             _ => {}
         }
         let arguments: Vec<&str> = sets.iter().flat_map(|set| ["--set", set.as_str()]).collect();
@@ -206,9 +241,18 @@ fn every_recipe_trains_a_tiny_model_of_its_family() {
 }
 
 #[test]
-fn every_task_of_superglue_is_on_the_page() {
-    let text = read("docs/recipes.md");
-    for entry in SUPERGLUE {
-        assert!(text.contains(&format!("`{}`", entry.name)), "{}", entry.name);
+fn every_task_is_on_both_pages_with_its_prompt_words_and_metrics() {
+    let (recipes, tasks) = (read("docs/recipes.md"), read("docs/tasks.md"));
+    let names = SUPERGLUE.iter().map(|entry| entry.name).chain(PROMPTS.iter().map(|entry| entry.name));
+    for name in names.chain(["SQuAD"]) {
+        assert!(recipes.contains(&format!("`{name}`")), "{name}");
+        assert!(tasks.contains(name), "{name}");
+    }
+    for entry in PROMPTS.iter().filter(|entry| entry.files == TaskFiles::Jsonl) {
+        let row = tasks.lines().find(|line| line.starts_with(&format!("| `{}`", entry.name))).unwrap();
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let words: Vec<&str> = entry.words.iter().map(|word| word.trim()).collect();
+        let metrics: Vec<&str> = entry.metrics.iter().map(|metric| metric.name()).collect();
+        assert_eq!((cells[4], cells[5]), (words.join(", ").as_str(), metrics.join(", ").as_str()), "{}", entry.name);
     }
 }

@@ -133,6 +133,7 @@ fn score(folder: &TempDir, labels: Option<TextLabels>, next_sentence: Option<Vec
         context: None,
         span: None,
         labels,
+        answers: None,
         next_sentence,
         choices: 1,
         label_smoothing: 0.0,

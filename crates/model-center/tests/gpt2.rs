@@ -146,6 +146,7 @@ fn rows(ids: &[i64], labels: Option<TextLabels>) -> TextBatch {
         context: None,
         span: None,
         labels,
+        answers: None,
         next_sentence: None,
         choices: 1,
         label_smoothing: 0.0,

@@ -76,13 +76,16 @@ init_seed = 1234                # default: follows train.seed
 
 [data]
 task = "RTE"                    # r.toml:4
+objective = "classifier"        # default
 path = "sg"                     # r.toml:5
 # train                         # no effect: task RTE knows its files and labels
 # eval                          # no effect: task RTE knows its files and labels
 # format = "auto"               # no effect: task RTE knows its files and labels
 # labels                        # no effect: task RTE knows its files and labels
+# template                      # no effect: task RTE knows its prompt and its words
+# words                         # no effect: task RTE knows its prompt and its words
 max_length = 512                # default
-# target_length = 512           # no effect: it is for task seq2seq
+# target_length = 512           # no effect: it is for tasks seq2seq and SQuAD
 too_long = "truncate"           # default
 on_bad_record = "error"         # default
 # bad_record_limit = 0.001      # no effect: data.on_bad_record = "error" accepts none
@@ -115,6 +118,7 @@ eps = 1e-8                      # default
 clip_norm = 1.0                 # default
 clip_kind = "2"                 # default
 label_smoothing = 0.0           # default
+# prompt_loss = 0.0             # no effect: there is no prompt that an answer stands behind
 seed = 1234                     # default
 recompute = "none"              # default
 gradient_sum = "fast"           # default
@@ -337,7 +341,7 @@ fn tasks_on_words_have_columns_lengths_and_a_metric_of_their_own() {
     }
     for (text, set, reason) in [
         (&language, "data.columns.target=t", "`data.columns.target` has no effect: it is for task seq2seq"),
-        (&language, "data.target_length=9", "`data.target_length` has no effect: it is for task seq2seq"),
+        (&language, "data.target_length=9", "`data.target_length` has no effect: it is for tasks seq2seq and SQuAD"),
         (&language, "data.labels=[\"a\", \"b\"]", "`data.labels` has no effect: texts are learnt by their words"),
         (&language, "model.head=new", "`model.head` has no effect: a model keeps its head for words"),
         (&language, "data.columns.prompt=text", "`data.columns.text` and `data.columns.prompt` both name the column"),
@@ -356,4 +360,40 @@ fn tasks_on_words_have_columns_lengths_and_a_metric_of_their_own() {
         let found = mistakes(text, &[set]);
         assert!(found.len() == 1 && found[0].reason.contains(reason), "{set}: {found:?}");
     }
+}
+
+#[test]
+fn an_objective_decides_what_tells_classes_apart() {
+    let task = |sets: &[&str]| load(LEAST, sets).data.source.clone();
+    // Tasks without a form for classifiers need not say it.
+    let of_known = |further: &[&str]| {
+        let text =
+            LEAST.replace("task = \"classification\"\ntrain = \"t.jsonl\"\neval = \"e.jsonl\"\n", "path = \"sg\"\n");
+        let is_named = further.iter().any(|set| set.starts_with("data.task"));
+        load(&text, &[if is_named { &[][..] } else { &["data.task=RTE"] }, further].concat())
+    };
+    assert_eq!(of_known(&[]).data.source, DataSource::SuperGlue { task: "RTE", folder: "sg".into() });
+    let prompts = of_known(&["data.objective=verbalizer", "train.prompt_loss=1"]);
+    assert_eq!(prompts.data.source, DataSource::Prompts { task: "RTE", folder: "sg".into() });
+    assert_eq!(prompts.train.prompt_loss, 1.0);
+    let multirc = of_known(&["data.task=MultiRC", "eval.metric=exact_match"]);
+    assert_eq!(multirc.data.source, DataSource::Prompts { task: "MultiRC", folder: "sg".into() });
+    assert_eq!(multirc.data.source.files_of_task(), ["MultiRC/train.jsonl", "MultiRC/val.jsonl"]);
+    assert_eq!(of_known(&["data.task=MultiRC"]).eval.metric, EvalMetric::Metric(Metric::F1));
+    assert_eq!(of_known(&["data.task=LCQMC"]).data.source.files_of_task(), ["LCQMC/train.tsv", "LCQMC/dev.tsv"]);
+    let squad = of_known(&["data.task=SQuAD", "data.target_length=32"]);
+    assert_eq!((squad.eval.metric, squad.data.target_length), (EvalMetric::Loss, 32));
+    assert_eq!(squad.data.source.files_of_task(), ["train-v1.1.json", "dev-v1.1.json"]);
+    let own = task(&[
+        "data.objective=verbalizer",
+        "data.template=\"{text} Was it good?\"",
+        "data.labels=[\"no\", \"yes\"]",
+        "data.words=[\" No\", \" Yes\"]",
+    ]);
+    let DataSource::Template { task, .. } = &own else { panic!("{own:?}") };
+    assert_eq!((task.template.to_string().as_str(), task.words[1].as_str()), ("{text} Was it good?", " Yes"));
+    assert_eq!((own.task_name(), own.pipeline_tag(false)), ("classification", "text-generation"));
+    // What is printed loads as it is.
+    let text = of_known(&["data.objective=verbalizer"]).to_toml();
+    assert_eq!(load(&text, &[]).recipe_hash(), of_known(&["data.objective=verbalizer"]).recipe_hash());
 }

@@ -18,7 +18,8 @@ fn an_unknown_key_is_named_with_its_place_and_the_likeliest_one() {
     let text = with_train("learning_rate = 3e-4");
     let expected = "error[recipe]: unknown key `train.learning_rate`\n  --> r.toml:9:1\n  fix: did you mean `train.lr`? keys of \
         [train]: epochs, steps, minutes, batch_size, micro_batch_size, lr, schedule, gamma, warmup, final_lr_ratio, \
-        weight_decay, decay_norms_and_biases, decoupled, betas, eps, clip_norm, clip_kind, label_smoothing, seed, recompute, \
+        weight_decay, decay_norms_and_biases, decoupled, betas, eps, clip_norm, clip_kind, label_smoothing, prompt_loss, seed, \
+        recompute, \
         gradient_sum, gradient_dtype, loss_scale, offload, early_stop.patience, early_stop.metric";
     assert_eq!(only_mistake(&text, &[]), expected);
     let error = Recipe::load_text("r.toml", &text, &[]).unwrap_err();
@@ -138,7 +139,7 @@ fn a_wrong_type_or_range_names_expected_and_got() {
 #[test]
 fn a_task_in_the_wrong_case_is_recognised() {
     let text = LEAST.replace("\"classification\"\ntrain = \"t.jsonl\"\neval = \"e.jsonl\"", "\"boolq\"\npath = \"sg\"");
-    let expected = "error[recipe]: `data.task` must be one of \"BoolQ\", \"CB\", \"COPA\", \"RTE\", \"WiC\", \"WSC\", \
+    let expected = "error[recipe]: `data.task` must be one of \"BoolQ\", \"CB\", \"COPA\", \"RTE\", \"WiC\", \"WSC\", \"MultiRC\", \"ReCoRD\", \"LCQMC\", \"SQuAD\", \
         \"classification\", \"regression\", \"language\", \"seq2seq\", got the string \"boolq\"\n  --> r.toml:4:8\n  fix: did you mean \"BoolQ\"?";
     assert_eq!(only_mistake(&text, &[]), expected);
 }
@@ -292,7 +293,7 @@ fn a_run_must_have_an_end_and_a_schedule_must_know_it() {
 #[test]
 fn settings_without_effect_are_refused_where_written_and_noted_where_default() {
     let cases: &[(&[&str], &str)] = &[
-        (&["data.path=x"], "`data.path` has no effect: it is for SuperGLUE tasks"),
+        (&["data.path=x"], "`data.path` has no effect: it is for tasks that know their files"),
         (&["train.gamma=0.9"], "`train.gamma` has no effect: it belongs to train.schedule = \"exponential\""),
         (
             &["train.schedule=constant", "train.final_lr_ratio=0.1"],
@@ -397,4 +398,62 @@ fn broken_toml_has_a_place_and_no_invented_mistakes() {
     assert!(text.starts_with("error[recipe]: not valid TOML: ") && text.contains("\n  --> r.toml:1:"), "{text}");
     let text = only_mistake(&with_train("lr = = 3"), &[]);
     assert!(text.contains("\n  --> r.toml:9:"), "{text}");
+}
+
+#[test]
+fn mistakes_about_prompts_name_what_is_missing_or_has_no_effect() {
+    let own = [
+        "data.objective=verbalizer",
+        "data.template=\"{text}?\"",
+        "data.labels=[\"a\", \"b\"]",
+        "data.words=[\" a\", \" b\"]",
+    ];
+    let with_own = |change: &dyn Fn(&str) -> Option<String>| -> String {
+        let sets: Vec<String> = own.iter().filter_map(|set| change(set)).collect();
+        only_mistake(LEAST, &sets.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    for key in ["data.template", "data.labels", "data.words"] {
+        let said = with_own(&|set| (!set.starts_with(key)).then(|| set.to_owned()));
+        assert!(
+            said.contains(&format!("`{key}` is missing")) && said.contains(&format!("fix: set {key} = ")),
+            "{said}"
+        );
+    }
+    let replaced = |from: &str, to: &str| with_own(&|set| Some(set.replace(from, to)));
+    let said = replaced("\" b\"]", "\" b\", \" c\"]");
+    assert!(said.contains("`data.words` names 3 words for 2 labels"), "{said}");
+    let said = replaced("{text}", "{label}");
+    assert!(said.contains("`data.template` shows the column \"label\", which is the label"), "{said}");
+    let said = replaced("{text}", "{text");
+    assert!(said.contains("`data.template` must be a text with names of columns in braces"), "{said}");
+    for (sets, reason) in [
+        (vec!["data.template=\"{text}?\""], "`data.template` has no effect: they are for data.objective"),
+        (vec!["train.prompt_loss=1"], "`train.prompt_loss` has no effect: there is no prompt"),
+        (
+            vec!["data.task=language", "data.objective=verbalizer"],
+            "`data.objective` has no effect: it is for tasks with classes",
+        ),
+        (vec!["eval.metric=exact_match"], "judges questions, and task \"classification\" has classes"),
+    ] {
+        let said = only_mistake(LEAST, &sets);
+        assert!(said.contains(reason), "{said}");
+    }
+    let known = LEAST.replace("train = \"t.jsonl\"\neval = \"e.jsonl\"\n", "path = \"sg\"\n");
+    for (sets, reason) in [
+        (
+            vec!["data.task=MultiRC", "data.objective=classifier"],
+            "task MultiRC has prompts, and no form for classifiers",
+        ),
+        (
+            vec!["data.task=RTE", "data.template=\"{text}?\""],
+            "`data.template` has no effect: task RTE knows its prompt and its words",
+        ),
+        (vec!["data.task=ReCoRD", "model.head=new"], "`model.head` has no effect: answers are read off"),
+        (vec!["data.task=SQuAD", "data.objective=verbalizer"], "`data.objective` has no effect"),
+    ] {
+        let said = only_mistake(&known, &sets);
+        assert!(said.contains(reason), "{said}");
+    }
+    let said = only_mistake(&known.replace("path = \"sg\"\n", ""), &["data.task=LCQMC"]);
+    assert!(said.contains("the folder that holds LCQMC/train.tsv and LCQMC/dev.tsv"), "{said}");
 }

@@ -56,7 +56,7 @@ pub fn evaluate(
     team: &Team,
     is_stopped: &dyn Fn() -> bool,
 ) -> Result<Option<Judgement>> {
-    let mut evaluator = Evaluator::new(loader.dataset().labels());
+    let mut evaluator = Evaluator::of(loader.dataset());
     let mut losses = OrderedSum::default();
     let (ranks, batches, outputs) =
         (team.size() as u64, loader.batches_per_epoch(), loader.dataset().labels().outputs());

@@ -6,9 +6,9 @@ use bmtrain_core::wrap::Counting;
 use bmtrain_dist::optim::{Schedule, Warmup};
 use bmtrain_dist::shard::Sharding;
 use model_center::config::ProblemType;
-use model_center::data::{Dataset, LabelSpace, LabelSpec, ReadOptions, Split};
+use model_center::data::{AnswerPlace, Dataset, LabelSpace, LabelSpec, ReadOptions, Split, Squad};
 use model_center::hf::{FolderLayout, Places};
-use model_center::model::{HeadValues, OpenOptions, Registry, SaveOptions, TextHead, TextModel};
+use model_center::model::{HeadValues, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead, TextModel};
 use model_center::recipe::{DataSettings, DataSource, Head, Resolved, model_folder};
 use model_center::run::{StopConditions, StopFlag};
 use model_center::tokenizer::{HfTokenizer, Tokenizer};
@@ -92,9 +92,9 @@ pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, s
     let problem = match labels {
         LabelSpace::Value => Some(ProblemType::Regression),
         LabelSpace::Classes(_) | LabelSpace::Choices(_) => Some(ProblemType::SingleLabel),
-        LabelSpace::NextWords | LabelSpace::Target => None,
+        LabelSpace::NextWords | LabelSpace::Target | LabelSpace::Answers(_) => None,
     };
-    let head = match labels.are_words() {
+    let head = match labels.take_word_head() {
         true => TextHead::CausalLm,
         false => TextHead::Classification { outputs: labels.outputs() },
     };
@@ -103,7 +103,7 @@ pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, s
         head: Some(head),
         head_values: match resolved.model.head {
             // A model that has learnt words keeps its head for them: a new one would spoil what its blocks have learnt.
-            _ if labels.are_words() => HeadValues::Folder,
+            _ if labels.take_word_head() => HeadValues::Folder,
             Head::Auto => HeadValues::FolderOrDrawn,
             Head::New => HeadValues::Drawn,
         },
@@ -151,19 +151,10 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &Places) -> 
     let folder = model_folder(resolved, places)?;
     let entry = registry.find_as(&folder, resolved.model.family.as_deref())?;
     let tokenizer = HfTokenizer::from_folder(&folder)?;
-    let mut train = read_train(resolved, &tokenizer)?;
-    let mut eval = read_eval(resolved, &tokenizer, &train)?;
-    let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
-    let options =
-        OpenOptions { only_check: true, ..open_options(resolved, train.labels(), &nowhere, Sharding::solo()) };
-    let opened = registry.open(&folder, &options).map_err(|error| match error {
-        // The family knows that it has no such head, but not who asked for it.
-        Error::Recipe { reason, .. } => {
-            let fix = format!("choose a task for such a model, not {}", resolved.data.source.task_name());
-            Error::recipe(resolved.place("data.task"), reason, fix)
-        }
-        other => other,
-    })?;
+    let place = answer_place(resolved, registry, &folder)?;
+    let mut train = read_train(resolved, &tokenizer, place)?;
+    let mut eval = read_eval(resolved, &tokenizer, place, &train)?;
+    let opened = sketch(resolved, registry, &folder, train.labels())?;
     check_stacks(resolved, train.labels(), &*opened.model)?;
     opened.model.check_save(&save_options(resolved, &folder))?;
     // A classifier that the folder brings has an order of its own, which the data follow.
@@ -202,6 +193,38 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &Places) -> 
     })
 }
 
+/// The model without its values.
+fn sketch(resolved: &Resolved, registry: Registry<'_>, folder: &Path, labels: &LabelSpace) -> Result<OpenedModel> {
+    let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
+    let options = OpenOptions { only_check: true, ..open_options(resolved, labels, &nowhere, Sharding::solo()) };
+    registry.open(folder, &options).map_err(|error| unfit(resolved, error))
+}
+
+/// The family knows that it has no such head, but not who asked for it.
+fn unfit(resolved: &Resolved, error: Error) -> Error {
+    let Error::Recipe { reason, .. } = error else { return error };
+    let (key, fix) = match resolved.data.source.is_answered_by_words() {
+        true => ("data.objective", "take a model that predicts words, or data.objective = \"classifier\"".to_owned()),
+        false => ("data.task", format!("choose a task for such a model, not {}", resolved.data.source.task_name())),
+    };
+    Error::recipe(resolved.place(key), reason, fix)
+}
+
+/// Where the model answers prompts; `None` where the task has none.
+fn answer_place(resolved: &Resolved, registry: Registry<'_>, folder: &Path) -> Result<Option<AnswerPlace>> {
+    if !resolved.data.source.is_answered_by_words() {
+        return Ok(None);
+    }
+    // As it is opened for words of any kind.
+    let opened = sketch(resolved, registry, folder, &LabelSpace::NextWords)?;
+    let place = opened.model.answer_place().map_err(|error| unfit(resolved, error))?;
+    if resolved.train.prompt_loss > 0.0 && place != AnswerPlace::Next {
+        let reason = "this model sees all of a prompt at once, so there is no next word of it to learn";
+        return Err(Error::recipe(resolved.place("train.prompt_loss"), reason, "remove it"));
+    }
+    Ok(Some(place))
+}
+
 /// Targets are for models with two stacks, choices for those with one.
 fn check_stacks(resolved: &Resolved, labels: &LabelSpace, model: &dyn TextModel) -> Result<()> {
     if let (LabelSpace::Choices(choices), false) = (labels, model.compares_choices()) {
@@ -211,6 +234,7 @@ fn check_stacks(resolved: &Resolved, labels: &LabelSpace, model: &dyn TextModel)
     }
     let (reason, fix) = match (labels == &LabelSpace::Target, model.writes_targets()) {
         (true, false) => ("this model has one stack, which reads and writes one text", "language"),
+        _ if matches!(labels, LabelSpace::Answers(_)) => return Ok(()),
         (false, true) => ("this model writes a target behind the text that it reads", "seq2seq"),
         (true, true) => return model.check_targets(),
         (false, false) => return Ok(()),
@@ -242,19 +266,24 @@ fn read_options<'t>(resolved: &Resolved, tokenizer: &'t dyn Tokenizer) -> ReadOp
     }
 }
 
-fn read_train(resolved: &Resolved, tokenizer: &dyn Tokenizer) -> Result<Dataset> {
+fn read_train(resolved: &Resolved, tokenizer: &dyn Tokenizer, place: Option<AnswerPlace>) -> Result<Dataset> {
     let options = read_options(resolved, tokenizer);
     match &resolved.data.source {
-        DataSource::SuperGlue { folder, .. } => task(resolved)?.read(folder, Split::Train, &options),
         DataSource::Files { train, columns, .. } => columns.read(train, &options),
         DataSource::Words { train, task, .. } => task.read(train, &options),
+        DataSource::Template { train, task, .. } => task.read(train, answering(resolved, place)?, &options),
+        _ => read_split(resolved, Split::Train, place, &options),
     }
 }
 
-fn read_eval(resolved: &Resolved, tokenizer: &dyn Tokenizer, train: &Dataset) -> Result<Option<Dataset>> {
+fn read_eval(
+    resolved: &Resolved,
+    tokenizer: &dyn Tokenizer,
+    place: Option<AnswerPlace>,
+    train: &Dataset,
+) -> Result<Option<Dataset>> {
     let options = ReadOptions { limit: resolved.data.eval_limit, ..read_options(resolved, tokenizer) };
     match &resolved.data.source {
-        DataSource::SuperGlue { folder, .. } => task(resolved)?.read(folder, Split::Validation, &options).map(Some),
         DataSource::Files { eval: Some(eval), columns, .. } => {
             let mut columns = columns.clone();
             if columns.labels == LabelSpec::Discover {
@@ -264,16 +293,40 @@ fn read_eval(resolved: &Resolved, tokenizer: &dyn Tokenizer, train: &Dataset) ->
             columns.read(eval, &options).map(Some)
         }
         DataSource::Words { eval: Some(eval), task, .. } => task.read(eval, &options).map(Some),
-        DataSource::Files { eval: None, .. } | DataSource::Words { eval: None, .. } => Ok(None),
+        DataSource::Template { eval: Some(eval), task, .. } => {
+            task.read(eval, answering(resolved, place)?, &options).map(Some)
+        }
+        DataSource::Files { eval: None, .. }
+        | DataSource::Words { eval: None, .. }
+        | DataSource::Template { eval: None, .. } => Ok(None),
+        _ => read_split(resolved, Split::Validation, place, &options).map(Some),
     }
 }
 
-fn task(resolved: &Resolved) -> Result<&'static model_center::data::TaskEntry> {
-    resolved.data.source.task_entry().ok_or_else(|| {
-        Error::recipe(
-            resolved.place("data.task"),
-            "the task is not in the registry",
-            "choose one that is listed in the help",
-        )
+/// A split of a task that knows its files.
+fn read_split(
+    resolved: &Resolved,
+    split: Split,
+    place: Option<AnswerPlace>,
+    options: &ReadOptions<'_>,
+) -> Result<Dataset> {
+    let source = &resolved.data.source;
+    let unknown = || {
+        let place = resolved.place("data.task");
+        Error::recipe(place, "the task is not in the registry", "choose one that is listed in docs/tasks.md")
+    };
+    let folder = source.folder().ok_or_else(unknown)?;
+    match (source, source.task_entry(), source.prompt_entry()) {
+        (DataSource::Squad { .. }, ..) => Squad::read(folder, split, options),
+        (_, Some(entry), _) => entry.read(folder, split, options),
+        (_, _, Some(entry)) => entry.read(folder, split, answering(resolved, place)?, options),
+        _ => Err(unknown()),
+    }
+}
+
+fn answering(resolved: &Resolved, place: Option<AnswerPlace>) -> Result<AnswerPlace> {
+    place.ok_or_else(|| {
+        let reason = "the task is answered by words, and nothing says where";
+        Error::recipe(resolved.place("data.objective"), reason, "take a model that predicts words")
     })
 }

@@ -123,6 +123,8 @@ pub(crate) struct Trainer {
     pub(crate) micro_batches: u64,
     pub(super) steps_per_epoch: u64,
     pub(super) label_smoothing: f32,
+    /// How much the words of prompts count beside their answers.
+    pub(super) prompt_loss: f32,
     /// Whether the loss scale is worth showing.
     pub(super) scales_loss: bool,
     pub(super) seed: u64,
@@ -213,6 +215,7 @@ impl Trainer {
             micro_batches,
             steps_per_epoch,
             label_smoothing: train.label_smoothing,
+            prompt_loss: train.prompt_loss,
             scales_loss: train.loss_scale.policy(resolved.model.dtype) != ScalePolicy::NONE,
             seed: train.seed,
             peak: 0.0,
@@ -238,6 +241,7 @@ impl Trainer {
         let epoch = self.step / self.steps_per_epoch;
         let first = self.step % self.steps_per_epoch * self.micro_batches;
         let shares = self.loader.shares(Position { epoch, index: first }, self.micro_batches)?;
+        let of_prompts = self.prompt_losses(Position { epoch, index: first })?;
         let (mut losses, mut batches, mut counts) = (Vec::new(), Vec::new(), [0.0f32; 3]);
         for micro_batch in (self.team.rank() as u64..self.micro_batches).step_by(self.team.size()) {
             let batch = self.loader.batch(Position { epoch, index: first + micro_batch })?;
@@ -245,7 +249,10 @@ impl Trainer {
                 *count += more as f32;
             }
             batches.push(mark_of(&batch.samples));
-            let batch = TextBatch::of(batch, self.label_smoothing);
+            let mut batch = TextBatch::of(batch, self.label_smoothing);
+            if let (Some(answers), Some(weight)) = (&mut batch.answers, of_prompts.get(micro_batch as usize)) {
+                answers.prompt_loss = *weight;
+            }
             let address = Randomness { seed: self.seed, step: self.step as u32, micro_batch: micro_batch as u32 };
             let mut cx = Ctx::training(&self.device, address);
             let loss = self.model.loss(&batch, &mut cx)?.ok_or_else(|| {
@@ -269,6 +276,16 @@ impl Trainer {
         let elapsed = start.elapsed();
         self.train_time += elapsed;
         Ok(StepResult { loss, info, tokens, padded_tokens, batch, seconds: elapsed.as_secs_f64() })
+    }
+
+    /// How much the mean loss of the prompts' words counts in each micro-batch of a step, so that it is a mean over those of the
+    /// whole step, whichever micro-batch they are in; nothing where it does not count.
+    fn prompt_losses(&mut self, first: Position) -> Result<Vec<f32>> {
+        if self.prompt_loss == 0.0 {
+            return Ok(Vec::new());
+        }
+        let shares = self.loader.prompt_shares(first, self.micro_batches)?;
+        Ok(shares.into_iter().map(|share| self.prompt_loss * share * self.micro_batches as f32).collect())
     }
 
     /// Go on after `step` steps that another process made.
@@ -398,8 +415,8 @@ const FNV_PRIME: u64 = 0x100_0000_01b3;
 
 /// What evaluation reports: the task's metrics, or those that fit the labels, and whatever else the recipe judges by.
 fn metrics(job: &Job, resolved: &Resolved) -> Vec<Metric> {
-    let of_task = resolved.data.source.task_entry().map(|entry| entry.metrics);
-    let mut metrics = of_task.unwrap_or_else(|| Metric::defaults(job.train.labels())).to_vec();
+    let mut metrics =
+        resolved.data.source.task_metrics().unwrap_or_else(|| Metric::defaults(job.train.labels())).to_vec();
     for judge in std::iter::once(resolved.eval.metric).chain(resolved.train.early_stop.map(|early| early.metric)) {
         if let EvalMetric::Metric(metric) = judge
             && !metrics.contains(&metric)

@@ -52,6 +52,7 @@ pub(super) fn read(inputs: &SafetensorsFile) -> Result<TextBatch> {
         context: mask("context")?,
         span: ints("span")?,
         labels: labels(inputs, rows, length)?,
+        answers: None,
         next_sentence: ints("next_sentence_label")?,
         choices: 1,
         label_smoothing: 0.0,

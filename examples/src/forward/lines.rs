@@ -125,6 +125,7 @@ pub(super) fn read(path: &Path, folder: &Path) -> Result<Rows> {
         span: spans.map(|rows| padded(&rows, length, 0)),
         decoder_attention_mask: target_mask,
         labels: rows.labels(targets.as_deref())?,
+        answers: None,
         decoder_input_ids: targets.map(|rows| padded(&rows, longest(&rows), pad)),
         next_sentence: next_sentence.map(|labels| labels.into_iter().copied().collect()),
         choices: 1,

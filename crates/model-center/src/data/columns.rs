@@ -39,6 +39,7 @@ impl LabelSpec {
     pub fn of(dataset: &Dataset) -> LabelSpec {
         match dataset.labels() {
             LabelSpace::Classes(names) => LabelSpec::Found(names.clone()),
+            LabelSpace::Answers(answers) => LabelSpec::Found(answers.names.clone()),
             LabelSpace::Choices(choices) => LabelSpec::Count(*choices),
             LabelSpace::Value | LabelSpace::NextWords | LabelSpace::Target => LabelSpec::Value,
         }
@@ -122,14 +123,14 @@ impl ColumnTask {
 }
 
 /// Turns label values into labels and remembers the names met.
-struct LabelReader<'a> {
+pub(super) struct LabelReader<'a> {
     spec: &'a LabelSpec,
     names: Vec<String>,
     index: HashMap<String, usize>,
 }
 
 impl<'a> LabelReader<'a> {
-    fn new(spec: &'a LabelSpec) -> Result<Self> {
+    pub(super) fn new(spec: &'a LabelSpec) -> Result<Self> {
         let names = match spec {
             LabelSpec::Names(names) | LabelSpec::Found(names) => names.clone(),
             LabelSpec::Count(count) if *count <= MAX_CLASSES => (0..*count).map(|class| class.to_string()).collect(),
@@ -148,7 +149,7 @@ impl<'a> LabelReader<'a> {
         Ok(LabelReader { spec, names, index })
     }
 
-    fn label(&mut self, record: &Record<'_>, column: &str) -> Result<Label> {
+    pub(super) fn label(&mut self, record: &Record<'_>, column: &str) -> Result<Label> {
         let value = record.scalar(column)?;
         if *self.spec == LabelSpec::Value {
             return number(record, column, &value);

@@ -3,8 +3,9 @@
 //! Defines [`Dataset`]: all token ids in one flat vector with offsets (5 bytes per token, 8 per row), labels beside
 //! them, and what reading found ([`ReadReport`]). Filled by [`super::read`], batched by [`super::loader`].
 
-use super::Label;
+use super::answers::{AnswerPlace, Answers};
 use super::read::renumber;
+use super::{Label, Member};
 use crate::{Error, Result};
 
 /// What the labels of a dataset are, which decides the head and the loss of a model.
@@ -15,6 +16,8 @@ pub enum LabelSpace {
     Classes(Vec<String>),
     /// One of so many texts; each is a row of its own and the head has one output.
     Choices(usize),
+    /// One of these classes, told by a word; the head is the one for words.
+    Answers(Answers),
     /// A number; the head has one output.
     Value,
     /// The words of the row itself, each of which follows from those in front of it.
@@ -24,10 +27,11 @@ pub enum LabelSpace {
 }
 
 impl LabelSpace {
-    /// Outputs of the model's head for one row; 0 where they are words, of which the model knows how many there are.
+    /// Logits that the model makes of one row; 0 where labels are words, of which the model knows how many there are.
     pub fn outputs(&self) -> usize {
         match self {
             LabelSpace::Classes(names) => names.len(),
+            LabelSpace::Answers(answers) => answers.names.len(),
             LabelSpace::Choices(_) | LabelSpace::Value => 1,
             LabelSpace::NextWords | LabelSpace::Target => 0,
         }
@@ -38,7 +42,7 @@ impl LabelSpace {
         match self {
             LabelSpace::Choices(choices) => *choices,
             LabelSpace::Target => 2,
-            LabelSpace::Classes(_) | LabelSpace::Value | LabelSpace::NextWords => 1,
+            LabelSpace::Classes(_) | LabelSpace::Answers(_) | LabelSpace::Value | LabelSpace::NextWords => 1,
         }
     }
 
@@ -47,11 +51,17 @@ impl LabelSpace {
         matches!(self, LabelSpace::NextWords | LabelSpace::Target)
     }
 
+    /// Whether they are told by a head for words.
+    pub fn take_word_head(&self) -> bool {
+        self.are_words() || matches!(self, LabelSpace::Answers(_))
+    }
+
     /// How many classes a prediction chooses from: classes or choices, `None` for a value and for words.
     pub fn classes(&self) -> Option<usize> {
         match self {
             LabelSpace::Classes(names) => Some(names.len()),
             LabelSpace::Choices(choices) => Some(*choices),
+            LabelSpace::Answers(answers) => Some(answers.names.len()),
             LabelSpace::Value | LabelSpace::NextWords | LabelSpace::Target => None,
         }
     }
@@ -136,6 +146,12 @@ pub struct Dataset {
     /// Ends of rows in `ids`.
     pub(super) ends: Vec<usize>,
     pub(super) targets: Vec<Label>,
+    /// Of answers: the place in each row, or in the decoder's, whose output is the answer.
+    pub(super) places: Vec<u32>,
+    /// What each sample is part of, where several are judged together.
+    pub(super) members: Vec<Member>,
+    /// Texts that answer each sample, where a text is to be written.
+    pub(super) references: Vec<Vec<String>>,
     /// With oversampling: the stored sample behind each sample.
     pub(super) repeats: Option<Vec<u32>>,
     pub(super) report: ReadReport,
@@ -244,6 +260,21 @@ impl Dataset {
         Ok(())
     }
 
+    /// The place in a sample's row, or in what the decoder reads, whose output is the answer; `None` where labels are no answers.
+    pub fn place(&self, sample: usize) -> Option<usize> {
+        self.places.get(self.stored(sample)?).map(|place| *place as usize)
+    }
+
+    /// What a sample is judged together with; `None` where each stands for itself.
+    pub fn member(&self, sample: usize) -> Option<Member> {
+        self.members.get(self.stored(sample)?).copied()
+    }
+
+    /// The texts any of which answers a sample; none but for tasks whose answers are written.
+    pub fn references(&self, sample: usize) -> &[String] {
+        self.stored(sample).and_then(|stored| self.references.get(stored)).map_or(&[], Vec::as_slice)
+    }
+
     /// How often each class occurs, repetitions counted; empty for numbers.
     pub fn class_counts(&self) -> Vec<u64> {
         let mut counts = vec![0; self.labels.classes().unwrap_or(0)];
@@ -275,6 +306,9 @@ impl Dataset {
             types: Vec::new(),
             ends: Vec::new(),
             targets: Vec::new(),
+            places: sample.and_then(|sample| self.place(sample)).map(|place| place as u32).into_iter().collect(),
+            members: sample.and_then(|sample| self.member(sample)).into_iter().collect(),
+            references: Vec::new(),
             repeats: None,
             report: ReadReport { longest: self.report.longest, ..ReadReport::default() },
             fingerprint: String::new(),
@@ -299,6 +333,9 @@ impl Dataset {
             + size_of_val(&*self.types)
             + size_of_val(&*self.ends)
             + size_of_val(&*self.targets)
+            + size_of_val(&*self.places)
+            + size_of_val(&*self.members)
+            + self.references.iter().flatten().map(String::len).sum::<usize>()
             + self.repeats.as_deref().map_or(0, size_of_val)
     }
 
@@ -350,6 +387,10 @@ impl Dataset {
         }
         number(self.repeats.as_ref().map_or(0, Vec::len) as u64);
         self.repeats.iter().flatten().for_each(|stored| number(u64::from(*stored)));
+        if let LabelSpace::Answers(Answers { words, place, decoder, .. }) = &self.labels {
+            number(u64::from(*place == AnswerPlace::Blank));
+            words.iter().chain(decoder).chain(&self.places).for_each(|id| number(u64::from(*id)));
+        }
         for chunk in self.ids.chunks(4096) {
             let bytes: Vec<u8> = chunk.iter().flat_map(|id| id.to_le_bytes()).collect();
             hasher.update(&bytes);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bmtrain_core::philox::Key;
 
-use super::{Dataset, Label, LabelSpace, Labels, Permutation};
+use super::{AnswerPlace, Answers, Dataset, Label, LabelSpace, Labels, Permutation};
 use crate::model::labels::IGNORED;
 use crate::{Error, Result};
 
@@ -91,8 +91,23 @@ pub struct Batch {
     pub token_type_ids: Vec<i64>,
     /// One label per sample, length B; words, R × L or R × T.
     pub labels: Labels,
+    /// Where the answers of prompts are, if the labels are such.
+    pub answers: Option<BatchAnswers>,
     /// Tokens that are not padding, those of targets too.
     pub tokens: usize,
+}
+
+/// What a model needs of a batch of prompts besides the rows. T: tokens of what a decoder reads.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BatchAnswers {
+    /// The word of each class.
+    pub words: Vec<i64>,
+    /// For each row the place, among all R × L tokens, or all R × T of the decoder, whose output is the answer.
+    pub places: Vec<i64>,
+    /// What the decoder reads, R × T, of a model with two stacks.
+    pub decoder_input_ids: Option<Vec<i64>>,
+    /// 1 for what is seen from both sides, R × L: all but the blank. Of a model with one stack that has blanks.
+    pub context: Option<Vec<u8>>,
 }
 
 impl Batch {
@@ -188,6 +203,21 @@ impl Loader {
         Ok(weights.into_iter().map(|weight| (weight as f64 / all.max(1) as f64) as f32).collect())
     }
 
+    /// What the words of the prompts of each of `count` batches from a position on are of those of all, and 0 where there are none.
+    /// Equal on every rank.
+    ///
+    /// Errors: as [`Loader::samples`].
+    pub fn prompt_shares(&mut self, first: Position, count: u64) -> Result<Vec<f32>> {
+        let words = (first.index..first.index + count).map(|index| {
+            let samples = self.samples(Position { index, ..first })?;
+            // Each but the first follows from those in front of it, and so does the answer.
+            Ok(samples.iter().map(|sample| self.dataset.length(*sample as usize) as u64).sum::<u64>())
+        });
+        let words = words.collect::<Result<Vec<u64>>>()?;
+        let all: u64 = words.iter().sum();
+        Ok(words.into_iter().map(|words| (words as f64 / all.max(1) as f64) as f32).collect())
+    }
+
     /// All batches of an epoch in order.
     pub fn epoch(&mut self, epoch: u64) -> impl Iterator<Item = Result<Batch>> {
         let count = self.batches_per_epoch();
@@ -265,6 +295,7 @@ impl Loader {
             attention_mask: Vec::with_capacity(rows * len),
             token_type_ids: Vec::with_capacity(rows * len),
             labels: self.labels(&samples, len),
+            answers: self.answers(&samples, len),
             tokens: 0,
             samples,
         };
@@ -283,6 +314,36 @@ impl Loader {
             }
         }
         batch
+    }
+
+    /// Where the answers of samples are whose rows are of this length; `None` where they are asked for no words.
+    fn answers(&self, samples: &[u32], len: usize) -> Option<BatchAnswers> {
+        let LabelSpace::Answers(Answers { words, place, decoder, .. }) = self.dataset.labels() else { return None };
+        let places = |row_len: usize| {
+            let place = |sample: &u32| self.dataset.place(*sample as usize).unwrap_or(0);
+            samples.iter().enumerate().map(|(row, sample)| (row * row_len + place(sample)) as i64).collect()
+        };
+        let ids = |ids: &[u32]| ids.iter().map(|id| i64::from(*id)).collect::<Vec<_>>();
+        let words = ids(words);
+        Some(match place {
+            AnswerPlace::Next => BatchAnswers { words, places: places(len), decoder_input_ids: None, context: None },
+            AnswerPlace::Blank => {
+                let places: Vec<i64> = places(len);
+                // The blank stands behind the token that predicts it.
+                let mut context = vec![1; samples.len() * len];
+                for place in &places {
+                    if let Some(blank) = context.get_mut(*place as usize + 1) {
+                        *blank = 0;
+                    }
+                }
+                BatchAnswers { words, places, decoder_input_ids: None, context: Some(context) }
+            }
+            AnswerPlace::Sentinel { .. } => {
+                let decoder_ids = ids(decoder);
+                let decoder_input_ids = Some(decoder_ids.repeat(samples.len()));
+                BatchAnswers { words, places: places(decoder_ids.len()), decoder_input_ids, context: None }
+            }
+        })
     }
 
     /// The labels of samples whose rows are of this length.
@@ -313,7 +374,7 @@ impl Loader {
                     })
                     .collect(),
             ),
-            LabelSpace::Classes(_) | LabelSpace::Choices(_) => Labels::Class(
+            LabelSpace::Classes(_) | LabelSpace::Choices(_) | LabelSpace::Answers(_) => Labels::Class(
                 rows()
                     .filter_map(|sample| match dataset.label(sample)? {
                         Label::Class(class) => Some(class as i64),

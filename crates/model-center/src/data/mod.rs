@@ -1,32 +1,41 @@
 //! Files of text, with labels or to be learnt by their words, to padded batches.
 //!
 //! ```text
-//! lines ─▶ record ─▶ task (superglue | columns | words) ─▶ Example ─▶ dataset (tokenised, flat) ─▶ order ─▶ loader ─▶ Batch
+//! lines ─▶ record ─▶ task (superglue | prompts | columns | template | words | squad) ─▶ Example ─▶ dataset (tokenised, flat) ─▶ order ─▶ loader ─▶ Batch
 //! ```
 //!
 //! A [`Dataset`] is read once, tokenised as it is read, and shared by all ranks of a process. A [`Loader`] turns
 //! a [`Position`] into a [`Batch`]: which samples it holds is a pure function of seed, epoch and index, so two
 //! integers resume a run exactly and any number of ranks sees the same batches. The finetune program is the caller.
 
+mod answers;
 mod columns;
 mod dataset;
 mod delimited;
 mod lines;
 mod loader;
 mod order;
+mod passages;
+mod prompts;
 mod read;
 mod record;
 mod record_reader;
+mod squad;
 mod superglue;
+mod template;
 mod words;
 
+pub use answers::{AnswerPlace, Answers};
 pub use columns::{ColumnTask, LabelSpec};
 pub use dataset::{Dataset, LabelSpace, Labels, ReadReport, RowRef};
-pub use loader::{Batch, Loader, LoaderOptions, Order, Position};
+pub use loader::{Batch, BatchAnswers, Loader, LoaderOptions, Order, Position};
 pub use order::Permutation;
+pub use prompts::{Asking, PROMPTS, Prompt, PromptEntry, TaskFiles};
 pub use read::{OnBadRecord, ReadOptions, TooLong};
 pub use record::{Format, Record, Scalar};
+pub use squad::{SQUAD_METRICS, Squad};
 pub use superglue::{SUPERGLUE, Split, TaskEntry, TaskLabels, find_task};
+pub use template::{Template, TemplateTask};
 pub use words::{WordColumns, WordTask};
 
 /// One input of a model before tokenisation, with the label of its sample.
@@ -52,4 +61,13 @@ pub enum Label {
     Value(f32),
     /// The words of the row itself, or of its target, from this one on; those in front of it are only read.
     Words(usize),
+}
+
+/// What a sample is part of, where several samples are judged together: the answers of one question, the candidates of one gap.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Member {
+    /// The number of the question, from 0.
+    pub question: u32,
+    /// What choosing this sample is worth: exact match and token F1 of its text. `None` where each sample is decided by itself.
+    pub credit: Option<[f32; 2]>,
 }

@@ -2,16 +2,18 @@
 //!
 //! Defines [`ReadOptions`] and the one loop behind every task: read a record, let the task turn it into
 //! examples, tokenise in chunks, apply the length limit, count what was skipped or cut. Text is dropped once
-//! tokenised, so memory holds the tokens and one chunk. Called by [`super::superglue`], [`super::columns`] and
-//! [`super::words`].
+//! tokenised, so memory holds the tokens and one chunk. Called by [`super::superglue`], [`super::columns`], [`super::words`],
+//! [`super::prompts`] and [`super::template`]; [`super::squad`], which has no records, uses the builder behind it.
 
 use std::path::Path;
 
+use super::answers::{self, AnswerForm};
 use super::dataset::{Dataset, LabelSpace, ReadReport};
 use super::record::{Format, Record};
 use super::record_reader::RecordReader;
+use super::squad::SquadForm;
 use super::{Example, Label};
-use crate::tokenizer::{Encoding, KeepSide, Limit, Piece, Tokenizer};
+use crate::tokenizer::{Encoding, KeepSide, Limit, Tokenizer};
 use crate::{Error, Result};
 
 /// Texts are tokenised together until a chunk holds this many bytes of text.
@@ -85,7 +87,7 @@ impl<'a> ReadOptions<'a> {
         }
     }
 
-    fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         let (key, reason) = match self.on_bad_record {
             OnBadRecord::Skip { max_share } if !(0.0..=1.0).contains(&max_share) => {
                 ("data.bad_record_limit", format!("{max_share} is not a share between 0 and 1"))
@@ -109,13 +111,35 @@ pub(super) fn read(
     labels: LabelSpace,
     parse: &mut dyn FnMut(&Record<'_>, &mut Vec<Example>) -> Result<()>,
 ) -> Result<Dataset> {
+    read_as(path, format, options, (labels, RowForm::Plain), parse)
+}
+
+/// How rows are made of examples.
+#[derive(Debug, Clone)]
+pub(super) enum RowForm {
+    /// As the labels ask for it.
+    Plain,
+    /// Around an answer; of any number of samples for each record.
+    Answer(AnswerForm),
+    /// As those of SQuAD.
+    Squad(SquadForm),
+}
+
+/// As [`read`], with rows of a form.
+pub(super) fn read_as(
+    path: &Path,
+    format: Format,
+    options: &ReadOptions<'_>,
+    (labels, form): (LabelSpace, RowForm),
+    parse: &mut dyn FnMut(&Record<'_>, &mut Vec<Example>) -> Result<()>,
+) -> Result<Dataset> {
     options.check()?;
     let mut records = RecordReader::open(path, format, options.max_line_bytes)?;
-    let mut builder = Builder::new(path, options, labels);
+    let mut builder = Builder::new(path, options, labels, form);
     let mut examples = Vec::new();
     while builder.wants_more()? {
         let Some(record) = records.next()? else { break };
-        builder.report.records += 1;
+        builder.count();
         examples.clear();
         let parsed = record.and_then(|record| parse(&record, &mut examples).map(|()| record.line()));
         match parsed {
@@ -126,15 +150,44 @@ pub(super) fn read(
     builder.finish()
 }
 
+/// Which limit a row has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RowLimit {
+    /// That of what is read.
+    Input,
+    /// That of a target.
+    Target,
+}
+
+/// A row with its label and, of a prompt, the place of its answer.
+struct Row {
+    encoding: Encoding,
+    label: Label,
+    place: Option<u32>,
+}
+
+impl Row {
+    fn new(encoding: Encoding, label: Label) -> Self {
+        Row { encoding, label, place: None }
+    }
+
+    /// Without segments.
+    fn of(input_ids: Vec<u32>, removed: usize, label: Label) -> Self {
+        Row::new(Encoding { token_type_ids: vec![0; input_ids.len()], input_ids, removed }, label)
+    }
+}
+
 /// An example waiting to be tokenised, with the line it came from.
 struct Waiting {
     line: u64,
     example: Example,
 }
 
-struct Builder<'a> {
+/// Collects examples, and makes rows of them in chunks.
+pub(super) struct Builder<'a> {
     path: &'a Path,
     options: &'a ReadOptions<'a>,
+    form: RowForm,
     waiting: Vec<Waiting>,
     waiting_bytes: usize,
     report: ReadReport,
@@ -142,7 +195,7 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(path: &'a Path, options: &'a ReadOptions<'a>, labels: LabelSpace) -> Self {
+    pub(super) fn new(path: &'a Path, options: &'a ReadOptions<'a>, labels: LabelSpace, form: RowForm) -> Self {
         let special = options.tokenizer.special_ids();
         let dataset = Dataset {
             labels,
@@ -153,16 +206,28 @@ impl<'a> Builder<'a> {
             types: Vec::new(),
             ends: Vec::new(),
             targets: Vec::new(),
+            places: Vec::new(),
+            members: Vec::new(),
+            references: Vec::new(),
             repeats: None,
             report: ReadReport::default(),
             fingerprint: String::new(),
         };
-        Builder { path, options, waiting: Vec::new(), waiting_bytes: 0, report: ReadReport::default(), dataset }
+        Builder { path, options, form, waiting: Vec::new(), waiting_bytes: 0, report: ReadReport::default(), dataset }
     }
 
-    fn add(&mut self, line: u64, examples: &mut Vec<Example>) -> Result<()> {
+    /// Counts a record.
+    pub(super) fn count(&mut self) {
+        self.report.records += 1;
+    }
+
+    pub(super) fn add(&mut self, line: u64, examples: &mut Vec<Example>) -> Result<()> {
         let per_sample = self.dataset.labels.rows_per_sample();
-        if examples.len() != per_sample {
+        let is_right = match self.form {
+            RowForm::Answer(_) => !examples.is_empty(),
+            RowForm::Plain | RowForm::Squad(_) => examples.len() == per_sample,
+        };
+        if !is_right {
             return Err(Error::data(
                 self.place(line),
                 format!("the task made {} inputs of this record, not {per_sample}", examples.len()),
@@ -177,7 +242,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Whether fewer records are usable than are to be read. Which of them have no word shows when they are tokenised.
-    fn wants_more(&mut self) -> Result<bool> {
+    pub(super) fn wants_more(&mut self) -> Result<bool> {
         let Some(limit) = self.options.limit else { return Ok(true) };
         if self.report.records - self.report.skipped >= limit {
             self.flush()?;
@@ -185,7 +250,7 @@ impl<'a> Builder<'a> {
         Ok(self.report.records - self.report.skipped < limit)
     }
 
-    fn skip(&mut self, flaw: Error) -> Result<()> {
+    pub(super) fn skip(&mut self, flaw: Error) -> Result<()> {
         if self.options.on_bad_record == OnBadRecord::Error {
             return Err(flaw);
         }
@@ -212,27 +277,60 @@ impl<'a> Builder<'a> {
             let rows = sample.iter().enumerate().map(|(row, Waiting { line, example })| {
                 let first = ids.next().unwrap_or_default();
                 let second = example.second.as_ref().and_then(|_| ids.next());
-                match self.dataset.labels {
-                    LabelSpace::NextWords => self.words(*line, &first, second.as_deref()),
-                    LabelSpace::Target => self.side(*line, &first, row == 0),
-                    _ => self.inputs(*line, &first, second.as_deref()).map(|row| Some((row, example.label))),
-                }
+                self.row(*line, (&first, second.as_deref()), (row == 0, example.label))
             });
-            let rows: Vec<Option<(Encoding, Label)>> = rows.collect::<Result<_>>()?;
+            let rows: Vec<Option<Row>> = rows.collect::<Result<_>>()?;
             // A sample is kept with all of its rows, or not at all.
             match rows.into_iter().collect::<Option<Vec<_>>>() {
                 Some(rows) => {
-                    self.dataset.targets.extend(rows.first().map(|(_, label)| *label));
-                    rows.iter().for_each(|(row, _)| self.keep(row));
+                    self.dataset.targets.extend(rows.first().map(|row| row.label));
+                    rows.iter().for_each(|row| self.keep(row));
                 }
                 None => {
-                    let place = format!("{}:1", self.place(sample.first().map_or(0, |waiting| waiting.line)));
+                    let place = self.place(sample.first().map_or(0, |waiting| waiting.line));
                     let fix = "give more text, or leave the record out";
                     self.skip(Error::data(place, "there is no word of a text to be learnt", fix))?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// The row of an example, of whose sample it `is_first`; `None` if there is nothing in it to be learnt.
+    fn row(
+        &self,
+        line: u64,
+        (first, second): (&[u32], Option<&[u32]>),
+        (is_first, label): (bool, Label),
+    ) -> Result<Option<Row>> {
+        match (&self.form, &self.dataset.labels) {
+            (RowForm::Answer(form), _) => {
+                let row = form.row(first, second.unwrap_or_default(), self, line)?;
+                Ok(row.map(|row| Row { place: Some(row.place), ..Row::of(row.input_ids, row.removed, label) }))
+            }
+            (RowForm::Squad(form), _) => {
+                let (input_ids, removed) = form.row(first, second, self, line)?;
+                Ok(Some(Row::of(input_ids, removed, label)))
+            }
+            (RowForm::Plain, LabelSpace::NextWords) => self.words(line, first, second),
+            (RowForm::Plain, LabelSpace::Target) => self.side(line, first, is_first),
+            (RowForm::Plain, _) => self.inputs(line, first, second).map(|row| Some(Row::new(row, label))),
+        }
+    }
+
+    /// Tokens of texts that have room in a row besides `fixed` further ones.
+    ///
+    /// Errors: not even those have; `texts` tokens are too many where that is an error.
+    pub(super) fn room(&self, line: u64, limit: RowLimit, fixed: usize, texts: usize) -> Result<usize> {
+        let (key, limit) = match limit {
+            RowLimit::Input => ("max_length", self.options.max_length),
+            RowLimit::Target => ("target_length", self.options.target_length),
+        };
+        self.check_length(line, fixed + texts, (key, limit))?;
+        limit.checked_sub(fixed + 1).map(|room| room + 1).ok_or_else(|| {
+            let reason = format!("{limit} tokens leave no room beside the {fixed} that every row has");
+            Error::recipe(format!("data.{key}"), reason, format!("set data.{key} to more than {fixed}"))
+        })
     }
 
     fn inputs(&self, line: u64, first: &[u32], second: Option<&[u32]>) -> Result<Encoding> {
@@ -245,7 +343,7 @@ impl<'a> Builder<'a> {
 
     /// A text that is learnt by its words, behind what the tokenizer puts in front of a text and behind a prompt, if `second` is
     /// the text; `None` if it has none to predict. A text that is cut has no end that could be learnt; of a prompt the end stays.
-    fn words(&self, line: u64, first: &[u32], second: Option<&[u32]>) -> Result<Option<(Encoding, Label)>> {
+    fn words(&self, line: u64, first: &[u32], second: Option<&[u32]>) -> Result<Option<Row>> {
         let ReadOptions { tokenizer, max_length, .. } = *self.options;
         let (prompt, text) = second.map_or((&[][..], first), |text| (first, text));
         let (before, after) = around(tokenizer);
@@ -261,21 +359,19 @@ impl<'a> Builder<'a> {
         let input_ids = [&before[..], prompt, &text[..kept], end].concat();
         let removed = length - input_ids.len();
         let is_learnt = kept > 0 && input_ids.len() > from.max(1);
-        let row = Encoding { token_type_ids: vec![0; input_ids.len()], input_ids, removed };
-        Ok(is_learnt.then_some((row, Label::Words(from))))
+        Ok(is_learnt.then(|| Row::of(input_ids, removed, Label::Words(from))))
     }
 
     /// What an encoder reads, or what is written behind it: as the tokenizer surrounds a text, with its end if it knows one.
     /// `None` if it has no word of the text.
-    fn side(&self, line: u64, text: &[u32], is_read: bool) -> Result<Option<(Encoding, Label)>> {
+    fn side(&self, line: u64, text: &[u32], is_read: bool) -> Result<Option<Row>> {
         let ReadOptions { tokenizer, max_length, target_length, .. } = *self.options;
         let limit = if is_read { ("max_length", max_length) } else { ("target_length", target_length) };
         let (before, after) = around(tokenizer);
         self.check_length(line, before.len() + text.len() + after.len(), limit)?;
         let kept = text.len().min(limit.1.saturating_sub(before.len() + after.len()));
         let input_ids = [&before[..], &text[..kept], &after].concat();
-        let row = Encoding { token_type_ids: vec![0; input_ids.len()], input_ids, removed: text.len() - kept };
-        Ok((kept > 0).then_some((row, Label::Words(0))))
+        Ok((kept > 0).then(|| Row::of(input_ids, text.len() - kept, Label::Words(0))))
     }
 
     fn check_length(&self, line: u64, length: usize, (key, limit): (&str, usize)) -> Result<()> {
@@ -283,13 +379,14 @@ impl<'a> Builder<'a> {
             return Ok(());
         }
         Err(Error::data(
-            format!("{}:1", self.place(line)),
+            self.place(line),
             format!("the input has {length} tokens, more than data.{key} = {limit}"),
             format!("shorten it, raise data.{key}, or set data.too_long = \"truncate\""),
         ))
     }
 
-    fn keep(&mut self, encoding: &Encoding) {
+    fn keep(&mut self, Row { encoding, place, .. }: &Row) {
+        self.dataset.places.extend(place);
         self.report.rows += 1;
         self.report.truncated += u64::from(encoding.removed > 0);
         self.report.removed_tokens += encoding.removed as u64;
@@ -306,7 +403,7 @@ impl<'a> Builder<'a> {
             let texts: Vec<&str> = std::iter::once(&example.first).chain(&example.second).map(String::as_str).collect();
             if let Err(error) = self.options.tokenizer.tokenize(&texts) {
                 return Error::data(
-                    format!("{}:1", self.place(*line)),
+                    self.place(*line),
                     format!("the tokenizer fails on this record: {error}"),
                     "remove the record, or check the tokenizer files",
                 );
@@ -315,7 +412,7 @@ impl<'a> Builder<'a> {
         error
     }
 
-    fn finish(mut self) -> Result<Dataset> {
+    pub(super) fn finish(mut self) -> Result<Dataset> {
         self.flush()?;
         let ReadReport { records, skipped, .. } = self.report;
         if let OnBadRecord::Skip { max_share } = self.options.on_bad_record
@@ -349,20 +446,16 @@ impl<'a> Builder<'a> {
     }
 
     fn place(&self, line: u64) -> String {
-        format!("{}:{line}", self.path.display())
+        match self.form {
+            RowForm::Plain | RowForm::Answer(_) => format!("{}:{line}:1", self.path.display()),
+            RowForm::Squad(_) => format!("{}, question {line}", self.path.display()),
+        }
     }
 }
 
 /// What a tokenizer puts in front of a text and behind it: at the end the token that ends texts, if it has one.
 fn around(tokenizer: &dyn Tokenizer) -> (Vec<u32>, Vec<u32>) {
-    let (mut before, mut after, mut is_behind) = (Vec::new(), Vec::new(), false);
-    for piece in &tokenizer.template(false).pieces {
-        match piece {
-            Piece::Special { id, .. } if is_behind => after.push(*id),
-            Piece::Special { id, .. } => before.push(*id),
-            Piece::First { .. } | Piece::Second { .. } => is_behind = true,
-        }
-    }
+    let (before, mut after) = answers::around(tokenizer);
     after.extend(tokenizer.special_ids().eos.filter(|eos| after.last() != Some(eos)));
     (before, after)
 }

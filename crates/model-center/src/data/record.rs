@@ -79,6 +79,8 @@ pub struct Record<'a> {
 pub(super) enum Fields<'a> {
     /// A line of JSON and what it says.
     Json { text: &'a str, object: Map<String, Value> },
+    /// An object in a list of such a line: the column of that list in the line, and the object.
+    Item { text: &'a str, list: &'a str, object: &'a Map<String, Value> },
     /// A row and the names of its columns, equally many.
     Row { header: &'a [String], fields: &'a [Field] },
 }
@@ -112,7 +114,7 @@ impl Record<'_> {
                 let field = header.iter().position(|name| name == column).and_then(|at| fields.get(at));
                 field.map(|field| Scalar::Text(&field.text)).ok_or_else(|| self.missing(column, header))
             }
-            Fields::Json { object, .. } => match lookup(object, column) {
+            Fields::Json { .. } | Fields::Item { .. } => match self.value(column) {
                 Ok(Value::String(text)) => Ok(Scalar::Text(text)),
                 Ok(Value::Number(number)) => Ok(Scalar::Number(number)),
                 Ok(Value::Bool(flag)) => Ok(Scalar::Flag(*flag)),
@@ -125,9 +127,58 @@ impl Record<'_> {
                     let reason = format!("{column:?} is {kind}, not a single value");
                     Err(self.error(column, reason, "give one text, number or truth value"))
                 }
-                Err(inside) => Err(self.missing(column, &inside.keys().cloned().collect::<Vec<_>>())),
+                Err(missing) => Err(missing),
             },
         }
+    }
+
+    /// Whether there is such a column, whatever it holds.
+    pub fn has(&self, column: &str) -> bool {
+        match &self.fields {
+            Fields::Row { header, .. } => header.iter().any(|name| name == column),
+            Fields::Json { .. } | Fields::Item { .. } => self.value(column).is_ok(),
+        }
+    }
+
+    /// The objects of a list, each as a record of its own. Errors in them point to the list.
+    ///
+    /// Errors: no such column, or no list of objects; lists are in JSON alone.
+    pub fn list(&self, column: &'static str) -> Result<Vec<Record<'_>>> {
+        let wrong = |what: &str| {
+            Err(self.error(column, format!("{column:?} {what}"), "write a list of JSON objects, [{…}, …]"))
+        };
+        let (text, list) = match &self.fields {
+            Fields::Row { .. } => return wrong("is asked for as a list, which this kind of file cannot hold"),
+            Fields::Json { text, .. } => (*text, column),
+            // Of a list in a list the outer one can be found in the line.
+            Fields::Item { text, list, .. } => (*text, *list),
+        };
+        let Value::Array(items) = self.value(column)? else { return wrong("is no list") };
+        let objects: Option<Vec<_>> = items.iter().map(Value::as_object).collect();
+        let Some(objects) = objects else { return wrong("holds more than objects") };
+        let record = |object| Record { path: self.path, line: self.line, fields: Fields::Item { text, list, object } };
+        Ok(objects.into_iter().map(record).collect())
+    }
+
+    /// A whole number from 0 on.
+    ///
+    /// Errors: no such column, or anything else.
+    pub fn whole(&self, column: &str) -> Result<usize> {
+        let value = self.scalar(column)?;
+        value.spelled().parse().map_err(|_| {
+            let reason = format!("{column:?} is {:?}", shorten(&value.spelled()));
+            self.error(column, reason, "use a whole number from 0 on")
+        })
+    }
+
+    /// The value of a column of JSON.
+    fn value(&self, column: &str) -> Result<&Value> {
+        let found = match &self.fields {
+            Fields::Json { object, .. } => lookup(object, column),
+            Fields::Item { object, .. } => lookup(object, column),
+            Fields::Row { header, .. } => return Err(self.missing(column, header)),
+        };
+        found.map_err(|inside| self.missing(column, &inside.keys().cloned().collect::<Vec<_>>()))
     }
 
     /// A truth value: `true`, `false`, or the numbers 1 and 0.
@@ -162,6 +213,7 @@ impl Record<'_> {
                 .and_then(|at| fields.get(at))
                 .map_or((self.line, 1), |field| (field.line, field.column)),
             Fields::Json { text, .. } => (self.line, value_column(text, column)),
+            Fields::Item { text, list, .. } => (self.line, value_column(text, list)),
         };
         Error::data(format!("{}:{line}:{at}", self.path.display()), reason, fix)
     }
@@ -173,7 +225,7 @@ impl Record<'_> {
 
     fn missing(&self, column: &str, columns: &[String]) -> Error {
         let (parent, name) = match self.fields {
-            Fields::Json { .. } => column.rsplit_once('.').unwrap_or(("", column)),
+            Fields::Json { .. } | Fields::Item { .. } => column.rsplit_once('.').unwrap_or(("", column)),
             Fields::Row { .. } => ("", column),
         };
         let inside = if parent.is_empty() { String::new() } else { format!(" in {parent:?}") };

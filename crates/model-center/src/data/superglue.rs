@@ -94,9 +94,36 @@ pub fn find_task<'a>(name: &str, registries: &[&'a [TaskEntry]]) -> Result<&'a T
     })
 }
 
-const FALSE_TRUE: &[&str] = &["false", "true"];
-const CB_LABELS: &[&str] = &["contradiction", "entailment", "neutral"];
-const RTE_LABELS: &[&str] = &["not_entailment", "entailment"];
+pub(super) const FALSE_TRUE: &[&str] = &["false", "true"];
+pub(super) const ZERO_ONE: &[&str] = &["0", "1"];
+pub(super) const CB_LABELS: &[&str] = &["contradiction", "entailment", "neutral"];
+pub(super) const RTE_LABELS: &[&str] = &["not_entailment", "entailment"];
+
+/// Whether a record's label is true.
+///
+/// Errors: a record without a label, as those of a test split are.
+pub(super) fn truth(record: &Record<'_>) -> Result<bool> {
+    require_label(record)?;
+    record.flag("label")
+}
+
+/// The index of a record's label in `names`.
+///
+/// Errors: as [`truth`].
+pub(super) fn label(record: &Record<'_>, names: &[&str]) -> Result<usize> {
+    require_label(record)?;
+    record.choice("label", names)
+}
+
+fn require_label(record: &Record<'_>) -> Result<()> {
+    match record.has("label") {
+        true => Ok(()),
+        false => {
+            let fix = "use the splits with labels, train and val: those of a test split are not published";
+            Err(record.error("label", "the record has no label", fix))
+        }
+    }
+}
 
 /// The six tasks, in alphabetical order.
 pub static SUPERGLUE: &[TaskEntry] = &[
@@ -160,12 +187,12 @@ fn pair(first: &str, second: &str, class: usize) -> Example {
 
 fn boolq(record: &Record<'_>, examples: &mut Vec<Example>) -> Result<()> {
     let text = format!("{}. {}", record.text("passage")?, record.text("question")?);
-    examples.push(single(text, usize::from(record.flag("label")?)));
+    examples.push(single(text, usize::from(truth(record)?)));
     Ok(())
 }
 
 fn cb(record: &Record<'_>, examples: &mut Vec<Example>) -> Result<()> {
-    let class = record.choice("label", CB_LABELS)?;
+    let class = label(record, CB_LABELS)?;
     examples.push(pair(record.text("premise")?, record.text("hypothesis")?, class));
     Ok(())
 }
@@ -173,19 +200,19 @@ fn cb(record: &Record<'_>, examples: &mut Vec<Example>) -> Result<()> {
 fn copa(record: &Record<'_>, examples: &mut Vec<Example>) -> Result<()> {
     let context = format!("The {} of \"{}\"", record.text("question")?, record.text("premise")?);
     let choices = [record.text("choice1")?, record.text("choice2")?];
-    let right = record.choice("label", &["0", "1"])?;
+    let right = label(record, ZERO_ONE)?;
     examples.extend(choices.map(|choice| pair(choice, &context, right)));
     Ok(())
 }
 
 fn rte(record: &Record<'_>, examples: &mut Vec<Example>) -> Result<()> {
-    let class = record.choice("label", RTE_LABELS)?;
+    let class = label(record, RTE_LABELS)?;
     examples.push(pair(record.text("premise")?, record.text("hypothesis")?, class));
     Ok(())
 }
 
 fn wic(record: &Record<'_>, examples: &mut Vec<Example>) -> Result<()> {
-    let class = usize::from(record.flag("label")?);
+    let class = usize::from(truth(record)?);
     examples.push(pair(record.text("sentence1")?, record.text("sentence2")?, class));
     Ok(())
 }
@@ -194,6 +221,6 @@ fn wsc(record: &Record<'_>, examples: &mut Vec<Example>) -> Result<()> {
     let (text, noun, pronoun) =
         (record.text("text")?, record.text("target.span1_text")?, record.text("target.span2_text")?);
     let text = format!("{text} Does {pronoun} refers to {noun}?");
-    examples.push(single(text, usize::from(record.flag("label")?)));
+    examples.push(single(text, usize::from(truth(record)?)));
     Ok(())
 }

@@ -3,16 +3,22 @@
 //! Defines [`Metric`] (the names), [`Evaluator`] (collects predictions, merges over ranks, computes) and the
 //! accumulators behind it. Accumulators are exact: counts are integers, and numbers are kept with their sample's
 //! index and summed in that order, so the result has the same bits for any number of ranks and any batch order.
-//! Called by the evaluation loop of the finetune program; tasks name their metrics in [`crate::data::SUPERGLUE`].
+//! Called by the evaluation loop of the finetune program; tasks name their metrics in
+//! [`crate::data::SUPERGLUE`] and [`crate::data::PROMPTS`].
 
+mod answers;
 mod class_counts;
 mod ordered;
+mod questions;
 
+pub use answers::{AnswerScores, answer_words, exact_match, token_f1};
 pub use class_counts::{Average, ClassCounts};
 pub use ordered::{OrderedSum, ValuePairs};
+pub use questions::Questions;
 
-use crate::data::{LabelSpace, Labels};
+use crate::data::{Dataset, LabelSpace, Labels, Member};
 use crate::{Error, Result};
+use std::sync::Arc;
 
 /// A figure of merit. Where a quotient has no defined value (0 / 0), it is 0, as in scikit-learn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -44,6 +50,10 @@ pub enum Metric {
     MeanSquaredError,
     /// Of words: e to the mean loss, so many words seem equally likely in each place; smaller is better.
     Perplexity,
+    /// Share of questions that are answered rightly: with one of the known answers, or in all of their parts.
+    ExactMatch,
+    /// Mean over questions of the F1 of an answer's words against the known answer that fits best.
+    TokenF1,
 }
 
 /// What a metric judges.
@@ -55,13 +65,15 @@ pub enum Judged {
     Values,
     /// Words.
     Words,
+    /// Answers to questions, each of which has several samples.
+    Questions,
 }
 
 impl Judged {
     /// The kind of labels.
     pub fn of(labels: &LabelSpace) -> Judged {
         match labels {
-            LabelSpace::Classes(_) | LabelSpace::Choices(_) => Judged::Classes,
+            LabelSpace::Classes(_) | LabelSpace::Choices(_) | LabelSpace::Answers(_) => Judged::Classes,
             LabelSpace::Value => Judged::Values,
             LabelSpace::NextWords | LabelSpace::Target => Judged::Words,
         }
@@ -82,6 +94,7 @@ impl Judged {
             Judged::Classes => "classes",
             Judged::Values => "numbers",
             Judged::Words => "words",
+            Judged::Questions => "questions",
         }
     }
 
@@ -107,6 +120,8 @@ impl Metric {
         Metric::Spearman,
         Metric::MeanSquaredError,
         Metric::Perplexity,
+        Metric::ExactMatch,
+        Metric::TokenF1,
     ];
 
     /// The name in recipes, logs and metric files.
@@ -125,6 +140,8 @@ impl Metric {
             Metric::Spearman => "spearman",
             Metric::MeanSquaredError => "mean_squared_error",
             Metric::Perplexity => "perplexity",
+            Metric::ExactMatch => "exact_match",
+            Metric::TokenF1 => "token_f1",
         }
     }
 
@@ -148,6 +165,7 @@ impl Metric {
         match self {
             Metric::Pearson | Metric::Spearman | Metric::MeanSquaredError => Judged::Values,
             Metric::Perplexity => Judged::Words,
+            Metric::ExactMatch | Metric::TokenF1 => Judged::Questions,
             _ => Judged::Classes,
         }
     }
@@ -158,10 +176,10 @@ impl Metric {
             LabelSpace::Value => &[Metric::Pearson, Metric::Spearman, Metric::MeanSquaredError],
             LabelSpace::NextWords | LabelSpace::Target => &[Metric::Perplexity],
             LabelSpace::Choices(_) => &[Metric::Accuracy],
-            LabelSpace::Classes(names) if names.len() == 2 => {
+            LabelSpace::Classes(_) | LabelSpace::Answers(_) if labels.classes() == Some(2) => {
                 &[Metric::Accuracy, Metric::Precision, Metric::Recall, Metric::F1, Metric::Matthews]
             }
-            LabelSpace::Classes(_) => {
+            LabelSpace::Classes(_) | LabelSpace::Answers(_) => {
                 &[Metric::Accuracy, Metric::PrecisionMacro, Metric::RecallMacro, Metric::F1Macro, Metric::Matthews]
             }
         }
@@ -173,6 +191,8 @@ impl Metric {
 pub enum Evaluator {
     /// Of classes or choices.
     Classes(ClassCounts),
+    /// Of classes whose samples belong to questions, with what each sample belongs to.
+    Questions(Questions, Arc<[Member]>),
     /// Of numbers.
     Values(ValuePairs),
     /// Of words: mean losses of batches, each with its number of words, and the samples.
@@ -186,6 +206,15 @@ impl Evaluator {
             Some(classes) => Evaluator::Classes(ClassCounts::new(classes)),
             None if labels.are_words() => Evaluator::Words(OrderedSum::default(), 0),
             None => Evaluator::Values(ValuePairs::default()),
+        }
+    }
+
+    /// An empty evaluator for the samples of a dataset.
+    pub fn of(dataset: &Dataset) -> Evaluator {
+        let members: Arc<[Member]> = (0..dataset.len()).filter_map(|sample| dataset.member(sample)).collect();
+        match dataset.labels().classes() {
+            Some(classes) if !members.is_empty() => Evaluator::Questions(Questions::new(classes), members),
+            _ => Evaluator::new(dataset.labels()),
         }
     }
 
@@ -215,6 +244,7 @@ impl Evaluator {
         let wrong = |reason: String| Err(Error::data("evaluation", reason, "pass the batch's own labels and outputs"));
         let per_sample = match self {
             Evaluator::Classes(counts) => counts.classes(),
+            Evaluator::Questions(questions, _) => questions.counts().classes(),
             Evaluator::Values(_) => 1,
             // They are judged by their loss.
             Evaluator::Words(..) => return Ok(()),
@@ -229,21 +259,18 @@ impl Evaluator {
         }
         match (self, labels) {
             (Evaluator::Classes(counts), Labels::Class(labels)) => {
-                let mut additions = Vec::with_capacity(labels.len());
-                for ((label, logits), sample) in labels.iter().zip(logits.chunks_exact(per_sample)).zip(samples) {
-                    let Some(label) = usize::try_from(*label).ok().filter(|label| *label < per_sample) else {
-                        return wrong(format!("label {label} of sample {sample} with {per_sample} classes"));
+                let decided = decisions(samples, logits, labels, per_sample)?;
+                decided.into_iter().for_each(|(label, predicted)| counts.add(label, predicted));
+                Ok(())
+            }
+            (Evaluator::Questions(questions, members), Labels::Class(labels)) => {
+                let decided = decisions(samples, logits, labels, per_sample)?;
+                for ((sample, outputs), decision) in samples.iter().zip(logits.chunks_exact(per_sample)).zip(decided) {
+                    let Some(member) = members.get(*sample as usize) else {
+                        return wrong(format!("sample {sample} of {}", members.len()));
                     };
-                    let Some(predicted) = argmax(logits) else {
-                        return Err(Error::diverged(
-                            format!("evaluation, sample {sample}"),
-                            format!("the model's outputs are not numbers: {logits:?}"),
-                            "lower the learning rate, or evaluate an earlier checkpoint",
-                        ));
-                    };
-                    additions.push((label, predicted));
+                    questions.add(*sample, *member, decision, outputs);
                 }
-                additions.into_iter().for_each(|(label, predicted)| counts.add(label, predicted));
                 Ok(())
             }
             (Evaluator::Values(pairs), Labels::Value(labels)) => {
@@ -252,7 +279,9 @@ impl Evaluator {
                 }
                 Ok(())
             }
-            (Evaluator::Classes(_), labels) => wrong(format!("{} as labels of classes", Judged::by(labels).name())),
+            (Evaluator::Classes(_) | Evaluator::Questions(..), labels) => {
+                wrong(format!("{} as labels of classes", Judged::by(labels).name()))
+            }
             (_, labels) => wrong(format!("{} as labels of numbers", Judged::by(labels).name())),
         }
     }
@@ -270,6 +299,10 @@ impl Evaluator {
                 a.merge(b);
                 Ok(())
             }
+            (Evaluator::Questions(a, members), Evaluator::Questions(b, others)) if members == others => {
+                a.merge(b);
+                Ok(())
+            }
             (Evaluator::Words(a, samples), Evaluator::Words(b, more)) => {
                 a.merge(b);
                 *samples += more;
@@ -283,6 +316,7 @@ impl Evaluator {
     pub fn count(&self) -> u64 {
         match self {
             Evaluator::Classes(counts) => counts.count(),
+            Evaluator::Questions(questions, _) => questions.counts().count(),
             Evaluator::Values(pairs) => pairs.len() as u64,
             Evaluator::Words(_, samples) => *samples,
         }
@@ -300,17 +334,11 @@ impl Evaluator {
 
     fn value(&self, metric: Metric) -> Result<f64> {
         let value = match self {
-            Evaluator::Classes(counts) => match metric {
-                Metric::Accuracy => Some(counts.accuracy()),
-                Metric::Precision => counts.precision(Average::Class(1)),
-                Metric::Recall => counts.recall(Average::Class(1)),
-                Metric::F1 => counts.f1(Average::Class(1)),
-                Metric::PrecisionMacro => counts.precision(Average::Macro),
-                Metric::RecallMacro => counts.recall(Average::Macro),
-                Metric::F1Macro => counts.f1(Average::Macro),
-                Metric::F1Micro => counts.f1(Average::Micro),
-                Metric::Matthews => Some(counts.matthews()),
-                Metric::Pearson | Metric::Spearman | Metric::MeanSquaredError | Metric::Perplexity => None,
+            Evaluator::Classes(counts) => of_classes(counts, metric),
+            Evaluator::Questions(questions, _) => match metric {
+                Metric::ExactMatch => Some(questions.exact_match()),
+                Metric::TokenF1 => questions.token_f1(),
+                _ => of_classes(questions.counts(), metric),
             },
             Evaluator::Values(pairs) => match metric {
                 Metric::Pearson => Some(pairs.pearson()),
@@ -323,6 +351,10 @@ impl Evaluator {
         value.ok_or_else(|| {
             let (kind, fitting) = match self {
                 Evaluator::Classes(counts) => (format!("{} classes", counts.classes()), Judged::Classes.metrics()),
+                Evaluator::Questions(..) => {
+                    let both = [Judged::Questions.metrics(), Judged::Classes.metrics()];
+                    ("classes of answers to questions".into(), both.concat())
+                }
                 Evaluator::Values(_) => ("numbers".into(), Judged::Values.metrics()),
                 Evaluator::Words(..) => ("words".into(), Judged::Words.metrics()),
             };
@@ -332,6 +364,48 @@ impl Evaluator {
                 format!("use {}", fitting.join(", ")),
             )
         })
+    }
+}
+
+/// Label and prediction of each sample.
+///
+/// Errors: labels out of range, outputs that are not numbers.
+fn decisions(samples: &[u32], logits: &[f32], labels: &[i64], classes: usize) -> Result<Vec<(usize, usize)>> {
+    let rows = labels.iter().zip(logits.chunks_exact(classes)).zip(samples);
+    let decide = |((label, logits), sample): ((&i64, &[f32]), &u32)| {
+        let Some(label) = usize::try_from(*label).ok().filter(|label| *label < classes) else {
+            let reason = format!("label {label} of sample {sample} with {classes} classes");
+            return Err(Error::data("evaluation", reason, "pass the batch's own labels and outputs"));
+        };
+        let predicted = argmax(logits).ok_or_else(|| {
+            Error::diverged(
+                format!("evaluation, sample {sample}"),
+                format!("the model's outputs are not numbers: {logits:?}"),
+                "lower the learning rate, or evaluate an earlier checkpoint",
+            )
+        })?;
+        Ok((label, predicted))
+    };
+    rows.map(decide).collect()
+}
+
+fn of_classes(counts: &ClassCounts, metric: Metric) -> Option<f64> {
+    match metric {
+        Metric::Accuracy => Some(counts.accuracy()),
+        Metric::Precision => counts.precision(Average::Class(1)),
+        Metric::Recall => counts.recall(Average::Class(1)),
+        Metric::F1 => counts.f1(Average::Class(1)),
+        Metric::PrecisionMacro => counts.precision(Average::Macro),
+        Metric::RecallMacro => counts.recall(Average::Macro),
+        Metric::F1Macro => counts.f1(Average::Macro),
+        Metric::F1Micro => counts.f1(Average::Micro),
+        Metric::Matthews => Some(counts.matthews()),
+        Metric::Pearson
+        | Metric::Spearman
+        | Metric::MeanSquaredError
+        | Metric::Perplexity
+        | Metric::ExactMatch
+        | Metric::TokenF1 => None,
     }
 }
 

@@ -17,6 +17,8 @@ impl Seq2SeqFamily for Cpm2Config {
     const TITLE: &'static str = "CPM-2";
     const DROPS_EMBEDDINGS: bool = false;
 
+    const BEGINS_WITH_SENTINELS: bool = true;
+
     /// Nobody else has these names: they say in folders of ours which head a model has.
     fn classes(&self) -> Classes {
         Classes { base: "CPM2Model", words: "CPM2ForConditionalGeneration", classifier: None }

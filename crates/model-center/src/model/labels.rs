@@ -1,10 +1,10 @@
 //! What losses compare with, and whether ids and labels from outside are those of a model. A kernel would find a wrong one
 //! too, but could not say what it is.
 //!
-//! Defines [`Labels`], [`Wanted`] and [`Numbers`]; called by the families' [`super::TextModel::score`].
+//! Defines [`Labels`], [`AnswerTensors`], [`Wanted`] and [`Numbers`]; called by the families' [`super::TextModel::score`].
 
 use super::registry::HeadValues;
-use super::text::{TextBatch, TextLabels};
+use super::text::{TextAnswers, TextBatch, TextLabels};
 use crate::config::ProblemType;
 use crate::error::{Error, Result};
 use crate::file::printable;
@@ -141,7 +141,51 @@ pub(super) fn refuse_spans(batch: &TextBatch) -> Result<()> {
     refuse_given(given, "it says who sees whom in models such as CPM-1, and this model always sees the same")
 }
 
-fn refuse_given(given: [(&str, bool); 2], reason: &str) -> Result<()> {
+/// What only a head for words has.
+///
+/// # Errors
+/// [`Error::Data`] naming the field.
+pub(super) fn refuse_answers(batch: &TextBatch) -> Result<()> {
+    let given = [("answers", batch.answers.is_some())];
+    refuse_given(given, "they are read off a head for words, and this model has none")
+}
+
+/// The words of answers in a vocabulary of so many, and a place for each row among so many tokens.
+///
+/// # Errors
+/// [`Error::Data`] naming what is out of range.
+pub(super) fn check_answers(answers: &TextAnswers, (rows, tokens): (usize, usize), vocab_size: usize) -> Result<()> {
+    let TextAnswers { words, places, prompt_loss } = answers;
+    Numbers::flat("answers.words", words, words.len(), vocab_size).check(false)?;
+    Numbers::flat("answers.places", places, rows, tokens).check(false)?;
+    if words.len() < 2 || !prompt_loss.is_finite() || *prompt_loss < 0.0 {
+        let reason = format!("{} words, and a loss of the prompt that counts {prompt_loss}", words.len());
+        return Err(Error::data("answers", reason, "give at least two words, and a number from 0 on"));
+    }
+    Ok(())
+}
+
+/// Words and places of answers on a device, i64 `[K]` and `[B]`.
+#[derive(Debug, Clone)]
+pub struct AnswerTensors {
+    /// The words.
+    pub words: Tensor,
+    /// The places among all tokens.
+    pub places: Tensor,
+}
+
+impl AnswerTensors {
+    /// Bring them onto a device.
+    ///
+    /// # Errors
+    /// No memory left.
+    pub(super) fn upload(device: &Device, answers: &TextAnswers) -> Result<Self> {
+        let upload = |values: &[i64]| Tensor::from_slice(device, [values.len()], values, Segment::Data);
+        Ok(AnswerTensors { words: upload(&answers.words)?, places: upload(&answers.places)? })
+    }
+}
+
+fn refuse_given<const N: usize>(given: [(&str, bool); N], reason: &str) -> Result<()> {
     match given.iter().find(|(_, is_given)| *is_given) {
         None => Ok(()),
         Some((name, _)) => Err(Error::data(*name, reason, "leave it out")),

@@ -3,6 +3,7 @@
 //! A model is one module here (its stages), one line in [`registry::MODELS`] and one golden test. Models of other crates
 //! come in through a registry of their own, see [`registry::Registry`].
 
+mod answer_head;
 pub mod bart;
 pub mod bert;
 mod block;
@@ -37,4 +38,4 @@ pub use decoding::{Decoding, DecodingOptions};
 pub use flow::TextFlow;
 pub use labels::Labels;
 pub use registry::{HeadValues, MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions};
-pub use text::{Scores, TextBatch, TextHead, TextLabels, TextModel};
+pub use text::{Scores, TextAnswers, TextBatch, TextHead, TextLabels, TextModel};

@@ -2,7 +2,7 @@
 //!
 //! [`crate::model::registry`] opens a folder as a boxed [`TextModel`]; the finetune and forward programs call it.
 
-use crate::data::{Batch, Labels};
+use crate::data::{AnswerPlace, Batch, Labels};
 use crate::error::{Error, Result};
 use crate::hf::NameTable;
 use crate::model::decoding::{Decoding, DecodingOptions};
@@ -43,6 +43,20 @@ pub enum TextLabels {
     Values(Vec<f32>),
 }
 
+/// Prompts that are answered by one of a few words: what a head for words then compares is these words at one place of each row.
+/// Labels are the classes that the words stand for, one for each row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TextAnswers {
+    /// The word of each class.
+    pub words: Vec<i64>,
+    /// For each row the place, among all tokens of all rows, whose output is the answer; of a model with two stacks among those of
+    /// its decoder.
+    pub places: Vec<i64>,
+    /// How much the mean loss of a decoder's next words counts beside that of the answers: those of the prompt, and the answer as
+    /// one word of all. 0 for none.
+    pub prompt_loss: f32,
+}
+
 /// Rows of token ids in host memory, padded to one length.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextBatch {
@@ -69,6 +83,8 @@ pub struct TextBatch {
     pub span: Option<Vec<i64>>,
     /// What the loss compares with.
     pub labels: Option<TextLabels>,
+    /// Where rows are answered by words, if they are.
+    pub answers: Option<TextAnswers>,
     /// For pretraining: 1 for each row whose second text is a random one.
     pub next_sentence: Option<Vec<i64>>,
     /// Rows that belong to one sample; above 1 for multiple choice.
@@ -94,6 +110,7 @@ impl TextBatch {
             context: None,
             span: None,
             labels: Some(TextLabels::Classes(labels)),
+            answers: None,
             next_sentence: None,
             choices: 1,
             label_smoothing: 0.0,
@@ -110,17 +127,23 @@ impl TextBatch {
             // A decoder behind an encoder reads its labels moved by one; padding behind them is seen by none of them.
             Labels::NextWords(words) | Labels::Target(words) => TextLabels::Classes(words),
         };
+        let (mut decoder_input_ids, mut context) = (None, None);
+        let answers = batch.answers.map(|answers| {
+            (decoder_input_ids, context) = (answers.decoder_input_ids, answers.context);
+            TextAnswers { words: answers.words, places: answers.places, prompt_loss: 0.0 }
+        });
         TextBatch {
             rows: batch.rows,
             length: batch.len,
             input_ids: batch.input_ids,
             attention_mask: Some(batch.attention_mask),
             token_type_ids: Some(batch.token_type_ids),
-            decoder_input_ids: None,
+            decoder_input_ids,
             decoder_attention_mask: None,
-            context: None,
+            context,
             span: None,
             labels: Some(labels),
+            answers,
             next_sentence: None,
             choices,
             label_smoothing,
@@ -128,10 +151,16 @@ impl TextBatch {
     }
 }
 
+/// The error of a model that answers no prompts; `title` is its name for people.
+pub(super) fn no_answers(title: &str) -> Error {
+    let reason = format!("{title} answers no prompts with the head that it has");
+    Error::recipe("the head asked for", reason, "take a model that predicts words, such as GPT-2 or T5")
+}
+
 /// What a forward pass yields.
 #[derive(Debug, Clone)]
 pub struct Scores {
-    /// Logits of the head: `[R, outputs]`, `[samples, choices]`, `[R, L, V]`.
+    /// Logits of the head: `[R, outputs]`, `[samples, choices]`, `[R, L, V]`; of answers `[R, words]`.
     pub logits: Option<Var>,
     /// Further outputs by name, such as `pooler`.
     pub extra: Vec<(&'static str, Var)>,
@@ -194,6 +223,14 @@ pub trait TextModel {
     fn decoding<'a>(&'a self, _options: DecodingOptions<'_>, _cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {
         let reason = "its family reads texts and does not write any";
         Err(Error::model("the model", reason, "use a decoder, or a model with an encoder and a decoder"))
+    }
+
+    /// Where it answers a prompt by a word, with the head that it was opened with.
+    ///
+    /// # Errors
+    /// It does not: it predicts no words, or a word that it takes is not in its configuration.
+    fn answer_place(&self) -> Result<AnswerPlace> {
+        Err(no_answers("this model"))
     }
 
     /// Whether its classifier may judge rows of one sample against each other, as multiple choice takes.

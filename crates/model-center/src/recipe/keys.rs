@@ -135,6 +135,7 @@ fn read_train(r: &mut Reader) -> TrainSettings {
         decay_form,
         clip: order.map_or(Clip::default(), |order| Clip { order, max_norm }),
         label_smoothing: r.single("train.label_smoothing", 0.0, Range::Below(0.0, 1.0)),
+        prompt_loss: r.single("train.prompt_loss", 0.0, Range::AtLeast(0.0)),
         seed: r.integer("train.seed", 1234, 0..=MOST),
         recompute: r.choice("train.recompute", &recompute, Recompute::Keep),
         gradient_sum: r.choice("train.gradient_sum", &sums, GradientSum::Fast),
@@ -188,9 +189,10 @@ fn read_warmup(r: &mut Reader) -> Warmup {
 
 fn read_eval(r: &mut Reader, data: &DataSettings, micro_batch_size: u64) -> EvalSettings {
     let every = read_interval(r, "eval.every", Interval::Epochs(1.0), ("end", Interval::End));
-    let default = match (data.source.task_entry(), data.source.predicts()) {
-        (Some(entry), _) => EvalMetric::Metric(entry.metrics.first().copied().unwrap_or(Metric::Accuracy)),
-        (None, Judged::Classes) => EvalMetric::Metric(Metric::Accuracy),
+    let default = match (data.source.task_metrics(), data.source.predicts()) {
+        (Some(_), Judged::Words) => EvalMetric::Loss,
+        (Some(metrics), _) => EvalMetric::Metric(metrics.first().copied().unwrap_or(Metric::Accuracy)),
+        (None, Judged::Classes | Judged::Questions) => EvalMetric::Metric(Metric::Accuracy),
         (None, Judged::Values) => EvalMetric::Metric(Metric::Pearson),
         (None, Judged::Words) => EvalMetric::Loss,
     };

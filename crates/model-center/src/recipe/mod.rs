@@ -10,6 +10,7 @@
 //!
 //! Called by the `finetune` program and by whoever wants the same recipes in a program of their own.
 
+mod data_source;
 mod keys;
 mod kinds;
 mod layers;
@@ -22,14 +23,15 @@ mod sources;
 mod suggest;
 mod unknown;
 
+pub use data_source::DataSource;
 pub use layers::Origin;
 pub use mistake::{Group, Mistake, as_error, list};
 pub use resolved::Resolved;
 pub use rules::{model_folder, preflight};
 pub use settings::{
-    CheckpointSettings, DataSettings, DataSource, DeviceSettings, EarlyStopSettings, EvalMetric, EvalSettings,
-    GradientDType, Head, Interval, LogSettings, LossScale, ModelSettings, OnSaveFailure, OutputSettings,
-    ParallelSettings, SaveSettings, SaveWhich, Settings, Threads, TrainSettings,
+    CheckpointSettings, DataSettings, DeviceSettings, EarlyStopSettings, EvalMetric, EvalSettings, GradientDType, Head,
+    Interval, LogSettings, LossScale, ModelSettings, OnSaveFailure, OutputSettings, ParallelSettings, SaveSettings,
+    SaveWhich, Settings, Threads, TrainSettings,
 };
 
 use crate::Result;

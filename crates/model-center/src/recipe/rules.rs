@@ -4,12 +4,13 @@
 //! [`model_folder`].
 //! Whether a single value is of the right type and range is decided where its key is declared, in `keys.rs`.
 
+use super::data_source::DataSource;
 use super::mistake::{Group, Mistake};
 use super::reader::Reader;
 use super::resolved::Resolved;
-use super::settings::{DataSource, EvalMetric, Interval, SaveWhich, Settings};
+use super::settings::{EvalMetric, Interval, SaveWhich, Settings};
 use crate::Error;
-use crate::data::{Format, LabelSpec, WordColumns};
+use crate::data::{Format, LabelSpec, TemplateTask, WordColumns};
 use crate::hf::pretrained::{Places, Pretrained};
 use crate::metrics::Judged;
 use crate::run::{
@@ -98,16 +99,21 @@ fn check_task(r: &mut Reader, s: &Settings) {
     if predicts == Judged::Values {
         r.without_effect("train.label_smoothing", "data.task", "a regression has no classes", "remove it");
     }
+    if !s.data.source.is_answered_by_words() {
+        let fix = "remove it, or set data.objective = \"verbalizer\"";
+        r.without_effect("train.prompt_loss", "data.objective", "there is no prompt that an answer stands behind", fix);
+    }
     for (key, metric) in
         [("eval.metric", Some(s.eval.metric)), ("train.early_stop.metric", s.train.early_stop.map(|e| e.metric))]
     {
         let Some(EvalMetric::Metric(metric)) = metric else { continue };
-        if metric.judges() != predicts && r.is_explicit(key) {
+        let is_of_task = s.data.source.task_metrics().is_some_and(|metrics| metrics.contains(&metric));
+        if metric.judges() != predicts && !is_of_task && r.is_explicit(key) {
             let (name, judges, has) = (metric.name(), metric.judges().name(), predicts.name());
             let task = s.data.source.task_name();
             let reason = format!("`{key}` = \"{name}\" judges {judges}, and task \"{task}\" has {has} for labels");
             let fix = match predicts {
-                Judged::Classes => "use \"accuracy\" or \"loss\"",
+                Judged::Classes | Judged::Questions => "use \"accuracy\" or \"loss\"",
                 Judged::Values => "use \"pearson\" or \"loss\"",
                 Judged::Words => "use \"perplexity\" or \"loss\"",
             };
@@ -119,7 +125,8 @@ fn check_task(r: &mut Reader, s: &Settings) {
 fn check_columns(r: &mut Reader, s: &Settings) {
     let Some((train, eval)) = s.data.source.files() else { return };
     let (text, named, format) = match &s.data.source {
-        DataSource::SuperGlue { .. } => return,
+        DataSource::SuperGlue { .. } | DataSource::Prompts { .. } | DataSource::Squad { .. } => return,
+        DataSource::Template { task, .. } => return check_template(r, task, (train, eval)),
         DataSource::Files { columns, .. } => {
             let pair = ("data.columns.text_pair", columns.text_pair.as_ref());
             (&columns.text, vec![pair, ("data.columns.label", Some(&columns.label))], columns.format)
@@ -142,15 +149,42 @@ fn check_columns(r: &mut Reader, s: &Settings) {
     if let DataSource::Files { columns, .. } = &s.data.source
         && let LabelSpec::Names(names) = &columns.labels
     {
-        if names.len() < 2 {
-            let reason = format!("`data.labels` names {} label, and a classification needs two", names.len());
-            r.contradiction(&["data.labels"], reason, "name all labels, or leave data.labels out");
-        }
-        let mut seen = std::collections::BTreeSet::new();
-        if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
-            r.contradiction(&["data.labels"], format!("`data.labels` names \"{twice}\" twice"), "name each label once");
-        }
+        check_labels(r, names);
     }
+    check_format(r, format, (train, eval));
+}
+
+/// A prompt, its words and its labels.
+fn check_template(r: &mut Reader, task: &TemplateTask, files: (&PathBuf, Option<&PathBuf>)) {
+    // What is missing has been said.
+    if task.labels.is_empty() || task.words.is_empty() {
+        return;
+    }
+    check_labels(r, &task.labels);
+    if task.words.len() != task.labels.len() {
+        let reason = format!("`data.words` names {} words for {} labels", task.words.len(), task.labels.len());
+        r.contradiction(&["data.words", "data.labels"], reason, "name one word for each label, in their order");
+    }
+    if task.template.columns().any(|column| column == task.label) {
+        let reason = format!("`data.template` shows the column \"{}\", which is the label", task.label);
+        r.contradiction(&["data.template", "data.columns.label"], reason, "leave the label out of the prompt");
+    }
+    check_format(r, task.format, files);
+}
+
+fn check_labels(r: &mut Reader, names: &[String]) {
+    if names.len() < 2 {
+        let reason = format!("`data.labels` names {} label, and a classification needs two", names.len());
+        r.contradiction(&["data.labels"], reason, "name all labels, or leave data.labels out");
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
+        r.contradiction(&["data.labels"], format!("`data.labels` names \"{twice}\" twice"), "name each label once");
+    }
+}
+
+/// Files whose names do not say how they are written.
+fn check_format(r: &mut Reader, format: Option<Format>, (train, eval): (&PathBuf, Option<&PathBuf>)) {
     if format.is_none() {
         for (key, path) in [("data.train", Some(train)), ("data.eval", eval)] {
             let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) else { continue };
@@ -196,7 +230,7 @@ fn check_output(r: &mut Reader, s: &Settings) {
         let reason = "`output.dir` is the folder of `model.path`, which would be overwritten";
         r.contradiction(&["output.dir", "model.path"], reason, "write to another folder");
     }
-    if let DataSource::SuperGlue { folder, .. } = &s.data.source
+    if let Some(folder) = s.data.source.folder()
         && !folder.as_os_str().is_empty()
         && dir == lexical(folder)
     {
@@ -250,15 +284,18 @@ pub fn preflight(resolved: &Resolved, places: &Places) -> Vec<Mistake> {
         );
     }
     match &resolved.data.source {
-        DataSource::SuperGlue { task, folder } => {
-            let fix = format!("name the folder that holds {task}/train.jsonl and {task}/val.jsonl");
+        DataSource::SuperGlue { folder, .. } | DataSource::Prompts { folder, .. } | DataSource::Squad { folder } => {
+            let files = resolved.data.source.files_of_task();
+            let fix = format!("name the folder that holds {}", files.join(" and "));
             if look(Group::Data, "data.path", folder.clone(), true, &fix) {
-                for file in ["train.jsonl", "val.jsonl"] {
-                    look(Group::Data, "data.path", folder.join(task).join(file), false, &fix);
+                for file in files {
+                    look(Group::Data, "data.path", folder.join(file), false, &fix);
                 }
             }
         }
-        DataSource::Files { train, eval, .. } | DataSource::Words { train, eval, .. } => {
+        DataSource::Files { train, eval, .. }
+        | DataSource::Words { train, eval, .. }
+        | DataSource::Template { train, eval, .. } => {
             look(Group::Data, "data.train", train.clone(), false, "name a file of training records");
             if let Some(eval) = eval {
                 look(Group::Data, "data.eval", eval.clone(), false, "name a file of evaluation records");

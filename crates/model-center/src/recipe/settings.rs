@@ -4,8 +4,9 @@
 //! so that programs pass settings on without translating. `Option` remains only where absence has a meaning of its own,
 //! which the field says. Filled by `keys.rs`; read by the programs through [`Resolved`](super::Resolved).
 
-use crate::data::{ColumnTask, LabelSpec, OnBadRecord, SUPERGLUE, TaskEntry, TooLong, WordColumns, WordTask};
-use crate::metrics::{Judged, Metric};
+use super::data_source::DataSource;
+use crate::data::{OnBadRecord, TooLong};
+use crate::metrics::Metric;
 use bmtrain_core::{DType, DeviceChoice};
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::optim::{Clip, DecayForm, ScalePolicy, ScheduleKind, Warmup};
@@ -87,95 +88,6 @@ pub struct DataSettings {
     pub eval_limit: Option<u64>,
 }
 
-/// Where the data come from.
-#[derive(Debug, Clone, PartialEq)]
-pub enum DataSource {
-    /// A SuperGLUE task.
-    SuperGlue {
-        /// Its name in [`SUPERGLUE`].
-        task: &'static str,
-        /// The folder that holds the task's folder.
-        folder: PathBuf,
-    },
-    /// Files with a text and a label column.
-    Files {
-        /// Learnt from.
-        train: PathBuf,
-        /// Judged by; `None` trains without evaluation.
-        eval: Option<PathBuf>,
-        /// Columns, labels and format. Numbers as labels make it a regression.
-        columns: ColumnTask,
-    },
-    /// Files of texts that are learnt by their words.
-    Words {
-        /// Learnt from.
-        train: PathBuf,
-        /// Judged by; `None` trains without evaluation.
-        eval: Option<PathBuf>,
-        /// Columns and format.
-        task: WordTask,
-    },
-}
-
-impl DataSource {
-    /// The name of the task in recipes.
-    pub fn task_name(&self) -> &'static str {
-        match self {
-            DataSource::SuperGlue { task, .. } => task,
-            DataSource::Files { .. } if self.is_regression() => "regression",
-            DataSource::Files { .. } => "classification",
-            DataSource::Words { task: WordTask { columns: WordColumns::Language { .. }, .. }, .. } => "language",
-            DataSource::Words { .. } => "seq2seq",
-        }
-    }
-
-    /// The registry line of a SuperGLUE task.
-    pub fn task_entry(&self) -> Option<&'static TaskEntry> {
-        match self {
-            DataSource::SuperGlue { task, .. } => SUPERGLUE.iter().find(|entry| entry.name == *task),
-            DataSource::Files { .. } | DataSource::Words { .. } => None,
-        }
-    }
-
-    /// The files that are learnt from and judged by; `None` for a task that knows its own.
-    pub fn files(&self) -> Option<(&PathBuf, Option<&PathBuf>)> {
-        match self {
-            DataSource::SuperGlue { .. } => None,
-            DataSource::Files { train, eval, .. } | DataSource::Words { train, eval, .. } => {
-                Some((train, eval.as_ref()))
-            }
-        }
-    }
-
-    /// Whether numbers are predicted rather than classes.
-    pub fn is_regression(&self) -> bool {
-        matches!(self, DataSource::Files { columns: ColumnTask { labels: LabelSpec::Value, .. }, .. })
-    }
-
-    /// What is predicted.
-    pub fn predicts(&self) -> Judged {
-        match self {
-            DataSource::Words { .. } => Judged::Words,
-            _ if self.is_regression() => Judged::Values,
-            _ => Judged::Classes,
-        }
-    }
-
-    /// What hubs call the models that such a task makes.
-    pub fn pipeline_tag(&self) -> &'static str {
-        match self.task_name() {
-            "language" => "text-generation",
-            "seq2seq" => "text2text-generation",
-            _ => "text-classification",
-        }
-    }
-
-    /// Whether there is anything to evaluate on.
-    pub fn has_eval(&self) -> bool {
-        self.files().is_none_or(|(_, eval)| eval.is_some())
-    }
-}
-
 /// `[train]`: how it is trained.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainSettings {
@@ -213,6 +125,8 @@ pub struct TrainSettings {
     pub clip: Clip,
     /// Share of the target given to all classes alike.
     pub label_smoothing: f32,
+    /// How much the loss of a prompt's words counts beside that of its answer.
+    pub prompt_loss: f32,
     /// Seed of dropout and shuffling.
     pub seed: u64,
     /// What is kept of a block's forward pass.

@@ -2,25 +2,41 @@
 //!
 //! Defines [`read_data`], called by `keys.rs`.
 
+use super::data_source::DataSource;
 use super::keys::{MOST, MOST_SAMPLES};
-use super::kinds::{Range, Wanted};
-use super::reader::Reader;
-use super::settings::{DataSettings, DataSource};
-use crate::data::{ColumnTask, Format, LabelSpec, OnBadRecord, SUPERGLUE, TooLong, WordColumns, WordTask};
+use super::kinds::{Range, Wanted, quote};
+use super::layers::Value;
+use super::reader::{Otherwise, Reader, Spec};
+use super::settings::DataSettings;
+use crate::data::{
+    ColumnTask, Format, LabelSpec, OnBadRecord, PROMPTS, SUPERGLUE, Template, TemplateTask, TooLong, WordColumns,
+    WordTask,
+};
 use std::path::PathBuf;
 
-const TASK_FOLDER: Wanted = Wanted { what: "the path of a SuperGLUE folder", example: "data/superglue" };
+const TASK_FOLDER: Wanted = Wanted { what: "the path of a folder of tasks", example: "data/superglue" };
 const DATA_FILE: Wanted = Wanted { what: "the path of a data file", example: "data/train.jsonl" };
 const COLUMN: Wanted = Wanted { what: "the name of a column", example: "text" };
 
 /// Which task, before its files are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Task {
-    SuperGlue(&'static str),
+    /// With a line in a registry, or in both.
+    Registered(&'static str),
+    Squad,
     Classification,
     Regression,
     Language,
     Seq2Seq,
+}
+
+/// What tells the classes of a task apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Objective {
+    /// Outputs of a head of their own.
+    Classifier,
+    /// Words that stand for them, behind a prompt.
+    Verbalizer,
 }
 
 /// What the keys of all sources say.
@@ -30,6 +46,8 @@ struct Keys {
     eval: Option<PathBuf>,
     format: Option<Format>,
     labels: Option<Vec<String>>,
+    template: Option<Template>,
+    words: Option<Vec<String>>,
     text: String,
     text_pair: Option<String>,
     label: String,
@@ -38,21 +56,24 @@ struct Keys {
 }
 
 pub(super) fn read_data(r: &mut Reader) -> DataSettings {
-    let mut tasks: Vec<(&str, Task)> =
-        SUPERGLUE.iter().map(|entry| (entry.name, Task::SuperGlue(entry.name))).collect();
+    let classified = SUPERGLUE.iter().map(|entry| entry.name);
+    let prompted = PROMPTS.iter().map(|entry| entry.name).filter(|name| !has_classifier(name));
+    let mut tasks: Vec<(&str, Task)> = classified.chain(prompted).map(|name| (name, Task::Registered(name))).collect();
     tasks.extend([
+        ("SQuAD", Task::Squad),
         ("classification", Task::Classification),
         ("regression", Task::Regression),
         ("language", Task::Language),
         ("seq2seq", Task::Seq2Seq),
     ]);
     let task = r.required_choice("data.task", &tasks);
-    let source = read_source(r, task);
+    let objective = read_objective(r, task);
+    let source = read_source(r, task, objective);
     let max_length = r.integer("data.max_length", 512, 3..=MOST_SAMPLES);
     let target_length = r.integer("data.target_length", max_length, 3..=MOST_SAMPLES) as usize;
     r.follow("data.target_length", "data.max_length");
-    if task.is_some_and(|task| task != Task::Seq2Seq) {
-        r.without_effect("data.target_length", "data.task", "it is for task seq2seq", "remove it");
+    if task.is_some_and(|task| !matches!(task, Task::Seq2Seq | Task::Squad)) {
+        r.without_effect("data.target_length", "data.task", "it is for tasks seq2seq and SQuAD", "remove it");
     }
     let too_long = [("truncate", TooLong::Truncate), ("error", TooLong::Error)];
     let too_long = r.choice("data.too_long", &too_long, TooLong::Truncate);
@@ -77,8 +98,50 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
     }
 }
 
+/// Whether a task of the registries has a form for classifiers.
+fn has_classifier(task: &str) -> bool {
+    SUPERGLUE.iter().any(|entry| entry.name == task)
+}
+
+fn read_objective(r: &mut Reader, task: Option<Task>) -> Objective {
+    let choices = [("classifier", Objective::Classifier), ("verbalizer", Objective::Verbalizer)];
+    let default = match task {
+        Some(Task::Registered(name)) if !has_classifier(name) => Objective::Verbalizer,
+        _ => Objective::Classifier,
+    };
+    let objective = r.choice("data.objective", &choices, default);
+    match task {
+        None | Some(Task::Classification) => objective,
+        Some(Task::Registered(name)) => {
+            if objective == Objective::Classifier && !has_classifier(name) {
+                let reason = format!("task {name} has prompts, and no form for classifiers");
+                r.contradiction(&["data.objective", "data.task"], reason, "set data.objective = \"verbalizer\"");
+            }
+            objective
+        }
+        Some(Task::Squad | Task::Regression | Task::Language | Task::Seq2Seq) => {
+            r.without_effect("data.objective", "data.task", "it is for tasks with classes", "remove it");
+            Objective::Classifier
+        }
+    }
+}
+
+fn read_template(r: &mut Reader) -> Option<Template> {
+    let parse = |text: &str| Template::parse(text);
+    let read = |value: &Value| if let Value::Text(text) = value { parse(text).ok() } else { None };
+    r.read(Spec {
+        key: "data.template",
+        textual: true,
+        wanted: "a text with names of columns in braces, and at most one {answer}".into(),
+        example: quote("{text} Was it good?"),
+        otherwise: Otherwise::Absent("not set: the task has its own, or none"),
+        read: &read,
+        render: &|template: &Template| quote(&template.to_string()),
+    })
+}
+
 /// The keys of all kinds of sources; those of other kinds have no effect.
-fn read_source(r: &mut Reader, task: Option<Task>) -> DataSource {
+fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> DataSource {
     let formats =
         [("auto", None), ("jsonl", Some(Format::Jsonl)), ("csv", Some(Format::Csv)), ("tsv", Some(Format::Tsv))];
     let keys = Keys {
@@ -87,26 +150,41 @@ fn read_source(r: &mut Reader, task: Option<Task>) -> DataSource {
         eval: r.optional_path("data.eval", "not set: trains without evaluation", DATA_FILE),
         format: r.choice("data.format", &formats, None),
         labels: r.optional_texts("data.labels", "not set: those in the training file, sorted", "[\"no\", \"yes\"]"),
+        template: read_template(r),
+        words: r.optional_texts("data.words", "not set: the task has its own, or none", "[\" No\", \" Yes\"]"),
         text: r.text("data.columns.text", "text", COLUMN),
         text_pair: r.optional_text("data.columns.text_pair", "not set: single texts", COLUMN),
         label: r.text("data.columns.label", "label", COLUMN),
         prompt: r.optional_text("data.columns.prompt", "not set: nothing in front of texts", COLUMN),
         target: r.text("data.columns.target", "target", COLUMN),
     };
-    match task {
-        Some(Task::SuperGlue(task)) => of_superglue(r, task, keys),
+    match (task, objective) {
+        (Some(Task::Registered(task)), Objective::Classifier) => {
+            let folder = known_folder(r, task, keys);
+            require_folder(r, DataSource::SuperGlue { task, folder })
+        }
+        (Some(Task::Registered(task)), Objective::Verbalizer) => {
+            let folder = known_folder(r, task, keys);
+            require_folder(r, DataSource::Prompts { task, folder })
+        }
+        (Some(Task::Squad), _) => {
+            r.without_effect("model.head", "data.task", "a model keeps its head for words", "remove it");
+            let folder = known_folder(r, "SQuAD", keys);
+            require_folder(r, DataSource::Squad { folder })
+        }
+        (Some(Task::Classification), Objective::Verbalizer) => of_template(r, keys),
         _ => of_files(r, task, keys),
     }
 }
 
-fn of_superglue(r: &mut Reader, task: &'static str, keys: Keys) -> DataSource {
-    for key in ["data.train", "data.eval", "data.format", "data.labels"] {
-        r.without_effect(
-            key,
-            "data.task",
-            &format!("task {task} knows its files and labels"),
-            "remove it, and set data.path",
-        );
+/// The folder of a task that knows its files; empty where it is not set.
+fn known_folder(r: &mut Reader, task: &str, keys: Keys) -> PathBuf {
+    for key in ["data.train", "data.eval", "data.format", "data.labels", "data.template", "data.words"] {
+        let why = match key {
+            "data.template" | "data.words" => format!("task {task} knows its prompt and its words"),
+            _ => format!("task {task} knows its files and labels"),
+        };
+        r.without_effect(key, "data.task", &why, "remove it, and set data.path");
     }
     for key in [
         "data.columns.text",
@@ -117,26 +195,65 @@ fn of_superglue(r: &mut Reader, task: &'static str, keys: Keys) -> DataSource {
     ] {
         r.without_effect(key, "data.task", &format!("task {task} knows its columns"), "remove it");
     }
-    if keys.folder.is_none() {
-        let reason = format!("`data.path` is missing: the folder that holds {task}/train.jsonl and {task}/val.jsonl");
+    keys.folder.unwrap_or_default()
+}
+
+fn require_folder(r: &mut Reader, source: DataSource) -> DataSource {
+    if source.is_answered_by_words() {
+        r.without_effect(
+            "model.head",
+            "data.objective",
+            "answers are read off the model's head for words",
+            "remove it",
+        );
+    }
+    if source.folder().is_some_and(|folder| folder.as_os_str().is_empty()) {
+        let reason = format!("`data.path` is missing: the folder that holds {}", source.files_of_task().join(" and "));
         r.contradiction(&["data.task", "data.path"], reason, "set data.path = \"data/superglue\"");
     }
-    DataSource::SuperGlue { task, folder: keys.folder.unwrap_or_default() }
+    source
+}
+
+/// Files with a prompt of one's own.
+fn of_template(r: &mut Reader, keys: Keys) -> DataSource {
+    r.without_effect("data.path", "data.task", NO_FOLDER, "name the files with data.train and data.eval");
+    require_train(r, &keys);
+    for key in ["data.columns.text", "data.columns.text_pair", "data.columns.prompt", "data.columns.target"] {
+        r.without_effect(key, "data.objective", "data.template names the columns of the prompt", "remove it");
+    }
+    r.without_effect("model.head", "data.objective", "answers are read off the model's head for words", "remove it");
+    for (key, is_set, example) in [
+        ("data.template", keys.template.is_some(), "data.template = \"{text} Was it good?\""),
+        ("data.words", keys.words.is_some(), "data.words = [\" No\", \" Yes\"]"),
+        ("data.labels", keys.labels.is_some(), "data.labels = [\"no\", \"yes\"]"),
+    ] {
+        if !is_set {
+            let reason =
+                format!("`{key}` is missing: a prompt, the words that answer it and the labels they stand for");
+            r.contradiction(&["data.objective", key], reason, format!("set {example}"));
+        }
+    }
+    let Keys { train, eval, format, label, labels, words, template, .. } = keys;
+    let (labels, words) = (labels.unwrap_or_default(), words.unwrap_or_default());
+    let task = TemplateTask { template: template.unwrap_or_default(), label, labels, words, format };
+    DataSource::Template { train: train.unwrap_or_default(), eval, task }
+}
+
+/// Why a task on files has no use for a folder.
+const NO_FOLDER: &str = "it is for tasks that know their files";
+
+fn require_train(r: &mut Reader, keys: &Keys) {
+    if keys.train.is_none() {
+        let fix = "set data.train = \"data/train.jsonl\"";
+        r.contradiction(&["data.task", "data.train"], "`data.train` is missing: the file to learn from", fix);
+    }
 }
 
 fn of_files(r: &mut Reader, task: Option<Task>, keys: Keys) -> DataSource {
     // Without a task nothing can be said about what the other keys are good for.
     if let Some(task) = task {
-        r.without_effect(
-            "data.path",
-            "data.task",
-            "it is for SuperGLUE tasks",
-            "name the files with data.train and data.eval",
-        );
-        if keys.train.is_none() {
-            let fix = "set data.train = \"data/train.jsonl\"";
-            r.contradiction(&["data.task", "data.train"], "`data.train` is missing: the file to learn from", fix);
-        }
+        r.without_effect("data.path", "data.task", NO_FOLDER, "name the files with data.train and data.eval");
+        require_train(r, &keys);
         refuse_foreign(r, task);
     }
     let Keys { format, text, .. } = keys;
@@ -159,6 +276,10 @@ fn of_files(r: &mut Reader, task: Option<Task>, keys: Keys) -> DataSource {
 
 /// Keys that belong to other tasks on files.
 fn refuse_foreign(r: &mut Reader, task: Task) {
+    for key in ["data.template", "data.words"] {
+        let fix = "remove it, or set data.objective = \"verbalizer\"";
+        r.without_effect(key, "data.objective", "they are for data.objective = \"verbalizer\"", fix);
+    }
     if task != Task::Language {
         r.without_effect("data.columns.prompt", "data.task", "it is for task language", "remove it");
     }

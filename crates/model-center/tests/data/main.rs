@@ -4,6 +4,8 @@
 mod columns;
 mod hostile;
 mod loader;
+mod prompts;
+mod squad;
 mod superglue;
 mod texts;
 mod words;

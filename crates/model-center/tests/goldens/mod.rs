@@ -55,6 +55,7 @@ pub fn batch(file: &SafetensorsFile, prefix: &str) -> TextBatch {
         context: mask("context"),
         span: ids("span").ok(),
         labels: Some(labels(file, &format!("{prefix}labels"))),
+        answers: None,
         next_sentence: ids("next_sentence_label").ok(),
         choices: 1,
         label_smoothing: 0.0,

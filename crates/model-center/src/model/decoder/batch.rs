@@ -2,9 +2,9 @@
 
 use super::DecoderHead;
 use crate::error::{Error, Result};
-use crate::model::labels::{IGNORED, Labels, upload_padding};
+use crate::model::labels::{AnswerTensors, IGNORED, Labels, upload_padding};
 use crate::model::position_table::{Count, PositionTable};
-use crate::model::text::{TextBatch, TextLabels};
+use crate::model::text::{TextAnswers, TextBatch, TextLabels};
 use bmtrain_core::{Device, Segment, Tensor};
 
 /// Ids and mask of B sequences of L tokens.
@@ -24,6 +24,10 @@ pub struct DecoderBatch {
     pub last: Option<Tensor>,
     /// What the loss compares with. Words are those that each position should predict: `[B, L]`, moved by one.
     pub labels: Option<Labels>,
+    /// Words and places of answers, whose classes the labels are; `None` where they are none.
+    pub answers: Option<AnswerTensors>,
+    /// i64 `[B, L]`, the next words of prompts with their answers, and how much their loss counts beside that of the answers.
+    pub prompt: Option<(Tensor, f32)>,
     /// Share of the target probability that is spread over all classes.
     pub label_smoothing: f32,
     /// Rows that belong to one sample of a multiple choice; 1 otherwise.
@@ -63,7 +67,9 @@ impl DecoderBatch {
             None => None,
             // Without a head there is nothing that they could be compared with.
             Some(_) if head == DecoderHead::None => None,
-            Some(TextLabels::Classes(labels)) if matches!(head, DecoderHead::CausalLm { .. }) => {
+            Some(TextLabels::Classes(labels))
+                if batch.answers.is_none() && matches!(head, DecoderHead::CausalLm { .. }) =>
+            {
                 Some(Labels::Classes(grid(&next_words(labels, mask, length))?))
             }
             Some(labels) => Some(Labels::upload(device, labels, rows / batch.choices.max(1))?),
@@ -76,6 +82,11 @@ impl DecoderBatch {
             visible,
             last: Some(Tensor::from_slice(device, [rows], &last, Segment::Data)?),
             labels,
+            answers: batch.answers.as_ref().map(|answers| AnswerTensors::upload(device, answers)).transpose()?,
+            prompt: match prompt_words(batch) {
+                Some((words, weight)) => Some((grid(&words)?, weight)),
+                None => None,
+            },
             label_smoothing: batch.label_smoothing,
             choices: batch.choices,
             wants_logits: true,
@@ -130,6 +141,25 @@ fn next_words(labels: &[i64], mask: Option<&[u8]>, length: usize) -> Vec<i64> {
         next.copied().unwrap_or(IGNORED)
     };
     (0..labels.len()).map(next).collect()
+}
+
+/// What each position of a prompt should predict, the answer at its place, and how much that counts; `None` where it does not.
+fn prompt_words(batch: &TextBatch) -> Option<(Vec<i64>, f32)> {
+    let TextAnswers { words, places, prompt_loss } = batch.answers.as_ref()?;
+    let Some(TextLabels::Classes(classes)) = batch.labels.as_ref().filter(|_| *prompt_loss > 0.0) else { return None };
+    let mask = batch.attention_mask.as_deref();
+    let is_token = |at: usize| mask.is_none_or(|mask| mask.get(at) == Some(&1));
+    let ids = batch.input_ids.iter().enumerate();
+    let own: Vec<i64> = ids.map(|(at, id)| if is_token(at) { *id } else { IGNORED }).collect();
+    let mut next = next_words(&own, mask, batch.length);
+    for (place, class) in places.iter().zip(classes) {
+        let (at, word) =
+            (usize::try_from(*place).ok(), usize::try_from(*class).ok().and_then(|class| words.get(class)));
+        if let (Some(next), Some(word)) = (at.and_then(|at| next.get_mut(at)), word) {
+            *next = *word;
+        }
+    }
+    Some((next, *prompt_loss))
 }
 
 /// The place of each row's last token among all: the last that the mask shows and that is not the padding word. The first of

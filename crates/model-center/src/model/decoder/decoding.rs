@@ -98,6 +98,8 @@ impl<C: DecoderFamily> Decoding for DecoderRows<'_, C> {
             visible: visible.transpose()?,
             last: None,
             labels: None,
+            answers: None,
+            prompt: None,
             label_smoothing: 0.0,
             choices: 1,
             wants_logits: true,

@@ -2,7 +2,8 @@
 
 use super::DecoderBatch;
 use crate::error::Error;
-use crate::model::labels::Labels;
+use crate::model::answer_head::answer_logits;
+use crate::model::labels::{AnswerTensors, Labels};
 use crate::model::text::TextHead;
 use crate::model::word_loss::in_chunks;
 use bmtrain_core::ops::{self, CrossEntropy};
@@ -53,7 +54,7 @@ pub struct DecoderOutput {
     /// Output of the norm behind the last block, `[B, L, D]`.
     pub hidden: Var,
     /// Next words `[B, L, V]`, classifier `[B, outputs]` (multiple choice: `[samples, choices]`).
-    /// Next words only where they are asked for.
+    /// Next words only where they are asked for; of answers `[B, words]`.
     pub logits: Option<Var>,
     /// `[1]`, when there were labels.
     pub loss: Option<Var>,
@@ -103,6 +104,9 @@ impl DecoderHeads {
     /// # Errors
     /// Labels out of range, shapes that do not fit, a failing device.
     pub fn forward(&self, hidden: Var, batch: &DecoderBatch, table: &Embedding, cx: &mut Ctx) -> Result<DecoderOutput> {
+        if let (DecoderHead::CausalLm { .. }, Some(answers)) = (self.kind, &batch.answers) {
+            return self.answer(hidden, (answers, batch), table, cx);
+        }
         if let (DecoderHead::CausalLm { .. }, false, Some(Labels::Classes(targets))) =
             (self.kind, batch.wants_logits, &batch.labels)
         {
@@ -124,6 +128,32 @@ impl DecoderHeads {
             (Some(logits), Some(Labels::Values(targets))) => Some(ops::squared_error(cx, logits, targets)?), // [1]
         };
         Ok(DecoderOutput { hidden, logits, loss })
+    }
+
+    /// Logits of the words of answers alone and, with labels, the loss: that of the answers and, as far as it counts, that of the
+    /// prompts' next words.
+    fn answer(
+        &self,
+        hidden: Var,
+        (answers, batch): (&AnswerTensors, &DecoderBatch),
+        table: &Embedding,
+        cx: &Ctx,
+    ) -> Result<DecoderOutput> {
+        let (weight, bias) = match &self.words {
+            None => (table.weight().var(cx)?, None),
+            Some(words) => words.vars(cx)?,
+        };
+        let logits = answer_logits(&hidden, answers, (&weight, bias.as_ref()), cx)?; // [B, K]
+        let Some(Labels::Classes(classes)) = &batch.labels else {
+            return Ok(DecoderOutput { hidden, logits: Some(logits), loss: None });
+        };
+        let options = CrossEntropy { label_smoothing: batch.label_smoothing, ..CrossEntropy::default() };
+        let mut loss = ops::cross_entropy(cx, &logits, classes, &options)?; // [1]
+        if let Some((words, weight)) = &batch.prompt {
+            let of_prompt = self.word_loss(&hidden, (words, batch.label_smoothing), table, cx)?; // [1]
+            loss = ops::add(cx, &loss, &ops::scale(cx, &of_prompt, *weight)?)?; // [1]
+        }
+        Ok(DecoderOutput { hidden, logits: Some(logits), loss: Some(loss) })
     }
 
     /// The loss of the next words, without the logits of all positions.

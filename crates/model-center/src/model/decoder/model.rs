@@ -5,6 +5,7 @@ use super::{
     Decoder, DecoderBatch, DecoderFacts, DecoderFamily, DecoderHead, DecoderHeads, DecoderOutput, DecoderStack,
 };
 use super::{Layout, folder};
+use crate::data::AnswerPlace;
 use crate::error::Result;
 use crate::hf::NameTable;
 use crate::layer::attention::length_scaled;
@@ -12,7 +13,7 @@ use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::flow::TextFlow;
 use crate::model::opening::Fill;
 use crate::model::registry::{SaveOptions, param_shapes};
-use crate::model::text::{Observe, Scores, TextBatch, TextModel};
+use crate::model::text::{Observe, Scores, TextBatch, TextModel, no_answers};
 use bmtrain_core::{Ctx, Device, Var, ops};
 use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
@@ -219,6 +220,14 @@ impl<C: DecoderFamily> TextModel for DecoderModel<C> {
 
     fn has_token_types(&self) -> bool {
         false
+    }
+
+    fn answer_place(&self) -> Result<AnswerPlace> {
+        match (self.head_kind(), C::HAS_SPANS) {
+            (DecoderHead::CausalLm { .. }, true) => Ok(AnswerPlace::Blank),
+            (DecoderHead::CausalLm { .. }, false) => Ok(AnswerPlace::Next),
+            (DecoderHead::None | DecoderHead::Classifier { .. }, _) => Err(no_answers(C::TITLE)),
+        }
     }
 
     fn multiplied_values(&self) -> usize {

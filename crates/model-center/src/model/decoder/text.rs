@@ -4,7 +4,9 @@ use super::{DecoderBatch, DecoderHead, DecoderOutput, PositionTable};
 use crate::config::ProblemType;
 use crate::error::{Error, Result};
 use crate::model::flow::TextFlow;
-use crate::model::labels::{Numbers, Wanted, check_length, check_spans, refuse_decoder_inputs, refuse_spans};
+use crate::model::labels::{
+    Numbers, Wanted, check_answers, check_length, check_spans, refuse_answers, refuse_decoder_inputs, refuse_spans,
+};
 use crate::model::text::{Observe, Scores, TextBatch};
 use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::Model;
@@ -74,10 +76,15 @@ fn check(facts: &DecoderFacts, batch: &TextBatch) -> Result<()> {
         true => check_spans(batch)?,
         false => refuse_spans(batch)?,
     }
-    let wanted = match facts.head {
-        DecoderHead::None => Wanted::Nothing,
-        DecoderHead::CausalLm { .. } => Wanted::Words,
-        DecoderHead::Classifier { outputs } => Wanted::of_classifier(outputs, batch.choices, facts.problem_type),
+    let wanted = match (facts.head, &batch.answers) {
+        (DecoderHead::CausalLm { .. }, Some(answers)) => {
+            check_answers(answers, (batch.rows, batch.input_ids.len()), facts.vocab_size)?;
+            Wanted::Classes(answers.words.len())
+        }
+        _ => {
+            refuse_answers(batch)?;
+            wanted_by(facts, batch)
+        }
     };
     wanted.check(batch, facts.vocab_size)?;
     if batch.next_sentence.is_some() {
@@ -85,4 +92,13 @@ fn check(facts: &DecoderFacts, batch: &TextBatch) -> Result<()> {
         return Err(Error::data("next_sentence_label", reason, "leave it out"));
     }
     Ok(())
+}
+
+/// What labels are without answers.
+fn wanted_by(facts: &DecoderFacts, batch: &TextBatch) -> Wanted {
+    match facts.head {
+        DecoderHead::None => Wanted::Nothing,
+        DecoderHead::CausalLm { .. } => Wanted::Words,
+        DecoderHead::Classifier { outputs } => Wanted::of_classifier(outputs, batch.choices, facts.problem_type),
+    }
 }

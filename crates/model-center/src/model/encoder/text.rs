@@ -3,7 +3,7 @@
 use super::{EncoderBatch, EncoderFamily, EncoderHead, EncoderModel, Layout, folder};
 use crate::error::{Error, Result};
 use crate::hf::NameTable;
-use crate::model::labels::{Numbers, Wanted, check_length, refuse_decoder_inputs, refuse_spans};
+use crate::model::labels::{Numbers, Wanted, check_length, refuse_answers, refuse_decoder_inputs, refuse_spans};
 use crate::model::opening::Fill;
 use crate::model::registry::{SaveOptions, param_shapes};
 use crate::model::text::{Observe, Scores, TextBatch, TextModel};
@@ -74,6 +74,7 @@ fn upload<C: EncoderFamily>(model: &EncoderModel<C>, batch: &TextBatch, cx: &Ctx
     check_length(batch.length, model.max_length())?;
     refuse_decoder_inputs(batch)?;
     refuse_spans(batch)?;
+    refuse_answers(batch)?;
     check(model.layout(), model.head_kind(), batch)?;
     EncoderBatch::upload(cx.device(), batch, model.layout(), model.head_kind())
 }

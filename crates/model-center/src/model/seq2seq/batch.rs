@@ -4,10 +4,11 @@ use super::Seq2SeqHead;
 use crate::config::ProblemType;
 use crate::error::{Error, Result};
 use crate::model::labels::{
-    IGNORED, Labels, Numbers, Wanted, check_length, refuse_spans, upload_mask, upload_padding, wrong_labels,
+    AnswerTensors, IGNORED, Labels, Numbers, Wanted, check_answers, check_length, refuse_answers, refuse_spans,
+    upload_mask, upload_padding, wrong_labels,
 };
 use crate::model::position_table::PositionTable;
-use crate::model::text::{TextBatch, TextLabels};
+use crate::model::text::{TextAnswers, TextBatch, TextLabels};
 use bmtrain_core::{Device, Segment, Tensor};
 use std::borrow::Cow;
 
@@ -33,6 +34,8 @@ pub struct Seq2SeqBatch {
     pub last: Option<Tensor>,
     /// What the loss compares with. Words are those that each position of the decoder is to predict, `[B, L]`.
     pub labels: Option<Labels>,
+    /// Words and places of answers, whose classes the labels are; `None` where they are none.
+    pub answers: Option<AnswerTensors>,
     /// Share of the target probability that is spread over all classes.
     pub label_smoothing: f32,
     /// Whether logits are asked for; otherwise a head may leave them out where it makes the loss without them.
@@ -86,9 +89,10 @@ impl Seq2SeqBatch {
             Seq2SeqHead::Classifier { outputs } => Some(outputs),
             Seq2SeqHead::None | Seq2SeqHead::Words { .. } => None,
         };
-        let (target, decoder_ids) = match classes {
-            Some(outputs) => (shape, Cow::Owned(read_by_classifier(batch, outputs, words)?)),
-            None => read_by_decoder(batch, words)?,
+        let (target, decoder_ids) = match (classes, &batch.answers) {
+            (Some(outputs), _) => (shape, Cow::Owned(read_by_classifier(batch, outputs, words)?)),
+            (None, Some(answers)) => read_for_answers(batch, answers, words)?,
+            (None, None) => read_by_decoder(batch, words)?,
         };
         let count = decoder_ids.len();
         let (mask, decoder_mask) = (batch.attention_mask.as_deref(), batch.decoder_attention_mask.as_deref());
@@ -110,11 +114,15 @@ impl Seq2SeqBatch {
             labels: match (&batch.labels, words.head) {
                 (None, _) | (_, Seq2SeqHead::None) => None,
                 (Some(labels), Seq2SeqHead::Classifier { .. }) => Some(Labels::upload(device, labels, batch.rows)?),
+                (Some(labels), Seq2SeqHead::Words { .. }) if batch.answers.is_some() => {
+                    Some(Labels::upload(device, labels, batch.rows)?)
+                }
                 (Some(TextLabels::Classes(labels)), Seq2SeqHead::Words { .. }) => {
                     Some(Labels::Classes(ids(target, labels)?))
                 }
                 (Some(labels), Seq2SeqHead::Words { .. }) => return Err(wrong_labels(labels, Wanted::Words)),
             },
+            answers: batch.answers.as_ref().map(|answers| AnswerTensors::upload(device, answers)).transpose()?,
             label_smoothing: batch.label_smoothing,
             wants_logits: true,
         })
@@ -125,6 +133,9 @@ impl Seq2SeqBatch {
 fn check(batch: &TextBatch, words: Words) -> Result<()> {
     Numbers::grid("input_ids", &batch.input_ids, batch, words.vocab_size).check(false)?;
     refuse_spans(batch)?;
+    if !matches!(words.head, Seq2SeqHead::Words { .. }) {
+        refuse_answers(batch)?;
+    }
     if batch.next_sentence.is_some() {
         let reason = "it is for the pretraining of encoders, and this model has a decoder too";
         return Err(Error::data("next_sentence_label", reason, "leave it out"));
@@ -158,6 +169,28 @@ fn read_by_decoder(batch: &TextBatch, words: Words) -> Result<([usize; 2], Cow<'
     };
     Numbers::table("decoder_input_ids", &ids, target, words.vocab_size).check(false)?;
     Ok((target, ids))
+}
+
+/// The shape and the words of what the decoder reads in front of answers.
+fn read_for_answers<'b>(
+    batch: &'b TextBatch,
+    answers: &TextAnswers,
+    words: Words,
+) -> Result<([usize; 2], Cow<'b, [i64]>)> {
+    let Some(ids) = &batch.decoder_input_ids else {
+        let reason = "there are no decoder_input_ids, and an answer stands behind what the decoder reads";
+        return Err(Error::data("batch", reason, "give the words that the decoder is to read, i64 [B, L]"));
+    };
+    let target = [batch.rows, target_length(batch, None)?];
+    check_length(target[1], words.max_length)?;
+    Numbers::table("decoder_input_ids", ids, target, words.vocab_size).check(false)?;
+    check_answers(answers, (batch.rows, ids.len()), words.vocab_size)?;
+    if answers.prompt_loss > 0.0 {
+        let reason = "an encoder predicts no words of a prompt, so their loss cannot count";
+        return Err(Error::data("answers", reason, "leave the loss of the prompt out"));
+    }
+    Wanted::Classes(answers.words.len()).check(batch, words.vocab_size)?;
+    Ok((target, Cow::Borrowed(ids)))
 }
 
 /// What the decoder of a classifier with so many outputs reads: the words of the encoder moved by one.

@@ -23,6 +23,9 @@ pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
     /// Whether its hidden states leave the range of f16.
     const LEAVES_F16: bool = false;
 
+    /// Whether a decoder that is to fill in what a sentinel stands for begins with that sentinel, and not with the first word.
+    const BEGINS_WITH_SENTINELS: bool = false;
+
     /// The classes that `transformers` opens its models with.
     fn classes(&self) -> Classes;
 

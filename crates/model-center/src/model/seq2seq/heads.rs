@@ -2,6 +2,7 @@
 
 use super::{Layout, Seq2SeqBatch};
 use crate::error::Error;
+use crate::model::answer_head::answer_logits;
 use crate::model::labels::Labels;
 use crate::model::text::TextHead;
 use crate::model::word_loss::in_chunks;
@@ -60,7 +61,7 @@ pub struct Seq2SeqOutput {
     pub hidden: Var,
     /// The encoder's last states, `[B, S, D]`.
     pub encoder: Var,
-    /// Next words `[B, L, V]`, only where they are asked for; classifier `[B, outputs]`.
+    /// Next words `[B, L, V]`, only where they are asked for; answers `[B, words]`; classifier `[B, outputs]`.
     pub logits: Option<Var>,
     /// `[1]`, when there were labels.
     pub loss: Option<Var>,
@@ -150,14 +151,19 @@ impl Seq2SeqHeads {
             let loss = batch_loss(&logits, batch, cx)?; // [1]
             return Ok((Some(logits), loss));
         }
+        let parts = self.parts(hidden, table, cx)?;
+        let (hidden, weight, bias) = &parts; // [B, L, D], [V, D], [V]
+        if let Some(answers) = &batch.answers {
+            let logits = answer_logits(hidden, answers, (weight, bias.as_ref()), cx)?; // [B, K]
+            let loss = batch_loss(&logits, batch, cx)?; // [1]
+            return Ok((Some(logits), loss));
+        }
         if let (false, Some(Labels::Classes(targets))) = (batch.wants_logits, &batch.labels) {
-            let (matrix, bias) = (self.matrix(table), self.bias(cx)?);
-            let (options, weight) = (in_chunks(word_loss(batch), matrix), matrix.var(cx)?); // [V, D]
-            let hidden = self.scaled(hidden, cx)?; // [B, L, D]
-            let loss = ops::linear_cross_entropy(cx, &hidden, &weight, bias.as_ref(), targets, &options)?; // [1]
+            let options = in_chunks(word_loss(batch), self.matrix(table));
+            let loss = ops::linear_cross_entropy(cx, hidden, weight, bias.as_ref(), targets, &options)?; // [1]
             return Ok((None, Some(loss)));
         }
-        let logits = self.words(hidden, table, cx)?; // [B, L, V]
+        let logits = ops::linear(cx, hidden, weight, bias.as_ref(), None)?; // [B, L, V]
         let loss = batch_loss(&logits, batch, cx)?; // [1]
         Ok((Some(logits), loss))
     }
@@ -169,15 +175,17 @@ impl Seq2SeqHeads {
     /// # Errors
     /// Shapes that do not fit; a failing device.
     pub(super) fn words(&self, hidden: &Var, table: &Embedding, cx: &Ctx) -> Result<Var> {
-        let (hidden, weight, bias) = (self.scaled(hidden, cx)?, self.matrix(table).var(cx)?, self.bias(cx)?);
+        let (hidden, weight, bias) = self.parts(hidden, table, cx)?;
         Ok(ops::linear(cx, &hidden, &weight, bias.as_ref(), None)?) // [B, L, V]
     }
 
-    fn scaled(&self, hidden: &Var, cx: &Ctx) -> Result<Var> {
-        match self.factor {
-            1.0 => Ok(hidden.clone()),
-            factor => Ok(ops::scale(cx, hidden, factor)?),
-        }
+    /// What the head's product is made of: the states times the head's factor, the matrix `[V, D]`, the bias `[V]`.
+    fn parts(&self, hidden: &Var, table: &Embedding, cx: &Ctx) -> Result<(Var, Var, Option<Var>)> {
+        let hidden = match self.factor {
+            1.0 => hidden.clone(),
+            factor => ops::scale(cx, hidden, factor)?,
+        };
+        Ok((hidden, self.matrix(table).var(cx)?, self.bias(cx)?))
     }
 
     /// `[V, D]`.

@@ -3,12 +3,13 @@
 use super::batch::Words;
 use super::decoding::Seq2SeqRows;
 use super::{Seq2SeqBatch, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel, folder};
+use crate::data::AnswerPlace;
 use crate::error::Result;
 use crate::hf::NameTable;
 use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::opening::Fill;
 use crate::model::registry::{SaveOptions, param_shapes};
-use crate::model::text::{Observe, Scores, TextBatch, TextModel};
+use crate::model::text::{Observe, Scores, TextBatch, TextModel, no_answers};
 use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::{Model, Parameters};
 use std::path::Path;
@@ -78,6 +79,17 @@ impl<C: Seq2SeqFamily> TextModel for Seq2SeqModel<C> {
 
     fn check_targets(&self) -> Result<()> {
         self.words().check_targets()
+    }
+
+    fn answer_place(&self) -> Result<AnswerPlace> {
+        if !matches!(self.head_kind(), Seq2SeqHead::Words { .. }) {
+            return Err(no_answers(C::TITLE));
+        }
+        if C::BEGINS_WITH_SENTINELS {
+            return Ok(AnswerPlace::Sentinel { start: None });
+        }
+        self.check_targets()?;
+        Ok(AnswerPlace::Sentinel { start: self.config().first_word().map(|word| word as u32) })
     }
 
     fn compares_choices(&self) -> bool {

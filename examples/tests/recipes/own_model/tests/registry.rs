@@ -28,6 +28,7 @@ fn batch() -> TextBatch {
         context: None,
         span: None,
         labels: Some(TextLabels::Classes(vec![0, 1, 2])),
+        answers: None,
         next_sentence: None,
         choices: 1,
         label_smoothing: 0.0,

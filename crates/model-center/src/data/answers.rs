@@ -1,0 +1,209 @@
+//! Answers that are words: where a model gives one, which words stand for which class, and the rows that ask for it.
+//!
+//! Defines [`AnswerPlace`], which a model names, [`Answers`], which a dataset's labels are then, and the `AnswerForm` by which
+//! [`super::read`] makes rows of prompts. Called by [`super::prompts`], [`super::template`] and [`super::squad`].
+//!
+//! Source: the objective of Schick and Schütze (2021), as ModelCenter's examples have it: the loss compares the words that stand
+//! for classes with each other alone, at one place of each row.
+
+use super::read::{Builder, RowLimit};
+use crate::tokenizer::{Piece, Tokenizer};
+use crate::{Error, Result};
+
+/// Words of an answer are told from what stands in front of them by putting them behind this.
+const ANCHOR: &str = "?";
+
+/// Sentinels of the vocabularies that have any: T5's and CPM-2's.
+const SENTINELS: [[&str; 2]; 2] = [["<extra_id_0>", "<extra_id_1>"], ["<s_0>", "<s_1>"]];
+
+/// Where a model that predicts words answers a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AnswerPlace {
+    /// Behind the prompt, as its next word. What follows the answer is not read.
+    Next,
+    /// At a blank, which all of the prompt stands around: the token in front of it sees both sides and predicts it.
+    Blank,
+    /// In a decoder, behind the sentinel that stands for the answer in what the encoder reads.
+    Sentinel {
+        /// The word in front of that sentinel; `None` for a decoder that begins with it.
+        start: Option<u32>,
+    },
+}
+
+/// Labels that are told by words of a model's vocabulary.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Answers {
+    /// Names of the classes in the order of their indices.
+    pub names: Vec<String>,
+    /// The word of each class, all different.
+    pub words: Vec<u32>,
+    /// Where the model answers.
+    pub place: AnswerPlace,
+    /// What the decoder of every row reads, the answer being predicted at its end; empty for a model with one stack.
+    pub decoder: Vec<u32>,
+}
+
+/// How rows of prompts are made for one model.
+#[derive(Debug, Clone)]
+pub(super) struct AnswerForm {
+    place: AnswerPlace,
+    /// What the tokenizer puts in front of a text and behind it.
+    front: Vec<u32>,
+    back: Vec<u32>,
+    /// What all answers begin with, before the words that differ.
+    lead: Vec<u32>,
+    /// The token in the answer's place; none where the prompt ends there.
+    blank: Option<u32>,
+    /// Tokens that the decoder reads, if there is one.
+    decoder: usize,
+}
+
+/// A row with the place in it whose output is the answer. In a decoder's form the place is one of the decoder's.
+pub(super) struct AnswerRow {
+    pub(super) input_ids: Vec<u32>,
+    pub(super) place: u32,
+    pub(super) removed: usize,
+}
+
+impl AnswerForm {
+    /// The form of rows for a model that answers at `place` with one of `words`, the classes' in their order, and what the labels
+    /// are then. `asked` says in errors who asks for the words.
+    ///
+    /// Of each word the first token counts in which the words differ; what all of them begin with is read in front of it.
+    ///
+    /// Errors: words that the tokenizer does not tell apart or does not know, a model without sentinels where one is needed.
+    pub(super) fn new(
+        tokenizer: &dyn Tokenizer,
+        place: AnswerPlace,
+        (names, words): (&[String], &[String]),
+        asked: &str,
+    ) -> Result<(AnswerForm, Answers)> {
+        let (front, back) = around(tokenizer);
+        let (lead, words) = told_apart(tokenizer, place, words, asked)?;
+        let special = tokenizer.special_ids();
+        let (blank, decoder) = match place {
+            AnswerPlace::Next => (None, Vec::new()),
+            // Who reads the place of the answer sees that there is none of the context; which token it is nobody sees.
+            AnswerPlace::Blank => (Some(special.pad.or(special.unk).unwrap_or(0)), Vec::new()),
+            AnswerPlace::Sentinel { start } => {
+                let [sentinel, _] = sentinels(tokenizer, asked)?;
+                let start = start.filter(|start| *start != sentinel);
+                (Some(sentinel), start.into_iter().chain([sentinel]).chain(lead.iter().copied()).collect())
+            }
+        };
+        let front = match place {
+            // A CPM-1 has learnt with a first token in front of every text.
+            AnswerPlace::Blank if front.is_empty() => special.bos.into_iter().collect(),
+            _ => front,
+        };
+        let form = AnswerForm { place, front, back, lead, blank, decoder: decoder.len() };
+        Ok((form, Answers { names: names.to_vec(), words, place, decoder }))
+    }
+
+    /// The row of a prompt, of which `before` stands in front of the answer and `after` behind it. A long one loses the beginning
+    /// of `before`, for prompts end with what is asked. `None` where nothing stands in front of the answer.
+    ///
+    /// Errors: no room for what surrounds the texts; a row that is too long where that is an error.
+    pub(super) fn row(
+        &self,
+        before: &[u32],
+        after: &[u32],
+        builder: &Builder<'_>,
+        line: u64,
+    ) -> Result<Option<AnswerRow>> {
+        let (lead, after, back) = match self.place {
+            AnswerPlace::Next => (&self.lead[..], &[][..], &[][..]),
+            AnswerPlace::Blank => (&self.lead[..], after, &self.back[..]),
+            AnswerPlace::Sentinel { .. } => (&[][..], after, &self.back[..]),
+        };
+        let fixed = self.front.len() + lead.len() + usize::from(self.blank.is_some()) + back.len();
+        let room = builder.room(line, RowLimit::Input, fixed, before.len() + after.len())?;
+        let kept_after = after.len().min(room);
+        let kept = before.len().min(room - kept_after);
+        let mut input_ids = [&self.front, &before[before.len() - kept..], lead].concat();
+        let place = match self.place {
+            AnswerPlace::Next | AnswerPlace::Blank => input_ids.len().checked_sub(1),
+            AnswerPlace::Sentinel { .. } => self.decoder.checked_sub(1),
+        };
+        input_ids.extend(self.blank);
+        input_ids.extend_from_slice(&after[..kept_after]);
+        input_ids.extend_from_slice(back);
+        let removed = before.len() + after.len() - kept - kept_after;
+        Ok(place.map(|place| AnswerRow { input_ids, place: place as u32, removed }))
+    }
+}
+
+/// What a tokenizer's template puts in front of a text and behind it.
+pub(super) fn around(tokenizer: &dyn Tokenizer) -> (Vec<u32>, Vec<u32>) {
+    let (mut front, mut back, mut is_behind) = (Vec::new(), Vec::new(), false);
+    for piece in &tokenizer.template(false).pieces {
+        match piece {
+            Piece::Special { id, .. } if is_behind => back.push(*id),
+            Piece::Special { id, .. } => front.push(*id),
+            Piece::First { .. } | Piece::Second { .. } => is_behind = true,
+        }
+    }
+    (front, back)
+}
+
+/// The first two sentinels of a vocabulary.
+///
+/// Errors: it has none.
+pub(super) fn sentinels(tokenizer: &dyn Tokenizer, asked: &str) -> Result<[u32; 2]> {
+    let found = SENTINELS.iter().find_map(|[first, second]| Some([tokenizer.id(first)?, tokenizer.id(second)?]));
+    found.ok_or_else(|| {
+        let known: Vec<&str> = SENTINELS.iter().flatten().copied().collect();
+        let reason = format!("the vocabulary has no word that stands for an answer: neither of {}", known.join(", "));
+        Error::model(asked, reason, "take a T5 or CPM-2, or a decoder, which answers behind its prompt")
+    })
+}
+
+/// What the tokens of all words begin with, and of each word the first token behind that.
+fn told_apart(
+    tokenizer: &dyn Tokenizer,
+    place: AnswerPlace,
+    words: &[String],
+    asked: &str,
+) -> Result<(Vec<u32>, Vec<u32>)> {
+    let tokens = match place {
+        AnswerPlace::Next => behind_text(tokenizer, words)?,
+        // They stand behind no text, so a space in front of one would be a token of its own.
+        AnswerPlace::Blank | AnswerPlace::Sentinel { .. } => {
+            tokenizer.tokenize(&words.iter().map(|word| word.trim_start()).collect::<Vec<_>>())?
+        }
+    };
+    let shortest = tokens.iter().map(Vec::len).min().unwrap_or(0);
+    let is_shared = |at: &usize| tokens.iter().all(|word| word.get(*at) == tokens[0].get(*at));
+    let shared = (0..shortest.saturating_sub(1)).take_while(is_shared).count();
+    let mut ids: Vec<u32> = Vec::with_capacity(words.len());
+    for (word, tokens) in words.iter().zip(&tokens) {
+        let refuse = |reason: String| {
+            let fix =
+                "choose words whose tokens differ in this model's vocabulary, e.g. with data.template and data.words";
+            Err(Error::data(asked, reason, fix))
+        };
+        let Some(id) = tokens.get(shared).filter(|id| Some(**id) != tokenizer.special_ids().unk) else {
+            return refuse(format!("the vocabulary does not have the word {word:?}"));
+        };
+        if let Some(twin) = ids.iter().position(|other| other == id) {
+            return refuse(format!("the words {:?} and {word:?} are one token for this tokenizer", words[twin]));
+        }
+        ids.push(*id);
+    }
+    Ok((tokens.first().map_or_else(Vec::new, |word| word[..shared].to_vec()), ids))
+}
+
+/// The tokens of words that continue a text: a space in front of one is part of its token or a token, as the tokenizer has it.
+fn behind_text(tokenizer: &dyn Tokenizer, words: &[String]) -> Result<Vec<Vec<u32>>> {
+    let texts: Vec<String> = words.iter().map(|word| format!("{ANCHOR}{word}")).collect();
+    let anchor = tokenizer.tokenize(&[ANCHOR])?.concat();
+    let alone = tokenizer.tokenize(&words.iter().map(String::as_str).collect::<Vec<_>>())?;
+    let joined = tokenizer.tokenize(&texts.iter().map(String::as_str).collect::<Vec<_>>())?;
+    let behind = |(joined, alone): (Vec<u32>, Vec<u32>)| match joined.strip_prefix(&anchor[..]) {
+        Some(behind) => behind.to_vec(),
+        // The two have grown together.
+        None => alone,
+    };
+    Ok(joined.into_iter().zip(alone).map(behind).collect())
+}

@@ -1,0 +1,166 @@
+//! SQuAD 1.1: questions about passages, whose answers a decoder writes behind an encoder.
+//!
+//! Defines [`Squad`], which reads `{folder}/{train|dev}-v1.1.json`, and [`SQUAD_METRICS`]. Called by the finetune program.
+//!
+//! Source: ModelCenter's `t5dataset`: what is read and what is written matched. Deliberate differences: of several answers the
+//! first is learnt, where a random one was drawn once; the evaluation has losses too, against that answer, and keeps all of them
+//! as [`Dataset::references`].
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::answers::{around, sentinels};
+use super::dataset::{Dataset, LabelSpace};
+use super::read::{Builder, ReadOptions, RowForm, RowLimit};
+use super::superglue::Split;
+use super::{Example, Label};
+use crate::file::read_text;
+use crate::metrics::Metric;
+use crate::tokenizer::Tokenizer;
+use crate::{Error, Result};
+
+/// The training file has 30 MB.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// What is written for a question without an answer.
+const NO_ANSWER: &str = "no answer";
+
+/// What evaluation reports.
+pub const SQUAD_METRICS: &[Metric] = &[Metric::Perplexity];
+
+/// The task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Squad;
+
+#[derive(Deserialize)]
+struct File {
+    data: Vec<Article>,
+}
+
+#[derive(Deserialize)]
+struct Article {
+    paragraphs: Vec<Paragraph>,
+}
+
+#[derive(Deserialize)]
+struct Paragraph {
+    context: String,
+    qas: Vec<Question>,
+}
+
+#[derive(Deserialize)]
+struct Question {
+    question: String,
+    answers: Option<Vec<Answer>>,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    text: String,
+}
+
+impl Squad {
+    /// The file of a split.
+    pub fn file(split: Split) -> &'static str {
+        match split {
+            Split::Train => "train-v1.1.json",
+            Split::Validation => "dev-v1.1.json",
+        }
+    }
+
+    /// Reads one split from the folder that holds its file.
+    ///
+    /// Errors: a file that is not as SQuAD's are, with its place; questions whose answers are left out, as in a test split; a
+    /// vocabulary without sentinels.
+    pub fn read(folder: &Path, split: Split, options: &ReadOptions<'_>) -> Result<Dataset> {
+        let path = folder.join(Squad::file(split));
+        let text = read_text(&path, MAX_BYTES)?;
+        let file: File = serde_json::from_str(&text).map_err(|error| {
+            let place = format!("{}:{}:{}", path.display(), error.line(), error.column());
+            let text = error.to_string();
+            let reason = format!("the file is not SQuAD's: {}", text.split(" at line ").next().unwrap_or_default());
+            Error::data(place, reason, "fetch train-v1.1.json and dev-v1.1.json again")
+        })?;
+        drop(text);
+        options.check()?;
+        let form = RowForm::Squad(SquadForm::new(options.tokenizer)?);
+        let mut builder = Builder::new(&path, options, LabelSpace::Target, form);
+        let (mut number, mut references, mut examples) = (0, Vec::new(), Vec::new());
+        let paragraphs = file.data.into_iter().flat_map(|article| article.paragraphs);
+        for Paragraph { context, qas } in paragraphs {
+            for Question { question, answers } in qas {
+                if !builder.wants_more()? {
+                    break;
+                }
+                builder.count();
+                number += 1;
+                let Some(answers) = answers else {
+                    let place = format!("{}, question {number}", path.display());
+                    let fix = "use the splits with answers, train and dev: those of a test split are not published";
+                    builder.skip(Error::data(place, "the question has no list of answers", fix))?;
+                    continue;
+                };
+                let mut answers: Vec<String> = answers.into_iter().map(|answer| answer.text).collect();
+                if answers.is_empty() {
+                    answers.push(NO_ANSWER.to_owned());
+                }
+                let example = |first: String, second| Example { first, second, label: Label::Words(0) };
+                let asked = format!("Question: {} Answer:", question.trim_start());
+                let context = format!("Context: {}", context.trim_start());
+                examples.extend([example(asked, Some(context)), example(answers[0].clone(), None)]);
+                references.push(answers);
+                builder.add(number, &mut examples)?;
+            }
+        }
+        let mut dataset = builder.finish()?;
+        dataset.references = references;
+        dataset.seal();
+        Ok(dataset)
+    }
+}
+
+/// How rows are made of questions, passages and answers.
+#[derive(Debug, Clone)]
+pub(super) struct SquadForm {
+    sentinels: [u32; 2],
+    front: Vec<u32>,
+    back: Vec<u32>,
+}
+
+impl SquadForm {
+    fn new(tokenizer: &dyn Tokenizer) -> Result<Self> {
+        let (front, back) = around(tokenizer);
+        Ok(SquadForm { sentinels: sentinels(tokenizer, "task SQuAD")?, front, back })
+    }
+
+    /// What is read, of a question and its passage, or what is written, of an answer alone, with how many tokens were cut: the
+    /// passage and the answer lose their ends, and a question only where nothing else is left.
+    ///
+    /// Errors: as [`Builder::room`].
+    pub(super) fn row(
+        &self,
+        first: &[u32],
+        passage: Option<&[u32]>,
+        builder: &Builder<'_>,
+        line: u64,
+    ) -> Result<(Vec<u32>, usize)> {
+        let ([blank, end], fixed) = (self.sentinels, self.front.len() + self.back.len());
+        let texts = first.len() + passage.map_or(0, <[u32]>::len);
+        let (limit, fixed) = match passage {
+            Some(_) => (RowLimit::Input, fixed + 1),
+            None => (RowLimit::Target, fixed + 2),
+        };
+        let room = builder.room(line, limit, fixed, texts)?;
+        let kept = first.len().min(room);
+        let ids = match passage {
+            Some(passage) => {
+                let passage = &passage[..passage.len().min(room - kept)];
+                [&self.front, &first[..kept], &[blank], passage, &self.back].concat()
+            }
+            None => [&self.front, &[blank][..], &first[..kept], &[end], &self.back].concat(),
+        };
+        let removed = texts + fixed - ids.len();
+        Ok((ids, removed))
+    }
+}

@@ -1,0 +1,174 @@
+//! Where the data of a run come from: which task, and what it knows of its files, labels and metrics.
+//!
+//! Defines [`DataSource`], a part of the [`Settings`](super::Settings). Filled by `sources.rs`; read by the programs.
+
+use crate::data::{
+    ColumnTask, LabelSpec, PROMPTS, PromptEntry, SQUAD_METRICS, SUPERGLUE, Split, Squad, TaskEntry, TemplateTask,
+    WordColumns, WordTask,
+};
+use crate::metrics::{Judged, Metric};
+use std::path::PathBuf;
+
+/// Where the data come from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum DataSource {
+    /// A SuperGLUE task.
+    SuperGlue {
+        /// Its name in [`SUPERGLUE`].
+        task: &'static str,
+        /// The folder that holds the task's folder.
+        folder: PathBuf,
+    },
+    /// A task of the registry of prompts, answered by words.
+    Prompts {
+        /// Its name in [`PROMPTS`].
+        task: &'static str,
+        /// The folder that holds the task's folder.
+        folder: PathBuf,
+    },
+    /// SQuAD, whose answers a decoder writes.
+    Squad {
+        /// The folder that holds its files.
+        folder: PathBuf,
+    },
+    /// Files with a label column, and a prompt of their own that is answered by words.
+    Template {
+        /// Learnt from.
+        train: PathBuf,
+        /// Judged by; `None` trains without evaluation.
+        eval: Option<PathBuf>,
+        /// Prompt, words, labels and format.
+        task: TemplateTask,
+    },
+    /// Files with a text and a label column.
+    Files {
+        /// Learnt from.
+        train: PathBuf,
+        /// Judged by; `None` trains without evaluation.
+        eval: Option<PathBuf>,
+        /// Columns, labels and format. Numbers as labels make it a regression.
+        columns: ColumnTask,
+    },
+    /// Files of texts that are learnt by their words.
+    Words {
+        /// Learnt from.
+        train: PathBuf,
+        /// Judged by; `None` trains without evaluation.
+        eval: Option<PathBuf>,
+        /// Columns and format.
+        task: WordTask,
+    },
+}
+
+impl DataSource {
+    /// The name of the task in recipes.
+    pub fn task_name(&self) -> &'static str {
+        match self {
+            DataSource::SuperGlue { task, .. } | DataSource::Prompts { task, .. } => task,
+            DataSource::Squad { .. } => "SQuAD",
+            DataSource::Template { .. } => "classification",
+            DataSource::Files { .. } if self.is_regression() => "regression",
+            DataSource::Files { .. } => "classification",
+            DataSource::Words { task: WordTask { columns: WordColumns::Language { .. }, .. }, .. } => "language",
+            DataSource::Words { .. } => "seq2seq",
+        }
+    }
+
+    /// The registry line of a SuperGLUE task with a classifier.
+    pub fn task_entry(&self) -> Option<&'static TaskEntry> {
+        match self {
+            DataSource::SuperGlue { task, .. } => SUPERGLUE.iter().find(|entry| entry.name == *task),
+            _ => None,
+        }
+    }
+
+    /// The registry line of a task of prompts.
+    pub fn prompt_entry(&self) -> Option<&'static PromptEntry> {
+        match self {
+            DataSource::Prompts { task, .. } => PROMPTS.iter().find(|entry| entry.name == *task),
+            _ => None,
+        }
+    }
+
+    /// What the evaluation of a registered task reports, the first being what picks the best weights.
+    pub fn task_metrics(&self) -> Option<&'static [Metric]> {
+        match self {
+            DataSource::Squad { .. } => Some(SQUAD_METRICS),
+            _ => {
+                let classified = self.task_entry().map(|entry| entry.metrics);
+                classified.or(self.prompt_entry().map(|entry| entry.metrics))
+            }
+        }
+    }
+
+    /// Whether labels are told by words of the vocabulary.
+    pub fn is_answered_by_words(&self) -> bool {
+        matches!(self, DataSource::Prompts { .. } | DataSource::Template { .. })
+    }
+
+    /// The files that are learnt from and judged by; `None` for a task that knows its own.
+    pub fn files(&self) -> Option<(&PathBuf, Option<&PathBuf>)> {
+        match self {
+            DataSource::SuperGlue { .. } | DataSource::Prompts { .. } | DataSource::Squad { .. } => None,
+            DataSource::Files { train, eval, .. }
+            | DataSource::Words { train, eval, .. }
+            | DataSource::Template { train, eval, .. } => Some((train, eval.as_ref())),
+        }
+    }
+
+    /// The folder of a task that knows its own files.
+    pub fn folder(&self) -> Option<&PathBuf> {
+        match self {
+            DataSource::SuperGlue { folder, .. }
+            | DataSource::Prompts { folder, .. }
+            | DataSource::Squad { folder } => Some(folder),
+            _ => None,
+        }
+    }
+
+    /// The files of such a task, below its folder.
+    pub fn files_of_task(&self) -> Vec<String> {
+        let splits = [Split::Train, Split::Validation];
+        match self {
+            DataSource::SuperGlue { task, .. } => {
+                splits.iter().map(|split| format!("{task}/{}.jsonl", split.file_stem())).collect()
+            }
+            DataSource::Squad { .. } => splits.iter().map(|split| Squad::file(*split).to_owned()).collect(),
+            _ => {
+                let files = self.prompt_entry().map(|entry| splits.map(|split| (entry.name, entry.files.name(split))));
+                files.into_iter().flatten().map(|(task, file)| format!("{task}/{file}")).collect()
+            }
+        }
+    }
+
+    /// Whether numbers are predicted rather than classes.
+    pub fn is_regression(&self) -> bool {
+        matches!(self, DataSource::Files { columns: ColumnTask { labels: LabelSpec::Value, .. }, .. })
+    }
+
+    /// What is predicted.
+    pub fn predicts(&self) -> Judged {
+        match self {
+            DataSource::Words { .. } | DataSource::Squad { .. } => Judged::Words,
+            _ if self.is_regression() => Judged::Values,
+            _ => Judged::Classes,
+        }
+    }
+
+    /// What hubs call the models that such a task makes; of a model that answers by words it is what one that predicts words
+    /// is called, which may write targets.
+    pub fn pipeline_tag(&self, writes_targets: bool) -> &'static str {
+        match self.task_name() {
+            "language" => "text-generation",
+            "seq2seq" | "SQuAD" => "text2text-generation",
+            _ if self.is_answered_by_words() && writes_targets => "text2text-generation",
+            _ if self.is_answered_by_words() => "text-generation",
+            _ => "text-classification",
+        }
+    }
+
+    /// Whether there is anything to evaluate on.
+    pub fn has_eval(&self) -> bool {
+        self.files().is_none_or(|(_, eval)| eval.is_some())
+    }
+}
