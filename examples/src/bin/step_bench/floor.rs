@@ -4,16 +4,13 @@ use anyhow::Result;
 use bmtrain_core::kernel::{Batch, Epilogue, Gemm, Matrix, MatrixMut};
 use bmtrain_core::wrap::Profiled;
 use bmtrain_core::{DType, Device, Segment, Tensor};
-use bmtrain_examples::step::Shape;
+use bmtrain_examples::step::{Extent, Product, Shape};
 use std::time::Instant;
 
 /// Median time of all matrix products of a step's linear layers, forward and both gradients, in their real shapes.
-pub fn gemm_floor(device: &Device, shape: Shape, tokens: usize) -> Result<f64> {
-    let (d, f) = (shape.dim_model, shape.dim_ff);
+pub fn gemm_floor(device: &Device, shape: Shape, extent: Extent) -> Result<f64> {
     let mut total = 0.0;
-    let blocks = [(3 * d, d), (d, d), (f, d), (d, f)].map(|product| (product, shape.num_layers));
-    let words = shape.predicts_words.then_some(((shape.vocab_size, d), 1));
-    for ((n, k), times_run) in blocks.into_iter().chain(words) {
+    for Product { tokens, n, k, count } in shape.products(extent) {
         let tensor =
             |rows: usize, columns: usize| Tensor::full(device, [rows, columns], DType::F32, 0.01, Segment::Workspace);
         let (mut y, mut x, mut w) = (tensor(tokens, n)?, tensor(tokens, k)?, tensor(n, k)?);
@@ -35,7 +32,7 @@ pub fn gemm_floor(device: &Device, shape: Shape, tokens: usize) -> Result<f64> {
             times.push(start.elapsed().as_secs_f64());
         }
         times.sort_by(f64::total_cmp);
-        total += times[times.len() / 2] * times_run as f64;
+        total += times[times.len() / 2] * count as f64;
     }
     Ok(total)
 }
