@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! lines ─▶ record ─▶ task (superglue | columns | words) ─▶ Example ─▶ dataset (tokenised, flat) ─▶ order ─▶ loader ─▶ Batch
+//! plain text ─▶ pieces ─▶ packed rows ───────────────────────────────────▲
 //! ```
 //!
 //! A [`Dataset`] is read once, tokenised as it is read, and shared by all ranks of a process. A [`Loader`] turns
@@ -14,6 +15,8 @@ mod delimited;
 mod lines;
 mod loader;
 mod order;
+mod packed;
+mod pieces;
 mod read;
 mod record;
 mod record_reader;

@@ -85,7 +85,7 @@ impl<'a> ReadOptions<'a> {
         }
     }
 
-    fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         let (key, reason) = match self.on_bad_record {
             OnBadRecord::Skip { max_share } if !(0.0..=1.0).contains(&max_share) => {
                 ("data.bad_record_limit", format!("{max_share} is not a share between 0 and 1"))
@@ -126,6 +126,46 @@ pub(super) fn read(
     builder.finish()
 }
 
+/// What was wrong with records that were left out.
+#[derive(Debug, Default)]
+pub(super) struct Flaws {
+    /// How many.
+    pub(super) count: u64,
+    /// The first few.
+    pub(super) first: Vec<String>,
+}
+
+impl Flaws {
+    /// Leave a record out, if that is accepted.
+    pub(super) fn add(&mut self, policy: OnBadRecord, flaw: Error) -> Result<()> {
+        if policy == OnBadRecord::Error {
+            return Err(flaw);
+        }
+        self.count += 1;
+        if self.first.len() < QUOTED_FLAWS {
+            self.first.push(flaw.to_string());
+        }
+        Ok(())
+    }
+
+    /// Whether not more records than accepted were left out.
+    pub(super) fn check(&self, path: &Path, policy: OnBadRecord, records: u64) -> Result<()> {
+        let Flaws { count, first } = self;
+        match policy {
+            OnBadRecord::Skip { max_share } if *count as f64 > max_share * records as f64 => Err(Error::data(
+                path.display().to_string(),
+                format!(
+                    "{count} of {records} records are unusable, more than the accepted {} %. The first:\n{}",
+                    max_share * 100.0,
+                    first.join("\n")
+                ),
+                "correct the records, or raise data.bad_record_limit",
+            )),
+            OnBadRecord::Skip { .. } | OnBadRecord::Error => Ok(()),
+        }
+    }
+}
+
 /// An example waiting to be tokenised, with the line it came from.
 struct Waiting {
     line: u64,
@@ -138,16 +178,15 @@ struct Builder<'a> {
     waiting: Vec<Waiting>,
     waiting_bytes: usize,
     report: ReadReport,
+    flaws: Flaws,
     dataset: Dataset,
 }
 
 impl<'a> Builder<'a> {
     fn new(path: &'a Path, options: &'a ReadOptions<'a>, labels: LabelSpace) -> Self {
-        let special = options.tokenizer.special_ids();
         let dataset = Dataset {
             labels,
-            // Decoder vocabularies without a padding token get any id: the mask hides it.
-            pad_id: special.pad.or(special.eos).unwrap_or(0),
+            pad_id: padding(options.tokenizer),
             max_length: options.max_length,
             ids: Vec::new(),
             types: Vec::new(),
@@ -157,7 +196,15 @@ impl<'a> Builder<'a> {
             report: ReadReport::default(),
             fingerprint: String::new(),
         };
-        Builder { path, options, waiting: Vec::new(), waiting_bytes: 0, report: ReadReport::default(), dataset }
+        Builder {
+            path,
+            options,
+            waiting: Vec::new(),
+            waiting_bytes: 0,
+            report: ReadReport::default(),
+            flaws: Flaws::default(),
+            dataset,
+        }
     }
 
     fn add(&mut self, line: u64, examples: &mut Vec<Example>) -> Result<()> {
@@ -179,21 +226,14 @@ impl<'a> Builder<'a> {
     /// Whether fewer records are usable than are to be read. Which of them have no word shows when they are tokenised.
     fn wants_more(&mut self) -> Result<bool> {
         let Some(limit) = self.options.limit else { return Ok(true) };
-        if self.report.records - self.report.skipped >= limit {
+        if self.report.records - self.flaws.count >= limit {
             self.flush()?;
         }
-        Ok(self.report.records - self.report.skipped < limit)
+        Ok(self.report.records - self.flaws.count < limit)
     }
 
     fn skip(&mut self, flaw: Error) -> Result<()> {
-        if self.options.on_bad_record == OnBadRecord::Error {
-            return Err(flaw);
-        }
-        self.report.skipped += 1;
-        if self.report.first_skipped.len() < QUOTED_FLAWS {
-            self.report.first_skipped.push(flaw.to_string());
-        }
-        Ok(())
+        self.flaws.add(self.options.on_bad_record, flaw)
     }
 
     /// Tokenises what waits and appends it to the dataset.
@@ -317,20 +357,8 @@ impl<'a> Builder<'a> {
 
     fn finish(mut self) -> Result<Dataset> {
         self.flush()?;
-        let ReadReport { records, skipped, .. } = self.report;
-        if let OnBadRecord::Skip { max_share } = self.options.on_bad_record
-            && skipped as f64 > max_share * records as f64
-        {
-            return Err(Error::data(
-                self.path.display().to_string(),
-                format!(
-                    "{skipped} of {records} records are unusable, more than the accepted {} %. The first:\n{}",
-                    max_share * 100.0,
-                    self.report.first_skipped.join("\n")
-                ),
-                "correct the records, or raise data.bad_record_limit",
-            ));
-        }
+        let records = self.report.records;
+        self.flaws.check(self.path, self.options.on_bad_record, records)?;
         if self.dataset.targets.is_empty() {
             let reason = if records == 0 { "the file is empty" } else { "the file has no usable record" };
             return Err(Error::data(self.path.display().to_string(), reason, "check that this is the right file"));
@@ -344,7 +372,8 @@ impl<'a> Builder<'a> {
         }
         self.dataset.ids.shrink_to_fit();
         self.dataset.types.shrink_to_fit();
-        self.dataset.report = self.report;
+        let Flaws { count, first } = self.flaws;
+        self.dataset.report = ReadReport { skipped: count, first_skipped: first, ..self.report };
         Ok(self.dataset)
     }
 
@@ -353,8 +382,14 @@ impl<'a> Builder<'a> {
     }
 }
 
+/// The id that fills rows. Decoder vocabularies without a padding token get any: the mask hides it.
+pub(super) fn padding(tokenizer: &dyn Tokenizer) -> u32 {
+    let special = tokenizer.special_ids();
+    special.pad.or(special.eos).unwrap_or(0)
+}
+
 /// What a tokenizer puts in front of a text and behind it: at the end the token that ends texts, if it has one.
-fn around(tokenizer: &dyn Tokenizer) -> (Vec<u32>, Vec<u32>) {
+pub(super) fn around(tokenizer: &dyn Tokenizer) -> (Vec<u32>, Vec<u32>) {
     let (mut before, mut after, mut is_behind) = (Vec::new(), Vec::new(), false);
     for piece in &tokenizer.template(false).pieces {
         match piece {

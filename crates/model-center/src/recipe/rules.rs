@@ -151,15 +151,50 @@ fn check_columns(r: &mut Reader, s: &Settings) {
             r.contradiction(&["data.labels"], format!("`data.labels` names \"{twice}\" twice"), "name each label once");
         }
     }
-    if format.is_none() {
-        for (key, path) in [("data.train", Some(train)), ("data.eval", eval)] {
-            let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) else { continue };
-            if Format::of(path).is_err() {
-                let reason = format!("the name of `{key}` does not say how the file is written");
-                r.contradiction(&[key, "data.format"], reason, "set data.format to \"jsonl\", \"csv\" or \"tsv\"");
-            }
+    let files = [("data.train", Some(train)), ("data.eval", eval)];
+    let files = files.into_iter().filter_map(|(key, path)| Some((key, path?)));
+    let files: Vec<_> = files.filter(|(_, path)| !path.as_os_str().is_empty()).collect();
+    for (key, path) in &files {
+        if format.is_none() && Format::of(path).is_err() {
+            let reason = format!("the name of `{key}` does not say how the file is written");
+            let fix = "set data.format to \"jsonl\", \"csv\", \"tsv\" or, for plain text or a folder of it, \"text\"";
+            r.contradiction(&[key, "data.format"], reason, fix);
         }
     }
+    let formats = files.iter().map(|(key, path)| (*key, format.or_else(|| Format::of(path).ok()))).collect::<Vec<_>>();
+    check_plain_text(r, s, &formats);
+}
+
+/// What goes with text that is no records.
+fn check_plain_text(r: &mut Reader, s: &Settings, files: &[(&'static str, Option<Format>)]) {
+    let Some((key, _)) = files.iter().find(|(_, format)| *format == Some(Format::Text)) else { return };
+    match &s.data.source {
+        DataSource::Words { task, .. } => match &task.columns {
+            WordColumns::Language { prompt: None, .. } => {}
+            WordColumns::Language { prompt: Some(_), .. } => {
+                let fix = "remove data.columns.prompt, or write records";
+                r.contradiction(&["data.columns.prompt", "data.format", key], "plain text has no columns", fix);
+            }
+            WordColumns::Target { .. } => refuse_plain_text(r, key),
+        },
+        DataSource::Files { .. } | DataSource::SuperGlue { .. } => refuse_plain_text(r, key),
+    }
+    if files.iter().all(|(_, format)| *format == Some(Format::Text)) {
+        r.without_effect("data.columns.text", "data.format", "plain text has no columns", "remove it");
+        r.without_effect(
+            "data.too_long",
+            "data.format",
+            "plain text is cut into rows and none is too long",
+            "remove it",
+        );
+        r.without_effect("data.length_grouped", "data.format", "rows of plain text are of one length", "remove it");
+    }
+}
+
+fn refuse_plain_text(r: &mut Reader, key: &'static str) {
+    let reason = "plain text has no columns, and this task needs them";
+    let fix = "write JSON lines, CSV or TSV, or set data.task = \"language\"";
+    r.contradiction(&["data.task", "data.format", key], reason, fix);
 }
 
 fn check_eval(r: &mut Reader, s: &Settings) {
@@ -227,11 +262,14 @@ fn lexical(path: &Path) -> PathBuf {
 pub fn preflight(resolved: &Resolved, places: &Places) -> Vec<Mistake> {
     let model = model_folder(resolved, places);
     let mut out: Vec<Mistake> = model.as_ref().err().cloned().into_iter().collect();
+    let takes_folders =
+        matches!(&resolved.data.source, DataSource::Words { task, .. } if task.format == Some(Format::Text));
     let mut look = |group, key: &str, path: PathBuf, is_folder: bool, fix: &str| {
         let found = std::fs::metadata(&path);
         let shown = path.display();
         let reason = match found {
             Err(e) => format!("`{key}`: cannot open {shown}: {e}"),
+            Ok(kind) if group == Group::Data && takes_folders && kind.is_dir() => return true,
             Ok(kind) if is_folder && !kind.is_dir() => format!("`{key}`: {shown} is not a folder"),
             Ok(kind) if !is_folder && !kind.is_file() => format!("`{key}`: {shown} is not a plain file"),
             Ok(kind) if !is_folder && kind.len() == 0 => format!("`{key}`: {shown} is empty"),

@@ -4,6 +4,7 @@
 mod columns;
 mod hostile;
 mod loader;
+mod prose;
 mod superglue;
 mod texts;
 mod words;
