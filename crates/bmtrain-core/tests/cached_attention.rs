@@ -1,7 +1,6 @@
 //! Attention to what earlier calls left behind is the attention over all tokens at once, however they are cut into calls.
 #![allow(clippy::unwrap_used)]
 
-use bmtrain_core::dtype::DType;
 use bmtrain_core::ops::{self, AttentionMask, AttentionOptions, KeyValues};
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var};
 use std::ops::Range;
@@ -73,10 +72,16 @@ fn whole(device: &Device, case: Case, all: &[f32]) -> Vec<f32> {
     })
 }
 
-/// In pieces of these lengths, with one tensor or with three; the output `[B, L, N*H]` of the pieces put together.
-fn in_pieces(device: &Device, case: Case, all: &[f32], pieces: &[usize], is_fused: bool) -> Vec<f32> {
+/// In pieces of these lengths, with one tensor or with three, with so many tokens expected; the output `[B, L, N*H]` of the pieces put together.
+fn in_pieces(
+    device: &Device,
+    case: Case,
+    all: &[f32],
+    pieces: &[usize],
+    (is_fused, expected): (bool, usize),
+) -> Vec<f32> {
     let cx = Ctx::inference(device);
-    let mut cache = KeyValues::new(device, ROWS, LENGTH, KV_HEADS * SIZE, DType::F32).unwrap();
+    let mut cache = KeyValues::expecting(expected);
     let width = HEADS * SIZE;
     let mut out = vec![0.0; ROWS * LENGTH * width];
     let mut first = 0;
@@ -100,7 +105,10 @@ fn in_pieces(device: &Device, case: Case, all: &[f32], pieces: &[usize], is_fuse
         }
         first += length;
     }
-    assert_eq!((cache.len(), cache.rows(), cache.is_empty()), (LENGTH, ROWS, false));
+    assert_eq!((cache.len(), cache.is_empty()), (LENGTH, false));
+    let [k, v] = cache.copied().unwrap().map(|all| all.value().to_vec::<f32>().unwrap());
+    let columns = |first: usize| cut(all, 0..LENGTH, first..first + KV_HEADS * SIZE);
+    assert_eq!((k, v), (columns(width), columns(width + KV_HEADS * SIZE)));
     out
 }
 
@@ -114,8 +122,8 @@ fn pieces_are_the_whole() {
         let case = Case { window, is_padded, has_bias };
         let want = whole(&device, case, &all);
         for pieces in [&[LENGTH][..], &[1; LENGTH], &[7, 1, 1, 2], &[1, 10]] {
-            for is_fused in [true, false] {
-                let got = in_pieces(&device, case, &all, pieces, is_fused);
+            for how in [(true, LENGTH), (false, LENGTH), (true, 0), (false, 4)] {
+                let got = in_pieces(&device, case, &all, pieces, how);
                 let furthest = got.iter().zip(&want).map(|(got, want)| (got - want).abs()).fold(0.0, f32::max);
                 assert!(
                     furthest < 1e-6,
@@ -133,7 +141,7 @@ fn rows_go_on_from_others() {
     let options = AttentionOptions { kv_heads: KV_HEADS, causal: true, ..AttentionOptions::new(HEADS, SIZE) };
     let all = values(ROWS * LENGTH * WIDTH, 2);
     let begin = || {
-        let mut cache = KeyValues::new(&device, ROWS, LENGTH, KV_HEADS * SIZE, DType::F32).unwrap();
+        let mut cache = KeyValues::expecting(LENGTH);
         let first = Var::constant(tensor(&device, [ROWS, 5, WIDTH], &cut(&all, 0..5, 0..WIDTH)));
         ops::attention_fused_cached(&cx, &first, &mut cache, &options).unwrap();
         cache
@@ -157,19 +165,19 @@ fn rows_go_on_from_others() {
 }
 
 #[test]
-fn a_full_cache_a_tape_and_other_sizes_are_errors() {
+fn other_rows_and_a_tape_are_errors() {
     let device = Device::cpu(1).unwrap();
     let cx = Ctx::inference(&device);
     let options = AttentionOptions { kv_heads: KV_HEADS, causal: true, ..AttentionOptions::new(HEADS, SIZE) };
     let qkv = |rows: usize, length: usize| {
         Var::constant(tensor(&device, [rows, length, WIDTH], &values(rows * length * WIDTH, 3)))
     };
-    let mut cache = KeyValues::new(&device, 2, 4, KV_HEADS * SIZE, DType::F32).unwrap();
+    let mut cache = KeyValues::default();
+    assert!(cache.reorder(&[5]).is_ok() && cache.copied().is_err());
     let mut attend = |cx: &Ctx, qkv: &Var| {
         ops::attention_fused_cached(cx, qkv, &mut cache, &options).map(|_| ()).map_err(|e| e.to_string())
     };
     attend(&cx, &qkv(2, 3)).unwrap();
-    assert!(attend(&cx, &qkv(2, 2)).unwrap_err().contains("room for 4"));
     assert!(attend(&cx, &qkv(3, 1)).unwrap_err().contains("cache"));
     let taped = Ctx::training(&device, bmtrain_core::autograd::Randomness { seed: 0, step: 0, micro_batch: 0 });
     assert!(attend(&taped, &qkv(2, 1)).unwrap_err().contains("tape"));

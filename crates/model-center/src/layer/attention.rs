@@ -1,8 +1,8 @@
 //! Multi-head attention: of a sequence to itself with one fused projection, and of a decoder to its encoder.
 
-use super::scope::{Memory, Scope, Visible};
+use super::scope::{Angles, Memory, Scope, Visible};
 use bmtrain_core::kernel::RotaryLayout;
-use bmtrain_core::ops::{self, AttentionOptions, Rotary};
+use bmtrain_core::ops::{self, AttentionOptions, KeyValues, Rotary};
 use bmtrain_core::{Ctx, Var};
 
 use bmtrain_dist::nn::linear::{Cut, Linear, LinearOptions};
@@ -150,62 +150,85 @@ impl Attention {
         &self.project_qkv
     }
 
-    /// `x [B, L, D]` to `[B, L, D]`.
+    /// `x [B, L, D]` to `[B, L, D]`. With a cache these are further tokens behind those that it has, and join them.
     ///
     /// # Errors
-    /// Shapes that do not fit; angles that are missing; a failing device.
-    pub fn forward(&self, x: &Var, scope: &Scope, cx: &mut Ctx) -> Result<Var> {
-        let AttentionConfig { num_heads, num_heads_kv, length_scale, .. } = self.config;
+    /// Shapes that do not fit; angles that are missing; a cache together with a tape; a failing device.
+    pub fn forward(&self, x: &Var, scope: &Scope, cache: Option<&mut KeyValues>, cx: &mut Ctx) -> Result<Var> {
+        let length_scale = self.config.length_scale;
         let options = self.config.options(&scope.visible, scope.bias.as_ref(), cx)?;
         let x = length_scaled(x, length_scale, cx)?; // [B, L, D]
         let qkv = self.project_qkv.forward(&x, cx)?; // [B, L, (N + 2 K) H]
         drop(x);
-        let context = match &self.head_norms {
-            None => {
-                let qkv = self.rotate(qkv, num_heads + num_heads_kv, scope, cx)?; // [B, L, (N + 2 K) H]
-                ops::attention_fused(cx, &qkv, &options)? // [B, L, N H]
-            }
-            Some(norms) => {
-                let [q, k, v] = self.normed(&qkv, norms, cx)?; // [B, L, N H], [B, L, K H] twice
-                drop(qkv);
-                let q = self.rotate(q, num_heads, scope, cx)?; // [B, L, N H]
-                let k = self.rotate(k, num_heads_kv, scope, cx)?; // [B, L, K H]
-                ops::attention(cx, &q, &k, &v, &options)? // [B, L, N H]
-            }
-        };
+        let context = self.attend(qkv, scope, &options, cache, cx)?; // [B, L, N H]
         let context = length_scaled(&context, length_scale, cx)?; // [B, L, N H]
         self.attention_out.forward(&context, cx) // [B, L, D]
     }
 
-    /// Queries, keys and values apart, the heads of the first two normalised.
-    fn normed(&self, qkv: &Var, norms: &[Norm; 2], cx: &Ctx) -> Result<[Var; 3]> {
+    /// `[B, L, (N + 2 K) H]` to `[B, L, N H]`.
+    fn attend(
+        &self,
+        qkv: Var,
+        scope: &Scope,
+        options: &AttentionOptions<'_>,
+        cache: Option<&mut KeyValues>,
+        cx: &mut Ctx,
+    ) -> Result<Var> {
+        let AttentionConfig { num_heads, num_heads_kv, .. } = self.config;
+        let angles = scope.angles.as_ref();
+        let turns_late = cache.is_some() && angles.is_some_and(|angles| angles.keys.is_some());
+        if self.head_norms.is_none() && !turns_late {
+            let qkv = self.rotate(qkv, num_heads + num_heads_kv, angles, cx)?; // [B, L, (N + 2 K) H]
+            return Ok(match cache {
+                None => ops::attention_fused(cx, &qkv, options)?, // [B, L, N H]
+                Some(cache) => ops::attention_fused_cached(cx, &qkv, cache, options)?, // [B, L, N H]
+            });
+        }
+        let [q, k, v] = self.apart(&qkv, cx)?; // [B, L, N H], [B, L, K H] twice
+        drop(qkv);
+        let q = self.rotate(q, num_heads, angles, cx)?; // [B, L, N H]
+        let Some(cache) = cache else {
+            let k = self.rotate(k, num_heads_kv, angles, cx)?; // [B, L, K H]
+            return Ok(ops::attention(cx, &q, &k, &v, options)?); // [B, L, N H]
+        };
+        if let Some(keys) = angles.and_then(|angles| angles.keys.as_ref()) {
+            cache.push(cx, &k, &v)?;
+            let [k, v] = cache.copied()?; // [B, S, K H] each
+            let k = self.rotate(k, num_heads_kv, Some(&Angles::from(keys.clone())), cx)?; // [B, S, K H]
+            return Ok(ops::attention(cx, &q, &k, &v, options)?); // [B, L, N H]
+        }
+        let k = self.rotate(k, num_heads_kv, angles, cx)?; // [B, L, K H]
+        Ok(ops::attention_cached(cx, [&q, &k, &v], cache, options)?) // [B, L, N H]
+    }
+
+    /// Queries, keys and values apart, the heads of the first two normalised where they are.
+    fn apart(&self, qkv: &Var, cx: &Ctx) -> Result<[Var; 3]> {
         let AttentionConfig { num_heads, num_heads_kv, dim_head, .. } = self.config;
         let [batch, length, _] = qkv.dims("attention")?;
         let (q_end, k_end) = (num_heads * dim_head, (num_heads + num_heads_kv) * dim_head);
-        let heads = |range: Range<usize>, heads: usize, norm: &Norm| -> Result<Var> {
+        let [query_norm, key_norm] = match &self.head_norms {
+            Some([query, key]) => [Some(query), Some(key)],
+            None => [None, None],
+        };
+        let heads = |range: Range<usize>, heads: usize, norm: Option<&Norm>| -> Result<Var> {
             let part = ops::slice_last(cx, qkv, range)?; // [B, L, heads H]
+            let Some(norm) = norm else { return Ok(part) };
             let apart = part.reshape([batch, length * heads, dim_head])?; // [B, L heads, H]
             Ok(norm.forward(&apart, cx)?.reshape([batch, length, heads * dim_head])?) // [B, L, heads H]
         };
-        let q = heads(0..q_end, num_heads, &norms[0])?; // [B, L, N H]
-        let k = heads(q_end..k_end, num_heads_kv, &norms[1])?; // [B, L, K H]
+        let q = heads(0..q_end, num_heads, query_norm)?; // [B, L, N H]
+        let k = heads(q_end..k_end, num_heads_kv, key_norm)?; // [B, L, K H]
         Ok([q, k, ops::slice_last(cx, qkv, k_end..qkv.shape().last())?])
     }
 
     /// The first so many heads of `x`, turned.
-    fn rotate(&self, x: Var, heads: usize, scope: &Scope, cx: &Ctx) -> Result<Var> {
+    fn rotate(&self, x: Var, heads: usize, angles: Option<&Angles>, cx: &Ctx) -> Result<Var> {
         let Some(RotaryHeads { dims, layout }) = self.config.rotary else { return Ok(x) };
-        let angles = scope.angles.as_ref().ok_or_else(|| {
+        let angles = angles.ok_or_else(|| {
             Error::setting("attention", "its heads are turned, and the section gave no angles to turn them by")
         })?;
-        let rotary = Rotary {
-            heads,
-            head_size: self.config.dim_head,
-            dims,
-            layout,
-            table: &angles.table,
-            positions: angles.positions.as_ref(),
-        };
+        let (table, positions) = (&angles.table, angles.positions.as_ref());
+        let rotary = Rotary { heads, head_size: self.config.dim_head, dims, layout, table, positions };
         Ok(ops::rotary(cx, x, &rotary)?)
     }
 }
@@ -238,17 +261,24 @@ impl CrossAttention {
         })
     }
 
-    /// `x [B, L, D]` and memory `[B, S, D]` to `[B, L, D]`.
+    /// `x [B, L, D]` and memory `[B, S, D]` to `[B, L, D]`. With `kept`, the memory's keys and values are made once and kept there.
     ///
     /// # Errors
     /// Shapes that do not fit; a failing device.
-    pub fn forward(&self, x: &Var, memory: &Memory, cx: &mut Ctx) -> Result<Var> {
+    pub fn forward(&self, x: &Var, memory: &Memory, kept: Option<&mut Option<Var>>, cx: &mut Ctx) -> Result<Var> {
         let length_scale = self.config.length_scale;
         let options = self.config.options(&memory.visible, None, cx)?;
         let q = self.project_q.forward(&length_scaled(x, length_scale, cx)?, cx)?; // [B, L, N H]
-        let kv = self.project_kv.forward(&length_scaled(&memory.hidden, length_scale, cx)?, cx)?; // [B, S, 2 K H]
+        let kv = match &kept {
+            Some(Some(kv)) => kv.clone(), // [B, S, 2 K H]
+            Some(None) | None => {
+                self.project_kv.forward(&length_scaled(&memory.hidden, length_scale, cx)?, cx)? // [B, S, 2 K H]
+            }
+        };
         let context = ops::attention_cross(cx, &q, &kv, &options)?; // [B, L, N H]
-        drop((q, kv));
+        if let Some(kept) = kept {
+            *kept = Some(kv);
+        }
         let context = length_scaled(&context, length_scale, cx)?; // [B, L, N H]
         self.attention_out.forward(&context, cx) // [B, L, D]
     }

@@ -1,8 +1,9 @@
 //! The transformer block, written once: attention and feed-forward, in a decoder behind an encoder also attention to it, with
 //! the norms where a family has them.
 
-use super::{Attention, AttentionConfig, CrossAttention, FeedForward, FeedForwardConfig, Memory, Scope};
-use bmtrain_core::{Ctx, Var, ops};
+use super::{Attention, AttentionConfig, BlockCache, CrossAttention, FeedForward, FeedForwardConfig, Memory, Scope};
+use bmtrain_core::ops::{self, KeyValues};
+use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::block::Bundle;
 use bmtrain_dist::nn::norm::{Norm, NormOptions};
 use bmtrain_dist::{Block, Builder, Error, Result};
@@ -100,15 +101,16 @@ impl TransformerBlock {
 
     /// `x + attention(norm(x))`, the same with attention to an encoder, the same with feed-forward. Each norm but the first is
     /// fused with the sum in front of it.
-    fn pre(&self, x: Var, shared: &Shared, ffn_norm: &Norm, cx: &mut Ctx) -> Result<Var> {
+    fn pre(&self, x: Var, shared: &Shared, ffn_norm: &Norm, cache: Kept<'_>, cx: &mut Ctx) -> Result<Var> {
+        let (own, kept) = cache;
         let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
-        let mut added = self.attention.forward(&normed, &shared.scope, cx)?; // [B, L, D]
+        let mut added = self.attention.forward(&normed, &shared.scope, own, cx)?; // [B, L, D]
         drop(normed);
         let mut dropout = cx.dropout("attention", self.dropout)?;
         let mut x = x;
         if let Some((norm, cross)) = &self.cross {
             let (sum, normed) = norm.forward_residual(&added, &x, dropout, cx)?; // [B, L, D] each
-            added = cross.forward(&normed, memory(shared)?, cx)?; // [B, L, D]
+            added = cross.forward(&normed, memory(shared)?, kept, cx)?; // [B, L, D]
             dropout = cx.dropout("cross_attention", self.dropout)?;
             x = sum;
         }
@@ -123,13 +125,14 @@ impl TransformerBlock {
     }
 
     /// `norm(x + attention(x))`, the same with attention to an encoder, the same with feed-forward.
-    fn post(&self, x: Var, shared: &Shared, ffn_norm: &Norm, cx: &mut Ctx) -> Result<Var> {
-        let attended = self.attention.forward(&x, &shared.scope, cx)?; // [B, L, D]
+    fn post(&self, x: Var, shared: &Shared, ffn_norm: &Norm, cache: Kept<'_>, cx: &mut Ctx) -> Result<Var> {
+        let (own, kept) = cache;
+        let attended = self.attention.forward(&x, &shared.scope, own, cx)?; // [B, L, D]
         let dropout = cx.dropout("attention", self.dropout)?;
         let (_, mut y) = self.attention_norm.forward_residual(&attended, &x, dropout, cx)?; // [B, L, D]
         drop((attended, x));
         if let Some((norm, cross)) = &self.cross {
-            let attended = cross.forward(&y, memory(shared)?, cx)?; // [B, L, D]
+            let attended = cross.forward(&y, memory(shared)?, kept, cx)?; // [B, L, D]
             let dropout = cx.dropout("cross_attention", self.dropout)?;
             y = norm.forward_residual(&attended, &y, dropout, cx)?.1; // [B, L, D]
         }
@@ -139,9 +142,9 @@ impl TransformerBlock {
     }
 
     /// `x + attention(norm(x)) + feed_forward(norm(x))`.
-    fn parallel(&self, x: Var, shared: &Shared, cx: &mut Ctx) -> Result<Var> {
+    fn parallel(&self, x: Var, shared: &Shared, cache: Kept<'_>, cx: &mut Ctx) -> Result<Var> {
         let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
-        let attended = self.attention.forward(&normed, &shared.scope, cx)?; // [B, L, D]
+        let attended = self.attention.forward(&normed, &shared.scope, cache.0, cx)?; // [B, L, D]
         let widened = self.ffn.forward(&normed, cx)?; // [B, L, D]
         drop(normed);
         let dropout = cx.dropout("attention", self.dropout)?;
@@ -152,6 +155,9 @@ impl TransformerBlock {
     }
 }
 
+/// Where the block keeps keys and values of its own tokens, and those of an encoder.
+type Kept<'a> = (Option<&'a mut KeyValues>, Option<&'a mut Option<Var>>);
+
 fn memory(shared: &Shared) -> Result<&Memory> {
     let missing = || Error::setting("block", "it attends to an encoder, and the section gave no hidden states of one");
     shared.memory.as_ref().ok_or_else(missing)
@@ -160,13 +166,17 @@ fn memory(shared: &Shared) -> Result<&Memory> {
 impl Block for TransformerBlock {
     type Carry = Var;
     type Shared = Shared;
-    type Cache = ();
+    type Cache = BlockCache;
 
-    fn forward(&self, x: Var, shared: &Shared, _cache: Option<&mut ()>, cx: &mut Ctx) -> Result<Var> {
+    fn forward(&self, x: Var, shared: &Shared, cache: Option<&mut BlockCache>, cx: &mut Ctx) -> Result<Var> {
+        let kept = match cache {
+            Some(cache) => (Some(&mut cache.own), Some(&mut cache.memory)),
+            None => (None, None),
+        };
         match (&self.ffn_norm, self.placement) {
-            (Some(norm), Placement::Pre) => self.pre(x, shared, norm, cx),
-            (Some(norm), Placement::Post) => self.post(x, shared, norm, cx),
-            (_, Placement::Parallel) | (None, _) => self.parallel(x, shared, cx),
+            (Some(norm), Placement::Pre) => self.pre(x, shared, norm, kept, cx),
+            (Some(norm), Placement::Post) => self.post(x, shared, norm, kept, cx),
+            (_, Placement::Parallel) | (None, _) => self.parallel(x, shared, kept, cx),
         }
     }
 }

@@ -46,8 +46,18 @@ impl Visible {
 pub struct Angles {
     /// f32 `[P, R]`: of each position the cosines of its R / 2 angles, then the sines.
     pub table: Tensor,
-    /// i64 `[B, L]`, rows of the table; `None` where each token stands at its number in the row.
+    /// i64 `[B, L]`, rows of the table; `None` where token `l` of a row goes by row `l`.
     pub positions: Option<Tensor>,
+    /// Where the angles of tokens that were read before are others now: those of all keys, f32 `[S or more, R]`. Such keys are kept as
+    /// they are and turned when they are used.
+    pub keys: Option<Tensor>,
+}
+
+impl From<Tensor> for Angles {
+    /// Of tokens by their number in the row.
+    fn from(table: Tensor) -> Self {
+        Angles { table, positions: None, keys: None }
+    }
 }
 
 /// What attention goes by: the same for every block of a list.

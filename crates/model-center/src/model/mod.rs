@@ -9,6 +9,7 @@ pub mod bloom;
 pub mod cpm1;
 pub mod cpm2;
 pub mod decoder;
+pub mod decoding;
 pub mod encoder;
 mod fairseq;
 pub mod flow;
@@ -31,6 +32,7 @@ pub mod t5;
 pub mod text;
 mod word_loss;
 
+pub use decoding::{Decoding, DecodingOptions};
 pub use flow::TextFlow;
 pub use labels::Labels;
 pub use registry::{HeadValues, MODELS, ModelEntry, OpenOptions, OpenedModel, Registry, SaveOptions};

@@ -3,7 +3,7 @@
 //! Defines [`Stack`]; called by the sections of decoders and of models with two stacks.
 
 use crate::layer::position::Rows;
-use crate::layer::{BlockConfig, Memory, Positions, PositionsConfig, Shared, TransformerBlock, Visible};
+use crate::layer::{BlockCache, BlockConfig, Memory, Positions, PositionsConfig, Shared, TransformerBlock, Visible};
 use bmtrain_core::{Ctx, Tensor, Var, ops};
 use bmtrain_dist::block::{BlockOptions, RunOptions};
 use bmtrain_dist::nn::norm::{Norm, NormOptions};
@@ -30,12 +30,21 @@ pub struct StackConfig {
 pub struct StackInput<'a> {
     /// `[B, L, D]`.
     pub hidden: Var,
-    /// Which keys of the stack's own tokens are seen.
+    /// Which keys of the stack's own tokens are seen, of all S.
     pub visible: Visible,
-    /// i64 `[B, L]`, see [`Rows::numbers`]; only some positions go by them.
+    /// i64 `[B, S]`, see [`Rows::numbers`]; only some positions go by them.
     pub numbers: Option<&'a Tensor>,
     /// An encoder's hidden states, for blocks that attend to them.
     pub memory: Option<Memory>,
+    /// What the blocks of the range keep of the tokens that were read before, which these L stand behind and join: S in all.
+    pub caches: Option<&'a mut [BlockCache]>,
+}
+
+impl StackInput<'_> {
+    /// Whole rows without padding, nothing kept.
+    pub fn new(hidden: Var) -> Self {
+        StackInput { hidden, visible: Visible::All, numbers: None, memory: None, caches: None }
+    }
 }
 
 /// Blocks, and what normalises the sum that leaves the last of them.
@@ -79,10 +88,12 @@ impl Stack {
     /// # Errors
     /// Those of the blocks; a range outside.
     pub fn run(&self, range: Range<usize>, input: StackInput<'_>, cx: &mut Ctx) -> Result<Var> {
-        let StackInput { hidden, visible, numbers, memory } = input;
+        let StackInput { hidden, visible, numbers, memory, caches } = input;
         let is_last = range.end == self.layers.len();
-        let options = RunOptions { range, caches: None, return_hidden: false };
-        let rows = Rows { length: hidden.shape().dims()[1], numbers };
+        let past = caches.as_deref().and_then(<[_]>::first).map_or(0, |cache| cache.own.len());
+        let [_, length, _] = hidden.dims("stack")?;
+        let rows = Rows { past, length, numbers };
+        let options = RunOptions { range, caches, return_hidden: false };
         let scope = self.positions.scope(visible, rows, cx)?;
         let shared = Shared { scope, memory };
         let hidden = cx.at(self.name, |cx| self.layers.run(hidden, &shared, options, cx))?.carry; // [B, L, D]

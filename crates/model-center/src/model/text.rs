@@ -3,8 +3,9 @@
 //! [`crate::model::registry`] opens a folder as a boxed [`TextModel`]; the finetune and forward programs call it.
 
 use crate::data::{Batch, Labels};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::hf::NameTable;
+use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::labels::IGNORED;
 use crate::model::opening::{Fill, from_parameters};
 use crate::model::registry::SaveOptions;
@@ -178,6 +179,21 @@ pub trait TextModel {
     /// A word for it that the configuration does not say.
     fn check_targets(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// The word that the second stack of a model that [writes](TextModel::writes_targets) targets reads in front of its first, if the
+    /// configuration says it.
+    fn first_word(&self) -> Option<i64> {
+        None
+    }
+
+    /// Begin rows of text that the model goes on with token by token.
+    ///
+    /// # Errors
+    /// A model that writes no text, or has no head for it; what is wrong with the source; a failing device.
+    fn decoding<'a>(&'a self, _options: DecodingOptions<'_>, _cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {
+        let reason = "its family reads texts and does not write any";
+        Err(Error::model("the model", reason, "use a decoder, or a model with an encoder and a decoder"))
     }
 
     /// Whether its classifier may judge rows of one sample against each other, as multiple choice takes.

@@ -3,8 +3,6 @@
 use super::AttentionOptions;
 use super::call::{Call, columns};
 use crate::autograd::{Ctx, Var};
-use crate::device::Device;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Dest, Heads, RowCopy};
 use crate::ops::{empty, expect_shape};
@@ -12,22 +10,23 @@ use crate::pool::Segment;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
-/// Keys and values of the tokens so far, side by side, with room for more: `[B, capacity, 2K * H]`, keys first.
-#[derive(Debug)]
+const OP: &str = "attention_cached";
+
+/// Keys and values of the tokens so far. Memory is taken with the first of them, and more as they come.
+#[derive(Debug, Default)]
 pub struct KeyValues {
-    kv: Tensor,
+    /// Side by side, keys first, with room for more: `[B, capacity, 2K * H]`.
+    kv: Option<Tensor>,
     /// S.
     length: usize,
+    /// Tokens of a row that are expected.
+    expected: usize,
 }
 
 impl KeyValues {
-    /// Room for so many tokens in each of B rows; `width` is K * H.
-    ///
-    /// # Errors
-    /// No memory left.
-    pub fn new(device: &Device, rows: usize, capacity: usize, width: usize, dtype: DType) -> Result<Self> {
-        let kv = Tensor::empty(device, [rows, capacity, 2 * width], dtype, Segment::Activations)?;
-        Ok(KeyValues { kv, length: 0 })
+    /// For rows that are expected to come to so many tokens; longer ones take more memory, and time to move to it.
+    pub fn expecting(tokens: usize) -> Self {
+        KeyValues { kv: None, length: 0, expected: tokens }
     }
 
     /// S, tokens of a row so far.
@@ -40,45 +39,74 @@ impl KeyValues {
         self.length == 0
     }
 
-    /// B.
-    pub fn rows(&self) -> usize {
-        self.dims()[0]
-    }
-
-    /// Let row `i` go on from what row `from[i]` has; there may be more rows than before, or fewer.
+    /// Let row `i` go on from what row `from[i]` has; there may be more rows than before, or fewer. Without tokens so far there
+    /// is nothing to do.
     ///
     /// # Errors
     /// A row that is not there; no memory left; a failing device.
     pub fn reorder(&mut self, from: &[usize]) -> Result<()> {
-        let [rows, capacity, width] = self.dims();
+        let Some(kv) = &self.kv else { return Ok(()) };
+        let [rows, capacity, width] = kv.dims("reorder")?;
         if from.iter().copied().eq(0..rows) {
             return Ok(());
         }
         if let Some(missing) = from.iter().find(|from| **from >= rows) {
             return Err(Error::argument("reorder", format!("row {missing} of {rows}")));
         }
-        let device = self.kv.device().clone();
-        let mut kv = Tensor::empty(&device, [from.len(), capacity, width], self.kv.dtype(), Segment::Activations)?;
-        let (row, columns) = (capacity * width, self.length * width);
-        for (to, from) in from.iter().enumerate() {
-            let out = Dest { view: kv.view_mut()?.part(to * row, columns)?, add: false };
-            let x = self.kv.view()?.part(from * row, columns)?;
-            device.launch(RowCopy { rows: 1, columns, x_ld: columns, x, out_ld: columns, out })?;
-        }
-        self.kv = kv;
+        let reordered = [from.len(), capacity, width];
+        self.kv = Some(moved(kv, reordered, from.iter().copied(), self.length)?);
         Ok(())
     }
 
-    fn dims(&self) -> [usize; 3] {
-        let shape = self.kv.shape();
-        let dims = shape.dims();
-        [dims[0], dims[1], dims[2]]
+    /// Put keys and values `[B, L, K*H]` behind those so far.
+    ///
+    /// # Errors
+    /// A tape; other rows than before; no memory left; a failing device.
+    pub fn push(&mut self, cx: &Ctx, k: &Var, v: &Var) -> Result<()> {
+        let width = k.shape().last();
+        expect_shape(OP, "v", k.shape(), v.shape())?;
+        self.make_room(cx, k.value(), width)?;
+        self.put(k.value(), 0, 0, width)?;
+        self.put(v.value(), 0, width, width)?;
+        self.length += k.shape().dims()[1];
+        Ok(())
+    }
+
+    /// All keys and all values, `[B, S, K*H]` each, copied.
+    ///
+    /// # Errors
+    /// There are none; no memory left; a failing device.
+    pub fn copied(&self) -> Result<[Var; 2]> {
+        let kv = self.kept()?;
+        let [rows, capacity, row] = kv.dims(OP)?;
+        let (length, width) = (self.length, row / 2);
+        let part = |first: usize| -> Result<Var> {
+            let mut out = Tensor::empty(kv.device(), [rows, length, width], kv.dtype(), Segment::Activations)?;
+            for row_index in 0..rows {
+                let len = (length - 1) * row + width;
+                kv.device().launch(RowCopy {
+                    rows: length,
+                    columns: width,
+                    x_ld: row,
+                    x: kv.view()?.part(row_index * capacity * row + first, len)?,
+                    out_ld: width,
+                    out: Dest { view: out.view_mut()?.part(row_index * length * width, length * width)?, add: false },
+                })?;
+            }
+            Ok(Var::constant(out))
+        };
+        Ok([part(0)?, part(width)?])
+    }
+
+    fn kept(&self) -> Result<&Tensor> {
+        self.kv.as_ref().filter(|_| self.length > 0).ok_or_else(|| Error::argument(OP, "the cache is empty"))
     }
 
     /// Put columns `from..from + width` of `x [B, L, _]` behind the tokens so far, at `to` of their columns.
     fn put(&mut self, x: &Tensor, from: usize, to: usize, width: usize) -> Result<()> {
-        let [rows, capacity, row_width] = self.dims();
-        let [_, length, x_width] = x.dims("attention_cached")?;
+        let Some(kv) = &mut self.kv else { return Ok(()) };
+        let [rows, capacity, row_width] = kv.dims(OP)?;
+        let [_, length, x_width] = x.dims(OP)?;
         // A single token of each row makes one copy of them all.
         let (calls, copied, x_ld, out_ld) = match length {
             1 => (1, rows, x_width, capacity * row_width),
@@ -90,7 +118,7 @@ impl KeyValues {
         for row in 0..calls {
             let x_first = row * length * x_width + from;
             let out_first = (row * capacity + self.length) * row_width + to;
-            let view = self.kv.view_mut()?.part(out_first, (copied - 1) * out_ld + width)?;
+            let view = kv.view_mut()?.part(out_first, (copied - 1) * out_ld + width)?;
             x.device().launch(RowCopy {
                 rows: copied,
                 columns: width,
@@ -103,32 +131,53 @@ impl KeyValues {
         Ok(())
     }
 
-    /// Whether so many more tokens of such rows fit.
-    fn check(&self, cx: &Ctx, x: &Tensor, width: usize) -> Result<()> {
-        let ([rows, capacity, row_width], [batch, length, _]) = (self.dims(), x.dims("attention_cached")?);
+    /// Room for the L more tokens of such rows; `width` is K * H.
+    fn make_room(&mut self, cx: &Ctx, x: &Tensor, width: usize) -> Result<()> {
         if cx.is_recording() {
-            return Err(Error::argument("attention_cached", "there is no way back: run without a tape"));
+            return Err(Error::argument(OP, "there is no way back: run without a tape"));
         }
-        if (rows, row_width) != (batch, 2 * width) || x.dtype() != self.kv.dtype() {
+        let [batch, length, _] = x.dims(OP)?;
+        let needed = self.length + length;
+        let Some(kv) = &self.kv else {
+            let shape = [batch, needed.max(self.expected), 2 * width];
+            self.kv = Some(Tensor::empty(x.device(), shape, x.dtype(), Segment::Activations)?);
+            return Ok(());
+        };
+        let [rows, capacity, row_width] = kv.dims(OP)?;
+        if (rows, row_width) != (batch, 2 * width) || x.dtype() != kv.dtype() {
             let want = format!("{batch} rows of {} {}", 2 * width, x.dtype());
-            let got = format!("{rows} of {row_width} {}", self.kv.dtype());
-            return Err(Error::shape("attention_cached", "cache", want, got));
+            return Err(Error::shape(OP, "cache", want, format!("{rows} of {row_width} {}", kv.dtype())));
         }
-        if self.length + length > capacity {
-            let reason = format!("{} tokens and {length} more, with room for {capacity}", self.length);
-            return Err(Error::argument("attention_cached", reason));
+        if needed > capacity {
+            // Twice as many, so that all moves together copy each token once or twice.
+            let grown = [rows, needed.max(2 * capacity), row_width];
+            self.kv = Some(moved(kv, grown, 0..rows, self.length)?);
         }
         Ok(())
     }
 
     /// Keys and values of all tokens.
     fn heads(&self, width: usize) -> Result<[Heads<'_>; 2]> {
-        let [rows, capacity, row_stride] = self.dims();
+        let kv = self.kept()?;
+        let [rows, capacity, row_stride] = kv.dims(OP)?;
         let batch_stride = capacity * row_stride;
-        let len = (rows.max(1) - 1) * batch_stride + self.length.max(1) * row_stride - width;
-        let part = |start| Ok(Heads { view: self.kv.view()?.part(start, len)?, batch_stride, row_stride });
+        let len = (rows.max(1) - 1) * batch_stride + self.length * row_stride - width;
+        let part = |start| Ok(Heads { view: kv.view()?.part(start, len)?, batch_stride, row_stride });
         Ok([part(0)?, part(width)?])
     }
+}
+
+/// The first `length` tokens of rows of `kv`, in memory of this shape.
+fn moved(kv: &Tensor, shape: [usize; 3], from: impl Iterator<Item = usize>, length: usize) -> Result<Tensor> {
+    let [_, capacity, width] = kv.dims(OP)?;
+    let mut out = Tensor::empty(kv.device(), shape, kv.dtype(), Segment::Activations)?;
+    let columns = length * width;
+    for (to, from) in from.enumerate() {
+        let x = kv.view()?.part(from * capacity * width, columns)?;
+        let out = Dest { view: out.view_mut()?.part(to * shape[1] * width, columns)?, add: false };
+        kv.device().launch(RowCopy { rows: 1, columns, x_ld: columns, x, out_ld: columns, out })?;
+    }
+    Ok(out)
 }
 
 /// As [`attention`](super::attention), of L further tokens to themselves and to those in the cache, which they join.
@@ -136,23 +185,18 @@ impl KeyValues {
 /// Shapes: q `[B, L, N*H]`, k and v `[B, L, K*H]` → `[B, L, N*H]`; masks and biases are over all S tokens, the new ones last.
 ///
 /// # Errors
-/// As [`attention`](super::attention); a tape; a cache of other sizes or without room.
+/// As [`attention`](super::attention); a tape; a cache of other rows.
 pub fn attention_cached(
     cx: &Ctx,
     [q, k, v]: [&Var; 3],
     cache: &mut KeyValues,
     options: &AttentionOptions<'_>,
 ) -> Result<Var> {
-    let [batch, length, _] = q.dims("attention_cached")?;
-    let call = Call::new("attention_cached", options, batch, length, cache.length + length)?;
-    expect_shape("attention_cached", "q", Shape::from([batch, length, call.width()]), q.shape())?;
-    expect_shape("attention_cached", "k", Shape::from([batch, length, call.kv_width()]), k.shape())?;
-    expect_shape("attention_cached", "v", Shape::from([batch, length, call.kv_width()]), v.shape())?;
-    let width = call.kv_width();
-    cache.check(cx, k.value(), width)?;
-    cache.put(k.value(), 0, 0, width)?;
-    cache.put(v.value(), 0, width, width)?;
-    cache.length += length;
+    let [batch, length, _] = q.dims(OP)?;
+    let call = Call::new(OP, options, batch, length, cache.length + length)?;
+    expect_shape(OP, "q", Shape::from([batch, length, call.width()]), q.shape())?;
+    expect_shape(OP, "k", Shape::from([batch, length, call.kv_width()]), k.shape())?;
+    cache.push(cx, k, v)?;
     let [q] = columns(q.value(), length, [call.width()])?;
     attend(cx, &call, q, cache)
 }
@@ -173,7 +217,7 @@ pub fn attention_fused_cached(
     let call = Call::new("attention_fused_cached", options, batch, length, cache.length + length)?;
     let (width, kv) = (call.width(), call.kv_width());
     expect_shape("attention_fused_cached", "qkv", Shape::from([batch, length, width + 2 * kv]), qkv.shape())?;
-    cache.check(cx, qkv.value(), kv)?;
+    cache.make_room(cx, qkv.value(), kv)?;
     cache.put(qkv.value(), width, 0, 2 * kv)?;
     cache.length += length;
     let [q, ..] = columns(qkv.value(), length, [width, kv, kv])?;
@@ -181,8 +225,8 @@ pub fn attention_fused_cached(
 }
 
 fn attend(cx: &Ctx, call: &Call, q: Heads<'_>, cache: &KeyValues) -> Result<Var> {
-    let [rows, ..] = cache.dims();
-    let mut out = empty(cx, [rows, call.queries(), call.width()], cache.kv.dtype())?; // [B, L, N*H]
+    let kv = cache.kept()?;
+    let mut out = empty(cx, [kv.shape().dims()[0], call.queries(), call.width()], kv.dtype())?; // [B, L, N*H]
     let [k, v] = cache.heads(call.kv_width())?;
     call.attend(cx.device(), [q, k, v], &mut out)?;
     Ok(Var::constant(out))

@@ -30,12 +30,12 @@ impl Alibi {
         Alibi { heads, table: RefCell::default() }
     }
 
-    /// `[1 or B, N, 1, L]`: of every key. Padding does not count where tokens are numbered.
+    /// `[1 or B, N, 1, S]`: of every key. Padding does not count where tokens are numbered.
     ///
     /// # Errors
     /// No memory left; a failing device.
     pub fn bias(&self, rows: Rows<'_>, cx: &Ctx) -> Result<Var> {
-        let (device, length) = (cx.device(), rows.length);
+        let (device, length) = (cx.device(), rows.keys());
         let table = Var::constant(self.table(length, cx)?); // [P, N]
         let own;
         let numbers = match rows.numbers {
@@ -46,10 +46,10 @@ impl Alibi {
                 &own
             }
         };
-        let by_key = ops::embedding(cx, numbers, &table, None)?; // [1 or B, L, N]
-        let by_head = ops::permute(cx, &by_key, &[0, 2, 1])?; // [1 or B, N, L]
+        let by_key = ops::embedding(cx, numbers, &table, None)?; // [1 or B, S, N]
+        let by_head = ops::permute(cx, &by_key, &[0, 2, 1])?; // [1 or B, N, S]
         let batch = by_head.shape().dims()[0];
-        Ok(by_head.reshape([batch, self.heads, 1, length])?) // [1 or B, N, 1, L]
+        Ok(by_head.reshape([batch, self.heads, 1, length])?) // [1 or B, N, 1, S]
     }
 
     fn table(&self, length: usize, cx: &Ctx) -> Result<Tensor> {

@@ -55,10 +55,19 @@ pub enum Positions {
 /// The rows of a batch, as far as positions go.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'a> {
-    /// L, tokens of a row.
+    /// Tokens of a row that were read before.
+    pub past: usize,
+    /// L, tokens of a row that are read now.
     pub length: usize,
-    /// i64 `[B, L]`, the number of each token among those of its row; `None` where nothing is padded.
+    /// i64 `[B, S]`, the number of each token among those of its row, of both; `None` where nothing is padded.
     pub numbers: Option<&'a Tensor>,
+}
+
+impl Rows<'_> {
+    /// S, all tokens of a row.
+    pub fn keys(&self) -> usize {
+        self.past + self.length
+    }
 }
 
 impl Positions {
@@ -83,9 +92,9 @@ impl Positions {
         let scope = Scope { visible, ..Scope::default() };
         Ok(match self {
             Positions::None => scope,
-            Positions::Rotary(angles) => Scope { angles: Some(angles.of(rows.length, cx)?), ..scope },
+            Positions::Rotary(angles) => Scope { angles: Some(angles.of(rows.past, rows.length, cx)?), ..scope },
             Positions::Alibi(alibi) => Scope { bias: Some(alibi.bias(rows, cx)?), ..scope },
-            Positions::Relative(bias) => Scope { bias: Some(bias.forward(rows.length, rows.length, cx)?), ..scope },
+            Positions::Relative(bias) => Scope { bias: Some(bias.forward(rows.length, rows.keys(), cx)?), ..scope },
         })
     }
 }

@@ -165,11 +165,21 @@ impl RotaryAngles {
         &self.config
     }
 
-    /// The angles of rows of this length, each token at its number in the row.
+    /// The angles of `length` tokens behind `past` others, each token at its number in the row.
     ///
     /// # Errors
     /// No memory left; a failing device.
-    pub fn of(&self, length: usize, cx: &Ctx) -> Result<Angles> {
+    pub fn of(&self, past: usize, length: usize, cx: &Ctx) -> Result<Angles> {
+        let all = past + length;
+        let table = self.table_for(all, cx)?; // [all or more, R]
+        // Rows of the table from the first new token on.
+        let own = if past == 0 { table.clone() } else { table.slice(past..all)? }; // [L, R]
+        // The angles of the first tokens go by how many follow, sooner or later.
+        let changes = matches!(self.config.scaling, RotaryScaling::Dynamic { .. });
+        Ok(Angles { keys: changes.then_some(table), ..Angles::from(own) })
+    }
+
+    fn table_for(&self, length: usize, cx: &Ctx) -> Result<Tensor> {
         let mut kept = self.table.borrow_mut();
         let fits = |(made_for, table): &(usize, Tensor)| match self.config.scaling {
             // The angles themselves depend on the length.
@@ -177,14 +187,14 @@ impl RotaryAngles {
             _ => true,
         } && table.shape().dims()[0] >= length;
         if let Some((_, table)) = kept.as_ref().filter(|kept| fits(kept)) {
-            return Ok(Angles { table: table.clone(), positions: None });
+            return Ok(table.clone());
         }
         // By powers of two: rows of slowly growing lengths make few tables.
         let rows = length.next_power_of_two().max(64);
         let values = self.config.table(rows, length);
         let table = Tensor::from_slice(cx.device(), [rows, self.config.dims], &values, Segment::Data)?;
         *kept = Some((length, table.clone()));
-        Ok(Angles { table, positions: None })
+        Ok(table)
     }
 }
 
@@ -241,8 +251,8 @@ mod tests {
         assert_eq!((table[16], table[20]), (2f64.cos() as f32, 2f64.sin() as f32));
         let device = bmtrain_core::Device::cpu(1).unwrap();
         let (angles, cx) = (RotaryAngles::new(PLAIN), Ctx::inference(&device));
-        assert_eq!(angles.of(5, &cx).unwrap().table.shape().dims(), [64, 8]);
-        assert_eq!(angles.of(65, &cx).unwrap().table.shape().dims(), [128, 8]);
-        assert_eq!(angles.of(3, &cx).unwrap().table.shape().dims(), [128, 8]);
+        assert_eq!(angles.of(0, 5, &cx).unwrap().table.shape().dims(), [64, 8]);
+        assert_eq!(angles.of(60, 5, &cx).unwrap().table.shape().dims(), [5, 8]);
+        assert_eq!(angles.of(0, 3, &cx).unwrap().table.shape().dims(), [128, 8]);
     }
 }

@@ -21,7 +21,7 @@ pub struct DecoderBatch {
     /// u8 `[B, L, L]`, 1 for a key that a query sees; `None` where that are those in front of it, without padding.
     pub visible: Option<Tensor>,
     /// i64 `[B]`: the place of each row's last token among all `B * L`, for a classifier.
-    pub last: Tensor,
+    pub last: Option<Tensor>,
     /// What the loss compares with. Words are those that each position should predict: `[B, L]`, moved by one.
     pub labels: Option<Labels>,
     /// Share of the target probability that is spread over all classes.
@@ -74,7 +74,7 @@ impl DecoderBatch {
             numbers,
             padding,
             visible,
-            last: Tensor::from_slice(device, [rows], &last, Segment::Data)?,
+            last: Some(Tensor::from_slice(device, [rows], &last, Segment::Data)?),
             labels,
             label_smoothing: batch.label_smoothing,
             choices: batch.choices,
@@ -91,7 +91,7 @@ impl DecoderBatch {
 /// Rows so long that there is no memory for it.
 ///
 /// Source: ModelCenter's `CPM1`. With a context its padding sees nothing, ours what a token in its place would see; nobody asks padding.
-fn visible_keys(batch: &TextBatch) -> Result<Option<Vec<u8>>> {
+pub(super) fn visible_keys(batch: &TextBatch) -> Result<Option<Vec<u8>>> {
     let TextBatch { attention_mask: mask, context, span, .. } = batch;
     let length = batch.length;
     if context.is_none() && span.is_none() {

@@ -144,9 +144,11 @@ impl DecoderHeads {
 
 /// Logits from the last token of each row: a table of all tokens in which rows are looked up.
 fn classify(hidden: &Var, classifier: &Linear, batch: &DecoderBatch, cx: &mut Ctx) -> Result<Var> {
+    let missing = || bmtrain_dist::Error::setting("classifier", "the batch does not say where a text ends");
+    let last = batch.last.as_ref().ok_or_else(missing)?;
     let [rows, length, dim] = hidden.dims("classify")?;
     let tokens = hidden.reshape([rows * length, dim])?; // [B L, D]
-    let last = ops::embedding(cx, &batch.last, &tokens, None)?; // [B, D]
+    let last = ops::embedding(cx, last, &tokens, None)?; // [B, D]
     let logits = classifier.forward(&last, cx)?; // [B, outputs]
     match batch.choices {
         1 => Ok(logits),

@@ -6,6 +6,7 @@
 //! [`DecoderHeads`]. [`folder::open`] is what a family's line in a registry calls.
 
 pub mod batch;
+mod decoding;
 pub mod family;
 pub mod folder;
 pub mod heads;

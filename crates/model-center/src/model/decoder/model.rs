@@ -1,5 +1,6 @@
 //! A decoder of any family as stages: embeddings, blocks, heads.
 
+use super::decoding::DecoderRows;
 use super::{
     Decoder, DecoderBatch, DecoderFacts, DecoderFamily, DecoderHead, DecoderHeads, DecoderOutput, DecoderStack,
 };
@@ -7,6 +8,7 @@ use super::{Layout, folder};
 use crate::error::Result;
 use crate::hf::NameTable;
 use crate::layer::attention::length_scaled;
+use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::flow::TextFlow;
 use crate::model::opening::Fill;
 use crate::model::registry::{SaveOptions, param_shapes};
@@ -130,6 +132,11 @@ impl<C: DecoderFamily> DecoderModel<C> {
         &self.config
     }
 
+    /// The blocks, and what stands around them.
+    pub(super) fn blocks(&self) -> &DecoderStack {
+        &self.decoder
+    }
+
     /// Which head it carries.
     pub fn head_kind(&self) -> DecoderHead {
         self.heads.kind()
@@ -234,6 +241,10 @@ impl<C: DecoderFamily> TextModel for DecoderModel<C> {
 
     fn left_out(&self, options: &SaveOptions<'_>) -> Result<Vec<String>> {
         folder::written(self, &self.names, options).left_out()
+    }
+
+    fn decoding<'a>(&'a self, options: DecodingOptions<'_>, _cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {
+        Ok(Box::new(DecoderRows::new(self, options)?))
     }
 
     fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {

@@ -1,7 +1,7 @@
 //! The blocks of a decoder and the map behind them as its only section.
 
 use super::DecoderBatch;
-use crate::layer::{BlockConfig, PositionsConfig, TransformerBlock, Visible};
+use crate::layer::{BlockCache, BlockConfig, PositionsConfig, TransformerBlock, Visible};
 use crate::model::flow::TextFlow;
 use crate::model::stack::{Stack, StackConfig, StackInput};
 use bmtrain_core::Ctx;
@@ -40,6 +40,35 @@ impl DecoderStack {
         DecoderStack { project_out, ..self }
     }
 
+    /// Some of the blocks, and behind the last block what follows. With caches, one for each of these blocks, the tokens stand behind
+    /// those that were read before; what the batch says of padding, and of numbers, is then of all of them.
+    ///
+    /// # Errors
+    /// Those of the blocks; a range outside.
+    pub fn run_behind(
+        &self,
+        range: Range<usize>,
+        flow: TextFlow,
+        batch: &DecoderBatch,
+        caches: Option<&mut [BlockCache]>,
+        cx: &mut Ctx,
+    ) -> Result<TextFlow> {
+        let TextFlow { hidden, padding } = flow;
+        let is_last = range.end == self.blocks.layers().len();
+        let visible = match &batch.visible {
+            Some(visible) => Visible::Full(visible.clone()),
+            None => Visible::but(padding.as_ref()),
+        };
+        let numbers = batch.numbers.as_ref();
+        let input = StackInput { visible, numbers, caches, ..StackInput::new(hidden) };
+        let hidden = self.blocks.run(range, input, cx)?; // [B, L, D]
+        let hidden = match &self.project_out {
+            Some(map) if is_last => map.forward(&hidden, cx)?, // [B, L, word_size]
+            _ => hidden,
+        };
+        Ok(TextFlow { hidden, padding })
+    }
+
     /// The blocks.
     pub fn layers(&self) -> &TransformerBlockList<TransformerBlock> {
         self.blocks.layers()
@@ -52,19 +81,6 @@ impl<M: Model<Batch = DecoderBatch, Flow = TextFlow>> Section<M> for DecoderStac
     }
 
     fn run(&self, range: Range<usize>, flow: TextFlow, batch: &DecoderBatch, cx: &mut Ctx) -> Result<TextFlow> {
-        let TextFlow { hidden, padding } = flow;
-        let numbers = batch.numbers.as_ref();
-        let is_last = range.end == self.blocks.layers().len();
-        let visible = match &batch.visible {
-            Some(visible) => Visible::Full(visible.clone()),
-            None => Visible::but(padding.as_ref()),
-        };
-        let input = StackInput { hidden, visible, numbers, memory: None };
-        let hidden = self.blocks.run(range, input, cx)?; // [B, L, D]
-        let hidden = match &self.project_out {
-            Some(map) if is_last => map.forward(&hidden, cx)?, // [B, L, word_size]
-            _ => hidden,
-        };
-        Ok(TextFlow { hidden, padding })
+        self.run_behind(range, flow, batch, None, cx)
     }
 }

@@ -8,6 +8,22 @@ use bmtrain_dist::nn::norm::Norm;
 use bmtrain_dist::param::Init;
 use bmtrain_dist::{Builder, Error, Result};
 
+/// Where the words of a batch stand.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Places<'a> {
+    /// Their rows of positions, i64 `[B, L]`; `None` where none are added.
+    pub(super) rows: Option<&'a Tensor>,
+    /// All of them are below this.
+    pub(super) reach: usize,
+}
+
+impl<'a> Places<'a> {
+    /// Of words `[B, L]` that are whole rows.
+    pub(super) fn of(ids: &Tensor, rows: Option<&'a Tensor>) -> Self {
+        Places { rows, reach: ids.shape().last() }
+    }
+}
+
 /// `dropout(norm(factor * words + positions))`, of which a family has what it has.
 #[derive(Debug)]
 pub(super) struct Entry {
@@ -60,24 +76,18 @@ impl Entry {
         }
     }
 
-    /// Ids i64 `[B, L]`, and their rows of positions, to what enters the first block, `[B, L, D]`.
+    /// Ids i64 `[B, L]`, with their places, to what enters the first block, `[B, L, D]`.
     ///
     /// # Errors
     /// An id outside the tables; a failing device.
-    pub(super) fn forward(
-        &self,
-        words: &Embedding,
-        ids: &Tensor,
-        positions: Option<&Tensor>,
-        cx: &mut Ctx,
-    ) -> Result<Var> {
+    pub(super) fn forward(&self, words: &Embedding, ids: &Tensor, places: Places<'_>, cx: &mut Ctx) -> Result<Var> {
         let mut hidden = words.forward(ids, cx)?; // [B, L, D]
         if self.factor != 1.0 {
             hidden = ops::scale(cx, &hidden, self.factor)?; // [B, L, D]
         }
-        hidden = match (&self.positions, positions) {
+        hidden = match (&self.positions, places.rows) {
             (Positions::Learned(table), Some(rows)) => table.add_to(hidden, rows, cx)?, // [B, L, D]
-            (Positions::Computed(table), Some(rows)) => table.add_to(hidden, rows, cx)?, // [B, L, D]
+            (Positions::Computed(table), Some(rows)) => table.add_to(hidden, rows, places.reach, cx)?, // [B, L, D]
             (Positions::None, _) => hidden,
             (_, None) => {
                 return Err(Error::setting(self.name, "positions are added to its words, and the batch has none"));

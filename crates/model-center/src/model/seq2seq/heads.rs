@@ -150,24 +150,47 @@ impl Seq2SeqHeads {
             let loss = batch_loss(&logits, batch, cx)?; // [1]
             return Ok((Some(logits), loss));
         }
-        let hidden = match self.factor {
-            1.0 => hidden.clone(),
-            factor => ops::scale(cx, hidden, factor)?, // [B, L, D]
-        };
-        let matrix = self.words.as_ref().map_or(table.weight(), Linear::weight);
-        let weight = matrix.var(cx)?; // [V, D]
-        let bias = match &self.logits_bias {
-            Some(bias) => Some(bias.var(cx)?.reshape([bias.spec().shape.elements()])?), // [V]
-            None => None,
-        };
         if let (false, Some(Labels::Classes(targets))) = (batch.wants_logits, &batch.labels) {
-            let options = in_chunks(word_loss(batch), matrix);
+            let (matrix, bias) = (self.matrix(table), self.bias(cx)?);
+            let (options, weight) = (in_chunks(word_loss(batch), matrix), matrix.var(cx)?); // [V, D]
+            let hidden = self.scaled(hidden, cx)?; // [B, L, D]
             let loss = ops::linear_cross_entropy(cx, &hidden, &weight, bias.as_ref(), targets, &options)?; // [1]
             return Ok((None, Some(loss)));
         }
-        let logits = ops::linear(cx, &hidden, &weight, bias.as_ref(), None)?; // [B, L, V]
+        let logits = self.words(hidden, table, cx)?; // [B, L, V]
         let loss = batch_loss(&logits, batch, cx)?; // [1]
         Ok((Some(logits), loss))
+    }
+}
+
+impl Seq2SeqHeads {
+    /// From the decoder's states `[B, L, D]` to the logits of the next words, `[B, L, V]`.
+    ///
+    /// # Errors
+    /// Shapes that do not fit; a failing device.
+    pub(super) fn words(&self, hidden: &Var, table: &Embedding, cx: &Ctx) -> Result<Var> {
+        let (hidden, weight, bias) = (self.scaled(hidden, cx)?, self.matrix(table).var(cx)?, self.bias(cx)?);
+        Ok(ops::linear(cx, &hidden, &weight, bias.as_ref(), None)?) // [B, L, V]
+    }
+
+    fn scaled(&self, hidden: &Var, cx: &Ctx) -> Result<Var> {
+        match self.factor {
+            1.0 => Ok(hidden.clone()),
+            factor => Ok(ops::scale(cx, hidden, factor)?),
+        }
+    }
+
+    /// `[V, D]`.
+    fn matrix<'a>(&'a self, table: &'a Embedding) -> &'a Param {
+        self.words.as_ref().map_or(table.weight(), Linear::weight)
+    }
+
+    /// `[V]`.
+    fn bias(&self, cx: &Ctx) -> Result<Option<Var>> {
+        match &self.logits_bias {
+            Some(bias) => Ok(Some(bias.var(cx)?.reshape([bias.spec().shape.elements()])?)),
+            None => Ok(None),
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 //! at the end to [`Seq2SeqHeads`]. [`folder::open`] is what a family's line in a registry calls.
 
 pub mod batch;
+mod decoding;
 mod entry;
 pub mod family;
 pub mod flow;

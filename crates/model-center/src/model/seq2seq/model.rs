@@ -1,12 +1,14 @@
 //! A model with two stacks of any family as stages: embeddings, the encoder's blocks, the decoder's, the head.
 
-use super::entry::Entry;
+use super::entry::{Entry, Places};
 use super::{Around, Seq2SeqBatch, Seq2SeqFamily, Seq2SeqFlow, Seq2SeqHead, Seq2SeqHeads, Seq2SeqOutput};
 use crate::error::Result;
 use crate::hf::NameTable;
-use crate::layer::{BlockConfig, Memory, PositionsConfig, Visible};
+use crate::layer::{BlockCache, BlockConfig, Memory, PositionsConfig, Visible};
+use crate::model::decoding::Past;
 use crate::model::stack::{Stack, StackConfig, StackInput};
-use bmtrain_core::{Ctx, Device};
+use crate::model::text::TextBatch;
+use bmtrain_core::{Ctx, Device, Segment, Tensor, Var};
 use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
 use bmtrain_dist::param::{BuilderOptions, Init};
@@ -88,6 +90,58 @@ impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
     }
 }
 
+/// Both stacks apart, for text that is written token by token.
+impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
+    /// What the encoder makes of the words of a batch, `[B, S, D]`.
+    ///
+    /// # Errors
+    /// Those of the blocks; a failing device.
+    pub(super) fn encode(&self, batch: &TextBatch, visible: Visible, cx: &mut Ctx) -> Result<Var> {
+        let (shape, stack) = ([batch.rows, batch.length], &self.encoder.0);
+        let upload = |ids: &[i64]| Tensor::from_slice(cx.device(), shape, ids, Segment::Data);
+        let table = self.config.layout().encoder.added.table();
+        let rows = table.map(|table| table.rows_of(shape[0], shape[1], batch.attention_mask.as_deref()));
+        let rows = rows.map(|rows| upload(&rows)).transpose()?;
+        let ids = upload(&batch.input_ids)?;
+        let places = Places { rows: rows.as_ref(), reach: batch.length };
+        let hidden = self.entries[0].forward(&self.input_embedding, &ids, places, cx)?; // [B, S, D]
+        let input = StackInput { visible, ..StackInput::new(hidden) };
+        Ok(stack.run(0..stack.layers().len(), input, cx)?) // [B, S, D]
+    }
+
+    /// What the decoder makes of further words, ids i64 `[B, L]`: `[B, L, D]`.
+    ///
+    /// # Errors
+    /// Those of the blocks; a failing device.
+    pub(super) fn decode(
+        &self,
+        ids: &Tensor,
+        past: &Past,
+        memory: Memory,
+        caches: &mut [BlockCache],
+        cx: &mut Ctx,
+    ) -> Result<Var> {
+        let ([_, length], stack) = (ids.dims("decode")?, &self.decoder.0);
+        let table = self.config.layout().decoder.added.table();
+        let rows = table.map(|table| past.position_ids(table, length, cx.device())).transpose()?;
+        let places = Places { rows: rows.as_ref(), reach: past.length() };
+        let hidden = self.entries[1].forward(&self.input_embedding, ids, places, cx)?; // [B, L, D]
+        let visible = Visible::but(past.padding(cx.device())?.as_ref());
+        let numbers = past.numbers(cx.device())?;
+        let (numbers, memory, caches) = (numbers.as_ref(), Some(memory), Some(caches));
+        let input = StackInput { visible, numbers, memory, caches, ..StackInput::new(hidden) };
+        Ok(stack.run(0..stack.layers().len(), input, cx)?) // [B, L, D]
+    }
+
+    /// The decoder's states `[B, L, D]` to the logits of the next words, `[B, L, V]`.
+    ///
+    /// # Errors
+    /// Shapes that do not fit; a failing device.
+    pub(super) fn word_logits(&self, hidden: &Var, cx: &Ctx) -> Result<Var> {
+        Ok(self.heads.words(hidden, &self.input_embedding, cx)?)
+    }
+}
+
 impl<C: Seq2SeqFamily> Model for Seq2SeqModel<C> {
     type Batch = Seq2SeqBatch;
     type Flow = Seq2SeqFlow;
@@ -100,8 +154,18 @@ impl<C: Seq2SeqFamily> Model for Seq2SeqModel<C> {
     fn embed(&self, batch: &Seq2SeqBatch, cx: &mut Ctx) -> bmtrain_dist::Result<Seq2SeqFlow> {
         let (words, [encoder, decoder]) = (&self.input_embedding, &self.entries);
         Ok(Seq2SeqFlow {
-            encoder: encoder.forward(words, &batch.input_ids, batch.position_ids.as_ref(), cx)?,
-            decoder: decoder.forward(words, &batch.decoder_input_ids, batch.decoder_position_ids.as_ref(), cx)?,
+            encoder: encoder.forward(
+                words,
+                &batch.input_ids,
+                Places::of(&batch.input_ids, batch.position_ids.as_ref()),
+                cx,
+            )?,
+            decoder: decoder.forward(
+                words,
+                &batch.decoder_input_ids,
+                Places::of(&batch.decoder_input_ids, batch.decoder_position_ids.as_ref()),
+                cx,
+            )?,
             padding: batch.padding.clone(),
             decoder_padding: batch.decoder_padding.clone(),
         })
@@ -139,7 +203,7 @@ impl<M: Model<Batch = Seq2SeqBatch, Flow = Seq2SeqFlow>> Section<M> for EncoderS
         cx: &mut Ctx,
     ) -> bmtrain_dist::Result<Seq2SeqFlow> {
         let Seq2SeqFlow { encoder: hidden, decoder, padding, decoder_padding } = flow;
-        let input = StackInput { hidden, visible: Visible::but(padding.as_ref()), numbers: None, memory: None };
+        let input = StackInput { visible: Visible::but(padding.as_ref()), ..StackInput::new(hidden) };
         let encoder = self.0.run(range, input, cx)?; // [B, S, D]
         Ok(Seq2SeqFlow { encoder, decoder, padding, decoder_padding })
     }
@@ -159,7 +223,7 @@ impl<M: Model<Batch = Seq2SeqBatch, Flow = Seq2SeqFlow>> Section<M> for DecoderS
     ) -> bmtrain_dist::Result<Seq2SeqFlow> {
         let Seq2SeqFlow { encoder, decoder: hidden, padding, decoder_padding } = flow;
         let memory = Some(Memory { hidden: encoder.clone(), visible: Visible::but(padding.as_ref()) });
-        let input = StackInput { hidden, visible: Visible::but(decoder_padding.as_ref()), numbers: None, memory };
+        let input = StackInput { visible: Visible::but(decoder_padding.as_ref()), memory, ..StackInput::new(hidden) };
         let decoder = self.0.run(range, input, cx)?; // [B, L, D]
         Ok(Seq2SeqFlow { encoder, decoder, padding, decoder_padding })
     }

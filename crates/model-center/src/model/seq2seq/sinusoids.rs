@@ -36,12 +36,12 @@ impl Sinusoids {
         })
     }
 
-    /// Add the rows of these positions, i64 `[B, L]`, each row from 0 on, to `x [B, L, D]`.
+    /// Add the rows of these positions, i64 `[B, L]`, all of them below `reach`, to `x [B, L, D]`.
     ///
     /// # Errors
     /// Another shape; no memory left; a failing device.
-    pub fn add_to(&self, x: Var, positions: &Tensor, cx: &Ctx) -> bmtrain_dist::Result<Var> {
-        let table = self.of(positions.shape().last(), cx)?; // [P, D]
+    pub fn add_to(&self, x: Var, positions: &Tensor, reach: usize, cx: &Ctx) -> bmtrain_dist::Result<Var> {
+        let table = self.of(reach, cx)?; // [P, D]
         let table = ops::cast(cx, &Var::constant(table), x.dtype())?;
         Ok(ops::add_embedding(cx, x, positions, &table, None)?) // [B, L, D]
     }

@@ -1,9 +1,11 @@
 //! Models with two stacks as [`TextModel`]s: what programs call.
 
 use super::batch::Words;
+use super::decoding::Seq2SeqRows;
 use super::{Seq2SeqBatch, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel, folder};
 use crate::error::Result;
 use crate::hf::NameTable;
+use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::opening::Fill;
 use crate::model::registry::{SaveOptions, param_shapes};
 use crate::model::text::{Observe, Scores, TextBatch, TextModel};
@@ -64,6 +66,14 @@ impl<C: Seq2SeqFamily> TextModel for Seq2SeqModel<C> {
 
     fn writes_targets(&self) -> bool {
         !matches!(self.head_kind(), Seq2SeqHead::Classifier { .. })
+    }
+
+    fn first_word(&self) -> Option<i64> {
+        self.config().first_word().map(|word| word as i64)
+    }
+
+    fn decoding<'a>(&'a self, options: DecodingOptions<'_>, cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {
+        Ok(Box::new(Seq2SeqRows::new(self, options, cx)?))
     }
 
     fn check_targets(&self) -> Result<()> {

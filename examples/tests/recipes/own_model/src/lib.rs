@@ -130,7 +130,7 @@ impl Block for ToyBlock {
 
     fn forward(&self, x: Var, scope: &Scope, _: Option<&mut ()>, cx: &mut Ctx) -> bmtrain_dist::Result<Var> {
         let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]
-        let attended = self.attention.forward(&normed, scope, cx)?; // [B, L, D]
+        let attended = self.attention.forward(&normed, scope, None, cx)?; // [B, L, D]
         let y = ops::add(cx, &x, &attended)?; // [B, L, D]
         let normed = self.ffn_norm.forward(&y, cx)?; // [B, L, D]
         let widened = self.ffn.forward(&normed, cx)?; // [B, L, D]

@@ -1,0 +1,251 @@
+//! Writing text token by token: what a model keeps of the rows so far, and the scores of what may come next.
+//!
+//! Defines [`Decoding`], which a model gives out by [`TextModel::decoding`](super::TextModel::decoding), and [`Past`], what is known of
+//! the rows without their values. Called by [`crate::generation`]; which token is chosen is nothing that is known here.
+
+use super::position_table::{Count, PositionTable};
+use super::text::TextBatch;
+use crate::error::{Error, Result};
+use bmtrain_core::{Ctx, Device, Segment, Tensor, Var, ops};
+
+/// What a model is to know before the first token.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DecodingOptions<'a> {
+    /// What the encoder of a model with two stacks reads, a row for each text. Its labels and decoder inputs are nothing here.
+    pub source: Option<&'a TextBatch>,
+    /// Tokens that a row is expected to come to, with what is read first and with padding: memory is taken for as many.
+    pub expected: usize,
+}
+
+/// Rows of text that a model goes on with.
+pub trait Decoding {
+    /// Put further tokens behind those of each row: the logits of the token behind the last of each, `[R, V]`. A batch has ids,
+    /// a mask where some are padding, which the last of a row is not, and for a model that has such a thing and with
+    /// the first tokens of all a context.
+    ///
+    /// Numerics: as the whole row read at once, up to the order in which products of matrices of another height are added up. A
+    /// row that is padded on the left is the row without padding.
+    ///
+    /// # Errors
+    /// Other rows than before; ids out of range; rows that grow too long; a tape; no memory left; a failing device.
+    fn extend(&mut self, tokens: &TextBatch, cx: &mut Ctx) -> Result<Tensor>;
+
+    /// Let row `i` go on from what row `from[i]` has; there may be more rows than before, or fewer.
+    ///
+    /// # Errors
+    /// A row that is not there; no memory left; a failing device.
+    fn reorder(&mut self, from: &[usize], cx: &Ctx) -> Result<()>;
+
+    /// The rows so far.
+    fn past(&self) -> &Past;
+}
+
+/// The tokens of all rows so far, as far as masks and positions go by them.
+#[derive(Debug, Clone, Default)]
+pub struct Past {
+    rows: usize,
+    length: usize,
+    /// `R x S`, 1 for tokens; `None` where nothing is padded.
+    mask: Option<Vec<u8>>,
+}
+
+impl Past {
+    /// So many rows without a token.
+    pub(super) fn of_rows(rows: usize) -> Self {
+        Past { rows, length: 0, mask: None }
+    }
+
+    /// R.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// S, places of a row, padding included.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Tokens of the longest row, without padding.
+    pub fn longest(&self) -> usize {
+        match &self.mask {
+            None => self.length,
+            Some(mask) => {
+                let rows = mask.chunks(self.length.max(1));
+                rows.map(|row| row.iter().filter(|&&token| token == 1).count()).max().unwrap_or(0)
+            }
+        }
+    }
+
+    /// The same rows with those of a batch behind them.
+    ///
+    /// # Errors
+    /// Other rows than before; a mask of another length or of other numbers; a row that ends in padding.
+    pub(super) fn with(&self, batch: &TextBatch) -> Result<Self> {
+        let TextBatch { rows, length, attention_mask: mask, .. } = batch;
+        let (rows, length) = (*rows, *length);
+        if self.rows > 0 && rows != self.rows {
+            let reason = format!("{rows} rows behind the {} so far", self.rows);
+            return Err(Error::data("batch", reason, "give each row its next tokens"));
+        }
+        if let Some(mask) = mask {
+            if mask.len() != rows * length || mask.iter().any(|&token| token > 1) {
+                let reason = format!("it is not {rows} rows of {length} numbers that are 0 or 1");
+                return Err(Error::data("attention_mask", reason, "write 1 for tokens and 0 for padding"));
+            }
+            if let Some(row) = mask.chunks(length.max(1)).position(|row| row.last() == Some(&0)) {
+                let reason = "it ends in padding, and what is asked for is the token behind the last";
+                return Err(Error::data(format!("attention_mask, row {row}"), reason, "pad the row on the left"));
+            }
+        }
+        let is_padded = |mask: &[u8]| mask.contains(&0);
+        if self.mask.is_none() && !mask.as_deref().is_some_and(is_padded) {
+            return Ok(Past { rows, length: self.length + length, mask: None });
+        }
+        let mut all = Vec::with_capacity(rows * (self.length + length));
+        for row in 0..rows {
+            match &self.mask {
+                Some(before) => all.extend_from_slice(&before[row * self.length..(row + 1) * self.length]),
+                None => all.resize(all.len() + self.length, 1),
+            }
+            match mask {
+                Some(mask) => all.extend_from_slice(&mask[row * length..(row + 1) * length]),
+                None => all.resize(all.len() + length, 1),
+            }
+        }
+        Ok(Past { rows, length: self.length + length, mask: Some(all) })
+    }
+
+    /// As [`Decoding::reorder`].
+    ///
+    /// # Errors
+    /// A row that is not there.
+    pub(super) fn reorder(&mut self, from: &[usize]) -> Result<()> {
+        if let Some(row) = from.iter().find(|row| **row >= self.rows) {
+            let reason = format!("row {row} of {}", self.rows);
+            return Err(Error::data("rows to go on from", reason, "count them from 0"));
+        }
+        self.mask = self.mask.as_ref().map(|mask| gathered(mask, self.length, from));
+        self.rows = from.len();
+        Ok(())
+    }
+
+    /// u8 `[R, S]`, 1 for tokens; `None` where nothing is padded.
+    pub(super) fn padding(&self, device: &Device) -> Result<Option<Tensor>> {
+        let upload = |mask: &Vec<u8>| Tensor::from_slice(device, [self.rows, self.length], mask, Segment::Data);
+        Ok(self.mask.as_ref().map(upload).transpose()?)
+    }
+
+    /// i64 `[R, S]`: of each token its number among those of its row; `None` where nothing is padded.
+    pub(super) fn numbers(&self, device: &Device) -> Result<Option<Tensor>> {
+        let Some(mask) = &self.mask else { return Ok(None) };
+        let by_token = PositionTable { first: 0, count: Count::Tokens };
+        let numbers = by_token.rows_of(self.rows, self.length, Some(mask));
+        Ok(Some(Tensor::from_slice(device, [self.rows, self.length], &numbers, Segment::Data)?))
+    }
+
+    /// i64 `[R, L]`: the table's rows of the last L tokens of each row. They go by tokens even where whole rows go by places: a row
+    /// that is padded to the length of others is to be what it is without.
+    ///
+    /// Source: transformers numbers tokens the same way while it generates.
+    pub(super) fn position_ids(&self, table: PositionTable, length: usize, device: &Device) -> Result<Tensor> {
+        let by_token = PositionTable { count: Count::Tokens, ..table };
+        let ids = match &self.mask {
+            // The first rows of the table belong to tokens that stand there no more than the others do.
+            None => {
+                let first = (table.first + self.length - length) as i64;
+                (0..self.rows).flat_map(|_| first..first + length as i64).collect()
+            }
+            Some(mask) => last_columns(&by_token.rows_of(self.rows, self.length, Some(mask)), self.length, length),
+        };
+        Ok(Tensor::from_slice(device, [self.rows, length], &ids, Segment::Data)?)
+    }
+}
+
+/// The last `columns` of each row of a table whose rows have this length.
+fn last_columns(values: &[i64], length: usize, columns: usize) -> Vec<i64> {
+    values.chunks(length.max(1)).flat_map(|row| row[length - columns..].iter().copied()).collect()
+}
+
+/// Rows of a table by their numbers.
+pub(super) fn gathered<T: Copy>(values: &[T], length: usize, from: &[usize]) -> Vec<T> {
+    from.iter().flat_map(|&row| values[row * length..(row + 1) * length].iter().copied()).collect()
+}
+
+/// What a batch of further tokens may not have.
+///
+/// # Errors
+/// Spans, or what is for training.
+pub(super) fn check_tokens(batch: &TextBatch) -> Result<()> {
+    let what = match () {
+        () if batch.length == 0 || batch.rows == 0 => {
+            return Err(Error::data("batch", "no token", "give at least one"));
+        }
+        () if batch.span.is_some() => "spans",
+        () if batch.next_sentence.is_some() => "next_sentence_label",
+        () if batch.decoder_input_ids.is_some() => "decoder_input_ids",
+        () if batch.choices > 1 => "choices",
+        () => return Ok(()),
+    };
+    Err(Error::data(what, "they are for whole rows, and these tokens are read piece by piece", "leave them out"))
+}
+
+/// The last place of each row of `hidden [R, L, D]`: `[R, 1, D]`.
+pub(super) fn last_places(hidden: Var, cx: &Ctx) -> bmtrain_dist::Result<Var> {
+    let [rows, length, width] = hidden.dims("last_places")?;
+    if length == 1 {
+        return Ok(hidden);
+    }
+    let last: Vec<i64> = (1..=rows).map(|row| (row * length) as i64 - 1).collect();
+    let last = Tensor::from_slice(cx.device(), [rows], &last, Segment::Data)?;
+    let places = hidden.reshape([rows * length, width])?; // [R L, D]
+    Ok(ops::embedding(cx, &last, &places, None)?.reshape([rows, 1, width])?) // [R, 1, D]
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn batch(length: usize, rows: usize, mask: Option<Vec<u8>>) -> TextBatch {
+        TextBatch::next_words(length, vec![1; rows * length], mask)
+    }
+
+    fn ids(past: &Past, first: usize, length: usize) -> Vec<i64> {
+        let device = Device::cpu(1).unwrap();
+        let table = PositionTable { first, count: Count::Places };
+        past.position_ids(table, length, &device).unwrap().to_vec().unwrap()
+    }
+
+    #[test]
+    fn tokens_are_numbered_behind_padding_and_behind_those_before() {
+        let plain = Past::default().with(&batch(3, 2, None)).unwrap().with(&batch(1, 2, Some(vec![1, 1]))).unwrap();
+        assert_eq!((plain.rows(), plain.length(), plain.longest(), &plain.mask), (2, 4, 4, &None));
+        assert_eq!((ids(&plain, 0, 1), ids(&plain, 2, 2)), (vec![3, 3], vec![4, 5, 4, 5]));
+        let padded = Past::default().with(&batch(3, 2, Some(vec![0, 0, 1, 1, 1, 1]))).unwrap();
+        assert_eq!(ids(&padded, 2, 3), [1, 1, 2, 2, 3, 4]);
+        let further = padded.with(&batch(2, 2, None)).unwrap();
+        assert_eq!((ids(&further, 0, 2), further.longest()), (vec![1, 2, 3, 4], 5));
+        // Padding within a row that goes on.
+        let uneven = further.with(&batch(2, 2, Some(vec![1, 1, 0, 1]))).unwrap();
+        assert_eq!((ids(&uneven, 0, 1), uneven.longest()), (vec![4, 5], 6));
+    }
+
+    #[test]
+    fn rows_take_their_masks_with_them() {
+        let mut past = Past::default().with(&batch(2, 3, Some(vec![0, 1, 1, 1, 1, 1]))).unwrap();
+        past.reorder(&[2, 0, 0, 1]).unwrap();
+        assert_eq!((past.rows(), past.mask.as_deref()), (4, Some(&[1, 1, 0, 1, 0, 1, 1, 1][..])));
+        assert!(past.reorder(&[4]).unwrap_err().to_string().contains("row 4 of 4"));
+        let error = past.with(&batch(1, 3, None)).unwrap_err().to_string();
+        assert!(error.contains("3 rows behind the 4 so far"), "{error}");
+    }
+
+    #[test]
+    fn a_row_ends_in_a_token() {
+        let error = Past::default().with(&batch(2, 2, Some(vec![1, 1, 1, 0]))).unwrap_err().to_string();
+        assert!(error.contains("row 1") && error.contains("left"), "{error}");
+        for wrong in [vec![1, 1, 1], vec![1, 1, 2, 1]] {
+            assert!(Past::default().with(&batch(2, 2, Some(wrong))).is_err());
+        }
+    }
+}
