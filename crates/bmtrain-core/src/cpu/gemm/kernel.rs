@@ -78,6 +78,7 @@ pub(super) struct Dots {
     pub(super) out_row: usize,
 }
 
+#[cfg(target_arch = "x86_64")]
 impl Dots {
     /// How far ahead in y it pays to look: where rows are short the hardware, which sees a stream end with each of them, does not
     /// find the next ones; of long rows it is the same row.
