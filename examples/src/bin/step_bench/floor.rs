@@ -1,8 +1,7 @@
-//! What a step is compared with: the time of its matrix products alone, and the times of its kernels.
+//! What a step is compared with: the time of its matrix products alone.
 
 use anyhow::Result;
 use bmtrain_core::kernel::{Batch, Epilogue, Gemm, Matrix, MatrixMut};
-use bmtrain_core::wrap::Profiled;
 use bmtrain_core::{DType, Device, Segment, Tensor};
 use bmtrain_examples::step::{Extent, Product, Shape};
 use std::time::Instant;
@@ -58,32 +57,4 @@ fn launch_product(
         epilogue: Epilogue::default(),
     })?;
     Ok(())
-}
-
-pub fn print_profile(profiled: &Profiled, seconds: &[f64]) {
-    let steps = seconds.len() as f64;
-    let whole: f64 = seconds.iter().sum::<f64>() / steps;
-    let mut rows: Vec<_> = profiled.times().into_iter().collect();
-    rows.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
-    let inside: f64 = rows.iter().map(|(_, time)| time.seconds).sum::<f64>() / steps;
-    eprintln!("{:<24} {:>8} {:>10} {:>7} {:>10} {:>10}", "kernel", "calls", "ms/step", "share", "GFLOP/s", "GB/s");
-    for (name, time) in rows {
-        let per_step = time.seconds / steps;
-        let rate = |work: u64| work as f64 / time.seconds / 1e9;
-        eprintln!(
-            "{name:<24} {:>8} {:>10.2} {:>6.1}% {:>10.1} {:>10.1}",
-            time.calls as f64 / steps,
-            1e3 * per_step,
-            100.0 * per_step / whole,
-            rate(time.cost.flops),
-            rate(time.cost.bytes)
-        );
-    }
-    eprintln!(
-        "{:<24} {:>8} {:>10.2} {:>6.1}%",
-        "outside kernels",
-        "",
-        1e3 * (whole - inside),
-        100.0 * (whole - inside) / whole
-    );
 }

@@ -15,6 +15,7 @@ use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::launch::{run_group, threads_per_rank};
 use bmtrain_dist::param::BuilderOptions;
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
+use bmtrain_examples::profile::print_profile;
 use bmtrain_examples::step::{Extent, Size, Steps, median, own_rows, random_batch};
 use clap::{Parser, ValueEnum};
 use model_center::run::memory;
@@ -256,7 +257,7 @@ fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run>
     let step = median(&mut seconds);
     let tokens = tokens as f64 / options.steps as f64;
     if let Some(profiled) = &profiled {
-        floor::print_profile(profiled, &seconds);
+        print_profile(profiled, &seconds);
     }
     let is_alone = ranks.size() == 1 && !options.no_floor;
     let length = lengths.iter().sum::<usize>() / lengths.len();
