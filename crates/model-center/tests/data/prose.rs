@@ -49,7 +49,11 @@ fn a_text_is_cut_into_rows_of_one_length_and_nothing_is_lost_or_repeated() {
     let words = Words::new();
     // With what the tokenizer puts around a text: 9 tokens.
     let dataset = read("a b c\n\nd e\r\nf g", &rows_of(&words, 4)).unwrap();
-    assert_eq!(texts(&words, &dataset), ["[CLS] a b c", "d e f", "g [SEP]"], "the row before gives a token to the last");
+    assert_eq!(
+        texts(&words, &dataset),
+        ["[CLS] a b c", "d e f", "g [SEP]"],
+        "the row before gives a token to the last"
+    );
     assert_eq!([0, 1, 2].map(|row| dataset.weight(row)), [3, 2, 1]);
     let report = dataset.report();
     assert_eq!((report.records, report.rows, report.tokens, report.longest), (1, 3, 9, 4));
@@ -70,7 +74,9 @@ fn every_token_of_an_epoch_comes_once_whatever_the_order() {
         let mut seen: Vec<i64> = Vec::new();
         for batch in loader.epoch(1) {
             let batch = batch.unwrap();
-            seen.extend(batch.input_ids.iter().zip(&batch.attention_mask).filter(|(_, mask)| **mask == 1).map(|(id, _)| id));
+            seen.extend(
+                batch.input_ids.iter().zip(&batch.attention_mask).filter(|(_, mask)| **mask == 1).map(|(id, _)| id),
+            );
         }
         assert_eq!(seen.len(), 1002);
         seen.sort_unstable();
