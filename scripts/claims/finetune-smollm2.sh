@@ -17,30 +17,19 @@ head -n "$((lines - lines / 10))" "$novel" >"$scratch/train.txt"
 tail -n "$((lines / 10))" "$novel" >"$scratch/eval.txt"
 "$bin/convert" "$cache/assets/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf" "$scratch/model" --dtype f32 >&2
 
-# train NAME ARGUMENTS...: a run of the recipe into a folder of that name.
-train() {
-    local name="$1"
-    shift
-    note "run $name"
-    "$bin/finetune" --recipe "$root/examples/recipes/novel_llama.toml" --ranks 2 --set "model.path=$scratch/model" \
-        --set "data.train=$scratch/train.txt" --set "data.eval=$scratch/eval.txt" --set "output.dir=$scratch/$name" \
-        --set device.threads=2 "$@" >&2
-}
-perplexity() {
-    python3 -c 'import json, sys
-evals = [record for record in map(json.loads, open(sys.argv[1])) if record["kind"] == "eval"]
-print("%.2f" % evals[-1]["metrics"]["perplexity"])' "$scratch/$1/metrics.jsonl"
-}
+"$bin/finetune" --recipe "$root/examples/recipes/novel_llama.toml" --ranks 2 --set "model.path=$scratch/model" \
+    --set "data.train=$scratch/train.txt" --set "data.eval=$scratch/eval.txt" --set "output.dir=$scratch/run" \
+    --set device.threads=2 >&2
 
-# One step at a rate that no weight feels, for the evaluation behind it.
-train before --set train.steps=1 --set train.warmup=0 --set train.lr=1e-30
-train after
-# How each goes on with the novel's tone, word by word the most probable.
-for name in before after; do
-    note "$name:"
-    "$bin/decode_bench" "$scratch/$name/model" --prompt "The old captain leaned over the rail, and" --tokens 60 --rounds 1 >&2
+# How either goes on with a sentence, word by word the most probable.
+for folder in model run/model; do
+    note "$folder:"
+    "$bin/decode_bench" "$scratch/$folder" --prompt "The old captain leaned over the rail, and" --tokens 60 --rounds 1 >&2
 done
-before="$(perplexity before)"
-after="$(perplexity after)"
+# The first evaluation comes before the first step.
+read -r before after < <(python3 -c 'import json, sys
+evals = [record for record in map(json.loads, open(sys.argv[1])) if record["kind"] == "eval"]
+assert evals[0]["step"] == 0 < evals[-1]["step"]
+print(*("%.2f" % record["metrics"]["perplexity"] for record in (evals[0], evals[-1])))' "$scratch/run/metrics.jsonl")
 note "perplexity of chapters that were held out: $before before, $after after"
 if awk -v b="$before" -v a="$after" 'BEGIN { exit !(a < b) }'; then verdict "$before->$after" ok; else verdict "$before->$after" short; fi
