@@ -192,7 +192,7 @@ mod tests {
             let rows: Vec<usize> = starts.zip(&ends).map(|(start, end)| end - start).collect();
             assert_eq!(rows.iter().sum::<usize>(), if tokens < 2 { 0 } else { tokens });
             assert!(rows.iter().all(|row| (2..=length).contains(row)), "{tokens} in rows of {length}: {rows:?}");
-            let full = if tokens % length == 1 { tokens / length - 1 } else { tokens / length };
+            let full = (tokens / length).saturating_sub(usize::from(tokens % length == 1));
             assert!(tokens < 2 || rows.iter().take(full).all(|row| *row == length));
         }
     }
