@@ -22,6 +22,7 @@ import dead_rank  # noqa: E402
 import kernels_compile  # noqa: E402
 import prepare_sentences  # noqa: E402
 import speed  # noqa: E402
+import speed_decode  # noqa: E402
 import speed_offload  # noqa: E402
 import unpack  # noqa: E402
 
@@ -204,6 +205,20 @@ class Verdicts(InScratch):
         wide = [100, 120, 80, 100, 125, 75, 100]
         self.assertEqual(self.speed("speed-minilm", wide, 200)[0], 75)
         self.assertEqual(self.speed("speed-minilm", wide, 10)[0], 75)
+
+    def test_decoding_is_judged_by_speed_only_where_the_words_agree(self):
+        def decode(theirs, mine, ids=(1, 2)):
+            values = iter(theirs)
+            base = {"torch": "0", "peak_rss_bytes": 1.0}
+            torch = lambda _folder: base | {"tokens_per_s": next(values), "ids": [1, 2]}  # noqa: E731
+            with mock.patch.object(speed_decode, "torch_decode", torch), \
+                    mock.patch.object(speed_decode, "ours", lambda *_: base | {"tokens_per_s": mine, "ids": list(ids)}):
+                return call(speed_decode.main, ["bench", "folder"])
+
+        self.assertEqual(decode([10] * 7, 15), (0, "speed-decode 1.500x ok\n"))
+        self.assertEqual(decode([10] * 7, 14.9), (1, "speed-decode 1.490x short\n"))
+        self.assertEqual(decode([10] * 7, 15, ids=(1, 3))[0], 1)
+        self.assertEqual(decode([10, 12, 10, 10, 10, 10, 10], 20)[0], 75)
 
     def test_an_optimizer_step_is_held_against_both_of_pytorchs(self):
         def offload(default, fused):

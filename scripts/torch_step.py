@@ -1,11 +1,11 @@
 """One training step of a transformers model in PyTorch on the CPU: the peer our own step is measured against.
 
-    python torch_step.py {bert-base|minilm|gpt2} BATCH SEQUENCE [STEPS] [--json] [--compile] [--threads 2]
+    python torch_step.py {bert-base|minilm|gpt2|t5-base} BATCH SEQUENCE [STEPS] [--target 32] [--json] [--compile] [--threads 2]
 
 Prints the median seconds of a step and of its forward, backward and optimizer parts, tokens/s, GFLOP/s by the rule of
 6 per parameter and token, and peak resident memory. Float32, random weights and ids, dropout 0.1 as in the configurations,
-gradients clipped at 1.0, fused AdamW, nothing recomputed, two warm-up steps. With --compile the model goes
-through torch.compile first. Run it in turn with ours (A B A B) on a quiet machine and compare medians.
+gradients clipped at 1.0, fused AdamW, nothing recomputed, two warm-up steps. A token is one of a sequence, or for T5 also one
+of its target. With --compile the model goes through torch.compile first. Run it in turn with ours (A B A B) on a quiet machine and compare medians.
 """
 
 import argparse
@@ -19,10 +19,18 @@ import time
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch  # noqa: E402
-from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel  # noqa: E402
+from transformers import (  # noqa: E402
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 WARMUP = 2
 MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536, "num_attention_heads": 12}
+T5_BASE = {"d_model": 768, "d_ff": 3072, "num_layers": 12, "num_heads": 12, "decoder_start_token_id": 0}
 
 
 def build(name):
@@ -30,18 +38,24 @@ def build(name):
     if name == "gpt2":
         config = GPT2Config()
         return GPT2LMHeadModel(config), config.vocab_size
+    if name == "t5-base":
+        config = T5Config(**T5_BASE)
+        return T5ForConditionalGeneration(config), config.vocab_size
     config = BertConfig(**(MINILM if name == "minilm" else {}))
     return BertForSequenceClassification(config), config.vocab_size
 
 
-def measure(name, batch, sequence, steps, compiled):
+def measure(name, batch, sequence, target, steps, compiled):
     """Medians over `steps` steps, as the record that is printed."""
     model, vocabulary = build(name)
     model.train()
     parameters = sum(p.numel() for p in model.parameters())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     ids = torch.randint(0, vocabulary, (batch, sequence))  # [B, L]
-    labels = ids if name == "gpt2" else torch.randint(0, 2, (batch,))
+    labels = {
+        "gpt2": lambda: ids,
+        "t5-base": lambda: torch.randint(0, vocabulary, (batch, target)),  # [B, T]
+    }.get(name, lambda: torch.randint(0, 2, (batch,)))()
     mask = torch.ones(batch, sequence)
     run = torch.compile(model) if compiled else model
 
@@ -58,7 +72,7 @@ def measure(name, batch, sequence, steps, compiled):
         end = time.perf_counter()
         times.append((end - start, forward - start, backward - forward, end - backward))
     step, forward, backward, update = (statistics.median(part) for part in zip(*times[WARMUP:]))
-    tokens = batch * sequence
+    tokens = batch * (sequence + (target if name == "t5-base" else 0))
     return {
         "model": name, "batch": batch, "sequence": sequence, "parameters": parameters,
         "torch": torch.__version__, "compiled": compiled, "threads": torch.get_num_threads(),
@@ -71,17 +85,18 @@ def measure(name, batch, sequence, steps, compiled):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", choices=("bert-base", "minilm", "gpt2"))
+    parser.add_argument("model", choices=("bert-base", "minilm", "gpt2", "t5-base"))
     parser.add_argument("batch", type=int)
     parser.add_argument("sequence", type=int)
     parser.add_argument("steps", type=int, nargs="?", default=5)
+    parser.add_argument("--target", type=int, default=32, help="tokens of a sequence's target, for T5")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     parser.add_argument("--compile", action="store_true", help="measure the model after torch.compile")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
-    r = measure(arguments.model, arguments.batch, arguments.sequence, arguments.steps, arguments.compile)
+    r = measure(arguments.model, arguments.batch, arguments.sequence, arguments.target, arguments.steps, arguments.compile)
     if arguments.json:
         print(json.dumps(r))
         return

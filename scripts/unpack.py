@@ -24,32 +24,44 @@ class Refused(Exception):
     """The archive does not hold what the manifest asks for."""
 
 
-def open_member(archive, member):
-    """A readable stream of one ordinary file inside an archive given by path or by stream."""
-    outer, _, inner = member.partition("!")
-    if isinstance(archive, Path) and zipfile.is_zipfile(archive):
-        bundle = zipfile.ZipFile(archive)
-        if outer not in bundle.namelist():
-            raise Refused(f"no file {outer!r} in the archive")
-        # A link in a zip is a file whose Unix mode, in the upper half of the attributes, says so.
-        if bundle.getinfo(outer).is_dir() or (bundle.getinfo(outer).external_attr >> 16) & 0o170000 == 0o120000:
-            raise Refused(f"{outer!r} is not an ordinary file")
-        stream = bundle.open(outer)
-    else:
-        bundle = tarfile.open(archive) if isinstance(archive, Path) else tarfile.open(fileobj=archive)
+class Archive:
+    """A wheel, zip or tar archive given by path or by stream."""
+
+    def __init__(self, archive):
+        self.zip = isinstance(archive, Path) and zipfile.is_zipfile(archive)
+        if self.zip:
+            self.bundle = zipfile.ZipFile(archive)
+        else:
+            self.bundle = tarfile.open(archive) if isinstance(archive, Path) else tarfile.open(fileobj=archive)
+
+    def find(self, name):
+        """The entry of an ordinary file."""
         try:
-            found = bundle.getmember(outer)
+            found = self.bundle.getinfo(name) if self.zip else self.bundle.getmember(name)
         except KeyError:
-            raise Refused(f"no file {outer!r} in the archive") from None
-        if not found.isreg():
-            raise Refused(f"{outer!r} is not an ordinary file")
-        stream = bundle.extractfile(found)
-    if not inner:
-        return stream
-    content = stream.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise Refused(f"{outer!r} is larger than {MAX_BYTES} bytes")
-    return open_member(io.BytesIO(content), inner)
+            raise Refused(f"no file {name!r} in the archive") from None
+        # A link in a zip is a file whose Unix mode, in the upper half of the attributes, says so.
+        ordinary = not found.is_dir() and (found.external_attr >> 16) & 0o170000 != 0o120000 if self.zip else found.isreg()
+        if not ordinary:
+            raise Refused(f"{name!r} is not an ordinary file")
+        return found
+
+    def place(self, member):
+        """Where an entry lies. What is compressed as a whole is only read in one go if members are taken in this order."""
+        found = self.find(member.partition("!")[0])
+        return found.header_offset if self.zip else found.offset
+
+    def open(self, member):
+        """A readable stream of one file."""
+        outer, _, inner = member.partition("!")
+        found = self.find(outer)
+        stream = self.bundle.open(found) if self.zip else self.bundle.extractfile(found)
+        if not inner:
+            return stream
+        content = stream.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise Refused(f"{outer!r} is larger than {MAX_BYTES} bytes")
+        return Archive(io.BytesIO(content)).open(inner)
 
 
 def inside(folder, name):
@@ -83,10 +95,10 @@ def main():
         sys.exit(__doc__)
     archive, out = Path(sys.argv[1]), Path(sys.argv[2])
     try:
-        for line in sys.stdin.read().split("\n"):
-            if line.strip():
-                expected, destination, member = line.split(None, 2)
-                copy(open_member(archive, member.strip()), inside(out, destination), expected)
+        wanted = [line.strip().split(None, 2) for line in sys.stdin.read().split("\n") if line.strip()]
+        bundle = Archive(archive)
+        for expected, destination, member in sorted(wanted, key=lambda entry: bundle.place(entry[2])):
+            copy(bundle.open(member), inside(out, destination), expected)
     except (Refused, OSError, EOFError, tarfile.TarError, zipfile.BadZipFile) as fault:
         sys.exit(f"{archive.name}: {fault}")
 

@@ -18,6 +18,7 @@ pub mod forward;
 pub mod gpu_check;
 pub mod places;
 pub mod plan;
+pub mod profile;
 mod program;
 pub mod settings;
 pub mod step;

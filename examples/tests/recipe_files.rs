@@ -5,7 +5,7 @@
 mod fixture;
 
 use fixture::{Fixture, golden, vocabulary};
-use model_center::data::{PROMPTS, SUPERGLUE, TaskFiles, WordColumns};
+use model_center::data::{Format, PROMPTS, SUPERGLUE, TaskFiles, WordColumns};
 use model_center::model::MODELS;
 use model_center::recipe::{DataSource, Recipe, Resolved};
 use serde_json::{Map, Value, json};
@@ -136,6 +136,13 @@ fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
     };
     let lines: String = (0..4).map(|at| format!("{}\n", record(at))).collect();
     match &resolved.data.source {
+        DataSource::Words { task, train, .. } if task.format_of(train).unwrap() == Format::Text => {
+            // Four rows of the tests' length.
+            let text = texts[0].to_owned() + "\n";
+            fixture.write("train.txt", &text.repeat(10));
+            fixture.write("eval.txt", &text.repeat(10));
+            vec!["data.train=train.txt".into(), "data.eval=eval.txt".into()]
+        }
         DataSource::Squad { .. } => {
             let questions: Vec<Value> = (0..4).map(record).collect();
             let paragraph = json!({"context": texts[0], "qas": questions});

@@ -1,6 +1,6 @@
 """Our training step against PyTorch's, in turn, on this machine.
 
-    python speed.py {speed-bert-base|speed-minilm|rss-bert-base} STEP_BENCH [--pairs 7] [--no-compile]
+    python speed.py {speed-bert-base|speed-minilm|speed-gpt2|speed-t5|rss-bert-base|rss-gpt2} STEP_BENCH [--pairs 7] [--no-compile]
 
 Runs scripts/torch_step.py and our step_bench alternately, each in a process of its own, two threads each, the same model,
 batch and number type; which of the two goes first changes with every pair. The figure is the median over the pairs of
@@ -23,11 +23,14 @@ TORCH_STEP = Path(__file__).resolve().parents[1] / "torch_step.py"
 THREADS = 2
 MOST_SPREAD = 0.10
 
-# steps: timed steps of one process; `better` says on which side of the bound the figure has to be.
+# target: tokens of a sequence's target, where there is one; steps: timed steps of one process; `better` says on which side of the bound the figure has to be.
 CLAIMS = {
     "speed-bert-base": dict(model="bert-base", batch=8, sequence=128, steps=5, key="tokens_per_s", bound=1.2, better="more"),
     "speed-minilm": dict(model="minilm", batch=16, sequence=128, steps=15, key="tokens_per_s", bound=1.15, better="more"),
+    "speed-gpt2": dict(model="gpt2", batch=4, sequence=256, steps=5, key="tokens_per_s", bound=1.2, better="more"),
+    "speed-t5": dict(model="t5-base", batch=4, sequence=128, target=32, steps=7, key="tokens_per_s", bound=1.2, better="more"),
     "rss-bert-base": dict(model="bert-base", batch=8, sequence=128, steps=2, key="peak_rss_bytes", bound=0.65, better="less"),
+    "rss-gpt2": dict(model="gpt2", batch=4, sequence=256, steps=2, key="peak_rss_bytes", bound=0.5, better="less"),
 }
 
 
@@ -43,14 +46,18 @@ def run(command):
     return json.loads(done.stdout.strip().split("\n")[-1])
 
 
+def target_of(claim):
+    return ["--target", claim["target"]] if "target" in claim else []
+
+
 def run_torch(claim, *options):
     return run([sys.executable, TORCH_STEP, claim["model"], claim["batch"], claim["sequence"], claim["steps"],
-                "--threads", THREADS, "--json", *options])
+                *target_of(claim), "--threads", THREADS, "--json", *options])
 
 
 def run_ours(bench, claim, *options):
     return run([bench, "--model", claim["model"], "--batch", claim["batch"], "--seq", claim["sequence"],
-                "--steps", claim["steps"], "--threads", THREADS, "--json", *options])
+                *target_of(claim), "--steps", claim["steps"], "--threads", THREADS, "--json", *options])
 
 
 def spread(values):

@@ -339,6 +339,20 @@ fn tasks_on_words_have_columns_lengths_and_a_metric_of_their_own() {
         let first = load(text, &[]);
         assert_eq!(*load(&first.to_toml(), &[]), *first);
     }
+    // Plain text: rows, not records.
+    let r = load(&language, &["data.train=t.txt", "data.eval=e.txt", "data.max_length=64"]);
+    assert_eq!(columns(&r), WordColumns::Language { text: "text".into(), prompt: None });
+    for (sets, reason) in [
+        (&["data.train=t.txt", "data.columns.prompt=p"][..], "plain text has no columns"),
+        (&["data.train=t.txt", "data.task=seq2seq"], "plain text has no columns, and this task needs them"),
+        (&["data.format=text", "data.task=classification"], "plain text has no columns, and this task needs them"),
+        (&["data.format=text", "data.columns.text=t"], "`data.columns.text` has no effect: plain text has no columns"),
+        (&["data.format=text", "data.too_long=error"], "`data.too_long` has no effect"),
+        (&["data.format=text", "data.length_grouped=true"], "`data.length_grouped` has no effect"),
+    ] {
+        let found = mistakes(&language, sets);
+        assert!(found.len() == 1 && found[0].reason.contains(reason), "{sets:?}: {found:?}");
+    }
     for (text, set, reason) in [
         (&language, "data.columns.target=t", "`data.columns.target` has no effect: it is for task seq2seq"),
         (&language, "data.target_length=9", "`data.target_length` has no effect: it is for tasks seq2seq and SQuAD"),
@@ -349,7 +363,7 @@ fn tasks_on_words_have_columns_lengths_and_a_metric_of_their_own() {
         (&seq2seq, "data.columns.prompt=p", "`data.columns.prompt` has no effect: it is for task language"),
         (&seq2seq, "data.columns.label=l", "`data.columns.label` has no effect: texts are learnt by their words"),
         (&seq2seq, "eval.metric=accuracy", "judges classes, and task \"seq2seq\" has words for labels"),
-        (&seq2seq, "data.train=t.txt", "the name of `data.train` does not say how the file is written"),
+        (&seq2seq, "data.train=t.bin", "the name of `data.train` does not say how the file is written"),
         (
             &of_task("regression"),
             "data.columns.prompt=p",

@@ -224,7 +224,7 @@ fn contradictions_name_both_sides_and_a_way_out() {
         (&["output.dir=./x/../m"][..], "`output.dir` is the folder of `model.path`, which would be overwritten"),
         (&["data.labels=[\"a\"]"], "`data.labels` names 1 label, and a classification needs two"),
         (&["data.labels=[\"a\", \"a\"]"], "`data.labels` names \"a\" twice"),
-        (&["data.train=t.txt"], "the name of `data.train` does not say how the file is written"),
+        (&["data.train=t.bin"], "the name of `data.train` does not say how the file is written"),
     ] {
         assert!(only_mistake(LEAST, sets).contains(reason), "{sets:?}: {}", only_mistake(LEAST, sets));
     }

@@ -3,7 +3,7 @@
 use super::Place;
 use super::kernels::Ceilings;
 use super::report::Report;
-use crate::step::{Shape, Size, Steps, median, random_batch};
+use crate::step::{Extent, Family, Shape, Size, Steps, median, random_batch};
 use bmtrain_core::backend::Backend;
 use bmtrain_core::wrap::{Counting, Waits};
 use bmtrain_core::{DType, Device, Error as CoreError};
@@ -30,6 +30,16 @@ enum Target {
     Share(f64),
 }
 
+impl Timed {
+    fn extent(&self, rows: usize) -> Extent {
+        Extent { rows, length: self.length, target: 0, is_padded: false }
+    }
+
+    fn flops_per_token(&self) -> f64 {
+        self.shape.flops(self.extent(1)) / self.length as f64
+    }
+}
+
 /// The models of a real device.
 pub fn real() -> Vec<Timed> {
     let timed = |name, size: Size, length, target| Timed { name, shape: size.shape(), length, target };
@@ -42,16 +52,9 @@ pub fn real() -> Vec<Timed> {
 
 /// Those of an emulated one, which say nothing.
 pub fn emulated() -> Vec<Timed> {
-    let tiny = |predicts_words| Shape {
-        num_layers: 2,
-        dim_model: 64,
-        num_heads: 2,
-        dim_ff: 96,
-        vocab_size: 50,
-        predicts_words,
-    };
-    let timed = |name, predicts_words| Timed { name, shape: tiny(predicts_words), length: 8, target: None };
-    vec![timed("tiny GPT-2", true), timed("tiny BERT", false)]
+    let tiny = |family| Shape { family, num_layers: 2, dim_model: 64, num_heads: 2, dim_ff: 96, vocab_size: 50 };
+    let timed = |name, family| Timed { name, shape: tiny(family), length: 8, target: None };
+    vec![timed("tiny GPT-2", Family::Gpt2), timed("tiny BERT", Family::Bert)]
 }
 
 /// How a model's steps are made.
@@ -102,7 +105,7 @@ impl Measured {
     }
 
     fn share(&self, timed: &Timed, ceilings: Ceilings) -> f64 {
-        self.tokens_per_second(timed) * timed.shape.flops_per_token(timed.length) / ceilings.products
+        self.tokens_per_second(timed) * timed.flops_per_token() / ceilings.products
     }
 }
 
@@ -134,7 +137,7 @@ fn run(place: &Place, timed: &Timed, plan: Plan, count: u32) -> Result<Measured>
     let mut steps = steps(&device, timed, plan)?;
     let (mut seconds, mut loss, mut waits) = (Vec::new(), 0.0, 0);
     for step in 0..WARM_UP + count {
-        let batch = random_batch(timed.shape, plan.rows, timed.length, false, step);
+        let batch = random_batch(timed.shape, timed.extent(plan.rows), step);
         waiting.take();
         let done = steps.run(&batch, step)?;
         loss = done.loss;
@@ -182,7 +185,7 @@ fn needs(place: &Place, timed: &Timed, plan: Plan) -> Result<usize> {
     let device = Device::new(Arc::new(Counting::new(place.backend.slab_bytes())));
     let mut steps = steps(&device, timed, plan)?;
     for step in 0..2 {
-        steps.run(&random_batch(timed.shape, plan.rows, timed.length, false, step), step)?;
+        steps.run(&random_batch(timed.shape, timed.extent(plan.rows), step), step)?;
     }
     Ok(device.memory().system_bytes)
 }
@@ -211,7 +214,7 @@ fn as_json(timed: &Timed, measured: &Measured, ceilings: Ceilings) -> Value {
     json!({
         "model": timed.name, "dtype": "bf16", "length": timed.length, "rows": measured.plan.rows,
         "recompute": measured.plan.recompute != Recompute::Keep, "step_s": measured.step, "steps_s": measured.seconds,
-        "tokens_per_s": measured.tokens_per_second(timed), "flops_per_token": timed.shape.flops_per_token(timed.length),
+        "tokens_per_s": measured.tokens_per_second(timed), "flops_per_token": timed.flops_per_token(),
         "share": measured.share(timed, ceilings), "peak_bytes": measured.peak_bytes,
         "host_waits_per_step": measured.waits, "loss": measured.loss,
     })

@@ -2,7 +2,7 @@
 //!
 //! Made of the libraries alone, so that their tests can include this file too, beside that of the shapes.
 
-use super::shape::Shape;
+use super::shape::{Family, Shape};
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::kernel::NormOrder;
@@ -98,8 +98,8 @@ fn model(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Result<Box<
     let blocks = BlockOptions { recompute: Recompute::Checkpoint };
     // Heads of 32, which tensor cores work on in 16-bit types.
     let (num_layers, dim_model, num_heads, dim_ff, vocab_size) = (2, 64, 2, 96, VOCABULARY);
-    Shape { num_layers, dim_model, num_heads, dim_ff, vocab_size, predicts_words: job.gpt2 }
-        .build(device, blocks, builder)
+    let family = if job.gpt2 { Family::Gpt2 } else { Family::Bert };
+    Shape { family, num_layers, dim_model, num_heads, dim_ff, vocab_size }.build(device, blocks, builder)
 }
 
 /// A rank's rows of a batch, all but the first padded. Every step has the same words, because random words that are new each

@@ -1,13 +1,34 @@
 //! Batches of random words.
 
-use super::Shape;
+use super::{Family, Shape};
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::philox::{self, Key};
 use model_center::model::{TextBatch, TextLabels};
 use std::ops::Range;
 
-/// Random ids and labels of so many rows. With `is_padded` rows end anywhere in the second half and are padded.
-pub fn random_batch(shape: Shape, rows: usize, length: usize, is_padded: bool, step: u32) -> TextBatch {
+/// Sizes of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Rows.
+    pub rows: usize,
+    /// Tokens of a row.
+    pub length: usize,
+    /// Tokens of its target; only for a model that has a decoder behind an encoder.
+    pub target: usize,
+    /// Whether rows end anywhere in their second half and are padded.
+    pub is_padded: bool,
+}
+
+impl Extent {
+    /// Tokens of all rows and their targets.
+    pub fn tokens(self, family: Family) -> usize {
+        self.rows * (self.length + if family == Family::T5 { self.target } else { 0 })
+    }
+}
+
+/// Random ids and labels.
+pub fn random_batch(shape: Shape, extent: Extent, step: u32) -> TextBatch {
+    let Extent { rows, length, target, is_padded } = extent;
     let key = Key::new(0, "ids");
     let draw = |index: usize, bound: usize| philox::block(key, [index as u32, step, 0, 0])[0] as usize % bound;
     let tokens = rows * length;
@@ -15,11 +36,13 @@ pub fn random_batch(shape: Shape, rows: usize, length: usize, is_padded: bool, s
     let mask = || (0..tokens).map(|index| u8::from(index % length < ends[index / length])).collect();
     let input_ids = (0..tokens).map(|index| draw(index, shape.vocab_size) as i64).collect();
     let words = TextBatch::next_words(length, input_ids, is_padded.then(mask));
-    if shape.predicts_words {
-        return words;
+    // Behind what was drawn for ids and ends.
+    let labels = |count: usize, bound: usize| (0..count).map(|index| draw(2 * tokens + index, bound) as i64).collect();
+    match shape.family {
+        Family::Gpt2 => words,
+        Family::Bert => TextBatch { labels: Some(TextLabels::Classes(labels(rows, 2))), ..words },
+        Family::T5 => TextBatch { labels: Some(TextLabels::Classes(labels(rows * target, shape.vocab_size))), ..words },
     }
-    let classes = (0..rows).map(|row| draw(2 * tokens + row, 2) as i64).collect();
-    TextBatch { labels: Some(TextLabels::Classes(classes)), ..words }
 }
 
 /// A rank's share of a batch.

@@ -4,9 +4,9 @@ mod batch;
 pub mod shape;
 mod size;
 
-pub use batch::{own_rows, random_batch};
-pub use shape::Shape;
-pub use size::Size;
+pub use batch::{Extent, own_rows, random_batch};
+pub use shape::{Family, Shape};
+pub use size::{Product, Size};
 
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::Communicator;

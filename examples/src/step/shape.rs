@@ -7,17 +7,32 @@ use bmtrain_core::kernel::Activation;
 use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::param::BuilderOptions;
 use model_center::Result;
-use model_center::config::{BertConfig, Gpt2Config, TextConfig};
+use model_center::config::{BertConfig, Gpt2Config, T5Config, TextConfig};
 use model_center::model::TextModel;
 use model_center::model::bert::Bert;
 use model_center::model::decoder::DecoderHead;
 use model_center::model::encoder::EncoderHead;
 use model_center::model::gpt2::Gpt2;
+use model_center::model::seq2seq::Seq2SeqHead;
+use model_center::model::t5::T5;
+
+/// Which model it is, and with that what its labels are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// Reads both ways; a class for each row.
+    Bert,
+    /// Every token is predicted from those in front of it.
+    Gpt2,
+    /// Reads a row, and predicts every token of its target.
+    T5,
+}
 
 /// The sizes of a model.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
-    /// Blocks.
+    /// Which model it is.
+    pub family: Family,
+    /// Blocks; of a model with two stacks those of each.
     pub num_layers: usize,
     /// Width, D.
     pub dim_model: usize,
@@ -27,8 +42,6 @@ pub struct Shape {
     pub dim_ff: usize,
     /// Words, V.
     pub vocab_size: usize,
-    /// Whether the labels are words, one for each token.
-    pub predicts_words: bool,
 }
 
 impl Shape {
@@ -37,38 +50,58 @@ impl Shape {
     /// # Errors
     /// Sizes that make no model; no memory for it.
     pub fn build(self, device: &Device, blocks: BlockOptions, builder: BuilderOptions) -> Result<Box<dyn TextModel>> {
-        let Shape { num_layers, dim_model, num_heads, dim_ff, vocab_size, predicts_words } = self;
-        let dim_head = dim_model / num_heads;
-        if predicts_words {
-            let text = TextConfig {
-                vocab_size,
-                dim_model,
-                num_heads,
-                dim_head,
-                dim_ff,
-                num_layers,
-                dropout_p: 0.1,
-                embedding_dropout_p: 0.1,
-                attention_dropout_p: 0.1,
-                ffn_activate_fn: Activation::GeluTanh,
-                ..Gpt2Config::default().text
-            };
-            let config = Gpt2Config { text, ..Gpt2Config::default() };
-            let head = DecoderHead::CausalLm { tied: true };
-            return Ok(Box::new(Gpt2::new(device, config, head, blocks, builder)?));
-        }
-        let config = BertConfig {
+        Ok(match self.family {
+            Family::Bert => {
+                let config = self.bert();
+                Box::new(Bert::new(device, config, EncoderHead::Classifier { outputs: 2 }, blocks, builder)?)
+            }
+            Family::Gpt2 => {
+                let text = self.text(Gpt2Config::default().text);
+                let text = TextConfig { ffn_activate_fn: Activation::GeluTanh, ..text };
+                let config = Gpt2Config { text, ..Gpt2Config::default() };
+                Box::new(Gpt2::new(device, config, DecoderHead::CausalLm { tied: true }, blocks, builder)?)
+            }
+            Family::T5 => {
+                let config = T5Config {
+                    text: self.text(T5Config::default().text),
+                    num_decoder_layers: self.num_layers,
+                    ..T5Config::default()
+                };
+                Box::new(T5::new(device, config, Seq2SeqHead::Words { tied: true }, blocks, builder)?)
+            }
+        })
+    }
+
+    fn bert(self) -> BertConfig {
+        let Shape { num_layers, dim_model, num_heads, dim_ff, vocab_size, .. } = self;
+        BertConfig {
             vocab_size,
             dim_model,
             num_heads,
-            dim_head,
+            dim_head: dim_model / num_heads,
             dim_ff,
             num_layers,
             dropout_p: 0.1,
             attention_dropout_p: 0.1,
             classifier_dropout_p: 0.1,
             ..BertConfig::default()
-        };
-        Ok(Box::new(Bert::new(device, config, EncoderHead::Classifier { outputs: 2 }, blocks, builder)?))
+        }
+    }
+
+    /// The sizes, and dropout as Hugging Face's configurations have it.
+    fn text(self, family: TextConfig) -> TextConfig {
+        let Shape { num_layers, dim_model, num_heads, dim_ff, vocab_size, .. } = self;
+        TextConfig {
+            vocab_size,
+            dim_model,
+            num_heads,
+            dim_head: dim_model / num_heads,
+            dim_ff,
+            num_layers,
+            dropout_p: 0.1,
+            embedding_dropout_p: 0.1,
+            attention_dropout_p: 0.1,
+            ..family
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The models that are timed, by name, and the work of their steps.
 
-use super::Shape;
+use super::{Extent, Family, Shape};
 use clap::ValueEnum;
 
 /// Models by name.
@@ -16,39 +16,87 @@ pub enum Size {
     Gpt2,
     /// GPT-2 of 48 layers of 1600.
     Gpt2Xl,
+    /// T5 of 12 and 12 layers of 768; every token of a target is a label.
+    T5Base,
     /// BERT of 2 layers of 64, for quick checks.
     Tiny,
     /// GPT-2 of 2 layers of 64, for quick checks.
     TinyGpt2,
+    /// T5 of 2 and 2 layers of 64, for quick checks.
+    TinyT5,
 }
 
 impl Size {
     /// What the name stands for.
     pub fn shape(self) -> Shape {
         let (num_layers, dim_model, num_heads) = match self {
-            Size::BertBase | Size::Gpt2 => (12, 768, 12),
+            Size::BertBase | Size::Gpt2 | Size::T5Base => (12, 768, 12),
             Size::BertLarge => (24, 1024, 16),
             Size::Gpt2Xl => (48, 1600, 25),
             Size::Minilm => (6, 384, 12),
-            Size::Tiny | Size::TinyGpt2 => (2, 64, 4),
+            Size::Tiny | Size::TinyGpt2 | Size::TinyT5 => (2, 64, 4),
         };
-        let predicts_words = matches!(self, Size::Gpt2 | Size::Gpt2Xl | Size::TinyGpt2);
-        let vocab_size = if predicts_words { 50257 } else { 30522 };
-        Shape { num_layers, dim_model, num_heads, dim_ff: 4 * dim_model, vocab_size, predicts_words }
+        let (family, vocab_size) = match self {
+            Size::BertBase | Size::BertLarge | Size::Minilm | Size::Tiny => (Family::Bert, 30522),
+            Size::Gpt2 | Size::Gpt2Xl | Size::TinyGpt2 => (Family::Gpt2, 50257),
+            Size::T5Base | Size::TinyT5 => (Family::T5, 32128),
+        };
+        Shape { family, num_layers, dim_model, num_heads, dim_ff: 4 * dim_model, vocab_size }
     }
 }
 
 impl Shape {
-    /// Floating-point operations of a training step for each token of rows of `length`: six for each weight of a matrix
-    /// product, and attention's two products with their four gradients, of which a causal model makes half. What is done twice
-    /// to save memory counts once; embeddings, norms and the optimizer do not count.
-    pub fn flops_per_token(self, length: usize) -> f64 {
-        let Shape { num_layers, dim_model, dim_ff, vocab_size, predicts_words, .. } = self;
-        let weights = num_layers * (4 * dim_model * dim_model + 2 * dim_model * dim_ff);
-        let words = if predicts_words { vocab_size * dim_model } else { 0 };
-        let attention = num_layers * dim_model * length * if predicts_words { 6 } else { 12 };
-        (6 * (weights + words) + attention) as f64
+    /// The matrix products `[tokens, k] x [k, n]` of a step's linear layers, and how many there are of each.
+    pub fn products(self, extent: Extent) -> Vec<Product> {
+        let Shape { family, num_layers, dim_model: d, dim_ff: f, vocab_size, .. } = self;
+        let tokens = extent.rows * extent.length;
+        let each = |tokens, n, k| Product { tokens, n, k, count: num_layers };
+        let words = |tokens| Product { tokens, n: vocab_size, k: d, count: 1 };
+        let block = |tokens| [each(tokens, 3 * d, d), each(tokens, d, d), each(tokens, f, d), each(tokens, d, f)];
+        let mut products = block(tokens).to_vec();
+        match family {
+            Family::Bert => {}
+            Family::Gpt2 => products.push(words(tokens)),
+            Family::T5 => {
+                let target = extent.rows * extent.target;
+                products.extend(block(target));
+                // The decoder's queries, what it reads of the encoder, and the output.
+                products.extend([each(target, d, d), each(tokens, 2 * d, d), each(target, d, d), words(target)]);
+            }
+        }
+        products
     }
+
+    /// Floating-point operations of a training step: six for each weight of a matrix product and token, and attention's two
+    /// products with their four gradients, of which a causal model makes half. What is done twice to save memory counts once;
+    /// embeddings, norms and the optimizer do not count.
+    pub fn flops(self, extent: Extent) -> f64 {
+        let Shape { family, num_layers, dim_model, .. } = self;
+        let products = self.products(extent).into_iter();
+        let linear: f64 = products.map(|p| 6.0 * p.tokens as f64 * (p.n * p.k * p.count) as f64).sum();
+        let pairs =
+            |queries: usize, keys: usize| 12.0 * (num_layers * dim_model * extent.rows * queries) as f64 * keys as f64;
+        let Extent { length, target, .. } = extent;
+        let attention = match family {
+            Family::Bert => pairs(length, length),
+            Family::Gpt2 => pairs(length, length) / 2.0,
+            Family::T5 => pairs(length, length) + pairs(target, target) / 2.0 + pairs(target, length),
+        };
+        linear + attention
+    }
+}
+
+/// Matrix products of one shape, `[tokens, k] x [k, n]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Product {
+    /// Rows of the left side.
+    pub tokens: usize,
+    /// Columns of the right side.
+    pub n: usize,
+    /// Length of the sums.
+    pub k: usize,
+    /// How many of them a step has.
+    pub count: usize,
 }
 
 #[cfg(test)]
@@ -57,12 +105,22 @@ mod tests {
 
     #[test]
     fn the_work_of_a_token_is_six_times_the_weights_and_attention() {
+        let flops = |size: Size, length, target| {
+            let extent = Extent { rows: 3, length, target, is_padded: false };
+            size.shape().flops(extent) / 3.0
+        };
         // GPT-2 has 85.0 million weights in its blocks' products and 38.6 million in its table of words.
-        let flops = Size::Gpt2.shape().flops_per_token(1024);
+        let gpt2 = flops(Size::Gpt2, 1024, 7) / 1024.0;
         let weights = 12.0 * 12.0 * 768.0 * 768.0 + 50257.0 * 768.0;
-        assert!((flops - 6.0 * weights - 6.0 * 12.0 * 768.0 * 1024.0).abs() < 1.0, "{flops}");
+        assert!((gpt2 - 6.0 * weights - 6.0 * 12.0 * 768.0 * 1024.0).abs() < 1.0, "{gpt2}");
         // BERT attends both ways and predicts no words.
-        let bert = Size::BertLarge.shape().flops_per_token(512);
+        let bert = flops(Size::BertLarge, 512, 7) / 512.0;
         assert!((bert - 24.0 * (6.0 * 12.0 * 1024.0 * 1024.0 + 12.0 * 1024.0 * 512.0)).abs() < 1.0, "{bert}");
+        // T5's decoder has two maps more on each of its sides, and predicts the words of its target alone.
+        let t5 = flops(Size::T5Base, 128, 32);
+        let (square, layers) = (768.0 * 768.0, 12.0);
+        let linear = 128.0 * 14.0 * square * layers + 32.0 * (14.0 * square * layers + 32128.0 * 768.0);
+        let attention = 12.0 * 768.0 * layers * (128.0 * 128.0 + 32.0 * 32.0 / 2.0 + 32.0 * 128.0);
+        assert!((t5 - 6.0 * linear - attention).abs() < 1.0, "{t5}");
     }
 }

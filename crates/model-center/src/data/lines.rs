@@ -40,23 +40,7 @@ impl LineReader {
     ///
     /// Errors: the file cannot be opened, is no regular file, or holds UTF-16 text.
     pub(super) fn open(path: &Path, max_bytes: usize) -> Result<LineReader> {
-        let (file, _) = open_regular(path).map_err(|error| match error {
-            // A data file that is wrong is no mistake in a model folder.
-            Error::Model { place, reason, fix } => Error::Data { place, reason, fix },
-            other => other,
-        })?;
-        let mut reader = BufReader::with_capacity(1 << 16, file);
-        let start = reader.fill_buf().map_err(|error| file_error(path, error))?;
-        if start.starts_with(b"\xFF\xFE") || start.starts_with(b"\xFE\xFF") {
-            return Err(Error::data(
-                path.display().to_string(),
-                "the file is UTF-16 text",
-                "convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW",
-            ));
-        }
-        if start.starts_with(b"\xEF\xBB\xBF") {
-            reader.consume(3);
-        }
+        let reader = open_text(path)?;
         Ok(LineReader { path: path.to_owned(), reader, text: String::new(), number: 0, complete: true, max_bytes })
     }
 
@@ -123,7 +107,31 @@ impl LineReader {
     }
 }
 
-fn file_error(path: &Path, error: std::io::Error) -> Error {
+/// Opens a file of text behind its byte order mark.
+///
+/// Errors: the file cannot be opened, is no regular file, or holds UTF-16 text.
+pub(super) fn open_text(path: &Path) -> Result<BufReader<File>> {
+    let (file, _) = open_regular(path).map_err(|error| match error {
+        // A data file that is wrong is no mistake in a model folder.
+        Error::Model { place, reason, fix } => Error::Data { place, reason, fix },
+        other => other,
+    })?;
+    let mut reader = BufReader::with_capacity(1 << 16, file);
+    let start = reader.fill_buf().map_err(|error| file_error(path, error))?;
+    if start.starts_with(b"\xFF\xFE") || start.starts_with(b"\xFE\xFF") {
+        return Err(Error::data(
+            path.display().to_string(),
+            "the file is UTF-16 text",
+            "convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW",
+        ));
+    }
+    if start.starts_with(b"\xEF\xBB\xBF") {
+        reader.consume(3);
+    }
+    Ok(reader)
+}
+
+pub(super) fn file_error(path: &Path, error: std::io::Error) -> Error {
     Error::file("read", path, error, "check the file and the disk it is on")
 }
 

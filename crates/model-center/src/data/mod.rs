@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! lines ─▶ record ─▶ task (superglue | prompts | columns | template | words | squad) ─▶ Example ─▶ dataset (tokenised, flat) ─▶ order ─▶ loader ─▶ Batch
+//! plain text ─▶ pieces ─▶ packed rows ───────────────────────────────────▲
 //! ```
 //!
 //! A [`Dataset`] is read once, tokenised as it is read, and shared by all ranks of a process. A [`Loader`] turns
@@ -12,10 +13,13 @@ mod answers;
 mod columns;
 mod dataset;
 mod delimited;
+mod flaws;
 mod lines;
 mod loader;
 mod order;
+mod packed;
 mod passages;
+mod pieces;
 mod prompts;
 mod read;
 mod record;

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use super::answers::{self, AnswerForm};
 use super::dataset::{Dataset, LabelSpace, ReadReport};
+use super::flaws::Flaws;
 use super::record::{Format, Record};
 use super::record_reader::RecordReader;
 use super::squad::SquadForm;
@@ -18,8 +19,6 @@ use crate::{Error, Result};
 
 /// Texts are tokenised together until a chunk holds this many bytes of text.
 const CHUNK_BYTES: usize = 1 << 20;
-/// How many flaws of skipped records the report quotes.
-const QUOTED_FLAWS: usize = 3;
 
 /// What to do with inputs that have more tokens than the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -191,16 +190,15 @@ pub(super) struct Builder<'a> {
     waiting: Vec<Waiting>,
     waiting_bytes: usize,
     report: ReadReport,
+    flaws: Flaws,
     dataset: Dataset,
 }
 
 impl<'a> Builder<'a> {
     pub(super) fn new(path: &'a Path, options: &'a ReadOptions<'a>, labels: LabelSpace, form: RowForm) -> Self {
-        let special = options.tokenizer.special_ids();
         let dataset = Dataset {
             labels,
-            // Decoder vocabularies without a padding token get any id: the mask hides it.
-            pad_id: special.pad.or(special.eos).unwrap_or(0),
+            pad_id: padding(options.tokenizer),
             max_length: options.max_length,
             ids: Vec::new(),
             types: Vec::new(),
@@ -213,7 +211,16 @@ impl<'a> Builder<'a> {
             report: ReadReport::default(),
             fingerprint: String::new(),
         };
-        Builder { path, options, form, waiting: Vec::new(), waiting_bytes: 0, report: ReadReport::default(), dataset }
+        Builder {
+            path,
+            options,
+            form,
+            waiting: Vec::new(),
+            waiting_bytes: 0,
+            report: ReadReport::default(),
+            flaws: Flaws::default(),
+            dataset,
+        }
     }
 
     /// Counts a record.
@@ -244,21 +251,14 @@ impl<'a> Builder<'a> {
     /// Whether fewer records are usable than are to be read. Which of them have no word shows when they are tokenised.
     pub(super) fn wants_more(&mut self) -> Result<bool> {
         let Some(limit) = self.options.limit else { return Ok(true) };
-        if self.report.records - self.report.skipped >= limit {
+        if self.report.records - self.flaws.count >= limit {
             self.flush()?;
         }
-        Ok(self.report.records - self.report.skipped < limit)
+        Ok(self.report.records - self.flaws.count < limit)
     }
 
     pub(super) fn skip(&mut self, flaw: Error) -> Result<()> {
-        if self.options.on_bad_record == OnBadRecord::Error {
-            return Err(flaw);
-        }
-        self.report.skipped += 1;
-        if self.report.first_skipped.len() < QUOTED_FLAWS {
-            self.report.first_skipped.push(flaw.to_string());
-        }
-        Ok(())
+        self.flaws.add(self.options.on_bad_record, flaw)
     }
 
     /// Tokenises what waits and appends it to the dataset.
@@ -414,20 +414,8 @@ impl<'a> Builder<'a> {
 
     pub(super) fn finish(mut self) -> Result<Dataset> {
         self.flush()?;
-        let ReadReport { records, skipped, .. } = self.report;
-        if let OnBadRecord::Skip { max_share } = self.options.on_bad_record
-            && skipped as f64 > max_share * records as f64
-        {
-            return Err(Error::data(
-                self.path.display().to_string(),
-                format!(
-                    "{skipped} of {records} records are unusable, more than the accepted {} %. The first:\n{}",
-                    max_share * 100.0,
-                    self.report.first_skipped.join("\n")
-                ),
-                "correct the records, or raise data.bad_record_limit",
-            ));
-        }
+        let records = self.report.records;
+        self.flaws.check(self.path, self.options.on_bad_record, records)?;
         if self.dataset.targets.is_empty() {
             let reason = if records == 0 { "the file is empty" } else { "the file has no usable record" };
             return Err(Error::data(self.path.display().to_string(), reason, "check that this is the right file"));
@@ -441,7 +429,8 @@ impl<'a> Builder<'a> {
         }
         self.dataset.ids.shrink_to_fit();
         self.dataset.types.shrink_to_fit();
-        self.dataset.report = self.report;
+        let Flaws { count, first } = self.flaws;
+        self.dataset.report = ReadReport { skipped: count, first_skipped: first, ..self.report };
         Ok(self.dataset)
     }
 
@@ -453,8 +442,14 @@ impl<'a> Builder<'a> {
     }
 }
 
+/// The id that fills rows. Decoder vocabularies without a padding token get any: the mask hides it.
+pub(super) fn padding(tokenizer: &dyn Tokenizer) -> u32 {
+    let special = tokenizer.special_ids();
+    special.pad.or(special.eos).unwrap_or(0)
+}
+
 /// What a tokenizer puts in front of a text and behind it: at the end the token that ends texts, if it has one.
-fn around(tokenizer: &dyn Tokenizer) -> (Vec<u32>, Vec<u32>) {
+pub(super) fn around(tokenizer: &dyn Tokenizer) -> (Vec<u32>, Vec<u32>) {
     let (before, mut after) = answers::around(tokenizer);
     after.extend(tokenizer.special_ids().eos.filter(|eos| after.last() != Some(eos)));
     (before, after)

@@ -23,10 +23,12 @@ pub enum Format {
     Csv,
     /// Tab-separated with a header row, no quoting.
     Tsv,
+    /// Plain text without records, one document a file; or a folder of such files.
+    Text,
 }
 
 impl Format {
-    /// The format a file name stands for: `.jsonl`, `.ndjson`, `.json`, `.csv`, `.tsv`, `.tab`.
+    /// The format a file name stands for: `.jsonl`, `.ndjson`, `.json`, `.csv`, `.tsv`, `.tab`, `.txt`.
     ///
     /// Errors: any other ending.
     pub fn of(path: &Path) -> Result<Format> {
@@ -35,10 +37,11 @@ impl Format {
             Some("jsonl" | "ndjson" | "json") => Ok(Format::Jsonl),
             Some("csv") => Ok(Format::Csv),
             Some("tsv" | "tab") => Ok(Format::Tsv),
+            Some("txt") => Ok(Format::Text),
             _ => Err(Error::data(
                 path.display().to_string(),
                 "the file name does not say how the file is written",
-                "set data.format to \"jsonl\", \"csv\" or \"tsv\"",
+                "set data.format to \"jsonl\", \"csv\", \"tsv\" or \"text\"",
             )),
         }
     }

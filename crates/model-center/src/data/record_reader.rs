@@ -30,13 +30,17 @@ impl RecordReader {
     ///
     /// Errors: as [`LineReader::open`], and a header that is missing, broken or names a column twice.
     pub(super) fn open(path: &Path, format: Format, max_line_bytes: usize) -> Result<RecordReader> {
+        let place = path.display().to_string();
         let mut reader = RecordReader { lines: LineReader::open(path, max_line_bytes)?, kind: Kind::Json };
         let mut parser = match format {
             Format::Jsonl => return Ok(reader),
             Format::Csv => RowParser::new(',', true),
             Format::Tsv => RowParser::new('\t', false),
+            Format::Text => {
+                let fix = "write JSON lines, CSV or TSV, or learn the text by its words: data.task = \"language\" without a prompt";
+                return Err(Error::data(place, "plain text has no columns", fix));
+            }
         };
-        let place = path.display().to_string();
         let header = match next_row(&mut reader.lines, &mut parser)? {
             Some(Ok(_)) => parser.fields.iter().map(|field| field.text.clone()).collect::<Vec<_>>(),
             Some(Err(error)) => return Err(error),

@@ -1,5 +1,5 @@
-//! Texts that are learnt by their words, from any JSONL, CSV or TSV file: language modelling, and targets of decoders behind
-//! encoders.
+//! Texts that are learnt by their words, from any JSONL, CSV or TSV file or from plain text: language modelling, and targets of
+//! decoders behind encoders.
 //!
 //! Defines [`WordTask`] and its [`WordColumns`]. Called by the finetune program.
 
@@ -8,7 +8,7 @@ use std::path::Path;
 use super::dataset::{Dataset, LabelSpace};
 use super::read::{ReadOptions, read};
 use super::record::{Format, Record};
-use super::{Example, Label};
+use super::{Example, Label, packed};
 use crate::{Error, Result};
 
 /// Which columns hold the texts.
@@ -17,7 +17,7 @@ use crate::{Error, Result};
 pub enum WordColumns {
     /// Every word of a text follows from those in front of it.
     Language {
-        /// Column of the text.
+        /// Column of the text; plain text has none.
         text: String,
         /// Column of what stands in front of it and is only read.
         prompt: Option<String>,
@@ -43,13 +43,23 @@ pub struct WordTask {
 }
 
 impl WordTask {
-    /// Reads a file. A text ends with the token that ends texts, if the tokenizer has one; a prompt and its text are tokenised
+    /// How a file is written.
+    ///
+    /// Errors: its name does not say it, and neither does the task.
+    pub fn format_of(&self, path: &Path) -> Result<Format> {
+        self.format.map_or_else(|| Format::of(path), Ok)
+    }
+
+    /// Reads a file, or plain text from a folder too. A text ends with the token that ends texts, if the tokenizer has one; a prompt and its text are tokenised
     /// apart, and their tokens stand without anything between them. A space that is wanted there is part of one of the two, but
     /// for tokenizers that put the mark of one in front of every text.
     ///
     /// Errors: what is wrong with the file or a record, with its place.
     pub fn read(&self, path: &Path, options: &ReadOptions<'_>) -> Result<Dataset> {
-        let format = self.format.map_or_else(|| Format::of(path), Ok)?;
+        let format = self.format_of(path)?;
+        if format == Format::Text && matches!(self.columns, WordColumns::Language { prompt: None, .. }) {
+            return packed::read(path, options);
+        }
         let labels = match self.columns {
             WordColumns::Language { .. } => LabelSpace::NextWords,
             WordColumns::Target { .. } => LabelSpace::Target,

@@ -126,7 +126,7 @@ fn check_columns(r: &mut Reader, s: &Settings) {
     let Some((train, eval)) = s.data.source.files() else { return };
     let (text, named, format) = match &s.data.source {
         DataSource::SuperGlue { .. } | DataSource::Prompts { .. } | DataSource::Squad { .. } => return,
-        DataSource::Template { task, .. } => return check_template(r, task, (train, eval)),
+        DataSource::Template { task, .. } => return check_template(r, s, task, (train, eval)),
         DataSource::Files { columns, .. } => {
             let pair = ("data.columns.text_pair", columns.text_pair.as_ref());
             (&columns.text, vec![pair, ("data.columns.label", Some(&columns.label))], columns.format)
@@ -151,11 +151,11 @@ fn check_columns(r: &mut Reader, s: &Settings) {
     {
         check_labels(r, names);
     }
-    check_format(r, format, (train, eval));
+    check_format(r, s, format, (train, eval));
 }
 
 /// A prompt, its words and its labels.
-fn check_template(r: &mut Reader, task: &TemplateTask, files: (&PathBuf, Option<&PathBuf>)) {
+fn check_template(r: &mut Reader, s: &Settings, task: &TemplateTask, files: (&PathBuf, Option<&PathBuf>)) {
     // What is missing has been said.
     if task.labels.is_empty() || task.words.is_empty() {
         return;
@@ -169,7 +169,7 @@ fn check_template(r: &mut Reader, task: &TemplateTask, files: (&PathBuf, Option<
         let reason = format!("`data.template` shows the column \"{}\", which is the label", task.label);
         r.contradiction(&["data.template", "data.columns.label"], reason, "leave the label out of the prompt");
     }
-    check_format(r, task.format, files);
+    check_format(r, s, task.format, files);
 }
 
 fn check_labels(r: &mut Reader, names: &[String]) {
@@ -183,17 +183,52 @@ fn check_labels(r: &mut Reader, names: &[String]) {
     }
 }
 
-/// Files whose names do not say how they are written.
-fn check_format(r: &mut Reader, format: Option<Format>, (train, eval): (&PathBuf, Option<&PathBuf>)) {
-    if format.is_none() {
-        for (key, path) in [("data.train", Some(train)), ("data.eval", eval)] {
-            let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) else { continue };
-            if Format::of(path).is_err() {
-                let reason = format!("the name of `{key}` does not say how the file is written");
-                r.contradiction(&[key, "data.format"], reason, "set data.format to \"jsonl\", \"csv\" or \"tsv\"");
-            }
+/// Files whose names do not say how they are written, and plain text where it has no place.
+fn check_format(r: &mut Reader, s: &Settings, format: Option<Format>, (train, eval): (&PathBuf, Option<&PathBuf>)) {
+    let files = [("data.train", Some(train)), ("data.eval", eval)];
+    let files = files.into_iter().filter_map(|(key, path)| Some((key, path?)));
+    let files: Vec<_> = files.filter(|(_, path)| !path.as_os_str().is_empty()).collect();
+    for (key, path) in &files {
+        if format.is_none() && Format::of(path).is_err() {
+            let reason = format!("the name of `{key}` does not say how the file is written");
+            let fix = "set data.format to \"jsonl\", \"csv\", \"tsv\" or, for plain text or a folder of it, \"text\"";
+            r.contradiction(&[key, "data.format"], reason, fix);
         }
     }
+    let formats = files.iter().map(|(key, path)| (*key, format.or_else(|| Format::of(path).ok()))).collect::<Vec<_>>();
+    check_plain_text(r, s, &formats);
+}
+
+/// What goes with text that is no records.
+fn check_plain_text(r: &mut Reader, s: &Settings, files: &[(&'static str, Option<Format>)]) {
+    let Some((key, _)) = files.iter().find(|(_, format)| *format == Some(Format::Text)) else { return };
+    match &s.data.source {
+        DataSource::Words { task, .. } => match &task.columns {
+            WordColumns::Language { prompt: None, .. } => {}
+            WordColumns::Language { prompt: Some(_), .. } => {
+                let fix = "remove data.columns.prompt, or write records";
+                r.contradiction(&["data.columns.prompt", "data.format", key], "plain text has no columns", fix);
+            }
+            WordColumns::Target { .. } => refuse_plain_text(r, key),
+        },
+        _ => refuse_plain_text(r, key),
+    }
+    if files.iter().all(|(_, format)| *format == Some(Format::Text)) {
+        r.without_effect("data.columns.text", "data.format", "plain text has no columns", "remove it");
+        r.without_effect(
+            "data.too_long",
+            "data.format",
+            "plain text is cut into rows and none is too long",
+            "remove it",
+        );
+        r.without_effect("data.length_grouped", "data.format", "rows of plain text are of one length", "remove it");
+    }
+}
+
+fn refuse_plain_text(r: &mut Reader, key: &'static str) {
+    let reason = "plain text has no columns, and this task needs them";
+    let fix = "write JSON lines, CSV or TSV, or set data.task = \"language\"";
+    r.contradiction(&["data.task", "data.format", key], reason, fix);
 }
 
 fn check_eval(r: &mut Reader, s: &Settings) {
@@ -261,11 +296,14 @@ fn lexical(path: &Path) -> PathBuf {
 pub fn preflight(resolved: &Resolved, places: &Places) -> Vec<Mistake> {
     let model = model_folder(resolved, places);
     let mut out: Vec<Mistake> = model.as_ref().err().cloned().into_iter().collect();
+    let takes_folders =
+        matches!(&resolved.data.source, DataSource::Words { task, .. } if task.format == Some(Format::Text));
     let mut look = |group, key: &str, path: PathBuf, is_folder: bool, fix: &str| {
         let found = std::fs::metadata(&path);
         let shown = path.display();
         let reason = match found {
             Err(e) => format!("`{key}`: cannot open {shown}: {e}"),
+            Ok(kind) if group == Group::Data && takes_folders && kind.is_dir() => return true,
             Ok(kind) if is_folder && !kind.is_dir() => format!("`{key}`: {shown} is not a folder"),
             Ok(kind) if !is_folder && !kind.is_file() => format!("`{key}`: {shown} is not a plain file"),
             Ok(kind) if !is_folder && kind.len() == 0 => format!("`{key}`: {shown} is empty"),

@@ -142,8 +142,13 @@ fn read_template(r: &mut Reader) -> Option<Template> {
 
 /// The keys of all kinds of sources; those of other kinds have no effect.
 fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> DataSource {
-    let formats =
-        [("auto", None), ("jsonl", Some(Format::Jsonl)), ("csv", Some(Format::Csv)), ("tsv", Some(Format::Tsv))];
+    let formats = [
+        ("auto", None),
+        ("jsonl", Some(Format::Jsonl)),
+        ("csv", Some(Format::Csv)),
+        ("tsv", Some(Format::Tsv)),
+        ("text", Some(Format::Text)),
+    ];
     let keys = Keys {
         folder: r.optional_path("data.path", "not set", TASK_FOLDER),
         train: r.optional_path("data.train", "not set", DATA_FILE),

@@ -5,6 +5,7 @@ mod columns;
 mod hostile;
 mod loader;
 mod prompts;
+mod prose;
 mod squad;
 mod superglue;
 mod texts;

@@ -1,19 +1,15 @@
-//! What a step is compared with: the time of its matrix products alone, and the times of its kernels.
+//! What a step is compared with: the time of its matrix products alone.
 
 use anyhow::Result;
 use bmtrain_core::kernel::{Batch, Epilogue, Gemm, Matrix, MatrixMut};
-use bmtrain_core::wrap::Profiled;
 use bmtrain_core::{DType, Device, Segment, Tensor};
-use bmtrain_examples::step::Shape;
+use bmtrain_examples::step::{Extent, Product, Shape};
 use std::time::Instant;
 
 /// Median time of all matrix products of a step's linear layers, forward and both gradients, in their real shapes.
-pub fn gemm_floor(device: &Device, shape: Shape, tokens: usize) -> Result<f64> {
-    let (d, f) = (shape.dim_model, shape.dim_ff);
+pub fn gemm_floor(device: &Device, shape: Shape, extent: Extent) -> Result<f64> {
     let mut total = 0.0;
-    let blocks = [(3 * d, d), (d, d), (f, d), (d, f)].map(|product| (product, shape.num_layers));
-    let words = shape.predicts_words.then_some(((shape.vocab_size, d), 1));
-    for ((n, k), times_run) in blocks.into_iter().chain(words) {
+    for Product { tokens, n, k, count } in shape.products(extent) {
         let tensor =
             |rows: usize, columns: usize| Tensor::full(device, [rows, columns], DType::F32, 0.01, Segment::Workspace);
         let (mut y, mut x, mut w) = (tensor(tokens, n)?, tensor(tokens, k)?, tensor(n, k)?);
@@ -35,7 +31,7 @@ pub fn gemm_floor(device: &Device, shape: Shape, tokens: usize) -> Result<f64> {
             times.push(start.elapsed().as_secs_f64());
         }
         times.sort_by(f64::total_cmp);
-        total += times[times.len() / 2] * times_run as f64;
+        total += times[times.len() / 2] * count as f64;
     }
     Ok(total)
 }
@@ -61,32 +57,4 @@ fn launch_product(
         epilogue: Epilogue::default(),
     })?;
     Ok(())
-}
-
-pub fn print_profile(profiled: &Profiled, seconds: &[f64]) {
-    let steps = seconds.len() as f64;
-    let whole: f64 = seconds.iter().sum::<f64>() / steps;
-    let mut rows: Vec<_> = profiled.times().into_iter().collect();
-    rows.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
-    let inside: f64 = rows.iter().map(|(_, time)| time.seconds).sum::<f64>() / steps;
-    eprintln!("{:<24} {:>8} {:>10} {:>7} {:>10} {:>10}", "kernel", "calls", "ms/step", "share", "GFLOP/s", "GB/s");
-    for (name, time) in rows {
-        let per_step = time.seconds / steps;
-        let rate = |work: u64| work as f64 / time.seconds / 1e9;
-        eprintln!(
-            "{name:<24} {:>8} {:>10.2} {:>6.1}% {:>10.1} {:>10.1}",
-            time.calls as f64 / steps,
-            1e3 * per_step,
-            100.0 * per_step / whole,
-            rate(time.cost.flops),
-            rate(time.cost.bytes)
-        );
-    }
-    eprintln!(
-        "{:<24} {:>8} {:>10.2} {:>6.1}%",
-        "outside kernels",
-        "",
-        1e3 * (whole - inside),
-        100.0 * (whole - inside) / whole
-    );
 }

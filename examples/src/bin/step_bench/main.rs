@@ -15,7 +15,8 @@ use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::launch::{run_group, threads_per_rank};
 use bmtrain_dist::param::BuilderOptions;
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use bmtrain_examples::step::{Size, Steps, median, own_rows, random_batch};
+use bmtrain_examples::profile::print_profile;
+use bmtrain_examples::step::{Extent, Size, Steps, median, own_rows, random_batch};
 use clap::{Parser, ValueEnum};
 use model_center::run::memory;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ static HEAP: CountingHeap = CountingHeap;
 /// Steps before anything is timed or counted.
 const WARM_UP: usize = 3;
 
-/// Time training steps of a BERT classifier or of a GPT-2 language model with random weights and ids.
+/// Time training steps of a BERT classifier, a GPT-2 language model or a T5 with random weights and ids.
 ///
 /// Example: step_bench --model bert-base --batch 8 --seq 128 --steps 7 --threads 2
 #[derive(Debug, Clone, Parser)]
@@ -40,6 +41,9 @@ struct Options {
     /// Tokens of a sequence.
     #[arg(long, default_value_t = 128)]
     seq: usize,
+    /// Tokens of a sequence's target, for a model that has a decoder behind an encoder.
+    #[arg(long, default_value_t = 32)]
+    target: usize,
     /// Instead of --seq: lengths that batches have in turn, rows padded to them, e.g. 128,72,104.
     #[arg(long, value_name = "L,L,..", value_delimiter = ',', conflicts_with = "seq")]
     lengths: Vec<usize>,
@@ -87,8 +91,8 @@ enum Precision {
 fn main() -> Result<()> {
     let options = Options::parse();
     let lengths = options.lengths();
-    if options.steps == 0 || options.batch == 0 || lengths.contains(&0) {
-        bail!("--steps, --batch, --seq and --lengths must be above 0");
+    if options.steps == 0 || options.batch == 0 || options.target == 0 || lengths.contains(&0) {
+        bail!("--steps, --batch, --seq, --target and --lengths must be above 0");
     }
     if options.ranks == 0 || !options.batch.is_multiple_of(options.ranks) {
         bail!("--ranks {}: {} sequences cannot be shared evenly: choose a divisor", options.ranks, options.batch);
@@ -150,6 +154,11 @@ impl Options {
     /// Lengths that batches have in turn.
     fn lengths(&self) -> Vec<usize> {
         if self.lengths.is_empty() { vec![self.seq] } else { self.lengths.clone() }
+    }
+
+    /// Sizes of a batch of all ranks whose rows have this length.
+    fn extent(&self, length: usize) -> Extent {
+        Extent { rows: self.batch, length, target: self.target, is_padded: !self.lengths.is_empty() }
     }
 }
 
@@ -232,16 +241,15 @@ fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run>
             }
         }
         // A new batch in host memory each time, as a loader makes it.
-        let length = lengths[step % lengths.len()];
-        let batch =
-            own_rows(random_batch(shape, options.batch, length, !options.lengths.is_empty(), step as u32), &*ranks);
+        let extent = options.extent(lengths[step % lengths.len()]);
+        let batch = own_rows(random_batch(shape, extent, step as u32), &*ranks);
         let before = (gemm_scratch(&device), heap::counts().large);
         let done = steps.run(&batch, step as u32)?;
         loss = done.loss;
         if step >= WARM_UP {
             seconds.push(done.seconds);
             grown.add_step(gemm_scratch(&device).saturating_sub(before.0), heap::counts().large - before.1, threads);
-            tokens += options.batch * length;
+            tokens += extent.tokens(shape.family);
         }
     }
     grown.pool_requests = device.memory().system_requests - requests;
@@ -249,10 +257,11 @@ fn measure_steps(options: &Options, ranks: Arc<dyn Communicator>) -> Result<Run>
     let step = median(&mut seconds);
     let tokens = tokens as f64 / options.steps as f64;
     if let Some(profiled) = &profiled {
-        floor::print_profile(profiled, &seconds);
+        print_profile(profiled, &seconds);
     }
     let is_alone = ranks.size() == 1 && !options.no_floor;
-    let floor = if is_alone { Some(floor::gemm_floor(&device, shape, tokens as usize)?) } else { None };
+    let length = lengths.iter().sum::<usize>() / lengths.len();
+    let floor = if is_alone { Some(floor::gemm_floor(&device, shape, options.extent(length))?) } else { None };
     let segments = device.memory().segments;
     Ok(Run { step, tokens, loss, floor, grown, segments })
 }

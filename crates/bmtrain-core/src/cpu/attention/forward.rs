@@ -13,7 +13,7 @@ use super::tiles::{self, Settings, Tiles};
 use crate::cpu::access::{self, Rows};
 use crate::cpu::threads::Threads;
 use crate::error::Result;
-use crate::kernel::{Arguments, AttentionForward};
+use crate::kernel::{Arguments, AttentionForward, AttentionShape};
 use std::ops::Range;
 
 /// See [`AttentionForward`].
@@ -34,13 +34,28 @@ pub(super) fn run(threads: &Threads, a: AttentionForward<'_>, settings: Settings
     };
     let blocks = tiles::blocks(0..shape.queries, pass.tiles.queries, 1);
     let count = blocks.clone().count();
-    threads.for_each(shape.batch * shape.heads * count, |piece| {
+    let work = |piece: usize| {
         let (head, block) = (piece / count, piece % count);
         if let Some(queries) = blocks.clone().nth(block) {
             scratch::with(|scratch| pass.block(head / shape.heads, head % shape.heads, queries, scratch));
         }
-    });
+    };
+    let pieces = shape.batch * shape.heads * count;
+    match is_small(&shape) {
+        true => (0..pieces).for_each(work),
+        false => threads.for_each(pieces, work),
+    }
     Ok(())
+}
+
+/// Whether waking a second thread costs more than it saves, as for one query and a few dozen keys in decoding.
+fn is_small(shape: &AttentionShape) -> bool {
+    /// Numbers of keys and values that are laid out for products, and multiplications: about 50 us of either.
+    const LAID_OUT: usize = 1 << 16;
+    const MULTIPLIED: usize = 1 << 20;
+    let numbers =
+        shape.batch.saturating_mul(shape.heads).saturating_mul(shape.keys).saturating_mul(2 * shape.head_size);
+    numbers <= LAID_OUT && numbers.saturating_mul(shape.queries) <= MULTIPLIED
 }
 
 struct Forward<'a> {

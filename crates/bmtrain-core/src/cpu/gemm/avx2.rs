@@ -145,14 +145,18 @@ unsafe fn copy(from: *const f32, stride: usize, k: usize, to: *mut f32, panels: 
 /// See [`super::kernel::DotsRoutine`].
 #[target_feature(enable = "avx2,fma")]
 unsafe fn dots<const ROWS: usize, const COLUMNS: usize>(d: &Dots) {
-    // SAFETY: the caller vouches for k elements of each row; vectors are loaded only where 8 of them are left.
+    // SAFETY: the caller vouches for k elements of each row; vectors are loaded only where 8 of them are left; a prefetch beyond
+    // them has no effect.
     unsafe {
         let mut sums = [[_mm256_setzero_ps(); COLUMNS]; ROWS];
+        let ahead = d.ahead(COLUMNS);
         let mut p = 0;
         while p + LANES <= d.k {
             let mut y = [_mm256_setzero_ps(); COLUMNS];
             for (j, y) in y.iter_mut().enumerate() {
-                *y = _mm256_loadu_ps(d.y.add(j * d.y_row + p));
+                let from = d.y.add(j * d.y_row + p);
+                _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(ahead).cast());
+                *y = _mm256_loadu_ps(from);
             }
             for (i, row) in sums.iter_mut().enumerate() {
                 let x = _mm256_loadu_ps(d.x.add(i * d.x_row + p));

@@ -161,14 +161,18 @@ unsafe fn copy(from: *const f32, stride: usize, k: usize, to: *mut f32, panels: 
 /// See [`super::kernel::DotsRoutine`].
 #[target_feature(enable = "avx512f")]
 unsafe fn dots<const ROWS: usize, const COLUMNS: usize>(d: &Dots) {
-    // SAFETY: the caller vouches for k elements of each row; the last, partial vector is loaded under a mask.
+    // SAFETY: the caller vouches for k elements of each row; the last, partial vector is loaded under a mask; a prefetch
+    // beyond them has no effect.
     unsafe {
         let mut sums = [[_mm512_setzero_ps(); COLUMNS]; ROWS];
+        let ahead = d.ahead(COLUMNS);
         let mut p = 0;
         while p + LANES <= d.k {
             let mut y = [_mm512_setzero_ps(); COLUMNS];
             for (j, y) in y.iter_mut().enumerate() {
-                *y = _mm512_loadu_ps(d.y.add(j * d.y_row + p));
+                let from = d.y.add(j * d.y_row + p);
+                _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(ahead).cast());
+                *y = _mm512_loadu_ps(from);
             }
             for (i, row) in sums.iter_mut().enumerate() {
                 let x = _mm512_loadu_ps(d.x.add(i * d.x_row + p));

@@ -78,6 +78,20 @@ pub(super) struct Dots {
     pub(super) out_row: usize,
 }
 
+#[cfg(target_arch = "x86_64")]
+impl Dots {
+    /// How far ahead in y it pays to look: where rows are short the hardware, which sees a stream end with each of them, does not
+    /// find the next ones; of long rows it is the same row.
+    pub(super) fn ahead(&self, columns: usize) -> usize {
+        /// What fits beside x in the first-level cache, in elements.
+        const MOST: usize = 4096;
+        /// 512 bytes.
+        const WITHIN: usize = 128;
+        let next = columns * self.y_row;
+        if next <= MOST { next } else { WITHIN }
+    }
+}
+
 /// Computes one [`Dots`].
 ///
 /// # Safety

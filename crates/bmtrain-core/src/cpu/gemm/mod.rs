@@ -8,7 +8,7 @@
 //! B is packed into panels of 64 columns (AVX-512), each of which fits the second-level cache; 16-bit numbers are widened on
 //! the way. A is read in place. Tiles of 6 x 64 sums are kept in registers (`avx512.rs`, `avx2.rs`,
 //! `portable.rs`, chosen at run time), and on the last stretch of the sum the epilogue runs while the tile is hot.
-//! Products of few rows skip the packing (`skinny.rs`).
+//! Products of few rows skip the packing (`skinny.rs`); they are as fast as memory is read, so all threads read.
 //!
 //! # Numerics
 //! Sums are accumulated in f32, whatever the operands hold, over stretches of at most 768 terms (2048 in `skinny.rs`), one

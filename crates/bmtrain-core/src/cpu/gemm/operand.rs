@@ -34,6 +34,14 @@ impl Source<'_> {
         self.len() == 0
     }
 
+    /// Bytes of an element.
+    pub(super) fn element_bytes(&self) -> usize {
+        match self {
+            Source::F32(_) => 4,
+            Source::F16(_) | Source::Bf16(_) => 2,
+        }
+    }
+
     /// Elements `start..start + to.len()` as f32.
     pub(super) fn widen(&self, start: usize, to: &mut [f32]) {
         if to.is_empty() {

@@ -11,9 +11,13 @@ use super::Threads;
 use super::block::{self, Batch, Job};
 use super::kernel::Kernel;
 use super::scratch::{self, Scratch};
+use super::skinny;
 
 /// Below this many operations, waking a second thread costs more than it saves (about 20 us of work).
 const WORTH_SPLITTING: f64 = 2.0e6;
+
+/// The same in bytes of W where few rows meet it once: what counts then is how fast memory is read, which two threads do faster.
+const BYTES_WORTH_SPLITTING: usize = 512 << 10;
 
 /// Columns of B packed at once. The packed panels (2.25 MiB) live in the third-level cache, one at a time in the second;
 /// the fewer times A is read again, the better, above all a transposed A.
@@ -28,13 +32,29 @@ pub(super) fn run_one(threads: Threads<'_>, kernel: &Kernel, job: &Job<'_>) {
     if job.m == 0 || job.n == 0 {
         return;
     }
-    let workers = if job.operations() < WORTH_SPLITTING { 1 } else { threads.count() };
+    let workers = if is_worth_splitting(job) { threads.count() } else { 1 };
     let units = Units::new(kernel, job, workers);
-    on_workers(threads, workers, |scratch| {
+    let work = |scratch: &mut Scratch| {
         while let Some((rows, columns)) = units.next() {
             block::run(kernel, job, rows, columns, scratch);
         }
-    });
+    };
+    match threads {
+        // The calling thread begins at once and only the others are woken: of a product that takes as long as waking a thread
+        // does, that is half of the time. Others leave the work to the pool, whose threads have packed panels before.
+        Threads::Pool(pool) if workers > 1 && skinny::takes(job) => pool.in_place_scope(|scope| {
+            for _ in 1..workers {
+                scope.spawn(|_| scratch::with(work));
+            }
+            scratch::with(work);
+        }),
+        _ => on_workers(threads, workers, work),
+    }
+}
+
+fn is_worth_splitting(job: &Job<'_>) -> bool {
+    let reads_much = || skinny::takes(job) && job.n * job.k * job.b.data.element_bytes() >= BYTES_WORTH_SPLITTING;
+    job.operations() >= WORTH_SPLITTING || reads_much()
 }
 
 /// Computes every product of a batch.

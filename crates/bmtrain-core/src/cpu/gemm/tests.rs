@@ -279,7 +279,16 @@ fn every_type_and_the_epilogue_agree_with_f64() {
 #[test]
 fn the_number_of_threads_changes_no_bit() {
     let (two, three) = (pool(2), pool(3));
-    let shapes = [(130, 200, 600), (96, 384, 700), (1, 3072, 768), (16, 3000, 768), (11, 2000, 300), (400, 70, 550)];
+    // The last is shared out for its bytes, not for its work.
+    let shapes = [
+        (130, 200, 600),
+        (96, 384, 700),
+        (1, 3072, 768),
+        (16, 3000, 768),
+        (11, 2000, 300),
+        (400, 70, 550),
+        (1, 960, 577),
+    ];
     for kernel in Kernel::available() {
         for shape in shapes {
             for transposes in 0..4 {

@@ -1,0 +1,51 @@
+//! Records that are left out.
+//!
+//! Defines [`Flaws`]; called by the readers of records and of plain text.
+
+use std::path::Path;
+
+use super::read::OnBadRecord;
+use crate::{Error, Result};
+
+/// How many flaws of skipped records the report quotes.
+const QUOTED_FLAWS: usize = 3;
+
+/// What was wrong with records that were left out.
+#[derive(Debug, Default)]
+pub(super) struct Flaws {
+    /// How many.
+    pub(super) count: u64,
+    /// The first few.
+    pub(super) first: Vec<String>,
+}
+
+impl Flaws {
+    /// Leave a record out, if that is accepted.
+    pub(super) fn add(&mut self, policy: OnBadRecord, flaw: Error) -> Result<()> {
+        if policy == OnBadRecord::Error {
+            return Err(flaw);
+        }
+        self.count += 1;
+        if self.first.len() < QUOTED_FLAWS {
+            self.first.push(flaw.to_string());
+        }
+        Ok(())
+    }
+
+    /// Whether not more records than accepted were left out.
+    pub(super) fn check(&self, path: &Path, policy: OnBadRecord, records: u64) -> Result<()> {
+        let Flaws { count, first } = self;
+        match policy {
+            OnBadRecord::Skip { max_share } if *count as f64 > max_share * records as f64 => Err(Error::data(
+                path.display().to_string(),
+                format!(
+                    "{count} of {records} records are unusable, more than the accepted {} %. The first:\n{}",
+                    max_share * 100.0,
+                    first.join("\n")
+                ),
+                "correct the records, or raise data.bad_record_limit",
+            )),
+            OnBadRecord::Skip { .. } | OnBadRecord::Error => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Plain text as rows of equal length, which are learnt by their words.
+//!
+//! Defines [`read`], called by [`super::words`] for files and folders that are no records. A file is one document, with the token that
+//! ends texts behind it. The tokens of all documents stand in one line, which is cut every `max_length` tokens: no token is lost,
+//! none is in two rows, and only the last row can be shorter. It has two tokens at least, because of one there is nothing to
+//! predict; where one would be left over, the row before gives it its last.
+
+use std::path::{Path, PathBuf};
+
+use super::Label;
+use super::dataset::{Dataset, LabelSpace, ReadReport};
+use super::flaws::Flaws;
+use super::pieces::PieceReader;
+use super::read::{ReadOptions, around, padding};
+use crate::{Error, Result};
+
+/// Text is tokenised in pieces of so many bytes.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Reads a file, or the files of a folder whose names end in `.txt`, in the order of their names.
+///
+/// Errors: what is wrong with a file, with its place; no text; rows too short for two words and one to move.
+pub(super) fn read(path: &Path, options: &ReadOptions<'_>) -> Result<Dataset> {
+    options.check()?;
+    if options.max_length < 3 {
+        let reason = format!("rows of {} tokens are too short for text that is cut into rows", options.max_length);
+        return Err(Error::recipe("data.max_length", reason, "set it to 3 or more"));
+    }
+    let (before, after) = around(options.tokenizer);
+    let mut packer = Packer {
+        options,
+        before,
+        after,
+        // Reading ends with the last row that is wanted.
+        wanted: options.limit.map_or(usize::MAX, |rows| (rows as usize).saturating_mul(options.max_length)),
+        ids: Vec::new(),
+        documents: 0,
+        flaws: Flaws::default(),
+    };
+    for document in documents(path)? {
+        packer.add(&document)?;
+    }
+    packer.finish(path)
+}
+
+/// The files that are read.
+fn documents(path: &Path) -> Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let failed = |error| Error::file("read", path, error, "check the folder");
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let (name, file) = (entry.file_name(), entry.path());
+        let is_text = file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("txt"));
+        // Names with a dot in front are left there by file managers.
+        if is_text && !name.as_encoded_bytes().starts_with(b".") && !file.is_dir() {
+            files.push(file);
+        }
+    }
+    if files.is_empty() {
+        let place = path.display().to_string();
+        return Err(Error::data(place, "the folder has no file whose name ends in .txt", "name a folder of texts"));
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Tokens in one line, while documents are added.
+struct Packer<'a> {
+    options: &'a ReadOptions<'a>,
+    before: Vec<u32>,
+    after: Vec<u32>,
+    /// Tokens that are enough.
+    wanted: usize,
+    ids: Vec<u32>,
+    documents: u64,
+    flaws: Flaws,
+}
+
+impl Packer<'_> {
+    fn add(&mut self, path: &Path) -> Result<()> {
+        if self.ids.len() >= self.wanted {
+            return Ok(());
+        }
+        self.documents += 1;
+        let start = self.ids.len();
+        if let Err(flaw) = self.append(path) {
+            self.ids.truncate(start);
+            self.flaws.add(self.options.on_bad_record, flaw)?;
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, path: &Path) -> Result<()> {
+        let mut pieces = PieceReader::open(path, PIECE_BYTES)?;
+        self.ids.extend_from_slice(&self.before);
+        let start = self.ids.len();
+        while let Some(piece) = pieces.advance()? {
+            let ids = self.options.tokenizer.tokenize(&[&piece]).map_err(|error| {
+                let reason = format!("the tokenizer fails on this text: {error}");
+                Error::data(path.display().to_string(), reason, "remove the file, or check the tokenizer files")
+            })?;
+            self.ids.extend(ids.into_iter().flatten());
+            if self.ids.len() >= self.wanted {
+                return Ok(());
+            }
+        }
+        if self.ids.len() == start {
+            let fix = "give it some text, or remove it";
+            return Err(Error::data(path.display().to_string(), "the file has no word to be learnt", fix));
+        }
+        self.ids.extend_from_slice(&self.after);
+        Ok(())
+    }
+
+    fn finish(mut self, path: &Path) -> Result<Dataset> {
+        let Packer { options, documents, .. } = self;
+        self.flaws.check(path, options.on_bad_record, documents)?;
+        self.ids.truncate(self.wanted);
+        self.ids.shrink_to_fit();
+        let ends = ends(self.ids.len(), options.max_length);
+        if ends.is_empty() {
+            let place = path.display().to_string();
+            return Err(Error::data(
+                place,
+                "there is less than two tokens of text",
+                "check that this is the right file",
+            ));
+        }
+        if u32::try_from(ends.len()).is_err() {
+            let place = path.display().to_string();
+            return Err(Error::data(
+                place,
+                "the text makes more than 4 billion rows",
+                "raise data.max_length, or split it",
+            ));
+        }
+        let report = ReadReport {
+            records: documents,
+            skipped: self.flaws.count,
+            first_skipped: self.flaws.first,
+            rows: ends.len() as u64,
+            tokens: self.ids.len() as u64,
+            longest: ends[0],
+            ..ReadReport::default()
+        };
+        let mut dataset = Dataset {
+            labels: LabelSpace::NextWords,
+            pad_id: padding(options.tokenizer),
+            max_length: options.max_length,
+            types: vec![0; self.ids.len()],
+            ids: self.ids,
+            targets: vec![Label::Words(0); ends.len()],
+            ends,
+            places: Vec::new(),
+            members: Vec::new(),
+            references: Vec::new(),
+            repeats: None,
+            report,
+            fingerprint: String::new(),
+        };
+        dataset.seal();
+        Ok(dataset)
+    }
+}
+
+/// Ends of the rows of so many tokens; none where there is nothing to predict.
+fn ends(tokens: usize, length: usize) -> Vec<usize> {
+    if tokens < 2 {
+        return Vec::new();
+    }
+    let mut ends: Vec<usize> = (1..=tokens / length).map(|row| row * length).collect();
+    let rest = tokens % length;
+    if rest == 1
+        && let Some(last) = ends.last_mut()
+    {
+        *last -= 1;
+    }
+    if rest > 0 {
+        ends.push(tokens);
+    }
+    ends
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ends;
+
+    #[test]
+    fn every_token_is_in_one_row_and_no_row_has_a_single_one() {
+        for (tokens, length) in (0..40).flat_map(|tokens| (3..7).map(move |length| (tokens, length))) {
+            let ends = ends(tokens, length);
+            let starts = std::iter::once(0).chain(ends.iter().copied());
+            let rows: Vec<usize> = starts.zip(&ends).map(|(start, end)| end - start).collect();
+            assert_eq!(rows.iter().sum::<usize>(), if tokens < 2 { 0 } else { tokens });
+            assert!(rows.iter().all(|row| (2..=length).contains(row)), "{tokens} in rows of {length}: {rows:?}");
+            let full = (tokens / length).saturating_sub(usize::from(tokens % length == 1));
+            assert!(tokens < 2 || rows.iter().take(full).all(|row| *row == length));
+        }
+    }
+}

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# SmolLM2-135M writes greedily, one text at a time: our tokens/s over those of transformers; at least 1.5.
+set -euo pipefail
+# shellcheck source=scripts/claims/verdict.sh
+source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
+
+need_pip
+"$root/scripts/assets.sh" llama
+build convert decode_bench
+python="$("$root/scripts/python_env.sh")"
+scratch
+"$bin/convert" "$cache/assets/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf" "$scratch/model" --dtype f32 >&2
+"$python" "$root/scripts/claims/speed_decode.py" "$bin/decode_bench" "$scratch/model"
