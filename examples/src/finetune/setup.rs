@@ -11,7 +11,7 @@ use model_center::hf::{FolderLayout, Places};
 use model_center::model::{HeadValues, OpenOptions, Registry, SaveOptions, TextHead, TextModel};
 use model_center::recipe::{DataSettings, DataSource, Head, Resolved, model_folder};
 use model_center::run::{StopConditions, StopFlag};
-use model_center::tokenizer::{HfTokenizer, Tokenizer};
+use model_center::tokenizer::{self, Tokenizer};
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -150,9 +150,9 @@ pub fn check_ranks(resolved: &Resolved, ranks: usize) -> Result<()> {
 pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &Places) -> Result<Job> {
     let folder = model_folder(resolved, places)?;
     let entry = registry.find_as(&folder, resolved.model.family.as_deref())?;
-    let tokenizer = HfTokenizer::from_folder(&folder)?;
-    let mut train = read_train(resolved, &tokenizer)?;
-    let mut eval = read_eval(resolved, &tokenizer, &train)?;
+    let tokenizer = tokenizer::open(&folder)?;
+    let mut train = read_train(resolved, &*tokenizer)?;
+    let mut eval = read_eval(resolved, &*tokenizer, &train)?;
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let options =
         OpenOptions { only_check: true, ..open_options(resolved, train.labels(), &nowhere, Sharding::solo()) };
