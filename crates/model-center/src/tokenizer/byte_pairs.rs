@@ -98,7 +98,7 @@ pub(super) fn document(
         let name = names.get(key).and_then(Value::as_str)?;
         special.iter().find(|(known, _)| known == name).map(|(name, id)| (name.as_str(), *id))
     };
-    let processor = post_processor(&place, family, settings, (token("bos_token"), token("eos_token")))?;
+    let processor = post_processor(&place, family, settings, [token("bos_token"), token("eos_token")])?;
     let mut added: Vec<(&str, usize, bool)> = special.iter().map(|(name, id)| (name.as_str(), *id, true)).collect();
     let more = settings.added.iter().filter(|(name, _)| special.iter().all(|(known, _)| known != name));
     added.extend(
@@ -137,7 +137,7 @@ fn post_processor(
     place: &str,
     family: &Family,
     settings: &Settings,
-    (begin, end): (Option<(&str, usize)>, Option<(&str, usize)>),
+    [begin, end]: [Option<(&str, usize)>; 2],
 ) -> Result<Value> {
     let lacking = |what: &str| {
         Error::model(

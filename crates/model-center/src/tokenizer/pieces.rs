@@ -238,7 +238,7 @@ pub(crate) fn decoder(prefixed: bool) -> Value {
 fn checked_charsmap(map: &[u8]) -> std::result::Result<&[u8], String> {
     let units = map.split_first_chunk::<4>().map(|(length, rest)| (u32::from_le_bytes(*length) as usize, rest));
     match units {
-        Some((length, rest)) if length >= 4 && length % 4 == 0 && length <= rest.len() => Ok(map),
+        Some((length, rest)) if length >= 4 && length.is_multiple_of(4) && length <= rest.len() => Ok(map),
         _ => Err(format!("the table of replacements, of {} bytes, is damaged", map.len())),
     }
 }
@@ -253,7 +253,7 @@ pub(super) fn is_charsmap(text: &str) -> bool {
     });
     let length = std::array::from_fn(|_| bytes.next().unwrap_or(u8::MAX));
     let length = u32::from_le_bytes(length) as usize;
-    length >= 4 && length % 4 == 0 && length <= text.len() / 4 * 3
+    length >= 4 && length.is_multiple_of(4) && length <= text.len() / 4 * 3
 }
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
