@@ -40,7 +40,7 @@ def prepare(assets, folder):
     torch.manual_seed(0)
     config = GPT2Config(n_layer=6, n_embd=384, n_head=6, n_positions=128, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
     GPT2LMHeadModel(config).save_pretrained(folder / "model")
-    tokenizer = GPT2TokenizerFast(str(assets / "tok/gpt2-vocab.json"), str(assets / "tok/gpt2-merges.txt"))
+    tokenizer = GPT2TokenizerFast(str(assets / "tokenizers/gpt2/vocab.json"), str(assets / "tokenizers/gpt2/merges.txt"))
     tokenizer.save_pretrained(folder / "model")
     for name in ("train", "eval"):
         (folder / name).mkdir()

@@ -11,7 +11,7 @@ use model_center::hf::{FolderLayout, Places};
 use model_center::model::{HeadValues, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead, TextModel};
 use model_center::recipe::{DataSettings, DataSource, Head, Resolved, model_folder};
 use model_center::run::{StopConditions, StopFlag};
-use model_center::tokenizer::{HfTokenizer, Tokenizer};
+use model_center::tokenizer::{self, Tokenizer};
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -150,10 +150,10 @@ pub fn check_ranks(resolved: &Resolved, ranks: usize) -> Result<()> {
 pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &Places) -> Result<Job> {
     let folder = model_folder(resolved, places)?;
     let entry = registry.find_as(&folder, resolved.model.family.as_deref())?;
-    let tokenizer = HfTokenizer::from_folder(&folder)?;
+    let tokenizer = tokenizer::open(&folder)?;
     let place = answer_place(resolved, registry, &folder)?;
-    let mut train = read_train(resolved, &tokenizer, place)?;
-    let mut eval = read_eval(resolved, &tokenizer, place, &train)?;
+    let mut train = read_train(resolved, &*tokenizer, place)?;
+    let mut eval = read_eval(resolved, &*tokenizer, place, &train)?;
     let opened = sketch(resolved, registry, &folder, train.labels())?;
     check_stacks(resolved, train.labels(), &*opened.model)?;
     opened.model.check_save(&save_options(resolved, &folder))?;

@@ -4,10 +4,11 @@ use model_center::data::Format;
 use model_center::file::{printable, read_text};
 use model_center::model::labels::IGNORED;
 use model_center::model::{TextBatch, TextLabels};
-use model_center::tokenizer::{HfTokenizer, Tokenizer};
+use model_center::tokenizer::{self, Tokenizer};
 use model_center::{Error, Result};
 use serde::Deserialize;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Rows that one pass of a model is to take are a few kilobytes each.
 const MAX_BYTES: u64 = 64 << 20;
@@ -59,7 +60,7 @@ pub(super) fn is_for(path: &Path) -> bool {
 pub(super) struct Rows {
     pub(super) batch: TextBatch,
     /// The model's, where there is a text.
-    pub(super) tokenizer: Option<HfTokenizer>,
+    pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
     /// What is wrong with labels of words for a model that reads them at the tokens of its rows: other numbers of them.
     pub(super) uneven: Option<Error>,
 }
@@ -157,11 +158,11 @@ impl Lines {
     }
 
     /// Put ids in the place of texts, if there are any; gives the tokenizer that made them.
-    fn tokenize(&mut self, folder: &Path) -> Result<Option<HfTokenizer>> {
+    fn tokenize(&mut self, folder: &Path) -> Result<Option<Arc<dyn Tokenizer>>> {
         if self.lines.iter().all(|line| line.text.is_none() && line.text_pair.is_none() && line.target.is_none()) {
             return Ok(None);
         }
-        let tokenizer = HfTokenizer::from_folder(folder)?;
+        let tokenizer = tokenizer::open(folder)?;
         for (line, place) in self.lines.iter_mut().zip(&self.places) {
             let refuse = |reason: &str, fix: &str| Err(Error::data(place.clone(), reason, fix));
             match (line.text.take(), line.text_pair.take()) {

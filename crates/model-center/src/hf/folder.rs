@@ -31,6 +31,8 @@ pub const COMPANION_FILES: &[&str] = &[
     "spiece.model",
     "sentencepiece.bpe.model",
     "tokenizer.model",
+    "vocab.model",
+    "characters.txt",
     "chat_template.jinja",
     "chat_template.json",
     "generation_config.json",

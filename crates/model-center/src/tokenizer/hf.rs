@@ -1,23 +1,22 @@
-//! The tokenizer of a Hugging Face folder.
+//! A tokenizer that the `tokenizers` crate can express, which are all but those that cut by a dictionary of words.
 //!
-//! Defines [`HfTokenizer`], a guarded front of the `tokenizers` crate: sizes are checked before reading, a
-//! panic inside the crate becomes an error, stored padding and truncation are dropped, and text can never turn
-//! into control tokens unless asked for. Built by the finetune program from the model folder.
+//! Defines [`HfTokenizer`], a guarded front of that crate: a panic inside it becomes an error, stored padding and
+//! truncation are dropped, text can never turn into control tokens unless asked for, and long texts take bounded memory
+//! ([`super::long`]). Made by [`super::open`] from a `tokenizer.json` or from what another format is as such a document.
 
 use std::fmt;
-use std::io::Read;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 
 use serde_json::{Map, Value};
 use tokenizers::{Encoding as RawEncoding, Token};
 
-use super::{Piece, SpecialIds, Template, Tokenizer, VocabOptions, vocab};
-use crate::file::{open_regular, resolve_inside, unreadable};
+use super::files::Settings;
+use super::guard::guard;
+use super::long::Engine;
+use super::pieces::is_charsmap;
+use super::{Piece, SpecialIds, Template, Tokenizer};
+use crate::file::printable;
 use crate::{Error, Result};
 
-/// The largest vocabularies in use (256 thousand tokens) take about 35 MB as `tokenizer.json`.
-const MAX_FILE_BYTES: u64 = 128 << 20;
 /// WordPiece work grows with the square of this number, so a hostile file must not choose it freely. BERT uses 100.
 const MAX_WORD_CHARACTERS: u64 = 256;
 /// Stand-ins for the texts when the template is read off the post-processor; no vocabulary is this large.
@@ -35,12 +34,12 @@ pub enum TextSpecials {
     AsTokens,
 }
 
-/// A tokenizer read from `tokenizer.json`, or from a BERT `vocab.txt`.
+/// A tokenizer of a model folder or a file; [`super::open`] lists what is read.
 ///
 /// Settings in `tokenizer_config.json` (`do_lower_case`, `strip_accents`, `tokenize_chinese_chars`) win over those stored in
 /// `tokenizer.json`, as in transformers. Stored padding and truncation are ignored.
 pub struct HfTokenizer {
-    inner: tokenizers::Tokenizer,
+    engine: Engine,
     single: Template,
     pair: Template,
     special: SpecialIds,
@@ -49,61 +48,36 @@ pub struct HfTokenizer {
 }
 
 impl HfTokenizer {
-    /// Reads the tokenizer of a model folder: `tokenizer.json` if it is there, otherwise `vocab.txt`.
-    ///
-    /// Errors: neither file present, a file too large, broken or inconsistent, no regular file, or a link that leaves the
-    /// folder.
-    pub fn from_folder(folder: impl AsRef<Path>) -> Result<HfTokenizer> {
-        let folder = folder.as_ref();
-        let config = read_object(folder, "tokenizer_config.json")?.unwrap_or_default();
-        let names = read_object(folder, "special_tokens_map.json")?.unwrap_or_default();
-        let json = folder.join("tokenizer.json");
-        let text = folder.join("vocab.txt");
-        let (place, mut document) = if let Some(bytes) = read_bounded(folder, "tokenizer.json")? {
-            let document = serde_json::from_slice::<Value>(&bytes).map_err(|error| broken_json(&json, &error))?;
-            (json.display().to_string(), document)
-        } else if let Some(bytes) = read_bounded(folder, "vocab.txt")? {
-            let place = text.display().to_string();
-            let added = added_tokens(folder)?;
-            let document = vocab::document(&place, &bytes, &vocab_options(&config, &names), &added)?;
-            (place, document)
-        } else {
-            return Err(Error::model(
-                folder.display().to_string(),
-                "the folder has neither tokenizer.json nor vocab.txt",
-                "point to a Hugging Face model folder, or copy one of the two files into it",
-            ));
-        };
-        apply_config(&mut document, &config);
-        HfTokenizer::from_document(place, document, &config, &names)
-    }
-
     /// Chooses what special tokens written inside a text mean; the default is [`TextSpecials::AsText`].
     #[must_use]
     pub fn with_text_specials(mut self, choice: TextSpecials) -> HfTokenizer {
-        self.inner.set_encode_special_tokens(choice == TextSpecials::AsText);
+        self.engine.set_specials_as_text(choice == TextSpecials::AsText);
         self
     }
 
-    /// Whether a word embedding of so many rows has one for each word.
+    /// What [`Tokenizer::tokenize`] is measured by: the library's ids of a text taken at once, in memory of more than a hundred
+    /// times the text's.
     ///
     /// # Errors
-    /// [`Error::Model`] if it has fewer.
-    pub fn require_rows(&self, rows: usize) -> Result<()> {
-        let words = self.vocab_size;
-        if words <= rows {
-            return Ok(());
-        }
-        let reason = format!("the vocabulary has {words} entries, the word embedding {rows} rows");
-        Err(Error::model(&self.place, reason, "use the tokenizer files that belong to these weights"))
+    /// Those of [`Tokenizer::tokenize`].
+    pub fn tokenize_whole(&self, text: &str) -> Result<Vec<u32>> {
+        self.engine.tokenize_whole(text)
     }
 
-    fn from_document(
+    /// Build it of a `tokenizer.json` document, what stands beside it, and the names of special tokens where that says nothing.
+    ///
+    /// Errors: a document that is broken or contradicts itself.
+    pub(super) fn from_document(
         place: String,
         mut document: Value,
-        config: &Map<String, Value>,
-        names: &Map<String, Value>,
+        settings: &Settings,
+        usual: &Map<String, Value>,
     ) -> Result<HfTokenizer> {
+        apply_config(&mut document, &settings.config);
+        if let Some(table) = broken_charsmap(&document) {
+            let reason = format!("its precompiled_charsmap, \"{}\", is damaged", printable(table, 20));
+            return Err(Error::model(&place, reason, "fetch the file again"));
+        }
         let root = document.as_object_mut().ok_or_else(|| {
             Error::model(&place, "the file is not a JSON object", "fetch the file again; tokenizer.json starts with {")
         })?;
@@ -138,19 +112,15 @@ impl HfTokenizer {
         let pair = read_template(&place, &inner, true)?;
         let largest = inner.get_vocab(true).into_values().max();
         let vocab_size = largest.map_or(0, |id| id as usize + 1);
-        let special = special_ids(&inner, config, names);
-        Ok(HfTokenizer { inner, single, pair, special, vocab_size, place })
+        let special = special_ids(&inner, settings, usual);
+        let engine = Engine::new(&place, inner, &document)?;
+        Ok(HfTokenizer { engine, single, pair, special, vocab_size, place })
     }
 }
 
 impl Tokenizer for HfTokenizer {
     fn tokenize(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>> {
-        let encodings = guard(&self.place, "tokenize a text", || match texts {
-            // The crate's batch call hands work to a thread pool, which costs more than one or two texts do.
-            [] | [_] | [_, _] => texts.iter().map(|text| self.inner.encode_fast(*text, false)).collect(),
-            _ => self.inner.encode_batch_fast(texts.to_vec(), false),
-        })?;
-        Ok(encodings.iter().map(|encoding| encoding.get_ids().to_vec()).collect())
+        self.engine.tokenize(texts)
     }
 
     fn template(&self, pair: bool) -> &Template {
@@ -166,15 +136,19 @@ impl Tokenizer for HfTokenizer {
     }
 
     fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        guard(&self.place, "decode ids", || self.inner.decode(ids, skip_special))
+        guard(&self.place, "decode ids", || self.engine.inner.decode(ids, skip_special))
+    }
+
+    fn place(&self) -> &str {
+        &self.place
     }
 
     fn token(&self, id: u32) -> Option<String> {
-        self.inner.id_to_token(id)
+        self.engine.inner.id_to_token(id)
     }
 
     fn id(&self, token: &str) -> Option<u32> {
-        self.inner.token_to_id(token)
+        self.engine.inner.token_to_id(token)
     }
 }
 
@@ -185,20 +159,6 @@ impl fmt::Debug for HfTokenizer {
             .field("vocab_size", &self.vocab_size)
             .field("special", &self.special)
             .finish_non_exhaustive()
-    }
-}
-
-/// Runs a call into the crate; its errors and panics become errors of this crate.
-fn guard<T>(place: &str, action: &str, call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
-    const FIX: &str = "check the tokenizer files; fetch them again if they may be damaged";
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(Error::model(place, format!("the tokenizer cannot {action}: {error}"), FIX)),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-            Err(Error::model(place, format!("the tokenizer library failed while asked to {action}: {text}"), FIX))
-        }
     }
 }
 
@@ -256,6 +216,14 @@ fn declared_tokens(root: &Map<String, Value>) -> Vec<(String, u32)> {
         .collect()
 }
 
+/// A table of replacements that is not what it should be: the crate takes memory by what it says.
+fn broken_charsmap(document: &Value) -> Option<&str> {
+    let normalizer = document.get("normalizer")?;
+    let steps = normalizer.get("normalizers").and_then(Value::as_array);
+    let mut tables = steps.into_iter().flatten().chain([normalizer]);
+    tables.find_map(|step| step.get("precompiled_charsmap")?.as_str().filter(|table| !is_charsmap(table)))
+}
+
 /// Lets explicit settings of `tokenizer_config.json` replace those of a stored BERT normalizer.
 fn apply_config(document: &mut Value, config: &Map<String, Value>) {
     let Some(normalizer) = document.get_mut("normalizer").and_then(Value::as_object_mut) else { return };
@@ -273,31 +241,9 @@ fn apply_config(document: &mut Value, config: &Map<String, Value>) {
     }
 }
 
-fn vocab_options(config: &Map<String, Value>, names: &Map<String, Value>) -> VocabOptions {
-    let flag = |key: &str| config.get(key).and_then(Value::as_bool);
-    let name = |key: &str, default: String| special_name(key, config, names).unwrap_or(default);
-    let default = VocabOptions::default();
-    VocabOptions {
-        lowercase: flag("do_lower_case").unwrap_or(default.lowercase),
-        strip_accents: flag("strip_accents"),
-        split_chinese: flag("tokenize_chinese_chars").unwrap_or(default.split_chinese),
-        unk: name("unk_token", default.unk),
-        cls: name("cls_token", default.cls),
-        sep: name("sep_token", default.sep),
-        pad: name("pad_token", default.pad),
-        mask: name("mask_token", default.mask),
-    }
-}
-
-/// The spelling of a special token: a plain string or an object with `content`; the config file wins over the map.
-fn special_name(key: &str, config: &Map<String, Value>, names: &Map<String, Value>) -> Option<String> {
-    let value = config.get(key).filter(|value| !value.is_null()).or_else(|| names.get(key))?;
-    Some(value.as_str().or_else(|| value.get("content")?.as_str())?.to_owned())
-}
-
-fn special_ids(inner: &tokenizers::Tokenizer, config: &Map<String, Value>, names: &Map<String, Value>) -> SpecialIds {
-    let find = |key: &str, usual: &[&str]| match special_name(key, config, names) {
-        Some(name) => inner.token_to_id(&name),
+fn special_ids(inner: &tokenizers::Tokenizer, settings: &Settings, own: &Map<String, Value>) -> SpecialIds {
+    let find = |key: &str, usual: &[&str]| match settings.special(key).or_else(|| own.get(key)?.as_str()) {
+        Some(name) => inner.token_to_id(name),
         None => usual.iter().find_map(|name| inner.token_to_id(name)),
     };
     SpecialIds {
@@ -308,73 +254,5 @@ fn special_ids(inner: &tokenizers::Tokenizer, config: &Map<String, Value>, names
         mask: find("mask_token", &["[MASK]", "<mask>"]),
         bos: find("bos_token", &["<s>", "<|begin_of_text|>"]),
         eos: find("eos_token", &["</s>", "<|endoftext|>", "<|end_of_text|>"]),
-    }
-}
-
-/// The tokens of `added_tokens.json` in id order, empty without the file.
-fn added_tokens(folder: &Path) -> Result<Vec<(String, u32)>> {
-    const NAME: &str = "added_tokens.json";
-    let mut tokens = Vec::new();
-    for (token, id) in read_object(folder, NAME)?.unwrap_or_default() {
-        let id = id.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| {
-            let place = folder.join(NAME).display().to_string();
-            Error::model(place, format!("{token:?} has the id {id}"), "ids are whole numbers")
-        })?;
-        tokens.push((token, id));
-    }
-    tokens.sort_by_key(|(_, id)| *id);
-    Ok(tokens)
-}
-
-fn read_object(folder: &Path, name: &str) -> Result<Option<Map<String, Value>>> {
-    let Some(bytes) = read_bounded(folder, name)? else { return Ok(None) };
-    serde_json::from_slice(&bytes).map(Some).map_err(|error| broken_json(&folder.join(name), &error))
-}
-
-fn broken_json(path: &Path, error: &serde_json::Error) -> Error {
-    let place = format!("{}:{}:{}", path.display(), error.line(), error.column());
-    Error::model(place, format!("the file is not the expected JSON: {error}"), "fetch the file again")
-}
-
-/// The bytes of a folder's file of at most [`MAX_FILE_BYTES`], `None` if there is no such file.
-fn read_bounded(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
-    let path = folder.join(name);
-    if path.symlink_metadata().is_err() {
-        return Ok(None);
-    }
-    resolve_inside(folder, name)?;
-    let (file, _) = open_regular(&path)?;
-    let mut bytes = Vec::new();
-    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|error| unreadable(&path, error))?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(Error::model(
-            path.display().to_string(),
-            format!("the file is larger than {} MiB", MAX_FILE_BYTES >> 20),
-            "this is no tokenizer file; check the folder",
-        ));
-    }
-    Ok(Some(bytes))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_panic_of_the_library_becomes_an_error_with_its_message() {
-        let error = guard::<()>("dir/tokenizer.json", "tokenize a text", || panic!("index {} out of range", 7));
-        let error = error.unwrap_err().to_string();
-        assert!(error.contains("dir/tokenizer.json") && error.contains("index 7 out of range"), "{error}");
-        let error = guard::<()>("place", "load", || panic!("plain")).unwrap_err().to_string();
-        assert!(error.contains("plain"), "{error}");
-    }
-
-    #[test]
-    fn files_above_the_bound_are_not_read() {
-        let folder = tempfile::TempDir::new().unwrap();
-        let file = std::fs::File::create(folder.path().join("tokenizer.json")).unwrap();
-        file.set_len(MAX_FILE_BYTES + 1).unwrap();
-        let error = HfTokenizer::from_folder(folder.path()).unwrap_err().to_string();
-        assert!(error.contains("larger than 128 MiB"), "{error}");
     }
 }

@@ -1,19 +1,32 @@
 //! Text to token ids and back.
 //!
-//! Defines the [`Tokenizer`] trait, its result [`Encoding`] and the special ids every model needs. The one
-//! implementation, [`HfTokenizer`], reads Hugging Face files. Padding is the loader's business and truncation
+//! Defines the [`Tokenizer`] trait, its result [`Encoding`] and the special ids every model needs. [`open`] finds the
+//! tokenizer of a folder or a file, whatever its form; `docs/tokenizers.md` says what is read. Padding is the loader's business and truncation
 //! is a [`Limit`] given per call, because a stored `tokenizer.json` carries settings of whoever saved it
 //! (all-MiniLM-L6-v2 pads everything to 128 tokens) and they must not leak into training.
 //!
 //! Called by [`crate::data`] when a dataset is read and by programs that encode single texts.
 
+pub(crate) mod byte_level;
+mod byte_pairs;
+mod characters;
+pub(crate) mod document;
+mod files;
+mod guard;
 mod hf;
+mod long;
+mod open;
+pub(crate) mod pieces;
+mod sections;
+mod sentencepiece;
 mod template;
-mod vocab;
+pub(crate) mod vocab;
+mod wire;
 
 use std::fmt::Debug;
 
 pub use hf::{HfTokenizer, TextSpecials};
+pub use open::{open, open_with};
 pub use template::{Piece, Template};
 pub use vocab::VocabOptions;
 
@@ -95,6 +108,24 @@ pub trait Tokenizer: Debug + Send + Sync {
 
     /// The id of `token`.
     fn id(&self, token: &str) -> Option<u32>;
+
+    /// Where it comes from, for messages.
+    fn place(&self) -> &str {
+        "the tokenizer"
+    }
+
+    /// Whether a word embedding of so many rows has one for each word.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if it has fewer.
+    fn require_rows(&self, rows: usize) -> Result<()> {
+        let words = self.vocab_size();
+        if words <= rows {
+            return Ok(());
+        }
+        let reason = format!("the vocabulary has {words} entries, the word embedding {rows} rows");
+        Err(Error::model(self.place(), reason, "use the tokenizer files that belong to these weights"))
+    }
 
     /// One text or a pair with special tokens, cut to `limit` if given (pairs: longest first).
     ///

@@ -1,11 +1,13 @@
 //! A BERT `vocab.txt` as the equivalent `tokenizer.json` document.
 //!
-//! Defines [`VocabOptions`] and the conversion that [`super::HfTokenizer`] calls for folders without a
-//! `tokenizer.json`. Going through the document, rather than wiring the parts by hand, leaves one loading path
+//! Defines [`VocabOptions`] and the conversion that [`super::open`] calls for folders without a
+//! `tokenizer.json`, and [`crate::hf::gguf`] for the same vocabulary in a GGUF file. Going through the document, rather than wiring the parts by hand, leaves one loading path
 //! and one set of checks.
 
 use serde_json::{Map, Value, json};
 
+use super::document::added_token;
+use super::files::{Settings, utf8};
 use crate::{Error, Result};
 
 /// What `tokenizer_config.json` says about a WordPiece vocabulary; the defaults are those of transformers.
@@ -44,19 +46,45 @@ impl Default for VocabOptions {
     }
 }
 
+impl VocabOptions {
+    /// What the files beside a vocabulary say.
+    pub(super) fn of(settings: &Settings) -> VocabOptions {
+        let name = |key: &str, default: String| settings.special(key).map_or(default, str::to_owned);
+        let default = VocabOptions::default();
+        VocabOptions {
+            lowercase: settings.flag("do_lower_case").unwrap_or(default.lowercase),
+            strip_accents: settings.flag("strip_accents"),
+            split_chinese: settings.flag("tokenize_chinese_chars").unwrap_or(default.split_chinese),
+            unk: name("unk_token", default.unk),
+            cls: name("cls_token", default.cls),
+            sep: name("sep_token", default.sep),
+            pad: name("pad_token", default.pad),
+            mask: name("mask_token", default.mask),
+        }
+    }
+}
+
 /// The `tokenizer.json` document of a `vocab.txt`: one token a line, its id the line number from 0.
 ///
 /// A token listed twice keeps its later id, as in transformers. Errors: not UTF-8, empty, or without one of
 /// the tokens every BERT input needs.
 pub(super) fn document(place: &str, bytes: &[u8], options: &VocabOptions, added: &[(String, u32)]) -> Result<Value> {
-    let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
-    let text = std::str::from_utf8(bytes).map_err(|error| {
-        let line = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
-        Error::model(format!("{place}:{line}"), "the vocabulary is not UTF-8 text", "fetch the file again")
-    })?;
+    let text = utf8(place, bytes)?;
+    let tokens = text.split_terminator('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
+    of_tokens(place, tokens, options, added)
+}
+
+/// The same of tokens in the order of their ids.
+///
+/// Errors: without one of the tokens every BERT input needs.
+pub(crate) fn of_tokens<'a>(
+    place: &str,
+    tokens: impl Iterator<Item = &'a str>,
+    options: &VocabOptions,
+    added: &[(String, u32)],
+) -> Result<Value> {
     let mut vocab = Map::new();
-    for (id, line) in text.split_terminator('\n').enumerate() {
-        let token = line.strip_suffix('\r').unwrap_or(line);
+    for (id, token) in tokens.enumerate() {
         vocab.insert(token.to_owned(), Value::from(id));
     }
     let missing: Vec<&str> = [&options.unk, &options.cls, &options.sep, &options.pad]
@@ -71,13 +99,20 @@ pub(super) fn document(place: &str, bytes: &[u8], options: &VocabOptions, added:
             "check that this is a BERT vocab.txt; other names of special tokens go into special_tokens_map.json",
         ));
     }
-    let id = |token: &str| vocab[token].clone();
+    let id = |token: &str| vocab[token].as_u64().unwrap_or_default() as usize;
     let (cls, sep) = (id(&options.cls), id(&options.sep));
-    let special: Vec<Value> = [&options.pad, &options.unk, &options.cls, &options.sep, &options.mask]
+    let names = [&options.pad, &options.unk, &options.cls, &options.sep, &options.mask];
+    let is_special = |token: &String| names.contains(&token);
+    let special: Vec<Value> = names
         .into_iter()
         .filter(|token| vocab.contains_key(token.as_str()))
         .map(|token| added_token(token, id(token), true))
-        .chain(added.iter().map(|(token, id)| added_token(token, Value::from(*id), false)))
+        .chain(
+            added
+                .iter()
+                .filter(|(token, _)| !is_special(token))
+                .map(|(token, id)| added_token(token, *id as usize, false)),
+        )
         .collect();
     Ok(json!({
         "version": "1.0",
@@ -106,13 +141,6 @@ pub(super) fn document(place: &str, bytes: &[u8], options: &VocabOptions, added:
             "vocab": vocab,
         },
     }))
-}
-
-fn added_token(content: &str, id: Value, special: bool) -> Value {
-    json!({
-        "id": id, "content": content, "special": special,
-        "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
-    })
 }
 
 #[cfg(test)]

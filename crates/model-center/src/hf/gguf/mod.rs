@@ -6,12 +6,12 @@
 //! - `family`: [`Family`], Llama or Qwen; `decoder`: [`Decoder`], a model's sizes and its `config.json`; `rope`: its rotary
 //!   scaling.
 //! - `names`: [`GgufAsHuggingFace`], the same tensors under the names, and in the row order, of Hugging Face.
-//! - `tokenizer`, `splits`, `pieces`: `tokenizer.json` and `tokenizer_config.json` out of the vocabulary.
+//! - `tokenizer`, `pieces`, `word_pieces`: `tokenizer.json` and `tokenizer_config.json` out of the vocabulary.
 //! - `folder`: [`gguf_to_folder`], a GGUF file as a Hugging Face folder.
 //!
 //! Versions 2 and 3, little endian. As with safetensors nothing is mapped into memory, every length is checked against the
 //! file before memory is taken, and all claims of the header are checked before a tensor is read.
-//! Called by programs that convert a model.
+//! Called by programs that convert a model, and by [`crate::tokenizer::open`].
 
 mod cursor;
 mod decoder;
@@ -24,9 +24,9 @@ mod kind;
 mod names;
 mod pieces;
 mod rope;
-mod splits;
 mod tokenizer;
 mod value;
+mod word_pieces;
 
 pub use decoder::Decoder;
 pub use family::Family;

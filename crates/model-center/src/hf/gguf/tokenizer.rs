@@ -6,10 +6,12 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use super::splits::Split;
-use super::{Metadata, pieces};
+use super::{Metadata, pieces, word_pieces};
 use crate::Result;
 use crate::file::printable;
+use crate::tokenizer::byte_level::Split;
+use crate::tokenizer::document::{added_token, around};
+use crate::tokenizer::pieces::{self as sentencepiece, Cutting};
 
 pub(super) const MODEL: &str = "tokenizer.ggml.model";
 const SPLIT: &str = "tokenizer.ggml.pre";
@@ -22,11 +24,14 @@ const ADD_SPACE: &str = "tokenizer.ggml.add_space_prefix";
 const TEMPLATE: &str = "tokenizer.chat_template";
 
 /// The keys of special tokens and their names in `tokenizer_config.json`.
-const SPECIAL: [(&str, &str); 4] = [
+pub(super) const SPECIAL: [(&str, &str); 7] = [
     ("tokenizer.ggml.bos_token_id", "bos_token"),
     ("tokenizer.ggml.eos_token_id", "eos_token"),
     ("tokenizer.ggml.unknown_token_id", "unk_token"),
     ("tokenizer.ggml.padding_token_id", "pad_token"),
+    ("tokenizer.ggml.cls_token_id", "cls_token"),
+    ("tokenizer.ggml.seperator_token_id", "sep_token"),
+    ("tokenizer.ggml.mask_token_id", "mask_token"),
 ];
 
 pub(super) const FIX: &str = "take the tokenizer's files from the model's own folder";
@@ -36,7 +41,7 @@ const COUNT_LIMIT: usize = 1 << 20;
 /// The word for what cannot be spelled.
 const UNKNOWN: i32 = 2;
 /// Words with a meaning of their own.
-const CONTROL: i32 = 3;
+pub(super) const CONTROL: i32 = 3;
 /// Words that are found whole in a text.
 const USER_DEFINED: i32 = 4;
 /// The largest number of a type of words.
@@ -53,8 +58,9 @@ pub struct TokenizerFiles {
 
 /// Whether a key says something about the tokenizer that is looked at here.
 pub(super) fn knows(key: &str) -> bool {
-    let keys = [MODEL, SPLIT, TOKENS, TYPES, MERGES, ADD_BEGIN, ADD_END, ADD_SPACE, TEMPLATE, pieces::SCORES];
-    keys.contains(&key) || pieces::CHANGES.contains(&key) || SPECIAL.iter().any(|(known, _)| *known == key)
+    let keys = [MODEL, SPLIT, TOKENS, TYPES, MERGES, ADD_BEGIN, ADD_END, ADD_SPACE, TEMPLATE];
+    let pieces = [pieces::SCORES, pieces::TRIMS, pieces::CHARSMAP];
+    keys.contains(&key) || pieces.contains(&key) || SPECIAL.iter().any(|(known, _)| *known == key)
 }
 
 /// A vocabulary: its words, their types, and their ids.
@@ -67,23 +73,20 @@ pub(super) struct Words<'a> {
 
 /// The parts of `tokenizer.json` that depend on the kind of vocabulary.
 pub(super) struct Parts {
-    pub(super) normalizer: Value,
-    pub(super) pre_tokenizer: Value,
-    pub(super) decoder: Value,
-    pub(super) unknown: Option<String>,
-    pub(super) byte_fallback: bool,
-    pub(super) takes_whole_words: bool,
-    pub(super) merges: Vec<Value>,
-    /// Whether a text begins with the token of beginning where the file does not say.
+    pub(super) parts: sentencepiece::Parts,
+    /// Words that are found whole, if the kind has its own way to say so.
+    pub(super) added: Option<Vec<Value>>,
+    /// Whether a text begins and ends with the tokens for that where the file does not say.
     pub(super) begins: bool,
+    pub(super) ends: bool,
     /// What goes over the tokens before others are put around them.
     pub(super) processor: Option<Value>,
 }
 
 /// Build the tokenizer's files for texts of at most `max_positions` tokens.
 ///
-/// Read are byte-level byte pairs (`gpt2`) and SentencePiece's byte pairs (`llama`). Words keep their ids. Those marked as
-/// control or unknown become special tokens; those marked as user-defined are found whole in a text, and are text. Whether a
+/// Read are byte-level byte pairs (`gpt2`), SentencePiece's byte pairs (`llama`) and best sums of scores (`t5`), byte pairs of
+/// whole texts (`gemma4`) and WordPiece (`bert`). Words keep their ids. Those marked as control or unknown become special tokens; those marked as user-defined are found whole in a text, and are text. Whether a
 /// text begins with the token of beginning is what the file says, or else what the kind does.
 ///
 /// # Errors
@@ -94,45 +97,32 @@ pub fn tokenizer_files(metadata: &Metadata, max_positions: usize) -> Result<Toke
     let words = Words::read(metadata)?;
     let special = special(metadata, words.tokens)?;
     let space = metadata.truth(ADD_SPACE)?;
-    let parts = match kind {
-        "gpt2" if space == Some(true) => {
+    let unknown = special[2].map(|(_, id)| id);
+    let sentencepiece = |cutting| {
+        let pieces = pieces::pieces(&words, cutting, space.unwrap_or(true), unknown)?;
+        pieces::parts(&pieces)
+    };
+    let tokenizer = match kind {
+        "gpt2" | "gemma4" if space == Some(true) => {
             return Err(metadata.unfit(
                 ADD_SPACE,
                 "a space before every text is not read in this kind of vocabulary",
                 FIX,
             ));
         }
-        "gpt2" => bytes(&words)?,
-        "llama" => pieces::parts(&words, space.unwrap_or(true), special[2].map(|(token, _)| token))?,
+        "gpt2" => document(metadata, &words, bytes(&words)?, &special)?,
+        "gemma4" => document(metadata, &words, whole_texts(&words, special[2].map(|(token, _)| token))?, &special)?,
+        "llama" => document(metadata, &words, sentencepiece(Cutting::BytePairs)?, &special)?,
+        "t5" => document(metadata, &words, sentencepiece(Cutting::Unigram)?, &special)?,
+        "bert" => word_pieces::document(&words, &special)?,
         other => {
-            let reason = format!("a vocabulary of kind {} is not read; gpt2 and llama are", printable(other, 60));
+            let reason = format!(
+                "a vocabulary of kind {} is not read; gpt2, llama, t5, bert and gemma4 are",
+                printable(other, 60)
+            );
             return Err(metadata.unfit(MODEL, reason, FIX));
         }
     };
-    let tokens = words.tokens.iter().enumerate();
-    let vocab: Map<String, Value> = tokens.map(|(id, token)| (token.to_string(), json!(id))).collect();
-    let tokenizer = json!({
-        "version": "1.0",
-        "truncation": null,
-        "padding": null,
-        "added_tokens": words.added(),
-        "post_processor": post_processor(metadata, &parts, &special)?,
-        "normalizer": parts.normalizer,
-        "pre_tokenizer": parts.pre_tokenizer,
-        "decoder": parts.decoder,
-        "model": {
-            "type": "BPE",
-            "dropout": null,
-            "unk_token": parts.unknown,
-            "continuing_subword_prefix": null,
-            "end_of_word_suffix": null,
-            "fuse_unk": parts.byte_fallback,
-            "byte_fallback": parts.byte_fallback,
-            "ignore_merges": parts.takes_whole_words,
-            "vocab": vocab,
-            "merges": parts.merges,
-        },
-    });
     let mut config = Map::new();
     for ((_, name), special) in SPECIAL.iter().zip(&special) {
         config.insert(name.to_string(), json!(special.map(|(token, _)| token)));
@@ -144,6 +134,21 @@ pub fn tokenizer_files(metadata: &Metadata, max_positions: usize) -> Result<Toke
         config.insert("chat_template".into(), json!(template));
     }
     Ok(TokenizerFiles { tokenizer, config })
+}
+
+/// The `tokenizer.json` of parts.
+fn document(metadata: &Metadata, words: &Words<'_>, parts: Parts, special: &Special<'_>) -> Result<Value> {
+    Ok(json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "post_processor": post_processor(metadata, &parts, special)?,
+        "added_tokens": parts.added.unwrap_or_else(|| words.added()),
+        "normalizer": parts.parts.normalizer,
+        "pre_tokenizer": parts.parts.pre_tokenizer,
+        "decoder": parts.parts.decoder,
+        "model": parts.parts.model,
+    }))
 }
 
 impl<'a> Words<'a> {
@@ -179,12 +184,7 @@ impl<'a> Words<'a> {
         let words = self.types.iter().zip(self.tokens).enumerate();
         words
             .filter(|(_, (kind, token))| whole(**kind, token))
-            .map(|(id, (kind, token))| {
-                json!({
-                    "id": id, "content": token, "special": *kind != USER_DEFINED,
-                    "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
-                })
-            })
+            .map(|(id, (kind, token))| added_token(token, id, *kind != USER_DEFINED))
             .collect()
     }
 }
@@ -208,21 +208,60 @@ fn bytes(words: &Words<'_>) -> Result<Parts> {
     })?;
     let level = |trims: bool, splits: bool| json!({ "type": "ByteLevel", "add_prefix_space": splits, "trim_offsets": trims, "use_regex": splits });
     Ok(Parts {
-        normalizer: if split.composes { json!({ "type": "NFC" }) } else { Value::Null },
-        pre_tokenizer: split.pre_tokenizer(),
-        decoder: level(true, true),
-        unknown: None,
-        byte_fallback: false,
-        takes_whole_words: split.takes_whole_words,
-        merges: merges(words)?,
+        parts: sentencepiece::Parts {
+            normalizer: split.normalizer(),
+            pre_tokenizer: split.pre_tokenizer(false),
+            decoder: level(true, true),
+            model: byte_pairs(words, None, split.takes_whole_words)?,
+        },
+        added: None,
         begins: split.begins,
+        ends: false,
         processor: Some(level(false, false)),
     })
 }
 
-/// The words of begin, end, unknown and padding with their ids, where stated.
-fn special<'a>(metadata: &Metadata, tokens: &'a [Box<str>]) -> Result<[Option<(&'a str, u64)>; 4]> {
-    let mut found = [None; 4];
+/// The parts of a vocabulary whose merges go over whole texts, spaces included, with bytes for what no word spells.
+fn whole_texts(words: &Words<'_>, unknown: Option<&str>) -> Result<Parts> {
+    let spaces = json!({ "type": "Replace", "pattern": { "String": " " }, "content": sentencepiece::SPACE });
+    Ok(Parts {
+        parts: sentencepiece::Parts {
+            normalizer: spaces,
+            pre_tokenizer: Value::Null,
+            decoder: sentencepiece::decoder(false),
+            model: byte_pairs(words, Some(unknown), false)?,
+        },
+        added: None,
+        begins: true,
+        ends: false,
+        processor: None,
+    })
+}
+
+/// The model of byte pairs; `fallback`, with the word for what cannot be spelled, is for vocabularies with words for bytes.
+fn byte_pairs(words: &Words<'_>, fallback: Option<Option<&str>>, takes_whole_words: bool) -> Result<Value> {
+    let tokens = words.tokens.iter().enumerate();
+    let vocab: Map<String, Value> = tokens.map(|(id, token)| (token.to_string(), json!(id))).collect();
+    Ok(json!({
+        "type": "BPE",
+        "dropout": null,
+        "unk_token": fallback.flatten(),
+        "continuing_subword_prefix": null,
+        "end_of_word_suffix": null,
+        "fuse_unk": fallback.is_some(),
+        "byte_fallback": fallback.is_some(),
+        "ignore_merges": takes_whole_words,
+        "vocab": vocab,
+        "merges": merges(words)?,
+    }))
+}
+
+/// Special words with their ids, in the order of [`SPECIAL`], where stated.
+pub(super) type Special<'a> = [Option<(&'a str, u64)>; SPECIAL.len()];
+
+/// The special words of a file.
+fn special<'a>(metadata: &Metadata, tokens: &'a [Box<str>]) -> Result<Special<'a>> {
+    let mut found = [None; SPECIAL.len()];
     for (found, (key, _)) in found.iter_mut().zip(SPECIAL) {
         let Some(id) = metadata.whole(key)?.filter(|id| *id != u64::from(u32::MAX)) else { continue };
         let token = usize::try_from(id).ok().and_then(|id| tokens.get(id));
@@ -257,34 +296,21 @@ fn merges(words: &Words<'_>) -> Result<Vec<Value>> {
 }
 
 /// What is put around a text: the tokens of beginning and end, if the file or the kind of vocabulary wants them.
-fn post_processor(metadata: &Metadata, parts: &Parts, special: &[Option<(&str, u64)>; 4]) -> Result<Value> {
-    let wanted = |wanted: bool, key: &str, token: Option<(&'_ str, u64)>| match (wanted, token) {
-        (true, None) => Err(metadata.unfit(key, "a token is to be put around every text, and none is named", FIX)),
-        (true, token) => Ok(token.map(|(token, id)| (token.to_string(), id))),
-        (false, _) => Ok(None),
-    };
-    let begin = wanted(metadata.truth(ADD_BEGIN)?.unwrap_or(parts.begins), ADD_BEGIN, special[0])?;
-    let end = wanted(metadata.truth(ADD_END)?.unwrap_or(false), ADD_END, special[1])?;
-    if begin.is_none() && end.is_none() {
-        return Ok(parts.processor.clone().unwrap_or_default());
-    }
-    let around = |sequence: &str, type_id: u32| {
-        let token = |token: &(String, u64)| json!({ "SpecialToken": { "id": token.0, "type_id": type_id } });
-        let text = json!({ "Sequence": { "id": sequence, "type_id": type_id } });
-        begin.as_ref().map(token).into_iter().chain([text]).chain(end.as_ref().map(token)).collect::<Vec<_>>()
-    };
-    let tokens = [&begin, &end].into_iter().flatten();
-    let tokens: Map<String, Value> =
-        tokens.map(|(token, id)| (token.clone(), json!({ "id": token, "ids": [id], "tokens": [token] }))).collect();
-    let pair = [around("A", 0), around("B", 1)].concat();
-    let template = json!({
-        "type": "TemplateProcessing",
-        "single": around("A", 0),
-        "pair": pair,
-        "special_tokens": tokens,
-    });
-    Ok(match &parts.processor {
-        Some(processor) => json!({ "type": "Sequence", "processors": [processor, template] }),
-        None => template,
+fn post_processor(metadata: &Metadata, parts: &Parts, special: &Special<'_>) -> Result<Value> {
+    let wanted =
+        |usual: bool, key: &str, token: Option<(&'_ str, u64)>| match (metadata.truth(key)?.unwrap_or(usual), token) {
+            (true, None) => Err(metadata.unfit(key, "a token is to be put around every text, and none is named", FIX)),
+            (true, token) => Ok(token.map(|(token, id)| (token.to_string(), id as usize))),
+            (false, _) => Ok(None),
+        };
+    let begin = wanted(parts.begins, ADD_BEGIN, special[0])?;
+    let end = wanted(parts.ends, ADD_END, special[1])?;
+    let begin = begin.as_ref().map(|(token, id)| (token.as_str(), *id));
+    let end = end.as_ref().map(|(token, id)| (token.as_str(), *id));
+    let template = around(begin, end, true);
+    Ok(match (&parts.processor, template) {
+        (Some(processor), Value::Null) => processor.clone(),
+        (Some(processor), template) => json!({ "type": "Sequence", "processors": [processor, template] }),
+        (None, template) => template,
     })
 }

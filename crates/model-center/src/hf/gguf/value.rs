@@ -235,6 +235,11 @@ impl Metadata {
         )
     }
 
+    /// A key of this file, for messages.
+    pub(super) fn place_of(&self, key: &str) -> String {
+        key_place(&self.place, key)
+    }
+
     /// The error for a value that cannot be used.
     pub(super) fn unfit(&self, key: &str, reason: impl Into<String>, fix: &str) -> Error {
         Error::model(key_place(&self.place, key), reason, fix)

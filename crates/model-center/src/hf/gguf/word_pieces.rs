@@ -1,0 +1,38 @@
+//! BERT's vocabularies in GGUF files, where words begin with the sign of a space and their further pieces with nothing.
+//!
+//! Defines [`document`]; called by [`super::tokenizer`].
+
+use serde_json::Value;
+
+use super::tokenizer::{CONTROL, SPECIAL, Special, TOKENS, Words};
+use crate::Result;
+use crate::tokenizer::VocabOptions;
+use crate::tokenizer::pieces::SPACE;
+use crate::tokenizer::vocab::of_tokens;
+
+/// The `tokenizer.json`. Texts are read in lower case if no word has a capital letter of ASCII: the file does not say it.
+pub(super) fn document(words: &Words<'_>, special: &Special<'_>) -> Result<Value> {
+    let name = |key: &str, usual: String| {
+        let at = SPECIAL.iter().position(|(_, known)| *known == key);
+        at.and_then(|at| special[at]).map_or(usual, |(token, _)| token.to_owned())
+    };
+    let all = || words.tokens.iter().zip(words.types);
+    let usual = VocabOptions::default();
+    let options = VocabOptions {
+        lowercase: !all().any(|(token, kind)| *kind != CONTROL && token.bytes().any(|byte| byte.is_ascii_uppercase())),
+        unk: name("unk_token", usual.unk),
+        cls: name("cls_token", usual.cls),
+        sep: name("sep_token", usual.sep),
+        pad: name("pad_token", usual.pad),
+        mask: name("mask_token", usual.mask),
+        ..usual
+    };
+    let tokens: Vec<String> = all()
+        .map(|(token, kind)| match token.strip_prefix(SPACE) {
+            Some(word) => word.to_owned(),
+            None if *kind == CONTROL => token.to_string(),
+            None => format!("##{token}"),
+        })
+        .collect();
+    of_tokens(&words.metadata.place_of(TOKENS), tokens.iter().map(String::as_str), &options, &[])
+}

@@ -1,0 +1,215 @@
+//! `vocab.json` and `merges.txt`, a byte-level vocabulary, as a `tokenizer.json` document.
+//!
+//! Defines [`document`], called by [`super::open`]. The two files say nothing of how a text is cut or of what is put around
+//! it: that is the family's business, which the folder's configuration names. Without one it is GPT-2's.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::byte_level::Split;
+use super::document::{Slot, added_token, around, template};
+use super::files::{Settings, broken_json, utf8};
+use crate::file::printable;
+use crate::{Error, Result};
+
+/// The most merges that are read: several times those of the largest real vocabularies.
+const MERGES_LIMIT: usize = 1 << 20;
+/// Larger than any vocabulary: an id takes a place in tables of that length.
+const ID_LIMIT: u64 = 1 << 24;
+const FIX: &str = "fetch vocab.json and merges.txt again, both from the same model";
+
+/// How a family uses such files.
+#[derive(Debug)]
+struct Family {
+    /// Beginnings of the model's or the tokenizer's name.
+    names: &'static [&'static str],
+    /// How texts are cut, by its name.
+    split: &'static str,
+    /// What is put around a text.
+    around: Around,
+    /// The usual names of special tokens, where the folder does not say: begin, end, unknown, padding, blank.
+    usual: [(&'static str, &'static str); 5],
+}
+
+#[derive(Debug)]
+enum Around {
+    /// Nothing, unless the configuration asks for the beginning or the end.
+    Nothing,
+    /// The beginning.
+    Begin,
+    /// Begin and end around the first text, the end twice before the second.
+    BothTwice,
+}
+
+const fn usual(begin: &'static str, end: &'static str, rest: [&'static str; 3]) -> [(&'static str, &'static str); 5] {
+    [("bos_token", begin), ("eos_token", end), ("unk_token", rest[0]), ("pad_token", rest[1]), ("mask_token", rest[2])]
+}
+
+const END: &str = "<|endoftext|>";
+
+const FAMILIES: &[Family] = &[
+    Family {
+        names: &["roberta", "bart", "longformer", "led", "lawformer"],
+        split: "gpt-2",
+        around: Around::BothTwice,
+        usual: usual("<s>", "</s>", ["<unk>", "<pad>", "<mask>"]),
+    },
+    // Its tokenizer goes by the name of GPT-2's, the model does not.
+    Family {
+        names: &["opt"],
+        split: "gpt-2",
+        around: Around::Begin,
+        usual: usual("</s>", "</s>", ["</s>", "<pad>", ""]),
+    },
+    Family { names: &["qwen"], split: "qwen2", around: Around::Nothing, usual: usual("", END, ["", END, ""]) },
+    Family { names: &[""], split: "gpt-2", around: Around::Nothing, usual: usual(END, END, [END, "", ""]) },
+];
+
+/// The `tokenizer.json` document of the two files, and the names of the family's special tokens.
+///
+/// Errors: broken files, ids that are no whole numbers or stand twice, a vocabulary of another kind than byte-level.
+pub(super) fn document(
+    (vocab_path, vocab): (&Path, &[u8]),
+    (merges_path, merges): (&Path, &[u8]),
+    settings: &Settings,
+) -> Result<(Value, Map<String, Value>)> {
+    let place = vocab_path.display().to_string();
+    let vocab = read_vocab(vocab_path, &place, vocab)?;
+    let merges = read_merges(&merges_path.display().to_string(), merges, &vocab)?;
+    let family = FAMILIES.iter().find(|family| family.names.iter().any(|name| settings.is_family(name)));
+    let family = family.unwrap_or(&FAMILIES[FAMILIES.len() - 1]);
+    let find = |token: &str| {
+        let own = vocab.get(token).and_then(Value::as_u64).and_then(|id| usize::try_from(id).ok());
+        own.or_else(|| settings.added.iter().find(|(added, _)| added == token).map(|(_, id)| *id as usize))
+    };
+    let mut names = Map::new();
+    let mut special: Vec<(String, usize)> = Vec::new();
+    for (key, usual) in family.usual {
+        let name = settings.special(key).unwrap_or(usual);
+        if let Some(id) = find(name) {
+            names.insert(key.into(), json!(name));
+            if special.iter().all(|(known, _)| known != name) {
+                special.push((name.to_owned(), id));
+            }
+        }
+    }
+    let token = |key: &str| {
+        let name = names.get(key).and_then(Value::as_str)?;
+        special.iter().find(|(known, _)| known == name).map(|(name, id)| (name.as_str(), *id))
+    };
+    let processor = post_processor(&place, family, settings, [token("bos_token"), token("eos_token")])?;
+    let mut added: Vec<(&str, usize, bool)> = special.iter().map(|(name, id)| (name.as_str(), *id, true)).collect();
+    let more = settings.added.iter().filter(|(name, _)| special.iter().all(|(known, _)| known != name));
+    added.extend(
+        more.map(|(name, id)| (name.as_str(), *id as usize, settings.names_token("additional_special_tokens", name))),
+    );
+    // The library gives ids in the order of this list.
+    added.sort_by_key(|(_, id, _)| *id);
+    let mut added: Vec<Value> = added.into_iter().map(|(name, id, special)| added_token(name, id, special)).collect();
+    if let (Around::BothTwice, Some((mask, _))) = (&family.around, token("mask_token")) {
+        // The blank takes the space before it.
+        for entry in added.iter_mut().filter(|entry| entry["content"] == mask) {
+            entry["lstrip"] = json!(true);
+        }
+    }
+    let split = Split::of(family.split).unwrap_or(Split::built_in());
+    let document = json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": added,
+        "normalizer": split.normalizer(),
+        "pre_tokenizer": split.pre_tokenizer(settings.flag("add_prefix_space").unwrap_or(false)),
+        "post_processor": processor,
+        "decoder": { "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true },
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+            "vocab": vocab, "merges": merges,
+        },
+    });
+    Ok((document, names))
+}
+
+/// What is put around texts.
+fn post_processor(
+    place: &str,
+    family: &Family,
+    settings: &Settings,
+    [begin, end]: [Option<(&str, usize)>; 2],
+) -> Result<Value> {
+    let lacking = |what: &str| {
+        Error::model(
+            place,
+            format!("texts of this family have a token of {what}, and the vocabulary has none"),
+            "name it in tokenizer_config.json or special_tokens_map.json",
+        )
+    };
+    if let Around::BothTwice = family.around {
+        let (begin, begin_id) = begin.ok_or_else(|| lacking("beginning"))?;
+        let (end, end_id) = end.ok_or_else(|| lacking("end"))?;
+        let (begin, end) = (Slot::Token(begin, begin_id), Slot::Token(end, end_id));
+        return Ok(template(&[begin, Slot::First, end], &[begin, Slot::First, end, end, Slot::Second, end], false));
+    }
+    let begins = settings.flag("add_bos_token").unwrap_or(matches!(family.around, Around::Begin));
+    let ends = settings.flag("add_eos_token").unwrap_or(false);
+    let begin = if begins { Some(begin.ok_or_else(|| lacking("beginning"))?) } else { None };
+    let end = if ends { Some(end.ok_or_else(|| lacking("end"))?) } else { None };
+    Ok(around(begin, end, false))
+}
+
+fn read_vocab(path: &Path, place: &str, bytes: &[u8]) -> Result<Map<String, Value>> {
+    let vocab: Map<String, Value> = serde_json::from_slice(bytes).map_err(|error| broken_json(path, &error))?;
+    let bad = |reason: String| Error::model(place, reason, FIX);
+    let mut ids = Vec::with_capacity(vocab.len());
+    for (token, id) in &vocab {
+        let token = printable(token, 60);
+        match id.as_u64().filter(|id| *id < ID_LIMIT) {
+            Some(id) => ids.push(id),
+            None => return Err(bad(format!("\"{token}\" has the id {id}, ids are whole numbers below {ID_LIMIT}"))),
+        }
+        if token.ends_with("</w>") {
+            return Err(Error::model(
+                place,
+                format!("\"{token}\" ends in the sign of a word's end: this is no byte-level vocabulary"),
+                "use a model whose tokenizer comes as tokenizer.json",
+            ));
+        }
+    }
+    ids.sort_unstable();
+    match ids.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(bad(format!("two tokens have the id {}", pair[0]))),
+        None => Ok(vocab),
+    }
+}
+
+/// The merges as pairs, each of words that are there and make one that is there.
+fn read_merges(place: &str, bytes: &[u8], vocab: &Map<String, Value>) -> Result<Vec<Value>> {
+    let mut merges = Vec::new();
+    let mut joined = String::new();
+    for (at, line) in utf8(place, bytes)?.lines().enumerate() {
+        if line.is_empty() || at == 0 && line.starts_with("#version") {
+            continue;
+        }
+        let pair = line.split_once(' ').filter(|(left, right)| {
+            joined.clear();
+            joined.push_str(left);
+            joined.push_str(right);
+            [*left, *right, joined.as_str()].iter().all(|word| vocab.contains_key(*word))
+        });
+        let Some((left, right)) = pair else {
+            let reason = format!("\"{}\" is not of two tokens of vocab.json that make a third", printable(line, 80));
+            return Err(Error::model(format!("{place}:{}", at + 1), reason, FIX));
+        };
+        if merges.len() == MERGES_LIMIT {
+            return Err(Error::model(
+                place,
+                format!("there are more than the {MERGES_LIMIT} merges that are read"),
+                FIX,
+            ));
+        }
+        merges.push(json!([left, right]));
+    }
+    Ok(merges)
+}

@@ -1,0 +1,83 @@
+//! A vocabulary of characters, `characters.txt`, as a `tokenizer.json` document.
+//!
+//! Defines [`document`], called by [`super::open`]. A line is a token and its number, from 0, the id. A line of one character
+//! is that character; longer ones are special tokens, of which the one for what is not listed must be there. Characters
+//! that cannot stand on a line of their own are written `\n`, `\r`, `\t`, `\\` and, for a space that editors cut off, `\s`.
+
+use serde_json::{Map, Value, json};
+
+use super::document::added_token;
+use super::files::{Settings, utf8};
+use crate::file::printable;
+use crate::{Error, Result};
+
+/// More characters than Unicode has.
+const COUNT_LIMIT: usize = 0x0011_0000;
+/// Usual names of special tokens.
+const USUAL: [(&str, &[&str]); 5] = [
+    ("unk_token", &["<unk>", "[UNK]", "UNK"]),
+    ("pad_token", &["<pad>", "[PAD]", "PAD"]),
+    ("bos_token", &["<bos>", "<s>"]),
+    ("eos_token", &["<eos>", "</s>"]),
+    ("mask_token", &["<mask>", "[MASK]", "MASK"]),
+];
+
+/// The `tokenizer.json` document of such a file, and the names of its special tokens.
+///
+/// Errors: no UTF-8, a token that stands twice, none for what is not listed.
+pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result<(Value, Map<String, Value>)> {
+    let mut vocab = Map::new();
+    let mut special = Vec::new();
+    for (id, line) in utf8(place, bytes)?.split_terminator('\n').enumerate() {
+        let line = line.strip_suffix('\r').unwrap_or(line);
+        let bad = |reason: String, fix: &str| Error::model(format!("{place}:{}", id + 1), reason, fix);
+        if id == COUNT_LIMIT {
+            return Err(bad("there are more lines than characters".into(), "check that this is the file you meant"));
+        }
+        let token = match line {
+            r"\n" => "\n",
+            r"\r" => "\r",
+            r"\t" => "\t",
+            r"\s" => " ",
+            r"\\" => "\\",
+            "" => return Err(bad("the line is empty".into(), r"write a space as \s and a line's end as \n")),
+            other => other,
+        };
+        if token.chars().nth(1).is_some() {
+            special.push(added_token(token, id, true));
+        }
+        if vocab.insert(token.to_owned(), json!(id)).is_some() {
+            return Err(bad(format!("\"{}\" stands twice", printable(line, 40)), "remove one of the two lines"));
+        }
+    }
+    let mut names = Map::new();
+    for (key, usual) in USUAL {
+        let own = settings.special(key).into_iter();
+        if let Some(name) = own.chain(usual.iter().copied()).find(|name| vocab.contains_key(*name)) {
+            names.insert(key.into(), json!(name));
+        }
+    }
+    let Some(unknown) = names.get("unk_token").cloned() else {
+        return Err(Error::model(
+            place,
+            format!("none of the {} tokens stands for characters that are not listed", vocab.len()),
+            "add a line <unk>, or name the token as unk_token in special_tokens_map.json",
+        ));
+    };
+    let document = json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": special,
+        "normalizer": null,
+        "pre_tokenizer": null,
+        "post_processor": null,
+        "decoder": { "type": "Fuse" },
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": unknown, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+            "vocab": vocab, "merges": [],
+        },
+    });
+    Ok((document, names))
+}

@@ -1,0 +1,153 @@
+//! The files a tokenizer is made of, read within bounds.
+//!
+//! Defines [`read_bounded`], [`read_object`] and [`Settings`], what the small files beside a vocabulary say. Called by
+//! the readers of every format.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use crate::file::{open_regular, resolve_inside, unreadable};
+use crate::{Error, Result};
+
+/// The largest vocabularies in use (256 thousand tokens) take about 35 MB as `tokenizer.json`.
+pub(super) const MAX_FILE_BYTES: u64 = 128 << 20;
+
+/// What stands beside a vocabulary: names of special tokens, added tokens, and the family of the model.
+#[derive(Debug, Default)]
+pub(super) struct Settings {
+    /// `tokenizer_config.json`, empty without the file.
+    pub(super) config: Map<String, Value>,
+    /// `special_tokens_map.json`, empty without the file.
+    pub(super) names: Map<String, Value>,
+    /// `added_tokens.json` in the order of ids.
+    pub(super) added: Vec<(String, u32)>,
+    /// `model_type` of `config.json`, empty without it.
+    pub(super) family: String,
+}
+
+impl Settings {
+    /// Reads what a folder has of the small files.
+    ///
+    /// Errors: one of them is broken.
+    pub(super) fn of_folder(folder: &Path) -> Result<Settings> {
+        let model = read_object(folder, "config.json")?.unwrap_or_default();
+        let config = read_object(folder, "tokenizer_config.json")?.unwrap_or_default();
+        let mut settings = Settings {
+            names: read_object(folder, "special_tokens_map.json")?.unwrap_or_default(),
+            added: added_tokens(folder)?,
+            family: model.get("model_type").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            config,
+        };
+        // Newer folders list their added tokens in the tokenizer's configuration alone.
+        for (id, token) in settings.config.get("added_tokens_decoder").and_then(Value::as_object).into_iter().flatten()
+        {
+            let found = id.parse().ok().zip(token.get("content").and_then(Value::as_str));
+            if let Some((id, content)) = found
+                && settings.added.iter().all(|(known, _)| known != content)
+            {
+                settings.added.push((content.to_owned(), id));
+            }
+        }
+        settings.added.sort_by_key(|(_, id)| *id);
+        Ok(settings)
+    }
+
+    /// A setting that is true or false.
+    pub(super) fn flag(&self, key: &str) -> Option<bool> {
+        self.config.get(key).and_then(Value::as_bool)
+    }
+
+    /// The spelling of a special token: a plain string or an object with `content`; the config file wins over the map.
+    pub(super) fn special(&self, key: &str) -> Option<&str> {
+        let value = self.config.get(key).filter(|value| !value.is_null()).or_else(|| self.names.get(key))?;
+        value.as_str().or_else(|| value.get("content")?.as_str())
+    }
+
+    /// Whether a setting names this token, alone or among others.
+    pub(super) fn names_token(&self, key: &str, token: &str) -> bool {
+        let spells = |value: &Value| value.as_str().or_else(|| value.get("content")?.as_str()) == Some(token);
+        let values = [self.config.get(key), self.names.get(key)].into_iter().flatten();
+        values.into_iter().any(|value| spells(value) || value.as_array().is_some_and(|list| list.iter().any(spells)))
+    }
+
+    /// Whether the tokenizer's class or the model's family begins with this name, whatever its case.
+    pub(super) fn is_family(&self, name: &str) -> bool {
+        let class = self.config.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();
+        [class, &self.family]
+            .iter()
+            .any(|known| known.to_ascii_lowercase().replace(['-', '_'], "").starts_with(&name.to_ascii_lowercase()))
+    }
+}
+
+/// The tokens of `added_tokens.json` in id order, empty without the file.
+fn added_tokens(folder: &Path) -> Result<Vec<(String, u32)>> {
+    const NAME: &str = "added_tokens.json";
+    let mut tokens = Vec::new();
+    for (token, id) in read_object(folder, NAME)?.unwrap_or_default() {
+        let id = id.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| {
+            let place = folder.join(NAME).display().to_string();
+            Error::model(place, format!("{token:?} has the id {id}"), "ids are whole numbers")
+        })?;
+        tokens.push((token, id));
+    }
+    tokens.sort_by_key(|(_, id)| *id);
+    Ok(tokens)
+}
+
+/// A folder's file that holds a JSON object, `None` if there is no such file.
+pub(super) fn read_object(folder: &Path, name: &str) -> Result<Option<Map<String, Value>>> {
+    let Some(bytes) = read_bounded(folder, name)? else { return Ok(None) };
+    serde_json::from_slice(&bytes).map(Some).map_err(|error| broken_json(&folder.join(name), &error))
+}
+
+/// The error for a file that is not the JSON it should be.
+pub(super) fn broken_json(path: &Path, error: &serde_json::Error) -> Error {
+    let place = format!("{}:{}:{}", path.display(), error.line(), error.column());
+    Error::model(place, format!("the file is not the expected JSON: {error}"), "fetch the file again")
+}
+
+/// The bytes of a folder's file of at most [`MAX_FILE_BYTES`], `None` if there is no such file.
+pub(super) fn read_bounded(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
+    let path = folder.join(name);
+    if path.symlink_metadata().is_err() {
+        return Ok(None);
+    }
+    resolve_inside(folder, name)?;
+    read_file(&path).map(Some)
+}
+
+/// The bytes of a file of at most [`MAX_FILE_BYTES`].
+pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
+    let (file, _) = open_regular(path)?;
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|error| unreadable(path, error))?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(Error::model(
+            path.display().to_string(),
+            format!("the file is larger than {} MiB", MAX_FILE_BYTES >> 20),
+            "this is no tokenizer file; check the folder",
+        ));
+    }
+    Ok(bytes)
+}
+
+/// Text out of bytes, without a byte order mark.
+///
+/// Errors: not UTF-8, with the line.
+pub(super) fn utf8<'a>(place: &str, bytes: &'a [u8]) -> Result<&'a str> {
+    let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
+    std::str::from_utf8(bytes).map_err(|error| {
+        let line = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
+        Error::model(format!("{place}:{line}"), "the vocabulary is not UTF-8 text", "fetch the file again")
+    })
+}
+
+/// The folder a file lies in.
+pub(super) fn folder_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    }
+}

@@ -1,0 +1,190 @@
+//! The one way to a tokenizer, whatever form its files have.
+//!
+//! Defines [`open`] and [`open_with`], and [`FORMATS`], the list of what is read: a further format is an entry there. Called by
+//! every program that reads texts, and by [`crate::hf::gguf`] to see whether what it wrote can be read.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::files::{Settings, broken_json, folder_of, read_bounded, read_file};
+use super::hf::HfTokenizer;
+use super::{TextSpecials, Tokenizer, VocabOptions, byte_pairs, characters, sentencepiece, vocab};
+use crate::hf::gguf::{GgufFile, tokenizer_files};
+use crate::{Error, Result};
+
+/// One form in which tokenizers come.
+struct Format {
+    /// What it is, for messages.
+    title: &'static str,
+    /// The files of a folder of this form, the first of which it goes by; `*` stands for any beginning of the name.
+    files: &'static [&'static str],
+    /// Reads it: the path of the first file, the settings of the folder it lies in.
+    read: fn(&Path, &Settings) -> Result<HfTokenizer>,
+}
+
+/// All that is read; of a folder with several of them the first is taken.
+const FORMATS: &[Format] = &[
+    Format { title: "tokenizer.json", files: &["tokenizer.json"], read: read_json },
+    Format { title: "vocab.txt", files: &["vocab.txt"], read: read_vocab },
+    Format { title: "vocab.json with merges.txt", files: &["vocab.json", "merges.txt"], read: read_byte_pairs },
+    Format { title: "spiece.model", files: &["spiece.model"], read: read_sentencepiece },
+    Format { title: "sentencepiece.bpe.model", files: &["sentencepiece.bpe.model"], read: read_sentencepiece },
+    Format { title: "tokenizer.model", files: &["tokenizer.model"], read: read_sentencepiece },
+    Format { title: "vocab.model", files: &["vocab.model"], read: read_sentencepiece },
+    Format { title: "characters.txt", files: &["characters.txt"], read: read_characters },
+    Format { title: "a single .gguf", files: &["*.gguf"], read: read_gguf },
+];
+
+/// The tokenizer of a model folder, or of a single file: `tokenizer.json`, `vocab.txt` (WordPiece), `vocab.json` with
+/// `merges.txt` beside it, a SentencePiece `.model`, `characters.txt`, or a `.gguf`. Special tokens written in a text are text.
+///
+/// # Errors
+/// [`Error::Model`]: nothing of this kind there, or a file that is too large, broken, inconsistent, no regular file, or a link
+/// that leads out of the folder.
+pub fn open(path: impl AsRef<Path>) -> Result<Arc<dyn Tokenizer>> {
+    open_with(path, TextSpecials::AsText)
+}
+
+/// [`open`], with a choice of what special tokens written in a text mean.
+///
+/// # Errors
+/// Those of [`open`].
+pub fn open_with(path: impl AsRef<Path>, specials: TextSpecials) -> Result<Arc<dyn Tokenizer>> {
+    Ok(Arc::new(HfTokenizer::open(path)?.with_text_specials(specials)))
+}
+
+impl HfTokenizer {
+    /// The tokenizer of a model folder or a single file: see [`open`].
+    ///
+    /// # Errors
+    /// Those of [`open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<HfTokenizer> {
+        let path = path.as_ref();
+        if path.is_dir() { HfTokenizer::from_folder(path) } else { HfTokenizer::from_file(path) }
+    }
+
+    /// The tokenizer of a model folder, in the first of the forms of [`open`] that the folder has.
+    ///
+    /// # Errors
+    /// Those of [`open`].
+    pub fn from_folder(folder: impl AsRef<Path>) -> Result<HfTokenizer> {
+        let folder = folder.as_ref();
+        let settings = Settings::of_folder(folder)?;
+        for format in FORMATS {
+            if let Some(path) = format.first_of(folder)? {
+                return (format.read)(&path, &settings);
+            }
+        }
+        let known: Vec<&str> = FORMATS.iter().map(|format| format.title).collect();
+        Err(Error::model(
+            folder.display().to_string(),
+            format!("the folder has no tokenizer: neither of {}", known.join(", ")),
+            "point to a model folder, or copy the tokenizer's files into it",
+        ))
+    }
+
+    fn from_file(path: &Path) -> Result<HfTokenizer> {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        // A name of its own tells the form; any other file that ends in .model is SentencePiece's.
+        let by_ending = |format: &&Format| match path.extension().and_then(|ending| ending.to_str()) {
+            Some("model" | "v1" | "v3") => format.title == "tokenizer.model",
+            Some("json") => format.title == "tokenizer.json",
+            Some("txt") => format.title == "vocab.txt",
+            _ => false,
+        };
+        let own = FORMATS.iter().find(|format| matches(format.files[0], name));
+        let format = own.or_else(|| FORMATS.iter().find(by_ending)).ok_or_else(|| {
+            let reason = "the file's name is not that of a tokenizer's file";
+            let known: Vec<&str> = FORMATS.iter().map(|format| format.title).collect();
+            Error::model(path.display().to_string(), reason, format!("give a folder, or one of {}", known.join(", ")))
+        })?;
+        (format.read)(path, &Settings::of_folder(&folder_of(path))?)
+    }
+}
+
+/// Whether a file's name is that of a format, in which `*` stands for any beginning.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.strip_prefix('*') {
+        Some(ending) => name.len() > ending.len() && name.ends_with(ending),
+        None => pattern == name,
+    }
+}
+
+impl Format {
+    /// The path of the first file, if a folder has them all.
+    fn first_of(&self, folder: &Path) -> Result<Option<PathBuf>> {
+        if !self.files[0].starts_with('*') {
+            let has_all = self.files.iter().all(|name| folder.join(name).symlink_metadata().is_ok());
+            return Ok(has_all.then(|| folder.join(self.files[0])));
+        }
+        let mut found: Vec<PathBuf> = std::fs::read_dir(folder)
+            .map_err(|error| crate::file::unreadable(folder, error))?
+            .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+            .filter(|path| path.file_name().and_then(|n| n.to_str()).is_some_and(|n| matches(self.files[0], n)))
+            .collect();
+        match found.len() {
+            0 | 1 => Ok(found.pop()),
+            count => Err(Error::model(
+                folder.display().to_string(),
+                format!("the folder has {count} files {} and no other tokenizer", self.files[0]),
+                "give the path of one of them",
+            )),
+        }
+    }
+}
+
+/// The bytes of a file where it may lie: not outside of the folder by a link.
+fn read_beside(path: &Path, name: &str) -> Result<Vec<u8>> {
+    let folder = folder_of(path);
+    read_bounded(&folder, name)?.map_or_else(|| read_file(&folder.join(name)), Ok)
+}
+
+fn read_named(path: &Path) -> Result<(String, Vec<u8>)> {
+    let bytes = match path.file_name().and_then(|name| name.to_str()) {
+        Some(name) => read_beside(path, name)?,
+        None => read_file(path)?,
+    };
+    Ok((path.display().to_string(), bytes))
+}
+
+fn read_json(path: &Path, settings: &Settings) -> Result<HfTokenizer> {
+    let (place, bytes) = read_named(path)?;
+    let document = serde_json::from_slice::<Value>(&bytes).map_err(|error| broken_json(path, &error))?;
+    HfTokenizer::from_document(place, document, settings, &Map::new())
+}
+
+fn read_vocab(path: &Path, settings: &Settings) -> Result<HfTokenizer> {
+    let (place, bytes) = read_named(path)?;
+    let document = vocab::document(&place, &bytes, &VocabOptions::of(settings), &settings.added)?;
+    HfTokenizer::from_document(place, document, settings, &Map::new())
+}
+
+fn read_byte_pairs(path: &Path, settings: &Settings) -> Result<HfTokenizer> {
+    let (place, vocab) = read_named(path)?;
+    let (merges_path, merges) = (path.with_file_name("merges.txt"), read_beside(path, "merges.txt")?);
+    let (document, names) = byte_pairs::document((path, &vocab), (&merges_path, &merges), settings)?;
+    HfTokenizer::from_document(place, document, settings, &names)
+}
+
+fn read_sentencepiece(path: &Path, settings: &Settings) -> Result<HfTokenizer> {
+    let (place, bytes) = read_named(path)?;
+    let (document, names) = sentencepiece::document(&place, &bytes, settings)?;
+    HfTokenizer::from_document(place, document, settings, &names)
+}
+
+fn read_characters(path: &Path, settings: &Settings) -> Result<HfTokenizer> {
+    let (place, bytes) = read_named(path)?;
+    let (document, names) = characters::document(&place, &bytes, settings)?;
+    HfTokenizer::from_document(place, document, settings, &names)
+}
+
+/// The vocabulary of a GGUF file, which may hold a model's weights too; they are not read.
+fn read_gguf(path: &Path, _: &Settings) -> Result<HfTokenizer> {
+    let file = GgufFile::open(path)?;
+    // The most positions are a limit of the model, not of its vocabulary.
+    let files = tokenizer_files(file.metadata(), usize::MAX)?;
+    let own = Settings { config: files.config, ..Settings::default() };
+    HfTokenizer::from_document(path.display().to_string(), files.tokenizer, &own, &Map::new())
+}

@@ -1,0 +1,248 @@
+//! A SentencePiece `.model` file as a `tokenizer.json` document.
+//!
+//! Defines [`document`], called by [`super::open`]. The file says which pieces there are, how a text is changed and how it
+//! is cut; what is put around a text, and which ids a model gives the pieces, is the family's business: T5 has its blanks after
+//! the pieces, XLM-RoBERTa its own first ids.
+
+use serde_json::{Map, Value, json};
+
+use super::document::{self, Slot, added_token};
+use super::files::Settings;
+use super::pieces::{Cutting, Kind, Piece, Pieces};
+use super::wire::{Fields, Wire};
+use crate::{Error, Result};
+
+/// The most pieces that are read: several times those of the largest real vocabularies.
+const COUNT_LIMIT: usize = 1 << 20;
+const FIX: &str = "fetch the file again; only whole models as SentencePiece trains them are read";
+/// T5's blanks, and the most that a configuration may ask for.
+const T5_BLANKS: u64 = 100;
+const BLANKS_LIMIT: u64 = 10_000;
+
+/// What a file says.
+#[derive(Debug)]
+struct Model<'a> {
+    words: Vec<Piece<'a>>,
+    /// 1 Unigram, 2 byte pairs, 3 words, 4 characters.
+    cutting: u64,
+    byte_fallback: bool,
+    spaces_follow: bool,
+    /// The ids of unknown, begin, end and padding; -1 for none.
+    ids: [i64; 4],
+    charsmap: &'a [u8],
+    prefixed: bool,
+    trimmed: bool,
+    escaped: bool,
+}
+
+/// The `tokenizer.json` document of a `.model` file, and the names of its special tokens.
+///
+/// Errors: bytes that are no such file, a kind of vocabulary that is not read, pieces that stand twice.
+pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result<(Value, Map<String, Value>)> {
+    let model = Model::read(bytes).map_err(|reason| Error::model(place, reason, FIX))?;
+    let refuse = |reason: &str| Error::model(place, reason, "convert the tokenizer to tokenizer.json");
+    let cutting = match model.cutting {
+        1 => Cutting::Unigram,
+        2 => Cutting::BytePairs,
+        4 => Cutting::Characters,
+        _ => return Err(refuse("a vocabulary of whole words is not read; Unigram, BPE and characters are")),
+    };
+    if model.spaces_follow {
+        return Err(refuse("pieces with the space after the word are not read"));
+    }
+    if !model.escaped {
+        return Err(refuse("pieces with plain spaces in them are not read"));
+    }
+    let special = model.ids.map(|id| usize::try_from(id).ok().filter(|id| *id < model.words.len()));
+    let names: Vec<Option<String>> = special.iter().map(|id| id.map(|id| model.words[id].text.to_owned())).collect();
+    let blanks = blanks(settings, &model.words);
+    let mut words = model.words;
+    let mut unknown = special[0];
+    if settings.is_family("xlmroberta") {
+        words = xlm_roberta(place, words)?;
+        unknown = Some(3);
+    }
+    words.extend(blanks.iter().map(|text| Piece { text, score: 0.0, kind: Kind::Control }));
+    let pieces = Pieces {
+        place: place.to_owned(),
+        words,
+        cutting,
+        charsmap: model.charsmap,
+        prefixed: model.prefixed,
+        trimmed: model.trimmed,
+        byte_fallback: model.byte_fallback,
+        unknown,
+    };
+    let parts = pieces.parts()?;
+    let mut added = pieces.added();
+    // Tokens that a folder adds continue the ids of the pieces.
+    let own = |token: &str| pieces.words.iter().any(|word| word.text == token);
+    let named = ["additional_special_tokens", "mask_token", "pad_token"];
+    for (token, id) in settings.added.iter().filter(|(token, _)| !own(token)) {
+        let is_special = named.iter().any(|key| settings.names_token(key, token));
+        added.push(added_token(token, *id as usize, is_special));
+    }
+    let document = json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": added,
+        "normalizer": parts.normalizer,
+        "pre_tokenizer": parts.pre_tokenizer,
+        "post_processor": post_processor(place, &pieces, &names, settings)?,
+        "decoder": parts.decoder,
+        "model": parts.model,
+    });
+    let keys = ["unk_token", "bos_token", "eos_token", "pad_token"];
+    let names = keys.iter().zip(names).filter_map(|(key, name)| Some((key.to_string(), json!(name?)))).collect();
+    Ok((document, names))
+}
+
+/// What the family puts around a text: T5 the end, Llama the beginning, XLM-RoBERTa both; others nothing.
+fn post_processor(place: &str, pieces: &Pieces<'_>, names: &[Option<String>], settings: &Settings) -> Result<Value> {
+    let find = |key: &str, own: &Option<String>| {
+        let name = settings.special(key).or(own.as_deref())?;
+        pieces.words.iter().position(|word| word.text == name).map(|id| (pieces.words[id].text, id))
+    };
+    let (begin, end) = (find("bos_token", &names[1]), find("eos_token", &names[2]));
+    if settings.is_family("xlmroberta")
+        && let (Some((begin, begin_id)), Some((end, end_id))) = (begin, end)
+    {
+        let (begin, end) = (Slot::Token(begin, begin_id), Slot::Token(end, end_id));
+        let pair = [begin, Slot::First, end, end, Slot::Second, end];
+        return Ok(document::template(&[begin, Slot::First, end], &pair, false));
+    }
+    let begins = ["llama", "mistral", "mixtral", "gemma", "codellama"].iter().any(|name| settings.is_family(name));
+    let ends = ["t5", "mt5", "umt5"].iter().any(|name| settings.is_family(name));
+    let begin = wanted_token(place, settings, ("add_bos_token", begins), begin)?;
+    let end = wanted_token(place, settings, ("add_eos_token", ends), end)?;
+    Ok(document::around(begin, end, false))
+}
+
+/// The token if the configuration, or else the family, wants it around texts.
+fn wanted_token<'a>(
+    place: &str,
+    settings: &Settings,
+    (key, usual): (&str, bool),
+    token: Option<(&'a str, usize)>,
+) -> Result<Option<(&'a str, usize)>> {
+    match (settings.flag(key).unwrap_or(usual), token) {
+        (false, _) => Ok(None),
+        (true, Some(token)) => Ok(Some(token)),
+        (true, None) => Err(Error::model(
+            place,
+            format!("{key} is to hold, and the vocabulary has no such token"),
+            format!("name a token of the vocabulary in tokenizer_config.json, or set {key} to false there"),
+        )),
+    }
+}
+
+/// T5's blanks, which are not in the file: 100 unless the configuration says otherwise, the highest first.
+fn blanks(settings: &Settings, words: &[Piece<'_>]) -> Vec<String> {
+    let usual = if settings.is_family("t5") && !settings.family.starts_with("mt5") { T5_BLANKS } else { 0 };
+    let count = settings.config.get("extra_ids").and_then(Value::as_u64).unwrap_or(usual).min(BLANKS_LIMIT);
+    let has_own = words.iter().any(|word| word.text == "<extra_id_0>");
+    if has_own { Vec::new() } else { (0..count).rev().map(|at| format!("<extra_id_{at}>")).collect() }
+}
+
+/// The order of ids in XLM-RoBERTa: begin, padding, end and unknown first, the pieces after their own first three, the blank.
+fn xlm_roberta<'a>(place: &str, words: Vec<Piece<'a>>) -> Result<Vec<Piece<'a>>> {
+    if words.len() < 3 || words[..3].iter().any(|word| word.kind == Kind::Normal) {
+        let reason = "the first three pieces are not those of unknown, begin and end";
+        return Err(Error::model(place, reason, "check that the file belongs to the model"));
+    }
+    let control = |(text, kind)| Piece { text, score: 0.0, kind };
+    let first = [("<s>", Kind::Control), ("<pad>", Kind::Control), ("</s>", Kind::Control), ("<unk>", Kind::Unknown)];
+    let last = [("<mask>", Kind::Control)];
+    Ok(first.map(control).into_iter().chain(words.into_iter().skip(3)).chain(last.map(control)).collect())
+}
+
+impl<'a> Model<'a> {
+    fn read(bytes: &'a [u8]) -> std::result::Result<Model<'a>, String> {
+        let mut model = Model {
+            words: Vec::new(),
+            cutting: 1,
+            byte_fallback: false,
+            spaces_follow: false,
+            ids: [0, 1, 2, -1],
+            charsmap: &[],
+            prefixed: true,
+            trimmed: true,
+            escaped: true,
+        };
+        for field in Fields::new(bytes) {
+            let field = field.map_err(|at| format!("byte {at}: this is no SentencePiece model, or a damaged one"))?;
+            match (field.number, field.value) {
+                (1, Wire::Bytes(piece)) => {
+                    if model.words.len() == COUNT_LIMIT {
+                        return Err(format!("there are more than the {COUNT_LIMIT} pieces that are read"));
+                    }
+                    let id = model.words.len();
+                    model.words.push(read_piece(piece).map_err(|reason| format!("piece {id} {reason}"))?);
+                }
+                (2, Wire::Bytes(trainer)) => model.read_trainer(trainer)?,
+                (3, Wire::Bytes(normalizer)) => model.read_normalizer(normalizer)?,
+                _ => {}
+            }
+        }
+        if model.words.is_empty() {
+            return Err("there are no pieces: this is no SentencePiece model".into());
+        }
+        Ok(model)
+    }
+
+    /// How the model was trained, which says what kind it is.
+    fn read_trainer(&mut self, bytes: &'a [u8]) -> std::result::Result<(), String> {
+        for field in Fields::new(bytes) {
+            let field = field.map_err(|at| format!("byte {at} of its training settings is damaged"))?;
+            let Wire::Whole(value) = field.value else { continue };
+            match field.number {
+                3 => self.cutting = value,
+                24 => self.spaces_follow = value != 0,
+                35 => self.byte_fallback = value != 0,
+                // Numbers below zero are written as those of 64 bits.
+                number @ 40..=43 => self.ids[number as usize - 40] = value.cast_signed(),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn read_normalizer(&mut self, bytes: &'a [u8]) -> std::result::Result<(), String> {
+        for field in Fields::new(bytes) {
+            let field = field.map_err(|at| format!("byte {at} of its changes of texts is damaged"))?;
+            match (field.number, field.value) {
+                (2, Wire::Bytes(map)) => self.charsmap = map,
+                (3, Wire::Whole(value)) => self.prefixed = value != 0,
+                (4, Wire::Whole(value)) => self.trimmed = value != 0,
+                (5, Wire::Whole(value)) => self.escaped = value != 0,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_piece(bytes: &[u8]) -> std::result::Result<Piece<'_>, String> {
+    let mut piece = Piece { text: "", score: 0.0, kind: Kind::Normal };
+    for field in Fields::new(bytes) {
+        let field = field.map_err(|at| format!("is damaged at its byte {at}"))?;
+        match (field.number, field.value) {
+            (1, Wire::Bytes(text)) => piece.text = std::str::from_utf8(text).map_err(|_| "is no UTF-8 text")?,
+            (2, Wire::Four(score)) => piece.score = f32::from_le_bytes(score),
+            (3, Wire::Whole(kind)) => {
+                piece.kind = match kind {
+                    1 => Kind::Normal,
+                    2 => Kind::Unknown,
+                    3 => Kind::Control,
+                    4 => Kind::UserDefined,
+                    5 => Kind::Unused,
+                    6 => Kind::Byte,
+                    other => return Err(format!("is of kind {other}, the last is 6")),
+                };
+            }
+            _ => {}
+        }
+    }
+    if piece.text.is_empty() { Err("has no text".into()) } else { Ok(piece) }
+}

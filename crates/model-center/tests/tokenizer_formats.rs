@@ -1,0 +1,369 @@
+//! Tokenizers of every form: ids are those of the libraries the forms come from, long texts are as short ones, and damaged
+//! files are errors. The golden files are described in `tests/golden/tokenizers/README.md`.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use model_center::tokenizer::{HfTokenizer, TextSpecials, Tokenizer, open, open_with};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/tokenizers").join(name)
+}
+
+fn read(name: &str) -> Value {
+    serde_json::from_str(&fs::read_to_string(golden(name)).unwrap()).unwrap()
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|id| u32::try_from(id.as_u64().unwrap()).unwrap()).collect()
+}
+
+/// A folder with copies of golden files and files of these contents.
+fn folder(copies: &[(&str, &str)], contents: &[(&str, Value)]) -> TempDir {
+    let folder = TempDir::new().unwrap();
+    for (from, to) in copies {
+        fs::copy(golden(from), folder.path().join(to)).unwrap();
+    }
+    for (name, content) in contents {
+        fs::write(folder.path().join(name), content.to_string()).unwrap();
+    }
+    folder
+}
+
+/// Texts whose ids are those of SentencePiece but for what `docs/tokenizers.md` names.
+fn differs_on_purpose(name: &str, text: &str) -> bool {
+    // Words that are found whole begin a text of their own here.
+    name == "unigram" && text.contains("<sep>")
+}
+
+#[test]
+fn ids_of_sentencepiece_models_are_those_of_sentencepiece() {
+    let mut compared = 0;
+    for name in ["unigram", "unigram_bytes", "pairs", "pairs_trimmed", "letters"] {
+        let tokenizer = open(golden(&format!("{name}.model"))).unwrap();
+        let golden = read(&format!("{name}.json"));
+        assert_eq!(tokenizer.vocab_size() as u64, golden["size"].as_u64().unwrap(), "{name}");
+        for row in golden["texts"].as_array().unwrap() {
+            let text = row["text"].as_str().unwrap();
+            if differs_on_purpose(name, text) {
+                continue;
+            }
+            let found = tokenizer.tokenize(&[text]).unwrap().concat();
+            assert_eq!(found, ids(&row["ids"]), "{name}: {text:?}");
+            if !found.contains(&0) {
+                assert_eq!(
+                    tokenizer.decode(&found, false).unwrap(),
+                    row["decoded"].as_str().unwrap(),
+                    "{name}: {text:?}"
+                );
+            }
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 5 * 28 - 2);
+}
+
+#[test]
+fn ids_of_byte_level_vocabularies_are_those_of_the_families() {
+    let configs = [
+        ("gpt2", json!({ "model_type": "gpt2" })),
+        ("roberta", json!({ "model_type": "roberta" })),
+        ("qwen2", json!({ "model_type": "qwen2" })),
+    ];
+    for (name, config) in configs {
+        let golden = read(&format!("bytes_{name}.json"));
+        let folder = folder(
+            &[("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")],
+            &[("config.json", config)],
+        );
+        let tokenizer = open(folder.path()).unwrap();
+        for row in golden["texts"].as_array().unwrap() {
+            let text = row["text"].as_str().unwrap();
+            let found = tokenizer.encode(text, None, None).unwrap().input_ids;
+            assert_eq!(found, ids(&row["ids"]), "{name}: {text:?}");
+            if name != "qwen2" {
+                assert_eq!(tokenizer.decode(&found, true).unwrap(), text, "{name}");
+            }
+        }
+        for row in golden["pairs"].as_array().unwrap() {
+            let texts = [0, 1].map(|at| row["texts"][at].as_str().unwrap());
+            let found = tokenizer.encode(texts[0], Some(texts[1]), None).unwrap().input_ids;
+            assert_eq!(found, ids(&row["ids"]), "{name}: {texts:?}");
+        }
+    }
+}
+
+#[test]
+fn families_put_their_own_tokens_around_texts() {
+    let around = |model: &str, to: &str, files: &[(&str, Value)]| {
+        let tokenizer = open(folder(&[(model, to)], files).path()).unwrap();
+        let encoding = tokenizer.encode("the harbour", None, None).unwrap().input_ids;
+        let plain = tokenizer.tokenize(&["the harbour"]).unwrap().concat();
+        let at = encoding.windows(plain.len()).position(|part| part == plain).unwrap();
+        let spell = |ids: &[u32]| ids.iter().map(|id| tokenizer.token(*id).unwrap()).collect::<Vec<_>>().join(" ");
+        (spell(&encoding[..at]), spell(&encoding[at + plain.len()..]), tokenizer)
+    };
+    let kind = |name: &str| json!({ "model_type": name });
+    let (before, after, t5) = around("unigram.model", "spiece.model", &[("config.json", kind("t5"))]);
+    assert_eq!((before.as_str(), after.as_str()), ("", "</s>"));
+    // T5's blanks stand behind the pieces, the first one last.
+    assert_eq!(t5.id("<extra_id_0>").unwrap() as usize + 1, t5.vocab_size());
+    assert_eq!(t5.token(t5.vocab_size() as u32 - 100).unwrap(), "<extra_id_99>");
+    let (before, after, mt5) = around("unigram.model", "spiece.model", &[("config.json", kind("mt5"))]);
+    assert_eq!((before.as_str(), after.as_str(), mt5.id("<extra_id_0>")), ("", "</s>", None));
+    let (before, after, llama) = around("pairs.model", "tokenizer.model", &[("config.json", kind("llama"))]);
+    assert_eq!((before.as_str(), after.as_str()), ("<s>", ""));
+    assert_eq!((llama.special_ids().bos, llama.special_ids().eos), (Some(1), Some(2)));
+    let ends = json!({ "tokenizer_class": "LlamaTokenizer", "add_bos_token": false, "add_eos_token": true });
+    let (before, after, _) = around("pairs.model", "tokenizer.model", &[("tokenizer_config.json", ends)]);
+    assert_eq!((before.as_str(), after.as_str()), ("", "</s>"));
+    let (before, after, roberta) =
+        around("unigram.model", "sentencepiece.bpe.model", &[("config.json", kind("xlm-roberta"))]);
+    assert_eq!((before.as_str(), after.as_str()), ("<s>", "</s>"));
+    let first = ["<s>", "<pad>", "</s>", "<unk>"].map(|token| roberta.id(token).unwrap());
+    assert_eq!(first, [0, 1, 2, 3]);
+    assert_eq!(roberta.id("<mask>").unwrap() as usize + 1, roberta.vocab_size());
+    let (before, after, _) = around("unigram.model", "spiece.model", &[]);
+    assert_eq!((before.as_str(), after.as_str()), ("", ""), "without a family");
+
+    let files = [("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")];
+    let opt = open(folder(&files, &[("config.json", kind("opt"))]).path()).unwrap();
+    let encoding = opt.encode("a", Some("b"), None).unwrap().input_ids;
+    let spelled: Vec<String> = encoding.iter().map(|id| opt.token(*id).unwrap()).collect();
+    assert_eq!(spelled, ["</s>", "a", "</s>", "b"]);
+}
+
+#[test]
+fn text_never_becomes_a_control_token_unless_asked_for() {
+    // Of these texts the vocabulary of scores could make the token: it is a piece like any other there.
+    for name in ["unigram.model", "unigram_bytes.model", "pairs.model"] {
+        let text = "the <s> harbour</s> <unk> <cls><0x41>";
+        let tokenizer = open(golden(name)).unwrap();
+        let controls = ["<s>", "</s>", "<cls>", "<0x41>"].map(|token| tokenizer.id(token));
+        let ids = tokenizer.tokenize(&[text]).unwrap().concat();
+        assert!(!ids.iter().any(|id| controls.contains(&Some(*id))), "{name}: {ids:?}");
+        if name != "unigram.model" {
+            assert_eq!(tokenizer.decode(&ids, false).unwrap(), text, "{name}");
+        }
+        let asked = open_with(golden(name), TextSpecials::AsTokens).unwrap();
+        let ids = asked.tokenize(&[text]).unwrap().concat();
+        assert!(ids.contains(&asked.id("</s>").unwrap()), "{name}: {ids:?}");
+    }
+}
+
+#[test]
+fn a_vocabulary_of_characters_has_the_ids_of_its_lines() {
+    let place = TempDir::new().unwrap();
+    let path = place.path().join("characters.txt");
+    fs::write(&path, "<pad>\n<unk>\na\nb\n\\n\n\\s\n船\n\\\\\n").unwrap();
+    let tokenizer = open(&path).unwrap();
+    assert_eq!(tokenizer.tokenize(&["ab \n船c\\cc"]).unwrap().concat(), [2, 3, 5, 4, 6, 1, 7, 1, 1]);
+    assert_eq!(tokenizer.decode(&[2, 5, 6, 4], false).unwrap(), "a 船\n");
+    assert_eq!((tokenizer.special_ids().unk, tokenizer.special_ids().pad), (Some(1), Some(0)));
+    assert_eq!(open(place.path()).unwrap().vocab_size(), 8);
+    for (text, reason) in
+        [("a\nb\n", "none of the 2 tokens"), ("<unk>\na\na\n", ":3"), ("<unk>\n\n", "the line is empty")]
+    {
+        fs::write(&path, text).unwrap();
+        let error = open(&path).unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
+/// Words, spaces, digits, Chinese, marks, signs and line ends in an order that looks random and is always the same.
+fn mixed(length: usize, seed: u64) -> String {
+    const PARTS: [&str; 24] = [
+        "the",
+        " harbour",
+        "  ",
+        "\n",
+        "\r\n",
+        "12",
+        "345678",
+        "船长看着大海",
+        "。",
+        "é",
+        "e\u{301}",
+        "\u{301}",
+        "🚢",
+        "don't",
+        " <sep> ",
+        "zz",
+        "ÿ",
+        "\t",
+        "Haus ",
+        "a",
+        "'s",
+        "!",
+        "\u{200D}",
+        "…",
+    ];
+    let mut state = seed;
+    let mut text = String::new();
+    while text.len() < length {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let part = PARTS[(state >> 33) as usize % PARTS.len()];
+        // Now and then a long run without any place to cut at.
+        text.push_str(&part.repeat(if (state >> 20) % 4096 == 0 { 30_000 } else { 1 }));
+    }
+    text
+}
+
+/// The tokenizers whose long texts are compared with the library's own result of the whole.
+fn all_kinds() -> Vec<(&'static str, HfTokenizer)> {
+    let own = |name: &str| HfTokenizer::open(golden(name)).unwrap();
+    let bytes = |config: Value| {
+        let files = [("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")];
+        HfTokenizer::open(folder(&files, &[("config.json", config)]).path()).unwrap()
+    };
+    let words = TempDir::new().unwrap();
+    fs::write(
+        words.path().join("vocab.txt"),
+        "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nharb\n##our\na\nz\n##z\n!\n船\n12\n",
+    )
+    .unwrap();
+    vec![
+        ("byte pairs", bytes(json!({}))),
+        ("byte pairs as in Qwen2", bytes(json!({ "model_type": "qwen2" }))),
+        ("pairs", own("pairs.model")),
+        ("pairs_trimmed", own("pairs_trimmed.model")),
+        ("letters", own("letters.model")),
+        ("unigram", own("unigram.model")),
+        ("unigram_bytes", own("unigram_bytes.model")),
+        ("words", HfTokenizer::open(words.path()).unwrap()),
+    ]
+}
+
+#[test]
+fn a_long_text_has_the_ids_of_the_whole() {
+    for (name, tokenizer) in all_kinds() {
+        for seed in 0..3 {
+            let text = mixed(300_000, seed);
+            let long = tokenizer.tokenize(&[&text]).unwrap().concat();
+            let whole = tokenizer.tokenize_whole(&text).unwrap();
+            let first = long.iter().zip(&whole).position(|(a, b)| a != b);
+            assert!(
+                long == whole,
+                "{name}, text {seed}: {} and {} ids, the first other one at {first:?}",
+                long.len(),
+                whole.len()
+            );
+        }
+    }
+}
+
+#[test]
+fn one_character_many_times_has_the_ids_of_the_whole() {
+    for (name, tokenizer) in all_kinds() {
+        for character in ["a", "z", " ", "1", "!", "\n", "é", "船", "🚢", "\u{301}", "\t"] {
+            let text = character.repeat(150_000 / character.len());
+            let long = tokenizer.tokenize(&[&text]).unwrap().concat();
+            let whole = tokenizer.tokenize_whole(&text).unwrap();
+            assert!(long == whole, "{name}, {character:?}: {} and {} ids", long.len(), whole.len());
+        }
+    }
+}
+
+#[test]
+fn damaged_models_are_errors_and_never_panics() {
+    let place = TempDir::new().unwrap();
+    let path = place.path().join("tokenizer.model");
+    let mut state = 1u64;
+    let mut random = move |below: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % below
+    };
+    let (mut refused, mut opened) = (0, 0);
+    for name in ["unigram.model", "pairs.model", "letters.model"] {
+        let sound = fs::read(golden(name)).unwrap();
+        for _ in 0..150 {
+            let mut bytes = sound.clone();
+            match random(4) {
+                0 => bytes.truncate(random(sound.len())),
+                1 => bytes.extend((0..random(40)).map(|_| random(256) as u8)),
+                _ => {
+                    for _ in 0..=random(8) {
+                        let at = random(bytes.len());
+                        bytes[at] = random(256) as u8;
+                    }
+                }
+            }
+            fs::write(&path, &bytes).unwrap();
+            match open(&path) {
+                Ok(tokenizer) => {
+                    opened += 1;
+                    // What it makes of a text is its business, as long as it ends.
+                    let _ = tokenizer.encode("the old sailor　<sep> ﬁ 船\u{301}", None, None);
+                }
+                Err(error) => {
+                    refused += 1;
+                    assert!(error.to_string().contains("tokenizer.model"), "{error}");
+                }
+            }
+        }
+    }
+    assert!(refused > 20 && opened > 20, "{refused} refused, {opened} opened");
+}
+
+#[test]
+fn a_table_of_replacements_that_leads_nowhere_is_an_error_of_the_library_caught() {
+    // A trie of one unit: whatever comes first leads out of it, and the library follows.
+    let table = "BAAAAAD//38AAAA=";
+    let document = json!({
+        "version": "1.0", "added_tokens": [],
+        "normalizer": { "type": "Precompiled", "precompiled_charsmap": table },
+        "pre_tokenizer": null, "post_processor": null, "decoder": null,
+        "model": { "type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["a", -1.0]], "byte_fallback": false },
+    });
+    let place = folder(&[], &[("tokenizer.json", document)]);
+    let error = open(place.path()).unwrap_err().to_string();
+    assert!(error.contains("the tokenizer library failed") && error.contains("tokenizer.json"), "{error}");
+    // One that claims more units than it has is not given to the library, which would take memory for them.
+    let lying = json!({ "normalizer": { "type": "Precompiled", "precompiled_charsmap": "/////wAAAAAAAAAA" } });
+    let error = open(folder(&[], &[("tokenizer.json", lying)]).path()).unwrap_err().to_string();
+    assert!(error.contains("precompiled_charsmap") && error.contains("damaged"), "{error}");
+}
+
+#[test]
+fn broken_byte_level_files_are_named() {
+    let refusal = |vocab: &str, merges: &str| {
+        let place = TempDir::new().unwrap();
+        fs::write(place.path().join("vocab.json"), vocab).unwrap();
+        fs::write(place.path().join("merges.txt"), merges).unwrap();
+        open(place.path()).unwrap_err().to_string()
+    };
+    let vocab = r#"{"a": 0, "b": 1, "ab": 2}"#;
+    for (vocab, merges, reason) in [
+        (vocab, "#version: 0.2\na b\na c\n", "merges.txt:3"),
+        (vocab, "ab\n", "merges.txt:1"),
+        (r#"{"a": 0, "b": 0}"#, "", "two tokens have the id 0"),
+        (r#"{"a": -1}"#, "", "has the id -1"),
+        (r#"{"a": 99999999999}"#, "", "has the id 99999999999"),
+        (r#"{"a</w>": 0}"#, "", "no byte-level vocabulary"),
+        ("[]", "", "vocab.json:1"),
+    ] {
+        let error = refusal(vocab, merges);
+        assert!(error.contains(reason), "expected {reason:?} in:\n{error}");
+    }
+}
+
+#[test]
+fn what_holds_no_tokenizer_says_what_is_read() {
+    let place = TempDir::new().unwrap();
+    let error = open(place.path()).unwrap_err().to_string();
+    assert!(error.contains("spiece.model") && error.contains("vocab.json with merges.txt"), "{error}");
+    fs::write(place.path().join("weights.bin"), "x").unwrap();
+    let error = open(place.path().join("weights.bin")).unwrap_err().to_string();
+    assert!(error.contains("not that of a tokenizer's file"), "{error}");
+    fs::copy(golden("../gguf/llama.gguf"), place.path().join("a.gguf")).unwrap();
+    assert_eq!(open(place.path()).unwrap().vocab_size(), 44);
+    fs::copy(golden("../gguf/llama.gguf"), place.path().join("b.gguf")).unwrap();
+    let error = open(place.path()).unwrap_err().to_string();
+    assert!(error.contains("2 files *.gguf"), "{error}");
+    fs::write(place.path().join("tokenizer.model"), "no model").unwrap();
+    let error = open(place.path()).unwrap_err().to_string();
+    assert!(error.contains("SentencePiece model"), "{error}");
+}
