@@ -6,12 +6,12 @@
 
 use std::fmt;
 use std::io::Read;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use serde_json::{Map, Value};
 use tokenizers::{Encoding as RawEncoding, Token};
 
+use super::guard::guard;
 use super::{Piece, SpecialIds, Template, Tokenizer, VocabOptions, vocab};
 use crate::file::{open_regular, resolve_inside, unreadable};
 use crate::{Error, Result};
@@ -188,20 +188,6 @@ impl fmt::Debug for HfTokenizer {
     }
 }
 
-/// Runs a call into the crate; its errors and panics become errors of this crate.
-fn guard<T>(place: &str, action: &str, call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
-    const FIX: &str = "check the tokenizer files; fetch them again if they may be damaged";
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(Error::model(place, format!("the tokenizer cannot {action}: {error}"), FIX)),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-            Err(Error::model(place, format!("the tokenizer library failed while asked to {action}: {text}"), FIX))
-        }
-    }
-}
-
 /// Reads the template by letting the post-processor surround one-token stand-ins for the texts.
 fn read_template(place: &str, inner: &tokenizers::Tokenizer, pair: bool) -> Result<Template> {
     let stand_in = |id, type_id| RawEncoding::from_tokens(vec![Token::new(id, "a".into(), (0, 1))], type_id);
@@ -326,7 +312,7 @@ fn added_tokens(folder: &Path) -> Result<Vec<(String, u32)>> {
     Ok(tokens)
 }
 
-fn read_object(folder: &Path, name: &str) -> Result<Option<Map<String, Value>>> {
+pub(super) fn read_object(folder: &Path, name: &str) -> Result<Option<Map<String, Value>>> {
     let Some(bytes) = read_bounded(folder, name)? else { return Ok(None) };
     serde_json::from_slice(&bytes).map(Some).map_err(|error| broken_json(&folder.join(name), &error))
 }
@@ -337,7 +323,7 @@ fn broken_json(path: &Path, error: &serde_json::Error) -> Error {
 }
 
 /// The bytes of a folder's file of at most [`MAX_FILE_BYTES`], `None` if there is no such file.
-fn read_bounded(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
+pub(super) fn read_bounded(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     let path = folder.join(name);
     if path.symlink_metadata().is_err() {
         return Ok(None);
@@ -359,15 +345,6 @@ fn read_bounded(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_panic_of_the_library_becomes_an_error_with_its_message() {
-        let error = guard::<()>("dir/tokenizer.json", "tokenize a text", || panic!("index {} out of range", 7));
-        let error = error.unwrap_err().to_string();
-        assert!(error.contains("dir/tokenizer.json") && error.contains("index 7 out of range"), "{error}");
-        let error = guard::<()>("place", "load", || panic!("plain")).unwrap_err().to_string();
-        assert!(error.contains("plain"), "{error}");
-    }
 
     #[test]
     fn files_above_the_bound_are_not_read() {

@@ -1,18 +1,21 @@
 //! Text to token ids and back.
 //!
-//! Defines the [`Tokenizer`] trait, its result [`Encoding`] and the special ids every model needs. The one
-//! implementation, [`HfTokenizer`], reads Hugging Face files. Padding is the loader's business and truncation
+//! Defines the [`Tokenizer`] trait, its result [`Encoding`] and the special ids every model needs. Of the
+//! implementations [`HfTokenizer`] reads Hugging Face files, [`CpmTokenizer`] the vocabularies of the CPM models. Padding is the loader's business and truncation
 //! is a [`Limit`] given per call, because a stored `tokenizer.json` carries settings of whoever saved it
 //! (all-MiniLM-L6-v2 pads everything to 128 tokens) and they must not leak into training.
 //!
 //! Called by [`crate::data`] when a dataset is read and by programs that encode single texts.
 
+mod cpm;
+mod guard;
 mod hf;
 mod template;
 mod vocab;
 
 use std::fmt::Debug;
 
+pub use cpm::{CpmKind, CpmTokenizer};
 pub use hf::{HfTokenizer, TextSpecials};
 pub use template::{Piece, Template};
 pub use vocab::VocabOptions;
