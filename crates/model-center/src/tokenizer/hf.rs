@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use tokenizers::{Encoding as RawEncoding, Token};
 
 use super::guard::guard;
-use super::{Piece, SpecialIds, Template, Tokenizer, VocabOptions, vocab};
+use super::{ControlToken, Piece, SpecialIds, Template, Tokenizer, VocabOptions, vocab};
 use crate::file::{open_regular, resolve_inside, unreadable};
 use crate::{Error, Result};
 
@@ -169,6 +169,21 @@ impl Tokenizer for HfTokenizer {
         guard(&self.place, "decode ids", || self.inner.decode(ids, skip_special))
     }
 
+    fn control_tokens(&self) -> Vec<ControlToken> {
+        let added = self.inner.get_added_tokens_decoder().into_iter();
+        let mut tokens: Vec<ControlToken> = added
+            .filter(|(_, token)| token.special && !token.content.is_empty())
+            .map(|(id, token)| ControlToken {
+                text: token.content,
+                id,
+                takes_space_before: token.lstrip,
+                takes_space_behind: token.rstrip,
+            })
+            .collect();
+        tokens.sort_by_key(|token| token.id);
+        tokens
+    }
+
     fn token(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
     }
@@ -276,7 +291,7 @@ fn vocab_options(config: &Map<String, Value>, names: &Map<String, Value>) -> Voc
 }
 
 /// The spelling of a special token: a plain string or an object with `content`; the config file wins over the map.
-fn special_name(key: &str, config: &Map<String, Value>, names: &Map<String, Value>) -> Option<String> {
+pub(super) fn special_name(key: &str, config: &Map<String, Value>, names: &Map<String, Value>) -> Option<String> {
     let value = config.get(key).filter(|value| !value.is_null()).or_else(|| names.get(key))?;
     Some(value.as_str().or_else(|| value.get("content")?.as_str())?.to_owned())
 }
