@@ -18,6 +18,7 @@ mod read;
 mod record;
 mod record_reader;
 mod superglue;
+mod texts;
 mod words;
 
 pub use columns::{ColumnTask, LabelSpec};
@@ -27,6 +28,7 @@ pub use order::Permutation;
 pub use read::{OnBadRecord, ReadOptions, TooLong};
 pub use record::{Format, Record, Scalar};
 pub use superglue::{SUPERGLUE, Split, TaskEntry, TaskLabels, find_task};
+pub use texts::{TextSource, read_texts};
 pub use words::{WordColumns, WordTask};
 
 /// One input of a model before tokenisation, with the label of its sample.

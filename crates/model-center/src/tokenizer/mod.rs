@@ -12,6 +12,7 @@ mod cpm;
 mod guard;
 mod hf;
 mod template;
+mod train;
 mod vocab;
 
 use std::fmt::Debug;
@@ -20,6 +21,7 @@ pub use chat::{ChatMessage, ChatRequest, ChatTemplate};
 pub use cpm::{CpmKind, CpmTokenizer};
 pub use hf::{HfTokenizer, TextSpecials};
 pub use template::{Piece, Template};
+pub use train::{Normalization, TrainOptions, Trained, VocabularyKind, train};
 pub use vocab::VocabOptions;
 
 use crate::{Error, Result};
