@@ -150,7 +150,7 @@ fn texts_come_from_columns_and_flaws_have_their_place() {
     assert!(error.contains("texts.jsonl:61"), "{error}");
     let other = folder.path().join("texts.bin");
     fs::write(&other, b"a\xFFb\n").unwrap();
-    let error = train(&[other.clone()], &column, &options).unwrap_err().to_string();
+    let error = train(std::slice::from_ref(&other), &column, &options).unwrap_err().to_string();
     assert!(error.contains("texts.bin"), "{error}");
     let error = train(&[other], &TextSource::Lines, &options).unwrap_err().to_string();
     assert!(error.contains("texts.bin:1:2") && error.contains("0xFF"), "{error}");
