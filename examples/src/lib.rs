@@ -23,3 +23,4 @@ mod program;
 pub mod settings;
 pub mod step;
 pub mod terminal;
+pub mod tokenizer;

@@ -27,6 +27,7 @@ mod record_reader;
 mod squad;
 mod superglue;
 mod template;
+mod texts;
 mod words;
 
 pub use answers::{AnswerPlace, Answers};
@@ -40,6 +41,7 @@ pub use record::{Format, Record, Scalar};
 pub use squad::{SQUAD_METRICS, Squad};
 pub use superglue::{SUPERGLUE, Split, TaskEntry, TaskLabels, find_task};
 pub use template::{Template, TemplateTask};
+pub use texts::{TextSource, read_texts};
 pub use words::{WordColumns, WordTask};
 
 /// One input of a model before tokenisation, with the label of its sample.

@@ -151,3 +151,18 @@ pub(super) fn folder_of(path: &Path) -> PathBuf {
         _ => PathBuf::from("."),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn files_above_the_bound_are_not_read() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let file = std::fs::File::create(folder.path().join("tokenizer.json")).unwrap();
+        file.set_len(MAX_FILE_BYTES + 1).unwrap();
+        let error = read_bounded(folder.path(), "tokenizer.json").unwrap_err().to_string();
+        assert!(error.contains("larger than 128 MiB"), "{error}");
+    }
+}

@@ -1,13 +1,14 @@
-//! The one way into the `tokenizers` crate.
+//! Calls into libraries that read what strangers wrote.
 //!
-//! Defines [`guard`]; every call that can meet a file's or a text's contents goes through it.
+//! Defines [`guard`], through which every call goes that can meet the contents of a file or a text.
 
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::{Error, Result};
 
-/// Runs a call into the crate; its errors and panics become errors of this crate.
-pub(super) fn guard<T>(place: &str, action: &str, call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
+/// Runs a call into a library; its errors and panics become errors of this crate.
+pub(super) fn guard<T, E: Display>(place: &str, action: &str, call: impl FnOnce() -> Result<T, E>) -> Result<T> {
     const FIX: &str = "check the tokenizer files; fetch them again if they may be damaged";
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => Ok(value),
@@ -26,10 +27,10 @@ mod tests {
 
     #[test]
     fn a_panic_of_the_library_becomes_an_error_with_its_message() {
-        let error = guard::<()>("dir/tokenizer.json", "tokenize a text", || panic!("index {} out of range", 7));
+        let error = guard::<(), String>("dir/tokenizer.json", "tokenize a text", || panic!("index {} out of range", 7));
         let error = error.unwrap_err().to_string();
         assert!(error.contains("dir/tokenizer.json") && error.contains("index 7 out of range"), "{error}");
-        let error = guard::<()>("place", "load", || panic!("plain")).unwrap_err().to_string();
+        let error = guard::<(), String>("place", "load", || panic!("plain")).unwrap_err().to_string();
         assert!(error.contains("plain"), "{error}");
     }
 }

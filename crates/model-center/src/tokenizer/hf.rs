@@ -13,7 +13,7 @@ use super::files::Settings;
 use super::guard::guard;
 use super::long::Engine;
 use super::pieces::is_charsmap;
-use super::{Piece, SpecialIds, Template, Tokenizer};
+use super::{ControlToken, Piece, SpecialIds, Template, Tokenizer};
 use crate::file::printable;
 use crate::{Error, Result};
 
@@ -141,6 +141,21 @@ impl Tokenizer for HfTokenizer {
 
     fn place(&self) -> &str {
         &self.place
+    }
+
+    fn control_tokens(&self) -> Vec<ControlToken> {
+        let added = self.engine.inner.get_added_tokens_decoder().into_iter();
+        let mut tokens: Vec<ControlToken> = added
+            .filter(|(_, token)| token.special && !token.content.is_empty())
+            .map(|(id, token)| ControlToken {
+                text: token.content,
+                id,
+                takes_space_before: token.lstrip,
+                takes_space_behind: token.rstrip,
+            })
+            .collect();
+        tokens.sort_by_key(|token| token.id);
+        tokens
     }
 
     fn token(&self, id: u32) -> Option<String> {

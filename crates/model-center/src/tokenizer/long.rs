@@ -58,7 +58,7 @@ impl Engine {
     /// Errors: parts that the crate refuses.
     pub(super) fn new(place: &str, inner: tokenizers::Tokenizer, document: &Value) -> Result<Engine> {
         let part = |key: &str| document.get(key).and_then(continued);
-        let (normalizer, pre_tokenizer) = guard(place, "load", || {
+        let (normalizer, pre_tokenizer) = guard(place, "load", || -> serde_json::Result<_> {
             let normalizer = part("normalizer").map(serde_json::from_value).transpose()?;
             Ok((normalizer, part("pre_tokenizer").map(serde_json::from_value).transpose()?))
         })?;
@@ -184,7 +184,7 @@ impl Engine {
 
     /// Tokens of a section; `first` if the text begins with it.
     fn tokens(&self, text: &str, first: bool) -> Result<Tokens> {
-        guard(&self.place, "tokenize a text", || {
+        guard(&self.place, "tokenize a text", || -> tokenizers::Result<_> {
             let mut tokens = Tokens::default();
             let cut = self.cut(text, first, |piece| self.tokenize_piece(piece))?;
             for (_, _, piece) in cut.get_splits(OffsetReferential::Original, OffsetType::Byte) {
@@ -281,7 +281,7 @@ impl Engine {
     /// Whether pre-tokens end at a cut.
     fn breaks(&self, text: &str, cut: usize) -> Result<bool> {
         let (text, cut) = around(text, cut);
-        guard(&self.place, "tokenize a text", || {
+        guard(&self.place, "tokenize a text", || -> tokenizers::Result<_> {
             let pieces = self.cut(text, false, |_| Ok(Vec::new()))?;
             let splits = pieces.get_splits(OffsetReferential::Original, OffsetType::Byte);
             // White space may be left out, so that nothing begins or ends at the cut.

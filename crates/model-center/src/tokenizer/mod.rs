@@ -10,6 +10,8 @@
 pub(crate) mod byte_level;
 mod byte_pairs;
 mod characters;
+mod chat;
+mod cpm;
 pub(crate) mod document;
 mod files;
 mod guard;
@@ -20,14 +22,18 @@ pub(crate) mod pieces;
 mod sections;
 mod sentencepiece;
 mod template;
+mod train;
 pub(crate) mod vocab;
 mod wire;
 
 use std::fmt::Debug;
 
+pub use chat::{ChatMessage, ChatRequest, ChatTemplate};
+pub use cpm::{CpmKind, CpmTokenizer};
 pub use hf::{HfTokenizer, TextSpecials};
 pub use open::{open, open_with};
 pub use template::{Piece, Template};
+pub use train::{Normalization, TrainOptions, Trained, VocabularyKind, train};
 pub use vocab::VocabOptions;
 
 use crate::{Error, Result};
@@ -82,6 +88,19 @@ pub struct SpecialIds {
     pub eos: Option<u32>,
 }
 
+/// A token that templates write and texts do not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControlToken {
+    /// How templates spell it.
+    pub text: String,
+    /// Its id.
+    pub id: u32,
+    /// White space in front of it is a part of it.
+    pub takes_space_before: bool,
+    /// White space behind it is a part of it.
+    pub takes_space_behind: bool,
+}
+
 /// Text to ids and back; shared by all ranks of a process.
 pub trait Tokenizer: Debug + Send + Sync {
     /// Token ids of each text alone: no special tokens, no truncation.
@@ -125,6 +144,21 @@ pub trait Tokenizer: Debug + Send + Sync {
         }
         let reason = format!("the vocabulary has {words} entries, the word embedding {rows} rows");
         Err(Error::model(self.place(), reason, "use the tokenizer files that belong to these weights"))
+    }
+
+    /// Every token that has a meaning of its own, in any order.
+    ///
+    /// By default those of [`Tokenizer::special_ids`]; a tokenizer that knows of more says so.
+    fn control_tokens(&self) -> Vec<ControlToken> {
+        let SpecialIds { pad, unk, cls, sep, mask, bos, eos } = self.special_ids();
+        let mut ids: Vec<u32> = [pad, unk, cls, sep, mask, bos, eos].into_iter().flatten().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let token = |id: u32| {
+            let text = self.token(id).filter(|text| !text.is_empty())?;
+            Some(ControlToken { text, id, takes_space_before: false, takes_space_behind: false })
+        };
+        ids.into_iter().filter_map(token).collect()
     }
 
     /// One text or a pair with special tokens, cut to `limit` if given (pairs: longest first).

@@ -10,7 +10,9 @@ use serde_json::{Map, Value};
 
 use super::files::{Settings, broken_json, folder_of, read_bounded, read_file};
 use super::hf::HfTokenizer;
-use super::{TextSpecials, Tokenizer, VocabOptions, byte_pairs, characters, sentencepiece, vocab};
+use super::{
+    CpmKind, CpmTokenizer, TextSpecials, Tokenizer, VocabOptions, byte_pairs, characters, sentencepiece, vocab,
+};
 use crate::hf::gguf::{GgufFile, tokenizer_files};
 use crate::{Error, Result};
 
@@ -50,8 +52,16 @@ pub fn open(path: impl AsRef<Path>) -> Result<Arc<dyn Tokenizer>> {
 /// [`open`], with a choice of what special tokens written in a text mean.
 ///
 /// # Errors
-/// Those of [`open`].
+/// Those of [`open`]; control tokens in texts for a tokenizer that reads none there.
 pub fn open_with(path: impl AsRef<Path>, specials: TextSpecials) -> Result<Arc<dyn Tokenizer>> {
+    let path = path.as_ref();
+    if path.is_dir() && CpmKind::of_folder(path)?.is_some() {
+        if specials == TextSpecials::AsTokens {
+            let reason = "the tokenizers of the CPM models read no control tokens in texts";
+            return Err(Error::recipe(path.display().to_string(), reason, "leave control tokens to be text"));
+        }
+        return Ok(Arc::new(CpmTokenizer::from_folder(path)?));
+    }
     Ok(Arc::new(HfTokenizer::open(path)?.with_text_specials(specials)))
 }
 

@@ -1,0 +1,59 @@
+//! Texts of files, one after the other, for whoever wants no records of them.
+//!
+//! Defines [`read_texts`] and [`TextSource`]. The training of vocabularies is the caller.
+
+use std::path::Path;
+
+use super::lines::LineReader;
+use super::record::Format;
+use super::record_reader::RecordReader;
+use crate::{Error, Result};
+
+/// Where the texts of a file stand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TextSource {
+    /// Each line is a text.
+    Lines,
+    /// Each record of JSONL, CSV or TSV has a text in the column of this name.
+    Column(String),
+}
+
+/// Calls `each` with the texts of a file in order, one in memory at a time; returns how many there were.
+///
+/// # Errors
+/// [`Error::Data`] with file, line and column: a line above `max_line_bytes`, bytes that are not UTF-8, a record without the
+/// column, a file that is missing or no regular file; [`Error::File`] if reading fails; what `each` returns.
+pub fn read_texts(
+    path: &Path,
+    source: &TextSource,
+    max_line_bytes: usize,
+    each: &mut dyn FnMut(&str) -> Result<()>,
+) -> Result<u64> {
+    let mut count = 0;
+    match source {
+        TextSource::Lines => {
+            let mut lines = LineReader::open(path, max_line_bytes)?;
+            while let Some(read) = lines.advance()? {
+                read?;
+                each(lines.line().text)?;
+                count += 1;
+            }
+        }
+        TextSource::Column(column) => {
+            let format = Format::of(path).map_err(|error| match error {
+                Error::Data { place, reason, .. } => Error::data(
+                    place,
+                    reason,
+                    "name the file .jsonl, .csv or .tsv; without a column its lines are the texts",
+                ),
+                other => other,
+            })?;
+            let mut records = RecordReader::open(path, format, max_line_bytes)?;
+            while let Some(record) = records.next()? {
+                each(record?.text(column)?)?;
+                count += 1;
+            }
+        }
+    }
+    Ok(count)
+}

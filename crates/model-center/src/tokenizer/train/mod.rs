@@ -1,0 +1,196 @@
+//! Vocabularies trained from texts: byte-level BPE, Unigram, WordPiece, characters.
+//!
+//! Defines [`train`], its [`TrainOptions`] and [`Trained`], the files of a tokenizer. Texts are read once and only their words
+//! are kept (`corpus`); the trainers of the `tokenizers` crate do the counting (`models`); the same texts and options give the
+//! same bytes, whatever the number of threads. Called by the tokenizer program.
+
+mod corpus;
+mod document;
+mod models;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use self::corpus::Corpus;
+use super::guard::guard;
+use crate::data::TextSource;
+use crate::file::write_atomic;
+use crate::{Error, Result};
+
+/// The largest vocabulary that is trained; those in use have up to 256 thousand tokens.
+const MAX_VOCABULARY: usize = 1 << 20;
+
+/// How a text is cut into tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VocabularyKind {
+    /// Pairs of bytes merged in the order of their frequency, as in GPT-2: spells every text, knows no unknown word.
+    ByteBpe,
+    /// The pieces under which the texts are most likely, as in T5: a word has its most likely pieces.
+    Unigram,
+    /// Pairs of characters merged within words, as in BERT: a word is its longest pieces from the left.
+    WordPiece,
+    /// The characters of the texts, the most frequent ones if there are too many.
+    Characters,
+}
+
+/// What happens to characters before a text is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Normalization {
+    /// Nothing.
+    #[default]
+    None,
+    /// Characters and their accents are composed.
+    Nfc,
+    /// Also forms of a character that mean the same become one: full width, ligatures.
+    Nfkc,
+}
+
+/// What vocabulary is trained.
+#[derive(Debug, Clone)]
+pub struct TrainOptions {
+    /// How a text is cut into tokens.
+    pub kind: VocabularyKind,
+    /// Tokens, special ones included. The vocabulary is smaller if the texts do not have as many.
+    pub vocab_size: usize,
+    /// What is seen less often is not merged (byte-level BPE and WordPiece), or no character of its own (characters). Without
+    /// effect on Unigram.
+    pub min_frequency: u64,
+    /// Special tokens behind those of the kind, such as the marks of a chat template.
+    pub special_tokens: Vec<String>,
+    /// What happens to characters before.
+    pub normalization: Normalization,
+    /// Lower-case the texts; WordPiece also takes accents away then, as BERT does.
+    pub lowercase: bool,
+    /// The most characters an alphabet has; words with others are not trained on. Without effect on byte-level BPE.
+    pub limit_alphabet: Option<usize>,
+    /// The most different words that are kept while texts are read; what bounds memory.
+    pub max_words: usize,
+    /// The longest line that is read, in bytes.
+    pub max_line_bytes: usize,
+}
+
+impl TrainOptions {
+    /// A vocabulary of a kind and size, of everything that is seen twice.
+    pub fn new(kind: VocabularyKind, vocab_size: usize) -> TrainOptions {
+        TrainOptions {
+            kind,
+            vocab_size,
+            min_frequency: 2,
+            special_tokens: Vec::new(),
+            normalization: Normalization::None,
+            lowercase: false,
+            limit_alphabet: None,
+            max_words: 2_000_000,
+            max_line_bytes: 16 << 20,
+        }
+    }
+}
+
+/// A tokenizer that was trained, as the files of a folder.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trained {
+    /// `tokenizer.json`.
+    pub tokenizer: Value,
+    /// `tokenizer_config.json`.
+    pub config: Value,
+    /// Tokens it has.
+    pub tokens: usize,
+    /// Texts that were read.
+    pub texts: u64,
+    /// Different words in them that were kept.
+    pub words: usize,
+    /// Different words that were given up because there were more than `max_words`, the rarest first.
+    pub words_dropped: u64,
+}
+
+impl Trained {
+    /// Writes `tokenizer.json` and `tokenizer_config.json` into a folder, which is made if it is not there.
+    ///
+    /// # Errors
+    /// [`Error::File`]: the folder or a file cannot be written.
+    pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
+        let folder = folder.as_ref();
+        std::fs::create_dir_all(folder)
+            .map_err(|error| Error::file("make the folder", folder, error, "choose a folder that you may write to"))?;
+        for (name, content) in [("tokenizer.json", &self.tokenizer), ("tokenizer_config.json", &self.config)] {
+            let text = serde_json::to_string_pretty(content)
+                .map_err(|error| Error::model(name, error.to_string(), "report this"))?;
+            write_atomic(&folder.join(name), (text + "\n").as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+/// Trains a vocabulary on the texts of files.
+///
+/// # Errors
+/// [`Error::Recipe`] for options that contradict each other or a size that the alphabet does not fit into; [`Error::Data`] for
+/// files as [`read_texts`](crate::data::read_texts) says, and if there is no word in them.
+pub fn train(files: &[PathBuf], source: &TextSource, options: &TrainOptions) -> Result<Trained> {
+    let special = special_tokens(options)?;
+    if !(1..=MAX_VOCABULARY).contains(&options.vocab_size) {
+        let reason = format!("{} is no size of a vocabulary", options.vocab_size);
+        return Err(Error::recipe("vocab_size", reason, format!("choose between 300 and {MAX_VOCABULARY}")));
+    }
+    let corpus = Corpus::read(files, source, options)?;
+    let model = guard("training", "train a vocabulary", || {
+        Ok::<_, Error>(match options.kind {
+            VocabularyKind::ByteBpe => models::byte_bpe(&corpus, options, &special),
+            VocabularyKind::Unigram => models::unigram(&corpus, options, &special),
+            VocabularyKind::WordPiece => models::word_piece(&corpus, options, &special),
+            VocabularyKind::Characters => models::characters(&corpus, options, &special),
+        })
+    })??;
+    let tokens = models::size(&model);
+    Ok(Trained {
+        tokenizer: document::tokenizer(options, &special, model),
+        config: document::config(options, &special),
+        tokens,
+        texts: corpus.texts,
+        words: corpus.words.len(),
+        words_dropped: corpus.dropped,
+    })
+}
+
+/// The special tokens in the order of their ids, which begin at 0.
+fn special_tokens(options: &TrainOptions) -> Result<Vec<String>> {
+    let mut tokens: Vec<String> =
+        document::own_special_tokens(options.kind).iter().map(|(_, token)| (*token).into()).collect();
+    for token in &options.special_tokens {
+        let wrong = match token {
+            token if token.trim().is_empty() => Some("is empty"),
+            token if token.len() > 100 => Some("is longer than 100 bytes"),
+            token if tokens.contains(token) => Some("is there already"),
+            _ => None,
+        };
+        if let Some(wrong) = wrong {
+            let reason = format!("the special token {token:?} {wrong}");
+            return Err(Error::recipe("special_tokens", reason, "give each token once, spelled as templates spell it"));
+        }
+        tokens.push(token.clone());
+    }
+    Ok(tokens)
+}
+
+/// What options make of texts, as a part of `tokenizer.json`; the same for training and for use.
+fn normalizer(options: &TrainOptions) -> Value {
+    let mut steps = match options.normalization {
+        Normalization::None => Vec::new(),
+        Normalization::Nfc => vec![json!({"type": "NFC"})],
+        Normalization::Nfkc => vec![json!({"type": "NFKC"})],
+    };
+    match options.kind {
+        VocabularyKind::WordPiece => steps.push(json!({
+            "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null,
+            "lowercase": options.lowercase,
+        })),
+        _ if options.lowercase => steps.push(json!({"type": "Lowercase"})),
+        _ => (),
+    }
+    match steps.len() {
+        0 => Value::Null,
+        1 => steps.remove(0),
+        _ => json!({"type": "Sequence", "normalizers": steps}),
+    }
+}

@@ -1,0 +1,193 @@
+//! Vocabularies trained from texts: what comes out, that it is the same every time, and what is refused.
+#![allow(clippy::unwrap_used)]
+
+use std::fmt::Write;
+use std::fs;
+use std::path::PathBuf;
+
+use model_center::data::TextSource;
+use model_center::tokenizer::{HfTokenizer, Normalization, Tokenizer, TrainOptions, Trained, VocabularyKind, train};
+use tempfile::TempDir;
+
+const KINDS: [VocabularyKind; 4] =
+    [VocabularyKind::ByteBpe, VocabularyKind::Unigram, VocabularyKind::WordPiece, VocabularyKind::Characters];
+
+/// Sentences of made-up words, some with characters that are rare, the same for every call.
+fn texts(lines: u64) -> String {
+    let syllables = ["ba", "re", "mi", "lo", "ku", "sti", "ver", "ung", "ing", "ö", "中", "国", "ra", "to", "ne", "x"];
+    let mut state = 42_u64;
+    let mut draw = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let mut all = String::new();
+    for line in 0..lines {
+        for _ in 0..3 + draw(9) {
+            for _ in 0..1 + draw(4) {
+                all += syllables[draw(16).min(draw(16)) as usize];
+            }
+            all += if draw(7) == 0 { ", " } else { " " };
+        }
+        if line % 50 == 0 {
+            let _ = write!(all, "{}", char::from_u32(0x3b1 + (line / 50) as u32).unwrap_or('ω'));
+        }
+        all += ".\n";
+    }
+    all
+}
+
+fn corpus(text: &str) -> (TempDir, Vec<PathBuf>) {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("texts.txt");
+    fs::write(&file, text).unwrap();
+    (folder, vec![file])
+}
+
+fn trained(text: &str, options: &TrainOptions) -> Trained {
+    let (_folder, files) = corpus(text);
+    train(&files, &TextSource::Lines, options).unwrap()
+}
+
+fn refused(text: &str, options: &TrainOptions) -> String {
+    let (_folder, files) = corpus(text);
+    train(&files, &TextSource::Lines, options).unwrap_err().to_string()
+}
+
+fn size(kind: VocabularyKind) -> usize {
+    match kind {
+        VocabularyKind::ByteBpe => 500,
+        VocabularyKind::Unigram | VocabularyKind::WordPiece => 260,
+        VocabularyKind::Characters => 40,
+    }
+}
+
+#[test]
+fn every_kind_opens_and_gives_texts_back() {
+    let text = texts(400);
+    for kind in KINDS {
+        let options = TrainOptions { special_tokens: vec!["<|im_end|>".into()], ..TrainOptions::new(kind, size(kind)) };
+        let trained = trained(&text, &options);
+        assert_eq!(trained.texts, 400);
+        let folder = TempDir::new().unwrap();
+        trained.save(folder.path().join("new")).unwrap();
+        let tokenizer = HfTokenizer::from_folder(folder.path().join("new")).unwrap();
+        assert_eq!(tokenizer.vocab_size(), trained.tokens, "{kind:?}");
+        assert!(trained.tokens <= size(kind) && trained.tokens > 20, "{kind:?}: {}", trained.tokens);
+        let special = tokenizer.special_ids();
+        assert_eq!(special.pad, Some(0));
+        assert_eq!(tokenizer.control_tokens().last().unwrap().text, "<|im_end|>");
+        let line = "bareto mi, 中国 stiver.";
+        let ids = &tokenizer.tokenize(&[line]).unwrap()[0];
+        assert!(!ids.contains(&special.unk.unwrap_or(u32::MAX)), "{kind:?}: {ids:?}");
+        let back = tokenizer.decode(ids, true).unwrap();
+        let want = if kind == VocabularyKind::WordPiece { "bareto mi, 中 国 stiver." } else { line };
+        assert_eq!(back, want, "{kind:?}");
+        // What training is for: fewer tokens than characters, but where characters are the tokens.
+        let characters = line.chars().count();
+        assert_eq!(ids.len() < characters, kind != VocabularyKind::Characters, "{kind:?}: {}", ids.len());
+    }
+}
+
+#[test]
+fn the_same_texts_give_the_same_bytes_every_time_and_for_any_number_of_threads() {
+    let (_folder, files) = corpus(&texts(1500));
+    for kind in KINDS {
+        let options = TrainOptions { min_frequency: 1, ..TrainOptions::new(kind, size(kind) + 200) };
+        let bytes = || {
+            let folder = TempDir::new().unwrap();
+            train(&files, &TextSource::Lines, &options).unwrap().save(folder.path()).unwrap();
+            fs::read(folder.path().join("tokenizer.json")).unwrap()
+        };
+        let first = bytes();
+        // Hash maps have another order every time, so what depends on it shows within a few runs.
+        for run in 0..4 {
+            assert!(bytes() == first, "{kind:?}, run {run}");
+        }
+        for threads in [1, 3] {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            assert!(pool.install(bytes) == first, "{kind:?}, {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn a_size_below_the_alphabet_and_texts_without_words_are_refused() {
+    let text = texts(50);
+    for kind in KINDS {
+        let error = refused("", &TrainOptions::new(kind, 1000));
+        assert!(error.contains("no word in 0 texts") && error.contains("texts.txt"), "{error}");
+        let small = if kind == VocabularyKind::Characters { 4 } else { 12 };
+        let error = refused(&text, &TrainOptions::new(kind, small));
+        assert!(error.contains("vocab_size") && error.contains("no room for an alphabet"), "{kind:?}: {error}");
+        for wrong in [0, usize::MAX] {
+            assert!(refused(&text, &TrainOptions::new(kind, wrong)).contains("no size of a vocabulary"));
+        }
+    }
+    let options = |token: &str| TrainOptions {
+        special_tokens: vec![token.into()],
+        ..TrainOptions::new(VocabularyKind::WordPiece, 300)
+    };
+    assert!(refused(&text, &options(" ")).contains("is empty"));
+    assert!(refused(&text, &options("[PAD]")).contains("is there already"));
+}
+
+#[test]
+fn texts_come_from_columns_and_flaws_have_their_place() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("texts.jsonl");
+    let lines: String =
+        texts(60).lines().map(|line| serde_json::json!({"said": line, "n": 1}).to_string() + "\n").collect();
+    fs::write(&file, &lines).unwrap();
+    let options = TrainOptions::new(VocabularyKind::WordPiece, 200);
+    let files = [file.clone()];
+    let column = TextSource::Column("said".into());
+    let from_column = train(&files, &column, &options).unwrap();
+    assert_eq!(from_column.tokenizer, trained(&texts(60), &options).tokenizer);
+    let error = train(&files, &TextSource::Column("text".into()), &options).unwrap_err().to_string();
+    assert!(error.contains("texts.jsonl:1") && error.contains("text"), "{error}");
+    fs::write(&file, lines + "{\"said\": \n").unwrap();
+    let error = train(&files, &column, &options).unwrap_err().to_string();
+    assert!(error.contains("texts.jsonl:61"), "{error}");
+    let other = folder.path().join("texts.bin");
+    fs::write(&other, b"a\xFFb\n").unwrap();
+    let error = train(std::slice::from_ref(&other), &column, &options).unwrap_err().to_string();
+    assert!(error.contains("texts.bin"), "{error}");
+    let error = train(&[other], &TextSource::Lines, &options).unwrap_err().to_string();
+    assert!(error.contains("texts.bin:1:2") && error.contains("0xFF"), "{error}");
+    let error = train(&[folder.path().join("none")], &TextSource::Lines, &options).unwrap_err().to_string();
+    assert!(error.contains("no such file"), "{error}");
+}
+
+#[test]
+fn options_change_what_they_say() {
+    let text = "Ｆｕｌｌ Width FULL width Ćwierć \u{63}\u{327}a\n".repeat(5);
+    let kind = VocabularyKind::WordPiece;
+    let open = |options: &TrainOptions| {
+        let folder = TempDir::new().unwrap();
+        trained(&text, options).save(folder.path()).unwrap();
+        HfTokenizer::from_folder(folder.path()).unwrap()
+    };
+    let plain = TrainOptions::new(kind, 200);
+    assert!(open(&plain).id("FULL").is_some());
+    let lower = TrainOptions { lowercase: true, normalization: Normalization::Nfkc, ..plain.clone() };
+    let tokenizer = open(&lower);
+    assert!(tokenizer.id("FULL").is_none() && tokenizer.id("full").is_some() && tokenizer.id("cwierc").is_some());
+    assert_eq!(tokenizer.tokenize(&["Ｆｕｌｌ"]).unwrap(), tokenizer.tokenize(&["full"]).unwrap());
+    // A frequency that nothing reaches leaves the alphabet.
+    let rare = trained(&text, &TrainOptions { min_frequency: 1_000_000, ..plain.clone() });
+    assert!(rare.tokens < trained(&text, &plain).tokens);
+    let few = TrainOptions { limit_alphabet: Some(3), ..TrainOptions::new(VocabularyKind::Characters, 100) };
+    assert_eq!(trained(&text, &few).tokens, 4 + 3);
+}
+
+#[test]
+fn no_more_words_are_kept_than_was_asked_for_and_the_frequent_ones_are() {
+    let mut text = String::new();
+    for number in 0..5000 {
+        let _ = writeln!(text, "often word{number}");
+    }
+    let options = TrainOptions { max_words: 100, ..TrainOptions::new(VocabularyKind::WordPiece, 100) };
+    let trained = trained(&text, &options);
+    assert!(trained.words <= 100 && trained.words_dropped > 4800, "{} {}", trained.words, trained.words_dropped);
+    assert!(trained.tokenizer["model"]["vocab"]["often"].is_u64());
+}

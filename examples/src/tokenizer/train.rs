@@ -1,0 +1,126 @@
+//! The task that trains a vocabulary.
+
+use crate::terminal;
+use clap::{Args, ValueEnum};
+use model_center::data::TextSource;
+use model_center::tokenizer::{HfTokenizer, Normalization, TrainOptions, VocabularyKind, train};
+use model_center::{Error, Result};
+use serde_json::json;
+use std::path::PathBuf;
+
+/// What is trained, and on what.
+#[derive(Debug, Args)]
+pub struct TrainArguments {
+    /// Files of texts: each line is one, or a column of each record of JSONL, CSV or TSV.
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+    /// The column with the text; by default a file's lines are the texts, whatever its name.
+    #[arg(long, value_name = "NAME")]
+    pub column: Option<String>,
+    /// How texts are cut into tokens.
+    #[arg(long, value_enum)]
+    pub kind: Kind,
+    /// Tokens, special ones included.
+    #[arg(long, value_name = "N")]
+    pub vocab_size: usize,
+    /// The folder to write; it must not have a tokenizer yet.
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// What is seen less often is not merged, or no character of its own. Without effect on unigram.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub min_frequency: u64,
+    /// A special token behind those of the kind, such as <|im_start|>; may be given several times.
+    #[arg(long, value_name = "TOKEN")]
+    pub special: Vec<String>,
+    /// What happens to characters before; by default nfkc for unigram, none for the others.
+    #[arg(long, value_enum)]
+    pub normalization: Option<Form>,
+    /// Lower-case the texts; word-piece also takes accents away then.
+    #[arg(long)]
+    pub lowercase: bool,
+    /// The most characters an alphabet has; words with others are left out. Without effect on byte-bpe.
+    #[arg(long, value_name = "N")]
+    pub limit_alphabet: Option<usize>,
+    /// The most different words kept in memory; beyond, the rarest go.
+    #[arg(long, value_name = "N", default_value_t = 2_000_000)]
+    pub max_words: usize,
+}
+
+/// How texts are cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// Pairs of bytes merged, as in GPT-2; spells every text.
+    ByteBpe,
+    /// The most likely pieces, as in T5.
+    Unigram,
+    /// The longest pieces from the left, as in BERT.
+    WordPiece,
+    /// The most frequent characters.
+    Characters,
+}
+
+/// Forms of characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// As they are.
+    None,
+    /// Accents composed.
+    Nfc,
+    /// Also full width, ligatures and the like made plain.
+    Nfkc,
+}
+
+/// Train and write.
+pub(super) fn run(arguments: &TrainArguments, as_json: bool) -> Result<()> {
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        if arguments.out.join(name).symlink_metadata().is_ok() {
+            let reason = format!("the folder {} has a {name}", arguments.out.display());
+            return Err(Error::recipe("--out", reason, "choose another folder, or remove the file"));
+        }
+    }
+    let source = arguments.column.clone().map_or(TextSource::Lines, TextSource::Column);
+    let trained = train(&arguments.files, &source, &options(arguments))?;
+    trained.save(&arguments.out)?;
+    HfTokenizer::from_folder(&arguments.out)?;
+    let folder = arguments.out.display();
+    let mut text = format!(
+        "{folder}: {} tokens from {} texts with {} different words",
+        trained.tokens, trained.texts, trained.words
+    );
+    if trained.words_dropped > 0 {
+        text += &format!("; {} rarer ones were given up (--max-words)", trained.words_dropped);
+    }
+    if trained.tokens < arguments.vocab_size {
+        text += &format!("; the texts have no more than these for --vocab-size {}", arguments.vocab_size);
+    }
+    let record = json!({
+        "folder": folder.to_string(), "tokens": trained.tokens, "texts": trained.texts, "words": trained.words,
+        "words_dropped": trained.words_dropped,
+    });
+    terminal::print(&if as_json { record.to_string() } else { text })
+}
+
+fn options(arguments: &TrainArguments) -> TrainOptions {
+    let kind = match arguments.kind {
+        Kind::ByteBpe => VocabularyKind::ByteBpe,
+        Kind::Unigram => VocabularyKind::Unigram,
+        Kind::WordPiece => VocabularyKind::WordPiece,
+        Kind::Characters => VocabularyKind::Characters,
+    };
+    let normalization = match arguments.normalization {
+        Some(Form::None) => Normalization::None,
+        Some(Form::Nfc) => Normalization::Nfc,
+        Some(Form::Nfkc) => Normalization::Nfkc,
+        None if arguments.kind == Kind::Unigram => Normalization::Nfkc,
+        None => Normalization::None,
+    };
+    TrainOptions {
+        min_frequency: arguments.min_frequency,
+        special_tokens: arguments.special.clone(),
+        normalization,
+        lowercase: arguments.lowercase,
+        limit_alphabet: arguments.limit_alphabet,
+        max_words: arguments.max_words,
+        ..TrainOptions::new(kind, arguments.vocab_size)
+    }
+}
