@@ -6,13 +6,13 @@
 
 use std::fmt;
 use std::io::Read;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use serde_json::{Map, Value};
 use tokenizers::{Encoding as RawEncoding, Token};
 
-use super::{Piece, SpecialIds, Template, Tokenizer, VocabOptions, vocab};
+use super::guard::guard;
+use super::{ControlToken, Piece, SpecialIds, Template, Tokenizer, VocabOptions, vocab};
 use crate::file::{open_regular, resolve_inside, unreadable};
 use crate::{Error, Result};
 
@@ -169,6 +169,21 @@ impl Tokenizer for HfTokenizer {
         guard(&self.place, "decode ids", || self.inner.decode(ids, skip_special))
     }
 
+    fn control_tokens(&self) -> Vec<ControlToken> {
+        let added = self.inner.get_added_tokens_decoder().into_iter();
+        let mut tokens: Vec<ControlToken> = added
+            .filter(|(_, token)| token.special && !token.content.is_empty())
+            .map(|(id, token)| ControlToken {
+                text: token.content,
+                id,
+                takes_space_before: token.lstrip,
+                takes_space_behind: token.rstrip,
+            })
+            .collect();
+        tokens.sort_by_key(|token| token.id);
+        tokens
+    }
+
     fn token(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
     }
@@ -185,20 +200,6 @@ impl fmt::Debug for HfTokenizer {
             .field("vocab_size", &self.vocab_size)
             .field("special", &self.special)
             .finish_non_exhaustive()
-    }
-}
-
-/// Runs a call into the crate; its errors and panics become errors of this crate.
-fn guard<T>(place: &str, action: &str, call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
-    const FIX: &str = "check the tokenizer files; fetch them again if they may be damaged";
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(Error::model(place, format!("the tokenizer cannot {action}: {error}"), FIX)),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-            Err(Error::model(place, format!("the tokenizer library failed while asked to {action}: {text}"), FIX))
-        }
     }
 }
 
@@ -290,7 +291,7 @@ fn vocab_options(config: &Map<String, Value>, names: &Map<String, Value>) -> Voc
 }
 
 /// The spelling of a special token: a plain string or an object with `content`; the config file wins over the map.
-fn special_name(key: &str, config: &Map<String, Value>, names: &Map<String, Value>) -> Option<String> {
+pub(super) fn special_name(key: &str, config: &Map<String, Value>, names: &Map<String, Value>) -> Option<String> {
     let value = config.get(key).filter(|value| !value.is_null()).or_else(|| names.get(key))?;
     Some(value.as_str().or_else(|| value.get("content")?.as_str())?.to_owned())
 }
@@ -326,7 +327,7 @@ fn added_tokens(folder: &Path) -> Result<Vec<(String, u32)>> {
     Ok(tokens)
 }
 
-fn read_object(folder: &Path, name: &str) -> Result<Option<Map<String, Value>>> {
+pub(super) fn read_object(folder: &Path, name: &str) -> Result<Option<Map<String, Value>>> {
     let Some(bytes) = read_bounded(folder, name)? else { return Ok(None) };
     serde_json::from_slice(&bytes).map(Some).map_err(|error| broken_json(&folder.join(name), &error))
 }
@@ -337,7 +338,7 @@ fn broken_json(path: &Path, error: &serde_json::Error) -> Error {
 }
 
 /// The bytes of a folder's file of at most [`MAX_FILE_BYTES`], `None` if there is no such file.
-fn read_bounded(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
+pub(super) fn read_bounded(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     let path = folder.join(name);
     if path.symlink_metadata().is_err() {
         return Ok(None);
@@ -359,15 +360,6 @@ fn read_bounded(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_panic_of_the_library_becomes_an_error_with_its_message() {
-        let error = guard::<()>("dir/tokenizer.json", "tokenize a text", || panic!("index {} out of range", 7));
-        let error = error.unwrap_err().to_string();
-        assert!(error.contains("dir/tokenizer.json") && error.contains("index 7 out of range"), "{error}");
-        let error = guard::<()>("place", "load", || panic!("plain")).unwrap_err().to_string();
-        assert!(error.contains("plain"), "{error}");
-    }
 
     #[test]
     fn files_above_the_bound_are_not_read() {

@@ -1,18 +1,23 @@
 //! Text to token ids and back.
 //!
-//! Defines the [`Tokenizer`] trait, its result [`Encoding`] and the special ids every model needs. The one
-//! implementation, [`HfTokenizer`], reads Hugging Face files. Padding is the loader's business and truncation
+//! Defines the [`Tokenizer`] trait, its result [`Encoding`] and the special ids every model needs. Of the
+//! implementations [`HfTokenizer`] reads Hugging Face files, [`CpmTokenizer`] the vocabularies of the CPM models. Padding is the loader's business and truncation
 //! is a [`Limit`] given per call, because a stored `tokenizer.json` carries settings of whoever saved it
 //! (all-MiniLM-L6-v2 pads everything to 128 tokens) and they must not leak into training.
 //!
 //! Called by [`crate::data`] when a dataset is read and by programs that encode single texts.
 
+mod chat;
+mod cpm;
+mod guard;
 mod hf;
 mod template;
 mod vocab;
 
 use std::fmt::Debug;
 
+pub use chat::{ChatMessage, ChatRequest, ChatTemplate};
+pub use cpm::{CpmKind, CpmTokenizer};
 pub use hf::{HfTokenizer, TextSpecials};
 pub use template::{Piece, Template};
 pub use vocab::VocabOptions;
@@ -69,6 +74,19 @@ pub struct SpecialIds {
     pub eos: Option<u32>,
 }
 
+/// A token that templates write and texts do not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControlToken {
+    /// How templates spell it.
+    pub text: String,
+    /// Its id.
+    pub id: u32,
+    /// White space in front of it is a part of it.
+    pub takes_space_before: bool,
+    /// White space behind it is a part of it.
+    pub takes_space_behind: bool,
+}
+
 /// Text to ids and back; shared by all ranks of a process.
 pub trait Tokenizer: Debug + Send + Sync {
     /// Token ids of each text alone: no special tokens, no truncation.
@@ -95,6 +113,21 @@ pub trait Tokenizer: Debug + Send + Sync {
 
     /// The id of `token`.
     fn id(&self, token: &str) -> Option<u32>;
+
+    /// Every token that has a meaning of its own, in any order.
+    ///
+    /// By default those of [`Tokenizer::special_ids`]; a tokenizer that knows of more says so.
+    fn control_tokens(&self) -> Vec<ControlToken> {
+        let SpecialIds { pad, unk, cls, sep, mask, bos, eos } = self.special_ids();
+        let mut ids: Vec<u32> = [pad, unk, cls, sep, mask, bos, eos].into_iter().flatten().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let token = |id: u32| {
+            let text = self.token(id).filter(|text| !text.is_empty())?;
+            Some(ControlToken { text, id, takes_space_before: false, takes_space_behind: false })
+        };
+        ids.into_iter().filter_map(token).collect()
+    }
 
     /// One text or a pair with special tokens, cut to `limit` if given (pairs: longest first).
     ///

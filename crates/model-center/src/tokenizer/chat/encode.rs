@@ -1,0 +1,259 @@
+//! A conversation as ids, in which only the template makes control tokens.
+//!
+//! Adds [`ChatTemplate::encode`]. A template joins its own words and those of the messages to one text; whoever reads
+//! control tokens out of that text reads those that a message spells as well. So the template is rendered a second time, with
+//! a random word in the place of each text of the messages, which shows whose words are whose.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::time::SystemTime;
+
+use serde_json::Value;
+
+use super::{ChatMessage, ChatRequest, ChatTemplate};
+use crate::file::printable;
+use crate::tokenizer::{ControlToken, Tokenizer};
+use crate::{Error, Result};
+
+/// Templates build control tokens out of roles, so roles are names that are known and not what somebody wrote.
+const ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "function", "ipython"];
+/// Fields whose texts templates compare rather than write.
+const STRUCTURE: [&str; 2] = ["role", "type"];
+/// A character of no script: put around a text, it keeps it from completing a token with what stands beside it.
+const FENCE: char = '\u{e000}';
+
+impl ChatTemplate {
+    /// The ids of a conversation. Control tokens come from the template alone: what messages spell is text.
+    ///
+    /// `tokenizer` must take control tokens in texts for text, as tokenizers do unless asked otherwise. The ids are those of
+    /// transformers but in three cases: a text of a message spells a control token; a vocabulary begins only the first word of
+    /// a text with a mark for a space (`Metaspace` with `prepend_scheme` `first`), for here a text begins behind every control
+    /// token; a template changes texts by what they say (see errors). transformers' own ids of every conversation are those of
+    /// [`ChatTemplate::render_request`] read by a tokenizer with
+    /// [`TextSpecials::AsTokens`](crate::tokenizer::TextSpecials::AsTokens), for conversations that are trusted.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render_request`]; [`Error::Data`] for a role that is not known, a field whose name spells a control
+    /// token, and, where the template looks into texts so that its words cannot be told from theirs, a text that spells one;
+    /// [`Error::Model`] if the tokenizer takes text for control tokens.
+    pub fn encode(&self, tokenizer: &dyn Tokenizer, request: &ChatRequest<'_>) -> Result<Vec<u32>> {
+        let control = tokenizer.control_tokens();
+        check_structure(request.messages, &control)?;
+        // Both renderings have to state the same time.
+        let request = &ChatRequest { now: Some(request.now.unwrap_or_else(SystemTime::now)), ..request.clone() };
+        let rendered = self.render_request(request)?;
+        let mut writer = IdWriter { tokenizer, control: &control, ids: Vec::new(), run: String::new(), trim: false };
+        match self.pieces(request, &rendered)? {
+            Some(pieces) => pieces.iter().try_for_each(|piece| writer.push(piece))?,
+            None => {
+                self.require_no_control(request, &rendered, &control)?;
+                writer.push(&ChatPiece::Template(rendered))?;
+            }
+        }
+        writer.flush()?;
+        Ok(writer.ids)
+    }
+
+    /// Whose words are whose in what was rendered; `None` if the template looks into texts, so that this cannot be told.
+    fn pieces(&self, request: &ChatRequest<'_>, rendered: &str) -> Result<Option<Vec<ChatPiece>>> {
+        let nonce = nonce();
+        let mut texts = Vec::new();
+        let messages = mapped(request.messages, &mut |text| {
+            let core = text.trim();
+            if core.is_empty() {
+                return text.to_owned();
+            }
+            texts.push(core.to_owned());
+            // White space around stays, for templates trim.
+            text.replacen(core, &format!("{nonce}{:08}", texts.len() - 1), 1)
+        });
+        let Ok(marked) = self.render_request(&ChatRequest { messages: &messages, ..request.clone() }) else {
+            return Ok(None);
+        };
+        let mut pieces = Vec::new();
+        for (at, part) in marked.split(nonce.as_str()).enumerate() {
+            let mut part = part;
+            if at > 0 {
+                let number = part.get(..8).and_then(|digits| digits.parse::<usize>().ok());
+                let Some(text) = number.and_then(|number| texts.get(number)) else { return Ok(None) };
+                pieces.push(ChatPiece::Text(text.clone()));
+                part = &part[8..];
+            }
+            pieces.push(ChatPiece::Template(part.to_owned()));
+        }
+        let joined: String = pieces.iter().map(ChatPiece::as_str).collect();
+        Ok((joined == rendered).then_some(pieces))
+    }
+
+    /// Refuses a conversation whose texts spell a control token, or complete one with the words of the template.
+    fn require_no_control(&self, request: &ChatRequest<'_>, rendered: &str, control: &[ControlToken]) -> Result<()> {
+        let mut spelled = None;
+        let messages = mapped(request.messages, &mut |text| {
+            spelled = spelled.take().or_else(|| control.iter().find(|token| text.contains(&token.text)));
+            let core = text.trim();
+            if core.is_empty() { text.to_owned() } else { text.replacen(core, &format!("{FENCE}{core}{FENCE}"), 1) }
+        });
+        let fenced = self.render_request(&ChatRequest { messages: &messages, ..request.clone() })?;
+        if spelled.is_none() && control_ids(rendered, control) == control_ids(&fenced, control) {
+            return Ok(());
+        }
+        let token = spelled.map_or("a control token together with the template".into(), |token| token.text.clone());
+        Err(Error::data(
+            "chat",
+            format!(
+                "a message spells {token}, and the chat template looks into messages, so that it cannot be kept as text"
+            ),
+            "remove it from the message; if the messages are trusted, render the chat and let the tokenizer read control tokens",
+        ))
+    }
+}
+
+/// A part of a rendered conversation.
+enum ChatPiece {
+    /// Words of the template, in which control tokens count.
+    Template(String),
+    /// What a message says.
+    Text(String),
+}
+
+impl ChatPiece {
+    fn as_str(&self) -> &str {
+        match self {
+            ChatPiece::Template(text) | ChatPiece::Text(text) => text,
+        }
+    }
+}
+
+/// Collects ids: text between two control tokens goes through the tokenizer in one piece, whosever it is.
+struct IdWriter<'a> {
+    tokenizer: &'a dyn Tokenizer,
+    control: &'a [ControlToken],
+    ids: Vec<u32>,
+    run: String,
+    /// Whether white space at the beginning of the run belongs to the control token before it.
+    trim: bool,
+}
+
+impl IdWriter<'_> {
+    fn push(&mut self, piece: &ChatPiece) -> Result<()> {
+        match piece {
+            ChatPiece::Text(text) => self.run += text,
+            ChatPiece::Template(text) => {
+                let mut rest = text.as_str();
+                while let Some((at, token)) = next_control(rest, self.control) {
+                    self.run += &rest[..at];
+                    if token.takes_space_before {
+                        self.run.truncate(self.run.trim_end().len());
+                    }
+                    self.flush()?;
+                    self.ids.push(token.id);
+                    self.trim = token.takes_space_behind;
+                    rest = &rest[at + token.text.len()..];
+                }
+                self.run += rest;
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let run = std::mem::take(&mut self.run);
+        let run = if self.trim { run.trim_start() } else { run.as_str() };
+        self.trim = false;
+        if run.is_empty() {
+            return Ok(());
+        }
+        let ids = self.tokenizer.tokenize(&[run])?.into_iter().flatten();
+        let unknown = self.tokenizer.special_ids().unk;
+        for id in ids {
+            if let Some(token) = self.control.iter().find(|token| token.id == id && Some(id) != unknown) {
+                return Err(Error::model(
+                    "chat",
+                    format!("the tokenizer takes {} for a control token where it stands in a text", token.text),
+                    "open the tokenizer without TextSpecials::AsTokens; if that is so, its vocabulary has the token as a word",
+                ));
+            }
+            self.ids.push(id);
+        }
+        Ok(())
+    }
+}
+
+/// The first control token in `text`, the longest of those that begin there.
+fn next_control<'a>(text: &str, control: &'a [ControlToken]) -> Option<(usize, &'a ControlToken)> {
+    let begins = |c: char| control.iter().any(|token| token.text.starts_with(c));
+    text.match_indices(begins).find_map(|(at, _)| {
+        let found = control.iter().filter(|token| text[at..].starts_with(&token.text));
+        found.max_by_key(|token| token.text.len()).map(|token| (at, token))
+    })
+}
+
+fn control_ids(text: &str, control: &[ControlToken]) -> Vec<u32> {
+    let mut rest = text;
+    let mut ids = Vec::new();
+    while let Some((at, token)) = next_control(rest, control) {
+        ids.push(token.id);
+        rest = &rest[at + token.text.len()..];
+    }
+    ids
+}
+
+/// The messages with every text of theirs changed, but for roles and kinds.
+fn mapped(messages: &[ChatMessage], change: &mut dyn FnMut(&str) -> String) -> Vec<ChatMessage> {
+    let mut messages = messages.to_vec();
+    for message in &mut messages {
+        change_texts(&mut message.content, change);
+        message.more.iter_mut().filter(|(key, _)| !STRUCTURE.contains(&key.as_str())).for_each(|(_, value)| {
+            change_texts(value, change);
+        });
+    }
+    messages
+}
+
+fn change_texts(value: &mut Value, change: &mut dyn FnMut(&str) -> String) {
+    match value {
+        Value::String(text) => *text = change(text),
+        Value::Array(items) => items.iter_mut().for_each(|item| change_texts(item, change)),
+        Value::Object(fields) => {
+            let texts = fields.iter_mut().filter(|(key, _)| !STRUCTURE.contains(&key.as_str()));
+            texts.for_each(|(_, field)| change_texts(field, change));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => (),
+    }
+}
+
+/// Refuses what is taken for the template's words although a message says it: roles, kinds and names of fields.
+fn check_structure(messages: &[ChatMessage], control: &[ControlToken]) -> Result<()> {
+    for (number, message) in messages.iter().enumerate() {
+        let place = || format!("chat, message {}", number + 1);
+        if !ROLES.contains(&message.role.as_str()) {
+            let reason = format!("the role {:?} is not known", printable(&message.role, 40));
+            return Err(Error::data(place(), reason, format!("use one of: {}", ROLES.join(", "))));
+        }
+        let more = Value::Object(message.more.clone());
+        let structure = [&message.content, &more].into_iter().find_map(|value| spelled_in_structure(value, control));
+        if let Some(token) = structure {
+            let reason = format!("the name or the kind of a field spells {token}");
+            return Err(Error::data(place(), reason, "fields are named in plain words"));
+        }
+    }
+    Ok(())
+}
+
+fn spelled_in_structure<'a>(value: &Value, control: &'a [ControlToken]) -> Option<&'a str> {
+    let spelled = |text: &str| control.iter().find(|token| text.contains(&token.text)).map(|token| token.text.as_str());
+    match value {
+        Value::Array(items) => items.iter().find_map(|item| spelled_in_structure(item, control)),
+        Value::Object(fields) => fields.iter().find_map(|(key, field)| {
+            let kind = field.as_str().filter(|_| STRUCTURE.contains(&key.as_str()));
+            spelled(key).or_else(|| kind.and_then(spelled)).or_else(|| spelled_in_structure(field, control))
+        }),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    }
+}
+
+/// A word that nobody can have written into a message: 128 bits of the randomness that hash maps draw from the system.
+fn nonce() -> String {
+    let draw = || RandomState::new().build_hasher().finish();
+    format!("q{:016x}{:016x}", draw(), draw())
+}

@@ -1,0 +1,169 @@
+//! Chats to texts and ids, by the template that a model folder carries.
+//!
+//! Defines [`ChatTemplate`], the messages it is given and [`ChatRequest`], what else a rendering depends on. A template is a
+//! program that strangers wrote: it runs with a bounded number of instructions, a bounded depth and a bounded output, and
+//! reaches nothing but its arguments. [`ChatTemplate::encode`] keeps what messages say from becoming control tokens.
+//!
+//! Called by programs that generate from, or train on, conversations.
+
+mod civil_time;
+mod encode;
+mod environment;
+mod json;
+mod request;
+mod source;
+
+use std::path::Path;
+use std::time::SystemTime;
+
+use minijinja::{Environment, ErrorKind};
+use serde_json::{Map, Value};
+
+pub use self::request::{ChatMessage, ChatRequest};
+use self::source::Source;
+use super::guard::guard;
+use crate::file::printable;
+use crate::{Error, Result};
+
+/// The template that is taken where none is named.
+const DEFAULT: &str = "default";
+/// The template that is taken where none is named and there are tools.
+const WITH_TOOLS: &str = "tool_use";
+/// How much of a template's own words an error repeats.
+const MESSAGE_CHARACTERS: usize = 300;
+
+/// The chat templates of a model folder, ready to run.
+///
+/// Source: `apply_chat_template` of transformers, whose environment for templates this is.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    /// Name and place of each, in the order of the folder.
+    names: Vec<(String, String)>,
+    /// `bos_token` and its like, which templates see by these names.
+    special_tokens: Map<String, Value>,
+}
+
+impl ChatTemplate {
+    /// The templates of a model folder; `None` where it has none.
+    ///
+    /// `chat_template.jinja` and the files of `additional_chat_templates/` win over `chat_template` in
+    /// `tokenizer_config.json`, which is one template or a list of them with names.
+    ///
+    /// # Errors
+    /// [`Error::Model`]: a file or template that is too large, broken, no regular file, or a link that leaves the folder; a
+    /// template that is none, with its line.
+    pub fn from_folder(folder: impl AsRef<Path>) -> Result<Option<ChatTemplate>> {
+        let found = source::read(folder.as_ref())?;
+        if found.templates.is_empty() {
+            return Ok(None);
+        }
+        ChatTemplate::compile(found.templates, found.special_tokens).map(Some)
+    }
+
+    /// One template that comes from elsewhere; `place` names it in errors, `special_tokens` are `bos_token` and its like.
+    ///
+    /// # Errors
+    /// [`Error::Model`]: a template that is too large or none, with its line.
+    pub fn from_source(place: &str, template: &str, special_tokens: Map<String, Value>) -> Result<ChatTemplate> {
+        let source = Source { name: DEFAULT.into(), place: place.into(), text: template.into() };
+        ChatTemplate::compile(vec![source], special_tokens)
+    }
+
+    fn compile(templates: Vec<Source>, special_tokens: Map<String, Value>) -> Result<ChatTemplate> {
+        let mut environment = environment::new();
+        let mut names = Vec::new();
+        for Source { name, place, text } in templates {
+            source::check_size(&place, &text)?;
+            let text = environment::without_generation_tags(&text);
+            let added = guard(&place, "compile the chat template", || {
+                Ok::<_, Error>(
+                    environment.add_template_owned(name.clone(), text).map_err(|error| refused(&place, &error)),
+                )
+            })?;
+            added?;
+            names.push((name, place));
+        }
+        Ok(ChatTemplate { environment, names, special_tokens })
+    }
+
+    /// The names of the templates; one without a name is called `default`.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// The text of a conversation, with what asks for an answer at its end if `add_generation_prompt`.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render_request`].
+    pub fn render(&self, messages: &[ChatMessage], add_generation_prompt: bool) -> Result<String> {
+        self.render_request(&ChatRequest { add_generation_prompt, ..ChatRequest::new(messages) })
+    }
+
+    /// The text of a conversation with everything a template can be told.
+    ///
+    /// # Errors
+    /// [`Error::Model`] naming the template's place and line: it refuses the conversation, fails, or does not come to an end.
+    pub fn render_request(&self, request: &ChatRequest<'_>) -> Result<String> {
+        let (name, place) = self.choose(request)?;
+        let context = self.context(request);
+        let bytes = environment::size_of(&context);
+        let limit = environment::MAX_OUTPUT_BYTES.saturating_add(bytes.saturating_mul(4));
+        let now = request.now.unwrap_or_else(SystemTime::now);
+        let rendered = guard(place, "render the chat template", || {
+            Ok::<_, Error>(environment::render(&self.environment, name, &context, now, limit))
+        })?;
+        rendered.map_err(|error| refused(place, &error))
+    }
+
+    fn choose(&self, request: &ChatRequest<'_>) -> Result<(&str, &str)> {
+        let find = |wanted: &str| self.names.iter().find(|(name, _)| name == wanted);
+        let found = match request.template {
+            Some(name) => find(name),
+            None => request.tools.and_then(|_| find(WITH_TOOLS)).or_else(|| find(DEFAULT)),
+        };
+        found.map(|(name, place)| (name.as_str(), place.as_str())).ok_or_else(|| {
+            let known = self.names().collect::<Vec<_>>().join(", ");
+            let wanted = request.template.unwrap_or(DEFAULT);
+            let place = self.names.first().map_or("chat template", |(_, place)| place.as_str());
+            Error::model(
+                place,
+                format!("there is no chat template named {wanted:?}"),
+                format!("choose one of: {known}"),
+            )
+        })
+    }
+
+    /// Every name that the template sees. Those of the request win, as in transformers.
+    fn context(&self, request: &ChatRequest<'_>) -> Map<String, Value> {
+        let mut context = self.special_tokens.clone();
+        context.extend(request.more.clone());
+        context.insert("messages".into(), request.messages.iter().map(ChatMessage::for_template).collect());
+        context.insert("tools".into(), request.tools.cloned().unwrap_or(Value::Null));
+        context.entry("documents").or_insert(Value::Null);
+        context.insert("add_generation_prompt".into(), request.add_generation_prompt.into());
+        context
+    }
+}
+
+/// What the library says of a template, with place and line.
+fn refused(place: &str, error: &minijinja::Error) -> Error {
+    let at = error.line().map_or(place.to_owned(), |line| format!("{place}, line {line} of the chat template"));
+    let mut reason = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        reason += &format!(": {inner}");
+        cause = inner.source();
+    }
+    let fix = match error.kind() {
+        ErrorKind::OutOfFuel => {
+            reason = "the template does not come to an end".into();
+            "use the template of the model's publisher; this one has an endless loop"
+        }
+        ErrorKind::SyntaxError => "fetch the file again, or correct the template; it is a Jinja template",
+        _ => {
+            "change the messages to what the template takes (roles, their order, kinds of content), or correct the template"
+        }
+    };
+    Error::model(at, printable(&reason, MESSAGE_CHARACTERS), fix)
+}

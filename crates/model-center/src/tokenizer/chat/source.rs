@@ -1,0 +1,112 @@
+//! Where a model folder keeps its chat templates.
+//!
+//! Defines [`read`], called by [`super::ChatTemplate::from_folder`].
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::DEFAULT;
+use crate::file::{printable, read_text, resolve_inside, unreadable};
+use crate::tokenizer::hf::{read_object, special_name};
+use crate::{Error, Result};
+
+const FILE: &str = "chat_template.jinja";
+const FURTHER: &str = "additional_chat_templates";
+const CONFIG: &str = "tokenizer_config.json";
+/// The longest templates in use have some 20 kB.
+const MAX_BYTES: usize = 1 << 20;
+const MAX_TEMPLATES: usize = 32;
+/// Names of special tokens that templates see.
+const TOKENS: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+
+/// One template of a folder.
+pub(super) struct Source {
+    pub(super) name: String,
+    /// File, and what in it.
+    pub(super) place: String,
+    pub(super) text: String,
+}
+
+/// What a folder has.
+pub(super) struct Found {
+    pub(super) templates: Vec<Source>,
+    pub(super) special_tokens: Map<String, Value>,
+}
+
+/// Read the templates of a folder and the tokens that they see.
+pub(super) fn read(folder: &Path) -> Result<Found> {
+    let config = read_object(folder, CONFIG)?.unwrap_or_default();
+    let names = read_object(folder, "special_tokens_map.json")?.unwrap_or_default();
+    let mut templates = files(folder)?;
+    if templates.is_empty() {
+        templates = of_config(&folder.join(CONFIG).display().to_string(), config.get("chat_template"))?;
+    }
+    if templates.len() > MAX_TEMPLATES {
+        let reason = format!("there are {} chat templates", templates.len());
+        return Err(Error::model(folder.display().to_string(), reason, format!("leave at most {MAX_TEMPLATES}")));
+    }
+    let token = |key: &&str| Some(((*key).to_owned(), Value::String(special_name(key, &config, &names)?)));
+    Ok(Found { templates, special_tokens: TOKENS.iter().filter_map(token).collect() })
+}
+
+/// Refuses what is no template by its length.
+pub(super) fn check_size(place: &str, text: &str) -> Result<()> {
+    if text.len() <= MAX_BYTES {
+        return Ok(());
+    }
+    let reason = format!("the chat template has {} bytes, the most that is read is {MAX_BYTES}", text.len());
+    Err(Error::model(place, reason, "fetch the file again; templates have a few thousand bytes"))
+}
+
+/// `chat_template.jinja`, and the templates with names beside it.
+fn files(folder: &Path) -> Result<Vec<Source>> {
+    let mut paths = Vec::new();
+    if folder.join(FILE).symlink_metadata().is_ok() {
+        paths.push((DEFAULT.to_owned(), FILE.to_owned()));
+    }
+    let further = folder.join(FURTHER);
+    if further.is_dir() {
+        resolve_inside(folder, FURTHER)?;
+        let mut named = Vec::new();
+        for entry in std::fs::read_dir(&further).map_err(|error| unreadable(&further, error))?.take(MAX_TEMPLATES + 1) {
+            let name = entry.map_err(|error| unreadable(&further, error))?.file_name();
+            let Some(stem) = name.to_str().and_then(|name| name.strip_suffix(".jinja")) else { continue };
+            named.push((stem.to_owned(), format!("{FURTHER}/{stem}.jinja")));
+        }
+        named.sort();
+        paths.extend(named);
+    }
+    let read = |(name, path): (String, String)| {
+        resolve_inside(folder, &path)?;
+        let path = folder.join(path);
+        Ok(Source { name, place: path.display().to_string(), text: read_text(&path, MAX_BYTES as u64)? })
+    };
+    paths.into_iter().map(read).collect()
+}
+
+/// `chat_template` of the configuration: one template, or a list of `{"name", "template"}`.
+fn of_config(config: &str, value: Option<&Value>) -> Result<Vec<Source>> {
+    let place = |name: &str| format!("{config}, chat_template {}", printable(name, 40));
+    match value {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::String(text)) => {
+            Ok(vec![Source { name: DEFAULT.into(), place: format!("{config}, chat_template"), text: text.clone() }])
+        }
+        Some(Value::Array(list)) => list
+            .iter()
+            .map(|entry| {
+                let text = |key: &str| entry.get(key).and_then(Value::as_str).map(str::to_owned);
+                match (text("name"), text("template")) {
+                    (Some(name), Some(text)) => Ok(Source { place: place(&name), name, text }),
+                    _ => Err(Error::model(
+                        place(""),
+                        "an entry of the list lacks its name or its template",
+                        "write each as {\"name\": ..., \"template\": ...}",
+                    )),
+                }
+            })
+            .collect(),
+        Some(_) => Err(Error::model(place(""), "it is neither a text nor a list", "fetch the file again")),
+    }
+}

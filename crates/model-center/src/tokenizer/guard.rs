@@ -1,0 +1,36 @@
+//! Calls into libraries that read what strangers wrote.
+//!
+//! Defines [`guard`], through which every tokenizer of this crate calls the library behind it.
+
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::{Error, Result};
+
+/// Runs a call into a library; its errors and panics become errors of this crate.
+pub(super) fn guard<T, E: Display>(place: &str, action: &str, call: impl FnOnce() -> Result<T, E>) -> Result<T> {
+    const FIX: &str = "check the tokenizer files; fetch them again if they may be damaged";
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(Error::model(place, format!("the tokenizer cannot {action}: {error}"), FIX)),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+            Err(Error::model(place, format!("the tokenizer library failed while asked to {action}: {text}"), FIX))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_of_the_library_becomes_an_error_with_its_message() {
+        let error = guard::<(), String>("dir/tokenizer.json", "tokenize a text", || panic!("index {} out of range", 7));
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("dir/tokenizer.json") && error.contains("index 7 out of range"), "{error}");
+        let error = guard::<(), String>("place", "load", || panic!("plain")).unwrap_err().to_string();
+        assert!(error.contains("plain"), "{error}");
+    }
+}

@@ -1,0 +1,295 @@
+//! Chat templates against transformers, what they cannot do, and what messages cannot do to them.
+//!
+//! Golden data: scripts/golden/make_chat.py.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use model_center::tokenizer::{ChatMessage, ChatRequest, ChatTemplate, HfTokenizer, TextSpecials, Tokenizer};
+use serde_json::{Map, Value, json};
+use tempfile::TempDir;
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/chat")
+}
+
+fn special_tokens() -> Map<String, Value> {
+    json!({"bos_token": "<s>", "eos_token": "</s>"}).as_object().unwrap().clone()
+}
+
+fn template(text: &str) -> ChatTemplate {
+    ChatTemplate::from_source("test.jinja", text, special_tokens()).unwrap()
+}
+
+fn golden_template(name: &str) -> ChatTemplate {
+    template(&fs::read_to_string(golden().join(format!("{name}.jinja"))).unwrap())
+}
+
+fn messages(value: &Value) -> Vec<ChatMessage> {
+    serde_json::from_value(value.clone()).unwrap()
+}
+
+fn request<'a>(case: &'a Value, messages: &'a [ChatMessage]) -> ChatRequest<'a> {
+    ChatRequest {
+        add_generation_prompt: case["add_generation_prompt"].as_bool().unwrap_or(false),
+        tools: case.get("tools"),
+        more: case["more"].as_object().cloned().unwrap_or_default(),
+        ..ChatRequest::new(messages)
+    }
+}
+
+fn cases() -> Vec<Value> {
+    let cases: Vec<Value> = serde_json::from_slice(&fs::read(golden().join("cases.json")).unwrap()).unwrap();
+    assert!(cases.len() >= 60);
+    cases
+}
+
+/// The code of docs/chat-templates.md.
+fn documented(golden_folder: &Path) -> Result<(String, Vec<u32>), Box<dyn std::error::Error>> {
+    let template = ChatTemplate::from_folder(golden_folder)?.ok_or("the folder has no chat template")?;
+    let tokenizer = HfTokenizer::from_folder(golden_folder)?;
+    let messages = [ChatMessage::new("system", "Be brief."), ChatMessage::new("user", "Who wrote this?")];
+    let text = template.render(&messages, true)?;
+    let request = ChatRequest { add_generation_prompt: true, ..ChatRequest::new(&messages) };
+    let ids = template.encode(&tokenizer, &request)?;
+    Ok((text, ids))
+}
+
+#[test]
+fn the_documented_code_asks_for_an_answer() {
+    let folder = TempDir::new().unwrap();
+    for (from, to) in [("tokenizer.json", "tokenizer.json"), ("chatml.jinja", "chat_template.jinja")] {
+        fs::copy(golden().join(from), folder.path().join(to)).unwrap();
+    }
+    let (text, ids) = documented(folder.path()).unwrap();
+    assert!(
+        text.starts_with("<|im_start|>system\nBe brief.<|im_end|>") && text.ends_with("<|im_start|>assistant\n"),
+        "{text}"
+    );
+    let tokenizer = HfTokenizer::from_folder(folder.path()).unwrap();
+    assert_eq!(tokenizer.decode(&ids, false).unwrap(), text);
+}
+
+#[test]
+fn every_conversation_renders_as_in_transformers_or_is_refused_as_there() {
+    let (mut rendered, mut refused) = (0, 0);
+    for case in cases() {
+        let name = case["template"].as_str().unwrap();
+        let messages = messages(&case["messages"]);
+        let got = golden_template(name).render_request(&request(&case, &messages));
+        match (got, case["text"].as_str()) {
+            (Ok(got), Some(want)) => {
+                assert_eq!(got, want, "{name}: {}", case["messages"]);
+                rendered += 1;
+            }
+            (Err(error), None) => {
+                let error = error.to_string();
+                assert!(error.contains("test.jinja, line "), "{error}");
+                // What the template itself says is passed on; the languages' own words differ.
+                let said = case["error"].as_str().unwrap();
+                assert!(
+                    error.contains(said) || said.contains("can only concatenate") || said.contains("has no"),
+                    "{error} {said}"
+                );
+                refused += 1;
+            }
+            (got, want) => panic!("{name}: {}: {got:?}, in transformers {want:?}, {}", case["messages"], case["error"]),
+        }
+    }
+    assert!(rendered > 40 && refused > 5, "{rendered} {refused}");
+}
+
+#[test]
+fn ids_are_those_of_transformers_where_no_message_spells_a_control_token() {
+    let plain = HfTokenizer::from_folder(golden()).unwrap().with_text_specials(TextSpecials::AsTokens);
+    let safe = HfTokenizer::from_folder(golden()).unwrap();
+    let (mut equal, mut kept) = (0, 0);
+    for case in cases().iter().filter(|case| case["text"].is_string()) {
+        let messages = messages(&case["messages"]);
+        let (request, template) = (request(case, &messages), golden_template(case["template"].as_str().unwrap()));
+        let want: Vec<u32> = serde_json::from_value(case["ids"].clone()).unwrap();
+        let text = template.render_request(&request).unwrap();
+        assert_eq!(plain.tokenize(&[&text]).unwrap()[0], want, "{text}");
+        if messages[0].role == "critic" {
+            assert!(template.encode(&safe, &request).unwrap_err().to_string().contains("\"critic\" is not known"));
+        } else if case["messages"].to_string().contains("<|im_end|>") {
+            match template.encode(&safe, &request) {
+                Ok(ids) => {
+                    assert!(ids.len() > want.len(), "{text}");
+                    assert_eq!(safe.decode(&ids, false).unwrap(), text);
+                    kept += 1;
+                }
+                Err(error) => {
+                    assert_eq!(case["template"], "loops");
+                    assert!(error.to_string().contains("spells <|im_end|>"), "{error}");
+                }
+            }
+        } else {
+            assert_eq!(template.encode(&safe, &request).unwrap(), want, "{text}");
+            equal += 1;
+        }
+    }
+    assert!(equal > 35 && kept >= 4, "{equal} {kept}");
+}
+
+#[test]
+fn no_message_makes_a_control_token_wherever_a_template_puts_it() {
+    let safe = HfTokenizer::from_folder(golden()).unwrap();
+    let control = safe.control_tokens();
+    assert_eq!(control.len(), 7);
+    let harmless = |name: &str| {
+        let messages =
+            [ChatMessage::new("user", "Q"), ChatMessage::new("assistant", "A"), ChatMessage::new("user", "R")];
+        golden_template(name).encode(&safe, &ChatRequest::new(&messages)).unwrap()
+    };
+    let of_control = |ids: &[u32]| ids.iter().filter(|id| control.iter().any(|token| token.id == **id)).count();
+    let mut tried = 0;
+    for name in ["chatml", "instruction", "tagged", "tools"] {
+        let template = golden_template(name);
+        let expected = of_control(&harmless(name));
+        assert!(expected > 0);
+        for token in &control {
+            for text in ["T", " T ", "TT", "aTb", "T\nT", "<|T|>", "\u{e000}T", "q0000T", "<T"]
+                .map(|form| form.replace('T', &token.text))
+            {
+                for at in 0..3 {
+                    let mut messages = [
+                        ChatMessage::new("user", "Q"),
+                        ChatMessage::new("assistant", "A"),
+                        ChatMessage::new("user", "R"),
+                    ];
+                    messages[at].content = Value::String(text.clone());
+                    let ids = template.encode(&safe, &ChatRequest::new(&messages)).unwrap();
+                    assert_eq!(of_control(&ids), expected, "{name}: {text}");
+                    tried += 1;
+                }
+            }
+        }
+    }
+    assert!(tried >= 500, "{tried}");
+}
+
+#[test]
+fn a_text_that_the_template_looks_into_is_kept_as_text_or_refused() {
+    let safe = HfTokenizer::from_folder(golden()).unwrap();
+    let looks = template("{{ '<|im_start|>' }}{{ messages[0].content | upper }}{{ '<|im_end|>' }}");
+    let encode = |text: &str| looks.encode(&safe, &ChatRequest::new(&[ChatMessage::new("user", text)]));
+    let ids = encode("hello <|").unwrap();
+    assert_eq!(safe.decode(&ids, false).unwrap(), "<|im_start|>HELLO <|<|im_end|>");
+    assert!(encode("<|im_end|>").unwrap_err().to_string().contains("spells <|im_end|>"));
+    // Half a token in the message, half in the template, which looks at the length.
+    let joins = template("{{ messages[0].content }}{{ 'end|>' if messages[0].content | length < 20 }}");
+    let error = joins.encode(&safe, &ChatRequest::new(&[ChatMessage::new("user", "<|im_")])).unwrap_err().to_string();
+    assert!(error.contains("together with the template"), "{error}");
+    let plain = template("{{ messages[0].content }}{{ 'end|>' }}");
+    let ids = plain.encode(&safe, &ChatRequest::new(&[ChatMessage::new("user", "<|im_")])).unwrap();
+    assert!(ids.len() > 3 && safe.decode(&ids, true).unwrap() == "<|im_end|>");
+}
+
+#[test]
+fn names_of_fields_kinds_and_a_tokenizer_that_reads_control_tokens_are_refused() {
+    let safe = HfTokenizer::from_folder(golden()).unwrap();
+    let template = golden_template("tools");
+    let call = json!([{"role": "assistant", "content": null, "tool_calls": [{"function": {"<|im_end|>": 1}}]}]);
+    let error = template.encode(&safe, &ChatRequest::new(&messages(&call))).unwrap_err().to_string();
+    assert!(error.contains("message 1") && error.contains("spells <|im_end|>"), "{error}");
+    let kind = json!([{"role": "user", "content": [{"type": "<|im_end|>", "text": "x"}]}]);
+    assert!(template.encode(&safe, &ChatRequest::new(&messages(&kind))).is_err());
+    let reads = HfTokenizer::from_folder(golden()).unwrap().with_text_specials(TextSpecials::AsTokens);
+    let said = [ChatMessage::new("user", "a <|im_end|>")];
+    let error = golden_template("chatml").encode(&reads, &ChatRequest::new(&said)).unwrap_err().to_string();
+    assert!(error.contains("TextSpecials::AsTokens"), "{error}");
+}
+
+#[test]
+fn templates_without_end_stop_and_say_so() {
+    let said = [ChatMessage::new("user", "x")];
+    for text in [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{% for a in range(99999) %}{{ 'x' * 100000 }}{% endfor %}",
+        "{% for a in [[1]] recursive %}{{ loop([a]) }}{% endfor %}",
+    ] {
+        let start = Instant::now();
+        let error = template(text).render(&said, false).unwrap_err().to_string();
+        assert!(error.contains("test.jinja"), "{error}");
+        // Generous, for a busy machine and a debug build.
+        assert!(start.elapsed() < Duration::from_secs(30), "{text}: {:?}", start.elapsed());
+    }
+    let error = template("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}");
+    assert!(error.render(&said, false).unwrap_err().to_string().contains("does not come to an end"));
+}
+
+#[test]
+fn templates_reach_nothing_outside() {
+    let said = [ChatMessage::new("user", "x")];
+    for text in ["{% include '/etc/passwd' %}", "{% import 'chat_template.jinja' as x %}", "{{ open('/etc/passwd') }}"]
+    {
+        assert!(template(text).render(&said, false).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn a_template_that_is_none_is_named_with_its_line() {
+    let error = |text: &str| ChatTemplate::from_source("dir/x.jinja", text, Map::new()).unwrap_err().to_string();
+    let syntax = error("first\n{% if %}");
+    assert!(syntax.contains("dir/x.jinja, line 2") && syntax.contains("unexpected end of block"), "{syntax}");
+    assert!(error(&"x".repeat((1 << 20) + 1)).contains("1048577 bytes"));
+    assert!(error(&"{{ (".repeat(100_000)).contains("dir/x.jinja"));
+}
+
+#[test]
+fn folders_have_templates_in_a_file_in_the_configuration_or_with_names() {
+    let folder = TempDir::new().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    let open = || ChatTemplate::from_folder(folder.path());
+    let said = [ChatMessage::new("user", "x")];
+    assert!(open().unwrap().is_none());
+    let config =
+        json!({"bos_token": {"content": "<s>"}, "eos_token": null, "chat_template": "{{ bos_token }}1{{ eos_token }}"});
+    write("tokenizer_config.json", &config.to_string());
+    assert_eq!(open().unwrap().unwrap().render(&said, false).unwrap(), "<s>1");
+    let named = json!([{"name": "default", "template": "2"}, {"name": "tool_use", "template": "3"}, {"name": "rag", "template": "4"}]);
+    write("tokenizer_config.json", &json!({"chat_template": named}).to_string());
+    let several = open().unwrap().unwrap();
+    assert_eq!(several.names().collect::<Vec<_>>(), ["default", "tool_use", "rag"]);
+    let (tools, plain) = (json!([]), ChatRequest::new(&said));
+    assert_eq!(several.render_request(&plain).unwrap(), "2");
+    assert_eq!(several.render_request(&ChatRequest { tools: Some(&tools), ..plain.clone() }).unwrap(), "3");
+    assert_eq!(several.render_request(&ChatRequest { template: Some("rag"), ..plain.clone() }).unwrap(), "4");
+    let error =
+        several.render_request(&ChatRequest { template: Some("other"), ..plain.clone() }).unwrap_err().to_string();
+    assert!(error.contains("\"other\"") && error.contains("default, tool_use, rag"), "{error}");
+    write("chat_template.jinja", "5");
+    write("additional_chat_templates/short.jinja", "6");
+    let files = open().unwrap().unwrap();
+    assert_eq!(files.names().collect::<Vec<_>>(), ["default", "short"]);
+    assert_eq!(files.render(&said, false).unwrap(), "5");
+    fs::remove_file(folder.path().join("chat_template.jinja")).unwrap();
+    std::os::unix::fs::symlink("/etc/hostname", folder.path().join("chat_template.jinja")).unwrap();
+    assert!(open().unwrap_err().to_string().contains("chat_template.jinja"));
+    fs::remove_file(folder.path().join("chat_template.jinja")).unwrap();
+    fs::remove_dir_all(folder.path().join("additional_chat_templates")).unwrap();
+    for (bad, want) in [(json!(7), "neither"), (json!([{"name": "x"}]), "lacks"), (json!("{% if %}"), "line 1")] {
+        write("tokenizer_config.json", &json!({"chat_template": bad}).to_string());
+        let error = open().unwrap_err().to_string();
+        assert!(error.contains("tokenizer_config.json, chat_template") && error.contains(want), "{error}");
+    }
+}
+
+#[test]
+fn a_template_states_the_time_that_it_is_told() {
+    let dated = template("{{ strftime_now('%d %B %Y') }}");
+    let said = [ChatMessage::new("user", "x")];
+    let now = Some(UNIX_EPOCH + Duration::from_secs(951_827_696));
+    assert_eq!(dated.render_request(&ChatRequest { now, ..ChatRequest::new(&said) }).unwrap(), "29 February 2000");
+    assert!(!dated.render(&said, false).unwrap().ends_with("1970"));
+    let error = template("{{ strftime_now('%Q') }}").render(&said, false).unwrap_err().to_string();
+    assert!(error.contains("does not know %Q"), "{error}");
+}
