@@ -3,7 +3,7 @@
 
 use bmtrain_core::autograd::{GradSink, SinkTarget};
 use bmtrain_core::kernel::{Activation, NormKind, RotaryLayout};
-use bmtrain_core::ops::{self, AttentionMask, AttentionOptions, CrossEntropy, Rotary};
+use bmtrain_core::ops::{self, AttentionMask, AttentionOptions, CrossEntropy, KeyValues, Rotary};
 use bmtrain_core::{Ctx, DType, Device, Result, Segment, Storage, Tensor, Var};
 use std::rc::Rc;
 
@@ -231,4 +231,16 @@ fn empty_batches_pass_through() {
     let seed = Tensor::full(&device, [0, 2], DType::F32, 1.0, Segment::Activations).unwrap();
     let grads = cx.tape().unwrap().backward(&device, vec![(y, seed)], &[&x, &weight]).unwrap();
     assert_eq!(grads[1].as_ref().unwrap().to_vec::<f32>().unwrap(), vec![0.0; 32]);
+}
+
+#[test]
+fn attention_to_kept_tokens_refuses_what_is_to_be_differentiated() {
+    let device = Device::cpu(1).unwrap();
+    let (cx, mut cache, options) = (Ctx::inference(&device), KeyValues::default(), AttentionOptions::new(1, 2));
+    let error = ops::attention_fused_cached(&cx, &leaf(&device, [1, 1, 6]), &mut cache, &options).unwrap_err();
+    assert!(error.to_string().contains("no way back"), "{error}");
+    let [q, k, v] = [constant(&device, [1, 1, 2]), constant(&device, [1, 1, 2]), leaf(&device, [1, 1, 2])];
+    assert!(ops::attention_cached(&cx, [&q, &k, &v], &mut cache, &options).is_err() && cache.is_empty());
+    ops::attention_fused_cached(&cx, &constant(&device, [1, 1, 6]), &mut cache, &options).unwrap();
+    assert_eq!(cache.len(), 1);
 }

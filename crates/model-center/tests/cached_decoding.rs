@@ -5,11 +5,12 @@
 use bmtrain_core::comm::host::{HostGroup, HostOptions};
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use model_center::model::{Decoding, DecodingOptions, OpenOptions, Registry, TextBatch, TextModel};
+use model_center::model::{DecodingOptions, OpenOptions, Registry, TextBatch, TextModel};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The bound of what pieces may differ by from the whole: products of matrices of other heights add up in another order.
+/// The bound of what logits of pieces may differ by from those of the whole, relative to the largest above one: products of matrices of
+/// other heights add up in another order.
 const TOLERANCE: f32 = 1e-5;
 const LENGTHS: [usize; 3] = [7, 4, 6];
 const LONGEST: usize = 7;
@@ -122,8 +123,7 @@ fn pieces_are_the_whole_for_every_family() {
             assert_eq!((decoding.past().rows(), decoding.past().length()), (3, LONGEST));
         }
     }
-    // The claim reads this line.
-    println!("{} folders, furthest {worst:.1e}", folders().len());
+    println!("figure: {} models, {worst:.1e}", folders().len());
 }
 
 #[test]

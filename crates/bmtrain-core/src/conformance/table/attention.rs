@@ -5,7 +5,7 @@ use crate::conformance::case::{Case, Role, Values};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{AttentionBackward, AttentionForward, AttentionShape, Dropout, Heads, HeadsMut, Mask};
-use crate::ops::{self, AttentionMask, AttentionOptions};
+use crate::ops::{self, AttentionMask, AttentionOptions, KeyValues};
 use crate::philox::Key;
 use crate::tensor::Tensor;
 
@@ -134,6 +134,9 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     cases.push(case("one token", Call { batch: 1, heads: 1, kv_heads: 1, queries: 1, keys: 5, head_size: 1, ..two }));
     cases.push(case("plain", Call { queries: 40, keys: 90, head_size: 32, ..two }).large());
     borders(cases);
+    for (heads, kv_heads, head_size, window) in [(4, 2, 6, None), (2, 1, 64, None), (2, 2, 32, Some(9))] {
+        cases.push(kept(heads, kv_heads, head_size, window));
+    }
     cases.push(apart("rows apart", None, 3));
     cases.push(apart("negative scale", None, 8));
     cases.push(apart("keys of another type", Some(DType::F32), 8));
@@ -208,6 +211,20 @@ fn read(x: &Tensor, rows: usize, width: usize) -> Result<Heads<'_>> {
 
 fn written(x: &mut Tensor, rows: usize, width: usize, add: bool) -> Result<HeadsMut<'_>> {
     Ok(HeadsMut { view: x.view_mut()?, batch_stride: rows * width, row_stride: width, add })
+}
+
+/// Tokens that come in two pieces, the second of which stands behind kept ones whose rows have moved.
+fn kept(heads: usize, kv_heads: usize, head_size: usize, window: Option<usize>) -> Case {
+    let width = (heads + 2 * kv_heads) * head_size;
+    let case = Case::op(format!("attention/kept tokens, head size {head_size}"), move |cx, v| {
+        let options = AttentionOptions { causal: true, kv_heads, window, ..AttentionOptions::new(heads, head_size) };
+        let mut cache = KeyValues::expecting(35);
+        let first = ops::attention_fused_cached(cx, &v[0], &mut cache, &options)?;
+        cache.reorder(&[1, 0, 0])?;
+        let next = ops::attention_fused_cached(cx, &v[1], &mut cache, &options)?;
+        Ok(vec![first, next])
+    });
+    case.constant("first", [2, 33, width]).constant("next", [3, 1, width])
 }
 
 /// Both passes launched directly: rows `gap` elements further apart than they are wide, keys of a type of their own, gradients of

@@ -92,10 +92,7 @@ impl KeyValues {
     }
 
     /// Room for the L more tokens of such rows; `width` is K * H.
-    fn make_room(&mut self, cx: &Ctx, x: &Tensor, width: usize) -> Result<()> {
-        if cx.is_recording() {
-            return Err(Error::argument(OP, "there is no way back: run without a tape"));
-        }
+    fn make_room(&mut self, x: &Tensor, width: usize) -> Result<()> {
         let [batch, length, _] = x.dims(OP)?;
         let needed = self.length + length;
         let Some(kv) = &self.kv else {
@@ -145,20 +142,21 @@ fn moved(kv: &Tensor, shape: [usize; 3], from: impl Iterator<Item = usize>, leng
 /// Shapes: q `[B, L, N*H]`, k and v `[B, L, K*H]` → `[B, L, N*H]`; masks and biases are over all S tokens, the new ones last.
 ///
 /// # Errors
-/// As [`attention`](super::attention); a tape; a cache of other rows.
+/// As [`attention`](super::attention); an input on the tape; a cache of other rows.
 pub fn attention_cached(
     cx: &Ctx,
     [q, k, v]: [&Var; 3],
     cache: &mut KeyValues,
     options: &AttentionOptions<'_>,
 ) -> Result<Var> {
+    refuse_tape(&[q, k, v])?;
     let [batch, length, _] = q.dims(OP)?;
     let call = Call::new(OP, options, batch, length, cache.length + length)?;
     expect_shape(OP, "q", Shape::from([batch, length, call.width()]), q.shape())?;
     expect_shape(OP, "k", Shape::from([batch, length, call.kv_width()]), k.shape())?;
     expect_shape(OP, "v", k.shape(), v.shape())?;
     let width = call.kv_width();
-    cache.make_room(cx, k.value(), width)?;
+    cache.make_room(k.value(), width)?;
     cache.put(k.value(), 0, 0, width)?;
     cache.put(v.value(), 0, width, width)?;
     cache.length += length;
@@ -178,15 +176,23 @@ pub fn attention_fused_cached(
     cache: &mut KeyValues,
     options: &AttentionOptions<'_>,
 ) -> Result<Var> {
+    refuse_tape(&[qkv])?;
     let [batch, length, _] = qkv.dims("attention_fused_cached")?;
     let call = Call::new("attention_fused_cached", options, batch, length, cache.length + length)?;
     let (width, kv) = (call.width(), call.kv_width());
     expect_shape("attention_fused_cached", "qkv", Shape::from([batch, length, width + 2 * kv]), qkv.shape())?;
-    cache.make_room(cx, qkv.value(), kv)?;
+    cache.make_room(qkv.value(), kv)?;
     cache.put(qkv.value(), width, 0, 2 * kv)?;
     cache.length += length;
     let [q, ..] = columns(qkv.value(), length, [width, kv, kv])?;
     attend(cx, &call, q, cache)
+}
+
+fn refuse_tape(inputs: &[&Var]) -> Result<()> {
+    match inputs.iter().any(|input| input.needs_grad()) {
+        true => Err(Error::argument(OP, "there is no way back to an input on the tape: run without one")),
+        false => Ok(()),
+    }
 }
 
 fn attend(cx: &Ctx, call: &Call, q: Heads<'_>, cache: &KeyValues) -> Result<Var> {

@@ -1,0 +1,247 @@
+//! Texts that are generated with tiny models: those that transformers writes (`golden/generation.json`, made by
+//! `scripts/golden/make_generation.py`), whichever prompts are beside a prompt, on one rank and on two, and what is refused.
+#![allow(clippy::unwrap_used)]
+
+use bmtrain_core::comm::Communicator;
+use bmtrain_core::comm::host::{HostGroup, HostOptions};
+use bmtrain_core::{Ctx, Device};
+use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
+use model_center::generation::{
+    BeamOptions, Ending, GenerateOptions, Generated, Generator, Method, Patience, Penalty, Sampling,
+};
+use model_center::model::{OpenOptions, Registry, TextModel};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The bound of scores, relative to those above one: sums of some ten logarithms in 32-bit floats, which a negative length penalty makes
+/// larger.
+const TOLERANCE: f64 = 1e-5;
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
+fn open(device: &Device, folder: &str, sharding: Sharding) -> Box<dyn TextModel> {
+    Registry::default()
+        .open(&golden().join(folder), &OpenOptions { sharding, ..OpenOptions::new(device) })
+        .unwrap()
+        .model
+}
+
+fn words(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|word| word.as_u64().unwrap() as u32).collect()
+}
+
+fn prompts(model: &Value) -> Vec<Vec<u32>> {
+    model["prompts"].as_array().unwrap().iter().map(words).collect()
+}
+
+/// Settings as transformers calls them.
+fn options(settings: &Value, data: &Value, model: &Value) -> GenerateOptions {
+    let number = |name: &str, default: f64| settings[name].as_f64().unwrap_or(default);
+    let method = match settings["num_beams"].as_u64() {
+        None => Method::Greedy,
+        Some(beams) => Method::Beams(BeamOptions {
+            beams: beams as usize,
+            length_penalty: number("length_penalty", 1.0) as f32,
+            patience: match &settings["early_stopping"] {
+                Value::Bool(true) => Patience::First,
+                Value::String(_) => Patience::Never,
+                _ => Patience::Likely,
+            },
+            best: number("num_return_sequences", 1.0) as usize,
+        }),
+    };
+    GenerateOptions {
+        method,
+        max_new_tokens: data["new_tokens"].as_u64().unwrap() as usize,
+        min_new_tokens: number("min_new_tokens", 0.0) as usize,
+        penalty: Penalty { factor: number("repetition_penalty", 1.0) as f32, window: None },
+        ends: words(&model["ends"]),
+        ..GenerateOptions::default()
+    }
+}
+
+fn generate(
+    device: &Device,
+    model: &dyn TextModel,
+    options: GenerateOptions,
+    prompts: &[Vec<u32>],
+) -> Vec<Vec<Generated>> {
+    let generator = Generator::new(model, None, options).unwrap();
+    generator.generate(prompts, 0, &mut Ctx::inference(device), &mut |_| Ok(())).unwrap()
+}
+
+#[test]
+fn texts_and_scores_are_those_of_transformers() {
+    let data: Value = serde_json::from_slice(&std::fs::read(golden().join("generation.json")).unwrap()).unwrap();
+    let device = Device::cpu(1).unwrap();
+    let (mut texts, mut worst): (usize, f64) = (0, 0.0);
+    for golden in data["models"].as_array().unwrap() {
+        let model = open(&device, golden["folder"].as_str().unwrap(), Sharding::solo());
+        for (name, settings) in data["settings"].as_object().unwrap() {
+            // All prompts in one batch: what each of them gives alone is what it gives beside others.
+            let ours = generate(&device, &*model, options(settings, &data, golden), &prompts(golden));
+            let theirs = golden["texts"][name].as_array().unwrap();
+            assert_eq!(ours.len(), theirs.len());
+            for (ours, theirs) in ours.iter().zip(theirs) {
+                let theirs = theirs.as_array().unwrap();
+                let what = format!("{} {name}", golden["folder"]);
+                assert_eq!(ours.len(), theirs.len(), "{what}");
+                for (ours, theirs) in ours.iter().zip(theirs) {
+                    assert_eq!(ours.words, words(&theirs["words"]), "{what}");
+                    texts += 1;
+                    assert_eq!(ours.score.is_some(), theirs["score"].is_number(), "{what}");
+                    if let (Some(ours), Some(theirs)) = (ours.score, theirs["score"].as_f64()) {
+                        let error = (f64::from(ours) - theirs).abs() / theirs.abs().max(1.0);
+                        assert!(error <= TOLERANCE, "{what}: {ours} for {theirs}");
+                        worst = worst.max(error);
+                    }
+                }
+            }
+        }
+    }
+    assert!(texts > 300, "{texts}");
+    println!("figure: {texts} texts, scores {worst:.1e} apart");
+}
+
+/// Draws of two texts of each prompt.
+fn sampled(seed: u64) -> GenerateOptions {
+    let sampling = Sampling { temperature: 1.3, top_k: Some(20), top_p: 0.9, min_p: 0.01 };
+    let method = Method::Sampling { sampling, seed, texts: 2 };
+    GenerateOptions { method, max_new_tokens: 6, ends: vec![9, 10], ..GenerateOptions::default() }
+}
+
+#[test]
+fn draws_go_by_seed_and_prompt_and_by_nothing_beside_it() {
+    let device = Device::cpu(1).unwrap();
+    for folder in ["gpt2_a/lm", "llama_a/lm", "t5_a/lm"] {
+        let model = open(&device, folder, Sharding::solo());
+        let prompts = [vec![5, 6, 7], vec![20, 8], vec![11, 12, 13, 14], vec![5, 6, 7]];
+        let together = generate(&device, &*model, sampled(3), &prompts);
+        assert_eq!(together, generate(&device, &*model, sampled(3), &prompts));
+        assert_ne!(together, generate(&device, &*model, sampled(4), &prompts));
+        assert!(together.iter().any(|texts| texts[0].words != texts[1].words), "the texts of a prompt are drawn apart");
+        assert_ne!(together[0], together[3], "so are those of equal prompts");
+        let generator = Generator::new(&*model, None, sampled(3)).unwrap();
+        for (number, prompt) in prompts.iter().enumerate() {
+            let prompt = std::slice::from_ref(prompt);
+            let alone = generator.generate(prompt, number as u64, &mut Ctx::inference(&device), &mut |_| Ok(()));
+            assert_eq!(alone.unwrap()[0], together[number], "{folder}, prompt {number}");
+        }
+    }
+}
+
+#[test]
+fn ranks_under_zero_3_write_what_one_does_however_many_prompts_each_has() {
+    let methods = [
+        Method::Greedy,
+        sampled(5).method,
+        Method::Beams(BeamOptions { beams: 3, length_penalty: 1.0, patience: Patience::Likely, best: 2 }),
+    ];
+    let prompts = [vec![5, 6, 7], vec![20, 8], vec![11, 12, 13, 14]];
+    for folder in ["gpt2_a/lm", "bloom_a/lm", "t5_a/lm"] {
+        for method in methods {
+            let options =
+                GenerateOptions { method, max_new_tokens: 7, ends: vec![9, 10, 30], ..GenerateOptions::default() };
+            let device = Device::cpu(1).unwrap();
+            let one = generate(&device, &*open(&device, folder, Sharding::solo()), options.clone(), &prompts);
+            let group = HostGroup::threads(3, HostOptions::default()).unwrap();
+            // Two prompts, one, and none.
+            let shares = [0..2, 2..3, 3..3];
+            std::thread::scope(|scope| {
+                for (rank, share) in group.into_iter().zip(shares) {
+                    let (one, options, prompts) = (&one, options.clone(), &prompts);
+                    scope.spawn(move || {
+                        let device = Device::cpu(1).unwrap();
+                        let ranks: Arc<dyn Communicator> = Arc::new(rank);
+                        let (sum, level) = (GradientSum::Fast, ZeroLevel::Three);
+                        let sharding = Sharding { ranks: ranks.clone(), level, sum, prefetch: true };
+                        let model = open(&device, folder, sharding);
+                        let generator = Generator::new(&*model, None, options).unwrap().on_ranks(ranks);
+                        let mut cx = Ctx::inference(&device);
+                        let first = share.start as u64;
+                        let own = generator.generate(&prompts[share.clone()], first, &mut cx, &mut |_| Ok(())).unwrap();
+                        for (ours, theirs) in own.iter().flatten().zip(one[share].iter().flatten()) {
+                            assert_eq!(ours.words, theirs.words, "{folder} {method:?}");
+                            // Products of other heights add up in another order.
+                            let apart = ours.score.unwrap_or(0.0) - theirs.score.unwrap_or(0.0);
+                            assert!(apart.abs() < 1e-5);
+                        }
+                    });
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn texts_end_by_words_and_by_length_and_forbidden_words_never_come() {
+    let device = Device::cpu(1).unwrap();
+    let model = open(&device, "gpt2_a/lm", Sharding::solo());
+    let plain = GenerateOptions { max_new_tokens: 8, ..GenerateOptions::default() };
+    let prompts = [vec![5, 6, 7]];
+    let free = generate(&device, &*model, plain.clone(), &prompts)[0][0].clone();
+    assert_eq!((free.words.len(), free.ending, free.score), (8, Ending::Length, None));
+    let end = free.words[3];
+    let first = free.words.iter().position(|word| *word == end).unwrap();
+    let ended =
+        generate(&device, &*model, GenerateOptions { ends: vec![end], ..plain.clone() }, &prompts)[0][0].clone();
+    assert_eq!((&ended.words[..], ended.ending), (&free.words[..=first], Ending::Word));
+    let later = GenerateOptions { ends: vec![end], min_new_tokens: first + 1, ..plain.clone() };
+    let later = generate(&device, &*model, later, &prompts)[0][0].clone();
+    assert!(later.words.len() > first + 1 && later.words[..first] == free.words[..first]);
+    let forbidden = GenerateOptions { forbidden: vec![free.words[0], end], ..plain.clone() };
+    let other = generate(&device, &*model, forbidden, &prompts)[0][0].clone();
+    assert!(!other.words.contains(&free.words[0]) && !other.words.contains(&end));
+    // The model's longest row, 19, ends a text too.
+    let long = GenerateOptions { max_new_tokens: 100, ..plain };
+    let cut = generate(&device, &*model, long, &[vec![5; 12], vec![6; 3]]);
+    assert_eq!((cut[0][0].words.len(), cut[1][0].words.len()), (7, 16));
+    assert!(cut.iter().all(|texts| texts[0].ending == Ending::Length));
+}
+
+#[test]
+fn what_cannot_be_generated_is_refused_with_its_reason() {
+    let device = Device::cpu(1).unwrap();
+    let (gpt2, t5) = (open(&device, "gpt2_a/lm", Sharding::solo()), open(&device, "t5_a/lm", Sharding::solo()));
+    let settings = |options: GenerateOptions| Generator::new(&*gpt2, None, options).err().unwrap().to_string();
+    let plain = GenerateOptions::default;
+    for (options, reason) in [
+        (GenerateOptions { max_new_tokens: 0, ..plain() }, "max_new_tokens"),
+        (GenerateOptions { min_new_tokens: 30, ends: vec![1], ..plain() }, "at most"),
+        (GenerateOptions { min_new_tokens: 3, ..plain() }, "no word ends a text"),
+        (GenerateOptions { stops: vec!["x".into()], ..plain() }, "no tokenizer"),
+        (GenerateOptions { forbidden: vec![97], ..plain() }, "word 97, and the model has 97"),
+        (GenerateOptions { prefix: vec![5], ..plain() }, "this model has none"),
+        (
+            GenerateOptions {
+                method: Method::Sampling { sampling: Sampling::default(), seed: 0, texts: 0 },
+                ..plain()
+            },
+            "texts",
+        ),
+    ] {
+        let error = settings(options);
+        assert!(error.contains(reason), "{error}");
+    }
+    let prompt = |model: &dyn TextModel, prompt: Vec<u32>, options: GenerateOptions| {
+        let generator = Generator::new(model, None, options).unwrap();
+        let done = generator.generate(&[vec![4], prompt], 0, &mut Ctx::inference(&device), &mut |_| Ok(()));
+        done.map(|_| ()).map_err(|error| error.to_string())
+    };
+    for (words, reason) in [(vec![], "no word"), (vec![97], "prompt 1"), (vec![4; 19], "shorten")] {
+        let error = prompt(&*gpt2, words, plain()).unwrap_err();
+        assert!(error.contains(reason), "{error}");
+    }
+    assert!(prompt(&*gpt2, vec![4], GenerateOptions { is_context: true, ..plain() }).is_err());
+    assert!(prompt(&*t5, vec![4; 5], GenerateOptions { prefix: vec![7], ..plain() }).is_ok());
+    // Words that are all forbidden leave none.
+    let none = GenerateOptions { forbidden: (0..97).collect(), ..plain() };
+    assert!(prompt(&*gpt2, vec![4], none).unwrap_err().contains("no word is possible"));
+    // What stops the caller stops the generation.
+    let tokenizer = None;
+    let generator = Generator::new(&*gpt2, tokenizer, plain()).unwrap();
+    assert!(generator.generate(&[], 0, &mut Ctx::inference(&device), &mut |_| Ok(())).unwrap().is_empty());
+}
