@@ -136,7 +136,7 @@ impl<'a> Talk<'a> {
         let is_cut = texts.is_err() && self.stop.is_requested();
         self.stop.withdraw();
         if !is_cut {
-            let texts = texts?.concat();
+            let texts = texts.map_err(too_long)?.concat();
             self.figures.add(&texts);
         }
         show(if shows { "\n" } else { answer.as_str() })?;
@@ -146,6 +146,14 @@ impl<'a> Talk<'a> {
         self.said.push(ChatMessage::new("assistant", answer));
         self.answers += 1;
         Ok(())
+    }
+}
+
+/// What the model refuses of the one prompt there is.
+fn too_long(error: Error) -> Error {
+    match error {
+        Error::Data { reason, .. } => Error::data("the conversation", reason, "begin anew with /reset"),
+        other => other,
     }
 }
 

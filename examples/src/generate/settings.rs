@@ -196,6 +196,22 @@ impl Settings {
         Ok(settings)
     }
 
+    /// What the library refuses, by the names that settings have on the command line or in the model's folder, whoever said them.
+    pub fn blame(&self, error: Error) -> Error {
+        let Error::Recipe { place, reason, fix } = error else { return error };
+        let name = match place.as_str() {
+            "ends" => "end_token",
+            "forbidden" => "forbid",
+            other => other,
+        };
+        match self.lines.iter().find(|(line, ..)| *line == name).map(|(_, _, origin)| *origin) {
+            Some(file) if file.ends_with(".json") => {
+                Error::model(format!("{file}, field {name}"), reason, format!("{fix}; --{} counts more", flag(name)))
+            }
+            _ => Error::recipe(format!("--{}", flag(name)), reason, fix.replace("max_new_tokens", "--max-new-tokens")),
+        }
+    }
+
     fn note(&mut self, name: &'static str, value: String, origin: &'static str) {
         self.lines.push((name, value, origin));
     }
@@ -345,6 +361,11 @@ impl Settings {
         self.generate.min_new_tokens = self.pick("min_new_tokens", options.min_new_tokens, &min, 0);
         self.generate.max_new_tokens = longest;
     }
+}
+
+/// How a setting is spelled on the command line.
+fn flag(name: &str) -> String {
+    name.replace('_', "-")
 }
 
 /// The way of choosing, and who decided it.

@@ -7,6 +7,7 @@ use super::rows::{Reader, Row, Said};
 use super::settings::{Settings, Surroundings};
 use crate::device;
 use crate::places::model_places;
+use crate::terminal;
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
 use bmtrain_dist::Launch;
@@ -15,7 +16,7 @@ use bmtrain_dist::shard::Sharding;
 use model_center::generation::{GenerationDefaults, Generator, Method};
 use model_center::hf::Pretrained;
 use model_center::model::{OpenOptions, Registry, TextHead, TextModel};
-use model_center::tokenizer::{ChatTemplate, CpmKind, CpmTokenizer, HfTokenizer, TextSpecials, Tokenizer};
+use model_center::tokenizer::{ChatMessage, ChatTemplate, CpmKind, CpmTokenizer, HfTokenizer, TextSpecials, Tokenizer};
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -80,42 +81,48 @@ pub(super) fn prepare(options: &Options, registry: Registry<'static>) -> Result<
     let folder = resolve(options)?;
     let model = sketch(options, &registry, &folder)?;
     let is_text = |row: &Row| !matches!(row.said, Said::Ids(_));
-    let needs_tokenizer = options.is_conversation() || rows.iter().any(is_text);
-    let tokenizer = open_tokenizer(&folder, TextSpecials::AsText, needs_tokenizer)?;
-    if let Some(tokenizer) = &tokenizer {
-        require_rows(&folder, &**tokenizer, model.vocab_size())?;
+    let tokenizers = Tokenizers::open(options, &folder, options.is_conversation() || rows.iter().any(is_text))?;
+    tokenizers.require_rows(&folder, model.vocab_size())?;
+    let settings = settings(options, &folder, &*model, &tokenizers)?;
+    let wants_chat = options.rows.chat || rows.iter().any(|row| matches!(row.said, Said::Messages(_)));
+    let chat = if wants_chat { ChatTemplate::from_folder(&folder)? } else { None };
+    let batch = options.batch.unwrap_or(if options.rows.input.is_some() { ROWS_AT_A_TIME } else { 1 });
+    let Tokenizers { tokenizer, with_specials } = tokenizers;
+    let (options, ids) = (options.clone(), Vec::new());
+    let job = Job { options, registry, folder, tokenizer, chat, settings, rows, ids, launch, threads, batch };
+    let with_specials = with_specials.as_deref().filter(|_| job.options.rows.special_tokens);
+    let reader = Reader { with_specials, ..job.reader() };
+    if job.options.is_conversation() {
+        // Whether there is a template that takes one.
+        reader.conversation(&[ChatMessage::new("user", "?")])?;
     }
-    let defaults = GenerationDefaults::from_folder(&folder, model.vocab_size())?;
-    let with_specials = match options.rows.special_tokens || options.method.prefix.is_some() {
-        true => open_tokenizer(&folder, TextSpecials::AsTokens, true)?,
-        false => None,
-    };
+    let ids = job.rows.iter().map(|row| reader.ids(row, &*model)).collect::<Result<_>>()?;
+    Ok(Job { ids, ..job })
+}
+
+/// How words are chosen, as far as the model can do so.
+fn settings(options: &Options, folder: &Path, model: &dyn TextModel, tokenizers: &Tokenizers) -> Result<Settings> {
+    let defaults = GenerationDefaults::from_folder(folder, model.vocab_size())?;
+    let tokenizer = tokenizers.tokenizer.as_deref();
     let around = Surroundings {
         defaults: &defaults,
-        tokenizer: tokenizer.as_deref(),
+        tokenizer,
         writes_targets: model.writes_targets(),
-        prefix: prefix(options, with_specials.as_deref(), &*model)?,
+        prefix: prefix(options, tokenizers.with_specials.as_deref(), model)?,
     };
     let settings = Settings::resolve(&options.method, &around)?;
-    Generator::new(&*model, tokenizer.as_deref(), settings.generate.clone()).map_err(named)?;
+    Generator::new(model, tokenizer, settings.generate.clone()).map_err(|error| settings.blame(error))?;
+    if !settings.left_aside.is_empty() && !options.quiet && !options.print_config {
+        terminal::note(&format!(
+            "the model's folder has settings that are not followed: {}",
+            settings.left_aside.join(", ")
+        ));
+    }
     if options.is_conversation() && settings.texts > 1 {
         let reason = format!("{} texts of each answer, and a conversation goes on from one", settings.texts);
         return Err(Error::recipe("--chat", reason, "leave --texts and --best out"));
     }
-    let wants_chat = options.rows.chat || rows.iter().any(|row| matches!(row.said, Said::Messages(_)));
-    let chat = if wants_chat { ChatTemplate::from_folder(&folder)? } else { None };
-    let batch = options.batch.unwrap_or(if options.rows.input.is_some() { ROWS_AT_A_TIME } else { 1 });
-    let (registry, options) = (registry, options.clone());
-    let ids = Vec::new();
-    let job = Job { options, registry, folder, tokenizer, chat, settings, rows, ids, launch, threads, batch };
-    let specials = with_specials.as_deref().filter(|_| job.options.rows.special_tokens);
-    let reader = Reader { with_specials: specials, ..job.reader() };
-    if job.options.is_conversation() {
-        // Whether there is a template, before weights are read.
-        reader.conversation(&[model_center::tokenizer::ChatMessage::new("user", "?")])?;
-    }
-    let ids = job.rows.iter().map(|row| reader.ids(row, &*model)).collect::<Result<_>>()?;
-    Ok(Job { ids, ..job })
+    Ok(settings)
 }
 
 /// Options without effect or sense.
@@ -147,6 +154,9 @@ fn check_options(options: &Options) -> Result<()> {
 /// An output that is there is somebody's.
 fn refuse_output(options: &Options) -> Result<()> {
     match &options.output {
+        Some(output) if output.is_dir() => {
+            Err(Error::recipe(output.display().to_string(), "the output is a folder", "name a file"))
+        }
         Some(output) if !options.overwrite && output.symlink_metadata().is_ok() => {
             let fix = "name another file, or replace it with --overwrite";
             Err(Error::recipe(output.display().to_string(), "the output is there already", fix))
@@ -189,26 +199,42 @@ fn sketch(options: &Options, registry: &Registry<'_>, folder: &Path) -> Result<B
     Ok(opened.model)
 }
 
-/// The tokenizer of a folder; none where there is none and nobody needs it.
-fn open_tokenizer(folder: &Path, specials: TextSpecials, is_needed: bool) -> Result<Option<Box<dyn Tokenizer>>> {
-    let has_files = ["tokenizer.json", "vocab.txt"].iter().any(|name| folder.join(name).symlink_metadata().is_ok());
-    if !has_files && !is_needed {
-        return Ok(None);
-    }
-    if CpmKind::of_folder(folder)?.is_some() {
-        return Ok(Some(Box::new(CpmTokenizer::from_folder(folder)?)));
-    }
-    Ok(Some(Box::new(HfTokenizer::from_folder(folder)?.with_text_specials(specials))))
+/// The model's tokenizer, once as texts are read, and where somebody asks for it once more with names of special tokens read as these.
+struct Tokenizers {
+    tokenizer: Option<Box<dyn Tokenizer>>,
+    with_specials: Option<Box<dyn Tokenizer>>,
 }
 
-/// Whether the model has a row for each of the tokenizer's words.
-fn require_rows(folder: &Path, tokenizer: &dyn Tokenizer, rows: usize) -> Result<()> {
-    if tokenizer.vocab_size() <= rows {
-        return Ok(());
+impl Tokenizers {
+    /// Of a folder; none where there is none and nobody needs it.
+    fn open(options: &Options, folder: &Path, is_needed: bool) -> Result<Self> {
+        let wants_specials = options.rows.special_tokens || options.method.prefix.is_some();
+        let names = ["tokenizer.json", "vocab.txt"];
+        if !is_needed && !wants_specials && !names.iter().any(|name| folder.join(name).symlink_metadata().is_ok()) {
+            return Ok(Tokenizers { tokenizer: None, with_specials: None });
+        }
+        let with_specials = wants_specials.then(|| open_tokenizer(folder, TextSpecials::AsTokens)).transpose()?;
+        Ok(Tokenizers { tokenizer: Some(open_tokenizer(folder, TextSpecials::AsText)?), with_specials })
     }
-    let reason = format!("the vocabulary has {} entries, the word embedding {rows} rows", tokenizer.vocab_size());
-    let place = folder.display().to_string();
-    Err(Error::model(place, reason, "use the tokenizer files that belong to these weights"))
+
+    /// Whether the model has a row for each of the tokenizer's words.
+    fn require_rows(&self, folder: &Path, rows: usize) -> Result<()> {
+        let words = self.tokenizer.as_ref().map_or(0, |tokenizer| tokenizer.vocab_size());
+        if words <= rows {
+            return Ok(());
+        }
+        let reason = format!("the vocabulary has {words} entries, the word embedding {rows} rows");
+        let place = folder.display().to_string();
+        Err(Error::model(place, reason, "use the tokenizer files that belong to these weights"))
+    }
+}
+
+/// The tokenizer of a folder.
+fn open_tokenizer(folder: &Path, specials: TextSpecials) -> Result<Box<dyn Tokenizer>> {
+    if CpmKind::of_folder(folder)?.is_some() {
+        return Ok(Box::new(CpmTokenizer::from_folder(folder)?));
+    }
+    Ok(Box::new(HfTokenizer::from_folder(folder)?.with_text_specials(specials)))
 }
 
 /// The ids of what the decoder begins with: a token by its name, or a text with names of special tokens in it.
@@ -225,20 +251,5 @@ fn prefix(options: &Options, tokenizer: Option<&dyn Tokenizer>, model: &dyn Text
     match ids.is_empty() {
         false => Ok(ids),
         true => Err(Error::recipe("--prefix", "it has no token", "leave it out, or give a text")),
-    }
-}
-
-/// Settings by the names that they have on the command line.
-pub(super) fn named(error: Error) -> Error {
-    match error {
-        Error::Recipe { place, reason, fix } if place.bytes().all(|b| b.is_ascii_lowercase() || b == b'_') => {
-            let flag = match place.as_str() {
-                "ends" => "--end-token".to_owned(),
-                "forbidden" => "--forbid".to_owned(),
-                other => format!("--{}", other.replace('_', "-")),
-            };
-            Error::Recipe { place: flag, reason, fix: fix.replace("max_new_tokens", "--max-new-tokens") }
-        }
-        other => other,
     }
 }

@@ -157,9 +157,10 @@ impl Sink {
                 Target::Texts { .. } => show(&line)?,
             }
         }
-        let (done, figures) = (self.next, &self.figures);
-        let status = format!("row {done}/{} | {figures}", self.rows);
-        self.progress.advance(done as u64, &status, false);
+        let (done, rows, figures) = (self.next, self.rows, &self.figures);
+        let tenth = |row: usize| 10 * row / rows.max(1);
+        let is_line = done < rows && tenth(done) > tenth(done.saturating_sub(1));
+        self.progress.advance(done as u64, &format!("row {done}/{rows} | {figures}"), is_line);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //! Defines [`run`], which `run` of the program calls with what was prepared.
 
 use super::chat;
-use super::setup::{Job, named, open_options};
+use super::setup::{Job, open_options};
 use super::sink::{Figures, Sink, show};
 use crate::finetune::ranks::{self, Comm};
 use crate::{device, terminal};
@@ -88,7 +88,7 @@ impl Work {
             }
         }
         let generator = Generator::new(&*opened.model, tokenizer.as_deref(), settings.generate.clone())
-            .map_err(named)?
+            .map_err(|error| settings.blame(error))?
             .on_ranks(Arc::clone(&ranks));
         if options.is_conversation() {
             let of_talk = chat::Talk::new(&self.job, &generator, &device, &self.stop).run()?;

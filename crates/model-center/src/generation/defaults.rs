@@ -96,8 +96,8 @@ const NOT_FOLLOWED: [(&str, f64); 19] = [
 
 impl GenerationDefaults {
     /// Read a folder of a model that has so many words. Settings come from `generation_config.json` if it is there, else from
-    /// `config.json`, as older folders have them; words that mean something are also looked for in `config.json` where the other
-    /// file does not name them.
+    /// `config.json`, as older folders have them; words that begin and end texts are also looked for in `config.json` where the
+    /// other file does not name them.
     ///
     /// # Errors
     /// [`Error::Model`] for no or unreadable files, a value of another type, a word that the model does not have.
@@ -112,10 +112,9 @@ impl GenerationDefaults {
         defaults.read_lengths(file)?;
         defaults.read_forbidden(file)?;
         defaults.ends = file.words("eos_token_id")?.or(config.words("eos_token_id")?);
-        let word = |name: &str| Ok::<_, Error>(file.word(name)?.or(config.word(name)?));
-        defaults.first_word = word("decoder_start_token_id")?;
-        defaults.forced_first = word("forced_bos_token_id")?;
-        defaults.forced_last = word("forced_eos_token_id")?;
+        defaults.first_word = file.word("decoder_start_token_id")?.or(config.word("decoder_start_token_id")?);
+        defaults.forced_first = file.word("forced_bos_token_id")?;
+        defaults.forced_last = file.word("forced_eos_token_id")?;
         defaults.left_aside.extend(file.not_followed());
         Ok(defaults)
     }
@@ -307,7 +306,7 @@ mod tests {
         assert_eq!((defaults.ends, defaults.forced_first, defaults.first_word), (own(vec![3, 4]), own(7), None));
         assert_eq!(defaults.forbidden, own(vec![1, 8, 9]));
         assert_eq!(defaults.stops, own(vec!["END".to_owned()]));
-        assert_eq!(defaults.forced_last, Some(Stated { value: 2, file: CONFIG_FILE }));
+        assert_eq!(defaults.forced_last, None, "the other file is not asked");
         assert_eq!(defaults.left_aside, ["bad_words_ids of several words"]);
     }
 
