@@ -110,8 +110,8 @@ impl GenerationDefaults {
         let file = own.as_ref().unwrap_or(&config);
         let mut defaults = GenerationDefaults::settings_of(file)?;
         defaults.read_lengths(file)?;
-        defaults.read_forbidden(file)?;
         defaults.ends = file.words("eos_token_id")?.or(config.words("eos_token_id")?);
+        defaults.read_forbidden(file)?;
         defaults.first_word = file.word("decoder_start_token_id")?.or(config.word("decoder_start_token_id")?);
         defaults.forced_first = file.word("forced_bos_token_id")?;
         defaults.forced_last = file.word("forced_eos_token_id")?;
@@ -149,13 +149,14 @@ impl GenerationDefaults {
         Ok(())
     }
 
-    /// Words that never come; rows of several are not followed.
+    /// Words that never come; rows of several are not followed. A word that ends texts is none of the bad ones, as in transformers.
     fn read_forbidden(&mut self, file: &File) -> Result<()> {
         let mut forbidden = file.words("suppress_tokens")?.map_or_else(Vec::new, |words| words.value);
+        let ends = self.ends.as_ref().map_or(Vec::new(), |ends| ends.value.clone());
         let rows = file.list("bad_words_ids")?;
         for row in rows {
             match row.as_array().map(Vec::as_slice) {
-                Some([word]) => forbidden.extend(file.id("bad_words_ids", word)?),
+                Some([word]) => forbidden.extend(file.id("bad_words_ids", word)?.filter(|word| !ends.contains(word))),
                 Some([_, _, ..]) => self.left_aside.push("bad_words_ids of several words".to_owned()),
                 Some([]) | None => return Err(file.wrong("bad_words_ids", row, "a list of lists of words")),
             }
@@ -299,7 +300,7 @@ mod tests {
     fn words_are_one_or_several_and_those_below_zero_are_none() {
         let defaults = read(
             r#"{"eos_token_id": [3, 4], "forced_bos_token_id": 7, "decoder_start_token_id": -1, "suppress_tokens": [1],
-                "bad_words_ids": [[8], [5, 6], [9], [1, 2]], "stop_strings": "END"}"#,
+                "bad_words_ids": [[8], [5, 6], [9], [1, 2], [3]], "stop_strings": "END"}"#,
             r#"{"eos_token_id": 2, "forced_eos_token_id": 2}"#,
         );
         let defaults = defaults.unwrap();
