@@ -148,7 +148,7 @@ fn prompts_are_printed_with_their_texts_as_the_file_has_them() {
     let print = |arguments: &[&str]| fixture.generate(&[&two[..], &max, arguments].concat()).succeeded().stdout;
     assert_eq!(print(&[]), format!("{}\n{}\n", texts[0], texts[1]));
     assert_eq!(print(&["--batch", "2"]), print(&[]), "whether they are shown as they come or not");
-    let echoed = format!("the film was{}\nit is a very good plot and the cast{}\n", texts[0], texts[1]);
+    let echoed = format!("the film was {}\nit is a very good plot and the cast {}\n", texts[0], texts[1]);
     assert_eq!((print(&["--echo"]), print(&["--echo", "--batch", "2"])), (echoed.clone(), echoed));
     let printed = rows(&print(&["--json"]));
     assert_eq!(printed[1], json!({"prompt": "it is a very good plot and the cast", "generated_text": texts[1]}));
@@ -175,7 +175,8 @@ fn templates_columns_and_special_tokens_say_what_is_read() {
     let [cls, mask] = ["[CLS]", "[MASK]"].map(|token| tokenizer.id(token).unwrap());
     let as_tokens = tokenizer.with_text_specials(TextSpecials::AsTokens).tokenize(&["it [MASK]"]).unwrap().concat();
     assert_eq!(as_tokens.last(), Some(&mask));
-    let by_ids = texts(json!({"input_ids": [&[cls], &as_tokens[..]].concat()}), &[]);
+    let ids = [&[cls], &as_tokens[..]].concat();
+    let by_ids = texts(json!({"input_ids": ids}), &[]);
     assert_eq!(texts(json!({"prompt": "it [MASK]"}), &["--special-tokens"]), by_ids);
 }
 

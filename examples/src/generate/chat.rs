@@ -132,10 +132,12 @@ impl<'a> Talk<'a> {
         };
         let mut cx = Ctx::inference(self.device);
         let texts = self.generator.generate(&[prompt], self.answers, &mut cx, &mut on_piece);
-        self.figures.stop();
         let is_cut = texts.is_err() && self.stop.is_requested();
         self.stop.withdraw();
-        if !is_cut {
+        if is_cut {
+            self.figures.forget();
+        } else {
+            self.figures.stop();
             let texts = texts.map_err(too_long)?.concat();
             self.figures.add(&texts);
         }

@@ -51,7 +51,7 @@ pub struct Options {
     /// How words are chosen.
     #[command(flatten)]
     pub method: MethodOptions,
-    /// Print each prompt in front of its text.
+    /// Print each prompt in front of its text, when that is complete.
     #[arg(long, requires = "prompt", conflicts_with_all = ["json", "chat"])]
     pub echo: bool,
     /// Print one JSON object for each prompt, as --output has them.

@@ -59,6 +59,7 @@ impl Job {
     pub(super) fn shows_pieces(&self) -> bool {
         let one = self.batch == 1 && self.settings.texts == 1 && self.launch.world == 1;
         one && !self.options.json
+            && !self.options.echo
             && self.options.rows.input.is_none()
             && !matches!(self.settings.generate.method, Method::Beams(_))
     }

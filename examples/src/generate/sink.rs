@@ -49,6 +49,11 @@ impl Figures {
         self.tokens += texts.iter().map(|text| text.words.len()).sum::<usize>();
     }
 
+    /// What was begun does not count: it was cut off.
+    pub(super) fn forget(&mut self) {
+        self.started = None;
+    }
+
     /// The time up to now counts.
     pub(super) fn stop(&mut self) {
         self.took += self.started.take().map_or(Duration::ZERO, |started| started.elapsed());
@@ -84,7 +89,7 @@ enum Target {
     /// Rows, printed.
     Lines,
     /// Texts, printed; those of prompts that are shown while they come are printed already.
-    Texts { echoes: bool, are_shown: bool },
+    Texts { are_shown: bool },
 }
 
 /// Written out when so much has come together.
@@ -111,7 +116,7 @@ impl Sink {
         let target = match (&options.output, options.json || options.rows.input.is_some()) {
             (Some(output), _) => Target::File { file: AtomicFile::create(output)?, lines: Vec::new() },
             (None, true) => Target::Lines,
-            (None, false) => Target::Texts { echoes: options.echo, are_shown: job.shows_pieces() },
+            (None, false) => Target::Texts { are_shown: job.shows_pieces() },
         };
         let is_silent = options.quiet || !matches!(target, Target::File { .. });
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -121,26 +126,23 @@ impl Sink {
         Ok(Sink { target, next: 0, waiting: BTreeMap::new(), rows, progress, figures: Figures::default() })
     }
 
-    /// Show a prompt whose text comes piece by piece.
-    ///
-    /// # Errors
-    /// Standard output cannot be written to.
-    pub(super) fn show_prompt(&mut self, row: &Row) -> Result<()> {
-        match (&self.target, &row.said) {
-            (Target::Texts { echoes: true, are_shown: true }, Said::Text(text)) => show(text),
-            _ => Ok(()),
-        }
-    }
-
-    /// Take the texts of a row; they are written when all before them are.
+    /// Take the texts of a row, printed with what stands in front of each; they are written when all before them are.
     ///
     /// # Errors
     /// The disk or standard output refuses.
-    pub(super) fn take(&mut self, number: usize, row: &Row, texts: &[Generated], has_words: bool) -> Result<()> {
+    pub(super) fn take(
+        &mut self,
+        (number, row): (usize, &Row),
+        texts: &[Generated],
+        fronts: &[String],
+        has_words: bool,
+    ) -> Result<()> {
         self.figures.add(texts);
         let line = match &self.target {
-            Target::Texts { are_shown: true, .. } => "\n".to_owned(),
-            Target::Texts { echoes, .. } => printed(row, texts, *echoes),
+            Target::Texts { are_shown: true } => "\n".to_owned(),
+            Target::Texts { are_shown: false } => {
+                texts.iter().zip(fronts).map(|(text, front)| format!("{front}{}\n", text.text)).collect()
+            }
             Target::File { .. } | Target::Lines => Value::Object(written(row, texts, has_words)).to_string() + "\n",
         };
         self.waiting.insert(number, line);
@@ -222,15 +224,6 @@ fn ending(ending: Ending) -> &'static str {
         Ending::Stop => "stop",
         Ending::Length => "length",
     }
-}
-
-/// Texts one below the other.
-fn printed(row: &Row, texts: &[Generated], echoes: bool) -> String {
-    let prompt = match &row.said {
-        Said::Text(text) if echoes => text.as_str(),
-        _ => "",
-    };
-    texts.iter().map(|text| format!("{prompt}{}\n", text.text)).collect()
 }
 
 /// Print a text or a piece of one at once. In a terminal what would control it is left out: models write what they have read.

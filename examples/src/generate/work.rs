@@ -3,6 +3,7 @@
 //! Defines [`run`], which `run` of the program calls with what was prepared.
 
 use super::chat;
+use super::rows::Said;
 use super::setup::{Job, open_options};
 use super::sink::{Figures, Sink, show};
 use crate::finetune::ranks::{self, Comm};
@@ -111,12 +112,25 @@ impl Work {
             let mine = first..(first + batch).min(all);
             let texts = self.generate(generator, mine.clone(), device)?;
             for (number, texts) in mine.zip(texts) {
-                let row = &self.job.rows[number];
-                let take = |sink: &mut Sink| Some(sink.take(number, row, &texts, self.job.tokenizer.is_some()));
+                let row = (number, &self.job.rows[number]);
+                let fronts = texts.iter().map(|text| self.front(number, text)).collect::<Result<Vec<_>>>()?;
+                let take = |sink: &mut Sink| Some(sink.take(row, &texts, &fronts, self.job.tokenizer.is_some()));
                 self.with_sink(take).unwrap_or(Ok(()))?;
             }
         }
         Ok(())
+    }
+
+    /// What is printed in front of a text: with --echo its prompt, and the space that words alone do not have at their beginning.
+    fn front(&self, number: usize, text: &Generated) -> Result<String> {
+        let (true, Some(tokenizer)) = (self.job.options.echo, &self.job.tokenizer) else { return Ok(String::new()) };
+        let Said::Text(prompt) = &self.job.rows[number].said else { return Ok(String::new()) };
+        let ids = &self.job.ids[number];
+        let both: Vec<u32> = ids.iter().chain(text.words.first()).copied().collect();
+        let (before, behind) = (tokenizer.decode(ids, true)?, tokenizer.decode(&both, true)?);
+        let has_space = |text: &str| text.starts_with(char::is_whitespace);
+        let is_apart = behind.get(before.len()..).is_some_and(has_space) && !has_space(&text.text);
+        Ok(format!("{prompt}{}", if is_apart { " " } else { "" }))
     }
 
     fn generate(
@@ -126,13 +140,7 @@ impl Work {
         device: &Device,
     ) -> Result<Vec<Vec<Generated>>> {
         let shows = self.job.shows_pieces();
-        let begin = |sink: &mut Sink| {
-            sink.figures.start();
-            self.job.rows[mine.clone()].iter().map(|row| sink.show_prompt(row)).collect::<Result<Vec<()>>>().err()
-        };
-        if let Some(error) = self.with_sink(begin) {
-            return Err(error);
-        }
+        self.with_figures(Figures::start);
         self.check_stop()?;
         let mut on_piece = |piece: Piece<'_>| {
             self.check_stop()?;
@@ -140,7 +148,12 @@ impl Work {
             if shows { show(piece.piece) } else { Ok(()) }
         };
         let prompts = &self.job.ids[mine.clone()];
-        generator.generate(prompts, mine.start as u64, &mut Ctx::inference(device), &mut on_piece)
+        let texts = generator.generate(prompts, mine.start as u64, &mut Ctx::inference(device), &mut on_piece);
+        texts.map_err(|error| match error {
+            // The model knows that it reads no prompt from both sides, but not who asked for it.
+            Error::Data { place, reason, fix } if place == "context" => Error::recipe("--context", reason, fix),
+            other => other,
+        })
     }
 
     /// Whether somebody asks for an end; what the error says is not shown.

@@ -16,7 +16,7 @@ const FILES: [&str; 4] = ["--input", "in.jsonl", "--output", "out.jsonl"];
 #[test]
 fn settings_without_effect_or_out_of_range_are_named() {
     let (decoder, seq2seq) = (Fixture::decoder(), Fixture::seq2seq());
-    let cases: [(&[&str], &str, &str); 20] = [
+    let cases: [(&[&str], &str, &str); 21] = [
         (&["--top-k", "5", "--beams", "2"], "--top-k", "no effect"),
         (&["--greedy", "--temperature", "0.7"], "--temperature", "no effect"),
         (&["--length-penalty", "2"], "--length-penalty", "add --beams"),
@@ -37,6 +37,7 @@ fn settings_without_effect_or_out_of_range_are_named() {
         (&["--forbid", "filmstar"], "--forbid filmstar", "id:N"),
         (&["--forbid", "id:two"], "--forbid id:two", "no number"),
         (&["--prefix", "it"], "--prefix", "encoder"),
+        (&["--context"], "--context", "CPM-1"),
     ];
     for (arguments, place, text) in cases {
         generate_refused(&decoder, &[&PROMPT[..], arguments].concat(), USAGE, place, &[text]);
