@@ -24,7 +24,7 @@ pub fn print(text: &str) -> Result<()> {
 /// The same for a part of a line, or for many of them.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_bytes(bytes: &[u8]) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
