@@ -3,7 +3,11 @@
 use crate::cuda::cuda_options;
 use bmtrain_core::choice::Opened;
 use bmtrain_core::{DeviceChoice, DeviceRequest};
-use model_center::Result;
+use model_center::run::available_cpus;
+use model_center::{Error, Result};
+
+/// As many as `device.threads` of a recipe may be.
+const MAX_THREADS: usize = 1024;
 
 /// Open the device of rank `local_rank` of the `local_size` ranks of this host, each with so many threads. Why it is not what
 /// one might expect is said by the first of them.
@@ -21,4 +25,19 @@ pub fn open(
         crate::terminal::note(note);
     }
     Ok(opened)
+}
+
+/// The threads that `--threads` asks for; without it all that this process may use.
+///
+/// # Errors
+/// None, or far too many.
+pub fn threads(asked: Option<usize>) -> Result<usize> {
+    match asked {
+        None => Ok(available_cpus()),
+        Some(count @ 1..=MAX_THREADS) => Ok(count),
+        Some(count) => {
+            let reason = format!("{count} threads");
+            Err(Error::recipe("--threads", reason, format!("use a number from 1 to {MAX_THREADS}")))
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The programs of BMTrain for Rust as functions.
 //!
 //! A crate with models of its own builds the same programs around its own registry: its binary is a `main` that calls
-//! [`finetune::main`], [`forward::main`], [`plan::main`] or [`convert::main`] with a
+//! [`finetune::main`], [`forward::main`], [`generate::main`], [`plan::main`] or [`convert::main`] with a
 //! [`Registry`](model_center::model::Registry) of both tables. They are here rather than in `model-center` because a program takes
 //! what a library should leave alone: the command line, the terminal, signals, the exit code.
 
@@ -15,6 +15,7 @@ pub mod doctor;
 pub mod fetch;
 pub mod finetune;
 pub mod forward;
+pub mod generate;
 pub mod gpu_check;
 pub mod places;
 pub mod plan;

@@ -1,7 +1,7 @@
 //! A program from its command line to its exit code, around the families of a registry.
 //!
 //! Defines [`main`], which the `main` functions of [`finetune`](crate::finetune), [`forward`](crate::forward),
-//! [`plan`](crate::plan) and [`convert`](crate::convert) share.
+//! [`generate`](crate::generate), [`plan`](crate::plan) and [`convert`](crate::convert) share.
 
 use crate::terminal;
 use clap::Parser;

@@ -18,8 +18,16 @@ pub fn start_logging() {
 /// # Errors
 /// Standard output cannot be written to, for example because the disk is full; `println!` would panic.
 pub fn print(text: &str) -> Result<()> {
+    print_bytes(format!("{text}\n").as_bytes())
+}
+
+/// The same for a part of a line, or for many of them.
+///
+/// # Errors
+/// As [`print()`].
+pub fn print_bytes(bytes: &[u8]) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Error::file("write", "standard output", error, "send it to a terminal, or to a disk with room"))
         }

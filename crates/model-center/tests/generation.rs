@@ -37,9 +37,14 @@ fn prompts(model: &Value) -> Vec<Vec<u32>> {
     model["prompts"].as_array().unwrap().iter().map(words).collect()
 }
 
-/// Settings as transformers calls them.
-fn options(settings: &Value, data: &Value, model: &Value) -> GenerateOptions {
+/// Settings as transformers calls them, for a model with one stack or two.
+fn options(settings: &Value, data: &Value, golden: &Value, model: &dyn TextModel) -> GenerateOptions {
     let number = |name: &str, default: f64| settings[name].as_f64().unwrap_or(default);
+    let word = |name: &str| settings[name].as_u64().map(|word| word as u32);
+    let lists = [&settings["suppress_tokens"], &settings["bad_words_ids"][0]];
+    let mut forbidden: Vec<u32> = lists.into_iter().filter(|list| list.is_array()).flat_map(words).collect();
+    // transformers takes no word for a bad one that ends texts.
+    forbidden.retain(|word| settings["suppress_tokens"][0] == *word || !words(&golden["ends"]).contains(word));
     let method = match settings["num_beams"].as_u64() {
         None => Method::Greedy,
         Some(beams) => Method::Beams(BeamOptions {
@@ -58,7 +63,12 @@ fn options(settings: &Value, data: &Value, model: &Value) -> GenerateOptions {
         max_new_tokens: data["new_tokens"].as_u64().unwrap() as usize,
         min_new_tokens: number("min_new_tokens", 0.0) as usize,
         penalty: Penalty { factor: number("repetition_penalty", 1.0) as f32, window: None },
-        ends: words(&model["ends"]),
+        ends: words(&golden["ends"]),
+        no_repeat: settings["no_repeat_ngram_size"].as_u64().map(|size| size as usize),
+        forbidden,
+        // Rows of the others begin with a prompt.
+        forced_first: word("forced_bos_token_id").filter(|_| model.writes_targets()),
+        forced_last: word("forced_eos_token_id"),
         ..GenerateOptions::default()
     }
 }
@@ -82,7 +92,7 @@ fn texts_and_scores_are_those_of_transformers() {
         let model = open(&device, golden["folder"].as_str().unwrap(), Sharding::solo());
         for (name, settings) in data["settings"].as_object().unwrap() {
             // All prompts in one batch: what each of them gives alone is what it gives beside others.
-            let ours = generate(&device, &*model, options(settings, &data, golden), &prompts(golden));
+            let ours = generate(&device, &*model, options(settings, &data, golden, &*model), &prompts(golden));
             let theirs = golden["texts"][name].as_array().unwrap();
             assert_eq!(ours.len(), theirs.len());
             for (ours, theirs) in ours.iter().zip(theirs) {
@@ -215,6 +225,10 @@ fn what_cannot_be_generated_is_refused_with_its_reason() {
         (GenerateOptions { stops: vec!["x".into()], ..plain() }, "no tokenizer"),
         (GenerateOptions { forbidden: vec![97], ..plain() }, "word 97, and the model has 97"),
         (GenerateOptions { prefix: vec![5], ..plain() }, "this model has none"),
+        (GenerateOptions { forced_first: Some(5), ..plain() }, "this model has none"),
+        (GenerateOptions { first_word: Some(5), ..plain() }, "this model has none"),
+        (GenerateOptions { forced_last: Some(97), ..plain() }, "word 97, and the model has 97"),
+        (GenerateOptions { no_repeat: Some(0), ..plain() }, "no_repeat"),
         (
             GenerateOptions {
                 method: Method::Sampling { sampling: Sampling::default(), seed: 0, texts: 0 },

@@ -207,7 +207,7 @@ fn mixed(length: usize, seed: u64) -> String {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         let part = PARTS[(state >> 33) as usize % PARTS.len()];
         // Now and then a long run without any place to cut at.
-        text.push_str(&part.repeat(if (state >> 20) % 4096 == 0 { 30_000 } else { 1 }));
+        text.push_str(&part.repeat(if (state >> 20).is_multiple_of(4096) { 30_000 } else { 1 }));
     }
     text
 }

@@ -10,6 +10,8 @@ mod emulator;
 
 // The models and the loop that the program gpu-check runs on real devices.
 #[path = "../../../examples/src/step/shape.rs"]
+// Not all kinds of models that are timed are trained here.
+#[allow(dead_code)]
 mod shape;
 #[path = "../../../examples/src/gpu_check/tiny.rs"]
 mod tiny;

@@ -68,7 +68,8 @@ pub enum Stored {
 }
 
 impl Stored {
-    fn dtype(self) -> DType {
+    /// The number type.
+    pub fn dtype(self) -> DType {
         match self {
             Stored::F32 => DType::F32,
             Stored::F16 => DType::F16,

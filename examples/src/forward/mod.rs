@@ -12,7 +12,7 @@ use clap::{Parser, ValueEnum};
 use model_center::hf::{Pretrained, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry};
 use model_center::model::registry::{architectures, is_named_by_model_center};
 use model_center::model::{OpenOptions, Registry, TextBatch, TextHead, TextModel};
-use model_center::run::{ExitStatus, available_cpus};
+use model_center::run::ExitStatus;
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -66,8 +66,6 @@ pub struct Options {
 
 /// The tensor of a row's words, in and out.
 const INPUT_IDS: &str = "input_ids";
-/// As many as `device.threads` of a recipe may be.
-const MAX_THREADS: usize = 1024;
 
 /// Heads by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -94,7 +92,9 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 /// # Errors
 /// A folder or inputs that cannot be used, a file that cannot be written.
 pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
-    let device = Device::new(crate::device::open(options.device, (0, 1), threads(options)?, true)?.backend);
+    let device = Device::new(
+        crate::device::open(options.device, (0, 1), crate::device::threads(options.threads)?, true)?.backend,
+    );
     let folder = Pretrained::resolve(&options.model, options.revision.as_deref(), &model_places())?;
     let lines::Rows { batch, tokenizer, uneven } = match lines::is_for(&options.inputs) {
         true => lines::read(&options.inputs, &folder)?,
@@ -139,17 +139,6 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     let lines: Vec<String> = results.map(|entry| format!("{} {:?}", entry.name, entry.shape)).collect();
     terminal::print(&lines.join("\n"))?;
     Ok(ExitStatus::Done)
-}
-
-fn threads(options: &Options) -> Result<usize> {
-    match options.threads {
-        None => Ok(available_cpus()),
-        Some(count @ 1..=MAX_THREADS) => Ok(count),
-        Some(count) => {
-            let reason = format!("{count} threads");
-            Err(Error::recipe("--threads", reason, format!("use a number from 1 to {MAX_THREADS}")))
-        }
-    }
 }
 
 fn head(options: &Options, folder: &Path, batch: &TextBatch) -> Result<Option<TextHead>> {

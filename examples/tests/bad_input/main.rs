@@ -6,6 +6,7 @@ mod device;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod forward;
+mod generate;
 mod models;
 mod plan;
 

@@ -148,8 +148,16 @@ pub trait Config: Sized {
 /// # Errors
 /// [`Error::Model`] for no JSON object, and for a link that leaves the folder; those of reading a file.
 pub(crate) fn folder_fields(folder: &Path) -> Result<Fields> {
-    resolve_inside(folder, "config.json")?;
-    let path = folder.join("config.json");
+    fields_of(folder, "config.json")
+}
+
+/// The fields of a JSON file in a folder.
+///
+/// # Errors
+/// As [`folder_fields`].
+pub(crate) fn fields_of(folder: &Path, name: &str) -> Result<Fields> {
+    resolve_inside(folder, name)?;
+    let path = folder.join(name);
     Fields::parse(&read_text(&path, LIMIT)?, &path.display().to_string())
 }
 

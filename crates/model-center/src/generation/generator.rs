@@ -53,6 +53,15 @@ pub struct GenerateOptions {
     pub stops: Vec<String>,
     /// Words that never come.
     pub forbidden: Vec<u32>,
+    /// So many words that stood one behind the other once do not come again. The prompt counts; of a model with two stacks, the
+    /// decoder's row. `None` where they may.
+    pub no_repeat: Option<usize>,
+    /// The first word that the decoder behind an encoder writes, such as a language's. Behind a prefix it means nothing.
+    pub forced_first: Option<u32>,
+    /// The word that ends a text which reaches the most words, in the place of its last.
+    pub forced_last: Option<u32>,
+    /// What the decoder behind an encoder reads first; `None` for what the model's configuration says.
+    pub first_word: Option<u32>,
     /// Words that the decoder behind an encoder reads behind its first, in front of what is generated.
     pub prefix: Vec<u32>,
     /// Whether a prompt is a context that is read from both sides, for a model that has such a thing.
@@ -71,6 +80,10 @@ impl Default for GenerateOptions {
             ends: Vec::new(),
             stops: Vec::new(),
             forbidden: Vec::new(),
+            no_repeat: None,
+            forced_first: None,
+            forced_last: None,
+            first_word: None,
             prefix: Vec::new(),
             is_context: false,
         }
@@ -103,6 +116,9 @@ impl GenerateOptions {
         if self.min_new_tokens > 0 && self.ends.is_empty() {
             let reason = "no word ends a text, so that there is none to wait with";
             return Err(Error::recipe("min_new_tokens", reason, "leave it out, or give words that end a text"));
+        }
+        if self.no_repeat == Some(0) {
+            return Err(Error::recipe("no_repeat", "rows of no word", "leave it out, or give 1 or more"));
         }
         self.penalty.validate()?;
         check_stops(&self.stops)
@@ -174,7 +190,20 @@ impl<'a> Generator<'a> {
             let reason = "it is for the decoder behind an encoder, and this model has none";
             return Err(Error::recipe("prefix", reason, "put it behind the prompt"));
         }
-        let words = [("ends", &options.ends), ("forbidden", &options.forbidden), ("prefix", &options.prefix)];
+        let decoders = [("forced_first", options.forced_first), ("first_word", options.first_word)];
+        if let Some((name, _)) = decoders.iter().find(|(_, word)| word.is_some() && !model.writes_targets()) {
+            let reason = "it is for the decoder behind an encoder, and this model has none";
+            return Err(Error::recipe(*name, reason, "leave it out"));
+        }
+        let single = |word: Option<u32>| word.into_iter().collect::<Vec<_>>();
+        let words = [
+            ("ends", options.ends.clone()),
+            ("forbidden", options.forbidden.clone()),
+            ("prefix", options.prefix.clone()),
+            ("forced_first", single(options.forced_first)),
+            ("forced_last", single(options.forced_last)),
+            ("first_word", single(options.first_word)),
+        ];
         for (name, words) in words {
             if let Some(word) = words.iter().find(|word| **word as usize >= model.vocab_size()) {
                 let reason = format!("word {word}, and the model has {}", model.vocab_size());
@@ -224,7 +253,8 @@ impl<'a> Generator<'a> {
 
     /// Words in front of what is generated in rows of a decoder behind an encoder.
     fn own_words(&self) -> Option<Vec<u32>> {
-        let first = self.model.first_word().and_then(|word| u32::try_from(word).ok());
+        let of_model = || self.model.first_word().and_then(|word| u32::try_from(word).ok());
+        let first = self.options.first_word.or_else(of_model);
         let words = first.into_iter().chain(self.options.prefix.iter().copied()).collect();
         self.model.writes_targets().then_some(words)
     }

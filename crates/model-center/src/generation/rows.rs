@@ -4,7 +4,7 @@
 
 use super::generator::{Chooser, Ending, GenerateOptions, Generated, Method, OnPiece, Piece};
 use super::sampling::{Draw, Sampling};
-use super::scores::{forbid, largest};
+use super::scores::{forbid, force, largest, repeating};
 use super::stream::TextStream;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
@@ -22,17 +22,27 @@ pub(super) struct Begun<'a> {
 }
 
 impl Begun<'_> {
-    /// Change the scores `[V]` of the word behind those in front of a text and those of the text.
-    pub(super) fn change(&self, before: &[u32], words: &[u32], scores: &mut [f32]) {
+    /// Change the scores `[V]` of the word behind those in front of a text and those of the text, which has at most `limit` words.
+    pub(super) fn change(&self, before: &[u32], words: &[u32], limit: usize, scores: &mut [f32]) {
         let options = self.options;
         if options.penalty.factor != 1.0 {
             let before = if options.penalises_prompt { before } else { &[] };
             let row: Vec<u32> = before.iter().chain(words).copied().collect();
             options.penalty.apply(&row, scores);
         }
+        if let Some(size) = options.no_repeat {
+            let row: Vec<u32> = before.iter().chain(words).copied().collect();
+            forbid(&repeating(&row, size), scores);
+        }
         forbid(&options.forbidden, scores);
         if words.len() < options.min_new_tokens {
             forbid(&options.ends, scores);
+        }
+        if let Some(word) = options.forced_first.filter(|_| words.is_empty() && options.prefix.is_empty()) {
+            force(word, scores);
+        }
+        if let Some(word) = options.forced_last.filter(|_| words.len() + 1 == limit) {
+            force(word, scores);
         }
     }
 }
@@ -80,7 +90,8 @@ impl<'a> Rows<'a> {
     /// The next word of a row.
     fn next(&self, row: &Row<'_>, scores: &mut [f32]) -> Result<u32> {
         let prompt = &self.begun.prompts[row.prompt];
-        self.begun.change(self.own.as_ref().unwrap_or(prompt), &row.words, scores);
+        let limit = self.begun.limits[row.prompt];
+        self.begun.change(self.own.as_ref().unwrap_or(prompt), &row.words, limit, scores);
         let word = match self.draws {
             None => largest(scores).map(|word| word as u32),
             Some((sampling, key)) => {

@@ -1,6 +1,7 @@
 //! What is done to the scores of the next word before one is chosen: words that are forbidden, words that stood there before.
 //!
-//! Defines [`Penalty`] and [`log_softmax`]; called by [`super::sampling`] and [`super::beam`].
+//! Defines [`Penalty`], [`forbid`], [`force`], [`repeating`] and [`log_softmax`]; called by [`super::sampling`], [`super::beam`] and for
+//! each row by [`super::Generator`].
 
 use crate::{Error, Result};
 
@@ -89,6 +90,20 @@ pub fn forbid(words: &[u32], scores: &mut [f32]) {
     }
 }
 
+/// Make one word the only possible one, whatever its score was.
+pub fn force(only: u32, scores: &mut [f32]) {
+    for (word, score) in scores.iter_mut().enumerate() {
+        *score = if word == only as usize { 0.0 } else { f32::NEG_INFINITY };
+    }
+}
+
+/// The words that would repeat `size` words in a row which stand in `row` already.
+pub fn repeating(row: &[u32], size: usize) -> Vec<u32> {
+    let Some(begin) = size.checked_sub(1).and_then(|known| row.len().checked_sub(known)) else { return Vec::new() };
+    let last = &row[begin..];
+    row.windows(size).filter(|words| words.starts_with(last)).filter_map(|words| words.last().copied()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -128,6 +143,23 @@ mod tests {
         assert_eq!(nothing, [f32::NEG_INFINITY; 2]);
         let mut none: [f32; 0] = [];
         log_softmax(&mut none);
+    }
+
+    #[test]
+    fn what_would_stand_there_again_is_found() {
+        assert_eq!(repeating(&[1, 2, 3, 1, 2, 4, 1, 2], 3), [3, 4]);
+        assert_eq!(repeating(&[1, 2, 1], 1), [1, 2, 1]);
+        assert_eq!(repeating(&[5, 5], 2), [5]);
+        for (row, size) in [(&[1, 2][..], 3), (&[1, 2], 4), (&[], 1), (&[1, 2], 0)] {
+            assert!(repeating(row, size).is_empty(), "{row:?} {size}");
+        }
+    }
+
+    #[test]
+    fn a_forced_word_is_certain_however_unlikely_it_was() {
+        let mut scores = [3.0, f32::NEG_INFINITY, 1.0];
+        force(1, &mut scores);
+        assert_eq!(scores, [f32::NEG_INFINITY, 0.0, f32::NEG_INFINITY]);
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl Chooser for Searches<'_> {
     fn choose(&mut self, mut scores: Vec<Vec<f32>>, _on_piece: OnPiece<'_>) -> Result<Vec<(usize, u32)>> {
         let (mut next, mut first) = (Vec::new(), 0);
         let Searches { begun, own, beams } = self;
-        for (prompt, beams) in begun.prompts.iter().zip(beams) {
+        for ((prompt, &limit), beams) in begun.prompts.iter().zip(begun.limits).zip(beams) {
             let rows = beams.rows();
             let before = own.as_ref().unwrap_or(prompt);
             let mut failure = None;
@@ -52,7 +52,7 @@ impl Chooser for Searches<'_> {
                     true
                 })
             };
-            let change = |words: &[u32], scores: &mut [f32]| begun.change(before, words, scores);
+            let change = |words: &[u32], scores: &mut [f32]| begun.change(before, words, limit, scores);
             let own_scores = scores.get_mut(first..first + rows).unwrap_or_default();
             let from = beams.step(own_scores, change, &mut stops);
             if let Some(failure) = failure {

@@ -1,7 +1,8 @@
-//! Shows a training run: a bar and a status line in a terminal, plain lines elsewhere, nothing when asked to be quiet.
+//! Shows a run: a bar and a status line in a terminal, plain lines elsewhere, nothing when asked to be quiet.
 //!
 //! Defines [`Progress`] and [`ProgressMode`]. Everything goes to standard error; results belong to standard output and are
-//! not printed here. A program decides the mode once, from its flags and its surroundings. Called by the training programs.
+//! not printed here. A program decides the mode once, from its flags and its surroundings. Called by the programs that train or
+//! generate.
 
 use super::status::Status;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -91,13 +92,18 @@ impl Progress {
 
     /// After a step: the bar always moves on, a plain line is written only when `is_log_step`.
     pub fn step(&mut self, status: &Status, is_log_step: bool) {
+        self.advance(status.step, status, is_log_step);
+    }
+
+    /// The same for what is no training: so many of the total are done, and what is to be said of them.
+    pub fn advance(&mut self, done: u64, text: &dyn std::fmt::Display, is_line: bool) {
         match &mut self.sink {
             Sink::Bar(bar) => {
-                bar.set_message(status.to_string());
-                bar.set_position(status.step);
+                bar.set_message(text.to_string());
+                bar.set_position(done);
             }
-            Sink::Lines(writer) if is_log_step => {
-                let _ = writeln!(writer, "{status}").and_then(|()| writer.flush());
+            Sink::Lines(writer) if is_line => {
+                let _ = writeln!(writer, "{text}").and_then(|()| writer.flush());
             }
             Sink::Lines(_) | Sink::Finished(_) | Sink::Quiet => {}
         }

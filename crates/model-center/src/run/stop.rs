@@ -54,6 +54,11 @@ impl StopFlag {
         self.requested.store(true, Ordering::Release);
     }
 
+    /// Takes the request back, where it was heard and the program goes on: an answer ends, a conversation does not.
+    pub fn withdraw(&self) {
+        self.requested.store(false, Ordering::Release);
+    }
+
     /// What signal handlers set.
     pub(super) fn shared(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.requested)

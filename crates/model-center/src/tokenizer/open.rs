@@ -1,6 +1,6 @@
 //! The one way to a tokenizer, whatever form its files have.
 //!
-//! Defines [`open`] and [`open_with`], and [`FORMATS`], the list of what is read: a further format is an entry there. Called by
+//! Defines [`open`], [`open_with`] and [`is_in`], and [`FORMATS`], the list of what is read: a further format is an entry there. Called by
 //! every program that reads texts, and by [`crate::hf::gguf`] to see whether what it wrote can be read.
 
 use std::path::{Path, PathBuf};
@@ -47,6 +47,19 @@ const FORMATS: &[Format] = &[
 /// that leads out of the folder.
 pub fn open(path: impl AsRef<Path>) -> Result<Arc<dyn Tokenizer>> {
     open_with(path, TextSpecials::AsText)
+}
+
+/// Whether a folder has a tokenizer that [`open`] reads, sound or not.
+///
+/// # Errors
+/// Those of a folder that cannot be read.
+pub fn is_in(folder: &Path) -> Result<bool> {
+    for format in FORMATS {
+        if format.first_of(folder)?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// [`open`], with a choice of what special tokens written in a text mean.
