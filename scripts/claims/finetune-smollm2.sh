@@ -7,7 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
 need_pip
 "$root/scripts/assets.sh" llama prose
-build convert finetune decode_bench
+build convert finetune generate
 scratch
 
 # The novel but for its last tenth, and that tenth.
@@ -24,7 +24,8 @@ tail -n "$((lines / 10))" "$novel" >"$scratch/eval.txt"
 # How either goes on with a sentence, word by word the most probable.
 for folder in model run/model; do
     note "$folder:"
-    "$bin/decode_bench" "$scratch/$folder" --prompt "The old captain leaned over the rail, and" --tokens 60 --rounds 1 >&2
+    "$bin/generate" "$scratch/$folder" --prompt "The old captain leaned over the rail, and" --greedy --max-new-tokens 60 --echo \
+        --threads 2 >&2
 done
 # The first evaluation comes before the first step.
 read -r before after < <(python3 -c 'import json, sys

@@ -25,6 +25,11 @@ impl Team {
         Team { ranks, device: device.clone() }
     }
 
+    /// What connects them.
+    pub fn ranks(&self) -> &Arc<dyn Communicator> {
+        &self.ranks
+    }
+
     /// This rank's number.
     pub fn rank(&self) -> usize {
         self.ranks.rank()

@@ -396,7 +396,7 @@ fn an_objective_decides_what_tells_classes_apart() {
     assert_eq!(of_known(&["data.task=MultiRC"]).eval.metric, EvalMetric::Metric(Metric::F1));
     assert_eq!(of_known(&["data.task=LCQMC"]).data.source.files_of_task(), ["LCQMC/train.tsv", "LCQMC/dev.tsv"]);
     let squad = of_known(&["data.task=SQuAD", "data.target_length=32"]);
-    assert_eq!((squad.eval.metric, squad.data.target_length), (EvalMetric::Loss, 32));
+    assert_eq!((squad.eval.metric, squad.data.target_length), (EvalMetric::Metric(Metric::TokenF1), 32));
     assert_eq!(squad.data.source.files_of_task(), ["train-v1.1.json", "dev-v1.1.json"]);
     let own = task(&[
         "data.objective=verbalizer",

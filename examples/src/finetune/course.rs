@@ -1,6 +1,6 @@
 //! The course of a run around the training step: when to judge, what to log and save, how it ends.
 
-use super::evaluate::{Judgement, evaluate};
+use super::evaluate::{Judge, Judgement};
 use super::keep::{Keeper, check_room};
 use super::resume::{Resume, RunState, SavedJudged, SavedJudgement};
 use super::setup::{Job, save_options};
@@ -255,8 +255,15 @@ impl Run {
             None => {
                 let start = Instant::now();
                 let is_stopped = || trainer.stop.is_requested();
-                let found =
-                    evaluate(&*trainer.model, loader, &trainer.metrics, &trainer.device, &trainer.team, &is_stopped)?;
+                let judge = Judge {
+                    model: &*trainer.model,
+                    wanted: &trainer.metrics,
+                    written: trainer.written.as_ref(),
+                    device: &trainer.device,
+                    team: &trainer.team,
+                    is_stopped: &is_stopped,
+                };
+                let found = judge.evaluate(loader)?;
                 let Some(judgement) = found else {
                     trainer.ask_to_stop();
                     return Ok(None);

@@ -1,5 +1,6 @@
 //! Judging a model: every sample once, metrics and mean loss.
 
+use super::written::Written;
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::Team;
 use bmtrain_dist::param::widen;
@@ -43,50 +44,79 @@ impl Judgement {
     }
 }
 
-/// Judge `model` on the data of `loader`. The ranks of `team` take its batches in turn, and all come to the same judgement,
-/// or to `None` because on one of them `is_stopped` says that somebody asks for an end.
-///
-/// # Errors
-/// Labels that do not fit the model, a failing device.
-pub fn evaluate(
-    model: &dyn TextModel,
-    loader: &mut Loader,
-    wanted: &[Metric],
-    device: &Device,
-    team: &Team,
-    is_stopped: &dyn Fn() -> bool,
-) -> Result<Option<Judgement>> {
-    let mut evaluator = Evaluator::of(loader.dataset());
-    let mut losses = OrderedSum::default();
-    let (ranks, batches, outputs) =
-        (team.size() as u64, loader.batches_per_epoch(), loader.dataset().labels().outputs());
-    for first in (0..batches).step_by(team.size()) {
-        let round: Vec<Batch> = (first..(first + ranks).min(batches))
-            .map(|index| loader.batch(Position { epoch: 0, index }))
-            .collect::<Result<_>>()?;
-        let longest = round.iter().map(|batch| 1 + batch.rows * outputs).max().unwrap_or(1);
-        // A rank for which there is no batch left looks at another one's: where parameters are gathered, a forward pass is a
-        // matter of all ranks. Its numbers are not asked for.
-        let Some(mine) = round.get(team.rank()).or(round.last()) else { break };
-        // Loss, then logits.
-        let mut numbers = score(model, mine, device)?;
-        numbers.resize(longest, 0.0);
-        numbers.push(f32::from(u8::from(is_stopped())));
-        let all = team.gather(&numbers)?;
-        if all.iter().any(|numbers| numbers.last() == Some(&1.0)) {
-            return Ok(None);
+/// What is judged, and how.
+pub struct Judge<'a> {
+    /// The model.
+    pub model: &'a dyn TextModel,
+    /// What is reported.
+    pub wanted: &'a [Metric],
+    /// How answers are written, where some metric judges these.
+    pub written: Option<&'a Written>,
+    /// Where.
+    pub device: &'a Device,
+    /// The ranks that share the work.
+    pub team: &'a Team,
+    /// Whether somebody asks for an end.
+    pub is_stopped: &'a dyn Fn() -> bool,
+}
+
+impl Judge<'_> {
+    /// Judge the data of `loader`. The ranks of the team take its batches in turn, and all come to the same judgement, or to `None`
+    /// because somebody asks for an end on one of them.
+    ///
+    /// # Errors
+    /// Labels that do not fit the model, a failing device.
+    pub fn evaluate(&self, loader: &mut Loader) -> Result<Option<Judgement>> {
+        let Some((evaluator, loss)) = self.score_all(loader)? else { return Ok(None) };
+        let mut by_texts = None;
+        if let Some(written) = self.written.filter(|_| self.wanted.iter().any(|metric| Written::judges(*metric))) {
+            let at = (self.device, self.team);
+            let scores = written.judge(self.model, loader.dataset(), loader.batch_size(), at, self.is_stopped)?;
+            let Some(scores) = scores else { return Ok(None) };
+            by_texts = Some(scores);
         }
-        for (batch, numbers) in round.iter().zip(all) {
-            let (loss, logits) = numbers.split_first().unwrap_or((&f32::NAN, &[]));
-            let logits = logits.get(..batch.rows * outputs).unwrap_or(logits);
-            evaluator.add(&batch.samples, logits, &batch.labels)?;
-            let (samples, weight) = (batch.samples.len() as u64, loader.dataset().weight_of(&batch.samples));
-            evaluator.add_loss(batch.position.index, *loss, samples, weight)?;
-            losses.add(batch.position.index, f64::from(*loss) * weight as f64, weight as f64);
-        }
+        let value = |metric: Metric| match by_texts.as_ref().and_then(|scores| Written::value(scores, metric)) {
+            Some(value) => Ok((metric, value)),
+            None => Ok(evaluator.compute(&[metric])?[0]),
+        };
+        let metrics = self.wanted.iter().map(|metric| value(*metric)).collect::<Result<_>>()?;
+        Ok(Some(Judgement { samples: evaluator.count(), loss, metrics }))
     }
-    let metrics = evaluator.compute(wanted)?;
-    Ok(Some(Judgement { samples: evaluator.count(), loss: losses.mean(), metrics }))
+
+    /// Losses and outputs of all samples, and the mean loss.
+    fn score_all(&self, loader: &mut Loader) -> Result<Option<(Evaluator, f64)>> {
+        let Judge { model, device, team, is_stopped, .. } = *self;
+        let mut evaluator = Evaluator::of(loader.dataset());
+        let mut losses = OrderedSum::default();
+        let (ranks, batches, outputs) =
+            (team.size() as u64, loader.batches_per_epoch(), loader.dataset().labels().outputs());
+        for first in (0..batches).step_by(team.size()) {
+            let round: Vec<Batch> = (first..(first + ranks).min(batches))
+                .map(|index| loader.batch(Position { epoch: 0, index }))
+                .collect::<Result<_>>()?;
+            let longest = round.iter().map(|batch| 1 + batch.rows * outputs).max().unwrap_or(1);
+            // A rank for which there is no batch left looks at another one's: where parameters are gathered, a forward pass is a
+            // matter of all ranks. Its numbers are not asked for.
+            let Some(mine) = round.get(team.rank()).or(round.last()) else { break };
+            // Loss, then logits.
+            let mut numbers = score(model, mine, device)?;
+            numbers.resize(longest, 0.0);
+            numbers.push(f32::from(u8::from(is_stopped())));
+            let all = team.gather(&numbers)?;
+            if all.iter().any(|numbers| numbers.last() == Some(&1.0)) {
+                return Ok(None);
+            }
+            for (batch, numbers) in round.iter().zip(all) {
+                let (loss, logits) = numbers.split_first().unwrap_or((&f32::NAN, &[]));
+                let logits = logits.get(..batch.rows * outputs).unwrap_or(logits);
+                evaluator.add(&batch.samples, logits, &batch.labels)?;
+                let (samples, weight) = (batch.samples.len() as u64, loader.dataset().weight_of(&batch.samples));
+                evaluator.add_loss(batch.position.index, *loss, samples, weight)?;
+                losses.add(batch.position.index, f64::from(*loss) * weight as f64, weight as f64);
+            }
+        }
+        Ok(Some((evaluator, losses.mean())))
+    }
 }
 
 /// Loss of a batch and, where it is not words that are predicted, logits.

@@ -15,6 +15,7 @@ pub mod resume;
 pub mod setup;
 mod start;
 pub mod train;
+mod written;
 
 use crate::places::model_places;
 use crate::program;

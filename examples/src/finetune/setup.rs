@@ -1,5 +1,6 @@
 //! Everything that can be known before weights are read: data, labels, sizes, the model's parameters.
 
+use super::written::Written;
 use bmtrain_core::Device;
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::wrap::Counting;
@@ -37,6 +38,8 @@ pub struct Job {
     pub drawn: Vec<String>,
     /// Tensors of the folder that are not used.
     pub unused: Vec<String>,
+    /// How answers are written, where the task knows answers.
+    pub written: Option<Written>,
 }
 
 impl Job {
@@ -180,6 +183,10 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &Places) -> 
     }
     let steps_per_epoch = (train.len() / resolved.train.batch_size) as u64;
     let schedule = schedule(resolved, steps_per_epoch)?;
+    let written = match resolved.data.source {
+        DataSource::Squad { .. } => Some(Written::of_squad(tokenizer, resolved.data.target_length)?),
+        _ => None,
+    };
     Ok(Job {
         train: Arc::new(train),
         eval: eval.map(Arc::new),
@@ -190,6 +197,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &Places) -> 
         parameters: opened.parameters,
         drawn: opened.drawn,
         unused: opened.unused,
+        written,
     })
 }
 

@@ -4,6 +4,7 @@
 
 use super::course::Run;
 use super::setup::{Job, open_options, sharding};
+use super::written::Written;
 use super::{Options, evaluate, ranks};
 use crate::device;
 use bmtrain_core::autograd::Randomness;
@@ -117,6 +118,8 @@ pub(crate) struct Trainer {
     pub(super) loader: Loader,
     pub(crate) eval: Option<Loader>,
     pub(crate) metrics: Vec<Metric>,
+    /// How answers are written, where the task knows answers.
+    pub(crate) written: Option<Written>,
     pub(super) stop: StopConditions,
     pub(super) progress: Progress,
     /// Micro-batches of one optimizer step.
@@ -205,6 +208,7 @@ impl Trainer {
         Ok(Trainer {
             device: device.clone(),
             metrics: metrics(job, resolved),
+            written: job.written.clone(),
             model,
             folder: job.folder.clone(),
             optim,

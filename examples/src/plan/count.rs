@@ -3,7 +3,7 @@
 //! [`count`] opens the model without its values, makes a trainer as a run does, and lets it evaluate, step twice, evaluate and
 //! pass its parameters on, all on data in which every sample is as long as the longest.
 
-use crate::finetune::evaluate::evaluate;
+use crate::finetune::evaluate::Judge;
 use crate::finetune::setup::{Job, open_options, sharding};
 use crate::finetune::train::Trainer;
 use bmtrain_core::comm::Communicator;
@@ -141,7 +141,15 @@ fn rehearse(
 fn judge(trainer: &mut Trainer, device: &Device) -> Result<()> {
     let Some(loader) = &mut trainer.eval else { return Ok(()) };
     // All scores are zeros here, so what they amount to is nothing to look at.
-    evaluate(&*trainer.model, loader, &trainer.metrics, device, &trainer.team, &|| false).map(drop)
+    let judge = Judge {
+        model: &*trainer.model,
+        wanted: &trainer.metrics,
+        written: trainer.written.as_ref(),
+        device,
+        team: &trainer.team,
+        is_stopped: &|| false,
+    };
+    judge.evaluate(loader).map(drop)
 }
 
 /// The job on data whose every sample is the longest: one step, and one evaluation batch for each rank.
@@ -160,6 +168,7 @@ fn longest_of_all(job: &Job, resolved: &Resolved, ranks: usize) -> Job {
         parameters: job.parameters,
         drawn: Vec::new(),
         unused: Vec::new(),
+        written: job.written.clone(),
     }
 }
 

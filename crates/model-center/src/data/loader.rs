@@ -172,6 +172,11 @@ impl Loader {
         &self.options
     }
 
+    /// Samples of a batch; the last of an epoch may have fewer.
+    pub fn batch_size(&self) -> usize {
+        self.options.batch_size
+    }
+
     /// Number of batches of an epoch, the same for every epoch and at least 1.
     pub fn batches_per_epoch(&self) -> u64 {
         let (samples, size) = (self.dataset.len(), self.options.batch_size);

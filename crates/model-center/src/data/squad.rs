@@ -3,8 +3,8 @@
 //! Defines [`Squad`], which reads `{folder}/{train|dev}-v1.1.json`, and [`SQUAD_METRICS`]. Called by the finetune program.
 //!
 //! Source: ModelCenter's `t5dataset`: what is read and what is written matched. Deliberate differences: of several answers the
-//! first is learnt, where a random one was drawn once; the evaluation has losses too, against that answer, and keeps all of them
-//! as [`Dataset::references`].
+//! first is learnt, where a random one was drawn once; the evaluation has losses too, against that answer, and compares what is written with all of them,
+//! which are kept as [`Dataset::references`].
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ const MAX_BYTES: u64 = 1 << 30;
 const NO_ANSWER: &str = "no answer";
 
 /// What evaluation reports.
-pub const SQUAD_METRICS: &[Metric] = &[Metric::Perplexity];
+pub const SQUAD_METRICS: &[Metric] = &[Metric::TokenF1, Metric::ExactMatch, Metric::Perplexity];
 
 /// The task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +67,13 @@ impl Squad {
             Split::Train => "train-v1.1.json",
             Split::Validation => "dev-v1.1.json",
         }
+    }
+
+    /// The words in front of an answer and behind it.
+    ///
+    /// Errors: a vocabulary without sentinels.
+    pub fn sentinels(tokenizer: &dyn Tokenizer) -> Result<[u32; 2]> {
+        sentinels(tokenizer, "task SQuAD")
     }
 
     /// Reads one split from the folder that holds its file.
@@ -131,7 +138,7 @@ pub(super) struct SquadForm {
 impl SquadForm {
     fn new(tokenizer: &dyn Tokenizer) -> Result<Self> {
         let (front, back) = around(tokenizer);
-        Ok(SquadForm { sentinels: sentinels(tokenizer, "task SQuAD")?, front, back })
+        Ok(SquadForm { sentinels: Squad::sentinels(tokenizer)?, front, back })
     }
 
     /// What is read, of a question and its passage, or what is written, of an answer alone, with how many tokens were cut: the

@@ -75,8 +75,13 @@ pub struct AnswerScores {
 impl AnswerScores {
     /// Adds the text that was written for a sample.
     pub fn add(&mut self, sample: u32, text: &str, answers: &[impl AsRef<str>]) {
-        self.exact.add(u64::from(sample), exact_match(text, answers), 1.0);
-        self.f1.add(u64::from(sample), token_f1(text, answers), 1.0);
+        self.add_rated(sample, exact_match(text, answers), token_f1(text, answers));
+    }
+
+    /// Adds a sample whose text was rated elsewhere, by [`exact_match`] and [`token_f1`].
+    pub fn add_rated(&mut self, sample: u32, exact: f64, f1: f64) {
+        self.exact.add(u64::from(sample), exact, 1.0);
+        self.f1.add(u64::from(sample), f1, 1.0);
         self.count += 1;
     }
 

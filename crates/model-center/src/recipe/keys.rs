@@ -190,7 +190,6 @@ fn read_warmup(r: &mut Reader) -> Warmup {
 fn read_eval(r: &mut Reader, data: &DataSettings, micro_batch_size: u64) -> EvalSettings {
     let every = read_interval(r, "eval.every", Interval::Epochs(1.0), ("end", Interval::End));
     let default = match (data.source.task_metrics(), data.source.predicts()) {
-        (Some(_), Judged::Words) => EvalMetric::Loss,
         (Some(metrics), _) => EvalMetric::Metric(metrics.first().copied().unwrap_or(Metric::Accuracy)),
         (None, Judged::Classes | Judged::Questions) => EvalMetric::Metric(Metric::Accuracy),
         (None, Judged::Values) => EvalMetric::Metric(Metric::Pearson),
