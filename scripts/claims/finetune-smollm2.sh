@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SmolLM2-135M learns Moby Dick on two ranks under ZeRO-3: its perplexity on chapters that it has not seen, before and after; it
-# must fall.
+# must fall to 0.85 of that.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
@@ -33,4 +33,4 @@ evals = [record for record in map(json.loads, open(sys.argv[1])) if record["kind
 assert evals[0]["step"] == 0 < evals[-1]["step"]
 print(*("%.2f" % record["metrics"]["perplexity"] for record in (evals[0], evals[-1])))' "$scratch/run/metrics.jsonl")
 note "perplexity of chapters that were held out: $before before, $after after"
-if awk -v b="$before" -v a="$after" 'BEGIN { exit !(a < b) }'; then verdict "$before->$after" ok; else verdict "$before->$after" short; fi
+if awk -v b="$before" -v a="$after" 'BEGIN { exit !(a <= 0.85 * b) }'; then verdict "$before->$after" ok; else verdict "$before->$after" short; fi

@@ -7,8 +7,8 @@
 dropout, and the folders DIR/train and DIR/eval of addresses: every tenth is held out. `compare` trains the same model by the
 recipe in PyTorch and prints the verdict on what finetune left in DIR/run: how its loss on the held-out rows compares. Both sides
 read the same batches: rows are cut from the tokens as docs/recipes.md says, and come in the order that
-crates/model-center/src/data/order.rs computes from the seed, which is written here a second time. The first step, whose weights are
-still the same, proves it: its loss must agree to 1e-4.
+crates/model-center/src/data/order.rs computes from the seed, which is written here a second time. The first steps, whose
+weights are still nearly the same, prove it: the loss of the first must agree to 1e-4, those of twenty to 1e-3.
 
 The last line on stdout is `scratch-gpt2 FIGURE ok|short`, exit status 0 or 1.
 """
@@ -30,6 +30,8 @@ WORD = (1 << 32) - 1
 LONG = (1 << 64) - 1
 # Rows of held-out text that are judged at a time.
 EVAL_ROWS = 16
+# So many steps are compared loss by loss.
+SAME_STEPS = 20
 
 
 def say(text):
@@ -162,7 +164,7 @@ def compare(folder, recipe):
     data, train = settings["data"], settings["train"]
     records = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
     ours = [record["metrics"]["loss"] for record in records if record["kind"] == "eval"][-1]
-    first = next(record["loss"] for record in records if record["kind"] == "step")
+    steps = [record["loss"] for record in records if record["kind"] == "step"]
 
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     model = GPT2LMHeadModel.from_pretrained(folder / "model").train()
@@ -170,9 +172,11 @@ def compare(folder, recipe):
     held_out = pack(tokenizer, folder / "eval", data["max_length"])[:data["eval_limit"]]
     say(f"{len(rows)} rows to learn from, {len(held_out)} held out; untrained loss {judge(model, held_out):.4f}")
     losses = learn(model, rows, train)
-    if not abs(first - losses[0]) <= 1e-4 * losses[0]:
-        sys.exit(f"error: the first step\n  reason: its loss is {first} here and {losses[0]} in PyTorch: other rows or weights\n"
-                 "  fix: look at how the text is cut and ordered")
+    # Other rows, weights or rates show at once; later both runs drift apart by rounding.
+    for step, (mine, other) in enumerate(zip(steps[:SAME_STEPS], losses), start=1):
+        if not abs(mine - other) <= (1e-4 if step == 1 else 1e-3) * other:
+            sys.exit(f"error: step {step}\n  reason: its loss is {mine} here and {other} in PyTorch: other rows, weights or rates\n"
+                     "  fix: look at how the text is cut and ordered, and at the schedule")
     theirs = judge(model, held_out)
     apart = ours / theirs - 1
     say(f"loss on held-out addresses: ours {ours:.4f}, PyTorch {theirs:.4f}")

@@ -4,7 +4,7 @@
 
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::comm::host::{HostGroup, HostOptions};
-use bmtrain_core::{Ctx, Device};
+use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use model_center::generation::{
     BeamOptions, Ending, GenerateOptions, Generated, Generator, Method, Patience, Penalty, Sampling,
@@ -213,6 +213,20 @@ fn texts_end_by_words_and_by_length_and_forbidden_words_never_come() {
 }
 
 #[test]
+fn models_in_16_bits_write_too() {
+    let device = Device::cpu(1).unwrap();
+    for (folder, dtype) in [("gpt2_a/lm", DType::BF16), ("gpt2_a/lm", DType::F16), ("t5_a/lm", DType::BF16)] {
+        let options = OpenOptions { dtype, ..OpenOptions::new(&device) };
+        let model = Registry::default().open(&golden().join(folder), &options).unwrap().model;
+        let beams = Method::Beams(BeamOptions { beams: 2, length_penalty: 1.0, patience: Patience::Likely, best: 1 });
+        for method in [Method::Greedy, beams] {
+            let options = GenerateOptions { method, max_new_tokens: 5, ..GenerateOptions::default() };
+            assert_eq!(generate(&device, &*model, options, &[vec![5, 6, 7]])[0][0].words.len(), 5, "{folder} {dtype}");
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_generated_is_refused_with_its_reason() {
     let device = Device::cpu(1).unwrap();
     let (gpt2, t5) = (open(&device, "gpt2_a/lm", Sharding::solo()), open(&device, "t5_a/lm", Sharding::solo()));
@@ -225,6 +239,13 @@ fn what_cannot_be_generated_is_refused_with_its_reason() {
         (GenerateOptions { stops: vec!["x".into()], ..plain() }, "no tokenizer"),
         (GenerateOptions { forbidden: vec![97], ..plain() }, "word 97, and the model has 97"),
         (GenerateOptions { prefix: vec![5], ..plain() }, "this model has none"),
+        (
+            GenerateOptions {
+                method: Method::Sampling { sampling: Sampling::default(), seed: 0, texts: usize::MAX },
+                ..plain()
+            },
+            "between 1 and 1024",
+        ),
         (GenerateOptions { forced_first: Some(5), ..plain() }, "this model has none"),
         (GenerateOptions { first_word: Some(5), ..plain() }, "this model has none"),
         (GenerateOptions { forced_last: Some(97), ..plain() }, "word 97, and the model has 97"),
@@ -253,7 +274,19 @@ fn what_cannot_be_generated_is_refused_with_its_reason() {
     assert!(prompt(&*t5, vec![4; 5], GenerateOptions { prefix: vec![7], ..plain() }).is_ok());
     // Words that are all forbidden leave none.
     let none = GenerateOptions { forbidden: (0..97).collect(), ..plain() };
+    assert!(prompt(&*gpt2, vec![4], none.clone()).unwrap_err().contains("no word is possible"));
+    let beams = BeamOptions { beams: 2, length_penalty: 1.0, patience: Patience::Likely, best: 1 };
+    let none = GenerateOptions { method: Method::Beams(beams), ..none };
     assert!(prompt(&*gpt2, vec![4], none).unwrap_err().contains("no word is possible"));
+    // Whoever asks for an end gets it before the next word.
+    let asked = std::cell::Cell::new(0);
+    let may_go_on = || {
+        asked.set(asked.get() + 1);
+        if asked.get() == 3 { Err(model_center::Error::data("x", "enough", "y")) } else { Ok(()) }
+    };
+    let generator = Generator::new(&*gpt2, None, plain()).unwrap().asking(&may_go_on);
+    let ended = generator.generate(&[vec![4]], 0, &mut Ctx::inference(&device), &mut |_| Ok(()));
+    assert!(ended.unwrap_err().to_string().contains("enough") && asked.get() == 3);
     // What stops the caller stops the generation.
     let tokenizer = None;
     let generator = Generator::new(&*gpt2, tokenizer, plain()).unwrap();

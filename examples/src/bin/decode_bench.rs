@@ -112,9 +112,12 @@ struct Made {
 
 /// So many words behind a prompt, each the most probable one.
 fn decode(model: &dyn TextModel, device: &Device, prompt: &[i64], tokens: usize) -> Result<Made> {
+    let expected = prompt.len().saturating_add(tokens);
+    if expected > model.max_length() {
+        bail!("--tokens {tokens} behind {} of the prompt, and rows have at most {}", prompt.len(), model.max_length());
+    }
     let start = Instant::now();
     let mut cx = Ctx::inference(device);
-    let expected = prompt.len() + tokens;
     let mut decoding = model.decoding(DecodingOptions { source: None, expected }, &mut cx)?;
     let (mut ids, mut next) = (Vec::with_capacity(tokens), prompt.to_vec());
     loop {

@@ -120,13 +120,9 @@ impl<'a> Talk<'a> {
         let prompt = self.job.reader().conversation(&self.said)?;
         self.figures.start();
         let (mut answer, shows) = (String::new(), self.job.shows_pieces());
-        let (figures, stop) = (&mut self.figures, self.stop);
+        let figures = &mut self.figures;
         let mut on_piece = |piece: Piece<'_>| {
             figures.piece();
-            if stop.is_requested() {
-                // Ends the generation; what has come stays the answer.
-                return Err(Error::data("the answer", "it was cut off", "ask again"));
-            }
             answer.push_str(piece.piece);
             if shows { show(piece.piece) } else { Ok(()) }
         };
@@ -154,7 +150,9 @@ impl<'a> Talk<'a> {
 /// What the model refuses of the one prompt there is.
 fn too_long(error: Error) -> Error {
     match error {
-        Error::Data { reason, .. } => Error::data("the conversation", reason, "begin anew with /reset"),
+        Error::Data { place, reason, .. } if place == "prompt 0" => {
+            Error::data("the conversation", reason, "begin anew with /reset")
+        }
         other => other,
     }
 }

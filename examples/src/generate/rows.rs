@@ -125,7 +125,8 @@ impl RowOptions {
             return refuse(format!("the row has a field {name:?}, which is written here"), "rename it");
         }
         let texts: Vec<&str> = self.column.as_deref().map_or(TEXTS.to_vec(), |column| vec![column]);
-        let known = texts.iter().copied().chain([IDS, MESSAGES]);
+        let others = [IDS, MESSAGES].into_iter().filter(|name| !texts.contains(name));
+        let known = texts.iter().copied().chain(others);
         let names: Vec<&str> = known.filter(|name| object.get(*name).is_some_and(|value| !value.is_null())).collect();
         let [name] = names[..] else {
             let reason = match names.is_empty() {

@@ -197,6 +197,14 @@ fn sketch(options: &Options, registry: &Registry<'_>, folder: &Path) -> Result<B
         }
         other => other,
     })?;
+    if let Some(name) = opened.drawn.first() {
+        let reason = format!("its weights have no {name}, and texts of values that are drawn would mean nothing");
+        return Err(Error::model(
+            folder.display().to_string(),
+            reason,
+            "use a model that was trained to predict words",
+        ));
+    }
     Ok(opened.model)
 }
 

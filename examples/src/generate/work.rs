@@ -83,14 +83,11 @@ impl Work {
             }
         };
         let opened = registry.open(folder, &open_options(options, &device, sharding))?;
-        if is_first {
-            for name in &opened.drawn {
-                terminal::note(&format!("warning: {name} is not in the folder; its values are drawn"));
-            }
-        }
+        let may_go_on = || self.check_stop();
         let generator = Generator::new(&*opened.model, tokenizer.as_deref(), settings.generate.clone())
             .map_err(|error| settings.blame(error))?
-            .on_ranks(Arc::clone(&ranks));
+            .on_ranks(Arc::clone(&ranks))
+            .asking(&may_go_on);
         if options.is_conversation() {
             let of_talk = chat::Talk::new(&self.job, &generator, &device, &self.stop).run()?;
             self.with_figures(|figures| *figures = of_talk);
@@ -143,7 +140,6 @@ impl Work {
         self.with_figures(Figures::start);
         self.check_stop()?;
         let mut on_piece = |piece: Piece<'_>| {
-            self.check_stop()?;
             self.with_figures(Figures::piece);
             if shows { show(piece.piece) } else { Ok(()) }
         };

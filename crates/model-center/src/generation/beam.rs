@@ -5,6 +5,7 @@
 //!
 //! Source: the rules are those of transformers 5.23, so that results can be compared word by word.
 
+use super::generator::MOST_TEXTS;
 use super::scores::log_softmax;
 use crate::{Error, Result};
 use std::cmp::Ordering;
@@ -40,8 +41,9 @@ impl BeamOptions {
     /// # Errors
     /// No beam, more texts than beams, an exponent that is no number.
     pub fn validate(&self) -> Result<()> {
-        if self.beams == 0 {
-            return Err(Error::recipe("beams", "there is none", "give 1 or more"));
+        if self.beams == 0 || self.beams > MOST_TEXTS {
+            let reason = format!("{} beams", self.beams);
+            return Err(Error::recipe("beams", reason, format!("give between 1 and {MOST_TEXTS}")));
         }
         if self.best == 0 || self.best > self.beams {
             let reason = format!("{} texts of {} beams", self.best, self.beams);
@@ -189,7 +191,9 @@ impl Beams {
 
     /// The so many best ways to go on from any row; possible ones only.
     fn candidates(&self, scores: &[Vec<f32>], most: usize) -> Vec<Candidate> {
-        let mut best: Vec<Candidate> = Vec::with_capacity(2 * most);
+        // No more than there are, however many words end a text.
+        let most = most.min(scores.iter().map(Vec::len).sum()).max(1);
+        let mut best: Vec<Candidate> = Vec::new();
         let mut least = f32::NEG_INFINITY;
         for (from, (running, scores)) in self.running.iter().zip(scores).enumerate() {
             for (word, score) in scores.iter().enumerate() {
@@ -365,6 +369,7 @@ mod tests {
     fn settings_that_make_no_sense_are_errors() {
         for wrong in [
             BeamOptions { beams: 0, ..OPTIONS },
+            BeamOptions { beams: usize::MAX, ..OPTIONS },
             BeamOptions { best: 0, ..OPTIONS },
             BeamOptions { best: 3, ..OPTIONS },
             BeamOptions { length_penalty: f32::NAN, ..OPTIONS },

@@ -14,7 +14,11 @@ use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use bmtrain_core::comm::{Communicator, Reduction, tensors};
 use bmtrain_core::{Ctx, Segment, Tensor};
+use bmtrain_dist::param::widen;
 use std::sync::Arc;
+
+/// The most texts of a prompt, side by side: more would be a slip, and take the memory.
+pub(super) const MOST_TEXTS: usize = 1024;
 
 /// How the next word is chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -100,8 +104,9 @@ impl GenerateOptions {
             Method::Greedy => {}
             Method::Sampling { sampling, texts, .. } => {
                 sampling.validate()?;
-                if texts == 0 {
-                    return Err(Error::recipe("texts", "no text of a prompt is asked for", "give 1 or more"));
+                if texts == 0 || texts > MOST_TEXTS {
+                    let reason = format!("{texts} texts of a prompt");
+                    return Err(Error::recipe("texts", reason, format!("give between 1 and {MOST_TEXTS}")));
                 }
             }
             Method::Beams(options) => options.validate()?,
@@ -169,6 +174,7 @@ pub struct Generator<'a> {
     tokenizer: Option<&'a dyn Tokenizer>,
     options: GenerateOptions,
     ranks: Option<Arc<dyn Communicator>>,
+    may_go_on: Option<&'a dyn Fn() -> Result<()>>,
 }
 
 impl<'a> Generator<'a> {
@@ -210,7 +216,7 @@ impl<'a> Generator<'a> {
                 return Err(Error::recipe(name, reason, "give words of the model's vocabulary"));
             }
         }
-        Ok(Generator { model, tokenizer, options, ranks: None })
+        Ok(Generator { model, tokenizer, options, ranks: None, may_go_on: None })
     }
 
     /// For a model whose values are cut over ranks: each of them has prompts of its own, which may be none, and all of them call
@@ -218,6 +224,12 @@ impl<'a> Generator<'a> {
     #[must_use]
     pub fn on_ranks(self, ranks: Arc<dyn Communicator>) -> Self {
         Generator { ranks: (ranks.size() > 1).then_some(ranks), ..self }
+    }
+
+    /// Ask before every word whether to go on; an error ends the generation with it.
+    #[must_use]
+    pub fn asking(self, may_go_on: &'a dyn Fn() -> Result<()>) -> Self {
+        Generator { may_go_on: Some(may_go_on), ..self }
     }
 
     /// The settings.
@@ -229,7 +241,8 @@ impl<'a> Generator<'a> {
     /// number of the first of them among all prompts of a run, by which random draws go. `on_piece` is told text as it comes, but
     /// for a search, whose texts are told at the end.
     ///
-    /// Numerics: a text does not depend on the prompts beside its own, but for rounding, see [`Decoding::extend`].
+    /// Numerics: a text does not depend on the prompts beside its own, but for rounding and dynamic scaling, see
+    /// [`Decoding::extend`].
     ///
     /// # Errors
     /// A prompt without a word, with one that the model does not have, or so long that none can follow; what `on_piece`
@@ -325,10 +338,13 @@ impl<'a> Generator<'a> {
         let (mut decoding, mut scores) = self.begin(if prompts.is_empty() { &idle } else { prompts }, cx)?;
         let mut is_idle = prompts.is_empty();
         loop {
+            if let Some(may_go_on) = self.may_go_on {
+                may_go_on()?;
+            }
             let (mut from, mut words) = (Vec::new(), Vec::new());
             if !is_idle {
                 let vocabulary = scores.shape().last();
-                let values: Vec<f32> = scores.to_vec()?; // [R, V]
+                let values = widen(&scores)?; // [R, V]
                 drop(scores);
                 let scores = values.chunks(vocabulary.max(1)).map(<[f32]>::to_vec).collect();
                 (from, words) = rows.choose(scores, on_piece)?.into_iter().unzip();

@@ -82,15 +82,16 @@ impl Sampling {
     /// the order. None if no score is a number above minus infinity.
     pub fn chances(&self, scores: &[f32]) -> Vec<(u32, f64)> {
         let Some(best) = largest(scores) else { return Vec::new() };
-        let most = scores[best] / self.temperature;
-        let scaled = scores.iter().enumerate().map(|(word, score)| (word as u32, score / self.temperature));
+        // Of the likeliest the distance is 0 whatever the temperature.
+        let most = scores[best];
+        let scaled = scores.iter().enumerate().map(|(word, score)| (word as u32, (score - most) / self.temperature));
         let mut left: Vec<Candidate> = scaled.filter(|(_, score)| *score > f32::NEG_INFINITY).collect();
         if let Some(k) = self.top_k.filter(|&k| k < left.len()) {
             let (_, last, _) = left.select_nth_unstable_by(k - 1, likelier);
             let least = last.1;
             left.retain(|(_, score)| *score >= least);
         }
-        let mass = |(_, score): &Candidate| f64::from(score - most).exp();
+        let mass = |(_, score): &Candidate| f64::from(*score).exp();
         if self.top_p < 1.0 {
             let all: f64 = left.iter().map(mass).sum();
             keep_likeliest(&mut left, f64::from(self.top_p) * all, mass);
@@ -214,6 +215,13 @@ mod tests {
             assert!((f64::from(*count) - 10_000.0 * chance).abs() < deviation, "{counts:?}");
         }
         assert_eq!((0..50).map(draw).collect::<Vec<_>>(), (0..50).map(draw).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_smallest_temperatures_leave_the_likeliest() {
+        let coldest = Sampling { temperature: f32::MIN_POSITIVE, ..ALL };
+        let draw = Draw { key: Key::new(1, "x"), row: 0, place: 0 };
+        assert_eq!(coldest.choose(&[-40.0, 30.0, 29.0, f32::NEG_INFINITY], draw), Some(1));
     }
 
     #[test]

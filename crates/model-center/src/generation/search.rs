@@ -6,7 +6,7 @@ use super::beam::{BeamOptions, Beams};
 use super::generator::{Chooser, Ending, Generated, OnPiece, Piece};
 use super::rows::Begun;
 use super::stream::TextStream;
-use crate::Result;
+use crate::{Error, Result};
 
 /// One search for each prompt.
 pub(super) struct Searches<'a> {
@@ -39,6 +39,8 @@ impl Chooser for Searches<'_> {
     fn choose(&mut self, mut scores: Vec<Vec<f32>>, _on_piece: OnPiece<'_>) -> Result<Vec<(usize, u32)>> {
         let (mut next, mut first) = (Vec::new(), 0);
         let Searches { begun, own, beams } = self;
+        // A character takes no more words than it has bytes; some words have no text, and the first of a text none in front.
+        let reach = 8 + 2 * begun.options.stops.iter().map(String::len).max().unwrap_or(0);
         for ((prompt, &limit), beams) in begun.prompts.iter().zip(begun.limits).zip(beams) {
             let rows = beams.rows();
             let before = own.as_ref().unwrap_or(prompt);
@@ -47,7 +49,9 @@ impl Chooser for Searches<'_> {
                 if begun.options.stops.is_empty() {
                     return false;
                 }
-                Self::text(begun, words).map(|(_, is_stopped)| is_stopped).unwrap_or_else(|error| {
+                // Words further back have been looked at.
+                let tail = &words[words.len().saturating_sub(reach)..];
+                Self::text(begun, tail).map(|(_, is_stopped)| is_stopped).unwrap_or_else(|error| {
                     failure = Some(error);
                     true
                 })
@@ -72,7 +76,13 @@ impl Chooser for Searches<'_> {
         let mut all = Vec::with_capacity(beams.len());
         for (prompt, beams) in beams.into_iter().enumerate() {
             let mut texts = Vec::new();
-            for (number, found) in beams.finish().into_iter().enumerate() {
+            let found = beams.finish();
+            if found.is_empty() {
+                let reason = "no word is possible: all scores are minus infinity or no numbers";
+                let place = format!("prompt {}", begun.first + prompt as u64);
+                return Err(Error::data(place, reason, "forbid fewer words, or check the weights"));
+            }
+            for (number, found) in found.into_iter().enumerate() {
                 let (text, is_stopped) = Self::text(&begun, &found.words)?;
                 let ends_text = found.words.last().is_some_and(|word| begun.options.ends.contains(word));
                 let ending = match (is_stopped, ends_text) {

@@ -94,11 +94,22 @@ impl<'a> TextStream<'a> {
         if all.ends_with(BROKEN) && !is_last {
             return Ok(String::new());
         }
-        // A decoder that writes the words before differently in view of the new ones leaves what is shown as it is.
-        let piece = all.get(before.len()..).unwrap_or_default().to_string();
-        (self.context, self.shown) = (self.shown, self.ids.len());
+        // Words before may be written differently in view of the new ones: what is shown of them stays as it is.
+        let piece = all[shared(&before, &all)..].to_string();
+        // What gives no text, as special words do, is no context: behind it alone a word would be the first of its text, which some
+        // decoders write without the space in front.
+        if !piece.is_empty() {
+            self.context = self.shown;
+        }
+        self.shown = self.ids.len();
         Ok(piece)
     }
+}
+
+/// Bytes that two texts begin with alike, whole characters only.
+fn shared(one: &str, other: &str) -> usize {
+    let alike = one.char_indices().zip(other.chars()).find(|((_, a), b)| a != b);
+    alike.map_or(one.len().min(other.len()), |((place, _), _)| place)
 }
 
 /// Bytes at the end of `text` that are the beginning of `stop`.
@@ -171,6 +182,55 @@ mod tests {
         assert_eq!(pieces.concat() + &rest, "\u{FFFD}ab\u{FFFD}");
         let (pieces, _, _) = super::tests::pieces(&[0x80; 6], &[]);
         assert_eq!(pieces.concat(), "\u{FFFD}".repeat(5));
+    }
+
+    /// Words with a space in front, which the first of a text loses; 0 is special.
+    #[derive(Debug)]
+    struct Spaced(Template);
+
+    impl Tokenizer for Spaced {
+        fn tokenize(&self, _texts: &[&str]) -> Result<Vec<Vec<u32>>> {
+            Ok(Vec::new())
+        }
+
+        fn template(&self, _pair: bool) -> &Template {
+            &self.0
+        }
+
+        fn special_ids(&self) -> SpecialIds {
+            SpecialIds::default()
+        }
+
+        fn vocab_size(&self) -> usize {
+            9
+        }
+
+        fn decode(&self, ids: &[u32], _skip_special: bool) -> Result<String> {
+            let words: String = ids.iter().filter(|id| **id > 0).map(|id| format!(" w{id}")).collect();
+            Ok(words.trim_start().to_owned())
+        }
+
+        fn token(&self, _id: u32) -> Option<String> {
+            None
+        }
+
+        fn id(&self, _token: &str) -> Option<u32> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_word_behind_a_special_one_keeps_its_space() {
+        let tokenizer = Spaced(Template::default());
+        let ids = [0, 1, 0, 2, 0, 0, 3, 4, 0];
+        let mut stream = TextStream::new(&tokenizer, &[]).unwrap();
+        let shown: String = ids.iter().map(|id| stream.push(*id).unwrap()).collect();
+        assert_eq!(shown + &stream.finish().unwrap(), tokenizer.decode(&ids, true).unwrap());
+    }
+
+    #[test]
+    fn what_is_shown_of_broken_bytes_does_not_swallow_what_follows() {
+        assert_eq!((shared("a\u{FFFD}", "aé b"), shared("ab", "abc"), shared("", "x")), (1, 2, 0));
     }
 
     #[test]

@@ -24,7 +24,8 @@ pub trait Decoding {
     /// the first tokens of all a context.
     ///
     /// Numerics: as the whole row read at once, up to the order in which products of matrices of another height are added up. A
-    /// row that is padded on the left is the row without padding.
+    /// row that is padded on the left is the row without padding; but where angles change with the length (dynamic scaling) and rows
+    /// grow beyond the trained one, that is the length of the longest row, as in transformers.
     ///
     /// # Errors
     /// Other rows than before; ids out of range; rows that grow too long; a tape; no memory left; a failing device.
@@ -88,10 +89,7 @@ impl Past {
             return Err(Error::data("batch", reason, "give each row its next tokens"));
         }
         if let Some(mask) = mask {
-            if mask.len() != rows * length || mask.iter().any(|&token| token > 1) {
-                let reason = format!("it is not {rows} rows of {length} numbers that are 0 or 1");
-                return Err(Error::data("attention_mask", reason, "write 1 for tokens and 0 for padding"));
-            }
+            check_mask(batch)?;
             if let Some(row) = mask.chunks(length.max(1)).position(|row| row.last() == Some(&0)) {
                 let reason = "it ends in padding, and what is asked for is the token behind the last";
                 return Err(Error::data(format!("attention_mask, row {row}"), reason, "pad the row on the left"));
@@ -152,6 +150,19 @@ impl Past {
         };
         Ok(Tensor::from_slice(device, [self.rows, length], &ids, Segment::Data)?)
     }
+}
+
+/// Whether the mask of a batch is one.
+///
+/// # Errors
+/// Another length, or other numbers.
+pub(super) fn check_mask(batch: &TextBatch) -> Result<()> {
+    let TextBatch { rows, length, attention_mask: Some(mask), .. } = batch else { return Ok(()) };
+    if mask.len() == rows * length && mask.iter().all(|&token| token <= 1) {
+        return Ok(());
+    }
+    let reason = format!("it is not {rows} rows of {length} numbers that are 0 or 1");
+    Err(Error::data("attention_mask", reason, "write 1 for tokens and 0 for padding"))
 }
 
 /// The last `columns` of each row of a table whose rows have this length.

@@ -3,7 +3,7 @@
 use super::{Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::error::{Error, Result};
 use crate::layer::{BlockCache, Memory, Visible, cache};
-use crate::model::decoding::{Decoding, DecodingOptions, Past, check_tokens, gathered, last_places};
+use crate::model::decoding::{Decoding, DecodingOptions, Past, check_mask, check_tokens, gathered, last_places};
 use crate::model::labels::{Numbers, check_length, refuse_spans};
 use crate::model::text::TextBatch;
 use bmtrain_core::{Ctx, Device, Segment, Tensor, Var};
@@ -51,6 +51,7 @@ impl<'a, C: Seq2SeqFamily> Seq2SeqRows<'a, C> {
         check_tokens(batch)?;
         Numbers::grid("input_ids", &batch.input_ids, batch, model.config().text().vocab_size).check(false)?;
         refuse_spans(batch)?;
+        check_mask(batch)?;
         check_length(batch.length, model.config().text().position_size)?;
         let (rows, mask) = (batch.rows, batch.attention_mask.clone().filter(|mask| mask.contains(&0)));
         let visible = Source::visible(cx.device(), [rows, batch.length], mask.as_deref())?;
