@@ -207,11 +207,49 @@ fn added_tokens_beside_a_vocabulary_are_kept() {
 }
 
 #[test]
-fn an_empty_folder_names_both_files() {
+fn an_empty_folder_names_every_form_that_is_read() {
     let folder = TempDir::new().unwrap();
     let error = load_error(&folder);
-    assert!(error.contains("neither tokenizer.json nor vocab.txt"), "{error}");
+    for form in [
+        "tokenizer.json",
+        "vocab.txt",
+        "vocab.json with merges.txt",
+        "spiece.model",
+        "sentencepiece.bpe.model",
+        "tokenizer.model",
+        "vocab.model",
+        "characters.txt",
+        "a single .gguf",
+    ] {
+        assert!(error.contains(form), "{form}: {error}");
+    }
     assert!(error.contains(folder.path().to_str().unwrap()));
+}
+
+#[test]
+fn added_tokens_are_bounded_and_many_are_read_in_little_time() {
+    let folder = folder_with_vocab();
+    let long = json!({ "x".repeat(1025): 20 });
+    write(folder.path(), "added_tokens.json", long.to_string());
+    let error = load_error(&folder);
+    assert!(error.contains("added token 20") && error.contains("1025 bytes"), "{error}");
+    let listed = |count: usize| -> Value {
+        let tokens = (20..20 + count).map(|id| (id.to_string(), json!({ "content": format!("<w{id}>") })));
+        json!({ "added_tokens_decoder": tokens.collect::<serde_json::Map<_, _>>() })
+    };
+    fs::remove_file(folder.path().join("added_tokens.json")).unwrap();
+    write(folder.path(), "tokenizer_config.json", listed((1 << 18) + 1).to_string());
+    // Generous, for a busy machine and a debug build; time that grows with the square is minutes.
+    let start = std::time::Instant::now();
+    let error = load_error(&folder);
+    // Those of the configuration and the five of the vocabulary.
+    assert!(error.contains("262150 added tokens, more than the 262144"), "{error}");
+    write(folder.path(), "tokenizer_config.json", listed(20_000).to_string());
+    let tokenizer = HfTokenizer::from_folder(folder.path()).unwrap();
+    let text = "film film<w20><w20019> ".repeat(10_000);
+    let long = tokenizer.tokenize(&[&text]).unwrap().concat();
+    assert_eq!(long, [6, 6, 20, 20_019].repeat(10_000));
+    assert!(start.elapsed().as_secs() < 60, "{:?}", start.elapsed());
 }
 
 #[test]

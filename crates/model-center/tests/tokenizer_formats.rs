@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use model_center::tokenizer::{HfTokenizer, TextSpecials, Tokenizer, open, open_with};
 use serde_json::{Value, json};
@@ -154,6 +155,87 @@ fn text_never_becomes_a_control_token_unless_asked_for() {
     }
 }
 
+/// A `tokenizer.json` with one special token, `a`, in its vocabulary.
+fn one_character_special(model: Value) -> TempDir {
+    let special = json!({ "id": 1, "content": "a", "single_word": false, "lstrip": false, "rstrip": false,
+                          "normalized": false, "special": true });
+    let document = json!({ "version": "1.0", "added_tokens": [special], "normalizer": null, "pre_tokenizer": null,
+                           "post_processor": null, "decoder": null, "model": model });
+    folder(&[], &[("tokenizer.json", document)])
+}
+
+#[test]
+fn a_special_token_of_one_character_is_spelled_otherwise_where_it_stands_in_a_text() {
+    let pairs = |vocab: Value, unknown: Value, byte_fallback: bool| {
+        json!({ "type": "BPE", "dropout": null, "unk_token": unknown, "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": byte_fallback, "vocab": vocab,
+                "merges": [] })
+    };
+    let vocab = json!({ "<unk>": 0, "a": 1, "b": 2, "<0x61>": 3 });
+    let unigram = json!({ "type": "Unigram", "unk_id": 0, "byte_fallback": false,
+                          "vocab": [["<unk>", 0.0], ["a", -1.0], ["b", -2.0]] });
+    for (model, want) in [
+        (pairs(vocab.clone(), json!("<unk>"), false), [2, 0, 2]),
+        (pairs(vocab.clone(), json!("<unk>"), true), [2, 3, 2]),
+        (pairs(vocab.clone(), json!(null), true), [2, 3, 2]),
+        (unigram, [2, 0, 2]),
+        (json!({ "type": "WordLevel", "vocab": { "<unk>": 0, "a": 1, "bab": 2 }, "unk_token": "<unk>" }), [2, 0, 2]),
+    ] {
+        let folder = one_character_special(model.clone());
+        let tokenizer = open(folder.path()).unwrap();
+        let ids = match model["type"] == "WordLevel" {
+            true => tokenizer.tokenize(&["bab", "a", "bab"]).unwrap().concat(),
+            false => tokenizer.tokenize(&["bab"]).unwrap().concat(),
+        };
+        assert_eq!(ids, want, "{model}");
+        let many = tokenizer.tokenize(&[&"a".repeat(100_000)]).unwrap().concat();
+        assert!(!many.is_empty() && !many.contains(&1), "{model}");
+        let asked = open_with(folder.path(), TextSpecials::AsTokens).unwrap();
+        assert_eq!(asked.tokenize(&["a"]).unwrap().concat(), [1], "{model}");
+    }
+    // A vocabulary that cannot spell it otherwise says so; with the token asked for it is of use.
+    let folder = one_character_special(pairs(vocab, json!(null), false));
+    let error = open(folder.path()).unwrap().tokenize(&["bab"]).unwrap_err().to_string();
+    assert!(error.contains("\"a\" is a special token") && error.contains("tokenizer.json"), "{error}");
+    let asked = open_with(folder.path(), TextSpecials::AsTokens).unwrap();
+    assert_eq!(asked.tokenize(&["bab"]).unwrap().concat(), [2, 1, 2]);
+}
+
+#[test]
+fn a_control_piece_of_one_character_is_unknown_in_a_text() {
+    // The piece of the letter e is made a control piece: its field of kind, 1 if it is left out, is appended as 3.
+    let sound = fs::read(golden("unigram.model")).unwrap();
+    let piece = |more: u8| [0x0A, 8 + more, 0x0A, 1, b'e', 0x15];
+    let at = sound.windows(6).position(|bytes| bytes == piece(0)).unwrap();
+    let mut bytes = sound.clone();
+    bytes.splice(at..at + 10, [&piece(2)[..], &sound[at + 6..at + 10], &[0x18, 3]].concat());
+    let place = TempDir::new().unwrap();
+    let path = place.path().join("tokenizer.model");
+    fs::write(&path, bytes).unwrap();
+    let tokenizer = open(&path).unwrap();
+    let control = tokenizer.id("e").unwrap();
+    assert!(tokenizer.control_tokens().iter().any(|token| token.id == control));
+    let ids = tokenizer.tokenize(&["e eee e"]).unwrap().concat();
+    assert!(ids.contains(&0) && !ids.contains(&control), "{ids:?}");
+}
+
+#[test]
+fn control_tokens_spelled_many_times_take_no_depth_and_little_time() {
+    for name in ["unigram.model", "unigram_bytes.model"] {
+        let tokenizer = HfTokenizer::open(golden(name)).unwrap();
+        let control = tokenizer.id("</s>").unwrap();
+        let few = tokenizer.tokenize(&[&"</s>".repeat(3)]).unwrap().concat();
+        let text = "</s>".repeat(200_000);
+        let start = Instant::now();
+        for many in [tokenizer.tokenize(&[&text]).unwrap().concat(), tokenizer.tokenize_whole(&text).unwrap()] {
+            assert!(!many.contains(&control), "{name}");
+            assert!(many.starts_with(&few[..few.len() - 2]) && many.len() >= few.len(), "{name}: {few:?}");
+        }
+        // Generous, for a busy machine and a debug build; time that grows with the square is hours.
+        assert!(start.elapsed() < Duration::from_secs(60), "{name}: {:?}", start.elapsed());
+    }
+}
+
 #[test]
 fn a_vocabulary_of_characters_has_the_ids_of_its_lines() {
     let place = TempDir::new().unwrap();
@@ -212,6 +294,23 @@ fn mixed(length: usize, seed: u64) -> String {
     text
 }
 
+/// A `tokenizer.json` that takes white space away at both ends of a text, and nowhere else.
+fn stripped() -> TempDir {
+    let vocab: Vec<Value> = ["<unk>", "▁", "▁the", "harbour", ",", "0", ".", "25", "5", "▁0.", "a", "🚢", "\t"]
+        .iter()
+        .enumerate()
+        .map(|(id, piece)| json!([piece, -(id as f64)]))
+        .collect();
+    let steps = json!([{ "type": "Strip", "strip_left": true, "strip_right": true },
+                       { "type": "Replace", "pattern": { "String": " " }, "content": "▁" }]);
+    let document = json!({
+        "version": "1.0", "added_tokens": [], "pre_tokenizer": null, "post_processor": null, "decoder": null,
+        "normalizer": { "type": "Sequence", "normalizers": steps },
+        "model": { "type": "Unigram", "unk_id": 0, "vocab": vocab, "byte_fallback": false },
+    });
+    folder(&[], &[("tokenizer.json", document)])
+}
+
 /// The tokenizers whose long texts are compared with the library's own result of the whole.
 fn all_kinds() -> Vec<(&'static str, HfTokenizer)> {
     let own = |name: &str| HfTokenizer::open(golden(name)).unwrap();
@@ -234,14 +333,19 @@ fn all_kinds() -> Vec<(&'static str, HfTokenizer)> {
         ("unigram", own("unigram.model")),
         ("unigram_bytes", own("unigram_bytes.model")),
         ("words", HfTokenizer::open(words.path()).unwrap()),
+        ("stripped", HfTokenizer::open(stripped().path()).unwrap()),
     ]
 }
 
 #[test]
 fn a_long_text_has_the_ids_of_the_whole() {
     for (name, tokenizer) in all_kinds() {
-        for seed in 0..3 {
-            let text = mixed(300_000, seed);
+        // Texts with a space wherever a section might end, so that it ends behind one now and then.
+        let sparse = ["0.5, 0.25, ", "🚢 ", "… ", "12 "]
+            .into_iter()
+            .flat_map(|part| (0..4).map(move |offset| "a".repeat(offset) + &part.repeat(60_000 / part.len())));
+        let texts = (0..3).map(|seed| mixed(300_000, seed)).chain(sparse);
+        for (seed, text) in texts.enumerate() {
             let long = tokenizer.tokenize(&[&text]).unwrap().concat();
             let whole = tokenizer.tokenize_whole(&text).unwrap();
             let first = long.iter().zip(&whole).position(|(a, b)| a != b);

@@ -101,9 +101,8 @@ pub(super) fn document(
     let processor = post_processor(&place, family, settings, [token("bos_token"), token("eos_token")])?;
     let mut added: Vec<(&str, usize, bool)> = special.iter().map(|(name, id)| (name.as_str(), *id, true)).collect();
     let more = settings.added.iter().filter(|(name, _)| special.iter().all(|(known, _)| known != name));
-    added.extend(
-        more.map(|(name, id)| (name.as_str(), *id as usize, settings.names_token("additional_special_tokens", name))),
-    );
+    let named = settings.named_tokens(&["additional_special_tokens"]);
+    added.extend(more.map(|(name, id)| (name.as_str(), *id as usize, named.contains(name.as_str()))));
     // The library gives ids in the order of this list.
     added.sort_by_key(|(_, id, _)| *id);
     let mut added: Vec<Value> = added.into_iter().map(|(name, id, special)| added_token(name, id, special)).collect();

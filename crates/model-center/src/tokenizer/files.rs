@@ -3,6 +3,7 @@
 //! Defines [`read_bounded`], [`read_object`] and [`Settings`], what the small files beside a vocabulary say. Called by
 //! the readers of every format.
 
+use std::collections::HashSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -41,11 +42,12 @@ impl Settings {
             config,
         };
         // Newer folders list their added tokens in the tokenizer's configuration alone.
+        let mut known: HashSet<String> = settings.added.iter().map(|(token, _)| token.clone()).collect();
         for (id, token) in settings.config.get("added_tokens_decoder").and_then(Value::as_object).into_iter().flatten()
         {
             let found = id.parse().ok().zip(token.get("content").and_then(Value::as_str));
             if let Some((id, content)) = found
-                && settings.added.iter().all(|(known, _)| known != content)
+                && known.insert(content.to_owned())
             {
                 settings.added.push((content.to_owned(), id));
             }
@@ -62,14 +64,13 @@ impl Settings {
     /// The spelling of a special token: a plain string or an object with `content`; the config file wins over the map.
     pub(super) fn special(&self, key: &str) -> Option<&str> {
         let value = self.config.get(key).filter(|value| !value.is_null()).or_else(|| self.names.get(key))?;
-        value.as_str().or_else(|| value.get("content")?.as_str())
+        spelling(value)
     }
 
-    /// Whether a setting names this token, alone or among others.
-    pub(super) fn names_token(&self, key: &str, token: &str) -> bool {
-        let spells = |value: &Value| value.as_str().or_else(|| value.get("content")?.as_str()) == Some(token);
-        let values = [self.config.get(key), self.names.get(key)].into_iter().flatten();
-        values.into_iter().any(|value| spells(value) || value.as_array().is_some_and(|list| list.iter().any(spells)))
+    /// The tokens that these settings name, alone or among others.
+    pub(super) fn named_tokens(&self, keys: &[&str]) -> HashSet<&str> {
+        let values = keys.iter().flat_map(|key| [self.config.get(*key), self.names.get(*key)]).flatten();
+        values.flat_map(|value| value.as_array().into_iter().flatten().chain([value])).filter_map(spelling).collect()
     }
 
     /// Whether the tokenizer's class or the model's family begins with this name, whatever its case.
@@ -79,6 +80,11 @@ impl Settings {
             .iter()
             .any(|known| known.to_ascii_lowercase().replace(['-', '_'], "").starts_with(&name.to_ascii_lowercase()))
     }
+}
+
+/// How a token is spelled that is a plain string or an object with `content`.
+fn spelling(value: &Value) -> Option<&str> {
+    value.as_str().or_else(|| value.get("content")?.as_str())
 }
 
 /// The tokens of `added_tokens.json` in id order, empty without the file.

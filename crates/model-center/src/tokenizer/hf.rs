@@ -19,6 +19,10 @@ use crate::{Error, Result};
 
 /// WordPiece work grows with the square of this number, so a hostile file must not choose it freely. BERT uses 100.
 const MAX_WORD_CHARACTERS: u64 = 256;
+/// The most added tokens that are read: several times those of vocabularies with a token for each sound or image patch.
+const MAX_ADDED_TOKENS: usize = 1 << 18;
+/// The longest added token that is read, in bytes. Every text is searched for them.
+const MAX_ADDED_BYTES: usize = 1024;
 /// Stand-ins for the texts when the template is read off the post-processor; no vocabulary is this large.
 const FIRST: u32 = u32::MAX - 1;
 const SECOND: u32 = u32::MAX - 2;
@@ -93,6 +97,7 @@ impl HfTokenizer {
             ));
         }
         let declared = declared_tokens(root);
+        check_added(&place, &declared)?;
         let bytes = serde_json::to_vec(&document)
             .map_err(|error| Error::model(&place, error.to_string(), "fetch the file again"))?;
         let mut inner = guard(&place, "load", || tokenizers::Tokenizer::from_bytes(&bytes))?;
@@ -229,6 +234,26 @@ fn declared_tokens(root: &Map<String, Value>) -> Vec<(String, u32)> {
             Some((token.get("content")?.as_str()?.to_owned(), id))
         })
         .collect()
+}
+
+/// Refuses more and longer added tokens than any vocabulary has.
+fn check_added(place: &str, declared: &[(String, u32)]) -> Result<()> {
+    const FIX: &str = "this is no tokenizer of a model; fetch its files again";
+    if declared.len() > MAX_ADDED_TOKENS {
+        let reason =
+            format!("there are {} added tokens, more than the {MAX_ADDED_TOKENS} that are read", declared.len());
+        return Err(Error::model(place, reason, FIX));
+    }
+    match declared.iter().find(|(token, _)| token.len() > MAX_ADDED_BYTES) {
+        None => Ok(()),
+        Some((token, id)) => {
+            let (begin, length) = (printable(token, 40), token.len());
+            let reason = format!(
+                "added token {id}, \"{begin}\", has {length} bytes, more than the {MAX_ADDED_BYTES} that are read"
+            );
+            Err(Error::model(place, reason, FIX))
+        }
+    }
 }
 
 /// A table of replacements that is not what it should be: the crate takes memory by what it says.

@@ -14,12 +14,12 @@ use serde_json::Value;
 use tokenizers::models::ModelWrapper;
 use tokenizers::parallelism::MaybeParallelRefIterator;
 use tokenizers::{
-    AddedVocabulary, Model, NormalizerWrapper, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer,
-    PreTokenizerWrapper, Token,
+    AddedVocabulary, Model, NormalizedString, Normalizer, NormalizerWrapper, OffsetReferential, OffsetType,
+    PreTokenizedString, PreTokenizer, PreTokenizerWrapper, Token,
 };
 
 use super::guard::guard;
-use super::sections::{Runs, SECTION, Whole, around, continued, next_cut};
+use super::sections::{Runs, SECTION, Sides, Whole, around, continued, next_cut};
 use crate::Result;
 
 /// Sections that are tokenized at a time.
@@ -31,9 +31,8 @@ const MANY: usize = 4096;
 /// The crate's tokenizer with what long texts need.
 pub(super) struct Engine {
     pub(super) inner: tokenizers::Tokenizer,
-    /// The steps for sections after the first.
-    normalizer: Option<NormalizerWrapper>,
-    pre_tokenizer: Option<PreTokenizerWrapper>,
+    /// The steps for sections of a long text.
+    steps: Vec<(Sides, Steps)>,
     runs: Runs,
     whole: Whole,
     /// Tokens that no text may become unless it is asked for, by id; single bytes among them.
@@ -42,6 +41,17 @@ pub(super) struct Engine {
     unknown: Option<u32>,
     place: String,
 }
+
+/// What is done with a text before tokens are made of it.
+#[derive(Debug)]
+struct Steps {
+    normalizer: Option<NormalizerWrapper>,
+    pre_tokenizer: Option<PreTokenizerWrapper>,
+}
+
+/// The sides of a text that is no part of another, and of a section in the middle of one.
+const ALONE: Sides = Sides { first: true, last: true };
+const MIDDLE: Sides = Sides { first: false, last: false };
 
 /// Tokens of a section.
 #[derive(Debug, Default)]
@@ -57,15 +67,18 @@ impl Engine {
     ///
     /// Errors: parts that the crate refuses.
     pub(super) fn new(place: &str, inner: tokenizers::Tokenizer, document: &Value) -> Result<Engine> {
-        let part = |key: &str| document.get(key).and_then(continued);
-        let (normalizer, pre_tokenizer) = guard(place, "load", || -> serde_json::Result<_> {
-            let normalizer = part("normalizer").map(serde_json::from_value).transpose()?;
-            Ok((normalizer, part("pre_tokenizer").map(serde_json::from_value).transpose()?))
-        })?;
+        let steps = |sides: Sides| {
+            let part = |key: &str| document.get(key).and_then(|part| continued(part, sides));
+            let steps = guard(place, "load", || -> serde_json::Result<_> {
+                let normalizer = part("normalizer").map(serde_json::from_value).transpose()?;
+                Ok(Steps { normalizer, pre_tokenizer: part("pre_tokenizer").map(serde_json::from_value).transpose()? })
+            })?;
+            Ok((sides, steps))
+        };
+        let sides = [MIDDLE, Sides { first: true, ..MIDDLE }, Sides { last: true, ..MIDDLE }];
         let mut engine = Engine {
             inner,
-            normalizer,
-            pre_tokenizer,
+            steps: sides.into_iter().map(steps).collect::<Result<_>>()?,
             runs: Runs::default(),
             whole: Whole::default(),
             controls: Vec::new(),
@@ -98,12 +111,7 @@ impl Engine {
             let special = added.iter().filter(|(_, token)| token.special);
             self.controls.extend(special.map(|(id, token)| (*id, token.content.clone())));
         }
-        let falls_back = match self.inner.get_model() {
-            ModelWrapper::BPE(model) => model.byte_fallback,
-            ModelWrapper::Unigram(model) => model.byte_fallback(),
-            _ => false,
-        };
-        if falls_back {
+        if self.falls_back() {
             let bytes = (0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>"));
             self.controls.extend(bytes.filter_map(|byte| Some((self.inner.token_to_id(&byte)?, byte))));
         }
@@ -112,7 +120,11 @@ impl Engine {
 
     /// White space of which several characters are as one space.
     fn collapsing(&self) -> Result<Vec<char>> {
-        let ids = |text: &str| self.tokens(text, true).map(|tokens| tokens.ids);
+        // Such a token may be one of the characters below, of which there are then no tokens to compare.
+        if self.unknown.is_none() && self.controls.iter().any(|(_, text)| text.chars().nth(1).is_none()) {
+            return Ok(Vec::new());
+        }
+        let ids = |text: &str| self.tokens(text, ALONE).map(|tokens| tokens.ids);
         let (within, before, after) = (ids("a b")?, ids(" a")?, ids("a ")?);
         let unknown = self.unknown;
         if within.len() < 2 || within.iter().any(|id| Some(*id) == unknown) {
@@ -157,15 +169,17 @@ impl Engine {
 
     /// Token ids of a text of any length at once.
     pub(super) fn tokenize_whole(&self, text: &str) -> Result<Vec<u32>> {
-        self.tokens(text, true).map(|tokens| tokens.ids)
+        self.tokens(text, ALONE).map(|tokens| tokens.ids)
     }
 
     fn ids(&self, text: &str) -> Result<Vec<u32>> {
         if text.len() <= SECTION + SECTION / 2 {
-            return Ok(self.tokens(text, true)?.ids);
+            return Ok(self.tokens(text, ALONE)?.ids);
         }
         let text = &*self.runs.shorten(text);
         let mut out = Tokens::default();
+        // What is taken away at the end of a text may be more than a section.
+        let last = text.trim_end().len();
         let (mut start, mut batch) = (0, Vec::with_capacity(BATCH));
         while start < text.len() {
             while start < text.len() && batch.len() < BATCH {
@@ -173,7 +187,8 @@ impl Engine {
                 batch.push((start, end));
                 start = end;
             }
-            let sections = batch.maybe_par_iter().map(|(from, to)| self.tokens(&text[*from..*to], *from == 0));
+            let sides = |from: usize, to: usize| Sides { first: from == 0, last: to >= last };
+            let sections = batch.maybe_par_iter().map(|(from, to)| self.tokens(&text[*from..*to], sides(*from, *to)));
             let sections: Vec<Tokens> = sections.collect::<Result<_>>()?;
             for ((from, _), section) in batch.drain(..).zip(sections) {
                 self.append(&mut out, section, text, from)?;
@@ -182,11 +197,11 @@ impl Engine {
         Ok(out.ids)
     }
 
-    /// Tokens of a section; `first` if the text begins with it.
-    fn tokens(&self, text: &str, first: bool) -> Result<Tokens> {
+    /// Tokens of a section.
+    fn tokens(&self, text: &str, sides: Sides) -> Result<Tokens> {
         guard(&self.place, "tokenize a text", || -> tokenizers::Result<_> {
             let mut tokens = Tokens::default();
-            let cut = self.cut(text, first, |piece| self.tokenize_piece(piece))?;
+            let cut = self.cut(text, sides, |piece| self.tokenize_piece(piece))?;
             for (_, _, piece) in cut.get_splits(OffsetReferential::Original, OffsetType::Byte) {
                 let before = tokens.ids.len();
                 tokens.ids.extend(piece.iter().flatten().map(|token| token.id));
@@ -199,19 +214,25 @@ impl Engine {
         })
     }
 
+    /// The steps of a section, `None` for the tokenizer's own.
+    fn steps(&self, sides: Sides) -> Option<&Steps> {
+        self.steps.iter().find(|(known, _)| *known == sides).map(|(_, steps)| steps)
+    }
+
     /// A text taken apart: words found whole, and pre-tokens of which `tokenize` makes tokens.
     fn cut(
         &self,
         text: &str,
-        first: bool,
+        sides: Sides,
         tokenize: impl Fn(&str) -> tokenizers::Result<Vec<Token>>,
     ) -> tokenizers::Result<PreTokenizedString> {
-        let (normalizer, pre_tokenizer) = match first {
-            true => (self.inner.get_normalizer(), self.inner.get_pre_tokenizer()),
-            false => (self.normalizer.as_ref(), self.pre_tokenizer.as_ref()),
-        };
         let added: &AddedVocabulary = self.inner.get_added_vocabulary();
-        let mut cut = added.extract_and_normalize(normalizer, text);
+        let mut cut =
+            added.extract_and_normalize(Some(&SectionNormalizer { engine: self, sides, length: text.len() }), text);
+        let pre_tokenizer = match self.steps(sides) {
+            None => self.inner.get_pre_tokenizer(),
+            Some(steps) => steps.pre_tokenizer.as_ref(),
+        };
         if let Some(pre_tokenizer) = pre_tokenizer {
             pre_tokenizer.pre_tokenize(&mut cut)?;
         }
@@ -219,26 +240,100 @@ impl Engine {
         Ok(cut)
     }
 
-    /// Tokens of a pre-token. One that spells a control token becomes tokens of its parts before and after its first character:
-    /// such vocabularies find their control tokens like any other piece.
+    /// Tokens of a pre-token. Where one is a control token that is spelled there, as such vocabularies find it like any other
+    /// piece, the text is cut behind the token's first character and the parts are tokenized again.
+    ///
+    /// Every part is shorter than what it is a part of, so that this ends.
     fn tokenize_piece(&self, piece: &str) -> tokenizers::Result<Vec<Token>> {
-        let model = self.inner.get_model();
-        let tokens = model.tokenize(piece)?;
-        let mut found: Vec<u32> =
-            tokens.iter().map(|token| token.id).filter(|id| self.control(*id).is_some()).collect();
-        found.sort_unstable();
-        // Bytes of what no piece spells come by the thousand, and each is looked for once.
-        found.dedup();
-        let spelled =
-            found.into_iter().filter_map(|id| self.control(id)).filter_map(|text| Some((piece.find(text)?, text)));
-        let Some((at, text)) = spelled.min() else { return Ok(tokens) };
-        let (before, after) = piece.split_at(at + text.chars().next().map_or(0, char::len_utf8));
-        let mut tokens = self.tokenize_piece(before)?;
-        let after = self.tokenize_piece(after)?;
+        let mut out: Vec<Token> = Vec::new();
+        let mut parts = vec![piece];
+        while let Some(part) = parts.pop() {
+            let tokens = self.inner.get_model().tokenize(part)?;
+            let spelled = self.spelled_controls(part, &tokens);
+            if spelled.is_empty() {
+                self.extend_tokens(&mut out, tokens);
+                continue;
+            }
+            drop(tokens);
+            let from = parts.len();
+            let mut begin = 0;
+            for (at, end) in spelled {
+                let behind_first = at + part[at..].chars().next().map_or(0, char::len_utf8);
+                // A token of one character is a part of its own, which nothing shorter is left of.
+                let cuts = if behind_first < end { [behind_first; 2] } else { [at, end] };
+                for cut in cuts {
+                    if begin < cut && cut < part.len() {
+                        parts.push(&part[begin..cut]);
+                        begin = cut;
+                    }
+                }
+            }
+            if begin == 0 {
+                let tokens = self.spell_otherwise(part)?;
+                self.extend_tokens(&mut out, tokens);
+                continue;
+            }
+            parts.push(&part[begin..]);
+            // The first part is the next one.
+            parts[from..].reverse();
+        }
+        Ok(out)
+    }
+
+    /// Where in a text control tokens are that the text spells, from and to which byte. Bytes of what no piece spells and the
+    /// token for what is unknown are none, unless the text is their names.
+    fn spelled_controls(&self, piece: &str, tokens: &[Token]) -> Vec<(usize, usize)> {
+        let mut found = Vec::new();
+        for token in tokens {
+            let (from, to) = token.offsets;
+            let (Some(control), Some(text)) = (self.control(token.id), piece.get(from..to)) else { continue };
+            if control.is_empty() {
+                continue;
+            }
+            if text == control {
+                found.push((from, to));
+            } else if Some(token.id) == self.unknown {
+                // One token may stand for several things that are unknown, its own name among them.
+                found.extend(text.match_indices(control).map(|(at, _)| (from + at, from + at + control.len())));
+            }
+        }
+        found
+    }
+
+    /// Tokens of a character that is a control token itself: those of its bytes, or the one for what is unknown.
+    ///
+    /// Errors: the vocabulary has neither.
+    fn spell_otherwise(&self, character: &str) -> tokenizers::Result<Vec<Token>> {
+        let token = |id: u32| Token::new(id, character.to_owned(), (0, character.len()));
+        let bytes = character.bytes().map(|byte| {
+            let name = format!("<0x{byte:02X}>");
+            self.inner.token_to_id(&name).filter(|_| self.falls_back()).map(token)
+        });
+        if let Some(bytes) = bytes.collect::<Option<Vec<Token>>>() {
+            return Ok(bytes);
+        }
+        let unknown = self.unknown.ok_or_else(|| {
+            format!(
+                "{character:?} is a special token, and the vocabulary has nothing else to spell that character with"
+            )
+        })?;
+        Ok(vec![token(unknown)])
+    }
+
+    /// Appends tokens; what is unknown on both sides of the seam may be one token.
+    fn extend_tokens(&self, out: &mut Vec<Token>, tokens: Vec<Token>) {
         let unknown = |token: Option<&Token>| token.is_some_and(|token| Some(token.id) == self.unknown);
-        let fused = self.is_fused() && unknown(tokens.last()) && unknown(after.first());
-        tokens.extend(after.into_iter().skip(usize::from(fused)));
-        Ok(tokens)
+        let fused = self.is_fused() && unknown(out.last()) && unknown(tokens.first());
+        out.extend(tokens.into_iter().skip(usize::from(fused)));
+    }
+
+    /// Whether what no piece spells becomes bytes.
+    fn falls_back(&self) -> bool {
+        match self.inner.get_model() {
+            ModelWrapper::BPE(model) => model.byte_fallback,
+            ModelWrapper::Unigram(model) => model.byte_fallback(),
+            ModelWrapper::WordPiece(_) | ModelWrapper::WordLevel(_) => false,
+        }
     }
 
     /// The spelling of a token that no text may become.
@@ -282,7 +377,7 @@ impl Engine {
     fn breaks(&self, text: &str, cut: usize) -> Result<bool> {
         let (text, cut) = around(text, cut);
         guard(&self.place, "tokenize a text", || -> tokenizers::Result<_> {
-            let pieces = self.cut(text, false, |_| Ok(Vec::new()))?;
+            let pieces = self.cut(text, MIDDLE, |_| Ok(Vec::new()))?;
             let splits = pieces.get_splits(OffsetReferential::Original, OffsetType::Byte);
             // White space may be left out, so that nothing begins or ends at the cut.
             Ok(!splits.iter().any(|(_, offsets, _)| offsets.0 < cut && cut < offsets.1))
@@ -321,6 +416,27 @@ impl Engine {
             }
             few *= 4;
         }
+    }
+}
+
+/// Normalises what stands between the words that are found whole. To the library each such stretch is a text with two ends; the
+/// first and the last one of a section may have none on the section's side.
+struct SectionNormalizer<'a> {
+    engine: &'a Engine,
+    sides: Sides,
+    /// Of the section, in bytes.
+    length: usize,
+}
+
+impl Normalizer for SectionNormalizer<'_> {
+    fn normalize(&self, stretch: &mut NormalizedString) -> tokenizers::Result<()> {
+        let (from, to) = stretch.offsets_original();
+        let sides = Sides { first: from > 0 || self.sides.first, last: to < self.length || self.sides.last };
+        let normalizer = match self.engine.steps(sides) {
+            None => self.engine.inner.get_normalizer(),
+            Some(steps) => steps.normalizer.as_ref(),
+        };
+        normalizer.map_or(Ok(()), |normalizer| normalizer.normalize(stretch))
     }
 }
 

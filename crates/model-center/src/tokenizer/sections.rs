@@ -1,6 +1,7 @@
 //! Where a long text is cut, so that memory stays bounded and threads can share the work.
 //!
-//! Defines [`SECTION`], [`next_cut`], [`around`], [`Runs`] and the changed parts for sections after the first, [`continued`].
+//! Defines [`SECTION`], [`next_cut`], [`around`], [`Runs`] and the changed parts for sections that have a text on a side of
+//! theirs, [`continued`] with [`Sides`].
 //! Called by [`super::long`], which puts the sections' tokens together.
 
 use std::borrow::Cow;
@@ -18,25 +19,49 @@ const RUN: usize = 1024;
 /// The words that are found whole in a text: no cut may go through one.
 #[derive(Debug, Default)]
 pub(super) struct Whole {
+    /// In the order of their bytes.
     words: Vec<String>,
     longest: usize,
 }
 
 impl Whole {
-    pub(super) fn new(words: Vec<String>) -> Whole {
+    pub(super) fn new(mut words: Vec<String>) -> Whole {
+        words.retain(|word| !word.is_empty());
+        words.sort_unstable();
         let longest = words.iter().map(String::len).max().unwrap_or(0);
         Whole { words, longest }
     }
 
-    /// Whether one of the words touches this place. Such a word may take spaces beside it.
-    fn touches(&self, text: &str, at: usize) -> bool {
-        let (from, to) = (at.saturating_sub(self.longest), (at + self.longest).min(text.len()));
-        let near = &text.as_bytes()[from..to];
-        let at = at - from;
-        self.words.iter().map(String::as_bytes).any(|word| {
-            !word.is_empty()
-                && near.windows(word.len()).enumerate().any(|(i, w)| i <= at && at <= i + word.len() && w == word)
-        })
+    /// For each place from `from` to `to`, both included, whether one of the words touches it. Such a word may take spaces
+    /// beside it.
+    fn touched(&self, text: &str, from: usize, to: usize) -> Vec<bool> {
+        let mut touched = vec![false; to + 1 - from];
+        let mut reach = None;
+        for at in from.saturating_sub(self.longest)..=to {
+            // Longer ones reach over all that shorter ones do.
+            reach = reach.max(self.longest_at(&text.as_bytes()[at..]).map(|length| at + length));
+            if at >= from {
+                touched[at - from] = reach.is_some_and(|end| at <= end);
+            }
+        }
+        touched
+    }
+
+    /// The length of the longest word that a text begins with.
+    fn longest_at(&self, text: &[u8]) -> Option<usize> {
+        let mut words = &self.words[..];
+        let mut found = None;
+        for (depth, byte) in text.iter().enumerate() {
+            let at_depth = |word: &String| word.as_bytes().get(depth).copied();
+            words = &words[words.partition_point(|word| at_depth(word) < Some(*byte))..];
+            words = &words[..words.partition_point(|word| at_depth(word) == Some(*byte))];
+            match words.first() {
+                Some(word) if word.len() == depth + 1 => found = Some(depth + 1),
+                Some(_) => {}
+                None => break,
+            }
+        }
+        found
     }
 }
 
@@ -50,6 +75,8 @@ pub(super) fn next_cut(text: &str, start: usize, whole: &Whole) -> usize {
     }
     let half = text.floor_char_boundary(start + SECTION / 2);
     let end = text.floor_char_boundary(start + SECTION);
+    let touched = whole.touched(text, half, end);
+    let is_free = |at: usize| at >= half && !touched[at - half];
     let word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
     let letter = |c: Option<char>| c.is_some_and(|c| c.is_alphabetic() && is_single(c));
     let mut between_letters = None;
@@ -57,29 +84,39 @@ pub(super) fn next_cut(text: &str, start: usize, whole: &Whole) -> usize {
         let at = half + at;
         let (mut before, mut after) = (text[..at].chars().rev(), text[at..].chars().skip(1));
         let previous = before.next();
-        if (c == ' ' || c == '\n') && word(previous) && word(after.next()) && !whole.touches(text, at) {
+        if (c == ' ' || c == '\n') && word(previous) && word(after.next()) && is_free(at) {
             return at;
         }
         // Letters before and after, so that no ending such as 's begins here.
         let mut is_inside = || letter(Some(c)) && letter(previous) && letter(before.next());
-        if between_letters.is_none() && is_inside() && !whole.touches(text, at) {
+        if between_letters.is_none() && is_inside() && is_free(at) {
             between_letters = Some(at);
         }
     }
-    between_letters.unwrap_or_else(|| anywhere(text, start, end, whole))
+    between_letters.unwrap_or_else(|| anywhere(text, start, end, is_free))
 }
 
-/// A place that is no end of a word, as near before `end` as can be.
-fn anywhere(text: &str, start: usize, end: usize, whole: &Whole) -> usize {
+/// A place that is no end of a word, as near before `end` as can be. Behind white space only if there is nothing else: what is
+/// done with a run of it depends on all of it and on what follows.
+fn anywhere(text: &str, start: usize, end: usize, is_free: impl Fn(usize) -> bool) -> usize {
     let backwards = text[start..end].char_indices().rev().map(|(at, _)| start + at).take(RUN).filter(|at| *at > start);
-    let is_apart = |at: &usize| text[*at..].starts_with(begins) && !text[..*at].ends_with('\u{200D}');
-    let mut apart = backwards.clone().filter(is_apart);
-    let free = |at: &usize| !whole.touches(text, *at);
-    let at = apart.find(free).or_else(|| backwards.clone().find(free)).unwrap_or(end);
+    let is_apart = |at: usize| text[at..].starts_with(begins) && !text[..at].ends_with('\u{200D}');
+    let places = backwards.map(|at| before_group(text, start, at));
+    let behind_word = |at: &usize| !text[..*at].ends_with(char::is_whitespace);
+    let mut inside = places.clone().filter(behind_word);
+    let found = inside.clone().find(|at| is_apart(*at) && is_free(*at)).or_else(|| inside.find(|at| is_free(*at)));
+    let mut places = places;
+    found.or_else(|| places.find(|at| is_free(*at))).unwrap_or(end)
+}
+
+/// The place itself, or among digits the one before it that has a multiple of three of them before it.
+fn before_group(text: &str, start: usize, at: usize) -> usize {
     let is_digit = |c: char| c.is_ascii_digit();
-    let digits = text[start..at].chars().rev().take_while(|c| is_digit(*c)).count();
-    let back = digits % 3;
-    if text[at..].starts_with(is_digit) && at - back > start { at - back } else { at }
+    if !text[at..].starts_with(is_digit) {
+        return at;
+    }
+    let back = text[start..at].chars().rev().take_while(|c| is_digit(*c)).count() % 3;
+    if at - back > start { at - back } else { at }
 }
 
 /// Letters that neither change in view of their neighbours, nor change them, when a text is normalised.
@@ -155,25 +192,48 @@ impl Runs {
     }
 }
 
-/// A normalizer or pre-tokenizer for a section that goes on where another ended: nothing is put before it, nor taken away
+/// On which sides of a section its text ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sides {
+    /// The text begins with the section.
+    pub(super) first: bool,
+    /// Nothing but white space stands behind the section.
+    pub(super) last: bool,
+}
+
+/// A normalizer or pre-tokenizer for a section: where the text goes on, nothing is put beside the section, nor taken away
 /// there.
-pub(super) fn continued(part: &Value) -> Option<Value> {
+pub(super) fn continued(part: &Value, sides: Sides) -> Option<Value> {
     let kind = part.get("type")?.as_str()?;
     let mut part = part.clone();
     match kind {
-        "Prepend" => return None,
-        // An expression for the beginning of a text alone.
-        "Replace" if part["pattern"]["Regex"].as_str().is_some_and(|pattern| pattern.starts_with('^')) => return None,
-        "Strip" => part["strip_left"] = json!(false),
-        "ByteLevel" if part.get("add_prefix_space").is_some() => part["add_prefix_space"] = json!(false),
-        "Metaspace" => {
+        "Prepend" if !sides.first => return None,
+        // Expressions for one end of a text alone.
+        "Replace" => {
+            let pattern = part["pattern"]["Regex"].as_str().unwrap_or_default();
+            if !sides.first && pattern.starts_with('^') || !sides.last && pattern.ends_with('$') {
+                return None;
+            }
+        }
+        "Strip" => {
+            if !sides.first {
+                part["strip_left"] = json!(false);
+            }
+            if !sides.last {
+                part["strip_right"] = json!(false);
+            }
+        }
+        "ByteLevel" if !sides.first && part.get("add_prefix_space").is_some() => {
+            part["add_prefix_space"] = json!(false)
+        }
+        "Metaspace" if !sides.first => {
             part["prepend_scheme"] = json!("never");
             part.as_object_mut()?.remove("add_prefix_space");
         }
         "Sequence" => {
             for key in ["normalizers", "pretokenizers"] {
                 if let Some(steps) = part.get(key).and_then(Value::as_array) {
-                    part[key] = steps.iter().filter_map(continued).collect();
+                    part[key] = steps.iter().filter_map(|step| continued(step, sides)).collect();
                 }
             }
         }

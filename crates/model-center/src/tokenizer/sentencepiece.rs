@@ -4,6 +4,8 @@
 //! is cut; what is put around a text, and which ids a model gives the pieces, is the family's business: T5 has its blanks after
 //! the pieces, XLM-RoBERTa its own first ids.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use super::document::{self, Slot, added_token};
@@ -76,11 +78,10 @@ pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result
     let parts = pieces.parts()?;
     let mut added = pieces.added();
     // Tokens that a folder adds continue the ids of the pieces.
-    let own = |token: &str| pieces.words.iter().any(|word| word.text == token);
-    let named = ["additional_special_tokens", "mask_token", "pad_token"];
-    for (token, id) in settings.added.iter().filter(|(token, _)| !own(token)) {
-        let is_special = named.iter().any(|key| settings.names_token(key, token));
-        added.push(added_token(token, *id as usize, is_special));
+    let own: HashSet<&str> = pieces.words.iter().map(|word| word.text).collect();
+    let special = settings.named_tokens(&["additional_special_tokens", "mask_token", "pad_token"]);
+    for (token, id) in settings.added.iter().filter(|(token, _)| !own.contains(token.as_str())) {
+        added.push(added_token(token, *id as usize, special.contains(token.as_str())));
     }
     let document = json!({
         "version": "1.0",

@@ -19,8 +19,8 @@ use crate::{Error, Result};
 const ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "function", "ipython"];
 /// Fields whose texts templates compare rather than write.
 const STRUCTURE: [&str; 2] = ["role", "type"];
-/// A character of no script: put around a text, it keeps it from completing a token with what stands beside it.
-const FENCE: char = '\u{e000}';
+/// A character of no script: in the place of those of a text it spells nothing, whatever a template makes of it.
+const MASK: char = '\u{e000}';
 
 impl ChatTemplate {
     /// The ids of a conversation. Control tokens come from the template alone: what messages spell is text.
@@ -85,19 +85,24 @@ impl ChatTemplate {
         Ok((joined == rendered).then_some(pieces))
     }
 
-    /// Refuses a conversation whose texts spell a control token, or complete one with the words of the template.
+    /// Refuses a conversation whose texts spell a control token, complete one with the words of the template, or are made to
+    /// spell one by it, as by a change of case.
     fn require_no_control(&self, request: &ChatRequest<'_>, rendered: &str, control: &[ControlToken]) -> Result<()> {
         let mut spelled = None;
         let messages = mapped(request.messages, &mut |text| {
             spelled = spelled.take().or_else(|| control.iter().find(|token| text.contains(&token.text)));
-            let core = text.trim();
-            if core.is_empty() { text.to_owned() } else { text.replacen(core, &format!("{FENCE}{core}{FENCE}"), 1) }
+            text.chars().map(|c| if c.is_whitespace() { c } else { MASK }).collect()
         });
-        let fenced = self.render_request(&ChatRequest { messages: &messages, ..request.clone() })?;
-        if spelled.is_none() && control_ids(rendered, control) == control_ids(&fenced, control) {
+        // A template that refuses texts without words makes nothing to compare with.
+        let masked = self.render_request(&ChatRequest { messages: &messages, ..request.clone() });
+        let is_same = |masked: String| control_ids(rendered, control) == control_ids(&masked, control);
+        if spelled.is_none() && masked.is_ok_and(is_same) {
             return Ok(());
         }
-        let token = spelled.map_or("a control token together with the template".into(), |token| token.text.clone());
+        let token = spelled
+            .map_or("a control token together with the template, or changes which ones it writes".into(), |token| {
+                token.text.clone()
+            });
         Err(Error::data(
             "chat",
             format!(
