@@ -28,7 +28,7 @@ const NEWLINE: char = '\u{fff3}';
 /// The rules by which a vocabulary is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CpmKind {
-    /// CPM-1: a space is `</_>`, a newline `</n>`.
+    /// CPM-1: a space is `</_>`, a newline `</n>`; `<s>`, where the vocabulary has it, begins a text.
     Cpm1,
     /// CPM-2: a space is `▂`, a newline `▃`; a text may begin with `<s>`, and there are sentinels.
     Cpm2,
@@ -152,7 +152,7 @@ impl CpmTokenizer {
             pad: Some(require("<pad>")?),
             unk: Some(unknown),
             bos: match kind {
-                CpmKind::Cpm1 => None,
+                CpmKind::Cpm1 | CpmKind::EncDec => vocabulary.id("<s>"),
                 CpmKind::Cpm2 => Some(require("<s>")?),
                 CpmKind::EncDec => vocabulary.id("<s>"),
             },
