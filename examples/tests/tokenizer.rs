@@ -61,8 +61,13 @@ fn a_trained_vocabulary_encodes_and_decodes_what_it_is_given() {
 fn info_says_what_a_tokenizer_is() {
     let fixture = with_texts();
     let said = tokenizer(&fixture, &["info", "model"]).succeeded().stdout;
-    for text in ["WordPiece (vocab.txt)", "tokens    101", "pad       0  [PAD]", "[CLS] A [SEP] B [SEP]", "no template"]
-    {
+    for text in [
+        "kind      WordPiece (vocab.txt)\n",
+        "tokens    101",
+        "pad       0  [PAD]",
+        "[CLS] A [SEP] B [SEP]",
+        "no template",
+    ] {
         assert!(said.contains(text), "{text}: {said}");
     }
     tokenizer(&fixture, &train(&["--kind", "byte-bpe"])).succeeded();
