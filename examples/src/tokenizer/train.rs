@@ -88,7 +88,7 @@ pub(super) fn run(arguments: &TrainArguments, as_json: bool) -> Result<()> {
         trained.tokens, trained.texts, trained.words
     );
     if trained.words_dropped > 0 {
-        text += &format!("; {} rarer ones were given up (--max-words)", trained.words_dropped);
+        text += &format!("; rarer ones were given up {} times (--max-words)", trained.words_dropped);
     }
     if trained.tokens < arguments.vocab_size {
         text += &format!("; the texts have no more than these for --vocab-size {}", arguments.vocab_size);

@@ -100,7 +100,8 @@ pub struct Trained {
     pub texts: u64,
     /// Different words in them that were kept.
     pub words: usize,
-    /// Different words that were given up because there were more than `max_words`, the rarest first.
+    /// Times that a word was given up because there were more than `max_words`, the rarest first. One that comes again may be
+    /// given up again, and counts again.
     pub words_dropped: u64,
 }
 
