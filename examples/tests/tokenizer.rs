@@ -106,6 +106,11 @@ fn mistakes_name_place_reason_and_fix_and_write_nothing() {
         let error = tokenizer(&fixture, &arguments).refused();
         assert!(texts.iter().all(|text| error.contains(text)), "{error}");
     }
+    for (kind, option) in [("unigram", "--min-frequency"), ("byte-bpe", "--limit-alphabet")] {
+        let error = tokenizer(&fixture, &train(&["--kind", kind, option, "9"])).refused();
+        let name = option.trim_start_matches('-').replace('-', "_");
+        assert!(error.contains(&name) && error.contains("no effect") && error.contains("fix: "), "{error}");
+    }
     let error = fed(&fixture, &["decode", "model"], b"7\nseven\n").refused();
     assert!(error.contains("ids, line 2") && error.contains("seven"), "{error}");
     let error = fed(&fixture, &["encode", "model"], b"good\n\xFF\n").refused();
@@ -114,4 +119,26 @@ fn mistakes_name_place_reason_and_fix_and_write_nothing() {
     tokenizer(&fixture, &train(&["--kind", "word-piece"])).succeeded();
     let error = tokenizer(&fixture, &train(&["--kind", "word-piece"])).refused();
     assert!(error.contains("--out") && error.contains("has a tokenizer.json"), "{error}");
+}
+
+#[test]
+fn a_folder_with_a_tokenizer_of_any_form_is_not_written_into() {
+    let fixture = with_texts();
+    fixture.write("bert/vocab.txt", "[PAD]\n[UNK]\n");
+    fixture.write("gpt2/vocab.json", "{}");
+    fixture.write("gpt2/merges.txt", "");
+    fixture.write("t5/spiece.model", "x");
+    fixture.write("rest/special_tokens_map.json", "{}");
+    let before = fixture.snapshot();
+    for (out, found) in [
+        ("bert", "a tokenizer: WordPiece (vocab.txt)"),
+        ("gpt2", "a tokenizer: byte-level pairs"),
+        ("t5", "a tokenizer: SentencePiece (spiece.model)"),
+        ("rest", "a special_tokens_map.json"),
+    ] {
+        let arguments = ["train", "texts.txt", "--out", out, "--vocab-size", "300", "--kind", "word-piece"];
+        let error = tokenizer(&fixture, &arguments).refused();
+        assert!(error.contains("--out") && error.contains(&format!("the folder {out} has {found}")), "{error}");
+    }
+    assert_eq!(fixture.snapshot(), before, "files were changed");
 }
