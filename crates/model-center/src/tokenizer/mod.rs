@@ -28,6 +28,7 @@ mod wire;
 
 use std::fmt::Debug;
 
+pub(crate) use chat::further_templates;
 pub use chat::{ChatMessage, ChatRequest, ChatTemplate};
 pub use cpm::{CpmKind, CpmTokenizer};
 pub use hf::{HfTokenizer, TextSpecials};
