@@ -101,7 +101,7 @@ fn mistakes_name_place_reason_and_fix_and_write_nothing() {
     for (arguments, texts) in [
         (vec!["encode", "nowhere", "x"], ["nowhere", "fix: "]),
         (vec!["decode", "model", "7", "4000"], ["line 1", "no token 4000"]),
-        (vec!["info", "."], ["neither tokenizer.json nor vocab.txt", "fix: "]),
+        (vec!["info", "."], ["the folder has no tokenizer: neither of tokenizer.json", "fix: "]),
     ] {
         let error = tokenizer(&fixture, &arguments).refused();
         assert!(texts.iter().all(|text| error.contains(text)), "{error}");

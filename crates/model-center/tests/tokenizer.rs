@@ -207,10 +207,13 @@ fn added_tokens_beside_a_vocabulary_are_kept() {
 }
 
 #[test]
-fn an_empty_folder_names_both_files() {
+fn an_empty_folder_names_the_files_that_it_could_have() {
     let folder = TempDir::new().unwrap();
     let error = load_error(&folder);
-    assert!(error.contains("neither tokenizer.json nor vocab.txt"), "{error}");
+    for name in ["the folder has no tokenizer: neither of tokenizer.json", "vocab.txt", "merges.txt", "tokenizer.model"]
+    {
+        assert!(error.contains(name), "{error}");
+    }
     assert!(error.contains(folder.path().to_str().unwrap()));
 }
 
