@@ -175,7 +175,7 @@ fn lcqmc_has_cpm1s_first_token_in_front_and_the_words_of_its_own_vocabulary() {
     let row = dataset.rows(0).unwrap().next().unwrap();
     let spelled: Vec<String> = row.input_ids.iter().map(|id| cpm1.token(*id).unwrap()).collect();
     assert_eq!(spelled.join(" "), "<s> \" 你好 \" 与 \" 你好 吗 \" 的 关系 是 : <pad> 。");
-    assert_eq!(dataset.place(0), Some(13));
+    assert_eq!(dataset.place(0), Some(12));
     let LabelSpace::Answers(answers) = dataset.labels() else { panic!("{:?}", dataset.labels()) };
     let words: Vec<String> = answers.words.iter().map(|id| cpm1.token(*id).unwrap()).collect();
     assert_eq!(words, ["无", "有"]);
