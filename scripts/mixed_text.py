@@ -1,10 +1,11 @@
-"""Writes mixed text for the claim `tokenizers`: English, code, Chinese, emoji and random characters, always the same.
+"""Writes mixed text for the claim `tokenizers`: English, code, Chinese, emoji and random characters.
 
     python3 mixed_text.py OUT MEGABYTES ENGLISH WORDS ROOT
 
 ENGLISH is a text, WORDS a file whose lines begin with a word of Chinese or another language and a tab, ROOT the repository,
-whose Rust sources are the code. Paragraphs of the kinds take turns until there are enough bytes. Called by
-scripts/claims/tokenizers.sh; needs the standard library only.
+whose Rust sources are the code. Paragraphs of the kinds take turns, by the numbers of a fixed seed, until there are enough bytes:
+the same files give the same text, and a change of the sources another one. Called by scripts/claims/tokenizers.sh; needs the
+standard library only.
 """
 
 import random

@@ -278,7 +278,7 @@ fn lines_that_are_no_rows_are_refused_with_their_place() {
     fixture.write("in.jsonl", "{\"text\": \"the film\"}\n");
     std::fs::remove_file(fixture.path("model/vocab.txt")).unwrap();
     let said = fixture.forward(&arguments(&fixture.path("model"), &fixture.path("in.jsonl"), "out")).refused();
-    assert!(said.contains("neither tokenizer.json nor vocab.txt"), "{said}");
+    assert!(said.contains("the folder has no tokenizer: neither of tokenizer.json"), "{said}");
 }
 
 #[test]

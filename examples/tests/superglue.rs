@@ -7,6 +7,7 @@ mod fixture;
 use fixture::{Fixture, golden};
 use model_center::data::{PROMPTS, SQUAD_METRICS, SUPERGLUE, Split, Squad};
 use model_center::run::deterministic_part;
+use model_center::tokenizer::CpmKind;
 use serde_json::{Value, json};
 
 /// Odd, so that no batch and no number of ranks divides them.
@@ -14,8 +15,12 @@ const TRAIN: usize = 7;
 const VALIDATION: usize = 5;
 
 /// Words of the tiny vocabularies.
-const WORDS: &str = "[PAD] [UNK] [CLS] [SEP] [MASK] <extra_id_0> <extra_id_1> <s_0> <s_1> no yes maybe 1 2 有 无 关 ? . : sentence \
+const WORDS: &str = "[PAD] [UNK] [CLS] [SEP] [MASK] <extra_id_0> <extra_id_1> no yes maybe 1 2 有 无 关 ? . : sentence \
     the answer question is does choice ann bob won it red blue";
+
+/// A vocabulary of CPM-1 for LCQMC, and one of CPM-2 in which `<s>` is the word that the tiny model's decoder begins with.
+const CPM1_WORDS: &str = "<unk> <s> </s> <pad> <eod> </_> </n> 有 无 关 与 的 关系 是 : 。 \"";
+const CPM2_WORDS: &str = "<pad> <unk> <eod> ▂ ▃ <s> <s_0> <s_1> 有 无 关 与 “ ” 是否 是 否 ？";
 
 fn record(task: &str, at: usize) -> Value {
     let (word, truth) = (["red", "blue"][at % 2], at.is_multiple_of(2));
@@ -104,15 +109,15 @@ fn write_task(fixture: &Fixture, task: &str) {
     }
 }
 
-/// A tiny model of a family with a tokenizer of the words above.
-fn fixture(model: &str, head: &str) -> Fixture {
+/// A tiny model of a family with a `vocab.txt` of these words.
+fn fixture(model: &str, head: &str, words: &str) -> Fixture {
     let fixture = Fixture::new();
     for file in ["config.json", "model.safetensors"] {
         fixture.write_bytes(&format!("model/{file}"), &std::fs::read(golden(model, head).join(file)).unwrap());
     }
     let config: Value = serde_json::from_str(&fixture.read("model/config.json")).unwrap();
     let size = config["vocab_size"].as_u64().unwrap() as usize;
-    let words = WORDS.split_whitespace().map(str::to_owned).chain((0..).map(|at| format!("[unused{at}]")));
+    let words = words.split_whitespace().map(str::to_owned).chain((0..).map(|at| format!("[unused{at}]")));
     fixture.write("model/vocab.txt", &words.take(size).map(|word| word + "\n").collect::<String>());
     fixture
 }
@@ -163,7 +168,7 @@ fn names(metrics: &[model_center::metrics::Metric]) -> Vec<&'static str> {
 
 #[test]
 fn bert_runs_every_task_of_its_registry_alike_on_any_number_of_ranks() {
-    let fixture = fixture("bert_a", "nsp");
+    let fixture = fixture("bert_a", "nsp", WORDS);
     for entry in SUPERGLUE {
         check(&fixture, entry.name, Some("classifier"), &names(entry.metrics));
     }
@@ -171,7 +176,7 @@ fn bert_runs_every_task_of_its_registry_alike_on_any_number_of_ranks() {
 
 #[test]
 fn gpt2_answers_every_task_by_words_alike_on_any_number_of_ranks() {
-    let fixture = fixture("gpt2_a", "lm");
+    let fixture = fixture("gpt2_a", "lm", WORDS);
     for entry in PROMPTS {
         check(&fixture, entry.name, Some("verbalizer"), &names(entry.metrics));
     }
@@ -179,7 +184,7 @@ fn gpt2_answers_every_task_by_words_alike_on_any_number_of_ranks() {
 
 #[test]
 fn t5_answers_every_task_by_words_and_writes_answers_alike_on_any_number_of_ranks() {
-    let fixture = fixture("t5_a", "lm");
+    let fixture = fixture("t5_a", "lm", WORDS);
     for entry in PROMPTS.iter().filter(|entry| entry.name != "LCQMC") {
         check(&fixture, entry.name, Some("verbalizer"), &names(entry.metrics));
     }
@@ -188,7 +193,9 @@ fn t5_answers_every_task_by_words_and_writes_answers_alike_on_any_number_of_rank
 
 #[test]
 fn both_cpms_answer_lcqmc_alike_on_any_number_of_ranks() {
-    for (model, head) in [("cpm1_a", "lm"), ("cpm2_b", "lm")] {
-        check(&fixture(model, head), "LCQMC", None, &["accuracy"]);
+    for (model, words, kind) in [("cpm1_a", CPM1_WORDS, CpmKind::Cpm1), ("cpm2_b", CPM2_WORDS, CpmKind::Cpm2)] {
+        let fixture = fixture(model, "lm", words);
+        assert_eq!(CpmKind::of_folder(fixture.path("model")).unwrap(), Some(kind));
+        check(&fixture, "LCQMC", None, &["accuracy"]);
     }
 }

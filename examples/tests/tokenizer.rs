@@ -61,8 +61,13 @@ fn a_trained_vocabulary_encodes_and_decodes_what_it_is_given() {
 fn info_says_what_a_tokenizer_is() {
     let fixture = with_texts();
     let said = tokenizer(&fixture, &["info", "model"]).succeeded().stdout;
-    for text in ["WordPiece (vocab.txt)", "tokens    101", "pad       0  [PAD]", "[CLS] A [SEP] B [SEP]", "no template"]
-    {
+    for text in [
+        "kind      WordPiece (vocab.txt)\n",
+        "tokens    101",
+        "pad       0  [PAD]",
+        "[CLS] A [SEP] B [SEP]",
+        "no template",
+    ] {
         assert!(said.contains(text), "{text}: {said}");
     }
     tokenizer(&fixture, &train(&["--kind", "byte-bpe"])).succeeded();
@@ -96,10 +101,15 @@ fn mistakes_name_place_reason_and_fix_and_write_nothing() {
     for (arguments, texts) in [
         (vec!["encode", "nowhere", "x"], ["nowhere", "fix: "]),
         (vec!["decode", "model", "7", "4000"], ["line 1", "no token 4000"]),
-        (vec!["info", "."], ["neither tokenizer.json nor vocab.txt", "fix: "]),
+        (vec!["info", "."], ["the folder has no tokenizer: neither of tokenizer.json", "fix: "]),
     ] {
         let error = tokenizer(&fixture, &arguments).refused();
         assert!(texts.iter().all(|text| error.contains(text)), "{error}");
+    }
+    for (kind, option) in [("unigram", "--min-frequency"), ("byte-bpe", "--limit-alphabet")] {
+        let error = tokenizer(&fixture, &train(&["--kind", kind, option, "9"])).refused();
+        let name = option.trim_start_matches('-').replace('-', "_");
+        assert!(error.contains(&name) && error.contains("no effect") && error.contains("fix: "), "{error}");
     }
     let error = fed(&fixture, &["decode", "model"], b"7\nseven\n").refused();
     assert!(error.contains("ids, line 2") && error.contains("seven"), "{error}");
@@ -109,4 +119,26 @@ fn mistakes_name_place_reason_and_fix_and_write_nothing() {
     tokenizer(&fixture, &train(&["--kind", "word-piece"])).succeeded();
     let error = tokenizer(&fixture, &train(&["--kind", "word-piece"])).refused();
     assert!(error.contains("--out") && error.contains("has a tokenizer.json"), "{error}");
+}
+
+#[test]
+fn a_folder_with_a_tokenizer_of_any_form_is_not_written_into() {
+    let fixture = with_texts();
+    fixture.write("bert/vocab.txt", "[PAD]\n[UNK]\n");
+    fixture.write("gpt2/vocab.json", "{}");
+    fixture.write("gpt2/merges.txt", "");
+    fixture.write("t5/spiece.model", "x");
+    fixture.write("rest/special_tokens_map.json", "{}");
+    let before = fixture.snapshot();
+    for (out, found) in [
+        ("bert", "a tokenizer: WordPiece (vocab.txt)"),
+        ("gpt2", "a tokenizer: byte-level pairs"),
+        ("t5", "a tokenizer: SentencePiece (spiece.model)"),
+        ("rest", "a special_tokens_map.json"),
+    ] {
+        let arguments = ["train", "texts.txt", "--out", out, "--vocab-size", "300", "--kind", "word-piece"];
+        let error = tokenizer(&fixture, &arguments).refused();
+        assert!(error.contains("--out") && error.contains(&format!("the folder {out} has {found}")), "{error}");
+    }
+    assert_eq!(fixture.snapshot(), before, "files were changed");
 }

@@ -1,13 +1,14 @@
 """Golden data for tokenizers: tiny SentencePiece models of every kind that is read, and a tiny byte-level vocabulary.
 
 Writes crates/model-center/tests/golden/tokenizers; the README.md there describes every file. The data are committed; run this
-only to change them, in an environment with the packages of PINNED:
+only to change them, in an environment with the packages of PINNED: those of scripts/python_env.sh, and sentencepiece.
 
     python3 scripts/golden/make_sentencepiece.py            # writes the folder
     python3 scripts/golden/make_sentencepiece.py --check    # recomputes it and compares with the committed files
 """
 
 import argparse
+import contextlib
 import filecmp
 import io
 import json
@@ -21,7 +22,7 @@ import sentencepiece
 from tokenizers import ByteLevelBPETokenizer
 from transformers import GPT2Tokenizer, Qwen2Tokenizer, RobertaTokenizer
 
-PINNED = {"sentencepiece": "0.2.1", "tokenizers": "0.22.1", "transformers": "5.14.1"}
+PINNED = {"sentencepiece": "0.2.1", "tokenizers": "0.23.3", "transformers": "5.23.0"}
 DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates/model-center/tests/golden/tokenizers"
 
 # What the models are trained on: sentences of no meaning, with words that repeat.
@@ -55,17 +56,19 @@ def make_models(out):
     table.write_text("".join(
         "\t".join(" ".join(f"{ord(c):X}" for c in side) for side in pair) + "\n" for pair in REPLACEMENTS))
     kinds = {
-        "unigram": dict(model_type="unigram", vocab_size=160, normalization_rule_tsv=str(table), user_defined_symbols=["<sep>"],
+        "unigram": dict(model_type="unigram", vocab_size=160, normalization_rule_tsv=table.name, user_defined_symbols=["<sep>"],
                         control_symbols=["<cls>"]),
         "unigram_bytes": dict(model_type="unigram", vocab_size=400, normalization_rule_name="identity", byte_fallback=True,
                               remove_extra_whitespaces=False, add_dummy_prefix=False, character_coverage=0.98),
         "pairs": dict(model_type="bpe", vocab_size=460, normalization_rule_name="identity", byte_fallback=True,
                       remove_extra_whitespaces=False, allow_whitespace_only_pieces=True),
-        "pairs_trimmed": dict(model_type="bpe", vocab_size=180, normalization_rule_tsv=str(table), pad_id=3),
+        "pairs_trimmed": dict(model_type="bpe", vocab_size=180, normalization_rule_tsv=table.name, pad_id=3),
         "letters": dict(model_type="char", vocab_size=90, normalization_rule_name="identity"),
     }
     for name, options in kinds.items():
-        (out / f"{name}.model").write_bytes(train(**options))
+        # A model repeats the path of its table, which is to be the same wherever it is made.
+        with contextlib.chdir(out):
+            (out / f"{name}.model").write_bytes(train(**options))
         processor = sentencepiece.SentencePieceProcessor(model_file=str(out / f"{name}.model"))
         rows = [{"text": text, "ids": processor.encode(text), "decoded": processor.decode(processor.encode(text))} for text in TEXTS]
         write_json(out / f"{name}.json", {"size": processor.vocab_size(), "texts": rows})

@@ -14,6 +14,7 @@ use model_center::hf::{
     Weights,
 };
 use model_center::model::Registry;
+use model_center::tokenizer::ChatTemplate;
 
 static TABLE: NameTable = NameTable {
     base_prefix: "bert.",
@@ -153,7 +154,15 @@ fn a_written_model_folder_is_complete_and_reads_back() {
         r#""intermediate_size":16,"max_position_embeddings":10,"type_vocab_size":2,"vocab_size":20,"my_field":{"a":[1]}}"#
     );
     fs::write(from.path().join("config.json"), source).unwrap();
-    for name in ["tokenizer.json", "vocab.txt", "README.md"] {
+    let templates = "additional_chat_templates";
+    fs::create_dir(from.path().join(templates)).unwrap();
+    for name in [
+        "tokenizer.json",
+        "vocab.txt",
+        "README.md",
+        &format!("{templates}/tool_use.jinja"),
+        &format!("{templates}/x.md"),
+    ] {
         fs::write(from.path().join(name), name).unwrap();
     }
     let mut config = BertConfig::from_pretrained(from.path()).unwrap();
@@ -170,7 +179,10 @@ fn a_written_model_folder_is_complete_and_reads_back() {
         Ok(())
     };
     folder.write(&target, &params, fill).unwrap();
-    assert_eq!(names(&target), ["config.json", "model.safetensors", "tokenizer.json", "vocab.txt"]);
+    assert_eq!(names(&target), [templates, "config.json", "model.safetensors", "tokenizer.json", "vocab.txt"]);
+    assert_eq!(names(&target.join(templates)), ["tool_use.jinja"]);
+    let chat = ChatTemplate::from_folder(&target).unwrap().unwrap();
+    assert_eq!(chat.names().collect::<Vec<_>>(), ["tool_use"]);
     assert_eq!(Registry::default().find(&target).unwrap().model_type, "bert");
     let json: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(target.join("config.json")).unwrap()).unwrap();
@@ -243,6 +255,26 @@ fn a_check_refuses_what_writing_would_refuse() {
     fs::remove_file(&companion).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, &companion, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
     assert!(refused().contains("FIFO"));
+    fs::remove_file(&companion).unwrap();
+    // The templates beside it are held to the same, and so is their folder.
+    let templates = from.path().join("additional_chat_templates");
+    fs::create_dir(&templates).unwrap();
+    symlink("/etc/hostname", templates.join("a.jinja")).unwrap();
+    assert!(refused().contains("symbolic link"));
+    fs::remove_file(templates.join("a.jinja")).unwrap();
+    fs::create_dir(templates.join("a.jinja")).unwrap();
+    assert!(refused().contains("a.jinja"));
+    fs::remove_dir(templates.join("a.jinja")).unwrap();
+    for number in 0..33 {
+        fs::write(templates.join(format!("{number}.jinja")), "").unwrap();
+    }
+    assert!(refused().contains("more than 32 chat templates"));
+    fs::remove_dir_all(&templates).unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    symlink(elsewhere.path(), &templates).unwrap();
+    assert!(refused().contains("symbolic link"));
+    fs::remove_file(&templates).unwrap();
+    folder.check(&params).unwrap();
 }
 
 #[test]

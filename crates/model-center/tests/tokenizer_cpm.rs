@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use model_center::tokenizer::{CpmKind, CpmTokenizer, HfTokenizer, Tokenizer};
+use model_center::tokenizer::{CpmKind, CpmTokenizer, HfTokenizer, Tokenizer, open as open_any};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -124,6 +124,14 @@ fn sentinels_are_numbered_and_only_models_that_fill_in_spans_have_them() {
 fn the_rules_are_told_from_the_vocabulary_or_from_the_class_that_is_named() {
     for (name, kind) in KINDS {
         assert_eq!(CpmKind::of_folder(golden(name)).unwrap(), Some(kind));
+    }
+    let vocabulary = golden("cpm1/vocab.txt");
+    for path in [golden("cpm1"), vocabulary.clone()] {
+        let opened = open_any(path).unwrap();
+        assert_eq!(
+            (encode(&*opened, "中国"), opened.place()),
+            (encode(&open("cpm1"), "中国"), vocabulary.to_str().unwrap())
+        );
     }
     let folder = changed("<unk>", "<unk>");
     let config = folder.path().join("tokenizer_config.json");

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use model_center::tokenizer::{HfTokenizer, TextSpecials, Tokenizer, open, open_with};
+use model_center::tokenizer::{HfTokenizer, TextSpecials, Tokenizer, format_of, is_in, open, open_with};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -95,6 +95,33 @@ fn ids_of_byte_level_vocabularies_are_those_of_the_families() {
             assert_eq!(found, ids(&row["ids"]), "{name}: {texts:?}");
         }
     }
+}
+
+#[test]
+fn a_folder_says_which_form_it_is_read_in() {
+    let bytes = [("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")];
+    for (copies, kind) in [
+        (&bytes[..], "byte-level pairs (vocab.json with merges.txt)"),
+        (&bytes[..1], ""),
+        (&[("unigram.model", "spiece.model")], "SentencePiece (spiece.model)"),
+        (&[("pairs.model", "tokenizer.model")], "SentencePiece (tokenizer.model)"),
+        (&[("pairs.model", "tokenizer.model"), ("pairs.model", "spiece.model")], "SentencePiece (spiece.model)"),
+        (&[("../cpm_tokenizer/cpm1/vocab.txt", "vocab.txt")], "CPM-1 (vocab.txt)"),
+        (&[("../cpm_tokenizer/cpm2/vocab.txt", "vocab.txt")], "CPM-2 (vocab.txt)"),
+        (&[("../cpm_tokenizer/enc_dec/vocab.txt", "vocab.txt")], "CPM's EncDec (vocab.txt)"),
+    ] {
+        let folder = folder(copies, &[]);
+        assert_eq!(format_of(folder.path()).unwrap().unwrap_or_default(), kind);
+        assert_eq!((is_in(folder.path()).unwrap(), open(folder.path()).is_ok()), (!kind.is_empty(), !kind.is_empty()));
+    }
+    let folder = folder(&[], &[]);
+    let error = open(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("vocab.txt of BERT or a CPM") && error.contains("spiece.model"), "{error}");
+    fs::write(folder.path().join("vocab.txt"), "[UNK]\n[CLS]\n[SEP]\na\n").unwrap();
+    assert_eq!(format_of(folder.path()).unwrap(), Some("WordPiece (vocab.txt)"));
+    fs::write(folder.path().join("tokenizer_config.json"), "{").unwrap();
+    let error = format_of(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("tokenizer_config.json:1"), "{error}");
 }
 
 #[test]

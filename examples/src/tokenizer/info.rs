@@ -4,7 +4,7 @@ use super::open;
 use crate::terminal;
 use model_center::Result;
 use model_center::file::printable;
-use model_center::tokenizer::{ChatTemplate, CpmKind, Piece, SpecialIds, Template, TextSpecials, Tokenizer};
+use model_center::tokenizer::{ChatTemplate, Piece, SpecialIds, Template, TextSpecials, Tokenizer, format_of};
 use serde_json::{Map, Value, json};
 
 /// Control tokens beyond this many are counted, not listed.
@@ -14,11 +14,7 @@ const LISTED: usize = 20;
 pub(super) fn run(model: &str, as_json: bool) -> Result<()> {
     let (folder, tokenizer) = open(model, TextSpecials::AsText)?;
     let tokenizer = tokenizer.as_ref();
-    let kind = match CpmKind::of_folder(&folder)? {
-        Some(kind) => format!("{kind:?} (words of jieba, then the longest pieces of vocab.txt)"),
-        None if folder.join("tokenizer.json").exists() => "tokenizer.json".to_owned(),
-        None => "WordPiece (vocab.txt)".to_owned(),
-    };
+    let kind = format_of(&folder)?.unwrap_or("unknown");
     let special = named(tokenizer);
     let mut control = tokenizer.control_tokens();
     control.sort_by_key(|token| token.id);

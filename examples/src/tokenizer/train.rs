@@ -3,10 +3,14 @@
 use crate::terminal;
 use clap::{Args, ValueEnum};
 use model_center::data::TextSource;
-use model_center::tokenizer::{HfTokenizer, Normalization, TrainOptions, VocabularyKind, train};
+use model_center::tokenizer::{HfTokenizer, Normalization, TrainOptions, VocabularyKind, format_of, train};
 use model_center::{Error, Result};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// Files that say something about a tokenizer, whatever its form.
+const SIDE_FILES: [&str; 4] =
+    ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"];
 
 /// What is trained, and on what.
 #[derive(Debug, Args)]
@@ -23,12 +27,12 @@ pub struct TrainArguments {
     /// Tokens, special ones included.
     #[arg(long, value_name = "N")]
     pub vocab_size: usize,
-    /// The folder to write; it must not have a tokenizer yet.
+    /// The folder to write; it must not have a tokenizer of any form yet.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
-    /// What is seen less often is not merged, or no character of its own. Without effect on unigram.
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    pub min_frequency: u64,
+    /// What is seen less often is not merged, or no character of its own; by default 2. Not for unigram.
+    #[arg(long, value_name = "N")]
+    pub min_frequency: Option<u64>,
     /// A special token behind those of the kind, such as <|im_start|>; may be given several times.
     #[arg(long, value_name = "TOKEN")]
     pub special: Vec<String>,
@@ -38,7 +42,7 @@ pub struct TrainArguments {
     /// Lower-case the texts; word-piece also takes accents away then.
     #[arg(long)]
     pub lowercase: bool,
-    /// The most characters an alphabet has; words with others are left out. Without effect on byte-bpe.
+    /// The most characters an alphabet has; words with others are left out. Not for byte-bpe.
     #[arg(long, value_name = "N")]
     pub limit_alphabet: Option<usize>,
     /// The most different words kept in memory; beyond, the rarest go.
@@ -72,12 +76,7 @@ pub enum Form {
 
 /// Train and write.
 pub(super) fn run(arguments: &TrainArguments, as_json: bool) -> Result<()> {
-    for name in ["tokenizer.json", "tokenizer_config.json"] {
-        if arguments.out.join(name).symlink_metadata().is_ok() {
-            let reason = format!("the folder {} has a {name}", arguments.out.display());
-            return Err(Error::recipe("--out", reason, "choose another folder, or remove the file"));
-        }
-    }
+    require_free(&arguments.out)?;
     let source = arguments.column.clone().map_or(TextSource::Lines, TextSource::Column);
     let trained = train(&arguments.files, &source, &options(arguments))?;
     trained.save(&arguments.out)?;
@@ -88,7 +87,7 @@ pub(super) fn run(arguments: &TrainArguments, as_json: bool) -> Result<()> {
         trained.tokens, trained.texts, trained.words
     );
     if trained.words_dropped > 0 {
-        text += &format!("; {} rarer ones were given up (--max-words)", trained.words_dropped);
+        text += &format!("; rarer ones were given up {} times (--max-words)", trained.words_dropped);
     }
     if trained.tokens < arguments.vocab_size {
         text += &format!("; the texts have no more than these for --vocab-size {}", arguments.vocab_size);
@@ -98,6 +97,22 @@ pub(super) fn run(arguments: &TrainArguments, as_json: bool) -> Result<()> {
         "words_dropped": trained.words_dropped,
     });
     terminal::print(&if as_json { record.to_string() } else { text })
+}
+
+/// Refuses a folder with a tokenizer, or with a file that says something about one: it would be mixed with the new one.
+fn require_free(out: &Path) -> Result<()> {
+    let fix = "choose another folder, or remove the files";
+    for name in SIDE_FILES {
+        if out.join(name).symlink_metadata().is_ok() {
+            return Err(Error::recipe("--out", format!("the folder {} has a {name}", out.display()), fix));
+        }
+    }
+    if out.is_dir()
+        && let Some(kind) = format_of(out)?
+    {
+        return Err(Error::recipe("--out", format!("the folder {} has a tokenizer: {kind}", out.display()), fix));
+    }
+    Ok(())
 }
 
 fn options(arguments: &TrainArguments) -> TrainOptions {

@@ -131,7 +131,7 @@ fn models_that_write_no_text_and_folders_that_lie_are_named() {
     decoder.write("model/vocab.txt", &super::fixture::vocabulary(98));
     generate_refused(&decoder, &PROMPT, DATA, "model", &["98 entries", "97 rows"]);
     std::fs::remove_file(decoder.path("model/vocab.txt")).unwrap();
-    generate_refused(&decoder, &PROMPT, DATA, "model", &["neither tokenizer.json nor vocab.txt"]);
+    generate_refused(&decoder, &PROMPT, DATA, "model", &["the folder has no tokenizer: neither of tokenizer.json"]);
     let stops = ["--input", "in.jsonl", "--stop", "end"];
     decoder.write("in.jsonl", "{\"input_ids\": [5]}\n");
     generate_refused(&decoder, &stops, USAGE, "--stop", &["no tokenizer"]);

@@ -15,10 +15,11 @@ use super::shards::SHARD_BYTES;
 use crate::config::{Config, HfHeader, json};
 use crate::file::{AtomicFile, open_regular, resolve_inside, sync_folder, unreadable, write_atomic};
 use crate::model::SaveOptions;
+use crate::tokenizer::further_templates;
 use crate::{Error, Result};
 
 /// Files beside the weights that are copied unchanged from the folder a model came from: tokenizer, chat template,
-/// generation settings, pre-processing.
+/// generation settings, pre-processing. The chat templates in `additional_chat_templates` are copied too.
 pub const COMPANION_FILES: &[&str] = &[
     "tokenizer.json",
     "tekken.json",
@@ -185,17 +186,24 @@ pub fn write_config(folder: &Path, config: &Map<String, Value>) -> Result<()> {
     write_atomic(&folder.join("config.json"), json::to_text(config).as_bytes())
 }
 
-/// Copy those of [`COMPANION_FILES`] that `from` has into `to`, and return their names.
+/// Copy those of [`COMPANION_FILES`] that `from` has, and the `.jinja` files of its `additional_chat_templates`, into `to`, and
+/// return their names.
 ///
 /// # Errors
-/// [`Error::Model`] if one of them is no regular file, leads out of its folder or is longer than 256 MiB;
-/// [`Error::File`] if the disk refuses.
-pub fn copy_companions(from: &Path, to: &Path) -> Result<Vec<&'static str>> {
+/// [`Error::Model`] if one of them is no regular file, leads out of its folder or is longer than 256 MiB, or if there are more
+/// than 32 chat templates; [`Error::File`] if the disk refuses.
+pub fn copy_companions(from: &Path, to: &Path) -> Result<Vec<String>> {
     let real = |path: &Path| std::fs::canonicalize(path).map_err(|e| unreadable(path, e));
     let same = real(from)? == real(to)?;
     let found = companions(from)?;
     if !same {
         for name in &found {
+            // Those of a folder of their own.
+            if let Some((inner, _)) = name.split_once('/') {
+                let inner = to.join(inner);
+                std::fs::create_dir_all(&inner)
+                    .map_err(|e| Error::file("create", &inner, e, "choose a folder that you may write"))?;
+            }
             copy(&from.join(name), &to.join(name))?;
         }
     }
@@ -203,15 +211,14 @@ pub fn copy_companions(from: &Path, to: &Path) -> Result<Vec<&'static str>> {
     Ok(found)
 }
 
-/// Those of [`COMPANION_FILES`] that a folder has, each of which can be copied.
-fn companions(from: &Path) -> Result<Vec<&'static str>> {
-    let mut found = Vec::new();
-    for &name in COMPANION_FILES {
-        if from.join(name).symlink_metadata().is_ok() {
-            resolve_inside(from, name)?;
-            open_companion(&from.join(name))?;
-            found.push(name);
-        }
+/// The files of [`copy_companions`] that a folder has, each of which can be copied.
+fn companions(from: &Path) -> Result<Vec<String>> {
+    let has = |name: &&&str| from.join(name).symlink_metadata().is_ok();
+    let mut found: Vec<String> = COMPANION_FILES.iter().filter(has).map(|name| (*name).to_owned()).collect();
+    found.extend(further_templates(from)?.into_iter().map(|(_, path)| path));
+    for name in &found {
+        resolve_inside(from, name)?;
+        open_companion(&from.join(name))?;
     }
     Ok(found)
 }

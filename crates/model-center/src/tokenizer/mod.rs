@@ -28,10 +28,11 @@ mod wire;
 
 use std::fmt::Debug;
 
+pub(crate) use chat::further_templates;
 pub use chat::{ChatMessage, ChatRequest, ChatTemplate};
 pub use cpm::{CpmKind, CpmTokenizer};
 pub use hf::{HfTokenizer, TextSpecials};
-pub use open::{is_in, open, open_with};
+pub use open::{format_of, is_in, open, open_with};
 pub use template::{Piece, Template};
 pub use train::{Normalization, TrainOptions, Trained, VocabularyKind, train};
 pub use vocab::VocabOptions;

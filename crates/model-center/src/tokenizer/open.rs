@@ -1,7 +1,8 @@
 //! The one way to a tokenizer, whatever form its files have.
 //!
-//! Defines [`open`], [`open_with`] and [`is_in`], and [`FORMATS`], the list of what is read: a further format is an entry there. Called by
-//! every program that reads texts, and by [`crate::hf::gguf`] to see whether what it wrote can be read.
+//! Defines [`open`], [`open_with`], [`is_in`] and [`format_of`], and [`FORMATS`], the list of what is read: a further format is an
+//! entry there. A CPM's `vocab.txt` alone is no entry, for it is told from BERT's by what is in it, and what comes of it is no
+//! [`HfTokenizer`]: [`open_with`] asks for it first. Called by every program that reads texts, and by [`crate::hf::gguf`] to see whether what it wrote can be read.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,8 +19,10 @@ use crate::{Error, Result};
 
 /// One form in which tokenizers come.
 struct Format {
-    /// What it is, for messages.
+    /// The files' names, for messages.
     title: &'static str,
+    /// What they hold.
+    kind: &'static str,
     /// The files of a folder of this form, the first of which it goes by; `*` stands for any beginning of the name.
     files: &'static [&'static str],
     /// Reads it: the path of the first file, the settings of the folder it lies in.
@@ -28,19 +31,60 @@ struct Format {
 
 /// All that is read; of a folder with several of them the first is taken.
 const FORMATS: &[Format] = &[
-    Format { title: "tokenizer.json", files: &["tokenizer.json"], read: read_json },
-    Format { title: "vocab.txt", files: &["vocab.txt"], read: read_vocab },
-    Format { title: "vocab.json with merges.txt", files: &["vocab.json", "merges.txt"], read: read_byte_pairs },
-    Format { title: "spiece.model", files: &["spiece.model"], read: read_sentencepiece },
-    Format { title: "sentencepiece.bpe.model", files: &["sentencepiece.bpe.model"], read: read_sentencepiece },
-    Format { title: "tokenizer.model", files: &["tokenizer.model"], read: read_sentencepiece },
-    Format { title: "vocab.model", files: &["vocab.model"], read: read_sentencepiece },
-    Format { title: "characters.txt", files: &["characters.txt"], read: read_characters },
-    Format { title: "a single .gguf", files: &["*.gguf"], read: read_gguf },
+    Format { title: "tokenizer.json", kind: "tokenizer.json", files: &["tokenizer.json"], read: read_json },
+    Format {
+        title: "vocab.txt of BERT or a CPM",
+        kind: "WordPiece (vocab.txt)",
+        files: &["vocab.txt"],
+        read: read_vocab,
+    },
+    Format {
+        title: "vocab.json with merges.txt",
+        kind: "byte-level pairs (vocab.json with merges.txt)",
+        files: &["vocab.json", "merges.txt"],
+        read: read_byte_pairs,
+    },
+    Format {
+        title: "spiece.model",
+        kind: "SentencePiece (spiece.model)",
+        files: &["spiece.model"],
+        read: read_sentencepiece,
+    },
+    Format {
+        title: "sentencepiece.bpe.model",
+        kind: "SentencePiece (sentencepiece.bpe.model)",
+        files: &["sentencepiece.bpe.model"],
+        read: read_sentencepiece,
+    },
+    Format {
+        title: "tokenizer.model",
+        kind: "SentencePiece (tokenizer.model)",
+        files: &["tokenizer.model"],
+        read: read_sentencepiece,
+    },
+    Format {
+        title: "vocab.model",
+        kind: "SentencePiece (vocab.model)",
+        files: &["vocab.model"],
+        read: read_sentencepiece,
+    },
+    Format {
+        title: "characters.txt",
+        kind: "characters (characters.txt)",
+        files: &["characters.txt"],
+        read: read_characters,
+    },
+    Format {
+        title: "a single .gguf",
+        kind: "the vocabulary of a GGUF file (*.gguf)",
+        files: &["*.gguf"],
+        read: read_gguf,
+    },
 ];
 
-/// The tokenizer of a model folder, or of a single file: `tokenizer.json`, `vocab.txt` (WordPiece), `vocab.json` with
-/// `merges.txt` beside it, a SentencePiece `.model`, `characters.txt`, or a `.gguf`. Special tokens written in a text are text.
+/// The tokenizer of a model folder, or of a single file: `tokenizer.json`, `vocab.txt` (WordPiece, or a CPM's: see
+/// [`CpmKind::of_folder`]), `vocab.json` with `merges.txt` beside it, a SentencePiece `.model`, `characters.txt`, or a `.gguf`.
+/// Special tokens written in a text are text.
 ///
 /// # Errors
 /// [`Error::Model`]: nothing of this kind there, or a file that is too large, broken, inconsistent, no regular file, or a link
@@ -62,24 +106,48 @@ pub fn is_in(folder: &Path) -> Result<bool> {
     Ok(false)
 }
 
+/// Of what form the tokenizer is that [`open`] reads in a folder, such as `WordPiece (vocab.txt)`; `None` without any.
+///
+/// # Errors
+/// A folder or one of its small files that cannot be read.
+pub fn format_of(folder: impl AsRef<Path>) -> Result<Option<&'static str>> {
+    let folder = folder.as_ref();
+    if let Some(kind) = CpmKind::of_folder(folder)? {
+        return Ok(Some(kind.title()));
+    }
+    for format in FORMATS {
+        if format.first_of(folder)?.is_some() {
+            return Ok(Some(format.kind));
+        }
+    }
+    Ok(None)
+}
+
 /// [`open`], with a choice of what special tokens written in a text mean.
 ///
 /// # Errors
 /// Those of [`open`]; control tokens in texts for a tokenizer that reads none there.
 pub fn open_with(path: impl AsRef<Path>, specials: TextSpecials) -> Result<Arc<dyn Tokenizer>> {
     let path = path.as_ref();
-    if path.is_dir() && CpmKind::of_folder(path)?.is_some() {
+    let folder = match path.file_name().and_then(|name| name.to_str()) {
+        _ if path.is_dir() => Some(path.to_path_buf()),
+        Some("vocab.txt") => Some(folder_of(path)),
+        _ => None,
+    };
+    if let Some(folder) = folder
+        && CpmKind::of_folder(&folder)?.is_some()
+    {
         if specials == TextSpecials::AsTokens {
             let reason = "the tokenizers of the CPM models read no control tokens in texts";
             return Err(Error::recipe(path.display().to_string(), reason, "leave control tokens to be text"));
         }
-        return Ok(Arc::new(CpmTokenizer::from_folder(path)?));
+        return Ok(Arc::new(CpmTokenizer::from_folder(folder)?));
     }
     Ok(Arc::new(HfTokenizer::open(path)?.with_text_specials(specials)))
 }
 
 impl HfTokenizer {
-    /// The tokenizer of a model folder or a single file: see [`open`].
+    /// The tokenizer of a model folder or a single file: see [`open`]. Any `vocab.txt` is WordPiece's here, a CPM's too.
     ///
     /// # Errors
     /// Those of [`open`].
@@ -112,9 +180,9 @@ impl HfTokenizer {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         // A name of its own tells the form; any other file that ends in .model is SentencePiece's.
         let by_ending = |format: &&Format| match path.extension().and_then(|ending| ending.to_str()) {
-            Some("model" | "v1" | "v3") => format.title == "tokenizer.model",
-            Some("json") => format.title == "tokenizer.json",
-            Some("txt") => format.title == "vocab.txt",
+            Some("model" | "v1" | "v3") => format.files[0] == "tokenizer.model",
+            Some("json") => format.files[0] == "tokenizer.json",
+            Some("txt") => format.files[0] == "vocab.txt",
             _ => false,
         };
         let own = FORMATS.iter().find(|format| matches(format.files[0], name));

@@ -6,7 +6,7 @@ use model_center::data::{
     AnswerPlace, Batch, BatchAnswers, Dataset, Label, LabelSpace, Labels, Loader, LoaderOptions, Order, PROMPTS,
     Position, PromptEntry, ReadOptions, Split, Template, TemplateTask, TooLong,
 };
-use model_center::tokenizer::{HfTokenizer, Tokenizer};
+use model_center::tokenizer::{CpmKind, CpmTokenizer, HfTokenizer, Tokenizer};
 
 use crate::words::{Words, file, options, rows};
 
@@ -160,6 +160,25 @@ fn lcqmc_has_the_prompts_of_both_cpms() {
     assert_eq!(texts(&words, &dataset)[0], "[CLS] “你好”与“你好吗”是否有关？ <s_0> [SEP]");
     let LabelSpace::Answers(labels) = dataset.labels() else { panic!() };
     assert_eq!(labels.decoder, [words.tokenize_one("<s_0>")]);
+}
+
+/// A CPM-1 has learnt with `<s>` in front of every text, which no template of its tokenizer puts there.
+#[test]
+fn lcqmc_has_cpm1s_first_token_in_front_and_the_words_of_its_own_vocabulary() {
+    let vocabulary = "<unk> <s> </s> <pad> <eod> </_> </n> 你好 吗 与 的 关系 是 有 无 关 \" : 。";
+    let (folder, _) = file("vocab.txt", vocabulary.replace(' ', "\n"));
+    let cpm1 = CpmTokenizer::from_folder(folder.path()).unwrap();
+    assert_eq!((cpm1.kind(), cpm1.special_ids().bos), (CpmKind::Cpm1, Some(1)));
+    let (folder, _) = file("LCQMC/train.tsv", LCQMC);
+    let options = ReadOptions::new(&cpm1, 64);
+    let dataset = entry("LCQMC").read(folder.path(), Split::Train, AnswerPlace::Blank, &options).unwrap();
+    let row = dataset.rows(0).unwrap().next().unwrap();
+    let spelled: Vec<String> = row.input_ids.iter().map(|id| cpm1.token(*id).unwrap()).collect();
+    assert_eq!(spelled.join(" "), "<s> \" 你好 \" 与 \" 你好 吗 \" 的 关系 是 : <pad> 。");
+    assert_eq!(dataset.place(0), Some(12));
+    let LabelSpace::Answers(answers) = dataset.labels() else { panic!("{:?}", dataset.labels()) };
+    let words: Vec<String> = answers.words.iter().map(|id| cpm1.token(*id).unwrap()).collect();
+    assert_eq!(words, ["无", "有"]);
 }
 
 const MULTIRC: &str = r#"{"idx": 0, "passage": {"text": "T.", "questions": [

@@ -21,6 +21,7 @@ use serde_json::{Map, Value};
 
 pub use self::request::{ChatMessage, ChatRequest};
 use self::source::Source;
+pub(crate) use self::source::further as further_templates;
 use super::guard::guard;
 use crate::file::printable;
 use crate::{Error, Result};

@@ -1,6 +1,6 @@
 //! Where a model folder keeps its chat templates.
 //!
-//! Defines [`read`], called by [`super::ChatTemplate::from_folder`].
+//! Defines [`read`], called by [`super::ChatTemplate::from_folder`], and [`further`], also called where a model's folder is copied.
 
 use std::path::Path;
 
@@ -13,6 +13,7 @@ use crate::{Error, Result};
 
 const FILE: &str = "chat_template.jinja";
 const FURTHER: &str = "additional_chat_templates";
+const ENDING: &str = ".jinja";
 const CONFIG: &str = "tokenizer_config.json";
 /// The longest templates in use have some 20 kB.
 const MAX_BYTES: usize = 1 << 20;
@@ -64,24 +65,38 @@ fn files(folder: &Path) -> Result<Vec<Source>> {
     if folder.join(FILE).symlink_metadata().is_ok() {
         paths.push((DEFAULT.to_owned(), FILE.to_owned()));
     }
-    let further = folder.join(FURTHER);
-    if further.is_dir() {
-        resolve_inside(folder, FURTHER)?;
-        let mut named = Vec::new();
-        for entry in std::fs::read_dir(&further).map_err(|error| unreadable(&further, error))?.take(MAX_TEMPLATES + 1) {
-            let name = entry.map_err(|error| unreadable(&further, error))?.file_name();
-            let Some(stem) = name.to_str().and_then(|name| name.strip_suffix(".jinja")) else { continue };
-            named.push((stem.to_owned(), format!("{FURTHER}/{stem}.jinja")));
-        }
-        named.sort();
-        paths.extend(named);
-    }
+    paths.extend(further(folder)?);
     let read = |(name, path): (String, String)| {
         resolve_inside(folder, &path)?;
         let path = folder.join(path);
         Ok(Source { name, place: path.display().to_string(), text: read_text(&path, MAX_BYTES as u64)? })
     };
     paths.into_iter().map(read).collect()
+}
+
+/// The templates with names of a folder: each name, and the path in the folder, where it lies; in the order of their names.
+///
+/// Errors: a folder or file that cannot be read or leads out of the folder; more templates than are read.
+pub(crate) fn further(folder: &Path) -> Result<Vec<(String, String)>> {
+    let path = folder.join(FURTHER);
+    let mut named = Vec::new();
+    if !path.is_dir() {
+        return Ok(named);
+    }
+    resolve_inside(folder, FURTHER)?;
+    for entry in std::fs::read_dir(&path).map_err(|error| unreadable(&path, error))? {
+        let name = entry.map_err(|error| unreadable(&path, error))?.file_name();
+        let Some(stem) = name.to_str().and_then(|name| name.strip_suffix(ENDING)) else { continue };
+        if named.len() == MAX_TEMPLATES {
+            let reason = format!("there are more than {MAX_TEMPLATES} chat templates");
+            return Err(Error::model(path.display().to_string(), reason, format!("leave at most {MAX_TEMPLATES}")));
+        }
+        let place = format!("{FURTHER}/{stem}{ENDING}");
+        resolve_inside(folder, &place)?;
+        named.push((stem.to_owned(), place));
+    }
+    named.sort();
+    Ok(named)
 }
 
 /// `chat_template` of the configuration: one template, or a list of `{"name", "template"}`.

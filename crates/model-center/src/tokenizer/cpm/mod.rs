@@ -11,7 +11,7 @@ use std::fmt;
 use std::path::Path;
 
 use self::vocabulary::{Pieces, Vocabulary};
-use super::files::{read_bounded, read_object};
+use super::files::{Settings, read_bounded};
 use super::guard::guard;
 use super::{Piece, SpecialIds, Template, Tokenizer};
 use crate::{Error, Result};
@@ -28,7 +28,7 @@ const NEWLINE: char = '\u{fff3}';
 /// The rules by which a vocabulary is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CpmKind {
-    /// CPM-1: a space is `</_>`, a newline `</n>`.
+    /// CPM-1: a space is `</_>`, a newline `</n>`; `<s>`, where the vocabulary has it, begins a text.
     Cpm1,
     /// CPM-2: a space is `▂`, a newline `▃`; a text may begin with `<s>`, and there are sentinels.
     Cpm2,
@@ -53,8 +53,8 @@ impl CpmKind {
             return Ok(None);
         }
         let Some(bytes) = read_bounded(folder, VOCABULARY)? else { return Ok(None) };
-        let config = read_object(folder, "tokenizer_config.json")?.unwrap_or_default();
-        match config.get("tokenizer_class").and_then(serde_json::Value::as_str) {
+        let settings = Settings::of_folder(folder)?;
+        match settings.config.get("tokenizer_class").and_then(serde_json::Value::as_str) {
             Some("CPM1Tokenizer") => return Ok(Some(CpmKind::Cpm1)),
             Some("CPM2Tokenizer") => return Ok(Some(CpmKind::Cpm2)),
             Some("EncDecTokenizer") => return Ok(Some(CpmKind::EncDec)),
@@ -71,6 +71,15 @@ impl CpmKind {
             return Ok(Some(if continued * 100 >= vocabulary.len() { CpmKind::EncDec } else { CpmKind::Cpm2 }));
         }
         Ok(has(&["</_>", "</n>"]).then_some(CpmKind::Cpm1))
+    }
+
+    /// What it is, for messages.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            CpmKind::Cpm1 => "CPM-1 (vocab.txt)",
+            CpmKind::Cpm2 => "CPM-2 (vocab.txt)",
+            CpmKind::EncDec => "CPM's EncDec (vocab.txt)",
+        }
     }
 
     /// How a space and a newline are spelled in the vocabulary.
@@ -121,8 +130,7 @@ impl CpmTokenizer {
             )
         })?;
         let tokenizer = CpmTokenizer::with_kind(folder, kind)?;
-        let config = read_object(folder, "tokenizer_config.json")?.unwrap_or_default();
-        Ok(tokenizer.with_half_width(config.get("q2b").and_then(serde_json::Value::as_bool).unwrap_or(false)))
+        Ok(tokenizer.with_half_width(Settings::of_folder(folder)?.flag("q2b").unwrap_or(false)))
     }
 
     /// The tokenizer of a folder's `vocab.txt`, used by the rules that are given.
@@ -152,9 +160,8 @@ impl CpmTokenizer {
             pad: Some(require("<pad>")?),
             unk: Some(unknown),
             bos: match kind {
-                CpmKind::Cpm1 => None,
+                CpmKind::Cpm1 | CpmKind::EncDec => vocabulary.id("<s>"),
                 CpmKind::Cpm2 => Some(require("<s>")?),
-                CpmKind::EncDec => vocabulary.id("<s>"),
             },
             eos: Some(require("<eod>")?),
             ..SpecialIds::default()
@@ -337,6 +344,10 @@ impl Tokenizer for CpmTokenizer {
 
     fn id(&self, token: &str) -> Option<u32> {
         self.vocabulary.id(token)
+    }
+
+    fn place(&self) -> &str {
+        &self.place
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use crate::tokenizer::files::utf8;
 use crate::{Error, Result};
 
 /// The largest vocabularies in use have 256 thousand tokens; memory stays bounded whatever the file says.
@@ -22,11 +23,7 @@ impl Vocabulary {
     /// # Errors
     /// [`Error::Model`]: not UTF-8, nothing in it, more tokens than any vocabulary has.
     pub(super) fn parse(place: &str, bytes: &[u8]) -> Result<Vocabulary> {
-        let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
-        let text = std::str::from_utf8(bytes).map_err(|error| {
-            let line = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
-            Error::model(format!("{place}:{line}"), "the vocabulary is not UTF-8 text", "fetch the file again")
-        })?;
+        let text = utf8(place, bytes)?;
         if text.is_empty() {
             return Err(Error::model(place, "the vocabulary is empty", "fetch the file again"));
         }

@@ -26,7 +26,7 @@ pub(super) struct Corpus {
     pub(super) words: BTreeMap<String, u64>,
     /// Texts that were read.
     pub(super) texts: u64,
-    /// Different words that were given up.
+    /// Times that a word was given up; one that comes again may be given up again.
     pub(super) dropped: u64,
     /// By how much counts were divided; 1 but for very large corpora.
     pub(super) divided: u64,

@@ -53,16 +53,17 @@ pub struct TrainOptions {
     pub kind: VocabularyKind,
     /// Tokens, special ones included. The vocabulary is smaller if the texts do not have as many.
     pub vocab_size: usize,
-    /// What is seen less often is not merged (byte-level BPE and WordPiece), or no character of its own (characters). Without
-    /// effect on Unigram.
-    pub min_frequency: u64,
+    /// What is seen less often is not merged (byte-level BPE and WordPiece), or no character of its own (characters);
+    /// by default 2. Unigram has no such limit and refuses one.
+    pub min_frequency: Option<u64>,
     /// Special tokens behind those of the kind, such as the marks of a chat template.
     pub special_tokens: Vec<String>,
     /// What happens to characters before.
     pub normalization: Normalization,
     /// Lower-case the texts; WordPiece also takes accents away then, as BERT does.
     pub lowercase: bool,
-    /// The most characters an alphabet has; words with others are not trained on. Without effect on byte-level BPE.
+    /// The most characters an alphabet has; words with others are not trained on. Byte-level BPE, whose alphabet are
+    /// the bytes, refuses a limit.
     pub limit_alphabet: Option<usize>,
     /// The most different words that are kept while texts are read; what bounds memory.
     pub max_words: usize,
@@ -76,7 +77,7 @@ impl TrainOptions {
         TrainOptions {
             kind,
             vocab_size,
-            min_frequency: 2,
+            min_frequency: None,
             special_tokens: Vec::new(),
             normalization: Normalization::None,
             lowercase: false,
@@ -84,6 +85,25 @@ impl TrainOptions {
             max_words: 2_000_000,
             max_line_bytes: 16 << 20,
         }
+    }
+
+    /// What is seen less often does not count.
+    fn least_frequency(&self) -> u64 {
+        self.min_frequency.unwrap_or(2)
+    }
+
+    /// Refuses what would be without effect on the kind.
+    fn check_effect(&self) -> Result<()> {
+        let (name, why) = match self.kind {
+            VocabularyKind::Unigram if self.min_frequency.is_some() => {
+                ("min_frequency", "Unigram chooses pieces by likelihood, not by how often they are there")
+            }
+            VocabularyKind::ByteBpe if self.limit_alphabet.is_some() => {
+                ("limit_alphabet", "the alphabet of byte-level BPE are the 256 bytes")
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::recipe(name, format!("it has no effect here: {why}"), "leave it out, or choose another kind"))
     }
 }
 
@@ -100,7 +120,8 @@ pub struct Trained {
     pub texts: u64,
     /// Different words in them that were kept.
     pub words: usize,
-    /// Different words that were given up because there were more than `max_words`, the rarest first.
+    /// Times that a word was given up because there were more than `max_words`, the rarest first. One that comes again may be
+    /// given up again, and counts again.
     pub words_dropped: u64,
 }
 
@@ -128,6 +149,7 @@ impl Trained {
 /// [`Error::Recipe`] for options that contradict each other or a size that the alphabet does not fit into; [`Error::Data`] for
 /// files as [`read_texts`](crate::data::read_texts) says, and if there is no word in them.
 pub fn train(files: &[PathBuf], source: &TextSource, options: &TrainOptions) -> Result<Trained> {
+    options.check_effect()?;
     let special = special_tokens(options)?;
     if !(1..=MAX_VOCABULARY).contains(&options.vocab_size) {
         let reason = format!("{} is no size of a vocabulary", options.vocab_size);

@@ -60,7 +60,7 @@ pub(super) fn word_piece(corpus: &Corpus, options: &TrainOptions, special: &[Str
 
 /// Characters: BPE that merges nothing.
 pub(super) fn characters(corpus: &Corpus, options: &TrainOptions, special: &[String]) -> Result<Value> {
-    let least = options.min_frequency.div_ceil(corpus.divided);
+    let least = options.least_frequency().div_ceil(corpus.divided);
     let room = options.vocab_size.saturating_sub(special.len()).min(options.limit_alphabet.unwrap_or(usize::MAX));
     let mut kept: Vec<char> =
         corpus.characters().into_iter().filter(|(_, count)| *count >= least).take(room).map(|(c, _)| c).collect();
@@ -126,7 +126,7 @@ fn merged(corpus: &Corpus, options: &TrainOptions, fixed: Vec<String>, continued
     let mut builder = BpeTrainer::builder()
         .show_progress(false)
         .vocab_size(options.vocab_size)
-        .min_frequency(options.min_frequency.div_ceil(corpus.divided).max(1))
+        .min_frequency(options.least_frequency().div_ceil(corpus.divided).max(1))
         .special_tokens(fixed.into_iter().map(|token| AddedToken::from(token, true)).collect());
     if let Some(prefix) = continued {
         builder = builder.continuing_subword_prefix(prefix.to_owned());
