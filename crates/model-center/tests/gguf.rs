@@ -283,12 +283,12 @@ fn what_cannot_be_made_is_said() {
     let dir = tempfile::tempdir().unwrap();
     let mut bytes = fs::read(golden("qwen2.gguf")).unwrap();
     let kind = bytes.windows(4).position(|part| part == b"gpt2").unwrap();
-    bytes[kind..kind + 4].copy_from_slice(b"bert");
+    bytes[kind..kind + 4].copy_from_slice(b"rwkv");
     let changed = dir.path().join("changed.gguf");
     fs::write(&changed, bytes).unwrap();
     let out = dir.path().join("out");
     let report = gguf_to_folder(&changed, &out, DType::F16).unwrap();
-    let line = "not made tokenizer.json: a vocabulary of kind bert is not read; gpt2 and llama are";
+    let line = "not made tokenizer.json: a vocabulary of kind rwkv is not read; gpt2, llama, t5, bert and gemma4 are";
     assert!(report.to_string().contains(line) && report.to_string().contains("tokenizer.ggml.model"), "{report}");
     assert!(!out.join("tokenizer.json").exists() && !out.join("tokenizer_config.json").exists());
     assert!(out.join("config.json").exists() && out.join("model.safetensors").exists());

@@ -16,20 +16,21 @@ const FILES: [&str; 4] = ["--input", "in.jsonl", "--output", "out.jsonl"];
 #[test]
 fn settings_without_effect_or_out_of_range_are_named() {
     let (decoder, seq2seq) = (Fixture::decoder(), Fixture::seq2seq());
-    let cases: [(&[&str], &str, &str); 21] = [
+    let cases: [(&[&str], &str, &str); 22] = [
         (&["--top-k", "5", "--beams", "2"], "--top-k", "no effect"),
         (&["--greedy", "--temperature", "0.7"], "--temperature", "no effect"),
         (&["--length-penalty", "2"], "--length-penalty", "add --beams"),
         (&["--best", "2", "--sample"], "--best", "no effect"),
         (&["--best", "3", "--beams", "2"], "--best", "number of beams"),
-        (&["--beams", "0"], "--beams", "1 or more"),
+        (&["--beams", "0"], "--beams", "between 1 and 1024"),
+        (&["--beams", "99999999999"], "--beams", "between 1 and 1024"),
         (&["--repetition-window", "4"], "--repetition-window", "add --repetition-penalty"),
         (&["--penalise-prompt", "false"], "--penalise-prompt", "no effect"),
         (&["--repetition-penalty", "0"], "--repetition-penalty", "above 0"),
         (&["--temperature", "0"], "--temperature", "choose greedily"),
         (&["--top-p", "1.5"], "--top-p", "(0, 1]"),
         (&["--min-p", "1"], "--min-p", "[0, 1)"),
-        (&["--texts", "0"], "--texts", "1 or more"),
+        (&["--texts", "0"], "--texts", "between 1 and 1024"),
         (&["--max-new-tokens", "0"], "--max-new-tokens", "1 or more"),
         (&["--min-new-tokens", "200"], "--min-new-tokens", "at most --max-new-tokens"),
         (&["--stop", ""], "--stop", "empty text"),
