@@ -38,6 +38,12 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
+def verdict(figures, word):
+    """The last line on stdout, and the exit status that goes with it."""
+    print(f"{figures} {word}")
+    sys.exit({"ok": 0, "short": 1, "noisy": 75}[word])
+
+
 def run(command):
     """The record a program prints as its last line."""
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -118,8 +124,7 @@ def main():
     figure = statistics.median(ratios)
     reached = figure >= claim["bound"] if claim["better"] == "more" else figure <= claim["bound"]
     word = "noisy" if noise > MOST_SPREAD else "ok" if reached else "short"
-    print(f"{arguments.id} {figure:.3f}x {word}")
-    sys.exit({"ok": 0, "short": 1, "noisy": 75}[word])
+    verdict(f"{arguments.id} {figure:.3f}x", word)
 
 
 if __name__ == "__main__":

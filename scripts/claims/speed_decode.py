@@ -16,7 +16,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from speed import MOST_SPREAD, THREADS, run, say, spread
+from speed import MOST_SPREAD, THREADS, run, say, spread, verdict
 
 TORCH_DECODE = Path(__file__).resolve().parents[1] / "torch_decode.py"
 TOKENS, ROUNDS = 64, 3
@@ -61,8 +61,7 @@ def main():
     figure = statistics.median(ratios)
     # Other words are wrong on any machine.
     word = "short" if not same else "noisy" if noise > MOST_SPREAD else "ok" if figure >= LEAST else "short"
-    print(f"speed-decode {figure:.3f}x {word}")
-    sys.exit({"ok": 0, "short": 1, "noisy": 75}[word])
+    verdict(f"speed-decode {figure:.3f}x", word)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from speed import MOST_SPREAD, THREADS, run, say, spread
+from speed import MOST_SPREAD, THREADS, run, say, spread, verdict
 
 TORCH_ADAMW = Path(__file__).resolve().parents[1] / "torch_adamw.py"
 MILLIONS = 110
@@ -65,8 +65,7 @@ def main():
                for name in BOUNDS}
     reached = all(figures[name] >= bound for name, bound in BOUNDS.items())
     word = "noisy" if spread(seconds["fused"]) > MOST_SPREAD else "ok" if reached else "short"
-    print(f"speed-offload {figures['default']:.2f}x/{figures['fused']:.2f}x {word}")
-    sys.exit({"ok": 0, "short": 1, "noisy": 75}[word])
+    verdict(f"speed-offload {figures['default']:.2f}x/{figures['fused']:.2f}x", word)
 
 
 if __name__ == "__main__":

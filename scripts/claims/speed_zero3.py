@@ -69,8 +69,7 @@ def main():
     reached = all(figure >= bound for figure, bound in figures)
     noisy = any(speed.spread(made[name]) > speed.MOST_SPREAD for name in steady)
     word = "noisy" if noisy else "ok" if reached else "short"
-    print(f"speed-zero3 {'/'.join(f'{figure:.3f}x' for figure, _ in figures)} {word}")
-    sys.exit({"ok": 0, "short": 1, "noisy": 75}[word])
+    speed.verdict(f"speed-zero3 {'/'.join(f'{figure:.3f}x' for figure, _ in figures)}", word)
 
 
 if __name__ == "__main__":

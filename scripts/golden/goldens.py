@@ -144,8 +144,8 @@ def check_against(committed, fresh):
     return faults
 
 
-def run(description, write_all):
-    """The command line: write the data with `write_all(folder)`, or recompute and compare them."""
+def start(description):
+    """The command line, with versions checked and PyTorch on one thread."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="folder to write (default: the committed one)")
     parser.add_argument("--check", action="store_true", help="recompute and compare instead of writing")
@@ -156,6 +156,12 @@ def run(description, write_all):
                      "  fix: use the interpreter that scripts/python_env.sh prints")
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
+    return arguments
+
+
+def run(description, write_all):
+    """The command line: write the data with `write_all(folder)`, or recompute and compare them."""
+    arguments = start(description)
     if not arguments.check:
         write_all(arguments.out)
         return

@@ -9,14 +9,12 @@ change them:
     $(scripts/python_env.sh) scripts/golden/make_generation.py --check    # recomputes it and compares with the committed file
 """
 
-import argparse
 import json
 import sys
-from pathlib import Path
 
 import torch
 import transformers
-from goldens import DEFAULT_OUT, PINNED, in_64_bits
+from goldens import DEFAULT_OUT, in_64_bits, start
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
 
 # Folders of golden data, with heads for words.
@@ -106,17 +104,8 @@ def close(old, new):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="folder to write (default: the committed one)")
-    parser.add_argument("--check", action="store_true", help="recompute and compare instead of writing")
-    arguments = parser.parse_args()
-    for module, version in ((torch, PINNED["torch"]), (transformers, PINNED["transformers"])):
-        if module.__version__.split("+")[0] != version:
-            sys.exit(f"error: {module.__name__} is {module.__version__}, the goldens are pinned to {version}\n"
-                     "  fix: use the interpreter that scripts/python_env.sh prints")
-    torch.set_num_threads(1)
+    arguments = start(__doc__)
     transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
     data = {"new_tokens": NEW_TOKENS, "settings": SETTINGS,
             "models": [model_data(folder, DEFAULT_OUT) for folder in MODELS]}
     path = arguments.out / "generation.json"

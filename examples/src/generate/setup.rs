@@ -83,7 +83,9 @@ pub(super) fn prepare(options: &Options, registry: Registry<'static>) -> Result<
     let model = sketch(options, &registry, &folder)?;
     let is_text = |row: &Row| !matches!(row.said, Said::Ids(_));
     let tokenizers = Tokenizers::open(options, &folder, options.is_conversation() || rows.iter().any(is_text))?;
-    tokenizers.require_rows(&folder, model.vocab_size())?;
+    if let Some(tokenizer) = &tokenizers.tokenizer {
+        tokenizer.require_rows(model.vocab_size())?;
+    }
     let settings = settings(options, &folder, &*model, &tokenizers)?;
     let wants_chat = options.rows.chat || rows.iter().any(|row| matches!(row.said, Said::Messages(_)));
     let chat = if wants_chat { ChatTemplate::from_folder(&folder)? } else { None };
@@ -228,17 +230,6 @@ impl Tokenizers {
             .then(|| tokenizer::open_with(folder, TextSpecials::AsTokens))
             .transpose()?;
         Ok(Tokenizers { tokenizer: Some(tokenizer), with_specials })
-    }
-
-    /// Whether the model has a row for each of the tokenizer's words.
-    fn require_rows(&self, folder: &Path, rows: usize) -> Result<()> {
-        let words = self.tokenizer.as_ref().map_or(0, |tokenizer| tokenizer.vocab_size());
-        if words <= rows {
-            return Ok(());
-        }
-        let reason = format!("the vocabulary has {words} entries, the word embedding {rows} rows");
-        let place = folder.display().to_string();
-        Err(Error::model(place, reason, "use the tokenizer files that belong to these weights"))
     }
 }
 
