@@ -368,9 +368,19 @@ fn all_kinds() -> Vec<(&'static str, HfTokenizer)> {
 fn a_long_text_has_the_ids_of_the_whole() {
     for (name, tokenizer) in all_kinds() {
         // Texts with a space wherever a section might end, so that it ends behind one now and then.
-        let sparse = ["0.5, 0.25, ", "🚢 ", "… ", "12 "]
-            .into_iter()
-            .flat_map(|part| (0..4).map(move |offset| "a".repeat(offset) + &part.repeat(60_000 / part.len())));
+        let sparse = [
+            "0.5, 0.25, ",
+            "🚢 ",
+            "… ",
+            "12 ",
+            "the, harbour; ",
+            "harbour\tthe\t",
+            "the  harbour ",
+            "harbour,the.",
+            "12,0.5;",
+        ]
+        .into_iter()
+        .flat_map(|part| (0..4).map(move |offset| "a".repeat(offset) + &part.repeat(60_000 / part.len())));
         let texts = (0..3).map(|seed| mixed(300_000, seed)).chain(sparse);
         for (seed, text) in texts.enumerate() {
             let long = tokenizer.tokenize(&[&text]).unwrap().concat();

@@ -67,8 +67,9 @@ impl Whole {
 
 /// Where the section that begins at `start` ends: the last good place in its second half, or the text's end.
 ///
-/// The best place is before a single space or line's end between letters or digits. Without one it is between letters; without
-/// those wherever characters end, among digits a multiple of three after the first.
+/// The best place is before a single space or line's end between letters or digits; then before other white space, then before a
+/// mark that ends a word, where even a tokenizer that never mends a word has none. Without those it is between letters, or
+/// wherever characters end, among digits a multiple of three after the first.
 pub(super) fn next_cut(text: &str, start: usize, whole: &Whole) -> usize {
     if text.len() - start <= SECTION + SECTION / 2 {
         return text.len();
@@ -79,7 +80,7 @@ pub(super) fn next_cut(text: &str, start: usize, whole: &Whole) -> usize {
     let is_free = |at: usize| at >= half && !touched[at - half];
     let word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
     let letter = |c: Option<char>| c.is_some_and(|c| c.is_alphabetic() && is_single(c));
-    let mut between_letters = None;
+    let (mut before_space, mut before_mark, mut between_letters) = (None, None, None);
     for (at, c) in text[half..end].char_indices().rev() {
         let at = half + at;
         let (mut before, mut after) = (text[..at].chars().rev(), text[at..].chars().skip(1));
@@ -87,13 +88,30 @@ pub(super) fn next_cut(text: &str, start: usize, whole: &Whole) -> usize {
         if (c == ' ' || c == '\n') && word(previous) && word(after.next()) && is_free(at) {
             return at;
         }
+        // All of a run of spaces is in the next section.
+        if before_space.is_none() && is_space(c) && previous.is_some_and(|c| !c.is_whitespace()) && is_free(at) {
+            before_space = Some(at);
+        }
+        if before_mark.is_none() && ends_word(c) && word(previous) && is_free(at) {
+            before_mark = Some(at);
+        }
         // Letters before and after, so that no ending such as 's begins here.
         let mut is_inside = || letter(Some(c)) && letter(previous) && letter(before.next());
         if between_letters.is_none() && is_inside() && is_free(at) {
             between_letters = Some(at);
         }
     }
-    between_letters.unwrap_or_else(|| anywhere(text, start, end, is_free))
+    before_space.or(before_mark).or(between_letters).unwrap_or_else(|| anywhere(text, start, end, is_free))
+}
+
+/// White space that no normalization changes in view of its neighbours.
+fn is_space(c: char) -> bool {
+    matches!(c, ' ' | '\t' | '\n')
+}
+
+/// Marks that are no part of a word, nor begin an ending such as 's, to any tokenizer.
+fn ends_word(c: char) -> bool {
+    matches!(c, '!' | '"' | '(' | ')' | ',' | '.' | ':' | ';' | '?' | '\u{3001}' | '\u{3002}' | '\u{FF0C}')
 }
 
 /// A place that is no end of a word, as near before `end` as can be. Behind white space only if there is nothing else: what is
