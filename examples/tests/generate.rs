@@ -1,5 +1,5 @@
-//! The generate program: the texts that transformers writes (`crates/model-center/tests/golden/generation.json`), whatever the batch
-//! and however many ranks; rows in and out, prompts, templates, conversations.
+//! The generate program: the texts that transformers writes (`crates/model-center/tests/golden/generation.json`), whatever the
+//! batch and however many ranks; rows in and out, prompts, templates, conversations.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod fixture;

@@ -70,9 +70,9 @@ impl Memory {
     /// Describe memory of a backend.
     ///
     /// # Safety
-    /// Until the backend's [`Backend::release`] is called with it, the `bytes` bytes from `address` must be valid for
-    /// every kernel and copy of that backend, initialised (to any value), aligned to 512 bytes and used by nothing else. Views derived
-    /// from this value are what safe code uses to reach it.
+    /// Until the backend's [`Backend::release`] is called with it, the `bytes` bytes from `address` must be valid for every
+    /// kernel and copy of that backend, initialised (to any value), aligned to 512 bytes and used by nothing else. Views
+    /// derived from this value are what safe code uses to reach it.
     #[allow(unsafe_code)]
     pub unsafe fn new(address: u64, bytes: usize) -> Self {
         Memory { address, bytes }

@@ -72,7 +72,8 @@ fn whole(device: &Device, case: Case, all: &[f32]) -> Vec<f32> {
     })
 }
 
-/// In pieces of these lengths, with one tensor or with three, with so many tokens expected; the output `[B, L, N*H]` of the pieces put together.
+/// In pieces of these lengths, with one tensor or with three, with so many tokens expected; the output `[B, L, N*H]` of the
+/// pieces put together.
 fn in_pieces(
     device: &Device,
     case: Case,

@@ -2,8 +2,8 @@
 //! that a launch names.
 //!
 //! Of each kernel the cheapest rows of the conformance table are run that have several warps or several blocks at work.
-//! BMTRAIN_SANITIZE_ALL=1 runs every row that launches a kernel; BMTRAIN_ROWS narrows both to names that contain its value. The sanitizers' libraries come with g++; without them these
-//! tests say that they were skipped.
+//! BMTRAIN_SANITIZE_ALL=1 runs every row that launches a kernel; BMTRAIN_ROWS narrows both to names that contain its value. The
+//! sanitizers' libraries come with g++; without them these tests say that they were skipped.
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
 

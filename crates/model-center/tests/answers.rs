@@ -1,5 +1,5 @@
-//! Answers by words: a head that is asked for a few words at one place of each row gives the logits and the loss that the whole head
-//! gives there, in every form of head; and what is no answer is refused.
+//! Answers by words: a head that is asked for a few words at one place of each row gives the logits and the loss that the whole
+//! head gives there, in every form of head; and what is no answer is refused.
 #![allow(clippy::unwrap_used)]
 
 mod goldens;
@@ -19,8 +19,8 @@ fn device() -> Device {
     Device::cpu(1).unwrap()
 }
 
-/// Every form of a head for words: tied and not, with a bias that is trained, with one that is not, with a factor in front of it, of
-/// one stack and of two.
+/// Every form of a head for words: tied and not, with a bias that is trained, with one that is not, with a factor in front of
+/// it, of one stack and of two.
 const HEADS: [(&str, &str); 8] = [
     ("gpt2_a", "lm"),
     ("gpt2_a", "untied"),

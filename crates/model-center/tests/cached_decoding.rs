@@ -9,8 +9,8 @@ use model_center::model::{DecodingOptions, OpenOptions, Registry, TextBatch, Tex
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The bound of what logits of pieces may differ by from those of the whole, relative to the largest above one: products of matrices of
-/// other heights add up in another order.
+/// The bound of what logits of pieces may differ by from those of the whole, relative to the largest above one: products of
+/// matrices of other heights add up in another order.
 const TOLERANCE: f32 = 1e-5;
 const LENGTHS: [usize; 3] = [7, 4, 6];
 const LONGEST: usize = 7;

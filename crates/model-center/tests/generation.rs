@@ -14,8 +14,8 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The bound of scores, relative to those above one: sums of some ten logarithms in 32-bit floats, which a negative length penalty makes
-/// larger.
+/// The bound of scores, relative to those above one: sums of some ten logarithms in 32-bit floats, which a negative length
+/// penalty makes larger.
 const TOLERANCE: f64 = 1e-5;
 
 fn golden() -> PathBuf {

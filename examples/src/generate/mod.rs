@@ -30,7 +30,8 @@ use std::process::ExitCode;
 /// with their texts to another. With --chat they are what a user says, by the model's chat template; with neither --prompt
 /// nor --input the program then talks until the end of its input.
 ///
-/// What is not said here is as generation_config.json in the model's folder has it, else config.json; --print-config shows all of it.
+/// What is not said here is as generation_config.json in the model's folder has it, else config.json; --print-config shows all
+/// of it.
 ///
 /// Example: generate HuggingFaceTB/SmolLM2-135M-Instruct --chat --prompt "Why is the sky blue?" --sample --top-p 0.9
 #[derive(Debug, Clone, Parser)]

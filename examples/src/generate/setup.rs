@@ -210,7 +210,8 @@ fn sketch(options: &Options, registry: &Registry<'_>, folder: &Path) -> Result<B
     Ok(opened.model)
 }
 
-/// The model's tokenizer, once as texts are read, and where somebody asks for it once more with names of special tokens read as these.
+/// The model's tokenizer, once as texts are read, and where somebody asks for it once more with names of special tokens read as
+/// these.
 struct Tokenizers {
     tokenizer: Option<Arc<dyn Tokenizer>>,
     with_specials: Option<Arc<dyn Tokenizer>>,

@@ -1,7 +1,7 @@
 //! What a rank calls, in words for the other ranks and in words for people.
 //!
-//! Defines [`Call`], [`What`] and [`Channel`]. A rank writes [`What::words`] where the others see them; [`in_words`] reads theirs, which
-//! may be anything.
+//! Defines [`Call`], [`What`] and [`Channel`]. A rank writes [`What::words`] where the others see them; [`in_words`] reads
+//! theirs, which may be anything.
 
 use crate::comm::{Collective, Reduction, Signature};
 use crate::dtype::DType;

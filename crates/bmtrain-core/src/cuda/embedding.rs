@@ -58,9 +58,9 @@ pub(super) fn forward(launch: &Launch<'_>, a: EmbeddingForward<'_>) -> Result<()
         unused: 0,
     };
     let name = FORWARD.of([a.table.dtype(), out.dtype()]);
-    // SAFETY: laid out as in embedding.cu. `check` saw that the table holds entries x columns elements, out rows x columns, and that
-    // nothing overlaps; ids are compared with `entries` before they are used. The memory stays valid until the lane has run
-    // the kernel, because the pool gives it out in lane order; the record of faults lives as long as the backend.
+    // SAFETY: laid out as in embedding.cu. `check` saw that the table holds entries x columns elements, out rows x columns, and
+    // that nothing overlaps; ids are compared with `entries` before they are used. The memory stays valid until the lane has
+    // run the kernel, because the pool gives it out in lane order; the record of faults lives as long as the backend.
     unsafe { launch.run(name, grid(launch, rows, a.columns.div_ceil(PACK), 2), arguments) }
 }
 
@@ -171,8 +171,9 @@ fn sort(launch: &Launch<'_>, a: &EmbeddingBackward<'_>, by: Division, orders: [u
             shift: 8 * pass as i32,
             unused: 0,
         };
-        // SAFETY: laid out as in embedding.cu. Each order holds a number for each row and the counts DIGITS for each block, in scratch
-        // memory that no other launch of this lane uses before these have run; what is written was not read by the same launch.
+        // SAFETY: laid out as in embedding.cu. Each order holds a number for each row and the counts DIGITS for each block, in
+        // scratch memory that no other launch of this lane uses before these have run; what is written was not read by the same
+        // launch.
         unsafe {
             launch.run(COUNT, grid, arguments)?;
             launch.run(PLACE, grid, arguments)?;

@@ -1,8 +1,8 @@
 //! Work of the host in the order of a lane: ranks that share no NCCL exchange so, checkpoints and offloaded optimizers too.
 //!
-//! The lane copies what the work reads, and what it writes unless it overwrites all of it, into page-locked memory, writes a number there that says so, and waits for
-//! another number. A thread of the lane looks for the first number, does the work, and writes the second; the lane copies the
-//! result back and goes on.
+//! The lane copies what the work reads, and what it writes unless it overwrites all of it, into page-locked memory, writes a
+//! number there that says so, and waits for another number. A thread of the lane looks for the first number, does the work, and
+//! writes the second; the lane copies the result back and goes on.
 //!
 //! * Not the driver's own host functions: those run one after the other on one thread, and work that waits for another rank would
 //!   hold up the work that this rank waits for.

@@ -17,7 +17,8 @@ const MOST_AXES: usize = 5;
 const COPY_ROWS: Name = Name { unit: "rows", kernel: c"copy_rows" };
 const ADD_ROWS: Typed = typed!("rows", "add_rows");
 
-/// The grid of `each_unit` of units.cuh: threads along a row for `units` of it, two or more to a thread, the others on further rows.
+/// The grid of `each_unit` of units.cuh: threads along a row for `units` of it, two or more to a thread, the others on further
+/// rows.
 pub(super) fn grid(launch: &Launch<'_>, rows: usize, units: usize, together: usize) -> Grid {
     let along = units.div_ceil(2).next_power_of_two().clamp(1, THREADS);
     let groups = rows.div_ceil(THREADS / along);

@@ -1,5 +1,5 @@
-//! Differentiable operations on [`Var`](crate::Var)s: check shapes, allocate, launch, and leave a [`Backward`](crate::autograd::Backward)
-//! on the tape.
+//! Differentiable operations on [`Var`](crate::Var)s: check shapes, allocate, launch, and leave a
+//! [`Backward`](crate::autograd::Backward) on the tape.
 //!
 //! Each file is one stem, as in `kernel` and in the backends; layers and models call these functions. An op computes on
 //! the device and under the mode of its [`Ctx`]; the result has the number type of its first operand,

@@ -20,7 +20,8 @@ impl Store {
     ///
     /// Counted are those whose manifest and sizes are right. The newest that verifies to the last byte is never removed, nor
     /// anything newer; if none verifies, nothing is. `trusted`, the one that this process has just committed, counts as
-    /// verified without being read again and stays, even where `keep` of later steps are there; another checkpoint of the same step is overtaken by it and goes first.
+    /// verified without being read again and stays, even where `keep` of later steps are there; another checkpoint of the same
+    /// step is overtaken by it and goes first.
     ///
     /// # Errors
     /// `keep` too small; what the disk says. A removal that failed half-way is taken up by [`Store::remove_leftovers`].

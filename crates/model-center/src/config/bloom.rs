@@ -15,8 +15,8 @@ use crate::Result;
 #[derive(Debug, Clone, PartialEq)]
 pub struct BloomConfig {
     /// What all families have. F is always 4 D and the function in between the tanh form of GELU; nothing of the embeddings'
-    /// sum is dropped. Hugging Face's `seq_length` is what it was trained on, and bounds nothing. In `extra` are `pretraining_tp` and
-    /// `slow_but_exact`, which say in how many parts sums are to be made.
+    /// sum is dropped. Hugging Face's `seq_length` is what it was trained on, and bounds nothing. In `extra` are
+    /// `pretraining_tp` and `slow_but_exact`, which say in how many parts sums are to be made.
     pub text: TextConfig,
 }
 

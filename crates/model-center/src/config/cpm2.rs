@@ -13,7 +13,8 @@ use crate::Result;
 /// Sizes and options of a CPM-2.
 ///
 /// Defaults are those of ModelCenter's class, whose scales are off; its published model, `cpm2-large`, has both on, and weights
-/// of variance one. A tied head and one for classes, which newer versions have, are not supported here. Its 190 sentinels are words of the vocabulary like others.
+/// of variance one. A tied head and one for classes, which newer versions have, are not supported here. Its 190 sentinels are
+/// words of the vocabulary like others.
 ///
 /// Source: ModelCenter 1.0.3, `model_center/model/config/cpm2_config.py`.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,5 +1,5 @@
-//! Windows of attention in configuration files: `use_sliding_window` with `max_window_layers`, or `layer_types` with a word for each
-//! layer.
+//! Windows of attention in configuration files: `use_sliding_window` with `max_window_layers`, or `layer_types` with a word for
+//! each layer.
 //!
 //! Defines [`WindowFields`]; called by the configurations of Qwen.
 

@@ -1,9 +1,9 @@
 //! Plain text as rows of equal length, which are learnt by their words.
 //!
-//! Defines [`read`], called by [`super::words`] for files and folders that are no records. A file is one document, with the token that
-//! ends texts behind it. The tokens of all documents stand in one line, which is cut every `max_length` tokens: no token is lost,
-//! none is in two rows, and only the last row can be shorter. It has two tokens at least, because of one there is nothing to
-//! predict; where one would be left over, the row before gives it its last.
+//! Defines [`read`], called by [`super::words`] for files and folders that are no records. A file is one document, with the
+//! token that ends texts behind it. The tokens of all documents stand in one line, which is cut every `max_length` tokens: no
+//! token is lost, none is in two rows, and only the last row can be shorter. It has two tokens at least, because of one there
+//! is nothing to predict; where one would be left over, the row before gives it its last.
 
 use std::path::{Path, PathBuf};
 

@@ -3,8 +3,8 @@
 //! Defines [`Squad`], which reads `{folder}/{train|dev}-v1.1.json`, and [`SQUAD_METRICS`]. Called by the finetune program.
 //!
 //! Source: ModelCenter's `t5dataset`: what is read and what is written matched. Deliberate differences: of several answers the
-//! first is learnt, where a random one was drawn once; the evaluation has losses too, against that answer, and compares what is written with all of them,
-//! which are kept as [`Dataset::references`].
+//! first is learnt, where a random one was drawn once; the evaluation has losses too, against that answer, and compares what is
+//! written with all of them, which are kept as [`Dataset::references`].
 
 use std::path::Path;
 

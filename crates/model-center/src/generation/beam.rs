@@ -134,9 +134,9 @@ impl Beams {
     }
 
     /// Take the logits of the next word, `[V]` for each of [`Beams::rows`], and go on. `change` may alter the logarithms of
-    /// probabilities that they become, knowing a row's words; `stops` tells whether a text ends for another reason than its last word or
-    /// its length. What is returned says for each row that goes on which row it goes on
-    /// from; its new word is the last of [`Beams::words`].
+    /// probabilities that they become, knowing a row's words; `stops` tells whether a text ends for another reason than its
+    /// last word or its length. What is returned says for each row that goes on which row it goes on from; its new word is the
+    /// last of [`Beams::words`].
     pub fn step(
         &mut self,
         logits: &mut [Vec<f32>],

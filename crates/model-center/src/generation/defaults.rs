@@ -1,7 +1,7 @@
 //! How a model is to generate where nobody says otherwise: what its folder states.
 //!
-//! Defines [`GenerationDefaults`], read from `generation_config.json`, or from `config.json` in a folder without that file. Called by
-//! the generate program, which says of each setting where it comes from.
+//! Defines [`GenerationDefaults`], read from `generation_config.json`, or from `config.json` in a folder without that file.
+//! Called by the generate program, which says of each setting where it comes from.
 
 use super::beam::Patience;
 use crate::config::{Fields, fields_of, folder_fields};

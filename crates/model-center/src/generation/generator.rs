@@ -1,7 +1,7 @@
 //! From prompts to texts: the loop that asks a model for scores, chooses words and puts them behind the rows.
 //!
-//! Defines [`Generator`], its [`GenerateOptions`] and what it gives, [`Generated`]. Called by the generate program; what a row is and
-//! when it ends is in [`super::rows`] and, for a search, in [`super::Beams`].
+//! Defines [`Generator`], its [`GenerateOptions`] and what it gives, [`Generated`]. Called by the generate program; what a row
+//! is and when it ends is in [`super::rows`] and, for a search, in [`super::Beams`].
 
 use super::beam::BeamOptions;
 use super::rows::{Begun, Rows};

@@ -1,4 +1,5 @@
-//! ModelCenter's names of parameters, which are alike for all of its families: `encoder.layers.3.self_att.self_attention.project_q.weight`.
+//! ModelCenter's names of parameters, which are alike for all of its families:
+//! `encoder.layers.3.self_att.self_attention.project_q.weight`.
 //!
 //! Defines [`Stack`], of which a model has one or two, [`table`] and [`two_stacks`]; called by the families' folders.
 

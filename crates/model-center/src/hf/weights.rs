@@ -1,7 +1,7 @@
 //! The weights of a model folder: one file, or the shards of an index, in safetensors or in PyTorch's own files.
 //!
-//! Defines [`Weights`] and [`WEIGHTS_NAMES`]; called by [`crate::hf::names`], the models' loaders, [`crate::hf::pretrained`] and the
-//! program that fetches models.
+//! Defines [`Weights`] and [`WEIGHTS_NAMES`]; called by [`crate::hf::names`], the models' loaders, [`crate::hf::pretrained`]
+//! and the program that fetches models.
 
 use std::path::{Path, PathBuf};
 
@@ -162,8 +162,8 @@ impl Weights {
     /// Open the weights of a model folder, or a single file, whose name says its kind: `.bin`, `.pt`, `.pth` and `.ckpt` are
     /// read as PyTorch's own files, none of which is ever run (see [`crate::hf::pickle`]), others as safetensors.
     ///
-    /// In a folder the first of [`WEIGHTS_NAMES`] that is there counts, and what else there is is left alone. Reads and checks every
-    /// header; data are read on request, see [`TensorSource`].
+    /// In a folder the first of [`WEIGHTS_NAMES`] that is there counts, and what else there is is left alone. Reads and checks
+    /// every header; data are read on request, see [`TensorSource`].
     ///
     /// # Errors
     /// [`Error::Model`] if there are none, those of [`WeightsName::of`], if the index and the shards disagree, if a name

@@ -1,7 +1,8 @@
 //! Writing text token by token: what a model keeps of the rows so far, and the scores of what may come next.
 //!
-//! Defines [`Decoding`], which a model gives out by [`TextModel::decoding`](super::TextModel::decoding), and [`Past`], what is known of
-//! the rows without their values. Called by [`crate::generation`]; which token is chosen is nothing that is known here.
+//! Defines [`Decoding`], which a model gives out by [`TextModel::decoding`](super::TextModel::decoding), and [`Past`], what is
+//! known of the rows without their values. Called by [`crate::generation`]; which token is chosen is nothing that is known
+//! here.
 
 use super::position_table::{Count, PositionTable};
 use super::text::TextBatch;
@@ -24,8 +25,8 @@ pub trait Decoding {
     /// the first tokens of all a context.
     ///
     /// Numerics: as the whole row read at once, up to the order in which products of matrices of another height are added up. A
-    /// row that is padded on the left is the row without padding; but where angles change with the length (dynamic scaling) and rows
-    /// grow beyond the trained one, that is the length of the longest row, as in transformers.
+    /// row that is padded on the left is the row without padding; but where angles change with the length (dynamic scaling) and
+    /// rows grow beyond the trained one, that is the length of the longest row, as in transformers.
     ///
     /// # Errors
     /// Other rows than before; ids out of range; rows that grow too long; a tape; no memory left; a failing device.

@@ -210,8 +210,8 @@ pub trait TextModel {
         Ok(())
     }
 
-    /// The word that the second stack of a model that [writes](TextModel::writes_targets) targets reads in front of its first, if the
-    /// configuration says it.
+    /// The word that the second stack of a model that [writes](TextModel::writes_targets) targets reads in front of its first,
+    /// if the configuration says it.
     fn first_word(&self) -> Option<i64> {
         None
     }

@@ -1,7 +1,7 @@
 //! Every key of a recipe: its name, kind, range and default, in the order of the printed recipe.
 //!
-//! Defines [`read`], called by [`Recipe`](super::Recipe). Those of `[data]` are in `sources.rs`; what several keys must agree on is in
-//! `rules.rs`.
+//! Defines [`read`], called by [`Recipe`](super::Recipe). Those of `[data]` are in `sources.rs`; what several keys must agree
+//! on is in `rules.rs`.
 
 use super::kinds::{Range, Wanted, as_float, as_integer, quote};
 use super::layers::Value;

@@ -1,9 +1,9 @@
 //! The output folder: one folder holds one run.
 //!
-//! Defines [`OutputFolder`] and [`StagedFolder`]. The file [`MARKER`] says which recipe the folder belongs to and which
-//! names in it are the run's own; only those are ever removed. A folder with anything else in it is refused; one with a run
-//! is replaced, or continued, where that is asked for. While a run lasts it holds a lock, so two processes cannot share a folder. Called by the
-//! training programs.
+//! Defines [`OutputFolder`] and [`StagedFolder`]. The file [`MARKER`] says which recipe the folder belongs to and which names
+//! in it are the run's own; only those are ever removed. A folder with anything else in it is refused; one with a run is
+//! replaced, or continued, where that is asked for. While a run lasts it holds a lock, so two processes cannot share a folder.
+//! Called by the training programs.
 
 use super::metrics_log::MetricsLog;
 use crate::file::{prepared_name, sync_folder, sync_tree, temporary_name, write_atomic};

@@ -1,8 +1,9 @@
 //! The one way to a tokenizer, whatever form its files have.
 //!
-//! Defines [`open`], [`open_with`], [`is_in`] and [`format_of`], and [`FORMATS`], the list of what is read: a further format is an
-//! entry there. A CPM's `vocab.txt` alone is no entry, for it is told from BERT's by what is in it, and what comes of it is no
-//! [`HfTokenizer`]: [`open_with`] asks for it first. Called by every program that reads texts, and by [`crate::hf::gguf`] to see whether what it wrote can be read.
+//! Defines [`open`], [`open_with`], [`is_in`] and [`format_of`], and [`FORMATS`], the list of what is read: a further format is
+//! an entry there. A CPM's `vocab.txt` alone is no entry, for it is told from BERT's by what is in it, and what comes of it is
+//! no [`HfTokenizer`]: [`open_with`] asks for it first. Called by every program that reads texts, and by [`crate::hf::gguf`] to
+//! see whether what it wrote can be read.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

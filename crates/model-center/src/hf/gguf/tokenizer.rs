@@ -86,8 +86,9 @@ pub(super) struct Parts {
 /// Build the tokenizer's files for texts of at most `max_positions` tokens.
 ///
 /// Read are byte-level byte pairs (`gpt2`), SentencePiece's byte pairs (`llama`) and best sums of scores (`t5`), byte pairs of
-/// whole texts (`gemma4`) and WordPiece (`bert`). Words keep their ids. Those marked as control or unknown become special tokens; those marked as user-defined are found whole in a text, and are text. Whether a
-/// text begins with the token of beginning is what the file says, or else what the kind does.
+/// whole texts (`gemma4`) and WordPiece (`bert`). Words keep their ids. Those marked as control or unknown become special
+/// tokens; those marked as user-defined are found whole in a text, and are text. Whether a text begins with the token of
+/// beginning is what the file says, or else what the kind does.
 ///
 /// # Errors
 /// [`crate::Error::Model`] naming the key: a vocabulary of another kind, an unknown way of cutting texts, a word that stands

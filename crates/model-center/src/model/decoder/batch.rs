@@ -37,8 +37,8 @@ pub struct DecoderBatch {
 }
 
 impl DecoderBatch {
-    /// Bring a batch whose ids and labels have been checked onto a device, with rows of this table of positions. The
-    /// labels of a head for words are those of language modelling, see [`next_words`]; `pad` is the word that [`last_tokens`] passes
+    /// Bring a batch whose ids and labels have been checked onto a device, with rows of this table of positions. The labels of
+    /// a head for words are those of language modelling, see [`next_words`]; `pad` is the word that [`last_tokens`] passes
     /// over.
     ///
     /// # Errors
@@ -101,7 +101,8 @@ impl DecoderBatch {
 /// # Errors
 /// Rows so long that there is no memory for it.
 ///
-/// Source: ModelCenter's `CPM1`. With a context its padding sees nothing, ours what a token in its place would see; nobody asks padding.
+/// Source: ModelCenter's `CPM1`. With a context its padding sees nothing, ours what a token in its place would see; nobody asks
+/// padding.
 pub(super) fn visible_keys(batch: &TextBatch) -> Result<Option<Vec<u8>>> {
     let TextBatch { attention_mask: mask, context, span, .. } = batch;
     let length = batch.length;

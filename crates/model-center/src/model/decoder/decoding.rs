@@ -48,8 +48,8 @@ impl<'a, C: DecoderFamily> DecoderRows<'a, C> {
         self.caches = caches.map(|_| BlockCache::expecting(self.expected)).collect();
     }
 
-    /// The ids `R x L` that are to be read, of rows `past`: the new ones, or those of the whole rows where what earlier ones were told
-    /// of positions no longer holds. All states change then, so that there is nothing to keep.
+    /// The ids `R x L` that are to be read, of rows `past`: the new ones, or those of the whole rows where what earlier ones
+    /// were told of positions no longer holds. All states change then, so that there is nothing to keep.
     fn ids(&mut self, tokens: &TextBatch, past: &Past) -> Vec<i64> {
         let Some((steady, all)) = &mut self.anew else { return tokens.input_ids.clone() };
         *all = join(all, self.past.length(), &tokens.input_ids, tokens.length);

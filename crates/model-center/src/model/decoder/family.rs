@@ -37,7 +37,8 @@ pub trait DecoderFamily: Config + Clone + Debug + 'static {
     /// What block `layer` is made of, counted from 0.
     fn block(&self, layer: usize) -> BlockConfig;
 
-    /// What a model with this head calls its parameters in files of Hugging Face; in those of ModelCenter, if nobody else has the family.
+    /// What a model with this head calls its parameters in files of Hugging Face; in those of ModelCenter, if nobody else has
+    /// the family.
     fn names(&self, head: DecoderHead) -> NameTable;
 
     /// What ModelCenter calls the stack of blocks; `None` for a family that it does not have.

@@ -40,8 +40,8 @@ impl DecoderStack {
         DecoderStack { project_out, ..self }
     }
 
-    /// Some of the blocks, and behind the last block what follows. With caches, one for each of these blocks, the tokens stand behind
-    /// those that were read before; what the batch says of padding, and of numbers, is then of all of them.
+    /// Some of the blocks, and behind the last block what follows. With caches, one for each of these blocks, the tokens stand
+    /// behind those that were read before; what the batch says of padding, and of numbers, is then of all of them.
     ///
     /// # Errors
     /// Those of the blocks; a range outside.

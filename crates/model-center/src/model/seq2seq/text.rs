@@ -122,7 +122,8 @@ impl<C: Seq2SeqFamily> TextModel for Seq2SeqModel<C> {
     }
 
     /// Labels are given for the word that each position of the decoder is to predict; without `decoder_input_ids` it reads them
-    /// moved by one. The decoder of a classifier reads what the encoder does, moved by one. The states shown are the encoder's up to its last block, then the decoder's.
+    /// moved by one. The decoder of a classifier reads what the encoder does, moved by one. The states shown are the encoder's
+    /// up to its last block, then the decoder's.
     fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {
         let batch = self.upload(batch, cx)?;
         let encoder_blocks = self.config().text().num_layers;
