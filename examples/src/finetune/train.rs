@@ -181,24 +181,6 @@ impl Trainer {
         let micro_batches = (train.batch_size / train.micro_batch_size) as u64;
         let steps_per_epoch = job.steps_per_epoch;
         let total = stop.total_steps();
-        let groups = match train.decay_norms_and_biases {
-            true => ParamGroup::all(model.parameters(), train.weight_decay),
-            false => ParamGroup::by_decay(model.parameters(), train.weight_decay),
-        };
-        let adam = AdamOptions {
-            beta1: train.beta1,
-            beta2: train.beta2,
-            epsilon: train.eps,
-            decay_form: train.decay_form,
-            ..AdamOptions::default()
-        };
-        let mut optim = OptimManager::new(device, train.clip)?;
-        optim.set_scaler(LossScaler::new(train.loss_scale.policy(resolved.model.dtype), LossScaler::LIMIT)?);
-        let adam: Box<dyn Optimizer> = match train.offload {
-            true => Box::new(AdamOffload::new(groups, adam)?),
-            false => Box::new(Adam::new(groups, adam)?),
-        };
-        optim.add_scheduled(adam, Scheduler::new(job.schedule));
         let eval = job.eval.as_ref().map(|data| evaluate::loader(data, resolved.eval.batch_size)).transpose()?;
         // Scores and weighted sums of attention are left out: they depend on the lengths, and up to a few hundred tokens
         // they are a few hundredths of the rest. The share of the peak is so much too small.
@@ -209,9 +191,9 @@ impl Trainer {
             device: device.clone(),
             metrics: metrics(job, resolved),
             written: job.written.clone(),
+            optim: optimizer(job, resolved, device, model.as_ref())?,
             model,
             folder: job.folder.clone(),
-            optim,
             loader,
             eval,
             progress: Progress::new(mode, total),
@@ -411,6 +393,30 @@ fn mark_of(samples: &[u32]) -> [f32; 2] {
 fn join(so_far: u64, [high, low]: [f32; 2]) -> u64 {
     let next = (high as u64) << 24 | low as u64;
     (so_far.rotate_left(5) ^ next).wrapping_mul(FNV_PRIME) & 0xffff_ffff_ffff
+}
+
+/// AdamW over the model's parameters, with the recipe's schedule, clipping and loss scale.
+fn optimizer(job: &Job, resolved: &Resolved, device: &Device, model: &dyn TextModel) -> Result<OptimManager> {
+    let train = &resolved.train;
+    let groups = match train.decay_norms_and_biases {
+        true => ParamGroup::all(model.parameters(), train.weight_decay),
+        false => ParamGroup::by_decay(model.parameters(), train.weight_decay),
+    };
+    let adam = AdamOptions {
+        beta1: train.beta1,
+        beta2: train.beta2,
+        epsilon: train.eps,
+        decay_form: train.decay_form,
+        ..AdamOptions::default()
+    };
+    let mut optim = OptimManager::new(device, train.clip)?;
+    optim.set_scaler(LossScaler::new(train.loss_scale.policy(resolved.model.dtype), LossScaler::LIMIT)?);
+    let adam: Box<dyn Optimizer> = match train.offload {
+        true => Box::new(AdamOffload::new(groups, adam)?),
+        false => Box::new(Adam::new(groups, adam)?),
+    };
+    optim.add_scheduled(adam, Scheduler::new(job.schedule));
+    Ok(optim)
 }
 
 /// Beginning and factor of the FNV-1a hash of 64 bits.

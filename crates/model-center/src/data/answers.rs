@@ -7,7 +7,7 @@
 //! for classes with each other alone, at one place of each row.
 
 use super::read::{Builder, RowLimit};
-use crate::tokenizer::{Piece, Tokenizer};
+use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 
 /// Words of an answer are told from what stands in front of them by putting them behind this.
@@ -79,7 +79,7 @@ impl AnswerForm {
         (names, words): (&[String], &[String]),
         asked: &str,
     ) -> Result<(AnswerForm, Answers)> {
-        let (front, back) = around(tokenizer);
+        let (front, back) = tokenizer.template(false).around_first();
         let (lead, words) = told_apart(tokenizer, place, words, asked)?;
         let special = tokenizer.special_ids();
         let (blank, decoder) = match place {
@@ -132,19 +132,6 @@ impl AnswerForm {
         let removed = before.len() + after.len() - kept - kept_after;
         Ok(place.map(|place| AnswerRow { input_ids, place: place as u32, removed }))
     }
-}
-
-/// What a tokenizer's template puts in front of a text and behind it.
-pub(super) fn around(tokenizer: &dyn Tokenizer) -> (Vec<u32>, Vec<u32>) {
-    let (mut front, mut back, mut is_behind) = (Vec::new(), Vec::new(), false);
-    for piece in &tokenizer.template(false).pieces {
-        match piece {
-            Piece::Special { id, .. } if is_behind => back.push(*id),
-            Piece::Special { id, .. } => front.push(*id),
-            Piece::First { .. } | Piece::Second { .. } => is_behind = true,
-        }
-    }
-    (front, back)
 }
 
 /// The first two sentinels of a vocabulary.

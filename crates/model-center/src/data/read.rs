@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use super::answers::{self, AnswerForm};
+use super::answers::AnswerForm;
 use super::dataset::{Dataset, LabelSpace, ReadReport};
 use super::flaws::Flaws;
 use super::record::{Format, Record};
@@ -450,7 +450,7 @@ pub(super) fn padding(tokenizer: &dyn Tokenizer) -> u32 {
 
 /// What a tokenizer puts in front of a text and behind it: at the end the token that ends texts, if it has one.
 pub(super) fn around(tokenizer: &dyn Tokenizer) -> (Vec<u32>, Vec<u32>) {
-    let (before, mut after) = answers::around(tokenizer);
+    let (before, mut after) = tokenizer.template(false).around_first();
     after.extend(tokenizer.special_ids().eos.filter(|eos| after.last() != Some(eos)));
     (before, after)
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::answers::{around, sentinels};
+use super::answers::sentinels;
 use super::dataset::{Dataset, LabelSpace};
 use super::read::{Builder, ReadOptions, RowForm, RowLimit};
 use super::superglue::Split;
@@ -137,7 +137,7 @@ pub(super) struct SquadForm {
 
 impl SquadForm {
     fn new(tokenizer: &dyn Tokenizer) -> Result<Self> {
-        let (front, back) = around(tokenizer);
+        let (front, back) = tokenizer.template(false).around_first();
         Ok(SquadForm { sentinels: Squad::sentinels(tokenizer)?, front, back })
     }
 

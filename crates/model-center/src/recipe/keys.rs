@@ -97,17 +97,7 @@ fn read_train(r: &mut Reader) -> TrainSettings {
     let decay_form = if r.flag("train.decoupled", true) { DecayForm::Decoupled } else { DecayForm::Coupled };
     let betas = r.pair("train.betas", [0.9, 0.999], Range::Below(0.0, 1.0));
     let eps = r.single("train.eps", 1e-8, Range::Above(0.0));
-    let max_norm = r.single("train.clip_norm", 1.0, Range::Above(0.0));
-    let orders = [("2", Some(NormOrder::Two)), ("inf", Some(NormOrder::Infinity)), ("none", None)];
-    let order = r.choice("train.clip_kind", &orders, Some(NormOrder::Two));
-    if order.is_none() {
-        r.without_effect(
-            "train.clip_norm",
-            "train.clip_kind",
-            "train.clip_kind = \"none\" does not clip",
-            "remove one of the two",
-        );
-    }
+    let clip = read_clip(r);
     let recompute = [("none", Recompute::Keep), ("blocks", Recompute::Checkpoint)];
     let scales = [
         ("auto", LossScale::Auto),
@@ -133,7 +123,7 @@ fn read_train(r: &mut Reader) -> TrainSettings {
         beta2: betas[1],
         eps,
         decay_form,
-        clip: order.map_or(Clip::default(), |order| Clip { order, max_norm }),
+        clip,
         label_smoothing: r.single("train.label_smoothing", 0.0, Range::Below(0.0, 1.0)),
         prompt_loss: r.single("train.prompt_loss", 0.0, Range::AtLeast(0.0)),
         seed: r.integer("train.seed", 1234, 0..=MOST),
@@ -148,6 +138,21 @@ fn read_train(r: &mut Reader) -> TrainSettings {
         offload: r.flag("train.offload", false),
         early_stop: None,
     }
+}
+
+fn read_clip(r: &mut Reader) -> Clip {
+    let max_norm = r.single("train.clip_norm", 1.0, Range::Above(0.0));
+    let orders = [("2", Some(NormOrder::Two)), ("inf", Some(NormOrder::Infinity)), ("none", None)];
+    let order = r.choice("train.clip_kind", &orders, Some(NormOrder::Two));
+    if order.is_none() {
+        r.without_effect(
+            "train.clip_norm",
+            "train.clip_kind",
+            "train.clip_kind = \"none\" does not clip",
+            "remove one of the two",
+        );
+    }
+    order.map_or(Clip::default(), |order| Clip { order, max_norm })
 }
 
 fn read_schedule(r: &mut Reader) -> ScheduleKind {

@@ -42,6 +42,19 @@ impl Template {
         self.pieces.iter().filter(|piece| matches!(piece, Piece::Special { .. })).count()
     }
 
+    /// The ids in front of the first text and behind it, those behind a second one too.
+    pub(crate) fn around_first(&self) -> (Vec<u32>, Vec<u32>) {
+        let (mut front, mut back, mut is_behind) = (Vec::new(), Vec::new(), false);
+        for piece in &self.pieces {
+            match piece {
+                Piece::Special { id, .. } if is_behind => back.push(*id),
+                Piece::Special { id, .. } => front.push(*id),
+                Piece::First { .. } | Piece::Second { .. } => is_behind = true,
+            }
+        }
+        (front, back)
+    }
+
     /// The ids of one input from the ids of its texts (`second` empty for a single text).
     ///
     /// Errors: `limit` leaves no room for the special tokens.
