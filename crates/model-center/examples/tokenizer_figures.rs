@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! tokenizer_figures pairs FOLDER             ids of NAME.gguf on NAME.gguf.inp against NAME.gguf.out, for every NAME
-//! tokenizer_figures text TOKENIZER FILE      whether decoding gives the file back, and MB/s
-//! tokenizer_figures one TOKENIZER CHAR MIB   memory for so many MiB of one character, over the input's, and MB/s
+//! tokenizer_figures text TOKENIZER FILE      MB/s, memory over the file's, whether decoding gives the file back
+//! tokenizer_figures one TOKENIZER WORD MIB   MB/s and memory for so many MiB of one character or word
 //! ```
 //!
 //! Every figure is a line `NAME VALUE`; the exit status is 1 if ids are not those that are known.
@@ -12,10 +12,11 @@
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 use model_center::run::memory::{peak_resident_bytes, resident_bytes};
-use model_center::tokenizer::open;
+use model_center::tokenizer::{Tokenizer, open};
 
 /// What stands between the texts of a pair.
 const BETWEEN: &str = "\n__ggml_vocab_test__\n";
@@ -27,7 +28,7 @@ fn main() -> ExitCode {
         ["pairs", folder] => pairs(Path::new(folder)),
         ["text", tokenizer, file] => text(tokenizer, file),
         ["one", tokenizer, character, mib] => one(tokenizer, character, mib),
-        _ => Err("usage: tokenizer_figures pairs FOLDER | text TOKENIZER FILE | one TOKENIZER CHAR MIB".into()),
+        _ => Err("usage: tokenizer_figures pairs FOLDER | text TOKENIZER FILE | one TOKENIZER WORD MIB".into()),
     };
     done.unwrap_or_else(|error| {
         eprintln!("{error}");
@@ -77,25 +78,27 @@ fn pair(vocabulary: &Path, texts: &Path) -> Result<Option<String>, Box<dyn Error
 fn text(tokenizer: &str, file: &str) -> Result<ExitCode, Box<dyn Error>> {
     let tokenizer = open(tokenizer)?;
     let text = std::fs::read_to_string(file)?;
-    let started = Instant::now();
-    let ids = tokenizer.tokenize(&[&text])?.concat();
-    let seconds = started.elapsed().as_secs_f64();
+    let ids = measure(&tokenizer, &text)?;
     let decoded = tokenizer.decode(&ids, false)?;
-    println!("mbs {:.2}", text.len() as f64 / 1e6 / seconds);
     println!("trip {}", if decoded == text { "ok" } else { "lossy" });
     Ok(ExitCode::SUCCESS)
 }
 
-fn one(tokenizer: &str, character: &str, mib: &str) -> Result<ExitCode, Box<dyn Error>> {
+fn one(tokenizer: &str, word: &str, mib: &str) -> Result<ExitCode, Box<dyn Error>> {
     let tokenizer = open(tokenizer)?;
-    let text = character.repeat((mib.parse::<usize>()? << 20) / character.len().max(1));
+    let text = word.repeat((mib.parse::<usize>()? << 20) / word.len().max(1));
+    println!("tokens {}", measure(&tokenizer, &text)?.len());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The ids of a text; prints its MB/s, and how much memory they took at most over the text's.
+fn measure(tokenizer: &Arc<dyn Tokenizer>, text: &str) -> Result<Vec<u32>, Box<dyn Error>> {
     let before = resident_bytes().ok_or("the kernel does not say how much memory is in use")?;
     let started = Instant::now();
-    let ids = tokenizer.tokenize(&[&text])?.concat();
+    let ids = tokenizer.tokenize(&[text])?.concat();
     let seconds = started.elapsed().as_secs_f64();
     let peak = peak_resident_bytes().ok_or("the kernel does not say how much memory was in use")?;
-    println!("tokens {}", ids.len());
     println!("mbs {:.2}", text.len() as f64 / 1e6 / seconds);
     println!("memory {:.2}", peak.saturating_sub(before) as f64 / text.len() as f64);
-    Ok(ExitCode::SUCCESS)
+    Ok(ids)
 }

@@ -396,14 +396,16 @@ impl Engine {
         }
         // Bytes and what is unknown take part in nothing.
         let is_fixed = |id: &u32| Some(*id) == unknown || self.control(*id).is_some();
-        let left_free = left.iter().rev().take_while(|id| !is_fixed(id)).count();
-        let right_free = right.iter().take_while(|id| !is_fixed(id)).count();
+        // Not all of a word: it may be as long as the text so far.
+        let left_free = left.iter().rev().take(MANY + 1).take_while(|id| !is_fixed(id)).count();
+        let right_free = right.iter().take(MANY + 1).take_while(|id| !is_fixed(id)).count();
         if left_free == 0 || right_free == 0 {
             return Ok(apart);
         }
-        let mut few = FEW;
+        // Each side grows by itself: in a run of one character the left one meets at once, the right one only at its end.
+        let (mut few_left, mut few_right) = (FEW, FEW);
         loop {
-            let (l, r) = (few.min(left_free), few.min(right_free));
+            let (l, r) = (few_left.min(left_free), few_right.min(right_free));
             let (kept, skipped) = (left.len() - l, r);
             let stretch = left[kept..].iter().chain(&right[..r]);
             let stretch: String = stretch.filter_map(|id| self.inner.id_to_token(*id)).collect();
@@ -411,10 +413,11 @@ impl Engine {
             let between: Vec<u32> = tokens.into_iter().map(|token| token.id).collect();
             let meets_left = l == left_free || between.first() == Some(&left[kept]);
             let meets_right = r == right_free || between.last() == Some(&right[r - 1]);
-            if meets_left && meets_right || few >= MANY {
+            if (meets_left || few_left >= MANY) && (meets_right || few_right >= MANY) {
                 return Ok(Joined { kept, between, skipped });
             }
-            few *= 4;
+            few_left = if meets_left { few_left } else { MANY.min(4 * few_left) };
+            few_right = if meets_right { few_right } else { MANY.min(4 * few_right) };
         }
     }
 }
