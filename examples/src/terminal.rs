@@ -18,20 +18,21 @@ pub fn start_logging() {
 /// # Errors
 /// Standard output cannot be written to, for example because the disk is full; `println!` would panic.
 pub fn print(text: &str) -> Result<()> {
-    print_bytes(format!("{text}\n").as_bytes())
+    print_bytes(format!("{text}\n").as_bytes()).map(drop)
 }
 
-/// The same for a part of a line, or for many of them.
+/// The same for a part of a line, or for many of them. Whether anybody still reads: what takes long is better ended if not.
 ///
 /// # Errors
 /// As [`print()`].
-pub fn print_bytes(bytes: &[u8]) -> Result<()> {
+pub fn print_bytes(bytes: &[u8]) -> Result<bool> {
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => {
             Err(Error::file("write", "standard output", error, "send it to a terminal, or to a disk with room"))
         }
-        _ => Ok(()),
     }
 }
 

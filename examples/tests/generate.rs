@@ -270,6 +270,21 @@ fn a_conversation_goes_on_from_all_that_was_said() {
 }
 
 #[test]
+fn texts_that_nobody_reads_are_not_written() {
+    let fixture = Fixture::bloom();
+    fixture.write("in.jsonl", &lines(&prompts()).repeat(20));
+    for arguments in
+        [&["--input", "in.jsonl", "--batch", "1"][..], &["--input", "in.jsonl", "--batch", "1", "--ranks", "2"]]
+    {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let outcome = fixture.generate_into(writer.into(), arguments).succeeded();
+        // No figures, because the work was not done.
+        assert_eq!(outcome.stderr, "", "{arguments:?}");
+    }
+}
+
+#[test]
 fn what_somebody_says_is_no_control_token() {
     let fixture = Fixture::bloom();
     with_chat(&fixture);

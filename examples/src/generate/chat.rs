@@ -52,6 +52,8 @@ pub(super) struct Talk<'a> {
     /// Answers so far, by which draws are told apart.
     answers: u64,
     is_typed: bool,
+    /// Whether anybody reads the answers.
+    is_read: bool,
     figures: Figures,
 }
 
@@ -59,7 +61,7 @@ impl<'a> Talk<'a> {
     pub(super) fn new(job: &'a Job, generator: &'a Generator<'a>, device: &'a Device, stop: &'a StopFlag) -> Self {
         let is_typed = std::io::stdin().is_terminal();
         let (said, figures) = (Vec::new(), Figures::default());
-        Talk { job, generator, device, stop, said, answers: 0, is_typed, figures }
+        Talk { job, generator, device, stop, said, answers: 0, is_typed, is_read: true, figures }
     }
 
     /// Talk until the end of the input.
@@ -93,7 +95,10 @@ impl<'a> Talk<'a> {
     /// The next line; `None` at the end of the input.
     fn read(&mut self) -> Result<Option<String>> {
         if self.is_typed && std::io::stdout().is_terminal() {
-            show("> ")?;
+            self.is_read &= show("> ")?;
+        }
+        if !self.is_read {
+            return Ok(None);
         }
         let mut bytes = Vec::new();
         let wrong = |reason: String, fix: &str| Err(Error::data("standard input", reason, fix));
@@ -120,11 +125,15 @@ impl<'a> Talk<'a> {
         let prompt = self.job.reader().conversation(&self.said)?;
         self.figures.start();
         let (mut answer, shows) = (String::new(), self.job.shows_pieces());
-        let figures = &mut self.figures;
+        let (figures, is_read, stop) = (&mut self.figures, &mut self.is_read, self.stop);
         let mut on_piece = |piece: Piece<'_>| {
             figures.piece();
             answer.push_str(piece.piece);
-            if shows { show(piece.piece) } else { Ok(()) }
+            if shows && !show(piece.piece)? {
+                *is_read = false;
+                stop.request();
+            }
+            Ok(())
         };
         let mut cx = Ctx::inference(self.device);
         let texts = self.generator.generate(&[prompt], self.answers, &mut cx, &mut on_piece);
@@ -137,10 +146,10 @@ impl<'a> Talk<'a> {
             let texts = texts.map_err(too_long)?.concat();
             self.figures.add(&texts);
         }
-        show(if shows { "\n" } else { answer.as_str() })?;
         if !shows {
-            show("\n")?;
+            self.is_read &= show(&answer)?;
         }
+        self.is_read &= show("\n")?;
         self.said.push(ChatMessage::new("assistant", answer));
         self.answers += 1;
         Ok(())

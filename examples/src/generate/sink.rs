@@ -126,7 +126,8 @@ impl Sink {
         Ok(Sink { target, next: 0, waiting: BTreeMap::new(), rows, progress, figures: Figures::default() })
     }
 
-    /// Take the texts of a row, printed with what stands in front of each; they are written when all before them are.
+    /// Take the texts of a row, printed with what stands in front of each; they are written when all before them are. Whether
+    /// anybody still reads them.
     ///
     /// # Errors
     /// The disk or standard output refuses.
@@ -136,7 +137,7 @@ impl Sink {
         texts: &[Generated],
         fronts: &[String],
         has_words: bool,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         self.figures.add(texts);
         let line = match &self.target {
             Target::Texts { are_shown: true } => "\n".to_owned(),
@@ -146,6 +147,7 @@ impl Sink {
             Target::File { .. } | Target::Lines => Value::Object(written(row, texts, has_words)).to_string() + "\n",
         };
         self.waiting.insert(number, line);
+        let mut is_read = true;
         while let Some(line) = self.waiting.remove(&self.next) {
             self.next += 1;
             match &mut self.target {
@@ -155,15 +157,15 @@ impl Sink {
                         write_out(file, lines)?;
                     }
                 }
-                Target::Lines => terminal::print_bytes(line.as_bytes())?,
-                Target::Texts { .. } => show(&line)?,
+                Target::Lines => is_read &= terminal::print_bytes(line.as_bytes())?,
+                Target::Texts { .. } => is_read &= show(&line)?,
             }
         }
         let (done, rows, figures) = (self.next, self.rows, &self.figures);
         let tenth = |row: usize| 10 * row / rows.max(1);
         let is_line = done < rows && tenth(done) > tenth(done.saturating_sub(1));
         self.progress.advance(done as u64, &format!("row {done}/{rows} | {figures}"), is_line);
-        Ok(())
+        Ok(is_read)
     }
 
     /// All rows are there: the file gets its name.
@@ -227,10 +229,11 @@ fn ending(ending: Ending) -> &'static str {
 }
 
 /// Print a text or a piece of one at once. In a terminal what would control it is left out: models write what they have read.
+/// Whether anybody still reads it.
 ///
 /// # Errors
-/// Standard output cannot be written to. A reader that has seen enough is no error.
-pub(super) fn show(text: &str) -> Result<()> {
+/// Standard output cannot be written to.
+pub(super) fn show(text: &str) -> Result<bool> {
     match std::io::stdout().is_terminal() {
         true => {
             let is_shown = |c: &char| !c.is_control() || matches!(c, '\n' | '\t');

@@ -15,6 +15,7 @@ use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use model_center::generation::{Generated, Generator, Piece};
 use model_center::run::{ExitStatus, StopFlag, listen};
 use model_center::{Error, Result};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What the ranks share.
@@ -22,6 +23,8 @@ struct Work {
     job: Job,
     sink: Mutex<Option<Sink>>,
     stop: StopFlag,
+    /// Set when nobody reads the texts any more.
+    is_unread: AtomicBool,
 }
 
 /// Generate, or talk.
@@ -30,7 +33,7 @@ struct Work {
 /// A file that cannot be written; a failing device; a lost rank.
 pub(super) fn run(job: Job) -> Result<ExitStatus> {
     let sink = Mutex::new(Some(Sink::open(&job)?));
-    let work = Arc::new(Work { job, sink, stop: StopFlag::default() });
+    let work = Arc::new(Work { job, sink, stop: StopFlag::default(), is_unread: AtomicBool::new(false) });
     let _listening = listen(&work.stop)?;
     let of_rank = {
         let work = Arc::clone(&work);
@@ -39,6 +42,9 @@ pub(super) fn run(job: Job) -> Result<ExitStatus> {
     let ended = ranks::run(&work.job.launch, Comm::Auto, of_rank);
     let is_cut = ended.is_err() && work.stop.is_requested();
     let sink = work.sink().take();
+    if is_cut && work.is_unread.load(Ordering::Acquire) {
+        return Ok(ExitStatus::Done);
+    }
     if is_cut {
         let written = if work.job.options.output.is_some() { ": nothing was written" } else { "" };
         terminal::note(&format!("\nstopped{written}"));
@@ -112,7 +118,7 @@ impl Work {
                 let row = (number, &self.job.rows[number]);
                 let fronts = texts.iter().map(|text| self.front(number, text)).collect::<Result<Vec<_>>>()?;
                 let take = |sink: &mut Sink| Some(sink.take(row, &texts, &fronts, self.job.tokenizer.is_some()));
-                self.with_sink(take).unwrap_or(Ok(()))?;
+                self.heed(self.with_sink(take).unwrap_or(Ok(true))?);
             }
         }
         Ok(())
@@ -141,7 +147,8 @@ impl Work {
         self.check_stop()?;
         let mut on_piece = |piece: Piece<'_>| {
             self.with_figures(Figures::piece);
-            if shows { show(piece.piece) } else { Ok(()) }
+            self.heed(!shows || show(piece.piece)?);
+            Ok(())
         };
         let prompts = &self.job.ids[mine.clone()];
         let texts = generator.generate(prompts, mine.start as u64, &mut Ctx::inference(device), &mut on_piece);
@@ -150,6 +157,14 @@ impl Work {
             Error::Data { place, reason, fix } if place == "context" => Error::recipe("--context", reason, fix),
             other => other,
         })
+    }
+
+    /// Ask all ranks to end if nobody reads what is written, as behind `| head`.
+    fn heed(&self, is_read: bool) {
+        if !is_read {
+            self.is_unread.store(true, Ordering::Release);
+            self.stop.request();
+        }
     }
 
     /// Whether somebody asks for an end; what the error says is not shown.
