@@ -7,7 +7,7 @@ use bmtrain_core::wrap::Counting;
 use bmtrain_dist::optim::{Schedule, Warmup};
 use bmtrain_dist::shard::Sharding;
 use model_center::config::ProblemType;
-use model_center::data::{AnswerPlace, Dataset, LabelSpace, LabelSpec, ReadOptions, Split, Squad};
+use model_center::data::{AnswerPlace, Dataset, LabelSpace, LabelSpec, PROMPTS, ReadOptions, SUPERGLUE, Split, Squad};
 use model_center::hf::{FolderLayout, Places};
 use model_center::model::{HeadValues, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead, TextModel};
 use model_center::recipe::{DataSettings, DataSource, Head, Resolved, model_folder};
@@ -211,9 +211,17 @@ fn sketch(resolved: &Resolved, registry: Registry<'_>, folder: &Path, labels: &L
 /// The family knows that it has no such head, but not who asked for it.
 fn unfit(resolved: &Resolved, error: Error) -> Error {
     let Error::Recipe { reason, .. } = error else { return error };
-    let (key, fix) = match resolved.data.source.is_answered_by_words() {
-        true => ("data.objective", "take a model that predicts words, or data.objective = \"classifier\"".to_owned()),
-        false => ("data.task", format!("choose a task for such a model, not {}", resolved.data.source.task_name())),
+    let source = &resolved.data.source;
+    let name = source.task_name();
+    let has_classes = SUPERGLUE.iter().any(|task| task.name == name);
+    let has_prompts = PROMPTS.iter().any(|task| task.name == name);
+    let (key, fix) = match (source.is_answered_by_words(), has_prompts) {
+        (true, _) if has_classes => {
+            ("data.objective", "take a model that predicts words, or data.objective = \"classifier\"")
+        }
+        (true, _) => ("data.objective", "take a model that predicts words"),
+        (false, true) => ("data.objective", "set data.objective = \"verbalizer\", or take another model"),
+        (false, false) => ("data.task", "choose a task for such a model, or take another model"),
     };
     Error::recipe(resolved.place(key), reason, fix)
 }

@@ -13,8 +13,9 @@ use crate::{Error, Result};
 /// Words of an answer are told from what stands in front of them by putting them behind this.
 const ANCHOR: &str = "?";
 
-/// Sentinels of the vocabularies that have any: T5's and CPM-2's.
-const SENTINELS: [[&str; 2]; 2] = [["<extra_id_0>", "<extra_id_1>"], ["<s_0>", "<s_1>"]];
+/// Sentinels of the vocabularies that have any: T5's, mT5's, which are pieces with a space in front, and CPM-2's.
+const SENTINELS: [[&str; 2]; 3] =
+    [["<extra_id_0>", "<extra_id_1>"], ["▁<extra_id_0>", "▁<extra_id_1>"], ["<s_0>", "<s_1>"]];
 
 /// Where a model that predicts words answers a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -102,7 +103,8 @@ impl AnswerForm {
     }
 
     /// The row of a prompt, of which `before` stands in front of the answer and `after` behind it. A long one loses the beginning
-    /// of `before`, for prompts end with what is asked. `None` where nothing stands in front of the answer.
+    /// of `before`, for prompts end with what is asked; where `after` would leave it less than half of the room, `after` loses its
+    /// end. `None` where nothing stands in front of the answer.
     ///
     /// Errors: no room for what surrounds the texts; a row that is too long where that is an error.
     pub(super) fn row(
@@ -119,7 +121,7 @@ impl AnswerForm {
         };
         let fixed = self.front.len() + lead.len() + usize::from(self.blank.is_some()) + back.len();
         let room = builder.room(line, RowLimit::Input, fixed, before.len() + after.len())?;
-        let kept_after = after.len().min(room);
+        let kept_after = after.len().min(room - before.len().min(room / 2));
         let kept = before.len().min(room - kept_after);
         let mut input_ids = [&self.front, &before[before.len() - kept..], lead].concat();
         let place = match self.place {
@@ -142,7 +144,7 @@ pub(super) fn sentinels(tokenizer: &dyn Tokenizer, asked: &str) -> Result<[u32; 
     found.ok_or_else(|| {
         let known: Vec<&str> = SENTINELS.iter().flatten().copied().collect();
         let reason = format!("the vocabulary has no word that stands for an answer: neither of {}", known.join(", "));
-        Error::model(asked, reason, "take a T5 or CPM-2, or a decoder, which answers behind its prompt")
+        Error::model(asked, reason, "take a T5, mT5 or CPM-2")
     })
 }
 

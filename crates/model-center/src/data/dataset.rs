@@ -370,7 +370,7 @@ impl Dataset {
     /// Computes the fingerprint; the last step of reading.
     pub(super) fn seal(&mut self) {
         let mut hasher = blake3::Hasher::new();
-        hasher.update(b"tokenised dataset 1");
+        hasher.update(b"tokenised dataset 2");
         let mut number = |number: u64| {
             hasher.update(&number.to_le_bytes());
         };
@@ -390,6 +390,17 @@ impl Dataset {
         if let LabelSpace::Answers(Answers { words, place, decoder, .. }) = &self.labels {
             number(u64::from(*place == AnswerPlace::Blank));
             words.iter().chain(decoder).chain(&self.places).for_each(|id| number(u64::from(*id)));
+        }
+        for Member { question, credit } in &self.members {
+            number(u64::from(*question));
+            credit.iter().flatten().for_each(|credit| number(u64::from(credit.to_bits())));
+        }
+        for answers in &self.references {
+            number(answers.len() as u64);
+            answers.iter().for_each(|answer| number(answer.len() as u64));
+        }
+        for answer in self.references.iter().flatten() {
+            hasher.update(answer.as_bytes());
         }
         for chunk in self.ids.chunks(4096) {
             let bytes: Vec<u8> = chunk.iter().flat_map(|id| id.to_le_bytes()).collect();

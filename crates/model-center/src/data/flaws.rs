@@ -10,6 +10,14 @@ use crate::{Error, Result};
 /// How many flaws of skipped records the report quotes.
 const QUOTED_FLAWS: usize = 3;
 
+/// Place and reason of a record's flaw: what to do is said once for all of them.
+fn in_one_line(flaw: &Error) -> String {
+    match flaw {
+        Error::Data { place, reason, .. } => format!("{place}: {reason}"),
+        other => other.to_string().lines().map(str::trim).collect::<Vec<_>>().join(", "),
+    }
+}
+
 /// What was wrong with records that were left out.
 #[derive(Debug, Default)]
 pub(super) struct Flaws {
@@ -27,7 +35,7 @@ impl Flaws {
         }
         self.count += 1;
         if self.first.len() < QUOTED_FLAWS {
-            self.first.push(flaw.to_string());
+            self.first.push(in_one_line(&flaw));
         }
         Ok(())
     }
@@ -39,9 +47,9 @@ impl Flaws {
             OnBadRecord::Skip { max_share } if *count as f64 > max_share * records as f64 => Err(Error::data(
                 path.display().to_string(),
                 format!(
-                    "{count} of {records} records are unusable, more than the accepted {} %. The first:\n{}",
+                    "{count} of {records} records are unusable, more than the accepted {} %. The first: {}",
                     max_share * 100.0,
-                    first.join("\n")
+                    first.join("; ")
                 ),
                 "correct the records, or raise data.bad_record_limit",
             )),

@@ -111,11 +111,7 @@ impl LineReader {
 ///
 /// Errors: the file cannot be opened, is no regular file, or holds UTF-16 text.
 pub(super) fn open_text(path: &Path) -> Result<BufReader<File>> {
-    let (file, _) = open_regular(path).map_err(|error| match error {
-        // A data file that is wrong is no mistake in a model folder.
-        Error::Model { place, reason, fix } => Error::Data { place, reason, fix },
-        other => other,
-    })?;
+    let (file, _) = open_regular(path).map_err(of_data)?;
     let mut reader = BufReader::with_capacity(1 << 16, file);
     let start = reader.fill_buf().map_err(|error| file_error(path, error))?;
     if start.starts_with(b"\xFF\xFE") || start.starts_with(b"\xFE\xFF") {
@@ -129,6 +125,14 @@ pub(super) fn open_text(path: &Path) -> Result<BufReader<File>> {
         reader.consume(3);
     }
     Ok(reader)
+}
+
+/// A data file that is wrong is no mistake in a model folder.
+pub(super) fn of_data(error: Error) -> Error {
+    match error {
+        Error::Model { place, reason, fix } => Error::Data { place, reason, fix },
+        other => other,
+    }
 }
 
 pub(super) fn file_error(path: &Path, error: std::io::Error) -> Error {

@@ -24,7 +24,12 @@ pub(super) fn multirc(record: &Record<'_>, asking: &mut Asking, prompts: &mut Ve
     for asked in record.list("passage.questions")? {
         let member = Some(Member { question: asking.next_question(), credit: None });
         let question = asked.text("question")?;
-        for answer in asked.list("answers")? {
+        let answers = asked.list("answers")?;
+        if answers.is_empty() {
+            let fix = "give it answers, or leave the question out";
+            return Err(asked.error("answers", "the question has no answer to judge", fix));
+        }
+        for answer in answers {
             let class = usize::from(truth(&answer)?);
             let answer = answer.text("text")?;
             let before = format!("{text} Is answer \"{answer}\" the answer to the question \"{question}\"?");

@@ -11,6 +11,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use super::delimited::Field;
+use crate::file::printable;
 use crate::{Error, Result};
 
 /// How a data file is written.
@@ -243,7 +244,7 @@ impl Record<'_> {
 /// At most twenty names, each of bounded length, for an error that fits a screen.
 fn list<S: AsRef<str>>(names: &[S]) -> String {
     const SHOWN: usize = 20;
-    let mut text: Vec<String> = names.iter().take(SHOWN).map(|name| shorten(name.as_ref())).collect();
+    let mut text: Vec<String> = names.iter().take(SHOWN).map(|name| printable(name.as_ref(), 60)).collect();
     if names.len() > SHOWN {
         text.push(format!("and {} more", names.len() - SHOWN));
     }

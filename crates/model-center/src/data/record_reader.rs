@@ -3,6 +3,7 @@
 //! Defines [`RecordReader`], which knows the three file formats and tells flaws of one record from the end of a
 //! file's use. [`super::read`] pulls records from it.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use serde_json::Value;
@@ -46,7 +47,8 @@ impl RecordReader {
             Some(Err(error)) => return Err(error),
             None => return Err(Error::data(place, "the file is empty", "its first row must name the columns")),
         };
-        if let Some(again) = (1..header.len()).find(|at| header[..*at].contains(&header[*at])) {
+        let mut known = HashSet::new();
+        if let Some(again) = header.iter().position(|name| !known.insert(name)) {
             return Err(Error::data(
                 format!("{place}:1:{}", parser.fields[again].column),
                 format!("the header names {:?} twice", shorten(&header[again])),

@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use super::answers::sentinels;
 use super::dataset::{Dataset, LabelSpace};
+use super::lines::of_data;
 use super::read::{Builder, ReadOptions, RowForm, RowLimit};
 use super::superglue::Split;
 use super::{Example, Label};
@@ -82,8 +83,8 @@ impl Squad {
     /// vocabulary without sentinels.
     pub fn read(folder: &Path, split: Split, options: &ReadOptions<'_>) -> Result<Dataset> {
         let path = folder.join(Squad::file(split));
-        let text = read_text(&path, MAX_BYTES)?;
-        let file: File = serde_json::from_str(&text).map_err(|error| {
+        let text = read_text(&path, MAX_BYTES).map_err(of_data)?;
+        let file: File = serde_json::from_str(text.trim_start_matches('\u{FEFF}')).map_err(|error| {
             let place = format!("{}:{}:{}", path.display(), error.line(), error.column());
             let text = error.to_string();
             let reason = format!("the file is not SQuAD's: {}", text.split(" at line ").next().unwrap_or_default());

@@ -15,6 +15,7 @@ use super::read::{ReadOptions, read};
 use super::record::{Format, Record};
 use super::{Example, Label};
 use crate::metrics::Metric;
+use crate::tokenizer::KeepSide;
 use crate::{Error, Result};
 
 /// Which part of a task.
@@ -59,6 +60,8 @@ pub struct TaskEntry {
     pub metrics: &'static [Metric],
     /// Whether rare classes are repeated in the training split.
     pub oversample_train: bool,
+    /// Which end of a long text stays: that with the question.
+    pub keep: KeepSide,
     /// Adds the inputs of one record: one, or one per choice.
     pub parse: fn(&Record<'_>, &mut Vec<Example>) -> Result<()>,
 }
@@ -73,8 +76,9 @@ impl TaskEntry {
             TaskLabels::Classes(names) => LabelSpace::Classes(names.iter().map(ToString::to_string).collect()),
             TaskLabels::Choices(choices) => LabelSpace::Choices(choices),
         };
+        let options = ReadOptions { keep: self.keep, ..*options };
         let mut dataset =
-            read(&path, Format::Jsonl, options, labels, &mut |record, examples| (self.parse)(record, examples))?;
+            read(&path, Format::Jsonl, &options, labels, &mut |record, examples| (self.parse)(record, examples))?;
         if self.oversample_train && split == Split::Train {
             dataset.oversample();
         }
@@ -133,6 +137,7 @@ pub static SUPERGLUE: &[TaskEntry] = &[
         labels: TaskLabels::Classes(FALSE_TRUE),
         metrics: &[Metric::Accuracy],
         oversample_train: false,
+        keep: KeepSide::End,
         parse: boolq,
     },
     TaskEntry {
@@ -141,6 +146,7 @@ pub static SUPERGLUE: &[TaskEntry] = &[
         labels: TaskLabels::Classes(CB_LABELS),
         metrics: &[Metric::Accuracy, Metric::F1Macro],
         oversample_train: true,
+        keep: KeepSide::Start,
         parse: cb,
     },
     TaskEntry {
@@ -149,6 +155,7 @@ pub static SUPERGLUE: &[TaskEntry] = &[
         labels: TaskLabels::Choices(2),
         metrics: &[Metric::Accuracy],
         oversample_train: false,
+        keep: KeepSide::Start,
         parse: copa,
     },
     TaskEntry {
@@ -157,6 +164,7 @@ pub static SUPERGLUE: &[TaskEntry] = &[
         labels: TaskLabels::Classes(RTE_LABELS),
         metrics: &[Metric::Accuracy],
         oversample_train: false,
+        keep: KeepSide::Start,
         parse: rte,
     },
     TaskEntry {
@@ -165,6 +173,7 @@ pub static SUPERGLUE: &[TaskEntry] = &[
         labels: TaskLabels::Classes(FALSE_TRUE),
         metrics: &[Metric::Accuracy],
         oversample_train: false,
+        keep: KeepSide::Start,
         parse: wic,
     },
     TaskEntry {
@@ -173,6 +182,7 @@ pub static SUPERGLUE: &[TaskEntry] = &[
         labels: TaskLabels::Classes(FALSE_TRUE),
         metrics: &[Metric::Accuracy],
         oversample_train: false,
+        keep: KeepSide::End,
         parse: wsc,
     },
 ];

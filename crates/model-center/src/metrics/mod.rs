@@ -274,6 +274,9 @@ impl Evaluator {
                 Ok(())
             }
             (Evaluator::Values(pairs), Labels::Value(labels)) => {
+                if let Some((sample, value)) = samples.iter().zip(logits).find(|(_, value)| !value.is_finite()) {
+                    return Err(no_numbers(*sample, &[*value]));
+                }
                 for ((sample, predicted), label) in samples.iter().zip(logits).zip(labels) {
                     pairs.add(u64::from(*sample), *predicted, *label);
                 }
@@ -367,6 +370,14 @@ impl Evaluator {
     }
 }
 
+fn no_numbers(sample: u32, outputs: &[f32]) -> Error {
+    Error::diverged(
+        format!("evaluation, sample {sample}"),
+        format!("the model's outputs are not numbers: {outputs:?}"),
+        "lower the learning rate, or evaluate an earlier checkpoint",
+    )
+}
+
 /// Label and prediction of each sample.
 ///
 /// Errors: labels out of range, outputs that are not numbers.
@@ -377,13 +388,7 @@ fn decisions(samples: &[u32], logits: &[f32], labels: &[i64], classes: usize) ->
             let reason = format!("label {label} of sample {sample} with {classes} classes");
             return Err(Error::data("evaluation", reason, "pass the batch's own labels and outputs"));
         };
-        let predicted = argmax(logits).ok_or_else(|| {
-            Error::diverged(
-                format!("evaluation, sample {sample}"),
-                format!("the model's outputs are not numbers: {logits:?}"),
-                "lower the learning rate, or evaluate an earlier checkpoint",
-            )
-        })?;
+        let predicted = argmax(logits).ok_or_else(|| no_numbers(*sample, logits))?;
         Ok((label, predicted))
     };
     rows.map(decide).collect()

@@ -160,6 +160,8 @@ fn a_missing_column_lists_the_columns() {
     assert!(error.contains("no column \"text\"; columns: sentence, label"), "{error}");
     let error = read(&ColumnTask::default(), "a.jsonl", "{\"text\": \"a\"}").unwrap_err();
     assert!(error.contains("no column \"label\"; columns: text"), "{error}");
+    let error = read(&ColumnTask::default(), "a.jsonl", r#"{"a\nb\u001b[2J": "a"}"#).unwrap_err();
+    assert!(error.contains(r"columns: a\nb\u{1b}[2J") && error.lines().count() == 3, "{error}");
 }
 
 #[test]

@@ -232,6 +232,12 @@ fn flaws_of_nested_records_point_to_the_list_that_has_them() {
         ("MultiRC", MULTIRC.replace(", \"label\": 1", ""), ":1:51", "the record has no label"),
         ("MultiRC", MULTIRC.replace("\"questions\": [", "\"questions\": [3, "), ":1:51", "holds more than objects"),
         ("MultiRC", r#"{"passage": {"text": "T", "questions": []}}"#.into(), ":1:40", "asks nothing"),
+        (
+            "MultiRC",
+            MULTIRC.replace("\"questions\": [", "\"questions\": [{\"question\": \"Q\", \"answers\": []}, "),
+            ":1:51",
+            "the question has no answer",
+        ),
         ("MultiRC", r#"{"passage": {"text": "T", "questions": {}}}"#.into(), ":1:40", "is no list"),
         ("ReCoRD", RECORD.replace("\"end\": 27", "\"end\": 90"), ":1:82", "from 25 to 90 is not in a passage of 32"),
         ("ReCoRD", RECORD.replace("\"end\": 2}", "\"end\": -1}"), ":1:82", "\"end\" is \"-1\""),
@@ -313,6 +319,37 @@ fn a_prompt_of_ones_own_shows_any_columns_and_the_answer_anywhere() {
     assert_eq!(classes(&decoder), [1, 0]);
     let encoder = at(T5);
     assert_eq!(texts(&words, &encoder)[0], "[CLS] Film: It ran Was it good? <extra_id_0> , really [SEP]");
+    let behind = template("It is {answer} : {title} {text}", [" No", " Yes"]);
+    let error = behind.read(&path, AnswerPlace::Next, &options(&words)).unwrap_err().to_string();
+    assert!(error.contains("data.template") && error.contains("no column in front of the answer"), "{error}");
+    // Half of the room, which is eight tokens less two and the blank, is for what stands in front.
+    let short = ReadOptions { max_length: 8, ..options(&words) };
+    let rows = texts(
+        &words,
+        &template("{title} {title} {title} {answer} {text} {text}", [" No", " Yes"]).read(&path, T5, &short).unwrap(),
+    );
+    assert_eq!(rows[0], "[CLS] Film Film <extra_id_0> It ran It [SEP]");
+}
+
+#[test]
+fn a_vocabulary_may_spell_its_sentinels_with_a_space_in_front() {
+    // As mT5's, whose blanks are pieces of the model; the last words it has.
+    let vocabulary = ["<unk>", "▁No", "▁Yes", "▁a", "▁?", "▁<extra_id_1>", "▁<extra_id_0>"];
+    let vocabulary: Vec<(&str, f64)> = vocabulary.iter().map(|word| (*word, -1.0)).collect();
+    let document = serde_json::json!({
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"},
+        "model": {"type": "Unigram", "unk_id": 0, "vocab": vocabulary},
+    });
+    let (folder, _) = file("tokenizer.json", document.to_string());
+    let tokenizer = HfTokenizer::from_folder(folder.path()).unwrap();
+    let (_folder, path) = file("a.csv", "text,label\na,good\n");
+    let task = template("{text} {answer}", [" No", " Yes"]);
+    let dataset = task.read(&path, T5, &ReadOptions::new(&tokenizer, 16)).unwrap();
+    let LabelSpace::Answers(answers) = dataset.labels() else { panic!("{:?}", dataset.labels()) };
+    assert_eq!((&answers.words[..], &answers.decoder[..]), (&[1, 2][..], &[0, 6][..]));
+    assert_eq!(dataset.rows(0).unwrap().next().unwrap().input_ids, [3, 6]);
 }
 
 #[test]

@@ -41,6 +41,11 @@ fn the_answer_is_a_sentinel_in_what_is_read_and_stands_between_two_in_what_is_wr
         assert_eq!(dataset.references(0), ["The cat", "cat"]);
         assert_eq!(dataset.references(1), ["no answer"]);
         assert!(dataset.references(2).is_empty());
+        // With a byte order mark; and another answer that was not learnt is another dataset.
+        let marked = read(&format!("\u{FEFF}{FILE}"), split, &options(&words)).unwrap();
+        assert_eq!(marked.fingerprint(), dataset.fingerprint());
+        let other = read(&FILE.replace("\"text\": \"cat\"", "\"text\": \"dog\""), split, &options(&words)).unwrap();
+        assert_ne!(other.fingerprint(), dataset.fingerprint());
     }
 }
 

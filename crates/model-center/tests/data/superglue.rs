@@ -1,7 +1,8 @@
 //! The six tasks: file layout, templates, labels.
 
-use model_center::data::{Dataset, Label, LabelSpace, SUPERGLUE, Split, TaskEntry, TaskLabels, find_task};
+use model_center::data::{Dataset, Label, LabelSpace, ReadOptions, SUPERGLUE, Split, TaskEntry, TaskLabels, find_task};
 use model_center::metrics::Metric;
+use model_center::tokenizer::KeepSide;
 
 use crate::words::{Words, file, options, rows};
 
@@ -41,6 +42,11 @@ fn boolq_joins_passage_and_question_into_one_text() {
     assert_eq!(texts(&words, &dataset)[0], "[CLS] It is blue. is it red [SEP]");
     assert_eq!(classes(&dataset), [0, 1]);
     assert_eq!(rows(&words, &dataset)[0].1, [0; 8]);
+    // The question stays.
+    let (folder, _) = file("BoolQ/train.jsonl", lines);
+    let short = ReadOptions { max_length: 6, ..options(&words) };
+    let dataset = find_task("BoolQ", &[SUPERGLUE]).unwrap().read(folder.path(), Split::Train, &short).unwrap();
+    assert_eq!(texts(&words, &dataset)[0], "[CLS] blue. is it red [SEP]");
 }
 
 #[test]
@@ -178,6 +184,7 @@ fn the_registry_is_complete_and_open() {
         labels: TaskLabels::Classes(&["no", "yes"]),
         metrics: &[Metric::F1],
         oversample_train: false,
+        keep: KeepSide::Start,
         parse: |record, examples| {
             let label = Label::Class(record.choice("mine", &["no", "yes"])?);
             examples.push(model_center::data::Example { first: record.text("t")?.to_uppercase(), second: None, label });

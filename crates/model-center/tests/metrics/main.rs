@@ -237,6 +237,10 @@ fn wrong_inputs_are_errors_and_change_nothing() {
         assert!(error.contains(reason), "{error}");
     }
     assert_eq!(evaluator.count(), 0);
+    let mut values = Evaluator::new(&LabelSpace::Value);
+    let error = values.add(&[3, 4], &[0.5, f32::NAN], &Labels::Value(vec![1.0, 2.0])).unwrap_err().to_string();
+    assert!(error.contains("not numbers: [NaN]\n  --> evaluation, sample 4"), "{error}");
+    assert_eq!(values.count(), 0);
     assert!(evaluator.compute(&[Metric::Accuracy]).unwrap_err().to_string().contains("no sample"));
     assert!(evaluator.merge(&Evaluator::new(&LabelSpace::Value)).is_err());
     assert!(evaluator.merge(&Evaluator::new(&LabelSpace::Choices(3))).is_err());
