@@ -181,6 +181,61 @@ fn templates_columns_and_special_tokens_say_what_is_read() {
 }
 
 #[test]
+fn what_is_wrong_is_named_by_whoever_said_it() {
+    let fixture = Fixture::bloom();
+    fixture.write("model/generation_config.json", r#"{"suppress_tokens": [5], "num_beams": 2000}"#);
+    let refused = |arguments: &[&str]| fixture.generate(&[&["--prompt", "it"], arguments].concat()).refused();
+    let text = refused(&["--greedy", "--forbid", "id:999999"]);
+    assert!(text.contains("--forbid") && !text.contains("generation_config.json"), "{text}");
+    let text = refused(&[]);
+    assert!(text.contains("generation_config.json, field num_beams") && text.contains("--beams counts more"), "{text}");
+    std::fs::remove_file(fixture.path("model/generation_config.json")).unwrap();
+    let of_rows = |row: Value, arguments: &[&str]| {
+        fixture.write("in.jsonl", &lines(&[json!({"prompt": "it", "asked": "it"}), row]));
+        let files = ["--input", "in.jsonl", "--output", "out.jsonl", "--max-new-tokens", "2"];
+        fixture.generate(&[&files[..], arguments].concat())
+    };
+    let both = json!({"asked": "it", "input_ids": [5]});
+    assert_eq!(of_rows(both.clone(), &["--column", "asked"]).succeeded().stdout, "");
+    std::fs::remove_file(fixture.path("out.jsonl")).unwrap();
+    let text = of_rows(both, &["--column", "aksed"]).refused();
+    assert!(text.contains("in.jsonl:1") && text.contains("no \"aksed\", which --column names"), "{text}");
+    with_chat(&fixture);
+    fixture.write("in.jsonl", &lines(&[json!({"input_ids": [5]})]));
+    let text = fixture.generate(&["--input", "in.jsonl", "--chat"]).refused();
+    assert!(text.contains("--chat") && text.contains("no effect"), "{text}");
+    // No word is left; the second row is the third line.
+    fixture.write("in.jsonl", "\n{\"prompt\": \"it\"}\n");
+    let all: Vec<String> = (0..tokenizer(&fixture).vocab_size()).map(|id| format!("--forbid=id:{id}")).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let text = fixture.generate(&[&["--input", "in.jsonl"][..], &all].concat()).refused();
+    assert!(text.contains("in.jsonl:2, word 0") && text.contains("no word is possible"), "{text}");
+    let fixture = Fixture::seq2seq();
+    fixture.write("model/generation_config.json", r#"{"max_length": 3}"#);
+    let text = fixture.generate(&["--prompt", "it", "--prefix", "the film"]).refused();
+    assert!(text.contains("--prefix") && text.contains("max_length = 3"), "{text}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_conversation_ends_when_the_process_is_told_to() {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::process::ExitStatusExt;
+    let fixture = Fixture::bloom();
+    with_chat(&fixture);
+    let mut child = fixture.start_generate(&["--chat", "--max-new-tokens", "2"]);
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"it is bad\n").unwrap();
+    let mut answer = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut answer).unwrap();
+    let told = std::process::Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    assert!(told.success() && answer.ends_with('\n'), "{answer:?}");
+    // It would read on for ever.
+    assert_eq!(child.wait().unwrap().signal(), Some(15));
+    drop(input);
+}
+
+#[test]
 fn settings_show_where_they_come_from() {
     let fixture = Fixture::bloom();
     let stated = r#"{"do_sample": true, "temperature": 0.5, "top_k": 7, "eos_token_id": [3], "max_length": 40, "typical_p": 0.3}"#;

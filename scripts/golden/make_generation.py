@@ -33,6 +33,8 @@ SETTINGS = {
     "beams_never": {"num_beams": 2, "num_return_sequences": 2, "length_penalty": -0.5, "early_stopping": "never"},
     "beams_penalty": {"num_beams": 3, "num_return_sequences": 1, "repetition_penalty": 1.3},
     "greedy_no_repeat": {"no_repeat_ngram_size": 2, "suppress_tokens": [5], "bad_words_ids": [[6]]},
+    "beams_renormalized": {"num_beams": 3, "num_return_sequences": 2, "suppress_tokens": [5, 7], "bad_words_ids": [[6]],
+                           "renormalize_logits": True},
     "beams_forced": {"num_beams": 3, "num_return_sequences": 2, "no_repeat_ngram_size": 2, "forced_bos_token_id": 7,
                      "forced_eos_token_id": 4},
 }

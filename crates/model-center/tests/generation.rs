@@ -56,6 +56,7 @@ fn options(settings: &Value, data: &Value, golden: &Value, model: &dyn TextModel
                 _ => Patience::Likely,
             },
             best: number("num_return_sequences", 1.0) as usize,
+            renormalizes: settings["renormalize_logits"] == true,
         }),
     };
     GenerateOptions {
@@ -145,11 +146,8 @@ fn draws_go_by_seed_and_prompt_and_by_nothing_beside_it() {
 
 #[test]
 fn ranks_under_zero_3_write_what_one_does_however_many_prompts_each_has() {
-    let methods = [
-        Method::Greedy,
-        sampled(5).method,
-        Method::Beams(BeamOptions { beams: 3, length_penalty: 1.0, patience: Patience::Likely, best: 2 }),
-    ];
+    let methods =
+        [Method::Greedy, sampled(5).method, Method::Beams(BeamOptions { beams: 3, best: 2, ..BeamOptions::DEFAULT })];
     let prompts = [vec![5, 6, 7], vec![20, 8], vec![11, 12, 13, 14]];
     for folder in ["gpt2_a/lm", "bloom_a/lm", "t5_a/lm"] {
         for method in methods {
@@ -218,7 +216,7 @@ fn models_in_16_bits_write_too() {
     for (folder, dtype) in [("gpt2_a/lm", DType::BF16), ("gpt2_a/lm", DType::F16), ("t5_a/lm", DType::BF16)] {
         let options = OpenOptions { dtype, ..OpenOptions::new(&device) };
         let model = Registry::default().open(&golden().join(folder), &options).unwrap().model;
-        let beams = Method::Beams(BeamOptions { beams: 2, length_penalty: 1.0, patience: Patience::Likely, best: 1 });
+        let beams = Method::Beams(BeamOptions { beams: 2, ..BeamOptions::DEFAULT });
         for method in [Method::Greedy, beams] {
             let options = GenerateOptions { method, max_new_tokens: 5, ..GenerateOptions::default() };
             assert_eq!(generate(&device, &*model, options, &[vec![5, 6, 7]])[0][0].words.len(), 5, "{folder} {dtype}");
@@ -275,7 +273,7 @@ fn what_cannot_be_generated_is_refused_with_its_reason() {
     // Words that are all forbidden leave none.
     let none = GenerateOptions { forbidden: (0..97).collect(), ..plain() };
     assert!(prompt(&*gpt2, vec![4], none.clone()).unwrap_err().contains("no word is possible"));
-    let beams = BeamOptions { beams: 2, length_penalty: 1.0, patience: Patience::Likely, best: 1 };
+    let beams = BeamOptions { beams: 2, ..BeamOptions::DEFAULT };
     let none = GenerateOptions { method: Method::Beams(beams), ..none };
     assert!(prompt(&*gpt2, vec![4], none).unwrap_err().contains("no word is possible"));
     // Whoever asks for an end gets it before the next word.

@@ -78,16 +78,20 @@ pub fn exchange(
 /// Do the work of the ranks of this process: on this thread, on one thread for each of `--ranks`, or as one of the
 /// processes of a launcher. What the first of them comes to.
 ///
+/// `deadline` is how long ranks wait for each other in one exchange; 30 seconds by default.
+///
 /// # Errors
 /// What the work of a rank returns; ranks that do not come together.
-pub fn run<F>(launch: &Launch, comm: Comm, work: F) -> Result<ExitStatus>
+pub fn run<F>(launch: &Launch, comm: Comm, deadline: Option<Duration>, work: F) -> Result<ExitStatus>
 where
     F: Fn(Arc<dyn Communicator>) -> Result<ExitStatus> + Clone + Send + 'static,
 {
     if launch.connection(comm.hosts())? == Connection::Mpi {
         return under_mpi(launch, work);
     }
-    let (here, options) = (launch.ranks_in_process(), HostOptions::default());
+    let usual = HostOptions::default();
+    let options = HostOptions { deadline: deadline.unwrap_or(usual.deadline), ..usual };
+    let here = launch.ranks_in_process();
     if here > 1 {
         let group = HostGroup::threads(here, options)?.into_iter().map(|rank| Arc::new(rank) as Arc<dyn Communicator>);
         let ranks = run_group(group.collect(), |_, ranks| {

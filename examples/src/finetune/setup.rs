@@ -213,15 +213,16 @@ fn unfit(resolved: &Resolved, error: Error) -> Error {
     let Error::Recipe { reason, .. } = error else { return error };
     let source = &resolved.data.source;
     let name = source.task_name();
-    let has_classes = SUPERGLUE.iter().any(|task| task.name == name);
+    // One's own files are read for a classifier too.
+    let has_classes = matches!(source, DataSource::Template { .. }) || SUPERGLUE.iter().any(|task| task.name == name);
     let has_prompts = PROMPTS.iter().any(|task| task.name == name);
     let (key, fix) = match (source.is_answered_by_words(), has_prompts) {
         (true, _) if has_classes => {
-            ("data.objective", "take a model that predicts words, or data.objective = \"classifier\"")
+            ("data.objective", "take a model that predicts words, or data.objective = \"classifier\"".to_owned())
         }
-        (true, _) => ("data.objective", "take a model that predicts words"),
-        (false, true) => ("data.objective", "set data.objective = \"verbalizer\", or take another model"),
-        (false, false) => ("data.task", "choose a task for such a model, or take another model"),
+        (true, _) => ("data.objective", "take a model that predicts words".to_owned()),
+        (false, true) => ("data.objective", "set data.objective = \"verbalizer\", or take another model".to_owned()),
+        (false, false) => ("data.task", format!("choose a task for such a model, not {name}, or take another model")),
     };
     Error::recipe(resolved.place(key), reason, fix)
 }

@@ -60,7 +60,7 @@ pub fn run(plan: Arc<Plan>) -> Result<ExitStatus> {
         let plan = Arc::clone(&plan);
         move |ranks| run_rank(&plan, ranks)
     };
-    ranks::run(&plan.launch, plan.options.comm, of_rank)
+    ranks::run(&plan.launch, plan.options.comm, None, of_rank)
 }
 
 /// One rank's run. The first rank writes the files and speaks.

@@ -88,6 +88,7 @@ impl RowOptions {
         let unused = match () {
             () if self.template.is_some() && !texts => Some(("--template", "no prompt is a text")),
             () if self.special_tokens && !texts => Some(("--special-tokens", "no prompt is a text")),
+            () if self.chat && !rows.is_empty() && !texts => Some(("--chat", "no prompt is a text")),
             () if self.system.is_some() && !self.chat && !talks => Some(("--system", "there is no conversation")),
             () => None,
         };
@@ -125,13 +126,15 @@ impl RowOptions {
             return refuse(format!("the row has a field {name:?}, which is written here"), "rename it");
         }
         let texts: Vec<&str> = self.column.as_deref().map_or(TEXTS.to_vec(), |column| vec![column]);
-        let others = [IDS, MESSAGES].into_iter().filter(|name| !texts.contains(name));
+        // Somebody who names a column means that one.
+        let others = [IDS, MESSAGES].into_iter().filter(|_| self.column.is_none());
         let known = texts.iter().copied().chain(others);
         let names: Vec<&str> = known.filter(|name| object.get(*name).is_some_and(|value| !value.is_null())).collect();
         let [name] = names[..] else {
-            let reason = match names.is_empty() {
-                true => format!("there is no prompt: none of {}, {IDS}, {MESSAGES}", texts.join(", ")),
-                false => format!("there are several prompts: {}", names.join(", ")),
+            let reason = match (names.is_empty(), &self.column) {
+                (true, Some(column)) => format!("there is no prompt: no {column:?}, which --column names"),
+                (true, None) => format!("there is no prompt: none of {}, {IDS}, {MESSAGES}", texts.join(", ")),
+                (false, _) => format!("there are several prompts: {}", names.join(", ")),
             };
             return refuse(reason, "give one of them, or name the text with --column");
         };

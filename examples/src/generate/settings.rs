@@ -188,7 +188,7 @@ impl Settings {
         settings.generate.method = settings.method(options, around.defaults)?;
         settings.repetition(options, around.defaults)?;
         settings.words(options, around)?;
-        settings.lengths(options, around);
+        settings.lengths(options, around)?;
         settings.generate.is_context = options.context;
         if options.context {
             settings.note("context", "true".into(), COMMAND_LINE);
@@ -205,8 +205,10 @@ impl Settings {
             other => other,
         };
         match self.lines.iter().find(|(line, ..)| *line == name).map(|(_, _, origin)| *origin) {
-            Some(file) if file.ends_with(".json") => {
-                Error::model(format!("{file}, field {name}"), reason, format!("{fix}; --{} counts more", flag(name)))
+            // The file's own were looked at as it was read, and --forbid adds to them.
+            Some(file) if file.ends_with(".json") && name != "forbid" => {
+                let field = field(name);
+                Error::model(format!("{file}, field {field}"), reason, format!("{fix}; --{} counts more", flag(name)))
             }
             _ => Error::recipe(format!("--{}", flag(name)), reason, fix.replace("max_new_tokens", "--max-new-tokens")),
         }
@@ -259,7 +261,11 @@ impl Settings {
                     length_penalty: self.pick("length_penalty", options.length_penalty, &defaults.length_penalty, 1.0),
                     patience: self.pick("patience", patience, &defaults.patience, Patience::default()),
                     best: self.pick("best", options.best, &None, 1),
+                    renormalizes: defaults.renormalizes.is_some(),
                 };
+                if let Some(renormalizes) = &defaults.renormalizes {
+                    self.note("renormalizes", "true".into(), renormalizes.file);
+                }
                 self.texts = beams.best;
                 Method::Beams(beams)
             }
@@ -340,8 +346,19 @@ impl Settings {
     }
 
     /// Lengths. Those of rows count what stands in front, which is the same for all prompts where there are two stacks.
-    fn lengths(&mut self, options: &MethodOptions, around: &Surroundings<'_>) {
+    ///
+    /// Errors: what the decoder begins with is as long as rows may be.
+    fn lengths(&mut self, options: &MethodOptions, around: &Surroundings<'_>) -> Result<()> {
         let defaults = around.defaults;
+        let limit = defaults.max_length.as_ref().filter(|_| defaults.max_new_tokens.is_none());
+        if let (true, None, Some(limit)) = (around.writes_targets, options.max_new_tokens, limit)
+            && !around.prefix.is_empty()
+            && limit.value <= 1 + around.prefix.len()
+        {
+            let (tokens, file, most) = (around.prefix.len(), limit.file, limit.value);
+            let reason = format!("it has {tokens} tokens, and {file} has max_length = {most}");
+            return Err(Error::recipe("--prefix", reason, "shorten it, or give --max-new-tokens"));
+        }
         let mut behind = |stated: &Option<Stated<usize>>, name: &str, is_needed: bool| {
             let stated = stated.clone().filter(|_| is_needed)?;
             if around.writes_targets {
@@ -360,6 +377,19 @@ impl Settings {
         let min = min.map(|min| Stated { value: min.value.min(possible), ..min });
         self.generate.min_new_tokens = self.pick("min_new_tokens", options.min_new_tokens, &min, 0);
         self.generate.max_new_tokens = longest;
+        Ok(())
+    }
+}
+
+/// How a setting is named in the files of a folder.
+fn field(name: &str) -> &str {
+    match name {
+        "beams" => "num_beams",
+        "end_token" => "eos_token_id",
+        "no_repeat" => "no_repeat_ngram_size",
+        "patience" => "early_stopping",
+        "stop" => "stop_strings",
+        other => other,
     }
 }
 

@@ -13,10 +13,15 @@ use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::launch::threads_per_rank;
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use model_center::generation::{Generated, Generator, Piece};
-use model_center::run::{ExitStatus, StopFlag, listen};
+use model_center::run::{ExitStatus, StopFlag, listen, listen_to_interrupts};
 use model_center::{Error, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a rank waits for another: a reader may be slow, a batch of long prompts takes its time, a process may be halted. A rank
+/// that fails is known at once, for all are threads of this process.
+const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
 /// What the ranks share.
 struct Work {
@@ -34,12 +39,16 @@ struct Work {
 pub(super) fn run(job: Job) -> Result<ExitStatus> {
     let sink = Mutex::new(Some(Sink::open(&job)?));
     let work = Arc::new(Work { job, sink, stop: StopFlag::default(), is_unread: AtomicBool::new(false) });
-    let _listening = listen(&work.stop)?;
+    let _listening = match work.job.options.is_conversation() {
+        // Ctrl-C ends an answer there.
+        true => listen_to_interrupts(&work.stop)?,
+        false => listen(&work.stop)?,
+    };
     let of_rank = {
         let work = Arc::clone(&work);
         move |ranks| work.rank(ranks)
     };
-    let ended = ranks::run(&work.job.launch, Comm::Auto, of_rank);
+    let ended = ranks::run(&work.job.launch, Comm::Auto, Some(PATIENCE), of_rank);
     let is_cut = ended.is_err() && work.stop.is_requested();
     let sink = work.sink().take();
     if is_cut && work.is_unread.load(Ordering::Acquire) {
@@ -136,6 +145,18 @@ impl Work {
         Ok(format!("{prompt}{}", if is_apart { " " } else { "" }))
     }
 
+    /// Where the prompt stands that the library knows by its number.
+    fn place(&self, place: &str) -> String {
+        let numbered = place.strip_prefix("prompt ").map(|rest| rest.split_once(',').unwrap_or((rest, "")));
+        let row =
+            numbered.and_then(|(number, behind)| Some((self.job.rows.get(number.parse::<usize>().ok()?)?, behind)));
+        match row {
+            Some((row, "")) => row.place.clone(),
+            Some((row, behind)) => format!("{},{behind}", row.place),
+            None => place.to_owned(),
+        }
+    }
+
     fn generate(
         &self,
         generator: &Generator<'_>,
@@ -155,6 +176,7 @@ impl Work {
         texts.map_err(|error| match error {
             // The model knows that it reads no prompt from both sides, but not who asked for it.
             Error::Data { place, reason, fix } if place == "context" => Error::recipe("--context", reason, fix),
+            Error::Data { place, reason, fix } => Error::data(self.place(&place), reason, fix),
             other => other,
         })
     }

@@ -33,9 +33,21 @@ pub struct BeamOptions {
     pub patience: Patience,
     /// Texts that are given back, the best first; at most `beams`.
     pub best: usize,
+    /// Whether the probabilities of words that are left when others are forbidden sum to 1 again.
+    pub renormalizes: bool,
+}
+
+impl Default for BeamOptions {
+    fn default() -> Self {
+        BeamOptions::DEFAULT
+    }
 }
 
 impl BeamOptions {
+    /// One text, the likeliest by the mean over its words.
+    pub const DEFAULT: BeamOptions =
+        BeamOptions { beams: 1, length_penalty: 1.0, patience: Patience::Likely, best: 1, renormalizes: false };
+
     /// Check the settings.
     ///
     /// # Errors
@@ -149,6 +161,9 @@ impl Beams {
         for (running, scores) in self.running.iter().zip(logits.iter_mut()) {
             log_softmax(scores);
             change(&running.words, scores);
+            if self.options.renormalizes {
+                log_softmax(scores);
+            }
         }
         let BeamOptions { beams, .. } = self.options;
         // Enough that as many as there are beams go on even if all the others end here.
@@ -248,7 +263,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    const OPTIONS: BeamOptions = BeamOptions { beams: 2, length_penalty: 1.0, patience: Patience::Likely, best: 2 };
+    const OPTIONS: BeamOptions = BeamOptions { beams: 2, best: 2, ..BeamOptions::DEFAULT };
 
     /// Scores whose probabilities are these.
     fn row(chances: &[f32]) -> Vec<f32> {
@@ -301,7 +316,8 @@ mod tests {
     #[test]
     fn with_enough_beams_the_best_of_all_texts_is_found() {
         for exponent in [0.0, 1.0, -0.5] {
-            let wide = BeamOptions { beams: 64, length_penalty: exponent, patience: Patience::Never, best: 3 };
+            let wide =
+                BeamOptions { beams: 64, length_penalty: exponent, patience: Patience::Never, best: 3, ..OPTIONS };
             let (found, all) = (search(wide, 4), all(4, exponent));
             for (found, (words, score)) in found.iter().zip(&all) {
                 assert!((found.score - score).abs() < 1e-5, "{found:?} {words:?} {score}");

@@ -43,6 +43,8 @@ pub struct GenerationDefaults {
     pub length_penalty: Option<Stated<f32>>,
     /// `early_stopping`.
     pub patience: Option<Stated<Patience>>,
+    /// `renormalize_logits`; see [`BeamOptions`](super::BeamOptions).
+    pub renormalizes: Option<Stated<bool>>,
     /// See [`Penalty`](super::Penalty).
     pub repetition_penalty: Option<Stated<f32>>,
     /// `no_repeat_ngram_size`.
@@ -72,7 +74,7 @@ pub struct GenerationDefaults {
 }
 
 /// Fields that are not followed, with the number that changes nothing.
-const NOT_FOLLOWED: [(&str, f64); 19] = [
+const NOT_FOLLOWED: [(&str, f64); 22] = [
     ("begin_suppress_tokens", 0.0),
     ("constraints", 0.0),
     ("diversity_penalty", 0.0),
@@ -87,8 +89,11 @@ const NOT_FOLLOWED: [(&str, f64); 19] = [
     ("guidance_scale", 1.0),
     ("max_time", 0.0),
     ("num_beam_groups", 1.0),
+    ("num_return_sequences", 1.0),
     ("penalty_alpha", 0.0),
+    ("remove_invalid_values", 0.0),
     ("sequence_bias", 0.0),
+    ("token_healing", 0.0),
     ("top_h", 0.0),
     ("typical_p", 1.0),
     ("watermarking_config", 0.0),
@@ -133,6 +138,8 @@ impl GenerationDefaults {
             num_beams: above("num_beams", 1)?,
             length_penalty: file.number("length_penalty")?,
             patience: file.patience()?,
+            renormalizes: file
+                .stated(file.fields.peek_flag("renormalize_logits")?.filter(|renormalizes| *renormalizes)),
             repetition_penalty: unlike("repetition_penalty", 1.0)?,
             no_repeat: above("no_repeat_ngram_size", 0)?,
             stops: file.texts("stop_strings")?,

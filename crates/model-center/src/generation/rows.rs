@@ -103,7 +103,7 @@ impl<'a> Rows<'a> {
         word.ok_or_else(|| {
             let place = format!("prompt {}, word {}", self.begun.first + row.prompt as u64, row.words.len());
             let reason = "no word is possible: all scores are minus infinity or no numbers";
-            Error::data(place, reason, "forbid fewer words, or check the weights")
+            Error::data(place, reason, "forbid fewer words, take 32-bit floats, or check the weights")
         })
     }
 }

@@ -51,10 +51,14 @@ impl Chooser for Searches<'_> {
                 }
                 // Words further back have been looked at.
                 let tail = &words[words.len().saturating_sub(reach)..];
-                Self::text(begun, tail).map(|(_, is_stopped)| is_stopped).unwrap_or_else(|error| {
-                    failure = Some(error);
-                    true
-                })
+                let ends = |words: &[u32]| Self::text(begun, words).map(|(_, is_stopped)| is_stopped);
+                // Some words read otherwise at the beginning of a text than further on: all of it counts.
+                ends(tail).and_then(|found| Ok(found && (tail.len() == words.len() || ends(words)?))).unwrap_or_else(
+                    |error| {
+                        failure = Some(error);
+                        true
+                    },
+                )
             };
             let change = |words: &[u32], scores: &mut [f32]| begun.change(before, words, limit, scores);
             let own_scores = scores.get_mut(first..first + rows).unwrap_or_default();
@@ -80,7 +84,7 @@ impl Chooser for Searches<'_> {
             if found.is_empty() {
                 let reason = "no word is possible: all scores are minus infinity or no numbers";
                 let place = format!("prompt {}", begun.first + prompt as u64);
-                return Err(Error::data(place, reason, "forbid fewer words, or check the weights"));
+                return Err(Error::data(place, reason, "forbid fewer words, take 32-bit floats, or check the weights"));
             }
             for (number, found) in found.into_iter().enumerate() {
                 let (text, is_stopped) = Self::text(&begun, &found.words)?;

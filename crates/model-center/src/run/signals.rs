@@ -24,14 +24,26 @@ impl Drop for Listening {
 /// # Errors
 /// The operating system refuses a handler.
 pub fn listen(stop: &StopFlag) -> Result<Listening> {
+    listen_to(&[SIGINT, SIGTERM, SIGUSR2], stop)
+}
+
+/// The same for SIGINT alone, where that ends a part of the work and the others are to end all of it, as they do by themselves.
+///
+/// # Errors
+/// As [`listen`].
+pub fn listen_to_interrupts(stop: &StopFlag) -> Result<Listening> {
+    listen_to(&[SIGINT], stop)
+}
+
+fn listen_to(signals: &[i32], stop: &StopFlag) -> Result<Listening> {
     let failed =
         |e| Error::file("listen to signals", std::path::Path::new("this process"), e, "start it in another way");
     // In this order: the first SIGINT must find the flag unset.
     let code = i32::from(ExitStatus::Interrupted.code());
     let mut listening = Listening(Vec::new());
     listening.0.push(flag::register_conditional_shutdown(SIGINT, code, stop.shared()).map_err(failed)?);
-    for signal in [SIGINT, SIGTERM, SIGUSR2] {
-        listening.0.push(flag::register(signal, stop.shared()).map_err(failed)?);
+    for signal in signals {
+        listening.0.push(flag::register(*signal, stop.shared()).map_err(failed)?);
     }
     Ok(listening)
 }
