@@ -508,3 +508,67 @@ fn what_holds_no_tokenizer_says_what_is_read() {
     let error = open(place.path()).unwrap_err().to_string();
     assert!(error.contains("SentencePiece model"), "{error}");
 }
+
+/// Whether `token` is a control token of a folder's tokenizer that no text becomes.
+fn is_control(folder: &Path, token: &str, id: u32) -> bool {
+    let tokenizer = open(folder).unwrap();
+    assert_eq!(tokenizer.id(token), Some(id), "{token}");
+    let ids = tokenizer.tokenize(&[&format!("the {token} harbour{token}")]).unwrap().concat();
+    tokenizer.control_tokens().iter().any(|control| control.id == id) && !ids.contains(&id)
+}
+
+#[test]
+fn tokens_that_a_folder_calls_special_are_control_tokens_in_every_form() {
+    const END: &str = "<|im_end|>";
+    let bert = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nharb\n##our\n[E]\n";
+    let size = |name: &str| open(golden(name)).unwrap().vocab_size();
+    let (pairs, unigram) = (size("pairs.model"), size("unigram.model"));
+    let bytes = read("bytes/vocab.json").as_object().unwrap().len();
+    for (copies, size) in [
+        (&[("pairs.model", "tokenizer.model")][..], pairs),
+        (&[("unigram.model", "spiece.model")], unigram),
+        (&[("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")], bytes),
+        (&[], 9),
+    ] {
+        let id = u32::try_from(size).unwrap();
+        let decoder = json!({ id.to_string(): { "content": END, "special": true, "lstrip": false, "rstrip": true,
+                                                "normalized": false, "single_word": false } });
+        for (config, names, special) in [
+            (json!({ "eos_token": END }), json!({}), true),
+            (json!({ "end_of_turn_token": { "content": END } }), json!({}), true),
+            (json!({}), json!({ "additional_special_tokens": [{ "content": END }] }), true),
+            (json!({ "extra_special_tokens": [END] }), json!({}), true),
+            (json!({ "extra_special_tokens": { "turn": END } }), json!({}), true),
+            (json!({ "added_tokens_decoder": decoder }), json!({}), true),
+            (json!({ "add_eos_token": false, "chat_template": END }), json!({}), false),
+        ] {
+            let files = [
+                ("added_tokens.json", json!({ END: id })),
+                ("tokenizer_config.json", config.clone()),
+                ("special_tokens_map.json", names),
+            ];
+            let place = folder(copies, &files);
+            if copies.is_empty() {
+                fs::write(place.path().join("vocab.txt"), bert).unwrap();
+            }
+            assert_eq!(is_control(place.path(), END, id), special, "{copies:?}, {config}");
+            if config.get("added_tokens_decoder").is_some() {
+                fs::remove_file(place.path().join("added_tokens.json")).unwrap();
+                assert!(is_control(place.path(), END, id), "{copies:?}, {config}");
+                let control = open(place.path()).unwrap().control_tokens().into_iter().find(|token| token.id == id);
+                assert!(control.is_some_and(|token| token.takes_space_behind && !token.takes_space_before));
+            }
+        }
+    }
+    // Words of the vocabulary itself.
+    let place = folder(&[], &[("tokenizer_config.json", json!({ "additional_special_tokens": ["[E]", "harb"] }))]);
+    fs::write(place.path().join("vocab.txt"), bert).unwrap();
+    assert!(is_control(place.path(), "[E]", 8) && is_control(place.path(), "harb", 6));
+    let piece = open(golden("pairs.model")).unwrap().id("our").unwrap_or(300);
+    let spelled = open(golden("pairs.model")).unwrap().token(piece).unwrap();
+    let place = folder(
+        &[("pairs.model", "tokenizer.model")],
+        &[("tokenizer_config.json", json!({ "additional_special_tokens": [spelled] }))],
+    );
+    assert!(is_control(place.path(), &spelled, piece), "{spelled}");
+}

@@ -96,6 +96,9 @@ impl HfTokenizer {
                 format!("use a whole number up to {MAX_WORD_CHARACTERS}; BERT uses 100"),
             ));
         }
+        if let Some(entries) = root.get_mut("added_tokens").and_then(Value::as_array_mut) {
+            settings.mark_special(entries);
+        }
         let declared = declared_tokens(root);
         check_added(&place, &declared)?;
         let bytes = serde_json::to_vec(&document)

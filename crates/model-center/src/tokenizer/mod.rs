@@ -7,13 +7,14 @@
 //!
 //! Called by [`crate::data`] when a dataset is read and by programs that encode single texts.
 
+mod added;
 pub(crate) mod byte_level;
 mod byte_pairs;
 mod characters;
 mod chat;
 mod cpm;
 pub(crate) mod document;
-mod files;
+pub(crate) mod files;
 mod guard;
 mod hf;
 mod long;

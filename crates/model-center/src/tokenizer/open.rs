@@ -249,7 +249,7 @@ fn read_json(path: &Path, settings: &Settings) -> Result<HfTokenizer> {
 
 fn read_vocab(path: &Path, settings: &Settings) -> Result<HfTokenizer> {
     let (place, bytes) = read_named(path)?;
-    let document = vocab::document(&place, &bytes, &VocabOptions::of(settings), &settings.added)?;
+    let document = vocab::document(&place, &bytes, &VocabOptions::of(settings), settings)?;
     HfTokenizer::from_document(place, document, settings, &Map::new())
 }
 

@@ -4,11 +4,11 @@
 //! is cut; what is put around a text, and which ids a model gives the pieces, is the family's business: T5 has its blanks after
 //! the pieces, XLM-RoBERTa its own first ids.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use super::document::{self, Slot, added_token};
+use super::document::{self, Slot};
 use super::files::Settings;
 use super::pieces::{Cutting, Kind, Piece, Pieces};
 use super::wire::{Fields, Wire};
@@ -76,12 +76,12 @@ pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result
         unknown,
     };
     let parts = pieces.parts()?;
-    let mut added = pieces.added();
     // Tokens that a folder adds continue the ids of the pieces.
-    let own: HashSet<&str> = pieces.words.iter().map(|word| word.text).collect();
-    let special = settings.named_tokens(&["additional_special_tokens", "mask_token", "pad_token"]);
-    for (token, id) in settings.added.iter().filter(|(token, _)| !own.contains(token.as_str())) {
-        added.push(added_token(token, *id as usize, special.contains(token.as_str())));
+    let own: HashMap<&str, usize> = pieces.words.iter().enumerate().map(|(id, word)| (word.text, id)).collect();
+    let mut added = settings.added_entries(pieces.added(), |token| own.get(token).copied());
+    for entry in &mut added {
+        // Changed as a text is, a token would have a space before it and be found behind spaces only.
+        entry["normalized"] = json!(false);
     }
     let document = json!({
         "version": "1.0",
