@@ -345,6 +345,15 @@ fn all_kinds() -> Vec<(&'static str, HfTokenizer)> {
         let files = [("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")];
         HfTokenizer::open(folder(&files, &[("config.json", config)]).path()).unwrap()
     };
+    // Spaces before every stretch, of which the marks between make many.
+    let size = read("bytes/vocab.json").as_object().unwrap().len();
+    let stretches = folder(
+        &[("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")],
+        &[
+            ("tokenizer_config.json", json!({ "add_prefix_space": true })),
+            ("added_tokens.json", json!({ "<sep>": size })),
+        ],
+    );
     let words = TempDir::new().unwrap();
     fs::write(
         words.path().join("vocab.txt"),
@@ -354,6 +363,7 @@ fn all_kinds() -> Vec<(&'static str, HfTokenizer)> {
     vec![
         ("byte pairs", bytes(json!({}))),
         ("byte pairs as in Qwen2", bytes(json!({ "model_type": "qwen2" }))),
+        ("byte pairs behind spaces", HfTokenizer::open(stretches.path()).unwrap()),
         ("pairs", own("pairs.model")),
         ("pairs_trimmed", own("pairs_trimmed.model")),
         ("letters", own("letters.model")),
@@ -378,6 +388,9 @@ fn a_long_text_has_the_ids_of_the_whole() {
             "the  harbour ",
             "harbour,the.",
             "12,0.5;",
+            "harbour!\n",
+            "🚢!\n",
+            "the ship…\n\n",
         ]
         .into_iter()
         .flat_map(|part| (0..4).map(move |offset| "a".repeat(offset) + &part.repeat(60_000 / part.len())));
@@ -394,6 +407,97 @@ fn a_long_text_has_the_ids_of_the_whole() {
             );
         }
     }
+}
+
+/// Letters, digits and two marks in an order that looks random, without a space.
+fn base64(length: usize) -> String {
+    const SIGNS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut state = 7u64;
+    let signs = (0..length).map(|_| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        char::from(SIGNS[(state >> 33) as usize % 64])
+    });
+    signs.collect()
+}
+
+/// A `tokenizer.json` of these parts.
+fn parts(normalizer: Value, pre_tokenizer: Value, model: Value, added: Value) -> HfTokenizer {
+    let document = json!({ "version": "1.0", "added_tokens": added, "normalizer": normalizer, "post_processor": null,
+                           "pre_tokenizer": pre_tokenizer, "decoder": null, "model": model });
+    HfTokenizer::open(folder(&[], &[("tokenizer.json", document)]).path()).unwrap()
+}
+
+#[test]
+fn words_that_a_section_ends_in_have_the_tokens_of_the_whole() {
+    let signs: Vec<String> = ('0'..='9').chain('a'..='z').map(String::from).collect();
+    let pairs = ('a'..='z').flat_map(|a| ('a'..='z').map(move |b| format!("{a}{b}")));
+    let pieces: Vec<String> = signs.iter().cloned().chain(pairs).collect();
+    let vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "+", "/"].map(String::from).into_iter();
+    let vocab: Vec<String> =
+        vocab.chain(pieces.iter().cloned()).chain(pieces.iter().map(|p| format!("##{p}"))).collect();
+    let place = TempDir::new().unwrap();
+    fs::write(place.path().join("vocab.txt"), vocab.join("\n")).unwrap();
+    let bert = HfTokenizer::open(place.path()).unwrap();
+    // Short words and, with marks that stand far from each other, long ones, of which some are too long.
+    let line = base64(64 << 10);
+    let texts = [
+        line.clone(),
+        line.replace('/', "e\u{301}").replace('+', "é\u{301}\u{302}"),
+        line.replace('/', "").split('+').map(|word| format!("{word}{word}+")).collect(),
+        line.replace(['/', '+'], ""),
+        "harbour".repeat(20_000),
+        base64(100 << 10).to_lowercase(),
+    ];
+    let words: serde_json::Map<String, Value> =
+        vocab.iter().chain(&["\u{2581}x".into()]).enumerate().map(|(id, word)| (word.clone(), json!(id))).collect();
+    let level = json!({ "type": "WordLevel", "vocab": words, "unk_token": "[UNK]" });
+    let split = json!({ "type": "Split", "pattern": { "Regex": "[0-9]+|[a-z]+|[A-Z]" }, "behavior": "Isolated",
+                        "invert": false });
+    let fixed = json!({ "type": "FixedLength", "length": 3 });
+    let added = json!([{ "id": vocab.len() + 1, "content": "QQ", "single_word": false, "lstrip": false, "rstrip": false,
+                         "normalized": false, "special": false }]);
+    let spaced = json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true });
+    let kinds = [
+        ("WordPiece", bert),
+        ("WordLevel", parts(json!(null), split, level.clone(), json!([]))),
+        ("groups of three", parts(json!(null), fixed.clone(), level.clone(), json!([]))),
+        (
+            "groups in a sequence",
+            parts(
+                json!({ "type": "Lowercase" }),
+                json!({ "type": "Sequence", "pretokenizers":
+            [fixed, { "type": "Digits", "individual_digits": true }] }),
+                level.clone(),
+                json!([]),
+            ),
+        ),
+        ("words behind spaces", parts(json!(null), spaced, level, added)),
+    ];
+    let short = (0..3).map(|offset| "a".repeat(offset) + &"x QQx ab ".repeat(10_000));
+    for (at, text) in texts.into_iter().chain(short).enumerate() {
+        for (name, tokenizer) in &kinds {
+            let long = tokenizer.tokenize(&[&text]).unwrap().concat();
+            let whole = tokenizer.tokenize_whole(&text).unwrap();
+            let first = long.iter().zip(&whole).position(|(a, b)| a != b);
+            assert!(
+                long == whole,
+                "{name}, text {at}: {} and {} ids, the first other one at {first:?}",
+                long.len(),
+                whole.len()
+            );
+        }
+    }
+}
+
+#[test]
+fn long_words_that_a_vocabulary_can_spell_are_not_shortened() {
+    // Every letter is a word here.
+    let split = json!({ "type": "Split", "pattern": { "Regex": "." }, "behavior": "Isolated", "invert": false });
+    let vocab = json!({ "[UNK]": 0, "a": 1, "b": 2 });
+    let model = json!({ "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+                        "max_input_chars_per_word": 100, "vocab": vocab });
+    let tokenizer = parts(json!(null), split, model, json!([]));
+    assert_eq!(tokenizer.tokenize(&[&"ab".repeat(40_000)]).unwrap().concat(), [1, 2].repeat(40_000));
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod hf;
 mod long;
 mod open;
 pub(crate) mod pieces;
+mod seams;
 mod sections;
 mod sentencepiece;
 mod template;
