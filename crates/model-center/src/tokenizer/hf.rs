@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use tokenizers::{Encoding as RawEncoding, Token};
 
 use super::files::Settings;
+use super::growth;
 use super::guard::guard;
 use super::long::Engine;
 use super::pieces::is_charsmap;
@@ -82,6 +83,7 @@ impl HfTokenizer {
             let reason = format!("its precompiled_charsmap, \"{}\", is damaged", printable(table, 20));
             return Err(Error::model(&place, reason, "fetch the file again"));
         }
+        growth::check(&place, &document)?;
         let root = document.as_object_mut().ok_or_else(|| {
             Error::model(&place, "the file is not a JSON object", "fetch the file again; tokenizer.json starts with {")
         })?;

@@ -15,6 +15,7 @@ mod chat;
 mod cpm;
 pub(crate) mod document;
 pub(crate) mod files;
+mod growth;
 mod guard;
 mod hf;
 mod long;
