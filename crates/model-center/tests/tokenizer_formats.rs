@@ -228,17 +228,78 @@ fn a_special_token_of_one_character_is_spelled_otherwise_where_it_stands_in_a_te
     assert_eq!(asked.tokenize(&["bab"]).unwrap().concat(), [2, 1, 2]);
 }
 
-#[test]
-fn a_control_piece_of_one_character_is_unknown_in_a_text() {
-    // The piece of the letter e is made a control piece: its field of kind, 1 if it is left out, is appended as 3.
+/// The vocabulary of scores, in which a piece is of another kind.
+fn with_kind(text: &str, kind: u8) -> (TempDir, PathBuf) {
+    // Its field of kind, 1 if it is left out, is appended.
     let sound = fs::read(golden("unigram.model")).unwrap();
-    let piece = |more: u8| [0x0A, 8 + more, 0x0A, 1, b'e', 0x15];
-    let at = sound.windows(6).position(|bytes| bytes == piece(0)).unwrap();
+    let length = u8::try_from(text.len()).unwrap();
+    let piece = |more: u8| [&[0x0A, 7 + length + more, 0x0A, length][..], text.as_bytes(), &[0x15]].concat();
+    let long = piece(0).len();
+    let at = sound.windows(long).position(|bytes| bytes == piece(0)).unwrap();
     let mut bytes = sound.clone();
-    bytes.splice(at..at + 10, [&piece(2)[..], &sound[at + 6..at + 10], &[0x18, 3]].concat());
+    bytes.splice(at..at + long + 4, [&piece(2)[..], &sound[at + long..at + long + 4], &[0x18, kind]].concat());
     let place = TempDir::new().unwrap();
     let path = place.path().join("tokenizer.model");
     fs::write(&path, bytes).unwrap();
+    (place, path)
+}
+
+#[test]
+fn a_piece_that_is_not_in_use_is_never_found() {
+    let usual = open(golden("unigram.model")).unwrap();
+    let text = "the harbour and the ship, the sea";
+    let ids = usual.tokenize(&[text]).unwrap().concat();
+    let mut found: Vec<(u32, String)> = ids.iter().map(|id| (*id, usual.token(*id).unwrap())).collect();
+    found.sort_unstable();
+    found.dedup();
+    found.retain(|(_, piece)| !piece.starts_with('<'));
+    assert!(found.len() > 5, "{found:?}");
+    for (id, piece) in found {
+        let (_place, path) = with_kind(&piece, 5);
+        for specials in [TextSpecials::AsText, TextSpecials::AsTokens] {
+            let tokenizer = open_with(&path, specials).unwrap();
+            assert_eq!(tokenizer.id(&piece), Some(id));
+            let ids = tokenizer.tokenize(&[text, &text.repeat(3000)]).unwrap().concat();
+            assert!(!ids.contains(&id), "{piece}: {ids:?}");
+            // What is unknown stays what it was: that score does not depend on the piece's.
+            if piece != "\u{2581}" {
+                assert_eq!(tokenizer.tokenize(&["船"]).unwrap(), usual.tokenize(&["船"]).unwrap());
+            }
+        }
+    }
+}
+
+#[test]
+fn families_with_ids_of_their_own_are_refused_by_name() {
+    for (file, key, name, title) in [
+        ("sentencepiece.bpe.model", "model_type", "mbart", "mBART"),
+        ("sentencepiece.bpe.model", "tokenizer_class", "NllbTokenizer", "NLLB"),
+        ("sentencepiece.bpe.model", "tokenizer_class", "MBart50Tokenizer", "mBART"),
+        ("sentencepiece.bpe.model", "model_type", "camembert", "CamemBERT"),
+        ("sentencepiece.bpe.model", "model_type", "m2m_100", "M2M100"),
+        ("sentencepiece.bpe.model", "model_type", "xglm", "XGLM"),
+        ("spiece.model", "model_type", "pegasus", "Pegasus"),
+        ("spiece.model", "model_type", "bigbird_pegasus", "Pegasus"),
+        ("spiece.model", "tokenizer_class", "PegasusTokenizer", "Pegasus"),
+    ] {
+        let other = if key == "model_type" { "config.json" } else { "tokenizer_config.json" };
+        let place = folder(&[("unigram.model", file)], &[(other, json!({ key: name }))]);
+        let error = open(place.path()).unwrap_err().to_string();
+        assert!(error.contains(title) && error.contains(file) && error.contains("save_pretrained"), "{error}");
+    }
+    // The class says more than the model's family.
+    let class = json!({ "tokenizer_class": "XLMRobertaTokenizer" });
+    let files = [("config.json", json!({ "model_type": "mbart" })), ("tokenizer_config.json", class)];
+    assert_eq!(
+        open(folder(&[("unigram.model", "sentencepiece.bpe.model")], &files).path()).unwrap().id("<pad>"),
+        Some(1)
+    );
+    open(folder(&[("unigram.model", "sentencepiece.bpe.model")], &[]).path()).unwrap();
+}
+
+#[test]
+fn a_control_piece_of_one_character_is_unknown_in_a_text() {
+    let (_place, path) = with_kind("e", 3);
     let tokenizer = open(&path).unwrap();
     let control = tokenizer.id("e").unwrap();
     assert!(tokenizer.control_tokens().iter().any(|token| token.id == control));

@@ -70,7 +70,7 @@ fn growth_of(step: &Value) -> u64 {
     }
 }
 
-/// Whether an expression may match between two characters: anything but plain characters, sets of them, and one or more of both.
+/// Whether an expression may match between two characters. Plain characters, sets of them, and one or more of both do not.
 fn may_match_nothing(pattern: &str) -> bool {
     let mut characters = pattern.chars();
     while let Some(c) = characters.next() {

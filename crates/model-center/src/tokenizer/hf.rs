@@ -60,6 +60,12 @@ impl HfTokenizer {
         self
     }
 
+    /// Takes tokens, by id, out of those that texts become.
+    pub(super) fn without(mut self, unused: &[u32]) -> HfTokenizer {
+        self.engine.set_unused(unused);
+        self
+    }
+
     /// What [`Tokenizer::tokenize`] is measured by: the library's ids of a text taken at once, in memory of more than a hundred
     /// times the text's.
     ///

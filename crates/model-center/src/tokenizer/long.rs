@@ -31,8 +31,10 @@ pub(super) struct Engine {
     whole_only: bool,
     runs: Runs,
     whole: Whole,
-    /// Tokens that no text may become unless it is asked for, by id; single bytes among them.
-    controls: Vec<(u32, String)>,
+    /// Tokens that no text becomes, whatever is asked for.
+    unused: Vec<(u32, String)>,
+    /// Tokens that no text may become unless it is asked for, by id; those that are not in use and single bytes among them.
+    pub(super) controls: Vec<(u32, String)>,
     /// What cannot be spelled.
     pub(super) unknown: Option<u32>,
     pub(super) place: String,
@@ -80,6 +82,7 @@ impl Engine {
             whole_only: counts_characters(pre_tokenizer),
             runs: Runs::default(),
             whole: Whole::default(),
+            unused: Vec::new(),
             controls: Vec::new(),
             unknown: None,
             place: place.to_owned(),
@@ -96,13 +99,19 @@ impl Engine {
         self.list_words();
     }
 
+    /// Takes tokens, by id, out of those that texts become.
+    pub(super) fn set_unused(&mut self, ids: &[u32]) {
+        self.unused = ids.iter().filter_map(|id| Some((*id, self.inner.id_to_token(*id)?))).collect();
+        self.list_words();
+    }
+
     /// Lists the words that are found whole, and those that no text may become.
     fn list_words(&mut self) {
         let as_text = self.inner.get_encode_special_tokens();
         let added = self.inner.get_added_tokens_decoder();
         let whole = added.values().filter(|token| !(as_text && token.special)).map(|token| token.content.clone());
         self.whole = Whole::new(whole.collect());
-        self.controls.clear();
+        self.controls.clone_from(&self.unused);
         if as_text {
             let special = added.iter().filter(|(_, token)| token.special);
             self.controls.extend(special.map(|(id, token)| (*id, token.content.clone())));
@@ -270,116 +279,6 @@ impl Engine {
         }
         cut.tokenize(|piece| tokenize(piece.get()))?;
         Ok(cut)
-    }
-
-    /// Tokens of a pre-token. Where one is a control token that is spelled there, as such vocabularies find it like any other
-    /// piece, the text is cut behind the token's first character and the parts are tokenized again.
-    ///
-    /// Every part is shorter than what it is a part of, so that this ends.
-    pub(super) fn tokenize_piece(&self, piece: &str) -> tokenizers::Result<Vec<Token>> {
-        let mut out: Vec<Token> = Vec::new();
-        let mut parts = vec![piece];
-        while let Some(part) = parts.pop() {
-            let tokens = self.inner.get_model().tokenize(part)?;
-            let spelled = self.spelled_controls(part, &tokens);
-            if spelled.is_empty() {
-                self.extend_tokens(&mut out, tokens);
-                continue;
-            }
-            drop(tokens);
-            let from = parts.len();
-            let mut begin = 0;
-            for (at, end) in spelled {
-                let behind_first = at + part[at..].chars().next().map_or(0, char::len_utf8);
-                // A token of one character is a part of its own, which nothing shorter is left of.
-                let cuts = if behind_first < end { [behind_first; 2] } else { [at, end] };
-                for cut in cuts {
-                    if begin < cut && cut < part.len() {
-                        parts.push(&part[begin..cut]);
-                        begin = cut;
-                    }
-                }
-            }
-            if begin == 0 {
-                let tokens = self.spell_otherwise(part)?;
-                self.extend_tokens(&mut out, tokens);
-                continue;
-            }
-            parts.push(&part[begin..]);
-            // The first part is the next one.
-            parts[from..].reverse();
-        }
-        Ok(out)
-    }
-
-    /// Where in a text control tokens are that the text spells, from and to which byte. Bytes of what no piece spells and the
-    /// token for what is unknown are none, unless the text is their names.
-    fn spelled_controls(&self, piece: &str, tokens: &[Token]) -> Vec<(usize, usize)> {
-        let mut found = Vec::new();
-        for token in tokens {
-            let (from, to) = token.offsets;
-            let (Some(control), Some(text)) = (self.control(token.id), piece.get(from..to)) else { continue };
-            if control.is_empty() {
-                continue;
-            }
-            if text == control {
-                found.push((from, to));
-            } else if Some(token.id) == self.unknown {
-                // One token may stand for several things that are unknown, its own name among them.
-                found.extend(text.match_indices(control).map(|(at, _)| (from + at, from + at + control.len())));
-            }
-        }
-        found
-    }
-
-    /// Tokens of a character that is a control token itself: those of its bytes, or the one for what is unknown.
-    ///
-    /// Errors: the vocabulary has neither.
-    fn spell_otherwise(&self, character: &str) -> tokenizers::Result<Vec<Token>> {
-        let token = |id: u32| Token::new(id, character.to_owned(), (0, character.len()));
-        let bytes = character.bytes().map(|byte| {
-            let name = format!("<0x{byte:02X}>");
-            self.inner.token_to_id(&name).filter(|_| self.falls_back()).map(token)
-        });
-        if let Some(bytes) = bytes.collect::<Option<Vec<Token>>>() {
-            return Ok(bytes);
-        }
-        let unknown = self.unknown.ok_or_else(|| {
-            format!(
-                "{character:?} is a special token, and the vocabulary has nothing else to spell that character with"
-            )
-        })?;
-        Ok(vec![token(unknown)])
-    }
-
-    /// Appends tokens; what is unknown on both sides of the seam may be one token.
-    fn extend_tokens(&self, out: &mut Vec<Token>, tokens: Vec<Token>) {
-        let unknown = |token: Option<&Token>| token.is_some_and(|token| Some(token.id) == self.unknown);
-        let fused = self.is_fused() && unknown(out.last()) && unknown(tokens.first());
-        out.extend(tokens.into_iter().skip(usize::from(fused)));
-    }
-
-    /// Whether what no piece spells becomes bytes.
-    fn falls_back(&self) -> bool {
-        match self.inner.get_model() {
-            ModelWrapper::BPE(model) => model.byte_fallback,
-            ModelWrapper::Unigram(model) => model.byte_fallback(),
-            ModelWrapper::WordPiece(_) | ModelWrapper::WordLevel(_) => false,
-        }
-    }
-
-    /// The spelling of a token that no text may become.
-    pub(super) fn control(&self, id: u32) -> Option<&str> {
-        self.controls.binary_search_by_key(&id, |(id, _)| *id).ok().map(|at| &*self.controls[at].1)
-    }
-
-    /// Whether neighbours that cannot be spelled are one token.
-    pub(super) fn is_fused(&self) -> bool {
-        match self.inner.get_model() {
-            ModelWrapper::BPE(model) => model.fuse_unk,
-            ModelWrapper::Unigram(_) | ModelWrapper::WordPiece(_) => true,
-            ModelWrapper::WordLevel(_) => false,
-        }
     }
 }
 

@@ -12,6 +12,7 @@ pub(crate) mod byte_level;
 mod byte_pairs;
 mod characters;
 mod chat;
+mod controls;
 mod cpm;
 pub(crate) mod document;
 pub(crate) mod files;

@@ -51,9 +51,10 @@ impl Engine {
         let (word, rest) = section.ids.split_at(section.first);
         let begin = out.ids.len() - out.last;
         let joined = match self.inner.get_model() {
-            ModelWrapper::WordPiece(_) | ModelWrapper::WordLevel(_) => {
-                Joined { kept: 0, between: self.whole_word(text, cut)?, skipped: word.len() }
-            }
+            ModelWrapper::WordPiece(_) | ModelWrapper::WordLevel(_) => match self.whole_word(text, cut)? {
+                Some(between) => Joined { kept: 0, between, skipped: word.len() },
+                None => Joined { kept: out.last, between: Vec::new(), skipped: 0 },
+            },
             ModelWrapper::BPE(_) | ModelWrapper::Unigram(_) => self.join(&out.ids[begin..], word)?,
         };
         out.ids.truncate(begin + joined.kept);
@@ -67,14 +68,15 @@ impl Engine {
         Ok(())
     }
 
-    /// The tokens of the word that a cut goes through, for vocabularies that know a word as a whole.
-    fn whole_word(&self, text: &str, cut: usize) -> Result<Vec<u32>> {
+    /// The tokens of the word that a cut goes through, for vocabularies that know a word as a whole; `None` if more of the text
+    /// shows that it goes through none.
+    fn whole_word(&self, text: &str, cut: usize) -> Result<Option<Vec<u32>>> {
         let mut reach = WORD;
         loop {
-            let Some(word) = self.straddling(text, cut, reach)? else { return Ok(Vec::new()) };
+            let Some(word) = self.straddling(text, cut, reach)? else { return Ok(None) };
             if word.is_whole || reach >= SECTION || self.is_beyond_words(&word.text) {
                 let tokens = guard(&self.place, "tokenize a text", || self.tokenize_piece(&word.text))?;
-                return Ok(tokens.into_iter().map(|token| token.id).collect());
+                return Ok(Some(tokens.into_iter().map(|token| token.id).collect()));
             }
             reach *= 4;
         }
