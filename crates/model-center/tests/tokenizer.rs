@@ -207,6 +207,27 @@ fn added_tokens_beside_a_vocabulary_are_kept() {
 }
 
 #[test]
+fn added_tokens_of_a_stored_document_are_special_if_the_folder_says_so() {
+    let id = VOCAB.len();
+    let mut document = stored_json();
+    let turn = json!({"id": id, "content": "<turn>", "single_word": false, "lstrip": false, "rstrip": false,
+                      "normalized": false, "special": false});
+    document["added_tokens"].as_array_mut().unwrap().push(turn);
+    for (config, is_text) in [
+        (json!({}), false),
+        (json!({ "eos_token": "<turn>" }), true),
+        (json!({ "added_tokens_decoder": { id.to_string(): { "content": "<turn>", "special": true } } }), true),
+    ] {
+        let folder = folder_with_json(&document);
+        write(folder.path(), "tokenizer_config.json", config.to_string());
+        let tokenizer = HfTokenizer::from_folder(folder.path()).unwrap();
+        let ids = tokenizer.tokenize(&["the film<turn>"]).unwrap().concat();
+        assert_eq!(!ids.contains(&(id as u32)), is_text, "{config}: {ids:?}");
+        assert_eq!(tokenizer.control_tokens().iter().any(|token| token.text == "<turn>"), is_text, "{config}");
+    }
+}
+
+#[test]
 fn an_empty_folder_names_every_form_that_is_read() {
     let folder = TempDir::new().unwrap();
     let error = load_error(&folder);
