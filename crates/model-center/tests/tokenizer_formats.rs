@@ -551,6 +551,20 @@ fn words_that_a_section_ends_in_have_the_tokens_of_the_whole() {
 }
 
 #[test]
+fn a_seam_may_change_every_pair_of_the_section_behind_it() {
+    // Letters go together by two from the left, so that one more before a cut moves all pairs behind it, up to a mark.
+    let model = json!({ "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                        "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+                        "vocab": { "a": 0, "b": 1, "aa": 2 }, "merges": [["a", "a"]] });
+    let tokenizer = parts(json!(null), json!(null), model, json!([]));
+    for length in [20_000, 40_001, 90_001] {
+        let text = format!("b{}", "a".repeat(length)).repeat(4);
+        let long = tokenizer.tokenize(&[&text]).unwrap().concat();
+        assert!(long == tokenizer.tokenize_whole(&text).unwrap(), "{length}: {} ids", long.len());
+    }
+}
+
+#[test]
 fn long_words_that_a_vocabulary_can_spell_are_not_shortened() {
     // Every letter is a word here.
     let split = json!({ "type": "Split", "pattern": { "Regex": "." }, "behavior": "Isolated", "invert": false });
