@@ -247,6 +247,8 @@ fn values_without_end_and_texts_too_large_are_refused_before_memory_is_taken() {
         ("{{ ('x' * 100000)|replace('x', 'y' * 100000) }}", "more than"),
         ("{{ ('x' * 100000).replace('', 'y' * 100000) }}", "more than"),
         ("{{ range(50000)|join('y' * 100000) }}", "more than"),
+        ("{{ [1]|batch(100000000000000, 0)|length }}", "more than"),
+        ("{{ [1]|slice(100000000000000)|length }}", "more than"),
         ("{{ ('y' * 100000).join(range(50000)) }}", "more than"),
         (
             "{% set m = namespace(a='x' * 1000) %}{% for i in range(60) %}{% set m.a = [m.a, m.a] %}{% endfor %}{{ m.a }}",
@@ -265,6 +267,7 @@ fn values_without_end_and_texts_too_large_are_refused_before_memory_is_taken() {
         ("{{ 'a\\nb'|indent(2) }}{{ 'a'|indent(width=2, first=true) }}", "a\n  b  a"),
         ("{{ [1, 'b']|join(', ') }}{{ messages|join(d='-', attribute='role') }}", "1, buser"),
         ("{{ '%5d|%s'|format(1, 'x') }}{{ '{:>3}{a}'.format(1, a='y') }}", "    1|x  1y"),
+        ("{{ [1, 2, 3]|batch(2, 0)|list }}{{ [1, 2]|slice(2)|list }}", "[[1, 2], [3, 0]][[1], [2]]"),
         ("{{ 'aXb'|replace('X', '-') }}{{ 'aXbX'.replace('X', '', 1) }}{{ '-'.join(['a', 'b']) }}", "a-babXa-b"),
         ("{{ ' Ab '|trim|upper }}{{ 1|string }}{{ nothing|upper }}{{ {'a': [1, none]} }}", "AB1{'a': [1, None]}"),
     ] {

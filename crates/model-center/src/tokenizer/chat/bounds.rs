@@ -13,10 +13,13 @@ use minijinja::{Environment, Error, ErrorKind, State, Value};
 const DEPTH: usize = 100;
 /// More than a number takes.
 const NUMBER_BYTES: usize = 32;
+/// What an item of a list takes, at least.
+const ITEM_BYTES: usize = 32;
 /// The variable that carries the most bytes that a text may have.
 pub(super) const LIMIT: &str = "__most_bytes";
-/// The filters that make a text of their values.
-const FILTERS: [&str; 15] = [
+/// The filters that make a text of their values, and those that make lists of a length that is asked for.
+const FILTERS: [&str; 17] = [
+    "batch",
     "capitalize",
     "e",
     "escape",
@@ -27,6 +30,7 @@ const FILTERS: [&str; 15] = [
     "lower",
     "pprint",
     "replace",
+    "slice",
     "split",
     "string",
     "title",
@@ -34,7 +38,7 @@ const FILTERS: [&str; 15] = [
     "upper",
 ];
 
-/// Puts bounds around the filters that make texts.
+/// Puts bounds around the filters that could make much of little.
 pub(super) fn guard_filters(environment: &mut Environment<'static>) {
     // As the library has them, for their names stand for others in the environment itself.
     let own = Arc::new(Environment::new());
@@ -98,6 +102,10 @@ fn check_result(state: &State<'_, '_>, name: &str, values: &[Value]) -> Result<(
             let each = others.saturating_add(wide).saturating_add(320);
             own.saturating_add(written).saturating_add(fields.saturating_mul(each))
         }
+        ("batch" | "slice", _) => {
+            let count = values.iter().skip(1).map(largest_number).max().unwrap_or(0);
+            own.saturating_add(count.saturating_mul(ITEM_BYTES))
+        }
         _ => own,
     };
     if most > limit { Err(too_large(limit)) } else { Ok(()) }
@@ -156,5 +164,5 @@ fn add(value: &Value, limit: usize, depth: usize, size: &mut usize) -> Result<()
 }
 
 pub(super) fn too_large(limit: usize) -> Error {
-    Error::new(ErrorKind::InvalidOperation, format!("a text would have more than {limit} bytes"))
+    Error::new(ErrorKind::InvalidOperation, format!("the result would have more than {limit} bytes"))
 }
