@@ -565,6 +565,22 @@ fn a_seam_may_change_every_pair_of_the_section_behind_it() {
 }
 
 #[test]
+fn a_line_end_behind_a_mark_stays_with_the_mark() {
+    // As in Qwen2 and Llama 3: white space up to a line's end is one pre-token, but for line's ends behind marks.
+    let pattern = r" ?\p{L}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+    let split = json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false });
+    let model = json!({ "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                        "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+                        "vocab": { "a": 0, "!": 1, "\n": 2, " ": 3, "\n ": 4 }, "merges": [["\n", " "]] });
+    let tokenizer = parts(json!(null), split, model, json!([]));
+    for offset in 0..4 {
+        let text = "a".repeat(offset) + &"aaa!\n \n".repeat(20_000);
+        let long = tokenizer.tokenize(&[&text]).unwrap().concat();
+        assert!(long == tokenizer.tokenize_whole(&text).unwrap(), "{offset}: {} ids", long.len());
+    }
+}
+
+#[test]
 fn long_words_that_a_vocabulary_can_spell_are_not_shortened() {
     // Every letter is a word here.
     let split = json!({ "type": "Split", "pattern": { "Regex": "." }, "behavior": "Isolated", "invert": false });
