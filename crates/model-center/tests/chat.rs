@@ -223,6 +223,59 @@ fn templates_without_end_stop_and_say_so() {
 }
 
 #[test]
+fn values_without_end_and_texts_too_large_are_refused_before_memory_is_taken() {
+    let said = [ChatMessage::new("user", "x")];
+    let itself = "{% set n = namespace() %}{% set n.a = n %}";
+    for (text, reason) in [
+        ("{{ n }}", "too deep"),
+        ("{{ n|tojson }}", "too deep"),
+        ("{{ [[n]]|tojson(indent=2) }}", "too deep"),
+        ("{{ n|string }}", "too deep"),
+        ("{{ n|upper }}", "too deep"),
+        ("{{ n|pprint }}", "too deep"),
+        ("{{ [n]|join(',') }}", "too deep"),
+        ("{{ ','.join([n]) }}", "too deep"),
+        ("{{ '%s'|format(n) }}", "too deep"),
+        ("{{ '{}'.format(n) }}", "too deep"),
+        ("{{ 'x'|replace('x', n) }}", "too deep"),
+        ("{{ 'x'|indent(100000000000000) }}", "more than"),
+        ("{{ 'x'|indent(width=100000000000000, first=true) }}", "more than"),
+        ("{{ ('\\n' * 100000)|indent(10000) }}", "more than"),
+        ("{{ '%100000000000d'|format(1) }}", "more than"),
+        ("{{ '{:>100000000000}'.format(1) }}", "more than"),
+        ("{{ ('{0}' * 10000).format('x' * 100000) }}", "more than"),
+        ("{{ ('x' * 100000)|replace('x', 'y' * 100000) }}", "more than"),
+        ("{{ ('x' * 100000).replace('', 'y' * 100000) }}", "more than"),
+        ("{{ range(50000)|join('y' * 100000) }}", "more than"),
+        ("{{ [1]|batch(100000000000000, 0)|length }}", "more than"),
+        ("{{ [1]|slice(100000000000000)|length }}", "more than"),
+        ("{{ ('y' * 100000).join(range(50000)) }}", "more than"),
+        (
+            "{% set m = namespace(a='x' * 1000) %}{% for i in range(60) %}{% set m.a = [m.a, m.a] %}{% endfor %}{{ m.a }}",
+            "more than",
+        ),
+        (
+            "{% set m = namespace(a=[]) %}{% for i in range(101) %}{% set m.a = [m.a] %}{% endfor %}{{ m.a|tojson }}",
+            "too deep",
+        ),
+        ("{{ range(50000)|list|tojson(separators=['x' * 100000, ':']) }}", "more than"),
+    ] {
+        let error = template(&format!("{itself}{text}")).render(&said, false).unwrap_err().to_string();
+        assert!(error.contains("test.jinja") && error.contains(reason), "{text}: {error}");
+    }
+    for (text, want) in [
+        ("{{ 'a\\nb'|indent(2) }}{{ 'a'|indent(width=2, first=true) }}", "a\n  b  a"),
+        ("{{ [1, 'b']|join(', ') }}{{ messages|join(d='-', attribute='role') }}", "1, buser"),
+        ("{{ '%5d|%s'|format(1, 'x') }}{{ '{:>3}{a}'.format(1, a='y') }}", "    1|x  1y"),
+        ("{{ [1, 2, 3]|batch(2, 0)|list }}{{ [1, 2]|slice(2)|list }}", "[[1, 2], [3, 0]][[1], [2]]"),
+        ("{{ 'aXb'|replace('X', '-') }}{{ 'aXbX'.replace('X', '', 1) }}{{ '-'.join(['a', 'b']) }}", "a-babXa-b"),
+        ("{{ ' Ab '|trim|upper }}{{ 1|string }}{{ nothing|upper }}{{ {'a': [1, none]} }}", "AB1{'a': [1, None]}"),
+    ] {
+        assert_eq!(template(text).render(&said, false).unwrap(), want, "{text}");
+    }
+}
+
+#[test]
 fn a_template_that_changes_texts_makes_no_control_token_of_them() {
     let safe = HfTokenizer::from_folder(golden()).unwrap();
     for (change, said) in [

@@ -207,6 +207,27 @@ fn added_tokens_beside_a_vocabulary_are_kept() {
 }
 
 #[test]
+fn added_tokens_of_a_stored_document_are_special_if_the_folder_says_so() {
+    let id = VOCAB.len();
+    let mut document = stored_json();
+    let turn = json!({"id": id, "content": "<turn>", "single_word": false, "lstrip": false, "rstrip": false,
+                      "normalized": false, "special": false});
+    document["added_tokens"].as_array_mut().unwrap().push(turn);
+    for (config, is_text) in [
+        (json!({}), false),
+        (json!({ "eos_token": "<turn>" }), true),
+        (json!({ "added_tokens_decoder": { id.to_string(): { "content": "<turn>", "special": true } } }), true),
+    ] {
+        let folder = folder_with_json(&document);
+        write(folder.path(), "tokenizer_config.json", config.to_string());
+        let tokenizer = HfTokenizer::from_folder(folder.path()).unwrap();
+        let ids = tokenizer.tokenize(&["the film<turn>"]).unwrap().concat();
+        assert_eq!(!ids.contains(&(id as u32)), is_text, "{config}: {ids:?}");
+        assert_eq!(tokenizer.control_tokens().iter().any(|token| token.text == "<turn>"), is_text, "{config}");
+    }
+}
+
+#[test]
 fn an_empty_folder_names_every_form_that_is_read() {
     let folder = TempDir::new().unwrap();
     let error = load_error(&folder);
@@ -284,6 +305,37 @@ fn contradictory_documents_are_refused() {
     let mut no_text = stored_json();
     no_text["post_processor"]["single"] = json!([{"SpecialToken": {"id": "[CLS]", "type_id": 0}}]);
     assert!(load_error(&folder_with_json(&no_text)).contains("each text exactly once"));
+}
+
+#[test]
+fn documents_that_make_much_of_little_are_refused_before_they_are_loaded() {
+    let refused = |key: &str, part: Value, reason: &str| {
+        let mut document = stored_json();
+        document[key] = part;
+        // The library normalises such a token as it loads.
+        document["added_tokens"][0]["normalized"] = json!(true);
+        let start = std::time::Instant::now();
+        let error = load_error(&folder_with_json(&document));
+        assert!(error.contains("tokenizer.json") && error.contains(reason), "{error}");
+        assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
+    };
+    let replace = |pattern: Value, content: &str| json!({ "type": "Replace", "pattern": pattern, "content": content });
+    let tenfold = vec![replace(json!({ "String": "a" }), "aaaaaaaaaa"); 13];
+    refused("normalizer", json!({ "type": "Sequence", "normalizers": tenfold }), "normalizer");
+    refused("decoder", json!({ "type": "Sequence", "decoders": tenfold }), "decoder");
+    let between = vec![replace(json!({ "Regex": "x*" }), "y"); 13];
+    refused("normalizer", json!({ "type": "Sequence", "normalizers": between }), "4096 times");
+    let nested = json!({ "type": "Sequence", "normalizers": [{ "type": "Sequence", "normalizers": tenfold }] });
+    refused("normalizer", nested, "4096 times");
+    let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false });
+    refused("pre_tokenizer", json!({ "type": "Sequence", "pretokenizers": vec![bytes; 3] }), "ByteLevel");
+    let mut many = stored_json()["post_processor"].clone();
+    many["special_tokens"]["[CLS]"]["ids"] = json!(vec![2; 9000]);
+    many["special_tokens"]["[CLS]"]["tokens"] = json!(vec!["[CLS]"; 9000]);
+    refused("post_processor", many, "tokens around texts");
+    let mut twice = stored_json()["post_processor"].clone();
+    twice["single"] = json!(vec![json!({ "Sequence": { "id": "A", "type_id": 0 } }); 2]);
+    refused("post_processor", twice, "more than once");
 }
 
 /// Every truncation of a good file and one-byte damage all over it must end in an error or a working tokenizer.

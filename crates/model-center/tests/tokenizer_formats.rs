@@ -228,17 +228,78 @@ fn a_special_token_of_one_character_is_spelled_otherwise_where_it_stands_in_a_te
     assert_eq!(asked.tokenize(&["bab"]).unwrap().concat(), [2, 1, 2]);
 }
 
-#[test]
-fn a_control_piece_of_one_character_is_unknown_in_a_text() {
-    // The piece of the letter e is made a control piece: its field of kind, 1 if it is left out, is appended as 3.
+/// The vocabulary of scores, in which a piece is of another kind.
+fn with_kind(text: &str, kind: u8) -> (TempDir, PathBuf) {
+    // Its field of kind, 1 if it is left out, is appended.
     let sound = fs::read(golden("unigram.model")).unwrap();
-    let piece = |more: u8| [0x0A, 8 + more, 0x0A, 1, b'e', 0x15];
-    let at = sound.windows(6).position(|bytes| bytes == piece(0)).unwrap();
+    let length = u8::try_from(text.len()).unwrap();
+    let piece = |more: u8| [&[0x0A, 7 + length + more, 0x0A, length][..], text.as_bytes(), &[0x15]].concat();
+    let long = piece(0).len();
+    let at = sound.windows(long).position(|bytes| bytes == piece(0)).unwrap();
     let mut bytes = sound.clone();
-    bytes.splice(at..at + 10, [&piece(2)[..], &sound[at + 6..at + 10], &[0x18, 3]].concat());
+    bytes.splice(at..at + long + 4, [&piece(2)[..], &sound[at + long..at + long + 4], &[0x18, kind]].concat());
     let place = TempDir::new().unwrap();
     let path = place.path().join("tokenizer.model");
     fs::write(&path, bytes).unwrap();
+    (place, path)
+}
+
+#[test]
+fn a_piece_that_is_not_in_use_is_never_found() {
+    let usual = open(golden("unigram.model")).unwrap();
+    let text = "the harbour and the ship, the sea";
+    let ids = usual.tokenize(&[text]).unwrap().concat();
+    let mut found: Vec<(u32, String)> = ids.iter().map(|id| (*id, usual.token(*id).unwrap())).collect();
+    found.sort_unstable();
+    found.dedup();
+    found.retain(|(_, piece)| !piece.starts_with('<'));
+    assert!(found.len() > 5, "{found:?}");
+    for (id, piece) in found {
+        let (_place, path) = with_kind(&piece, 5);
+        for specials in [TextSpecials::AsText, TextSpecials::AsTokens] {
+            let tokenizer = open_with(&path, specials).unwrap();
+            assert_eq!(tokenizer.id(&piece), Some(id));
+            let ids = tokenizer.tokenize(&[text, &text.repeat(3000)]).unwrap().concat();
+            assert!(!ids.contains(&id), "{piece}: {ids:?}");
+            // What is unknown stays what it was: that score does not depend on the piece's.
+            if piece != "\u{2581}" {
+                assert_eq!(tokenizer.tokenize(&["船"]).unwrap(), usual.tokenize(&["船"]).unwrap());
+            }
+        }
+    }
+}
+
+#[test]
+fn families_with_ids_of_their_own_are_refused_by_name() {
+    for (file, key, name, title) in [
+        ("sentencepiece.bpe.model", "model_type", "mbart", "mBART"),
+        ("sentencepiece.bpe.model", "tokenizer_class", "NllbTokenizer", "NLLB"),
+        ("sentencepiece.bpe.model", "tokenizer_class", "MBart50Tokenizer", "mBART"),
+        ("sentencepiece.bpe.model", "model_type", "camembert", "CamemBERT"),
+        ("sentencepiece.bpe.model", "model_type", "m2m_100", "M2M100"),
+        ("sentencepiece.bpe.model", "model_type", "xglm", "XGLM"),
+        ("spiece.model", "model_type", "pegasus", "Pegasus"),
+        ("spiece.model", "model_type", "bigbird_pegasus", "Pegasus"),
+        ("spiece.model", "tokenizer_class", "PegasusTokenizer", "Pegasus"),
+    ] {
+        let other = if key == "model_type" { "config.json" } else { "tokenizer_config.json" };
+        let place = folder(&[("unigram.model", file)], &[(other, json!({ key: name }))]);
+        let error = open(place.path()).unwrap_err().to_string();
+        assert!(error.contains(title) && error.contains(file) && error.contains("save_pretrained"), "{error}");
+    }
+    // The class says more than the model's family.
+    let class = json!({ "tokenizer_class": "XLMRobertaTokenizer" });
+    let files = [("config.json", json!({ "model_type": "mbart" })), ("tokenizer_config.json", class)];
+    assert_eq!(
+        open(folder(&[("unigram.model", "sentencepiece.bpe.model")], &files).path()).unwrap().id("<pad>"),
+        Some(1)
+    );
+    open(folder(&[("unigram.model", "sentencepiece.bpe.model")], &[]).path()).unwrap();
+}
+
+#[test]
+fn a_control_piece_of_one_character_is_unknown_in_a_text() {
+    let (_place, path) = with_kind("e", 3);
     let tokenizer = open(&path).unwrap();
     let control = tokenizer.id("e").unwrap();
     assert!(tokenizer.control_tokens().iter().any(|token| token.id == control));
@@ -345,6 +406,15 @@ fn all_kinds() -> Vec<(&'static str, HfTokenizer)> {
         let files = [("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")];
         HfTokenizer::open(folder(&files, &[("config.json", config)]).path()).unwrap()
     };
+    // Spaces before every stretch, of which the marks between make many.
+    let size = read("bytes/vocab.json").as_object().unwrap().len();
+    let stretches = folder(
+        &[("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")],
+        &[
+            ("tokenizer_config.json", json!({ "add_prefix_space": true })),
+            ("added_tokens.json", json!({ "<sep>": size })),
+        ],
+    );
     let words = TempDir::new().unwrap();
     fs::write(
         words.path().join("vocab.txt"),
@@ -354,6 +424,7 @@ fn all_kinds() -> Vec<(&'static str, HfTokenizer)> {
     vec![
         ("byte pairs", bytes(json!({}))),
         ("byte pairs as in Qwen2", bytes(json!({ "model_type": "qwen2" }))),
+        ("byte pairs behind spaces", HfTokenizer::open(stretches.path()).unwrap()),
         ("pairs", own("pairs.model")),
         ("pairs_trimmed", own("pairs_trimmed.model")),
         ("letters", own("letters.model")),
@@ -378,6 +449,9 @@ fn a_long_text_has_the_ids_of_the_whole() {
             "the  harbour ",
             "harbour,the.",
             "12,0.5;",
+            "harbour!\n",
+            "🚢!\n",
+            "the ship…\n\n",
         ]
         .into_iter()
         .flat_map(|part| (0..4).map(move |offset| "a".repeat(offset) + &part.repeat(60_000 / part.len())));
@@ -394,6 +468,127 @@ fn a_long_text_has_the_ids_of_the_whole() {
             );
         }
     }
+}
+
+/// Letters, digits and two marks in an order that looks random, without a space.
+fn base64(length: usize) -> String {
+    const SIGNS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut state = 7u64;
+    let signs = (0..length).map(|_| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        char::from(SIGNS[(state >> 33) as usize % 64])
+    });
+    signs.collect()
+}
+
+/// A `tokenizer.json` of these parts.
+fn parts(normalizer: Value, pre_tokenizer: Value, model: Value, added: Value) -> HfTokenizer {
+    let document = json!({ "version": "1.0", "added_tokens": added, "normalizer": normalizer, "post_processor": null,
+                           "pre_tokenizer": pre_tokenizer, "decoder": null, "model": model });
+    HfTokenizer::open(folder(&[], &[("tokenizer.json", document)]).path()).unwrap()
+}
+
+#[test]
+fn words_that_a_section_ends_in_have_the_tokens_of_the_whole() {
+    let signs: Vec<String> = ('0'..='9').chain('a'..='z').map(String::from).collect();
+    let pairs = ('a'..='z').flat_map(|a| ('a'..='z').map(move |b| format!("{a}{b}")));
+    let pieces: Vec<String> = signs.iter().cloned().chain(pairs).collect();
+    let vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "+", "/"].map(String::from).into_iter();
+    let vocab: Vec<String> =
+        vocab.chain(pieces.iter().cloned()).chain(pieces.iter().map(|p| format!("##{p}"))).collect();
+    let place = TempDir::new().unwrap();
+    fs::write(place.path().join("vocab.txt"), vocab.join("\n")).unwrap();
+    let bert = HfTokenizer::open(place.path()).unwrap();
+    // Short words and, with marks that stand far from each other, long ones, of which some are too long.
+    let line = base64(64 << 10);
+    let texts = [
+        line.clone(),
+        line.replace('/', "e\u{301}").replace('+', "é\u{301}\u{302}"),
+        line.replace('/', "").split('+').map(|word| format!("{word}{word}+")).collect(),
+        line.replace(['/', '+'], ""),
+        "harbour".repeat(20_000),
+        base64(100 << 10).to_lowercase(),
+    ];
+    let words: serde_json::Map<String, Value> =
+        vocab.iter().chain(&["\u{2581}x".into()]).enumerate().map(|(id, word)| (word.clone(), json!(id))).collect();
+    let level = json!({ "type": "WordLevel", "vocab": words, "unk_token": "[UNK]" });
+    let split = json!({ "type": "Split", "pattern": { "Regex": "[0-9]+|[a-z]+|[A-Z]" }, "behavior": "Isolated",
+                        "invert": false });
+    let fixed = json!({ "type": "FixedLength", "length": 3 });
+    let added = json!([{ "id": vocab.len() + 1, "content": "QQ", "single_word": false, "lstrip": false, "rstrip": false,
+                         "normalized": false, "special": false }]);
+    let spaced = json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true });
+    let kinds = [
+        ("WordPiece", bert),
+        ("WordLevel", parts(json!(null), split, level.clone(), json!([]))),
+        ("groups of three", parts(json!(null), fixed.clone(), level.clone(), json!([]))),
+        (
+            "groups in a sequence",
+            parts(
+                json!({ "type": "Lowercase" }),
+                json!({ "type": "Sequence", "pretokenizers":
+            [fixed, { "type": "Digits", "individual_digits": true }] }),
+                level.clone(),
+                json!([]),
+            ),
+        ),
+        ("words behind spaces", parts(json!(null), spaced, level, added)),
+    ];
+    let short = (0..3).map(|offset| "a".repeat(offset) + &"x QQx ab ".repeat(10_000));
+    for (at, text) in texts.into_iter().chain(short).enumerate() {
+        for (name, tokenizer) in &kinds {
+            let long = tokenizer.tokenize(&[&text]).unwrap().concat();
+            let whole = tokenizer.tokenize_whole(&text).unwrap();
+            let first = long.iter().zip(&whole).position(|(a, b)| a != b);
+            assert!(
+                long == whole,
+                "{name}, text {at}: {} and {} ids, the first other one at {first:?}",
+                long.len(),
+                whole.len()
+            );
+        }
+    }
+}
+
+#[test]
+fn a_seam_may_change_every_pair_of_the_section_behind_it() {
+    // Letters go together by two from the left, so that one more before a cut moves all pairs behind it, up to a mark.
+    let model = json!({ "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                        "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+                        "vocab": { "a": 0, "b": 1, "aa": 2 }, "merges": [["a", "a"]] });
+    let tokenizer = parts(json!(null), json!(null), model, json!([]));
+    for length in [20_000, 40_001, 90_001] {
+        let text = format!("b{}", "a".repeat(length)).repeat(4);
+        let long = tokenizer.tokenize(&[&text]).unwrap().concat();
+        assert!(long == tokenizer.tokenize_whole(&text).unwrap(), "{length}: {} ids", long.len());
+    }
+}
+
+#[test]
+fn a_line_end_behind_a_mark_stays_with_the_mark() {
+    // As in Qwen2 and Llama 3: white space up to a line's end is one pre-token, but for line's ends behind marks.
+    let pattern = r" ?\p{L}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+    let split = json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false });
+    let model = json!({ "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                        "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+                        "vocab": { "a": 0, "!": 1, "\n": 2, " ": 3, "\n ": 4 }, "merges": [["\n", " "]] });
+    let tokenizer = parts(json!(null), split, model, json!([]));
+    for offset in 0..4 {
+        let text = "a".repeat(offset) + &"aaa!\n \n".repeat(20_000);
+        let long = tokenizer.tokenize(&[&text]).unwrap().concat();
+        assert!(long == tokenizer.tokenize_whole(&text).unwrap(), "{offset}: {} ids", long.len());
+    }
+}
+
+#[test]
+fn long_words_that_a_vocabulary_can_spell_are_not_shortened() {
+    // Every letter is a word here.
+    let split = json!({ "type": "Split", "pattern": { "Regex": "." }, "behavior": "Isolated", "invert": false });
+    let vocab = json!({ "[UNK]": 0, "a": 1, "b": 2 });
+    let model = json!({ "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+                        "max_input_chars_per_word": 100, "vocab": vocab });
+    let tokenizer = parts(json!(null), split, model, json!([]));
+    assert_eq!(tokenizer.tokenize(&[&"ab".repeat(40_000)]).unwrap().concat(), [1, 2].repeat(40_000));
 }
 
 #[test]
@@ -507,4 +702,68 @@ fn what_holds_no_tokenizer_says_what_is_read() {
     fs::write(place.path().join("tokenizer.model"), "no model").unwrap();
     let error = open(place.path()).unwrap_err().to_string();
     assert!(error.contains("SentencePiece model"), "{error}");
+}
+
+/// Whether `token` is a control token of a folder's tokenizer that no text becomes.
+fn is_control(folder: &Path, token: &str, id: u32) -> bool {
+    let tokenizer = open(folder).unwrap();
+    assert_eq!(tokenizer.id(token), Some(id), "{token}");
+    let ids = tokenizer.tokenize(&[&format!("the {token} harbour{token}")]).unwrap().concat();
+    tokenizer.control_tokens().iter().any(|control| control.id == id) && !ids.contains(&id)
+}
+
+#[test]
+fn tokens_that_a_folder_calls_special_are_control_tokens_in_every_form() {
+    const END: &str = "<|im_end|>";
+    let bert = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nharb\n##our\n[E]\n";
+    let size = |name: &str| open(golden(name)).unwrap().vocab_size();
+    let (pairs, unigram) = (size("pairs.model"), size("unigram.model"));
+    let bytes = read("bytes/vocab.json").as_object().unwrap().len();
+    for (copies, size) in [
+        (&[("pairs.model", "tokenizer.model")][..], pairs),
+        (&[("unigram.model", "spiece.model")], unigram),
+        (&[("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")], bytes),
+        (&[], 9),
+    ] {
+        let id = u32::try_from(size).unwrap();
+        let decoder = json!({ id.to_string(): { "content": END, "special": true, "lstrip": false, "rstrip": true,
+                                                "normalized": false, "single_word": false } });
+        for (config, names, special) in [
+            (json!({ "eos_token": END }), json!({}), true),
+            (json!({ "end_of_turn_token": { "content": END } }), json!({}), true),
+            (json!({}), json!({ "additional_special_tokens": [{ "content": END }] }), true),
+            (json!({ "extra_special_tokens": [END] }), json!({}), true),
+            (json!({ "extra_special_tokens": { "turn": END } }), json!({}), true),
+            (json!({ "added_tokens_decoder": decoder }), json!({}), true),
+            (json!({ "add_eos_token": false, "chat_template": END }), json!({}), false),
+        ] {
+            let files = [
+                ("added_tokens.json", json!({ END: id })),
+                ("tokenizer_config.json", config.clone()),
+                ("special_tokens_map.json", names),
+            ];
+            let place = folder(copies, &files);
+            if copies.is_empty() {
+                fs::write(place.path().join("vocab.txt"), bert).unwrap();
+            }
+            assert_eq!(is_control(place.path(), END, id), special, "{copies:?}, {config}");
+            if config.get("added_tokens_decoder").is_some() {
+                fs::remove_file(place.path().join("added_tokens.json")).unwrap();
+                assert!(is_control(place.path(), END, id), "{copies:?}, {config}");
+                let control = open(place.path()).unwrap().control_tokens().into_iter().find(|token| token.id == id);
+                assert!(control.is_some_and(|token| token.takes_space_behind && !token.takes_space_before));
+            }
+        }
+    }
+    // Words of the vocabulary itself.
+    let place = folder(&[], &[("tokenizer_config.json", json!({ "additional_special_tokens": ["[E]", "harb"] }))]);
+    fs::write(place.path().join("vocab.txt"), bert).unwrap();
+    assert!(is_control(place.path(), "[E]", 8) && is_control(place.path(), "harb", 6));
+    let piece = open(golden("pairs.model")).unwrap().id("our").unwrap_or(300);
+    let spelled = open(golden("pairs.model")).unwrap().token(piece).unwrap();
+    let place = folder(
+        &[("pairs.model", "tokenizer.model")],
+        &[("tokenizer_config.json", json!({ "additional_special_tokens": [spelled] }))],
+    );
+    assert!(is_control(place.path(), &spelled, piece), "{spelled}");
 }

@@ -89,6 +89,31 @@ fn every_kind_opens_and_gives_texts_back() {
 }
 
 #[test]
+fn texts_that_spell_special_tokens_teach_none_of_them() {
+    let text = texts(300).replace("mi ", "</s> # <unk> [MASK] <pad> <|endoftext|> <pad></s> ");
+    for kind in KINDS {
+        for special in [vec![], vec!["#".to_owned(), "ba".to_owned(), "ö".to_owned()]] {
+            let special =
+                special.into_iter().filter(|token| kind != VocabularyKind::ByteBpe || token == "ba").collect();
+            let options = TrainOptions { special_tokens: special, ..TrainOptions::new(kind, size(kind)) };
+            let trained = trained(&text, &options);
+            let folder = TempDir::new().unwrap();
+            trained.save(folder.path().join("new")).unwrap();
+            let tokenizer = HfTokenizer::from_folder(folder.path().join("new")).unwrap();
+            assert_eq!(tokenizer.vocab_size(), trained.tokens, "{kind:?}");
+            let controls: Vec<u32> = tokenizer.control_tokens().iter().map(|token| token.id).collect();
+            let unknown = tokenizer.special_ids().unk;
+            let ids = tokenizer.tokenize(&["bare </s> # <pad> [MASK]"]).unwrap().concat();
+            assert!(ids.iter().all(|id| Some(*id) == unknown || !controls.contains(id)), "{kind:?}: {ids:?}");
+        }
+    }
+    let hash = vec!["#".to_owned()];
+    let options = TrainOptions { special_tokens: hash, ..TrainOptions::new(VocabularyKind::ByteBpe, 400) };
+    let error = refused(&text, &options);
+    assert!(error.contains("special_tokens") && error.contains("byte"), "{error}");
+}
+
+#[test]
 fn the_same_texts_give_the_same_bytes_every_time_and_for_any_number_of_threads() {
     let (_folder, files) = corpus(&texts(1500));
     for kind in KINDS {

@@ -79,9 +79,10 @@ pub(super) fn document(
     let merges = read_merges(&merges_path.display().to_string(), merges, &vocab)?;
     let family = FAMILIES.iter().find(|family| family.names.iter().any(|name| settings.is_family(name)));
     let family = family.unwrap_or(&FAMILIES[FAMILIES.len() - 1]);
+    let find_own = |token: &str| vocab.get(token).and_then(Value::as_u64).and_then(|id| usize::try_from(id).ok());
     let find = |token: &str| {
-        let own = vocab.get(token).and_then(Value::as_u64).and_then(|id| usize::try_from(id).ok());
-        own.or_else(|| settings.added.iter().find(|(added, _)| added == token).map(|(_, id)| *id as usize))
+        find_own(token)
+            .or_else(|| settings.added.iter().find(|added| added.text == token).map(|added| added.id as usize))
     };
     let mut names = Map::new();
     let mut special: Vec<(String, usize)> = Vec::new();
@@ -99,13 +100,8 @@ pub(super) fn document(
         special.iter().find(|(known, _)| known == name).map(|(name, id)| (name.as_str(), *id))
     };
     let processor = post_processor(&place, family, settings, [token("bos_token"), token("eos_token")])?;
-    let mut added: Vec<(&str, usize, bool)> = special.iter().map(|(name, id)| (name.as_str(), *id, true)).collect();
-    let more = settings.added.iter().filter(|(name, _)| special.iter().all(|(known, _)| known != name));
-    let named = settings.named_tokens(&["additional_special_tokens"]);
-    added.extend(more.map(|(name, id)| (name.as_str(), *id as usize, named.contains(name.as_str()))));
-    // The library gives ids in the order of this list.
-    added.sort_by_key(|(_, id, _)| *id);
-    let mut added: Vec<Value> = added.into_iter().map(|(name, id, special)| added_token(name, id, special)).collect();
+    let own = special.iter().map(|(name, id)| added_token(name, *id, true)).collect();
+    let mut added = settings.added_entries(own, find_own);
     if let (Around::BothTwice, Some((mask, _))) = (&family.around, token("mask_token")) {
         // The blank takes the space before it.
         for entry in added.iter_mut().filter(|entry| entry["content"] == mask) {

@@ -64,11 +64,13 @@ pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result
             "add a line <unk>, or name the token as unk_token in special_tokens_map.json",
         ));
     };
+    let find = |token: &str| vocab.get(token).and_then(Value::as_u64).and_then(|id| usize::try_from(id).ok());
+    let added = settings.added_entries(special, find);
     let document = json!({
         "version": "1.0",
         "truncation": null,
         "padding": null,
-        "added_tokens": special,
+        "added_tokens": added,
         "normalizer": null,
         "pre_tokenizer": null,
         "post_processor": null,

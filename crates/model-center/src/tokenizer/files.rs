@@ -3,12 +3,12 @@
 //! Defines [`read_bounded`], [`read_object`] and [`Settings`], what the small files beside a vocabulary say. Called by
 //! the readers of every format.
 
-use std::collections::HashSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::added::{self, AddedWord};
 use crate::file::{open_regular, resolve_inside, unreadable};
 use crate::{Error, Result};
 
@@ -17,13 +17,13 @@ pub(super) const MAX_FILE_BYTES: u64 = 128 << 20;
 
 /// What stands beside a vocabulary: names of special tokens, added tokens, and the family of the model.
 #[derive(Debug, Default)]
-pub(super) struct Settings {
+pub(crate) struct Settings {
     /// `tokenizer_config.json`, empty without the file.
     pub(super) config: Map<String, Value>,
     /// `special_tokens_map.json`, empty without the file.
     pub(super) names: Map<String, Value>,
-    /// `added_tokens.json` in the order of ids.
-    pub(super) added: Vec<(String, u32)>,
+    /// The tokens that the folder adds, in the order of ids.
+    pub(super) added: Vec<AddedWord>,
     /// `model_type` of `config.json`, empty without it.
     pub(super) family: String,
 }
@@ -35,25 +35,12 @@ impl Settings {
     pub(super) fn of_folder(folder: &Path) -> Result<Settings> {
         let model = read_object(folder, "config.json")?.unwrap_or_default();
         let config = read_object(folder, "tokenizer_config.json")?.unwrap_or_default();
-        let mut settings = Settings {
+        Ok(Settings {
             names: read_object(folder, "special_tokens_map.json")?.unwrap_or_default(),
-            added: added_tokens(folder)?,
+            added: added::read(folder, &config)?,
             family: model.get("model_type").and_then(Value::as_str).unwrap_or_default().to_owned(),
             config,
-        };
-        // Newer folders list their added tokens in the tokenizer's configuration alone.
-        let mut known: HashSet<String> = settings.added.iter().map(|(token, _)| token.clone()).collect();
-        for (id, token) in settings.config.get("added_tokens_decoder").and_then(Value::as_object).into_iter().flatten()
-        {
-            let found = id.parse().ok().zip(token.get("content").and_then(Value::as_str));
-            if let Some((id, content)) = found
-                && known.insert(content.to_owned())
-            {
-                settings.added.push((content.to_owned(), id));
-            }
-        }
-        settings.added.sort_by_key(|(_, id)| *id);
-        Ok(settings)
+        })
     }
 
     /// A setting that is true or false.
@@ -67,12 +54,6 @@ impl Settings {
         spelling(value)
     }
 
-    /// The tokens that these settings name, alone or among others.
-    pub(super) fn named_tokens(&self, keys: &[&str]) -> HashSet<&str> {
-        let values = keys.iter().flat_map(|key| [self.config.get(*key), self.names.get(*key)]).flatten();
-        values.flat_map(|value| value.as_array().into_iter().flatten().chain([value])).filter_map(spelling).collect()
-    }
-
     /// Whether the tokenizer's class or the model's family begins with this name, whatever its case.
     pub(super) fn is_family(&self, name: &str) -> bool {
         let class = self.config.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();
@@ -83,23 +64,8 @@ impl Settings {
 }
 
 /// How a token is spelled that is a plain string or an object with `content`.
-fn spelling(value: &Value) -> Option<&str> {
+pub(super) fn spelling(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value.get("content")?.as_str())
-}
-
-/// The tokens of `added_tokens.json` in id order, empty without the file.
-fn added_tokens(folder: &Path) -> Result<Vec<(String, u32)>> {
-    const NAME: &str = "added_tokens.json";
-    let mut tokens = Vec::new();
-    for (token, id) in read_object(folder, NAME)?.unwrap_or_default() {
-        let id = id.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| {
-            let place = folder.join(NAME).display().to_string();
-            Error::model(place, format!("{token:?} has the id {id}"), "ids are whole numbers")
-        })?;
-        tokens.push((token, id));
-    }
-    tokens.sort_by_key(|(_, id)| *id);
-    Ok(tokens)
 }
 
 /// A folder's file that holds a JSON object, `None` if there is no such file.

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use tokenizers::{Encoding as RawEncoding, Token};
 
 use super::files::Settings;
+use super::growth;
 use super::guard::guard;
 use super::long::Engine;
 use super::pieces::is_charsmap;
@@ -59,6 +60,12 @@ impl HfTokenizer {
         self
     }
 
+    /// Takes tokens, by id, out of those that texts become.
+    pub(super) fn without(mut self, unused: &[u32]) -> HfTokenizer {
+        self.engine.set_unused(unused);
+        self
+    }
+
     /// What [`Tokenizer::tokenize`] is measured by: the library's ids of a text taken at once, in memory of more than a hundred
     /// times the text's.
     ///
@@ -82,6 +89,7 @@ impl HfTokenizer {
             let reason = format!("its precompiled_charsmap, \"{}\", is damaged", printable(table, 20));
             return Err(Error::model(&place, reason, "fetch the file again"));
         }
+        growth::check(&place, &document)?;
         let root = document.as_object_mut().ok_or_else(|| {
             Error::model(&place, "the file is not a JSON object", "fetch the file again; tokenizer.json starts with {")
         })?;
@@ -95,6 +103,9 @@ impl HfTokenizer {
                 format!("model.max_input_chars_per_word is {limit}"),
                 format!("use a whole number up to {MAX_WORD_CHARACTERS}; BERT uses 100"),
             ));
+        }
+        if let Some(entries) = root.get_mut("added_tokens").and_then(Value::as_array_mut) {
+            settings.mark_special(entries);
         }
         let declared = declared_tokens(root);
         check_added(&place, &declared)?;

@@ -2,13 +2,8 @@
 //!
 //! Defines [`Engine`], which holds what the `tokenizers` crate makes of a document and goes through its steps one by one:
 //! words found whole and normalisation, pre-tokens, tokens. A text longer than a section is cut by [`super::sections`], the
-//! sections are tokenized on all threads, and the tokens at every seam are made what they are in the whole. Called by
-//! [`super::HfTokenizer`].
-//!
-//! Byte pairs at a seam are exact: tokens stand side by side in the encoding of a text exactly if every two neighbours do so
-//! in the encoding of their own text alone, because no merge over their border is ever the best one in either. So a
-//! stretch over the seam is tokenized again, and if its first and last token are those that stood there, all is as in the
-//! whole. Best sums of scores have no such rule, but two best paths that meet agree from there on.
+//! sections are tokenized on all threads, and [`super::seams`] makes the tokens at every seam what they are in the whole.
+//! Called by [`super::HfTokenizer`].
 
 use serde_json::Value;
 use tokenizers::models::ModelWrapper;
@@ -19,27 +14,30 @@ use tokenizers::{
 };
 
 use super::guard::guard;
-use super::sections::{Runs, SECTION, Sides, Whole, around, continued, next_cut};
+use super::sections::{Runs, SECTION, Sides, Whole, continued, counts_characters, letters, next_cut};
 use crate::Result;
 
 /// Sections that are tokenized at a time.
 const BATCH: usize = 16;
-/// Tokens on each side of a seam that are looked at first, and at most.
-const FEW: usize = 16;
-const MANY: usize = 4096;
 
 /// The crate's tokenizer with what long texts need.
 pub(super) struct Engine {
     pub(super) inner: tokenizers::Tokenizer,
     /// The steps for sections of a long text.
     steps: Vec<(Sides, Steps)>,
+    /// Whether something is put before a stretch of a text, but not where a section goes on with one.
+    pub(super) prefixed: bool,
+    /// Whether what is done with a character depends on how many stand before it: sections would change it.
+    whole_only: bool,
     runs: Runs,
     whole: Whole,
-    /// Tokens that no text may become unless it is asked for, by id; single bytes among them.
-    controls: Vec<(u32, String)>,
+    /// Tokens that no text becomes, whatever is asked for.
+    unused: Vec<(u32, String)>,
+    /// Tokens that no text may become unless it is asked for, by id; those that are not in use and single bytes among them.
+    pub(super) controls: Vec<(u32, String)>,
     /// What cannot be spelled.
-    unknown: Option<u32>,
-    place: String,
+    pub(super) unknown: Option<u32>,
+    pub(super) place: String,
 }
 
 /// What is done with a text before tokens are made of it.
@@ -51,15 +49,15 @@ struct Steps {
 
 /// The sides of a text that is no part of another, and of a section in the middle of one.
 const ALONE: Sides = Sides { first: true, last: true };
-const MIDDLE: Sides = Sides { first: false, last: false };
+pub(super) const MIDDLE: Sides = Sides { first: false, last: false };
 
 /// Tokens of a section.
 #[derive(Debug, Default)]
-struct Tokens {
-    ids: Vec<u32>,
+pub(super) struct Tokens {
+    pub(super) ids: Vec<u32>,
     /// How many of them are of the first pre-token, and of the last.
-    first: usize,
-    last: usize,
+    pub(super) first: usize,
+    pub(super) last: usize,
 }
 
 impl Engine {
@@ -75,22 +73,23 @@ impl Engine {
             })?;
             Ok((sides, steps))
         };
+        let pre_tokenizer = document.get("pre_tokenizer").unwrap_or(&Value::Null);
         let sides = [MIDDLE, Sides { first: true, ..MIDDLE }, Sides { last: true, ..MIDDLE }];
         let mut engine = Engine {
             inner,
             steps: sides.into_iter().map(steps).collect::<Result<_>>()?,
+            prefixed: !pre_tokenizer.is_null() && continued(pre_tokenizer, MIDDLE).as_ref() != Some(pre_tokenizer),
+            whole_only: counts_characters(pre_tokenizer),
             runs: Runs::default(),
             whole: Whole::default(),
+            unused: Vec::new(),
             controls: Vec::new(),
             unknown: None,
             place: place.to_owned(),
         };
         engine.list_words();
         engine.unknown = engine.find_unknown();
-        engine.runs = Runs {
-            spaces: engine.collapsing()?,
-            words: matches!(engine.inner.get_model(), ModelWrapper::WordPiece(_)),
-        };
+        engine.runs = Runs { spaces: engine.collapsing()?, words: engine.forgets_long_words()? };
         Ok(engine)
     }
 
@@ -100,13 +99,19 @@ impl Engine {
         self.list_words();
     }
 
+    /// Takes tokens, by id, out of those that texts become.
+    pub(super) fn set_unused(&mut self, ids: &[u32]) {
+        self.unused = ids.iter().filter_map(|id| Some((*id, self.inner.id_to_token(*id)?))).collect();
+        self.list_words();
+    }
+
     /// Lists the words that are found whole, and those that no text may become.
     fn list_words(&mut self) {
         let as_text = self.inner.get_encode_special_tokens();
         let added = self.inner.get_added_tokens_decoder();
         let whole = added.values().filter(|token| !(as_text && token.special)).map(|token| token.content.clone());
         self.whole = Whole::new(whole.collect());
-        self.controls.clear();
+        self.controls.clone_from(&self.unused);
         if as_text {
             let special = added.iter().filter(|(_, token)| token.special);
             self.controls.extend(special.map(|(id, token)| (*id, token.content.clone())));
@@ -143,6 +148,16 @@ impl Engine {
         Ok(found)
     }
 
+    /// Whether a word of many letters, whichever they are, is one that cannot be spelled and nothing else.
+    fn forgets_long_words(&self) -> Result<bool> {
+        if !matches!(self.inner.get_model(), ModelWrapper::WordPiece(_)) {
+            return Ok(false);
+        }
+        let word: String = letters().chain(['a'; 1025]).collect();
+        let ids = self.tokens(&word, ALONE)?.ids;
+        Ok(ids.len() == 1 && ids.first() == self.unknown.as_ref())
+    }
+
     /// The id of what cannot be spelled.
     fn find_unknown(&self) -> Option<u32> {
         let token = match self.inner.get_model() {
@@ -173,7 +188,7 @@ impl Engine {
     }
 
     fn ids(&self, text: &str) -> Result<Vec<u32>> {
-        if text.len() <= SECTION + SECTION / 2 {
+        if text.len() <= SECTION + SECTION / 2 || self.whole_only {
             return Ok(self.tokens(text, ALONE)?.ids);
         }
         let text = &*self.runs.shorten(text);
@@ -201,17 +216,45 @@ impl Engine {
     fn tokens(&self, text: &str, sides: Sides) -> Result<Tokens> {
         guard(&self.place, "tokenize a text", || -> tokenizers::Result<_> {
             let mut tokens = Tokens::default();
-            let cut = self.cut(text, sides, |piece| self.tokenize_piece(piece))?;
-            for (_, _, piece) in cut.get_splits(OffsetReferential::Original, OffsetType::Byte) {
-                let before = tokens.ids.len();
-                tokens.ids.extend(piece.iter().flatten().map(|token| token.id));
-                tokens.last = tokens.ids.len() - before;
-                if before == 0 {
-                    tokens.first = tokens.last;
-                }
-            }
+            let behind = if sides.first { None } else { self.first_whole_word(text, sides) };
+            let Some(behind) = behind else {
+                self.add_tokens(&mut tokens, text, sides)?;
+                return Ok(tokens);
+            };
+            // Behind a word that is found whole a text begins, with all that is put before one.
+            self.add_tokens(&mut tokens, &text[..behind], Sides { last: true, ..sides })?;
+            self.add_tokens(&mut tokens, &text[behind..], Sides { first: true, ..sides })?;
             Ok(tokens)
         })
+    }
+
+    /// Where the first word begins that is found whole, if something is put before what stands behind it.
+    fn first_whole_word(&self, text: &str, sides: Sides) -> Option<usize> {
+        if !self.prefixed {
+            return None;
+        }
+        let stretches = self.stretches(text, sides);
+        let splits = stretches.get_splits(OffsetReferential::Original, OffsetType::Byte);
+        splits.into_iter().find(|(_, _, tokens)| tokens.is_some()).map(|(_, offsets, _)| offsets.0)
+    }
+
+    fn add_tokens(&self, tokens: &mut Tokens, text: &str, sides: Sides) -> tokenizers::Result<()> {
+        let cut = self.cut(text, sides, |piece| self.tokenize_piece(piece))?;
+        for (_, _, piece) in cut.get_splits(OffsetReferential::Original, OffsetType::Byte) {
+            let before = tokens.ids.len();
+            tokens.ids.extend(piece.iter().flatten().map(|token| token.id));
+            tokens.last = tokens.ids.len() - before;
+            if before == 0 {
+                tokens.first = tokens.last;
+            }
+        }
+        Ok(())
+    }
+
+    /// A text taken apart at the words that are found whole, the stretches between them normalised.
+    fn stretches(&self, text: &str, sides: Sides) -> PreTokenizedString {
+        let added: &AddedVocabulary = self.inner.get_added_vocabulary();
+        added.extract_and_normalize(Some(&SectionNormalizer { engine: self, sides, length: text.len() }), text)
     }
 
     /// The steps of a section, `None` for the tokenizer's own.
@@ -220,15 +263,13 @@ impl Engine {
     }
 
     /// A text taken apart: words found whole, and pre-tokens of which `tokenize` makes tokens.
-    fn cut(
+    pub(super) fn cut(
         &self,
         text: &str,
         sides: Sides,
         tokenize: impl Fn(&str) -> tokenizers::Result<Vec<Token>>,
     ) -> tokenizers::Result<PreTokenizedString> {
-        let added: &AddedVocabulary = self.inner.get_added_vocabulary();
-        let mut cut =
-            added.extract_and_normalize(Some(&SectionNormalizer { engine: self, sides, length: text.len() }), text);
+        let mut cut = self.stretches(text, sides);
         let pre_tokenizer = match self.steps(sides) {
             None => self.inner.get_pre_tokenizer(),
             Some(steps) => steps.pre_tokenizer.as_ref(),
@@ -238,187 +279,6 @@ impl Engine {
         }
         cut.tokenize(|piece| tokenize(piece.get()))?;
         Ok(cut)
-    }
-
-    /// Tokens of a pre-token. Where one is a control token that is spelled there, as such vocabularies find it like any other
-    /// piece, the text is cut behind the token's first character and the parts are tokenized again.
-    ///
-    /// Every part is shorter than what it is a part of, so that this ends.
-    fn tokenize_piece(&self, piece: &str) -> tokenizers::Result<Vec<Token>> {
-        let mut out: Vec<Token> = Vec::new();
-        let mut parts = vec![piece];
-        while let Some(part) = parts.pop() {
-            let tokens = self.inner.get_model().tokenize(part)?;
-            let spelled = self.spelled_controls(part, &tokens);
-            if spelled.is_empty() {
-                self.extend_tokens(&mut out, tokens);
-                continue;
-            }
-            drop(tokens);
-            let from = parts.len();
-            let mut begin = 0;
-            for (at, end) in spelled {
-                let behind_first = at + part[at..].chars().next().map_or(0, char::len_utf8);
-                // A token of one character is a part of its own, which nothing shorter is left of.
-                let cuts = if behind_first < end { [behind_first; 2] } else { [at, end] };
-                for cut in cuts {
-                    if begin < cut && cut < part.len() {
-                        parts.push(&part[begin..cut]);
-                        begin = cut;
-                    }
-                }
-            }
-            if begin == 0 {
-                let tokens = self.spell_otherwise(part)?;
-                self.extend_tokens(&mut out, tokens);
-                continue;
-            }
-            parts.push(&part[begin..]);
-            // The first part is the next one.
-            parts[from..].reverse();
-        }
-        Ok(out)
-    }
-
-    /// Where in a text control tokens are that the text spells, from and to which byte. Bytes of what no piece spells and the
-    /// token for what is unknown are none, unless the text is their names.
-    fn spelled_controls(&self, piece: &str, tokens: &[Token]) -> Vec<(usize, usize)> {
-        let mut found = Vec::new();
-        for token in tokens {
-            let (from, to) = token.offsets;
-            let (Some(control), Some(text)) = (self.control(token.id), piece.get(from..to)) else { continue };
-            if control.is_empty() {
-                continue;
-            }
-            if text == control {
-                found.push((from, to));
-            } else if Some(token.id) == self.unknown {
-                // One token may stand for several things that are unknown, its own name among them.
-                found.extend(text.match_indices(control).map(|(at, _)| (from + at, from + at + control.len())));
-            }
-        }
-        found
-    }
-
-    /// Tokens of a character that is a control token itself: those of its bytes, or the one for what is unknown.
-    ///
-    /// Errors: the vocabulary has neither.
-    fn spell_otherwise(&self, character: &str) -> tokenizers::Result<Vec<Token>> {
-        let token = |id: u32| Token::new(id, character.to_owned(), (0, character.len()));
-        let bytes = character.bytes().map(|byte| {
-            let name = format!("<0x{byte:02X}>");
-            self.inner.token_to_id(&name).filter(|_| self.falls_back()).map(token)
-        });
-        if let Some(bytes) = bytes.collect::<Option<Vec<Token>>>() {
-            return Ok(bytes);
-        }
-        let unknown = self.unknown.ok_or_else(|| {
-            format!(
-                "{character:?} is a special token, and the vocabulary has nothing else to spell that character with"
-            )
-        })?;
-        Ok(vec![token(unknown)])
-    }
-
-    /// Appends tokens; what is unknown on both sides of the seam may be one token.
-    fn extend_tokens(&self, out: &mut Vec<Token>, tokens: Vec<Token>) {
-        let unknown = |token: Option<&Token>| token.is_some_and(|token| Some(token.id) == self.unknown);
-        let fused = self.is_fused() && unknown(out.last()) && unknown(tokens.first());
-        out.extend(tokens.into_iter().skip(usize::from(fused)));
-    }
-
-    /// Whether what no piece spells becomes bytes.
-    fn falls_back(&self) -> bool {
-        match self.inner.get_model() {
-            ModelWrapper::BPE(model) => model.byte_fallback,
-            ModelWrapper::Unigram(model) => model.byte_fallback(),
-            ModelWrapper::WordPiece(_) | ModelWrapper::WordLevel(_) => false,
-        }
-    }
-
-    /// The spelling of a token that no text may become.
-    fn control(&self, id: u32) -> Option<&str> {
-        self.controls.binary_search_by_key(&id, |(id, _)| *id).ok().map(|at| &*self.controls[at].1)
-    }
-
-    /// Whether neighbours that cannot be spelled are one token.
-    fn is_fused(&self) -> bool {
-        match self.inner.get_model() {
-            ModelWrapper::BPE(model) => model.fuse_unk,
-            ModelWrapper::Unigram(_) | ModelWrapper::WordPiece(_) => true,
-            ModelWrapper::WordLevel(_) => false,
-        }
-    }
-
-    /// Appends a section's tokens to those of the text before `cut`, as if both had been one.
-    fn append(&self, out: &mut Tokens, section: Tokens, text: &str, cut: usize) -> Result<()> {
-        if cut == 0 || section.ids.is_empty() || out.ids.is_empty() || self.breaks(text, cut)? {
-            out.ids.extend_from_slice(&section.ids);
-            // A section of no tokens leaves the last word as it was.
-            out.last = if section.ids.is_empty() { out.last } else { section.last };
-            return Ok(());
-        }
-        let is_one_word = section.first == section.ids.len();
-        let (word, rest) = section.ids.split_at(section.first);
-        let begin = out.ids.len() - out.last;
-        let joined = self.join(&out.ids[begin..], word)?;
-        out.ids.truncate(begin + joined.kept);
-        out.ids.extend_from_slice(&joined.between);
-        out.ids.extend_from_slice(&word[joined.skipped..]);
-        out.last = out.ids.len() - begin;
-        if !is_one_word {
-            out.ids.extend_from_slice(rest);
-            out.last = section.last;
-        }
-        Ok(())
-    }
-
-    /// Whether pre-tokens end at a cut.
-    fn breaks(&self, text: &str, cut: usize) -> Result<bool> {
-        let (text, cut) = around(text, cut);
-        guard(&self.place, "tokenize a text", || -> tokenizers::Result<_> {
-            let pieces = self.cut(text, MIDDLE, |_| Ok(Vec::new()))?;
-            let splits = pieces.get_splits(OffsetReferential::Original, OffsetType::Byte);
-            // White space may be left out, so that nothing begins or ends at the cut.
-            Ok(!splits.iter().any(|(_, offsets, _)| offsets.0 < cut && cut < offsets.1))
-        })
-    }
-
-    /// The tokens of a word of which two parts were tokenized apart.
-    fn join(&self, left: &[u32], right: &[u32]) -> Result<Joined> {
-        let apart = Joined { kept: left.len(), between: Vec::new(), skipped: 0 };
-        let unknown = self.unknown;
-        if unknown.is_some() && left.last() == unknown.as_ref() && right.first() == unknown.as_ref() {
-            return Ok(Joined { skipped: usize::from(self.is_fused()), ..apart });
-        }
-        if matches!(self.inner.get_model(), ModelWrapper::WordPiece(_) | ModelWrapper::WordLevel(_)) {
-            return Ok(apart);
-        }
-        // Bytes and what is unknown take part in nothing.
-        let is_fixed = |id: &u32| Some(*id) == unknown || self.control(*id).is_some();
-        // Not all of a word: it may be as long as the text so far.
-        let left_free = left.iter().rev().take(MANY + 1).take_while(|id| !is_fixed(id)).count();
-        let right_free = right.iter().take(MANY + 1).take_while(|id| !is_fixed(id)).count();
-        if left_free == 0 || right_free == 0 {
-            return Ok(apart);
-        }
-        // Each side grows by itself: in a run of one character the left one meets at once, the right one only at its end.
-        let (mut few_left, mut few_right) = (FEW, FEW);
-        loop {
-            let (l, r) = (few_left.min(left_free), few_right.min(right_free));
-            let (kept, skipped) = (left.len() - l, r);
-            let stretch = left[kept..].iter().chain(&right[..r]);
-            let stretch: String = stretch.filter_map(|id| self.inner.id_to_token(*id)).collect();
-            let tokens = guard(&self.place, "tokenize a text", || self.tokenize_piece(&stretch))?;
-            let between: Vec<u32> = tokens.into_iter().map(|token| token.id).collect();
-            let meets_left = l == left_free || between.first() == Some(&left[kept]);
-            let meets_right = r == right_free || between.last() == Some(&right[r - 1]);
-            if (meets_left || few_left >= MANY) && (meets_right || few_right >= MANY) {
-                return Ok(Joined { kept, between, skipped });
-            }
-            few_left = if meets_left { few_left } else { MANY.min(4 * few_left) };
-            few_right = if meets_right { few_right } else { MANY.min(4 * few_right) };
-        }
     }
 }
 
@@ -441,11 +301,4 @@ impl Normalizer for SectionNormalizer<'_> {
         };
         normalizer.map_or(Ok(()), |normalizer| normalizer.normalize(stretch))
     }
-}
-
-/// How two parts of a word go together: so many tokens of the first, others, the second without so many.
-struct Joined {
-    kept: usize,
-    between: Vec<u32>,
-    skipped: usize,
 }

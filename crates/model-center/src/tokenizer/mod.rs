@@ -7,18 +7,22 @@
 //!
 //! Called by [`crate::data`] when a dataset is read and by programs that encode single texts.
 
+mod added;
 pub(crate) mod byte_level;
 mod byte_pairs;
 mod characters;
 mod chat;
+mod controls;
 mod cpm;
 pub(crate) mod document;
-mod files;
+pub(crate) mod files;
+mod growth;
 mod guard;
 mod hf;
 mod long;
 mod open;
 pub(crate) mod pieces;
+mod seams;
 mod sections;
 mod sentencepiece;
 mod template;

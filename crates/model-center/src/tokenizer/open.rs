@@ -249,7 +249,7 @@ fn read_json(path: &Path, settings: &Settings) -> Result<HfTokenizer> {
 
 fn read_vocab(path: &Path, settings: &Settings) -> Result<HfTokenizer> {
     let (place, bytes) = read_named(path)?;
-    let document = vocab::document(&place, &bytes, &VocabOptions::of(settings), &settings.added)?;
+    let document = vocab::document(&place, &bytes, &VocabOptions::of(settings), settings)?;
     HfTokenizer::from_document(place, document, settings, &Map::new())
 }
 
@@ -262,8 +262,9 @@ fn read_byte_pairs(path: &Path, settings: &Settings) -> Result<HfTokenizer> {
 
 fn read_sentencepiece(path: &Path, settings: &Settings) -> Result<HfTokenizer> {
     let (place, bytes) = read_named(path)?;
-    let (document, names) = sentencepiece::document(&place, &bytes, settings)?;
-    HfTokenizer::from_document(place, document, settings, &names)
+    let document = sentencepiece::document(&place, &bytes, settings)?;
+    let tokenizer = HfTokenizer::from_document(place, document.json, settings, &document.names)?;
+    Ok(tokenizer.without(&document.unused))
 }
 
 fn read_characters(path: &Path, settings: &Settings) -> Result<HfTokenizer> {
@@ -278,5 +279,6 @@ fn read_gguf(path: &Path, _: &Settings) -> Result<HfTokenizer> {
     // The most positions are a limit of the model, not of its vocabulary.
     let files = tokenizer_files(file.metadata(), usize::MAX)?;
     let own = Settings { config: files.config, ..Settings::default() };
-    HfTokenizer::from_document(path.display().to_string(), files.tokenizer, &own, &Map::new())
+    let tokenizer = HfTokenizer::from_document(path.display().to_string(), files.tokenizer, &own, &Map::new())?;
+    Ok(tokenizer.without(&files.unused))
 }

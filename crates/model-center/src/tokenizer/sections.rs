@@ -2,7 +2,7 @@
 //!
 //! Defines [`SECTION`], [`next_cut`], [`around`], [`Runs`] and the changed parts for sections that have a text on a side of
 //! theirs, [`continued`] with [`Sides`].
-//! Called by [`super::long`], which puts the sections' tokens together.
+//! Called by [`super::long`] and [`super::seams`], which puts the sections' tokens together.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 pub(super) const SECTION: usize = 32 << 10;
 /// Characters on each side of a cut that say whether the pre-tokenizer cuts there. A multiple of three, so that digits in
 /// groups of three, counted from the cut's own side, are grouped as in the whole.
-const AROUND: usize = 48;
+pub(super) const AROUND: usize = 48;
 /// Runs longer than this are shortened, where the result does not depend on their length, to half of it.
 const RUN: usize = 1024;
 
@@ -85,11 +85,18 @@ pub(super) fn next_cut(text: &str, start: usize, whole: &Whole) -> usize {
         let at = half + at;
         let (mut before, mut after) = (text[..at].chars().rev(), text[at..].chars().skip(1));
         let previous = before.next();
-        if (c == ' ' || c == '\n') && word(previous) && word(after.next()) && is_free(at) {
+        // Behind a mark, a line's end may belong to the mark.
+        let is_open = c != '\n' || letter(previous) || previous.is_some_and(char::is_numeric);
+        if (c == ' ' || c == '\n') && is_open && word(previous) && word(after.next()) && is_free(at) {
             return at;
         }
         // All of a run of spaces is in the next section.
-        if before_space.is_none() && is_space(c) && previous.is_some_and(|c| !c.is_whitespace()) && is_free(at) {
+        if before_space.is_none()
+            && is_space(c)
+            && is_open
+            && previous.is_some_and(|c| !c.is_whitespace())
+            && is_free(at)
+        {
             before_space = Some(at);
         }
         if before_mark.is_none() && ends_word(c) && word(previous) && is_free(at) {
@@ -154,11 +161,28 @@ fn begins(c: char) -> bool {
             | '\u{1F400}'..='\u{1FAFF}')
 }
 
-/// The text around a cut, and where in it the cut is.
-pub(super) fn around(text: &str, cut: usize) -> (&str, usize) {
-    let from = text[..cut].char_indices().rev().take(AROUND).last().map_or(cut, |(at, _)| at);
-    let to = text[cut..].char_indices().nth(AROUND).map_or(text.len(), |(at, _)| cut + at);
-    (&text[from..to], cut - from)
+/// From where to where so many characters before and behind a cut are.
+pub(super) fn around(text: &str, cut: usize, reach: usize) -> (usize, usize) {
+    let from = text[..cut].char_indices().rev().take(reach).last().map_or(cut, |(at, _)| at);
+    let to = text[cut..].char_indices().nth(reach).map_or(text.len(), |(at, _)| cut + at);
+    (from, to)
+}
+
+/// Whether a pre-tokenizer counts characters from a text's beginning.
+pub(super) fn counts_characters(part: &Value) -> bool {
+    let steps = part.get("pretokenizers").and_then(Value::as_array);
+    part["type"] == "FixedLength" || steps.into_iter().flatten().any(counts_characters)
+}
+
+/// Whether a character is one of [`letters`].
+fn is_letter(c: char) -> bool {
+    // Words of Chinese are single characters.
+    c < '\u{3041}' && is_single(c) && c.is_alphabetic()
+}
+
+/// Letters that make long words.
+pub(super) fn letters() -> impl Iterator<Item = char> {
+    ('A'..'\u{3041}').filter(|c| is_letter(*c))
 }
 
 /// Runs of characters whose length says nothing to a tokenizer.
@@ -178,8 +202,7 @@ impl Runs {
         }
         let kind = |c: char| match c {
             _ if self.spaces.contains(&c) => 1,
-            // Words of Chinese are single characters.
-            _ if self.words && is_single(c) && c < '\u{3041}' => 2,
+            _ if self.words && is_letter(c) => 2,
             _ => 0,
         };
         let mut out: Option<String> = None;

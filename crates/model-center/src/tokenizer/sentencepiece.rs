@@ -4,11 +4,11 @@
 //! is cut; what is put around a text, and which ids a model gives the pieces, is the family's business: T5 has its blanks after
 //! the pieces, XLM-RoBERTa its own first ids.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use super::document::{self, Slot, added_token};
+use super::document::{self, Slot};
 use super::files::Settings;
 use super::pieces::{Cutting, Kind, Piece, Pieces};
 use super::wire::{Fields, Wire};
@@ -20,6 +20,24 @@ const FIX: &str = "fetch the file again; only whole models as SentencePiece trai
 /// T5's blanks, and the most that a configuration may ask for.
 const T5_BLANKS: u64 = 100;
 const BLANKS_LIMIT: u64 = 10_000;
+/// Families that move ids in ways that are not known here: beginnings of their names, and what they are called.
+const OTHER_IDS: [(&str, &str); 15] = [
+    ("mbart", "mBART"),
+    ("nllb", "NLLB"),
+    ("m2m100", "M2M100"),
+    ("camembert", "CamemBERT"),
+    ("xglm", "XGLM"),
+    ("barthez", "BARThez"),
+    ("bartpho", "BARTpho"),
+    ("plbart", "PLBART"),
+    ("erniem", "ERNIE-M"),
+    ("layoutxlm", "LayoutXLM"),
+    ("mluke", "mLUKE"),
+    ("seamlessm4t", "SeamlessM4T"),
+    ("xlmprophetnet", "XLM-ProphetNet"),
+    ("pegasus", "Pegasus"),
+    ("bigbirdpegasus", "BigBird-Pegasus"),
+];
 
 /// What a file says.
 #[derive(Debug)]
@@ -37,10 +55,21 @@ struct Model<'a> {
     escaped: bool,
 }
 
-/// The `tokenizer.json` document of a `.model` file, and the names of its special tokens.
+/// A `.model` file in the library's terms.
+#[derive(Debug)]
+pub(super) struct Document {
+    pub(super) json: Value,
+    /// The names of special tokens.
+    pub(super) names: Map<String, Value>,
+    /// Pieces that are never found in a text, which a `tokenizer.json` cannot say.
+    pub(super) unused: Vec<u32>,
+}
+
+/// The `tokenizer.json` document of a `.model` file, and what else there is to say.
 ///
 /// Errors: bytes that are no such file, a kind of vocabulary that is not read, pieces that stand twice.
-pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result<(Value, Map<String, Value>)> {
+pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result<Document> {
+    check_family(place, settings)?;
     let model = Model::read(bytes).map_err(|reason| Error::model(place, reason, FIX))?;
     let refuse = |reason: &str| Error::model(place, reason, "convert the tokenizer to tokenizer.json");
     let cutting = match model.cutting {
@@ -76,14 +105,16 @@ pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result
         unknown,
     };
     let parts = pieces.parts()?;
-    let mut added = pieces.added();
     // Tokens that a folder adds continue the ids of the pieces.
-    let own: HashSet<&str> = pieces.words.iter().map(|word| word.text).collect();
-    let special = settings.named_tokens(&["additional_special_tokens", "mask_token", "pad_token"]);
-    for (token, id) in settings.added.iter().filter(|(token, _)| !own.contains(token.as_str())) {
-        added.push(added_token(token, *id as usize, special.contains(token.as_str())));
+    let own: HashMap<&str, usize> = pieces.words.iter().enumerate().map(|(id, word)| (word.text, id)).collect();
+    let mut added = settings.added_entries(pieces.added(), |token| own.get(token).copied());
+    for entry in &mut added {
+        // Changed as a text is, a token would have a space before it and be found behind spaces only.
+        entry["normalized"] = json!(false);
     }
-    let document = json!({
+    let unused = pieces.words.iter().enumerate().filter(|(_, word)| word.kind == Kind::Unused);
+    let unused = unused.filter_map(|(id, _)| u32::try_from(id).ok()).collect();
+    let json = json!({
         "version": "1.0",
         "truncation": null,
         "padding": null,
@@ -96,7 +127,20 @@ pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result
     });
     let keys = ["unk_token", "bos_token", "eos_token", "pad_token"];
     let names = keys.iter().zip(names).filter_map(|(key, name)| Some((key.to_string(), json!(name?)))).collect();
-    Ok((document, names))
+    Ok(Document { json, names, unused })
+}
+
+/// Refuses families whose own code gives the pieces other ids than the file.
+fn check_family(place: &str, settings: &Settings) -> Result<()> {
+    let found = OTHER_IDS.iter().find(|(name, _)| settings.is_family(name));
+    match found.filter(|_| !settings.is_family("xlmroberta")) {
+        None => Ok(()),
+        Some((_, title)) => Err(Error::model(
+            place,
+            format!("this is {title}'s vocabulary, whose ids are not those of the file but of the family's own code"),
+            "convert it to tokenizer.json: in transformers, AutoTokenizer.from_pretrained(folder).save_pretrained(folder)",
+        )),
+    }
 }
 
 /// What the family puts around a text: T5 the end, Llama the beginning, XLM-RoBERTa both; others nothing.

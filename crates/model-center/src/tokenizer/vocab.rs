@@ -68,10 +68,10 @@ impl VocabOptions {
 ///
 /// A token listed twice keeps its later id, as in transformers. Errors: not UTF-8, empty, or without one of
 /// the tokens every BERT input needs.
-pub(super) fn document(place: &str, bytes: &[u8], options: &VocabOptions, added: &[(String, u32)]) -> Result<Value> {
+pub(super) fn document(place: &str, bytes: &[u8], options: &VocabOptions, settings: &Settings) -> Result<Value> {
     let text = utf8(place, bytes)?;
     let tokens = text.split_terminator('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
-    of_tokens(place, tokens, options, added)
+    of_tokens(place, tokens, options, settings)
 }
 
 /// The same of tokens in the order of their ids.
@@ -81,7 +81,7 @@ pub(crate) fn of_tokens<'a>(
     place: &str,
     tokens: impl Iterator<Item = &'a str>,
     options: &VocabOptions,
-    added: &[(String, u32)],
+    settings: &Settings,
 ) -> Result<Value> {
     let mut vocab = Map::new();
     for (id, token) in tokens.enumerate() {
@@ -102,23 +102,14 @@ pub(crate) fn of_tokens<'a>(
     let id = |token: &str| vocab[token].as_u64().unwrap_or_default() as usize;
     let (cls, sep) = (id(&options.cls), id(&options.sep));
     let names = [&options.pad, &options.unk, &options.cls, &options.sep, &options.mask];
-    let is_special = |token: &String| names.contains(&token);
-    let special: Vec<Value> = names
-        .into_iter()
-        .filter(|token| vocab.contains_key(token.as_str()))
-        .map(|token| added_token(token, id(token), true))
-        .chain(
-            added
-                .iter()
-                .filter(|(token, _)| !is_special(token))
-                .map(|(token, id)| added_token(token, *id as usize, false)),
-        )
-        .collect();
+    let special = names.into_iter().filter(|token| vocab.contains_key(token.as_str()));
+    let special = special.map(|token| added_token(token, id(token), true)).collect();
+    let added = settings.added_entries(special, |token| vocab.contains_key(token).then(|| id(token)));
     Ok(json!({
         "version": "1.0",
         "truncation": null,
         "padding": null,
-        "added_tokens": special,
+        "added_tokens": added,
         "normalizer": {
             "type": "BertNormalizer",
             "clean_text": true,
@@ -151,19 +142,23 @@ mod tests {
 
     #[test]
     fn ids_are_line_numbers_with_any_line_ending_and_byte_order_mark() {
-        let unix = document("v", VOCAB, &VocabOptions::default(), &[]).unwrap();
+        let unix = document("v", VOCAB, &VocabOptions::default(), &Settings::default()).unwrap();
         let windows = [b"\xEF\xBB\xBF".to_vec(), VOCAB.to_vec()].concat();
         let windows = String::from_utf8(windows).unwrap().replace('\n', "\r\n");
-        let windows = document("v", windows.as_bytes(), &VocabOptions::default(), &[]).unwrap();
+        let windows = document("v", windows.as_bytes(), &VocabOptions::default(), &Settings::default()).unwrap();
         assert_eq!(unix, windows);
         assert_eq!(unix["model"]["vocab"]["##s"], 6);
     }
 
     #[test]
     fn a_file_that_is_no_vocabulary_is_named() {
-        let error = document("dir/vocab.txt", b"a\nb\n", &VocabOptions::default(), &[]).unwrap_err().to_string();
+        let error = document("dir/vocab.txt", b"a\nb\n", &VocabOptions::default(), &Settings::default())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("dir/vocab.txt") && error.contains("[UNK], [CLS], [SEP], [PAD]"), "{error}");
-        let error = document("dir/vocab.txt", b"a\n\xFF\n", &VocabOptions::default(), &[]).unwrap_err().to_string();
+        let error = document("dir/vocab.txt", b"a\n\xFF\n", &VocabOptions::default(), &Settings::default())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("dir/vocab.txt:2"), "{error}");
     }
 }

@@ -45,6 +45,8 @@ pub(super) const CONTROL: i32 = 3;
 /// Words that are found whole in a text.
 const USER_DEFINED: i32 = 4;
 /// The largest number of a type of words.
+/// The type of words that are never found in a text.
+const UNUSED: i32 = 5;
 const LAST_TYPE: i32 = 6;
 
 /// The two files of a tokenizer.
@@ -54,6 +56,8 @@ pub struct TokenizerFiles {
     pub tokenizer: Value,
     /// `tokenizer_config.json`.
     pub config: Map<String, Value>,
+    /// Words that are never found in a text, by id; neither file can say it.
+    pub unused: Vec<u32>,
 }
 
 /// Whether a key says something about the tokenizer that is looked at here.
@@ -134,7 +138,9 @@ pub fn tokenizer_files(metadata: &Metadata, max_positions: usize) -> Result<Toke
     if let Some(template) = metadata.text(TEMPLATE)? {
         config.insert("chat_template".into(), json!(template));
     }
-    Ok(TokenizerFiles { tokenizer, config })
+    let unused = words.types.iter().enumerate().filter(|(_, kind)| **kind == UNUSED);
+    let unused = unused.filter_map(|(id, _)| u32::try_from(id).ok()).collect();
+    Ok(TokenizerFiles { tokenizer, config, unused })
 }
 
 /// The `tokenizer.json` of parts.

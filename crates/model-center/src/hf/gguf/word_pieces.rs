@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::tokenizer::{CONTROL, SPECIAL, Special, TOKENS, Words};
 use crate::Result;
 use crate::tokenizer::VocabOptions;
+use crate::tokenizer::files::Settings;
 use crate::tokenizer::pieces::SPACE;
 use crate::tokenizer::vocab::of_tokens;
 
@@ -34,5 +35,5 @@ pub(super) fn document(words: &Words<'_>, special: &Special<'_>) -> Result<Value
             None => format!("##{token}"),
         })
         .collect();
-    of_tokens(&words.metadata.place_of(TOKENS), tokens.iter().map(String::as_str), &options, &[])
+    of_tokens(&words.metadata.place_of(TOKENS), tokens.iter().map(String::as_str), &options, &Settings::default())
 }

@@ -6,10 +6,11 @@ use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Serde, Value};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
+use minijinja::value::{Serde, Value, ValueKind};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, escape_formatter};
 use serde_json::Map;
 
+use super::bounds;
 use super::civil_time::strftime;
 use super::json::to_json;
 
@@ -28,7 +29,14 @@ pub(super) fn new() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_recursion_limit(DEPTH);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_unknown_method_callback(bounds::method);
+    bounds::guard_filters(&mut environment);
+    environment.set_formatter(|output, state, value| {
+        if matches!(value.kind(), ValueKind::Map | ValueKind::Seq | ValueKind::Iterable) {
+            bounds::measure(value, bounds::limit(state))?;
+        }
+        escape_formatter(output, state, value)
+    });
     // Building this fails only for delimiters that cannot be told apart, and these are the usual ones.
     if let Ok(syntax) = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build() {
         environment.set_syntax(syntax);
@@ -68,6 +76,7 @@ pub(super) fn render(
     let mut environment = environment.clone();
     environment.set_fuel(Some(FUEL + FUEL_PER_BYTE * size_of(context) as u64));
     environment.add_global(NOW, now.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()));
+    environment.add_global(bounds::LIMIT, limit);
     let mut output = Bounded { bytes: Vec::new(), limit };
     environment.get_template(name)?.render_captured_to(Value::from(Serde(context)), &mut output)?;
     String::from_utf8(output.bytes).map_err(|_| Error::new(ErrorKind::InvalidOperation, "the output is no UTF-8 text"))

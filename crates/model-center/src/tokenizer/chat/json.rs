@@ -3,15 +3,14 @@
 //! Defines [`to_json`]. The filter that the library has escapes what HTML gives a meaning.
 
 use minijinja::value::{Kwargs, Value};
-use minijinja::{Error, ErrorKind};
+use minijinja::{Error, ErrorKind, State};
 
-/// As deep as containers may lie within each other.
-const DEPTH: usize = 100;
+use super::bounds::{limit, measure, too_large};
 
 /// JSON with `, ` and `: ` between things, or one thing a line with `indent`.
 ///
 /// Takes `indent`, `separators`, `sort_keys` and `ensure_ascii` as transformers' filter does.
-pub(super) fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
+pub(super) fn to_json(state: &State<'_, '_>, value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<Value> = options.get("indent")?;
     let indent = match indent.filter(|indent| !indent.is_none()) {
         None => None,
@@ -29,9 +28,12 @@ pub(super) fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     let sort_keys = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
     let ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     options.assert_all_used()?;
+    // Before the library goes through it, which has no bound.
+    let limit = limit(state);
+    measure(value, limit)?;
     let value = serde_json::to_value(value)
         .map_err(|error| Error::new(ErrorKind::InvalidOperation, "this cannot be JSON").with_source(error))?;
-    let mut writer = Writer { out: String::new(), indent, item, key, sort_keys, ascii };
+    let mut writer = Writer { out: String::new(), indent, item, key, sort_keys, ascii, limit };
     writer.write(&value, 0)?;
     Ok(writer.out)
 }
@@ -43,12 +45,14 @@ struct Writer {
     key: String,
     sort_keys: bool,
     ascii: bool,
+    limit: usize,
 }
 
 impl Writer {
     fn write(&mut self, value: &serde_json::Value, depth: usize) -> Result<(), Error> {
-        if depth > DEPTH {
-            return Err(Error::new(ErrorKind::InvalidOperation, "containers lie too deep within each other"));
+        // Depth is bounded by what was measured; spaces and signs between things can be many more than these.
+        if self.out.len() > self.limit {
+            return Err(too_large(self.limit));
         }
         match value {
             serde_json::Value::String(text) => self.text(text),

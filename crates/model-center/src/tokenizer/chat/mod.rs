@@ -6,6 +6,7 @@
 //!
 //! Called by programs that generate from, or train on, conversations.
 
+mod bounds;
 mod civil_time;
 mod encode;
 mod environment;

@@ -11,6 +11,7 @@ mod models;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 use self::corpus::Corpus;
 use super::guard::guard;
@@ -184,6 +185,7 @@ fn special_tokens(options: &TrainOptions) -> Result<Vec<String>> {
             token if token.trim().is_empty() => Some("is empty"),
             token if token.len() > 100 => Some("is longer than 100 bytes"),
             token if tokens.contains(token) => Some("is there already"),
+            token if is_byte(options.kind, token) => Some("is what spells a byte of texts"),
             _ => None,
         };
         if let Some(wrong) = wrong {
@@ -193,6 +195,12 @@ fn special_tokens(options: &TrainOptions) -> Result<Vec<String>> {
         tokens.push(token.clone());
     }
     Ok(tokens)
+}
+
+/// Whether a token is one of the alphabet that every text is spelled with.
+fn is_byte(kind: VocabularyKind, token: &str) -> bool {
+    let is_letter = |c: char| ByteLevel::alphabet().contains(&c) && token.chars().eq([c]);
+    kind == VocabularyKind::ByteBpe && token.chars().next().is_some_and(is_letter)
 }
 
 /// What options make of texts, as a part of `tokenizer.json`; the same for training and for use.

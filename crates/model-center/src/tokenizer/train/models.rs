@@ -62,8 +62,10 @@ pub(super) fn word_piece(corpus: &Corpus, options: &TrainOptions, special: &[Str
 pub(super) fn characters(corpus: &Corpus, options: &TrainOptions, special: &[String]) -> Result<Value> {
     let least = options.least_frequency().div_ceil(corpus.divided);
     let room = options.vocab_size.saturating_sub(special.len()).min(options.limit_alphabet.unwrap_or(usize::MAX));
-    let mut kept: Vec<char> =
-        corpus.characters().into_iter().filter(|(_, count)| *count >= least).take(room).map(|(c, _)| c).collect();
+    // A character that is a special token has its id, and is not text.
+    let is_text = |c: char| special.iter().all(|token| !token.chars().eq([c]));
+    let characters = corpus.characters().into_iter().filter(|(c, count)| *count >= least && is_text(*c));
+    let mut kept: Vec<char> = characters.take(room).map(|(c, _)| c).collect();
     require_room(1, options, special)?;
     kept.sort_unstable();
     let tokens = special.iter().cloned().chain(kept.into_iter().map(String::from));
@@ -89,7 +91,9 @@ pub(super) fn unigram(corpus: &Corpus, options: &TrainOptions, special: &[String
     // Sums of likelihoods depend on how they are cut over threads, so there is one.
     let pool = guard("training", "start a thread", || rayon::ThreadPoolBuilder::new().num_threads(1).build())?;
     guard("training", "train Unigram", || pool.install(|| trainer.do_train(sentences, &mut model)))?;
-    let pieces = model.iter().skip(special.len()).cloned().collect();
+    // A text that spells a special token teaches a piece of that name, of which there is one already.
+    let learnt = model.iter().skip(special.len());
+    let pieces = learnt.filter(|(piece, _)| !special.contains(piece)).cloned().collect();
     let vocab: Vec<(String, f64)> = special.iter().map(|token| (token.clone(), 0.0)).chain(in_order(pieces)).collect();
     let unknown = special.iter().position(|token| token == "<unk>");
     Ok(json!({"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": false}))

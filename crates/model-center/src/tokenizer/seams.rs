@@ -1,0 +1,155 @@
+//! Tokens at the seams between sections of a long text, made what they are in the whole.
+//!
+//! Defines [`Engine::append`], called by [`super::long`], which says what a section is.
+//!
+//! Byte pairs at a seam are exact: tokens stand side by side in the encoding of a text exactly if every two neighbours do so
+//! in the encoding of their own text alone, because no merge over their border is ever the best one in either. So a
+//! stretch over the seam is tokenized again, and if its first and last token are those that stood there, all is as in the
+//! whole. Best sums of scores have no such rule, but two best paths that meet agree from there on. Vocabularies of words are
+//! asked again for the whole word, found in the text: longer than any that they have, it is unknown wherever it ends.
+
+use tokenizers::models::ModelWrapper;
+use tokenizers::{OffsetReferential, OffsetType};
+
+use super::guard::guard;
+use super::long::{Engine, Tokens};
+use super::sections::{AROUND, SECTION, Sides, around};
+use crate::Result;
+
+/// Tokens on each side of a seam that are looked at first, and the most on its left side, which may be all of the text.
+const FEW: usize = 16;
+const MANY: usize = 4096;
+/// Characters on each side of a seam in which the ends of a word are looked for first; few words are longer.
+const WORD: usize = 320;
+
+/// How two parts of a word go together: so many tokens of the first, others, the second without so many.
+struct Joined {
+    kept: usize,
+    between: Vec<u32>,
+    skipped: usize,
+}
+
+/// A pre-token that a seam goes through.
+#[derive(Debug)]
+struct Straddling {
+    text: String,
+    /// Whether both of its ends were seen.
+    is_whole: bool,
+}
+
+impl Engine {
+    /// Appends a section's tokens to those of the text before `cut`, as if both had been one.
+    pub(super) fn append(&self, out: &mut Tokens, section: Tokens, text: &str, cut: usize) -> Result<()> {
+        let is_apart = cut == 0 || section.ids.is_empty() || out.ids.is_empty();
+        if is_apart || self.straddling(text, cut, AROUND)?.is_none() {
+            out.ids.extend_from_slice(&section.ids);
+            // A section of no tokens leaves the last word as it was.
+            out.last = if section.ids.is_empty() { out.last } else { section.last };
+            return Ok(());
+        }
+        let is_one_word = section.first == section.ids.len();
+        let (word, rest) = section.ids.split_at(section.first);
+        let begin = out.ids.len() - out.last;
+        let joined = match self.inner.get_model() {
+            ModelWrapper::WordPiece(_) | ModelWrapper::WordLevel(_) => match self.whole_word(text, cut)? {
+                Some(between) => Joined { kept: 0, between, skipped: word.len() },
+                None => Joined { kept: out.last, between: Vec::new(), skipped: 0 },
+            },
+            ModelWrapper::BPE(_) | ModelWrapper::Unigram(_) => self.join(&out.ids[begin..], word)?,
+        };
+        out.ids.truncate(begin + joined.kept);
+        out.ids.extend_from_slice(&joined.between);
+        out.ids.extend_from_slice(&word[joined.skipped..]);
+        out.last = out.ids.len() - begin;
+        if !is_one_word {
+            out.ids.extend_from_slice(rest);
+            out.last = section.last;
+        }
+        Ok(())
+    }
+
+    /// The tokens of the word that a cut goes through, for vocabularies that know a word as a whole; `None` if more of the text
+    /// shows that it goes through none.
+    fn whole_word(&self, text: &str, cut: usize) -> Result<Option<Vec<u32>>> {
+        let mut reach = WORD;
+        loop {
+            let Some(word) = self.straddling(text, cut, reach)? else { return Ok(None) };
+            if word.is_whole || reach >= SECTION || self.is_beyond_words(&word.text) {
+                let tokens = guard(&self.place, "tokenize a text", || self.tokenize_piece(&word.text))?;
+                return Ok(Some(tokens.into_iter().map(|token| token.id).collect()));
+            }
+            reach *= 4;
+        }
+    }
+
+    /// Whether a word is longer than any that the vocabulary looks for.
+    fn is_beyond_words(&self, word: &str) -> bool {
+        match self.inner.get_model() {
+            ModelWrapper::WordPiece(model) => word.chars().nth(model.max_input_chars_per_word).is_some(),
+            _ => false,
+        }
+    }
+
+    /// The pre-token that a cut goes through, by the text so many characters before and behind it.
+    fn straddling(&self, text: &str, cut: usize, reach: usize) -> Result<Option<Straddling>> {
+        let (from, to) = around(text, cut, reach);
+        let sides = Sides { first: from == 0, last: to == text.len() };
+        let (mut found, word_begin) = self.pre_token(&text[from..to], sides, cut - from)?;
+        // What is put before a stretch stands behind a word that is found whole.
+        if let Some(begin) = word_begin.filter(|_| self.prefixed && found.is_some()) {
+            found = self.pre_token(&text[from + begin..to], Sides { first: true, ..sides }, cut - from - begin)?.0;
+        }
+        Ok(found)
+    }
+
+    /// The pre-token that `at` is in, and where the last word before it begins that is found whole.
+    fn pre_token(&self, part: &str, sides: Sides, at: usize) -> Result<(Option<Straddling>, Option<usize>)> {
+        guard(&self.place, "tokenize a text", || -> tokenizers::Result<_> {
+            let pieces = self.cut(part, sides, |_| Ok(Vec::new()))?;
+            let splits = pieces.get_splits(OffsetReferential::Original, OffsetType::Byte);
+            // White space may be left out, so that nothing begins or ends at the cut.
+            let Some(place) = splits.iter().position(|(_, offsets, _)| offsets.0 < at && at < offsets.1) else {
+                return Ok((None, None));
+            };
+            // No tokens were asked for, so that those that stand there are of words found whole.
+            let is_found = |tokens: &Option<Vec<_>>| tokens.as_ref().is_some_and(|tokens| !tokens.is_empty());
+            let before = splits[..place].iter().rev().find(|(_, _, tokens)| is_found(tokens));
+            let is_whole = (place > 0 || sides.first) && (place + 1 < splits.len() || sides.last);
+            Ok((Some(Straddling { text: splits[place].0.to_owned(), is_whole }), before.map(|(_, at, _)| at.0)))
+        })
+    }
+
+    /// The tokens of a word of which two parts were tokenized apart.
+    fn join(&self, left: &[u32], right: &[u32]) -> Result<Joined> {
+        let apart = Joined { kept: left.len(), between: Vec::new(), skipped: 0 };
+        let unknown = self.unknown;
+        if unknown.is_some() && left.last() == unknown.as_ref() && right.first() == unknown.as_ref() {
+            return Ok(Joined { skipped: usize::from(self.is_fused()), ..apart });
+        }
+        // Bytes and what is unknown take part in nothing.
+        let is_fixed = |id: &u32| Some(*id) == unknown || self.control(*id).is_some();
+        // Not all of a word: it may be as long as the text so far. The right part is in one section.
+        let left_free = left.iter().rev().take(MANY + 1).take_while(|id| !is_fixed(id)).count();
+        let right_free = right.iter().take_while(|id| !is_fixed(id)).count();
+        if left_free == 0 || right_free == 0 {
+            return Ok(apart);
+        }
+        // Each side grows by itself: in a run of one character the left one meets at once, the right one only at its end.
+        let (mut few_left, mut few_right) = (FEW, FEW);
+        loop {
+            let (l, r) = (few_left.min(left_free), few_right.min(right_free));
+            let (kept, skipped) = (left.len() - l, r);
+            let stretch = left[kept..].iter().chain(&right[..r]);
+            let stretch: String = stretch.filter_map(|id| self.inner.id_to_token(*id)).collect();
+            let tokens = guard(&self.place, "tokenize a text", || self.tokenize_piece(&stretch))?;
+            let between: Vec<u32> = tokens.into_iter().map(|token| token.id).collect();
+            let meets_left = l == left_free || between.first() == Some(&left[kept]);
+            let meets_right = r == right_free || between.last() == Some(&right[r - 1]);
+            if (meets_left || few_left >= MANY) && meets_right {
+                return Ok(Joined { kept, between, skipped });
+            }
+            few_left = if meets_left { few_left } else { MANY.min(4 * few_left) };
+            few_right = if meets_right { few_right } else { 4 * few_right };
+        }
+    }
+}
