@@ -1,0 +1,55 @@
+//! Tokenizers of every form: ids are those of the libraries the forms come from, long texts are as short ones, and damaged
+//! files are errors. The golden files are described in `tests/golden/tokenizers/README.md`.
+#![allow(clippy::unwrap_used)]
+
+mod damaged;
+mod forms;
+mod long;
+mod seams;
+mod specials;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/tokenizers").join(name)
+}
+
+fn read(name: &str) -> Value {
+    serde_json::from_str(&fs::read_to_string(golden(name)).unwrap()).unwrap()
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|id| u32::try_from(id.as_u64().unwrap()).unwrap()).collect()
+}
+
+/// A folder with copies of golden files and files of these contents.
+fn folder(copies: &[(&str, &str)], contents: &[(&str, Value)]) -> TempDir {
+    let folder = TempDir::new().unwrap();
+    for (from, to) in copies {
+        fs::copy(golden(from), folder.path().join(to)).unwrap();
+    }
+    for (name, content) in contents {
+        fs::write(folder.path().join(name), content.to_string()).unwrap();
+    }
+    folder
+}
+
+/// The vocabulary of scores, in which a piece is of another kind.
+fn with_kind(text: &str, kind: u8) -> (TempDir, PathBuf) {
+    // Its field of kind, 1 if it is left out, is appended.
+    let sound = fs::read(golden("unigram.model")).unwrap();
+    let length = u8::try_from(text.len()).unwrap();
+    let piece = |more: u8| [&[0x0A, 7 + length + more, 0x0A, length][..], text.as_bytes(), &[0x15]].concat();
+    let long = piece(0).len();
+    let at = sound.windows(long).position(|bytes| bytes == piece(0)).unwrap();
+    let mut bytes = sound.clone();
+    bytes.splice(at..at + long + 4, [&piece(2)[..], &sound[at + long..at + long + 4], &[0x18, kind]].concat());
+    let place = TempDir::new().unwrap();
+    let path = place.path().join("tokenizer.model");
+    fs::write(&path, bytes).unwrap();
+    (place, path)
+}
