@@ -165,7 +165,6 @@ impl Work {
     ) -> Result<Vec<Vec<Generated>>> {
         let shows = self.job.shows_pieces();
         self.with_figures(Figures::start);
-        self.check_stop()?;
         let mut on_piece = |piece: Piece<'_>| {
             self.with_figures(Figures::piece);
             self.heed(!shows || show(piece.piece)?);

@@ -98,7 +98,13 @@ fn rows_that_cannot_be_read_are_named_by_line() {
     generate_refused(&fixture, &FILES, DATA, "in.jsonl", &["no line"]);
     generate_refused(&fixture, &["--input", "nowhere.jsonl"], DATA, "nowhere.jsonl", &["no such file"]);
     fixture.write("in.jsonl", "{\"prompt\": \"it\"}\n");
-    generate_refused(&fixture, &[&FILES[..], &["--column", "asked"]].concat(), DATA, "in.jsonl:1", &["none of asked"]);
+    generate_refused(
+        &fixture,
+        &[&FILES[..], &["--column", "asked"]].concat(),
+        DATA,
+        "in.jsonl:1",
+        &["no \"asked\", which --column names"],
+    );
     fixture.write("model/chat_template.jinja", "{{ raise_exception('only one may speak') }}");
     fixture.write("in.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"it\"}]}\n");
     generate_refused(&fixture, &FILES, DATA, "chat_template.jinja", &["only one may speak"]);

@@ -226,7 +226,7 @@ impl<'a> Generator<'a> {
         Generator { ranks: (ranks.size() > 1).then_some(ranks), ..self }
     }
 
-    /// Ask before every word whether to go on; an error ends the generation with it.
+    /// Ask before every word whether to go on; an error ends the generation with it, on all ranks at the same word.
     #[must_use]
     pub fn asking(self, may_go_on: &'a dyn Fn() -> Result<()>) -> Self {
         Generator { may_go_on: Some(may_go_on), ..self }
@@ -333,14 +333,16 @@ impl<'a> Generator<'a> {
         if prompts.is_empty() && self.ranks.is_none() {
             return Ok(Vec::new());
         }
+        let asked = || self.may_go_on.map_or(Ok(()), |may_go_on| may_go_on());
+        if self.ranks.is_none() {
+            asked()?;
+        }
         // A rank without prompts goes along with the others, with a row that nobody reads.
         let idle = [vec![0]];
         let (mut decoding, mut scores) = self.begin(if prompts.is_empty() { &idle } else { prompts }, cx)?;
         let mut is_idle = prompts.is_empty();
         loop {
-            if let Some(may_go_on) = self.may_go_on {
-                may_go_on()?;
-            }
+            let asked = asked();
             let (mut from, mut words) = (Vec::new(), Vec::new());
             if !is_idle {
                 let vocabulary = scores.shape().last();
@@ -349,8 +351,18 @@ impl<'a> Generator<'a> {
                 let scores = values.chunks(vocabulary.max(1)).map(<[f32]>::to_vec).collect();
                 (from, words) = rows.choose(scores, on_piece)?.into_iter().unzip();
             }
-            if !self.does_any_rank_go_on(!words.is_empty(), cx)? {
-                return rows.finish(on_piece);
+            let own = match (&asked, words.is_empty()) {
+                (Err(_), _) => Vote::Stop,
+                (Ok(()), false) => Vote::GoOn,
+                (Ok(()), true) => Vote::Done,
+            };
+            match self.highest(own, cx)? {
+                Vote::GoOn => {}
+                Vote::Done => return rows.finish(on_piece),
+                Vote::Stop => {
+                    asked?;
+                    return Err(Error::recipe("this run", "another rank was asked to stop", "start it again"));
+                }
             }
             if words.is_empty() {
                 if !is_idle && self.own_words().is_none() {
@@ -369,12 +381,25 @@ impl<'a> Generator<'a> {
         }
     }
 
-    fn does_any_rank_go_on(&self, this_one: bool, cx: &Ctx) -> Result<bool> {
-        let Some(ranks) = &self.ranks else { return Ok(this_one) };
-        let own = Tensor::from_slice(cx.device(), [1], &[f32::from(u8::from(this_one))], Segment::Data)?;
-        let any = tensors::all_reduce(&**ranks, own, Reduction::Max)?;
-        Ok(any.to_vec::<f32>()?.first().is_some_and(|any| *any > 0.0))
+    /// The highest of all ranks' votes.
+    fn highest(&self, own: Vote, cx: &Ctx) -> Result<Vote> {
+        let Some(ranks) = &self.ranks else { return Ok(own) };
+        let own = Tensor::from_slice(cx.device(), [1], &[f32::from(own as u8)], Segment::Data)?;
+        let highest = tensors::all_reduce(&**ranks, own, Reduction::Max)?.to_vec::<f32>()?;
+        let highest = highest.first().copied().unwrap_or(0.0);
+        let votes = [Vote::Stop, Vote::GoOn, Vote::Done];
+        Ok(votes.into_iter().find(|vote| f32::from(*vote as u8) <= highest).unwrap_or(Vote::Done))
     }
+}
+
+/// What a rank says behind each word; the highest of all holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Vote {
+    /// All of its texts have ended.
+    Done = 0,
+    GoOn = 1,
+    /// Somebody asks for an end.
+    Stop = 2,
 }
 
 /// What chooses the next words of rows.
