@@ -101,7 +101,9 @@ impl RowOptions {
     fn rows_of(&self, path: &Path) -> Result<Vec<Row>> {
         let text = read_text(path, MAX_BYTES).map_err(|error| match error {
             // A file of rows is no model.
-            Error::Model { place, reason, fix } => Error::Data { place, reason, fix },
+            Error::Model { place, reason, .. } => {
+                Error::data(place, reason, "give a file of UTF-8 text, in parts if it is large")
+            }
             other => other,
         })?;
         let lines = text.trim_start_matches('\u{FEFF}').lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
