@@ -7,7 +7,7 @@ use bmtrain_core::wrap::Counting;
 use bmtrain_dist::optim::{Schedule, Warmup};
 use bmtrain_dist::shard::Sharding;
 use model_center::config::ProblemType;
-use model_center::data::{AnswerPlace, Dataset, LabelSpace, LabelSpec, PROMPTS, ReadOptions, SUPERGLUE, Split, Squad};
+use model_center::data::{AnswerPlace, Dataset, LabelSpace, LabelSpec, ReadOptions, Split, Squad};
 use model_center::hf::{FolderLayout, Places};
 use model_center::model::{HeadValues, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead, TextModel};
 use model_center::recipe::{DataSettings, DataSource, Head, Resolved, model_folder};
@@ -213,11 +213,8 @@ fn unfit(resolved: &Resolved, error: Error) -> Error {
     let Error::Recipe { reason, .. } = error else { return error };
     let source = &resolved.data.source;
     let name = source.task_name();
-    // One's own files are read for a classifier too.
-    let has_classes = matches!(source, DataSource::Template { .. }) || SUPERGLUE.iter().any(|task| task.name == name);
-    let has_prompts = PROMPTS.iter().any(|task| task.name == name);
-    let (key, fix) = match (source.is_answered_by_words(), has_prompts) {
-        (true, _) if has_classes => {
+    let (key, fix) = match (source.is_answered_by_words(), source.has_prompt_form()) {
+        (true, _) if source.has_classifier_form() => {
             ("data.objective", "take a model that predicts words, or data.objective = \"classifier\"".to_owned())
         }
         (true, _) => ("data.objective", "take a model that predicts words".to_owned()),

@@ -138,7 +138,11 @@ impl RowOptions {
                 (true, None) => format!("there is no prompt: none of {}, {IDS}, {MESSAGES}", texts.join(", ")),
                 (false, _) => format!("there are several prompts: {}", names.join(", ")),
             };
-            return refuse(reason, "give one of them, or name the text with --column");
+            let fix = match &self.column {
+                Some(_) => "correct the row, or --column",
+                None => "give one of them, or name the text with --column",
+            };
+            return refuse(reason, fix);
         };
         let value = &object[name];
         let said = match (name, value) {

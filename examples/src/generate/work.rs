@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// How long a rank waits for another: a reader may be slow, a batch of long prompts takes its time, a process may be halted. A rank
 /// that fails is known at once, for all are threads of this process.
-const PATIENCE: Duration = Duration::from_secs(24 * 3600);
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
 
 /// What the ranks share.
 struct Work {
@@ -48,7 +48,7 @@ pub(super) fn run(job: Job) -> Result<ExitStatus> {
         let work = Arc::clone(&work);
         move |ranks| work.rank(ranks)
     };
-    let ended = ranks::run(&work.job.launch, Comm::Auto, Some(PATIENCE), of_rank);
+    let ended = ranks::run(&work.job.launch, Comm::Auto, Some(LONGEST_WAIT), of_rank);
     let is_cut = ended.is_err() && work.stop.is_requested();
     let sink = work.sink().take();
     if is_cut && work.is_unread.load(Ordering::Acquire) {

@@ -2,6 +2,7 @@
 //!
 //! Defines [`DataSource`], a part of the [`Settings`](super::Settings). Filled by `sources.rs`; read by the programs.
 
+use super::sources::has_classifier;
 use crate::data::{
     ColumnTask, LabelSpec, PROMPTS, PromptEntry, SQUAD_METRICS, SUPERGLUE, Split, Squad, TaskEntry, TemplateTask,
     WordColumns, WordTask,
@@ -87,6 +88,24 @@ impl DataSource {
         match self {
             DataSource::Prompts { task, .. } => PROMPTS.iter().find(|entry| entry.name == *task),
             _ => None,
+        }
+    }
+
+    /// Whether there is a form of the task for classifiers, however it is read here: one's own files have one.
+    pub fn has_classifier_form(&self) -> bool {
+        match self {
+            DataSource::SuperGlue { .. } | DataSource::Files { .. } | DataSource::Template { .. } => true,
+            DataSource::Prompts { task, .. } => has_classifier(task),
+            DataSource::Squad { .. } | DataSource::Words { .. } => false,
+        }
+    }
+
+    /// Whether there is a form of the task that is answered by words of registered prompts.
+    pub fn has_prompt_form(&self) -> bool {
+        match self {
+            DataSource::SuperGlue { task, .. } => PROMPTS.iter().any(|entry| entry.name == *task),
+            DataSource::Prompts { .. } => true,
+            _ => false,
         }
     }
 

@@ -99,7 +99,7 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
 }
 
 /// Whether a task of the registries has a form for classifiers.
-fn has_classifier(task: &str) -> bool {
+pub(super) fn has_classifier(task: &str) -> bool {
     SUPERGLUE.iter().any(|entry| entry.name == task)
 }
 

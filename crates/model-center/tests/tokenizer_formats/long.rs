@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use model_center::tokenizer::{HfTokenizer, Tokenizer};
+use model_center::tokenizer::HfTokenizer;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{folder, golden, read};
+use crate::{check_as_whole, folder, golden, read};
 
 /// Words, spaces, digits, Chinese, marks, signs and line ends in an order that looks random and is always the same.
 fn mixed(length: usize, seed: u64) -> String {
@@ -122,15 +122,7 @@ fn a_long_text_has_the_ids_of_the_whole() {
         .flat_map(|part| (0..4).map(move |offset| "a".repeat(offset) + &part.repeat(60_000 / part.len())));
         let texts = (0..3).map(|seed| mixed(300_000, seed)).chain(sparse);
         for (seed, text) in texts.enumerate() {
-            let long = tokenizer.tokenize(&[&text]).unwrap().concat();
-            let whole = tokenizer.tokenize_whole(&text).unwrap();
-            let first = long.iter().zip(&whole).position(|(a, b)| a != b);
-            assert!(
-                long == whole,
-                "{name}, text {seed}: {} and {} ids, the first other one at {first:?}",
-                long.len(),
-                whole.len()
-            );
+            check_as_whole(&tokenizer, &text, &format!("{name}, text {seed}"));
         }
     }
 }
@@ -140,9 +132,7 @@ fn one_character_many_times_has_the_ids_of_the_whole() {
     for (name, tokenizer) in all_kinds() {
         for character in ["a", "z", " ", "1", "!", "\n", "é", "船", "🚢", "\u{301}", "\t"] {
             let text = character.repeat(150_000 / character.len());
-            let long = tokenizer.tokenize(&[&text]).unwrap().concat();
-            let whole = tokenizer.tokenize_whole(&text).unwrap();
-            assert!(long == whole, "{name}, {character:?}: {} and {} ids", long.len(), whole.len());
+            check_as_whole(&tokenizer, &text, &format!("{name}, {character:?}"));
         }
     }
 }

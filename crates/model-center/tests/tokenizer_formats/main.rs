@@ -11,6 +11,7 @@ mod specials;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use model_center::tokenizer::{HfTokenizer, Tokenizer};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -36,6 +37,15 @@ fn folder(copies: &[(&str, &str)], contents: &[(&str, Value)]) -> TempDir {
         fs::write(folder.path().join(name), content.to_string()).unwrap();
     }
     folder
+}
+
+/// Checks that a long text has the ids that it has when it is taken at once; `what` names tokenizer and text.
+fn check_as_whole(tokenizer: &HfTokenizer, text: &str, what: &str) {
+    let long = tokenizer.tokenize(&[text]).unwrap().concat();
+    let whole = tokenizer.tokenize_whole(text).unwrap();
+    let first = long.iter().zip(&whole).position(|(a, b)| a != b);
+    let (long_ids, whole_ids) = (long.len(), whole.len());
+    assert!(long == whole, "{what}: {long_ids} and {whole_ids} ids, the first other one at {first:?}");
 }
 
 /// The vocabulary of scores, in which a piece is of another kind.

@@ -6,7 +6,7 @@ use model_center::tokenizer::{HfTokenizer, Tokenizer};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::folder;
+use crate::{check_as_whole, folder};
 
 /// Letters, digits and two marks in an order that looks random, without a space.
 fn base64(length: usize) -> String {
@@ -75,15 +75,7 @@ fn words_that_a_section_ends_in_have_the_tokens_of_the_whole() {
     let short = (0..3).map(|offset| "a".repeat(offset) + &"x QQx ab ".repeat(10_000));
     for (at, text) in texts.into_iter().chain(short).enumerate() {
         for (name, tokenizer) in &kinds {
-            let long = tokenizer.tokenize(&[&text]).unwrap().concat();
-            let whole = tokenizer.tokenize_whole(&text).unwrap();
-            let first = long.iter().zip(&whole).position(|(a, b)| a != b);
-            assert!(
-                long == whole,
-                "{name}, text {at}: {} and {} ids, the first other one at {first:?}",
-                long.len(),
-                whole.len()
-            );
+            check_as_whole(tokenizer, &text, &format!("{name}, text {at}"));
         }
     }
 }
@@ -97,8 +89,7 @@ fn a_seam_may_change_every_pair_of_the_section_behind_it() {
     let tokenizer = parts(json!(null), json!(null), model, json!([]));
     for length in [20_000, 40_001, 90_001] {
         let text = format!("b{}", "a".repeat(length)).repeat(4);
-        let long = tokenizer.tokenize(&[&text]).unwrap().concat();
-        assert!(long == tokenizer.tokenize_whole(&text).unwrap(), "{length}: {} ids", long.len());
+        check_as_whole(&tokenizer, &text, &format!("{length}"));
     }
 }
 
@@ -113,8 +104,7 @@ fn a_line_end_behind_a_mark_stays_with_the_mark() {
     let tokenizer = parts(json!(null), split, model, json!([]));
     for offset in 0..4 {
         let text = "a".repeat(offset) + &"aaa!\n \n".repeat(20_000);
-        let long = tokenizer.tokenize(&[&text]).unwrap().concat();
-        assert!(long == tokenizer.tokenize_whole(&text).unwrap(), "{offset}: {} ids", long.len());
+        check_as_whole(&tokenizer, &text, &format!("{offset}"));
     }
 }
 
