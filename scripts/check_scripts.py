@@ -21,6 +21,8 @@ import compare_runs  # noqa: E402
 import dead_rank  # noqa: E402
 import kernels_compile  # noqa: E402
 import prepare_sentences  # noqa: E402
+import repairs  # noqa: E402
+import same_digests  # noqa: E402
 import speed  # noqa: E402
 import speed_decode  # noqa: E402
 import speed_offload  # noqa: E402
@@ -286,6 +288,23 @@ class Verdicts(InScratch):
         (self.dir / "b/metrics.jsonl").write_text('{"loss": 0.6, "time": {"seconds": 2}}\n')
         self.assertIn("different optimizer-state", compare("b"), "none on both sides proves nothing")
 
+class Lists(unittest.TestCase):
+    TEXT = (
+        "### Other tests\n`cargo test -p c --test d`:\n- `not_this`\n"
+        "### The tests of `repairs`\nText.\n\n`cargo test -p a --test b`:\n\n- `one::two`: a claim\n- `three`: another\n\n"
+        "`cargo test -p a --lib`\n- `four`\n## Next\n- `five`\n")
+
+    def test_the_tests_of_repairs_are_read_from_their_section_alone(self):
+        expected = [(["-p", "a", "--test", "b"], ["one::two", "three"]), (["-p", "a", "--lib"], ["four"])]
+        self.assertEqual(repairs.listed(self.TEXT), expected)
+
+    def test_a_listed_test_that_did_not_run_or_failed_does_not_count(self):
+        output = "test one::two ... ok\ntest three ... FAILED\ntest four_and_more ... ok\n"
+        self.assertEqual(repairs.passed(output, ["one::two", "three", "four"]), ["one::two"])
+
+    def test_results_that_differ_or_are_missing_are_not_equal(self):
+        with contextlib.redirect_stderr(io.StringIO()):
+            self.assertEqual(same_digests.compare("run", {"a": 1, "b": 2, "c": None}, {"a": 1, "b": 3, "d": 4}), (1, 4))
 
 
 if __name__ == "__main__":
