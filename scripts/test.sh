@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# Usage: scripts/test.sh
+# Usage: scripts/test.sh [--all]
 #
 # Installs what the tests need (rustfmt and clippy, through rustup; on Debian and as root also g++, with which CUDA
-# kernels are run on the processor, and OpenMPI; NVIDIA's compilers, through pip) and runs everything: the scripts' own checks,
-# formatting, lints, all tests, the documentation, the packages. Goes on after a failure; the last line is the total, `N passed,
-# N failed`, in which every test and every other check counts one. What had to be skipped is named above it. The exit status is 1
-# if anything failed.
+# kernels are run on the processor, and OpenMPI; NVIDIA's compilers, through pip) and runs everything: the scripts' own
+# checks, formatting, lints, all tests, the documentation, the packages. Goes on after a failure; the last line is the
+# total, `N passed, N failed`, in which every test and every other check counts one. What had to be skipped is named above
+# it. The exit status is 1 if anything failed.
+#
+# The tests of CUDA kernels on an emulated device are left out while kernels, launch code and emulator are as they were
+# when all of these tests passed (kernels/emulated.txt); --all runs them in any case.
 #
 # Where cargo-deny is installed it checks licences, sources and duplicates of all dependencies. With BMTRAIN_DENY=1 it is
 # installed first (some minutes) and looks at security advisories too, whose database it fetches.
@@ -13,10 +16,12 @@ set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
 
+all=
 case "${1:-}" in
 -h | --help) usage "$0"; exit 0 ;;
+--all) all=1 ;;
 '') ;;
-*) fail "test.sh $1" "it takes no arguments" "see scripts/test.sh --help" ;;
+*) fail "test.sh $1" "there is no such option" "see scripts/test.sh --help" ;;
 esac
 need_cargo
 cd "$root"
@@ -53,6 +58,11 @@ if cuda="$(scripts/cuda_env.sh)"; then
 else
     note "SKIPPED compilation of CUDA kernels: NVIDIA's compilers could not be installed"
     summary+=("    skipped: compilation of CUDA kernels: NVIDIA's compilers could not be installed")
+fi
+
+unset BMTRAIN_EMULATED_KERNELS_UNCHANGED
+if [ -z "$all" ] && grep -q "^sha256 $(scripts/emulated_hash.sh)$" kernels/emulated.txt; then
+    export BMTRAIN_EMULATED_KERNELS_UNCHANGED=1
 fi
 
 # What the tests on an emulated device may take together, in seconds.
@@ -115,24 +125,22 @@ count_tests() {
 
 check "scripts" scripts/check_scripts.sh
 check "formatting" cargo fmt --all --check
-check "lints" cargo clippy --workspace --all-targets --locked -- --deny warnings
-[ -z "${BMTRAIN_CUDA_LIB_DIR:-}" ] || check "kernels for devices" scripts/claims.sh kernels-compile
-count_tests "tests" cargo test --workspace --locked --no-fail-fast
+# Everything is linted, tested and documented once, with every optional feature that this machine can build. The default
+# features, which are what users build, are linted once more.
+features=bmtrain-examples/hub
 if has_mpi; then
-    with_mpi=(--locked --package bmtrain-core --package bmtrain-dist --package bmtrain-examples --features bmtrain-examples/mpi)
-    check "lints with MPI" cargo clippy "${with_mpi[@]}" --all-targets -- --deny warnings
-    # Of what the feature changes; the rest has been tested without it.
-    count_tests "tests of MPI" cargo test "${with_mpi[@]}" --no-fail-fast --test mpi --test launch
-    count_tests "tests of MPI's parts" cargo test --locked --package bmtrain-core --features mpi --lib comm::
-    check "documentation with MPI" env RUSTDOCFLAGS="--deny warnings" cargo doc --no-deps "${with_mpi[@]}"
+    features+=,bmtrain-examples/mpi
 else
     summary+=("    skipped: tests of MPI: there is no mpirun or no mpicc")
 fi
-with_hub=(--locked --package bmtrain-examples --features bmtrain-examples/hub)
-check "lints with fetching" cargo clippy "${with_hub[@]}" --all-targets -- --deny warnings
-count_tests "tests of fetching" cargo test "${with_hub[@]}" --no-fail-fast --lib --test fetch
-check "documentation with fetching" env RUSTDOCFLAGS="--deny warnings" cargo doc --no-deps "${with_hub[@]}"
-check "documentation" env RUSTDOCFLAGS="--deny warnings" cargo doc --workspace --no-deps --locked
+with=(--workspace --locked --features "$features")
+check "lints" cargo clippy "${with[@]}" --all-targets -- --deny warnings
+check "lints of the default features" cargo clippy --workspace --locked -- --deny warnings
+[ -z "${BMTRAIN_CUDA_LIB_DIR:-}" ] || check "kernels for devices" scripts/claims.sh kernels-compile
+count_tests "tests" cargo test "${with[@]}" --no-fail-fast
+# What a build without the optional features refuses.
+count_tests "tests of the default features" cargo test --locked --package bmtrain-dist --test launch
+check "documentation" env RUSTDOCFLAGS="--deny warnings" cargo doc "${with[@]}" --no-deps
 check "packages" scripts/package_check.sh
 if cargo deny --version >/dev/null 2>&1; then
     what=(licenses bans sources)

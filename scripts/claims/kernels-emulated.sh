@@ -1,21 +1,33 @@
 #!/usr/bin/env bash
-# Usage: scripts/claims/kernels-emulated.sh
+# Usage: scripts/claims/kernels-emulated.sh [--accept]
 #
 # Every CUDA kernel and all that launches it, on an emulated device: every row of the conformance table in every number type
 # against the CPU, edges, bits, vocabularies in parts, sizes beyond 32 bits, the device itself, the exchange between ranks, and
 # every row that launches a kernel once more under the sanitizers. Nothing here has seen a device, nor says anything about speed.
 # The figure is tests passed/all and what they took.
+#
+# --accept writes kernels/emulated.txt if all of them pass: for what has this hash, scripts/test.sh leaves these tests out.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
 case "${1:-}" in
 -h | --help) usage "$0"; exit 0 ;;
-'') ;;
-*) fail "kernels-emulated $1" "it takes no arguments" "see scripts/claims/kernels-emulated.sh --help" ;;
+'' | --accept) ;;
+*) fail "kernels-emulated $1" "there is no such option" "see scripts/claims/kernels-emulated.sh --help" ;;
 esac
 need g++ "install a C++ compiler, which the emulator needs, on Debian: apt-get install g++"
 export BMTRAIN_SANITIZE_ALL=1
-unset BMTRAIN_ROWS
+unset BMTRAIN_ROWS BMTRAIN_EMULATED_KERNELS_UNCHANGED
+# accept FIGURE: called where all tests passed.
+accept() {
+    {
+        echo "# Written by scripts/claims/kernels-emulated.sh --accept after all tests of emulated kernels had passed."
+        echo "sha256 $hash"
+        echo "$1"
+    } >"$root/kernels/emulated.txt"
+}
+hash="$("$root/scripts/emulated_hash.sh")"
+[ "${1:-}" != --accept ] || when_ok=accept
 emulated_verdict --package bmtrain-core --test cuda_conformance --test cuda_edges --test cuda_bits --test cuda_vocabulary \
     --test cuda_large --test cuda_probe --test cuda_sanitized --test nccl

@@ -53,7 +53,9 @@ tests_verdict() {
 }
 
 # emulated_verdict ARGUMENTS...: as tests_verdict for tests that run on an emulated device; none of them may be skipped. The figure
-# is tests passed/all, what they compared with the CPU, if anything, and the seconds without what cargo built.
+# is tests passed/all, what they compared with the CPU, if anything, and the seconds without what cargo built. The function
+# named in `when_ok` is called with the figure where the verdict is ok.
+when_ok=
 emulated_verdict() {
     need_cargo
     (cd "$root" && cargo test --locked --quiet --no-run "$@") >&2
@@ -62,7 +64,9 @@ emulated_verdict() {
     figure="emulated:$figure"
     [ "$checks" -eq 0 ] || figure="$figure,${checks}_checks"
     figure="$figure,$((SECONDS - started))s"
-    if [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ] && [ "$skipped" -eq 0 ]; then verdict "$figure" ok; else verdict "$figure" short; fi
+    if [ "$failed" -gt 0 ] || [ "$passed" -eq 0 ] || [ "$skipped" -gt 0 ]; then verdict "$figure" short; fi
+    [ -z "$when_ok" ] || "$when_ok" "$figure"
+    verdict "$figure" ok
 }
 
 # scratch: a folder that is removed when the script ends; sets scratch.
