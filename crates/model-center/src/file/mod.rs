@@ -167,10 +167,10 @@ fn hub_cache_blobs(root: &Path) -> Option<PathBuf> {
     (snapshots.file_name()? == "snapshots").then(|| snapshots.parent().map(|model| model.join("blobs")))?
 }
 
-/// `text` with control characters escaped, cut after `limit` characters.
+/// `text` with control characters, and those that reorder their neighbours, escaped; cut after `limit` characters.
 ///
-/// Text from foreign files goes into error messages only through this: it could carry terminal escape codes or be
-/// megabytes long.
+/// Text from foreign files goes into error messages only through this: it could carry terminal escape codes, look like
+/// another text or be megabytes long.
 pub fn printable(text: &str, limit: usize) -> String {
     let mut out = String::new();
     for (at, c) in text.chars().enumerate() {
@@ -178,9 +178,14 @@ pub fn printable(text: &str, limit: usize) -> String {
             out.push('…');
             break;
         }
-        if c.is_control() { out.extend(c.escape_default()) } else { out.push(c) }
+        if c.is_control() || reorders(c) { out.extend(c.escape_default()) } else { out.push(c) }
     }
     out
+}
+
+/// Whether a character changes the order in which its neighbours are shown, or their line.
+fn reorders(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -244,6 +249,7 @@ mod tests {
     #[test]
     fn foreign_text_cannot_drive_the_terminal() {
         assert_eq!(printable("a\u{1b}[31m", 10), "a\\u{1b}[31m");
+        assert_eq!(printable("a\u{202e}b\u{2028}", 10), "a\\u{202e}b\\u{2028}");
         assert_eq!(printable("abcdef", 3), "abc…");
     }
 }
