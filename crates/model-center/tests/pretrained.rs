@@ -116,7 +116,7 @@ fn a_folder_is_used_as_it_is_and_a_missing_one_is_said_to_be_missing() {
     let slashes = ["./missing", "../missing", "a/b/c", "models/", "~/models", missing.to_str().unwrap()];
     for name in slashes {
         let text = caches.refused(name, None);
-        assert!(text.contains("there is no such folder\n"), "{text}");
+        assert!(text.contains("there is no such directory\n"), "{text}");
         assert!(!text.contains("fetch"), "{text}");
     }
     let file = caches.write("file", "x");
@@ -126,6 +126,57 @@ fn a_folder_is_used_as_it_is_and_a_missing_one_is_said_to_be_missing() {
     // Without any cache, names are looked for as folders alone.
     let text = Pretrained::resolve("org/name", None, &Places::default()).unwrap_err().to_string();
     assert!(text.contains("no cache is known") && text.contains("fetch -- org/name"), "{text}");
+}
+
+#[test]
+fn a_path_is_not_proposed_as_a_name_of_the_hub() {
+    let caches = Caches::new();
+    const FETCH: &str = "cargo run --release --features hub --bin fetch -- ";
+    // The last part is a model that the hub has; the path is not its name.
+    let absolute = caches.path("models/gpt2");
+    for name in
+        ["models/bert-base-uncased", "./bert-base-uncased/", "../a/bert-base-uncased", absolute.to_str().unwrap()]
+    {
+        let text = caches.refused(name, None);
+        let id = name.trim_end_matches('/').rsplit('/').next().unwrap();
+        assert!(text.contains("correct the path, or create the directory"), "{text}");
+        assert!(text.contains(&format!("write {id}, and fetch it with `{FETCH}{id}`")), "{text}");
+        assert!(!text.contains(&format!("fetch -- {name}")), "{text}");
+    }
+    // One that the hub does not have.
+    for name in ["models/mine", "checkpoints/step-100", "models/cpm1-large"] {
+        let text = caches.refused(name, None);
+        assert!(text.contains("correct the path") && !text.contains("fetch --"), "{text}");
+    }
+    assert!(caches.refused("~/models/x", None).contains("only a shell expands `~`"));
+    // An owner's directory exists here: it may be either. Tests run in the directory of the crate.
+    let text = caches.refused("src/bert-of-mine", None);
+    assert!(text.contains("correct the path; or, for the hub's model, fetch it with"), "{text}");
+    // A name of the hub stays one.
+    assert!(caches.refused("org/name", None).contains(&format!("fix: fetch it with `{FETCH}org/name`")));
+    let known = "google-bert/bert-base-uncased";
+    assert!(caches.refused(known, None).contains(&format!("fix: fetch it with `{FETCH}{known}`")));
+    // A model of such a name in the cache is found.
+    let cached = caches.model("models--models--mine", OLD);
+    assert_eq!(caches.resolve("models/mine", None).unwrap(), cached);
+}
+
+#[test]
+fn a_slip_in_one_part_of_a_path_is_answered_with_the_directory_beside_it() {
+    let caches = Caches::new();
+    caches.write("models/bert-tiny/config.json", "{}");
+    caches.write("models/bert-file", "not a directory");
+    let at = |name: &str| caches.path(name).display().to_string();
+    let meant = format!("did you mean `{}`? ", at("models/bert-tiny"));
+    for slip in ["models/bert-tiyn", "models/Bert_tiny", "modles/bert-tiny", "models/bert-tiny-"] {
+        assert!(caches.refused(&at(slip), None).contains(&meant), "{slip}");
+    }
+    for other in ["models/llama", "modles/bert-tiyn", "elsewhere/bert-tiny"] {
+        assert!(!caches.refused(&at(other), None).contains("did you mean"), "{other}");
+    }
+    // Relative to the directory of the crate.
+    assert!(caches.refused("tets", None).contains("did you mean `tests`? fetch it with"));
+    assert!(caches.refused("./tests/goldnes", None).contains("did you mean `./tests/goldens`? correct the path"));
 }
 
 #[test]
@@ -261,7 +312,7 @@ fn offline_only_changes_what_is_proposed() {
     caches.places.offline = true;
     assert_eq!(caches.resolve("org/name", None).unwrap(), model);
     let text = caches.refused("org/other", None);
-    assert!(text.contains("fix: HF_HUB_OFFLINE is set: unset it for `cargo run"), "{text}");
+    assert!(text.contains("HF_HUB_OFFLINE is set, unset it for `cargo run"), "{text}");
 }
 
 #[test]

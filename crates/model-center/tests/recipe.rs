@@ -271,7 +271,7 @@ fn preflight_lists_every_file_that_is_not_there() {
     assert_eq!(
         reasons,
         [
-            format!("`model.path`: {}: there is no such folder", at("m")),
+            format!("`model.path`: {}: there is no such directory", at("m")),
             format!("`data.train`: cannot open {}: No such file or directory (os error 2)", at("t.jsonl")),
             format!("`data.eval`: cannot open {}: No such file or directory (os error 2)", at("e.jsonl")),
         ]

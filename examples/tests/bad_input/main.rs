@@ -120,7 +120,17 @@ fn missing_files_of_the_model_folder_are_named() {
         "model.path=nowhere",
         &["no folder", "fetch -- nowhere"],
     );
-    refused(&Fixture::new(), &["--set", "model.path=./nowhere"], DATA, "model.path=./nowhere", &["no such folder"]);
+    refused(&Fixture::new(), &["--set", "model.path=./nowhere"], DATA, "model.path=./nowhere", &["no such directory"]);
+    let known = ["--set", "model.path=models/bert-base-uncased"];
+    let advice = ["correct the path", "write bert-base-uncased", "fetch -- bert-base-uncased`"];
+    refused(&Fixture::new(), &known, DATA, "model.path=models/bert-base-uncased", &advice);
+    refused(
+        &Fixture::new(),
+        &["--set", "model.path=./modle"],
+        DATA,
+        "model.path=./modle",
+        &["did you mean `./model`?"],
+    );
     let revised = ["--set", "model.revision=v2"];
     refused(&Fixture::new(), &revised, DATA, "model.revision=v2", &["\"v2\" has no effect"]);
 }

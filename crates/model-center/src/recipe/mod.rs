@@ -20,7 +20,7 @@ mod resolved;
 mod rules;
 mod settings;
 mod sources;
-mod suggest;
+pub(crate) mod suggest;
 mod unknown;
 
 pub use data_source::DataSource;

@@ -67,6 +67,11 @@ pub fn hub_names(name: &str) -> Option<Vec<RepoId>> {
     Some(names.iter().filter_map(|name| RepoId::parse(name).ok()).collect())
 }
 
+/// Whether the hub has one of ModelCenter's models under exactly this name.
+pub(super) fn is_hub_name(name: &str) -> bool {
+    ALIASES.iter().any(|(_, names)| names.contains(&name))
+}
+
 /// Beginnings of identifiers, and the family of the models.
 const FAMILIES: &[(&str, &str)] = &[
     ("bert-", "bert"),

@@ -1,13 +1,16 @@
 //! From what a user writes to a local folder: a path, a model of the hub, or one of ModelCenter's identifiers.
 //!
 //! Defines [`Pretrained`] and [`Places`]; [`name`] has the hub's rules for names, [`cache`] the layout of its cache, [`aliases`]
-//! the identifiers. Nothing is fetched here. Called by the programs before a folder is opened.
+//! the identifiers, `advice` what to do about a name that leads nowhere. Nothing is fetched here. Called by the programs before
+//! a folder is opened.
 
+mod advice;
 pub mod aliases;
 pub mod cache;
 mod complete;
 pub mod name;
 
+use advice::Meaning;
 pub use aliases::{family_of, hub_names};
 pub use cache::{Cached, CachedModel};
 pub use name::{RepoId, Revision};
@@ -68,16 +71,13 @@ impl Pretrained {
             }
             Err(_) => {}
         }
-        if is_path(name) {
-            return Err(fault(
-                name,
-                "there is no such folder".into(),
-                "check the path; a model of the hub is written org/name",
-            ));
+        let for_path = || advice::for_path(name, places.offline);
+        if advice::is_path(name) {
+            return Err(fault(name, "there is no such directory".into(), &for_path()));
         }
         let id = RepoId::parse(name).map_err(|why| {
-            let reason = format!("there is no such folder, and no model of the hub is called so: the name {why}");
-            fault(name, reason, "check the path; a model of the hub is written org/name")
+            let reason = format!("there is no such directory, and no model of the hub is called so: the name {why}");
+            fault(name, reason, &for_path())
         })?;
         let wanted = match revision {
             None => Revision::default(),
@@ -88,11 +88,6 @@ impl Pretrained {
         };
         Search { name, id, is_pinned: revision.is_some(), revision: wanted, places }.run()
     }
-}
-
-/// Whether a name can only be meant as a path.
-fn is_path(name: &str) -> bool {
-    name.starts_with(['/', '.', '~']) || name.ends_with('/') || name.contains('\\') || name.matches('/').count() > 1
 }
 
 fn fault(name: &str, reason: String, fix: &str) -> Error {
@@ -151,23 +146,28 @@ impl Search<'_> {
             true => "there is no folder of this path, and no cache is known to look into".to_owned(),
             false => format!("there is no folder of this path, nor of a model of this name: looked for {list}"),
         };
-        Err(fault(
-            self.name,
-            reason,
-            &self.way_to_get(to_fetch, looked.last().map_or(Path::new(self.name), PathBuf::as_path)),
-        ))
+        let folder = looked.last().map_or(Path::new(self.name), PathBuf::as_path);
+        let near = advice::near(self.name);
+        let fix = match Meaning::of(self.name) {
+            Meaning::Path => advice::for_path(self.name, self.places.offline),
+            Meaning::Either => {
+                format!("{near}correct the path; or, for the hub's model, {}", self.way_to_fetch(&self.id))
+            }
+            Meaning::Hub => format!("{near}{}", self.way_to_get(to_fetch, folder)),
+        };
+        Err(fault(self.name, reason, &fix))
     }
 
     /// How a missing model is got; `folder` is where it would be looked for.
     fn way_to_get(&self, id: Option<&RepoId>, folder: &Path) -> String {
-        let Some(id) = id else {
-            return format!("the hub has no such model: put its config.json and weights into {}", folder.display());
-        };
-        let revision = if self.is_pinned { format!(" --revision {}", self.revision) } else { String::new() };
-        let command = format!("cargo run --release --features hub --bin fetch -- {id}{revision}");
-        match self.places.offline {
-            true => format!("HF_HUB_OFFLINE is set: unset it for `{command}`, or give the path of the model's folder"),
-            false => format!("fetch it with `{command}`, or give the path of the model's folder"),
+        match id {
+            Some(id) => format!("{}, or give the path of the model's folder", self.way_to_fetch(id)),
+            None => format!("the hub has no such model: put its config.json and weights into {}", folder.display()),
         }
+    }
+
+    fn way_to_fetch(&self, id: &RepoId) -> String {
+        let revision = self.is_pinned.then_some(&self.revision);
+        advice::to_fetch(id.as_str(), revision, self.places.offline)
     }
 }
