@@ -5,7 +5,13 @@ use model_center::hf::COMPANION_FILES;
 use model_center::hf::pretrained::RepoId;
 use model_center::hf::weights::{WEIGHTS_NAMES, WeightsName};
 use model_center::{Error, Result};
+use std::collections::HashSet;
 use std::path::Path;
+
+/// The longest of all files but weights: indexes, and tokenizers of 260,000 tokens, which have about 35 MB.
+const TEXT_LIMIT: u64 = 256 << 20;
+/// The longest part of a shard's name.
+const PART_LIMIT: usize = 200;
 
 /// The files to fetch.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,19 +46,46 @@ pub(super) fn choose(id: &RepoId, names: &[String]) -> Result<Chosen> {
     Ok(Chosen { files, index: is_index.then_some(name), are_pickles: is_pickle })
 }
 
-/// The shards of an index, each of which the model must have.
+/// The shards of an index, each of which the model must have, under names that can stand beside each other in one directory.
 ///
 /// # Errors
-/// A name that leads elsewhere or is no file of the model.
-pub(super) fn shards(id: &RepoId, shards: Vec<String>, names: &[String]) -> Result<Vec<String>> {
+/// A name that leads elsewhere, that no file of the model has, or that stands in the way of another file.
+pub(super) fn shards(id: &RepoId, chosen: &Chosen, shards: Vec<String>, names: &[String]) -> Result<Vec<String>> {
+    let refused = |shard: &str, why: &str| {
+        let reason = format!("the index lists {}, {why}", printable(shard, 120));
+        Err(Error::model(id.to_string(), reason, "the model is broken on the hub: try another revision"))
+    };
+    // Names as a file system sees them that does not tell capital letters from small ones.
+    let mut taken: HashSet<String> = chosen.files.iter().chain(&chosen.index).map(|name| name.to_lowercase()).collect();
     for shard in &shards {
         check_name(Path::new(id.as_str()), shard)?;
+        if !shard.split('/').all(is_plain) {
+            return refused(shard, "which is no plain name of a file");
+        }
         if !names.contains(shard) {
-            let reason = format!("the index lists {}, which the hub does not have", printable(shard, 120));
-            return Err(Error::model(id.to_string(), reason, "the model is broken on the hub: try another revision"));
+            return refused(shard, "which the hub does not have");
+        }
+        if !taken.insert(shard.to_lowercase()) {
+            return refused(shard, "which is the name of another file");
         }
     }
-    Ok(shards)
+    let parents = |shard: &str| shard.match_indices('/').map(|(at, _)| shard[..at].to_lowercase()).collect::<Vec<_>>();
+    match shards.iter().find(|shard| parents(shard).iter().any(|parent| taken.contains(parent))) {
+        Some(shard) => refused(shard, "in a directory that is the name of another file"),
+        None => Ok(shards),
+    }
+}
+
+/// The most bytes that a file of the chosen ones may have: any number for weights, for which the disk alone sets a bound.
+pub(super) fn longest(name: &str) -> u64 {
+    let is_weights = WEIGHTS_NAMES.iter().any(|known| known.name == name && !known.is_index);
+    if is_weights { u64::MAX } else { TEXT_LIMIT }
+}
+
+/// Whether a part of a path is one to the cache: neither hidden, as its own preparations are, nor empty, nor longer than file
+/// systems allow with what is added to it.
+fn is_plain(part: &str) -> bool {
+    !part.is_empty() && part.len() <= PART_LIMIT && !part.starts_with('.') && !part.contains('\\')
 }
 
 #[cfg(test)]
@@ -83,9 +116,31 @@ mod tests {
     #[test]
     fn shards_are_files_of_the_model() {
         let id = RepoId::parse("org/name").unwrap();
-        let names = ["a.safetensors".to_owned(), "../b".to_owned()];
-        assert!(shards(&id, vec!["a.safetensors".into()], &names).is_ok());
-        assert!(shards(&id, vec!["../b".into()], &names).is_err());
-        assert!(shards(&id, vec!["c.safetensors".into()], &names).unwrap_err().to_string().contains("c.safetensors"));
+        let chosen = chosen(&["config.json", INDEX_FILE]).unwrap();
+        let check = |shards: &[&str]| {
+            let owned: Vec<String> = shards.iter().map(|name| (*name).to_owned()).collect();
+            // The hub has everything that is asked for, whatever its name.
+            super::shards(&id, &chosen, owned.clone(), &owned)
+        };
+        assert!(check(&["a.safetensors", "part/b.safetensors", "part/c d é.safetensors", "-r"]).is_ok());
+        let long = "x".repeat(201);
+        for name in ["", "../b", "/b", "a/../b", "./b", "a//b", "a/", ".b", "a/.b", "a\\b", "a\0", "a\u{1b}[2J", &long]
+        {
+            assert!(check(&[name]).is_err(), "{name:?}");
+        }
+        for names in [
+            ["config.json", "b"],
+            ["Config.JSON", "b"],
+            [INDEX_FILE, "b"],
+            ["config.json/a", "b"],
+            ["a", "A"],
+            ["a", "a/b"],
+            ["a/b", "A"],
+            ["a/b/c", "a/b"],
+        ] {
+            assert!(check(&names).is_err(), "{names:?}");
+        }
+        let absent = super::shards(&id, &chosen, vec!["c.safetensors".into()], &[]).unwrap_err().to_string();
+        assert!(absent.contains("c.safetensors, which the hub does not have"), "{absent}");
     }
 }

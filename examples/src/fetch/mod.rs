@@ -1,10 +1,16 @@
 //! The fetch program: a model's name in; its configuration, tokenizer and weights in the hub's cache out.
 //!
-//! [`hub`] speaks with the server, [`choose`] picks files, [`store`] writes the cache. Cut off at any moment, the same command
-//! goes on where it was; several of them may run beside each other.
+//! [`hub`] speaks with the server, over [`ask`], [`exchange`] and [`address`]; [`choose`] picks files; [`store`] writes the cache,
+//! with [`contents`] and [`place`]. Cut off at any moment, the same command continues where it was; several of them may run
+//! beside each other. Neither the server nor what is in the cache is trusted: docs/pretrained.md lists what is checked.
 
+mod address;
+mod ask;
 mod choose;
+mod contents;
+mod exchange;
 mod hub;
+mod place;
 mod store;
 
 use crate::places::model_places;
@@ -16,8 +22,11 @@ use model_center::hf::pretrained::{CachedModel, Places, Pretrained, RepoId, Revi
 use model_center::hf::shard_index::shard_names;
 use model_center::run::ExitStatus;
 use model_center::{Error, Result};
+use signal_hook::consts::SIGXFSZ;
 use std::env;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use store::Store;
 use ureq::Proxy;
@@ -67,6 +76,9 @@ pub struct Request {
     pub roots: RootCerts,
     /// How long to wait before the first of the further attempts; doubled each time.
     pub pause: Duration,
+    /// The longest wait for a server: to be connected, to be answered, and for the least part of an answer that is worth
+    /// waiting for.
+    pub patience: Duration,
 }
 
 /// Run the program.
@@ -75,6 +87,8 @@ pub struct Request {
 /// Names that the hub does not allow, a model that is not there or not for this user, files that did not arrive as the server
 /// announced them, a full disk.
 pub fn run(options: &Options) -> Result<ExitStatus> {
+    // A limit of the length of files is then an error of the write, rather than the end of the process without a word.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
     let places = model_places();
     let request = request(options, &places)?;
     let commit = fetch(&request)?;
@@ -115,6 +129,7 @@ fn request(options: &Options, places: &Places) -> Result<Request> {
         proxy: Proxy::try_from_env(),
         roots: variable("SSL_CERT_FILE").map_or(Ok(RootCerts::WebPki), |path| roots(Path::new(&path)))?,
         pause: Duration::from_secs(1),
+        patience: Duration::from_secs(60),
     })
 }
 
@@ -149,12 +164,13 @@ pub fn fetch(request: &Request) -> Result<String> {
     let store = Store::new(&request.cache, &model, &listing.commit);
     let chosen = choose::choose(&request.id, &listing.files)?;
     for name in &chosen.files {
-        store.take(&hub, name)?;
+        store.take(&hub, name, choose::longest(name))?;
     }
     if let Some(index) = chosen.index {
-        store.take(&hub, index)?;
-        for shard in choose::shards(&request.id, shard_names(&store.snapshot(), index)?, &listing.files)? {
-            store.take(&hub, &shard)?;
+        store.take(&hub, index, choose::longest(index))?;
+        let listed = shard_names(&store.snapshot(), index)?;
+        for shard in choose::shards(&request.id, &chosen, listed, &listing.files)? {
+            store.take(&hub, &shard, u64::MAX)?;
         }
     }
     if chosen.are_pickles {
@@ -163,7 +179,7 @@ pub fn fetch(request: &Request) -> Result<String> {
         );
     }
     if !request.revision.is_commit() {
-        store.refer(&model.reference(&request.revision))?;
+        store.refer(&request.revision)?;
     }
     Ok(listing.commit)
 }

@@ -1,246 +1,18 @@
-//! The fetch program against a small server of its own: what arrives in the cache, what is gone on with, what is refused.
+//! The fetch program against a small server of its own: what arrives in the cache, what is continued, what is refused.
+//!
+//! `server` has the server; `hostile` has servers that mean harm, `cache` what others left in the cache.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod cache;
+mod hostile;
+mod server;
+
 use bmtrain_examples::fetch::{Request, fetch};
-use model_center::hf::pretrained::{Places, Pretrained, RepoId, Revision};
-use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use model_center::hf::pretrained::Revision;
+use server::{COMMIT, Client, Habits, Server, WEIGHTS, etag_of, server, weights};
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Command, Output};
-use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
-use tempfile::TempDir;
-use ureq::tls::RootCerts;
-
-const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
-const WEIGHTS: &str = "model.safetensors";
-
-/// What the server does besides answering.
-#[derive(Debug, Clone, Default)]
-struct Habits {
-    /// Answer the list of files with this status, and this X-Error-Code.
-    refuse: Option<(u16, &'static str)>,
-    /// Break the first answer off after so many bytes.
-    cut: Option<usize>,
-    /// Break every answer off after so many bytes.
-    always_cut: Option<usize>,
-    /// Send all bytes whatever was asked for.
-    ignores_ranges: bool,
-    /// Announce another hash than that of the bytes.
-    wrong_hash: bool,
-    /// Announce a size that is off by so much.
-    wrong_size: i64,
-    /// Answer so many requests with 503 first.
-    busy: usize,
-    /// Answer the list of files with this text.
-    listing: Option<String>,
-    /// Send large files from this address, as the hub does.
-    store: Option<String>,
-    /// Send slowly.
-    slow: bool,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    files: BTreeMap<String, Vec<u8>>,
-    habits: Habits,
-    /// The request line and headers of every request.
-    requests: Vec<String>,
-}
-
-/// A hub on this machine, for one model called org/name.
-struct Server {
-    address: String,
-    state: Arc<Mutex<State>>,
-}
-
-impl Server {
-    fn new(files: &[(&str, &[u8])], habits: Habits) -> Self {
-        let files = files.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect();
-        let state = Arc::new(Mutex::new(State { files, habits, requests: Vec::new() }));
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = format!("http://{}", listener.local_addr().unwrap());
-        let shared = Arc::clone(&state);
-        // Ends with the test's process.
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let state = Arc::clone(&shared);
-                // A client that breaks off is part of the tests.
-                thread::spawn(move || answer(stream, &state).ok());
-            }
-        });
-        Server { address, state }
-    }
-
-    fn requests(&self, wanted: &str) -> Vec<String> {
-        let state = self.state.lock().unwrap();
-        state.requests.iter().filter(|request| request.starts_with(wanted)).cloned().collect()
-    }
-
-    fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.state.lock().unwrap());
-    }
-}
-
-fn answer(mut stream: TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
-    let mut reader = BufReader::new(stream.try_clone()?);
-    let mut request = String::new();
-    while !request.ends_with("\r\n\r\n") {
-        if reader.read_line(&mut request)? == 0 {
-            return Ok(());
-        }
-    }
-    let (files, habits) = {
-        let mut state = state.lock().unwrap();
-        state.requests.push(request.clone());
-        let habits = state.habits.clone();
-        state.habits.busy = state.habits.busy.saturating_sub(1);
-        (state.files.clone(), habits)
-    };
-    let mut words = request.split_whitespace();
-    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let path = path.split('?').next().unwrap_or_default();
-    let mut head = |status: &str, headers: &str, length: usize| {
-        write!(stream, "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n")
-    };
-    if habits.busy > 0 {
-        return head("503 Busy", "", 0);
-    }
-    if path.starts_with("/api/models/org/name/revision/") {
-        if let Some((status, code)) = habits.refuse {
-            return head(&format!("{status} No"), &format!("X-Error-Code: {code}\r\n"), 0);
-        }
-        let names: Vec<_> = files.keys().map(|name| serde_json::json!({ "rfilename": name })).collect();
-        let text = serde_json::json!({ "sha": COMMIT, "siblings": names }).to_string();
-        let text = habits.listing.unwrap_or(text);
-        head("200 OK", "", text.len())?;
-        return stream.write_all(text.as_bytes());
-    }
-    let name = path.strip_prefix(&format!("/org/name/resolve/{COMMIT}/")).or(path.strip_prefix("/store/"));
-    let Some((name, bytes)) = name.and_then(|name| files.get_key_value(name)) else {
-        return head("404 Not Found", "", 0);
-    };
-    let is_large = name.ends_with(".safetensors");
-    let hash: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    let etag = match (is_large, habits.wrong_hash) {
-        (true, true) => "0".repeat(64),
-        (true, false) => hash,
-        // Git's name for them; any 40 digits do.
-        (false, _) => hash[..40].to_owned(),
-    };
-    let size = (bytes.len() as i64 + habits.wrong_size) as usize;
-    if let Some(store) = habits.store.filter(|_| is_large && !path.starts_with("/store/")) {
-        let about = format!("X-Linked-Etag: \"{etag}\"\r\nX-Linked-Size: {size}\r\nETag: \"other\"\r\n");
-        return head("302 Found", &format!("{about}Location: {store}/store/{name}?key=secret\r\n"), 0);
-    }
-    let range = request.lines().find_map(|line| line.to_lowercase().strip_prefix("range: bytes=").map(str::to_owned));
-    let start: usize =
-        range.filter(|_| !habits.ignores_ranges).map_or(0, |range| range.trim_end_matches('-').parse().unwrap());
-    let headers = format!("ETag: W/\"{etag}\"\r\nX-Repo-Commit: {COMMIT}\r\n");
-    if method == "HEAD" {
-        return head("200 OK", &headers, size);
-    }
-    let body = &bytes[start..];
-    match start {
-        0 => head("200 OK", &headers, body.len())?,
-        _ => {
-            let range = format!("Content-Range: bytes {start}-{}/{}\r\n", bytes.len() - 1, bytes.len());
-            head("206 Partial Content", &format!("{headers}{range}"), body.len())?;
-        }
-    }
-    let cut = if is_large { habits.cut.or(habits.always_cut) } else { None };
-    if is_large && habits.cut.is_some() {
-        state.lock().unwrap().habits.cut = None;
-    }
-    if habits.slow && is_large {
-        for part in body.chunks(body.len().div_ceil(10).max(1)) {
-            stream.write_all(part)?;
-            thread::sleep(Duration::from_millis(50));
-        }
-        return Ok(());
-    }
-    stream.write_all(&body[..cut.unwrap_or(body.len()).min(body.len())])
-}
-
-/// A cache, and what is asked of a server.
-struct Client {
-    folder: TempDir,
-}
-
-impl Client {
-    fn new() -> Self {
-        Client { folder: tempfile::tempdir().unwrap() }
-    }
-
-    fn cache(&self) -> PathBuf {
-        self.folder.path().join("hub")
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.cache().join("models--org--name").join(name)
-    }
-
-    fn request(&self, server: &Server) -> Request {
-        Request {
-            id: RepoId::parse("org/name").unwrap(),
-            revision: Revision::default(),
-            cache: self.cache(),
-            endpoint: server.address.clone(),
-            token: None,
-            proxy: None,
-            roots: RootCerts::WebPki,
-            pause: Duration::from_millis(1),
-        }
-    }
-
-    fn fetch(&self, server: &Server) -> model_center::Result<String> {
-        fetch(&self.request(server))
-    }
-
-    fn refused(&self, server: &Server) -> String {
-        let text = self.fetch(server).unwrap_err().to_string();
-        assert!(text.lines().count() == 3 && text.contains("  fix: "), "{text}");
-        text
-    }
-
-    fn found(&self, revision: Option<&str>) -> model_center::Result<PathBuf> {
-        Pretrained::resolve("org/name", revision, &Places { hub: Some(self.cache()), ..Places::default() })
-    }
-
-    /// The program itself, in an environment of its own.
-    fn program(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fetch"));
-        command.env_clear().env("HF_HUB_CACHE", self.cache()).envs(variables.iter().copied());
-        command.args(arguments).output().unwrap()
-    }
-
-    /// Names below the blobs that are none of whole contents.
-    fn partial(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(self.path("blobs")).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).filter(|path| path.extension().is_some()).collect()
-    }
-}
-
-/// Bytes without a pattern that a shift would keep.
-fn weights(length: usize) -> Vec<u8> {
-    (0..length as u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) as u8).collect()
-}
-
-fn server(habits: Habits) -> Server {
-    let bytes = weights(300_000);
-    let files: [(&str, &[u8]); 5] = [
-        ("config.json", b"{}"),
-        ("vocab.txt", b"[PAD]\n"),
-        ("README.md", b"x"),
-        ("pytorch_model.bin", b"pickle"),
-        (WEIGHTS, &bytes),
-    ];
-    Server::new(&files, habits)
-}
 
 #[test]
 fn a_model_arrives_in_the_layout_that_is_read() {
@@ -348,13 +120,10 @@ fn large_files_come_from_another_host_that_never_sees_the_token() {
     let (of_hub, of_store) = (hub.requests(""), store.requests(""));
     assert!(of_hub.iter().all(has_token));
     assert!(!of_store.is_empty() && !of_store.iter().any(|r| r.contains("hf_secret")), "{of_store:?}");
+    // Nor is a cookie kept, of either.
+    assert!(!of_hub.iter().chain(&of_store).any(|request| request.to_lowercase().contains("cookie")));
     // The hash is the hub's, whatever the store calls the contents.
-    assert!(
-        client
-            .path("blobs")
-            .join(Sha256::digest(weights(300_000)).iter().map(|b| format!("{b:02x}")).collect::<String>())
-            .exists()
-    );
+    assert!(client.path("blobs").join(etag_of(WEIGHTS, &weights(300_000))).exists());
 }
 
 #[test]
