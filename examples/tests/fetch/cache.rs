@@ -2,6 +2,7 @@
 
 use crate::server::{COMMIT, Client, Habits, Server, WEIGHTS, etag_of, server, weights};
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -154,7 +155,15 @@ fn a_lock_is_a_file() {
 
 #[test]
 fn a_command_that_is_killed_leaves_nothing_that_passes_for_a_model() {
-    let (client, server) = (Client::new(), server(Habits { slow: true, ..Habits::default() }));
+    let client = Client::new();
+    // Half of the weights, and then nothing until the connection is closed.
+    let server = Server::scripted(|asked, stream| {
+        asked.is("GET", WEIGHTS).then(|| {
+            write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n")?;
+            stream.write_all(&weights(150_000))?;
+            stream.read(&mut [0; 1]).map(drop)
+        })
+    });
     let mut command = Command::new(env!("CARGO_BIN_EXE_fetch"));
     command.env_clear().env("HF_HUB_CACHE", client.cache()).args(["org/name", "--endpoint", &server.address]);
     let mut child = command.stderr(Stdio::null()).spawn().unwrap();
@@ -166,6 +175,7 @@ fn a_command_that_is_killed_leaves_nothing_that_passes_for_a_model() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(!blob(&client).exists() && !client.path("refs").exists() && client.found(None).is_err());
+    server.change(|state| state.script = None);
     client.fetch(&server).unwrap();
     assert_eq!(fs::read(client.found(None).unwrap().join(WEIGHTS)).unwrap(), weights(300_000));
 }
