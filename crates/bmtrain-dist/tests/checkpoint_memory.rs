@@ -72,7 +72,7 @@ fn a_steady_state_of_background_saves_allocates_nothing_large() {
             other => panic!("{other:?}"),
         };
         let facts = Facts { world: 1, ..Facts::default() };
-        thread.submit(SaveJob::Commit { writer, records, facts, keep: Some(2) }).unwrap();
+        thread.submit(SaveJob::Commit { writer, records, facts, keep: Some(2.into()) }).unwrap();
         match thread.wait(Duration::from_secs(60)).unwrap() {
             Some(SaveOutcome::Commit { committed: Ok(_), pruned: Ok(_) }) => {}
             other => panic!("{other:?}"),

@@ -1,8 +1,10 @@
 //! BLAKE3 hashes as values: 64 lower-case hexadecimal digits wherever they are written down.
 
+use super::shard::CHUNK;
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
+use std::io::{self, Read};
 
 /// A BLAKE3 hash of 32 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -12,6 +14,26 @@ impl ContentHash {
     /// The hash of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         blake3::hash(bytes).into()
+    }
+
+    /// The number of bytes that `reader` gives until its end, and their hash.
+    ///
+    /// # Errors
+    /// Those of `reader`.
+    pub fn of_reader(mut reader: impl Read) -> io::Result<(u64, Self)> {
+        let mut hasher = blake3::Hasher::new();
+        let mut buffer = vec![0; CHUNK];
+        let mut bytes = 0;
+        loop {
+            let count = match reader.read(&mut buffer) {
+                Ok(0) => return Ok((bytes, hasher.finalize().into())),
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            hasher.update(buffer.get(..count).unwrap_or_default());
+            bytes += count as u64;
+        }
     }
 
     /// The hash that `text` spells: exactly 64 digits, none of them upper-case.
@@ -82,6 +104,14 @@ impl Visitor<'_> for HashVisitor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reader_has_the_hash_of_its_bytes() {
+        for length in [0, 1, CHUNK, CHUNK + 1] {
+            let bytes: Vec<u8> = (0..length).map(|at| at as u8).collect();
+            assert_eq!(ContentHash::of_reader(&bytes[..]).unwrap(), (length as u64, ContentHash::of(&bytes)));
+        }
+    }
 
     #[test]
     fn a_hash_has_one_spelling() {

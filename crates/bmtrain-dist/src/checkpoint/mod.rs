@@ -45,7 +45,7 @@ pub use manifest::{Facts, Manifest, SCHEMA};
 pub use name::{CheckpointName, MANIFEST_FILE, NotAName};
 pub use opened::Checkpoint;
 pub use piece::{FileRecord, Kind, Piece, PieceRecord, PieceSpec};
-pub use prune::KEEP_LEAST;
+pub use prune::{KEEP_LEAST, Keep};
 pub use reshard::reshard;
 pub use save_thread::{SaveJob, SaveOutcome, SaveThread};
 pub use shard::ShardWriter;

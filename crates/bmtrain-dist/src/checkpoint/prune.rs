@@ -5,7 +5,7 @@
 
 use super::disk::EntryKind;
 use super::fail_point::FailPoint;
-use super::fault::{refused, request};
+use super::fault::{printable, refused, request};
 use super::name::{self, CheckpointName};
 use super::store::Store;
 use super::writer::Committed;
@@ -15,8 +15,23 @@ use std::io::ErrorKind;
 /// The fewest checkpoints that are kept: if the newest turns out to be damaged there is another.
 pub const KEEP_LEAST: usize = 2;
 
+/// Which checkpoints [`Store::prune`] keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keep {
+    /// The number of newest checkpoints, at least [`KEEP_LEAST`].
+    pub newest: usize,
+    /// The checkpoint of this step is kept in addition, if there is one.
+    pub step: Option<u64>,
+}
+
+impl From<usize> for Keep {
+    fn from(newest: usize) -> Self {
+        Keep { newest, step: None }
+    }
+}
+
 impl Store {
-    /// Keep the newest `keep` checkpoints (at least [`KEEP_LEAST`]) and remove older ones. Returns the names of the removed.
+    /// Keep the checkpoints that `keep` specifies and remove older ones. Returns the names of the removed.
     ///
     /// Counted are those whose manifest and sizes are right. The newest that verifies to the last byte is never removed, nor
     /// anything newer; if none verifies, nothing is. `trusted`, the one that this process has just committed, counts as
@@ -25,22 +40,24 @@ impl Store {
     ///
     /// # Errors
     /// `keep` too small; what the disk says. A removal that failed half-way is taken up by [`Store::remove_leftovers`].
-    pub fn prune(&self, keep: usize, trusted: Option<&Committed>) -> Result<Vec<CheckpointName>> {
-        if keep < KEEP_LEAST {
+    pub fn prune(&self, keep: impl Into<Keep>, trusted: Option<&Committed>) -> Result<Vec<CheckpointName>> {
+        let Keep { newest, step } = keep.into();
+        if newest < KEEP_LEAST {
             let fix = format!("keep {KEEP_LEAST} or more: one of them may turn out to be damaged");
-            return Err(request(self.place(), format!("cannot keep {keep} checkpoints only"), fix));
+            return Err(request(self.place(), format!("cannot keep {newest} checkpoints only"), fix));
         }
         let trusted = trusted.map(|committed| &committed.name);
         let overtaken = |name: &CheckpointName| trusted.is_some_and(|new| new.step() == name.step() && new != name);
         let (mut removed, names): (Vec<_>, Vec<_>) = self.list()?.into_iter().partition(overtaken);
         let mut sound = (0..names.len()).filter(|&at| self.checkpoint(&names[at]).is_ok());
-        if let Some(last_kept) = sound.nth(keep - 1)
+        if let Some(last_kept) = sound.nth(newest - 1)
             && last_kept + 1 < names.len()
             // Read only where something depends on it.
             && let Some(verified) = names.iter().position(|name| trusted == Some(name) || self.verify(name).is_ok())
         {
             let older = names[last_kept.max(verified) + 1..].iter();
-            removed.extend(older.filter(|name| trusted != Some(*name)).cloned());
+            let stays = |name: &CheckpointName| trusted == Some(name) || step == Some(name.step());
+            removed.extend(older.filter(|name| !stays(name)).cloned());
         }
         removed.iter().try_for_each(|name| self.remove(name))?;
         Ok(removed)
@@ -58,53 +75,72 @@ impl Store {
     }
 
     /// Remove what interrupted saves and removals left behind. Called at the start of a run, before its first save, by one
-    /// rank; never while another process saves here. Returns the names of the removed folders.
+    /// rank; never while another process saves here. Returns the names of the removed folders. One with something in it that
+    /// no checkpoint has stays, with a warning.
     ///
     /// # Errors
     /// What the disk says.
     pub fn remove_leftovers(&self) -> Result<Vec<String>> {
         let entries = self.disk().list(None).map_err(|e| refused(self.place(), "list this folder", &e))?;
         let ours = |(name, kind): &(String, EntryKind)| *kind == EntryKind::Folder && name::is_leftover(name);
-        let folders: Vec<String> = entries.into_iter().filter(ours).map(|(name, _)| name).collect();
-        folders.iter().try_for_each(|folder| self.remove_folder(folder))?;
-        Ok(folders)
+        let mut removed = Vec::new();
+        for (folder, _) in entries.into_iter().filter(ours) {
+            if self.remove_folder(&folder)? {
+                removed.push(folder);
+            }
+        }
+        Ok(removed)
     }
 
-    /// Remove one checkpoint, whatever state it is in.
+    /// Remove one checkpoint, whatever state it is in. A directory inside it stays, with a warning, under the name of a leftover.
     ///
     /// # Errors
     /// What the disk says; [`Fault::Missing`](super::Fault::Missing) if there is none of this name.
     pub fn remove(&self, name: &CheckpointName) -> Result<()> {
         let (folder, gone) = (name.to_string(), name.gone());
         self.fail_points().reach(FailPoint::PruneBeforeRename)?;
-        // From an interrupted removal of an equal checkpoint: the rename would fail on it.
-        self.remove_folder(&gone)?;
+        // From an interrupted removal of an equal checkpoint: the rename would fail on it. Where it cannot be emptied, the
+        // checkpoint is removed under its own name; its manifest goes first, so that what is left is no checkpoint.
+        if !self.remove_folder(&gone)? {
+            return self.remove_folder(&folder).map(drop);
+        }
         let renamed = self.disk().rename(&folder, &gone);
         renamed.map_err(|e| refused(self.place_of(&folder, ""), "set this folder aside", &e))?;
         self.disk().sync_folder(None).map_err(|e| refused(self.place(), "flush this folder", &e))?;
         self.fail_points().reach(FailPoint::PruneAfterRename)?;
-        self.remove_folder(&gone)
+        self.remove_folder(&gone).map(drop)
     }
 
-    /// Empty and remove a folder that bears no checkpoint's name. One that is not there is removed already.
-    pub(super) fn remove_folder(&self, folder: &str) -> Result<()> {
+    /// Empty and remove a folder that is no longer needed, and return whether it is gone. One that does not exist is. What no
+    /// checkpoint has, such as a directory, is not removed: then the folder stays too, with a warning.
+    pub(super) fn remove_folder(&self, folder: &str) -> Result<bool> {
         let mut entries = match self.disk().list(Some(folder)) {
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(true),
             other => other.map_err(|e| refused(self.place_of(folder, ""), "list this folder", &e))?,
         };
         entries.sort();
+        let mut foreign = None;
         for (file, kind) in entries {
-            let place = self.place_of(folder, &file);
             if kind == EntryKind::Folder {
-                return Err(request(
-                    place,
-                    "a folder in a checkpoint is none of ours",
-                    "move it elsewhere, or remove it",
-                ));
+                foreign = foreign.or(Some(file));
+                continue;
             }
+            let place = self.place_of(folder, &file);
             self.disk().remove_file(folder, &file).map_err(|e| refused(place, "remove this file", &e))?;
             self.fail_points().reach(FailPoint::PruneMid)?;
         }
-        self.disk().remove_folder(folder).map_err(|e| refused(self.place_of(folder, ""), "remove this folder", &e))
+        let place = self.place_of(folder, "");
+        let reason = match foreign {
+            Some(name) => format!("it contains a directory, {}, and no checkpoint has one", printable(&name, 200)),
+            None => match self.disk().remove_folder(folder) {
+                Ok(()) => return Ok(true),
+                Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty => format!("it contains other files: {e}"),
+                Err(e) => return Err(refused(place, "remove this folder", &e)),
+            },
+        };
+        tracing::warn!(
+            "{place} is left over from a checkpoint and was not removed: {reason}; move it elsewhere or remove it"
+        );
+        Ok(false)
     }
 }

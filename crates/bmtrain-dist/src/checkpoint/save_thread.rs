@@ -11,6 +11,7 @@ use super::fault::{refused, request};
 use super::manifest::Facts;
 use super::name::CheckpointName;
 use super::piece::{FileRecord, Piece};
+use super::prune::Keep;
 use super::writer::{Committed, Writer};
 use crate::error::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -38,8 +39,8 @@ pub enum SaveJob {
         records: Vec<FileRecord>,
         /// What the manifest says beside them.
         facts: Facts,
-        /// How many checkpoints to keep; `None` removes none.
-        keep: Option<usize>,
+        /// Which checkpoints to keep; `None` removes none.
+        keep: Option<Keep>,
     },
 }
 

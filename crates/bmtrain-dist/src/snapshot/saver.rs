@@ -1,7 +1,9 @@
 //! All ranks save together while they train: copy, write, report, commit, each a stage that nobody waits in.
 
 use super::take::Snapshot;
-use crate::checkpoint::{Committed, Facts, Fault, FileRecord, Piece, SaveJob, SaveOutcome, SaveThread, Store, Writer};
+use crate::checkpoint::{
+    Committed, Facts, Fault, FileRecord, Keep, Piece, SaveJob, SaveOutcome, SaveThread, Store, Writer,
+};
 use crate::error::{Error, Result};
 use crate::optim::OptimManager;
 use crate::param::Parameters;
@@ -46,7 +48,7 @@ pub struct Saver {
     store: Store,
     team: Team,
     thread: SaveThread,
-    keep: usize,
+    keep: Keep,
     stage: Stage,
     buffers: Vec<Piece>,
     /// What this rank's part of the stage came to.
@@ -68,12 +70,18 @@ impl Saver {
     /// The operating system has no thread left.
     pub fn new(store: Store, team: Team, keep: usize) -> Result<Self> {
         let thread = SaveThread::start(&format!("save-{}", team.rank()))?;
+        let keep = Keep::from(keep);
         Ok(Saver { store, team, thread, keep, stage: Stage::Idle, buffers: Vec::new(), outcome: None, attempts: 0 })
     }
 
     /// Where it saves.
     pub fn store(&self) -> &Store {
         &self.store
+    }
+
+    /// From the next commit on, keep the checkpoint of `step` beside the newest ones. The first rank's is decisive.
+    pub fn keep_step(&mut self, step: Option<u64>) {
+        self.keep.step = step;
     }
 
     /// Whether nothing is being saved.

@@ -47,7 +47,7 @@ fn two_ranks_save_in_the_background_and_get_their_buffers_back() {
             records.push(FileRecord::from_json(&record.unwrap().to_json().unwrap()).unwrap());
         }
         let facts = Facts { world: 2, ..state.facts };
-        threads[0].submit(SaveJob::Commit { writer, records, facts, keep: Some(2) }).unwrap();
+        threads[0].submit(SaveJob::Commit { writer, records, facts, keep: Some(2.into()) }).unwrap();
         let Some(SaveOutcome::Commit { committed, pruned }) = threads[0].wait(LONG).unwrap() else { panic!() };
         assert_eq!(committed.unwrap().name, store.list().unwrap()[0]);
         assert_eq!(pruned.unwrap().len(), usize::from(step > 2));

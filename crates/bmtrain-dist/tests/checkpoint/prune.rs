@@ -1,7 +1,7 @@
 //! Pruning keeps exactly as many as it was told, and never the wrong ones.
 
 use crate::sample::{Cut, State, memory_with, newest_step};
-use bmtrain_dist::checkpoint::{FailAction, FailPoint, FailPoints, Store};
+use bmtrain_dist::checkpoint::{FailAction, FailPoint, FailPoints, Keep, Store};
 use std::sync::Arc;
 
 fn steps(store: &Store) -> Vec<u64> {
@@ -101,4 +101,50 @@ fn what_was_just_committed_stays_though_enough_of_later_steps_are_there() {
     let committed = State::new(5).save(&store, 5, 1, Cut::Even).unwrap();
     store.prune(2, Some(&committed)).unwrap();
     assert_eq!(steps(&store), [13, 12, 5]);
+}
+
+#[test]
+fn the_checkpoint_of_a_named_step_stays_beside_the_newest() {
+    let (disk, store) = memory_with(&[], 1);
+    for step in 1..=6 {
+        let committed = State::new(step).save(&store, step, 1, Cut::Even).unwrap();
+        // Of step 9 there is none; that of step 2 is among the newest at first.
+        let best = if step < 4 { 9 } else { 2 };
+        store.prune(Keep { newest: 3, step: Some(best) }, Some(&committed)).unwrap();
+    }
+    assert_eq!(steps(&store), [6, 5, 4, 2]);
+    // Another one is named: the earlier one goes, and damaged ones are not counted as before.
+    assert!(disk.change(&store.list().unwrap()[0].to_string(), "manifest.json", |bytes| bytes.truncate(9)));
+    store.prune(Keep { newest: 2, step: Some(4) }, None).unwrap();
+    assert_eq!(steps(&store), [6, 5, 4]);
+}
+
+#[test]
+fn a_directory_in_a_checkpoint_is_left_in_place_and_stops_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let store = Store::create(root.path()).unwrap();
+    for step in 1..=3 {
+        State::new(step).save(&store, step, 1, Cut::Even).unwrap();
+    }
+    let damage = |name: &str| {
+        let shard = root.path().join(name).join("rank-0.safetensors");
+        std::fs::remove_file(&shard).unwrap();
+        std::fs::create_dir(&shard).unwrap();
+        std::fs::write(shard.join("notes"), "mine").unwrap();
+    };
+    let newest = store.list().unwrap()[0].to_string();
+    damage(&newest);
+    let found = store.newest_verified().unwrap();
+    assert_eq!((found.passed_over.len(), newest_step(&store)), (1, Some(2)));
+    store.remove_later_than(2).unwrap();
+    assert_eq!(steps(&store), [2, 1]);
+    let kept = root.path().join(format!(".gone-{newest}/rank-0.safetensors/notes"));
+    assert_eq!(std::fs::read_to_string(&kept).unwrap(), "mine");
+    // Neither another start nor an equal checkpoint that has to go trips over it.
+    assert_eq!(store.remove_leftovers().unwrap(), Vec::<String>::new());
+    State::new(3).save(&store, 3, 1, Cut::Even).unwrap();
+    assert_eq!(store.list().unwrap()[0].to_string(), newest);
+    store.remove_later_than(2).unwrap();
+    assert_eq!(steps(&store), [2, 1]);
+    assert_eq!(std::fs::read_to_string(kept).unwrap(), "mine");
 }
