@@ -1,6 +1,8 @@
 //! The finetune program cut off and started again by the same command: nothing that a run comes to may show it.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "resume/best.rs"]
+mod best;
 mod fixture;
 
 use fixture::{Fixture, Outcome, into_outcome};
@@ -306,6 +308,51 @@ fn a_damaged_checkpoint_is_passed_over_and_said_and_none_left_is_an_error() {
 }
 
 #[test]
+fn a_directory_in_the_place_of_a_shard_is_passed_over_and_left_in_place() {
+    let fixture = Fixture::new();
+    train(&fixture, "whole", &[], &[]).succeeded();
+    assert_eq!(train(&fixture, "run", &["--fail-points", "save.after_commit=kill@3"], &[]).code, -1);
+    let newest = checkpoints(&fixture, "run").into_iter().find(|name| name.starts_with("step-6-")).unwrap();
+    let shard = format!("run/checkpoints/{newest}/rank-0.safetensors");
+    std::fs::remove_file(fixture.path(&shard)).unwrap();
+    fixture.write(&format!("{shard}/notes"), "mine");
+    let further = ["--fail-points", "save.before_folder=kill@1"];
+    for _ in 0..2 {
+        let again = train(&fixture, "run", &further, &[]);
+        assert_eq!(again.code, -1, "{}", again.stderr);
+        assert!(again.stderr.contains("going on after step 4"), "{}", again.stderr);
+    }
+    let again = train(&fixture, "run", &[], &[]).succeeded();
+    assert!(again.stderr.contains("it contains a directory, rank-0.safetensors"), "{}", again.stderr);
+    assert!(result(&fixture, "run") == result(&fixture, "whole"));
+    assert_eq!(fixture.read(&format!("run/checkpoints/.gone-{newest}/rank-0.safetensors/notes")), "mine");
+}
+
+#[test]
+fn a_damaged_run_json_is_not_taken_for_another_recipe_and_removes_no_foreign_file() {
+    let fixture = Fixture::new();
+    train(&fixture, "run", &[], &["checkpoint.every=never"]).succeeded();
+    let marker = fixture.read("run/run.json");
+    let hash = marker.split('"').find(|part| part.len() == 64).unwrap().to_owned();
+    let other = format!("{}{}", if hash.starts_with('0') { '1' } else { '0' }, &hash[1..]);
+    fixture.write("run/run.json", &marker.replace(&hash, &other));
+    let refused = train(&fixture, "run", &[], &["checkpoint.every=never"]);
+    let expected = "the settings in recipe.toml there are the same: run.json is damaged, or another version";
+    assert!(refused.code == 2 && refused.stderr.contains(expected), "{}", refused.stderr);
+    fixture.write("run/run.json", &marker.replace("\"metrics.jsonl\"", "\"thesis.tex\""));
+    fixture.write("run/thesis.tex", "years of work");
+    let before = fixture.snapshot();
+    let refused = train(&fixture, "run", &["--overwrite"], &["checkpoint.every=never"]);
+    assert!(refused.code == 2 && refused.stderr.contains("not an output of a run"), "{}", refused.stderr);
+    assert!(fixture.snapshot() == before);
+    // A file that is not listed stays where the run would write it.
+    std::fs::remove_file(fixture.path("run/thesis.tex")).unwrap();
+    let refused = train(&fixture, "run", &["--overwrite"], &["checkpoint.every=never"]);
+    assert!(refused.code == 2 && refused.stderr.contains("is there already"), "{}", refused.stderr);
+    assert!(fixture.read("run/metrics.jsonl").contains("\"kind\":\"end\""));
+}
+
+#[test]
 fn a_save_that_fails_is_said_and_the_run_goes_on_or_stops_as_configured() {
     let fixture = Fixture::new();
     train(&fixture, "whole", &[], &[]).succeeded();
@@ -372,19 +419,6 @@ fn checkpoints_of_a_course_that_was_left_do_not_push_out_new_ones() {
     // The step it went on from is its own now, and the next one.
     assert_eq!(left, ["step-2-", "step-4-"]);
     assert!(train(&fixture, "run", &[], &[]).succeeded().stderr.contains("going on after step 4"));
-}
-
-#[test]
-fn best_weights_that_were_moved_away_are_replaced_by_the_last() {
-    let fixture = Fixture::new();
-    let died = train(&fixture, "run", &["--fail-points", "save.before_rename=kill@4"], &["eval.every=1 steps"]);
-    assert_eq!(died.code, -1);
-    std::fs::rename(fixture.path("run/model"), fixture.path("taken")).unwrap();
-    // Nothing gets better than it was.
-    let again = train(&fixture, "run", &[], &["eval.every=1 steps"]).succeeded();
-    let is_late = again.stderr.contains("the best weights are not in the folder");
-    assert!(is_late || fixture.read("run/metrics.jsonl").matches("\"best\":true").count() > 1);
-    assert!(fixture.path("run/model/README.md").exists() && fixture.path("run/model/model.safetensors").exists());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Output folders: what they accept, what they refuse, what they leave behind.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use model_center::run::{Earlier, IfThere, MARKER, OutputFolder};
+use model_center::run::{Earlier, IfThere, MARKER, OutputFolder, render_error};
 use std::path::{Path, PathBuf};
 
 const HASH: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -44,7 +44,7 @@ fn the_same_recipe_is_offered_overwrite_which_removes_only_the_run() {
     let mut folder = OutputFolder::create(dir, HASH, IfThere::Refuse).unwrap();
     folder.write("recipe.toml", b"x").unwrap();
     drop(folder.metrics("metrics.jsonl").unwrap());
-    let staged = folder.stage("best").unwrap();
+    let staged = folder.stage("model").unwrap();
     std::fs::write(staged.path().join("config.json"), "{}").unwrap();
     staged.commit().unwrap();
     drop(folder);
@@ -55,7 +55,7 @@ fn the_same_recipe_is_offered_overwrite_which_removes_only_the_run() {
         dir.display()
     );
     assert_eq!(refusal(dir, HASH, IfThere::Refuse), expected);
-    assert_eq!(names(dir), ["best", "metrics.jsonl", "notes.txt", "recipe.toml", MARKER]);
+    assert_eq!(names(dir), ["metrics.jsonl", "model", "notes.txt", "recipe.toml", MARKER]);
     let folder = OutputFolder::create(dir, HASH, IfThere::Replace).unwrap();
     drop(folder);
     assert_eq!(names(dir), ["notes.txt", MARKER]);
@@ -130,12 +130,24 @@ fn a_damaged_or_hostile_marker_is_refused_and_removes_nothing() {
         with_name(".."),
         with_name(victim.to_str().unwrap()),
         with_name(MARKER),
+        with_name("thesis.tex"),
+        with_name("chapters"),
+        format!("{{\"format\":1,\"recipe_hash\":\"{HASH}\",\"names\":[],\"models\":{{\"other\":{{}}}}}}"),
+        format!(
+            "{{\"format\":1,\"recipe_hash\":\"{HASH}\",\"names\":[],\"models\":{{\"model\":{{\"../victim\":\
+             {{\"bytes\":8,\"blake3\":\"{HASH}\"}}}}}}}}"
+        ),
     ];
+    std::fs::write(dir.join("thesis.tex"), "years of work").unwrap();
+    std::fs::create_dir(dir.join("chapters")).unwrap();
     for text in cases {
         std::fs::write(dir.join(MARKER), &text).unwrap();
         let refused = refusal(&dir, HASH, IfThere::Replace);
-        assert!(refused.starts_with("error[recipe]: the mark of an earlier run cannot be read: "), "{refused}");
+        let is_named = refused.contains("the mark of an earlier run cannot be read: ")
+            || refused.contains("the metrics file is a directory, not a regular file");
+        assert!(refused.starts_with("error[recipe]: ") && is_named, "{refused}");
         assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+        assert_eq!(std::fs::read(dir.join("thesis.tex")).unwrap(), b"years of work");
     }
 }
 
@@ -147,10 +159,10 @@ fn overwriting_removes_a_link_and_not_what_it_leads_to() {
     std::fs::write(target.join("kept"), "x").unwrap();
     let dir = temp.path().join("out");
     let mut folder = OutputFolder::create(&dir, HASH, IfThere::Refuse).unwrap();
-    folder.stage("best").unwrap().commit().unwrap();
+    folder.stage("model").unwrap().commit().unwrap();
     drop(folder);
-    std::fs::remove_dir(dir.join("best")).unwrap();
-    std::os::unix::fs::symlink(&target, dir.join("best")).unwrap();
+    std::fs::remove_dir(dir.join("model")).unwrap();
+    std::os::unix::fs::symlink(&target, dir.join("model")).unwrap();
     drop(OutputFolder::create(&dir, HASH, IfThere::Replace).unwrap());
     assert_eq!(names(&dir), [MARKER]);
     assert_eq!(names(&target), ["kept"]);
@@ -174,29 +186,161 @@ fn leftovers_of_a_killed_process_do_not_stand_in_the_way() {
     let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
     assert_eq!(names(temp.path()), [".lock", MARKER]);
     // Killed while a model was saved.
-    std::mem::forget(folder.stage("best").unwrap());
+    std::mem::forget(folder.stage("model").unwrap());
     drop(folder);
     assert_eq!(names(temp.path()).len(), 2);
     drop(OutputFolder::create(temp.path(), HASH, IfThere::Replace).unwrap());
     assert_eq!(names(temp.path()), [MARKER]);
 }
 
+fn make_pipe(path: PathBuf) {
+    rustix::fs::mkfifoat(rustix::fs::CWD, path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+}
+
 #[test]
-fn a_pipe_in_the_place_of_the_lock_is_refused_without_waiting() {
+fn what_stands_in_the_place_of_the_lock_is_named_without_waiting() {
+    for (what, make) in [
+        ("a pipe", Box::new(make_pipe) as Box<dyn Fn(PathBuf)>),
+        ("a directory", Box::new(|path| std::fs::create_dir(path).unwrap())),
+        ("a symbolic link", Box::new(|path| std::os::unix::fs::symlink("elsewhere", path).unwrap())),
+    ] {
+        let temp = tempfile::tempdir().unwrap();
+        let lock = temp.path().join(".lock");
+        make(lock.clone());
+        let error = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap_err().to_string();
+        let expected = format!(
+            "error[file]: cannot lock the output folder: the lock is {what}, not a regular file\n  --> {}\n  fix: remove it",
+            lock.display()
+        );
+        assert_eq!(error, expected);
+    }
+}
+
+#[test]
+fn what_stands_in_the_place_of_the_metrics_file_is_named_without_waiting() {
+    let go_on = IfThere::Continue { accept_change: false };
+    for is_pipe in [true, false] {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("metrics.jsonl");
+        let mut folder = OutputFolder::create(temp.path(), HASH, go_on).unwrap();
+        drop(folder.metrics("metrics.jsonl").unwrap());
+        std::fs::remove_file(&path).unwrap();
+        if is_pipe {
+            make_pipe(path.clone())
+        } else {
+            std::fs::create_dir(&path).unwrap()
+        }
+        let what = if is_pipe { "a pipe" } else { "a directory" };
+        let expected = format!(
+            "error[recipe]: the metrics file is {what}, not a regular file\n  --> {}\n  fix: remove it, or set log.metrics to \
+             another name",
+            path.display()
+        );
+        assert_eq!(folder.metrics("metrics.jsonl").unwrap_err().to_string(), expected);
+        drop(folder);
+        for if_there in [go_on, IfThere::Replace] {
+            assert_eq!(refusal(temp.path(), HASH, if_there), expected);
+        }
+        assert!(path.exists());
+    }
+}
+
+#[test]
+fn only_a_file_that_begins_as_metrics_is_removed_under_a_free_name() {
     let temp = tempfile::tempdir().unwrap();
-    let mode = rustix::fs::Mode::from_raw_mode(0o600);
-    rustix::fs::mkfifoat(rustix::fs::CWD, temp.path().join(".lock"), mode).unwrap();
-    let error = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap_err().to_string();
-    assert!(error.starts_with("error[file]: cannot lock the output folder: "), "{error}");
+    let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
+    drop(folder.metrics("losses.jsonl").unwrap());
+    drop(folder);
+    let path = temp.path().join("losses.jsonl");
+    std::fs::write(&path, "my own notes").unwrap();
+    let text = refusal(temp.path(), HASH, IfThere::Replace);
+    assert!(text.contains("it lists \"losses.jsonl\", which is not an output of a run: nothing was removed"), "{text}");
+    // A run that goes on without a checkpoint begins anew, which removes as well.
+    let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Continue { accept_change: false }).unwrap();
+    assert!(folder.begin_anew().unwrap_err().to_string().contains("nothing was removed"));
+    drop(folder);
+    for text in ["{\"kind\":\"start\"}\n", "{\"ki", ""] {
+        std::fs::write(&path, text).unwrap();
+        let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Replace).unwrap();
+        assert!(!path.exists());
+        drop(folder.metrics("losses.jsonl").unwrap());
+    }
+}
+
+#[test]
+fn an_output_never_replaces_a_file_that_the_run_did_not_write() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
+    for name in ["recipe.toml", "metrics.jsonl", "model"] {
+        std::fs::write(temp.path().join(name), "mine").unwrap();
+    }
+    let errors = [
+        folder.write("recipe.toml", b"x").unwrap_err().to_string(),
+        folder.metrics("metrics.jsonl").unwrap_err().to_string(),
+        folder.stage("model").unwrap_err().to_string(),
+    ];
+    for error in errors {
+        assert!(error.contains("this is there already, and run.json does not list it"), "{error}");
+    }
+    for name in ["recipe.toml", "metrics.jsonl", "model"] {
+        assert_eq!(std::fs::read(temp.path().join(name)).unwrap(), b"mine");
+    }
+}
+
+#[test]
+fn a_damaged_recipe_hash_is_not_taken_for_another_recipe() {
+    let temp = tempfile::tempdir().unwrap();
+    drop(OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap());
+    let marker = temp.path().join(MARKER);
+    let text = std::fs::read_to_string(&marker).unwrap();
+    for (changed, reason) in [
+        (
+            format!("{}0", &HASH[..63]),
+            "its recipe hash begins like this recipe's, 0123456789ab, and differs after that",
+        ),
+        (format!("{HASH}0"), "its recipe hash is not 64 lower-case hexadecimal digits"),
+        (HASH.to_uppercase(), "its recipe hash is not 64 lower-case hexadecimal digits"),
+    ] {
+        std::fs::write(&marker, text.replace(HASH, &changed)).unwrap();
+        let said = refusal(temp.path(), HASH, IfThere::Continue { accept_change: false });
+        assert!(said.starts_with(&format!("error[recipe]: run.json is damaged: {reason}\n")), "{said}");
+    }
+}
+
+#[test]
+fn a_model_is_recorded_checked_and_forgotten() {
+    let temp = tempfile::tempdir().unwrap();
+    let go_on = IfThere::Continue { accept_change: false };
+    let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
+    let staged = folder.stage("model").unwrap();
+    std::fs::write(staged.path().join("config.json"), "{}").unwrap();
+    let hashes = staged.hashes().unwrap();
+    staged.commit().unwrap();
+    folder.record_model("model", hashes.clone(), Some(7)).unwrap();
+    drop(folder);
+    let mut folder = OutputFolder::create(temp.path(), HASH, go_on).unwrap();
+    assert_eq!((folder.best_step(), folder.model("model")), (Some(7), Some(&hashes)));
+    assert_eq!(folder.model_damage("model").unwrap(), None);
+    assert_eq!(OutputFolder::check_models(temp.path()).unwrap(), None);
+    let config = temp.path().join("model/config.json");
+    std::fs::write(&config, "[]").unwrap();
+    let damage = folder.model_damage("model").unwrap().unwrap();
+    assert_eq!((damage.path.clone(), damage.reason.contains("hash differs")), (config, true));
+    assert_eq!(OutputFolder::check_models(temp.path()).unwrap(), Some(damage.clone()));
+    let error = damage.into_error("put it back");
+    assert_eq!(error.exit_code(), 4);
+    assert!(render_error(&error).starts_with("error[checkpoint]: the file is not as it was written"));
+    folder.forget_model("model").unwrap();
+    assert_eq!((folder.best_step(), folder.model("model")), (None, None));
 }
 
 #[test]
 fn preparations_that_are_not_the_runs_own_are_kept() {
     let temp = tempfile::tempdir().unwrap();
     let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
-    folder.stage("best").unwrap().commit().unwrap();
+    folder.stage("model").unwrap().commit().unwrap();
     drop(folder);
-    let foreign = [".best.tmp-1", ".other.tmp-1-1", ".x.tmp-99999"];
+    let foreign = [".model.tmp-1", ".other.tmp-1-1", ".x.tmp-99999"];
     for name in foreign {
         std::fs::write(temp.path().join(name), "mine").unwrap();
     }
@@ -206,7 +350,7 @@ fn preparations_that_are_not_the_runs_own_are_kept() {
     std::fs::remove_file(temp.path().join(MARKER)).unwrap();
     for if_there in [IfThere::Refuse, IfThere::Replace] {
         let text = refusal(temp.path(), HASH, if_there);
-        assert!(text.contains("holds no run: \".best.tmp-1\" is in it"), "{text}");
+        assert!(text.contains("holds no run: \".model.tmp-1\" is in it"), "{text}");
     }
     assert_eq!(names(temp.path()), foreign);
 }
@@ -226,20 +370,20 @@ fn a_staged_folder_appears_whole_or_not_at_all() {
     let temp = tempfile::tempdir().unwrap();
     let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
     let fill = |path: &Path, text: &str| std::fs::write(path.join("weights"), text).unwrap();
-    let staged = folder.stage("best").unwrap();
+    let staged = folder.stage("model").unwrap();
     fill(staged.path(), "one");
-    assert!(!temp.path().join("best").exists());
-    assert_eq!(staged.commit().unwrap(), temp.path().join("best"));
-    let staged = folder.stage("best").unwrap();
+    assert!(!temp.path().join("model").exists());
+    assert_eq!(staged.commit().unwrap(), temp.path().join("model"));
+    let staged = folder.stage("model").unwrap();
     fill(staged.path(), "half");
     drop(staged);
-    assert_eq!(std::fs::read_to_string(temp.path().join("best/weights")).unwrap(), "one");
-    let staged = folder.stage("best").unwrap();
+    assert_eq!(std::fs::read_to_string(temp.path().join("model/weights")).unwrap(), "one");
+    let staged = folder.stage("model").unwrap();
     fill(staged.path(), "two");
     staged.commit().unwrap();
-    assert_eq!(std::fs::read_to_string(temp.path().join("best/weights")).unwrap(), "two");
+    assert_eq!(std::fs::read_to_string(temp.path().join("model/weights")).unwrap(), "two");
     drop(folder);
-    assert_eq!(names(temp.path()), ["best", MARKER]);
+    assert_eq!(names(temp.path()), ["model", MARKER]);
 }
 
 #[test]

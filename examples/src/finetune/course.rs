@@ -2,19 +2,19 @@
 
 use super::evaluate::{Judge, Judgement};
 use super::keep::{Keeper, check_room};
+use super::models::Written;
 use super::resume::{Resume, RunState, SavedJudged, SavedJudgement};
-use super::setup::{Job, save_options};
+use super::setup::Job;
 use super::start::OWN_FAILURE;
 use super::train::{Plan, StepResult, Trainer};
 use super::{pool, profile};
 use crate::terminal;
 use bmtrain_core::wrap::Profiled;
-use bmtrain_dist::param::WholeReader;
 use model_center::file::write_atomic;
 use model_center::hf::folder::hub_name;
 use model_center::recipe::{Resolved, SaveWhich};
 use model_center::run::{
-    BestTracker, CHECKPOINT_FOLDER, CardData, Earlier, EndRecord, EvalRecord, ExitStatus, LAST_MODEL_FOLDER,
+    BestTracker, CARD_FILE, CHECKPOINT_FOLDER, CardData, Earlier, EndRecord, EvalRecord, ExitStatus, LAST_MODEL_FOLDER,
     MODEL_FOLDER, MetricsLog, ModelCard, OutputFolder, Record, Status, StepRecord, StopReason, Timing, memory,
 };
 use model_center::{Error, Result};
@@ -34,7 +34,7 @@ pub(super) struct Run {
     pub(super) before: Option<Judgement>,
     /// The weights that judged best are in no folder of this run: another course that was given up wrote over them.
     pub(super) best_is_lost: bool,
-    save_seconds: f64,
+    pub(super) save_seconds: f64,
     eval_seconds: f64,
     begin: Instant,
     /// Steps that were done when this process took the run up.
@@ -176,6 +176,7 @@ impl Run {
         if let Some(log) = self.files.as_mut().and_then(|files| files.log.as_mut()) {
             log.sync()?;
         }
+        self.keeper.best_step = self.best_step(&plan.resolved).filter(|_| !self.best_is_lost);
         self.keeper.begin(plan, trainer, state)?;
         self.save_seconds += start.elapsed().as_secs_f64();
         Ok(())
@@ -294,40 +295,10 @@ impl Run {
             }
         }
         if is_best && resolved.save.which != SaveWhich::Last {
-            // While it is not said whose they are, the weights are nobody's.
-            self.note_best(None)?;
-            self.save(trainer, resolved, MODEL_FOLDER, None)?;
-            self.note_best(Some(trainer.step))?;
+            self.save(trainer, resolved, MODEL_FOLDER, Written::best(trainer.step))?;
             self.best_is_lost = false;
         }
         Ok(Some(judgement))
-    }
-
-    fn note_best(&mut self, step: Option<u64>) -> Result<()> {
-        self.files.as_mut().map_or(Ok(()), |files| files.output.set_best_step(step))
-    }
-
-    fn save(&mut self, trainer: &Trainer, resolved: &Resolved, name: &str, card: Option<&ModelCard>) -> Result<()> {
-        let start = Instant::now();
-        let staged = match &mut self.files {
-            Some(files) => {
-                let staged = files.output.stage(name)?;
-                trainer.model.save(staged.path(), &save_options(resolved, &trainer.folder))?;
-                if let Some(card) = card {
-                    write_atomic(&staged.path().join("README.md"), card.render().as_bytes())?;
-                }
-                Some(staged)
-            }
-            None => {
-                let mut reader = WholeReader::default();
-                trainer.model.parameters().iter().try_for_each(|param| reader.pass(param))?;
-                None
-            }
-        };
-        // Flushing a large folder takes longer than ranks wait for each other.
-        trainer.team.while_first(|| staged.map_or(Ok(()), |staged| staged.commit().map(drop)))?.transpose()?;
-        self.save_seconds += start.elapsed().as_secs_f64();
-        Ok(())
     }
 
     fn finish(
@@ -342,24 +313,23 @@ impl Run {
         let named = |judgement: &Option<Judgement>| judgement.as_ref().map(Judgement::named).unwrap_or_default();
         let card = card(job, resolved, trainer, named(&before), named(&after));
         // Without evaluation there is no best: the last weights are all there is.
-        // Somebody may have moved the best weights away.
-        let is_there = |files: &Files| files.output.path().join(MODEL_FOLDER).join("config.json").is_file();
-        let is_there = f32::from(u8::from(self.files.as_ref().is_some_and(is_there)));
-        let is_there = trainer.team.gather(&[is_there])?.first().and_then(|first| first.first()) == Some(&1.0);
-        let has_best = resolved.save.which != SaveWhich::Last && self.best.best().is_some();
-        let best_is_kept = has_best && is_there && !self.best_is_lost;
+        let has_best = self.best_step(resolved).is_some();
+        let best_is_kept = has_best && !self.best_is_lost;
         if has_best && !best_is_kept && trainer.team.is_first() {
             let text = "warning: the best weights are not in the folder of this run, because it went on from a checkpoint of \
-                        another one or they were moved away: the model holds the last weights";
+                        another one or they were given up: the model holds the last weights";
             terminal::note(text);
         }
         match (resolved.save.which, best_is_kept) {
-            (SaveWhich::Both, true) => self.save(trainer, resolved, LAST_MODEL_FOLDER, Some(&card))?,
-            (_, false) => self.save(trainer, resolved, MODEL_FOLDER, Some(&card))?,
+            (SaveWhich::Both, true) => self.save(trainer, resolved, LAST_MODEL_FOLDER, Written::with(&card))?,
+            (_, false) => self.save(trainer, resolved, MODEL_FOLDER, Written::with(&card))?,
             (_, true) => {}
         }
+        if best_is_kept {
+            self.recheck_best(trainer)?;
+        }
         if let Some(files) = self.files.as_ref().filter(|_| best_is_kept) {
-            let path = files.output.path().join(MODEL_FOLDER).join("README.md");
+            let path = files.output.path().join(MODEL_FOLDER).join(CARD_FILE);
             write_atomic(&path, card.render().as_bytes())?;
         }
         self.end(trainer, resolved, reason.name(), true)?;

@@ -4,6 +4,8 @@
 
 use super::resume::{RunState, layout};
 use super::train::{Plan, Trainer};
+use crate::plan::disk::kept_checkpoints;
+use crate::plan::show::size;
 use crate::terminal;
 use bmtrain_core::DType;
 use bmtrain_dist::checkpoint::{Facts, FailPoints, Store};
@@ -27,6 +29,8 @@ pub(super) struct Keeper {
     last: Instant,
     /// The step that was begun to be saved last, or gone on from.
     pub(super) last_step: Option<u64>,
+    /// The step of the best weights: its checkpoint, if there is one, is kept to restore them from.
+    pub(super) best_step: Option<u64>,
     /// Why the last save failed, if one did.
     failed: Option<bmtrain_dist::Error>,
 }
@@ -49,6 +53,7 @@ impl Keeper {
             saver: None,
             last: Instant::now(),
             last_step: None,
+            best_step: None,
             failed: None,
         })
     }
@@ -81,6 +86,7 @@ impl Keeper {
             self.saver = Some(self.open(trainer)?);
         }
         let Some(saver) = &mut self.saver else { return Ok(()) };
+        saver.keep_step(self.best_step);
         let params = trainer.model.parameters();
         let event = saver.begin(&trainer.device, trainer.step, facts, params, &trainer.optim)?;
         (self.last, self.last_step) = (Instant::now(), Some(trainer.step));
@@ -124,8 +130,8 @@ impl Keeper {
             None => Ok(()),
             Some(SaveEvent::Saved { step, committed }) => {
                 if let Some(committed) = committed {
-                    let size = committed.bytes as f64 / f64::from(1 << 20);
-                    trainer.progress.note(&format!("checkpoint of step {step}: {} ({size:.1} MiB)", committed.name));
+                    let size = size(committed.bytes);
+                    trainer.progress.note(&format!("checkpoint of step {step}: {} ({size})", committed.name));
                 }
                 Ok(())
             }
@@ -154,21 +160,20 @@ pub(super) fn check_room(resolved: &Resolved, output: &Path, parameters: usize, 
     }
     // Values, two moments, and a master beside 16-bit values.
     let each = resolved.model.dtype.size() + 8 + if resolved.model.dtype == DType::F32 { 0 } else { 4 };
-    let one = (parameters * each) as f64;
-    let free = Store::open(output)?.free_bytes()? as f64;
-    let mib = |bytes: f64| bytes / f64::from(1 << 20);
-    if free < 1.2 * one && is_asked_for && is_new {
-        let reason = format!("a checkpoint has {:.0} MiB, and {:.0} MiB are free", mib(one), mib(free));
+    let one = (parameters * each) as u64;
+    let free = Store::open(output)?.free_bytes()?;
+    if (free as f64) < 1.2 * one as f64 && is_asked_for && is_new {
+        let reason = format!("a checkpoint has {}, and {} are free", size(one), size(free));
         let source = std::io::Error::new(std::io::ErrorKind::StorageFull, reason);
         let fix =
             "make room, set output.dir to another disk, or checkpoint.every = \"never\" and checkpoint.minutes = 0";
         return Err(Error::file("save checkpoints in", output, source, fix));
     }
     // One more than is kept is there while it is being saved.
-    let all = one * (settings.keep + 1) as f64;
+    let all = one.saturating_mul(kept_checkpoints(resolved) + 1);
     if free < all {
-        let (all, free) = (mib(all), mib(free));
-        terminal::note(&format!("warning: the checkpoints will take {all:.0} MiB, and {free:.0} MiB are free"));
+        let (all, free) = (size(all), size(free));
+        terminal::note(&format!("warning: the checkpoints will take {all}, and {free} are free"));
     }
     Ok(())
 }

@@ -2,12 +2,13 @@
 //! metrics and the resolved recipe out.
 //!
 //! [`setup`] reads and checks everything before weights are read, [`train`] holds the training step, [`evaluate`] judges,
-//! [`ranks`] brings the ranks together, `keep` saves the state on the way, [`resume`] goes on from it, [`profile`] shows where
+//! [`ranks`] brings the ranks together, `keep` saves the state on the way, `models` the models, [`resume`] goes on from it, [`profile`] shows where
 //! the time went, [`pool`] what the memory was.
 
 mod course;
 pub mod evaluate;
 mod keep;
+mod models;
 pub mod pool;
 pub mod profile;
 pub mod ranks;
@@ -26,7 +27,9 @@ use clap::Parser;
 use model_center::file::read_text;
 use model_center::model::Registry;
 use model_center::recipe::{self, Resolved, as_error, preflight};
-use model_center::run::{Earlier, ExitStatus, IfThere, OutputFolder, RECIPE_FILE, StopFlag, listen};
+use model_center::run::{
+    CHECKPOINT_FOLDER, Earlier, ExitStatus, IfThere, MARKER, OutputFolder, RECIPE_FILE, StopFlag, listen,
+};
 use model_center::{Error, Result};
 use resume::Resume;
 use std::process::ExitCode;
@@ -119,11 +122,18 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
             Error::Recipe { place, reason, fix } if !changes.is_empty() => {
                 Error::recipe(place, format!("{reason}: {}", changes.join(", ")), fix)
             }
+            Error::Recipe { place, reason, fix } if reason.contains("another recipe") && has_recipe(&resolved) => {
+                let text = format!(
+                    "{reason}; but the settings in {RECIPE_FILE} there are the same: {MARKER} is damaged, or another version \
+                     of the program wrote it"
+                );
+                Error::recipe(place, text, fix)
+            }
             other => other,
         });
         earlier?;
     }
-    if is_finished(&resolved, options, &launch) {
+    if is_finished(&resolved, options, &launch)? {
         return Ok(ExitStatus::Done);
     }
     setup::check_ranks(&resolved, launch.world)?;
@@ -151,19 +161,29 @@ fn changes(resolved: &Resolved) -> Vec<String> {
     earlier.ok().and_then(|text| resolved.changes(&text).ok()).unwrap_or_default()
 }
 
-/// Whether the run in the output folder came to its end and is to be left alone: then all ranks have nothing to do.
-fn is_finished(resolved: &Resolved, options: &Options, launch: &Launch) -> bool {
-    let IfThere::Continue { .. } = options.if_there() else { return false };
+/// Whether the output folder holds a recipe that can be compared with.
+fn has_recipe(resolved: &Resolved) -> bool {
+    let earlier = read_text(&resolved.output.dir.join(RECIPE_FILE), MAX_RECIPE_BYTES);
+    earlier.is_ok_and(|text| resolved.changes(&text).is_ok())
+}
+
+/// Whether the run in the output folder came to its end and is to be left alone: then all ranks have nothing to do. The first
+/// one checks that its models are still what was written.
+fn is_finished(resolved: &Resolved, options: &Options, launch: &Launch) -> Result<bool> {
+    let IfThere::Continue { .. } = options.if_there() else { return Ok(false) };
     let (dir, asked) = (&resolved.output.dir, matches!(options.resume, Resume::From(_)));
     let earlier = OutputFolder::check(dir, &resolved.recipe_hash(), options.if_there());
     let is_finished =
         !asked && changes(resolved).is_empty() && earlier.is_ok_and(|earlier| earlier == Earlier::Finished);
     if is_finished && launch.rank == 0 {
+        if !options.dry_run {
+            models::check_finished(dir, dir.join(CHECKPOINT_FOLDER).is_dir())?;
+        }
         let text =
             "the run in this folder is finished; to train again add --overwrite, or set output.dir to another folder";
         terminal::note(&format!("{}: {text}", dir.display()));
     }
-    is_finished
+    Ok(is_finished)
 }
 
 pub(crate) fn resolve(options: &Options) -> Result<Resolved> {

@@ -5,8 +5,8 @@ use super::resume::{At, Choice, RunState, SavedJudged, SavedJudgement, choose, n
 use super::train::{Plan, Trainer};
 use bmtrain_dist::Team;
 use bmtrain_dist::checkpoint::Store;
-use model_center::recipe::{Resolved, SaveWhich};
-use model_center::run::{CHECKPOINT_FOLDER, Earlier, RECIPE_FILE, ResumeRecord, StartRecord};
+use model_center::recipe::Resolved;
+use model_center::run::{CHECKPOINT_FOLDER, Earlier, MODEL_FOLDER, RECIPE_FILE, ResumeRecord, StartRecord};
 use model_center::{Error, Result};
 
 /// What a failure of the run itself weighs, three of which in a row without a new checkpoint are too many; the loss of another
@@ -49,6 +49,8 @@ impl Run {
         let state = choice.load(plan, trainer)?;
         // Nothing of the earlier run is touched before all ranks could use the checkpoint.
         trainer.team.gather(&[0.0])?;
+        self.best.load_state(&state.best);
+        self.check_best(plan, trainer, &choice)?;
         self.open_log(resolved, true)?;
         self.go_on(plan, trainer, &choice, state)?;
         trainer.look_around()
@@ -90,7 +92,6 @@ impl Run {
     }
 
     fn go_on(&mut self, plan: &Plan, trainer: &mut Trainer, choice: &Choice, state: RunState) -> Result<()> {
-        self.best.load_state(&state.best);
         self.before = state.before.map(SavedJudgement::into_judgement).transpose()?;
         self.judged = match state.judged {
             None => None,
@@ -98,11 +99,12 @@ impl Run {
                 Some(Judged { step, counted, judgement: judgement.into_judgement()? })
             }
         };
-        let there = self.files.as_ref().and_then(|files| files.output.best_step()).map_or(-1.0, |step| step as f32);
-        let there = trainer.team.gather(&[there])?.first().and_then(|numbers| numbers.first().copied());
-        let best = self.best.best().map(|(_, step)| step as f32);
-        self.best_is_lost =
-            plan.resolved.save.which != SaveWhich::Last && best.is_some() && (!choice.is_own || there != best);
+        if self.best_is_lost
+            && let Some(files) = &mut self.files
+        {
+            // Another course's weights must not be taken for the best of this one because they are of the same step.
+            files.output.forget_model(MODEL_FOLDER)?;
+        }
         if choice.is_own {
             self.keeper.last_step = Some(trainer.step);
         }

@@ -18,7 +18,7 @@ pub struct Disk {
     pub models: u64,
     /// A checkpoint: parameters and optimizer state of all ranks.
     pub checkpoint: u64,
-    /// Checkpoints that are kept; 0 where none is saved.
+    /// The most checkpoints that are kept; 0 where none is saved.
     pub kept: u64,
 }
 
@@ -38,11 +38,21 @@ pub fn estimate(job: &Job, resolved: &Resolved, counted: &Counted) -> Disk {
     let tokenizer: u64 = companions.map(|file| file.len()).sum();
     // Two moments; beside 16-bit values a master.
     let (state, kinds) = if resolved.model.dtype == DType::F32 { (8, 3) } else { (12, 4) };
-    let saves = resolved.checkpoint.every != Interval::Never || resolved.checkpoint.minutes > 0.0;
     Disk {
         model: sizes.values * resolved.save.dtype.size() as u64 + entries + tokenizer,
         models: if resolved.save.which == SaveWhich::Both { 2 } else { 1 },
         checkpoint: sizes.values * resolved.model.dtype.size() as u64 + sizes.trained * state + kinds * entries,
-        kept: if saves { resolved.checkpoint.keep as u64 } else { 0 },
+        kept: kept_checkpoints(resolved),
     }
+}
+
+/// The most checkpoints that a run keeps: the newest ones, and that of the best weights where evaluations come before the end.
+/// 0 where none is saved.
+pub(crate) fn kept_checkpoints(resolved: &Resolved) -> u64 {
+    let settings = resolved.checkpoint;
+    if settings.every == Interval::Never && settings.minutes == 0.0 {
+        return 0;
+    }
+    let keeps_best = resolved.save.which != SaveWhich::Last && resolved.eval.every != Interval::End;
+    (settings.keep + usize::from(keeps_best)) as u64
 }

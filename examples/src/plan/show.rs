@@ -221,7 +221,8 @@ fn verdict_lines(planned: &Planned, verdict: &Verdict) -> Vec<String> {
     lines
 }
 
-fn size(bytes: u64) -> String {
+/// A number of bytes in the unit that fits.
+pub(crate) fn size(bytes: u64) -> String {
     let mib = bytes as f64 / MIB;
     match mib {
         0.0 => "0".to_owned(),

@@ -25,7 +25,9 @@ impl MetricsLog {
     /// What the operating system refuses.
     pub fn create(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().append(true).create_new(true).open(path);
-        let file = file.map_err(|e| Error::file("create", path, e, "write to a new output folder"))?;
+        let file = file.map_err(|e| {
+            Error::file("create", path, e, "move the file elsewhere, or set log.metrics to another name")
+        })?;
         Ok(MetricsLog { path: path.to_owned(), file })
     }
 

@@ -3,6 +3,9 @@
 //! | file | defines |
 //! |---|---|
 //! | `output.rs` | [`OutputFolder`], which holds one run and refuses another; [`StagedFolder`] |
+//! | `lock.rs` | the lock that keeps other processes out of the folder |
+//! | `marker.rs` | `run.json`, which says whose the folder is and what in it the run wrote |
+//! | `model_files.rs` | [`FileHashes`], the recorded files of a model; [`Damage`], one that differs |
 //! | `metrics_log.rs` | [`MetricsLog`], the append-only `metrics.jsonl` |
 //! | `status.rs`, `progress.rs` | [`Status`], the status line; [`Progress`], which shows it |
 //! | `stop.rs` | [`StopConditions`], [`StopFlag`], [`BestTracker`] |
@@ -14,9 +17,12 @@
 //!
 //! Called by the training programs; nothing here trains or knows a model.
 
+mod lock;
+mod marker;
 pub mod memory;
 mod metrics_log;
 mod model_card;
+mod model_files;
 mod output;
 mod progress;
 mod report;
@@ -25,15 +31,17 @@ mod state;
 mod status;
 mod stop;
 
+pub use marker::{MAX_NAME_BYTES, is_output_name};
 pub use memory::{Memory, available_cpus};
 pub use metrics_log::{
     EndRecord, EvalRecord, MetricsLog, Record, ResumeRecord, StartRecord, StepRecord, Timing, deterministic_part,
     without_overtaken,
 };
 pub use model_card::{CardData, ModelCard};
+pub use model_files::{CARD_FILE, Damage, FileHashes, unrecorded_damage};
 pub use output::{
-    CHECKPOINT_FOLDER, Earlier, IfThere, LAST_MODEL_FOLDER, MARKER, MAX_NAME_BYTES, MODEL_FOLDER, OutputFolder,
-    RECIPE_FILE, STOP_FILE, StagedFolder, is_output_name,
+    CHECKPOINT_FOLDER, Earlier, IfThere, LAST_MODEL_FOLDER, MARKER, MODEL_FOLDER, OutputFolder, RECIPE_FILE, STOP_FILE,
+    StagedFolder,
 };
 pub use progress::{Progress, ProgressMode};
 pub use report::{ExitStatus, render_error};

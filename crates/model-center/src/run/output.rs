@@ -5,14 +5,15 @@
 //! replaced, or continued, where that is asked for. While a run lasts it holds a lock, so two processes cannot share a folder.
 //! Called by the training programs.
 
+use super::lock::{LOCK, take_lock};
+use super::marker::{Failed, Marker, is_output_name, not_a_file, read_marker, short};
 use super::metrics_log::MetricsLog;
+use super::model_files::{Damage, FileHashes, unrecorded_damage};
 use crate::file::{prepared_name, sync_folder, sync_tree, temporary_name, write_atomic};
 use crate::{Error, Result};
-use rustix::fs::{Access, CWD, OFlags, RenameFlags};
-use serde::{Deserialize, Serialize};
+use rustix::fs::{Access, CWD, RenameFlags};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Read;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The file that says whose folder it is.
@@ -27,38 +28,8 @@ pub const CHECKPOINT_FOLDER: &str = "checkpoints";
 pub const STOP_FILE: &str = "stop";
 /// The folder of the last weights beside the best ones.
 pub const LAST_MODEL_FOLDER: &str = "model-last";
-/// The longest name of an output: a preparation has it and some more, and 255 is what file systems take.
-pub const MAX_NAME_BYTES: usize = 199;
-const LOCK: &str = ".lock";
-/// A marker is about 200 bytes; a larger file of that name is not ours.
-const MAX_MARKER_BYTES: u64 = 1 << 16;
 /// Model folders are flat; this only bounds the walk.
 const MAX_STAGED_DEPTH: usize = 8;
-
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Marker {
-    format: u32,
-    recipe_hash: String,
-    /// Whether the run came to its end.
-    #[serde(default)]
-    finished: bool,
-    /// The step whose weights are in [`MODEL_FOLDER`] as the best so far.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    best_step: Option<u64>,
-    /// How often and how badly the run failed after it had begun at the same step.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    failed: Option<Failed>,
-    /// Names in the folder that belong to the run, besides the marker.
-    names: Vec<String>,
-}
-
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Failed {
-    from_step: u64,
-    weight: u64,
-}
 
 /// What to do where the folder holds a run already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +77,21 @@ impl OutputFolder {
         existing_run(dir, recipe_hash, if_there).map(|marker| earlier(marker.as_ref()))
     }
 
+    /// The first file of a model that the run in `dir` wrote and that is missing or changed since; reads every byte of its models.
+    /// Of a run that recorded no hashes only what [`unrecorded_damage`] sees.
+    ///
+    /// # Errors
+    /// A folder that holds no run; files that cannot be read.
+    pub fn check_models(dir: &Path) -> Result<Option<Damage>> {
+        let marker = read_marker(&dir.join(MARKER))?;
+        for (name, hashes) in &marker.models {
+            if let Some(damage) = hashes.damage(&dir.join(name))? {
+                return Ok(Some(damage));
+            }
+        }
+        if marker.models.is_empty() { unrecorded_damage(&dir.join(MODEL_FOLDER)) } else { Ok(None) }
+    }
+
     /// Creates the folder, or does with an earlier run what `if_there` says, and takes it for this run.
     ///
     /// # Errors
@@ -121,7 +107,8 @@ impl OutputFolder {
         let best_step = marker.as_ref().and_then(|marker| marker.best_step);
         let failed = marker.as_ref().and_then(|marker| marker.failed).filter(|_| if_there != IfThere::Replace);
         let hash = marker.as_ref().map(|marker| marker.recipe_hash.clone());
-        let names = marker.map_or_else(Vec::new, |marker| marker.names);
+        let (names, models) =
+            marker.map_or_else(|| (Vec::new(), BTreeMap::new()), |marker| (marker.names, marker.models));
         // What a killed process was preparing: a name is in the marker before anything of that name is begun, and the
         // marker itself is the first of all.
         for name in names_in(dir)? {
@@ -131,7 +118,7 @@ impl OutputFolder {
             }
         }
         let (was, is_finished) = (hash.unwrap_or_else(|| recipe_hash.to_owned()), earlier == Earlier::Finished);
-        let marker = Marker { format: 1, recipe_hash: was, finished: is_finished, best_step, failed, names };
+        let marker = Marker { format: 1, recipe_hash: was, finished: is_finished, best_step, failed, names, models };
         let hash = recipe_hash.to_owned();
         let mut folder = OutputFolder { dir: dir.to_owned(), marker, earlier, recipe_hash: hash, _lock: lock };
         match if_there {
@@ -162,12 +149,14 @@ impl OutputFolder {
     /// # Errors
     /// What the operating system refuses.
     pub fn begin_anew(&mut self) -> Result<()> {
+        self.marker.check_outputs(&self.dir, true)?;
         for name in &self.marker.names {
             remove(&self.dir.join(name))?;
         }
         // Whom it was meant for is gone.
         remove(&self.dir.join(STOP_FILE))?;
         self.marker.names.clear();
+        self.marker.models.clear();
         self.marker.best_step = None;
         self.earlier = Earlier::Nothing;
         self.take_over()
@@ -178,12 +167,42 @@ impl OutputFolder {
         self.marker.best_step
     }
 
-    /// Notes which weights are there now.
+    /// The hashes of what the run wrote into a model directory, if they are recorded.
+    pub fn model(&self, name: &str) -> Option<&FileHashes> {
+        self.marker.models.get(name)
+    }
+
+    /// The first recorded file of the model directory `name` that is missing or changed; see [`OutputFolder::check_models`].
+    ///
+    /// # Errors
+    /// Files that cannot be read.
+    pub fn model_damage(&self, name: &str) -> Result<Option<Damage>> {
+        let dir = self.dir.join(name);
+        self.model(name).map_or_else(|| unrecorded_damage(&dir), |hashes| hashes.damage(&dir))
+    }
+
+    /// Notes that the model directory `name` is about to be replaced, or given up: what is in it is no longer vouched for.
     ///
     /// # Errors
     /// What the operating system refuses.
-    pub fn set_best_step(&mut self, step: Option<u64>) -> Result<()> {
-        self.marker.best_step = step;
+    pub fn forget_model(&mut self, name: &str) -> Result<()> {
+        self.marker.models.remove(name);
+        if name == MODEL_FOLDER {
+            self.marker.best_step = None;
+        }
+        self.write_marker()
+    }
+
+    /// Notes what the model directory `name` holds now, and of [`MODEL_FOLDER`] at which step its weights were the best so far,
+    /// if they are.
+    ///
+    /// # Errors
+    /// What the operating system refuses.
+    pub fn record_model(&mut self, name: &str, hashes: FileHashes, best_step: Option<u64>) -> Result<()> {
+        self.marker.models.insert(name.to_owned(), hashes);
+        if name == MODEL_FOLDER {
+            self.marker.best_step = best_step;
+        }
         self.write_marker()
     }
 
@@ -239,6 +258,11 @@ impl OutputFolder {
     /// As for [`OutputFolder::write`].
     pub fn metrics(&mut self, name: &str) -> Result<MetricsLog> {
         let path = self.own(name)?;
+        if let Ok(found) = fs::metadata(&path)
+            && !found.is_file()
+        {
+            return Err(not_a_file(&path, found.file_type()));
+        }
         match self.earlier {
             Earlier::Nothing => MetricsLog::create(&path),
             Earlier::Unfinished | Earlier::Finished => MetricsLog::continued(&path),
@@ -267,11 +291,17 @@ impl OutputFolder {
             let place = self.dir.display().to_string();
             return Err(Error::recipe(place, format!("{name:?} is not a name for an output"), "use a plain file name"));
         }
+        let path = self.dir.join(name);
         if !self.marker.names.iter().any(|own| own == name) {
+            if fs::symlink_metadata(&path).is_ok() {
+                let reason = format!("this is there already, and {MARKER} does not list it as an output of the run");
+                let fix = "move it elsewhere, or set output.dir to another directory";
+                return Err(Error::recipe(path.display().to_string(), reason, fix));
+            }
             self.marker.names.push(name.to_owned());
             self.write_marker()?;
         }
-        Ok(self.dir.join(name))
+        Ok(path)
     }
 
     fn write_marker(&self) -> Result<()> {
@@ -301,6 +331,14 @@ impl StagedFolder {
     /// Where to write the files.
     pub fn path(&self) -> &Path {
         &self.temporary
+    }
+
+    /// The hashes of what was written so far; reads every byte of it.
+    ///
+    /// # Errors
+    /// What the operating system refuses.
+    pub fn hashes(&self) -> Result<FileHashes> {
+        FileHashes::of(&self.temporary)
     }
 
     /// Makes the folder appear under its name, in place of an earlier one; returns its path.
@@ -344,7 +382,7 @@ impl Drop for StagedFolder {
     }
 }
 
-const WRITABLE: &str = "set output.dir to a folder you may write to, on a disk with room";
+pub(super) const WRITABLE: &str = "set output.dir to a folder you may write to, on a disk with room";
 
 fn earlier(marker: Option<&Marker>) -> Earlier {
     match marker {
@@ -380,9 +418,9 @@ fn existing_run(dir: &Path, recipe_hash: &str, if_there: IfThere) -> Result<Opti
         return Err(Error::recipe(place, reason, "set output.dir to a folder that is new or empty"));
     }
     let marker = read_marker(&dir.join(MARKER))?;
+    marker.check_outputs(dir, if_there == IfThere::Replace)?;
     if marker.recipe_hash != recipe_hash && if_there != (IfThere::Continue { accept_change: true }) {
-        let (there, here) = (short(&marker.recipe_hash), short(recipe_hash));
-        let reason = format!("the output folder holds the run of another recipe: {there} there, {here} here");
+        let reason = marker.difference(recipe_hash);
         let fix = match if_there {
             IfThere::Continue { .. } => "set output.dir to another folder, or add --accept-change to go on with it",
             _ => "set output.dir to another folder, or remove this one yourself",
@@ -394,44 +432,6 @@ fn existing_run(dir: &Path, recipe_hash: &str, if_there: IfThere) -> Result<Opti
         return Err(Error::recipe(place, reason, "add --overwrite to replace it, or set output.dir to another folder"));
     }
     Ok(Some(marker))
-}
-
-/// The first digits of a hash, as shown in messages; the marker may hold anything.
-fn short(hash: &str) -> String {
-    hash.chars().take(12).filter(|c| c.is_ascii_alphanumeric()).collect()
-}
-
-fn read_marker(path: &Path) -> Result<Marker> {
-    let wrong = |why: String| {
-        let fix = "set output.dir to another folder, or remove this one yourself";
-        Error::recipe(path.display().to_string(), format!("the mark of an earlier run cannot be read: {why}"), fix)
-    };
-    let kind = fs::symlink_metadata(path).map_err(|e| wrong(e.to_string()))?;
-    if !kind.is_file() || kind.len() > MAX_MARKER_BYTES {
-        return Err(wrong("it is not a small plain file".into()));
-    }
-    let mut text = String::new();
-    let file = File::open(path).map_err(|e| wrong(e.to_string()))?;
-    file.take(MAX_MARKER_BYTES).read_to_string(&mut text).map_err(|e| wrong(e.to_string()))?;
-    let marker: Marker = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
-    if marker.format != 1 {
-        return Err(wrong(format!("it is of format {}, and this program knows 1", marker.format)));
-    }
-    // These names get removed by --overwrite, so they must not lead out of the folder.
-    match marker.names.iter().find(|name| !is_plain(name) || *name == MARKER) {
-        Some(name) => Err(wrong(format!("{name:?} is not a name of an output"))),
-        None => Ok(marker),
-    }
-}
-
-fn is_plain(name: &str) -> bool {
-    let is_short = !name.is_empty() && name.len() <= MAX_NAME_BYTES;
-    is_short && name != "." && name != ".." && !name.contains(['/', '\\']) && !name.contains(char::is_control)
-}
-
-/// Whether a name may be an output's: a plain one that does not begin with a dot, as those of lock and preparations do.
-pub fn is_output_name(name: &str) -> bool {
-    is_plain(name) && !name.starts_with('.')
 }
 
 fn nearest_existing(dir: &Path) -> &Path {
@@ -461,29 +461,6 @@ fn names_in(dir: &Path) -> Result<Vec<String>> {
     }
     names.sort();
     Ok(names)
-}
-
-fn take_lock(dir: &Path) -> Result<File> {
-    let path = dir.join(LOCK);
-    let failed = |e: std::io::Error| Error::file("lock the output folder", dir, e, WRITABLE);
-    // Of a pipe without a reader, opening would wait for one.
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
-    let file = File::options().write(true).create(true).truncate(false).custom_flags(flags).open(&path);
-    let file = file.map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => {
-            // Whoever had it before may have removed the file between the two calls: then another one is the lock.
-            let is_same =
-                fs::metadata(&path).is_ok_and(|there| file.metadata().is_ok_and(|own| own.ino() == there.ino()));
-            if is_same { Ok(file) } else { take_lock(dir) }
-        }
-        Err(fs::TryLockError::WouldBlock) => Err(Error::recipe(
-            dir.display().to_string(),
-            "the output folder is in use by another process",
-            "wait for it to end, or set output.dir to another folder",
-        )),
-        Err(fs::TryLockError::Error(e)) => Err(failed(e)),
-    }
 }
 
 /// Removes a file, a link itself, or a folder with all in it; absent is fine.

@@ -1,0 +1,47 @@
+//! The lock of an output directory: as long as a run lasts, no other process may use its directory.
+//!
+//! Defines [`take_lock`]. Called by [`OutputFolder`](super::OutputFolder).
+
+use super::model_files::kind_name;
+use super::output::WRITABLE;
+use crate::{Error, Result};
+use rustix::fs::OFlags;
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// The file that is locked.
+pub(super) const LOCK: &str = ".lock";
+
+/// Lock `dir`; the lock ends when the file is closed.
+///
+/// # Errors
+/// Another process has it; something else than a file bears the name of the lock; what the operating system refuses.
+pub(super) fn take_lock(dir: &Path) -> Result<File> {
+    let path = dir.join(LOCK);
+    let failed = |e: std::io::Error| Error::file("lock the output folder", dir, e, WRITABLE);
+    if let Ok(found) = fs::symlink_metadata(&path)
+        && !found.is_file()
+    {
+        let reason = format!("the lock is {}, not a regular file", kind_name(found.file_type()));
+        return Err(Error::file("lock the output folder", &path, std::io::Error::other(reason), "remove it"));
+    }
+    // Of a pipe without a reader, opening would wait for one.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().write(true).create(true).truncate(false).custom_flags(flags).open(&path);
+    let file = file.map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => {
+            // Whoever had it before may have removed the file between the two calls: then another one is the lock.
+            let is_same =
+                fs::metadata(&path).is_ok_and(|there| file.metadata().is_ok_and(|own| own.ino() == there.ino()));
+            if is_same { Ok(file) } else { take_lock(dir) }
+        }
+        Err(fs::TryLockError::WouldBlock) => Err(Error::recipe(
+            dir.display().to_string(),
+            "the output folder is in use by another process",
+            "wait for it to end, or set output.dir to another folder",
+        )),
+        Err(fs::TryLockError::Error(e)) => Err(failed(e)),
+    }
+}

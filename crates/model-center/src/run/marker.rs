@@ -1,0 +1,154 @@
+//! `run.json`: whose an output directory is, and what in it the run wrote.
+//!
+//! Defines [`Marker`], its form, and [`read_marker`], which trusts nothing in it: the file may have been edited. Called by
+//! [`OutputFolder`](super::OutputFolder).
+
+use super::model_files::{FileHashes, kind_name};
+use super::output::{CHECKPOINT_FOLDER, LAST_MODEL_FOLDER, MARKER, MODEL_FOLDER, RECIPE_FILE};
+use crate::{Error, Result};
+use bmtrain_dist::checkpoint::ContentHash;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+
+/// The longest name of an output: a preparation has it and some more, and 255 is what file systems take.
+pub const MAX_NAME_BYTES: usize = 199;
+/// A marker is about 2 KB, and has about 130 bytes more for every file of a model; a larger file of that name is not ours.
+const MAX_MARKER_BYTES: u64 = 1 << 20;
+/// How every metrics file begins.
+const METRICS_BEGIN: &[u8] = b"{\"kind\":\"";
+const FIX: &str = "set output.dir to another folder, or remove this one yourself";
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Marker {
+    pub(super) format: u32,
+    pub(super) recipe_hash: String,
+    /// Whether the run came to its end.
+    #[serde(default)]
+    pub(super) finished: bool,
+    /// The step whose weights are in [`MODEL_FOLDER`] as the best so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) best_step: Option<u64>,
+    /// How often and how badly the run failed after it had begun at the same step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) failed: Option<Failed>,
+    /// Names in the folder that belong to the run, besides the marker.
+    pub(super) names: Vec<String>,
+    /// What the run wrote into each model directory; earlier versions did not record it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) models: BTreeMap<String, FileHashes>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Failed {
+    pub(super) from_step: u64,
+    pub(super) weight: u64,
+}
+
+/// The marker in this file.
+///
+/// # Errors
+/// A file that is no marker.
+pub(super) fn read_marker(path: &Path) -> Result<Marker> {
+    let wrong = |why: String| unusable(path, &why, FIX);
+    let kind = fs::symlink_metadata(path).map_err(|e| wrong(e.to_string()))?;
+    if !kind.is_file() || kind.len() > MAX_MARKER_BYTES {
+        return Err(wrong("it is not a small plain file".into()));
+    }
+    let mut text = String::new();
+    let file = File::open(path).map_err(|e| wrong(e.to_string()))?;
+    file.take(MAX_MARKER_BYTES).read_to_string(&mut text).map_err(|e| wrong(e.to_string()))?;
+    let marker: Marker = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+    if marker.format != 1 {
+        return Err(wrong(format!("it is of format {}, and this program knows 1", marker.format)));
+    }
+    // These names get removed by --overwrite, so they must not lead out of the folder.
+    if let Some(name) = marker.names.iter().find(|name| !is_plain(name) || *name == MARKER) {
+        return Err(wrong(format!("{name:?} is not a name of an output")));
+    }
+    if let Some(name) = marker.models.keys().find(|name| ![MODEL_FOLDER, LAST_MODEL_FOLDER].contains(&name.as_str())) {
+        return Err(wrong(format!("{name:?} is not the directory of a model")));
+    }
+    match marker.models.values().find_map(FileHashes::fault) {
+        Some(fault) => Err(wrong(fault)),
+        None => Ok(marker),
+    }
+}
+
+impl Marker {
+    /// Whether what bears the names of the run's outputs in `dir` can be its outputs. Besides those of fixed names a run has a
+    /// metrics file, which may have any name; where outputs are to be removed, it must begin as one.
+    ///
+    /// # Errors
+    /// Something that no run writes: the marker or the directory was changed by someone else, and nothing may be removed.
+    pub(super) fn check_outputs(&self, dir: &Path, are_removed: bool) -> Result<()> {
+        let of_fixed_name =
+            |name: &&String| [RECIPE_FILE, MODEL_FOLDER, LAST_MODEL_FOLDER, CHECKPOINT_FOLDER].contains(&name.as_str());
+        for name in self.names.iter().filter(|name| !of_fixed_name(name)) {
+            let path = dir.join(name);
+            // Absent, or a link that leads nowhere.
+            let Ok(found) = fs::metadata(&path) else { continue };
+            if !found.is_file() {
+                return Err(not_a_file(&path, found.file_type()));
+            }
+            if are_removed && !begins_as_metrics(&path)? {
+                let why = format!("it lists {name:?}, which is not an output of a run: nothing was removed");
+                let fix = "move that file elsewhere, or set output.dir to another directory";
+                return Err(unusable(&dir.join(MARKER), &why, fix));
+            }
+        }
+        Ok(())
+    }
+
+    /// Why this is not the run of the recipe with `hash`.
+    pub(super) fn difference(&self, hash: &str) -> String {
+        let (there, here) = (short(&self.recipe_hash), short(hash));
+        if ContentHash::parse(&self.recipe_hash).is_none() {
+            return format!("{MARKER} is damaged: its recipe hash is not 64 lower-case hexadecimal digits");
+        }
+        if there == here {
+            return format!(
+                "{MARKER} is damaged: its recipe hash begins like this recipe's, {here}, and differs after that"
+            );
+        }
+        format!("the output folder holds the run of another recipe: {there} there, {here} here")
+    }
+}
+
+/// The error for something else in the place of the metrics file.
+pub(super) fn not_a_file(path: &Path, kind: fs::FileType) -> Error {
+    let reason = format!("the metrics file is {}, not a regular file", kind_name(kind));
+    let fix = "remove it, or set log.metrics to another name";
+    Error::recipe(path.display().to_string(), reason, fix)
+}
+
+fn unusable(path: &Path, why: &str, fix: &str) -> Error {
+    Error::recipe(path.display().to_string(), format!("the mark of an earlier run cannot be read: {why}"), fix)
+}
+
+fn begins_as_metrics(path: &Path) -> Result<bool> {
+    let mut begin = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(METRICS_BEGIN.len() as u64).read_to_end(&mut begin));
+    read.map_err(|e| Error::file("read", path, e, "let the run read this file, or remove it"))?;
+    // A run may have been cut off before the first line was whole.
+    Ok(METRICS_BEGIN.starts_with(&begin))
+}
+
+/// The first digits of a hash, as shown in messages; the marker may hold anything.
+pub(super) fn short(hash: &str) -> String {
+    hash.chars().take(12).filter(|c| c.is_ascii_alphanumeric()).collect()
+}
+
+fn is_plain(name: &str) -> bool {
+    let is_short = !name.is_empty() && name.len() <= MAX_NAME_BYTES;
+    is_short && name != "." && name != ".." && !name.contains(['/', '\\']) && !name.contains(char::is_control)
+}
+
+/// Whether a name may be an output's: a plain one that does not begin with a dot, as those of lock and preparations do.
+pub fn is_output_name(name: &str) -> bool {
+    is_plain(name) && !name.starts_with('.')
+}
