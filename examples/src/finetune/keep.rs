@@ -163,8 +163,7 @@ pub(super) fn check_room(resolved: &Resolved, output: &Path, parameters: usize, 
     let one = (parameters * each) as u64;
     let free = Store::open(output)?.free_bytes()?;
     if (free as f64) < 1.2 * one as f64 && is_asked_for && is_new {
-        let reason = format!("a checkpoint has {}, and {} are free", size(one), size(free));
-        let source = std::io::Error::new(std::io::ErrorKind::StorageFull, reason);
+        let source = std::io::Error::new(std::io::ErrorKind::StorageFull, no_room(one, free));
         let fix =
             "make room, set output.dir to another disk, or checkpoint.every = \"never\" and checkpoint.minutes = 0";
         return Err(Error::file("save checkpoints in", output, source, fix));
@@ -176,4 +175,20 @@ pub(super) fn check_room(resolved: &Resolved, output: &Path, parameters: usize, 
         terminal::note(&format!("warning: the checkpoints will take {all}, and {free} are free"));
     }
     Ok(())
+}
+
+fn no_room(checkpoint: u64, free: u64) -> String {
+    format!("a checkpoint has {}, and {} are free", size(checkpoint), size(free))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_in_messages_have_a_unit_that_fits() {
+        assert_eq!(no_room(268_056, 4096), "a checkpoint has 261.8 KiB, and 4.0 KiB are free");
+        assert_eq!(no_room(700, 300), "a checkpoint has 0.7 KiB, and 0.3 KiB are free");
+        assert_eq!(no_room(90 << 20, 0), "a checkpoint has 90.0 MiB, and 0 are free");
+    }
 }

@@ -8,7 +8,8 @@ use super::resume::Choice;
 use super::setup::save_options;
 use super::train::{Plan, Trainer};
 use crate::terminal;
-use bmtrain_dist::checkpoint::{CheckpointName, Store};
+use bmtrain_dist::Error as DistError;
+use bmtrain_dist::checkpoint::{CheckpointName, Fault, Store};
 use bmtrain_dist::param::WholeReader;
 use bmtrain_dist::snapshot::load_parameters;
 use model_center::file::write_atomic;
@@ -89,7 +90,7 @@ impl Run {
             output.record_model(name, hashes, how.best_step)
         };
         // Hashing and flushing a large model takes longer than ranks wait for each other.
-        trainer.team.while_first(finish)?.transpose()?;
+        agreed(trainer, trainer.team.while_first(finish)?)?;
         self.save_seconds += start.elapsed().as_secs_f64();
         Ok(())
     }
@@ -112,7 +113,7 @@ impl Run {
             Some(output) if choice.is_own && output.best_step() == Some(step) => find(output, folder, step, accepts),
             _ => Ok(Found::Lost),
         });
-        let found = found?.transpose()?;
+        let found = agreed(trainer, found?)?;
         let text = trainer.team.first_text(&found.as_ref().map(Found::to_text).unwrap_or_default())?;
         match found.map_or_else(|| Found::from_text(&text), Ok)? {
             Found::Sound => Ok(()),
@@ -154,9 +155,33 @@ impl Run {
         let output = self.files.as_ref().map(|files| &files.output);
         let damage =
             trainer.team.while_first(|| output.map_or(Ok(None), |output| output.model_damage(MODEL_FOLDER)))?;
-        let Some(damage) = damage.transpose()?.flatten() else { return Ok(()) };
-        let fix = "start the same command again: it restores the file if a checkpoint holds it, else it says what can be done";
-        Err(damage.into_error(fix))
+        let refused = damage.map(|found| match found? {
+            None => Ok(()),
+            Some(damage) => Err(damage.into_error(
+                "start the same command again: it restores the file if a checkpoint holds it, and else lists what can be done",
+            )),
+        });
+        agreed(trainer, refused).map(drop)
+    }
+}
+
+/// What the first rank came to, `None` on the others. Damage that it found ends all ranks with its error: for a scheduler, the
+/// loss of a rank would be a reason to start again.
+fn agreed<T>(trainer: &Trainer, result: Option<Result<T>>) -> Result<Option<T>> {
+    let told = match &result {
+        Some(Err(Error::Dist(DistError::Checkpoint { fault: Fault::Damaged, place, reason, fix }))) => {
+            [place.as_str(), reason, fix].join("\n")
+        }
+        Some(Err(_)) => return result.transpose(),
+        Some(Ok(_)) | None => String::new(),
+    };
+    let told = trainer.team.first_text(&told)?;
+    let parts: Vec<&str> = told.splitn(3, '\n').collect();
+    match (&result, parts.as_slice()) {
+        (None, [place, reason, fix]) => {
+            Err(DistError::checkpoint(Fault::Damaged, *place, *reason, (*fix).to_owned()).into())
+        }
+        _ => result.transpose(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Best weights that were written long before the run was cut off: damaged, they are restored or named, and never the result.
 
 use super::fixture::{Fixture, Outcome};
-use super::{checkpoints, into_outcome, result, start, train, wait_for};
+use super::{arguments, checkpoints, into_outcome, result, start, train, wait_for};
 use std::path::Path;
 
 /// A learning rate so small that no evaluation is better than the first one, that of step 3.
@@ -205,4 +205,16 @@ fn best_weights_that_are_gone_can_be_given_up() {
     assert!(fixture.path("run/model/README.md").exists());
     assert_ne!(fixture.bytes("run/model/model.safetensors"), fixture.bytes("taken/model.safetensors"));
     assert!(train(&fixture, "run", &[], &sets).succeeded().stderr.contains("is finished"));
+}
+
+#[test]
+fn damaged_best_weights_end_every_rank_process_with_the_same_error() {
+    let fixture = fixture();
+    let sets = early(&[NOT_HELD]);
+    cut_off(&fixture, "run", &["--ranks", "2"], &sets, "save.before_rename=kill@3");
+    std::fs::remove_file(fixture.path("run/model/merges.txt")).unwrap();
+    let port = (20_000 + (std::process::id() + 79) % 20_000).to_string();
+    for outcome in fixture.finetune_processes(2, &port, &arguments("run", &[], &sets)) {
+        assert_names(&outcome, "run", "merges.txt");
+    }
 }
