@@ -209,7 +209,8 @@ fn what_stands_in_the_place_of_the_lock_is_named_without_waiting() {
         make(lock.clone());
         let error = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap_err().to_string();
         let expected = format!(
-            "error[file]: cannot lock the output folder: the lock is {what}, not a regular file\n  --> {}\n  fix: remove it",
+            "error[file]: cannot lock the output folder: the lock is {what}, not a regular file\n  --> {}\n  \
+             fix: remove it",
             lock.display()
         );
         assert_eq!(error, expected);
@@ -232,8 +233,8 @@ fn what_stands_in_the_place_of_the_metrics_file_is_named_without_waiting() {
         }
         let what = if is_pipe { "a pipe" } else { "a directory" };
         let expected = format!(
-            "error[recipe]: the metrics file is {what}, not a regular file\n  --> {}\n  fix: remove it, or set log.metrics to \
-             another name",
+            "error[recipe]: the metrics file is {what}, not a regular file\n  --> {}\n  \
+             fix: remove it, or set log.metrics to another name",
             path.display()
         );
         assert_eq!(folder.metrics("metrics.jsonl").unwrap_err().to_string(), expected);

@@ -1,9 +1,9 @@
 //! The finetune program: a recipe, a Hugging Face folder and text in, with labels or to be learnt by its words; a trained folder,
 //! metrics and the resolved recipe out.
 //!
-//! [`setup`] reads and checks everything before weights are read, [`train`] holds the training step, [`evaluate`] judges,
-//! [`ranks`] brings the ranks together, `keep` saves the state on the way, `models` the models, [`resume`] goes on from it, [`profile`] shows where
-//! the time went, [`pool`] what the memory was.
+//! [`setup`] reads and checks everything before weights are read, [`train`] holds the training step, [`evaluate`]
+//! judges, [`ranks`] brings the ranks together, `keep` saves the state on the way, `models` the models, [`resume`] goes
+//! on from it, [`profile`] shows where the time went, [`pool`] what the memory was.
 
 mod course;
 pub mod evaluate;
@@ -124,8 +124,8 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
             }
             Error::Recipe { place, reason, fix } if reason.contains("another recipe") && has_recipe(&resolved) => {
                 let text = format!(
-                    "{reason}; but the settings in {RECIPE_FILE} there are the same: {MARKER} is damaged, or another version \
-                     of the program wrote it"
+                    "{reason}; but the settings in {RECIPE_FILE} there are the same: {MARKER} is damaged, or another \
+                     version of the program wrote it"
                 );
                 Error::recipe(place, text, fix)
             }
@@ -167,8 +167,8 @@ fn has_recipe(resolved: &Resolved) -> bool {
     earlier.is_ok_and(|text| resolved.changes(&text).is_ok())
 }
 
-/// Whether the run in the output folder came to its end and is to be left alone: then all ranks have nothing to do. The first
-/// one checks that its models are still what was written.
+/// Whether the run in the output folder came to its end and is to be left alone: then all ranks have nothing to do. The
+/// first one checks that its models are still what was written.
 fn is_finished(resolved: &Resolved, options: &Options, launch: &Launch) -> Result<bool> {
     let IfThere::Continue { .. } = options.if_there() else { return Ok(false) };
     let (dir, asked) = (&resolved.output.dir, matches!(options.resume, Resume::From(_)));

@@ -1,5 +1,5 @@
-//! The model directories of a run: written, recorded with their hashes, checked when the run goes on and before it ends, and
-//! restored from a checkpoint where that holds the same weights.
+//! The model directories of a run: written, recorded with their hashes, checked when the run goes on and before it
+//! ends, and restored from a checkpoint where that holds the same weights.
 //!
 //! Methods of [`Run`]; called by its course.
 
@@ -100,8 +100,8 @@ impl Run {
         self.best.best().filter(|_| resolved.save.which != SaveWhich::Last).map(|(_, step)| step)
     }
 
-    /// See what became of the best weights before the run goes on from `choice`, which the trainer has loaded, and restore them
-    /// if need be. On all ranks.
+    /// See what became of the best weights before the run goes on from `choice`, which the trainer has loaded, and
+    /// restore them if need be. On all ranks.
     ///
     /// # Errors
     /// Damaged best weights that no checkpoint holds, unless the change is accepted.
@@ -135,7 +135,8 @@ impl Run {
     ) -> Result<()> {
         let checkpoint = Store::open(&self.checkpoints)?.checkpoint(name)?;
         load_parameters(&checkpoint, trainer.model.parameters())?;
-        // Other settings, such as save.dtype, give other files; without them, these hashes prove that the weights are the same.
+        // Other settings, such as save.dtype, give other files; without them, these hashes prove that the weights are
+        // the same.
         let recorded = self.files.as_ref().filter(|_| !plan.options.accept_change);
         let recorded = recorded.and_then(|files| files.output.model(MODEL_FOLDER)).cloned();
         let how = Written { best_step: Some(step), card: None, expected: recorded.as_ref() };
@@ -147,7 +148,8 @@ impl Run {
         Ok(())
     }
 
-    /// Before a run ends, see that the best weights, which were written long before, are still what was written. On all ranks.
+    /// Before a run ends, see that the best weights, which were written long before, are still what was written. On all
+    /// ranks.
     ///
     /// # Errors
     /// They are not.
@@ -158,15 +160,16 @@ impl Run {
         let refused = damage.map(|found| match found? {
             None => Ok(()),
             Some(damage) => Err(damage.into_error(
-                "start the same command again: it restores the file if a checkpoint holds it, and else lists what can be done",
+                "start the same command again: it restores the file if a checkpoint holds it, and else lists what can \
+                 be done",
             )),
         });
         agreed(trainer, refused).map(drop)
     }
 }
 
-/// What the first rank came to, `None` on the others. Damage that it found ends all ranks with its error: for a scheduler, the
-/// loss of a rank would be a reason to start again.
+/// What the first rank came to, `None` on the others. Damage that it found ends all ranks with its error: for a
+/// scheduler, the loss of a rank would be a reason to start again.
 fn agreed<T>(trainer: &Trainer, result: Option<Result<T>>) -> Result<Option<T>> {
     let told = match &result {
         Some(Err(Error::Dist(DistError::Checkpoint { fault: Fault::Damaged, place, reason, fix }))) => {
@@ -191,8 +194,8 @@ fn find(output: &mut OutputFolder, folder: &Path, step: u64, accepts_loss: bool)
     let Some(damage) = output.model_damage(MODEL_FOLDER)? else {
         if !is_recorded {
             terminal::note(
-                "warning: the run is of an earlier version, which recorded no hashes of the best weights: only their files' \
-                 headers and sizes were checked; they are recorded now",
+                "warning: the run is of an earlier version, which recorded no hashes of the best weights: only headers \
+                 and sizes of their files were checked; they are recorded now",
             );
             let hashes = FileHashes::of(&output.path().join(MODEL_FOLDER))?;
             output.record_model(MODEL_FOLDER, hashes, Some(step))?;

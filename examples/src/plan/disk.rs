@@ -46,8 +46,8 @@ pub fn estimate(job: &Job, resolved: &Resolved, counted: &Counted) -> Disk {
     }
 }
 
-/// The most checkpoints that a run keeps: the newest ones, and that of the best weights where evaluations come before the end.
-/// 0 where none is saved.
+/// The most checkpoints that a run keeps: the newest ones, and that of the best weights where evaluations come before
+/// the end. 0 where none is saved.
 pub(crate) fn kept_checkpoints(resolved: &Resolved) -> u64 {
     let settings = resolved.checkpoint;
     if settings.every == Interval::Never && settings.minutes == 0.0 {

@@ -1,4 +1,5 @@
-//! Best weights that were written long before the run was cut off: damaged, they are restored or named, and never the result.
+//! Best weights that were written long before the run was cut off: damaged, they are restored or named, and never the
+//! result.
 
 use super::fixture::{Fixture, Outcome};
 use super::{arguments, checkpoints, into_outcome, result, start, train, wait_for};
@@ -6,7 +7,8 @@ use std::path::Path;
 
 /// A learning rate so small that no evaluation is better than the first one, that of step 3.
 const BEST_IS_EARLY: [&str; 4] = ["train.lr=1e-9", "eval.metric=accuracy", "eval.every=3 steps", "train.steps=16"];
-/// With these, a checkpoint of step 3 is there, and without them there is none. The fifth save is that of step 15, or none.
+/// With these, a checkpoint of step 3 is there, and without them there is none. The fifth save is that of step 15, or
+/// none.
 const HELD: &str = "checkpoint.every=3 steps";
 const NOT_HELD: &str = "checkpoint.every=4 steps";
 

@@ -74,9 +74,9 @@ impl Store {
         Ok(later)
     }
 
-    /// Remove what interrupted saves and removals left behind. Called at the start of a run, before its first save, by one
-    /// rank; never while another process saves here. Returns the names of the removed folders. One with something in it that
-    /// no checkpoint has stays, with a warning.
+    /// Remove what interrupted saves and removals left behind. Called at the start of a run, before its first save, by
+    /// one rank; never while another process saves here. Returns the names of the removed folders. One with something
+    /// in it that no checkpoint has stays, with a warning.
     ///
     /// # Errors
     /// What the disk says.
@@ -92,15 +92,16 @@ impl Store {
         Ok(removed)
     }
 
-    /// Remove one checkpoint, whatever state it is in. A directory inside it stays, with a warning, under the name of a leftover.
+    /// Remove one checkpoint, whatever state it is in. A directory inside it stays, with a warning, under the name of a
+    /// leftover.
     ///
     /// # Errors
     /// What the disk says; [`Fault::Missing`](super::Fault::Missing) if there is none of this name.
     pub fn remove(&self, name: &CheckpointName) -> Result<()> {
         let (folder, gone) = (name.to_string(), name.gone());
         self.fail_points().reach(FailPoint::PruneBeforeRename)?;
-        // From an interrupted removal of an equal checkpoint: the rename would fail on it. Where it cannot be emptied, the
-        // checkpoint is removed under its own name; its manifest goes first, so that what is left is no checkpoint.
+        // From an interrupted removal of an equal checkpoint: the rename would fail on it. Where it cannot be emptied,
+        // the checkpoint is removed under its own name; its manifest goes first, so that what is left is no checkpoint.
         if !self.remove_folder(&gone)? {
             return self.remove_folder(&folder).map(drop);
         }
@@ -111,8 +112,8 @@ impl Store {
         self.remove_folder(&gone).map(drop)
     }
 
-    /// Empty and remove a folder that is no longer needed, and return whether it is gone. One that does not exist is. What no
-    /// checkpoint has, such as a directory, is not removed: then the folder stays too, with a warning.
+    /// Empty and remove a folder that is no longer needed, and return whether it is gone. One that does not exist is.
+    /// What no checkpoint has, such as a directory, is not removed: then the folder stays too, with a warning.
     pub(super) fn remove_folder(&self, folder: &str) -> Result<bool> {
         let mut entries = match self.disk().list(Some(folder)) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(true),

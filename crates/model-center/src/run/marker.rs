@@ -1,7 +1,7 @@
 //! `run.json`: whose an output directory is, and what in it the run wrote.
 //!
-//! Defines [`Marker`], its form, and [`read_marker`], which trusts nothing in it: the file may have been edited. Called by
-//! [`OutputFolder`](super::OutputFolder).
+//! Defines [`Marker`], its form, and [`read_marker`], which trusts nothing in it: the file may have been edited. Called
+//! by [`OutputFolder`](super::OutputFolder).
 
 use super::model_files::{FileHashes, kind_name};
 use super::output::{CHECKPOINT_FOLDER, LAST_MODEL_FOLDER, MARKER, MODEL_FOLDER, RECIPE_FILE};
@@ -15,7 +15,8 @@ use std::path::Path;
 
 /// The longest name of an output: a preparation has it and some more, and 255 is what file systems take.
 pub const MAX_NAME_BYTES: usize = 199;
-/// A marker is about 2 KB, and has about 130 bytes more for every file of a model; a larger file of that name is not ours.
+/// A marker is about 2 KB, and has about 130 bytes more for every file of a model; a larger file of that name is not
+/// ours.
 const MAX_MARKER_BYTES: u64 = 1 << 20;
 /// How every metrics file begins.
 const METRICS_BEGIN: &[u8] = b"{\"kind\":\"";
@@ -80,11 +81,12 @@ pub(super) fn read_marker(path: &Path) -> Result<Marker> {
 }
 
 impl Marker {
-    /// Whether what bears the names of the run's outputs in `dir` can be its outputs. Besides those of fixed names a run has a
-    /// metrics file, which may have any name; where outputs are to be removed, it must begin as one.
+    /// Whether what bears the names of the run's outputs in `dir` can be its outputs. Besides those of fixed names a
+    /// run has a metrics file, which may have any name; where outputs are to be removed, it must begin as one.
     ///
     /// # Errors
-    /// Something that no run writes: the marker or the directory was changed by someone else, and nothing may be removed.
+    /// Something that no run writes: the marker or the directory was edited, and nothing may be
+    /// removed.
     pub(super) fn check_outputs(&self, dir: &Path, are_removed: bool) -> Result<()> {
         let of_fixed_name =
             |name: &&String| [RECIPE_FILE, MODEL_FOLDER, LAST_MODEL_FOLDER, CHECKPOINT_FOLDER].contains(&name.as_str());

@@ -1,7 +1,7 @@
 //! What a model directory held when the run wrote it, and whether it still does.
 //!
-//! Defines [`FileHashes`], which `run.json` records for each model directory, [`Damage`], a file that differs from its record,
-//! and [`unrecorded_damage`] for directories of earlier versions, which recorded nothing. Called by
+//! Defines [`FileHashes`], which `run.json` records for each model directory, [`Damage`], a file that differs from its
+//! record, and [`unrecorded_damage`] for directories of earlier versions, which recorded nothing. Called by
 //! [`OutputFolder`](super::OutputFolder).
 
 use crate::file::{check_name, open_regular};
@@ -66,8 +66,8 @@ impl FileHashes {
         Ok(FileHashes(found))
     }
 
-    /// The first recorded file of `dir` that is missing or differs. Further files are not looked at. Sizes are compared before
-    /// any hash.
+    /// The first recorded file of `dir` that is missing or differs. Further files are not looked at. Sizes are compared
+    /// before any hash.
     ///
     /// # Errors
     /// A file that exists and cannot be read.
@@ -115,8 +115,8 @@ impl FileHashes {
     }
 }
 
-/// What is wrong with a model directory whose hashes were not recorded, as far as that can be seen: files that are missing, and
-/// weights whose header does not fit their size.
+/// What is wrong with a model directory whose hashes were not recorded, as far as that can be seen: files that are
+/// missing, and weights whose header does not fit their size.
 ///
 /// # Errors
 /// A file that exists and cannot be read.

@@ -77,8 +77,8 @@ impl OutputFolder {
         existing_run(dir, recipe_hash, if_there).map(|marker| earlier(marker.as_ref()))
     }
 
-    /// The first file of a model that the run in `dir` wrote and that is missing or changed since; reads every byte of its models.
-    /// Of a run that recorded no hashes only what [`unrecorded_damage`] sees.
+    /// The first file of a model that the run in `dir` wrote and that is missing or changed since; reads every byte of
+    /// its models. Of a run that recorded no hashes only what [`unrecorded_damage`] sees.
     ///
     /// # Errors
     /// A folder that holds no run; files that cannot be read.
@@ -172,7 +172,8 @@ impl OutputFolder {
         self.marker.models.get(name)
     }
 
-    /// The first recorded file of the model directory `name` that is missing or changed; see [`OutputFolder::check_models`].
+    /// The first recorded file of the model directory `name` that is missing or changed; see
+    /// [`OutputFolder::check_models`].
     ///
     /// # Errors
     /// Files that cannot be read.
@@ -181,7 +182,8 @@ impl OutputFolder {
         self.model(name).map_or_else(|| unrecorded_damage(&dir), |hashes| hashes.damage(&dir))
     }
 
-    /// Notes that the model directory `name` is about to be replaced, or given up: what is in it is no longer vouched for.
+    /// Notes that the model directory `name` is about to be replaced, or given up: what is in it is no longer vouched
+    /// for.
     ///
     /// # Errors
     /// What the operating system refuses.
@@ -193,8 +195,8 @@ impl OutputFolder {
         self.write_marker()
     }
 
-    /// Notes what the model directory `name` holds now, and of [`MODEL_FOLDER`] at which step its weights were the best so far,
-    /// if they are.
+    /// Notes what the model directory `name` holds now, and of [`MODEL_FOLDER`] at which step its weights were the best
+    /// so far, if they are.
     ///
     /// # Errors
     /// What the operating system refuses.

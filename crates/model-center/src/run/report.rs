@@ -24,7 +24,7 @@ pub enum ExitStatus {
     Usage = 2,
     /// Data or a model folder are wrong.
     Data = 3,
-    /// A checkpoint is damaged.
+    /// A checkpoint, or the recorded model of a run, is damaged.
     Checkpoint = 4,
     /// Memory or disk ran out or were refused.
     Resources = 5,
