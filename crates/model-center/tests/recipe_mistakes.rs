@@ -16,7 +16,7 @@ fn only_mistake(text: &str, sets: &[&str]) -> String {
 #[test]
 fn an_unknown_key_is_named_with_its_place_and_the_likeliest_one() {
     let text = with_train("learning_rate = 3e-4");
-    let expected = "error[recipe]: unknown key `train.learning_rate`\n  --> r.toml:9:1\n  fix: did you mean `train.lr`? keys of \
+    let expected = "error[recipe]: unknown key `train.learning_rate`\n  --> r.toml:9:1\n  fix: this is transformers' name; here it is train.lr; keys of \
         [train]: epochs, steps, minutes, batch_size, micro_batch_size, lr, schedule, gamma, warmup, final_lr_ratio, \
         weight_decay, decay_norms_and_biases, decoupled, betas, eps, clip_norm, clip_kind, label_smoothing, prompt_loss, seed, \
         recompute, \
@@ -456,4 +456,67 @@ fn mistakes_about_prompts_name_what_is_missing_or_has_no_effect() {
     }
     let said = only_mistake(&known.replace("path = \"sg\"\n", ""), &["data.task=LCQMC"]);
     assert!(said.contains("the folder that holds LCQMC/train.tsv and LCQMC/dev.tsv"), "{said}");
+}
+
+#[test]
+fn names_of_other_trainers_are_answered_by_the_name_here_or_by_what_is_available() {
+    for (set, fix) in [
+        (
+            "train.per_device_train_batch_size=8",
+            "this is transformers' name; here it is train.micro_batch_size; keys of [train]",
+        ),
+        ("training.num_train_epochs=3", "tables: model"),
+        ("train.fp16=true", "here it is model.dtype = \"f16\""),
+        ("train.gradient-checkpointing=true", "here it is train.recompute = \"blocks\""),
+        ("train.overwrite_output_dir=true", "here it is the option --overwrite"),
+        ("train.clip_grad=1", "this is another trainer's name; here it is train.clip_norm"),
+        ("deepspeed={stage=3}", "this is transformers' name; here it is parallel.zero; tables"),
+    ] {
+        let text = only_mistake(LEAST, &[set]);
+        assert!(text.contains(fix), "{set}: {text}");
+    }
+    for (set, reason, fix) in [
+        (
+            "train.lora=true",
+            "`train.lora`: training of low-rank adapters (LoRA, PEFT) is not available",
+            "what is: all param",
+        ),
+        ("lora.r=8", "`lora`: training of low-rank adapters", "what is: all parameters are trained"),
+        ("lora={r=8}", "`lora`: training of low-rank adapters", "what is: all parameters are trained"),
+        ("train.peft.rank=8", "`train.peft`: training of low-rank adapters", "what is: all parameters are trained"),
+        (
+            "train.dpo=true",
+            "`train.dpo`: training on preferences or rewards (DPO, PPO) is not available",
+            "data.columns.prompt",
+        ),
+        (
+            "data.messages=true",
+            "`data.messages`: training on conversations (lists of messages) is not available",
+            "what is: ",
+        ),
+        ("train.report_to=wandb", "`train.report_to`: reporting to a tracker is not available", "log.metrics"),
+    ] {
+        let text = only_mistake(LEAST, &[set]);
+        assert!(text.contains(reason) && text.contains(fix) && !text.contains("did you mean"), "{set}: {text}");
+    }
+    for (task, parts) in [
+        (
+            "ner",
+            [
+                "classification of tokens, such as named entities, is not available",
+                "what is: data.task = \"classification\"",
+            ],
+        ),
+        ("token-classification", ["classification of tokens", "what is: "]),
+        ("question-answering", ["extractive question answering is not available", "data.task = \"SQuAD\""]),
+        ("dpo", ["training on preferences", "data.columns.prompt"]),
+        ("multi-label", ["several labels for one text is not available", "one label for each text"]),
+        ("sft", ["training on conversations", "data.task = \"language\""]),
+        ("text-classification", ["has another name here", "write data.task = \"classification\""]),
+        ("Summarization", ["has another name here", "write data.task = \"seq2seq\""]),
+    ] {
+        let text = only_mistake(LEAST, &[&format!("data.task={task}")]);
+        assert!(text.contains(&format!("`data.task` = \"{task}\"")), "{task}: {text}");
+        assert!(parts.iter().all(|part| text.contains(part)), "{task}: {text}");
+    }
 }

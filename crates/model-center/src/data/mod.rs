@@ -37,6 +37,7 @@ pub use loader::{Batch, BatchAnswers, Loader, LoaderOptions, Order, Position};
 pub use order::Permutation;
 pub use prompts::{Asking, PROMPTS, Prompt, PromptEntry, TaskFiles};
 pub use read::{OnBadRecord, ReadOptions, TooLong};
+pub(crate) use record::{CONVERSATIONS, PROMPTS_INSTEAD};
 pub use record::{Format, Record, Scalar};
 pub use squad::{SQUAD_METRICS, Squad};
 pub use superglue::{SUPERGLUE, Split, TaskEntry, TaskLabels, find_task};

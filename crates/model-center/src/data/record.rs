@@ -14,6 +14,12 @@ use super::delimited::Field;
 use crate::file::printable;
 use crate::{Error, Result};
 
+/// What records that hold conversations ask for, in a sentence before "not available".
+pub(crate) const CONVERSATIONS: &str = "training on conversations (lists of messages) is";
+/// What is available for them.
+pub(crate) const PROMPTS_INSTEAD: &str =
+    "data.task = \"language\" with two columns of text, data.columns.prompt and the completion in data.columns.text";
+
 /// How a data file is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -122,6 +128,7 @@ impl Record<'_> {
                 Ok(Value::String(text)) => Ok(Scalar::Text(text)),
                 Ok(Value::Number(number)) => Ok(Scalar::Number(number)),
                 Ok(Value::Bool(flag)) => Ok(Scalar::Flag(*flag)),
+                Ok(other) if is_conversation(other) => Err(self.conversation(column)),
                 Ok(other) => {
                     let kind = match other {
                         Value::Null => "null",
@@ -227,7 +234,18 @@ impl Record<'_> {
         self.error(column, format!("unknown label {:?}; known: {}", shorten(value), list(known)), fix)
     }
 
+    /// The error for a record that holds a list of messages.
+    fn conversation(&self, column: &str) -> Error {
+        let reason = format!("{column:?} is a list of messages: {CONVERSATIONS} not available");
+        self.error(column, reason, format!("what is: {PROMPTS_INSTEAD}"))
+    }
+
     fn missing(&self, column: &str, columns: &[String]) -> Error {
+        if let Fields::Json { object, .. } = &self.fields
+            && let Some((name, _)) = object.iter().find(|(_, value)| is_conversation(value))
+        {
+            return self.conversation(name);
+        }
         let (parent, name) = match self.fields {
             Fields::Json { .. } | Fields::Item { .. } => column.rsplit_once('.').unwrap_or(("", column)),
             Fields::Row { .. } => ("", column),
@@ -239,6 +257,14 @@ impl Record<'_> {
             "name one of these in data.columns, or correct the record",
         )
     }
+}
+
+/// Whether a value is a list of messages, each with who wrote it and what.
+fn is_conversation(value: &Value) -> bool {
+    let is_message = |item: &Value| {
+        [["role", "content"], ["from", "value"]].iter().any(|keys| keys.iter().all(|key| item.get(key).is_some()))
+    };
+    value.as_array().is_some_and(|items| !items.is_empty() && items.iter().all(is_message))
 }
 
 /// At most twenty names, each of bounded length, for an error that fits a screen.

@@ -11,6 +11,7 @@
 //! Called by the `finetune` program and by whoever wants the same recipes in a program of their own.
 
 mod data_source;
+mod elsewhere;
 mod keys;
 mod kinds;
 mod layers;

@@ -6,7 +6,8 @@
 
 use super::layers::{Leaf, Node, Origin, Tree, Value, parse_raw};
 use super::mistake::Mistake;
-use super::unknown;
+use super::{elsewhere, unknown};
+use crate::file::printable;
 
 /// One setting as it will be printed.
 #[derive(Debug, Clone, PartialEq)]
@@ -196,6 +197,13 @@ impl Reader {
     fn wrong<T>(&mut self, spec: &Spec<'_, T>, origin: &Origin, what: String, got: Option<&Value>) {
         self.failed.push(spec.key);
         let word = spec.key.rsplit('.').next().unwrap_or(spec.key);
+        if spec.key == "data.task"
+            && let Some(Value::Text(text)) = got
+            && let Some((reason, fix)) = other_task(text)
+        {
+            self.note(spec.key, None, origin.clone(), Some("wrong".into()));
+            return self.mistake_at(Some(origin.clone()), reason, fix);
+        }
         // A quoted list in `wanted` is a choice: the nearest of them is a better hint than any example.
         let words = spec.wanted.split('"').skip(1).step_by(2);
         let near = match got {
@@ -225,4 +233,15 @@ impl Reader {
             }
         }
     }
+}
+
+/// What is said of a task that other trainers have: that it is not available, or its name here.
+fn other_task(name: &str) -> Option<(String, String)> {
+    if let Some(missing) = elsewhere::missing_task(name) {
+        let reason = format!("`data.task` = \"{}\": {} not available", printable(name, 40), missing.what);
+        return Some((reason, format!("what is: {}", missing.instead)));
+    }
+    let ours = elsewhere::task(name)?;
+    let reason = format!("`data.task` = \"{}\" has another name here", printable(name, 40));
+    Some((reason, format!("write data.task = \"{ours}\"")))
 }

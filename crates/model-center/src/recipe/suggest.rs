@@ -2,63 +2,6 @@
 //!
 //! Used by the reader for unknown keys and for words that are not among the allowed values.
 
-/// What other trainers call our keys, so that their users are led to ours. Left: their word, right: our path.
-const FOREIGN_NAMES: &[(&str, &str)] = &[
-    ("learning_rate", "train.lr"),
-    ("learning_rate_scheduler", "train.schedule"),
-    ("lr_scheduler_type", "train.schedule"),
-    ("lr_decay_style", "train.schedule"),
-    ("lr_scheduler", "train.schedule"),
-    ("lr_decay_iters", "train.steps"),
-    ("warmup_ratio", "train.warmup"),
-    ("warmup_steps", "train.warmup"),
-    ("warmup_iters", "train.warmup"),
-    ("num_train_epochs", "train.epochs"),
-    ("num_epochs", "train.epochs"),
-    ("max_steps", "train.steps"),
-    ("train_iters", "train.steps"),
-    ("per_device_train_batch_size", "train.micro_batch_size"),
-    ("per_device_eval_batch_size", "eval.batch_size"),
-    ("gradient_accumulation_steps", "train.micro_batch_size"),
-    ("global_batch_size", "train.batch_size"),
-    ("max_grad_norm", "train.clip_norm"),
-    ("clip_grad", "train.clip_norm"),
-    ("gradient_clip", "train.clip_norm"),
-    ("adam_epsilon", "train.eps"),
-    ("epsilon", "train.eps"),
-    ("adam_betas", "train.betas"),
-    ("label_smoothing_factor", "train.label_smoothing"),
-    ("gradient_checkpointing", "train.recompute"),
-    ("checkpointing", "train.recompute"),
-    ("early_stopping_patience", "train.early_stop.patience"),
-    ("patience", "train.early_stop.patience"),
-    ("max_seq_length", "data.max_length"),
-    ("max_seq_len", "data.max_length"),
-    ("max_encoder_length", "data.max_length"),
-    ("group_by_length", "data.length_grouped"),
-    ("dataset", "data.task"),
-    ("dataset_name", "data.task"),
-    ("train_file", "data.train"),
-    ("validation_file", "data.eval"),
-    ("dev", "data.eval"),
-    ("text_column", "data.columns.text"),
-    ("label_column", "data.columns.label"),
-    ("model_name_or_path", "model.path"),
-    ("model_config", "model.path"),
-    ("load", "model.path"),
-    ("precision", "model.dtype"),
-    ("bf16", "model.dtype"),
-    ("torch_dtype", "model.dtype"),
-    ("hidden_dropout_prob", "model.hidden_dropout"),
-    ("attention_probs_dropout_prob", "model.attention_dropout"),
-    ("eval_steps", "eval.every"),
-    ("evaluation_strategy", "eval.every"),
-    ("metric_for_best_model", "eval.metric"),
-    ("logging_steps", "log.every"),
-    ("output_dir", "output.dir"),
-    ("save", "save.which"),
-];
-
 /// The number of single-letter insertions, deletions, replacements and neighbour swaps between two words, letter case
 /// ignored; `None` as soon as it exceeds `limit`.
 pub(crate) fn edit_distance(a: &str, b: &str, limit: usize) -> Option<usize> {
@@ -92,15 +35,10 @@ pub(crate) fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
 
 /// The known path that an unknown `path` most likely stands for.
 ///
-/// In this order: another trainer's name for it, a slip in the same table, the same word in another table, a slip in
-/// the whole path.
+/// In this order: a slip in the same table, the same word in another table, a slip in the whole path.
 pub(crate) fn path<'a>(path: &str, known: &[&'a str]) -> Option<&'a str> {
     let (table, word) = path.rsplit_once('.').unwrap_or(("", path));
     let lower = word.to_lowercase().replace('-', "_");
-    let foreign = FOREIGN_NAMES.iter().find(|(theirs, _)| *theirs == lower).map(|(_, ours)| *ours);
-    if let Some(found) = foreign.and_then(|ours| known.iter().copied().find(|k| *k == ours)) {
-        return Some(found);
-    }
     let siblings = known.iter().filter_map(|k| {
         let (t, w) = k.rsplit_once('.').unwrap_or(("", k));
         (t == table).then_some((w, *k))
@@ -129,9 +67,8 @@ mod tests {
     }
 
     #[test]
-    fn suggestions_prefer_foreign_names_then_the_same_table() {
+    fn suggestions_prefer_the_same_table() {
         let known = ["train.lr", "train.steps", "train.seed", "eval.every", "log.every"];
-        assert_eq!(path("train.learning_rate", &known), Some("train.lr"));
         assert_eq!(path("train.sede", &known), Some("train.seed"));
         assert_eq!(path("train.every", &known), Some("eval.every"));
         assert_eq!(path("trian.lr", &known), Some("train.lr"));

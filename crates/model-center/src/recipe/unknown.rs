@@ -4,7 +4,7 @@
 
 use super::layers::{Node, Origin, Tree, Value};
 use super::mistake::Mistake;
-use super::suggest;
+use super::{elsewhere, suggest};
 use crate::file::printable;
 
 /// Unknown keys named one by one; a file with more is not a recipe.
@@ -60,15 +60,28 @@ impl Left {
             let reason = format!("`{shown}` must be a table of settings, got {value}");
             return Mistake::recipe(self.origin.place(), reason, format!("write [{shown}] and its settings below it"));
         }
+        if let Some(missing) = elsewhere::missing_setting(&self.path) {
+            let reason = format!("`{shown}`: {} not available", missing.what);
+            return Mistake::recipe(self.origin.place(), reason, format!("what is: {}", missing.instead));
+        }
         let tables = tables(known);
         let table = self.path.rsplit_once('.').map_or("", |(table, _)| table);
         if self.value.is_none() {
-            let near = suggest::closest(&self.path, tables.iter().copied());
-            let valid = format!("tables: {}", tables.join(", "));
-            let fix = near.map_or(valid.clone(), |near| format!("did you mean [{near}]? {valid}"));
+            let near = match elsewhere::setting(&self.path) {
+                Some((whose, ours)) => Some(format!("this is {whose}; here it is {ours}; ")),
+                None => {
+                    suggest::closest(&self.path, tables.iter().copied()).map(|near| format!("did you mean [{near}]? "))
+                }
+            };
+            let fix = format!("{}tables: {}", near.unwrap_or_default(), tables.join(", "));
             return Mistake::recipe(self.origin.place(), format!("unknown table [{shown}]"), fix);
         }
-        let near = suggest::path(&self.path, known).map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
+        let word = self.path.rsplit('.').next().unwrap_or_default();
+        let near = match elsewhere::setting(word) {
+            Some((whose, ours)) => Some(format!("this is {whose}; here it is {ours}; ")),
+            None => suggest::path(&self.path, known).map(|near| format!("did you mean `{near}`? ")),
+        };
+        let near = near.unwrap_or_default();
         let siblings: Vec<&str> = known.iter().filter_map(|k| k.strip_prefix(table)?.strip_prefix('.')).collect();
         let fix = if table.is_empty() {
             format!("{near}every setting belongs to a table: {}", tables.join(", "))

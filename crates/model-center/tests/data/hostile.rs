@@ -161,3 +161,19 @@ fn damaged_files_never_panic() {
     }
     assert!(refused > 500, "{refused}");
 }
+
+#[test]
+fn conversations_are_named_as_what_is_not_available() {
+    let message = r#"[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]"#;
+    for (record, at) in [
+        (format!("{{\"text\": {message}, \"label\": \"a\"}}"), "a.jsonl:1:10"),
+        (format!("{{\"messages\": {message}}}"), "a.jsonl:1:14"),
+        (r#"{"conversations": [{"from": "human", "value": "hi"}]}"#.to_owned(), "a.jsonl:1:19"),
+    ] {
+        let error = read("a.jsonl", &record).unwrap_err();
+        assert!(error.contains("training on conversations (lists of messages) is not available"), "{error}");
+        assert!(error.contains(at) && error.contains("what is: data.task = \"language\""), "{error}");
+    }
+    let error = read("a.jsonl", r#"{"text": ["a"], "label": "x"}"#).unwrap_err();
+    assert!(error.contains("\"text\" is a list, not a single value"), "{error}");
+}

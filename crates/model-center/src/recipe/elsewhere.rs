@@ -1,0 +1,319 @@
+//! Names from other trainers: those of settings that have another name here, and those of what is not available here.
+//!
+//! Defines [`setting`], [`task`], [`missing_setting`] and [`missing_task`]. Called by the reader for values of `data.task`,
+//! and by `unknown.rs` for keys. A name that is here is answered by what is available, never by the nearest spelling.
+
+use crate::data::{CONVERSATIONS, PROMPTS_INSTEAD};
+
+/// Names of settings in Hugging Face transformers, with the key here, and the value where the name alone means one.
+const TRANSFORMERS: &[(&str, &str)] = &[
+    ("learning_rate", "train.lr"),
+    ("lr_scheduler_type", "train.schedule"),
+    ("warmup_ratio", "train.warmup"),
+    ("warmup_steps", "train.warmup"),
+    ("num_train_epochs", "train.epochs"),
+    ("max_steps", "train.steps"),
+    ("per_device_train_batch_size", "train.micro_batch_size"),
+    ("per_device_eval_batch_size", "eval.batch_size"),
+    ("gradient_accumulation_steps", "train.batch_size, the samples of a step, over train.micro_batch_size"),
+    ("max_grad_norm", "train.clip_norm"),
+    ("adam_epsilon", "train.eps"),
+    ("adam_beta1", "train.betas"),
+    ("adam_beta2", "train.betas"),
+    ("label_smoothing_factor", "train.label_smoothing"),
+    ("gradient_checkpointing", "train.recompute = \"blocks\""),
+    ("early_stopping_patience", "train.early_stop.patience"),
+    ("data_seed", "train.seed"),
+    ("max_seq_length", "data.max_length"),
+    ("max_source_length", "data.max_length"),
+    ("max_target_length", "data.target_length"),
+    ("model_max_length", "data.max_length"),
+    ("group_by_length", "data.length_grouped"),
+    ("max_eval_samples", "data.eval_limit"),
+    ("dataset_name", "data.task"),
+    ("train_file", "data.train"),
+    ("validation_file", "data.eval"),
+    ("text_column", "data.columns.text"),
+    ("text_column_name", "data.columns.text"),
+    ("label_column", "data.columns.label"),
+    ("label_column_name", "data.columns.label"),
+    ("model_name_or_path", "model.path"),
+    ("model_revision", "model.revision"),
+    ("model_type", "model.family"),
+    ("bf16", "model.dtype = \"bf16\""),
+    ("fp16", "model.dtype = \"f16\""),
+    ("torch_dtype", "model.dtype"),
+    ("ignore_mismatched_sizes", "model.head = \"new\""),
+    ("hidden_dropout_prob", "model.hidden_dropout"),
+    ("attention_probs_dropout_prob", "model.attention_dropout"),
+    ("eval_steps", "eval.every"),
+    ("eval_strategy", "eval.every"),
+    ("evaluation_strategy", "eval.every"),
+    ("metric_for_best_model", "eval.metric"),
+    ("load_best_model_at_end", "save.which = \"best\""),
+    ("save_steps", "checkpoint.every"),
+    ("save_strategy", "checkpoint.every"),
+    ("save_total_limit", "checkpoint.keep"),
+    ("logging_steps", "log.every"),
+    ("disable_tqdm", "log.quiet"),
+    ("output_dir", "output.dir"),
+    ("overwrite_output_dir", "the option --overwrite"),
+    ("resume_from_checkpoint", "the option --resume"),
+    ("use_cpu", "device.name = \"cpu\""),
+    ("no_cuda", "device.name = \"cpu\""),
+    ("deepspeed", "parallel.zero"),
+    ("fsdp", "parallel.zero"),
+];
+
+/// The same of Megatron, DeepSpeed and others.
+const OTHERS: &[(&str, &str)] = &[
+    ("learning_rate_scheduler", "train.schedule"),
+    ("lr_decay_style", "train.schedule"),
+    ("lr_scheduler", "train.schedule"),
+    ("lr_decay_iters", "train.steps"),
+    ("warmup_iters", "train.warmup"),
+    ("num_epochs", "train.epochs"),
+    ("train_iters", "train.steps"),
+    ("global_batch_size", "train.batch_size"),
+    ("train_micro_batch_size_per_gpu", "train.micro_batch_size"),
+    ("clip_grad", "train.clip_norm"),
+    ("gradient_clip", "train.clip_norm"),
+    ("gradient_clipping", "train.clip_norm"),
+    ("epsilon", "train.eps"),
+    ("adam_betas", "train.betas"),
+    ("checkpointing", "train.recompute = \"blocks\""),
+    ("activation_checkpointing", "train.recompute = \"blocks\""),
+    ("patience", "train.early_stop.patience"),
+    ("max_seq_len", "data.max_length"),
+    ("seq_length", "data.max_length"),
+    ("max_encoder_length", "data.max_length"),
+    ("dataset", "data.task"),
+    ("dev", "data.eval"),
+    ("model_config", "model.path"),
+    ("load", "model.path"),
+    ("precision", "model.dtype"),
+    ("zero_stage", "parallel.zero"),
+    ("zero_optimization", "parallel.zero"),
+    ("cpu_offload", "train.offload"),
+    ("offload_optimizer", "train.offload"),
+    ("save", "save.which"),
+];
+
+/// Names of tasks, with the one here.
+const TASKS: &[(&str, &str)] = &[
+    ("text_classification", "classification"),
+    ("sequence_classification", "classification"),
+    ("sentiment_analysis", "classification"),
+    ("sentiment", "classification"),
+    ("single_label_classification", "classification"),
+    ("text_generation", "language"),
+    ("causal_lm", "language"),
+    ("clm", "language"),
+    ("lm", "language"),
+    ("language_modeling", "language"),
+    ("language_modelling", "language"),
+    ("pretraining", "language"),
+    ("summarization", "seq2seq"),
+    ("translation", "seq2seq"),
+    ("text2text_generation", "seq2seq"),
+    ("seq2seq_lm", "seq2seq"),
+];
+
+/// Something that other trainers do and this one does not.
+#[derive(Debug)]
+pub(super) struct Missing {
+    /// What it is, in a sentence before "not available".
+    pub(super) what: &'static str,
+    /// What is available.
+    pub(super) instead: &'static str,
+    tasks: &'static [&'static str],
+    keys: &'static [&'static str],
+}
+
+const MISSING: &[Missing] = &[
+    Missing {
+        what: "training of low-rank adapters (LoRA, PEFT) is",
+        instead: "all parameters are trained; train.recompute = \"blocks\", train.offload = true, model.dtype = \"bf16\" and \
+                  parallel.zero = 3 on several ranks need less memory",
+        tasks: &["lora", "qlora", "peft"],
+        keys: &[
+            "lora",
+            "qlora",
+            "dora",
+            "peft",
+            "adapter",
+            "adapters",
+            "use_lora",
+            "use_peft",
+            "peft_config",
+            "lora_config",
+            "lora_r",
+            "lora_rank",
+            "lora_alpha",
+            "lora_dropout",
+            "target_modules",
+            "lora_target_modules",
+        ],
+    },
+    Missing {
+        what: "training of quantized weights is",
+        instead: "model.dtype is \"f32\", \"bf16\" or \"f16\"; `convert` reads a GGUF file into such weights",
+        tasks: &[],
+        keys: &[
+            "quantization",
+            "quantization_config",
+            "quantize",
+            "load_in_4bit",
+            "load_in_8bit",
+            "bnb_4bit_compute_dtype",
+        ],
+    },
+    Missing {
+        what: "classification of tokens, such as named entities, is",
+        instead: "data.task = \"classification\" for whole texts, or \"seq2seq\" for a model that writes the entities",
+        tasks: &[
+            "ner",
+            "token_classification",
+            "named_entity_recognition",
+            "pos",
+            "pos_tagging",
+            "tagging",
+            "chunking",
+            "srl",
+        ],
+        keys: &["ner", "ner_tags", "label_all_tokens"],
+    },
+    Missing {
+        what: "extractive question answering is",
+        instead: "data.task = \"SQuAD\" for a T5 that writes answers, or \"seq2seq\" for files of your own",
+        tasks: &["qa", "question_answering", "extractive_qa", "squad_v2", "squad2"],
+        keys: &["doc_stride", "version_2_with_negative", "max_answer_length", "n_best_size"],
+    },
+    Missing {
+        what: "training on preferences or rewards (DPO, PPO) is",
+        instead: "data.task = \"language\" with data.columns.prompt learns the completions alone that are given",
+        tasks: &[
+            "dpo",
+            "rlhf",
+            "ppo",
+            "grpo",
+            "orpo",
+            "kto",
+            "ipo",
+            "simpo",
+            "reward",
+            "reward_modeling",
+            "preference",
+        ],
+        keys: &["dpo", "rlhf", "ppo", "grpo", "orpo", "kto", "ipo", "simpo", "reward_model", "ref_model"],
+    },
+    Missing {
+        what: "classification with several labels for one text is",
+        instead: "data.task = \"classification\", with one label for each text",
+        tasks: &["multi_label", "multilabel", "multi_label_classification", "multilabel_classification"],
+        keys: &["multi_label", "multilabel", "pos_weight"],
+    },
+    Missing {
+        what: CONVERSATIONS,
+        instead: PROMPTS_INSTEAD,
+        tasks: &["sft", "chat", "conversation", "conversations", "conversational", "messages", "instruction_tuning"],
+        keys: &["messages", "conversations", "chat_template", "assistant_only_loss", "apply_chat_template"],
+    },
+    Missing {
+        what: "masked language modelling is",
+        instead: "data.task = \"language\" trains decoders on the next token; encoders are fine-tuned on \"classification\" or \
+                  \"regression\"",
+        tasks: &["mlm", "masked_lm", "fill_mask", "masked_language_modeling"],
+        keys: &["mlm", "mlm_probability"],
+    },
+    Missing {
+        what: "an optimizer other than Adam is",
+        instead: "Adam with train.betas, train.eps and train.weight_decay, which train.decoupled makes AdamW; a program of your \
+                  own can use others, see docs/optimizers.md",
+        tasks: &[],
+        keys: &["optim", "optimizer", "optimizer_type", "momentum"],
+    },
+    Missing {
+        what: "reporting to a tracker is",
+        instead: "every record of a run is in the file log.metrics of its output directory, as JSON lines",
+        tasks: &[],
+        keys: &["report_to", "wandb", "wandb_project", "tensorboard", "tensorboard_dir", "mlflow", "logging_dir"],
+    },
+    Missing {
+        what: "upload of models is",
+        instead: "the directory `model` of a run opens in transformers and can be uploaded with the hub's own program",
+        tasks: &[],
+        keys: &["push_to_hub", "hub_model_id", "hub_token", "hub_strategy"],
+    },
+    Missing {
+        what: "running code that a model brings is",
+        instead: "the families of models that `finetune --help` lists",
+        tasks: &[],
+        keys: &["trust_remote_code"],
+    },
+];
+
+/// The name as it is in the tables.
+fn folded(name: &str) -> String {
+    name.to_lowercase().replace(['-', ' '], "_")
+}
+
+/// What a setting of another trainer is called here, and whose name it is.
+pub(super) fn setting(name: &str) -> Option<(&'static str, &'static str)> {
+    let name = folded(name);
+    let find = |table: &'static [(&str, &str)]| table.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| *ours);
+    find(TRANSFORMERS)
+        .map(|ours| ("transformers' name", ours))
+        .or_else(|| find(OTHERS).map(|ours| ("another trainer's name", ours)))
+}
+
+/// What a task is called here.
+pub(super) fn task(name: &str) -> Option<&'static str> {
+    let name = folded(name);
+    TASKS.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| *ours)
+}
+
+/// A task that is not available.
+pub(super) fn missing_task(name: &str) -> Option<&'static Missing> {
+    let name = folded(name);
+    MISSING.iter().find(|missing| missing.tasks.contains(&name.as_str()))
+}
+
+/// A setting of something that is not available: any part of its path is the name of it.
+pub(super) fn missing_setting(path: &str) -> Option<&'static Missing> {
+    let parts: Vec<String> = path.split('.').map(folded).collect();
+    MISSING.iter().find(|missing| parts.iter().any(|part| missing.keys.contains(&part.as_str())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::Recipe;
+
+    #[test]
+    fn every_name_leads_to_a_key_or_task_that_is_there_and_none_is_one_itself() {
+        let sets = ["model.path=m", "data.task=language", "data.train=t.jsonl", "train.steps=1", "output.dir=o"]
+            .map(String::from);
+        let known: Vec<&str> = Recipe::read(None, &sets).unwrap().keys().collect();
+        for (theirs, ours) in TRANSFORMERS.iter().chain(OTHERS) {
+            let key = ours.split([' ', ',']).next().unwrap();
+            assert!(known.contains(&key) || ours.starts_with("the option --"), "{theirs}: {ours}");
+            assert!(missing_setting(theirs).is_none(), "{theirs} is in both tables");
+        }
+        for missing in MISSING {
+            for key in missing.keys {
+                assert!(known.iter().all(|known| known.split('.').all(|part| part != *key)), "{key} is a setting");
+            }
+            for task in missing.tasks {
+                let sets = [&sets[..], &[format!("data.task={task}")]].concat();
+                let found = Recipe::read(None, &sets).unwrap_err();
+                assert!(found[0].reason.ends_with("not available"), "{}", found[0]);
+            }
+        }
+        for (theirs, ours) in TASKS {
+            let sets = [&sets[..], &[format!("data.task={theirs}")]].concat();
+            let found = Recipe::read(None, &sets).unwrap_err();
+            assert!(found[0].fix.ends_with(&format!("data.task = \"{ours}\"")), "{}", found[0]);
+        }
+    }
+}
