@@ -1,39 +1,70 @@
 //! The settings of a run on a command line: a recipe, and changes to it. Shared by the programs that take them.
 
 use crate::places::model_places;
-use clap::Args;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 use model_center::recipe::{Mistake, Recipe, Resolved, as_error, preflight};
 use model_center::{Error, Result};
 use std::path::PathBuf;
 
 /// A recipe, and changes to it.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Default)]
 pub struct SettingOptions {
+    /// The recipe file.
+    pub recipe: Option<PathBuf>,
+    /// The changes, written with `--set` or without, in the order of the command line: of two of one key the last one wins.
+    pub sets: Vec<String>,
+}
+
+/// The options as clap collects them, which keeps the order within each kind only.
+#[derive(Debug, Clone, Default, Args)]
+struct Collected {
     /// Recipe in TOML; without it every setting comes from --set.
     #[arg(long, value_name = "FILE")]
-    pub recipe: Option<PathBuf>,
-    /// Change one setting, e.g. --set train.lr=3e-5; may be repeated.
+    recipe: Option<PathBuf>,
+    /// Change one setting, e.g. --set train.lr=3e-5; may be repeated, and the last one of a key wins.
     #[arg(long = "set", value_name = "KEY=VALUE")]
-    pub sets: Vec<String>,
+    sets: Vec<String>,
     /// The same without --set: train.lr=3e-5.
     #[arg(value_name = "KEY=VALUE")]
-    pub bare_sets: Vec<String>,
+    bare_sets: Vec<String>,
+}
+
+impl Args for SettingOptions {
+    fn augment_args(command: Command) -> Command {
+        Collected::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Collected::augment_args_for_update(command)
+    }
+}
+
+impl FromArgMatches for SettingOptions {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let Collected { recipe, sets, bare_sets } = Collected::from_arg_matches(matches)?;
+        let places = |name: &str| matches.indices_of(name).into_iter().flatten();
+        let placed = places("sets").zip(sets).chain(places("bare_sets").zip(bare_sets));
+        let mut placed: Vec<(usize, String)> = placed.collect();
+        placed.sort_by_key(|(place, _)| *place);
+        Ok(SettingOptions { recipe, sets: placed.into_iter().map(|(_, set)| set).collect() })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 impl SettingOptions {
-    /// The recipe with its changes, and `more` in the place of those of the same keys.
+    /// The recipe with its changes, and then `more`.
     ///
     /// # Errors
     /// Mistakes in the recipe, all of them.
     pub fn read(&self, more: &[String]) -> Result<Resolved, Vec<Mistake>> {
-        let key = |set: &str| set.split('=').next().unwrap_or_default().trim().to_owned();
-        // What was said twice by the user is still refused.
-        let stays = |set: &&String| !more.iter().any(|other| key(other) == key(set));
-        let sets: Vec<String> = self.sets.iter().chain(&self.bare_sets).filter(stays).chain(more).cloned().collect();
-        Recipe::read(self.recipe.as_deref(), &sets)
+        Recipe::read(self.recipe.as_deref(), &[&self.sets, more].concat())
     }
 
-    /// The same, and what can be seen to be wrong with the files it names.
+    /// The recipe with its changes, and what can be seen to be wrong with the files it names.
     ///
     /// # Errors
     /// The first mistake.

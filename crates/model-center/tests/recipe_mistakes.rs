@@ -145,11 +145,17 @@ fn a_task_in_the_wrong_case_is_recognised() {
 }
 
 #[test]
-fn a_setting_given_twice_is_refused() {
+fn a_key_twice_in_a_file_is_refused_and_of_two_arguments_the_last_wins() {
     let expected = "error[recipe]: `lr` is set twice\n  --> r.toml:10:1\n  fix: keep one of the two";
     assert_eq!(only_mistake(&with_train("lr = 1e-5\nlr = 2e-5"), &[]), expected);
-    let expected = "error[recipe]: `train.lr` is already set by --set train.lr=1\n  --> --set train.lr=2\n  fix: keep one of the two";
-    assert_eq!(only_mistake(LEAST, &["train.lr=1", "train.lr=2"]), expected);
+    let of_three = load(LEAST, &["train.lr=1", "train.early_stop={patience=2}", "train.lr=2"]);
+    assert_eq!(of_three.train.lr, 2.0);
+    assert_eq!(of_three.place("train.lr"), "--set train.lr=2");
+    let of_a_table = load(LEAST, &["train.early_stop={patience=2, metric=\"f1\"}", "train.early_stop.patience=3"]);
+    let early_stop = of_a_table.train.early_stop.unwrap();
+    assert_eq!((early_stop.patience, early_stop.metric.name()), (3, "f1"));
+    // One that is overruled is not read, as little as a key of the file that is.
+    assert_eq!(load(LEAST, &["train.lr=fast", "train.lr=2"]).train.lr, 2.0);
 }
 
 #[test]

@@ -172,23 +172,14 @@ pub(crate) fn read_file(path: &Path) -> Result<String, Mistake> {
     })
 }
 
-/// Merges the file's text and the arguments; what could not be understood is left out and listed.
+/// Merges the file's text and the arguments, of which the last one wins, as with the options of most programs: a script can
+/// add its own to what it was given. A file with a key twice is a slip instead. What could not be understood is left out and listed.
 pub(crate) fn merge(name: &str, text: &str, sets: &[String]) -> (Tree, Vec<Mistake>) {
     let mut mistakes = Vec::new();
     let mut tree = file_layer(name, text, &mut mistakes);
-    let mut seen: BTreeMap<String, Origin> = BTreeMap::new();
     for (index, argument) in sets.iter().enumerate() {
         match set_layer(index, argument) {
-            Ok((path, layer)) => {
-                if let Some(before) = seen.insert(path.clone(), layer.origin.clone()) {
-                    mistakes.push(Mistake::recipe(
-                        layer.origin.place(),
-                        format!("`{path}` is already set by {}", before.place()),
-                        "keep one of the two",
-                    ));
-                }
-                tree.overlay(layer);
-            }
+            Ok(layer) => tree.overlay(layer),
             Err(mistake) => mistakes.push(mistake),
         }
     }
@@ -255,8 +246,8 @@ fn value_of(value: &DeValue<'_>) -> Value {
     }
 }
 
-/// One `path=value` as a tree of its own, with its path.
-fn set_layer(index: usize, argument: &str) -> Result<(String, Tree), Mistake> {
+/// One `path=value` as a tree of its own.
+fn set_layer(index: usize, argument: &str) -> Result<Tree, Mistake> {
     let shown: Arc<str> = printable(argument, SHOWN_SET).into();
     let origin = Origin::Set { index, text: shown };
     let wrong =
@@ -291,7 +282,7 @@ fn set_layer(index: usize, argument: &str) -> Result<(String, Tree), Mistake> {
         node = Node::Table(table);
     }
     tree.nodes.insert(keys.first().copied().unwrap_or_default().to_owned(), node);
-    Ok((keys.join("."), tree))
+    Ok(tree)
 }
 
 /// Reads the right side of a `--set` for a key that takes text (`textual`) or anything else.
