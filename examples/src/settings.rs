@@ -2,7 +2,7 @@
 
 use crate::places::model_places;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use model_center::recipe::{Mistake, Recipe, Resolved, as_error, preflight};
+use model_center::recipe::{Draft, Mistake, Recipe, Resolved, as_error, preflight};
 use model_center::{Error, Result};
 use std::path::PathBuf;
 
@@ -62,6 +62,14 @@ impl SettingOptions {
     /// Mistakes in the recipe, all of them.
     pub fn read(&self, more: &[String]) -> Result<Resolved, Vec<Mistake>> {
         Recipe::read(self.recipe.as_deref(), &[&self.sets, more].concat())
+    }
+
+    /// The recipe with its changes as far as it can be read.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or arguments that are no settings.
+    pub fn draft(&self, more: &[String]) -> Result<Draft, Vec<Mistake>> {
+        Recipe::draft(self.recipe.as_deref(), &[&self.sets, more].concat())
     }
 
     /// The recipe with its changes, and what can be seen to be wrong with the files it names.

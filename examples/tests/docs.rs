@@ -149,3 +149,16 @@ fn claims_that_documents_name_are_listed_with_their_command() {
         }
     }
 }
+
+/// `ACCEPT_SETTINGS=1` writes the page anew.
+#[test]
+fn the_page_of_settings_is_that_of_their_declarations() {
+    let (path, page) = (root().join("docs/settings.md"), model_center::recipe::settings_page());
+    if std::env::var_os("ACCEPT_SETTINGS").is_some() {
+        std::fs::write(&path, &page).unwrap();
+    }
+    let there = std::fs::read_to_string(&path).unwrap_or_default();
+    let other = there.lines().zip(page.lines()).find(|(there, here)| there != here);
+    assert!(there == page, "docs/settings.md is not as declared; write it anew with ACCEPT_SETTINGS=1: {other:?}");
+    assert!(page.lines().filter(|line| line.starts_with("| `")).count() > 60, "{page}");
+}

@@ -7,7 +7,8 @@ use fixture::Fixture;
 use serde_json::Value;
 
 /// Ranks and settings.
-const CASES: [(&str, &[&str]); 9] = [
+const CASES: [(&str, &[&str]); 10] = [
+    ("2", &[]),
     ("2", &["train.offload=true", "train.micro_batch_size=2", "model.dtype=bf16"]),
     ("1", &[]),
     ("1", &["train.recompute=blocks", "train.micro_batch_size=2"]),

@@ -112,12 +112,56 @@ fn processes_with_the_variables_of_a_launcher_give_the_bytes_of_one_rank() {
 #[test]
 fn micro_batches_that_cannot_be_shared_are_named_with_the_fix() {
     let fixture = Fixture::new();
-    let outcome = train(&fixture, "run", &["--ranks", "2"], &[]);
-    assert_eq!(outcome.code, 2, "{}", outcome.stderr);
-    for part in ["error[recipe]: 1 micro-batches of 4", "2 ranks", "train.micro_batch_size = 2"] {
-        assert!(outcome.stderr.contains(part), "no {part:?} in {}", outcome.stderr);
+    let refused = |ranks: &str, sets: &[&str], parts: &[&str]| {
+        let outcome = train(&fixture, "run", &["--ranks", ranks], sets);
+        assert_eq!(outcome.code, 2, "{}", outcome.stderr);
+        for part in parts {
+            assert!(outcome.stderr.contains(part), "no {part:?} in {}", outcome.stderr);
+        }
+        assert!(!fixture.path("run").exists());
+    };
+    let written = ["error[recipe]: 1 micro-batches of 4", "2 ranks", "set train.micro_batch_size = 2"];
+    refused("2", &["train.micro_batch_size=4"], &written);
+    refused("3", &[], &["error[recipe]: 1 micro-batches of 4", "a multiple of 3"]);
+}
+
+#[test]
+fn a_recipe_without_a_micro_batch_trains_on_several_ranks_and_keeps_its_micro_batches_on_others() {
+    let fixture = Fixture::new();
+    let elastic = ["train.gradient_sum=elastic", "train.steps=4", "checkpoint.every=2 steps"];
+    train(&fixture, "two", &["--ranks", "2"], &elastic).succeeded();
+    assert!(
+        fixture.read("two/recipe.toml").contains("\nmicro_batch_size = 2\n"),
+        "{}",
+        fixture.read("two/recipe.toml")
+    );
+    // Begun on two ranks and resumed on one: the same bytes, by the same command but for the ranks.
+    let point = "save.after_commit=kill@1";
+    assert_eq!(train(&fixture, "cut", &["--ranks", "2", "--fail-points", point], &elastic).code, -1);
+    let resumed = train(&fixture, "cut", &[], &elastic).succeeded();
+    assert!(resumed.stderr.contains("going on after step 2"), "{}", resumed.stderr);
+    let model = |dir: &str| fixture.bytes(&format!("{dir}/model/model.safetensors"));
+    assert!(model("cut") == model("two"));
+    // From its checkpoint into a directory of its own.
+    train(&fixture, "other", &["--resume", "two@2"], &elastic).succeeded();
+    assert!(model("other") == model("two"));
+
+    // Begun on one rank: its one micro-batch cannot be shared. Elastic sums keep their bits, so it is refused with the ways
+    // out; fast sums promise none across ranks, so the run goes on, and its log says with what.
+    let cut = |dir: &str, sets: &[&str]| {
+        assert_eq!(train(&fixture, dir, &["--fail-points", point], sets).code, -1);
+        train(&fixture, dir, &["--ranks", "2"], sets)
+    };
+    let refused = cut("one", &elastic);
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    for part in ["1 micro-batches of 4", "the run was begun with", "train.micro_batch_size = 2", "--accept-change"] {
+        assert!(refused.stderr.contains(part), "no {part:?} in {}", refused.stderr);
     }
-    assert!(!fixture.path("run").exists());
+    let fast = cut("fast", &elastic[1..]).succeeded();
+    assert!(fast.stderr.contains("2 ranks share the batch in ones of 2"), "{}", fast.stderr);
+    let log = fixture.read("fast/metrics.jsonl");
+    assert!(log.contains("train.micro_batch_size: 4 -> 2 on 2 ranks"), "{log}");
+    assert!(fixture.read("fast/recipe.toml").contains("\nmicro_batch_size = 4\n"));
 }
 
 #[test]

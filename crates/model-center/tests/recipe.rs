@@ -411,3 +411,77 @@ fn an_objective_decides_what_tells_classes_apart() {
     let text = of_known(&["data.objective=verbalizer"]).to_toml();
     assert_eq!(load(&text, &[]).recipe_hash(), of_known(&["data.objective=verbalizer"]).recipe_hash());
 }
+
+#[test]
+fn the_default_micro_batch_is_the_share_of_a_rank_and_stays_that_of_the_run() {
+    let on = |sets: &[&str], ranks: usize, begun: Option<&str>| load(LEAST, sets).on_ranks(ranks, begun);
+    let size = |resolved: &Resolved| resolved.train.micro_batch_size;
+    // One rank computes what it always has, under the same hash.
+    assert_eq!(on(&[], 1, None), load(LEAST, &[]));
+    let two = on(&[], 2, None);
+    assert_eq!((size(&two), two.eval.batch_size, two.micro_batch_on(2)), (16, 16, 16));
+    let line = "micro_batch_size = 16           # default: train.batch_size / 2 ranks";
+    assert!(two.print_config().contains(line), "{}", two.print_config());
+    assert_eq!(load(&two.to_toml(), &[]).recipe_hash(), two.recipe_hash());
+    // What is written stays, whatever the ranks; what cannot be shared is left to be refused.
+    assert_eq!(on(&["train.micro_batch_size=32"], 2, None), load(LEAST, &["train.micro_batch_size=32"]));
+    assert_eq!(on(&["eval.batch_size=5"], 2, None).eval.batch_size, 5);
+    assert_eq!(on(&[], 3, None), load(LEAST, &[]));
+
+    // A run keeps the micro-batches it was begun with, and its hash, on other numbers of ranks.
+    let begun_on_two = two.to_toml();
+    for ranks in [1, 2, 4] {
+        let again = on(&[], ranks, Some(&begun_on_two));
+        assert_eq!((size(&again), again.recipe_hash()), (16, two.recipe_hash()), "{ranks} ranks");
+    }
+    assert_eq!(on(&[], 4, Some(&begun_on_two)).micro_batch_on(4), 8);
+    let begun_on_one = load(LEAST, &[]).to_toml();
+    let fast = on(&[], 2, Some(&begun_on_one));
+    assert_eq!((fast.recipe_hash(), fast.micro_batch_on(2)), (load(LEAST, &[]).recipe_hash(), 16));
+    // Where bits would change that are promised to stay, or samples, micro-batches stay what they are.
+    for bound in ["train.gradient_sum=elastic", "data.length_grouped=true"] {
+        let begun = load(LEAST, &[bound]).to_toml();
+        assert_eq!(on(&[bound], 2, Some(&begun)).micro_batch_on(2), 32, "{bound}");
+    }
+    // A recipe of another batch, or no recipe, decides nothing.
+    for other in [&*load(LEAST, &["train.batch_size=64"]).to_toml(), "x", "[train]\nbatch_size = 32"] {
+        assert_eq!(size(&on(&[], 2, Some(other))), 16, "{other}");
+    }
+}
+
+#[test]
+fn an_incomplete_recipe_is_printed_with_what_is_missing() {
+    let draft = |sets: &[&str]| {
+        let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
+        Recipe::draft(None, &sets).unwrap()
+    };
+    let nothing = draft(&[]);
+    assert!(nothing.is_only_incomplete());
+    let printed = nothing.print_config();
+    assert!(printed.starts_with("# Incomplete: 4 settings are missing"), "{printed}");
+    let line = |printed: &str, key: &str| {
+        let found = printed.lines().find(|line| line.starts_with(key));
+        found.unwrap_or_else(|| panic!("no {key} in {printed}")).to_owned()
+    };
+    assert!(line(&printed, "# path ").ends_with("# missing: it must be the path of a Hugging Face model folder, or the hub's name of a model that is in its cache"));
+    assert!(line(&printed, "# task ").contains("# missing: it must be one of \"BoolQ\""), "{printed}");
+    assert!(
+        line(&printed, "# steps ").contains("# missing: set train.epochs, train.steps or train.minutes"),
+        "{printed}"
+    );
+    assert!(line(&printed, "lr = 5e-5 ").ends_with("# default"), "{printed}");
+    // What one setting asks for is missing once that is set; with all of them it is the recipe that a run prints.
+    let printed = draft(&["data.task=regression", "train.steps=5"]).print_config();
+    assert!(printed.starts_with("# Incomplete: 3 settings are missing"), "{printed}");
+    assert!(line(&printed, "# train ").contains("# missing: set data.train = "), "{printed}");
+    let sets = ["model.path=m", "data.task=regression", "data.train=t.jsonl", "train.steps=5", "output.dir=o"];
+    let complete = draft(&sets);
+    assert_eq!(complete.print_config(), Recipe::load(None, &sets.map(String::from)).unwrap().print_config());
+    assert!(complete.is_only_incomplete() && complete.into_mistakes().is_empty());
+    // What is wrong is marked too, and is more than incomplete.
+    let wrong = draft(&["train.lr=fast"]);
+    assert!(!wrong.is_only_incomplete());
+    let line = line(&wrong.print_config(), "# lr ");
+    assert!(line.contains("# wrong at --set train.lr=fast: must be a number above 0"), "{line}");
+    assert!(Recipe::draft(None, &["train.lr".into()]).is_err());
+}

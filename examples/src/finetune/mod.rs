@@ -26,12 +26,13 @@ use bmtrain_dist::Launch;
 use clap::Parser;
 use model_center::file::read_text;
 use model_center::model::Registry;
-use model_center::recipe::{self, Resolved, as_error, preflight};
+use model_center::recipe::{self, Resolved, as_error, preflight, settings_page};
 use model_center::run::{
     CHECKPOINT_FOLDER, Earlier, ExitStatus, IfThere, MARKER, OutputFolder, RECIPE_FILE, StopFlag, listen,
 };
 use model_center::{Error, Result};
 use resume::Resume;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use train::Plan;
@@ -48,9 +49,12 @@ pub struct Options {
     /// The recipe.
     #[command(flatten)]
     pub settings: SettingOptions,
-    /// Print every setting with its origin, and stop.
+    /// Print every setting with its origin, and what is missing, and stop.
     #[arg(long)]
     pub print_config: bool,
+    /// Print every key of a recipe with type, default and meaning, as Markdown, and stop.
+    #[arg(long)]
+    pub list_settings: bool,
     /// Check recipe, data, model folder and output folder without reading weights, and stop.
     #[arg(long)]
     pub dry_run: bool,
@@ -107,14 +111,20 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 /// # Errors
 /// Mistakes in the recipe, the data or the model folder; a full disk; numbers that are not finite.
 pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
-    let resolved = resolve(options)?;
-    if options.print_config {
-        terminal::print(resolved.print_config().trim_end())?;
+    if options.list_settings {
+        terminal::print(settings_page().trim_end())?;
         return Ok(ExitStatus::Done);
     }
-    let launch = Launch::detect(options.ranks, &|name| std::env::var(name).ok())?;
+    let launch = Launch::detect(options.ranks, &|name| std::env::var(name).ok());
+    if options.print_config {
+        // What a launcher sets wrongly is nothing to a recipe that is only looked at.
+        return print_config(options, launch.map_or(1, |launch| launch.world));
+    }
+    let resolved = resolve(options)?;
+    let launch = launch?;
     launch.connection(options.comm.hosts())?;
-    let changes = changes(&resolved);
+    let resolved = on_ranks(resolved, options, launch.world);
+    let mut changes = changes(&resolved);
     // The first rank writes and says everything; the others would only repeat it.
     if launch.rank == 0 {
         let earlier = OutputFolder::check(&resolved.output.dir, &resolved.recipe_hash(), options.if_there());
@@ -137,6 +147,14 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
         return Ok(ExitStatus::Done);
     }
     setup::check_ranks(&resolved, launch.world)?;
+    let (begun, micro_batch) = (resolved.train.micro_batch_size, resolved.micro_batch_on(launch.world));
+    if begun != micro_batch {
+        changes.push(format!("train.micro_batch_size: {begun} -> {micro_batch} on {} ranks", launch.world));
+        if launch.rank == 0 {
+            let text = "the run was begun with micro-batches of";
+            terminal::note(&format!("{text} {begun}; {} ranks share the batch in ones of {micro_batch}", launch.world));
+        }
+    }
     let stop = StopFlag::default();
     let _listening = listen(&stop)?;
     let job = setup::prepare(&resolved, registry, &model_places())?;
@@ -157,14 +175,27 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
 
 /// What decides the results and is not as in the run that the output folder holds; nothing where there is none.
 fn changes(resolved: &Resolved) -> Vec<String> {
-    let earlier = read_text(&resolved.output.dir.join(RECIPE_FILE), MAX_RECIPE_BYTES);
-    earlier.ok().and_then(|text| resolved.changes(&text).ok()).unwrap_or_default()
+    recipe_in(&resolved.output.dir).and_then(|text| resolved.changes(&text).ok()).unwrap_or_default()
+}
+
+/// The recipe that the run in this directory was begun with; `None` without a run.
+pub(crate) fn recipe_in(dir: &Path) -> Option<String> {
+    read_text(&dir.join(RECIPE_FILE), MAX_RECIPE_BYTES).ok()
+}
+
+/// The recipe with its micro-batch for this number of ranks: that of the run it resumes, if it resumes one.
+fn on_ranks(resolved: Resolved, options: &Options, ranks: usize) -> Resolved {
+    let begun = match &options.resume {
+        _ if options.overwrite => None,
+        Resume::From(at) => recipe_in(&resume::run_folder(&at.path)),
+        _ => recipe_in(&resolved.output.dir),
+    };
+    resolved.on_ranks(ranks, begun.as_deref())
 }
 
 /// Whether the output folder holds a recipe that can be compared with.
 fn has_recipe(resolved: &Resolved) -> bool {
-    let earlier = read_text(&resolved.output.dir.join(RECIPE_FILE), MAX_RECIPE_BYTES);
-    earlier.is_ok_and(|text| resolved.changes(&text).is_ok())
+    recipe_in(&resolved.output.dir).is_some_and(|text| resolved.changes(&text).is_ok())
 }
 
 /// Whether the run in the output folder came to its end and is to be left alone: then all ranks have nothing to do. The
@@ -186,11 +217,27 @@ fn is_finished(resolved: &Resolved, options: &Options, launch: &Launch) -> Resul
     Ok(is_finished)
 }
 
+/// The settings of a recipe, which may lack some, with their origins.
+fn print_config(options: &Options, ranks: usize) -> Result<ExitStatus> {
+    let draft = options.settings.draft(&device_set(options)).map_err(as_error)?;
+    let (is_only_incomplete, shown) = (draft.is_only_incomplete(), draft.print_config());
+    let mistakes = draft.into_mistakes();
+    let shown = match mistakes.is_empty() {
+        true => on_ranks(options.settings.read(&device_set(options)).map_err(as_error)?, options, ranks).print_config(),
+        false => shown,
+    };
+    terminal::print(shown.trim_end())?;
+    if is_only_incomplete { Ok(ExitStatus::Done) } else { Err(as_error(mistakes)) }
+}
+
+/// The short form of a setting as that setting.
+fn device_set(options: &Options) -> Vec<String> {
+    options.device.iter().map(|name| format!("device.name={name}")).collect()
+}
+
 pub(crate) fn resolve(options: &Options) -> Result<Resolved> {
-    let device = options.device.as_ref().map(|name| format!("device.name={name}"));
-    let device: Vec<String> = device.into_iter().collect();
-    let checked = options.settings.read(&device).and_then(|resolved| {
-        let mistakes = if options.print_config { Vec::new() } else { preflight(&resolved, &model_places()) };
+    let checked = options.settings.read(&device_set(options)).and_then(|resolved| {
+        let mistakes = preflight(&resolved, &model_places());
         if mistakes.is_empty() { Ok(resolved) } else { Err(mistakes) }
     });
     match checked {

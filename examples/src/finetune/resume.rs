@@ -216,6 +216,14 @@ pub fn store_folder(path: &Path) -> PathBuf {
     if inner.is_dir() { inner } else { path.to_owned() }
 }
 
+/// The folder of the run that is meant by itself, by its checkpoints or by one of them.
+pub(super) fn run_folder(path: &Path) -> PathBuf {
+    let store = if path.join(MANIFEST_FILE).is_file() { path.parent().unwrap_or(path) } else { path };
+    let is_inner = store.file_name().is_some_and(|name| name == CHECKPOINT_FOLDER);
+    let run = if is_inner { store.parent() } else { None };
+    run.unwrap_or(store).to_owned()
+}
+
 fn newest(folder: &Path, step: Option<u64>) -> Result<Option<Choice>> {
     let store = Store::open(folder)?;
     let (checkpoint, passed_over) = match step {

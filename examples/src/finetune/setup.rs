@@ -10,7 +10,7 @@ use model_center::config::ProblemType;
 use model_center::data::{AnswerPlace, Dataset, LabelSpace, LabelSpec, ReadOptions, Split, Squad};
 use model_center::hf::{FolderLayout, Places};
 use model_center::model::{HeadValues, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead, TextModel};
-use model_center::recipe::{DataSettings, DataSource, Head, Resolved, model_folder};
+use model_center::recipe::{DataSettings, DataSource, Head, Origin, Resolved, model_folder};
 use model_center::run::{StopConditions, StopFlag};
 use model_center::tokenizer::{self, Tokenizer};
 use model_center::{Error, Result};
@@ -133,17 +133,24 @@ pub fn save_options<'f>(resolved: &Resolved, folder: &'f Path) -> SaveOptions<'f
 /// # Errors
 /// They cannot.
 pub fn check_ranks(resolved: &Resolved, ranks: usize) -> Result<()> {
-    let (batch, micro) = (resolved.train.batch_size, resolved.train.micro_batch_size);
-    if (batch / micro.max(1)).is_multiple_of(ranks) {
+    let (batch, micro) = (resolved.train.batch_size, resolved.micro_batch_on(ranks));
+    let count = batch / micro.max(1);
+    if count.is_multiple_of(ranks) {
         return Ok(());
     }
-    let reason =
-        format!("{} micro-batches of {micro} cannot be shared evenly among {ranks} ranks", batch / micro.max(1));
-    let fix = match batch.is_multiple_of(ranks) {
-        true => format!("set train.micro_batch_size = {}", batch / ranks),
-        false => format!("set train.batch_size to a multiple of {ranks}, and train.micro_batch_size to its share"),
+    let key = "train.micro_batch_size";
+    let reason = format!("{count} micro-batches of {micro} cannot be shared evenly among {ranks} ranks");
+    let is_default = !resolved.origin(key).is_some_and(Origin::is_explicit);
+    let (reason, fix) = match batch.is_multiple_of(ranks) {
+        // By itself the default can be shared: it is the run in the output directory that has to keep its micro-batches.
+        true if is_default => (
+            format!("{reason}, and the run was begun with them and keeps its bits"),
+            format!("resume it on ranks that divide {count}, or set {key} = {} and add --accept-change", batch / ranks),
+        ),
+        true => (reason, format!("set {key} = {}", batch / ranks)),
+        false => (reason, format!("set train.batch_size to a multiple of {ranks}, and {key} to its share")),
     };
-    Err(Error::recipe(resolved.place("train.micro_batch_size"), reason, fix))
+    Err(Error::recipe(resolved.place(key), reason, fix))
 }
 
 /// Read the data and check that data, tokenizer, model and recipe fit together, up to the saving at the end.

@@ -176,9 +176,10 @@ impl Trainer {
             true => Order::LengthGrouped { window: LENGTH_WINDOW },
             false => Order::Shuffled,
         };
-        let loader = LoaderOptions { order, ..LoaderOptions::training(train.micro_batch_size, train.seed) };
+        let micro_batch = resolved.micro_batch_on(team.size());
+        let loader = LoaderOptions { order, ..LoaderOptions::training(micro_batch, train.seed) };
         let loader = Loader::new(Arc::clone(&job.train), loader)?;
-        let micro_batches = (train.batch_size / train.micro_batch_size) as u64;
+        let micro_batches = (train.batch_size / micro_batch) as u64;
         let steps_per_epoch = job.steps_per_epoch;
         let total = stop.total_steps();
         let eval = job.eval.as_ref().map(|data| evaluate::loader(data, resolved.eval.batch_size)).transpose()?;

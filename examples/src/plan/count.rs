@@ -173,10 +173,10 @@ fn longest_of_all(job: &Job, resolved: &Resolved, ranks: usize) -> Job {
 }
 
 fn batches(job: &Job, resolved: &Resolved, ranks: usize) -> Batches {
-    let train = &resolved.train;
+    let micro_batch = resolved.micro_batch_on(ranks);
     Batches {
-        train: Rows::of(&job.train, train.micro_batch_size),
-        micro_batches: train.batch_size / train.micro_batch_size.max(1) / ranks,
+        train: Rows::of(&job.train, micro_batch),
+        micro_batches: resolved.train.batch_size / micro_batch.max(1) / ranks,
         eval: job.eval.as_ref().map(|eval| Rows::of(eval, resolved.eval.batch_size)),
     }
 }

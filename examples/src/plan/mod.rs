@@ -9,7 +9,7 @@ pub mod outside;
 pub mod show;
 pub mod verdict;
 
-use crate::finetune::setup;
+use crate::finetune::{recipe_in, setup};
 use crate::places::model_places;
 use crate::program;
 use crate::settings::SettingOptions;
@@ -67,6 +67,7 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 /// result and no error.
 pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
     let resolved = options.settings.resolve(&[])?;
+    let resolved = on_ranks(resolved, options.ranks);
     let layout = layout(options, &resolved)?;
     let available = available(options)?;
     let job = setup::prepare(&resolved, registry, &model_places())?;
@@ -136,12 +137,19 @@ impl Subject<'_> {
     /// # Errors
     /// Ranks that do not fit the batch; whatever the training step refuses.
     pub fn plan(&self, resolved: Resolved, layout: Layout) -> Result<Planned> {
+        let resolved = on_ranks(resolved, layout.ranks);
         setup::check_ranks(&resolved, layout.ranks)?;
         let counted = count::count(self.job, &resolved, self.registry, layout.ranks)?;
         let disk = disk::estimate(self.job, &resolved, &counted);
         let outside = outside::estimate(self, &resolved, layout, (&counted, &disk));
         Ok(Planned { resolved, layout, counted, outside, disk })
     }
+}
+
+/// The recipe with the micro-batch that a run on these ranks has, which may resume the one in the output directory.
+fn on_ranks(resolved: Resolved, ranks: usize) -> Resolved {
+    let begun = recipe_in(&resolved.output.dir);
+    resolved.on_ranks(ranks, begun.as_deref())
 }
 
 fn layout(options: &Options, resolved: &Resolved) -> Result<Layout> {

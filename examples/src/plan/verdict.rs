@@ -1,6 +1,7 @@
 //! Whether a run fits the machine, and what would help most where it does not.
 
-use super::{Layout, Planned, Subject};
+use super::{Layout, Planned, Subject, on_ranks};
+use crate::finetune::setup::check_ranks;
 use bmtrain_core::DType;
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::shard::{GradientSum, ZeroLevel};
@@ -121,7 +122,7 @@ fn ideas(planned: &Planned) -> Vec<Idea> {
     if resolved.model.dtype == DType::F32 {
         idea(&["model.dtype=bf16".into()]);
     }
-    let mut micro = resolved.train.micro_batch_size;
+    let mut micro = resolved.micro_batch_on(layout.ranks);
     for _ in 0..MOST_HALVINGS {
         if !micro.is_multiple_of(2) {
             break;
@@ -129,9 +130,9 @@ fn ideas(planned: &Planned) -> Vec<Idea> {
         micro /= 2;
         idea(&[format!("train.micro_batch_size={micro}"), format!("eval.batch_size={micro}")][..eval_sets(planned)]);
     }
-    let (ranks, micro_batches) = (2 * layout.ranks, resolved.train.batch_size / resolved.train.micro_batch_size);
+    let ranks = 2 * layout.ranks;
     // More ranks help where each machine has no more of them than before.
-    if micro_batches.is_multiple_of(ranks) {
+    if check_ranks(&on_ranks(resolved.clone(), ranks), ranks).is_ok() {
         let layout = Layout { ranks, local_ranks: layout.local_ranks };
         ideas.push(Idea { sets: vec!["parallel.zero=3".into()], layout });
     }

@@ -318,10 +318,39 @@ fn every_setting_is_printed_with_its_origin() {
     assert!(line("seed").contains('7') && line("seed").contains("train.seed=7"), "{}", line("seed"));
     assert!(line("batch_size").contains("recipe.toml:12"), "{}", line("batch_size"));
     assert!(line("weight_decay").contains("default"), "{}", line("weight_decay"));
+    let on_two = fixture.finetune(&["--print-config", "--ranks", "2"]).succeeded().stdout;
+    assert!(
+        on_two.lines().any(|line| line.starts_with("micro_batch_size = 2 ") && line.ends_with("/ 2 ranks")),
+        "{on_two}"
+    );
     assert!(!fixture.path("run").exists());
     // What is printed is a recipe.
     fixture.write("recipe.toml", &outcome.stdout);
     fixture.finetune(&["--dry-run"]).succeeded();
+}
+
+#[test]
+fn a_partial_recipe_is_printed_with_what_is_missing() {
+    let fixture = Fixture::new();
+    fixture.write("recipe.toml", "[data]\ntask = \"classification\"\n");
+    let outcome = fixture.finetune(&["--print-config"]).succeeded();
+    for part in
+        ["# Incomplete: 4 settings are missing", "task = \"classification\"", "# train ", "# missing: set data.train"]
+    {
+        assert!(outcome.stdout.contains(part), "no {part:?} in {}", outcome.stdout);
+    }
+    // A mistake is an error as ever, behind what could be read.
+    let wrong = fixture.finetune(&["--print-config", "train.lr=fast"]);
+    assert_eq!(wrong.code, 2, "{}", wrong.stderr);
+    assert!(wrong.stdout.contains("# wrong at --set train.lr=fast: must be a number above 0"), "{}", wrong.stdout);
+    assert!(wrong.stderr.contains("error[recipe]"), "{}", wrong.stderr);
+    // Of two arguments for a setting the last one on the command line wins, with --set or without.
+    for (arguments, lr) in
+        [(["train.lr=1.0", "--set", "train.lr=2.0"], "2.0"), (["--set", "train.lr=2.0", "train.lr=1.0"], "1.0")]
+    {
+        let outcome = fixture.finetune(&[&["--print-config"], &arguments[..]].concat()).succeeded();
+        assert!(outcome.stdout.contains(&format!("\nlr = {lr} ")), "{}", outcome.stdout);
+    }
 }
 
 #[test]

@@ -30,6 +30,13 @@ pub enum Origin {
     Default,
     /// The default, which is the value of another key.
     Follows(&'static str),
+    /// The default, which is this rank's share of the batch.
+    Shared {
+        /// The number of ranks.
+        ranks: usize,
+    },
+    /// The default, which is the value that the run in the output directory was begun with.
+    Begun,
     /// A place in the recipe file.
     File {
         /// Line, from 1.
@@ -57,7 +64,7 @@ impl Origin {
     /// The place for an error message: `file:line:column` or the argument.
     pub fn place(&self) -> String {
         match self {
-            Origin::Default | Origin::Follows(_) => "the default".into(),
+            Origin::Default | Origin::Follows(_) | Origin::Shared { .. } | Origin::Begun => "the default".into(),
             Origin::File { line, column, name } => format!("{name}:{line}:{column}"),
             Origin::Set { text, .. } => format!("--set {text}"),
         }
@@ -69,6 +76,8 @@ impl fmt::Display for Origin {
         match self {
             Origin::Default => f.write_str("default"),
             Origin::Follows(key) => write!(f, "default: follows {key}"),
+            Origin::Shared { ranks } => write!(f, "default: train.batch_size / {ranks} ranks"),
+            Origin::Begun => f.write_str("default: as the run in the output directory"),
             Origin::File { line, name, .. } => write!(f, "{name}:{line}"),
             Origin::Set { text, .. } => write!(f, "--set {text}"),
         }

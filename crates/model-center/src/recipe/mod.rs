@@ -11,11 +11,15 @@
 //! Called by the `finetune` program and by whoever wants the same recipes in a program of their own.
 
 mod data_source;
+mod draft;
 mod elsewhere;
 mod keys;
 mod kinds;
 mod layers;
+mod meanings;
 mod mistake;
+mod page;
+mod ranks;
 mod reader;
 mod resolved;
 mod rules;
@@ -25,8 +29,10 @@ pub(crate) mod suggest;
 mod unknown;
 
 pub use data_source::DataSource;
+pub use draft::Draft;
 pub use layers::Origin;
 pub use mistake::{Group, Mistake, as_error, list};
+pub use page::settings_page;
 pub use resolved::Resolved;
 pub use rules::{model_folder, preflight};
 pub use settings::{
@@ -82,16 +88,17 @@ impl Recipe {
     /// # Errors
     /// As [`Recipe::read`].
     pub fn read_text(name: &str, text: &str, sets: &[String]) -> Result<Resolved, Vec<Mistake>> {
-        let (tree, mut mistakes) = layers::merge(name, text, sets);
-        let syntax_is_sound = mistakes.is_empty();
-        let mut reader = reader::Reader::new(tree, name);
-        let settings = keys::read(&mut reader);
-        rules::check(&mut reader, &settings);
-        let (entries, found) = reader.finish();
-        // Of a file that could only be read in part, what seems missing or contradictory may be in the other part.
-        if syntax_is_sound {
-            mistakes.extend(found);
-        }
+        let Draft { settings, entries, mistakes, .. } = Draft::read(name, text, sets)?;
         if mistakes.is_empty() { Ok(Resolved::new(settings, entries)) } else { Err(mistakes) }
+    }
+
+    /// The recipe as far as it can be read, for showing what is missing in it.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is not TOML, an argument that is no setting: every mistake of that kind.
+    pub fn draft(path: Option<&Path>, sets: &[String]) -> Result<Draft, Vec<Mistake>> {
+        let text = path.map_or_else(|| Ok(String::new()), layers::read_file).map_err(|mistake| vec![mistake])?;
+        let name = path.map_or_else(String::new, |path| path.display().to_string());
+        Draft::read(&name, &text, sets)
     }
 }

@@ -27,6 +27,16 @@ impl Entry {
     }
 }
 
+/// What a key is declared as, for the page of settings.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Declared {
+    pub(crate) key: &'static str,
+    /// What its value must be.
+    pub(crate) wanted: String,
+    /// What holds where it is not set, in Markdown.
+    pub(crate) default: String,
+}
+
 /// What holds when nobody wrote the key.
 #[derive(Debug, Clone)]
 pub(crate) enum Otherwise<'a, T> {
@@ -62,16 +72,45 @@ pub(crate) struct Reader {
     entries: Vec<Entry>,
     mistakes: Vec<(Origin, Mistake)>,
     failed: Vec<&'static str>,
+    /// How many of the mistakes are settings that are missing, and nothing else.
+    missing: usize,
+    declared: Vec<Declared>,
+}
+
+/// What a reader found.
+pub(crate) struct Found {
+    pub(crate) entries: Vec<Entry>,
+    /// In order of appearance.
+    pub(crate) mistakes: Vec<Mistake>,
+    /// How many of them are settings that are missing.
+    pub(crate) missing: usize,
 }
 
 impl Reader {
     pub(crate) fn new(tree: Tree, name: &str) -> Self {
-        Reader { tree, name: name.to_owned(), entries: Vec::new(), mistakes: Vec::new(), failed: Vec::new() }
+        Reader {
+            tree,
+            name: name.to_owned(),
+            entries: Vec::new(),
+            mistakes: Vec::new(),
+            failed: Vec::new(),
+            missing: 0,
+            declared: Vec::new(),
+        }
     }
 
     /// Reads one key. `None` only if it is absent, missing or wrong and has no default.
     pub(crate) fn read<T: Clone>(&mut self, spec: Spec<'_, T>) -> Option<T> {
         let fallback = if let Otherwise::Default(v) = &spec.otherwise { Some(v.clone()) } else { None };
+        self.declared.push(Declared {
+            key: spec.key,
+            wanted: spec.wanted.clone(),
+            default: match &spec.otherwise {
+                Otherwise::Default(v) => format!("`{}`", (spec.render)(v)),
+                Otherwise::Absent(why) => (*why).to_owned(),
+                Otherwise::Required => "required".to_owned(),
+            },
+        });
         let leaf = match self.take(spec.key) {
             None => {
                 match &spec.otherwise {
@@ -110,6 +149,9 @@ impl Reader {
         for entry in self.entries.iter_mut().filter(|e| e.key == key && e.origin == Origin::Default) {
             entry.origin = Origin::Follows(followed);
         }
+        for declared in self.declared.iter_mut().filter(|declared| declared.key == key) {
+            declared.default = format!("follows `{followed}`");
+        }
     }
 
     /// Whether somebody wrote the key, rightly or wrongly.
@@ -146,8 +188,27 @@ impl Reader {
         self.mistake_at(origin, reason.into(), fix.into());
     }
 
+    /// Settings that must be there because of others, as of one task, or one of which must be there: those of `keys` that have
+    /// no value are missing. Silent if one of them is wrong by itself.
+    pub(crate) fn absent(&mut self, keys: &[&'static str], reason: impl Into<String>, fix: impl Into<String>) {
+        if !self.are_sound(keys) {
+            return;
+        }
+        let fix = fix.into();
+        for entry in self.entries.iter_mut().filter(|e| keys.contains(&e.key) && e.value.is_none()) {
+            entry.note = Some(format!("missing: {fix}"));
+        }
+        self.missing += 1;
+        self.contradiction(keys, reason, fix);
+    }
+
+    /// The keys that were read.
+    pub(crate) fn into_declared(self) -> Vec<Declared> {
+        self.declared
+    }
+
     /// The settings and the mistakes in order of appearance, unknown keys among them.
-    pub(crate) fn finish(mut self) -> (Vec<Entry>, Vec<Mistake>) {
+    pub(crate) fn finish(mut self) -> Found {
         let known: Vec<&'static str> = self.entries.iter().map(|e| e.key).collect();
         let tree = std::mem::replace(&mut self.tree, Tree::new(Origin::Default));
         let (found, left_out) = unknown::find(tree, &known);
@@ -156,7 +217,8 @@ impl Reader {
         if left_out > 0 {
             self.mistake_at(None, format!("{left_out} more unknown keys"), "is this a recipe?".into());
         }
-        (self.entries, self.mistakes.into_iter().map(|(_, mistake)| mistake).collect())
+        let mistakes = self.mistakes.into_iter().map(|(_, mistake)| mistake).collect();
+        Found { entries: self.entries, mistakes, missing: self.missing }
     }
 
     fn mistake_at(&mut self, origin: Option<Origin>, reason: String, fix: String) {
@@ -189,7 +251,8 @@ impl Reader {
     fn missing<T>(&mut self, spec: &Spec<'_, T>) {
         let origin = self.table_origin(spec.key);
         self.failed.push(spec.key);
-        self.note(spec.key, None, Origin::Default, Some("missing".into()));
+        self.missing += 1;
+        self.note(spec.key, None, Origin::Default, Some(format!("missing: it must be {}", spec.wanted)));
         let reason = format!("`{}` is missing: it must be {}", spec.key, spec.wanted);
         self.mistake_at(origin, reason, format!("set {} = {}", spec.key, spec.example));
     }
@@ -201,7 +264,7 @@ impl Reader {
             && let Some(Value::Text(text)) = got
             && let Some((reason, fix)) = other_task(text)
         {
-            self.note(spec.key, None, origin.clone(), Some("wrong".into()));
+            self.note(spec.key, None, origin.clone(), Some(format!("wrong at {}: {reason}", origin.place())));
             return self.mistake_at(Some(origin.clone()), reason, fix);
         }
         // A quoted list in `wanted` is a choice: the nearest of them is a better hint than any example.
@@ -212,7 +275,7 @@ impl Reader {
         };
         let fix =
             near.map_or_else(|| format!("write e.g. {word} = {}", spec.example), |w| format!("did you mean \"{w}\"?"));
-        self.note(spec.key, None, origin.clone(), Some("wrong".into()));
+        self.note(spec.key, None, origin.clone(), Some(format!("wrong at {}: {what}", origin.place())));
         self.mistake_at(Some(origin.clone()), format!("`{}` {what}", spec.key), fix);
     }
 

@@ -16,8 +16,8 @@ const MAX_COMMENT_COLUMN: usize = 56;
 
 /// The settings of a run, read-only, with the text and the origin of each value.
 ///
-/// Dereferences to [`Settings`]: `resolved.train.lr`. There is no way to change a setting afterwards, so the printed
-/// recipe and the hash always belong to the values in force.
+/// Dereferences to [`Settings`]: `resolved.train.lr`. Nothing but [`Resolved::on_ranks`] changes a setting
+/// afterwards, and it changes the text with it, so the printed recipe and the hash always belong to the values in force.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resolved {
     settings: Settings,
@@ -34,17 +34,7 @@ impl Deref for Resolved {
 
 impl Resolved {
     pub(crate) fn new(settings: Settings, mut entries: Vec<Entry>) -> Self {
-        // Tables in order of appearance, each before its own sub-tables; the order of keys within a table stays.
-        let mut tables: Vec<&'static str> = Vec::new();
-        for entry in &entries {
-            for name in [first_table(entry.key), table(entry.key)] {
-                if !tables.contains(&name) {
-                    tables.push(name);
-                }
-            }
-        }
-        let place = |name: &str| tables.iter().position(|t| *t == name);
-        entries.sort_by_key(|e| (place(first_table(e.key)), table(e.key).contains('.').then(|| place(table(e.key)))));
+        sort_by_table(&mut entries, |entry| entry.key);
         Resolved { settings, entries }
     }
 
@@ -65,37 +55,7 @@ impl Resolved {
 
     /// Every key with its value and, as an aligned comment, where the value came from. Loads as a recipe.
     pub fn print_config(&self) -> String {
-        let mut lines: Vec<(String, String)> = Vec::new();
-        let mut current = "";
-        for entry in &self.entries {
-            let (name, word) = entry.key.rsplit_once('.').unwrap_or(("", entry.key));
-            if name != current {
-                if !lines.is_empty() {
-                    lines.push((String::new(), String::new()));
-                }
-                lines.push((format!("[{name}]"), String::new()));
-                current = name;
-            }
-            let left = match &entry.value {
-                Some(value) if entry.is_effective() => format!("{word} = {value}"),
-                Some(value) => format!("# {word} = {value}"),
-                None => format!("# {word}"),
-            };
-            lines.push((left, entry.note.clone().unwrap_or_else(|| entry.origin.to_string())));
-        }
-        let width = |left: &String| left.chars().count();
-        let fits = lines.iter().map(|(left, _)| width(left)).filter(|w| *w <= MAX_COMMENT_COLUMN);
-        let column = fits.max().unwrap_or(0) + 2;
-        let mut out = String::new();
-        for (left, comment) in &lines {
-            out.push_str(left);
-            if !comment.is_empty() {
-                let gap = column.saturating_sub(width(left)).max(2);
-                out.push_str(&format!("{}# {comment}", " ".repeat(gap)));
-            }
-            out.push('\n');
-        }
-        out
+        print_entries(&self.entries)
     }
 
     /// BLAKE3 of everything that decides what the run computes, 64 hexadecimal digits.
@@ -139,10 +99,83 @@ impl Resolved {
         self.origin(key).map_or_else(|| key.to_owned(), Origin::place)
     }
 
+    /// Whether the recipe or an argument sets the key.
+    pub(super) fn is_explicit(&self, key: &str) -> bool {
+        self.origin(key).is_some_and(Origin::is_explicit)
+    }
+
+    /// Sets the default of the micro-batch, and that of evaluation, which follows it.
+    pub(super) fn set_micro_batch(&mut self, size: usize, origin: Origin) {
+        self.settings.train.micro_batch_size = size;
+        let follows = !self.is_explicit("eval.batch_size");
+        for entry in &mut self.entries {
+            match entry.key {
+                "train.micro_batch_size" => (entry.value, entry.origin) = (Some(size.to_string()), origin.clone()),
+                "eval.batch_size" if follows => {
+                    entry.value = Some(size.to_string());
+                    self.settings.eval.batch_size = size;
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Every key, in printing order.
     pub fn keys(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.entries.iter().map(|e| e.key)
     }
+}
+
+/// Tables in order of appearance, each before its own sub-tables; the order of keys within a table stays.
+pub(super) fn sort_by_table<T>(items: &mut [T], key: impl Fn(&T) -> &'static str) {
+    let mut tables: Vec<&'static str> = Vec::new();
+    for item in items.iter() {
+        for name in [first_table(key(item)), table(key(item))] {
+            if !tables.contains(&name) {
+                tables.push(name);
+            }
+        }
+    }
+    let place = |name: &str| tables.iter().position(|t| *t == name);
+    items.sort_by_key(|item| {
+        let key = key(item);
+        (place(first_table(key)), table(key).contains('.').then(|| place(table(key))))
+    });
+}
+
+/// Every key with its value or why it has none, sorted by table.
+pub(super) fn print_entries(entries: &[Entry]) -> String {
+    let mut lines: Vec<(String, String)> = Vec::new();
+    let mut current = "";
+    for entry in entries {
+        let (name, word) = entry.key.rsplit_once('.').unwrap_or(("", entry.key));
+        if name != current {
+            if !lines.is_empty() {
+                lines.push((String::new(), String::new()));
+            }
+            lines.push((format!("[{name}]"), String::new()));
+            current = name;
+        }
+        let left = match &entry.value {
+            Some(value) if entry.is_effective() => format!("{word} = {value}"),
+            Some(value) => format!("# {word} = {value}"),
+            None => format!("# {word}"),
+        };
+        lines.push((left, entry.note.clone().unwrap_or_else(|| entry.origin.to_string())));
+    }
+    let width = |left: &String| left.chars().count();
+    let fits = lines.iter().map(|(left, _)| width(left)).filter(|w| *w <= MAX_COMMENT_COLUMN);
+    let column = fits.max().unwrap_or(0) + 2;
+    let mut out = String::new();
+    for (left, comment) in &lines {
+        out.push_str(left);
+        if !comment.is_empty() {
+            let gap = column.saturating_sub(width(left)).max(2);
+            out.push_str(&format!("{}# {comment}", " ".repeat(gap)));
+        }
+        out.push('\n');
+    }
+    out
 }
 
 fn is_hashed(key: &str) -> bool {

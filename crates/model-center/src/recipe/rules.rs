@@ -34,7 +34,7 @@ fn check_length(r: &mut Reader, s: &Settings) {
     let t = &s.train;
     if t.epochs.is_none() && t.steps.is_none() && t.minutes.is_none() {
         let keys = ["train.epochs", "train.steps", "train.minutes"];
-        r.contradiction(&keys, "nothing says when to stop", "set train.epochs, train.steps or train.minutes");
+        r.absent(&keys, "nothing says when to stop", "set train.epochs, train.steps or train.minutes");
     }
     if !t.batch_size.is_multiple_of(t.micro_batch_size) {
         let (batch, micro) = (t.batch_size, t.micro_batch_size);

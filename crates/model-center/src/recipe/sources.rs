@@ -214,7 +214,7 @@ fn require_folder(r: &mut Reader, source: DataSource) -> DataSource {
     }
     if source.folder().is_some_and(|folder| folder.as_os_str().is_empty()) {
         let reason = format!("`data.path` is missing: the folder that holds {}", source.files_of_task().join(" and "));
-        r.contradiction(&["data.task", "data.path"], reason, "set data.path = \"data/superglue\"");
+        r.absent(&["data.task", "data.path"], reason, "set data.path = \"data/superglue\"");
     }
     source
 }
@@ -235,7 +235,7 @@ fn of_template(r: &mut Reader, keys: Keys) -> DataSource {
         if !is_set {
             let reason =
                 format!("`{key}` is missing: a prompt, the words that answer it and the labels they stand for");
-            r.contradiction(&["data.objective", key], reason, format!("set {example}"));
+            r.absent(&["data.objective", key], reason, format!("set {example}"));
         }
     }
     let Keys { train, eval, format, label, labels, words, template, .. } = keys;
@@ -250,7 +250,7 @@ const NO_FOLDER: &str = "it is for tasks that know their files";
 fn require_train(r: &mut Reader, keys: &Keys) {
     if keys.train.is_none() {
         let fix = "set data.train = \"data/train.jsonl\"";
-        r.contradiction(&["data.task", "data.train"], "`data.train` is missing: the file to learn from", fix);
+        r.absent(&["data.task", "data.train"], "`data.train` is missing: the file to learn from", fix);
     }
 }
 

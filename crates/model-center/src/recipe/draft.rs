@@ -1,0 +1,55 @@
+//! A recipe as far as it could be read: complete, or with what is missing and wrong in it.
+//!
+//! Defines [`Draft`], made by [`Recipe`](super::Recipe), which makes a [`Resolved`](super::Resolved) of one without mistakes.
+
+use super::mistake::Mistake;
+use super::reader::{Entry, Found, Reader};
+use super::resolved::{print_entries, sort_by_table};
+use super::settings::Settings;
+use super::{keys, layers, rules};
+
+/// Every key of a recipe, and the mistakes in it.
+#[derive(Debug)]
+pub struct Draft {
+    /// Those of keys with mistakes are placeholders.
+    pub(super) settings: Settings,
+    pub(super) entries: Vec<Entry>,
+    pub(super) mistakes: Vec<Mistake>,
+    missing: usize,
+}
+
+impl Draft {
+    pub(super) fn read(name: &str, text: &str, sets: &[String]) -> Result<Self, Vec<Mistake>> {
+        let (tree, mistakes) = layers::merge(name, text, sets);
+        let mut reader = Reader::new(tree, name);
+        let settings = keys::read(&mut reader);
+        rules::check(&mut reader, &settings);
+        // Of a file that could only be read in part, what seems missing or contradictory may be in the other part.
+        if !mistakes.is_empty() {
+            return Err(mistakes);
+        }
+        let Found { mut entries, mistakes, missing } = reader.finish();
+        sort_by_table(&mut entries, |entry| entry.key);
+        Ok(Draft { settings, entries, mistakes, missing })
+    }
+
+    /// Every key with its value and, as a comment, where the value came from, or that it is missing or wrong.
+    pub fn print_config(&self) -> String {
+        let head = match self.missing {
+            0 => String::new(),
+            1 => "# Incomplete: 1 setting is missing; look for \"missing\" below.\n".to_owned(),
+            n => format!("# Incomplete: {n} settings are missing; look for \"missing\" below.\n"),
+        };
+        head + &print_entries(&self.entries)
+    }
+
+    /// Everything that is wrong, what is missing included.
+    pub fn into_mistakes(self) -> Vec<Mistake> {
+        self.mistakes
+    }
+
+    /// Whether nothing is wrong but that settings are missing.
+    pub fn is_only_incomplete(&self) -> bool {
+        self.mistakes.len() == self.missing
+    }
+}

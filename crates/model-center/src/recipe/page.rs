@@ -1,0 +1,71 @@
+//! The page of all settings, in Markdown, from the declarations of the keys.
+//!
+//! Defines [`settings_page`], which the `finetune` program prints and `docs/settings.md` holds.
+
+use super::keys;
+use super::layers::{Origin, Tree};
+use super::meanings::meaning;
+use super::reader::{Declared, Reader};
+use super::resolved::sort_by_table;
+
+/// Defaults that depend on another setting, in words.
+const DEPENDENT: &[(&str, &str)] = &[
+    ("data.objective", "`\"classifier\"`, for tasks without that form `\"verbalizer\"`"),
+    ("train.micro_batch_size", "`train.batch_size` / ranks"),
+    ("save.which", "`\"best\"` with `data.eval`, else `\"last\"`"),
+];
+
+/// Every setting of a recipe: key, type and allowed values, default, meaning and first version.
+pub fn settings_page() -> String {
+    let mut page = String::from(
+        "# Settings\n\nEvery key of a recipe. `finetune --list-settings` prints this page, `--print-config` the values of one \
+         recipe with their origins, and [recipes](recipes.md) shows how to write one. The table of a key is the part before its \
+         last dot: `train.lr` is `lr` of `[train]`, or `--set train.lr=3e-5` on a command line.\n",
+    );
+    let mut table = "";
+    for Declared { key, wanted, default } in declared() {
+        let of = key.rsplit_once('.').map_or("", |(table, _)| table);
+        if of != table {
+            table = of;
+            page.push_str(&format!(
+                "\n## {table}\n\n| key | type and values | default | meaning | since |\n|---|---|---|---|---|\n"
+            ));
+        }
+        let default = DEPENDENT.iter().find(|(of, _)| *of == key).map_or(default.as_str(), |(_, text)| text);
+        let (text, since) = meaning(key).map_or(("", ""), |meaning| (meaning.text, meaning.since));
+        let cells = [&format!("`{key}`"), wanted.as_str(), default, text, since].map(|cell| cell.replace('|', "\\|"));
+        page.push_str(&format!("| {} |\n", cells.join(" | ")));
+    }
+    page
+}
+
+/// The declarations of all keys, by table: those of a recipe that sets none.
+fn declared() -> Vec<Declared> {
+    let mut reader = Reader::new(Tree::new(Origin::Default), "");
+    keys::read(&mut reader);
+    let mut declared = reader.into_declared();
+    sort_by_table(&mut declared, |declared| declared.key);
+    declared
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::meanings::MEANINGS;
+    use super::*;
+
+    #[test]
+    fn every_key_has_one_meaning_and_every_meaning_a_key() {
+        let declared = declared();
+        for Declared { key, .. } in &declared {
+            let count = MEANINGS.iter().filter(|meaning| meaning.key == *key).count();
+            assert_eq!(count, 1, "{key}: say what it means in meanings.rs");
+        }
+        for meaning in MEANINGS {
+            assert!(declared.iter().any(|declared| declared.key == meaning.key), "{} is no key", meaning.key);
+            assert!(meaning.text.ends_with('.') && !meaning.since.is_empty(), "{}", meaning.key);
+        }
+        for (key, _) in DEPENDENT {
+            assert!(declared.iter().any(|declared| declared.key == *key), "{key} is no key");
+        }
+    }
+}
