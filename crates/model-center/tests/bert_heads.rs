@@ -137,6 +137,7 @@ fn score(folder: &TempDir, labels: Option<TextLabels>, next_sentence: Option<Vec
         next_sentence,
         choices: 1,
         label_smoothing: 0.0,
+        class_weights: None,
     };
     opened.model.score(&batch, None, &mut Ctx::inference(&device)).map_err(|error| error.to_string())
 }
@@ -163,6 +164,38 @@ fn a_regression_has_the_mean_squared_error_of_every_output() {
     let loss = scores.loss.unwrap().value().item().unwrap();
     // Two orders of summing four squares.
     assert!((loss - expected).abs() <= 1e-6 * expected, "{loss} for {expected}");
+}
+
+#[test]
+fn classes_weigh_in_the_mean_of_a_classifier_as_in_torch() {
+    let device = Device::cpu(1).unwrap();
+    let folder = folder("cls", &[]);
+    let opened = Registry::default().open(folder.path(), &OpenOptions::new(&device)).unwrap();
+    let scored = |weights: Option<Vec<f32>>, targets: [i64; 2]| {
+        let mut batch = TextBatch::next_words(4, IDS.to_vec(), None);
+        batch.labels = Some(TextLabels::Classes(targets.to_vec()));
+        batch.class_weights = weights;
+        opened.model.score(&batch, None, &mut Ctx::inference(&device)).map_err(|error| error.to_string())
+    };
+    for targets in [[0, 1], [1, 1], [1, 0]] {
+        let scores = scored(Some(vec![0.5, 3.0]), targets).unwrap();
+        let logits = scores.logits.unwrap().value().to_vec::<f32>().unwrap();
+        // torch.nn.functional.cross_entropy: sum of w[t] * -log softmax(x)[t], over the sum of w[t].
+        let (mut sum, mut weight) = (0.0f64, 0.0f64);
+        for (row, target) in logits.chunks(2).zip(targets) {
+            let all: f64 = row.iter().map(|x| f64::from(*x).exp()).sum();
+            let class = [0.5, 3.0][target as usize];
+            sum += class * (all.ln() - f64::from(row[target as usize]));
+            weight += class;
+        }
+        let loss = f64::from(scores.loss.unwrap().value().item().unwrap());
+        // Arithmetic in f32.
+        assert!((loss - sum / weight).abs() < 1e-6, "{targets:?}: {loss} for {}", sum / weight);
+    }
+    for wrong in [vec![1.0], vec![1.0, 0.0], vec![1.0, f32::NAN], vec![1.0; 3]] {
+        let error = scored(Some(wrong), [0, 1]).unwrap_err();
+        assert!(error.contains("weights for 2 classes"), "{error}");
+    }
 }
 
 #[test]

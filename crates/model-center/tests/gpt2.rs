@@ -150,6 +150,7 @@ fn rows(ids: &[i64], labels: Option<TextLabels>) -> TextBatch {
         next_sentence: None,
         choices: 1,
         label_smoothing: 0.0,
+        class_weights: None,
     }
 }
 

@@ -7,7 +7,7 @@ use model_center::data::{LabelSpec, OnBadRecord, TooLong, WordColumns};
 use model_center::hf::Places;
 use model_center::metrics::Metric;
 use model_center::recipe::{
-    DataSource, EvalMetric, Interval, Origin, Recipe, Resolved, SaveWhich, Threads, list, preflight,
+    ClassWeights, DataSource, EvalMetric, Interval, Origin, Recipe, Resolved, SaveWhich, Threads, list, preflight,
 };
 use recipes::{LEAST, load, mistakes, with, with_train};
 use std::path::{Path, PathBuf};
@@ -91,6 +91,7 @@ on_bad_record = "error"         # default
 # bad_record_limit = 0.001      # no effect: data.on_bad_record = "error" accepts none
 length_grouped = false          # default
 # eval_limit                    # not set: all of them
+# class_weights                 # not set: all samples weigh the same
 
 [data.columns]
 # text = "text"                 # no effect: task RTE knows its columns
@@ -170,7 +171,9 @@ prefetch = true                 # default
 fn the_resolved_recipe_loads_as_the_same_settings() {
     let odd = with_train("warmup = 0.06\nmicro_batch_size = 8\nschedule = \"exponential\"\n[train.early_stop]\npatience = 2\n[eval]\nevery = \"0.5 epochs\"")
         .replace("\"out\"", "\"a\\\\b \\\"c\\\" \\t\\u0001 ü # x\"");
-    for text in [LEAST, &odd, &with("[data.columns]\ntext_pair = \"b\"\n[device]\nthreads = 1")] {
+    let weights = with("[data.class_weights]\nyes = 2\n\"a \\\"b\\\"\" = 0.1");
+    let balanced = LEAST.replace("eval = ", "class_weights = \"balanced\"\neval = ");
+    for text in [LEAST, &odd, &weights, &balanced, &with("[data.columns]\ntext_pair = \"b\"\n[device]\nthreads = 1")] {
         let first = load(text, &[]);
         let toml = first.to_toml();
         let again = load(&toml, &[]);
@@ -178,6 +181,29 @@ fn the_resolved_recipe_loads_as_the_same_settings() {
         assert_eq!(again.to_toml(), toml);
         assert_eq!(again.recipe_hash(), first.recipe_hash());
     }
+}
+
+#[test]
+fn weights_of_classes_are_a_table_by_name_or_balanced() {
+    let weights = |sets: &[&str]| load(LEAST, sets).data.class_weights.clone();
+    let given = |weights: &[(&str, f32)]| {
+        Some(ClassWeights::Given(weights.iter().map(|(name, weight)| ((*name).to_owned(), *weight)).collect()))
+    };
+    assert_eq!(weights(&[]), None);
+    assert_eq!(weights(&["data.class_weights=balanced"]), Some(ClassWeights::Balanced));
+    assert_eq!(weights(&["data.class_weights={yes = 2, no = 0.5}"]), given(&[("no", 0.5), ("yes", 2.0)]));
+    assert_eq!(
+        weights(&["data.class_weights.yes=2", "data.class_weights.no=1.5"]),
+        given(&[("no", 1.5), ("yes", 2.0)])
+    );
+    let of_file = with("[data.class_weights]\nno = 1\nyes = 2");
+    let changed = load(&of_file, &["data.class_weights.yes=3"]);
+    assert_eq!(changed.data.class_weights, given(&[("no", 1.0), ("yes", 3.0)]));
+    assert!(changed.to_toml().contains("class_weights = { \"no\" = 1.0, \"yes\" = 3.0 }"), "{}", changed.to_toml());
+    // A recipe without them has the text, and so the hash, that it had before there were any.
+    assert!(!load(LEAST, &[]).to_toml().contains("class_weights"));
+    assert_ne!(load(&of_file, &[]).recipe_hash(), load(LEAST, &[]).recipe_hash());
+    assert_ne!(load(&of_file, &[]).recipe_hash(), changed.recipe_hash());
 }
 
 #[test]

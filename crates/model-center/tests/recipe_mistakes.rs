@@ -526,3 +526,35 @@ fn names_of_other_trainers_are_answered_by_the_name_here_or_by_what_is_available
         assert!(parts.iter().all(|part| text.contains(part)), "{task}: {text}");
     }
 }
+
+#[test]
+fn weights_of_classes_are_above_0_and_for_classes_of_a_head() {
+    for wrong in [
+        "{}",
+        "{yes = 0}",
+        "{yes = -1}",
+        "{yes = \"2\"}",
+        "{yes = inf}",
+        "{yes = 1e-50}",
+        "{a = {b = 1}}",
+        "2",
+        "equal",
+        "[1, 2]",
+    ] {
+        let text = only_mistake(LEAST, &[&format!("data.class_weights={wrong}")]);
+        let expected =
+            "`data.class_weights` must be \"balanced\", or a table with a number above 0 for each class, got ";
+        assert!(text.contains(expected), "{wrong}: {text}");
+    }
+    let words = ["data.template=Good? {text}", "data.words=[\" no\", \" yes\"]", "data.labels=[\"no\", \"yes\"]"];
+    let verbalizer = [&words[..], &["data.objective=verbalizer", "data.class_weights=balanced"]].concat();
+    let tasks = ["data.task=regression", "data.task=language", "data.task=seq2seq"];
+    for (sets, why) in tasks
+        .map(|task| (vec![task, "data.class_weights=balanced"], "it is for tasks with classes"))
+        .into_iter()
+        .chain([(verbalizer, "it is for data.objective = \"classifier\"")])
+    {
+        let text = only_mistake(LEAST, &sets);
+        assert!(text.contains(&format!("`data.class_weights` has no effect: {why}")), "{sets:?}: {text}");
+    }
+}

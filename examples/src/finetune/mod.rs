@@ -5,6 +5,7 @@
 //! judges, [`ranks`] brings the ranks together, `keep` saves the state on the way, `models` the models, [`resume`] goes
 //! on from it, [`profile`] shows where the time went, [`pool`] what the memory was.
 
+mod classes;
 mod course;
 pub mod evaluate;
 mod keep;

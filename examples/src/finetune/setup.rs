@@ -1,5 +1,6 @@
 //! Everything that can be known before weights are read: data, labels, sizes, the model's parameters.
 
+use super::classes;
 use super::written::Written;
 use bmtrain_core::Device;
 use bmtrain_core::comm::Communicator;
@@ -40,6 +41,8 @@ pub struct Job {
     pub unused: Vec<String>,
     /// How answers are written, where the task knows answers.
     pub written: Option<Written>,
+    /// What each class weighs in the training loss; `None`: all samples weigh the same.
+    pub class_weights: Option<Vec<f32>>,
 }
 
 impl Job {
@@ -64,7 +67,11 @@ impl Job {
             text
         };
         lines.push(describe("train", &self.train));
+        let of_train = classes::describe(&self.train, self.class_weights.as_deref());
+        lines.extend(of_train.map(|text| format!("classes of train: {text}")));
         lines.extend(self.eval.iter().map(|eval| describe("eval", eval)));
+        let of_eval = self.eval.iter().filter_map(|eval| classes::describe(eval, None));
+        lines.extend(of_eval.map(|text| format!("classes of eval: {text}")));
         lines.push(format!("model: {} parameters from {}", self.parameters, self.folder.display()));
         if !self.drawn.is_empty() {
             lines.push(format!("new, not in the folder: {}", self.drawn.join(", ")));
@@ -188,6 +195,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &Places) -> 
         let reason = format!("{} samples do not fill one batch of {}", train.len(), resolved.train.batch_size);
         return Err(Error::recipe(resolved.place("train.batch_size"), reason, "use a smaller batch or more data"));
     }
+    let class_weights = classes::weights(resolved, &train)?;
     let steps_per_epoch = (train.len() / resolved.train.batch_size) as u64;
     let schedule = schedule(resolved, steps_per_epoch)?;
     let written = match resolved.data.source {
@@ -205,6 +213,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &Places) -> 
         drawn: opened.drawn,
         unused: opened.unused,
         written,
+        class_weights,
     })
 }
 

@@ -126,6 +126,8 @@ pub(crate) struct Trainer {
     pub(crate) micro_batches: u64,
     pub(super) steps_per_epoch: u64,
     pub(super) label_smoothing: f32,
+    /// What each class weighs in the loss; `None`: all samples weigh the same.
+    pub(super) class_weights: Option<Vec<f32>>,
     /// How much the words of prompts count beside their answers.
     pub(super) prompt_loss: f32,
     /// Whether the loss scale is worth showing.
@@ -178,7 +180,7 @@ impl Trainer {
         };
         let micro_batch = resolved.micro_batch_on(team.size());
         let loader = LoaderOptions { order, ..LoaderOptions::training(micro_batch, train.seed) };
-        let loader = Loader::new(Arc::clone(&job.train), loader)?;
+        let loader = Loader::new(Arc::clone(&job.train), loader)?.weighing(job.class_weights.clone());
         let micro_batches = (train.batch_size / micro_batch) as u64;
         let steps_per_epoch = job.steps_per_epoch;
         let total = stop.total_steps();
@@ -202,6 +204,7 @@ impl Trainer {
             micro_batches,
             steps_per_epoch,
             label_smoothing: train.label_smoothing,
+            class_weights: job.class_weights.clone(),
             prompt_loss: train.prompt_loss,
             scales_loss: train.loss_scale.policy(resolved.model.dtype) != ScalePolicy::NONE,
             seed: train.seed,
@@ -237,6 +240,7 @@ impl Trainer {
             }
             batches.push(mark_of(&batch.samples));
             let mut batch = TextBatch::of(batch, self.label_smoothing);
+            batch.class_weights.clone_from(&self.class_weights);
             if let (Some(answers), Some(weight)) = (&mut batch.answers, of_prompts.get(micro_batch as usize)) {
                 answers.prompt_loss = *weight;
             }

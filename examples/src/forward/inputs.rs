@@ -56,6 +56,7 @@ pub(super) fn read(inputs: &SafetensorsFile) -> Result<TextBatch> {
         next_sentence: ints("next_sentence_label")?,
         choices: 1,
         label_smoothing: 0.0,
+        class_weights: None,
     })
 }
 

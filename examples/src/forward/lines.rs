@@ -131,6 +131,7 @@ pub(super) fn read(path: &Path, folder: &Path) -> Result<Rows> {
         next_sentence: next_sentence.map(|labels| labels.into_iter().copied().collect()),
         choices: 1,
         label_smoothing: 0.0,
+        class_weights: None,
     };
     Ok(Rows { batch, tokenizer, uneven })
 }

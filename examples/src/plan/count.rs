@@ -169,6 +169,7 @@ fn longest_of_all(job: &Job, resolved: &Resolved, ranks: usize) -> Job {
         drawn: Vec::new(),
         unused: Vec::new(),
         written: job.written.clone(),
+        class_weights: job.class_weights.clone(),
     }
 }
 

@@ -332,6 +332,20 @@ fn a_number_among_other_numbers_is_an_unknown_label() {
 }
 
 #[test]
+fn weights_of_classes_that_do_not_fit_the_data_are_named() {
+    let fixture = Fixture::new();
+    for (set, texts) in [
+        ("data.class_weights={positive=1, Negative=2}", ["no class \"Negative\"", "\"negative\", \"positive\""]),
+        ("data.class_weights={positive=1}", ["class \"negative\" has no weight", "give one for each of"]),
+    ] {
+        refused(&fixture, &["--set", set], USAGE, set, &texts);
+    }
+    let labels = "data.labels=[\"negative\", \"positive\", \"neutral\"]";
+    let balanced = ["--set", "data.class_weights=balanced", "--set", labels];
+    refused(&fixture, &balanced, USAGE, "data.class_weights=balanced", &["class \"neutral\" has no sample"]);
+}
+
+#[test]
 fn an_unknown_label_of_a_task_is_named() {
     let fixture = Fixture::new();
     let recipe = fixture::RECIPE

@@ -193,6 +193,52 @@ fn accumulated_gradients_are_those_of_the_whole_batch() {
 }
 
 #[test]
+fn classes_weigh_in_the_loss_whatever_the_micro_batches_and_ranks() {
+    for fixture in [Fixture::new(), Fixture::decoder(), Fixture::bart()] {
+        // One step has all samples, 12 of one class and 4 of the other.
+        let line = |i: usize| {
+            sentences(2).lines().nth(usize::from(i % 4 == 0)).unwrap().replace("film", ["film", "cast"][i % 2]) + "\n"
+        };
+        fixture.write("train.jsonl", &(0..16).map(line).collect::<String>());
+        let sets = ["train.batch_size=16", "model.hidden_dropout=0", "model.attention_dropout=0", "train.steps=2"];
+        let of = |dir: &str, weights: &str, further: &[&str]| {
+            let sets = [&sets[..], &[weights], further].concat();
+            train(&fixture, dir, &sets).succeeded();
+            losses(&fixture, dir)
+        };
+        let weights =
+            |negative: f64, positive: f64| format!("data.class_weights={{negative={negative}, positive={positive}}}");
+        // torch's weighted mean: (a N + b P) / (4 a + 12 b), N and P being the sums of the classes' losses. Two runs tell N and
+        // P, by which the others are known.
+        let (plain, double) = (of("plain", "train.steps=2", &[])[0], of("double", &weights(1.0, 2.0), &[])[0]);
+        let positive = double * 28.0 - plain * 16.0;
+        let negative = plain * 16.0 - positive;
+        let expected = |a: f64, b: f64| (a * negative + b * positive) / (4.0 * a + 12.0 * b);
+        // Sums of f32 in other orders, and differences of them.
+        let close = |a: f64, b: f64| (a - b).abs() < 2e-5;
+        let third = of("third", &weights(3.0, 0.5), &[]);
+        assert!(close(third[0], expected(3.0, 0.5)), "{} for {}", third[0], expected(3.0, 0.5));
+        assert!(!close(third[0], plain), "the weights decide nothing");
+        let balanced = of("balanced", "data.class_weights=balanced", &[])[0];
+        assert!(close(balanced, expected(2.0, 2.0 / 3.0)), "{balanced}");
+        // The second step shows the gradients of the first.
+        let parts = of("parts", &weights(3.0, 0.5), &["train.micro_batch_size=2"]);
+        assert!(third.iter().zip(&parts).all(|(a, b)| close(*a, *b)), "{third:?} {parts:?}");
+    }
+    let fixture = Fixture::new();
+    let elastic =
+        ["train.gradient_sum=elastic", "train.micro_batch_size=1", "data.class_weights={negative=3, positive=0.5}"];
+    train(&fixture, "one", &elastic);
+    let two = [
+        &["--ranks", "2", "--set", "output.dir=two"][..],
+        &elastic[..].iter().flat_map(|set| ["--set", *set]).collect::<Vec<_>>(),
+    ];
+    fixture.finetune(&two.concat()).succeeded();
+    assert_eq!(losses(&fixture, "one"), losses(&fixture, "two"));
+    assert!(weights(&fixture, "one") == weights(&fixture, "two"));
+}
+
+#[test]
 fn parameters_in_bf16_learn() {
     let fixture = Fixture::new();
     train(&fixture, "run", &["model.dtype=bf16", "train.steps=60", "train.lr=3e-3"]);
@@ -295,11 +341,19 @@ fn a_dry_run_lists_every_mistake() {
 fn a_dry_run_says_what_would_be_trained() {
     let fixture = Fixture::new();
     let outcome = fixture.finetune(&["--dry-run"]).succeeded();
-    for text in
-        ["train: 16 samples", "eval: 8 samples", "new, not in the folder: cls_projection", "cls.seq_relationship"]
-    {
+    for text in [
+        "train: 16 samples",
+        "classes of train: negative 8, positive 8\n",
+        "eval: 8 samples",
+        "classes of eval: negative 4",
+        "new, not in the folder: cls_projection",
+        "cls.seq_relationship",
+    ] {
         assert!(outcome.stdout.contains(text), "{text} is not in: {}", outcome.stdout);
     }
+    let weighted = fixture.finetune(&["--dry-run", "--set", "data.class_weights={positive=1, negative=2}"]).succeeded();
+    let line = "classes of train: negative 8 (weight 2.0000), positive 8 (weight 1.0000)\n";
+    assert!(weighted.stdout.contains(line), "{}", weighted.stdout);
 }
 
 #[test]

@@ -133,6 +133,8 @@ pub struct Loader {
     /// Samples by falling length, for [`Order::SortedByLength`].
     sorted: Vec<u32>,
     window: Option<Window>,
+    /// What a sample of each class counts in a mean.
+    class_weights: Option<Vec<f32>>,
 }
 
 impl Loader {
@@ -159,7 +161,13 @@ impl Loader {
             sorted = (0..dataset.len() as u32).collect();
             sorted.sort_by_key(|sample| (std::cmp::Reverse(dataset.length(*sample as usize)), *sample));
         }
-        Ok(Loader { dataset, options, sorted, window: None })
+        Ok(Loader { dataset, options, sorted, window: None, class_weights: None })
+    }
+
+    /// The same, with samples that count in a mean as their class weighs; `None` where all count the same.
+    #[must_use]
+    pub fn weighing(self, class_weights: Option<Vec<f32>>) -> Loader {
+        Loader { class_weights, ..self }
     }
 
     /// The dataset.
@@ -192,10 +200,13 @@ impl Loader {
     }
 
     /// The share that each of `count` batches from a position on has in a mean over all they count: as much for each if they
-    /// count samples, as many as it has if they count words. Equal on every rank.
+    /// count samples, as many as it has if they count words, as its samples weigh if classes have weights. Equal on every rank.
     ///
     /// Errors: as [`Loader::samples`].
     pub fn shares(&mut self, first: Position, count: u64) -> Result<Vec<f32>> {
+        if self.class_weights.is_some() {
+            return self.weighed(first, count);
+        }
         if !self.dataset.labels().are_words() {
             return Ok(vec![1.0 / count as f32; count as usize]);
         }
@@ -206,6 +217,21 @@ impl Loader {
         }
         let all: u64 = weights.iter().sum();
         Ok(weights.into_iter().map(|weight| (weight as f64 / all.max(1) as f64) as f32).collect())
+    }
+
+    /// The shares of batches whose samples count as their class weighs.
+    fn weighed(&mut self, first: Position, count: u64) -> Result<Vec<f32>> {
+        let mut sums = Vec::with_capacity(count as usize);
+        for index in first.index..first.index + count {
+            let samples = self.samples(Position { index, ..first })?;
+            let weight = |sample: &u32| match (self.dataset.label(*sample as usize), &self.class_weights) {
+                (Some(Label::Class(class)), Some(weights)) => weights.get(class).copied().map_or(1.0, f64::from),
+                _ => 1.0,
+            };
+            sums.push(samples.iter().map(weight).sum::<f64>());
+        }
+        let all: f64 = sums.iter().sum();
+        Ok(sums.into_iter().map(|sum| (sum / all) as f32).collect())
     }
 
     /// What the words of the prompts of each of `count` batches from a position on are of those of all, and 0 where there are none.

@@ -150,6 +150,24 @@ pub(super) fn refuse_answers(batch: &TextBatch) -> Result<()> {
     refuse_given(given, "they are read off a head for words, and this model has none")
 }
 
+/// The weights of a batch's classes `[C]`; `classes` is how many the head tells apart, `None` of a head that is no classifier.
+///
+/// # Errors
+/// [`Error::Data`] for weights that are not above 0, or not one for each class; no memory left.
+pub(super) fn upload_class_weights(
+    device: &Device,
+    batch: &TextBatch,
+    classes: Option<usize>,
+) -> Result<Option<Tensor>> {
+    let Some(weights) = &batch.class_weights else { return Ok(None) };
+    refuse_given([("class_weights", classes.is_none())], "they are for a classifier, and this model has none")?;
+    if classes != Some(weights.len()) || !weights.iter().all(|weight| weight.is_finite() && *weight > 0.0) {
+        let reason = format!("{} weights for {} classes", weights.len(), classes.unwrap_or(0));
+        return Err(Error::data("class_weights", reason, "give one number above 0 for each class"));
+    }
+    Ok(Some(Tensor::from_slice(device, [weights.len()], weights, Segment::Data)?))
+}
+
 /// The words of answers in a vocabulary of so many, and a place for each row among so many tokens.
 ///
 /// # Errors

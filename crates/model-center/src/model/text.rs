@@ -91,6 +91,8 @@ pub struct TextBatch {
     pub choices: usize,
     /// Share of the target probability that is spread over all classes.
     pub label_smoothing: f32,
+    /// C, what each class weighs in the mean of a classifier's loss; `None` where all samples weigh the same.
+    pub class_weights: Option<Vec<f32>>,
 }
 
 impl TextBatch {
@@ -114,6 +116,7 @@ impl TextBatch {
             next_sentence: None,
             choices: 1,
             label_smoothing: 0.0,
+            class_weights: None,
         }
     }
 
@@ -147,6 +150,7 @@ impl TextBatch {
             next_sentence: None,
             choices,
             label_smoothing,
+            class_weights: None,
         }
     }
 }

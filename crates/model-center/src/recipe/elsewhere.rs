@@ -87,6 +87,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("max_seq_len", "data.max_length"),
     ("seq_length", "data.max_length"),
     ("max_encoder_length", "data.max_length"),
+    ("class_weight", "data.class_weights"),
     ("dataset", "data.task"),
     ("dev", "data.eval"),
     ("model_config", "model.path"),

@@ -30,7 +30,7 @@ impl Range {
     }
 
     /// Whether a number, and what is left of it in single precision, is accepted. 0.99999999 is below 1 and rounds to 1.
-    fn holds_single(self, v: f64) -> bool {
+    pub(super) fn holds_single(self, v: f64) -> bool {
         self.contains(v) && self.contains(f64::from(v as f32))
     }
 

@@ -92,6 +92,8 @@ pub(crate) enum Value {
     Float(f64),
     Bool(bool),
     Array(Vec<Value>),
+    /// A table whose names no setting knows, such as those of classes; sorted by name.
+    Table(Vec<(String, Value)>),
     /// Something no setting takes; the words say what, e.g. `a date`.
     Other(&'static str),
     /// The right side of a `--set`, to be read as what its key wants.
@@ -107,6 +109,7 @@ impl fmt::Display for Value {
             Value::Float(v) => write!(f, "the float {v:?}"),
             Value::Bool(v) => write!(f, "the boolean {v}"),
             Value::Array(items) => write!(f, "an array of {}", items.len()),
+            Value::Table(_) => f.write_str("a table"),
             Value::Other(what) => f.write_str(what),
             Value::Raw(text) => write!(f, "\"{}\"", printable(text, 40)),
         }

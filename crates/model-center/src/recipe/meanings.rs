@@ -43,6 +43,10 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("data.eval", "The same for evaluation."),
     first("data.format", "Format of the files; `auto` goes by the ending of the name."),
     first("data.labels", "Names of the classes, in the order of their indices."),
+    first(
+        "data.class_weights",
+        "Weight of each class in the training loss, `{ name = 2.0, … }`; `balanced` is samples / (classes × samples of the class). Evaluation is not weighted.",
+    ),
     first("data.template", "The prompt, with names of columns in braces."),
     first("data.words", "The token that stands for each label, in the order of `data.labels`."),
     first("data.columns.text", "Column of the text; for `language` with a prompt, of the completion."),

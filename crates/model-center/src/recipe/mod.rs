@@ -10,6 +10,7 @@
 //!
 //! Called by the `finetune` program and by whoever wants the same recipes in a program of their own.
 
+mod class_weights;
 mod data_source;
 mod draft;
 mod elsewhere;
@@ -28,6 +29,7 @@ mod sources;
 pub(crate) mod suggest;
 mod unknown;
 
+pub use class_weights::ClassWeights;
 pub use data_source::DataSource;
 pub use draft::Draft;
 pub use layers::Origin;

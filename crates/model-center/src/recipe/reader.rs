@@ -292,7 +292,16 @@ impl Reader {
         match tree.nodes.remove(word)? {
             Node::Leaf(leaf) => Some(leaf),
             Node::Table(inner) => {
-                Some(Leaf { value: Value::Other("a table"), key: inner.origin.clone(), origin: inner.origin })
+                let origin = inner.origin.clone();
+                let value = |(name, node)| match node {
+                    Node::Leaf(Leaf { value: Value::Raw(raw), .. }) => {
+                        (name, parse_raw(&raw, false).unwrap_or(Value::Other("no TOML")))
+                    }
+                    Node::Leaf(leaf) => (name, leaf.value),
+                    Node::Table(_) => (name, Value::Other("a table")),
+                };
+                let value = Value::Table(inner.nodes.into_iter().map(value).collect());
+                Some(Leaf { value, key: origin.clone(), origin })
             }
         }
     }

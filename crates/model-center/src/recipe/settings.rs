@@ -4,6 +4,7 @@
 //! so that programs pass settings on without translating. `Option` remains only where absence has a meaning of its own,
 //! which the field says. Filled by `keys.rs`; read by the programs through [`Resolved`](super::Resolved).
 
+use super::class_weights::ClassWeights;
 use super::data_source::DataSource;
 use crate::data::{OnBadRecord, TooLong};
 use crate::metrics::Metric;
@@ -86,6 +87,8 @@ pub struct DataSettings {
     pub length_grouped: bool,
     /// At most this many records are evaluated on; `None` is all.
     pub eval_limit: Option<u64>,
+    /// What each class weighs in the training loss; `None`: all samples weigh the same.
+    pub class_weights: Option<ClassWeights>,
 }
 
 /// `[train]`: how it is trained.

@@ -2,6 +2,7 @@
 //!
 //! Defines [`read_data`], called by `keys.rs`.
 
+use super::class_weights::{ClassWeights, read_class_weights};
 use super::data_source::DataSource;
 use super::keys::{MOST, MOST_SAMPLES};
 use super::kinds::{Range, Wanted, quote};
@@ -95,7 +96,24 @@ pub(super) fn read_data(r: &mut Reader) -> DataSettings {
         on_bad_record: if skips { OnBadRecord::Skip { max_share } } else { OnBadRecord::Error },
         length_grouped: r.flag("data.length_grouped", false),
         eval_limit: r.optional_integer("data.eval_limit", "not set: all of them", 1..=MOST, 1000),
+        class_weights: weights_of_classes(r, task, objective),
     }
+}
+
+/// Weights of classes, which are for outputs of a head.
+fn weights_of_classes(r: &mut Reader, task: Option<Task>, objective: Objective) -> Option<ClassWeights> {
+    let weights = read_class_weights(r);
+    let (key, fix) = ("data.class_weights", "remove it");
+    match (task, objective) {
+        (Some(Task::Squad | Task::Regression | Task::Language | Task::Seq2Seq), _) => {
+            r.without_effect(key, "data.task", "it is for tasks with classes", fix);
+        }
+        (_, Objective::Verbalizer) => {
+            r.without_effect(key, "data.objective", "it is for data.objective = \"classifier\"", fix);
+        }
+        _ => {}
+    }
+    weights
 }
 
 /// Whether a task of the registries has a form for classifiers.

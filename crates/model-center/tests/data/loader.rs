@@ -49,6 +49,19 @@ fn every_sample_is_visited_exactly_once() {
 }
 
 #[test]
+fn batches_share_in_a_mean_as_their_classes_weigh() {
+    let (_folder, path) = file("a.tsv", "text\tlabel\na\tx\nb\tx\nc\ty\nd\ty\ne\tx\nf\ty\n");
+    let words = Words::new();
+    let data = Arc::new(ColumnTask::default().read(&path, &ReadOptions::new(&words, 16)).unwrap());
+    let loader = || Loader::new(data.clone(), options(Order::Sequential, 2, true)).unwrap();
+    // Of three micro-batches with samples xx, yy and xy.
+    let shares = |weights: Option<Vec<f32>>| loader().weighing(weights).shares(Position::default(), 3).unwrap();
+    assert_eq!(shares(None), [1.0 / 3.0; 3]);
+    assert_eq!(shares(Some(vec![1.0, 3.0])), [2.0 / 12.0, 6.0 / 12.0, 4.0 / 12.0]);
+    assert!(loader().weighing(Some(vec![1.0, 3.0])).shares(Position { epoch: 0, index: 2 }, 2).is_err());
+}
+
+#[test]
 fn dropping_the_last_batch_keeps_all_batches_full() {
     let dataset = dataset(101);
     for order in ORDERS {

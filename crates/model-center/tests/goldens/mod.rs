@@ -59,6 +59,7 @@ pub fn batch(file: &SafetensorsFile, prefix: &str) -> TextBatch {
         next_sentence: ids("next_sentence_label").ok(),
         choices: 1,
         label_smoothing: 0.0,
+        class_weights: None,
     }
 }
 

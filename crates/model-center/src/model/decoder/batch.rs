@@ -2,7 +2,7 @@
 
 use super::DecoderHead;
 use crate::error::{Error, Result};
-use crate::model::labels::{AnswerTensors, IGNORED, Labels, upload_padding};
+use crate::model::labels::{AnswerTensors, IGNORED, Labels, upload_class_weights, upload_padding};
 use crate::model::position_table::{Count, PositionTable};
 use crate::model::text::{TextAnswers, TextBatch, TextLabels};
 use bmtrain_core::{Device, Segment, Tensor};
@@ -30,6 +30,8 @@ pub struct DecoderBatch {
     pub prompt: Option<(Tensor, f32)>,
     /// Share of the target probability that is spread over all classes.
     pub label_smoothing: f32,
+    /// f32 `[C]`, what each class weighs; `None` where all samples weigh the same.
+    pub class_weights: Option<Tensor>,
     /// Rows that belong to one sample of a multiple choice; 1 otherwise.
     pub choices: usize,
     /// Whether logits are asked for; otherwise a head may leave them out where it makes the loss without them.
@@ -74,6 +76,10 @@ impl DecoderBatch {
             }
             Some(labels) => Some(Labels::upload(device, labels, rows / batch.choices.max(1))?),
         };
+        let classes = match head {
+            DecoderHead::Classifier { outputs } => Some(if batch.choices > 1 { batch.choices } else { outputs }),
+            _ => None,
+        };
         Ok(DecoderBatch {
             input_ids: grid(&batch.input_ids)?,
             position_ids,
@@ -88,6 +94,7 @@ impl DecoderBatch {
                 None => None,
             },
             label_smoothing: batch.label_smoothing,
+            class_weights: upload_class_weights(device, batch, classes)?,
             choices: batch.choices,
             wants_logits: true,
         })

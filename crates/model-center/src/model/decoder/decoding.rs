@@ -101,6 +101,7 @@ impl<C: DecoderFamily> Decoding for DecoderRows<'_, C> {
             answers: None,
             prompt: None,
             label_smoothing: 0.0,
+            class_weights: None,
             choices: 1,
             wants_logits: true,
         };

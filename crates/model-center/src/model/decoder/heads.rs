@@ -122,7 +122,8 @@ impl DecoderHeads {
         let loss = match (&logits, &batch.labels) {
             (None, _) | (_, None) => None,
             (Some(logits), Some(Labels::Classes(targets))) => {
-                let loss = CrossEntropy { label_smoothing: batch.label_smoothing, ..CrossEntropy::default() };
+                let (label_smoothing, class_weights) = (batch.label_smoothing, batch.class_weights.clone());
+                let loss = CrossEntropy { label_smoothing, class_weights, ..CrossEntropy::default() };
                 Some(ops::cross_entropy(cx, logits, targets, &loss)?) // [1]
             }
             (Some(logits), Some(Labels::Values(targets))) => Some(ops::squared_error(cx, logits, targets)?), // [1]

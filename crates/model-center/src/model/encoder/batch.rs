@@ -2,7 +2,7 @@
 
 use super::{EncoderHead, Layout};
 use crate::error::Result;
-use crate::model::labels::{Labels, check_count, upload_padding};
+use crate::model::labels::{Labels, check_count, upload_class_weights, upload_padding};
 use crate::model::text::{TextBatch, TextLabels};
 use bmtrain_core::{Device, Segment, Tensor};
 
@@ -23,6 +23,8 @@ pub struct EncoderBatch {
     pub next_sentence: Option<Tensor>,
     /// Share of the target probability that is spread over all classes.
     pub label_smoothing: f32,
+    /// f32 `[C]`, what each class weighs; `None` where all samples weigh the same.
+    pub class_weights: Option<Tensor>,
     /// Rows that belong to one sample of a multiple choice; 1 otherwise.
     pub choices: usize,
     /// Whether logits are asked for; otherwise a head may leave them out where it makes the loss without them.
@@ -52,6 +54,10 @@ impl EncoderBatch {
             Some(labels) => Some(Labels::upload(device, labels, rows / batch.choices.max(1))?),
         };
         let next_sentence = batch.next_sentence.as_ref();
+        let classes = match head {
+            EncoderHead::Classifier { outputs } => Some(if batch.choices > 1 { batch.choices } else { outputs }),
+            _ => None,
+        };
         Ok(EncoderBatch {
             input_ids: grid(ids)?,
             token_type_ids: grid(&batch.token_type_ids.clone().unwrap_or_else(zeros))?,
@@ -62,6 +68,7 @@ impl EncoderBatch {
                 .map(|labels| Tensor::from_slice(device, [rows], labels, Segment::Data))
                 .transpose()?,
             label_smoothing: batch.label_smoothing,
+            class_weights: upload_class_weights(device, batch, classes)?,
             choices: batch.choices,
             wants_logits: true,
         })

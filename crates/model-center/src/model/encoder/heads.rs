@@ -247,7 +247,8 @@ impl EncoderHeads {
         Ok(match &batch.labels {
             None => None,
             Some(Labels::Classes(targets)) => {
-                let loss = CrossEntropy { label_smoothing: batch.label_smoothing, ..CrossEntropy::default() };
+                let (label_smoothing, class_weights) = (batch.label_smoothing, batch.class_weights.clone());
+                let loss = CrossEntropy { label_smoothing, class_weights, ..CrossEntropy::default() };
                 Some(ops::cross_entropy(cx, logits, targets, &loss)?)
             }
             Some(Labels::Values(targets)) => Some(ops::squared_error(cx, logits, targets)?),

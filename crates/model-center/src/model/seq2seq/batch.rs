@@ -5,7 +5,7 @@ use crate::config::ProblemType;
 use crate::error::{Error, Result};
 use crate::model::labels::{
     AnswerTensors, IGNORED, Labels, Numbers, Wanted, check_answers, check_length, refuse_answers, refuse_spans,
-    upload_mask, upload_padding, wrong_labels,
+    upload_class_weights, upload_mask, upload_padding, wrong_labels,
 };
 use crate::model::position_table::PositionTable;
 use crate::model::text::{TextAnswers, TextBatch, TextLabels};
@@ -38,6 +38,8 @@ pub struct Seq2SeqBatch {
     pub answers: Option<AnswerTensors>,
     /// Share of the target probability that is spread over all classes.
     pub label_smoothing: f32,
+    /// f32 `[C]`, what each class weighs; `None` where all samples weigh the same.
+    pub class_weights: Option<Tensor>,
     /// Whether logits are asked for; otherwise a head may leave them out where it makes the loss without them.
     pub wants_logits: bool,
 }
@@ -124,6 +126,7 @@ impl Seq2SeqBatch {
             },
             answers: batch.answers.as_ref().map(|answers| AnswerTensors::upload(device, answers)).transpose()?,
             label_smoothing: batch.label_smoothing,
+            class_weights: upload_class_weights(device, batch, classes)?,
             wants_logits: true,
         })
     }

@@ -218,7 +218,8 @@ impl TextClassifier {
 }
 
 fn word_loss(batch: &Seq2SeqBatch) -> CrossEntropy {
-    CrossEntropy { label_smoothing: batch.label_smoothing, ..CrossEntropy::default() }
+    let (label_smoothing, class_weights) = (batch.label_smoothing, batch.class_weights.clone());
+    CrossEntropy { label_smoothing, class_weights, ..CrossEntropy::default() }
 }
 
 /// The loss `[1]` of logits, if there are labels.

@@ -32,6 +32,7 @@ fn batch() -> TextBatch {
         next_sentence: None,
         choices: 1,
         label_smoothing: 0.0,
+        class_weights: None,
     }
 }
 
