@@ -482,8 +482,9 @@ fn an_incomplete_recipe_is_printed_with_what_is_missing() {
         Recipe::draft(None, &sets).unwrap()
     };
     let nothing = draft(&[]);
-    assert!(nothing.is_only_incomplete());
+    assert!(!nothing.is_complete());
     let printed = nothing.print_config();
+    assert_eq!(nothing.into_wrong(), []);
     assert!(printed.starts_with("# Incomplete: 4 settings are missing"), "{printed}");
     let line = |printed: &str, key: &str| {
         let found = printed.lines().find(|line| line.starts_with(key));
@@ -503,11 +504,12 @@ fn an_incomplete_recipe_is_printed_with_what_is_missing() {
     let sets = ["model.path=m", "data.task=regression", "data.train=t.jsonl", "train.steps=5", "output.dir=o"];
     let complete = draft(&sets);
     assert_eq!(complete.print_config(), Recipe::load(None, &sets.map(String::from)).unwrap().print_config());
-    assert!(complete.is_only_incomplete() && complete.into_mistakes().is_empty());
+    assert!(complete.is_complete());
     // What is wrong is marked too, and is more than incomplete.
     let wrong = draft(&["train.lr=fast"]);
-    assert!(!wrong.is_only_incomplete());
     let line = line(&wrong.print_config(), "# lr ");
     assert!(line.contains("# wrong at --set train.lr=fast: must be a number above 0"), "{line}");
+    let [mistake] = &wrong.into_wrong()[..] else { panic!("more than one is wrong") };
+    assert_eq!(mistake.place, "--set train.lr=fast");
     assert!(Recipe::draft(None, &["train.lr".into()]).is_err());
 }

@@ -221,14 +221,13 @@ fn is_finished(resolved: &Resolved, options: &Options, launch: &Launch) -> Resul
 /// The settings of a recipe, which may lack some, with their origins.
 fn print_config(options: &Options, ranks: usize) -> Result<ExitStatus> {
     let draft = options.settings.draft(&device_set(options)).map_err(as_error)?;
-    let (is_only_incomplete, shown) = (draft.is_only_incomplete(), draft.print_config());
-    let mistakes = draft.into_mistakes();
-    let shown = match mistakes.is_empty() {
+    let shown = match draft.is_complete() {
         true => on_ranks(options.settings.read(&device_set(options)).map_err(as_error)?, options, ranks).print_config(),
-        false => shown,
+        false => draft.print_config(),
     };
     terminal::print(shown.trim_end())?;
-    if is_only_incomplete { Ok(ExitStatus::Done) } else { Err(as_error(mistakes)) }
+    let wrong = draft.into_wrong();
+    if wrong.is_empty() { Ok(ExitStatus::Done) } else { Err(as_error(wrong)) }
 }
 
 /// The short form of a setting as that setting.

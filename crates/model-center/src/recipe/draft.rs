@@ -15,7 +15,7 @@ pub struct Draft {
     pub(super) settings: Settings,
     pub(super) entries: Vec<Entry>,
     pub(super) mistakes: Vec<Mistake>,
-    missing: usize,
+    missing: Vec<Mistake>,
 }
 
 impl Draft {
@@ -35,7 +35,7 @@ impl Draft {
 
     /// Every key with its value and, as a comment, where the value came from, or that it is missing or wrong.
     pub fn print_config(&self) -> String {
-        let head = match self.missing {
+        let head = match self.missing.len() {
             0 => String::new(),
             1 => "# Incomplete: 1 setting is missing; look for \"missing\" below.\n".to_owned(),
             n => format!("# Incomplete: {n} settings are missing; look for \"missing\" below.\n"),
@@ -43,13 +43,13 @@ impl Draft {
         head + &print_entries(&self.entries)
     }
 
-    /// Everything that is wrong, what is missing included.
-    pub fn into_mistakes(self) -> Vec<Mistake> {
-        self.mistakes
+    /// Whether nothing is missing and nothing is wrong.
+    pub fn is_complete(&self) -> bool {
+        self.mistakes.is_empty()
     }
 
-    /// Whether nothing is wrong but that settings are missing.
-    pub fn is_only_incomplete(&self) -> bool {
-        self.mistakes.len() == self.missing
+    /// What is wrong, without what is only missing.
+    pub fn into_wrong(self) -> Vec<Mistake> {
+        self.mistakes.into_iter().filter(|mistake| !self.missing.contains(mistake)).collect()
     }
 }

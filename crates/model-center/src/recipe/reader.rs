@@ -72,8 +72,8 @@ pub(crate) struct Reader {
     entries: Vec<Entry>,
     mistakes: Vec<(Origin, Mistake)>,
     failed: Vec<&'static str>,
-    /// How many of the mistakes are settings that are missing, and nothing else.
-    missing: usize,
+    /// Those of the mistakes that are settings that are missing.
+    missing: Vec<Mistake>,
     declared: Vec<Declared>,
 }
 
@@ -82,8 +82,8 @@ pub(crate) struct Found {
     pub(crate) entries: Vec<Entry>,
     /// In order of appearance.
     pub(crate) mistakes: Vec<Mistake>,
-    /// How many of them are settings that are missing.
-    pub(crate) missing: usize,
+    /// Those of them that are settings that are missing.
+    pub(crate) missing: Vec<Mistake>,
 }
 
 impl Reader {
@@ -94,7 +94,7 @@ impl Reader {
             entries: Vec::new(),
             mistakes: Vec::new(),
             failed: Vec::new(),
-            missing: 0,
+            missing: Vec::new(),
             declared: Vec::new(),
         }
     }
@@ -198,8 +198,8 @@ impl Reader {
         for entry in self.entries.iter_mut().filter(|e| keys.contains(&e.key) && e.value.is_none()) {
             entry.note = Some(format!("missing: {fix}"));
         }
-        self.missing += 1;
         self.contradiction(keys, reason, fix);
+        self.missing.extend(self.mistakes.last().map(|(_, mistake)| mistake.clone()));
     }
 
     /// The keys that were read.
@@ -251,10 +251,10 @@ impl Reader {
     fn missing<T>(&mut self, spec: &Spec<'_, T>) {
         let origin = self.table_origin(spec.key);
         self.failed.push(spec.key);
-        self.missing += 1;
         self.note(spec.key, None, Origin::Default, Some(format!("missing: it must be {}", spec.wanted)));
         let reason = format!("`{}` is missing: it must be {}", spec.key, spec.wanted);
         self.mistake_at(origin, reason, format!("set {} = {}", spec.key, spec.example));
+        self.missing.extend(self.mistakes.last().map(|(_, mistake)| mistake.clone()));
     }
 
     fn wrong<T>(&mut self, spec: &Spec<'_, T>, origin: &Origin, what: String, got: Option<&Value>) {
