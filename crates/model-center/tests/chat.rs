@@ -320,6 +320,89 @@ fn a_template_that_is_none_is_named_with_its_line() {
     assert!(error(&"{{ (".repeat(100_000)).contains("dir/x.jinja"));
 }
 
+/// Chains of `links`, with what they render as where they can be.
+fn chains(links: usize) -> Vec<(&'static str, String, Option<&'static str>)> {
+    let chain = |start: &str, link: &str, end: &str| format!("{{{{ {start}{}{end} }}}}", link.repeat(links));
+    vec![
+        ("+", chain("0", " + 0", ""), Some("0")),
+        ("-", chain("0", " - 0", ""), Some("0")),
+        ("~", chain("''", " ~ ''", ""), Some("")),
+        ("*", chain("1", " * 1", ""), Some("1")),
+        ("**", chain("1", " ** 1", ""), Some("1")),
+        ("and", chain("1", " and 1", ""), Some("1")),
+        ("or", chain("0", " or 0", ""), Some("0")),
+        ("not", chain("", "not ", "0"), None),
+        ("negation", chain("", "- ", "0"), Some("0")),
+        ("in", chain("''", " in ''", ""), None),
+        ("is", chain("x", " is defined", ""), None),
+        ("filter", chain("'a'", "|trim", ""), Some("a")),
+        ("attribute", chain("a", ".a", ""), None),
+        ("number", chain("'ab'", "[0]", ""), None),
+        ("slice", chain("'ab'", "[:1]", ""), Some("a")),
+        ("call", chain("a", "()", ""), None),
+        ("if-else", chain("", "0 if 0 else ", "1"), None),
+        ("elif", format!("{{% if 0 %}}{}{{% else %}}a{{% endif %}}", "{% elif 0 %}".repeat(links)), Some("a")),
+        ("filter block", format!("{{% filter trim{} %}}a{{% endfilter %}}", "|trim".repeat(links)), Some("a")),
+        ("target", format!("{{% set {}a{} = 1 %}}", "(".repeat(links), ")".repeat(links)), None),
+        ("attribute of a target", format!("{{% set a{} = 1 %}}", ".a".repeat(links)), None),
+    ]
+}
+
+#[test]
+fn chains_beyond_a_bound_are_refused_with_their_line_before_they_are_parsed() {
+    for links in [600, 10_000, 77_500] {
+        for (kind, source, _) in chains(links) {
+            let error = ChatTemplate::from_source("test.jinja", &format!("first\n{source}"), Map::new()).unwrap_err();
+            assert_eq!(error.exit_code(), 3, "{kind}: {error}");
+            let error = error.to_string();
+            assert!(error.contains("test.jinja, line 2 of the chat template"), "{kind}: {error}");
+            let count = error.split_whitespace().find_map(|word| word.parse::<usize>().ok().filter(|count| *count > 2));
+            assert!(count.is_some_and(|count| (links..=2 * links + 2).contains(&count)), "{kind}: {error}");
+            assert!(error.contains("the most that is parsed is 500"), "{kind}: {error}");
+        }
+    }
+}
+
+#[test]
+fn chains_within_the_bound_are_parsed_and_rendered_whatever_stack_the_caller_has() {
+    let work = || {
+        for (kind, source, rendered) in chains(249).into_iter().chain(chains(498)) {
+            // Where a link is two levels half as many are allowed; the library bounds brackets itself.
+            let Ok(template) = ChatTemplate::from_source(kind, &source, Map::new()) else {
+                assert!(["target", "if-else"].contains(&kind), "{kind}");
+                continue;
+            };
+            if let Some(rendered) = rendered {
+                assert_eq!(template.render(&[], false).unwrap(), rendered, "{kind}");
+            }
+        }
+    };
+    // Less than any thread has by default.
+    std::thread::Builder::new().stack_size(512 << 10).spawn(work).unwrap().join().unwrap();
+}
+
+#[test]
+fn values_of_a_conversation_nest_as_deep_as_json_may_and_no_deeper() {
+    let safe = HfTokenizer::from_folder(golden()).unwrap();
+    let nested = |levels: usize| (0..levels).fold(Value::from("x"), |inner, _| Value::Array(vec![inner]));
+    let counts = template("{{ messages|length }}{{ deep is defined }}");
+    let said = |levels: usize| [ChatMessage { content: nested(levels), ..ChatMessage::new("user", "") }];
+    assert_eq!(counts.render(&said(128), false).unwrap(), "1False");
+    let deep = said(129);
+    for error in [counts.render(&deep, false).unwrap_err(), counts.encode(&safe, &ChatRequest::new(&deep)).unwrap_err()]
+    {
+        assert_eq!(error.exit_code(), 3);
+        let error = error.to_string();
+        assert!(error.contains("chat, message 1") && error.contains("128 levels"), "{error}");
+    }
+    let (tools, flat) = (nested(1000), [ChatMessage::new("user", "x")]);
+    let request = ChatRequest { tools: Some(&tools), ..ChatRequest::new(&flat) };
+    assert!(counts.render_request(&request).unwrap_err().to_string().contains("chat, tools"));
+    let more = Map::from_iter([("deep".to_owned(), nested(129))]);
+    let request = ChatRequest { more, ..ChatRequest::new(&flat) };
+    assert!(counts.render_request(&request).unwrap_err().to_string().contains("chat, deep"));
+}
+
 #[test]
 fn folders_have_templates_in_a_file_in_the_configuration_or_with_names() {
     let folder = TempDir::new().unwrap();

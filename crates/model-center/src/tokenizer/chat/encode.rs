@@ -38,6 +38,7 @@ impl ChatTemplate {
     /// [`Error::Model`] if the tokenizer takes text for control tokens.
     pub fn encode(&self, tokenizer: &dyn Tokenizer, request: &ChatRequest<'_>) -> Result<Vec<u32>> {
         let control = tokenizer.control_tokens();
+        request.check_depth()?;
         check_structure(request.messages, &control)?;
         // Both renderings have to state the same time.
         let request = &ChatRequest { now: Some(request.now.unwrap_or_else(SystemTime::now)), ..request.clone() };

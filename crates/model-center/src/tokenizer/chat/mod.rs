@@ -11,8 +11,10 @@ mod civil_time;
 mod encode;
 mod environment;
 mod json;
+mod nesting;
 mod request;
 mod source;
+mod stack;
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -54,7 +56,8 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`Error::Model`]: a file or template that is too large, broken, no regular file, or a link that leaves the folder; a
-    /// template that is none, with its line.
+    /// template that is none or nests too deep, with its line; [`Error::File`]: a file that cannot be read, or a thread that the
+    /// system refuses.
     pub fn from_folder(folder: impl AsRef<Path>) -> Result<Option<ChatTemplate>> {
         let found = source::read(folder.as_ref())?;
         if found.templates.is_empty() {
@@ -66,7 +69,8 @@ impl ChatTemplate {
     /// One template that comes from elsewhere; `place` names it in errors, `special_tokens` are `bos_token` and its like.
     ///
     /// # Errors
-    /// [`Error::Model`]: a template that is too large or none, with its line.
+    /// [`Error::Model`]: a template that is too large, none, or nests too deep, with its line; [`Error::File`] if the system
+    /// refuses the thread on which it is parsed.
     pub fn from_source(place: &str, template: &str, special_tokens: Map<String, Value>) -> Result<ChatTemplate> {
         let source = Source { name: DEFAULT.into(), place: place.into(), text: template.into() };
         ChatTemplate::compile(vec![source], special_tokens)
@@ -78,12 +82,14 @@ impl ChatTemplate {
         for Source { name, place, text } in templates {
             source::check_size(&place, &text)?;
             let text = environment::without_generation_tags(&text);
-            let added = guard(&place, "compile the chat template", || {
-                Ok::<_, Error>(
-                    environment.add_template_owned(name.clone(), text).map_err(|error| refused(&place, &error)),
-                )
+            nesting::check(&place, &text)?;
+            stack::on_own_stack(&place, || {
+                guard(&place, "compile the chat template", || {
+                    Ok::<_, Error>(
+                        environment.add_template_owned(name.clone(), text).map_err(|error| refused(&place, &error)),
+                    )
+                })?
             })?;
-            added?;
             names.push((name, place));
         }
         Ok(ChatTemplate { environment, names, special_tokens })
@@ -105,17 +111,22 @@ impl ChatTemplate {
     /// The text of a conversation with everything a template can be told.
     ///
     /// # Errors
-    /// [`Error::Model`] naming the template's place and line: it refuses the conversation, fails, or does not come to an end.
+    /// [`Error::Model`] naming the template's place and line: it refuses the conversation, fails, or does not come to an end;
+    /// [`Error::Data`] for a message, a description of a tool or a further name whose value nests too deep;
+    /// [`Error::File`] if the system refuses the thread on which templates run.
     pub fn render_request(&self, request: &ChatRequest<'_>) -> Result<String> {
         let (name, place) = self.choose(request)?;
+        request.check_depth()?;
         let context = self.context(request);
         let bytes = environment::size_of(&context);
         let limit = environment::MAX_OUTPUT_BYTES.saturating_add(bytes.saturating_mul(4));
         let now = request.now.unwrap_or_else(SystemTime::now);
-        let rendered = guard(place, "render the chat template", || {
-            Ok::<_, Error>(environment::render(&self.environment, name, &context, now, limit))
-        })?;
-        rendered.map_err(|error| refused(place, &error))
+        stack::on_own_stack(place, || {
+            let rendered = guard(place, "render the chat template", || {
+                Ok::<_, Error>(environment::render(&self.environment, name, &context, now, limit))
+            })?;
+            rendered.map_err(|error| refused(place, &error))
+        })
     }
 
     fn choose(&self, request: &ChatRequest<'_>) -> Result<(&str, &str)> {

@@ -7,6 +7,11 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::file::printable;
+use crate::{Error, Result};
+
+/// Levels of lists and mappings in what a conversation says, which is what the reader of JSON allows a file.
+const MOST_LEVELS: usize = 128;
 /// Names under which a message's reasoning is passed; the first is the one that templates read.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
@@ -67,5 +72,27 @@ impl<'a> ChatRequest<'a> {
     /// A conversation alone.
     pub fn new(messages: &'a [ChatMessage]) -> ChatRequest<'a> {
         ChatRequest { messages, add_generation_prompt: false, tools: None, template: None, more: Map::new(), now: None }
+    }
+
+    /// Refuses values that nest too deep to be gone through by recursion.
+    ///
+    /// Errors: [`Error::Data`] naming the first of them.
+    pub(super) fn check_depth(&self) -> Result<()> {
+        let is_deep = |value: &Value| nests_deeper(value, MOST_LEVELS);
+        let of_message = |message: &ChatMessage| is_deep(&message.content) || message.more.values().any(is_deep);
+        let message = self.messages.iter().position(of_message).map(|at| format!("message {}", at + 1));
+        let tools = || self.tools.filter(|tools| is_deep(tools)).map(|_| "tools".to_owned());
+        let more = || self.more.iter().find(|(_, value)| is_deep(value)).map(|(name, _)| printable(name, 40));
+        let Some(place) = message.or_else(tools).or_else(more) else { return Ok(()) };
+        let reason = format!("lists and mappings nest more than {MOST_LEVELS} levels deep");
+        Err(Error::data(format!("chat, {place}"), reason, "remove the innermost levels, or write them as a text"))
+    }
+}
+
+fn nests_deeper(value: &Value, levels: usize) -> bool {
+    match value {
+        Value::Array(items) => levels == 0 || items.iter().any(|item| nests_deeper(item, levels - 1)),
+        Value::Object(fields) => levels == 0 || fields.values().any(|field| nests_deeper(field, levels - 1)),
+        _ => false,
     }
 }
