@@ -1,13 +1,16 @@
 //! What every program does at its edges: logging, errors on standard error, exit codes.
 
+use bmtrain_core::panics::silence_caught;
 use model_center::run::{ExitStatus, render_error};
 use model_center::{Error, Result};
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
-/// Send log messages to standard error: warnings, or what `RUST_LOG` asks for.
+/// Send log messages to standard error: warnings, or what `RUST_LOG` asks for. Panics of other libraries that end as errors
+/// are shown as errors alone.
 pub fn start_logging() {
+    silence_caught();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
     // A second subscriber, as in tests that call a program twice, is refused; the first one stays.
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();

@@ -122,6 +122,23 @@ fn mistakes_name_place_reason_and_fix_and_write_nothing() {
 }
 
 #[test]
+fn a_file_on_which_the_library_panics_is_refused_by_an_error_alone() {
+    let fixture = Fixture::new();
+    // The second token of a merge is shorter than the prefix that all but first tokens are said to have.
+    let document = r#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": null, "post_processor": null, "decoder": null,
+        "model": {"type": "BPE", "continuing_subword_prefix": "xxxx", "vocab": {"a": 0, "b": 1, "ab": 2},
+        "merges": [["a", "b"]]}}"#;
+    fixture.write("broken/tokenizer.json", document);
+    let outcome = tokenizer(&fixture, &["info", "broken"]);
+    assert_eq!(outcome.code, 3, "{}", outcome.stderr);
+    // The fixture asks for backtraces.
+    assert!(outcome.stderr.starts_with("error[model]: the tokenizer library failed"), "{}", outcome.stderr);
+    assert!(!outcome.stderr.contains("panicked") && !outcome.stderr.contains("backtrace"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("range"), "what the library said: {}", outcome.stderr);
+}
+
+#[test]
 fn a_folder_with_a_tokenizer_of_any_form_is_not_written_into() {
     let fixture = with_texts();
     fixture.write("bert/vocab.txt", "[PAD]\n[UNK]\n");

@@ -21,6 +21,7 @@ pub mod heap;
 pub mod host;
 pub mod kernel;
 pub mod ops;
+pub mod panics;
 pub mod philox;
 pub mod pool;
 pub mod shape;

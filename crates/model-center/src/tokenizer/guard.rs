@@ -3,20 +3,20 @@
 //! Defines [`guard`], through which every call goes that can meet the contents of a file or a text.
 
 use std::fmt::Display;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use bmtrain_core::panics::catch;
 
 use crate::{Error, Result};
 
-/// Runs a call into a library; its errors and panics become errors of this crate.
+/// Runs a call into a library; its errors and panics become errors of this crate. A program that called
+/// [`bmtrain_core::panics::silence_caught`] shows the panics in these errors alone.
 pub(super) fn guard<T, E: Display>(place: &str, action: &str, call: impl FnOnce() -> Result<T, E>) -> Result<T> {
     const FIX: &str = "check the tokenizer files; fetch them again if they may be damaged";
-    match catch_unwind(AssertUnwindSafe(call)) {
+    match catch(call) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(Error::model(place, format!("the tokenizer cannot {action}: {error}"), FIX)),
         Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-            Err(Error::model(place, format!("the tokenizer library failed while asked to {action}: {text}"), FIX))
+            Err(Error::model(place, format!("the tokenizer library failed while asked to {action}: {panic}"), FIX))
         }
     }
 }

@@ -5,9 +5,9 @@ use super::super::library;
 use super::{answer, failure, warn_of};
 use crate::choice::{OPEN_DEVICE, OPEN_DRIVER};
 use crate::error::{Error, Result};
+use crate::panics::catch;
 use cudarc::driver::{DriverError, result, sys};
 use std::ffi::{CStr, c_char, c_int};
-use std::panic::catch_unwind;
 use std::sync::Arc;
 
 /// A device's primary context, shared with whatever else in the process uses that device.
@@ -42,11 +42,11 @@ impl Context {
     /// # Errors
     /// No driver, an incomplete one, no such device, one that does not answer.
     pub(in crate::cuda) fn open(ordinal: usize) -> Result<Arc<Self>> {
-        let opened = catch_unwind(|| {
+        let opened = catch(|| {
             library::require()?;
             Context::retain(ordinal)
         });
-        opened.unwrap_or_else(|_| Err(failure(OPEN_DRIVER, "the driver library could not be used")))
+        opened.unwrap_or_else(|panic| Err(failure(OPEN_DRIVER, format!("the driver library failed: {panic}"))))
     }
 
     /// How many devices the driver has.
@@ -54,13 +54,13 @@ impl Context {
     /// # Errors
     /// No driver, an incomplete one, one without devices.
     pub(in crate::cuda) fn count() -> Result<usize> {
-        let counted = catch_unwind(|| {
+        let counted = catch(|| {
             library::require()?;
             answer("cuInit", result::init())?;
             let count = answer("cuDeviceGetCount", result::device::get_count())?;
             usize::try_from(count).map_err(|_| failure("cuDeviceGetCount", format!("{count} devices")))
         });
-        counted.unwrap_or_else(|_| Err(failure(OPEN_DRIVER, "the driver library could not be used")))
+        counted.unwrap_or_else(|panic| Err(failure(OPEN_DRIVER, format!("the driver library failed: {panic}"))))
     }
 
     fn retain(ordinal: usize) -> Result<Arc<Self>> {

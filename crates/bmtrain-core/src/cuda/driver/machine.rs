@@ -5,9 +5,9 @@ use super::super::library;
 use super::context::{Properties, properties};
 use super::{answer, failure};
 use crate::error::Result;
+use crate::panics::catch;
 use cudarc::driver::{result, sys};
 use std::ffi::CStr;
-use std::panic::catch_unwind;
 
 /// A device as the driver describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,13 +34,13 @@ pub(in crate::cuda) fn cuda_version() -> Option<(u32, u32)> {
 /// # Errors
 /// No driver, an incomplete one, one that does not answer.
 pub(in crate::cuda) fn devices() -> Result<Vec<Described>> {
-    let described = catch_unwind(|| {
+    let described = catch(|| {
         library::require()?;
         answer("cuInit", result::init())?;
         let count = answer("cuDeviceGetCount", result::device::get_count())?;
         (0..count).map(describe).collect()
     });
-    described.unwrap_or_else(|_| Err(failure("ask the driver", "the driver library could not be used")))
+    described.unwrap_or_else(|panic| Err(failure("ask the driver", format!("the driver library failed: {panic}"))))
 }
 
 fn describe(number: i32) -> Result<Described> {
