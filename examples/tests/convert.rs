@@ -4,7 +4,7 @@
 mod fixture;
 
 use bmtrain_core::{Ctx, Device};
-use fixture::{Fixture, golden};
+use fixture::{Fixture, golden, write_inputs};
 use model_center::hf::{PickleFile, SafetensorsFile, SafetensorsWriter, TensorEntry, TensorSource};
 use model_center::model::{OpenOptions, Registry, TextBatch, TextHead};
 use std::path::Path;
@@ -157,6 +157,26 @@ fn nothing_is_left_of_a_folder_whose_weights_cannot_be_written() {
         for name in ["tekken.json", "chat_template.json"] {
             assert!(fixture.path(layout).join(name).is_file(), "{name}");
         }
+    }
+}
+
+#[test]
+fn values_that_are_not_finite_are_converted_with_a_warning() {
+    let fixture = Fixture::decoder();
+    fixture.set_value("model/model.safetensors", "transformer.wte.weight", 1, f32::NEG_INFINITY);
+    let said = fixture.convert(&["model", "new", "--dtype", "f32"]).succeeded();
+    let warned = &said.stderr;
+    for part in ["warning: 1 of ", "values is not finite: -inf at [0, 1]; written as it is", "transformer.wte.weight"] {
+        assert!(warned.contains(part), "no {part:?} in {warned}");
+    }
+    assert!(weights(&fixture.path("model")) == weights(&fixture.path("new")), "other bits");
+    // Programs that run the model refuse it.
+    for outcome in [fixture.generate(&["--prompt", "the film", "--max-new-tokens", "1", "--greedy"]), {
+        write_inputs(&fixture.path("in"), &[("input_ids", &[1, 2], &[2, 7])]);
+        fixture.forward(&["--model", "new", "--inputs", "in", "--out", "out", "--threads", "1"])
+    }] {
+        let error = outcome.refused();
+        assert!(error.contains("error[model]: the weights of the model are damaged: 1 of "), "{error}");
     }
 }
 

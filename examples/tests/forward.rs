@@ -333,6 +333,21 @@ fn a_text_is_a_row_of_the_ids_of_the_models_tokenizer() {
 }
 
 #[test]
+fn outputs_that_are_not_finite_are_written_with_a_warning_that_names_them() {
+    let fixture = Fixture::new();
+    let folder = golden("bert_a", "mlm");
+    let inputs = fixture.path("in");
+    let ids: Input<'_> = ("input_ids", &[1, 3], &[2, 7, 3]);
+    write_inputs(&inputs, &[ids, ("labels", &[1, 3], &[-100, 7, -100])]);
+    assert_eq!(fixture.forward(&arguments(&folder, &inputs, "out")).succeeded().stderr, "");
+    // As in PyTorch the mean over no label is NaN.
+    write_inputs(&inputs, &[ids, ("labels", &[1, 3], &[-100, -100, -100])]);
+    let outcome = fixture.forward(&arguments(&folder, &inputs, "out")).succeeded();
+    assert!(outcome.stderr.starts_with("warning: not finite: loss (1 of 1 values)\n"), "{}", outcome.stderr);
+    assert!(values(&SafetensorsFile::open(&fixture.path("out")).unwrap(), "loss")[0].is_nan());
+}
+
+#[test]
 fn one_token_a_row_is_enough() {
     let fixture = Fixture::new();
     let folder = golden("bert_a", "cls");

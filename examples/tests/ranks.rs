@@ -164,6 +164,43 @@ fn a_recipe_without_a_micro_batch_trains_on_several_ranks_and_keeps_its_micro_ba
     assert!(fixture.read("fast/recipe.toml").contains("\nmicro_batch_size = 4\n"));
 }
 
+/// A row of the embedding that no text uses, so that nothing but reading it tells.
+fn with_damaged_weights() -> Fixture {
+    let fixture = Fixture::new();
+    fixture.set_value("model/model.safetensors", "bert.embeddings.word_embeddings.weight", 90 * 32, f32::NAN);
+    fixture
+}
+
+const DAMAGED: [&str; 4] = [
+    "error[model]: the weights of the model are damaged: 1 of ",
+    "values is not finite: NaN at [90, 0]",
+    "model/model.safetensors, tensor bert.embeddings.word_embeddings.weight",
+    "fix: get the file again",
+];
+
+#[test]
+fn weights_that_are_not_finite_are_refused_when_they_are_read() {
+    let fixture = with_damaged_weights();
+    let outcome = fixture.finetune(&[]);
+    assert_eq!(outcome.code, 3, "{}", outcome.stderr);
+    assert!(DAMAGED.iter().all(|part| outcome.stderr.contains(part)), "{}", outcome.stderr);
+}
+
+#[test]
+fn ranks_that_read_other_parts_of_damaged_weights_end_with_the_same_code() {
+    let fixture = with_damaged_weights();
+    let sets = ["train.micro_batch_size=2", "parallel.zero=3"];
+    let outcome = train(&fixture, "run", &["--ranks", "2"], &sets);
+    assert_eq!(outcome.code, 3, "{}", outcome.stderr);
+    assert_eq!(outcome.stderr.matches("error[").count(), 1, "{}", outcome.stderr);
+    // Not the port of the other test with processes.
+    let port = (40_000 + std::process::id() % 20_000).to_string();
+    for outcome in fixture.finetune_processes(2, &port, &sets.map(str::to_owned)) {
+        assert_eq!(outcome.code, 3, "{}", outcome.stderr);
+        assert!(DAMAGED.iter().all(|part| outcome.stderr.contains(part)), "{}", outcome.stderr);
+    }
+}
+
 #[test]
 fn a_mistake_that_one_rank_finds_ends_all_with_one_message() {
     let fixture = Fixture::new();

@@ -6,15 +6,19 @@
 
 use crate::places::model_places;
 use crate::program;
+use crate::terminal;
 use bmtrain_core::{DType, Device};
 use clap::{Parser, ValueEnum};
 use model_center::file::printable;
-use model_center::hf::{FolderLayout, Pretrained, Weights, gguf_to_folder};
+use model_center::hf::{FolderLayout, NotFinite, Pretrained, Weights, gguf_to_folder};
 use model_center::model::{OpenOptions, Registry, SaveOptions};
 use model_center::run::ExitStatus;
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+/// Tensors that a warning names.
+const NAMED: usize = 8;
 
 /// Bring a model into another program's files: from a folder of Hugging Face or of ModelCenter, with safetensors or PyTorch's own
 /// files (which are read without being run), or from a GGUF file of a Llama or Qwen; to a folder of Hugging Face or of
@@ -102,6 +106,7 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         }
         let report = gguf_to_folder(path, &options.to, options.dtype.dtype())?;
         println!("{report}");
+        warn_of(&report.not_finite);
         return Ok(ExitStatus::Done);
     }
     let folder = Pretrained::resolve(&options.from, options.revision.as_deref(), &model_places())?;
@@ -137,7 +142,11 @@ fn folder_to_folder(folder: &Path, options: &Options, registry: Registry<'_>) ->
     let weights = Weights::open(folder)?;
     opened.plan.check_twins(&weights)?;
     let was_there = options.to.exists();
-    let written = opened.model.write(&options.to, &save, &mut |name, values| opened.plan.read(&weights, name, values));
+    let mut not_finite = Vec::new();
+    let written = opened.model.write(&options.to, &save, &mut |name, values| {
+        not_finite.extend(opened.plan.read(&weights, name, values)?);
+        Ok(())
+    });
     if let Err(error) = written {
         clear(&options.to, was_there);
         return Err(error);
@@ -158,7 +167,20 @@ fn folder_to_folder(folder: &Path, options: &Options, registry: Registry<'_>) ->
             println!("  {what} {}", printable(name, 200));
         }
     }
+    warn_of(&not_finite);
     Ok(())
+}
+
+/// Values that are not finite are part of the model that was given, and are written as they are: a conversion is also a way to
+/// look at a damaged model. Programs that run a model refuse them.
+fn warn_of(found: &[NotFinite]) {
+    for found in found.iter().take(NAMED) {
+        let place = format!("{}, tensor {}", found.file, printable(&found.tensor, 200));
+        terminal::note(&format!("warning: {found}; written as it is\n  --> {place}"));
+    }
+    if let Some(further) = found.len().checked_sub(NAMED).filter(|further| *further > 0) {
+        terminal::note(&format!("warning: {further} further tensors have values that are not finite"));
+    }
 }
 
 /// Remove what was written into a folder that was empty before. What cannot be removed stays: the reason why it was written in

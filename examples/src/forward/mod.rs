@@ -135,6 +135,7 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         other => other,
     })?;
     write(&options.out, &outputs, tokenizer.is_some().then_some(&batch))?;
+    warn_of(&outputs);
     let results = outputs.iter().map(|(entry, _)| entry).filter(|entry| !entry.name.starts_with("grad."));
     let lines: Vec<String> = results.map(|entry| format!("{} {:?}", entry.name, entry.shape)).collect();
     terminal::print(&lines.join("\n"))?;
@@ -204,6 +205,25 @@ fn compute(model: &dyn TextModel, batch: &TextBatch, grads: bool, device: &Devic
         }
     }
     Ok(outputs)
+}
+
+/// Names the outputs that are not finite. They are no error: without one label that counts, or one token that is seen, PyTorch
+/// returns NaN too.
+fn warn_of(outputs: &[Output]) {
+    let count = |values: &[f32]| values.iter().filter(|value| !value.is_finite()).count();
+    let found = outputs.iter().map(|(entry, values)| (&entry.name, count(values), values.len()));
+    let found = found.filter(|(_, count, _)| *count > 0);
+    let (grads, others): (Vec<_>, Vec<_>) = found.partition(|(name, ..)| name.starts_with("grad."));
+    let mut names: Vec<String> =
+        others.into_iter().map(|(name, count, all)| format!("{name} ({count} of {all} values)")).collect();
+    if let Some((name, ..)) = grads.first() {
+        names.push(format!("the gradients of {} parameters ({name} is the first)", grads.len()));
+    }
+    if !names.is_empty() {
+        let cause =
+            "inputs without a label that counts or a token that is seen give NaN; so do weights that are too large";
+        terminal::note(&format!("warning: not finite: {}\n  {cause}", names.join(", ")));
+    }
 }
 
 /// Writes all outputs, and the ids of a batch that was made of a text.

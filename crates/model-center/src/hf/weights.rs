@@ -262,6 +262,14 @@ impl TensorSource for Weights {
         self.source_of(name)?.read_raw_at(name, offset, out)
     }
 
+    fn place_of(&self, name: &str) -> String {
+        self.source_of(name).map_or_else(|_| self.place(), TensorSource::place)
+    }
+
+    fn reads_parts(&self, name: &str) -> bool {
+        self.source_of(name).is_ok_and(|source| source.reads_parts(name))
+    }
+
     fn are_tied(&self, first: &str, second: &str) -> bool {
         match (self.find(first), self.find(second)) {
             (Some(file), Some(other)) if file == other => self.files[file].source().are_tied(first, second),

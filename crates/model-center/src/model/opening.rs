@@ -3,10 +3,11 @@
 use super::registry::{HeadValues, OpenOptions, OpenedModel, param_shapes};
 use super::text::TextModel;
 use crate::error::{Error, Result};
-use crate::hf::{Allow, NameTable, Plan, Weights, model_center};
+use crate::hf::{Allow, NameTable, NotFinite, Plan, Weights, model_center};
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
 use bmtrain_dist::Parameters;
+use bmtrain_dist::Team;
 use bmtrain_dist::param::{BuilderOptions, WholeReader};
 use std::path::Path;
 use std::sync::Arc;
@@ -54,12 +55,34 @@ pub fn open_with<M: TextModel + 'static>(
     if options.leave_values {
         return without_values(Box::new(model), plan);
     }
-    plan.load_parts(&weights, |name, read| match model.parameters().get(name) {
+    let mut found = Vec::new();
+    plan.load_noting(&weights, &mut found, |name, read| match model.parameters().get(name) {
         Some(param) => param.load_part(read),
         None => Ok(()),
     })?;
+    NotFinite::refuse(&of_all_ranks(found, options)?)?;
     let drawn = model.parameters().initialize_missing()?;
     Ok(OpenedModel { model: Box::new(model), drawn, unused: plan.unused().to_vec(), parameters, plan })
+}
+
+/// What any rank found. Ranks that share parameters read parts of them, and all have to end alike: one that did not see the
+/// values would take the others for lost.
+fn of_all_ranks(found: Vec<NotFinite>, options: &OpenOptions) -> Result<Vec<NotFinite>> {
+    let ranks = &options.sharding.ranks;
+    if ranks.size() == 1 {
+        return Ok(found);
+    }
+    let internal = |error: serde_json::Error| Error::model("weights", error.to_string(), "report this");
+    let own = if found.is_empty() { String::new() } else { serde_json::to_string(&found).map_err(internal)? };
+    let mut all: Vec<NotFinite> = Vec::new();
+    for text in Team::new(Arc::clone(ranks), &options.device).gather_texts(&own)? {
+        let of_rank: Vec<NotFinite> =
+            if text.is_empty() { Vec::new() } else { serde_json::from_str(&text).map_err(internal)? };
+        all.extend(of_rank);
+    }
+    all.sort_by(|a, b| a.tensor.cmp(&b.tensor));
+    all.dedup();
+    Ok(all)
 }
 
 /// What a folder may lack or have too much of: `own` are names of the head's parameters, `unused` those of tensors that belong

@@ -14,6 +14,8 @@ use crate::config::HfHeader;
 use crate::config::json::to_text;
 use crate::file::{printable, unreadable, write_atomic};
 use crate::hf::folder::write_config;
+use crate::hf::names::NotFinite;
+use crate::hf::names::finite::{self, Wanted};
 use crate::hf::safetensors::{TensorEntry, TensorSource, stored};
 use crate::hf::shards::{SHARD_BYTES, ShardedWriter};
 use crate::tokenizer::HfTokenizer;
@@ -35,6 +37,8 @@ pub struct Report {
     pub skipped: Vec<(String, String)>,
     /// Files that could not be made, each with the reason.
     pub not_made: Vec<(String, String)>,
+    /// Tensors with values that are not finite, under their new names. They were written as they are.
+    pub not_finite: Vec<NotFinite>,
 }
 
 impl fmt::Display for Report {
@@ -77,11 +81,12 @@ pub fn gguf_to_folder(gguf: &Path, out: &Path, dtype: DType) -> Result<Report> {
         mapped: source.mapped().to_vec(),
         skipped: skipped(&source),
         not_made: Vec::new(),
+        not_finite: Vec::new(),
     };
     if let Err(reason) = write_tokenizer(source.file().metadata(), source.decoder().max_positions, out)? {
         report.not_made.extend([TOKENIZER, TOKENIZER_CONFIG].map(|file| (file.to_string(), reason.clone())));
     }
-    write_weights(&source, out, dtype)?;
+    report.not_finite = write_weights(&source, out, dtype)?;
     let mut config = source.config();
     for key in ["torch_dtype", "dtype"] {
         config.insert(key.into(), json!(header.torch_dtype()?));
@@ -119,7 +124,7 @@ fn write_tokenizer(metadata: &Metadata, max_positions: usize, out: &Path) -> Res
     }
 }
 
-fn write_weights(source: &GgufAsHuggingFace, out: &Path, dtype: DType) -> Result<()> {
+fn write_weights(source: &GgufAsHuggingFace, out: &Path, dtype: DType) -> Result<Vec<NotFinite>> {
     let stored = stored(dtype)?;
     let entries: Vec<TensorEntry> = source
         .entries()
@@ -127,7 +132,7 @@ fn write_weights(source: &GgufAsHuggingFace, out: &Path, dtype: DType) -> Result
         .map(|entry| TensorEntry::new(entry.name.as_str(), stored, entry.shape.as_slice()))
         .collect();
     let mut writer = ShardedWriter::create(out, &entries, SHARD_BYTES)?;
-    let mut values: Vec<f32> = Vec::new();
+    let (mut values, mut found): (Vec<f32>, Vec<NotFinite>) = (Vec::new(), Vec::new());
     for entry in &entries {
         let count = entry.elements().unwrap_or(0);
         values.clear();
@@ -140,10 +145,11 @@ fn write_weights(source: &GgufAsHuggingFace, out: &Path, dtype: DType) -> Result
             )
         })?;
         values.resize(count, 0.0);
-        source.read_f32(&entry.name, &mut values)?;
+        finite::read(source, Wanted { name: &entry.name, shape: &entry.shape }, 0, &mut values, &mut found)?;
         writer.write_f32(&entry.name, &values)?;
     }
-    writer.finish()
+    writer.finish()?;
+    Ok(found)
 }
 
 /// What of the file has no place in the folder.

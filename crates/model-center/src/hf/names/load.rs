@@ -2,8 +2,9 @@
 
 use bmtrain_dist::param::ReadPart;
 
+use super::finite::{self, Wanted};
 use super::plan::Step;
-use super::{Piece, Plan};
+use super::{NotFinite, Piece, Plan};
 use crate::hf::safetensors::TensorSource;
 use crate::{Error, Result};
 
@@ -18,16 +19,16 @@ impl Plan {
     /// its largest part if that is transposed or interleaved.
     ///
     /// # Errors
-    /// [`Error::Model`] if the source is not the planned one any more, or holds a tied tensor twice with different
-    /// values; what `sink` returns.
+    /// [`Error::Model`] if the source is not the planned one any more, holds a tied tensor twice with different values, or has
+    /// values that are not finite, after all are handed over; what `sink` returns.
     pub fn load(&self, source: &dyn TensorSource, mut sink: impl FnMut(&str, &[f32]) -> Result<()>) -> Result<()> {
         self.check_twins(source)?;
-        let (mut values, mut theirs): (Vec<f32>, Vec<f32>) = (Vec::new(), Vec::new());
+        let (mut values, mut theirs, mut found) = (Vec::new(), Vec::new(), Vec::new());
         for step in &self.steps {
-            step.read(source, &mut values, &mut theirs)?;
+            step.read(source, &mut values, &mut theirs, &mut found)?;
             sink(&step.ours, &values)?;
         }
-        Ok(())
+        NotFinite::refuse(&found)
     }
 
     /// As [`Plan::load`] for those who need a part of each parameter: `sink` gets a reader, which fills what it is given with the
@@ -41,6 +42,22 @@ impl Plan {
     pub fn load_parts(
         &self,
         source: &dyn TensorSource,
+        sink: impl FnMut(&str, ReadPart<'_, Error>) -> Result<()>,
+    ) -> Result<()> {
+        let mut found = Vec::new();
+        self.load_noting(source, &mut found, sink)?;
+        NotFinite::refuse(&found)
+    }
+
+    /// As [`Plan::load_parts`], with the tensors that are not finite added to `found` and no error for them, for ranks that
+    /// tell each other. A rank checks what it reads.
+    ///
+    /// # Errors
+    /// The other ones.
+    pub fn load_noting(
+        &self,
+        source: &dyn TensorSource,
+        found: &mut Vec<NotFinite>,
         mut sink: impl FnMut(&str, ReadPart<'_, Error>) -> Result<()>,
     ) -> Result<()> {
         self.check_twins(source)?;
@@ -49,10 +66,10 @@ impl Plan {
             let mut is_read = false;
             sink(&step.ours, &mut |start, out| {
                 if !step.pieces.iter().any(Piece::is_rearranged) {
-                    return step.read_part(source, start, out);
+                    return step.read_part(source, start, out, found);
                 }
                 if !is_read {
-                    step.read(source, &mut values, &mut theirs)?;
+                    step.read(source, &mut values, &mut theirs, found)?;
                     is_read = true;
                 }
                 out.copy_from_slice(values.get(start..start + out.len()).ok_or_else(|| step.beyond(start))?);
@@ -71,36 +88,51 @@ impl Plan {
         untied.into_iter().try_for_each(|twin| require_equal(source, &twin.name, &twin.alias, twin.bytes))
     }
 
-    /// Read the parameter that we call `ours` alone, for who wants them in an order of its own.
+    /// Read the parameter that we call `ours` alone, for who wants them in an order of its own. Values that are not finite are
+    /// read as they are; their tensors are returned.
     ///
     /// # Errors
     /// As [`Plan::load`]; a parameter that is not planned.
-    pub fn read(&self, source: &dyn TensorSource, ours: &str, values: &mut Vec<f32>) -> Result<()> {
+    pub fn read(&self, source: &dyn TensorSource, ours: &str, values: &mut Vec<f32>) -> Result<Vec<NotFinite>> {
         let missing = || Error::model(format!("parameter {ours}"), "its values are in no file", "give it some first");
         let step = self.places.get(ours).and_then(|at| self.steps.get(*at)).ok_or_else(missing)?;
-        step.read(source, values, &mut Vec::new())
+        let mut found = Vec::new();
+        step.read(source, values, &mut Vec::new(), &mut found)?;
+        Ok(found)
     }
 }
 
 impl Step {
     /// All values in our layout; `theirs` is room for one part in theirs.
-    fn read(&self, source: &dyn TensorSource, values: &mut Vec<f32>, theirs: &mut Vec<f32>) -> Result<()> {
+    fn read(
+        &self,
+        source: &dyn TensorSource,
+        values: &mut Vec<f32>,
+        theirs: &mut Vec<f32>,
+        found: &mut Vec<NotFinite>,
+    ) -> Result<()> {
         values.resize(self.elements, 0.0);
         for piece in &self.pieces {
             let part = &mut values[piece.elements()];
             if piece.is_rearranged() {
                 theirs.resize(part.len(), 0.0);
-                source.read_f32(&piece.name, theirs)?;
+                finite::read(source, wanted(piece), 0, theirs, found)?;
                 piece.arrange(theirs, part);
             } else {
-                source.read_f32(&piece.name, part)?;
+                finite::read(source, wanted(piece), 0, part, found)?;
             }
         }
         Ok(())
     }
 
     /// Values from `start` on, of a parameter whose pieces all lie in the order of ours.
-    fn read_part(&self, source: &dyn TensorSource, start: usize, out: &mut [f32]) -> Result<()> {
+    fn read_part(
+        &self,
+        source: &dyn TensorSource,
+        start: usize,
+        out: &mut [f32],
+        found: &mut Vec<NotFinite>,
+    ) -> Result<()> {
         if start.checked_add(out.len()).is_none_or(|end| end > self.elements) {
             return Err(self.beyond(start));
         }
@@ -111,7 +143,7 @@ impl Step {
                 continue;
             }
             let (part, after) = rest.split_at_mut(rest.len().min(of_piece.end - at));
-            source.read_f32_at(&piece.name, at - of_piece.start, part)?;
+            finite::read(source, wanted(piece), at - of_piece.start, part, found)?;
             (at, rest) = (at + part.len(), after);
         }
         Ok(())
@@ -121,6 +153,10 @@ impl Step {
         let reason = format!("values from {start} on are asked for beyond its {}", self.elements);
         Error::model(format!("parameter {}", self.ours), reason, "ask for elements of the whole parameter")
     }
+}
+
+fn wanted(piece: &Piece) -> Wanted<'_> {
+    Wanted { name: &piece.name, shape: &piece.shape }
 }
 
 fn require_equal(source: &dyn TensorSource, name: &str, alias: &str, bytes: u64) -> Result<()> {

@@ -2,7 +2,7 @@
 //!
 //! - [`NameTable`], [`Rule`], [`Alias`]: what a family writes down, once, for both directions.
 //! - [`Plan`]: every parameter matched with the tensors of a file before any data are read; [`Difference`]: the report
-//!   when they do not match. `plan` builds it, `load` carries it out.
+//!   when they do not match. `plan` builds it, `load` carries it out; [`NotFinite`]: a tensor with NaN or infinity, found by `finite` meanwhile.
 //! - [`export()`]: the same table the other way.
 //!
 //! A table says: our `encoder.layers.{i}.attention.project_qkv.weight` is their
@@ -12,12 +12,14 @@
 //! Called by the models' loaders, [`crate::hf::folder`] and the forward program (which names gradients by it).
 
 mod export;
+pub(in crate::hf) mod finite;
 mod load;
 mod pattern;
 mod plan;
 mod report;
 
 pub use export::export;
+pub use finite::NotFinite;
 pub use plan::{Allow, Plan};
 pub use report::{Difference, MisShaped, Missing};
 

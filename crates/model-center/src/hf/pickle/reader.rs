@@ -120,6 +120,10 @@ impl TensorSource for PickleFile {
         self.read_f32_at(name, 0, out)
     }
 
+    fn reads_parts(&self, name: &str) -> bool {
+        self.require(name).is_ok_and(|index| self.views[index].strides.is_none())
+    }
+
     fn read_f32_at(&self, name: &str, first: usize, out: &mut [f32]) -> Result<()> {
         let index = self.require(name)?;
         let entry = &self.tensors[index];

@@ -104,6 +104,16 @@ pub trait TensorSource {
     /// [`Error::Model`] if there is no such tensor or the range leaves it.
     fn read_raw_at(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<()>;
 
+    /// Where one tensor comes from, for messages.
+    fn place_of(&self, _name: &str) -> String {
+        self.place()
+    }
+
+    /// Whether a part of a tensor is read at the cost of its own bytes, so that it may be read in many. `false` says nothing.
+    fn reads_parts(&self, _name: &str) -> bool {
+        false
+    }
+
     /// Whether two names are known to have the same bytes and shape, so that nobody need compare them. `false` says nothing.
     fn are_tied(&self, _first: &str, _second: &str) -> bool {
         false

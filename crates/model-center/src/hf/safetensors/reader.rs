@@ -148,6 +148,10 @@ impl TensorSource for SafetensorsFile {
     fn read_raw_at(&self, name: &str, offset: u64, out: &mut [u8]) -> Result<()> {
         self.read_at(self.require(name)?, offset, out)
     }
+
+    fn reads_parts(&self, _name: &str) -> bool {
+        true
+    }
 }
 
 /// An empty vector with room for `length` bytes, or an error instead of an abort.
