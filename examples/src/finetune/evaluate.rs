@@ -1,5 +1,6 @@
 //! Judging a model: every sample once, metrics and mean loss.
 
+use super::waiting::Progress;
 use super::written::Written;
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::Team;
@@ -90,7 +91,11 @@ impl Judge<'_> {
         let mut losses = OrderedSum::default();
         let (ranks, batches, outputs) =
             (team.size() as u64, loader.batches_per_epoch(), loader.dataset().labels().outputs());
+        let mut progress = Progress::new("evaluation");
         for first in (0..batches).step_by(team.size()) {
+            if team.is_first() {
+                progress.report(first, batches);
+            }
             let round: Vec<Batch> = (first..(first + ranks).min(batches))
                 .map(|index| loader.batch(Position { epoch: 0, index }))
                 .collect::<Result<_>>()?;

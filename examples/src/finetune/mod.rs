@@ -17,6 +17,7 @@ pub mod resume;
 pub mod setup;
 mod start;
 pub mod train;
+pub(crate) mod waiting;
 mod written;
 
 use crate::places::model_places;
@@ -158,6 +159,9 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     }
     let stop = StopFlag::default();
     let _listening = listen(&stop)?;
+    if launch.rank == 0 {
+        waiting::note_reading(&resolved);
+    }
     let job = setup::prepare(&resolved, registry, &model_places())?;
     if stop.is_requested() {
         terminal::note("stopped before the first step: nothing was written");

@@ -9,7 +9,7 @@ pub mod outside;
 pub mod show;
 pub mod verdict;
 
-use crate::finetune::{recipe_in, setup};
+use crate::finetune::{recipe_in, setup, waiting};
 use crate::places::model_places;
 use crate::program;
 use crate::settings::SettingOptions;
@@ -70,6 +70,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     let resolved = on_ranks(resolved, options.ranks);
     let layout = layout(options, &resolved)?;
     let available = available(options)?;
+    waiting::note_reading(&resolved);
     let job = setup::prepare(&resolved, registry, &model_places())?;
     // Before anything is counted: what the finetune program holds at this point too.
     let resident = memory::resident_bytes().unwrap_or(0);

@@ -110,6 +110,21 @@ fn a_run_that_diverges_says_where_and_its_log_says_how_it_ended() {
 }
 
 #[test]
+fn large_data_are_noted_with_their_bytes_before_they_are_read() {
+    let fixture = Fixture::decoder();
+    // Refused at its first byte, so that the test does not wait.
+    std::fs::File::create(fixture.path("large.txt")).unwrap().set_len(30_000_000).unwrap();
+    fixture.write("small.txt", "the film was good");
+    let sets = ["data.task=language", "data.train=large.txt", "data.eval=small.txt"];
+    let sets: Vec<&str> = sets.into_iter().flat_map(|set| ["--set", set]).collect();
+    let outcome = fixture.finetune(&[&sets[..], &["--dry-run"]].concat());
+    assert_eq!(outcome.code, 3, "{}", outcome.stderr);
+    let (note, error) = outcome.stderr.split_once('\n').unwrap();
+    assert_eq!(note, "reading large.txt: 30 MB");
+    assert!(error.starts_with("error[data]: a byte of 0 is no text"), "{error}");
+}
+
+#[test]
 fn a_finished_model_opens_as_the_next_one() {
     let fixture = Fixture::new();
     train(&fixture, "run", &[]);
