@@ -9,24 +9,43 @@ use std::thread;
 
 use crate::{Error, Result};
 
-/// Of address space; memory is taken for the pages that are used. What the bounds allow needs a quarter of it at most, in
-/// builds without optimization.
+/// Of address space; memory is taken for the pages that are used. The deepest template that is accepted needs less than 1 MiB
+/// with the library optimized, as `Cargo.toml` has it in all builds.
 const STACK_BYTES: usize = 16 << 20;
 
 /// Does `work` on a thread with a stack of known size, and waits for it.
 ///
 /// Errors: those of `work`; [`Error::File`] if the system refuses the thread.
 pub(super) fn on_own_stack<T: Send>(place: &str, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    let builder = thread::Builder::new().name("chat template".into()).stack_size(STACK_BYTES);
+    on_stack_of(STACK_BYTES, place, work)
+}
+
+fn on_stack_of<T: Send>(bytes: usize, place: &str, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    let builder = thread::Builder::new().name("chat template".into()).stack_size(bytes);
     thread::scope(|scope| {
         let started = builder.spawn_scoped(scope, work).map_err(|error| {
             let fix = format!(
                 "allow this process one more thread and {} MiB of address space (ulimit -u, ulimit -v)",
-                STACK_BYTES >> 20
+                bytes >> 20
             );
-            Error::file("start the thread that renders", place, error, fix)
+            Error::file("start the thread of the chat template", place, error, fix)
         })?;
         // Panics of the library are errors by now; others go on.
         started.join().unwrap_or_else(|panic| resume_unwind(panic))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_thread_is_an_error_with_the_fix() {
+        assert_eq!(on_own_stack("x.jinja", || Ok(7)).unwrap(), 7);
+        // More address space than a processor has.
+        let error = on_stack_of(1 << 50, "x.jinja", || Ok(7)).unwrap_err();
+        assert_eq!(error.exit_code(), 5);
+        let error = error.to_string();
+        assert!(error.contains("cannot start the thread of the chat template") && error.contains("ulimit"), "{error}");
+    }
 }
