@@ -1,6 +1,7 @@
 //! The one error type of this crate. Every variant says who failed, what was expected and what was found.
 
 use crate::dtype::DType;
+use crate::limits::{self, Resource};
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -75,6 +76,18 @@ pub enum Error {
         /// Bytes in use by this process on that device.
         in_use: usize,
     },
+    /// The system refused memory, a thread or another resource of the host, as where a limit is reached.
+    #[error("{what}: {reason}; {limits}")]
+    Refused {
+        /// What was to be had, and for what.
+        what: String,
+        /// The operating system's words.
+        reason: String,
+        /// The limits of this process that can be the cause, with their values.
+        limits: String,
+        /// What to do.
+        fix: &'static str,
+    },
     /// A value of another device was passed.
     #[error("{op}: a buffer of device {got} was passed to device {expected}")]
     WrongDevice {
@@ -133,6 +146,12 @@ impl Error {
     /// A [`Error::OutOfMemory`] of a backend, for the pool to complete.
     pub fn no_memory(backend: impl Into<String>, requested: usize) -> Self {
         Error::OutOfMemory { backend: backend.into(), segment: "the pool", requested, in_use: 0 }
+    }
+
+    /// A [`Error::Refused`] with the limits that are set now.
+    pub fn refused(what: impl Into<String>, resource: Resource, reason: impl std::fmt::Display) -> Self {
+        let (reason, limits) = (reason.to_string(), limits::sentence(&limits::limits(Some(resource))));
+        Error::Refused { what: what.into(), reason, limits, fix: resource.fix() }
     }
 
     /// A [`Error::Argument`].

@@ -20,6 +20,7 @@ pub mod exact;
 pub mod heap;
 pub mod host;
 pub mod kernel;
+pub mod limits;
 pub mod ops;
 pub mod panics;
 pub mod philox;

@@ -5,7 +5,8 @@
 
 use crate::error::{Error, Result};
 use bmtrain_core::comm::{Collective, Communicator};
-use bmtrain_core::{DType, Device, Element, Lane, Segment, Storage, Tensor};
+use bmtrain_core::limits::Resource;
+use bmtrain_core::{DType, Device, Element, Error as CoreError, Lane, Segment, Storage, Tensor};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -103,7 +104,7 @@ impl Team {
     /// that it is alive; what it came to is `None` for them.
     ///
     /// # Errors
-    /// A failing exchange; a panic of `work`.
+    /// A failing exchange; a panic of `work`; a thread that the system refuses.
     pub fn while_first<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<Option<T>> {
         if self.size() == 1 {
             return Ok(Some(work()));
@@ -114,12 +115,14 @@ impl Team {
         }
         std::thread::scope(|scope| {
             let (done, told) = std::sync::mpsc::channel();
-            let worker = scope.spawn(move || {
+            let worker = move || {
                 let result = work();
                 // The receiver is gone when the ranks lost each other meanwhile.
                 let _ = done.send(());
                 result
-            });
+            };
+            let refused = |error| CoreError::refused("thread for the work of rank 0", Resource::Threads, error);
+            let worker = std::thread::Builder::new().spawn_scoped(scope, worker).map_err(refused)?;
             while told.recv_timeout(SIGN_OF_LIFE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
                 self.gather(&[1.0])?;
             }

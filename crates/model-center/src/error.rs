@@ -1,6 +1,7 @@
 //! The one error type of this crate: every variant names the place, the reason and the fix.
 
 use bmtrain_core::Error as CoreError;
+use bmtrain_core::limits::{explain, reached};
 use bmtrain_dist::Error as DistError;
 use bmtrain_dist::checkpoint::Fault;
 use std::path::PathBuf;
@@ -45,7 +46,10 @@ pub enum Error {
         fix: String,
     },
     /// The operating system refused a file operation.
-    #[error("error[file]: cannot {action}: {source}\n  --> {path}\n  fix: {fix}", path = path.display())]
+    #[error(
+        "error[file]: cannot {action}: {reason}\n  --> {path}\n  fix: {fix}",
+        reason = explain(source), path = path.display(), fix = reached(source).map_or(fix.as_str(), |resource| resource.fix())
+    )]
     File {
         /// What was tried, e.g. `read`.
         action: &'static str,
@@ -53,7 +57,7 @@ pub enum Error {
         path: PathBuf,
         /// The operating system's answer.
         source: std::io::Error,
-        /// What to do.
+        /// What to do, where no limit of the process is the reason.
         fix: String,
     },
     /// Training ended in numbers that are not finite.
@@ -91,7 +95,7 @@ impl Error {
         match self {
             Error::Core(below) | Error::Dist(DistError::Core(below)) => match below {
                 CoreError::NoDevice { .. } => 2,
-                CoreError::OutOfMemory { .. } => 5,
+                CoreError::OutOfMemory { .. } | CoreError::Refused { .. } => 5,
                 CoreError::Communication { .. } => 6,
                 _ => 1,
             },

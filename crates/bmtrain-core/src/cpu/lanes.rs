@@ -6,6 +6,7 @@
 
 use crate::backend::{Lane, Mark};
 use crate::error::{Error, Result};
+use crate::limits::Resource;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -123,8 +124,8 @@ impl Lanes {
             let queue = Arc::new(Queue::default());
             let theirs = Arc::clone(&queue);
             let thread = std::thread::Builder::new().name(format!("lane {lane:?}")).spawn(move || theirs.work());
-            let thread =
-                thread.map_err(|error| Error::argument("lanes", format!("no thread for {lane:?}: {error}")))?;
+            let thread = thread
+                .map_err(|error| Error::refused(format!("thread of the lane {lane:?}"), Resource::Threads, error))?;
             // Only the rank's own thread starts lanes; a worker too many would end when it is dropped.
             let _ = place.set(Worker { queue, thread: Some(thread) });
         }

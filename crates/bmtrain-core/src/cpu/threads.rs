@@ -4,6 +4,7 @@
 //! that depends on who computed it, results have the same bits for any number of threads.
 
 use crate::error::{Error, Result};
+use crate::limits::Resource;
 use rayon::prelude::*;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -68,7 +69,7 @@ impl Threads {
             .num_threads(count)
             .thread_name(|index| format!("bmtrain-cpu-{index}"))
             .build()
-            .map_err(|error| Error::Device { backend: "cpu".into(), call: "thread pool", reason: error.to_string() })?;
+            .map_err(|error| Error::refused(format!("pool of {count} threads"), Resource::Threads, error))?;
         Ok(Threads { pool, count, partials: Mutex::default(), partial_bytes: AtomicUsize::new(0) })
     }
 

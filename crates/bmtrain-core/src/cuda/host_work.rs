@@ -14,6 +14,7 @@ use super::driver::{Context, Event, Pinned, Stream, failure};
 use super::pinned_blocks::{Block, Blocks};
 use crate::backend::HostWork;
 use crate::error::{Error, Result};
+use crate::limits::Resource;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -182,7 +183,7 @@ impl HostWorker {
             let thread = std::thread::Builder::new()
                 .name("bmtrain-host-work".into())
                 .spawn(move || work_off(&jobs, &failed, &seen, &is_left))
-                .map_err(|error| failure("on_host", format!("no thread for a lane: {error}")))?;
+                .map_err(|error| Error::refused("thread of a lane", Resource::Threads, error))?;
             *running = Some(Running { give: Some(give), thread: Some(thread), numbers, left, latest: 0 });
         }
         running.as_mut().ok_or_else(|| failure("on_host", "the thread of this lane is missing"))

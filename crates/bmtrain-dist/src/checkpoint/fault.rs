@@ -3,6 +3,7 @@
 //! Defines [`Fault`] and the constructors that the rest of this folder uses.
 
 use crate::error::Error;
+use bmtrain_core::limits::explain;
 use rustix::io::Errno;
 use std::io::{self, ErrorKind};
 
@@ -44,7 +45,7 @@ pub(super) fn request(place: impl Into<String>, reason: impl Into<String>, fix: 
 /// The operating system's refusal to `action` something at `place`.
 pub(super) fn refused(place: impl Into<String>, action: &str, source: &io::Error) -> Error {
     let fault = if source.kind() == ErrorKind::NotFound { Fault::Missing } else { Fault::Disk };
-    Error::checkpoint(fault, place, format!("cannot {action}: {source}"), fix_of(source))
+    Error::checkpoint(fault, place, format!("cannot {action}: {}", explain(source)), fix_of(source))
 }
 
 /// The refusal to read a file of a checkpoint: what is not there, no file or too short is as good as damaged. A device that
@@ -63,7 +64,7 @@ pub(super) fn unreadable(place: impl Into<String>, source: &io::Error) -> Error 
 fn fix_of(source: &io::Error) -> &'static str {
     match Errno::from_io_error(source) {
         Some(Errno::NOSPC | Errno::DQUOT) => "make room on this disk, keep fewer checkpoints, or save elsewhere",
-        Some(Errno::FBIG) => "raise the limit on file sizes, or save with more ranks",
+        Some(Errno::FBIG) => "raise the limit on the size of files (ulimit -f), or save with more ranks",
         Some(Errno::ROFS) => "mount the disk for writing, or save elsewhere",
         Some(Errno::MFILE | Errno::NFILE) => "raise the limit on open files",
         Some(Errno::LOOP) => "put the file itself there, not a symbolic link",

@@ -13,6 +13,7 @@ use super::piece::{Kind, PieceRecord};
 use super::shard::CHUNK;
 use super::store::{Contents, Store};
 use crate::error::{Error, Result};
+use bmtrain_core::limits::make_room;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -69,9 +70,7 @@ impl Checkpoint {
     pub fn read_range(&self, name: &str, kind: &Kind, range: Range<u64>) -> Result<Vec<u8>> {
         let length = self.range_bytes(self.find(name, kind)?, &range)?;
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(length).map_err(|_| {
-            request(&self.folder, format!("{kind} {name}: no memory for {length} bytes"), "read a smaller range")
-        })?;
+        make_room(&mut bytes, length, format_args!("{kind} {name} of {}", self.folder))?;
         bytes.resize(length, 0);
         self.read_range_into(name, kind, range, &mut bytes)?;
         Ok(bytes)

@@ -7,13 +7,15 @@
 //! Defines [`SaveThread`], [`SaveJob`] and [`SaveOutcome`].
 
 use super::Fault;
-use super::fault::{refused, request};
+use super::fault::request;
 use super::manifest::Facts;
 use super::name::CheckpointName;
 use super::piece::{FileRecord, Piece};
 use super::prune::Keep;
 use super::writer::{Committed, Writer};
 use crate::error::{Error, Result};
+use bmtrain_core::Error as CoreError;
+use bmtrain_core::limits::Resource;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
@@ -91,7 +93,7 @@ impl SaveThread {
             }
         };
         let thread = std::thread::Builder::new().name(name.into()).spawn(work);
-        let thread = thread.map_err(|e| refused(name, "start a thread for saving", &e))?;
+        let thread = thread.map_err(|e| CoreError::refused("thread that saves", Resource::Threads, e))?;
         Ok(SaveThread { jobs: Some(jobs), outcomes, in_flight: false, thread: Some(thread) })
     }
 

@@ -3,6 +3,7 @@
 //! Linux only; elsewhere the figures are absent. Called for the memory report, and by the programs for the status line and the
 //! metrics file.
 
+use bmtrain_core::limits::{Limit, Resource, limits};
 use std::io::Read;
 
 /// Resident memory of this process.
@@ -30,14 +31,11 @@ pub fn peak_resident_bytes() -> Option<u64> {
 }
 
 /// Memory that a program can still have without anything being swapped out, bytes: what the system calls available, or what
-/// is left of the limit that a container sets, if that is less. `None` where neither is told.
+/// is left of the tightest limit of a control group or of this process's addresses, if that is less. `None` where none of them
+/// is known.
 pub fn available_bytes() -> Option<u64> {
     let system = read_proc("/proc/meminfo").and_then(|text| kibibytes(&text, "MemAvailable"));
-    let limit = || -> Option<u64> {
-        let number = |name: &str| read_proc(&format!("/sys/fs/cgroup/{name}"))?.trim().parse::<u64>().ok();
-        Some(number("memory.max")?.saturating_sub(number("memory.current")?))
-    };
-    system.into_iter().chain(limit()).min()
+    system.into_iter().chain(limits(Some(Resource::Memory)).iter().filter_map(Limit::left)).min()
 }
 
 fn kibibytes(text: &str, name: &str) -> Option<u64> {

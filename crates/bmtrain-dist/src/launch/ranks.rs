@@ -5,7 +5,9 @@
 //! whoever has not is left behind and named, so that a program can end.
 
 use crate::error::Error;
+use bmtrain_core::Error as CoreError;
 use bmtrain_core::comm::Communicator;
+use bmtrain_core::limits::Resource;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -48,7 +50,7 @@ impl<E: std::error::Error> std::error::Error for RankError<E> {}
 ///
 /// # Errors
 /// The failure that was seen first, with its rank; a panic counts as a failure ([`Error::RankThread`]), and so does a
-/// thread that cannot be started.
+/// thread that the system refuses ([`CoreError::Refused`]).
 pub fn run_ranks<T, E, F>(count: usize, make: impl FnMut(usize) -> F) -> Result<Vec<T>, RankError<E>>
 where
     F: FnOnce() -> Result<T, E> + Send + 'static,
@@ -110,7 +112,7 @@ fn run<T, E, F, A>(
 ) -> Result<Vec<T>, RankError<E>>
 where
     F: FnOnce() -> Result<T, E> + Send + 'static,
-    A: FnOnce(Option<String>) + Send + 'static,
+    A: FnOnce(Option<String>) + Clone + Send + 'static,
     T: Send + 'static,
     E: From<Error> + Send + 'static,
 {
@@ -118,7 +120,7 @@ where
     let mut threads = Vec::new();
     let mut refused = None;
     for (rank, (work, after)) in works.enumerate() {
-        let sender = sender.clone();
+        let (sender, abort) = (sender.clone(), after.clone());
         let body = move || {
             let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| {
                 let reason = format!("panicked: {}", message(&*payload));
@@ -139,8 +141,11 @@ where
         match Builder::new().name(format!("rank {rank}")).spawn(body) {
             Ok(thread) => threads.push(thread),
             Err(error) => {
-                let reason = format!("cannot be started: {error}");
-                refused = Some((rank, Error::RankThread { rank, reason }.into()));
+                let error = CoreError::refused(format!("thread of rank {rank}"), Resource::Threads, error);
+                let error = E::from(Error::Core(error));
+                // The ranks that were started wait for this one.
+                abort(Some(describe(&error)));
+                refused = Some((rank, error));
                 break;
             }
         }

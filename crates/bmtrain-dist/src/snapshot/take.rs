@@ -5,6 +5,7 @@ use crate::checkpoint::{Kind, Piece, PieceSpec};
 use crate::error::{Error, Result};
 use crate::optim::{KeptTensor, OptimManager};
 use crate::param::Parameters;
+use bmtrain_core::limits::make_room;
 use bmtrain_core::{DType, Device, Lane};
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, channel};
@@ -57,7 +58,7 @@ impl Snapshot {
             };
             let bytes = range.len() * size;
             buffer.clear();
-            buffer.try_reserve_exact(bytes).map_err(|_| no_memory(bytes))?;
+            make_room(&mut buffer, bytes, "a copy of the state to save, on the host")?;
             let sender = sender.clone();
             let (view, host) = match &tensor {
                 KeptTensor::Device(storage) => (Some(storage.view_on(range, Lane::Copy)?), None),
@@ -92,8 +93,4 @@ impl Snapshot {
         copies.sort_unstable_by_key(|(number, _)| *number);
         Ok(self.specs.into_iter().zip(copies).map(|(spec, (_, bytes))| Piece { spec, bytes }).collect())
     }
-}
-
-fn no_memory(bytes: usize) -> Error {
-    Error::setting("snapshot", format!("no memory for a copy of {bytes} bytes on the host: save from more ranks"))
 }

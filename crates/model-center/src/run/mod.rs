@@ -9,7 +9,7 @@
 //! | `metrics_log.rs` | [`MetricsLog`], the append-only `metrics.jsonl` |
 //! | `status.rs`, `progress.rs` | [`Status`], the status line; [`Progress`], which shows it |
 //! | `stop.rs` | [`StopConditions`], [`StopFlag`], [`BestTracker`] |
-//! | `signals.rs` | [`listen`] and [`listen_to_interrupts`], which turn signals into a request to stop |
+//! | `signals.rs` | [`listen`] and [`listen_to_interrupts`], which turn signals into a request to stop; [`survive_file_size_limit`] |
 //! | `state.rs` | [`BestState`] and [`Exact`], as they are kept with a checkpoint |
 //! | `memory.rs` | [`memory`]: memory and processors as the operating system counts them |
 //! | `model_card.rs` | [`ModelCard`], the `README.md` of a saved model |
@@ -45,7 +45,7 @@ pub use output::{
 };
 pub use progress::{Progress, ProgressMode};
 pub use report::{ExitStatus, render_error};
-pub use signals::{Listening, listen, listen_to_interrupts};
+pub use signals::{Listening, listen, listen_to_interrupts, survive_file_size_limit};
 pub use state::{BestState, EarlyState, Exact};
 pub use status::Status;
 pub use stop::{BestTracker, StopConditions, StopFlag, StopReason};

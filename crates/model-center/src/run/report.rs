@@ -4,6 +4,7 @@
 
 use crate::Error;
 use bmtrain_core::Error as CoreError;
+use bmtrain_core::limits::{Resource, limits};
 use bmtrain_dist::Error as DistError;
 
 /// Most lines of an error; it must not scroll off a screen.
@@ -144,6 +145,11 @@ fn from_core(error: &CoreError) -> String {
     if let CoreError::NoDevice { asked, reason, fix } = error {
         return format!("error[device]: {reason}\n  --> device {asked}\n  fix: {fix}");
     }
+    if let CoreError::Refused { what, reason, limits, fix } = error {
+        return format!(
+            "error[limit]: the system refused this process: {reason}; {limits}\n  --> {what}\n  fix: {fix}"
+        );
+    }
     let (kind, place, fix) = match error {
         CoreError::OutOfMemory { backend, segment, .. } => (
             "memory",
@@ -169,7 +175,16 @@ fn from_core(error: &CoreError) -> String {
         | CoreError::WrongDevice { op, .. } => ("internal", format!("operation {op}"), DEFECT),
         _ => ("internal", "below the model".to_owned(), DEFECT),
     };
-    format!("error[{kind}]: {error}\n  --> {place}\n  fix: {fix}")
+    let limits = match error {
+        CoreError::OutOfMemory { backend, .. } if backend.starts_with("cpu") => memory_limits(),
+        _ => String::new(),
+    };
+    format!("error[{kind}]: {error}{limits}\n  --> {place}\n  fix: {fix}")
+}
+
+/// The limits on memory of this process as a further part of a sentence; nothing where none is set.
+fn memory_limits() -> String {
+    limits(Some(Resource::Memory)).iter().map(|limit| format!("; limit: {limit}")).collect()
 }
 
 fn from_dist(error: &DistError) -> String {
@@ -243,6 +258,12 @@ mod tests {
                 "operation gemm",
                 "exit 1: ",
             ),
+            (
+                Error::Dist(CoreError::refused("thread of rank 1", Resource::Threads, "try again").into()),
+                "error[limit]: the system refused this process: try again; ",
+                "thread of rank 1",
+                "use fewer ranks and threads (device.threads, --threads, --ranks)\n  exit 5: memory or disk",
+            ),
             (Error::Dist(setting), "error[internal]: schedule: it is wrong\n", "schedule", "a defect of the program"),
             (
                 Error::Dist(DistError::parameter("a.b", "has no values")),
@@ -256,6 +277,17 @@ mod tests {
             assert!(text.starts_with(begin) && text.contains(&format!("\n  --> {place}\n  fix: ")), "{text}");
             assert!(text.contains(further) && text.lines().count() == 4, "{text}");
         }
+    }
+
+    #[test]
+    fn a_file_beyond_the_limit_has_the_limits_fix() {
+        let error = |code| Error::file("write", "out", std::io::Error::from_raw_os_error(code), "make room");
+        let too_large = render_error(&error(27));
+        assert!(too_large.contains("File too large (os error 27); ") && too_large.contains("ulimit -f"), "{too_large}");
+        assert!(too_large.ends_with("exit 5: memory or disk") && !too_large.contains("make room"), "{too_large}");
+        assert!(
+            render_error(&error(28)).contains("No space left on device (os error 28)\n  --> out\n  fix: make room\n")
+        );
     }
 
     #[test]

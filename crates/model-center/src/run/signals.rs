@@ -1,10 +1,12 @@
-//! Signals as requests to stop: a scheduler's warning or Ctrl-C ends a run after the step in hand, its state saved.
+//! Signals as requests to stop: a scheduler's warning or Ctrl-C ends a run after the step in hand, its state saved. And the
+//! signal of a limit on the size of files, which is an error in place of an end.
 
 use super::{ExitStatus, StopFlag};
 use crate::{Error, Result};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR2};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR2, SIGXFSZ};
 use signal_hook::low_level::unregister;
 use signal_hook::{SigId, flag};
+use std::sync::Arc;
 
 /// Signals set the flag until this is dropped.
 #[derive(Debug)]
@@ -33,6 +35,15 @@ pub fn listen(stop: &StopFlag) -> Result<Listening> {
 /// As [`listen`].
 pub fn listen_to_interrupts(stop: &StopFlag) -> Result<Listening> {
     listen_to(&[SIGINT], stop)
+}
+
+/// Let a write beyond the limit on the size of files fail with an error; without this the system ends the process. For the whole
+/// life of the process, and not for programs that it starts.
+///
+/// # Errors
+/// The operating system refuses a handler.
+pub fn survive_file_size_limit() -> std::io::Result<()> {
+    flag::register(SIGXFSZ, Arc::default()).map(drop)
 }
 
 fn listen_to(signals: &[i32], stop: &StopFlag) -> Result<Listening> {

@@ -15,6 +15,7 @@ use tokenizers::{
 
 use super::guard::guard;
 use super::sections::{Runs, SECTION, Sides, Whole, continued, counts_characters, letters, next_cut};
+use super::threads::start_threads;
 use crate::Result;
 
 /// Sections that are tokenized at a time.
@@ -178,7 +179,10 @@ impl Engine {
         match texts {
             // Work for a pool of threads costs more than one or two texts do.
             [] | [_] | [_, _] => texts.iter().map(|text| self.ids(text)).collect(),
-            _ => texts.maybe_par_iter().map(|text| self.ids(text)).collect(),
+            _ => {
+                start_threads();
+                texts.maybe_par_iter().map(|text| self.ids(text)).collect()
+            }
         }
     }
 
@@ -196,6 +200,7 @@ impl Engine {
         // What is taken away at the end of a text may be more than a section.
         let last = text.trim_end().len();
         let (mut start, mut batch) = (0, Vec::with_capacity(BATCH));
+        start_threads();
         while start < text.len() {
             while start < text.len() && batch.len() < BATCH {
                 let end = next_cut(text, start, &self.whole);

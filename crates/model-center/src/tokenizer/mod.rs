@@ -26,6 +26,7 @@ mod seams;
 mod sections;
 mod sentencepiece;
 mod template;
+mod threads;
 mod train;
 pub(crate) mod vocab;
 mod wire;

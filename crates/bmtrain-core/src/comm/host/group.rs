@@ -6,6 +6,7 @@
 
 use super::HostOptions;
 use super::failure::Failure;
+use super::join::refused;
 use super::layout::{DEPARTED, Layout};
 use super::mapping::{Region, SharedFile};
 use super::wait::Patience;
@@ -165,10 +166,7 @@ impl Group {
     }
 
     fn reserve(&self, call: &Call, start: usize, bytes: usize) -> Result<()> {
-        self.job.file.reserve(start, bytes).map_err(|error| {
-            let reason = format!("no room for {bytes} bytes of shared memory on {}: {error}", self.label(self.rank));
-            self.fail(call, 1 << self.rank, reason)
-        })
+        self.job.file.reserve(start, bytes).map_err(|error| self.fail_with(call, refused("shared memory", &error)))
     }
 
     /// Nothing has failed so far, on any rank.
@@ -215,7 +213,9 @@ impl Group {
 
     /// As [`Group::fail`], for whatever else went wrong in a call.
     pub(super) fn fail_with(&self, call: &Call, error: Error) -> Error {
-        if self.broken.get().is_none() {
+        // Where the system refuses this rank something, the rank ends by that and aborts the group. If the others heard of it
+        // here, they could be the first to end, and the program would report a lost rank in place of the limit.
+        if self.broken.get().is_none() && !matches!(error, Error::Refused { .. }) {
             let reason = format!("{} failed: {error}", self.label(self.rank));
             self.fail(call, 1 << self.rank, reason);
         }

@@ -11,6 +11,7 @@ use crate::comm::call::Channel;
 use crate::comm::call::{Call, What};
 use crate::comm::processes::{Identity, Watch};
 use crate::error::{Error, Result};
+use crate::limits::{self, Resource};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -47,10 +48,23 @@ fn failed(call: &'static str, error: impl std::fmt::Display) -> Error {
     Error::Device { backend: "ranks of one machine".into(), call, reason: error.to_string() }
 }
 
+/// A refusal of shared memory, which a limit can cause, or another failure of the call.
+pub(super) fn refused(call: &'static str, error: &std::io::Error) -> Error {
+    let resource = match error.kind() {
+        // The file system of the shared memory is full.
+        std::io::ErrorKind::StorageFull => Some(Resource::Memory),
+        _ => limits::reached(error),
+    };
+    match resource {
+        Some(resource) => Error::refused("memory that ranks share", resource, error),
+        None => failed(call, error),
+    }
+}
+
 /// The places of all ranks of one process.
 pub(super) fn places(size: usize, options: HostOptions) -> Result<Vec<Group>> {
     options.check(0, size)?;
-    let file = SharedFile::without_name().map_err(|error| failed("shared memory", error))?;
+    let file = SharedFile::without_name().map_err(|error| refused("shared memory", &error))?;
     let job = Arc::new(job(file, size, options)?);
     let _ = job.watch.set((0..size).map(|_| Watch::Nothing).collect());
     Ok((0..size).map(|rank| place_in(&job, rank, size)).collect())
@@ -110,8 +124,8 @@ pub(super) fn join(place: Place, rank: usize, size: usize, options: HostOptions)
 
 fn job(file: SharedFile, size: usize, options: HostOptions) -> Result<Job> {
     let layout = Layout::new(size, options.chunk);
-    file.reserve(0, layout.control_bytes()).map_err(|error| failed("shared memory", error))?;
-    let root = Region::map(&file, 0, layout.bytes()).map_err(|error| failed("map", error))?;
+    file.reserve(0, layout.control_bytes()).map_err(|error| refused("shared memory", &error))?;
+    let root = Region::map(&file, 0, layout.bytes()).map_err(|error| refused("map", &error))?;
     Ok(Job { file, root: Arc::new(root), root_layout: layout, options, watch: OnceLock::new() })
 }
 
@@ -156,10 +170,10 @@ impl Group {
         let rank = members.iter().position(|rank| *rank == self.rank).unwrap_or(0);
         let layout = Layout::new(members.len(), self.layout.chunk());
         let reserved = self.job.file.reserve(start, layout.control_bytes());
-        let region = reserved.and_then(|()| Region::map(&self.job.file, start, layout.bytes())).map_err(|error| {
-            let reason = format!("no memory for a new group on {}: {error}", self.label(self.rank));
-            self.fail(&next, 1 << self.rank, reason)
-        })?;
+        // The other ranks learn of it from the caller, who ends by this error; see `fail_with`.
+        let region = reserved
+            .and_then(|()| Region::map(&self.job.file, start, layout.bytes()))
+            .map_err(|error| refused("split", &error))?;
         Ok(Group::new(Arc::clone(&self.job), (Arc::new(region), start), layout, (rank, world)))
     }
 

@@ -10,6 +10,7 @@ use super::office::Office;
 use crate::comm::call::{Call, What};
 use crate::comm::processes::{Identity, Watch};
 use crate::error::{Error, Result};
+use crate::limits::Resource;
 use ferrompi::{Mpi, ThreadLevel};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -37,7 +38,7 @@ pub(super) fn join(options: MpiOptions) -> Result<Group> {
     let (tell, told) = channel();
     let (give, given) = channel();
     let thread = std::thread::Builder::new().name("mpi".into()).spawn(move || speak(&tell, &given));
-    thread.map_err(|error| failed("thread", error))?;
+    thread.map_err(|error| Error::refused("thread of MPI", Resource::Threads, error))?;
     let (rank, size) = told.recv_timeout(options.deadline).map_err(|_| {
         let reason =
             format!("not all processes have started it within {:.1?}; see what the others say", options.deadline);

@@ -14,6 +14,7 @@ use crate::comm::call::Call;
 use crate::comm::turns::lock;
 use crate::cuda::CudaBackend;
 use crate::error::{Error, Result};
+use crate::limits::Resource;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -109,11 +110,7 @@ impl Job {
             let job = Arc::clone(self);
             let name = format!("nccl {}", self.control.rank());
             let started = std::thread::Builder::new().name(name).spawn(move || watch::run(&job));
-            started.map_err(|error| Error::Device {
-                backend: "NCCL".into(),
-                call: "watch",
-                reason: format!("no thread: {error}"),
-            })?;
+            started.map_err(|error| Error::refused("thread that watches NCCL", Resource::Threads, error))?;
             *stage = Stage::Watched;
         }
         Ok(())

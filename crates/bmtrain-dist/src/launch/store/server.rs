@@ -9,6 +9,8 @@ use super::board::{Board, Gathered};
 use super::frame::{self, Broken, Fields, LARGEST, Op, numbers};
 use super::handshake::{Hello, Refusal, Side, nonce, proof};
 use crate::error::Result;
+use bmtrain_core::Error as CoreError;
+use bmtrain_core::limits::Resource;
 use std::collections::VecDeque;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -78,7 +80,7 @@ impl StoreServer {
             .name("store door".to_owned())
             .stack_size(STACK)
             .spawn(move || at_door.keep_door(&listener))
-            .map_err(refuse)?;
+            .map_err(|error| CoreError::refused("thread of the rendezvous store", Resource::Threads, error))?;
         Ok(StoreServer { shared, address, door: Some(door) })
     }
 

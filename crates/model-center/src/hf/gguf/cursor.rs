@@ -6,6 +6,8 @@ use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
 use std::path::Path;
 
+use bmtrain_core::limits::make_room;
+
 use super::damaged;
 use crate::file::unreadable;
 use crate::{Error, Result};
@@ -133,13 +135,11 @@ impl<'a> Cursor<'a> {
         Ok(out)
     }
 
-    /// An empty vector with room for what was seen to fit the file, or an error instead of an abort.
+    /// An empty vector with room for what was seen to fit the file, or an error that names the limit.
     fn reserve<T>(&self, count: usize) -> Result<Vec<T>> {
         let mut out = Vec::new();
-        match out.try_reserve_exact(count) {
-            Ok(()) => Ok(out),
-            Err(_) => Err(self.bad(format_args!("{count} values are more than there is memory"))),
-        }
+        make_room(&mut out, count, format_args!("values of {}", self.place))?;
+        Ok(out)
     }
 
     fn fill(&mut self, out: &mut [u8]) -> Result<()> {

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use bmtrain_core::dtype::DType;
+use bmtrain_core::limits::make_room;
 use serde_json::json;
 
 use super::{Family, GgufAsHuggingFace, GgufFile, Mapped, Metadata, decoder, rope, tokenizer, tokenizer_files};
@@ -136,14 +137,7 @@ fn write_weights(source: &GgufAsHuggingFace, out: &Path, dtype: DType) -> Result
     for entry in &entries {
         let count = entry.elements().unwrap_or(0);
         values.clear();
-        values.try_reserve_exact(count).map_err(|_| {
-            let place = format!("{}, tensor {}", source.place(), entry.name);
-            Error::model(
-                place,
-                format!("{count} values are more than there is memory"),
-                "use a machine with more memory",
-            )
-        })?;
+        make_room(&mut values, count, format_args!("tensor {} of {}", entry.name, source.place()))?;
         values.resize(count, 0.0);
         finite::read(source, Wanted { name: &entry.name, shape: &entry.shape }, 0, &mut values, &mut found)?;
         writer.write_f32(&entry.name, &values)?;

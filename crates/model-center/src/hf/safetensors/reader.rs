@@ -8,11 +8,13 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use bmtrain_core::limits::make_room;
+
 use super::header::{self, damaged};
 use super::{StoredDtype, TensorEntry, TensorSource};
+use crate::Result;
 use crate::file::{open_regular, printable, unreadable};
 use crate::hf::stored::{FLOATS, absent, require_length, require_range, widen, wrong_type};
-use crate::{Error, Result};
 
 /// An open safetensors file whose header was checked; data are read on request.
 #[derive(Debug)]
@@ -154,16 +156,10 @@ impl TensorSource for SafetensorsFile {
     }
 }
 
-/// An empty vector with room for `length` bytes, or an error instead of an abort.
+/// An empty vector with room for `length` bytes, or an error that names the limit.
 fn reserve(file: &SafetensorsFile, name: &str, length: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    bytes.try_reserve_exact(length).map_err(|_| {
-        Error::model(
-            format!("{}, tensor {}", file.path.display(), printable(name, 200)),
-            format!("the tensor has {length} bytes, more than there is memory"),
-            "use a machine with more memory",
-        )
-    })?;
+    make_room(&mut bytes, length, format_args!("tensor {} of {}", printable(name, 200), file.path.display()))?;
     Ok(bytes)
 }
 

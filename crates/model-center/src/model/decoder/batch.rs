@@ -1,10 +1,11 @@
 //! A batch on the device, with what the next word is compared with.
 
 use super::DecoderHead;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::model::labels::{AnswerTensors, IGNORED, Labels, upload_class_weights, upload_padding};
 use crate::model::position_table::{Count, PositionTable};
 use crate::model::text::{TextAnswers, TextBatch, TextLabels};
+use bmtrain_core::limits::make_room;
 use bmtrain_core::{Device, Segment, Tensor};
 
 /// Ids and mask of B sequences of L tokens.
@@ -125,10 +126,7 @@ pub(super) fn visible_keys(batch: &TextBatch) -> Result<Option<Vec<u8>>> {
     };
     let count = batch.input_ids.len().saturating_mul(length);
     let mut keys = Vec::new();
-    keys.try_reserve_exact(count).map_err(|_| {
-        let reason = format!("who sees whom takes {count} bytes, more than there is memory");
-        Error::data("batch", reason, "shorten the rows, or take fewer of them at once")
-    })?;
+    make_room(&mut keys, count, "the attention mask of a batch")?;
     for query in 0..batch.input_ids.len() {
         let row = query - query % length;
         keys.extend((row..row + length).map(|key| sees(query, key)));

@@ -14,7 +14,11 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 use super::TrainOptions;
 use super::corpus::Corpus;
+use bmtrain_core::Error as CoreError;
+use bmtrain_core::limits::Resource;
+
 use crate::tokenizer::guard::guard;
+use crate::tokenizer::threads::start_threads;
 use crate::{Error, Result};
 
 /// What within a word begins so is no beginning of a word.
@@ -89,7 +93,8 @@ pub(super) fn unigram(corpus: &Corpus, options: &TrainOptions, special: &[String
     let sentences: Vec<(String, u32)> = sentences.collect();
     let mut model = Unigram::default();
     // Sums of likelihoods depend on how they are cut over threads, so there is one.
-    let pool = guard("training", "start a thread", || rayon::ThreadPoolBuilder::new().num_threads(1).build())?;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build();
+    let pool = pool.map_err(|error| CoreError::refused("thread that trains Unigram", Resource::Threads, error))?;
     guard("training", "train Unigram", || pool.install(|| trainer.do_train(sentences, &mut model)))?;
     // A text that spells a special token teaches a piece of that name, of which there is one already.
     let learnt = model.iter().skip(special.len());
@@ -138,6 +143,7 @@ fn merged(corpus: &Corpus, options: &TrainOptions, fixed: Vec<String>, continued
     let trainer = builder.build();
     let counts = corpus.words.iter().map(|(word, count)| (word.as_str().into(), *count)).collect();
     let mut model = BPE::default();
+    start_threads();
     guard("training", "merge pairs", || trainer.do_train(&counts, &mut model))?;
     Ok(model)
 }

@@ -1,7 +1,12 @@
-//! An allocator that counts, for programs that prove that their steady state allocates nothing large.
+//! Allocators that a binary installs with `#[global_allocator]`.
 //!
-//! A binary installs it with `#[global_allocator]`; everything else is unchanged.
+//! Here [`CountingHeap`], which counts, for programs that prove that their steady state allocates nothing large; in `ending.rs`
+//! [`EndingHeap`], which ends a program with an exit code where memory is refused.
 #![allow(unsafe_code)]
+
+mod ending;
+
+pub use ending::{EndingHeap, fallible, reserve_stack, share_arena};
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
