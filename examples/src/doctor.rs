@@ -3,6 +3,7 @@
 use crate::cuda::cuda_options;
 use crate::terminal;
 use bmtrain_core::cuda::{CudaOptions, Installed, Library, Survey, survey};
+use bmtrain_core::limits::{Limit, limits};
 use clap::Parser;
 use model_center::run::{ExitStatus, available_cpus, memory};
 use model_center::{Error, Result};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;
 
-/// Print what this machine has for training: processors, CUDA devices and libraries, kept kernels; and a fix for each thing
+/// Print what this machine has for training: processors, limits, CUDA devices and libraries, kept kernels; and a fix for each thing
 /// that is missing. Without a CUDA device everything runs on processors, so nothing here is a failure.
 ///
 /// Example: doctor
@@ -47,6 +48,13 @@ fn as_text(found: &Survey, cuda: &CudaOptions) -> Result<String> {
         writeln!(text, "{what:<12} {says}").map_err(|_| Error::data("doctor", "the text is too long", "report this"))
     };
     line("processors", &processors())?;
+    let limits = limits(None);
+    if limits.is_empty() {
+        line("limits", "none")?;
+    }
+    for limit in limits {
+        line("limit", &limit.to_string())?;
+    }
     line(
         "MPI",
         if cfg!(feature = "mpi") { "built in" } else { "not built in: build with --features mpi for several hosts" },
@@ -131,6 +139,10 @@ fn conclusion(found: &Survey) -> String {
     }
 }
 
+fn as_limit(limit: &Limit) -> Value {
+    json!({ "what": limit.what, "most": limit.most, "used": limit.used, "place": limit.place })
+}
+
 fn as_json(found: &Survey, cuda: &CudaOptions) -> Value {
     let device = |device: &Installed| {
         json!({
@@ -154,6 +166,7 @@ fn as_json(found: &Survey, cuda: &CudaOptions) -> Value {
     json!({
         "processors": available_cpus(),
         "available_memory_bytes": memory::available_bytes(),
+        "limits": limits(None).iter().map(as_limit).collect::<Vec<Value>>(),
         "mpi": cfg!(feature = "mpi"),
         "driver": found.driver.map(|(major, minor)| [major, minor]),
         "devices": match &found.devices {

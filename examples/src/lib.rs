@@ -17,6 +17,7 @@ pub mod finetune;
 pub mod forward;
 pub mod generate;
 pub mod gpu_check;
+pub mod limits;
 pub mod places;
 pub mod plan;
 pub mod profile;

@@ -1,5 +1,6 @@
 //! Where the time of repeated work goes, kernel by kernel, for programs that time it.
 
+use crate::terminal::note;
 use bmtrain_core::wrap::Profiled;
 
 /// Print each kernel's share of repetitions that took so many seconds: calls, milliseconds and share of one, and rates.
@@ -9,24 +10,24 @@ pub fn print_profile(profiled: &Profiled, seconds: &[f64]) {
     let mut rows: Vec<_> = profiled.times().into_iter().collect();
     rows.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
     let inside: f64 = rows.iter().map(|(_, time)| time.seconds).sum::<f64>() / count;
-    eprintln!("{:<24} {:>8} {:>10} {:>7} {:>10} {:>10}", "kernel", "calls", "ms each", "share", "GFLOP/s", "GB/s");
+    note(&format!("{:<24} {:>8} {:>10} {:>7} {:>10} {:>10}", "kernel", "calls", "ms each", "share", "GFLOP/s", "GB/s"));
     for (name, time) in rows {
         let each = time.seconds / count;
         let rate = |work: u64| work as f64 / time.seconds / 1e9;
-        eprintln!(
+        note(&format!(
             "{name:<24} {:>8} {:>10.2} {:>6.1}% {:>10.1} {:>10.1}",
             time.calls as f64 / count,
             1e3 * each,
             100.0 * each / whole,
             rate(time.cost.flops),
             rate(time.cost.bytes)
-        );
+        ));
     }
-    eprintln!(
+    note(&format!(
         "{:<24} {:>8} {:>10.2} {:>6.1}%",
         "outside kernels",
         "",
         1e3 * (whole - inside),
         100.0 * (whole - inside) / whole
-    );
+    ));
 }

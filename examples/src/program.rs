@@ -3,7 +3,7 @@
 //! Defines [`main`], which the `main` functions of [`finetune`](crate::finetune), [`forward`](crate::forward),
 //! [`generate`](crate::generate), [`plan`](crate::plan) and [`convert`](crate::convert) share.
 
-use crate::terminal;
+use crate::{limits, terminal};
 use clap::Parser;
 use model_center::Result;
 use model_center::model::Registry;
@@ -15,6 +15,7 @@ pub(crate) fn main<O: Parser>(
     registry: Registry<'static>,
     run: impl FnOnce(&O, Registry<'static>) -> Result<ExitStatus>,
 ) -> ExitCode {
+    limits::prepare();
     let matches = O::command().after_help(families(registry)).get_matches();
     // What the matches lack they were just checked for.
     let options = O::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());

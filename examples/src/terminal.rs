@@ -13,7 +13,9 @@ pub fn start_logging() {
     silence_caught();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
     // A second subscriber, as in tests that call a program twice, is refused; the first one stays.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    // Where standard error cannot be written to, reporting that on standard error would panic.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let _ = log.log_internal_errors(false).try_init();
 }
 
 /// Print results: whole lines on standard output. A reader that has seen enough, such as `head`, is no error.

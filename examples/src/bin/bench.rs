@@ -1,10 +1,15 @@
 //! Measurements of the parts a training run is made of: `bench collectives` is the exchange between ranks.
 
-use bmtrain_examples::{bench, terminal};
+use bmtrain_core::heap::EndingHeap;
+use bmtrain_examples::{bench, limits, terminal};
 use clap::Parser;
 use std::process::ExitCode;
 
+#[global_allocator]
+static HEAP: EndingHeap = limits::HEAP;
+
 fn main() -> ExitCode {
+    limits::prepare();
     let options = bench::Options::parse();
     terminal::start_logging();
     terminal::finish(bench::run(&options))

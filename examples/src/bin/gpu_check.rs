@@ -1,10 +1,15 @@
 //! Proof and measurements of the CUDA backend on a real device. See `examples/src/gpu_check/mod.rs`.
 
-use bmtrain_examples::{gpu_check, terminal};
+use bmtrain_core::heap::EndingHeap;
+use bmtrain_examples::{gpu_check, limits, terminal};
 use clap::Parser;
 use std::process::ExitCode;
 
+#[global_allocator]
+static HEAP: EndingHeap = limits::HEAP;
+
 fn main() -> ExitCode {
+    limits::prepare();
     let options = gpu_check::Options::parse();
     terminal::start_logging();
     terminal::finish(gpu_check::run(&options))

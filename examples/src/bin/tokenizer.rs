@@ -1,10 +1,15 @@
 //! Train vocabularies, and see what a tokenizer makes of texts.
 
-use bmtrain_examples::{terminal, tokenizer};
+use bmtrain_core::heap::EndingHeap;
+use bmtrain_examples::{limits, terminal, tokenizer};
 use clap::Parser;
 use std::process::ExitCode;
 
+#[global_allocator]
+static HEAP: EndingHeap = limits::HEAP;
+
 fn main() -> ExitCode {
+    limits::prepare();
     let options = tokenizer::Options::parse();
     terminal::start_logging();
     terminal::finish(tokenizer::run(&options))

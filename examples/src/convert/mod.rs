@@ -5,8 +5,7 @@
 //! crates with models of their own.
 
 use crate::places::model_places;
-use crate::program;
-use crate::terminal;
+use crate::{program, terminal};
 use bmtrain_core::{DType, Device};
 use clap::{Parser, ValueEnum};
 use model_center::file::printable;
@@ -105,7 +104,7 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
             return Err(Error::recipe("--family", reason, "leave it out"));
         }
         let report = gguf_to_folder(path, &options.to, options.dtype.dtype())?;
-        println!("{report}");
+        terminal::print(&report.to_string())?;
         warn_of(&report.not_finite);
         return Ok(ExitStatus::Done);
     }
@@ -151,20 +150,20 @@ fn folder_to_folder(folder: &Path, options: &Options, registry: Registry<'_>) ->
         clear(&options.to, was_there);
         return Err(error);
     }
-    println!(
+    terminal::print(&format!(
         "{} parameters of {} values written as {} to {}",
         opened.plan.loaded(),
         opened.parameters,
         save.dtype,
         options.to.display()
-    );
+    ))?;
     for (what, names) in [
         ("left behind", &opened.unused),
         ("passed over, as it holds nothing learned,", &opened.plan.passed_over(&weights)),
         ("config.json has no place for", &opened.model.left_out(&save)?),
     ] {
         for name in names {
-            println!("  {what} {}", printable(name, 200));
+            terminal::print(&format!("  {what} {}", printable(name, 200)))?;
         }
     }
     warn_of(&not_finite);

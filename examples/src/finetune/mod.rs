@@ -14,6 +14,7 @@ pub mod pool;
 pub mod profile;
 pub mod ranks;
 pub mod resume;
+mod room;
 pub mod setup;
 mod start;
 pub mod train;

@@ -5,7 +5,7 @@
 use super::course::Run;
 use super::setup::{Job, open_options, sharding};
 use super::written::Written;
-use super::{Options, evaluate, ranks};
+use super::{Options, evaluate, ranks, room};
 use crate::device;
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::Communicator;
@@ -76,6 +76,9 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
     let opened = device::open(resolved.device.name, (local_rank, launch.local_size), threads, is_first)?;
     let ranks = ranks::exchange(launch, options.comm, &opened, ranks)?;
     let on_processors = opened.cuda.is_none();
+    if on_processors {
+        room::check(job, resolved, launch)?;
+    }
     let backend = opened.backend;
     let profiled = (options.profile && is_first).then(|| Arc::new(Profiled::new(Arc::clone(&backend))));
     let device = Device::new(match &profiled {
