@@ -5,6 +5,7 @@
 mod families;
 #[path = "../fixture/mod.rs"]
 mod fixture;
+mod limits;
 mod superglue;
 
 use fixture::{Fixture, Outcome, RECIPE, sentences};
