@@ -350,6 +350,42 @@ fn a_new_head_must_be_named_and_an_old_one_left_behind_by_name() {
 }
 
 #[test]
+fn what_the_user_leaves_out_must_be_there_and_must_not_be_needed() {
+    let params = ours(1, &["lm_head.decoder.bias"]);
+    let dir = tempfile::tempdir().unwrap();
+    export_all(&BERT, &params, dir.path(), DType::F32, true, u64::MAX);
+    let mut tensors = read_all(&Weights::open(dir.path()).unwrap());
+    for name in ["ner.weight", "ner.bias", "bert.adapter.weight", "cls.topic.weight"] {
+        tensors.insert(name.into(), (vec![2], vec![1.0, 2.0]));
+    }
+    let file = write_all(&dir.path().join("heads.safetensors"), &tensors);
+    let text = report(&BERT, &params, &file, &Allow::default());
+    assert!(text.contains("0 missing, 4 unexpected"), "{text}");
+    // What the error offers helps.
+    let offered = ["bert.adapter.*", "cls.topic.*", "ner.*"].map(str::to_owned).to_vec();
+    let options: Vec<String> = offered.iter().map(|pattern| format!("--leave '{pattern}'")).collect();
+    assert!(text.contains(&options.join(" ")), "{text}");
+    assert!(text.contains("model.leave = [\"bert.adapter.*\", \"cls.topic.*\", \"ner.*\"]"), "{text}");
+    let leave = |patterns: &[String]| Allow { leave: patterns.to_vec(), ..Allow::default() };
+    let plan = Plan::build(&BERT, &params, &file, &leave(&offered)).unwrap();
+    assert_eq!(plan.left(), ["bert.adapter.weight", "cls.topic.weight", "ner.bias", "ner.weight"]);
+    assert!(plan.unused().is_empty() && plan.passed_over(&file).is_empty());
+    check(&params, &load(&BERT, &params, &file, &leave(&offered)));
+    for (pattern, want) in [
+        ("nerr.*", "the pattern \"nerr.*\" of tensors to leave out matches none"),
+        ("cls.*", "matches cls.predictions.bias, which the model needs"),
+        ("*", "which the model needs"),
+    ] {
+        let text = report(&BERT, &params, &file, &leave(&[pattern.to_owned()]));
+        assert!(text.contains(want) && text.contains("model.leave"), "{text}");
+    }
+    // Where tensors are missing too, leaving others out would not help, and is not offered.
+    tensors.remove("cls.predictions.bias");
+    let file = write_all(&dir.path().join("heads.safetensors"), &tensors);
+    assert!(!report(&BERT, &params, &file, &Allow::default()).contains("--leave"));
+}
+
+#[test]
 fn a_head_that_begins_anew_leaves_the_files_own_behind_whatever_its_shape() {
     let old = ours(1, &["pooler.dense.weight", "cls_projection.weight"]);
     let dir = tempfile::tempdir().unwrap();

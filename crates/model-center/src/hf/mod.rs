@@ -26,7 +26,9 @@ pub mod weights;
 
 pub use folder::{COMPANION_FILES, FolderLayout, ModelFolder};
 pub use gguf::{GgufAsHuggingFace, GgufFile, gguf_to_folder};
-pub use names::{Alias, Allow, Difference, Interleaved, NameTable, NotFinite, ParamShape, Piece, Plan, Rule, export};
+pub use names::{
+    Alias, Allow, Difference, Interleaved, NameTable, NotFinite, ParamShape, Piece, Plan, Rule, export, shortened,
+};
 pub use pickle::{PickleFile, write_pickle};
 pub use pretrained::{Places, Pretrained};
 pub use safetensors::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource};

@@ -17,6 +17,8 @@ impl DecoderFamily for Gpt2Config {
     const CLASSES: Classes =
         Classes { base: "GPT2Model", words: "GPT2LMHeadModel", classifier: "GPT2ForSequenceClassification" };
     const DROPS_EMBEDDINGS: bool = true;
+    const OTHER_HEADS: &'static [&'static str] =
+        &["lm_head.*", "score.*", "classifier.*", "qa_outputs.*", "multiple_choice_head.*", "v_head.*"];
 
     fn text(&self) -> &TextConfig {
         &self.text

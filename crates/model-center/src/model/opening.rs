@@ -42,7 +42,8 @@ pub fn open_with<M: TextModel + 'static>(
             "correct the family, or use a Hugging Face folder of the model",
         )
     })?;
-    let plan = Plan::build(names, &param_shapes(sketch.parameters()), &weights, allow)?;
+    let allow = Allow { leave: [&allow.leave[..], &options.leave].concat(), ..allow.clone() };
+    let plan = Plan::build(names, &param_shapes(sketch.parameters()), &weights, &allow)?;
     let parameters = sketch.parameters().count();
     let without_values = |model, plan: Plan| {
         let drawn = plan.fresh().to_vec();
@@ -94,7 +95,7 @@ pub fn allow(values: HeadValues, own: &[&str], unused: &[&str]) -> Allow {
         HeadValues::FolderOrDrawn => (own, &[]),
         HeadValues::Drawn => (&[], own),
     };
-    Allow { missing: texts(missing), unused: texts(unused), fresh: texts(fresh) }
+    Allow { missing: texts(missing), unused: texts(unused), fresh: texts(fresh), leave: Vec::new() }
 }
 
 /// Puts the values of a parameter, by its name, into a vector.

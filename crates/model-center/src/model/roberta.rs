@@ -72,10 +72,10 @@ impl EncoderFamily for RobertaConfig {
 
     fn unused(head: EncoderHead) -> &'static [&'static str] {
         match head {
-            EncoderHead::Classifier { .. } => &["lm_head.*", "*pooler.*"],
-            EncoderHead::MaskedLm => &["classifier.*", "*pooler.*"],
+            EncoderHead::Classifier { .. } => &["lm_head.*", "qa_outputs.*", "*pooler.*"],
+            EncoderHead::MaskedLm => &["classifier.*", "qa_outputs.*", "*pooler.*"],
             EncoderHead::None { .. } | EncoderHead::NextSentence | EncoderHead::Pretraining => {
-                &["lm_head.*", "classifier.*"]
+                &["lm_head.*", "classifier.*", "qa_outputs.*"]
             }
         }
     }

@@ -13,6 +13,7 @@
 
 mod export;
 pub(in crate::hf) mod finite;
+mod leave;
 mod load;
 mod pattern;
 mod plan;
@@ -20,6 +21,7 @@ mod report;
 
 pub use export::export;
 pub use finite::NotFinite;
+pub use leave::shortened;
 pub use plan::{Allow, Plan};
 pub use report::{Difference, MisShaped, Missing};
 

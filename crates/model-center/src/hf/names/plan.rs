@@ -4,6 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::leave;
 use super::pattern::glob;
 use super::report::{Difference, MisShaped, Missing};
 use super::{Alias, NameTable, ParamShape, Piece};
@@ -20,6 +21,16 @@ pub struct Allow {
     /// Our parameters that keep their initial values whatever the file has, such as a classifier that begins anew. The
     /// file's tensors for them count as unused.
     pub fresh: Vec<String>,
+    /// Further tensors of the file that the model has no use for, as the user names them. Unlike [`Allow::unused`], each of
+    /// these patterns must match a tensor, and none may match one that the model needs.
+    pub leave: Vec<String>,
+}
+
+impl Allow {
+    /// Whether the model may do without a tensor of the file.
+    fn leaves(&self, name: &str) -> bool {
+        self.unused.iter().chain(&self.leave).any(|pattern| glob(pattern, name))
+    }
 }
 
 /// Where each parameter's values come from.
@@ -31,6 +42,7 @@ pub struct Plan {
     pub(super) twins: Vec<Twin>,
     fresh: Vec<String>,
     unused: Vec<String>,
+    left: Vec<String>,
 }
 
 /// One parameter and the file's tensors that make it up.
@@ -67,7 +79,8 @@ impl Plan {
     /// Match as far as possible, and say what differs. A plan with differences covers the rest of the parameters.
     ///
     /// # Errors
-    /// [`Error::Model`] if a pattern for parameters matches none, or the table has no rule for one.
+    /// [`Error::Model`] if a pattern for parameters matches none, the table has no rule for one, or a pattern of
+    /// [`Allow::leave`] matches no tensor or one that the model needs.
     pub fn compare(
         table: &NameTable,
         params: &[ParamShape],
@@ -85,7 +98,7 @@ impl Plan {
         let entries = source.entries();
         let mut matching = Matching::new(table, &entries);
         let (steps, places, twins) = (Vec::new(), HashMap::new(), Vec::new());
-        let mut plan = Plan { steps, places, twins, fresh: Vec::new(), unused: Vec::new() };
+        let mut plan = Plan { steps, places, twins, fresh: Vec::new(), unused: Vec::new(), left: Vec::new() };
         for param in params {
             let pieces = table.pieces(&param.name, &param.shape, true)?;
             if allow.fresh.iter().any(|pattern| glob(pattern, &param.name)) {
@@ -94,17 +107,26 @@ impl Plan {
                 matching.place(&mut plan, param, pieces, allow)?;
             }
         }
+        leave::check(&allow.leave, &source.place(), &entries, |name| {
+            matching.used.contains(name) && !plan.unused.iter().any(|unused| unused == name)
+        })?;
         for entry in &entries {
             let modern = table.modern(&entry.name);
-            if matching.used.contains(entry.name.as_str()) || table.ignores(&modern) {
+            let matches = |patterns: &[String]| patterns.iter().any(|p| glob(p, &entry.name) || glob(p, &modern));
+            if matching.used.contains(entry.name.as_str()) {
                 continue;
-            }
-            if allow.unused.iter().any(|pattern| glob(pattern, &entry.name) || glob(pattern, &modern)) {
+            } else if matches(&allow.leave) {
+                plan.left.push(entry.name.clone());
+            } else if table.ignores(&modern) {
+                continue;
+            } else if matches(&allow.unused) {
                 plan.unused.push(entry.name.clone());
             } else {
                 matching.difference.unexpected.push(entry.name.clone());
             }
         }
+        let (difference, used) = (&mut matching.difference, &matching.used);
+        difference.leave = leave::suggestions(&difference.unexpected, used.iter().copied());
         plan.places = plan.steps.iter().enumerate().map(|(at, step)| (step.ours.clone(), at)).collect();
         Ok((plan, matching.difference))
     }
@@ -119,11 +141,17 @@ impl Plan {
         &self.unused
     }
 
+    /// Tensors of the file that are left out because a pattern of [`Allow::leave`] names them.
+    pub fn left(&self) -> &[String] {
+        &self.left
+    }
+
     /// Tensors of the file that hold nothing for the model, such as position ids: neither read nor counted as unused.
     pub fn passed_over(&self, source: &dyn TensorSource) -> Vec<String> {
         let pieces = self.steps.iter().flat_map(|step| &step.pieces).map(|piece| piece.name.as_str());
         let twins = self.twins.iter().map(|twin| twin.alias.as_str());
-        let known: HashSet<&str> = pieces.chain(twins).chain(self.unused.iter().map(String::as_str)).collect();
+        let others = self.unused.iter().chain(&self.left).map(String::as_str);
+        let known: HashSet<&str> = pieces.chain(twins).chain(others).collect();
         let names = source.entries().into_iter().map(|entry| &entry.name);
         names.filter(|name| !known.contains(name.as_str())).cloned().collect()
     }
@@ -197,7 +225,7 @@ impl<'a> Matching<'a> {
             for alias in &aliases {
                 let Some(second) = self.find(&alias.name) else { continue };
                 // A head that is left behind may have had a matrix of its own, and so may one that is none.
-                let is_left = allow.unused.iter().any(|pattern| glob(pattern, &second.name));
+                let is_left = allow.leaves(&second.name);
                 if found.is_some() && (is_left || self.table.ignores(&second.name)) {
                     continue;
                 }

@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use super::leave;
+
 /// Lines of each kind that are printed; the rest is counted.
 const SHOWN: usize = 8;
 
@@ -40,6 +42,8 @@ pub struct Difference {
     pub mis_shaped: Vec<MisShaped>,
     /// Present under two names for one thing, e.g. with and without prefix.
     pub ambiguous: Vec<(String, String)>,
+    /// Patterns that name the unexpected tensors, as far as they are few, and no other: for [`Allow::leave`](super::Allow).
+    pub leave: Vec<String>,
 }
 
 impl Difference {
@@ -61,8 +65,15 @@ impl Difference {
                 "tensors that the model needs are missing: fetch the complete weights, with their own config.json",
             );
         }
+        // Where tensors are missing too, leaving others out does not make a model.
+        let leave = match self.missing.is_empty() && self.mis_shaped.is_empty() {
+            true => leave::as_options(&self.leave),
+            false => None,
+        };
+        let leave = leave.map(|options| format!(", or leave the tensors out with {options}")).unwrap_or_default();
+        let extra = format!("the weights hold more than the model: use the config.json that belongs to them{leave}");
         if !self.unexpected.is_empty() {
-            fixes.push("the weights hold more than the model: use the config.json that belongs to them");
+            fixes.push(&extra);
         }
         if !self.ambiguous.is_empty() {
             fixes.push("remove one of the two tensors from the file");

@@ -25,6 +25,10 @@ pub trait DecoderFamily: Config + Clone + Debug + 'static {
     /// Whether a batch may have a context, which is read from both sides, and spans, which do not see each other.
     const HAS_SPANS: bool = false;
 
+    /// Tensors of heads for other tasks in files of the family, as `transformers` names them; `*` stands for any text. Those of
+    /// the head that a model has are not among what it may leave out.
+    const OTHER_HEADS: &'static [&'static str] = &["lm_head.*", "score.*", "classifier.*", "qa_outputs.*", "v_head.*"];
+
     /// What all families have.
     fn text(&self) -> &TextConfig;
 

@@ -44,7 +44,7 @@ pub fn open<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<Op
     let (config, head) = configure::<C>(folder, options)?;
     let blocks = BlockOptions { recompute: options.recompute };
     let (names, own, allowed) =
-        (config.names(head), config.names_of_model_center(), allowed(head, options.head_values));
+        (config.names(head), config.names_of_model_center(), allowed::<C>(head, options.head_values));
     let tables: Vec<_> = std::iter::once(&names).chain(&own).collect();
     open_with(folder, options, &tables, &allowed, |device, builder| {
         DecoderModel::new(device, config.clone(), head, blocks, builder)
@@ -82,14 +82,17 @@ fn configure<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(
 }
 
 /// What a folder may lack or have too much of for this head.
-fn allowed(head: DecoderHead, values: HeadValues) -> Allow {
-    let (own, unused): (&[&str], &[&str]) = match head {
-        DecoderHead::None => (&[], &["lm_head.*", "score.*", "output_projection.*", "cls_projection.*"]),
-        DecoderHead::CausalLm { tied: true } => (&[], &["score.*", "cls_projection.*"]),
-        DecoderHead::CausalLm { tied: false } => (&["lm_head.*"], &["score.*", "cls_projection.*"]),
-        DecoderHead::Classifier { .. } => (&["cls_projection.*"], &["lm_head.*", "output_projection.*"]),
+fn allowed<C: DecoderFamily>(head: DecoderHead, values: HeadValues) -> Allow {
+    // ModelCenter has two heads, each under one name in all families.
+    let of_model_center = ["output_projection.*", "cls_projection.*"];
+    let (own, here): (&[&str], &[&str]) = match head {
+        DecoderHead::None => (&[], &[]),
+        DecoderHead::CausalLm { tied: true } => (&[], &["lm_head.*", "output_projection.*"]),
+        DecoderHead::CausalLm { tied: false } => (&["lm_head.*"], &["lm_head.*", "output_projection.*"]),
+        DecoderHead::Classifier { .. } => (&["cls_projection.*"], &["score.*", "cls_projection.*"]),
     };
-    allow(values, own, unused)
+    let others = C::OTHER_HEADS.iter().copied().chain(of_model_center);
+    allow(values, own, &others.filter(|names| !here.contains(names)).collect::<Vec<_>>())
 }
 
 /// The names of a model's parameters in a folder of this layout.

@@ -26,6 +26,11 @@ pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
     /// Whether a decoder that is to fill in what a sentinel stands for begins with that sentinel, and not with the first word.
     const BEGINS_WITH_SENTINELS: bool = false;
 
+    /// Tensors of heads for other tasks in files of the family, as `transformers` names them; `*` stands for any text. Those of
+    /// the head that a model has are not among what it may leave out.
+    const OTHER_HEADS: &'static [&'static str] =
+        &["lm_head.*", "final_logits_bias", "classification_head.*", "classifier.*", "qa_outputs.*", "v_head.*"];
+
     /// The classes that `transformers` opens its models with.
     fn classes(&self) -> Classes;
 

@@ -28,7 +28,7 @@ pub fn open<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<Op
     }
     let blocks = BlockOptions { recompute: options.recompute };
     let (names, own, allowed) =
-        (config.names(head), config.names_of_model_center(), allowed(head, options.head_values));
+        (config.names(head), config.names_of_model_center(), allowed::<C>(head, options.head_values));
     let tables: Vec<_> = std::iter::once(&names).chain(&own).collect();
     open_with(folder, options, &tables, &allowed, |device, builder| {
         Seq2SeqModel::new(device, config.clone(), head, blocks, builder)
@@ -85,21 +85,20 @@ fn configure<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<(
 }
 
 /// What a folder may lack or have too much of for this head.
-fn allowed(head: Seq2SeqHead, values: HeadValues) -> Allow {
+fn allowed<C: Seq2SeqFamily>(head: Seq2SeqHead, values: HeadValues) -> Allow {
     let own: &[&str] = match head {
         Seq2SeqHead::Words { tied: false } => &["lm_head.*"],
         Seq2SeqHead::Classifier { .. } => &["cls_dense.*", "cls_projection.*"],
         Seq2SeqHead::None | Seq2SeqHead::Words { tied: true } => &[],
     };
-    let unused: &[&str] = match head {
-        Seq2SeqHead::None => {
-            &["lm_head.*", "output_projection.*", "final_logits_bias", "classification_head.*", "cls_projection.*"]
-        }
-        // ModelCenter's classes have a head for classes of their own beside it.
-        Seq2SeqHead::Words { .. } => &["classification_head.*", "cls_projection.*"],
-        Seq2SeqHead::Classifier { .. } => &["lm_head.*", "output_projection.*", "final_logits_bias"],
+    let here: &[&str] = match head {
+        Seq2SeqHead::None => &[],
+        Seq2SeqHead::Words { .. } => &["lm_head.*", "final_logits_bias", "output_projection.*"],
+        Seq2SeqHead::Classifier { .. } => &["classification_head.*", "cls_projection.*"],
     };
-    allow(values, own, unused)
+    // ModelCenter's classes have a head for classes of their own beside that for words.
+    let others = C::OTHER_HEADS.iter().copied().chain(["output_projection.*", "cls_projection.*"]);
+    allow(values, own, &others.filter(|names| !here.contains(names)).collect::<Vec<_>>())
 }
 
 /// The names of a model's parameters in a folder of this layout.

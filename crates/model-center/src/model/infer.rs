@@ -1,0 +1,100 @@
+//! What a folder's tensors tell where its `config.json` is silent: the head, and how many classes it has.
+//!
+//! Defines [`Heads`], called by the folders of encoders, decoders and encoder-decoders, and [`classifier_outputs`], called by
+//! programs that are asked for a classifier.
+
+use super::text::TextHead;
+use crate::config;
+use crate::error::{Error, Result};
+use crate::hf::{NameTable, TensorSource, Weights};
+use std::path::Path;
+
+/// The last map of a classifier in files of `transformers`, in any family.
+const CLASSIFIERS: &[&str] =
+    &["classifier.weight", "classifier.out_proj.weight", "score.weight", "classification_head.out_proj.weight"];
+
+/// The heads whose tensors a folder has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Heads {
+    /// For tokens, with a matrix of its own or, in an encoder, a map in front of the tied one.
+    pub(super) words: bool,
+    /// For the next sentence.
+    pub(super) sentences: bool,
+    /// For classes, with its outputs.
+    pub(super) classes: Option<usize>,
+}
+
+impl Heads {
+    /// Those of a folder: for each head our name of one of its matrices, and the table with theirs.
+    ///
+    /// # Errors
+    /// Weights that cannot be opened.
+    pub(super) fn of(
+        folder: &Path,
+        words: (&str, &NameTable),
+        sentences: Option<(&str, &NameTable)>,
+        classes: (&str, &NameTable),
+    ) -> Result<Self> {
+        let weights = Weights::open(folder)?;
+        let rows = |(ours, table): (&str, &NameTable)| {
+            let theirs = table.pieces(ours, &[1, 1], true).ok()?.into_iter().next()?.name;
+            weights.entries().iter().find(|entry| entry.name == theirs).map(|entry| entry.shape.first().copied())
+        };
+        Ok(Heads {
+            words: rows(words).is_some(),
+            sentences: sentences.and_then(rows).is_some(),
+            classes: rows(classes).flatten(),
+        })
+    }
+
+    /// The one head that there is, for a folder whose `config.json` names no class; of several the one that is `asked` for.
+    /// `without` is what a model has that has the tensors of none, `words` the head for tokens.
+    ///
+    /// # Errors
+    /// Several heads, none of which is asked for.
+    pub(super) fn only(
+        self,
+        place: &str,
+        asked: Option<TextHead>,
+        (without, words): (TextHead, TextHead),
+    ) -> Result<TextHead> {
+        let classes = self.classes.map(|outputs| TextHead::Classification { outputs });
+        match (self.words, self.sentences, classes, asked) {
+            (_, _, Some(classes), Some(TextHead::Classification { .. })) => Ok(classes),
+            (_, _, _, Some(asked)) => Ok(asked),
+            (true, true, None, None) => Ok(TextHead::Pretraining),
+            (true, false, None, None) => Ok(words),
+            (false, true, None, None) => Ok(TextHead::NextSentence),
+            (false, false, Some(classes), None) => Ok(classes),
+            (false, false, None, None) => Ok(without),
+            _ => {
+                let name = if words == TextHead::CausalLm { "lm" } else { "mlm" };
+                let found = [(self.words, name), (self.sentences, "nsp"), (self.classes.is_some(), "cls")];
+                let found: Vec<&str> = found.into_iter().filter_map(|(is_there, name)| is_there.then_some(name)).collect();
+                let reason =
+                    format!("the file names no class, and the weights have several heads: {}", found.join(", "));
+                let fix = "choose one with --head, or name the class in config.json";
+                Err(Error::model(format!("{place}, field architectures"), reason, fix))
+            }
+        }
+    }
+
+    /// Outputs of the folder's classifier: as the configuration states them; where it states none, as the weights have them.
+    ///
+    /// # Errors
+    /// No or an unreadable `config.json`.
+    pub(super) fn outputs(self, folder: &Path, stated: Option<usize>) -> Result<usize> {
+        let assumed = config::classes_are_assumed(&config::folder_fields(folder)?);
+        Ok(self.classes.filter(|_| assumed).or(stated).unwrap_or(2))
+    }
+}
+
+/// The outputs of the classifier that a folder of `transformers` has, by its weights.
+///
+/// # Errors
+/// Weights that cannot be opened.
+pub fn classifier_outputs(folder: &Path) -> Result<Option<usize>> {
+    let weights = Weights::open(folder)?;
+    let found = weights.entries().into_iter().find(|entry| CLASSIFIERS.contains(&entry.name.as_str()));
+    Ok(found.and_then(|entry| entry.shape.first().copied()))
+}
