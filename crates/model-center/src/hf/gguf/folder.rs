@@ -40,6 +40,8 @@ pub struct Report {
     pub not_made: Vec<(String, String)>,
     /// Tensors with values that are not finite, under their new names. They were written as they are.
     pub not_finite: Vec<NotFinite>,
+    /// Values of an output projection that the file has beside its token embedding; 0 where the two are tied.
+    pub untied_values: usize,
 }
 
 impl fmt::Display for Report {
@@ -52,6 +54,14 @@ impl fmt::Display for Report {
             self.mapped.len(),
             self.dtype,
         )?;
+        if self.untied_values > 0 {
+            write!(
+                f,
+                "\n  note: the output projection is stored apart from the token embedding (tie_word_embeddings = false): \
+                 {} more parameters are kept, and trained",
+                self.untied_values
+            )?;
+        }
         for (what, reason) in &self.skipped {
             write!(f, "\n  skipped {}: {reason}", printable(what, 200))?;
         }
@@ -83,6 +93,7 @@ pub fn gguf_to_folder(gguf: &Path, out: &Path, dtype: DType) -> Result<Report> {
         skipped: skipped(&source),
         not_made: Vec::new(),
         not_finite: Vec::new(),
+        untied_values: untied_values(&source),
     };
     if let Err(reason) = write_tokenizer(source.file().metadata(), source.decoder().max_positions, out)? {
         report.not_made.extend([TOKENIZER, TOKENIZER_CONFIG].map(|file| (file.to_string(), reason.clone())));
@@ -94,6 +105,12 @@ pub fn gguf_to_folder(gguf: &Path, out: &Path, dtype: DType) -> Result<Report> {
     }
     write_config(out, &config)?;
     Ok(report)
+}
+
+/// Values of the output projection, where the file has one.
+fn untied_values(source: &GgufAsHuggingFace) -> usize {
+    let output = source.mapped().iter().find(|mapped| mapped.entry.name == "lm_head.weight");
+    output.and_then(|mapped| mapped.entry.elements()).unwrap_or(0)
 }
 
 fn require_empty(out: &Path) -> Result<()> {

@@ -48,6 +48,13 @@ pub struct Mapped {
     head_rows: Option<usize>,
 }
 
+impl Mapped {
+    /// Whether its rows are in another order there.
+    pub fn is_reordered(&self) -> bool {
+        self.head_rows.is_some()
+    }
+}
+
 /// A GGUF file that is read as if it were the weights of a Hugging Face folder.
 #[derive(Debug)]
 pub struct GgufAsHuggingFace {
