@@ -4,13 +4,15 @@
 
 use crate::data::{AnswerPlace, Batch, Labels};
 use crate::error::{Error, Result};
-use crate::hf::NameTable;
+use crate::hf::folder::no_model_center;
+use crate::hf::{FolderLayout, NameTable};
 use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::labels::IGNORED;
 use crate::model::opening::{Fill, from_parameters};
 use crate::model::registry::SaveOptions;
 use bmtrain_core::{Ctx, Tensor, Var};
 use bmtrain_dist::Parameters;
+use std::borrow::Cow;
 use std::path::Path;
 
 /// Which head a program asks for.
@@ -188,6 +190,17 @@ pub trait TextModel {
 
     /// How parameters are called in Hugging Face files.
     fn names(&self) -> &NameTable;
+
+    /// How parameters are called in files of this layout.
+    ///
+    /// # Errors
+    /// A layout that the family does not have.
+    fn names_in(&self, layout: FolderLayout) -> Result<Cow<'_, NameTable>> {
+        match layout {
+            FolderLayout::HuggingFace => Ok(Cow::Borrowed(self.names())),
+            FolderLayout::ModelCenter => Err(no_model_center("model")),
+        }
+    }
 
     /// Names of the classes in the order of the head's outputs; empty where they have none.
     fn label_names(&self) -> &[String] {

@@ -46,7 +46,11 @@ pub(super) fn check(
         }
         if let Some(name) = matched.find(|name| is_needed(name)) {
             let reason = format!("{what} matches {}, which the model needs", printable(name, 200));
-            return Err(Error::model(place, reason, "narrow the pattern (--leave, model.leave), or choose another head"));
+            return Err(Error::model(
+                place,
+                reason,
+                "narrow the pattern (--leave, model.leave), or choose another head",
+            ));
         }
     }
     Ok(())
@@ -98,7 +102,10 @@ mod tests {
     fn patterns_name_what_is_unexpected_and_spare_what_is_used() {
         let used = ["bert.encoder.layer.0.w", "bert.pooler.w", "cls.predictions.bias"];
         assert_eq!(patterns(&["ner.bias", "ner.weight", "topic.w"], &used), ["ner.*", "topic.*"]);
-        assert_eq!(patterns(&["bert.adapter.a", "bert.adapter.b", "cls.extra"], &used), ["bert.adapter.*", "cls.extra"]);
+        assert_eq!(
+            patterns(&["bert.adapter.a", "bert.adapter.b", "cls.extra"], &used),
+            ["bert.adapter.*", "cls.extra"]
+        );
         assert_eq!(patterns(&["bert.pooler.w.scale", "scale"], &used), ["bert.pooler.w.*", "scale"]);
         let many: Vec<String> = (0..40).map(|i| format!("head{i}.w")).collect();
         assert!(suggestions(&many, used.into_iter()).is_empty());

@@ -156,6 +156,16 @@ impl Plan {
         names.filter(|name| !known.contains(name.as_str())).cloned().collect()
     }
 
+    /// Every parameter that will be loaded, with the file's tensors that make it up; each carries the name that the file uses.
+    pub fn sources(&self) -> impl Iterator<Item = (&str, &[Piece])> {
+        self.steps.iter().map(|step| (step.ours.as_str(), &step.pieces[..]))
+    }
+
+    /// Tensors that the file holds a second time under another name: the name that is read, and the other one.
+    pub fn tied(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.twins.iter().map(|twin| (twin.name.as_str(), twin.alias.as_str()))
+    }
+
     /// Number of parameters that will be loaded.
     pub fn loaded(&self) -> usize {
         self.steps.len()

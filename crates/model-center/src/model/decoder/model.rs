@@ -7,7 +7,7 @@ use super::{
 use super::{Layout, folder};
 use crate::data::AnswerPlace;
 use crate::error::Result;
-use crate::hf::NameTable;
+use crate::hf::{FolderLayout, NameTable};
 use crate::layer::attention::length_scaled;
 use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::flow::TextFlow;
@@ -21,6 +21,7 @@ use bmtrain_dist::nn::linear::{Linear, LinearOptions};
 use bmtrain_dist::nn::norm::Norm;
 use bmtrain_dist::param::{BuilderOptions, Init};
 use bmtrain_dist::{Builder, Model, Parameters, Section};
+use std::borrow::Cow;
 use std::path::Path;
 
 /// A decoder with its head.
@@ -208,6 +209,10 @@ impl<C: DecoderFamily> TextModel for DecoderModel<C> {
 
     fn max_length(&self) -> usize {
         self.layout.positions.reach(self.config.text().position_size)
+    }
+
+    fn names_in(&self, layout: FolderLayout) -> Result<Cow<'_, NameTable>> {
+        folder::names(self, layout)
     }
 
     fn names(&self) -> &NameTable {

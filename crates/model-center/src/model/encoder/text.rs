@@ -2,13 +2,14 @@
 
 use super::{EncoderBatch, EncoderFamily, EncoderHead, EncoderModel, Layout, folder};
 use crate::error::{Error, Result};
-use crate::hf::NameTable;
+use crate::hf::{FolderLayout, NameTable};
 use crate::model::labels::{Numbers, Wanted, check_length, refuse_answers, refuse_decoder_inputs, refuse_spans};
 use crate::model::opening::Fill;
 use crate::model::registry::{SaveOptions, param_shapes};
 use crate::model::text::{Observe, Scores, TextBatch, TextModel};
 use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::{Model, Parameters};
+use std::borrow::Cow;
 use std::path::Path;
 
 impl<C: EncoderFamily> TextModel for EncoderModel<C> {
@@ -22,6 +23,10 @@ impl<C: EncoderFamily> TextModel for EncoderModel<C> {
 
     fn max_length(&self) -> usize {
         self.layout().max_length()
+    }
+
+    fn names_in(&self, layout: FolderLayout) -> Result<Cow<'_, NameTable>> {
+        folder::names(self, layout)
     }
 
     fn names(&self) -> &NameTable {

@@ -5,13 +5,14 @@ use super::decoding::Seq2SeqRows;
 use super::{Seq2SeqBatch, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel, folder};
 use crate::data::AnswerPlace;
 use crate::error::Result;
-use crate::hf::NameTable;
+use crate::hf::{FolderLayout, NameTable};
 use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::opening::Fill;
 use crate::model::registry::{SaveOptions, param_shapes};
 use crate::model::text::{Observe, Scores, TextBatch, TextModel, no_answers};
 use bmtrain_core::{Ctx, Var};
 use bmtrain_dist::{Model, Parameters};
+use std::borrow::Cow;
 use std::path::Path;
 
 /// What is rescaled on the way into files of another program.
@@ -48,6 +49,10 @@ impl<C: Seq2SeqFamily> TextModel for Seq2SeqModel<C> {
 
     fn max_length(&self) -> usize {
         self.config().text().position_size
+    }
+
+    fn names_in(&self, layout: FolderLayout) -> Result<Cow<'_, NameTable>> {
+        folder::names(self, layout)
     }
 
     fn names(&self) -> &NameTable {
