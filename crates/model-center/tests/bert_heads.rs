@@ -4,7 +4,7 @@
 
 use bmtrain_core::{Ctx, Device};
 use model_center::config::ProblemType;
-use model_center::hf::FolderLayout;
+use model_center::hf::{FolderLayout, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource};
 use model_center::model::{
     HeadValues, OpenOptions, OpenedModel, Registry, SaveOptions, Scores, TextBatch, TextHead, TextLabels,
 };
@@ -24,6 +24,49 @@ fn folder(head: &str, fields: &[(&str, Value)]) -> TempDir {
     }
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     folder
+}
+
+/// Removes a field of a folder's configuration.
+fn without(folder: &TempDir, field: &str) {
+    let path = folder.path().join("config.json");
+    let mut config: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    assert!(config.as_object_mut().unwrap().remove(field).is_some(), "{field}");
+    std::fs::write(path, config.to_string()).unwrap();
+}
+
+/// Adds tensors of zeros to a folder's weights; those of a name that is there are replaced.
+fn add(folder: &TempDir, tensors: &[(&str, &[usize])]) {
+    let path = folder.path().join("model.safetensors");
+    let file = SafetensorsFile::open(&path).unwrap();
+    let is_new = |name: &str| tensors.iter().any(|(new, _)| *new == name);
+    let mut all: Vec<(TensorEntry, Vec<f32>)> = Vec::new();
+    for entry in file.tensors().iter().filter(|entry| !is_new(&entry.name)) {
+        let mut values = vec![0.0; entry.elements().unwrap()];
+        file.read_f32(&entry.name, &mut values).unwrap();
+        all.push((entry.clone(), values));
+    }
+    for (name, shape) in tensors {
+        all.push((TensorEntry::new(*name, StoredDtype::F32, *shape), vec![0.0; shape.iter().product()]));
+    }
+    let entries: Vec<TensorEntry> = all.iter().map(|(entry, _)| entry.clone()).collect();
+    let new = path.with_extension("new");
+    let mut writer = SafetensorsWriter::create(&new, &entries).unwrap();
+    for (entry, values) in &all {
+        writer.write_f32(&entry.name, values).unwrap();
+    }
+    writer.finish().unwrap();
+    std::fs::rename(new, path).unwrap();
+}
+
+/// Opens a folder as it is, without values, as changed by `change`.
+fn sketch(folder: &TempDir, change: impl FnOnce(&mut OpenOptions)) -> Result<OpenedModel, String> {
+    let mut options = OpenOptions { only_check: true, ..OpenOptions::new(&Device::cpu(1).unwrap()) };
+    change(&mut options);
+    Registry::default().open(folder.path(), &options).map_err(|error| error.to_string())
+}
+
+fn has(opened: &OpenedModel, name: &str) -> bool {
+    opened.model.parameters().get(name).is_some()
 }
 
 fn named(names: [&str; 2]) -> (&'static str, Value) {
@@ -217,4 +260,90 @@ fn labels_of_another_kind_than_the_heads_are_refused() {
         assert!(error.contains(text) && error.contains("fix: "), "{error}");
     }
     assert!(score(&several, None, None).unwrap().logits.is_some());
+}
+
+/// Three heads of nobody else's, and one of transformers for another task.
+const HEADS: [(&str, &[usize]); 6] = [
+    ("topic_head.weight", &[7, 32]),
+    ("topic_head.bias", &[7]),
+    ("ner.out.weight", &[9, 32]),
+    ("bert.adapter.weight", &[4, 32]),
+    ("qa_outputs.weight", &[2, 32]),
+    ("qa_outputs.bias", &[2]),
+];
+
+#[test]
+fn a_head_is_reached_beside_others_that_are_left_out() {
+    let several = folder("mlm", &[]);
+    add(&several, &HEADS);
+    let error = sketch(&several, |_| ()).err().unwrap();
+    for text in ["0 missing, 4 unexpected", "--leave 'bert.adapter.*' --leave 'ner.*' --leave 'topic_head.*'"] {
+        assert!(error.contains(text), "{error}");
+    }
+    let leave = ["bert.adapter.*", "ner.*", "topic_head.*"].map(str::to_owned).to_vec();
+    let opened = sketch(&several, |options| options.leave = leave.clone()).unwrap();
+    assert!(has(&opened, "lm_head.dense.weight"));
+    assert_eq!(opened.unused, ["qa_outputs.bias", "qa_outputs.weight"]);
+    assert_eq!(opened.plan.left().len(), 4);
+    let error = sketch(&several, |options| options.leave = vec!["bert.*".into()]).err().unwrap();
+    assert!(error.contains("which the model needs"), "{error}");
+}
+
+#[test]
+fn the_head_of_a_folder_that_names_no_class_is_the_one_its_weights_have() {
+    for (head, parameter) in [
+        ("mlm", Some("lm_head.dense.weight")),
+        ("nsp", Some("nsp_projection.weight")),
+        ("cls", Some("cls_projection.weight")),
+    ] {
+        let silent = folder(head, &[]);
+        without(&silent, "architectures");
+        let opened = sketch(&silent, |_| ()).unwrap();
+        let heads = ["lm_head.dense.weight", "nsp_projection.weight", "cls_projection.weight"];
+        for name in heads {
+            assert_eq!(has(&opened, name), parameter == Some(name), "{head} {name}");
+        }
+        assert!(opened.drawn.is_empty() && opened.unused.is_empty(), "{head}");
+    }
+    let both = folder("pretraining", &[]);
+    without(&both, "architectures");
+    let opened = sketch(&both, |_| ()).unwrap();
+    assert!(has(&opened, "lm_head.dense.weight") && has(&opened, "nsp_projection.weight"));
+    // Of several heads none is taken, unless it is asked for.
+    add(&both, &[("classifier.weight", &[5, 32]), ("classifier.bias", &[5])]);
+    let error = sketch(&both, |_| ()).err().unwrap();
+    assert!(error.contains("several heads: mlm, nsp, cls") && error.contains("--head"), "{error}");
+    let opened = sketch(&both, |options| options.head = Some(TextHead::MaskedLm)).unwrap();
+    assert!(has(&opened, "lm_head.dense.weight") && !has(&opened, "cls_projection.weight"));
+    // A class that the weights do not have is an error.
+    let lying = folder("mlm", &[("architectures", json!(["BertForSequenceClassification"]))]);
+    assert!(sketch(&lying, |_| ()).err().unwrap().contains("classifier.weight"));
+}
+
+#[test]
+fn classes_are_counted_as_transformers_counts_them() {
+    let outputs = |fields: &[(&str, Value)], rows: usize| {
+        let many = folder("cls", fields);
+        add(&many, &[("classifier.weight", &[rows, 32]), ("classifier.bias", &[rows])]);
+        sketch(&many, |_| ()).map(|opened| {
+            let shape = opened.model.parameters().get("cls_projection.bias").unwrap().spec().shape;
+            (shape.elements(), opened.model.label_names().len())
+        })
+    };
+    let old = || ("id2label", json!({"0": "LABEL_0", "1": "LABEL_1"}));
+    let inverse = || ("label2id", json!({"LABEL_0": 0, "LABEL_1": 1}));
+    // The number counts, and names of the default follow it.
+    assert_eq!(outputs(&[old(), inverse(), ("num_labels", json!(50))], 50).unwrap(), (50, 0));
+    assert_eq!(outputs(&[("num_labels", json!(50))], 50).unwrap(), (50, 0));
+    // A default states nothing: the weights tell.
+    assert_eq!(outputs(&[old(), inverse()], 50).unwrap(), (50, 0));
+    assert_eq!(outputs(&[], 50).unwrap(), (50, 0));
+    assert_eq!(outputs(&[old(), inverse()], 2).unwrap(), (2, 2));
+    // What is stated and contradicts the weights is an error.
+    for fields in [&[("num_labels", json!(3))][..], &[named(["yes", "no"])]] {
+        let error = outputs(fields, 50).unwrap_err();
+        assert!(error.contains("classifier.weight") && error.contains("[50, 32]"), "{error}");
+    }
+    let error = outputs(&[named(["yes", "no"]), ("num_labels", json!(50))], 50).unwrap_err();
+    assert!(error.contains("num_labels is 50, but id2label names 2 classes"), "{error}");
 }

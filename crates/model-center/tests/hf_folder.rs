@@ -13,7 +13,7 @@ use model_center::hf::{
     Allow, ModelFolder, NameTable, ParamShape, Plan, Rule, ShardedWriter, StoredDtype, TensorEntry, TensorSource,
     Weights,
 };
-use model_center::model::Registry;
+use model_center::model::{OpenOptions, Registry};
 use model_center::tokenizer::ChatTemplate;
 
 static TABLE: NameTable = NameTable {
@@ -286,4 +286,65 @@ fn a_configuration_without_a_hugging_face_form_writes_nothing() {
     assert!(error.contains("dim_head") && names(dir.path()).is_empty(), "{error}");
     let header = HfHeader { architecture: "BertModel".into(), dtype: DType::I64 };
     assert!(BertConfig::default().to_hf_json(&header).is_err());
+}
+
+/// A golden folder whose configuration lacks the family, with one of its texts replaced.
+fn nameless(model: &str, head: &str, family: &str, (from, to): (&str, &str)) -> tempfile::TempDir {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(model).join(head);
+    let dir = tempfile::tempdir().unwrap();
+    fs::copy(golden.join("model.safetensors"), dir.path().join("model.safetensors")).unwrap();
+    let text = fs::read_to_string(golden.join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&text.replace(from, to)).unwrap();
+    assert_eq!(config.as_object_mut().unwrap().remove("model_type").unwrap(), family, "{model}");
+    fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+    dir
+}
+
+#[test]
+fn a_family_that_is_not_named_is_told_by_the_names_of_tensors() {
+    let device = bmtrain_core::Device::cpu(1).unwrap();
+    for (model, head, family) in [
+        ("bert_a", "mlm", "bert"),
+        ("roberta_a", "mlm", "roberta"),
+        ("gpt2_a", "lm", "gpt2"),
+        ("gptj_a", "lm", "gptj"),
+        ("opt_a", "lm", "opt"),
+        ("bloom_a", "lm", "bloom"),
+        ("llama_a", "lm", "llama"),
+        ("mistral_a", "lm", "mistral"),
+        ("qwen2_a", "lm", "qwen2"),
+        ("qwen3_a", "lm", "qwen3"),
+        ("t5_a", "lm", "t5"),
+        ("bart_a", "lm", "bart"),
+        ("marian_a", "lm", "marian"),
+    ] {
+        let dir = nameless(model, head, family, ("", ""));
+        let options = OpenOptions { only_check: true, ..OpenOptions::new(&device) };
+        let opened = Registry::default().open(dir.path(), &options).unwrap();
+        assert!(opened.notes[0].contains(&format!("of family {family}")), "{:?}", opened.notes);
+        // A folder that names its family needs no note.
+        let named = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(model).join(head);
+        assert!(Registry::default().open(&named, &options).unwrap().notes.is_empty());
+    }
+}
+
+#[test]
+fn tensors_that_several_families_have_tell_none_of_them() {
+    // The class tells the two apart, where there is one.
+    for (model, class, want) in [
+        ("llama_a", "LlamaForCausalLM", "it can be llama, mistral"),
+        ("roberta_a", "RobertaForMaskedLM", "it can be roberta, xlm-roberta, camembert"),
+    ] {
+        let head = if model == "llama_a" { "lm" } else { "mlm" };
+        let family = model.strip_suffix("_a").unwrap();
+        let dir = nameless(model, head, family, (class, "SomethingElse"));
+        let error = Registry::default().find(dir.path()).unwrap_err().to_string();
+        assert!(error.contains(want) && error.contains("--family") && error.contains("model.family"), "{error}");
+        let found = Registry::default().find_as(dir.path(), Some(family)).unwrap();
+        assert_eq!(found.model_type, family);
+    }
+    let dir = nameless("gpt2_a", "lm", "gpt2", ("", ""));
+    shards(dir.path(), 2, u64::MAX);
+    let error = Registry::default().find(dir.path()).unwrap_err().to_string();
+    assert!(error.contains("the names of none: t0, t1") && error.contains("one of bert, gpt2"), "{error}");
 }

@@ -78,12 +78,32 @@ impl ClassLabels {
             }
         }
         let count = fields.take_size("num_labels")?;
+        // As transformers has it: the number counts, and the names of nobody's choice follow it.
+        if count.is_some_and(|count| count != labels.names.len()) && are_default(&labels.names) {
+            labels.names.clear();
+        }
         if let Some(count) = count.filter(|&count| !labels.names.is_empty() && count != labels.names.len()) {
             let reason = format!("num_labels is {count}, but id2label names {} classes", labels.names.len());
             return Err(fields.error("num_labels", &reason, "correct one of the two"));
         }
         Ok((labels, count))
     }
+}
+
+/// Whether these are the names that transformers gives to classes that nobody named.
+pub(crate) fn are_default(names: &[String]) -> bool {
+    names.iter().enumerate().all(|(i, name)| *name == format!("LABEL_{i}"))
+}
+
+/// Whether a file leaves the number of classes to the default of transformers, which is two: it states no number, and names
+/// none or the two of the default, which old versions write into every file.
+pub(crate) fn classes_are_assumed(fields: &Fields) -> bool {
+    let names = fields.peek("id2label").map(label_names);
+    let is_default = match names {
+        None => true,
+        Some(names) => names.is_ok_and(|names| names.len() == 2 && are_default(&names)),
+    };
+    is_default && fields.peek("num_labels").is_none() && fields.peek("cls_head").is_none()
 }
 
 fn label_names(value: &Value) -> std::result::Result<Vec<String>, String> {

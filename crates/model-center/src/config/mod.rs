@@ -48,6 +48,7 @@ pub use dialect::Dialect;
 pub use fields::Fields;
 pub use gpt2::Gpt2Config;
 pub use gptj::GptjConfig;
+pub(crate) use labels::{are_default, classes_are_assumed};
 pub use llama::LlamaConfig;
 pub use marian::MarianConfig;
 pub use mistral::MistralConfig;

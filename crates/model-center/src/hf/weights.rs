@@ -5,9 +5,11 @@
 
 use std::path::{Path, PathBuf};
 
+use bmtrain_core::dtype::DType;
+
 use super::model_center::WEIGHTS_FILE;
 use super::pickle::PickleFile;
-use super::safetensors::{SafetensorsFile, TensorEntry, TensorSource};
+use super::safetensors::{SafetensorsFile, StoredDtype, TensorEntry, TensorSource};
 use super::shard_index::Index;
 use super::stored::absent;
 use crate::file::{is_inside, printable, refuse_dangling, resolve_inside, unreadable};
@@ -219,6 +221,24 @@ impl Weights {
     /// Number of files.
     pub fn shards(&self) -> usize {
         self.files.len()
+    }
+
+    /// The type that most of the values are stored in: f32, f16 or bf16; f64 counts as f32. `None` without any such value.
+    pub fn dtype(&self) -> Option<DType> {
+        let mut counts = [(DType::F32, 0), (DType::BF16, 0), (DType::F16, 0)];
+        for entry in self.entries() {
+            let dtype = match entry.dtype {
+                StoredDtype::F32 | StoredDtype::F64 => DType::F32,
+                StoredDtype::BF16 => DType::BF16,
+                StoredDtype::F16 => DType::F16,
+                _ => continue,
+            };
+            let count = counts.iter_mut().find(|(known, _)| *known == dtype);
+            count.into_iter().for_each(|(_, count)| *count += entry.elements().unwrap_or(0));
+        }
+        // Of equal shares the wider type, which comes first.
+        let most = counts.into_iter().rev().max_by_key(|(_, count)| *count)?;
+        (most.1 > 0).then_some(most.0)
     }
 
     /// Bytes of all tensors together.

@@ -70,7 +70,8 @@ impl Heads {
             _ => {
                 let name = if words == TextHead::CausalLm { "lm" } else { "mlm" };
                 let found = [(self.words, name), (self.sentences, "nsp"), (self.classes.is_some(), "cls")];
-                let found: Vec<&str> = found.into_iter().filter_map(|(is_there, name)| is_there.then_some(name)).collect();
+                let found: Vec<&str> =
+                    found.into_iter().filter_map(|(is_there, name)| is_there.then_some(name)).collect();
                 let reason =
                     format!("the file names no class, and the weights have several heads: {}", found.join(", "));
                 let fix = "choose one with --head, or name the class in config.json";

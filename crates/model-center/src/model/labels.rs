@@ -6,6 +6,7 @@
 use super::registry::HeadValues;
 use super::text::{TextAnswers, TextBatch, TextLabels};
 use crate::config::ProblemType;
+use crate::config::are_default;
 use crate::error::{Error, Result};
 use crate::file::printable;
 use crate::model::OpenOptions;
@@ -372,10 +373,12 @@ pub(super) fn take_over(
         return refuse(format!("the folder's classifier is for {theirs}, and the data are for {ours}"));
     }
     *problem = options.problem.or(*problem);
-    // These are the names that transformers gives to classes that nobody named.
-    let is_unnamed = names.iter().enumerate().all(|(i, name)| *name == format!("LABEL_{i}"));
-    if is_unnamed && !options.labels.is_empty() {
-        names.clone_from(&options.labels);
+    if are_default(names) {
+        if !options.labels.is_empty() {
+            names.clone_from(&options.labels);
+        } else if names.len() != trained {
+            names.clear();
+        }
     }
     let sorted = |names: &[String]| {
         let mut names = names.to_vec();

@@ -47,7 +47,7 @@ pub fn open_with<M: TextModel + 'static>(
     let parameters = sketch.parameters().count();
     let without_values = |model, plan: Plan| {
         let drawn = plan.fresh().to_vec();
-        Ok(OpenedModel { model, drawn, unused: plan.unused().to_vec(), parameters, plan })
+        Ok(OpenedModel { model, drawn, unused: plan.unused().to_vec(), parameters, plan, notes: Vec::new() })
     };
     if options.only_check {
         return without_values(Box::new(sketch), plan);
@@ -63,7 +63,8 @@ pub fn open_with<M: TextModel + 'static>(
     })?;
     NotFinite::refuse(&of_all_ranks(found, options)?)?;
     let drawn = model.parameters().initialize_missing()?;
-    Ok(OpenedModel { model: Box::new(model), drawn, unused: plan.unused().to_vec(), parameters, plan })
+    let unused = plan.unused().to_vec();
+    Ok(OpenedModel { model: Box::new(model), drawn, unused, parameters, plan, notes: Vec::new() })
 }
 
 /// What any rank found. Ranks that share parameters read parts of them, and all have to end alike: one that did not see the

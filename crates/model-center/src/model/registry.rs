@@ -1,7 +1,7 @@
 //! From a folder to a model: the families this crate knows, and those that other crates add.
 
 use super::text::{TextHead, TextModel};
-use super::{decoder, encoder, seq2seq};
+use super::{decoder, encoder, family_names, seq2seq};
 use crate::config::{
     self, BartConfig, BertConfig, BloomConfig, Cpm1Config, Cpm2Config, Fields, Gpt2Config, GptjConfig, LlamaConfig,
     MarianConfig, MistralConfig, OptConfig, ProblemType, Qwen2Config, Qwen3Config, RobertaConfig, T5Config,
@@ -10,7 +10,7 @@ use crate::config::{
 use crate::error::{Error, Result};
 use crate::file::printable;
 use crate::hf::pretrained::family_of;
-use crate::hf::{FolderLayout, ParamShape, Plan};
+use crate::hf::{FolderLayout, ParamShape, Plan, Weights};
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::Parameters;
 use bmtrain_dist::block::Recompute;
@@ -51,6 +51,9 @@ pub struct OpenOptions {
     pub problem: Option<ProblemType>,
     /// Number type of the parameters.
     pub dtype: DType,
+    /// Take the type that the weights are stored in instead, where the family computes in it: see [`Weights::dtype`]. A family
+    /// whose states leave the range of f16 takes f32 for that.
+    pub keep_dtype: bool,
     /// Seed of what is drawn.
     pub seed: u64,
     /// Keep or recompute the blocks' activations.
@@ -83,6 +86,7 @@ impl OpenOptions {
             labels: Vec::new(),
             problem: None,
             dtype: DType::F32,
+            keep_dtype: false,
             seed: 0,
             recompute: Recompute::Keep,
             hidden_dropout: None,
@@ -128,6 +132,8 @@ pub struct OpenedModel {
     pub parameters: usize,
     /// Which of the folder's tensors make up each parameter.
     pub plan: Plan,
+    /// What was taken from the weights because `config.json` does not say it, one sentence each.
+    pub notes: Vec<String>,
 }
 
 /// How a model is saved.
@@ -274,8 +280,9 @@ impl<'a> Registry<'a> {
         self.find_as(folder, None)
     }
 
-    /// The family of a folder: the one that `config.json` names, else `family`. Of ModelCenter's files, which name none, it is
-    /// the one of the identifier that the folder is called by, else the only one that has all their fields.
+    /// The family of a folder: the one that `config.json` names, else `family`, else the only one whose tensors have the names
+    /// that the weights have. Of ModelCenter's files, which name none, it is the one of the identifier that the folder is called
+    /// by, else the only one that has all their fields.
     ///
     /// # Errors
     /// No or an unreadable `config.json`; one that names another family than `family`; one from which the family cannot be told,
@@ -289,7 +296,7 @@ impl<'a> Registry<'a> {
                 return Err(Error::model(format!("{place}, field model_type"), reason, "leave the family out"));
             }
             (Some(name), _) | (None, Some(name)) => name,
-            (None, None) => self.tell(&fields, folder)?,
+            (None, None) => self.tell(&fields, folder)?.0,
         };
         self.entries().find(|entry| entry.model_type == name).ok_or_else(|| {
             let reason = format!("\"{}\" is no family of models that is known here", printable(name, 80));
@@ -301,20 +308,23 @@ impl<'a> Registry<'a> {
         self.entries().map(|entry| entry.model_type).collect::<Vec<_>>().join(", ")
     }
 
-    /// The family of a file that does not name it.
-    fn tell(&self, fields: &Fields, folder: &Path) -> Result<&'static str> {
+    /// The family of a file that does not name it, and what it was told by where that is the weights.
+    fn tell(&self, fields: &Fields, folder: &Path) -> Result<(&'static str, Option<String>)> {
         if !model_center::is_model_center(fields) {
-            let reason = "config.json does not say which family of models it is (model_type)";
-            let fix = format!("say it with --family, or model.family of a recipe: one of {}", self.known());
-            return Err(Error::model(fields.place(), reason, fix));
+            let class = fields.peek("architectures").and_then(|names| names.get(0)?.as_str().map(str::to_owned));
+            let known: Vec<&str> = self.entries().map(|entry| entry.model_type).collect();
+            let family = family_names::family_of(fields.place(), folder, class.as_deref(), &known)?;
+            let note =
+                format!("config.json has no model_type; by the names of its tensors the model is of family {family}");
+            return Ok((family, Some(note)));
         }
         let named = folder.file_name().and_then(|name| name.to_str()).and_then(family_of);
         if let Some(family) = named.filter(|family| model_center::can_be(fields, family)) {
-            return Ok(family);
+            return Ok((family, None));
         }
         let fitting = model_center::candidates(fields);
         match fitting[..] {
-            [family] => Ok(family),
+            [family] => Ok((family, None)),
             [] => {
                 let reason = "no class of ModelCenter has all of these fields";
                 let fix = "correct the file, or say the family with --family, or model.family of a recipe";
@@ -335,7 +345,18 @@ impl<'a> Registry<'a> {
     /// As [`Registry::find`], and those of the family.
     pub fn open(&self, folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
         let entry = self.find_as(folder, options.family.as_deref())?;
-        (entry.open)(folder, &OpenOptions { family: Some(entry.model_type.to_owned()), ..options.clone() })
+        let mut asked = OpenOptions { family: Some(entry.model_type.to_owned()), ..options.clone() };
+        if options.keep_dtype {
+            asked.dtype = Weights::open(folder)?.dtype().unwrap_or(options.dtype);
+        }
+        let mut opened = (entry.open)(folder, &asked)?;
+        if options.family.is_none() {
+            let fields = config::folder_fields(folder)?;
+            if fields.peek("model_type").is_none() {
+                opened.notes.extend(self.tell(&fields, folder)?.1);
+            }
+        }
+        Ok(opened)
     }
 }
 

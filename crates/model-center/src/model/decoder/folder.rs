@@ -4,6 +4,7 @@ use super::{Classes, DecoderFamily, DecoderHead, DecoderModel};
 use crate::error::Result;
 use crate::hf::folder::no_model_center;
 use crate::hf::{Allow, FolderLayout, ModelFolder, NameTable};
+use crate::model::infer::Heads;
 use crate::model::labels::take_over;
 use crate::model::opening::{allow, open_with};
 use crate::model::registry::{
@@ -14,23 +15,37 @@ use bmtrain_dist::block::BlockOptions;
 use std::borrow::Cow;
 use std::path::Path;
 
-/// The head that the class of a folder's `config.json` carries.
-fn own_head<C: DecoderFamily>(config: &C, folder: &Path, place: &str) -> Result<TextHead> {
+/// The heads whose tensors a folder has.
+fn heads<C: DecoderFamily>(config: &C, folder: &Path) -> Result<Heads> {
+    let words = config.names(DecoderHead::CausalLm { tied: false });
+    let classes = config.names(DecoderHead::Classifier { outputs: 1 });
+    Heads::of(folder, ("lm_head.weight", &words), None, ("cls_projection.weight", &classes))
+}
+
+/// The head that the class of a folder's `config.json` carries; without one the head that the weights have, or of several
+/// the one that is asked for.
+fn own_head<C: DecoderFamily>(config: &C, folder: &Path, place: &str, asked: Option<TextHead>) -> Result<TextHead> {
     let Classes { base, words, classifier } = C::CLASSES;
     let outputs = config.text().cls_head;
     let Some(class) = architectures(folder)?.into_iter().next() else {
         // ModelCenter's files name no class: its models predict words unless they have a head for classes.
-        return Ok(match (is_named_by_model_center(folder)?, outputs) {
-            (false, _) => TextHead::None,
-            (true, Some(outputs)) => TextHead::Classification { outputs },
-            (true, None) => TextHead::CausalLm,
-        });
+        return match (is_named_by_model_center(folder)?, outputs) {
+            (false, _) => {
+                // A tied head for words has no tensor of its own.
+                let without = if config.text().tied { TextHead::CausalLm } else { TextHead::None };
+                heads(config, folder)?.only(place, asked, (without, TextHead::CausalLm))
+            }
+            (true, Some(outputs)) => Ok(TextHead::Classification { outputs }),
+            (true, None) => Ok(TextHead::CausalLm),
+        };
     };
     // The first files of Llama wrote its name in capitals.
     let is = |name: &str| class.eq_ignore_ascii_case(name);
     match () {
         () if is(words) => Ok(TextHead::CausalLm),
-        () if is(classifier) => Ok(TextHead::Classification { outputs: outputs.unwrap_or(2) }),
+        () if is(classifier) => {
+            Ok(TextHead::Classification { outputs: heads(config, folder)?.outputs(folder, outputs)? })
+        }
         () if is(base) => Ok(TextHead::None),
         () => Err(unknown_class(place, &class, &[base, words, classifier])),
     }
@@ -56,7 +71,7 @@ fn configure<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(
     let place = folder.join("config.json").display().to_string();
     let mut config = C::from_pretrained_as(folder, options.family.as_deref())?;
     // Where the head is asked for, the file's own need not be one of ours.
-    let own = match (own_head(&config, folder, &place), options.head) {
+    let own = match (own_head(&config, folder, &place, options.head), options.head) {
         (Err(_), Some(_)) => TextHead::None,
         (own, _) => own?,
     };

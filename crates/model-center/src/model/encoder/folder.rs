@@ -4,6 +4,7 @@ use super::{EncoderFamily, EncoderHead, EncoderModel};
 use crate::error::{Error, Result};
 use crate::hf::folder::no_model_center;
 use crate::hf::{Allow, FolderLayout, ModelFolder, NameTable, TensorSource, Weights};
+use crate::model::infer::Heads;
 use crate::model::labels::take_over;
 use crate::model::opening::{allow, open_with};
 use crate::model::registry::{
@@ -26,19 +27,30 @@ fn class_suffix(head: EncoderHead) -> &'static str {
     }
 }
 
-/// The head that the class of a folder's `config.json` carries.
-fn own_head<C: EncoderFamily>(config: &C, folder: &Path, place: &str) -> Result<TextHead> {
+/// The heads whose tensors a folder has.
+fn heads<C: EncoderFamily>(config: &C, folder: &Path) -> Result<Heads> {
+    let names = config.names();
+    let sentences = C::HAS_SENTENCES.then_some(("nsp_projection.weight", &names));
+    Heads::of(folder, ("lm_head.dense.weight", &names), sentences, ("cls_projection.weight", &names))
+}
+
+/// The head that the class of a folder's `config.json` carries; without one the head that the weights have, or of several
+/// the one that is asked for.
+fn own_head<C: EncoderFamily>(config: &C, folder: &Path, place: &str, asked: Option<TextHead>) -> Result<TextHead> {
     if is_named_by_model_center(folder)? {
         // Its files name no class, and its classes have all heads at once.
         let has_words = Weights::open(folder)?.entries().iter().any(|entry| entry.name == "lm_head.dense.weight");
         return Ok(if has_words { TextHead::MaskedLm } else { TextHead::None });
     }
-    let Some(class) = architectures(folder)?.into_iter().next() else { return Ok(TextHead::None) };
+    let Some(class) = architectures(folder)?.into_iter().next() else {
+        return heads(config, folder)?.only(place, asked, (TextHead::None, TextHead::MaskedLm));
+    };
     let prefix = config.class_prefix();
     match class.strip_prefix(prefix) {
         Some("Model") => Ok(TextHead::None),
         Some("ForSequenceClassification") => {
-            Ok(TextHead::Classification { outputs: config.layout().cls_head.unwrap_or(2) })
+            let outputs = heads(config, folder)?.outputs(folder, config.layout().cls_head)?;
+            Ok(TextHead::Classification { outputs })
         }
         Some("ForMaskedLM") => Ok(TextHead::MaskedLm),
         Some("ForNextSentencePrediction") => Ok(TextHead::NextSentence),
@@ -80,7 +92,7 @@ fn configure<C: EncoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(
     let mut config = C::from_pretrained_as(folder, options.family.as_deref())?;
     config.set_dropout(options.hidden_dropout, options.attention_dropout);
     // Where the head is asked for, the file's own need not be one of ours.
-    let own = match (own_head(&config, folder, &place), options.head) {
+    let own = match (own_head(&config, folder, &place, options.head), options.head) {
         (Err(_), Some(_)) => TextHead::None,
         (own, _) => own?,
     };

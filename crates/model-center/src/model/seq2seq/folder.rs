@@ -4,6 +4,7 @@ use super::{Added, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel, Sinusoids};
 use crate::error::{Error, Result};
 use crate::hf::folder::no_model_center;
 use crate::hf::{Allow, FolderLayout, ModelFolder, NameTable, TensorSource, Weights};
+use crate::model::infer::Heads;
 use crate::model::labels::take_over;
 use crate::model::opening::{allow, open_with};
 use crate::model::registry::{
@@ -20,6 +21,8 @@ use std::path::Path;
 /// # Errors
 /// A configuration or weights that do not fit, see [`Plan::build`](crate::hf::Plan::build); no memory left.
 pub fn open<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
+    let wide = OpenOptions { dtype: DType::F32, ..options.clone() };
+    let options = if C::LEAVES_F16 && options.dtype == DType::F16 && options.keep_dtype { &wide } else { options };
     let (config, head) = configure::<C>(folder, options)?;
     let layout = config.layout();
     if [layout.encoder, layout.decoder].iter().any(|around| around.added == Added::Sinusoids) {
@@ -35,38 +38,61 @@ pub fn open<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<Op
     })
 }
 
+/// The heads whose tensors a folder has.
+fn heads<C: Seq2SeqFamily>(config: &C, folder: &Path) -> Result<Heads> {
+    let words = config.names(Seq2SeqHead::Words { tied: false });
+    let classes = config.names(Seq2SeqHead::Classifier { outputs: 1 });
+    Heads::of(folder, ("lm_head.weight", &words), None, ("cls_projection.weight", &classes))
+}
+
+/// The head that the class of a folder's `config.json` carries; without one the head that the weights have, or of several
+/// the one that is asked for.
+fn own_head<C: Seq2SeqFamily>(config: &C, folder: &Path, place: &str, asked: Option<TextHead>) -> Result<TextHead> {
+    let classes = config.classes();
+    match architectures(folder)?.first().map(String::as_str) {
+        // The first files of T5 have a name that was given up.
+        Some(name) if name == classes.words || name.ends_with("WithLMHeadModel") => Ok(TextHead::CausalLm),
+        Some(name) if classes.classifier == Some(name) => {
+            let outputs = heads(config, folder)?.outputs(folder, config.text().cls_head)?;
+            Ok(TextHead::Classification { outputs })
+        }
+        Some(name) if name != classes.base => {
+            let mut known = vec![classes.base, classes.words];
+            known.extend(classes.classifier);
+            Err(unknown_class(place, name, &known))
+        }
+        Some(_) => Ok(TextHead::None),
+        // ModelCenter's files name no class: its models predict words.
+        None if is_named_by_model_center(folder)? => Ok(TextHead::CausalLm),
+        None => {
+            // A tied head for words has no tensor of its own.
+            let without = if config.text().tied { TextHead::CausalLm } else { TextHead::None };
+            heads(config, folder)?.only(place, asked, (without, TextHead::CausalLm))
+        }
+    }
+}
+
 /// The folder's configuration with what the options change, and the head.
 fn configure<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<(C, Seq2SeqHead)> {
     let place = folder.join("config.json").display().to_string();
     let mut config = C::from_pretrained_as(folder, options.family.as_deref())?;
-    let (classes, by_model_center) = (config.classes(), is_named_by_model_center(folder)?);
-    let own = match architectures(folder)?.first().map(String::as_str) {
-        // The first files of T5 have a name that was given up.
-        Some(name) if name == classes.words || name.ends_with("WithLMHeadModel") => TextHead::CausalLm,
-        Some(name) => match (classes.classifier, config.text().cls_head) {
-            (Some(classifier), Some(outputs)) if name == classifier => TextHead::Classification { outputs },
-            _ if name != classes.base && options.head.is_none() => {
-                let mut known = vec![classes.base, classes.words];
-                known.extend(classes.classifier);
-                return Err(unknown_class(&place, name, &known));
-            }
-            _ => TextHead::None,
-        },
-        // ModelCenter's files name no class: its models predict words.
-        None if by_model_center => TextHead::CausalLm,
-        None => TextHead::None,
-    };
     if C::LEAVES_F16 && options.dtype == DType::F16 {
         let reason = format!("the hidden states of {} leave the range of f16", C::TITLE);
         return Err(Error::model(place, reason, "use bf16, or f32"));
     }
-    if config.weights_tell_the_head() && !by_model_center {
+    if config.weights_tell_the_head() && !is_named_by_model_center(folder)? {
         let has_matrix = Weights::open(folder)?.entries().iter().any(|entry| entry.name == "lm_head.weight");
         config.text_mut().tied = !has_matrix;
     }
+    // Where the head is asked for, the file's own need not be one of ours.
+    let own = match (own_head(&config, folder, &place, options.head), options.head) {
+        (Err(_), Some(_)) => TextHead::None,
+        (own, _) => own?,
+    };
     if let Some(rate) = options.hidden_dropout {
         config.set_hidden_dropout(rate);
     }
+    let has_classifier = config.classes().classifier.is_some();
     let text = config.text_mut();
     text.attention_dropout_p = options.attention_dropout.unwrap_or(text.attention_dropout_p);
     let head = options.head.unwrap_or(own);
@@ -80,7 +106,7 @@ fn configure<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<(
     }
     // The options have changed what reading the file had approved of.
     text.validate(&place)?;
-    let head = Seq2SeqHead::of(head, text.tied, C::TITLE, classes.classifier.is_some())?;
+    let head = Seq2SeqHead::of(head, text.tied, C::TITLE, has_classifier)?;
     Ok((config, head))
 }
 

@@ -1,0 +1,207 @@
+//! The family of a folder whose `config.json` does not name it, by its class or by the names of its tensors.
+//!
+//! Defines [`family_of`], called by [`super::registry`].
+
+use crate::error::{Error, Result};
+use crate::file::printable;
+use crate::hf::names::shortened;
+use crate::hf::{TensorSource, Weights};
+use std::collections::HashSet;
+use std::path::Path;
+
+/// Names that the weights of some families have and others do not.
+struct Signature {
+    /// The families, and what the names of their classes begin with. Files of all of them have the same names.
+    families: &'static [(&'static str, &'static str)],
+    /// In front of all names in files of models with a head; bare models have none.
+    prefix: &'static str,
+    /// Names that the weights have.
+    has: &'static [&'static str],
+    /// Names that they do not have, as those of another family that has all of the above.
+    lacks: &'static [&'static str],
+}
+
+/// What blocks of Llama and its kin have.
+const LLAMA: &[&str] = &[
+    "layers.0.self_attn.q_proj.weight",
+    "layers.0.mlp.gate_proj.weight",
+    "layers.0.input_layernorm.weight",
+    "layers.0.post_attention_layernorm.weight",
+    "norm.weight",
+];
+
+/// What BERT and RoBERTa have.
+const BERT: &[&str] = &[
+    "embeddings.word_embeddings.weight",
+    "embeddings.position_embeddings.weight",
+    "embeddings.token_type_embeddings.weight",
+    "encoder.layer.0.attention.self.query.weight",
+    "encoder.layer.0.attention.output.dense.weight",
+];
+
+/// What BART and Marian have.
+const FAIRSEQ: &[&str] = &[
+    "shared.weight",
+    "encoder.layers.0.self_attn.q_proj.weight",
+    "encoder.layers.0.self_attn_layer_norm.weight",
+    "decoder.layers.0.encoder_attn.q_proj.weight",
+];
+
+/// What all T5 have.
+const T5: &[&str] = &["shared.weight", "encoder.block.0.layer.0.SelfAttention.q.weight"];
+
+const SIGNATURES: &[Signature] = &[
+    Signature { families: &[("bert", "Bert")], prefix: "bert.", has: BERT, lacks: &["roberta."] },
+    Signature {
+        families: &[("roberta", "Roberta"), ("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert")],
+        prefix: "roberta.",
+        has: BERT,
+        lacks: &["bert."],
+    },
+    Signature {
+        families: &[("gpt2", "GPT2")],
+        prefix: "transformer.",
+        has: &["wte.weight", "wpe.weight", "h.0.attn.c_attn.weight", "h.0.mlp.c_fc.weight"],
+        lacks: &[],
+    },
+    Signature {
+        families: &[("gptj", "GPTJ")],
+        prefix: "transformer.",
+        has: &["wte.weight", "h.0.attn.q_proj.weight", "h.0.mlp.fc_in.weight"],
+        lacks: &["wpe.weight"],
+    },
+    Signature {
+        families: &[("bloom", "Bloom")],
+        prefix: "transformer.",
+        has: &["word_embeddings_layernorm.weight", "h.0.self_attention.query_key_value.weight"],
+        lacks: &[],
+    },
+    Signature {
+        families: &[("opt", "OPT")],
+        prefix: "model.",
+        has: &[
+            "decoder.embed_positions.weight",
+            "decoder.layers.0.self_attn.q_proj.weight",
+            "decoder.layers.0.fc1.weight",
+        ],
+        lacks: &["encoder.layers.0.self_attn.q_proj.weight", "decoder.layernorm_embedding.weight"],
+    },
+    Signature {
+        families: &[("qwen3", "Qwen3")],
+        prefix: "model.",
+        has: &[LLAMA[0], LLAMA[1], LLAMA[2], LLAMA[3], LLAMA[4], "layers.0.self_attn.q_norm.weight"],
+        lacks: &["layers.0.pre_feedforward_layernorm.weight"],
+    },
+    Signature {
+        families: &[("qwen2", "Qwen2")],
+        prefix: "model.",
+        has: &[LLAMA[0], LLAMA[1], LLAMA[2], LLAMA[3], LLAMA[4], "layers.0.self_attn.q_proj.bias"],
+        lacks: &["layers.0.self_attn.o_proj.bias", "layers.0.self_attn.q_norm.weight"],
+    },
+    Signature {
+        families: &[("llama", "Llama"), ("mistral", "Mistral")],
+        prefix: "model.",
+        has: LLAMA,
+        lacks: &[
+            "layers.0.self_attn.q_proj.bias",
+            "layers.0.self_attn.q_norm.weight",
+            "layers.0.pre_feedforward_layernorm.weight",
+        ],
+    },
+    Signature {
+        families: &[("llama", "Llama")],
+        prefix: "model.",
+        has: &[LLAMA[0], LLAMA[1], LLAMA[2], LLAMA[3], LLAMA[4], "layers.0.self_attn.o_proj.bias"],
+        lacks: &["layers.0.self_attn.q_norm.weight"],
+    },
+    Signature {
+        families: &[("t5", "T5")],
+        prefix: "",
+        has: &[T5[0], T5[1], "encoder.block.0.layer.1.DenseReluDense.wi.weight"],
+        lacks: &["encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"],
+    },
+    Signature {
+        families: &[("t5", "T5"), ("mt5", "MT5")],
+        prefix: "",
+        has: &[T5[0], T5[1], "encoder.block.0.layer.1.DenseReluDense.wi_0.weight"],
+        lacks: &["encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"],
+    },
+    Signature {
+        families: &[("bart", "Bart")],
+        prefix: "model.",
+        has: &[FAIRSEQ[0], FAIRSEQ[1], FAIRSEQ[2], FAIRSEQ[3], "encoder.layernorm_embedding.weight"],
+        lacks: &["encoder.layer_norm.weight"],
+    },
+    Signature {
+        families: &[("marian", "Marian")],
+        prefix: "model.",
+        has: FAIRSEQ,
+        lacks: &["encoder.layernorm_embedding.weight", "encoder.layer_norm.weight"],
+    },
+];
+
+impl Signature {
+    /// Whether weights of these names are of the families. A name that ends in a dot stands for all that begin with it.
+    fn fits(&self, names: &HashSet<&str>) -> bool {
+        let is_there = |name: &&str| {
+            if name.ends_with('.') {
+                return names.iter().any(|known| known.starts_with(name));
+            }
+            names.contains(*name) || names.contains(format!("{}{name}", self.prefix).as_str())
+        };
+        self.has.iter().all(|name| is_there(&name)) && !self.lacks.iter().any(|name| is_there(&name))
+    }
+}
+
+/// The one family, of those that are `known`, that weights with the names of this folder can be of; of several the one
+/// that `class`, which `config.json` names, belongs to.
+///
+/// # Errors
+/// None, or several: with the candidates and how to name one.
+pub(super) fn family_of(
+    place: &str,
+    folder: &Path,
+    class: Option<&str>,
+    known: &[&'static str],
+) -> Result<&'static str> {
+    // A folder whose weights cannot be opened is refused for that by whoever opens it with a family.
+    let weights = Weights::open(folder).ok();
+    let entries = weights.as_ref().map(TensorSource::entries).unwrap_or_default();
+    let names: HashSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+    let mut fitting: Vec<(&'static str, &'static str)> = SIGNATURES
+        .iter()
+        .filter(|signature| signature.fits(&names))
+        .flat_map(|found| found.families)
+        .copied()
+        .collect();
+    fitting.retain(|(family, _)| known.contains(family));
+    fitting.dedup();
+    let of_class: Vec<_> = fitting.iter().filter(|(_, prefix)| is_class_of(class, prefix)).copied().collect();
+    if !of_class.is_empty() {
+        fitting = of_class;
+    }
+    let silent = "config.json does not say which family of models it is (model_type)";
+    let (reason, families) = match fitting[..] {
+        [(family, _)] => return Ok(family),
+        [] if entries.is_empty() => (silent.to_owned(), known.join(", ")),
+        [] => {
+            let names: Vec<String> = entries.iter().map(|entry| entry.name.clone()).collect();
+            let reason = format!("{silent}, and its tensors have the names of none: {}", shortened(&names));
+            (reason, known.join(", "))
+        }
+        _ => {
+            let families = fitting.iter().map(|(family, _)| *family).collect::<Vec<_>>().join(", ");
+            (format!("{silent}; by the names of its tensors it can be {families}"), families)
+        }
+    };
+    let fix = format!("say it with --family, or model.family of a recipe: one of {}", printable(&families, 300));
+    Err(Error::model(place, reason, fix))
+}
+
+/// Whether a class such as `BertForMaskedLM` begins with a family's `prefix`, behind which another word begins.
+fn is_class_of(class: Option<&str>, prefix: &str) -> bool {
+    let rest = class.and_then(|class| {
+        class.get(..prefix.len()).filter(|begin| begin.eq_ignore_ascii_case(prefix)).and(class.get(prefix.len()..))
+    });
+    rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
+}
