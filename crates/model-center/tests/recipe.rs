@@ -68,6 +68,7 @@ fn print_config_shows_each_value_with_its_origin() {
 path = "models/mini"            # r.toml:2
 # revision                      # not set: main, of a model of the hub
 # family                        # not set: as config.json says
+# leave                         # not set: nothing but what other heads have
 dtype = "f32"                   # default
 head = "auto"                   # default
 # hidden_dropout                # not set: as in the model's config.json
@@ -512,4 +513,20 @@ fn an_incomplete_recipe_is_printed_with_what_is_missing() {
     let [mistake] = &wrong.into_wrong()[..] else { panic!("more than one is wrong") };
     assert_eq!(mistake.place, "--set train.lr=fast");
     assert!(Recipe::draft(None, &["train.lr".into()]).is_err());
+}
+
+#[test]
+fn tensors_that_are_left_out_change_no_result_and_no_hash() {
+    let sets = |leave: &[&str]| {
+        let base = ["model.path=m", "data.task=RTE", "data.path=sg", "train.steps=1", "output.dir=o"];
+        base.iter().chain(leave).map(|set| (*set).to_owned()).collect::<Vec<_>>()
+    };
+    let plain = Recipe::read(None, &sets(&[])).unwrap();
+    assert!(plain.model.leave.is_empty() && !plain.to_toml().contains("leave"));
+    let left = Recipe::read(None, &sets(&["model.leave=[\"ner.*\", \"topic.*\"]"])).unwrap();
+    assert_eq!(left.model.leave, ["ner.*", "topic.*"]);
+    assert!(left.to_toml().contains("leave = [\"ner.*\", \"topic.*\"]"));
+    assert_eq!(left.recipe_hash(), plain.recipe_hash());
+    let mistakes = Recipe::read(None, &sets(&["model.leave=ner"])).unwrap_err();
+    assert!(mistakes[0].reason.contains("a list of strings"), "{}", mistakes[0].reason);
 }

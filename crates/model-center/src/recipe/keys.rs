@@ -27,6 +27,7 @@ const MODEL_FOLDER: Wanted = Wanted {
     example: "models/bert-base-uncased",
 };
 const FAMILY: Wanted = Wanted { what: "a family of models", example: "bert" };
+const LEAVE: &str = "[\"ner_head.*\"]";
 const REVISION: Wanted = Wanted { what: "a branch, a tag or a whole commit", example: "main" };
 const OUTPUT_FOLDER: Wanted = Wanted { what: "the path of the folder for this run", example: "runs/first" };
 const FILE_NAME: Wanted = Wanted { what: "a file name", example: "metrics.jsonl" };
@@ -72,6 +73,7 @@ fn read_model(r: &mut Reader) -> ModelSettings {
         path: r.required_text("model.path", MODEL_FOLDER),
         revision: r.optional_text("model.revision", "not set: main, of a model of the hub", REVISION),
         family: r.optional_text("model.family", "not set: as config.json says", FAMILY),
+        leave: r.optional_texts("model.leave", "not set: nothing but what other heads have", LEAVE).unwrap_or_default(),
         dtype: r.choice("model.dtype", &[("f32", DType::F32), ("bf16", DType::BF16), ("f16", DType::F16)], DType::F32),
         head: r.choice("model.head", &[("auto", Head::Auto), ("new", Head::New)], Head::Auto),
         hidden_dropout: r.optional_single("model.hidden_dropout", own, share, 0.1),

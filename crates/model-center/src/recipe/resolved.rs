@@ -10,7 +10,7 @@ use std::ops::Deref;
 /// Tables that say where and how a run is carried out, not what it computes; they do not change the recipe hash.
 const UNHASHED_TABLES: &[&str] = &["checkpoint", "log", "output", "device", "parallel"];
 /// The same of single keys in other tables.
-const UNHASHED_KEYS: &[&str] = &["train.offload"];
+const UNHASHED_KEYS: &[&str] = &["train.offload", "model.leave"];
 /// Comments of `--print-config` are aligned, but not further right than this column.
 const MAX_COMMENT_COLUMN: usize = 56;
 
