@@ -18,6 +18,7 @@ pub mod forward;
 pub mod generate;
 pub mod gpu_check;
 pub mod limits;
+pub mod opened;
 pub mod places;
 pub mod plan;
 pub mod profile;

@@ -4,9 +4,11 @@
 mod fixture;
 
 use bmtrain_core::{Ctx, Device};
-use fixture::{Fixture, golden, write_inputs};
+use fixture::{Fixture, add_tensors, golden, write_inputs};
 use model_center::hf::{PickleFile, SafetensorsFile, SafetensorsWriter, TensorEntry, TensorSource};
 use model_center::model::{OpenOptions, Registry, TextBatch, TextHead};
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Every tensor of a file with the bits of its values.
@@ -212,15 +214,112 @@ fn what_would_be_lost_or_overwritten_is_refused() {
     let error = fixture.convert(&["no/such/model", "new", "--dtype", "f32"]).refused();
     assert!(error.contains("no/such/model"), "{error}");
     assert!(!fixture.path("new").exists());
-    // Of a head that the class does not have nothing is written unless it is left behind on purpose.
+    // Of a head that the class does not have nothing is written, which is said.
     let folder = fixture.path("headless");
     std::fs::create_dir(&folder).unwrap();
     let from = golden("gpt2_a", "untied");
     std::fs::copy(from.join("model.safetensors"), folder.join("model.safetensors")).unwrap();
     let config = std::fs::read_to_string(from.join("config.json")).unwrap();
     std::fs::write(folder.join("config.json"), config.replace("GPT2LMHeadModel", "GPT2Model")).unwrap();
-    let error = fixture.convert(&["headless", "new", "--dtype", "f32"]).refused();
-    assert!(error.contains("lm_head.weight") && error.contains("--leave"), "{error}");
-    let said = fixture.convert(&["headless", "new", "--dtype", "bf16", "--leave"]).succeeded();
-    assert!(said.stdout.contains("left behind lm_head.weight"), "{}", said.stdout);
+    let said = fixture.convert(&["headless", "new", "--dtype", "bf16"]).succeeded();
+    assert!(said.stderr.contains("warning: tensors of other heads are not used: lm_head.weight"), "{}", said.stderr);
+    assert!(said.stdout.contains("left out, of other heads: lm_head.weight"), "{}", said.stdout);
+    // With the class unknown a head can be named.
+    let other = config.replace("GPT2LMHeadModel", "GPT2ForEverything");
+    std::fs::write(folder.join("config.json"), other).unwrap();
+    assert!(fixture.convert(&["headless", "lm"]).refused().contains("GPT2ForEverything"));
+    fixture.convert(&["headless", "lm", "--head", "lm"]).succeeded();
+    assert_eq!(loss(&fixture.path("lm")).to_bits(), loss(&from).to_bits());
+}
+
+/// What became of every tensor, by the report: what was done, and the names of the tensors written.
+fn report(text: &str) -> BTreeMap<String, (String, Vec<String>)> {
+    let names = |to: &Value| to["tensor"].as_str().unwrap().to_owned();
+    let line = |line: &str| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let to = line["to"].as_array().unwrap().iter().map(names).collect();
+        (line["tensor"].as_str().unwrap().to_owned(), (line["action"].as_str().unwrap().to_owned(), to))
+    };
+    text.lines().map(line).collect()
+}
+
+#[test]
+fn a_folder_keeps_its_dtype_unless_another_is_asked_for() {
+    let fixture = Fixture::new();
+    let from = golden("gpt2_a", "lm");
+    for dtype in ["bf16", "f16", "f32"] {
+        let said = fixture.convert(&[from.to_str().unwrap(), dtype, "--dtype", dtype]).succeeded();
+        assert!(said.stdout.to_lowercase().contains(&format!("written as {dtype}")), "{}", said.stdout);
+        let again = format!("{dtype}-again");
+        let said = fixture.convert(&[dtype, &again]).succeeded();
+        assert!(said.stdout.to_lowercase().contains(&format!("written as {dtype}")), "{}", said.stdout);
+        let bytes = |folder: &str| fixture.bytes(&format!("{folder}/model.safetensors"));
+        assert!(bytes(dtype) == bytes(&again), "{dtype}");
+    }
+}
+
+#[test]
+fn a_report_says_what_became_of_every_tensor() {
+    let fixture = Fixture::new();
+    let from = golden("gpt2_a", "lm");
+    let to = ["own", "--layout", "model-center", "--report", "report.jsonl"];
+    let said = fixture.convert(&[&[from.to_str().unwrap()][..], &to].concat()).succeeded();
+    assert!(said.stdout.contains("tensors: ") && said.stdout.contains(" copied"), "{}", said.stdout);
+    let lines = report(&fixture.read("report.jsonl"));
+    let source = SafetensorsFile::open(&from.join("model.safetensors")).unwrap();
+    let names: Vec<&str> = source.tensors().iter().map(|entry| entry.name.as_str()).collect();
+    assert_eq!(lines.keys().map(String::as_str).collect::<Vec<_>>(), names);
+    let block = |part: &str| lines[&format!("transformer.h.0.{part}")].clone();
+    let own = |part: &str| format!("encoder.layers.0.self_att.self_attention.{part}");
+    let queries = ["project_q.weight", "project_k.weight", "project_v.weight"].map(own).to_vec();
+    assert_eq!(block("attn.c_attn.weight"), ("split".to_owned(), queries));
+    assert_eq!(block("attn.c_proj.weight"), ("transposed".to_owned(), vec![own("attention_out.weight")]));
+    assert_eq!(block("attn.c_proj.bias"), ("copied".to_owned(), vec![own("attention_out.bias")]));
+    // The way back, to standard output.
+    let said = fixture.convert(&["own", "back", "--family", "gpt2", "--report", "-"]).succeeded();
+    let back = report(&said.stdout);
+    assert_eq!(
+        back[&own("project_k.weight")],
+        ("merged".to_owned(), vec!["transformer.h.0.attn.c_attn.weight".to_owned()])
+    );
+    assert!(said.stderr.contains("tensors: "), "{}", said.stderr);
+    // What is left out is in it too, and nothing is overwritten.
+    let several = fixture.path("several");
+    std::fs::create_dir(&several).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(from.join(file), several.join(file)).unwrap();
+    }
+    let further: [(&str, &[usize]); 2] = [("score.weight", &[2, 20]), ("topic.weight", &[3, 20])];
+    add_tensors(&several.join("model.safetensors"), &further);
+    let error = fixture.convert(&["several", "new", "--leave", "topic.*", "--report", "report.jsonl"]).refused();
+    assert!(error.contains("--report") && !fixture.path("new").exists(), "{error}");
+    let said = fixture.convert(&["several", "new", "--leave", "topic.*", "--report", "-"]).succeeded();
+    let lines = report(&said.stdout);
+    assert_eq!(lines["score.weight"], ("left out, of another head".to_owned(), Vec::new()));
+    assert_eq!(lines["topic.weight"], ("left out".to_owned(), Vec::new()));
+}
+
+#[test]
+fn a_gguf_file_with_an_output_table_says_that_the_model_is_untied() {
+    let fixture = Fixture::new();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/model-center/tests/golden/gguf");
+    let mut untied = 0;
+    for name in ["llama", "qwen2", "qwen3"] {
+        let file = golden.join(format!("{name}.gguf"));
+        let file = file.to_str().unwrap();
+        let said = fixture.convert(&[file, name, "--dtype", "f32", "--report", &format!("{name}.jsonl")]).succeeded();
+        let config: Value = serde_json::from_str(&fixture.read(&format!("{name}/config.json"))).unwrap();
+        let is_untied = config["tie_word_embeddings"] == false;
+        untied += usize::from(is_untied);
+        let size = |key: &str| config[key].as_u64().unwrap();
+        let note = format!("{} more parameters are kept", size("vocab_size") * size("hidden_size"));
+        assert_eq!(said.stdout.contains(&note), is_untied, "{name}: {}", said.stdout);
+        let lines = report(&fixture.read(&format!("{name}.jsonl")));
+        assert_eq!(lines["token_embd.weight"].1, ["model.embed_tokens.weight"], "{name}");
+        assert_eq!(lines.contains_key("output.weight"), is_untied, "{name}");
+        let is_quantised = lines.values().any(|(action, _)| action.starts_with("dequantised"));
+        let silent = fixture.convert(&[file, &format!("{name}-again")]);
+        assert_eq!(silent.stderr.contains("quantised"), is_quantised, "{}", silent.stderr);
+    }
+    assert!(untied > 0);
 }

@@ -4,7 +4,7 @@
 
 mod fixture;
 
-use fixture::{Fixture, Input, golden, without_tensors, write_inputs, write_with_numbers};
+use fixture::{Fixture, Input, add_tensors, golden, without_tensors, write_inputs, write_with_numbers};
 use model_center::hf::{SafetensorsFile, StoredDtype};
 use model_center::tokenizer::{HfTokenizer, Tokenizer};
 use serde_json::{Map, Value, json};
@@ -439,4 +439,77 @@ fn models_of_the_hubs_cache_go_by_their_names() {
     // The model that comes out has the tokenizer, and says what it was made from.
     assert_eq!(fixture.read("run/model/vocab.txt"), fixture.read("model/vocab.txt"));
     assert!(fixture.read("run/model/README.md").contains("org/tiny"));
+}
+
+/// The bytes of the logits of `model` in the fixture on golden inputs of BERT, and what was said.
+fn logits(fixture: &Fixture, model: &str, further: &[&str]) -> (Vec<u8>, String) {
+    let inputs = golden("bert_a", "mlm").join("inputs.safetensors");
+    let run = [arguments(Path::new(model), &inputs, "out.safetensors"), further.to_vec()].concat();
+    let outcome = fixture.forward(&run).succeeded();
+    let logits = SafetensorsFile::open(&fixture.path("out.safetensors")).unwrap().read_raw("logits").unwrap();
+    (logits, outcome.stderr)
+}
+
+/// Copies a golden folder's configuration and weights into the fixture.
+fn copied(fixture: &Fixture, head: &str, to: &str) {
+    for file in ["config.json", "model.safetensors"] {
+        fixture.write_bytes(&format!("{to}/{file}"), &std::fs::read(golden("bert_a", head).join(file)).unwrap());
+    }
+}
+
+#[test]
+fn a_head_is_reached_beside_three_others_whatever_the_configuration_names() {
+    let fixture = Fixture::new();
+    copied(&fixture, "mlm", "plain");
+    copied(&fixture, "mlm", "several");
+    let expected = logits(&fixture, "plain", &[]).0;
+    let ten: Vec<String> = (0..10).map(|i| format!("cls.seq_relationship.{i}")).collect();
+    let shape: &[usize] = &[2];
+    let mut heads: Vec<(&str, &[usize])> = ten.iter().map(|name| (name.as_str(), shape)).collect();
+    heads.extend([("topic.weight", &[7, 32][..]), ("ner.weight", &[9, 32]), ("qa_outputs.weight", &[2, 32])]);
+    add_tensors(&fixture.path("several/model.safetensors"), &heads);
+    let leave = ["--leave", "topic.*", "--leave", "ner.*"];
+    let (got, said) = logits(&fixture, "several", &leave);
+    assert!(got == expected, "other heads change nothing");
+    assert!(said.contains("cls.seq_relationship.0, ") && said.contains(" and 3 more"), "{said}");
+    // A class that is not known, and none at all.
+    fixture.replace("several/config.json", "BertForMaskedLM", "BertForEverything");
+    assert!(logits(&fixture, "several", &[&leave[..], &["--head", "mlm"]].concat()).0 == expected);
+    fixture.replace("plain/config.json", "\"architectures\"", "\"other\"");
+    fixture.replace("plain/config.json", "\"model_type\": \"bert\",", "");
+    let (got, said) = logits(&fixture, "plain", &[]);
+    assert!(got == expected && said.contains("by the names of its tensors the model is of family bert"), "{said}");
+}
+
+#[test]
+fn of_a_folder_without_a_class_one_head_is_asked_for_by_name() {
+    let fixture = Fixture::new();
+    copied(&fixture, "mlm", "two");
+    add_tensors(&fixture.path("two/model.safetensors"), &[("classifier.weight", &[5, 32]), ("classifier.bias", &[5])]);
+    let pooler: [(&str, &[usize]); 2] = [("bert.pooler.dense.weight", &[32, 32]), ("bert.pooler.dense.bias", &[32])];
+    add_tensors(&fixture.path("two/model.safetensors"), &pooler);
+    fixture.replace("two/config.json", "\"architectures\"", "\"other\"");
+    let inputs = golden("bert_a", "mlm").join("inputs.safetensors");
+    let run = arguments(Path::new("two"), &inputs, "out.safetensors");
+    let error = fixture.forward(&run).refused();
+    assert!(error.contains("several heads: mlm, cls") && error.contains("--head"), "{error}");
+    fixture.write("text.jsonl", "{\"input_ids\": [2, 7, 3]}\n");
+    let run = arguments(Path::new("two"), Path::new("text.jsonl"), "out.safetensors");
+    let said = fixture.forward(&[&run[..], &["--head", "cls"]].concat()).succeeded();
+    assert!(said.stdout.contains("logits [1, 5]"), "{}", said.stdout);
+}
+
+#[test]
+fn a_model_runs_in_the_dtype_that_it_is_stored_in() {
+    let fixture = Fixture::new();
+    copied(&fixture, "mlm", "wide");
+    let wide = logits(&fixture, "wide", &[]).0;
+    assert!(wide == logits(&fixture, "wide", &["--dtype", "f32"]).0);
+    for dtype in ["bf16", "f16"] {
+        fixture.convert(&["wide", dtype, "--dtype", dtype]).succeeded();
+        let stored = logits(&fixture, dtype, &[]).0;
+        assert!(stored == logits(&fixture, dtype, &["--dtype", dtype]).0, "{dtype}");
+        assert!(stored != logits(&fixture, dtype, &["--dtype", "f32"]).0, "{dtype}");
+        assert!(stored != wide, "{dtype}");
+    }
 }

@@ -362,3 +362,17 @@ fn what_somebody_says_is_no_control_token() {
         generated(&fixture, &[json!({"prompt": said})], &arguments)[0]["generated_text"]
     );
 }
+
+#[test]
+fn a_model_stored_in_f16_is_opened_in_a_dtype_that_its_family_computes_in() {
+    let fixture = Fixture::seq2seq();
+    fixture.convert(&["model", "half", "--dtype", "f16"]).succeeded();
+    std::fs::rename(fixture.path("model"), fixture.path("wide")).unwrap();
+    std::fs::rename(fixture.path("half"), fixture.path("model")).unwrap();
+    let prompt = ["--prompt", "the film", "--max-new-tokens", "4"];
+    let text = |further: &[&str]| fixture.generate(&[&prompt[..], further].concat()).succeeded().stdout;
+    // The states of a T5 leave the range of f16.
+    let error = fixture.generate(&[&prompt[..], &["--dtype", "f16"]].concat()).refused();
+    assert!(error.contains("leave the range of f16"), "{error}");
+    assert_eq!(text(&[]), text(&["--dtype", "f32"]));
+}

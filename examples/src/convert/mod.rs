@@ -1,15 +1,20 @@
 //! The convert program: a model folder of Hugging Face or of ModelCenter, or a GGUF file, in; a folder of either out.
 //!
-//! Every tensor is accounted for before the first is written: what is mapped, what is left behind with leave, and what is
-//! missing or left over, which is an error. One parameter is in memory at a time. Called by the convert binary, and by binaries of
+//! Every tensor is accounted for before the first is written: what is mapped, what belongs to other heads, what is left out with
+//! leave, and what is missing or left over, which is an error. One parameter is in memory at a time. Called by the convert binary, and by binaries of
 //! crates with models of their own.
 
+mod report;
+
+use crate::opened::{self, Head};
 use crate::places::model_places;
 use crate::{program, terminal};
 use bmtrain_core::{DType, Device};
 use clap::{Parser, ValueEnum};
 use model_center::file::printable;
-use model_center::hf::{FolderLayout, NotFinite, Pretrained, Weights, gguf_to_folder};
+use model_center::hf::{
+    FolderLayout, GgufFile, NotFinite, Pretrained, TensorSource, Weights, gguf_to_folder, shortened,
+};
 use model_center::model::{OpenOptions, Registry, SaveOptions};
 use model_center::run::ExitStatus;
 use model_center::{Error, Result};
@@ -36,18 +41,25 @@ pub struct Options {
     /// Whose files are written.
     #[arg(long, value_enum, default_value = "hugging-face")]
     pub layout: Layout,
-    /// Type of the weights that are written.
+    /// Dtype of the weights that are written; by default the one they are stored in. A quantised file has none, and needs this.
     #[arg(long, value_enum, value_name = "TYPE")]
-    pub dtype: Stored,
+    pub dtype: Option<Stored>,
     /// Branch, tag or commit, for a model in the cache.
     #[arg(long, value_name = "REVISION")]
     pub revision: Option<String>,
     /// Family of a model whose config.json does not name it, as ModelCenter's do not.
     #[arg(long, value_name = "FAMILY")]
     pub family: Option<String>,
-    /// Leave behind what the model's class has no use for, such as the head it was pretrained with, instead of refusing.
-    #[arg(long)]
-    pub leave: bool,
+    /// The head that is written; by default the one that the folder's class has.
+    #[arg(long, value_enum)]
+    pub head: Option<Head>,
+    /// Leave out tensors that the model has no use for, by a pattern in which * stands for any text; may be repeated. Those of
+    /// heads for other tasks need none.
+    #[arg(long, value_name = "PATTERN")]
+    pub leave: Vec<String>,
+    /// Write what became of every tensor to this file, or to standard output for -: one JSON object a line.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
 }
 
 /// Whose files.
@@ -93,19 +105,26 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 /// in use; a full disk.
 pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     refuse_used(&options.to)?;
+    options.report.iter().try_for_each(|report| report::check(report))?;
     let path = Path::new(&options.from);
     if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf")) {
         if options.layout != Layout::HuggingFace {
             let reason = "a GGUF file is brought into Hugging Face's files only";
             return Err(Error::recipe("--layout", reason, "leave it out, and convert the folder in a second step"));
         }
-        if options.family.is_some() {
-            let reason = "a GGUF file names its family itself";
-            return Err(Error::recipe("--family", reason, "leave it out"));
+        let without_effect = [
+            ("--family", options.family.is_some(), "a GGUF file names its family itself"),
+            ("--head", options.head.is_some(), "a GGUF file has the head for tokens alone"),
+            ("--leave", !options.leave.is_empty(), "every tensor of a GGUF file is needed"),
+        ];
+        if let Some((option, _, reason)) = without_effect.into_iter().find(|(_, is_given, _)| *is_given) {
+            return Err(Error::recipe(option, reason, "leave it out"));
         }
-        let report = gguf_to_folder(path, &options.to, options.dtype.dtype())?;
-        terminal::print(&report.to_string())?;
-        warn_of(&report.not_finite);
+        let written = gguf_to_folder(path, &options.to, gguf_dtype(path, options)?)?;
+        let lines = report::of_gguf(&written)?;
+        say(&format!("{written}\ntensors: {}", report::summary(&lines)), options)?;
+        options.report.iter().try_for_each(|to| report::write(&lines, to))?;
+        warn_of(&written.not_finite);
         return Ok(ExitStatus::Done);
     }
     let folder = Pretrained::resolve(&options.from, options.revision.as_deref(), &model_places())?;
@@ -113,32 +132,57 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
+/// The type to write a GGUF file's weights in.
+fn gguf_dtype(path: &Path, options: &Options) -> Result<DType> {
+    if let Some(dtype) = options.dtype {
+        return Ok(dtype.dtype());
+    }
+    let file = GgufFile::open(path)?;
+    let is_quantised = |name: &str| file.stored(name).is_some_and(|stored| !stored.is_plain());
+    if let Some(entry) = file.entries().into_iter().find(|entry| is_quantised(&entry.name)) {
+        let reason = format!("the weights are quantised ({} among them), and are written as floats", entry.name);
+        return Err(Error::recipe("--dtype", printable(&reason, 300), "give --dtype bf16, f16 or f32"));
+    }
+    Ok(model_center::hf::weights::most_stored(file.entries()).unwrap_or(DType::F32))
+}
+
+/// Print results, beside a report on standard output as notes.
+fn say(text: &str, options: &Options) -> Result<()> {
+    if options.report.as_ref().is_some_and(|report| report.as_os_str() == "-") {
+        terminal::note(text);
+        return Ok(());
+    }
+    terminal::print(text)
+}
+
 /// From folder to folder.
 fn folder_to_folder(folder: &Path, options: &Options, registry: Registry<'_>) -> Result<()> {
     let device = Device::cpu(1)?;
-    let asked = OpenOptions { only_check: true, family: options.family.clone(), ..OpenOptions::new(&device) };
-    let opened = registry.open(folder, &asked)?;
-    let place = folder.display().to_string();
-    if !opened.unused.is_empty() && !options.leave {
-        let names = printable(&opened.unused.join(", "), 300);
-        let reason = format!("the class in config.json has no use for {} tensors: {names}", opened.unused.len());
-        return Err(Error::model(
-            place,
-            reason,
-            "name the class that has in config.json, or leave them behind with --leave",
-        ));
-    }
+    let asked = OpenOptions {
+        only_check: true,
+        family: options.family.clone(),
+        head: opened::head(options.head, folder, false)?,
+        leave: options.leave.clone(),
+        ..OpenOptions::new(&device)
+    };
+    let opened = registry.open(folder, &asked).map_err(|error| match error {
+        // The family knows that it has no such head, but not where it was asked for.
+        Error::Recipe { reason, fix, .. } => Error::recipe("--head", reason, fix),
+        other => other,
+    })?;
     if !opened.drawn.is_empty() {
         let names = printable(&opened.drawn.join(", "), 300);
+        let place = folder.display().to_string();
         return Err(Error::model(place, format!("there are no values for {names}"), "use a complete model"));
     }
     let layout = match options.layout {
         Layout::HuggingFace => FolderLayout::HuggingFace,
         Layout::ModelCenter => FolderLayout::ModelCenter,
     };
-    let save = SaveOptions { dtype: options.dtype.dtype(), companions: Some(folder), layout };
-    opened.model.check_save(&save)?;
     let weights = Weights::open(folder)?;
+    let dtype = options.dtype.map(Stored::dtype).or(weights.dtype()).unwrap_or(DType::F32);
+    let save = SaveOptions { dtype, companions: Some(folder), layout };
+    opened.model.check_save(&save)?;
     opened.plan.check_twins(&weights)?;
     let was_there = options.to.exists();
     let mut not_finite = Vec::new();
@@ -150,22 +194,33 @@ fn folder_to_folder(folder: &Path, options: &Options, registry: Registry<'_>) ->
         clear(&options.to, was_there);
         return Err(error);
     }
-    terminal::print(&format!(
-        "{} parameters of {} values written as {} to {}",
-        opened.plan.loaded(),
-        opened.parameters,
-        save.dtype,
-        options.to.display()
-    ))?;
+    opened::remarks_of(&opened).iter().for_each(|line| terminal::note(line));
+    let names = opened.model.names_in(layout)?;
+    let lines = report::of_directory(&opened, &weights, &names, &options.to)?;
+    let mut said = vec![
+        format!(
+            "{} parameters of {} values written as {} to {}",
+            opened.plan.loaded(),
+            opened.parameters,
+            save.dtype,
+            options.to.display()
+        ),
+        format!("tensors: {}", report::summary(&lines)),
+    ];
     for (what, names) in [
-        ("left behind", &opened.unused),
-        ("passed over, as it holds nothing learned,", &opened.plan.passed_over(&weights)),
-        ("config.json has no place for", &opened.model.left_out(&save)?),
+        ("left out:", opened.plan.left()),
+        ("left out, of other heads:", opened.plan.unused()),
+        ("left out, nothing learned:", &opened.plan.passed_over(&weights)),
     ] {
-        for name in names {
-            terminal::print(&format!("  {what} {}", printable(name, 200)))?;
+        if !names.is_empty() {
+            said.push(format!("  {what} {}", shortened(names)));
         }
     }
+    for field in opened.model.left_out(&save)? {
+        said.push(format!("  config.json has no place for {}", printable(&field, 200)));
+    }
+    say(&said.join("\n"), options)?;
+    options.report.iter().try_for_each(|to| report::write(&lines, to))?;
     warn_of(&not_finite);
     Ok(())
 }

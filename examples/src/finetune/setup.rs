@@ -9,7 +9,7 @@ use bmtrain_dist::optim::{Schedule, Warmup};
 use bmtrain_dist::shard::Sharding;
 use model_center::config::ProblemType;
 use model_center::data::{AnswerPlace, Dataset, LabelSpace, LabelSpec, ReadOptions, Split, Squad};
-use model_center::hf::{FolderLayout, Places};
+use model_center::hf::{FolderLayout, Places, shortened};
 use model_center::model::{HeadValues, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead, TextModel};
 use model_center::recipe::{DataSettings, DataSource, Head, Origin, Resolved, model_folder};
 use model_center::run::{StopConditions, StopFlag};
@@ -37,8 +37,12 @@ pub struct Job {
     pub parameters: usize,
     /// Parameters that the folder lacks and that will be drawn.
     pub drawn: Vec<String>,
-    /// Tensors of the folder that are not used.
+    /// Tensors of the folder that belong to other heads than the model's.
     pub unused: Vec<String>,
+    /// Further ones that the recipe leaves out.
+    pub left: Vec<String>,
+    /// What was taken from the weights because `config.json` does not say it.
+    pub notes: Vec<String>,
     /// How answers are written, where the task knows answers.
     pub written: Option<Written>,
     /// What each class weighs in the training loss; `None`: all samples weigh the same.
@@ -77,8 +81,12 @@ impl Job {
             lines.push(format!("new, not in the folder: {}", self.drawn.join(", ")));
         }
         if !self.unused.is_empty() {
-            lines.push(format!("in the folder, not used: {}", self.unused.join(", ")));
+            lines.push(format!("in the folder, not used: {}", shortened(&self.unused)));
         }
+        if !self.left.is_empty() {
+            lines.push(format!("left out (model.leave): {}", shortened(&self.left)));
+        }
+        lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
         lines.join("\n")
     }
 }
@@ -110,6 +118,7 @@ pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, s
     };
     OpenOptions {
         family: resolved.model.family.clone(),
+        leave: resolved.model.leave.clone(),
         head: Some(head),
         head_values: match resolved.model.head {
             // A model that has learnt words keeps its head for them: a new one would spoil what its blocks have learnt.
@@ -212,6 +221,8 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &Places) -> 
         parameters: opened.parameters,
         drawn: opened.drawn,
         unused: opened.unused,
+        left: opened.plan.left().to_vec(),
+        notes: opened.notes,
         written,
         class_weights,
     })

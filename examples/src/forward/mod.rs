@@ -3,15 +3,16 @@
 mod inputs;
 mod lines;
 
+use crate::convert::Stored;
+use crate::opened::{self, Head};
 use crate::places::model_places;
 use crate::program;
 use crate::terminal;
 use bmtrain_core::{Ctx, DType, Device, DeviceChoice, Segment, Tensor};
 use bmtrain_dist::param::widen;
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use model_center::hf::{Pretrained, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry};
-use model_center::model::registry::{architectures, is_named_by_model_center};
-use model_center::model::{OpenOptions, Registry, TextBatch, TextHead, TextModel};
+use model_center::model::{OpenOptions, Registry, TextBatch, TextModel};
 use model_center::run::ExitStatus;
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -44,6 +45,10 @@ pub struct Options {
     /// Family of a model whose config.json does not name it, as ModelCenter's do not.
     #[arg(long, value_name = "FAMILY")]
     pub family: Option<String>,
+    /// Leave out tensors that the model has no use for, by a pattern in which * stands for any text; may be repeated. Those of
+    /// heads for other tasks need none.
+    #[arg(long, value_name = "PATTERN")]
+    pub leave: Vec<String>,
     /// File of inputs.
     #[arg(long, value_name = "FILE")]
     pub inputs: PathBuf,
@@ -56,6 +61,9 @@ pub struct Options {
     /// The head; by default the one that the folder's class has.
     #[arg(long, value_enum)]
     pub head: Option<Head>,
+    /// Dtype of the weights while it runs; by default the one they are stored in.
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub dtype: Option<Stored>,
     /// What it runs on: auto, cpu, cuda, or cuda:1 for the second CUDA device.
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Auto)]
     pub device: DeviceChoice,
@@ -66,21 +74,6 @@ pub struct Options {
 
 /// The tensor of a row's words, in and out.
 const INPUT_IDS: &str = "input_ids";
-
-/// Heads by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Head {
-    /// Words at masked positions.
-    Mlm,
-    /// Whether the second text follows the first.
-    Nsp,
-    /// Classes of a sequence.
-    Cls,
-    /// The next word, for decoders.
-    Lm,
-    /// Hidden states alone.
-    None,
-}
 
 /// The program: what a binary's `main` calls, with the families it is to know.
 pub fn main(registry: Registry<'static>) -> ExitCode {
@@ -108,10 +101,15 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         let reason = "--grads needs a loss, and there are no labels";
         return Err(Error::data(place, reason, "add labels to the inputs, or leave --grads out"));
     }
-    let head = head(options, &folder, &batch)?;
-    let opened =
-        registry.open(&folder, &OpenOptions { head, family: options.family.clone(), ..OpenOptions::new(&device) });
-    let opened = opened.map_err(|error| match error {
+    let asked = OpenOptions {
+        head: opened::head(options.head, &folder, batch.next_sentence.is_some())?,
+        family: options.family.clone(),
+        leave: options.leave.clone(),
+        dtype: options.dtype.map_or(DType::F32, Stored::dtype),
+        keep_dtype: options.dtype.is_none(),
+        ..OpenOptions::new(&device)
+    };
+    let opened = registry.open(&folder, &asked).map_err(|error| match error {
         // The family knows that it has no such head, but not who asked for it.
         Error::Recipe { reason, fix, .. } => Error::recipe("--head", reason, fix),
         other => other,
@@ -126,6 +124,7 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         let reason = "this model has no types of tokens";
         return Err(Error::data(format!("{place}, token_type_ids"), reason, "leave the tensor out"));
     }
+    opened::remarks_of(&opened).iter().for_each(|line| terminal::note(line));
     for name in &opened.drawn {
         terminal::note(&format!("warning: {name} is not in the folder; its values are drawn"));
     }
@@ -140,30 +139,6 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     let lines: Vec<String> = results.map(|entry| format!("{} {:?}", entry.name, entry.shape)).collect();
     terminal::print(&lines.join("\n"))?;
     Ok(ExitStatus::Done)
-}
-
-fn head(options: &Options, folder: &Path, batch: &TextBatch) -> Result<Option<TextHead>> {
-    Ok(match options.head {
-        None => None,
-        Some(Head::Mlm) if batch.next_sentence.is_some() => Some(TextHead::Pretraining),
-        Some(Head::Mlm) => Some(TextHead::MaskedLm),
-        Some(Head::Nsp) => Some(TextHead::NextSentence),
-        // How many outputs it has is the folder's to say.
-        Some(Head::Cls) => {
-            let classes = architectures(folder)?;
-            // ModelCenter's folders name no class; their weights tell.
-            if !is_named_by_model_center(folder)?
-                && !classes.iter().any(|class| class.ends_with("ForSequenceClassification"))
-            {
-                let place = folder.join("config.json").display().to_string();
-                let reason = format!("the folder's class is {classes:?}, which has no classifier");
-                return Err(Error::model(place, reason, "use a fine-tuned classifier, or another --head"));
-            }
-            None
-        }
-        Some(Head::Lm) => Some(TextHead::CausalLm),
-        Some(Head::None) => Some(TextHead::None),
-    })
 }
 
 type Output = (TensorEntry, Vec<f32>);

@@ -46,6 +46,10 @@ pub struct Options {
     /// Family of a model whose config.json does not name it, as ModelCenter's do not.
     #[arg(long, value_name = "FAMILY")]
     pub family: Option<String>,
+    /// Leave out tensors that the model has no use for, by a pattern in which * stands for any text; may be repeated. Those of
+    /// heads for other tasks need none.
+    #[arg(long, value_name = "PATTERN")]
+    pub leave: Vec<String>,
     /// What is read.
     #[command(flatten)]
     pub rows: RowOptions,
@@ -70,9 +74,9 @@ pub struct Options {
     /// What it runs on: auto, cpu, cuda, or cuda:1 for the second CUDA device.
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Auto)]
     pub device: DeviceChoice,
-    /// Type of the weights while it runs.
-    #[arg(long, value_enum, value_name = "TYPE", default_value = "f32")]
-    pub dtype: Stored,
+    /// Dtype of the weights while it runs; by default the one they are stored in.
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub dtype: Option<Stored>,
     /// Threads, of all ranks together; by default all that this process may use.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,

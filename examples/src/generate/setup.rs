@@ -5,11 +5,13 @@
 use super::Options;
 use super::rows::{Reader, Row, Said};
 use super::settings::{Settings, Surroundings};
+use crate::convert::Stored;
 use crate::device;
+use crate::opened;
 use crate::places::model_places;
 use crate::terminal;
-use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
+use bmtrain_core::{DType, Device};
 use bmtrain_dist::Launch;
 use bmtrain_dist::launch::Launcher;
 use bmtrain_dist::shard::Sharding;
@@ -181,7 +183,9 @@ pub(super) fn open_options(options: &Options, device: &Device, sharding: Shardin
     OpenOptions {
         family: options.family.clone(),
         head: Some(TextHead::CausalLm),
-        dtype: options.dtype.dtype(),
+        leave: options.leave.clone(),
+        dtype: options.dtype.map_or(DType::F32, Stored::dtype),
+        keep_dtype: options.dtype.is_none(),
         sharding,
         ..OpenOptions::new(device)
     }
@@ -206,6 +210,9 @@ fn sketch(options: &Options, registry: &Registry<'_>, folder: &Path) -> Result<B
             reason,
             "use a model that was trained to predict words",
         ));
+    }
+    if !options.quiet {
+        opened::remarks_of(&opened).iter().for_each(|line| terminal::note(line));
     }
     Ok(opened.model)
 }

@@ -168,6 +168,8 @@ fn longest_of_all(job: &Job, resolved: &Resolved, ranks: usize) -> Job {
         parameters: job.parameters,
         drawn: Vec::new(),
         unused: Vec::new(),
+        left: Vec::new(),
+        notes: Vec::new(),
         written: job.written.clone(),
         class_weights: job.class_weights.clone(),
     }

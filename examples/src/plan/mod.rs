@@ -10,6 +10,7 @@ pub mod show;
 pub mod verdict;
 
 use crate::finetune::{recipe_in, setup, waiting};
+use crate::opened;
 use crate::places::model_places;
 use crate::program;
 use crate::settings::SettingOptions;
@@ -72,6 +73,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     let available = available(options)?;
     waiting::note_reading(&resolved);
     let job = setup::prepare(&resolved, registry, &model_places())?;
+    opened::remarks(&job.notes, &job.unused).iter().for_each(|line| terminal::note(line));
     // Before anything is counted: what the finetune program holds at this point too.
     let resident = memory::resident_bytes().unwrap_or(0);
     let subject = Subject { job: &job, registry, resident, options };

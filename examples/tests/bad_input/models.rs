@@ -1,7 +1,7 @@
 //! Model folders and files that strangers wrote, damaged or with intent: every program that opens one names place, reason and
 //! fix, and writes nothing.
 
-use super::fixture::{Fixture, Outcome, VOCABULARY, split_header, vocabulary};
+use super::fixture::{Fixture, Outcome, VOCABULARY, add_tensors, split_header, vocabulary};
 use super::{DATA, check};
 use std::path::Path;
 
@@ -151,4 +151,45 @@ fn weights_that_are_a_link_to_nothing_are_not_passed_over_for_others() {
         "model/model.safetensors",
         &["a link to a file that is not there", "fetch the model again"],
     );
+}
+
+#[test]
+fn tensors_of_no_known_head_are_refused_with_the_patterns_that_leave_them_out() {
+    let fixture = Fixture::new();
+    let further: [(&str, &[usize]); 4] = [
+        ("topic_head.weight", &[7, 32]),
+        ("bert.adapter.weight", &[4, 32]),
+        ("qa_outputs.weight", &[2, 32]),
+        ("qa_outputs.bias", &[2]),
+    ];
+    add_tensors(&fixture.path("model/model.safetensors"), &further);
+    let texts = ["0 missing, 2 unexpected", "--leave 'bert.adapter.*' --leave 'topic_head.*'", "model.leave = ["];
+    refused_by(&ALL, &fixture, "model/model.safetensors", &texts);
+    // What the error offers helps, and what it does not name needs no help: the head of another task.
+    fixture.write("text.jsonl", "{\"text\": \"the film was good\"}\n");
+    let leave = ["--leave", "bert.adapter.*", "--leave", "topic_head.*"];
+    let forward = ["--model", "model", "--inputs", "text.jsonl", "--out", "out.safetensors"];
+    let unused = "warning: tensors of other heads are not used: ";
+    let heads = "qa_outputs.bias, qa_outputs.weight";
+    let said = fixture.forward(&[&forward[..], &leave].concat()).succeeded();
+    assert!(said.stderr.contains(unused) && said.stderr.contains(heads), "{}", said.stderr);
+    assert_eq!(said.stderr.lines().count(), 1, "{}", said.stderr);
+    let said = fixture.convert(&[&["model", "new"][..], &leave].concat()).succeeded();
+    assert!(said.stderr.contains(heads) && said.stdout.contains("left out: bert.adapter.weight"), "{said:?}");
+    let setting = ["--set", "model.leave=[\"bert.adapter.*\", \"topic_head.*\"]"];
+    let said = fixture.finetune(&[&setting[..], &["--dry-run"]].concat()).succeeded();
+    assert!(said.stdout.contains("left out (model.leave): bert.adapter.weight, topic_head.weight"), "{said:?}");
+    let said = fixture.plan(&setting).succeeded();
+    assert!(said.stderr.contains(heads), "{said:?}");
+    // A pattern without effect, and one too wide.
+    for (pattern, text) in [("ner.*", "matches none"), ("bert.*", "which the model needs")] {
+        let before = fixture.snapshot();
+        let place = "model/model.safetensors";
+        check(&fixture.forward(&[&forward[..], &["--leave", pattern]].concat()), DATA, place, &[pattern, text]);
+        let setting = format!("model.leave=[\"{pattern}\"]");
+        check(&fixture.finetune(&["--set", &setting]), DATA, place, &[pattern, text]);
+        check(&fixture.plan(&["--set", &setting]), DATA, place, &[pattern, text]);
+        check(&fixture.convert(&["model", "other", "--leave", pattern]), DATA, place, &[pattern, text]);
+        assert_eq!(fixture.snapshot(), before, "{pattern}");
+    }
 }

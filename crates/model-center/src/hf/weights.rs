@@ -223,22 +223,9 @@ impl Weights {
         self.files.len()
     }
 
-    /// The type that most of the values are stored in: f32, f16 or bf16; f64 counts as f32. `None` without any such value.
+    /// The type that most of the values are stored in, see [`most_stored`].
     pub fn dtype(&self) -> Option<DType> {
-        let mut counts = [(DType::F32, 0), (DType::BF16, 0), (DType::F16, 0)];
-        for entry in self.entries() {
-            let dtype = match entry.dtype {
-                StoredDtype::F32 | StoredDtype::F64 => DType::F32,
-                StoredDtype::BF16 => DType::BF16,
-                StoredDtype::F16 => DType::F16,
-                _ => continue,
-            };
-            let count = counts.iter_mut().find(|(known, _)| *known == dtype);
-            count.into_iter().for_each(|(_, count)| *count += entry.elements().unwrap_or(0));
-        }
-        // Of equal shares the wider type, which comes first.
-        let most = counts.into_iter().rev().max_by_key(|(_, count)| *count)?;
-        (most.1 > 0).then_some(most.0)
+        most_stored(self.entries())
     }
 
     /// Bytes of all tensors together.
@@ -296,6 +283,24 @@ impl TensorSource for Weights {
             _ => false,
         }
     }
+}
+
+/// The type that most values of tensors are stored in: f32, f16 or bf16; f64 counts as f32. `None` without any such value.
+pub fn most_stored(entries: Vec<&TensorEntry>) -> Option<DType> {
+    let mut counts = [(DType::F16, 0), (DType::BF16, 0), (DType::F32, 0)];
+    for entry in entries {
+        let dtype = match entry.dtype {
+            StoredDtype::F32 | StoredDtype::F64 => DType::F32,
+            StoredDtype::BF16 => DType::BF16,
+            StoredDtype::F16 => DType::F16,
+            _ => continue,
+        };
+        let count = counts.iter_mut().find(|(known, _)| *known == dtype);
+        count.into_iter().for_each(|(_, count)| *count += entry.elements().unwrap_or(0));
+    }
+    // Of equal shares the last, which is the widest.
+    let (dtype, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+    (count > 0).then_some(dtype)
 }
 
 fn shard(file: &WeightsFile) -> String {

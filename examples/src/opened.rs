@@ -1,0 +1,72 @@
+//! What a program says of a model that it opens: tensors that are not used, and what `config.json` does not say.
+//!
+//! Defines [`remarks`], called by the programs that open a model, and [`head`], by those that take one on the command line.
+
+use clap::ValueEnum;
+use model_center::hf::shortened;
+use model_center::model::infer::classifier_outputs;
+use model_center::model::registry::{architectures, is_named_by_model_center};
+use model_center::model::{OpenedModel, TextHead};
+use model_center::{Error, Result};
+use std::path::Path;
+
+/// Heads by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Head {
+    /// Words at masked positions.
+    Mlm,
+    /// Whether the second text follows the first.
+    Nsp,
+    /// Classes of a sequence.
+    Cls,
+    /// The next word, for decoders.
+    Lm,
+    /// Hidden states alone.
+    None,
+}
+
+/// Lines for standard error: what was taken from the weights, and tensors of heads that the model does not have.
+pub fn remarks(notes: &[String], unused: &[String]) -> Vec<String> {
+    let mut lines: Vec<String> = notes.iter().map(|note| format!("note: {note}")).collect();
+    if !unused.is_empty() {
+        lines.push(format!("warning: tensors of other heads are not used: {}", shortened(unused)));
+    }
+    lines
+}
+
+/// The same of an opened model.
+pub fn remarks_of(opened: &OpenedModel) -> Vec<String> {
+    remarks(&opened.notes, &opened.unused)
+}
+
+/// The head to open a directory with; `None` for its own. `has_sentences` says that a head for masked words is to predict
+/// next sentences too.
+///
+/// # Errors
+/// A classifier is asked for, and the directory has none.
+pub fn head(head: Option<Head>, folder: &Path, has_sentences: bool) -> Result<Option<TextHead>> {
+    Ok(match head {
+        None => None,
+        Some(Head::Mlm) if has_sentences => Some(TextHead::Pretraining),
+        Some(Head::Mlm) => Some(TextHead::MaskedLm),
+        Some(Head::Nsp) => Some(TextHead::NextSentence),
+        Some(Head::Cls) => classifier(folder)?,
+        Some(Head::Lm) => Some(TextHead::CausalLm),
+        Some(Head::None) => Some(TextHead::None),
+    })
+}
+
+/// How many outputs a classifier has is stated by the directory.
+fn classifier(folder: &Path) -> Result<Option<TextHead>> {
+    let classes = architectures(folder)?;
+    // ModelCenter's files name no class; their weights tell.
+    if is_named_by_model_center(folder)? || classes.iter().any(|class| class.ends_with("ForSequenceClassification")) {
+        return Ok(None);
+    }
+    let outputs = if classes.is_empty() { classifier_outputs(folder)? } else { None };
+    outputs.map(|outputs| Some(TextHead::Classification { outputs })).ok_or_else(|| {
+        let place = folder.join("config.json").display().to_string();
+        let reason = format!("the folder's class is {classes:?}, which has no classifier");
+        Error::model(place, reason, "use a fine-tuned classifier, or another --head")
+    })
+}
