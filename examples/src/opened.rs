@@ -1,6 +1,6 @@
 //! What a program says of a model that it opens: tensors that are not used, and what `config.json` does not say.
 //!
-//! Defines [`remarks`], called by the programs that open a model, and [`head`], by those that take one on the command line.
+//! Defines [`remarks`], called by the programs that open a model, and [`head`], called by those with `--head`.
 
 use clap::ValueEnum;
 use model_center::hf::shortened;
@@ -13,13 +13,13 @@ use std::path::Path;
 /// Heads by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Head {
-    /// Words at masked positions.
+    /// Tokens at masked positions.
     Mlm,
-    /// Whether the second text follows the first.
+    /// Whether the second sequence follows the first.
     Nsp,
     /// Classes of a sequence.
     Cls,
-    /// The next word, for decoders.
+    /// The next token, for decoders.
     Lm,
     /// Hidden states alone.
     None,
@@ -39,8 +39,8 @@ pub fn remarks_of(opened: &OpenedModel) -> Vec<String> {
     remarks(&opened.notes, &opened.unused)
 }
 
-/// The head to open a directory with; `None` for its own. `has_sentences` says that a head for masked words is to predict
-/// next sentences too.
+/// The head to open a directory with; `None` for its own. With `has_sentences` a head for masked tokens predicts next
+/// sentences too.
 ///
 /// # Errors
 /// A classifier is asked for, and the directory has none.
@@ -66,7 +66,7 @@ fn classifier(folder: &Path) -> Result<Option<TextHead>> {
     let outputs = if classes.is_empty() { classifier_outputs(folder)? } else { None };
     outputs.map(|outputs| Some(TextHead::Classification { outputs })).ok_or_else(|| {
         let place = folder.join("config.json").display().to_string();
-        let reason = format!("the folder's class is {classes:?}, which has no classifier");
+        let reason = format!("the directory's class is {classes:?}, which has no classifier");
         Error::model(place, reason, "use a fine-tuned classifier, or another --head")
     })
 }

@@ -4,7 +4,7 @@
 
 mod fixture;
 
-use fixture::{Fixture, golden};
+use fixture::{Fixture, add_tensors, golden};
 use model_center::tokenizer::{HfTokenizer, TextSpecials, Tokenizer};
 use serde_json::{Value, json};
 
@@ -375,4 +375,20 @@ fn a_model_stored_in_f16_is_opened_in_a_dtype_that_its_family_computes_in() {
     let error = fixture.generate(&[&prompt[..], &["--dtype", "f16"]].concat()).refused();
     assert!(error.contains("leave the range of f16"), "{error}");
     assert_eq!(text(&[]), text(&["--dtype", "f32"]));
+}
+
+#[test]
+fn other_heads_are_named_unless_quiet_and_further_tensors_are_left_out_on_demand() {
+    let fixture = Fixture::decoder();
+    let prompt = ["--prompt", "the film", "--max-new-tokens", "4"];
+    let plain = fixture.generate(&prompt).succeeded().stdout;
+    let further: [(&str, &[usize]); 2] = [("score.weight", &[2, 20]), ("reward.weight", &[1, 20])];
+    add_tensors(&fixture.path("model/model.safetensors"), &further);
+    let error = fixture.generate(&prompt).refused();
+    assert!(error.contains("--leave 'reward.*'") && !error.contains("score"), "{error}");
+    let leave = [&prompt[..], &["--leave", "reward.*"]].concat();
+    let said = fixture.generate(&leave).succeeded();
+    assert_eq!(said.stdout, plain);
+    assert!(said.stderr.starts_with("warning: tensors of other heads are not used: score.weight\n"), "{}", said.stderr);
+    assert_eq!(fixture.generate(&[&leave[..], &["--quiet"]].concat()).succeeded().stderr, "");
 }

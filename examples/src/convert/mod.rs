@@ -50,7 +50,7 @@ pub struct Options {
     /// Family of a model whose config.json does not name it, as ModelCenter's do not.
     #[arg(long, value_name = "FAMILY")]
     pub family: Option<String>,
-    /// The head that is written; by default the one that the folder's class has.
+    /// The head that is written; by default that of the class in config.json.
     #[arg(long, value_enum)]
     pub head: Option<Head>,
     /// Leave out tensors that the model has no use for, by a pattern in which * stands for any text; may be repeated. Those of

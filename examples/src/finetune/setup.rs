@@ -37,7 +37,7 @@ pub struct Job {
     pub parameters: usize,
     /// Parameters that the folder lacks and that will be drawn.
     pub drawn: Vec<String>,
-    /// Tensors of the folder that belong to other heads than the model's.
+    /// Tensors of the directory that belong to other heads than the model's.
     pub unused: Vec<String>,
     /// Further ones that the recipe leaves out.
     pub left: Vec<String>,

@@ -1,4 +1,4 @@
-//! The family of a folder whose `config.json` does not name it, by its class or by the names of its tensors.
+//! The family of a directory whose `config.json` does not name it, by its class or by the names of its tensors.
 //!
 //! Defines [`family_of`], called by [`super::registry`].
 
@@ -13,7 +13,7 @@ use std::path::Path;
 struct Signature {
     /// The families, and what the names of their classes begin with. Files of all of them have the same names.
     families: &'static [(&'static str, &'static str)],
-    /// In front of all names in files of models with a head; bare models have none.
+    /// The prefix of all names in files of models with a head; bare models have none.
     prefix: &'static str,
     /// Names that the weights have.
     has: &'static [&'static str],
@@ -143,17 +143,17 @@ const SIGNATURES: &[Signature] = &[
 impl Signature {
     /// Whether weights of these names are of the families. A name that ends in a dot stands for all that begin with it.
     fn fits(&self, names: &HashSet<&str>) -> bool {
-        let is_there = |name: &&str| {
+        let is_there = |name: &str| {
             if name.ends_with('.') {
                 return names.iter().any(|known| known.starts_with(name));
             }
-            names.contains(*name) || names.contains(format!("{}{name}", self.prefix).as_str())
+            names.contains(name) || names.contains(format!("{}{name}", self.prefix).as_str())
         };
-        self.has.iter().all(|name| is_there(&name)) && !self.lacks.iter().any(|name| is_there(&name))
+        self.has.iter().all(|name| is_there(name)) && !self.lacks.iter().any(|name| is_there(name))
     }
 }
 
-/// The one family, of those that are `known`, that weights with the names of this folder can be of; of several the one
+/// The one family, of those that are `known`, that weights with the names of this directory can be of; of several the one
 /// that `class`, which `config.json` names, belongs to.
 ///
 /// # Errors
@@ -164,7 +164,7 @@ pub(super) fn family_of(
     class: Option<&str>,
     known: &[&'static str],
 ) -> Result<&'static str> {
-    // A folder whose weights cannot be opened is refused for that by whoever opens it with a family.
+    // Weights that cannot be opened are an error of opening the model, which follows.
     let weights = Weights::open(folder).ok();
     let entries = weights.as_ref().map(TensorSource::entries).unwrap_or_default();
     let names: HashSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
@@ -198,7 +198,7 @@ pub(super) fn family_of(
     Err(Error::model(place, reason, fix))
 }
 
-/// Whether a class such as `BertForMaskedLM` begins with a family's `prefix`, behind which another word begins.
+/// Whether a class such as `BertForMaskedLM` begins with a family's `prefix`, followed by another word.
 fn is_class_of(class: Option<&str>, prefix: &str) -> bool {
     let rest = class.and_then(|class| {
         class.get(..prefix.len()).filter(|begin| begin.eq_ignore_ascii_case(prefix)).and(class.get(prefix.len()..))

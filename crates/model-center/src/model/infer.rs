@@ -1,7 +1,7 @@
-//! What a folder's tensors tell where its `config.json` is silent: the head, and how many classes it has.
+//! What the tensors of a directory tell where its `config.json` is silent: the head, and the number of classes.
 //!
-//! Defines [`Heads`], called by the folders of encoders, decoders and encoder-decoders, and [`classifier_outputs`], called by
-//! programs that are asked for a classifier.
+//! Defines [`Heads`], called by the `folder` modules of encoders, decoders and encoder-decoders, and [`classifier_outputs`],
+//! called by programs that are asked for a classifier.
 
 use super::text::TextHead;
 use crate::config;
@@ -9,23 +9,23 @@ use crate::error::{Error, Result};
 use crate::hf::{NameTable, TensorSource, Weights};
 use std::path::Path;
 
-/// The last map of a classifier in files of `transformers`, in any family.
+/// The last layer of a classifier in files of `transformers`, in any family.
 const CLASSIFIERS: &[&str] =
     &["classifier.weight", "classifier.out_proj.weight", "score.weight", "classification_head.out_proj.weight"];
 
-/// The heads whose tensors a folder has.
+/// The heads whose tensors a directory has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Heads {
-    /// For tokens, with a matrix of its own or, in an encoder, a map in front of the tied one.
+    /// For tokens, with a matrix of its own or, in an encoder, a dense layer before the tied one.
     pub(super) words: bool,
-    /// For the next sentence.
+    /// For next-sentence prediction.
     pub(super) sentences: bool,
     /// For classes, with its outputs.
     pub(super) classes: Option<usize>,
 }
 
 impl Heads {
-    /// Those of a folder: for each head our name of one of its matrices, and the table with theirs.
+    /// Those of a directory: for each head our name of one of its matrices, and the table with theirs.
     ///
     /// # Errors
     /// Weights that cannot be opened.
@@ -47,8 +47,8 @@ impl Heads {
         })
     }
 
-    /// The one head that there is, for a folder whose `config.json` names no class; of several the one that is `asked` for.
-    /// `without` is what a model has that has the tensors of none, `words` the head for tokens.
+    /// The head of a directory whose `config.json` names no class: the only one, or of several the one that is `asked` for.
+    /// `without` is the head of weights that have the tensors of none, `words` the one for tokens.
     ///
     /// # Errors
     /// Several heads, none of which is asked for.
@@ -80,7 +80,7 @@ impl Heads {
         }
     }
 
-    /// Outputs of the folder's classifier: as the configuration states them; where it states none, as the weights have them.
+    /// Outputs of the classifier: as the configuration states them; where it states none, as the weights have them.
     ///
     /// # Errors
     /// No or an unreadable `config.json`.
@@ -90,7 +90,7 @@ impl Heads {
     }
 }
 
-/// The outputs of the classifier that a folder of `transformers` has, by its weights.
+/// The outputs of the classifier in a directory of `transformers`, by its weights.
 ///
 /// # Errors
 /// Weights that cannot be opened.

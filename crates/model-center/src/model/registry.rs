@@ -41,7 +41,7 @@ pub struct OpenOptions {
     pub head: Option<TextHead>,
     /// Where the head's values come from.
     pub head_values: HeadValues,
-    /// Tensors of the folder to leave out beside those of other heads, by patterns in which `*` stands for any text. Each must
+    /// Tensors of the directory to leave out beside those of other heads, by patterns in which `*` stands for any text. Each must
     /// match a tensor, and none may match one that the model needs.
     pub leave: Vec<String>,
     /// Names of the classes in the order of the data; empty if they have none, or for those of the folder. A folder's
@@ -126,7 +126,7 @@ pub struct OpenedModel {
     pub model: Box<dyn TextModel>,
     /// Parameters that the folder lacked and that were drawn.
     pub drawn: Vec<String>,
-    /// Tensors of the folder that belong to other heads than the model's. Those of [`OpenOptions::leave`] are not among them.
+    /// Tensors of the directory that belong to other heads than the model's, without those of [`OpenOptions::leave`].
     pub unused: Vec<String>,
     /// Number of parameter values.
     pub parameters: usize,

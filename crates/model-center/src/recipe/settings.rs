@@ -49,7 +49,7 @@ pub struct ModelSettings {
     pub revision: Option<String>,
     /// Its family, for a folder of ModelCenter's whose `config.json` does not name one.
     pub family: Option<String>,
-    /// Tensors of the folder that are left out, by patterns; those of other task heads need none.
+    /// Tensors of the directory that are left out, by patterns; those of other task heads need none.
     pub leave: Vec<String>,
     /// Type of the parameters.
     pub dtype: DType,

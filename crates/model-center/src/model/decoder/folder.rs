@@ -15,15 +15,15 @@ use bmtrain_dist::block::BlockOptions;
 use std::borrow::Cow;
 use std::path::Path;
 
-/// The heads whose tensors a folder has.
+/// The heads whose tensors a directory has.
 fn heads<C: DecoderFamily>(config: &C, folder: &Path) -> Result<Heads> {
     let words = config.names(DecoderHead::CausalLm { tied: false });
     let classes = config.names(DecoderHead::Classifier { outputs: 1 });
     Heads::of(folder, ("lm_head.weight", &words), None, ("cls_projection.weight", &classes))
 }
 
-/// The head that the class of a folder's `config.json` carries; without one the head that the weights have, or of several
-/// the one that is asked for.
+/// The head of the class that `config.json` names; without one the head that the weights have, or of several the one that
+/// is asked for.
 fn own_head<C: DecoderFamily>(config: &C, folder: &Path, place: &str, asked: Option<TextHead>) -> Result<TextHead> {
     let Classes { base, words, classifier } = C::CLASSES;
     let outputs = config.text().cls_head;

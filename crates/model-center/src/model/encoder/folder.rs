@@ -27,15 +27,15 @@ fn class_suffix(head: EncoderHead) -> &'static str {
     }
 }
 
-/// The heads whose tensors a folder has.
+/// The heads whose tensors a directory has.
 fn heads<C: EncoderFamily>(config: &C, folder: &Path) -> Result<Heads> {
     let names = config.names();
     let sentences = C::HAS_SENTENCES.then_some(("nsp_projection.weight", &names));
     Heads::of(folder, ("lm_head.dense.weight", &names), sentences, ("cls_projection.weight", &names))
 }
 
-/// The head that the class of a folder's `config.json` carries; without one the head that the weights have, or of several
-/// the one that is asked for.
+/// The head of the class that `config.json` names; without one the head that the weights have, or of several the one that
+/// is asked for.
 fn own_head<C: EncoderFamily>(config: &C, folder: &Path, place: &str, asked: Option<TextHead>) -> Result<TextHead> {
     if is_named_by_model_center(folder)? {
         // Its files name no class, and its classes have all heads at once.

@@ -38,15 +38,15 @@ pub fn open<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<Op
     })
 }
 
-/// The heads whose tensors a folder has.
+/// The heads whose tensors a directory has.
 fn heads<C: Seq2SeqFamily>(config: &C, folder: &Path) -> Result<Heads> {
     let words = config.names(Seq2SeqHead::Words { tied: false });
     let classes = config.names(Seq2SeqHead::Classifier { outputs: 1 });
     Heads::of(folder, ("lm_head.weight", &words), None, ("cls_projection.weight", &classes))
 }
 
-/// The head that the class of a folder's `config.json` carries; without one the head that the weights have, or of several
-/// the one that is asked for.
+/// The head of the class that `config.json` names; without one the head that the weights have, or of several the one that
+/// is asked for.
 fn own_head<C: Seq2SeqFamily>(config: &C, folder: &Path, place: &str, asked: Option<TextHead>) -> Result<TextHead> {
     let classes = config.classes();
     match architectures(folder)?.first().map(String::as_str) {
