@@ -15,7 +15,7 @@ use model_center::file::printable;
 use model_center::hf::{
     FolderLayout, GgufFile, NotFinite, Pretrained, TensorSource, Weights, gguf_to_folder, shortened,
 };
-use model_center::model::{OpenOptions, Registry, SaveOptions};
+use model_center::model::{OpenOptions, OpenedModel, Registry, SaveOptions};
 use model_center::run::ExitStatus;
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -195,8 +195,15 @@ fn folder_to_folder(folder: &Path, options: &Options, registry: Registry<'_>) ->
         return Err(error);
     }
     opened::remarks_of(&opened).iter().for_each(|line| terminal::note(line));
-    let names = opened.model.names_in(layout)?;
-    let lines = report::of_directory(&opened, &weights, &names, &options.to)?;
+    account(&opened, &weights, &save, options)?;
+    warn_of(&not_finite);
+    Ok(())
+}
+
+/// Say what became of every tensor, in short and in the report.
+fn account(opened: &OpenedModel, weights: &Weights, save: &SaveOptions<'_>, options: &Options) -> Result<()> {
+    let names = opened.model.names_in(save.layout)?;
+    let lines = report::of_directory(opened, weights, &names, &options.to)?;
     let mut said = vec![
         format!(
             "{} parameters of {} values written as {} to {}",
@@ -210,19 +217,17 @@ fn folder_to_folder(folder: &Path, options: &Options, registry: Registry<'_>) ->
     for (what, names) in [
         ("left out:", opened.plan.left()),
         ("left out, of other heads:", opened.plan.unused()),
-        ("left out, nothing learned:", &opened.plan.passed_over(&weights)),
+        ("left out, nothing learned:", &opened.plan.passed_over(weights)),
     ] {
         if !names.is_empty() {
             said.push(format!("  {what} {}", shortened(names)));
         }
     }
-    for field in opened.model.left_out(&save)? {
+    for field in opened.model.left_out(save)? {
         said.push(format!("  config.json has no place for {}", printable(&field, 200)));
     }
     say(&said.join("\n"), options)?;
-    options.report.iter().try_for_each(|to| report::write(&lines, to))?;
-    warn_of(&not_finite);
-    Ok(())
+    options.report.iter().try_for_each(|to| report::write(&lines, to))
 }
 
 /// Values that are not finite are part of the model that was given, and are written as they are: a conversion is also a way to
