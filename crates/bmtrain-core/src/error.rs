@@ -110,6 +110,26 @@ pub enum Error {
         /// The ranks that are missing, lost or disagree, in the group's numbering.
         ranks: Vec<usize>,
     },
+    /// The processes were not started in a way that works.
+    #[error("launch: {place}: {reason}; {fix}")]
+    Launch {
+        /// The rank, the file or the setting.
+        place: String,
+        /// What is wrong.
+        reason: String,
+        /// What to do.
+        fix: String,
+    },
+    /// Another rank ended with an exit code that holds for all ranks: starting them again does not help by itself.
+    #[error("{reason}")]
+    RankEnded {
+        /// The rank.
+        rank: usize,
+        /// Its exit code.
+        code: u8,
+        /// Its own words.
+        reason: String,
+    },
     /// A device that was chosen by name and that this machine, or this program, cannot offer.
     #[error("device {asked}: {reason}; {fix}")]
     NoDevice {

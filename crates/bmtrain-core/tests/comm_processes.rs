@@ -3,7 +3,7 @@
 
 mod ranks;
 
-use bmtrain_core::comm::host::{HostOptions, HostRank};
+use bmtrain_core::comm::host::{HostOptions, HostRank, Meeting};
 use bmtrain_core::{DType, Error};
 use ranks::{
     Rank, SOON, SUM, afresh, failure, options, parts_of, place, program, said, short, start, started, threads,
@@ -26,7 +26,7 @@ fn processes_and_threads_give_the_same_bits_in_fifty_mixed_calls() {
     let ours: Vec<String> =
         threads(3, options(), program).into_iter().map(|fingerprint| format!("{fingerprint:016x}")).collect();
     assert_eq!(ours, theirs);
-    assert!(!place.exists(), "the file keeps its name");
+    assert_eq!(left_of(&place), NOTHING);
 }
 
 /// A process that is rank 1 of 3: it makes one call with the others and then sleeps until it is killed. Rank 2 waits.
@@ -50,7 +50,7 @@ fn with_processes(test: &str, options: HostOptions) -> (Rank, [Child; 2]) {
     let place = place();
     let children = [1, 2].map(|rank| start(test, rank, &place));
     let rank = Rank::new(HostRank::join(place.as_path(), 0, 3, options).unwrap());
-    assert!(!place.exists());
+    assert_eq!(left_of(&place), [".", "@0", "@1", "@2"], "the memory keeps its name");
     assert_eq!(rank.sum(&[1.0]).unwrap(), [3.0]);
     (rank, children)
 }
@@ -130,29 +130,181 @@ fn ranks_that_do_not_come_to_the_meeting_are_named_and_the_file_goes() {
     assert!(!place.exists());
 }
 
-fn join_both(place: &Path, second: impl FnOnce() -> Result<HostRank, Error> + Send) -> [Result<HostRank, Error>; 2] {
+/// What is left of a place: `.` for the file of its name, and what the names of further files add to it.
+fn left_of(place: &Path) -> Vec<String> {
+    let name = place.file_name().unwrap().to_str().unwrap();
+    let files = std::fs::read_dir(place.parent().unwrap()).unwrap().map(|file| file.unwrap().file_name());
+    let names = files.filter_map(|file| file.into_string().ok()?.strip_prefix(name).map(str::to_owned));
+    let of_place = names.filter(|rest| rest.is_empty() || rest.starts_with('@'));
+    let mut left: Vec<String> =
+        of_place.map(|rest| if rest.is_empty() { ".".to_owned() } else { rest.to_owned() }).collect();
+    left.sort();
+    left
+}
+
+const NOTHING: [&str; 0] = [];
+
+/// The first rank of two begins to join, then the second one does something.
+fn join_both<T: Send>(place: &Path, second: impl FnOnce() -> T + Send) -> (Result<HostRank, Error>, T) {
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| HostRank::join(place, 0, 2, short(400)));
-        std::thread::sleep(Duration::from_millis(100));
+        let first = scope.spawn(|| HostRank::join(place, 0, 2, options()));
+        wait_for(place, "@memory");
         let second = second();
-        [first.join().unwrap(), second]
+        (first.join().unwrap(), second)
     })
 }
 
+/// Wait until a rank has come so far that a file of the place is there.
+fn wait_for(place: &Path, file: &str) {
+    let begin = Instant::now();
+    while !left_of(place).iter().any(|name| name == file) {
+        assert!(begin.elapsed() < options().deadline, "no {file} of {place:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Both errors say that the launch was wrong, in the same words; returns these.
+fn wrong_launch(errors: [Error; 2]) -> String {
+    let [first, second] = errors.map(|error| error.to_string());
+    assert_eq!(first, second);
+    assert!(first.starts_with("launch: "), "{first}");
+    first
+}
+
 #[test]
-fn a_rank_that_comes_twice_or_with_other_options_is_turned_away() {
+fn a_rank_that_comes_twice_or_with_other_options_ends_all_at_once() {
+    let own = std::process::id();
+    let begin = Instant::now();
+    let joined = |rank: usize, size: usize, options: HostOptions| {
+        let place = place();
+        let (first, second) = join_both(&place, || HostRank::join(place.as_path(), rank, size, options));
+        let reason = wrong_launch([first.unwrap_err(), second.unwrap_err()]);
+        // A rank that has not come yet learns of it as well, and is the last one.
+        let late = (rank == 0).then(|| HostRank::join(place.as_path(), 1, 2, options));
+        assert!(late.is_none_or(|late| late.unwrap_err().to_string() == reason));
+        assert_eq!(left_of(&place), NOTHING, "{reason}");
+        reason
+    };
+    let twice = joined(0, 2, options());
+    assert!(twice.contains(&format!("processes {own} and {own} are both rank 0")), "{twice}");
+    let size = joined(1, 3, options());
+    assert!(size.contains(&format!("rank 1 has world size 3, rank 0 (process {own}) has 2")), "{size}");
+    let chunk = joined(1, 2, HostOptions { chunk: 8192, ..options() });
+    assert!(chunk.contains("chunks of 8192 bytes, another rank has 2 and 4096"), "{chunk}");
+    assert!(begin.elapsed() < 4 * SOON, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_process_that_comes_to_a_running_job_is_told_so_and_the_job_goes_on() {
     let place = place();
-    let [_, twice] = join_both(&place, || HostRank::join(place.as_path(), 0, 2, short(400)));
-    assert!(twice.unwrap_err().to_string().contains("is rank 0 already"));
-    let [_, other] =
-        join_both(&place, || HostRank::join(place.as_path(), 1, 2, HostOptions { chunk: 8192, ..short(400) }));
-    let error = other.unwrap_err().to_string();
-    assert!(error.contains("chunks of 8192 bytes") && error.contains("with 2 and 4096"), "{error}");
-    let [_, other] = join_both(&place, || HostRank::join(place.as_path(), 1, 3, short(400)));
-    assert!(other.unwrap_err().to_string().contains("3 ranks"));
-    // After all this the place is as good as new.
-    let both = join_both(&place, || HostRank::join(place.as_path(), 1, 2, short(400)));
-    assert!(both.iter().all(Result::is_ok), "{both:?}");
+    let (first, second) = join_both(&place, || HostRank::join(place.as_path(), 1, 2, options()));
+    let ranks = [first.unwrap(), second.unwrap()];
+    for (rank, size) in [(1, 2), (1, 4)] {
+        let error = HostRank::join(place.as_path(), rank, size, options()).unwrap_err().to_string();
+        assert!(error.starts_with("launch: ") && error.contains("this job is running with 2 ranks"), "{error}");
+    }
+    let sums = std::thread::scope(|scope| {
+        ranks.map(|rank| scope.spawn(move || Rank::new(rank).sum(&[1.5]).unwrap())).map(|thread| thread.join().unwrap())
+    });
+    assert_eq!(sums, [[3.0], [3.0]]);
+    assert_eq!(left_of(&place), NOTHING);
+}
+
+/// Kill the processes of ranks, once each has come as far as it can.
+fn killed(test: &str, ranks: &[usize], place: &Path) {
+    let mut children: Vec<Child> = ranks.iter().map(|rank| start(test, *rank, place)).collect();
+    for rank in ranks {
+        wait_for(place, &format!("@{rank}"));
+    }
+    wait_for(place, "@memory");
+    children.iter_mut().for_each(|child| child.kill().unwrap());
+    for child in &mut children {
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn files_of_killed_processes_are_taken_over() {
+    const TEST: &str = "files_of_killed_processes_are_taken_over";
+    if let Some((rank, place)) = started(TEST) {
+        drop(HostRank::join(place, rank, 3, options()));
+        return;
+    }
+    for ranks in [&[0][..], &[1], &[0, 2]] {
+        let place = place();
+        killed(TEST, ranks, &place);
+        assert!(left_of(&place).len() >= 3, "{:?}", left_of(&place));
+        let (first, second) = join_both(&place, || HostRank::join(place.as_path(), 1, 2, options()));
+        drop((first.unwrap(), second.unwrap()));
+        assert_eq!(left_of(&place), NOTHING, "{ranks:?}");
+    }
+}
+
+#[test]
+fn a_process_killed_before_all_have_joined_ends_the_others_soon() {
+    const TEST: &str = "a_process_killed_before_all_have_joined_ends_the_others_soon";
+    if let Some((rank, place)) = started(TEST) {
+        // One that joins, and one that still prepares its work.
+        let meeting = Meeting::enter(place, rank, 4).unwrap();
+        if rank == 1 {
+            let _ = HostRank::join(meeting, rank, 4, options());
+        }
+        std::thread::sleep(Duration::from_secs(60));
+        return;
+    }
+    for lost in [1, 2] {
+        let place = place();
+        let mut child = start(TEST, lost, &place);
+        wait_for(&place, if lost == 1 { "@memory" } else { "@2" });
+        let (error, time) = std::thread::scope(|scope| {
+            let first = scope.spawn(|| HostRank::join(place.as_path(), 0, 4, options()).unwrap_err());
+            wait_for(&place, "@0");
+            std::thread::sleep(Duration::from_millis(60));
+            child.kill().unwrap();
+            let killed = Instant::now();
+            (first.join().unwrap(), killed.elapsed())
+        });
+        child.wait().unwrap();
+        let (operation, _, reason, ranks) = parts_of(error);
+        assert!(operation == "join" && ranks == [lost] && reason.contains("ended before all ranks"), "{reason}");
+        assert!(time < SOON, "{time:?}");
+        assert_eq!(left_of(&place), NOTHING);
+    }
+}
+
+#[test]
+fn a_rank_that_ends_before_it_joins_passes_its_exit_code_on_and_a_later_start_is_free() {
+    const TEST: &str = "a_rank_that_ends_before_it_joins_passes_its_exit_code_on_and_a_later_start_is_free";
+    if let Some((rank, place)) = started(TEST) {
+        let rank = Rank::new(HostRank::join(place, rank, 3, options()).unwrap());
+        println!("sum {}", rank.sum(&[0.5]).unwrap()[0]);
+        return;
+    }
+    let code = |error: Error| match error {
+        Error::RankEnded { rank: 1, code, reason } if reason.contains("a label is missing") => code,
+        other => panic!("another error: {other}"),
+    };
+    let place = place();
+    let fail = || Meeting::enter(&place, 1, 3).unwrap().abandon(3, "a label is missing");
+    // One that waits, while a third has not come.
+    let first = std::thread::scope(|scope| {
+        let first = scope.spawn(|| HostRank::join(place.as_path(), 0, 3, options()));
+        wait_for(&place, "@memory");
+        fail();
+        first.join().unwrap()
+    });
+    assert_eq!(code(first.unwrap_err()), 3);
+    assert_eq!(left_of(&place), [".", "@0", "@1"], "kept for the third");
+    // Processes that are started now are another start, which takes the place over.
+    let children = [0, 1, 2].map(|rank| start(TEST, rank, &place));
+    assert_eq!(children.map(|child| said(child, "sum ")), ["1.5", "1.5", "1.5"]);
+    assert_eq!(left_of(&place), NOTHING);
+    // The failure comes before the others; once all know of it, it is gone.
+    fail();
+    for rank in [2, 0] {
+        assert_eq!(code(Meeting::enter(&place, rank, 3).unwrap_err()), 3);
+    }
+    assert_eq!(left_of(&place), NOTHING);
 }
 
 #[test]

@@ -94,7 +94,8 @@ impl Error {
     pub fn exit_code(&self) -> i32 {
         match self {
             Error::Core(below) | Error::Dist(DistError::Core(below)) => match below {
-                CoreError::NoDevice { .. } => 2,
+                CoreError::NoDevice { .. } | CoreError::Launch { .. } => 2,
+                CoreError::RankEnded { code, .. } => i32::from(*code),
                 CoreError::OutOfMemory { .. } | CoreError::Refused { .. } => 5,
                 CoreError::Communication { .. } => 6,
                 _ => 1,

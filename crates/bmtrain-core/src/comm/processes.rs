@@ -5,8 +5,10 @@
 //! to another process.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
@@ -17,15 +19,38 @@ pub(super) struct Identity {
     pub(super) process: u64,
     /// In which world of processes it has this number: containers have worlds of their own. Zero if nobody knows.
     pub(super) namespace: u64,
+    /// When it was started, in [`TICKS`] since the machine was booted, which tells it from a later process of the same number.
+    /// Zero if unknown.
+    pub(super) start: u64,
 }
+
+/// Ticks of a second in which Linux counts when processes were started, on all machines of the target.
+pub(super) const TICKS: u64 = 100;
 
 impl Identity {
     /// This process.
     pub(super) fn own() -> Self {
         let process = getpid().as_raw_nonzero().get() as u64;
         let namespace = std::fs::metadata("/proc/self/ns/pid").map_or(0, |facts| facts.ino());
-        Identity { process, namespace }
+        Identity { process, namespace, start: start_of(process) }
     }
+}
+
+/// When a process was started; zero if the system does not tell.
+fn start_of(process: u64) -> u64 {
+    let facts = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // The name, in parentheses, may have any characters. What follows begins with the third field; the 22nd is wanted.
+    let numbers = facts.rsplit_once(')').map_or("", |(_, numbers)| numbers);
+    numbers.split_ascii_whitespace().nth(19).and_then(|field| field.parse().ok()).unwrap_or(0)
+}
+
+/// Whether no other open file holds a lock on this one.
+pub(super) fn is_unlocked(file: &File) -> bool {
+    let is_free = flock(file, FlockOperation::NonBlockingLockShared).is_ok();
+    if is_free {
+        let _ = flock(file, FlockOperation::Unlock);
+    }
+    is_free
 }
 
 /// How to see whether a rank's process has ended.
@@ -37,6 +62,8 @@ pub(super) enum Watch {
     Ended,
     /// Becomes readable when it ends.
     Process(OwnedFd),
+    /// Stays locked until it ends: for a process whose number says nothing here.
+    Lock(File),
 }
 
 impl Watch {
@@ -48,7 +75,12 @@ impl Watch {
         }
         let Some(process) = i32::try_from(whom.process).ok().and_then(Pid::from_raw) else { return Watch::Nothing };
         match pidfd_open(process, PidfdFlags::empty()) {
-            Ok(descriptor) => Watch::Process(descriptor),
+            Ok(descriptor) => {
+                // The descriptor may be of a later process with the same number.
+                let start = start_of(whom.process);
+                let is_another = whom.start != 0 && start != 0 && start != whom.start;
+                if is_another { Watch::Ended } else { Watch::Process(descriptor) }
+            }
             Err(Errno::SRCH) => Watch::Ended,
             Err(error) => {
                 tracing::debug!(%error, "a rank's process cannot be watched");
@@ -62,6 +94,7 @@ impl Watch {
         match self {
             Watch::Nothing => false,
             Watch::Ended => true,
+            Watch::Lock(file) => is_unlocked(file),
             Watch::Process(descriptor) => {
                 let mut states = [PollFd::new(descriptor, PollFlags::IN)];
                 matches!(poll(&mut states, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(count) if count > 0)
@@ -77,7 +110,9 @@ mod tests {
     #[test]
     fn a_process_is_seen_to_end_even_before_it_is_waited_for() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let whom = Identity { process: u64::from(child.id()), ..Identity::own() };
+        let process = u64::from(child.id());
+        let whom = Identity { process, start: start_of(process), ..Identity::own() };
+        assert!(whom.start >= Identity::own().start && whom.start > 0, "{whom:?}");
         let watch = Watch::over(whom);
         assert!(matches!(watch, Watch::Process(_)) && !watch.has_ended());
         child.kill().unwrap();
@@ -94,6 +129,32 @@ mod tests {
     fn this_process_and_those_of_other_worlds_are_not_watched() {
         let own = Identity::own();
         assert!(matches!(Watch::over(own), Watch::Nothing));
-        assert!(matches!(Watch::over(Identity { process: 1, namespace: own.namespace + 1 }), Watch::Nothing));
+        let elsewhere = Identity { process: 1, namespace: own.namespace + 1, start: 0 };
+        assert!(matches!(Watch::over(elsewhere), Watch::Nothing));
+    }
+
+    #[test]
+    fn a_number_that_was_given_to_another_process_is_not_the_same_process() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = u64::from(child.id());
+        let whom = Identity { process, start: start_of(process), ..Identity::own() };
+        assert!(!Watch::over(whom).has_ended());
+        assert!(Watch::over(Identity { start: whom.start - 1, ..whom }).has_ended());
+        // A system that does not tell when processes were started.
+        assert!(!Watch::over(Identity { start: 0, ..whom }).has_ended());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_is_watched_through_a_file_that_it_keeps_locked() {
+        let path = std::env::temp_dir().join(format!("bmtrain-watched-{}", std::process::id()));
+        let held = File::create(&path).unwrap();
+        flock(&held, FlockOperation::LockExclusive).unwrap();
+        let watch = Watch::Lock(File::open(&path).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        assert!(!watch.has_ended() && !watch.has_ended());
+        drop(held);
+        assert!(watch.has_ended() && watch.has_ended());
     }
 }

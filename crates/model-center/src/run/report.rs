@@ -150,7 +150,13 @@ fn from_core(error: &CoreError) -> String {
             "error[limit]: the system refused this process: {reason}; {limits}\n  --> {what}\n  fix: {fix}"
         );
     }
+    if let CoreError::Launch { place, reason, fix } = error {
+        return format!("error[launch]: {reason}\n  --> {place}\n  fix: {fix}");
+    }
     let (kind, place, fix) = match error {
+        CoreError::RankEnded { rank, .. } => {
+            ("peer", format!("rank {rank}"), "correct what the error of this rank names, then start all ranks again")
+        }
         CoreError::OutOfMemory { backend, segment, .. } => (
             "memory",
             format!("{backend}, {segment}"),
@@ -251,6 +257,22 @@ mod tests {
                 "error[device]: there is none\n",
                 "device cuda",
                 "fix: take cpu\n  exit 2: usage or recipe",
+            ),
+            (
+                Error::Core(CoreError::Launch {
+                    place: "rank 0 of 2".into(),
+                    reason: "it came twice".into(),
+                    fix: "number them".into(),
+                }),
+                "error[launch]: it came twice\n",
+                "rank 0 of 2",
+                "fix: number them\n  exit 2: usage or recipe",
+            ),
+            (
+                Error::Core(CoreError::RankEnded { rank: 1, code: 3, reason: "rank 1 ended: a label".into() }),
+                "error[peer]: rank 1 ended: a label\n",
+                "rank 1",
+                "exit 3: data or model files",
             ),
             (
                 Error::Core(CoreError::argument("gemm", "m is 0")),

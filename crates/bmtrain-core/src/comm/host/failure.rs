@@ -10,6 +10,10 @@ use std::sync::atomic::Ordering;
 const EMPTY: u64 = 0;
 const BEING_WRITTEN: u64 = 1;
 const WRITTEN: u64 = 2;
+/// The exit code has the bits above the state.
+const CODE_SHIFT: u32 = 8;
+/// The exit code after which another start can succeed by itself: that of a lost rank.
+const PEER: u8 = 6;
 
 const RANKS: usize = FAILURE + 8;
 const SEQUENCE: usize = FAILURE + 16;
@@ -25,6 +29,8 @@ pub(super) struct Failure {
     pub(super) operation: String,
     /// Which one.
     pub(super) sequence: u64,
+    /// The exit code of the rank that gave up, for all ranks; zero if it has none.
+    pub(super) code: u8,
     /// What happened.
     pub(super) reason: String,
     /// Whom it happened to, in the numbering of the group whose failure it is.
@@ -49,12 +55,12 @@ impl Failure {
             let word = eight.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
             region.word(place).store(word, Ordering::Relaxed);
         }
-        state.store(WRITTEN, Ordering::Release);
+        state.store(WRITTEN | u64::from(self.code) << CODE_SHIFT, Ordering::Release);
     }
 
     /// Whether there is one. A rank that died while it wrote leaves none; its death is noticed by itself.
     pub(super) fn is_there(region: &Region) -> bool {
-        region.word(FAILURE).load(Ordering::Acquire) == WRITTEN
+        region.word(FAILURE).load(Ordering::Acquire) & WRITTEN != 0
     }
 
     /// The failure that is written down.
@@ -72,9 +78,17 @@ impl Failure {
         Some(Failure {
             operation: shown(&text[..operation]),
             sequence: region.word(SEQUENCE).load(Ordering::Relaxed),
+            code: (region.word(FAILURE).load(Ordering::Relaxed) >> CODE_SHIFT) as u8,
             reason: shown(&text[operation..]),
             ranks: region.word(RANKS).load(Ordering::Relaxed),
         })
+    }
+}
+
+impl Failure {
+    /// The exit code that holds for all ranks: not that of a rank which lost another one.
+    pub(super) fn exit_code(&self) -> Option<u8> {
+        Some(self.code).filter(|code| !matches!(*code, 0 | PEER))
     }
 }
 
@@ -96,7 +110,7 @@ mod tests {
     }
 
     fn failure(reason: String) -> Failure {
-        Failure { operation: "all_reduce of 3 x f32".into(), sequence: 5, reason, ranks: 6 }
+        Failure { operation: "all_reduce of 3 x f32".into(), sequence: 5, code: 75, reason, ranks: 6 }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::failure::Failure;
 use super::join::refused;
 use super::layout::{DEPARTED, Layout};
 use super::mapping::{Region, SharedFile};
+use super::meeting::Meeting;
 use super::wait::Patience;
 use crate::comm::call::{Call, Channel, What, in_words};
 use crate::comm::processes::Watch;
@@ -28,6 +29,8 @@ pub(super) struct Job {
     pub(super) options: HostOptions,
     /// How to see whether a rank of the first group still lives; set when all have come.
     pub(super) watch: OnceLock<Vec<Watch>>,
+    /// Where its process is a rank, if it came to a place with a name. Last: the place is left after the memory.
+    pub(super) meeting: Option<Meeting>,
 }
 
 /// One rank in one group.
@@ -189,13 +192,17 @@ impl Group {
             },
             Some(failure) => failure,
         };
-        let operation = call.what.to_string();
+        let (operation, code) = (call.what.to_string(), failure.exit_code());
         let same_call = failure.operation == operation && failure.sequence == call.sequence;
         let reason = match same_call || failure.operation.is_empty() {
             true => failure.reason,
             false => format!("{} (number {}) failed: {}", failure.operation, failure.sequence, failure.reason),
         };
-        let ranks = members(failure.ranks).filter(|rank| *rank < self.size).collect();
+        let ranks: Vec<usize> = members(failure.ranks).filter(|rank| *rank < self.size).collect();
+        if let (Some(code), Some(rank)) = (code, ranks.first()) {
+            let error = Error::RankEnded { rank: *rank, code, reason };
+            return Err(self.broken.get_or_init(|| error).clone());
+        }
         let error = Error::Communication { operation, sequence: call.sequence, reason, ranks };
         Err(self.broken.get_or_init(|| error).clone())
     }
@@ -203,7 +210,8 @@ impl Group {
     /// This rank found that something is wrong with some ranks: every rank will know.
     pub(super) fn fail(&self, call: &Call, ranks: u64, reason: String) -> Error {
         let operation = call.what.to_string();
-        let failure = Failure { operation: operation.clone(), sequence: call.sequence, reason: reason.clone(), ranks };
+        let failure =
+            Failure { operation: operation.clone(), sequence: call.sequence, code: 0, reason: reason.clone(), ranks };
         failure.write(&self.region);
         self.wake_all();
         let ranks = members(ranks).collect();
@@ -238,10 +246,10 @@ impl Group {
         Some(self.fail(&call, ended, reason))
     }
 
-    /// This rank gives up.
-    pub(super) fn give_up(&self, reason: &str) {
+    /// This rank gives up, with an exit code for all ranks or zero.
+    pub(super) fn give_up(&self, code: u8, reason: &str) {
         let reason = format!("{} gave up: {reason}", self.label(self.rank));
-        let failure = Failure { operation: String::new(), sequence: 0, reason, ranks: 1 << self.rank };
+        let failure = Failure { operation: String::new(), sequence: 0, code, reason, ranks: 1 << self.rank };
         failure.write(&self.region);
         self.wake_all();
     }

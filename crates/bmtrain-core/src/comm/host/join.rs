@@ -1,12 +1,14 @@
-//! How ranks come together: threads get their places at once, processes meet at a file, groups are split from groups.
+//! How ranks come together: threads get their places at once, processes meet at a file ([`super::meeting`]), groups are split
+//! from groups.
 //!
-//! Defines [`places`], [`join`] and [`Place`] for the first group, and [`Group::split`] for those made from it. The file's
-//! name is taken away as soon as all have come, so that nothing is left behind however the job ends.
+//! Defines [`places`], [`join`] and [`Place`] for the first group, and [`Group::split`] for those made from it. The memory that
+//! the ranks share loses its name as soon as all have joined, so that it ends with them however that happens.
 
 use super::HostOptions;
 use super::group::{Group, Job, ranks_where};
 use super::layout::{FORMAT, HANDED_OUT, Layout, PAGE};
 use super::mapping::{Region, SharedFile};
+use super::meeting::Meeting;
 use crate::comm::call::Channel;
 use crate::comm::call::{Call, What};
 use crate::comm::processes::{Identity, Watch};
@@ -22,6 +24,8 @@ use std::sync::{Arc, OnceLock};
 pub enum Place {
     /// A file of this name, which the first rank makes; see [`HostGroup::place`](super::HostGroup::place).
     Path(PathBuf),
+    /// One that this process has entered.
+    Meeting(Meeting),
     /// A file that is open, such as one that was inherited.
     File(OwnedFd),
 }
@@ -35,6 +39,12 @@ impl From<&Path> for Place {
 impl From<PathBuf> for Place {
     fn from(path: PathBuf) -> Self {
         Place::Path(path)
+    }
+}
+
+impl From<Meeting> for Place {
+    fn from(meeting: Meeting) -> Self {
+        Place::Meeting(meeting)
     }
 }
 
@@ -65,7 +75,7 @@ pub(super) fn refused(call: &'static str, error: &std::io::Error) -> Error {
 pub(super) fn places(size: usize, options: HostOptions) -> Result<Vec<Group>> {
     options.check(0, size)?;
     let file = SharedFile::without_name().map_err(|error| refused("shared memory", &error))?;
-    let job = Arc::new(job(file, size, options)?);
+    let job = Arc::new(job(file, size, options, None)?);
     let _ = job.watch.set((0..size).map(|_| Watch::Nothing).collect());
     Ok((0..size).map(|rank| place_in(&job, rank, size)).collect())
 }
@@ -73,60 +83,83 @@ pub(super) fn places(size: usize, options: HostOptions) -> Result<Vec<Group>> {
 /// One rank among processes.
 pub(super) fn join(place: Place, rank: usize, size: usize, options: HostOptions) -> Result<Group> {
     options.check(rank, size)?;
-    let (file, path) = match place {
-        Place::Path(path) => {
-            let file =
-                SharedFile::of_name(&path).map_err(|error| failed("open", format!("{}: {error}", path.display())));
-            (file?, Some(path))
-        }
+    let (file, meeting) = match place {
         Place::File(file) => (SharedFile::of(file).map_err(|error| failed("open", error))?, None),
+        Place::Path(path) => {
+            let meeting = Meeting::enter(path, rank, size)?;
+            (meeting.memory()?, Some(meeting))
+        }
+        Place::Meeting(meeting) if meeting.seat() == (rank, size) => (meeting.memory()?, Some(meeting)),
+        Place::Meeting(meeting) => {
+            let reason =
+                format!("rank {rank} of {size} with the place of rank {} of {}", meeting.seat().0, meeting.seat().1);
+            return Err(Error::argument("join", reason));
+        }
     };
-    let job = Arc::new(job(file, size, options)?);
+    let job = Arc::new(job(file, size, options, meeting)?);
+    take_place(&job, rank, size)?;
     let layout = job.root_layout;
+    let group = place_in(&job, rank, size);
+    let here = |rank: usize| job.root.word(layout.process(rank)).load(Ordering::Acquire) != 0;
+    group.notify();
+    let all_here = group.wait(&Call { what: What::Join, sequence: 0 }, || ranks_where(size, |rank| !here(rank)));
+    if let Some(meeting) = &job.meeting
+        && (rank == 0 || all_here.is_err())
+        && let Err(error) = job.file.remove_name(&meeting.memory_path())
+    {
+        tracing::debug!(%error, "the memory of the ranks keeps its name");
+    }
+    all_here?;
+    let own = Identity::own();
+    let watch = |rank| {
+        let word = |offset| job.root.word(offset).load(Ordering::Relaxed);
+        let process = word(layout.process(rank));
+        let whom = Identity { process, namespace: word(layout.namespace(rank)), start: word(layout.start(rank)) };
+        match (Watch::over(whom), &job.meeting) {
+            (Watch::Nothing, Some(meeting)) if whom.namespace != own.namespace => meeting.watch(rank),
+            (watch, _) => watch,
+        }
+    };
+    let _ = job.watch.set((0..size).map(watch).collect());
+    Ok(group)
+}
+
+/// Write this process into the memory that the ranks share.
+fn take_place(job: &Job, rank: usize, size: usize) -> Result<()> {
+    let (layout, options) = (job.root_layout, job.options);
+    let wrong = |reason: String, fix: &str| match &job.meeting {
+        Some(meeting) => Err(meeting.refuse(format!("rank {rank} of {size}"), reason, fix)),
+        None => Err(Error::Launch { place: format!("rank {rank} of {size}"), reason, fix: fix.into() }),
+    };
     let found = job.root.word(FORMAT).compare_exchange(0, layout.format(), Ordering::AcqRel, Ordering::Acquire);
     if let Err(other) = found
         && other != layout.format()
     {
         let (ranks, chunk) = Layout::of_format(other);
         let reason = format!(
-            "rank {rank} has {size} ranks and chunks of {} bytes, somebody else came with {ranks} and {chunk}; give all \
-             ranks the same, and remove the file if it is an old one",
+            "rank {rank} has {size} ranks and chunks of {} bytes, another rank has {ranks} and {chunk}",
             options.chunk
         );
-        return Err(Error::argument("join", reason));
+        return wrong(reason, "give all ranks the same");
     }
     let own = Identity::own();
     job.root.word(layout.namespace(rank)).store(own.namespace, Ordering::Relaxed);
+    job.root.word(layout.start(rank)).store(own.start, Ordering::Relaxed);
     let seat = job.root.word(layout.process(rank));
-    if let Err(other) = seat.compare_exchange(0, own.process, Ordering::AcqRel, Ordering::Relaxed) {
-        let place = path.map_or(String::new(), |path| format!(" at {}", path.display()));
-        let reason = format!("process {other} is rank {rank} already{place}; remove the file if it is an old one");
-        return Err(Error::argument("join", reason));
+    match seat.compare_exchange(0, own.process, Ordering::AcqRel, Ordering::Relaxed) {
+        Ok(_) => Ok(()),
+        Err(other) => {
+            let reason = format!("processes {other} and {} are both rank {rank}", own.process);
+            wrong(reason, "give each process a rank of its own")
+        }
     }
-    let group = place_in(&job, rank, size);
-    let here = |rank: usize| job.root.word(layout.process(rank)).load(Ordering::Acquire) != 0;
-    group.notify();
-    let all_here = group.wait(&Call { what: What::Join, sequence: 0 }, || ranks_where(size, |rank| !here(rank)));
-    if let Some(path) = path
-        && (rank == 0 || all_here.is_err())
-        && let Err(error) = job.file.remove_name(&path)
-    {
-        tracing::debug!(%error, path = %path.display(), "the file of the ranks keeps its name");
-    }
-    all_here?;
-    let watch = |rank| {
-        let word = |offset| job.root.word(offset).load(Ordering::Relaxed);
-        Watch::over(Identity { process: word(layout.process(rank)), namespace: word(layout.namespace(rank)) })
-    };
-    let _ = job.watch.set((0..size).map(watch).collect());
-    Ok(group)
 }
 
-fn job(file: SharedFile, size: usize, options: HostOptions) -> Result<Job> {
+fn job(file: SharedFile, size: usize, options: HostOptions, meeting: Option<Meeting>) -> Result<Job> {
     let layout = Layout::new(size, options.chunk);
     file.reserve(0, layout.control_bytes()).map_err(|error| refused("shared memory", &error))?;
     let root = Region::map(&file, 0, layout.bytes()).map_err(|error| refused("map", &error))?;
-    Ok(Job { file, root: Arc::new(root), root_layout: layout, options, watch: OnceLock::new() })
+    Ok(Job { file, root: Arc::new(root), root_layout: layout, options, watch: OnceLock::new(), meeting })
 }
 
 fn place_in(job: &Arc<Job>, rank: usize, size: usize) -> Group {

@@ -59,7 +59,7 @@ impl Layout {
 
     /// A word that is another one for another layout, and never zero.
     pub(super) fn format(&self) -> u64 {
-        const VERSION: u64 = 1;
+        const VERSION: u64 = 2;
         VERSION << 56 | (self.size as u64) << 32 | self.chunk as u64
     }
 
@@ -90,6 +90,11 @@ impl Layout {
     /// In which world its process number means something.
     pub(super) fn namespace(&self, rank: usize) -> usize {
         self.rank(rank) + 8
+    }
+
+    /// When its process was started.
+    pub(super) fn start(&self, rank: usize) -> usize {
+        self.rank(rank) + 32
     }
 
     /// Whether a rank has left.
@@ -170,7 +175,8 @@ mod tests {
             let layout = Layout::new(size, chunk);
             let mut places = vec![(FORMAT, 24), (BELL, 4), (SLEEPERS, 4), (FAILURE, FAILURE_BYTES)];
             for rank in 0..size {
-                places.extend([(layout.process(rank), 8), (layout.namespace(rank), 8)]);
+                places
+                    .extend([layout.process(rank), layout.namespace(rank), layout.start(rank)].map(|place| (place, 8)));
                 places.extend([(layout.left(rank), 8), (layout.waits_for(rank), 8)]);
                 for (channel, sequence) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                     places.push((layout.record(rank, channel, sequence), 64));

@@ -40,13 +40,7 @@ impl SharedFile {
     /// # Errors
     /// As [`SharedFile::of_name`].
     pub(super) fn of(file: OwnedFd) -> io::Result<Self> {
-        let facts = fstat(&file)?;
-        if facts.st_uid != rustix::process::geteuid().as_raw() {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user"));
-        }
-        if !rustix::fs::FileType::from_raw_mode(facts.st_mode).is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
-        }
+        require_own_file(&file)?;
         Ok(SharedFile(file))
     }
 
@@ -72,6 +66,21 @@ impl SharedFile {
         }
         Ok(())
     }
+}
+
+/// A regular file of this user.
+///
+/// # Errors
+/// Another one.
+pub(super) fn require_own_file(file: &OwnedFd) -> io::Result<()> {
+    let facts = fstat(file)?;
+    if facts.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user"));
+    }
+    if !rustix::fs::FileType::from_raw_mode(facts.st_mode).is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    Ok(())
 }
 
 /// A mapped range of a [`SharedFile`].

@@ -1,9 +1,10 @@
 //! Ranks on one machine: threads of one process, processes, or both, over memory that they share.
 //!
 //! [`HostGroup::threads`] makes the ranks of one process, [`HostRank::join`] brings processes together; from there on they
-//! are alike. In reading order: `join` makes a job, `rank` gives collectives to lanes in the order of their launches, `collectives`
-//! says what each does in rounds, `exchange` moves the chunks of a round, `pair` the messages between two; `group` is what
-//! ranks see of each other and how failures spread, `wait` how they wait, `layout` where everything lies.
+//! are alike. In reading order: `meeting` brings processes together by the `table` of their job, whose bytes are `content`;
+//! `join` makes a job, `rank` gives collectives to lanes in the order of their launches, `collectives` says what each does in
+//! rounds, `exchange` moves the chunks of a round, `pair` the messages between two; `group` is what ranks see of each other and
+//! how failures spread, `wait` how they wait, `layout` where everything lies.
 //!
 //! * **Bits.** Values are reduced in the order of the ranks, whatever the sizes of chunks, the timing and the kind of rank.
 //! * **Order.** Collectives run on each rank in the order in which they were launched, from whatever lanes. Messages between
@@ -16,18 +17,22 @@
 //!   went on without waiting learns of a failure in it at its next call.
 
 mod collectives;
+mod content;
 mod exchange;
 mod failure;
 mod group;
 mod join;
 mod layout;
 mod mapping;
+mod meeting;
 mod pair;
 mod rank;
+mod table;
 mod wait;
 
 pub use join::Place;
 pub use layout::MAX_RANKS;
+pub use meeting::Meeting;
 pub use rank::HostRank;
 
 use crate::error::{Error, Result};
@@ -95,12 +100,14 @@ impl HostGroup {
         Ok(join::places(size, options)?.into_iter().map(HostRank::new).collect())
     }
 
-    /// A file for processes to meet at: in memory where the system has a folder for that. Ranks that are to meet need the
-    /// same `name`, and nobody else may use it at the same time.
+    /// A file for processes to meet at: in memory where the system has a directory for that. Ranks that are to meet need the
+    /// same `name`, and no other job may have it at the same time. Letters, digits, dots, dashes and underscores tell names
+    /// apart; everything else counts as an underscore.
     pub fn place(name: &str) -> PathBuf {
         let memory = Path::new("/dev/shm");
         let folder = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
-        let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
+        let name: String =
+            name.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect();
         folder.join(format!("bmtrain-{name}"))
     }
 }
@@ -109,12 +116,7 @@ impl HostOptions {
     /// See that ranks and options are inside their ranges.
     fn check(&self, rank: usize, size: usize) -> Result<()> {
         let wrong = |reason: String| Err(Error::argument("ranks of one machine", reason));
-        if size == 0 || size > MAX_RANKS {
-            return wrong(format!("{size} ranks: there can be 1 to {MAX_RANKS}"));
-        }
-        if rank >= size {
-            return wrong(format!("rank {rank} of {size} ranks"));
-        }
+        meeting::require_ranks(rank, size)?;
         if self.chunk == 0 || !self.chunk.is_multiple_of(4096) || self.chunk > 64 << 20 {
             return wrong(format!("chunks of {} bytes: take a multiple of 4096, up to {}", self.chunk, 64 << 20));
         }

@@ -76,6 +76,12 @@ impl HostRank {
         Ok(HostRank::new(group))
     }
 
+    /// As [`Communicator::abort`], with the exit code of this rank, which the other ranks' calls return as
+    /// [`Error::RankEnded`]; after a lost rank they name that one.
+    pub fn abort_with(&self, code: u8, reason: &str) {
+        self.member.group.give_up(code, reason);
+    }
+
     /// What this rank has done in this group so far, by name of operation.
     pub fn traffic(&self) -> Vec<(&'static str, Traffic)> {
         let traffic = *lock(&self.member.traffic);
@@ -124,7 +130,7 @@ impl Communicator for HostRank {
     }
 
     fn abort(&self, reason: &str) {
-        self.member.group.give_up(reason);
+        self.member.group.give_up(0, reason);
     }
 }
 
@@ -177,7 +183,7 @@ impl Member {
 impl Drop for HostRank {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.member.group.give_up("its thread panicked");
+            self.member.group.give_up(0, "its thread panicked");
         }
     }
 }

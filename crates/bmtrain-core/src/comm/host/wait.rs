@@ -6,7 +6,7 @@
 
 use super::group::{Group, members};
 use super::layout::{BELL, SLEEPERS};
-use crate::comm::call::Call;
+use crate::comm::call::{Call, What};
 use crate::error::Result;
 use rustix::thread::futex;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -135,6 +135,13 @@ impl Group {
             return Ok(());
         }
         *next_look = now + SLICE;
+        if let (What::Join, Some(meeting)) = (call.what, &self.job.meeting) {
+            let start = meeting.look();
+            // Those that have joined may have done their work and left.
+            if start.is_err() && missing() != 0 {
+                return start;
+            }
+        }
         let ended = self.ended(absent);
         let ended = if ended == 0 { 0 } else { ended & missing() };
         if ended != 0 {

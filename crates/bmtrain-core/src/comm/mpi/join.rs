@@ -52,8 +52,8 @@ pub(super) fn join(options: MpiOptions) -> Result<Group> {
     group.wait(&call, |state| job.others().filter(|other| !state.hello.contains_key(other)).collect())?;
     compare(&group, &call, options)?;
     let watch = |other| match job.lock().hello.get(&other).map(Vec::as_slice) {
-        Some([_, process, namespace, host]) if *host == host_number() => {
-            Watch::over(Identity { process: *process, namespace: *namespace })
+        Some([_, process, namespace, host, start]) if *host == host_number() => {
+            Watch::over(Identity { process: *process, namespace: *namespace, start: *start })
         }
         _ => Watch::Nothing,
     };
@@ -87,10 +87,10 @@ fn speak(tell: &Sender<Result<(usize, usize)>>, given: &Receiver<Arc<Job>>) {
     }
 }
 
-/// Chunk, process, its world of processes, host.
-fn hello(options: MpiOptions) -> [u64; 4] {
+/// Chunk, process, its world of processes, host, when the process was started.
+fn hello(options: MpiOptions) -> [u64; 5] {
     let own = Identity::own();
-    [options.chunk as u64, own.process, own.namespace, host_number()]
+    [options.chunk as u64, own.process, own.namespace, host_number(), own.start]
 }
 
 /// A number that differs between hosts, and between two lives of one; zero where the system gives none.

@@ -1,0 +1,310 @@
+//! The table of a job: which processes are its ranks and whether its start has failed, in a named file that one process at a
+//! time reads and changes.
+//!
+//! Defines [`Table`], its [`Content`] and [`Verdict`], what a process that wants to be a rank finds there; used by
+//! [`super::meeting`]. Beside the table each rank has an empty file, `NAME@RANK`, which it keeps locked: the kernel releases
+//! the lock when the process ends, however that happens, whichever container it runs in and whoever gets its number next.
+
+use super::content::{BYTES, Content, Presence, StartFailure};
+use super::layout::MAX_RANKS;
+use super::mapping::{SharedFile, require_own_file};
+use crate::comm::processes::{Identity, is_unlocked};
+use crate::error::{Error, Result};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Pause between two attempts to lock a table.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// A locked table that has its name. It is unlocked when it is dropped.
+#[derive(Debug)]
+pub(super) struct Table {
+    path: PathBuf,
+    file: File,
+    /// Nothing in a new file.
+    pub(super) content: Option<Content>,
+}
+
+/// What a process finds that wants to be a rank.
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// No table yet.
+    New,
+    /// A table without a living process.
+    Stale,
+    /// The rank has no process yet.
+    Free,
+    /// The start that this process belongs to has failed.
+    Failed(StartFailure),
+    /// The process of this rank ended before all ranks had joined.
+    Lost,
+    /// An earlier start whose last ranks have not ended yet.
+    Ending(Vec<usize>),
+    /// A living process has this rank.
+    Taken,
+    /// The living ranks have another world size.
+    OtherSize,
+}
+
+fn refused(path: &Path, error: impl std::fmt::Display) -> Error {
+    let reason = format!("{}: {error}", path.display());
+    Error::Device { backend: "ranks of one machine".into(), call: "open", reason }
+}
+
+impl Table {
+    /// Open and lock the table of this name, making it if it does not exist.
+    ///
+    /// # Errors
+    /// A name that cannot be used; a process that keeps the table locked until `limit`.
+    pub(super) fn open(path: &Path, limit: Instant) -> Result<Self> {
+        loop {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|error| refused(path, error))?;
+            require_own_file(&file).map_err(|error| foreign(path, &error.to_string()))?;
+            let file = File::from(file);
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                // The process that had it may have removed the name, or another one may have made a new table.
+                Ok(()) if has_name(&file, path) => {
+                    let content = read(&file, path)?;
+                    return Ok(Table { path: path.to_path_buf(), file, content });
+                }
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) if Instant::now() >= limit => {
+                    let reason = format!("another process keeps {} locked", path.display());
+                    return Err(Error::Communication { operation: "join".into(), sequence: 0, reason, ranks: vec![] });
+                }
+                Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(PAUSE),
+                Err(error) => return Err(refused(path, error)),
+            }
+        }
+    }
+
+    /// Tells this table from others of the same name.
+    pub(super) fn number(&self) -> Result<(u64, u64)> {
+        let facts = self.file.metadata().map_err(|error| refused(&self.path, error))?;
+        Ok((facts.dev(), facts.ino()))
+    }
+
+    /// Whether the process of a rank lives and has not left.
+    pub(super) fn is_living(&self, rank: usize) -> bool {
+        File::open(seat(&self.path, rank)).is_ok_and(|file| !is_unlocked(&file))
+    }
+
+    /// The ranks whose processes live.
+    pub(super) fn living(&self) -> Vec<usize> {
+        let size = self.content.as_ref().map_or(0, |content| content.seats.len());
+        (0..size).filter(|rank| self.is_living(*rank)).collect()
+    }
+
+    /// What `rank` of `size` finds, in a process that was started at `started`.
+    pub(super) fn judge(&self, (rank, size): (usize, usize), started: u64) -> Verdict {
+        match &self.content {
+            None if self.is_living(rank) => Verdict::Taken,
+            None => Verdict::New,
+            Some(content) => judge(content, &self.living(), (rank, size), started),
+        }
+    }
+
+    /// Make this process the rank: its lock, which lasts as long as the file that is returned.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub(super) fn sit(&mut self, (rank, size): (usize, usize), own: Identity) -> Result<File> {
+        // Before the lock: a process that is killed between the two has been here and does not live.
+        self.content.get_or_insert_with(|| Content::new(size)).set(rank, own, Presence::Here);
+        self.write()?;
+        let path = seat(&self.path, rank);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|error| refused(&path, error))?;
+        // Who looks whether it is locked locks it for a moment.
+        let limit = Instant::now() + Duration::from_secs(1);
+        while let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            if error != Errno::WOULDBLOCK || Instant::now() >= limit {
+                return Err(refused(&path, error));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(File::from(file))
+    }
+
+    /// Write what has been changed.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub(super) fn write(&self) -> Result<()> {
+        let Some(content) = &self.content else { return Ok(()) };
+        // One page in one call: a process that is killed leaves the old content or the new one.
+        self.file.write_all_at(&content.to_bytes(), 0).map_err(|error| refused(&self.path, error))
+    }
+
+    /// Write what has been changed, or remove the table if nobody needs it any more.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub(super) fn close(self) -> Result<()> {
+        let is_needed = self.content.as_ref().is_some_and(Content::awaits_ranks);
+        if is_needed || !self.living().is_empty() { self.write() } else { self.remove() }
+    }
+
+    /// Remove the table and all that belongs to it.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub(super) fn remove(self) -> Result<()> {
+        let of_ranks = (0..MAX_RANKS).map(|rank| seat(&self.path, rank));
+        for path in of_ranks.chain([memory_path(&self.path), self.path.clone()]) {
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(refused(&path, error)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The file of the memory that the ranks share, made by the first of them that asks.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub(super) fn memory(&self) -> Result<SharedFile> {
+        let path = memory_path(&self.path);
+        SharedFile::of_name(&path).map_err(|error| refused(&path, error))
+    }
+
+    /// The file that a rank keeps locked, to watch it.
+    pub(super) fn watch(&self, rank: usize) -> Option<File> {
+        File::open(seat(&self.path, rank)).ok()
+    }
+}
+
+/// The name of the ranks' memory until all have joined.
+pub(super) fn memory_path(path: &Path) -> PathBuf {
+    beside(path, "memory")
+}
+
+fn seat(path: &Path, rank: usize) -> PathBuf {
+    beside(path, &rank.to_string())
+}
+
+/// Names of jobs have no `@`.
+fn beside(path: &Path, what: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push("@");
+    name.push(what);
+    PathBuf::from(name)
+}
+
+fn has_name(file: &File, path: &Path) -> bool {
+    let number = |facts: std::fs::Metadata| (facts.dev(), facts.ino());
+    let (own, named) = (file.metadata().map(number), std::fs::symlink_metadata(path).map(number));
+    matches!((own, named), (Ok(own), Ok(named)) if own == named)
+}
+
+fn read(file: &File, path: &Path) -> Result<Option<Content>> {
+    let bytes = file.metadata().map_err(|error| refused(path, error))?.len();
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let mut block = [0; BYTES];
+    let content = match bytes == BYTES as u64 {
+        true => file.read_exact_at(&mut block, 0).ok().and_then(|()| Content::of_bytes(&block)),
+        false => None,
+    };
+    content.map(Some).ok_or_else(|| foreign(path, "it is not a table of ranks, or one of another version"))
+}
+
+fn foreign(path: &Path, reason: &str) -> Error {
+    Error::Launch {
+        place: path.display().to_string(),
+        reason: format!("the ranks meet at this file, but {reason}"),
+        fix: "remove the file, or set another MASTER_PORT or BMTRAIN_JOB".into(),
+    }
+}
+
+/// What `rank` of `size` finds in a table, `living` of whose ranks have living processes.
+fn judge(content: &Content, living: &[usize], (rank, size): (usize, usize), started: u64) -> Verdict {
+    if let Some(failure) = content.failure.as_ref().filter(|failure| failure.concerns(started)) {
+        return Verdict::Failed(failure.clone());
+    }
+    if living.is_empty() {
+        return Verdict::Stale;
+    }
+    let is_complete = content.is_complete();
+    if content.failure.is_some() || (is_complete && living.len() < content.seats.len()) {
+        return Verdict::Ending(living.to_vec());
+    }
+    if size != content.seats.len() {
+        return Verdict::OtherSize;
+    }
+    match content.seats.get(rank).map(|seat| seat.presence) {
+        _ if living.contains(&rank) => Verdict::Taken,
+        None | Some(Presence::Absent) => Verdict::Free,
+        Some(Presence::Here | Presence::Joined | Presence::Left) => Verdict::Lost,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(process: u64) -> Identity {
+        Identity { process, namespace: 1, start: 1 }
+    }
+
+    fn content(seats: &[Presence]) -> Content {
+        let mut content = Content::new(seats.len());
+        for (rank, presence) in seats.iter().enumerate() {
+            content.set(rank, identity(rank as u64 + 10), *presence);
+        }
+        content
+    }
+
+    #[test]
+    fn what_a_process_finds_depends_on_who_lives() {
+        use Presence::{Absent, Here, Joined, Left};
+        let cases = [
+            // The processes that waited were killed.
+            (&[Here, Absent][..], &[][..], (0, 2), Verdict::Stale),
+            (&[Joined, Joined], &[], (1, 2), Verdict::Stale),
+            (&[Joined, Joined], &[], (1, 4), Verdict::Stale),
+            // The start of which this process is a part.
+            (&[Here, Absent], &[0], (1, 2), Verdict::Free),
+            (&[Joined, Absent, Here], &[0, 2], (1, 3), Verdict::Free),
+            // Mistakes.
+            (&[Here, Absent], &[0], (0, 2), Verdict::Taken),
+            (&[Joined, Joined], &[0, 1], (1, 2), Verdict::Taken),
+            (&[Here, Absent], &[0], (1, 4), Verdict::OtherSize),
+            (&[Here, Absent], &[0], (3, 4), Verdict::OtherSize),
+            // One was killed before all were there, the other does not know yet.
+            (&[Here, Joined], &[1], (0, 2), Verdict::Lost),
+            (&[Left, Here, Absent], &[1], (0, 3), Verdict::Lost),
+            // A run that ends.
+            (&[Joined, Joined], &[0], (1, 2), Verdict::Ending(vec![0])),
+            (&[Left, Joined], &[1], (0, 4), Verdict::Ending(vec![1])),
+        ];
+        for (seats, living, who, verdict) in cases {
+            assert_eq!(judge(&content(seats), living, who, 100), verdict, "{seats:?} {living:?} {who:?}");
+        }
+    }
+
+    #[test]
+    fn a_failed_start_concerns_those_that_were_started_before_it_failed() {
+        let mut content = content(&[Presence::Left, Presence::Absent]);
+        let failure = StartFailure { at: 100, ..StartFailure::ended(0, identity(10), 3, "a label is missing") };
+        content.failure = Some(failure.clone());
+        assert_eq!(judge(&content, &[], (1, 2), 100), Verdict::Failed(failure.clone()));
+        assert_eq!(judge(&content, &[0], (1, 2), 99), Verdict::Failed(failure.clone()));
+        // A later start, and a process whose start is unknown.
+        assert_eq!(judge(&content, &[], (1, 2), 101), Verdict::Stale);
+        assert_eq!(judge(&content, &[0], (1, 2), 101), Verdict::Ending(vec![0]));
+        assert_eq!(judge(&content, &[], (1, 2), 0), Verdict::Stale);
+        // A lost process is of no concern to who comes after the survivors.
+        content.failure = Some(StartFailure { at: 100, ..StartFailure::lost(0, identity(10)) });
+        assert_eq!(judge(&content, &[], (1, 2), 99), Verdict::Stale);
+        assert_eq!(judge(&content, &[1], (0, 2), 99), Verdict::Ending(vec![1]));
+    }
+}
