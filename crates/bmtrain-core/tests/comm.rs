@@ -296,4 +296,17 @@ fn options_outside_their_ranges_are_refused_in_words() {
     let link = Some(Link { latency: Duration::ZERO, bytes_per_second: 0.0 });
     assert!(refused(2, HostOptions { link, ..options() }).contains("bytes per second"));
     assert!(HostRank::join(place(), 2, 2, options()).unwrap_err().to_string().contains("rank 2 of 2"));
+    // Not a defect of the program.
+    assert!(matches!(HostGroup::threads(65, options()), Err(Error::Launch { .. })));
+}
+
+#[test]
+fn names_of_jobs_have_places_of_their_own() {
+    let places = ["a.b", "a_b", "a-b", "ab"].map(HostGroup::place);
+    for (index, place) in places.iter().enumerate() {
+        assert!(!places[..index].contains(place), "{places:?}");
+    }
+    // The names beside the place of a job are not those of another one.
+    assert_eq!(HostGroup::place("a@0"), HostGroup::place("a_0"));
+    assert_eq!(HostGroup::place("../a").parent(), HostGroup::place("a").parent());
 }

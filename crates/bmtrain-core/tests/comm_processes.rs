@@ -314,6 +314,11 @@ fn a_file_of_something_else_is_turned_away_and_an_open_one_is_welcome() {
     let error = HostRank::join(place.as_path(), 0, 1, options()).unwrap_err().to_string();
     assert!(error.contains("remove the file"), "{error}");
     std::fs::remove_file(&place).unwrap();
+    // A directory stands for what belongs to another user: neither is a defect of the program.
+    std::fs::create_dir(&place).unwrap();
+    let error = HostRank::join(place.as_path(), 0, 1, options()).unwrap_err();
+    assert!(matches!(error, Error::Launch { .. }), "{error}");
+    std::fs::remove_dir(&place).unwrap();
     let error = HostRank::join(Path::new("/no/such/folder"), 0, 1, options()).unwrap_err().to_string();
     assert!(error.contains("/no/such/folder"), "{error}");
 

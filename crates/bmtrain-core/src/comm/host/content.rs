@@ -26,9 +26,9 @@ pub(super) enum Presence {
     Absent,
     /// Its process has come and prepares.
     Here,
-    /// It waits for the other ranks, or runs with them.
+    /// It has joined the other ranks, or waits for them.
     Joined,
-    /// Its process has left.
+    /// Its process has left without joining.
     Left,
 }
 
@@ -148,8 +148,7 @@ impl Content {
 
     /// Whether all ranks have joined.
     pub(super) fn is_complete(&self) -> bool {
-        self.failure.is_none()
-            && self.seats.iter().all(|seat| matches!(seat.presence, Presence::Joined | Presence::Left))
+        self.failure.is_none() && self.seats.iter().all(|seat| seat.presence == Presence::Joined)
     }
 
     /// Whether a failure is still to be told to ranks that have not come.

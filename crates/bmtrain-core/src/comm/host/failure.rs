@@ -3,8 +3,10 @@
 //! Defines [`Failure`]. Whoever notices first that something is wrong writes it down, once; the others find it while they
 //! wait or at their next call, and so all of them tell the same story.
 
+use super::group::members;
 use super::layout::{FAILURE, FAILURE_BYTES};
 use super::mapping::Region;
+use crate::error::Error;
 use std::sync::atomic::Ordering;
 
 const EMPTY: u64 = 0;
@@ -86,9 +88,15 @@ impl Failure {
 }
 
 impl Failure {
-    /// The exit code that holds for all ranks: not that of a rank which lost another one.
-    pub(super) fn exit_code(&self) -> Option<u8> {
-        Some(self.code).filter(|code| !matches!(*code, 0 | PEER))
+    /// Whether it has an exit code that holds for all ranks: not that of a rank which lost another one.
+    pub(super) fn has_exit_code(&self) -> bool {
+        !matches!(self.code, 0 | PEER)
+    }
+
+    /// The error of all ranks with that code. `of_all` is a rank's number among all.
+    pub(super) fn rank_ended(&self, of_all: impl Fn(usize) -> Option<usize>) -> Error {
+        let rank = members(self.ranks).find_map(of_all).unwrap_or(0);
+        Error::RankEnded { rank, code: self.code, reason: self.reason.clone() }
     }
 }
 

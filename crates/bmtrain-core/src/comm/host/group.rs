@@ -181,30 +181,30 @@ impl Group {
             return Err(again(call, first));
         }
         let is_root = self.offset == 0;
+        let keep = |error: Error| Err(self.broken.get_or_init(|| error).clone());
         let failure = match Failure::read(&self.region) {
             None if is_root => return Ok(()),
             None => match Failure::read(&self.job.root) {
                 None => return Ok(()),
+                Some(failure) if failure.has_exit_code() => return keep(failure.rank_ended(Some)),
                 Some(failure) => {
                     let ranks = ranks_where(self.size, |rank| failure.ranks >> self.world[rank] & 1 == 1);
                     Failure { ranks, reason: format!("the group of all ranks failed: {}", failure.reason), ..failure }
                 }
             },
+            Some(failure) if failure.has_exit_code() => {
+                return keep(failure.rank_ended(|rank| self.world.get(rank).copied()));
+            }
             Some(failure) => failure,
         };
-        let (operation, code) = (call.what.to_string(), failure.exit_code());
+        let operation = call.what.to_string();
         let same_call = failure.operation == operation && failure.sequence == call.sequence;
         let reason = match same_call || failure.operation.is_empty() {
             true => failure.reason,
             false => format!("{} (number {}) failed: {}", failure.operation, failure.sequence, failure.reason),
         };
-        let ranks: Vec<usize> = members(failure.ranks).filter(|rank| *rank < self.size).collect();
-        if let (Some(code), Some(rank)) = (code, ranks.first()) {
-            let error = Error::RankEnded { rank: *rank, code, reason };
-            return Err(self.broken.get_or_init(|| error).clone());
-        }
-        let error = Error::Communication { operation, sequence: call.sequence, reason, ranks };
-        Err(self.broken.get_or_init(|| error).clone())
+        let ranks = members(failure.ranks).filter(|rank| *rank < self.size).collect();
+        keep(Error::Communication { operation, sequence: call.sequence, reason, ranks })
     }
 
     /// This rank found that something is wrong with some ranks: every rank will know.

@@ -134,25 +134,29 @@ impl Meeting {
         memory_path(&self.0.path)
     }
 
-    /// See whether the start has failed while this rank waits for the others.
+    /// See whether the start has failed while this rank waits for those that are `missing`.
     ///
     /// # Errors
-    /// It has, or a rank's process has ended.
-    pub(super) fn look(&self) -> Result<()> {
+    /// It has, or the process of a rank has ended before all have come.
+    pub(super) fn look(&self, missing: &dyn Fn() -> u64) -> Result<()> {
         let mut table = self.0.table()?;
-        let living = table.living();
-        let Some(content) = &mut table.content else { return Ok(()) };
-        let gone = |rank: &usize| *rank != self.0.rank && !content.is_absent(*rank) && !living.contains(rank);
-        if content.failure.is_none()
-            && let Some(rank) = (0..content.seats.len()).find(gone)
-        {
-            content.fail(StartFailure::lost(rank, content.whom(rank)));
-            table.write()?;
+        let Some(content) = &table.content else { return Ok(()) };
+        if let Some(failure) = &content.failure {
+            return Err(failure.error());
         }
-        match table.content.as_ref().and_then(|content| content.failure.as_ref()) {
-            Some(failure) => Err(failure.error()),
-            None => Ok(()),
+        let gone = |rank: &usize| !content.is_absent(*rank) && !table.is_living(*rank);
+        let Some(rank) = (0..content.seats.len()).find(gone) else { return Ok(()) };
+        if missing() == 0 {
+            // All have come in between, and that rank has done its work and left.
+            return Ok(());
         }
+        let failure = StartFailure::lost(rank, content.whom(rank));
+        let error = failure.error();
+        if let Some(content) = &mut table.content {
+            content.fail(failure);
+        }
+        table.write()?;
+        Err(error)
     }
 
     /// Tell the others that this rank's launch contradicts theirs.
@@ -197,7 +201,7 @@ impl Member {
 
     fn leave(&mut self) -> Result<()> {
         let mut table = self.table()?;
-        if let Some(content) = &mut table.content {
+        if let Some(content) = table.content.as_mut().filter(|_| !*self.has_joined.get_mut()) {
             content.set(self.rank, self.own, Presence::Left);
         }
         if let Ok(seat) = self.seat.get_mut() {

@@ -64,7 +64,10 @@ impl Table {
     pub(super) fn open(path: &Path, limit: Instant) -> Result<Self> {
         loop {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|error| refused(path, error))?;
+            let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|error| match error {
+                Errno::ACCESS | Errno::PERM | Errno::LOOP | Errno::ISDIR => foreign(path, &error.to_string()),
+                error => refused(path, error),
+            })?;
             require_own_file(&file).map_err(|error| foreign(path, &error.to_string()))?;
             let file = File::from(file);
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -220,7 +223,7 @@ fn read(file: &File, path: &Path) -> Result<Option<Content>> {
 fn foreign(path: &Path, reason: &str) -> Error {
     Error::Launch {
         place: path.display().to_string(),
-        reason: format!("the ranks meet at this file, but {reason}"),
+        reason: format!("the ranks cannot meet at this file: {reason}"),
         fix: "remove the file, or set another MASTER_PORT or BMTRAIN_JOB".into(),
     }
 }
@@ -282,9 +285,10 @@ mod tests {
             // One was killed before all were there, the other does not know yet.
             (&[Here, Joined], &[1], (0, 2), Verdict::Lost),
             (&[Left, Here, Absent], &[1], (0, 3), Verdict::Lost),
+            (&[Left, Joined], &[1], (0, 2), Verdict::Lost),
             // A run that ends.
             (&[Joined, Joined], &[0], (1, 2), Verdict::Ending(vec![0])),
-            (&[Left, Joined], &[1], (0, 4), Verdict::Ending(vec![1])),
+            (&[Joined, Joined], &[1], (0, 4), Verdict::Ending(vec![1])),
         ];
         for (seats, living, who, verdict) in cases {
             assert_eq!(judge(&content(seats), living, who, 100), verdict, "{seats:?} {living:?} {who:?}");

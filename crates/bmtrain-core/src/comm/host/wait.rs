@@ -136,11 +136,7 @@ impl Group {
         }
         *next_look = now + SLICE;
         if let (What::Join, Some(meeting)) = (call.what, &self.job.meeting) {
-            let start = meeting.look();
-            // Those that have joined may have done their work and left.
-            if start.is_err() && missing() != 0 {
-                return start;
-            }
+            meeting.look(missing)?;
         }
         let ended = self.ended(absent);
         let ended = if ended == 0 { 0 } else { ended & missing() };

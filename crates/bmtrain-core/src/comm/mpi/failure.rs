@@ -14,6 +14,8 @@ pub(super) struct Failure {
     pub(super) operation: String,
     /// Which one.
     pub(super) sequence: u64,
+    /// The exit code of the rank that gave up, for all ranks; zero if it has none.
+    pub(super) code: u8,
     /// What happened.
     pub(super) reason: String,
     /// Whom it happened to, in the numbering of the job.
@@ -21,7 +23,7 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// Group, sequence, number of ranks, length of the operation; the ranks; both texts.
+    /// Group, sequence, exit code and number of ranks, length of the operation; the ranks; both texts.
     pub(super) fn words(&self) -> Vec<u64> {
         let cut = |text: &str, most: usize| text[..text.floor_char_boundary(most)].to_owned();
         let operation = cut(&self.operation, TEXT / 4);
@@ -32,13 +34,14 @@ impl Failure {
         text.resize(text.len().next_multiple_of(8), 0);
         let text =
             text.chunks_exact(8).map(|eight| eight.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
-        [self.group, self.sequence, ranks.len() as u64, lengths].into_iter().chain(ranks).chain(text).collect()
+        let counts = u64::from(self.code) << 32 | ranks.len() as u64;
+        [self.group, self.sequence, counts, lengths].into_iter().chain(ranks).chain(text).collect()
     }
 
     /// What another rank told; whatever it is, it is shown and nothing else.
     pub(super) fn read(words: &[u64]) -> Self {
-        let [group, sequence, ranks, lengths, rest @ ..] = words else { return Failure::default() };
-        let (ranks, text) = rest.split_at((*ranks as usize).min(rest.len()));
+        let [group, sequence, counts, lengths, rest @ ..] = words else { return Failure::default() };
+        let (ranks, text) = rest.split_at((*counts as u32 as usize).min(rest.len()));
         let text: Vec<u8> = text.iter().flat_map(|word| word.to_le_bytes()).collect();
         let operation = ((lengths >> 32) as usize).min(text.len());
         let reason = (*lengths as u32 as usize).min(text.len() - operation);
@@ -47,6 +50,7 @@ impl Failure {
             group: *group,
             operation: shown(&text[..operation]),
             sequence: *sequence,
+            code: (*counts >> 32) as u8,
             reason: shown(&text[operation..][..reason]),
             ranks: ranks.iter().map(|rank| *rank as usize).collect(),
         }
@@ -61,7 +65,7 @@ mod tests {
     fn a_failure_is_read_as_it_was_told_and_fits_a_short_letter() {
         for length in [0, 1, 7, 8, 9, 3000] {
             let (reason, ranks) = ("é".repeat(length), vec![3, 60]);
-            let failure = Failure { group: 1, operation: "barrier".into(), sequence: 4, reason, ranks };
+            let failure = Failure { group: 1, operation: "barrier".into(), sequence: 4, code: 75, reason, ranks };
             let words = failure.words();
             assert!(words.len() + HEAD <= SHORT, "{}", words.len());
             let read = Failure::read(&words);

@@ -160,6 +160,12 @@ impl Group {
             return Err(Error::Communication { operation, sequence, reason, ranks: ranks.clone() });
         }
         let Some(failure) = self.seat.job.lock().failure.clone() else { return Ok(()) };
+        // The code of a rank that lost another one is none for all ranks.
+        if !matches!(failure.code, 0 | 6) {
+            let rank = failure.ranks.first().copied().unwrap_or(0);
+            let error = Error::RankEnded { rank, code: failure.code, reason: failure.reason };
+            return Err(self.broken.get_or_init(|| error).clone());
+        }
         let same_call = failure.operation == operation && failure.sequence == sequence && failure.group == self.number;
         let mut reason = match same_call || failure.operation.is_empty() {
             true => failure.reason,
@@ -183,6 +189,7 @@ impl Group {
             group,
             operation: operation.clone(),
             sequence,
+            code: 0,
             reason: reason.clone(),
             ranks: world,
         });
@@ -220,11 +227,11 @@ impl Group {
         Some(self.fail(&call, &lost, format!("{} has ended", who.join(" and "))))
     }
 
-    /// This rank gives up.
-    pub(super) fn give_up(&self, reason: &str) {
+    /// This rank gives up, with an exit code for all ranks or zero.
+    pub(super) fn give_up(&self, code: u8, reason: &str) {
         let reason = format!("{} gave up: {reason}", self.label(self.rank));
         let ranks = vec![self.world[self.rank]];
-        self.seat.job.fail(Failure { group: self.number, operation: String::new(), sequence: 0, reason, ranks });
+        self.seat.job.fail(Failure { group: self.number, operation: String::new(), sequence: 0, code, reason, ranks });
     }
 }
 

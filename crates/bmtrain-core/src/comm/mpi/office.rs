@@ -247,7 +247,7 @@ impl Office {
 
     fn fail(&self, reason: &str, ranks: Vec<usize>) {
         let reason = format!("MPI on rank {}: {reason}", self.job.rank);
-        self.job.fail(Failure { group: WORLD, operation: String::new(), sequence: 0, reason, ranks });
+        self.job.fail(Failure { group: WORLD, operation: String::new(), sequence: 0, code: 0, reason, ranks });
     }
 
     /// End all receives: each gets a letter from this very process. Whether that went well.

@@ -64,6 +64,12 @@ impl MpiRank {
         Ok(MpiRank::new(group))
     }
 
+    /// As [`Communicator::abort`], with the exit code of this rank, which the other ranks' calls return as
+    /// [`Error::RankEnded`]; after a lost rank they name that one.
+    pub fn abort_with(&self, code: u8, reason: &str) {
+        self.member.group.give_up(code, reason);
+    }
+
     /// End this process and all others of the job with an exit code, after a failure and when the user has been told. Waits a
     /// moment for the other ranks to tell theirs. A process that returned from `main` instead would end well, but launchers
     /// differ in what they make of the others, one that is stopped above all.
@@ -110,7 +116,7 @@ impl Communicator for MpiRank {
     }
 
     fn abort(&self, reason: &str) {
-        self.member.group.give_up(reason);
+        self.member.group.give_up(0, reason);
     }
 }
 
@@ -144,7 +150,7 @@ impl Member {
 impl Drop for MpiRank {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.member.group.give_up("its thread panicked");
+            self.member.group.give_up(0, "its thread panicked");
         }
     }
 }
