@@ -408,6 +408,16 @@ fn names_of_jobs_are_harmless_and_differ_where_their_parts_do() {
 }
 
 #[test]
+fn spaces_around_values_do_not_count() {
+    let spaced = [("RANK", " 1"), ("WORLD_SIZE", "2 "), ("MASTER_PORT", " 29500\t"), ("BMTRAIN_JOB", " first run ")];
+    let lookup = |wanted: &str| spaced.iter().find(|(name, _)| *name == wanted).map(|(_, text)| (*text).to_owned());
+    let launch = Launch::detect(None, &lookup).unwrap();
+    assert_eq!((numbers(&launch), launch.port), ([1, 2, 1, 2, 1], Some(29500)));
+    let plain = Launch::detect(None, &|name| (name == "BMTRAIN_JOB").then(|| "first run".to_owned())).unwrap();
+    assert_eq!(launch.job().unwrap(), plain.job().unwrap());
+}
+
+#[test]
 fn ranks_of_one_host_meet_at_its_loopback() {
     for text in [TORCHRUN, SRUN, OPEN_MPI, "RANK=0 WORLD_SIZE=2 MASTER_PORT=29500"] {
         let options = detect(text).store([7; 32]).unwrap();
