@@ -15,8 +15,22 @@ pub(crate) fn main<O: Parser>(
     registry: Registry<'static>,
     run: impl FnOnce(&O, Registry<'static>) -> Result<ExitStatus>,
 ) -> ExitCode {
+    main_or(registry, run, |_| {})
+}
+
+/// [`main`] that calls `misused` before it ends because of a command line that cannot be read.
+pub(crate) fn main_or<O: Parser>(
+    registry: Registry<'static>,
+    run: impl FnOnce(&O, Registry<'static>) -> Result<ExitStatus>,
+    misused: impl FnOnce(&clap::Error),
+) -> ExitCode {
     limits::prepare();
-    let matches = O::command().after_help(families(registry)).get_matches();
+    let matches = O::command().after_help(families(registry)).try_get_matches().unwrap_or_else(|error| {
+        if error.use_stderr() {
+            misused(&error);
+        }
+        error.exit()
+    });
     // What the matches lack they were just checked for.
     let options = O::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     terminal::start_logging();

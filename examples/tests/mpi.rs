@@ -7,6 +7,7 @@ use fixture::{Fixture, Outcome};
 use model_center::run::deterministic_part;
 use std::io::Write;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 const MPIRUN: [&str; 5] = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"];
 const SETS: [&str; 5] =
@@ -75,6 +76,24 @@ fn ranks_that_cannot_go_on_end_with_a_message_and_a_status() {
     assert_ne!(outcome.code, 0, "{}", outcome.stderr);
     assert!(outcome.stderr.contains("error[") && outcome.stderr.contains("model.safetensors"), "{}", outcome.stderr);
     assert!(!fixture.path("run").join("model").exists());
+}
+
+#[test]
+fn a_rank_of_mpi_that_fails_by_itself_gives_the_job_its_exit_code() {
+    let fixture = Fixture::new();
+    let bytes = fixture.bytes("model/model.safetensors");
+    for file in ["config.json", "vocab.txt"] {
+        fixture.write_bytes(&format!("damaged/{file}"), &fixture.bytes(&format!("model/{file}")));
+    }
+    fixture.write_bytes("damaged/model.safetensors", &bytes[..bytes.len() - 1000]);
+    // A mistake in the recipe, before the ranks come together, and weights that turn out to be damaged after that.
+    for (set, code) in [("train.lr=fast", 2), ("model.path=damaged", 3)] {
+        let script = format!("[ $OMPI_COMM_WORLD_RANK = 0 ] || set -- \"$@\" {set}; exec \"$0\" \"$@\"");
+        let begin = Instant::now();
+        let Some(outcome) = train(&fixture, &["sh", "-c", &script], &["--comm", "mpi"]) else { return };
+        assert_eq!(outcome.code, code, "{set}: {}", outcome.stderr);
+        assert!(begin.elapsed() < Duration::from_secs(15), "{set}: {:?}", begin.elapsed());
+    }
 }
 
 #[test]

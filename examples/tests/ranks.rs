@@ -3,8 +3,12 @@
 
 mod fixture;
 
-use fixture::{Fixture, Outcome, sentences};
+use fixture::{Fixture, Outcome, into_outcome, sentences};
 use model_center::run::deterministic_part;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// Eight samples for evaluation are three batches: one rank of two has none in the last round.
 const ELASTIC: [&str; 4] =
@@ -211,4 +215,159 @@ fn a_mistake_that_one_rank_finds_ends_all_with_one_message() {
     let outcome = train(&fixture, "run", &["--ranks", "2"], &["train.micro_batch_size=2"]);
     assert_eq!(outcome.code, 3, "{}", outcome.stderr);
     assert_eq!(outcome.stderr.matches("error[").count(), 1, "{}", outcome.stderr);
+}
+
+/// How long ranks wait for others that say nothing.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A number for the name of a job that no other test has.
+fn number() -> u32 {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    20_000 + (std::process::id() * 16 + COUNT.fetch_add(1, Ordering::Relaxed)) % 20_000
+}
+
+/// Files that ranks keep in shared memory under a name of a job.
+fn shared_files(job: &str) -> Vec<PathBuf> {
+    let of_job = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().contains(job));
+    std::fs::read_dir("/dev/shm").into_iter().flatten().map(|file| file.unwrap().path()).filter(of_job).collect()
+}
+
+fn ends(children: Vec<Child>) -> Vec<Outcome> {
+    children.into_iter().map(|child| into_outcome(child.wait_with_output().unwrap())).collect()
+}
+
+/// Wait until a process holds its rank at a place.
+fn wait_for(place: &Path, children: &mut [Child]) {
+    let begin = Instant::now();
+    while !place.exists() {
+        assert!(begin.elapsed() < DEADLINE, "no {}", place.display());
+        for child in children.iter_mut() {
+            assert!(child.try_wait().unwrap().is_none(), "a rank has ended");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Start processes by the variables of a launch by hand, each with settings of its own; their ends, before the deadline.
+fn launch_by_hand(fixture: &Fixture, ranks: &[(&str, &str)], expected: &[&str]) -> Vec<i32> {
+    let (port, begin) = (number().to_string(), Instant::now());
+    let start = |(variables, set): &(&str, &str)| {
+        let variables = format!("{variables} MASTER_PORT={port}");
+        fixture.start_launched(&variables, &["train.micro_batch_size=1", set])
+    };
+    let outcomes = ends(ranks.iter().map(start).collect());
+    // What waits for a rank that never comes.
+    shared_files(&format!("plain-{port}")).iter().for_each(|file| std::fs::remove_file(file).unwrap());
+    assert!(begin.elapsed() < DEADLINE / 2, "{:?}: {outcomes:?}", begin.elapsed());
+    for outcome in &outcomes {
+        assert!(expected.iter().any(|text| outcome.stderr.contains(text)), "{}", outcome.stderr);
+        assert!(!outcome.stderr.contains("defect"), "{}", outcome.stderr);
+    }
+    outcomes.iter().map(|outcome| outcome.code).collect()
+}
+
+#[test]
+fn a_start_that_cannot_succeed_ends_on_all_ranks_at_once_with_the_code_of_the_mistake() {
+    let fixture = Fixture::new();
+    let set = "train.steps=4";
+    let twice = [("RANK=0 WORLD_SIZE=2", set), ("RANK=0 WORLD_SIZE=2", set)];
+    assert_eq!(launch_by_hand(&fixture, &twice, &["are both rank 0"]), [2, 2]);
+    let sizes = [("RANK=0 WORLD_SIZE=2", set), ("RANK=1 WORLD_SIZE=4", set)];
+    assert_eq!(launch_by_hand(&fixture, &sizes, &["error[launch]: rank "]), [2, 2]);
+    // A mistake that one rank alone makes, before it joins.
+    let settings = [("RANK=0 WORLD_SIZE=2", set), ("RANK=1 WORLD_SIZE=2", "train.lr=fast")];
+    assert_eq!(launch_by_hand(&fixture, &settings, &["error[recipe]: "]), [2, 2]);
+    let option = [("RANK=0 WORLD_SIZE=2", set), ("RANK=1 WORLD_SIZE=2", "--no-such-option")];
+    assert_eq!(launch_by_hand(&fixture, &option, &["unexpected argument '--no-such-option'"]), [2, 2]);
+    fixture.write("broken.jsonl", "{");
+    let data = [("RANK=0 WORLD_SIZE=2", "data.train=broken.jsonl"), ("RANK=1 WORLD_SIZE=2", set)];
+    assert_eq!(launch_by_hand(&fixture, &data, &["error[data]: "]), [3, 3]);
+    // One that all make.
+    let data = [("RANK=0 WORLD_SIZE=2", "data.train=broken.jsonl"), ("RANK=1 WORLD_SIZE=2", "data.train=broken.jsonl")];
+    assert_eq!(launch_by_hand(&fixture, &data, &["error[data]: "]), [3, 3]);
+    assert!(!fixture.path("run").exists());
+}
+
+#[test]
+fn a_second_process_of_a_rank_ends_at_once_and_the_job_trains() {
+    let fixture = Fixture::new();
+    let number = number();
+    let start = |rank: usize| {
+        let variables = format!("RANK={rank} WORLD_SIZE=2 MASTER_PORT={number}");
+        fixture.start_launched(&variables, &["train.micro_batch_size=2", "train.steps=100000"])
+    };
+    let mut job = vec![start(0), start(1)];
+    let log = fixture.path("run/metrics.jsonl");
+    wait_for(&log, &mut job);
+    let begin = Instant::now();
+    let third = ends(vec![start(1)]).remove(0);
+    assert!(begin.elapsed() < DEADLINE / 2, "{:?}", begin.elapsed());
+    assert_eq!(third.code, 2, "{}", third.stderr);
+    assert!(third.stderr.contains("error[launch]: this job is running with 2 ranks"), "{}", third.stderr);
+    // A file asks for an end.
+    fixture.write("run/stop", "");
+    let ended = ends(job);
+    assert!(ended.iter().all(|outcome| outcome.code == 75), "{ended:?}");
+    assert_eq!(shared_files(&number.to_string()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_start_after_killed_ranks_trains_under_the_same_name() {
+    let fixture = Fixture::new();
+    let number = number();
+    let by_hand = |rank: usize| format!("RANK={rank} WORLD_SIZE=2 MASTER_PORT={number}");
+    let slurm = |rank: usize| {
+        format!(
+            "SLURM_JOB_ID={number} SLURM_STEP_ID=0 SLURM_PROCID={rank} SLURM_LOCALID={rank} SLURM_STEP_NUM_TASKS=2 \
+             SLURM_STEP_TASKS_PER_NODE=2 SLURM_NODEID=0"
+        )
+    };
+    let names = [format!("bmtrain-plain-{number}"), format!("bmtrain-slurm-{number}-0")];
+    for (case, name) in names.iter().enumerate() {
+        let start = |rank: usize| {
+            let variables = if case == 0 { by_hand(rank) } else { slurm(rank) };
+            fixture.start_launched(&variables, &["train.micro_batch_size=2", "train.steps=4", "--overwrite"])
+        };
+        // A lone rank that waits; the other one.
+        for rank in [0, 1] {
+            let mut lone = vec![start(rank)];
+            wait_for(&Path::new("/dev/shm").join(format!("{name}@memory")), &mut lone);
+            lone[0].kill().unwrap();
+            lone[0].wait().unwrap();
+            let trained = ends(vec![start(0), start(1)]);
+            assert!(trained.iter().all(|outcome| outcome.code == 0), "{trained:?}");
+            assert_eq!(shared_files(name), Vec::<PathBuf>::new());
+        }
+        // One of two that prepare: the other one ends by itself.
+        let mut both = vec![start(0), start(1)];
+        for rank in [0, 1] {
+            wait_for(&Path::new("/dev/shm").join(format!("{name}@{rank}")), &mut both);
+        }
+        let begin = Instant::now();
+        both[1].kill().unwrap();
+        let codes: Vec<i32> = ends(both).iter().map(|outcome| outcome.code).collect();
+        assert!(codes == [6, -1] && begin.elapsed() < DEADLINE / 2, "{codes:?} {:?}", begin.elapsed());
+        let trained = ends(vec![start(0), start(1)]);
+        assert!(trained.iter().all(|outcome| outcome.code == 0), "{trained:?}");
+        assert_eq!(shared_files(name), Vec::<PathBuf>::new());
+    }
+}
+
+#[test]
+fn a_rank_that_fails_in_training_passes_its_exit_code_on() {
+    let fixture = Fixture::new();
+    let number = number();
+    // The weights of the second rank are damaged, which it finds when it has joined.
+    let bytes = fixture.bytes("model/model.safetensors");
+    for file in ["config.json", "vocab.txt"] {
+        fixture.write_bytes(&format!("damaged/{file}"), &fixture.bytes(&format!("model/{file}")));
+    }
+    fixture.write_bytes("damaged/model.safetensors", &bytes[..bytes.len() - 1000]);
+    let start = |(rank, model): (usize, &str)| {
+        let variables = format!("RANK={rank} WORLD_SIZE=2 MASTER_PORT={number}");
+        fixture.start_launched(&variables, &["train.micro_batch_size=2", model])
+    };
+    let outcomes = ends([(0, "model.path=model"), (1, "model.path=damaged")].map(start).into());
+    let codes: Vec<i32> = outcomes.iter().map(|outcome| outcome.code).collect();
+    assert_eq!(codes, [3, 3], "{outcomes:?}");
 }

@@ -159,7 +159,7 @@ fn under_mpi(options: &Options, launch: &Launch) -> Result<ExitStatus> {
         return Err(Error::recipe("--chunk", reason, "leave it out, or measure ranks of one host with --comm host"));
     }
     let options = options.clone();
-    ranks::run(launch, Comm::Mpi, None, move |ranks| {
+    ranks::run(launch, Comm::Mpi, None, None, move |ranks| {
         if ranks.rank() == 0 {
             title(&options, ranks.size(), "processes of MPI", None)?;
         }

@@ -25,6 +25,7 @@ use crate::places::model_places;
 use crate::program;
 use crate::settings::SettingOptions;
 use crate::terminal;
+use bmtrain_core::comm::host::Meeting;
 use bmtrain_dist::Launch;
 use clap::Parser;
 use model_center::file::read_text;
@@ -106,7 +107,7 @@ impl Options {
 
 /// The program: what a binary's `main` calls, with the families it is to know.
 pub fn main(registry: Registry<'static>) -> ExitCode {
-    program::main(registry, run)
+    program::main_or(registry, run, |error| ranks::tell_misuse(&error.to_string()))
 }
 
 /// Run the program with the models of `registry`.
@@ -123,8 +124,24 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
         // What a launcher sets wrongly is nothing to a recipe that is only looked at.
         return print_config(options, launch.map_or(1, |launch| launch.world));
     }
-    let resolved = resolve(options)?;
     let launch = launch?;
+    // A dry run joins nobody.
+    let meeting = if options.dry_run { None } else { ranks::enter(&launch, options.comm)? };
+    let ended = run_process(options, registry, launch, meeting.clone());
+    if let Some(meeting) = &meeting {
+        ranks::tell(meeting, &ended);
+    }
+    ended
+}
+
+/// What this process does, which is one rank of a launcher or all of `--ranks`.
+fn run_process(
+    options: &Options,
+    registry: Registry<'static>,
+    launch: Launch,
+    meeting: Option<Meeting>,
+) -> Result<ExitStatus> {
+    let resolved = resolve(options)?;
     launch.connection(options.comm.hosts())?;
     let resolved = on_ranks(resolved, options, launch.world);
     let mut changes = changes(&resolved);
@@ -176,7 +193,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
         terminal::print(&format!("{summary}\ndry run: nothing is wrong that can be seen without reading weights"))?;
         return Ok(ExitStatus::Done);
     }
-    train::run(Arc::new(Plan { job, resolved, options: options.clone(), registry, launch, changes, stop }))
+    train::run(Arc::new(Plan { job, resolved, options: options.clone(), registry, launch, meeting, changes, stop }))
 }
 
 /// What decides the results and is not as in the run that the output folder holds; nothing where there is none.

@@ -5,14 +5,14 @@
 use crate::cuda::cuda_options;
 use bmtrain_core::Device;
 use bmtrain_core::choice::Opened;
-use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank};
+use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank, Meeting};
 use bmtrain_core::comm::nccl::{NcclOptions, NcclRank};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::cuda::nccl_paths;
 use bmtrain_dist::Team;
 use bmtrain_dist::launch::{Connection, Launch, RankDevice, run_group};
-use model_center::Result;
 use model_center::run::ExitStatus;
+use model_center::{Error, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,14 +75,56 @@ pub fn exchange(
     }
 }
 
+/// This process as one of several ranks of this host that share memory: other ranks see from now on that it is there, and how it
+/// ends. Nothing where ranks are threads or come together by MPI, whose launcher ends all processes when one has failed.
+///
+/// # Errors
+/// A launch without a name; a rank or a world size that contradicts other processes; how the start of the ranks has failed.
+pub fn enter(launch: &Launch, comm: Comm) -> Result<Option<Meeting>> {
+    if launch.world <= 1 || launch.ranks_in_process() > 1 || launch.connection(comm.hosts())? != Connection::Host {
+        return Ok(None);
+    }
+    Ok(Some(Meeting::enter(HostGroup::place(launch.job()?), launch.rank, launch.world)?))
+}
+
+/// Tell the ranks that wait for this one that it ends before it has joined them, unless it ends well.
+pub fn tell(meeting: &Meeting, ended: &Result<ExitStatus>) {
+    match ended {
+        Ok(ExitStatus::Done) => {}
+        Ok(status) => meeting.abandon(status.code(), status.meaning()),
+        Err(error) => meeting.abandon(ExitStatus::from(error).code(), &in_a_line(error)),
+    }
+}
+
+/// Tell the other ranks that this one ends because of its command line, so far as its launcher's variables name them.
+pub fn tell_misuse(reason: &str) {
+    let launch = Launch::detect(None, &|name| std::env::var(name).ok());
+    let meeting = launch.map_err(Error::from).and_then(|launch| enter(&launch, Comm::Auto));
+    if let Ok(Some(meeting)) = meeting {
+        meeting.abandon(ExitStatus::Usage.code(), reason.lines().next().unwrap_or_default());
+    }
+}
+
+/// An error without place and fix, which its own rank shows.
+fn in_a_line(error: &Error) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}
+
 /// Do the work of the ranks of this process: on this thread, on one thread for each of `--ranks`, or as one of the
 /// processes of a launcher. What the first of them comes to.
 ///
-/// `deadline` is how long ranks wait for each other in one exchange; 30 seconds by default.
+/// `meeting` is what [`enter`] gave, if it was called before. `deadline` is how long ranks wait for each other in one exchange;
+/// 30 seconds by default.
 ///
 /// # Errors
 /// What the work of a rank returns; ranks that do not come together.
-pub fn run<F>(launch: &Launch, comm: Comm, deadline: Option<Duration>, work: F) -> Result<ExitStatus>
+pub fn run<F>(
+    launch: &Launch,
+    comm: Comm,
+    deadline: Option<Duration>,
+    meeting: Option<Meeting>,
+    work: F,
+) -> Result<ExitStatus>
 where
     F: Fn(Arc<dyn Communicator>) -> Result<ExitStatus> + Clone + Send + 'static,
 {
@@ -102,11 +144,14 @@ where
         return Ok(statuses.into_iter().next().unwrap_or(ExitStatus::Done));
     }
     if launch.world > 1 {
-        let place = HostGroup::place(launch.job()?);
-        let ranks = Arc::new(HostRank::join(place, launch.rank, launch.world, options)?);
+        let meeting = match meeting {
+            Some(meeting) => meeting,
+            None => Meeting::enter(HostGroup::place(launch.job()?), launch.rank, launch.world)?,
+        };
+        let ranks = Arc::new(HostRank::join(meeting, launch.rank, launch.world, options)?);
         let ended = work(Arc::clone(&ranks) as Arc<dyn Communicator>);
         if let Err(error) = &ended {
-            ranks.abort(&error.to_string());
+            ranks.abort_with(ExitStatus::from(error).code(), &error.to_string());
         }
         return ended;
     }
@@ -134,10 +179,11 @@ where
         return Err(bmtrain_dist::Error::launch("MPI", reason, fix).into());
     }
     work(Arc::clone(&ranks) as Arc<dyn Communicator>).map_err(|error| {
-        ranks.abort(&error.to_string());
+        let code = ExitStatus::from(&error).code();
+        ranks.abort_with(code, &error.to_string());
         // After a failure MPI ends the process, so that nothing waits for a rank that is lost; hence the message first.
         crate::terminal::note(&model_center::run::render_error(&error));
-        ranks.end_job(ExitStatus::from(&error).code())
+        ranks.end_job(code)
     })
 }
 

@@ -9,6 +9,7 @@ use super::{Options, evaluate, ranks, room};
 use crate::device;
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::Communicator;
+use bmtrain_core::comm::host::Meeting;
 use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::wrap::Profiled;
 use bmtrain_core::{Backend, Ctx, Device, Segment, Tensor, Var};
@@ -44,6 +45,8 @@ pub struct Plan {
     pub registry: Registry<'static>,
     /// How the ranks were started.
     pub launch: Launch,
+    /// This process as one of several on this host.
+    pub meeting: Option<Meeting>,
     /// Settings that are not as in the run that the output folder holds.
     pub changes: Vec<String>,
     /// Set when somebody asks for an end.
@@ -60,7 +63,7 @@ pub fn run(plan: Arc<Plan>) -> Result<ExitStatus> {
         let plan = Arc::clone(&plan);
         move |ranks| run_rank(&plan, ranks)
     };
-    ranks::run(&plan.launch, plan.options.comm, None, of_rank)
+    ranks::run(&plan.launch, plan.options.comm, None, plan.meeting.clone(), of_rank)
 }
 
 /// One rank's run. The first rank writes the files and speaks.

@@ -48,7 +48,7 @@ pub(super) fn run(job: Job) -> Result<ExitStatus> {
         let work = Arc::clone(&work);
         move |ranks| work.rank(ranks)
     };
-    let ended = ranks::run(&work.job.launch, Comm::Auto, Some(LONGEST_WAIT), of_rank);
+    let ended = ranks::run(&work.job.launch, Comm::Auto, Some(LONGEST_WAIT), None, of_rank);
     let is_cut = ended.is_err() && work.stop.is_requested();
     let sink = work.sink().take();
     if is_cut && work.is_unread.load(Ordering::Acquire) {
