@@ -3,6 +3,7 @@
 
 mod ranks;
 
+use bmtrain_core::comm::Communicator;
 use bmtrain_core::comm::host::{HostOptions, HostRank, Meeting};
 use bmtrain_core::{DType, Error};
 use ranks::{
@@ -227,15 +228,15 @@ fn killed(test: &str, ranks: &[usize], place: &Path) {
 fn files_of_killed_processes_are_taken_over() {
     const TEST: &str = "files_of_killed_processes_are_taken_over";
     if let Some((rank, place)) = started(TEST) {
-        drop(HostRank::join(place, rank, 3, options()));
+        println!("joined {}", HostRank::join(place, rank, 3, options()).unwrap().size());
         return;
     }
     for ranks in [&[0][..], &[1], &[0, 2]] {
         let place = place();
         killed(TEST, ranks, &place);
         assert!(left_of(&place).len() >= 3, "{:?}", left_of(&place));
-        let (first, second) = join_both(&place, || HostRank::join(place.as_path(), 1, 2, options()));
-        drop((first.unwrap(), second.unwrap()));
+        let children = [0, 1, 2].map(|rank| start(TEST, rank, &place));
+        assert_eq!(children.map(|child| said(child, "joined ")), ["3", "3", "3"]);
         assert_eq!(left_of(&place), NOTHING, "{ranks:?}");
     }
 }
@@ -270,6 +271,27 @@ fn a_process_killed_before_all_have_joined_ends_the_others_soon() {
         assert!(time < SOON, "{time:?}");
         assert_eq!(left_of(&place), NOTHING);
     }
+}
+
+#[test]
+fn a_process_killed_before_the_others_come_ends_them_too() {
+    const TEST: &str = "a_process_killed_before_the_others_come_ends_them_too";
+    if let Some((rank, place)) = started(TEST) {
+        let _meeting = Meeting::enter(place, rank, 3).unwrap();
+        std::thread::sleep(Duration::from_secs(60));
+        return;
+    }
+    let place = place();
+    let mut child = start(TEST, 1, &place);
+    wait_for(&place, "@1");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // This process was started before that one came, so it is one of the same start.
+    for rank in [0, 2] {
+        let (operation, _, reason, ranks) = parts_of(Meeting::enter(&place, rank, 3).unwrap_err());
+        assert!(operation == "join" && ranks == [1] && reason.contains("the process of rank 1"), "{reason}");
+    }
+    assert_eq!(left_of(&place), NOTHING);
 }
 
 #[test]

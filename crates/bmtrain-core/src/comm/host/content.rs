@@ -13,7 +13,7 @@ pub(super) const BYTES: usize = 4096;
 
 const MAGIC: u64 = 0x31_736b_6e61_7262;
 const HEAD_WORDS: usize = 8;
-const SEAT_WORDS: usize = 4;
+const SEAT_WORDS: usize = 5;
 const TEXT: usize = 8 * (HEAD_WORDS + SEAT_WORDS * MAX_RANKS);
 const TEXT_BYTES: usize = BYTES - TEXT;
 /// Between place, reason and fix.
@@ -37,6 +37,8 @@ pub(super) enum Presence {
 pub(super) struct Seat {
     pub(super) whom: Identity,
     pub(super) presence: Presence,
+    /// When it came so far, in ticks since the machine was booted.
+    pub(super) at: u64,
 }
 
 /// Why a start has failed.
@@ -121,13 +123,13 @@ impl StartFailure {
 impl Content {
     /// Of ranks none of which has come.
     pub(super) fn new(size: usize) -> Self {
-        Content { seats: vec![Seat { whom: NOBODY, presence: Presence::Absent }; size], failure: None }
+        Content { seats: vec![Seat { whom: NOBODY, presence: Presence::Absent, at: 0 }; size], failure: None }
     }
 
     /// Note how far a process has come; a rank that is none of the table's is passed over.
     pub(super) fn set(&mut self, rank: usize, whom: Identity, presence: Presence) {
         if let Some(seat) = self.seats.get_mut(rank) {
-            *seat = Seat { whom, presence };
+            *seat = Seat { whom, presence, at: now() };
         }
     }
 
@@ -151,10 +153,22 @@ impl Content {
         self.failure.is_none() && self.seats.iter().all(|seat| seat.presence == Presence::Joined)
     }
 
+    /// A rank whose process had come, and not left, when a process was already there that was started at `started`. (One that
+    /// was started in the same tick may be a later one.)
+    pub(super) fn seen_by(&self, started: u64) -> Option<usize> {
+        let seen = |seat: &Seat| matches!(seat.presence, Presence::Here | Presence::Joined) && started < seat.at;
+        self.seats.iter().position(|seat| started != 0 && seen(seat))
+    }
+
     /// Whether a failure is still to be told to ranks that have not come.
     pub(super) fn awaits_ranks(&self) -> bool {
         let lasts = self.failure.as_ref().is_some_and(|failure| failure.code != PEER);
-        lasts && self.seats.iter().any(|seat| seat.presence == Presence::Absent)
+        lasts && self.has_absent()
+    }
+
+    /// Whether a rank has not come yet.
+    pub(super) fn has_absent(&self) -> bool {
+        self.seats.iter().any(|seat| seat.presence == Presence::Absent)
     }
 
     pub(super) fn to_bytes(&self) -> [u8; BYTES] {
@@ -174,7 +188,7 @@ impl Content {
         ];
         let seats = self.seats.iter().flat_map(|seat| {
             let Identity { process, namespace, start } = seat.whom;
-            [process, namespace, start, seat.presence as u64]
+            [process, namespace, start, seat.presence as u64, seat.at]
         });
         let mut bytes = [0; BYTES];
         for (place, word) in bytes.chunks_exact_mut(8).zip(head.into_iter().chain(seats)) {
@@ -193,7 +207,8 @@ impl Content {
         let size = usize::try_from(size).ok().filter(|size| (1..=MAX_RANKS).contains(size))?;
         let mut seats = Vec::with_capacity(size);
         for _ in 0..size {
-            let [process, namespace, start, presence] = [words.next()?, words.next()?, words.next()?, words.next()?];
+            let mut word = || words.next();
+            let [process, namespace, start, presence, at] = [word()?, word()?, word()?, word()?, word()?];
             let presence = match presence {
                 0 => Presence::Absent,
                 1 => Presence::Here,
@@ -201,7 +216,7 @@ impl Content {
                 3 => Presence::Left,
                 _ => return None,
             };
-            seats.push(Seat { whom: Identity { process, namespace, start }, presence });
+            seats.push(Seat { whom: Identity { process, namespace, start }, presence, at });
         }
         let length = usize::try_from(length).ok().filter(|length| *length <= TEXT_BYTES)?;
         let text = String::from_utf8_lossy(&bytes[TEXT..TEXT + length]);
@@ -257,7 +272,9 @@ mod tests {
     fn malformed_tables_are_refused() {
         let good = Content::new(2).to_bytes();
         assert!(Content::of_bytes(&good).is_some());
-        for (word, value) in [(0, 1), (1, 0), (1, 65), (1, u64::MAX), (2, 3), (2, 1), (6, u64::MAX), (7, 1), (11, 4)] {
+        for (word, value) in
+            [(0, 1), (1, 0), (1, 65), (1, u64::MAX), (2, 3), (2, 1), (6, u64::MAX), (7, 1), (11, 4), (16, 4)]
+        {
             let mut bytes = good;
             bytes[8 * word..][..8].copy_from_slice(&u64::to_le_bytes(value));
             assert_eq!(Content::of_bytes(&bytes), None, "word {word} of {value}");

@@ -8,7 +8,7 @@
 use super::content::{Content, Presence, StartFailure, now};
 use super::layout::MAX_RANKS;
 use super::mapping::SharedFile;
-use super::table::{Table, Verdict, memory_path};
+use super::table::{Table, Verdict, memory_path, unlock};
 use crate::comm::processes::{Identity, Watch};
 use crate::error::{Error, Result};
 use std::fs::File;
@@ -72,6 +72,18 @@ impl Meeting {
                     }
                     table.close()?;
                     return Err(failure.error());
+                }
+                Verdict::LostAlone(lost) => {
+                    let content = table.content.get_or_insert_with(|| Content::new(size));
+                    let error = StartFailure::lost(lost, content.whom(lost)).error();
+                    content.set(rank, own, Presence::Left);
+                    // Further ranks are to find the same.
+                    if content.has_absent() {
+                        table.write()?
+                    } else {
+                        table.remove()?
+                    }
+                    return Err(error);
                 }
                 Verdict::Lost => {
                     if let Some(content) = &mut table.content {
@@ -204,8 +216,10 @@ impl Member {
         if let Some(content) = table.content.as_mut().filter(|_| !*self.has_joined.get_mut()) {
             content.set(self.rank, self.own, Presence::Left);
         }
-        if let Ok(seat) = self.seat.get_mut() {
-            drop(seat.take());
+        if let Ok(seat) = self.seat.get_mut()
+            && let Some(seat) = seat.take()
+        {
+            unlock(&seat);
         }
         table.close()
     }

@@ -43,6 +43,8 @@ pub(super) enum Verdict {
     Failed(StartFailure),
     /// The process of this rank ended before all ranks had joined.
     Lost,
+    /// The process of this other rank ended before all ranks had joined, and no other process lives.
+    LostAlone(usize),
     /// An earlier start whose last ranks have not ended yet.
     Ending(Vec<usize>),
     /// A living process has this rank.
@@ -184,6 +186,19 @@ impl Table {
     }
 }
 
+impl Drop for Table {
+    fn drop(&mut self) {
+        unlock(&self.file);
+    }
+}
+
+/// Release the lock on a file. Closing it is not enough while a process that is being started by this one has a copy.
+pub(super) fn unlock(file: &File) {
+    if let Err(error) = flock(file, FlockOperation::Unlock) {
+        tracing::debug!(%error, "a file of the ranks stays locked until its process ends");
+    }
+}
+
 /// The name of the ranks' memory until all have joined.
 pub(super) fn memory_path(path: &Path) -> PathBuf {
     beside(path, "memory")
@@ -234,7 +249,11 @@ fn judge(content: &Content, living: &[usize], (rank, size): (usize, usize), star
         return Verdict::Failed(failure.clone());
     }
     if living.is_empty() {
-        return Verdict::Stale;
+        return match content.seen_by(started) {
+            // All had joined: if this process is one of the same start, it comes twice.
+            Some(lost) if !content.is_complete() && lost != rank => Verdict::LostAlone(lost),
+            _ => Verdict::Stale,
+        };
     }
     let is_complete = content.is_complete();
     if content.failure.is_some() || (is_complete && living.len() < content.seats.len()) {
@@ -263,6 +282,7 @@ mod tests {
         for (rank, presence) in seats.iter().enumerate() {
             content.set(rank, identity(rank as u64 + 10), *presence);
         }
+        content.seats.iter_mut().for_each(|seat| seat.at = 50);
         content
     }
 
@@ -293,6 +313,20 @@ mod tests {
         for (seats, living, who, verdict) in cases {
             assert_eq!(judge(&content(seats), living, who, 100), verdict, "{seats:?} {living:?} {who:?}");
         }
+    }
+
+    #[test]
+    fn a_process_that_died_before_the_others_came_is_theirs_if_they_were_started_before() {
+        use Presence::{Absent, Here, Joined, Left};
+        let found = |seats: &[Presence], rank, started| judge(&content(seats), &[], (rank, seats.len()), started);
+        assert_eq!(found(&[Absent, Here, Left], 0, 49), Verdict::LostAlone(1));
+        assert_eq!(found(&[Joined, Absent], 1, 1), Verdict::LostAlone(0));
+        // Later starts, a rank that was started again, an unknown start, a run that was killed, one that left.
+        assert_eq!(found(&[Absent, Here], 0, 50), Verdict::Stale);
+        assert_eq!(found(&[Absent, Here], 1, 49), Verdict::Stale);
+        assert_eq!(found(&[Absent, Here], 0, 0), Verdict::Stale);
+        assert_eq!(found(&[Joined, Joined], 0, 49), Verdict::Stale);
+        assert_eq!(found(&[Absent, Left], 0, 49), Verdict::Stale);
     }
 
     #[test]
