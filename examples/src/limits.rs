@@ -18,10 +18,12 @@ use model_center::run::{ExitStatus, render_error, survive_file_size_limit};
 /// ```
 pub const HEAP: EndingHeap = EndingHeap::new(
     ExitStatus::Resources.code(),
-    "error[limit]: the system refused this process memory\n  --> before the program began\n  fix: raise its limits on memory\n",
+    "error[limit]: the system refused this process memory\n  --> before the program began\n  fix: raise its limits on \
+     memory\n",
 );
 
-/// How panics begin where the system refused a thread or its signal stack to a library, which has no other way to report it.
+/// How panics begin where the system refused a thread or its signal stack to a library, which has no other way to
+/// report it.
 const REFUSALS: [&str; 4] = [
     "failed to spawn thread",
     "failed to allocate an alternative stack",

@@ -1,7 +1,7 @@
 //! Whether a limit on memory leaves room for a run's weights, known before they are read.
 //!
-//! Defines [`check`]. The limit of a control group is not refused but ends the process by a signal, so a run that certainly
-//! exceeds it is refused here. What the run needs beside its weights is what the program `plan` states.
+//! Defines [`check`]. The limit of a control group is not refused but ends the process by a signal, so a run that
+//! certainly exceeds it is refused here. What the run needs beside its weights is what the program `plan` states.
 
 use super::setup::Job;
 use bmtrain_core::Error as CoreError;
@@ -11,7 +11,8 @@ use bmtrain_dist::shard::ZeroLevel;
 use model_center::Result;
 use model_center::recipe::Resolved;
 
-/// Compare the weights of the ranks of this process, which compute on processors, with what limits of this process leave.
+/// Compare the weights of the ranks of this process, which compute on processors, with what limits of this process
+/// leave.
 ///
 /// # Errors
 /// [`CoreError::Refused`] where a limit on memory leaves less than the weights.

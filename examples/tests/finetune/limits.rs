@@ -1,4 +1,5 @@
-//! Limits of the process: where one is reached, a program ends with exit code 5 and the limit's name, never by a signal.
+//! Limits of the process: where one is reached, a program ends with exit code 5 and the limit's name, never by a
+//! signal.
 
 use super::fixture::{Fixture, Outcome};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -98,8 +99,8 @@ fn a_limit_on_processes_is_named_and_ends_all_ranks_at_once() {
         println!("SKIPPED: prlimit or setpriv is missing");
         return;
     }
-    // With one, no thread can be started; with two, the first rank waits for one that cannot. Another user's other processes
-    // would count too, but then the limit is reached sooner.
+    // With one, no thread can be started; with two, the first rank waits for one that cannot. Another user's other
+    // processes would count too, but then the limit is reached sooner.
     for most in ["1", "2", "3", "5"] {
         let limit = format!("--nproc={most}");
         let began = Instant::now();

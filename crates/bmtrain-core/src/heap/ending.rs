@@ -1,8 +1,9 @@
-//! An allocator that ends the program where the system refuses memory, with a message and an exit code of the program's choice.
+//! An allocator that ends the program where the system refuses memory, with a message and an exit code of the program's
+//! choice.
 //!
-//! Defines [`EndingHeap`], which a binary installs with `#[global_allocator]`; [`fallible`], inside of which a refusal is
-//! returned as usual; [`share_arena`] and [`reserve_stack`], which make a limit on the address space go further. Without it a
-//! refused allocation ends a Rust program by a signal, which schedulers take for a crash.
+//! Defines [`EndingHeap`], which a binary installs with `#[global_allocator]`; [`fallible`], inside of which a refusal
+//! is returned as usual; [`share_arena`] and [`reserve_stack`], which make a limit on the address space go further.
+//! Without it a refused allocation ends a Rust program by a signal, which schedulers take for a crash.
 #![allow(unsafe_code)]
 
 use crate::cpu::memory;
@@ -36,7 +37,8 @@ impl EndingHeap {
         EndingHeap { code, text }
     }
 
-    /// The message from now on. Made beforehand, since it cannot be put together without memory; a second one is ignored.
+    /// The message from now on. Made beforehand, since it cannot be put together without memory; a second one is
+    /// ignored.
     pub fn set_text(text: String) {
         let _ = TEXT.set(text);
     }
@@ -93,7 +95,8 @@ unsafe impl GlobalAlloc for EndingHeap {
     }
 }
 
-/// Do work of this thread in which a refused allocation is returned, as to `try_reserve`, and not the end of the program.
+/// Do work of this thread in which a refused allocation is returned, as to `try_reserve`, and not the end of the
+/// program.
 pub fn fallible<T>(work: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {
@@ -105,8 +108,9 @@ pub fn fallible<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Let all threads allocate from one arena. The C library otherwise reserves 64 MiB of addresses for each thread, and where a
-/// limit refuses that it maps and unmaps every allocation by itself. Without effect on other C libraries than glibc.
+/// Let all threads allocate from one arena. The C library otherwise reserves 64 MiB of addresses for each thread, and
+/// where a limit refuses that it maps and unmaps every allocation by itself. Without effect on other C libraries than
+/// glibc.
 pub fn share_arena() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -122,8 +126,8 @@ pub fn share_arena() {
 /// Bytes of [`reserve_stack`]; a thread has twice as many for everything.
 const STACK: usize = 1 << 20;
 
-/// Let the stack of the main thread take its addresses now. It grows when it is touched, and a limit that refuses that ends the
-/// process by a signal. Where the stack itself is bound to less than twice that, nothing is done.
+/// Let the stack of the main thread take its addresses now. It grows when it is touched, and a limit that refuses that
+/// ends the process by a signal. Where the stack itself is bound to less than twice that, nothing is done.
 ///
 /// # Errors
 /// There are not as many addresses.

@@ -1,7 +1,7 @@
 //! Allocators that a binary installs with `#[global_allocator]`.
 //!
-//! Here [`CountingHeap`], which counts, for programs that prove that their steady state allocates nothing large; in `ending.rs`
-//! [`EndingHeap`], which ends a program with an exit code where memory is refused.
+//! Here [`CountingHeap`], which counts, for programs that prove that their steady state allocates nothing large; in
+//! `ending.rs` [`EndingHeap`], which ends a program with an exit code where memory is refused.
 #![allow(unsafe_code)]
 
 mod ending;

@@ -1,7 +1,8 @@
 //! The limits that the system sets for this process, so that an error can name the limit that was reached.
 //!
-//! Defines [`Resource`], [`Limit`], [`limits`], [`explain`] and [`make_room`]; [`Error::refused`](crate::Error::refused) is made of them.
-//! Read at the moment of an error, and by programs that print the limits.
+//! Defines [`Resource`], [`Limit`], [`limits`], [`explain`] and [`make_room`];
+//! [`Error::refused`](crate::Error::refused) is made of them. Read at the moment of an error, and by programs that
+//! print the limits.
 
 mod control_groups;
 
@@ -29,7 +30,8 @@ impl Resource {
     pub const fn fix(self) -> &'static str {
         match self {
             Resource::Memory => {
-                "raise the limit, or use fewer ranks, a smaller micro-batch or a smaller model; `plan` states what a run needs"
+                "raise the limit, or use fewer ranks, a smaller micro-batch or a smaller model; `plan` states \
+                 what a run needs"
             }
             Resource::Threads => "raise the limit, or use fewer ranks and threads (device.threads, --threads, --ranks)",
             Resource::FileSize => {
@@ -56,8 +58,8 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Whether the system refuses what is beyond it. Memory beyond the limit of a control group is not refused: it ends the process
-    /// by a signal.
+    /// Whether the system refuses what is beyond it. Memory beyond the limit of a control group is not refused: it ends
+    /// the process by a signal.
     pub fn is_refused(&self) -> bool {
         self.what != control_groups::MEMORY
     }

@@ -1,13 +1,13 @@
 //! The threads that the `tokenizers` crate shares its work among.
 //!
-//! Defines [`start_threads`], called before work that the crate may share. It uses rayon's global pool, which panics at its
-//! first use where the system refuses a thread.
+//! Defines [`start_threads`], called before work that the crate may share. It uses rayon's global pool, which panics at
+//! its first use where the system refuses a thread.
 
 use std::error::Error;
 use std::sync::Once;
 
-/// Start the threads, if that was not done before. Where the system refuses one, the crate works on the calling thread from
-/// now on: the results are the same.
+/// Start the threads, if that was not done before. Where the system refuses one, the crate works on the calling thread
+/// from now on: the results are the same.
 pub(super) fn start_threads() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
