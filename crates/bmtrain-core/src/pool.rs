@@ -12,6 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Every chunk starts at a multiple of this, in bytes: the alignment of storages and of vector loads.
 pub const ALIGNMENT: usize = 512;
 
+/// What the pool of a CUDA device takes from the driver at a time for short-lived tensors, bytes.
+pub const CUDA_SLAB_BYTES: usize = 64 << 20;
+
 /// What memory is used for; only for accounting and for keeping long-lived storages apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
@@ -187,6 +190,9 @@ impl Pool {
     fn grow(&mut self, backend: &dyn Backend, rounded: usize, segment: Segment) -> Result<usize> {
         let long_lived = segment.long_lived();
         let bytes = if long_lived { rounded } else { rounded.max(backend.slab_bytes()) };
+        if !long_lived && bytes > backend.slab_bytes() {
+            self.release_outgrown(backend, bytes)?;
+        }
         let memory = match backend.allocate(bytes) {
             Err(Error::OutOfMemory { .. }) => self.allocate_after_all(backend, rounded, segment)?,
             other => other?,
@@ -226,6 +232,32 @@ impl Pool {
             }
             other => other.map_err(|error| full(error, self.total.now)),
         }
+    }
+
+    /// Before a slab for one large request is taken: give back free slabs that were taken for smaller ones, the largest first,
+    /// until they make up for it. With batches of growing length every tensor outgrows the slab of the one before, and the pool
+    /// would hold them all. Each exchange replaces slabs by a larger one, so that it ends with the largest batch.
+    fn release_outgrown(&mut self, backend: &dyn Backend, bytes: usize) -> Result<()> {
+        let outgrown = |(index, slab): (usize, &Option<Slab>)| {
+            let slab = slab.as_ref().filter(|slab| !slab.long_lived && slab.memory.bytes() > backend.slab_bytes())?;
+            let free = slab.free.get(&0).filter(|free| free.bytes == slab.memory.bytes())?;
+            Some((free.bytes, index, free.lanes))
+        };
+        let mut candidates: Vec<(usize, usize, u8)> = self.slabs.iter().enumerate().filter_map(outgrown).collect();
+        candidates.sort_unstable_by(|a, b| b.cmp(a));
+        let mut released = 0;
+        for (size, index, lanes) in candidates {
+            if released >= bytes {
+                break;
+            }
+            Lane::ALL.into_iter().filter(|lane| lanes & lane.bit() != 0).try_for_each(|lane| backend.sync(lane))?;
+            if let Some(gone) = self.slabs[index].take() {
+                self.by_size.remove(&(size, index, 0));
+                self.forget(gone, index, backend);
+                released += size;
+            }
+        }
+        Ok(())
     }
 
     /// Give slabs back of which nothing is in use. Waits for all lanes.
@@ -405,4 +437,42 @@ fn merge(into: &mut Free, neighbour: Free) {
 
 fn out_of_memory(backend: &dyn Backend, segment: Segment, requested: usize, in_use: usize) -> Error {
     Error::OutOfMemory { backend: backend.name(), segment: segment.name(), requested, in_use }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wrap::Counting;
+    use crate::{DType, Device, Storage};
+    use std::sync::Arc;
+
+    const SLAB: usize = 1 << 20;
+
+    #[test]
+    fn growing_requests_leave_no_outgrown_slabs_behind() {
+        let device = Device::new(Arc::new(Counting::new(SLAB)));
+        let take = |slabs: usize| Storage::empty(&device, slabs * SLAB, DType::U8, Segment::Activations).unwrap();
+        // Two of each length live at once, as activations of two blocks do.
+        for slabs in 2..10 {
+            drop((take(slabs), take(slabs)));
+        }
+        assert_eq!(device.memory().system_bytes, 2 * 9 * SLAB);
+        let requests = device.memory().system_requests;
+        for slabs in (2..10).rev() {
+            drop((take(slabs), take(slabs)));
+        }
+        assert_eq!(device.memory().system_requests, requests, "what serves the largest serves all");
+    }
+
+    #[test]
+    fn slabs_in_use_and_shared_slabs_stay() {
+        let device = Device::new(Arc::new(Counting::new(SLAB)));
+        let take = |bytes: usize| Storage::empty(&device, bytes, DType::U8, Segment::Activations).unwrap();
+        let held = take(2 * SLAB);
+        drop(take(SLAB / 2));
+        drop(take(3 * SLAB));
+        let larger = take(4 * SLAB);
+        assert_eq!(device.memory().system_bytes, 2 * SLAB + SLAB + 4 * SLAB);
+        drop((held, larger));
+    }
 }

@@ -298,7 +298,7 @@ impl Backend for CudaBackend {
     }
 
     fn slab_bytes(&self) -> usize {
-        64 << 20
+        crate::pool::CUDA_SLAB_BYTES
     }
 
     fn upload(&self, host: &[u8], to: ViewMut<'_>, on: Lane) -> Result<()> {
