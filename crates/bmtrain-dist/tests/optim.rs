@@ -321,6 +321,55 @@ fn fingerprints_tell_weights_from_optimizer_state() {
 }
 
 #[test]
+fn state_is_visited_in_stretches_of_a_bounded_length() {
+    const ELEMENTS: usize = (5 << 20) / 2;
+    for offload in [false, true] {
+        let device = Device::cpu(1).unwrap();
+        let builder = Builder::new(&device, BuilderOptions::default());
+        let declare = |builder: &Builder| builder.param("long", [ELEMENTS], Init::ZEROS, Split::Replicated, true);
+        let long = builder.at("layer").block(declare).unwrap();
+        long.load(&vec![0.5; ELEMENTS]).unwrap();
+        let groups = ParamGroup::all([&long], 0.0);
+        let optimizer: Box<dyn Optimizer> = match offload {
+            false => Box::new(Adam::new(groups, AdamOptions::default()).unwrap()),
+            true => Box::new(AdamOffload::new(groups, AdamOptions::default()).unwrap()),
+        };
+        let mut optim = OptimManager::new(&device, Clip::default()).unwrap();
+        optim.add(optimizer, 0.1);
+        let mut cx = Ctx::training(&device, Randomness::default());
+        let factors: Vec<f32> = (0..ELEMENTS).map(|index| index as f32 / ELEMENTS as f32).collect();
+        let factors = Tensor::from_slice(&device, [ELEMENTS], &factors, Segment::Data).unwrap();
+        let product = ops::mul(&cx, &long.var(&cx).unwrap(), &Var::constant(factors)).unwrap();
+        optim.backward(&ops::sum(&cx, &product).unwrap(), 1.0, &mut cx).unwrap();
+        optim.step().unwrap();
+        let (mut joined, mut longest) = (Vec::<(&str, Vec<f32>)>::new(), 0);
+        let adam = optim.parts().next().unwrap().0;
+        adam.visit_stretches(&mut |stretch| {
+            assert_eq!((stretch.param, stretch.steps, stretch.len), ("layer.long", 1, ELEMENTS));
+            if joined.last().is_none_or(|(tensor, _)| *tensor != stretch.tensor) {
+                joined.push((stretch.tensor, Vec::new()));
+            }
+            let values = &mut joined.last_mut().unwrap().1;
+            assert_eq!(values.len(), stretch.start);
+            values.extend(stretch.values);
+            longest = longest.max(stretch.values.len());
+            Ok(())
+        })
+        .unwrap();
+        // What is in the host's memory already is shown where it is.
+        assert!(longest <= 1 << 20 || offload, "{longest}");
+        assert_eq!(joined, adam.state().unwrap()[0].tensors);
+        let (mut values, mut longest) = (Vec::new(), 0);
+        let mut add = |stretch: &[f32]| {
+            values.extend_from_slice(stretch);
+            longest = longest.max(stretch.len());
+        };
+        long.read_stretches(&mut add).unwrap();
+        assert!(values == long.read().unwrap() && longest <= 1 << 20);
+    }
+}
+
+#[test]
 fn settings_out_of_range_are_refused() {
     let model = model(DType::F32);
     let adam = |options, decay| Adam::new(ParamGroup::all(&model.parameters, decay), options);

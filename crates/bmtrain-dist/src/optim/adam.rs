@@ -1,8 +1,8 @@
 //! Adam on the device, for f32 parameters and for 16-bit parameters with an f32 master.
 
 use super::delta::{Before, Delta, norms};
-use super::state::{by_storage, check_groups};
-use super::{Kept, KeptTensor, Optimizer, ParamGroup, ParamState, ReadKept, StepArgs};
+use super::state::{by_storage, check_groups, stretches_of};
+use super::{Kept, KeptTensor, Optimizer, ParamGroup, ParamState, ReadKept, StateStretch, StepArgs};
 use crate::error::Result;
 use crate::param::{Flat, Param};
 use bmtrain_core::exact::WORDS;
@@ -213,6 +213,27 @@ impl Optimizer for Adam {
                 let values = |values: &[f32]| values.get(range.clone()).map(<[f32]>::to_vec).unwrap_or_default();
                 let tensors = whole.iter().map(|(name, whole)| (*name, values(whole))).collect();
                 visit(ParamState { name: param.name().into(), steps: state.steps[index], tensors })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_stretches(&self, visit: &mut dyn FnMut(StateStretch<'_>) -> Result<()>) -> Result<()> {
+        for (flat, params) in by_storage(&self.groups)? {
+            let Some(state) = self.states.iter().find(|state| Rc::ptr_eq(&state.flat, flat)) else { continue };
+            let mut stepped = params;
+            stepped.retain(|(_, index)| state.steps[*index] > 0);
+            if stepped.is_empty() {
+                continue;
+            }
+            let tensors = [("m", Some(&state.m)), ("v", Some(&state.v)), ("master", state.master.as_ref())];
+            for (tensor, storage) in tensors.into_iter().filter_map(|(name, storage)| Some((name, storage?))) {
+                // One tensor at a time is whole on the device, which has no room planned for more.
+                let whole = flat.gather_state(storage)?;
+                for (param, index) in &stepped {
+                    let at = (param.name(), state.steps[*index], tensor);
+                    stretches_of(&whole, flat.layout().spans()[*index].range(), at, visit)?;
+                }
             }
         }
         Ok(())

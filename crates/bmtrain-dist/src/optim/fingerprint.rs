@@ -1,7 +1,8 @@
 //! One short text that stands for all that training has come to: equal texts mean equal bits.
 
-use super::{OptimManager, ParamState};
+use super::{OptimManager, StateStretch};
 use crate::error::Result;
+use std::collections::BTreeMap;
 
 /// Hashes of a run's state, 64 hexadecimal digits each. They do not depend on the order of parameter groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,8 +14,8 @@ pub struct Fingerprint {
 }
 
 impl OptimManager {
-    /// What the parameters, the optimizers and the schedules hold now. Waits for the device; copies one parameter at a time
-    /// to the host.
+    /// What the parameters, the optimizers and the schedules hold now. Waits for the device; copies a stretch of a few
+    /// megabytes at a time to the host.
     ///
     /// # Errors
     /// Parameters without values; a failing device.
@@ -23,7 +24,8 @@ impl OptimManager {
         for param in self.params() {
             let mut hash = named(param.name());
             hash.update(param.place()?.0.dtype().name().as_bytes());
-            add_values(&mut hash, &param.read()?);
+            hash.update(&(param.local_shape().elements() as u64).to_le_bytes());
+            param.read_stretches(&mut |values| add_values(&mut hash, values))?;
             weights.push(hash.finalize());
         }
         let mut states = Vec::new();
@@ -32,23 +34,30 @@ impl OptimManager {
             hash.update(&(number as u64).to_le_bytes());
             hash.update(&scheduler.map_or(0, |scheduler| scheduler.iteration()).to_le_bytes());
             states.push(hash.finalize());
-            optimizer.visit_state(&mut |state| {
-                states.push(of_state(&state));
+            let mut of_params = BTreeMap::new();
+            optimizer.visit_stretches(&mut |stretch| {
+                add_stretch(&mut of_params, &stretch);
                 Ok(())
             })?;
+            states.extend(of_params.into_values().map(|hash| hash.finalize()));
         }
         Ok(Fingerprint { weights: all(weights), optimizer: all(states) })
     }
 }
 
-fn of_state(state: &ParamState) -> blake3::Hash {
-    let mut hash = named(&state.name);
-    hash.update(&state.steps.to_le_bytes());
-    for (name, values) in &state.tensors {
-        hash.update(name.as_bytes());
-        add_values(&mut hash, values);
+/// Goes on with the hash of a parameter's state: name, steps, and of each tensor its name, length and values.
+fn add_stretch(of_params: &mut BTreeMap<String, blake3::Hasher>, stretch: &StateStretch<'_>) {
+    let StateStretch { param, steps, tensor, len, start, values } = *stretch;
+    let hash = of_params.entry(param.to_owned()).or_insert_with(|| {
+        let mut hash = named(param);
+        hash.update(&steps.to_le_bytes());
+        hash
+    });
+    if start == 0 {
+        hash.update(tensor.as_bytes());
+        hash.update(&(len as u64).to_le_bytes());
     }
-    hash.finalize()
+    add_values(hash, values);
 }
 
 /// A hash that begins with a name and its length, so that no two beginnings agree by accident.
@@ -61,7 +70,6 @@ fn named(name: &str) -> blake3::Hasher {
 
 /// Values as little-endian bits on every machine.
 fn add_values(hash: &mut blake3::Hasher, values: &[f32]) {
-    hash.update(&(values.len() as u64).to_le_bytes());
     if cfg!(target_endian = "little") {
         hash.update(bytemuck::cast_slice(values));
     } else {

@@ -70,6 +70,26 @@ pub struct ParamState {
     pub tensors: Vec<(&'static str, Vec<f32>)>,
 }
 
+/// Elements of one tensor of a parameter's state, widened to f32.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StateStretch<'a> {
+    /// Full name of the parameter.
+    pub param: &'a str,
+    /// Steps taken.
+    pub steps: u64,
+    /// Name of the tensor: `m`, `v`, or `master`.
+    pub tensor: &'static str,
+    /// Elements of the whole tensor.
+    pub len: usize,
+    /// Index of the first of these elements in the tensor.
+    pub start: usize,
+    /// The elements.
+    pub values: &'a [f32],
+}
+
+/// Elements that [`Optimizer::visit_stretches`] copies to the host at a time (4 MiB).
+pub(crate) const STRETCH: usize = 1 << 20;
+
 /// What an optimizer keeps for one parameter, on this rank.
 #[derive(Debug)]
 pub struct Kept {
@@ -111,6 +131,23 @@ pub trait Optimizer {
     /// # Errors
     /// A failing device; what `visit` returns.
     fn visit_state(&self, visit: &mut dyn FnMut(ParamState) -> Result<()>) -> Result<()>;
+
+    /// Show the same state in stretches of a bounded number of elements, so that no whole tensor is copied to the host.
+    /// The storages are gathered as in [`Optimizer::visit_state`]. The stretches of a tensor come in order and without other
+    /// tensors of the parameter between them, `m` before `v` before `master`; parameters of one storage may alternate.
+    ///
+    /// The provided implementation copies the whole state of one parameter at a time.
+    ///
+    /// # Errors
+    /// A failing device; what `visit` returns.
+    fn visit_stretches(&self, visit: &mut dyn FnMut(StateStretch<'_>) -> Result<()>) -> Result<()> {
+        self.visit_state(&mut |state| {
+            state.tensors.iter().try_for_each(|(tensor, values)| {
+                let (param, steps, len) = (state.name.as_str(), state.steps, values.len());
+                visit(StateStretch { param, steps, tensor, len, start: 0, values })
+            })
+        })
+    }
 
     /// All of it at once: as much host memory as the state has.
     ///

@@ -3,11 +3,12 @@
 //! Called by [`Optimizer::load_state`](super::Optimizer::load_state): [`Adam`](super::Adam) and
 //! [`AdamOffload`](super::AdamOffload) have states of the same form, so that each continues where the other stopped.
 
-use super::{AdamOptions, ParamGroup, ParamState};
+use super::{AdamOptions, ParamGroup, ParamState, STRETCH, StateStretch};
 use crate::error::{Error, Result};
 use crate::param::{Flat, Param};
-use bmtrain_core::DType;
+use bmtrain_core::{DType, Lane, Storage};
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::rc::Rc;
 
 /// Settings in range, every parameter in one group.
@@ -110,3 +111,26 @@ pub(super) fn by_storage(groups: &[ParamGroup]) -> Result<Vec<StorageParams<'_>>
 
 /// A storage and parameters that lie in it, with their numbers.
 pub(super) type StorageParams<'g> = (&'g Rc<Flat>, Vec<(&'g Param, usize)>);
+
+/// Show the elements `range` of an f32 storage in stretches: those of the tensor `tensor` of the parameter `param` after
+/// `steps` steps. Waits for the device.
+///
+/// # Errors
+/// A failing device; what `visit` returns.
+pub(super) fn stretches_of(
+    storage: &Storage,
+    range: Range<usize>,
+    (param, steps, tensor): (&str, u64, &'static str),
+    visit: &mut dyn FnMut(StateStretch<'_>) -> Result<()>,
+) -> Result<()> {
+    let (len, backend) = (range.len(), storage.device().backend());
+    let mut buffer = vec![0.0f32; len.min(STRETCH)];
+    // An empty tensor is visited once too.
+    for start in (0..len.max(1)).step_by(STRETCH) {
+        let values = &mut buffer[..(len - start).min(STRETCH)];
+        let from = range.start + start;
+        backend.download(storage.view(from..from + values.len())?, bytemuck::cast_slice_mut(values), Lane::Compute)?;
+        visit(StateStretch { param, steps, tensor, len, start, values })?;
+    }
+    Ok(())
+}

@@ -14,6 +14,7 @@ pub use spec::{Init, ParamSpec};
 pub use split::{LocalPart, Part, Split};
 
 use crate::error::{Error, Result};
+use crate::optim::STRETCH;
 use bmtrain_core::autograd::{GradSink, Recall, SinkTarget};
 use bmtrain_core::kernel::{Fill, FillRandom};
 use bmtrain_core::philox::Key;
@@ -281,6 +282,26 @@ impl Param {
         let values = self.value().and_then(|value| widen(&value));
         flat.release();
         values
+    }
+
+    /// The values of [`Param::read`], a stretch of a few megabytes after the other, so that no second copy of a large parameter
+    /// is made on the host. The other ranks have to do the same. Waits for the device.
+    ///
+    /// # Errors
+    /// As [`Param::read`].
+    pub fn read_stretches(&self, visit: &mut dyn FnMut(&[f32])) -> Result<()> {
+        let flat = &self.home()?.flat;
+        flat.gather()?;
+        let visited = self.value().and_then(|value| {
+            let len = value.elements();
+            let value = value.reshape([len])?;
+            (0..len).step_by(STRETCH).try_for_each(|start| {
+                visit(&widen(&value.slice(start..len.min(start + STRETCH))?)?);
+                Ok(())
+            })
+        });
+        flat.release();
+        visited
     }
 }
 

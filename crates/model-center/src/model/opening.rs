@@ -107,6 +107,8 @@ pub fn from_parameters(parameters: &Parameters) -> impl FnMut(&str, &mut Vec<f32
     let mut reader = WholeReader::default();
     move |name, values| {
         if let Some(param) = parameters.get(name) {
+            // The values of the parameter before are released first: two large ones may follow each other.
+            *values = Vec::new();
             *values = reader.read(param)?;
         }
         Ok(())

@@ -19,8 +19,8 @@ mod work;
 pub use work::HostTensor;
 
 use super::delta::{Delta, norms};
-use super::state::{by_storage, check_groups};
-use super::{AdamOptions, DecayForm, Kept, KeptTensor, Optimizer, ParamGroup, ParamState, ReadKept, StepArgs};
+use super::state::{by_storage, check_groups, stretches_of};
+use super::{AdamOptions, DecayForm, Kept, KeptTensor, Optimizer, ParamGroup, ParamState, ReadKept, StateStretch, StepArgs};
 use crate::error::{Error, Result};
 use crate::param::{Flat, Param};
 use bmtrain_core::exact::{Sum, WORDS};
@@ -305,6 +305,33 @@ impl Optimizer for AdamOffload {
         Ok(())
     }
 
+    fn visit_stretches(&self, visit: &mut dyn FnMut(StateStretch<'_>) -> Result<()>) -> Result<()> {
+        self.settle()?;
+        for (flat, params) in by_storage(&self.groups)? {
+            let Some(state) = self.states.iter().find(|state| Rc::ptr_eq(&state.flat, flat)) else { continue };
+            let mut stepped = params;
+            stepped.retain(|(_, index)| state.steps[*index] > 0);
+            if stepped.is_empty() {
+                continue;
+            }
+            for (tensor, buffer) in state.lock().named() {
+                let (part, gathered) = (buffer.as_slice(), flat.sharding().cuts_state());
+                let whole = if gathered { Some(whole_on_device(flat, part)?) } else { None };
+                for (param, index) in &stepped {
+                    let (name, steps) = (param.name(), state.steps[*index]);
+                    let range = flat.layout().spans()[*index].range();
+                    if let Some(whole) = &whole {
+                        stretches_of(whole, range, (name, steps, tensor), visit)?;
+                        continue;
+                    }
+                    let values = part.get(range).unwrap_or_default();
+                    visit(StateStretch { param: name, steps, tensor, len: values.len(), start: 0, values })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn kept(&self, param: &Param) -> Result<Option<Kept>> {
         let (flat, index) = param.place()?;
         let state = self.states.iter().find(|state| Rc::ptr_eq(&state.flat, flat) && state.steps[index] > 0);
@@ -360,9 +387,14 @@ fn whole(flat: &Flat, part: &[f32]) -> Result<Vec<f32>> {
     if !flat.sharding().cuts_state() {
         return Ok(part.to_vec());
     }
+    let gathered = whole_on_device(flat, part)?;
+    Ok(gathered.tensor(0, [gathered.len()])?.to_vec()?)
+}
+
+/// The same in the device's memory, gathered from all ranks.
+fn whole_on_device(flat: &Flat, part: &[f32]) -> Result<Storage> {
     let device = flat.values().device();
     let cut = Storage::empty(device, part.len(), DType::F32, Segment::Workspace)?;
     device.backend().upload(bytemuck::cast_slice(part), cut.view_mut(0..part.len())?, Lane::Compute)?;
-    let gathered = flat.gather_state(&cut)?;
-    Ok(gathered.tensor(0, [gathered.len()])?.to_vec()?)
+    flat.gather_state(&cut)
 }
