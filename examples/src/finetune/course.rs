@@ -391,6 +391,7 @@ impl Run {
             eval_seconds,
             save_seconds,
             peak_rss_bytes: memory::peak_resident_bytes().unwrap_or(0),
+            peak_anonymous_bytes: memory::resident().map(|resident| resident.peak_anonymous_bytes),
             pool,
         })?;
         self.files.as_mut().and_then(|files| files.log.as_mut()).map_or(Ok(()), MetricsLog::sync)

@@ -38,7 +38,7 @@ pub fn available_bytes() -> Option<u64> {
     system.into_iter().chain(limits(Some(Resource::Memory)).iter().filter_map(Limit::left)).min()
 }
 
-fn kibibytes(text: &str, name: &str) -> Option<u64> {
+pub(super) fn kibibytes(text: &str, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     rest.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
@@ -54,7 +54,7 @@ pub fn available_cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn read_proc(path: &str) -> Option<String> {
+pub(super) fn read_proc(path: &str) -> Option<String> {
     let mut text = String::new();
     std::fs::File::open(path).ok()?.take(1 << 16).read_to_string(&mut text).ok()?;
     Some(text)

@@ -1,5 +1,7 @@
 //! Memory and processors of this process, for the status line and the metrics file: those of [`bmtrain_dist::inspect`].
 
+pub use bmtrain_dist::inspect::resident::{Resident, resident};
+
 pub use bmtrain_dist::inspect::process::{
     Memory, available_bytes, available_cpus, now, peak_resident_bytes, resident_bytes,
 };

@@ -315,6 +315,9 @@ pub struct EndRecord {
     pub save_seconds: f64,
     /// The most resident memory, bytes.
     pub peak_rss_bytes: u64,
+    /// The most resident memory of the process without mapped files and shared memory, bytes; `None` where the system does not
+    /// provide it.
+    pub peak_anonymous_bytes: Option<u64>,
     /// What the pool of the rank that needed most held, in bytes, each figure with its name.
     pub pool: Vec<(String, u64)>,
 }
@@ -325,6 +328,9 @@ impl Record for EndRecord {
         time.float("seconds", self.seconds).float("train_seconds", self.train_seconds);
         time.float("eval_seconds", self.eval_seconds).float("save_seconds", self.save_seconds);
         time.integer("peak_rss_bytes", self.peak_rss_bytes);
+        if let Some(bytes) = self.peak_anonymous_bytes {
+            time.integer("peak_anonymous_bytes", bytes);
+        }
         for (name, bytes) in &self.pool {
             time.integer(name, *bytes);
         }

@@ -1,7 +1,8 @@
 //! The status line of a training run.
 //!
 //! Defines [`Status`], whose `Display` is
-//! `step 1200/5000 24% | loss 2.3417 | gnorm 0.81 | lr 2.9e-4 | 18.4k tok/s | 71% peak | mem 3.1/3.2 GiB | eta 41m`.
+//! `step 1200/5000 24% | loss 2.3417 | gnorm 0.81 | lr 2.9e-4 | 18.4k tok/s | 71% peak | mem 3.1 GiB, peak 3.2 | eta 41m`.
+//! The two memories are the process's resident memory now and its peak so far.
 //! Shown by [`Progress`](super::Progress).
 
 use super::memory::Memory;
@@ -55,7 +56,7 @@ impl fmt::Display for Status {
         }
         if let Some(memory) = self.memory {
             let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
-            fields.push(format!("mem {:.1}/{:.1} GiB", gib(memory.rss_bytes), gib(memory.peak_rss_bytes)));
+            fields.push(format!("mem {:.1} GiB, peak {:.1}", gib(memory.rss_bytes), gib(memory.peak_rss_bytes)));
         }
         if let Some(eta) = self.eta {
             fields.push(format!("eta {}", duration(eta)));
@@ -133,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_line_reads_as_documented() {
-        let line = "step 1200/5000 24% | loss 2.3417 | gnorm 0.81 | lr 2.9e-4 | 18.4k tok/s | 71% peak | mem 3.1/3.2 GiB | eta 41m";
+        let line = "step 1200/5000 24% | loss 2.3417 | gnorm 0.81 | lr 2.9e-4 | 18.4k tok/s | 71% peak | mem 3.1 GiB, peak 3.2 | eta 41m";
         assert_eq!(status().to_string(), line);
         let with_scale = Status { scale: Some(65536.0), ..status() }.to_string();
         assert!(with_scale.contains("| lr 2.9e-4 | scale 65536 | 18.4k tok/s |"), "{with_scale}");
