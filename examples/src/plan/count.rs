@@ -1,7 +1,8 @@
 //! The finetune program's own steps where nothing is allocated: what a rank's pool will hold.
 //!
 //! [`count`] opens the model without its values, makes a trainer as a run does, and lets it evaluate, step twice, evaluate and
-//! pass its parameters on, all on data in which every sample is as long as the longest.
+//! pass its parameters on, all on data in which every sample is as long as the longest. Where the samples differ in length,
+//! steps on the data themselves are counted too: the gaps between tensors depend on the order of the lengths.
 
 use crate::finetune::evaluate::Judge;
 use crate::finetune::setup::{Job, open_options, sharding};
@@ -26,11 +27,19 @@ const STEPS: usize = 2;
 /// on how many there are.)
 const MOST_ALIKE: u64 = 64;
 
+/// Micro-batches of the data themselves that are counted for the gaps between tensors. More of them find hardly any larger gaps.
+const MOST_VARIED: u64 = 48;
+
 /// What counting found.
 #[derive(Debug, Clone)]
 pub struct Counted {
     /// Memory and work of the first rank; the others' are the same.
     pub needs: Needs,
+    /// The most of the pool's memory that is ever touched, gaps between tensors included, bytes. It is all that a pool on the CPU
+    /// takes, since untouched pages cost nothing.
+    pub touched: u64,
+    /// What the pool has taken from the driver in whole slabs, bytes. It is what a pool on a CUDA device takes.
+    pub taken: u64,
     /// The largest batches that the data can bring.
     pub batches: Batches,
     /// The model's parameters.
@@ -59,19 +68,23 @@ pub struct Rows {
     pub target: Option<usize>,
 }
 
+/// Tokens that are counted instead of the longest sequence of the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lengths {
+    /// Of each sequence that is read.
+    pub length: usize,
+    /// Of each target, where samples have one.
+    pub target: usize,
+}
+
 impl Rows {
-    /// Of so many samples, where those are the longest.
-    fn of(data: &Dataset, samples: usize) -> Self {
-        let all = 0..data.len();
+    /// Of a batch of this number of samples, all as long as the longest of the data, or of these lengths.
+    fn of(data: &Dataset, samples: usize, lengths: Option<Lengths>) -> Self {
+        let (longest, target) = longest(data);
         Rows {
             count: samples.min(data.len()) * data.inputs(0).count(),
-            length: all
-                .clone()
-                .flat_map(|sample| data.inputs(sample))
-                .map(|row| row.input_ids.len())
-                .max()
-                .unwrap_or(0),
-            target: all.filter_map(|sample| data.target(sample)).map(|row| row.input_ids.len()).max(),
+            length: lengths.map_or(longest, |lengths| lengths.length),
+            target: target.map(|longest| lengths.map_or(longest, |lengths| lengths.target)),
         }
     }
 
@@ -94,16 +107,55 @@ pub struct Sizes {
     pub largest: u64,
 }
 
-/// Count a run of these settings on so many ranks.
+/// Tokens of the longest sequence that is read and, where samples have targets, of the longest of those.
+pub fn longest(data: &Dataset) -> (usize, Option<usize>) {
+    let samples = 0..data.len();
+    let read = samples.clone().flat_map(|sample| data.inputs(sample)).map(|row| row.input_ids.len());
+    let targets = samples.filter_map(|sample| data.target(sample)).map(|row| row.input_ids.len());
+    (read.max().unwrap_or(0), targets.max())
+}
+
+/// Which steps are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Course {
+    /// Those on the longest sequences.
+    Longest(Option<Lengths>),
+    /// The first ones of the run.
+    Varied,
+}
+
+/// Count a run of these settings on as many ranks as `stand` has, on the longest sequences of the data or on those of `lengths`.
 ///
 /// # Errors
 /// Whatever opening the model or a step refuses.
-pub fn count(job: &Job, resolved: &Resolved, registry: Registry<'_>, ranks: usize) -> Result<Counted> {
-    let batches = batches(job, resolved, ranks);
-    let (needs, parameters) = bmtrain_dist::plan::count(Stand::first_of(ranks), |device, communicator| {
-        rehearse(job, resolved, registry, (device, communicator))
-    })?;
-    Ok(Counted { needs, batches, parameters })
+pub fn count(
+    job: &Job,
+    resolved: &Resolved,
+    registry: Registry<'_>,
+    (stand, lengths): (Stand, Option<Lengths>),
+) -> Result<Counted> {
+    let batches = batches(job, resolved, (stand.ranks, lengths));
+    let run = |course: Course| {
+        bmtrain_dist::plan::count(stand, |device, communicator| -> Result<(Sizes, u64)> {
+            rehearse(job, resolved, registry, (device, communicator, course))
+        })
+    };
+    let (needs, (parameters, mut taken)) = run(Course::Longest(lengths))?;
+    let mut touched = needs.memory.touched.peak as u64;
+    if lengths.is_none() && is_varied(&job.train) {
+        let (varied, (_, also_taken)) = run(Course::Varied)?;
+        (touched, taken) = (touched.max(varied.memory.touched.peak as u64), taken.max(also_taken));
+    }
+    Ok(Counted { needs, touched, taken, batches, parameters })
+}
+
+/// Whether the samples differ in length.
+fn is_varied(data: &Dataset) -> bool {
+    let lengths = |sample: usize| {
+        let read = data.inputs(sample).map(|row| row.input_ids.len()).max();
+        (read, data.target(sample).map(|row| row.input_ids.len()))
+    };
+    (1..data.len()).any(|sample| lengths(sample) != lengths(0))
 }
 
 /// As a run goes, but for what needs no memory of the pool: see `run_rank` of the finetune program.
@@ -111,10 +163,14 @@ fn rehearse(
     job: &Job,
     resolved: &Resolved,
     registry: Registry<'_>,
-    (device, ranks): (&Device, Arc<dyn Communicator>),
-) -> Result<Sizes> {
+    (device, ranks, course): (&Device, Arc<dyn Communicator>, Course),
+) -> Result<(Sizes, u64)> {
     let size = ranks.size();
-    let worst = longest_of_all(job, resolved, size);
+    let lengths = if let Course::Longest(lengths) = course { lengths } else { None };
+    let mut worst = longest_of_all(job, resolved, (size, lengths));
+    if course == Course::Varied {
+        (worst.train, worst.steps_per_epoch) = (Arc::clone(&job.train), job.steps_per_epoch);
+    }
     let options = open_options(resolved, worst.train.labels(), device, sharding(resolved, Arc::clone(&ranks)));
     let options = OpenOptions { leave_values: true, ..options };
     let opened = registry.open(&job.folder, &options)?;
@@ -126,16 +182,20 @@ fn rehearse(
         trainer.micro_batches = trainer.micro_batches.min(MOST_ALIKE * size as u64);
     }
     judge(&mut trainer, device)?;
-    for _ in 0..STEPS {
+    let steps = match course {
+        Course::Longest(_) => STEPS,
+        Course::Varied => (MOST_VARIED * size as u64 / trainer.micro_batches.max(1)).max(STEPS as u64) as usize,
+    };
+    for _ in 0..steps {
         trainer.step()?;
     }
     judge(&mut trainer, device)?;
     // Saving reads whole parameters, one storage at a time. (The fingerprint at the end of a run gathers moments of a storage,
-    // which take no more than the gradients of its backward pass did.)
+    // which take no more than the gradients of its backward pass did, and copies stretches of a few megabytes to the host.)
     let mut reader = WholeReader::default();
     trainer.model.parameters().iter().try_for_each(|param| reader.pass(param))?;
     drop(reader);
-    Ok(sizes(&*trainer.model))
+    Ok((sizes(&*trainer.model), device.memory().system_bytes as u64))
 }
 
 fn judge(trainer: &mut Trainer, device: &Device) -> Result<()> {
@@ -152,14 +212,18 @@ fn judge(trainer: &mut Trainer, device: &Device) -> Result<()> {
     judge.evaluate(loader).map(drop)
 }
 
-/// The job on data whose every sample is the longest: one step, and one evaluation batch for each rank.
-fn longest_of_all(job: &Job, resolved: &Resolved, ranks: usize) -> Job {
+/// The job on data whose every sample is the longest, or of these lengths: one step, and one evaluation batch for each rank.
+fn longest_of_all(job: &Job, resolved: &Resolved, (ranks, lengths): (usize, Option<Lengths>)) -> Job {
+    let longest = |data: &Dataset, samples: usize| {
+        let longest = data.of_longest(samples);
+        Arc::new(lengths.map_or_else(|| longest.clone(), |all| longest.with_lengths(all.length, all.target)))
+    };
     let eval = |eval: &Arc<Dataset>| {
         let round = resolved.eval.batch_size.saturating_mul(ranks);
-        Arc::new(eval.of_longest(round.min(eval.len())))
+        longest(eval, round.min(eval.len()))
     };
     Job {
-        train: Arc::new(job.train.of_longest(resolved.train.batch_size)),
+        train: longest(&job.train, resolved.train.batch_size),
         eval: job.eval.as_ref().map(eval),
         steps_per_epoch: 1,
         schedule: job.schedule,
@@ -175,12 +239,12 @@ fn longest_of_all(job: &Job, resolved: &Resolved, ranks: usize) -> Job {
     }
 }
 
-fn batches(job: &Job, resolved: &Resolved, ranks: usize) -> Batches {
+fn batches(job: &Job, resolved: &Resolved, (ranks, lengths): (usize, Option<Lengths>)) -> Batches {
     let micro_batch = resolved.micro_batch_on(ranks);
     Batches {
-        train: Rows::of(&job.train, micro_batch),
+        train: Rows::of(&job.train, micro_batch, lengths),
         micro_batches: resolved.train.batch_size / micro_batch.max(1) / ranks,
-        eval: job.eval.as_ref().map(|eval| Rows::of(eval, resolved.eval.batch_size)),
+        eval: job.eval.as_ref().map(|eval| Rows::of(eval, resolved.eval.batch_size, lengths)),
     }
 }
 

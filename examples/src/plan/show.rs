@@ -1,7 +1,7 @@
 //! A plan in words and as JSON.
 
 use super::count::{Batches, Rows};
-use super::verdict::Verdict;
+use super::verdict::{Change, Side, Verdict};
 use super::{Planned, Subject, recompute_name};
 use bmtrain_core::Segment;
 use bmtrain_dist::shard::GradientSum;
@@ -10,9 +10,25 @@ use serde_json::{Value, json};
 
 const MIB: f64 = (1u64 << 20) as f64;
 
+/// What is shown.
+#[derive(Debug, Clone, Copy)]
+pub struct Shown<'a> {
+    /// The run.
+    pub planned: &'a Planned,
+    /// The run with sequences as long as the recipe allows, where the data have none.
+    pub at_limit: Option<&'a Planned>,
+    /// Whether it fits.
+    pub verdict: &'a Verdict,
+    /// The run on other ZeRO levels, if they are compared.
+    pub levels: &'a [Planned],
+}
+
 /// Tables for people.
-pub fn text(subject: &Subject<'_>, planned: &Planned, verdict: &Verdict, levels: &[Planned]) -> String {
-    let mut lines = vec![headline(subject, planned), batches(&planned.counted.batches), String::new()];
+pub fn text(subject: &Subject<'_>, shown: &Shown<'_>) -> String {
+    let Shown { planned, at_limit, verdict, levels } = *shown;
+    let mut lines = vec![headline(subject, planned), batches(&planned.counted.batches)];
+    lines.extend(at_limit.map(|at_limit| limit_line(planned, at_limit)));
+    lines.push(String::new());
     lines.push(format!("{:<46} {:>12} {:>12}", "memory of each rank", "at the peak", "own peak"));
     let memory = &planned.counted.needs.memory;
     for (segment, usage) in memory.segments.iter().filter(|(segment, _)| *segment != Segment::Offload) {
@@ -21,16 +37,29 @@ pub fn text(subject: &Subject<'_>, planned: &Planned, verdict: &Verdict, levels:
     }
     let row = |name: &str, bytes: u64| format!("  {name:<44} {:>12}", size(bytes));
     lines.push(row("all of the pool", memory.total.peak as u64));
-    lines.push(row("with gaps between tensors", memory.touched.peak as u64));
+    lines.push(row("with gaps between tensors", planned.counted.touched));
+    if let Some(device) = &planned.device {
+        lines.extend([String::new(), "device memory of each rank outside of the pool, estimated".to_owned()]);
+        lines.push(row("slabs of the pool, counted", device.pool));
+        lines.push(row("CUDA context, kernels and libraries", device.context));
+        lines.push(row("workspace of the lanes", device.workspace));
+        lines.push(row("buffers of NCCL", device.communication));
+    }
     let outside = &planned.outside;
-    lines.extend([String::new(), "outside of the pool, estimated".to_owned()]);
+    lines.extend([String::new(), "host memory outside of the pool, estimated".to_owned()]);
     lines.push(row(&format!("program, tokenizer, data ({})", size(outside.data)), outside.process));
-    lines.push(row("parameters on their way from and to files", outside.files));
+    lines.push(row("a parameter on its way to a file", outside.files));
     lines.push(row("optimizer in the host's memory, counted", outside.offload));
     lines.push(row("copy of a checkpoint while it is saved", outside.snapshot));
-    lines.push(row("scratch of threads", outside.threads));
-    lines.push(row("exchange with other ranks", outside.exchange));
+    lines.push(row("scratch and stacks of threads", outside.threads));
     lines.push(row("batches before they are the device's", outside.batches));
+    lines.push(row("shared with other ranks", outside.exchange));
+    let process = planned.process();
+    let ranks = if process.ranks == 1 { "1 rank".to_owned() } else { format!("{} ranks", process.ranks) };
+    lines.extend([String::new(), format!("peak of the first process, which has {ranks}")]);
+    lines.push(row("anonymous memory", process.anonymous));
+    lines.push(row("shared memory, apart", process.shared));
+    lines.push(row("mapped files, apart", process.mapped));
     let disk = &planned.disk;
     lines.extend([String::new(), "disk, estimated".to_owned()]);
     lines.push(row("a saved model", disk.model));
@@ -51,16 +80,24 @@ pub fn text(subject: &Subject<'_>, planned: &Planned, verdict: &Verdict, levels:
 ///
 /// # Errors
 /// Numbers that JSON has no words for, of which there are none.
-pub fn json(planned: &Planned, verdict: &Verdict, levels: &[Planned]) -> Result<String> {
+pub fn json(shown: &Shown<'_>) -> Result<String> {
+    let Shown { planned, at_limit, verdict, levels } = *shown;
     let mut all = plan_json(planned);
-    let changes: Vec<Value> =
-        verdict.changes.iter().map(|change| json!({"change": change.text, "needed_bytes": change.needed})).collect();
+    let change = |change: &Change| {
+        let Change { text, needed, device_needed } = change;
+        json!({"change": text, "needed_bytes": needed, "device_needed_bytes": device_needed})
+    };
+    let side = |side: Side| {
+        json!({"needed_bytes": side.needed, "available_bytes": side.available, "fits": side.fits()})
+    };
     all["verdict"] = json!({
-        "needed_bytes": verdict.needed,
-        "available_bytes": verdict.available,
+        "needed_bytes": verdict.host.needed,
+        "available_bytes": verdict.host.available,
         "fits": verdict.fits(),
-        "changes": changes,
+        "device": verdict.device.map(side),
+        "changes": verdict.changes.iter().map(change).collect::<Vec<Value>>(),
     });
+    all["at_max_length"] = at_limit.map(plan_json).unwrap_or_default();
     if !levels.is_empty() {
         all["levels"] = levels.iter().map(plan_json).collect();
     }
@@ -68,8 +105,19 @@ pub fn json(planned: &Planned, verdict: &Verdict, levels: &[Planned]) -> Result<
 }
 
 fn plan_json(planned: &Planned) -> Value {
-    let Planned { resolved, layout, counted, outside, disk } = planned;
+    let Planned { resolved, layout, counted, outside, device, disk } = planned;
     let memory = &counted.needs.memory;
+    let process = planned.process();
+    let device = device.map(|device| {
+        json!({
+            "ranks": device.ranks,
+            "needed_bytes": device.total(),
+            "pool_bytes": device.pool,
+            "context_bytes": device.context,
+            "workspace_bytes": device.workspace,
+            "communication_bytes": device.communication,
+        })
+    });
     let by_name = |of: &dyn Fn(usize) -> u64| -> Value {
         Value::Object(
             Segment::ALL.iter().enumerate().map(|(at, segment)| (segment.name().into(), of(at).into())).collect(),
@@ -90,7 +138,7 @@ fn plan_json(planned: &Planned) -> Value {
         "micro_batches": counted.batches.micro_batches,
         "pool": {
             "peak_bytes": memory.total.peak,
-            "touched_bytes": memory.touched.peak,
+            "touched_bytes": counted.touched,
             "at_peak": by_name(&|at| counted.at_peak(Segment::ALL[at])),
             "own_peaks": by_name(&|at| memory.segments[at].1.peak as u64),
         },
@@ -104,6 +152,14 @@ fn plan_json(planned: &Planned) -> Value {
             "exchange_bytes": outside.exchange,
             "batches_bytes": outside.batches,
         },
+        "process": {
+            "ranks": process.ranks,
+            "peak_anonymous_bytes": process.anonymous,
+            "shared_bytes": process.shared,
+            "mapped_bytes": process.mapped,
+        },
+        "machine_bytes": planned.machine_bytes(),
+        "device": device,
         "disk": {
             "model_bytes": disk.model,
             "models": disk.models,
@@ -132,6 +188,26 @@ fn headline(subject: &Subject<'_>, planned: &Planned) -> String {
         resolved.model.dtype.name(),
         sum_name(resolved.train.gradient_sum),
         recompute_name(resolved.train.recompute),
+    )
+}
+
+/// The data's longest sequence, and what sequences as long as the recipe allows would take.
+fn limit_line(planned: &Planned, at_limit: &Planned) -> String {
+    let Rows { length, target, .. } = planned.counted.batches.train;
+    let limit = at_limit.counted.batches.train;
+    let targets = |length: Option<usize>| length.map_or(String::new(), |length| format!(" and targets of {length}"));
+    let pool = size(at_limit.counted.needs.memory.total.peak as u64);
+    let needed = match &at_limit.device {
+        Some(device) => format!("a device {}", size(device.total())),
+        None => format!("a machine {}", size(at_limit.machine_bytes())),
+    };
+    format!(
+        "the longest sequence of the training data has {length} tokens{}; with {}{}, the most that the recipe allows \
+         (--length {}), the pool would hold {pool} and {needed} would be needed",
+        targets(target),
+        limit.length,
+        targets(limit.target),
+        limit.length,
     )
 }
 
@@ -192,33 +268,52 @@ fn level_table(levels: &[Planned]) -> Vec<String> {
 }
 
 fn verdict_lines(planned: &Planned, verdict: &Verdict) -> Vec<String> {
-    let needed = size(verdict.needed);
-    let of = match planned.layout.local_ranks {
+    let needs = match planned.layout.local_ranks {
         1 => "this run needs".to_owned(),
         ranks => format!("{ranks} ranks of a machine need"),
     };
-    let Some(available) = verdict.available else {
-        return vec![format!("{of} {needed}; this system does not say what it has: give --memory")];
-    };
-    let has = size(available);
-    if verdict.needed <= available {
-        return vec![format!("fits: {of} {needed} of {has}")];
+    let mut lines = Vec::new();
+    if let (Some(side), Some(device)) = (verdict.device, planned.device) {
+        let of = match device.ranks {
+            1 => "each device needs".to_owned(),
+            ranks => format!("the device that {ranks} ranks share needs"),
+        };
+        lines.push(side_line(side, &of, "the memory of the device is unknown: give --device-memory"));
+        lines.push(side_line(verdict.host, &format!("of the host's memory, {needs}"), UNKNOWN_HOST));
+    } else {
+        lines.push(side_line(verdict.host, &needs, UNKNOWN_HOST));
     }
-    let missing = size(verdict.needed - available);
-    let mut lines = vec![format!("does not fit: {of} {needed}, {missing} more than the {has} there are")];
+    if verdict.fits() != Some(false) {
+        return lines;
+    }
     for (number, change) in verdict.changes.iter().enumerate() {
-        let word = match (number, change.needed <= available) {
+        let word = match (number, verdict.fits_with(change)) {
             (0, true) => "fits with",
             (0, false) => "most helpful, and not enough",
             (_, true) => "fits too with",
             (_, false) => "not enough",
         };
-        lines.push(format!("  {word}: {} ({})", change.text, size(change.needed)));
+        lines.push(format!("  {word}: {} ({})", change.text, size(verdict.scarce(change))));
     }
     if verdict.changes.is_empty() {
         lines.push("  nothing in the recipe would make it smaller: use more machines or a smaller model".to_owned());
     }
     lines
+}
+
+const UNKNOWN_HOST: &str = "the memory of this system is unknown: give --memory";
+
+/// Whether memory of one kind suffices.
+fn side_line(side: Side, of: &str, unknown: &str) -> String {
+    let needed = size(side.needed);
+    match side.available {
+        None => format!("{of} {needed}; {unknown}"),
+        Some(available) if side.needed <= available => format!("fits: {of} {needed} of {}", size(available)),
+        Some(available) => {
+            let missing = size(side.needed - available);
+            format!("does not fit: {of} {needed}, {missing} more than the {} there are", size(available))
+        }
+    }
 }
 
 /// A number of bytes in the unit that fits.

@@ -10,13 +10,29 @@ use model_center::Result;
 /// Most halvings of the micro-batch that are tried.
 const MOST_HALVINGS: usize = 16;
 
+/// Memory of one kind: of a host or of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Side {
+    /// Memory that a run needs, bytes.
+    pub needed: u64,
+    /// Memory that there is, bytes; `None` where it is unknown.
+    pub available: Option<u64>,
+}
+
+impl Side {
+    /// Whether the one fits the other; `None` where that cannot be told.
+    pub fn fits(&self) -> Option<bool> {
+        self.available.map(|available| self.needed <= available)
+    }
+}
+
 /// The comparison of a run with a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// Memory that one machine needs, bytes.
-    pub needed: u64,
-    /// Memory that it has, bytes; `None` where the system does not say.
-    pub available: Option<u64>,
+    /// Memory of one machine.
+    pub host: Side,
+    /// Memory of one of its CUDA devices, where the run uses them.
+    pub device: Option<Side>,
     /// What was tried for a run that does not fit, the most helpful first.
     pub changes: Vec<Change>,
 }
@@ -28,38 +44,68 @@ pub struct Change {
     pub text: String,
     /// Memory that one machine then needs, bytes.
     pub needed: u64,
+    /// Memory that one device then needs, bytes.
+    pub device_needed: Option<u64>,
 }
 
 impl Verdict {
-    /// Whether the run fits; `None` where that cannot be told.
+    /// Whether the run fits host and devices; `None` where that cannot be told.
     pub fn fits(&self) -> Option<bool> {
-        self.available.map(|available| self.needed <= available)
+        let sides = [Some(self.host), self.device].map(|side| side.map_or(Some(true), |side| side.fits()));
+        if sides.contains(&Some(false)) { Some(false) } else { sides.into_iter().collect::<Option<Vec<_>>>().map(|_| true) }
     }
+
+    /// Whether the run would fit with a change.
+    pub fn fits_with(&self, change: &Change) -> bool {
+        let device = self.device.zip(change.device_needed).is_none_or(|(side, needed)| is_enough(side, needed));
+        device && is_enough(self.host, change.needed)
+    }
+
+    /// What a change needs of the memory that is too small, bytes: the device's where that is.
+    pub fn scarce(&self, change: &Change) -> u64 {
+        let device = self.device.filter(|side| side.fits() == Some(false));
+        device.and(change.device_needed).unwrap_or(change.needed)
+    }
+}
+
+/// Whether there is so much of it; memory of unknown size is taken to suffice.
+fn is_enough(side: Side, needed: u64) -> bool {
+    side.available.is_none_or(|available| needed <= available)
 }
 
 /// Compare a plan with the memory there is; where it does not fit, count it again with each change that might help.
 ///
 /// # Errors
 /// Those of counting.
-pub fn judge(subject: &Subject<'_>, planned: &Planned, available: Option<u64>) -> Result<Verdict> {
-    let needed = planned.machine_bytes();
-    let mut verdict = Verdict { needed, available, changes: Vec::new() };
+pub fn judge(
+    subject: &Subject<'_>,
+    planned: &Planned,
+    (available, device_available): (Option<u64>, Option<u64>),
+) -> Result<Verdict> {
+    let host = Side { needed: planned.machine_bytes(), available };
+    let device = planned.device.map(|device| Side { needed: device.total(), available: device_available });
+    let mut verdict = Verdict { host, device, changes: Vec::new() };
     if verdict.fits() != Some(false) {
         return Ok(verdict);
     }
+    let unchanged =
+        Change { text: String::new(), needed: host.needed, device_needed: device.map(|device| device.needed) };
+    let needed = verdict.scarce(&unchanged);
     let mut helpful = Vec::new();
     for idea in ideas(planned) {
         let change = try_change(subject, &idea.sets, idea.layout)?;
-        if change.needed < needed {
-            helpful.push((change.needed, idea));
+        if verdict.scarce(&change) < needed {
+            helpful.push((verdict.scarce(&change), idea));
             verdict.changes.push(change);
         }
     }
-    verdict.changes.extend(together(subject, planned.layout, helpful)?);
-    verdict.changes.sort_by_key(|change| change.needed);
+    let joined = together(subject, (planned.layout, &verdict), helpful)?;
+    verdict.changes.extend(joined);
+    let mut changes = std::mem::take(&mut verdict.changes);
+    changes.sort_by_key(|change| verdict.scarce(change));
+    verdict.changes = changes;
     // Of those with which it fits, the one that changes least: it needs most.
-    let fits = |change: &Change| available.is_some_and(|available| change.needed <= available);
-    if let Some(least) = verdict.changes.iter().rposition(fits) {
+    if let Some(least) = verdict.changes.iter().rposition(|change| verdict.fits_with(change)) {
         let least = verdict.changes.remove(least);
         verdict.changes.insert(0, least);
     }
@@ -67,7 +113,11 @@ pub fn judge(subject: &Subject<'_>, planned: &Planned, available: Option<u64>) -
 }
 
 /// Changes of settings joined one after the other, the most helpful first, as long as each makes the run smaller.
-fn together(subject: &Subject<'_>, layout: Layout, mut helpful: Vec<(u64, Idea)>) -> Result<Option<Change>> {
+fn together(
+    subject: &Subject<'_>,
+    (layout, verdict): (Layout, &Verdict),
+    mut helpful: Vec<(u64, Idea)>,
+) -> Result<Option<Change>> {
     helpful.retain(|(_, idea)| idea.layout == layout);
     helpful.sort_by_key(|(needed, _)| *needed);
     let (mut joined, mut best): (Vec<String>, Option<Change>) = (Vec::new(), None);
@@ -78,8 +128,8 @@ fn together(subject: &Subject<'_>, layout: Layout, mut helpful: Vec<(u64, Idea)>
         }
         let all = [&joined[..], &idea.sets].concat();
         let change = try_change(subject, &all, layout)?;
-        if change.needed < least {
-            (joined, least, parts, best) = (all, change.needed, parts + 1, Some(change));
+        if verdict.scarce(&change) < least {
+            (joined, least, parts, best) = (all, verdict.scarce(&change), parts + 1, Some(change));
         }
     }
     // A single one is in the list already.
@@ -97,7 +147,8 @@ fn try_change(subject: &Subject<'_>, sets: &[String], layout: Layout) -> Result<
     if layout.ranks != subject.options.ranks {
         text.insert(0, format!("--ranks {} --local-ranks {}", layout.ranks, layout.local_ranks));
     }
-    Ok(Change { text: text.join(" "), needed: planned.machine_bytes() })
+    let device_needed = planned.device.map(|device| device.total());
+    Ok(Change { text: text.join(" "), needed: planned.machine_bytes(), device_needed })
 }
 
 struct Idea {
@@ -116,6 +167,9 @@ fn ideas(planned: &Planned) -> Vec<Idea> {
     if resolved.train.gradient_sum == GradientSum::Elastic {
         idea(&["train.gradient_sum=fast".into()]);
     }
+    if planned.device.is_some() && !resolved.train.offload {
+        idea(&["train.offload=true".into()]);
+    }
     if resolved.train.recompute == Recompute::Keep {
         idea(&["train.recompute=blocks".into()]);
     }
@@ -133,7 +187,7 @@ fn ideas(planned: &Planned) -> Vec<Idea> {
     let ranks = 2 * layout.ranks;
     // More ranks help where each machine has no more of them than before.
     if check_ranks(&on_ranks(resolved.clone(), ranks), ranks).is_ok() {
-        let layout = Layout { ranks, local_ranks: layout.local_ranks };
+        let layout = Layout { ranks, ranks_in_process: 1, ..layout };
         ideas.push(Idea { sets: vec!["parallel.zero=3".into()], layout });
     }
     ideas

@@ -45,5 +45,14 @@ fn a_plan_names_ranks_and_machines_that_cannot_be() {
     for memory in ["0", "NaN", "inf", "-1"] {
         plan_refused(&Fixture::new(), &[&format!("--memory={memory}")], USAGE, "--memory", &["above 0"]);
     }
+    for memory in ["0", "-1"] {
+        let arguments = ["--set", "device.name=cuda", &format!("--device-memory={memory}")];
+        plan_refused(&Fixture::new(), &arguments, USAGE, "--device-memory", &["above 0"]);
+    }
+    let on_cpu = ["--set", "device.name=cpu", "--device-memory=8"];
+    plan_refused(&Fixture::new(), &on_cpu, USAGE, "--device-memory", &["device.name"]);
+    for length in ["0", "17"] {
+        plan_refused(&Fixture::new(), &["--length", length], USAGE, "--length", &["from 1 to 16"]);
+    }
     plan_refused(&Fixture::new(), &["--set", "checkpoint.keep=0"], USAGE, "checkpoint.keep=0", &[]);
 }

@@ -30,6 +30,7 @@ struct State {
 pub struct Counting {
     id: DeviceId,
     slab_bytes: usize,
+    fuses_gradients: bool,
     state: Mutex<State>,
 }
 
@@ -37,7 +38,13 @@ impl Counting {
     /// A counter that asks for memory in slabs of this size, like the backend it stands for.
     pub fn new(slab_bytes: usize) -> Self {
         let state = State { kernels: BTreeMap::new(), next_address: ALIGNMENT as u64 };
-        Counting { id: DeviceId::fresh(), slab_bytes, state: Mutex::new(state) }
+        Counting { id: DeviceId::fresh(), slab_bytes, fuses_gradients: false, state: Mutex::new(state) }
+    }
+
+    /// The same for a backend that [fuses gradients](Backend::fuses_gradients), as the CUDA backend does.
+    #[must_use]
+    pub fn fusing_gradients(self, fuses_gradients: bool) -> Self {
+        Counting { fuses_gradients, ..self }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -91,6 +98,10 @@ impl Backend for Counting {
 
     fn slab_bytes(&self) -> usize {
         self.slab_bytes
+    }
+
+    fn fuses_gradients(&self) -> bool {
+        self.fuses_gradients
     }
 
     fn upload(&self, _host: &[u8], _to: ViewMut<'_>, _on: Lane) -> Result<()> {

@@ -327,6 +327,32 @@ impl Dataset {
         all
     }
 
+    /// This dataset of one stored sample, such as [`Dataset::of_longest`] makes, with every sequence cut or extended to `length`
+    /// tokens and every target to `target`: for counting what sequences of a length take, whatever the data.
+    #[must_use]
+    pub fn with_lengths(&self, length: usize, target: usize) -> Dataset {
+        let mut all = self.clone();
+        (all.ids, all.types, all.ends) = (Vec::new(), Vec::new(), Vec::new());
+        let per_sample = self.labels.rows_per_sample();
+        for row in 0..self.ends.len() {
+            let RowRef { input_ids, token_type_ids } = self.row(row);
+            let is_target = self.labels == LabelSpace::Target && row % per_sample == 1;
+            let end = all.ids.len() + if is_target { target } else { length };
+            all.ids.extend(input_ids.iter().take(end - all.ids.len()));
+            all.ids.resize(end, self.pad_id);
+            all.types.extend(token_type_ids.iter().take(end - all.types.len()));
+            all.types.resize(end, 0);
+            all.ends.push(end);
+        }
+        if !matches!(&self.labels, LabelSpace::Answers(Answers { place: AnswerPlace::Sentinel { .. }, .. })) {
+            // A blank comes after the place that predicts it.
+            let last = length.saturating_sub(2) as u32;
+            all.places.iter_mut().for_each(|place| *place = (*place).min(last));
+        }
+        all.seal();
+        all
+    }
+
     /// Bytes of memory that the tokens, rows and labels take.
     pub fn bytes(&self) -> usize {
         size_of_val(&*self.ids)
