@@ -23,8 +23,8 @@ use clap::Parser;
 use count::Lengths;
 use model_center::model::Registry;
 use model_center::recipe::Resolved;
-use model_center::run::memory::{self, Resident};
 use model_center::run::ExitStatus;
+use model_center::run::memory::{self, Resident};
 use model_center::{Error, Result};
 use std::process::ExitCode;
 
@@ -96,7 +96,8 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
     opened::remarks(&job.notes, &job.unused).iter().for_each(|line| terminal::note(line));
     // Before anything is counted: what the finetune program holds at this point too.
     let resident = memory::resident();
-    let resident = resident.unwrap_or(Resident { anonymous_bytes: 0, file_bytes: 0, shared_bytes: 0, peak_anonymous_bytes: 0 });
+    let resident =
+        resident.unwrap_or(Resident { anonymous_bytes: 0, file_bytes: 0, shared_bytes: 0, peak_anonymous_bytes: 0 });
     let subject = Subject { job: &job, registry, resident, options };
     let at_limit = subject.plan_at_limit(layout)?;
     let planned = subject.plan(resolved, layout)?;

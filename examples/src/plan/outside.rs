@@ -74,7 +74,10 @@ pub fn estimate(
         files: sizes.largest * (4 + narrow),
         offload: counted.at_peak(Segment::Offload),
         snapshot: if disk.kept == 0 { 0 } else { disk.checkpoint.div_ceil(layout.ranks as u64) },
-        threads: threads * (THREAD_BYTES + packed) + RANK_BYTES + packed + if layout.on_cuda { CUDA_HOST_BYTES } else { 0 },
+        threads: threads * (THREAD_BYTES + packed)
+            + RANK_BYTES
+            + packed
+            + if layout.on_cuda { CUDA_HOST_BYTES } else { 0 },
         exchange: if layout.ranks > 1 { STAGED_CHUNKS * HostOptions::default().chunk as u64 } else { 0 },
         batches: eval.max(batches.train.tokens()) as u64 * TOKEN_BYTES,
     }

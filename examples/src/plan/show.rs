@@ -39,7 +39,7 @@ pub fn text(subject: &Subject<'_>, shown: &Shown<'_>) -> String {
     lines.push(row("all of the pool", memory.total.peak as u64));
     lines.push(row("with gaps between tensors", planned.counted.touched));
     if let Some(device) = &planned.device {
-        lines.extend([String::new(), "device memory of each rank outside of the pool, estimated".to_owned()]);
+        lines.extend([String::new(), "memory of the device that each rank takes, estimated".to_owned()]);
         lines.push(row("slabs of the pool, counted", device.pool));
         lines.push(row("CUDA context, kernels and libraries", device.context));
         lines.push(row("workspace of the lanes", device.workspace));
@@ -87,9 +87,8 @@ pub fn json(shown: &Shown<'_>) -> Result<String> {
         let Change { text, needed, device_needed } = change;
         json!({"change": text, "needed_bytes": needed, "device_needed_bytes": device_needed})
     };
-    let side = |side: Side| {
-        json!({"needed_bytes": side.needed, "available_bytes": side.available, "fits": side.fits()})
-    };
+    let side =
+        |side: Side| json!({"needed_bytes": side.needed, "available_bytes": side.available, "fits": side.fits()});
     all["verdict"] = json!({
         "needed_bytes": verdict.host.needed,
         "available_bytes": verdict.host.available,

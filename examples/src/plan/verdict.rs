@@ -52,7 +52,11 @@ impl Verdict {
     /// Whether the run fits host and devices; `None` where that cannot be told.
     pub fn fits(&self) -> Option<bool> {
         let sides = [Some(self.host), self.device].map(|side| side.map_or(Some(true), |side| side.fits()));
-        if sides.contains(&Some(false)) { Some(false) } else { sides.into_iter().collect::<Option<Vec<_>>>().map(|_| true) }
+        if sides.contains(&Some(false)) {
+            Some(false)
+        } else {
+            sides.into_iter().collect::<Option<Vec<_>>>().map(|_| true)
+        }
     }
 
     /// Whether the run would fit with a change.

@@ -26,8 +26,12 @@ pub fn resident() -> Option<Resident> {
 }
 
 fn parse(status: &str) -> Option<Resident> {
-    let [anonymous_bytes, file_bytes, shared_bytes, peak] =
-        [kibibytes(status, "RssAnon")?, kibibytes(status, "RssFile")?, kibibytes(status, "RssShmem")?, kibibytes(status, "VmHWM")?];
+    let [anonymous_bytes, file_bytes, shared_bytes, peak] = [
+        kibibytes(status, "RssAnon")?,
+        kibibytes(status, "RssFile")?,
+        kibibytes(status, "RssShmem")?,
+        kibibytes(status, "VmHWM")?,
+    ];
     let peak_anonymous_bytes = peak.saturating_sub(file_bytes + shared_bytes).max(anonymous_bytes);
     Some(Resident { anonymous_bytes, file_bytes, shared_bytes, peak_anonymous_bytes })
 }

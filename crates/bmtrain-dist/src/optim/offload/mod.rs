@@ -20,7 +20,9 @@ pub use work::HostTensor;
 
 use super::delta::{Delta, norms};
 use super::state::{by_storage, check_groups, stretches_of};
-use super::{AdamOptions, DecayForm, Kept, KeptTensor, Optimizer, ParamGroup, ParamState, ReadKept, StateStretch, StepArgs};
+use super::{
+    AdamOptions, DecayForm, Kept, KeptTensor, Optimizer, ParamGroup, ParamState, ReadKept, StateStretch, StepArgs,
+};
 use crate::error::{Error, Result};
 use crate::param::{Flat, Param};
 use bmtrain_core::exact::{Sum, WORDS};
