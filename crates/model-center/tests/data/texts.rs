@@ -96,6 +96,10 @@ fn a_target_is_a_row_of_its_own_with_a_limit_of_its_own() {
     assert_eq!((read_batch.rows, read_batch.len, read_batch.tokens, read_batch.padded_tokens()), (2, 6, 16, 20));
     assert_eq!(read_batch.attention_mask[6..], [1, 1, 1, 0, 0, 0]);
     assert_eq!(read_batch.labels, Labels::Target(vec![1, e, f, 2, 1, e, 2, IGNORED]));
+    let (longer, shorter) = (batch(longest.with_lengths(9, 7)), batch(longest.with_lengths(2, 1)));
+    assert_eq!((longer.rows, longer.len, longer.padded_tokens()), (2, 9, 2 * (9 + 7)));
+    assert_eq!(longer.labels.len(), 2 * 7);
+    assert_eq!((shorter.len, shorter.padded_tokens(), shorter.labels), (2, 2 * 3, Labels::Target(vec![1; 2])));
     assert_eq!(batch(longest).padded_tokens(), 20);
     let error = refused(&seq2seq(), content, &ReadOptions { too_long: TooLong::Error, ..limits });
     assert!(error.contains("a.tsv:2:1") && error.contains("data.target_length = 4"), "{error}");
