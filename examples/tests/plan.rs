@@ -160,7 +160,7 @@ fn cuda_devices_are_compared_with_their_own_memory_and_the_host_with_its_own() {
     assert!(of_device > cuda["pool"]["peak_bytes"].as_u64().unwrap(), "{cuda}");
     // The pools are no part of the host's memory, where the driver of each device takes some.
     let pools = 8 * cpu["pool"]["touched_bytes"].as_u64().unwrap();
-    assert!(needed(&cpu) > needed(&cuda) + pools - (8 * 256 << 20) - (64 << 20), "{cpu} {cuda}");
+    assert!(needed(&cpu) > needed(&cuda) + pools - (8 * (256 << 20)) - (64 << 20), "{cpu} {cuda}");
     assert_eq!(cpu["verdict"]["device"], Value::Null);
     assert_eq!(cuda["verdict"]["fits"], Value::Bool(true), "{cuda}");
     let small = on("cuda", &["--device-memory", "1"]);

@@ -199,6 +199,12 @@ pub trait Backend: Kernels + Debug + Send + Sync {
         false
     }
 
+    /// Whether [`release`](Backend::release) waits for all work of the device, as a CUDA driver does. The pool then gives nothing
+    /// back while training runs well: such a wait would stall the step, and the ranks whose collectives are in flight.
+    fn release_waits(&self) -> bool {
+        false
+    }
+
     /// Bytes of scratch the backend keeps outside the pool, by name, for the memory report.
     fn scratch(&self) -> Vec<(&'static str, usize)> {
         Vec::new()

@@ -190,7 +190,7 @@ impl Pool {
     fn grow(&mut self, backend: &dyn Backend, rounded: usize, segment: Segment) -> Result<usize> {
         let long_lived = segment.long_lived();
         let bytes = if long_lived { rounded } else { rounded.max(backend.slab_bytes()) };
-        if !long_lived && bytes > backend.slab_bytes() {
+        if !long_lived && bytes > backend.slab_bytes() && !backend.release_waits() {
             self.release_outgrown(backend, bytes)?;
         }
         let memory = match backend.allocate(bytes) {
@@ -462,6 +462,15 @@ mod tests {
             drop((take(slabs), take(slabs)));
         }
         assert_eq!(device.memory().system_requests, requests, "what serves the largest serves all");
+    }
+
+    #[test]
+    fn a_backend_whose_release_waits_gives_nothing_back_on_the_way() {
+        let device = Device::new(Arc::new(Counting::new(SLAB).standing_for_cuda(true)));
+        for slabs in 2..4 {
+            drop(Storage::empty(&device, slabs * SLAB, DType::U8, Segment::Activations).unwrap());
+        }
+        assert_eq!(device.memory().system_bytes, (2 + 3) * SLAB);
     }
 
     #[test]

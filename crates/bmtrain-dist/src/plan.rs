@@ -23,19 +23,19 @@ pub struct Stand {
     pub ranks: usize,
     /// What the pool takes from the system at a time for short-lived tensors, bytes.
     pub slab_bytes: usize,
-    /// Whether the device [fuses gradients](Backend::fuses_gradients).
-    pub fuses_gradients: bool,
+    /// Whether the device is a CUDA device, whose backend launches other kernels and keeps its memory.
+    pub is_cuda: bool,
 }
 
 impl Stand {
     /// The first of so many ranks, on the CPU.
     pub fn first_of(ranks: usize) -> Self {
-        Stand { rank: 0, ranks, slab_bytes: cpu::SLAB_BYTES, fuses_gradients: false }
+        Stand { rank: 0, ranks, slab_bytes: cpu::SLAB_BYTES, is_cuda: false }
     }
 
     /// The first of so many ranks, each with a CUDA device of its own.
     pub fn first_on_cuda(ranks: usize) -> Self {
-        Stand { rank: 0, ranks, slab_bytes: CUDA_SLAB_BYTES, fuses_gradients: true }
+        Stand { rank: 0, ranks, slab_bytes: CUDA_SLAB_BYTES, is_cuda: true }
     }
 }
 
@@ -99,7 +99,7 @@ pub fn count<T, E: From<bmtrain_core::Error>>(
     stand: Stand,
     run: impl FnOnce(&Device, Arc<dyn Communicator>) -> Result<T, E>,
 ) -> Result<(Needs, T), E> {
-    let counting = Arc::new(Counting::new(stand.slab_bytes).fusing_gradients(stand.fuses_gradients));
+    let counting = Arc::new(Counting::new(stand.slab_bytes).standing_for_cuda(stand.is_cuda));
     let device = Device::new(Arc::clone(&counting) as Arc<dyn Backend>);
     let ranks: Arc<dyn Communicator> = Arc::new(CountingRank::new(stand.rank, stand.ranks)?);
     let result = run(&device, ranks)?;

@@ -293,6 +293,10 @@ impl Backend for CudaBackend {
         }
     }
 
+    fn release_waits(&self) -> bool {
+        true
+    }
+
     fn fuses_gradients(&self) -> bool {
         true
     }

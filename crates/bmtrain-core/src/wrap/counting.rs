@@ -30,7 +30,7 @@ struct State {
 pub struct Counting {
     id: DeviceId,
     slab_bytes: usize,
-    fuses_gradients: bool,
+    is_cuda: bool,
     state: Mutex<State>,
 }
 
@@ -38,13 +38,14 @@ impl Counting {
     /// A counter that asks for memory in slabs of this size, like the backend it stands for.
     pub fn new(slab_bytes: usize) -> Self {
         let state = State { kernels: BTreeMap::new(), next_address: ALIGNMENT as u64 };
-        Counting { id: DeviceId::fresh(), slab_bytes, fuses_gradients: false, state: Mutex::new(state) }
+        Counting { id: DeviceId::fresh(), slab_bytes, is_cuda: false, state: Mutex::new(state) }
     }
 
-    /// The same for a backend that [fuses gradients](Backend::fuses_gradients), as the CUDA backend does.
+    /// The same for a backend that [fuses gradients](Backend::fuses_gradients) and whose
+    /// [release waits](Backend::release_waits), as those of the CUDA backend do.
     #[must_use]
-    pub fn fusing_gradients(self, fuses_gradients: bool) -> Self {
-        Counting { fuses_gradients, ..self }
+    pub fn standing_for_cuda(self, is_cuda: bool) -> Self {
+        Counting { is_cuda, ..self }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -101,7 +102,11 @@ impl Backend for Counting {
     }
 
     fn fuses_gradients(&self) -> bool {
-        self.fuses_gradients
+        self.is_cuda
+    }
+
+    fn release_waits(&self) -> bool {
+        self.is_cuda
     }
 
     fn upload(&self, _host: &[u8], _to: ViewMut<'_>, _on: Lane) -> Result<()> {

@@ -131,6 +131,10 @@ macro_rules! forward_to_inner {
             self.inner.fuses_gradients()
         }
 
+        fn release_waits(&self) -> bool {
+            self.inner.release_waits()
+        }
+
         fn scratch(&self) -> Vec<(&'static str, usize)> {
             self.inner.scratch()
         }
