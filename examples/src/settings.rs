@@ -27,6 +27,10 @@ struct Collected {
     /// The same without --set: train.lr=3e-5.
     #[arg(value_name = "KEY=VALUE")]
     bare_sets: Vec<String>,
+    /// Leave out tensors of the model whose names match, `*` for any characters; short for --set model.leave=[PATTERN], may be
+    /// repeated.
+    #[arg(long, value_name = "PATTERN")]
+    leave: Vec<String>,
 }
 
 impl Args for SettingOptions {
@@ -41,12 +45,14 @@ impl Args for SettingOptions {
 
 impl FromArgMatches for SettingOptions {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let Collected { recipe, sets, bare_sets } = Collected::from_arg_matches(matches)?;
+        let Collected { recipe, sets, bare_sets, leave } = Collected::from_arg_matches(matches)?;
         let places = |name: &str| matches.indices_of(name).into_iter().flatten();
         let placed = places("sets").zip(sets).chain(places("bare_sets").zip(bare_sets));
         let mut placed: Vec<(usize, String)> = placed.collect();
         placed.sort_by_key(|(place, _)| *place);
-        Ok(SettingOptions { recipe, sets: placed.into_iter().map(|(_, set)| set).collect() })
+        // Strings are written in JSON as they are in TOML.
+        let leave = (!leave.is_empty()).then(|| format!("model.leave={}", serde_json::json!(leave)));
+        Ok(SettingOptions { recipe, sets: placed.into_iter().map(|(_, set)| set).chain(leave).collect() })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

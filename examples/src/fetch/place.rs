@@ -5,6 +5,7 @@
 //! one.
 
 use crate::terminal;
+use bmtrain_core::limits::reached;
 use model_center::{Error, Result};
 use rustix::fs::OFlags;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -17,6 +18,10 @@ const ROOM: &str = "check that the disk has room left and that you may write the
 
 /// The error for a refused write.
 pub(super) fn refused(path: &Path, error: io::Error) -> Error {
+    // The error then has the fix of the limit in place of this one.
+    if reached(&error).is_some() {
+        terminal::note("what has arrived is kept, and the same command continues the download");
+    }
     Error::file("write", path, error, ROOM)
 }
 

@@ -181,6 +181,10 @@ fn tensors_of_no_known_head_are_refused_with_the_patterns_that_leave_them_out() 
     assert!(said.stdout.contains("left out (model.leave): bert.adapter.weight, topic_head.weight"), "{said:?}");
     let said = fixture.plan(&setting).succeeded();
     assert!(said.stderr.contains(heads), "{said:?}");
+    // The same by the option of all programs.
+    let said = fixture.finetune(&[&leave[..], &["--dry-run"]].concat()).succeeded();
+    assert!(said.stdout.contains("left out (model.leave): bert.adapter.weight, topic_head.weight"), "{said:?}");
+    fixture.plan(&leave).succeeded();
     // A pattern without effect, and one too wide.
     for (pattern, text) in [("ner.*", "matches none"), ("bert.*", "which the model needs")] {
         let before = fixture.snapshot();

@@ -29,6 +29,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
     first("model.revision", "Branch, tag or commit of a model of the hub."),
     first("model.family", "The family, where `config.json` does not name one."),
     first("model.dtype", "Dtype of the parameters. With `f16` and `bf16` the optimizer keeps f32 master weights."),
+    first("model.leave", "Patterns of tensors in the model's directory that are not read, as `--leave` gives them."),
     first(
         "model.head",
         "`auto` takes the classification head of the directory if it has one; `new` initializes a new one.",
