@@ -200,6 +200,9 @@ fn weights_of_classes_are_a_table_by_name_or_balanced() {
     let of_file = with("[data.class_weights]\nno = 1\nyes = 2");
     let changed = load(&of_file, &["data.class_weights.yes=3"]);
     assert_eq!(changed.data.class_weights, given(&[("no", 1.0), ("yes", 3.0)]));
+    // A whole table takes the place of an earlier one, whose classes may have other names.
+    let replaced = load(&of_file, &["data.class_weights={a = 1}", "data.class_weights={bad = 1, good = 4}"]);
+    assert_eq!(replaced.data.class_weights, given(&[("bad", 1.0), ("good", 4.0)]));
     assert!(changed.to_toml().contains("class_weights = { \"no\" = 1.0, \"yes\" = 3.0 }"), "{}", changed.to_toml());
     // A recipe without them has the text, and so the hash, that it had before there were any.
     assert!(!load(LEAST, &[]).to_toml().contains("class_weights"));

@@ -535,6 +535,7 @@ fn weights_of_classes_are_above_0_and_for_classes_of_a_head() {
         "{yes = -1}",
         "{yes = \"2\"}",
         "{yes = inf}",
+        "{yes = 1.1e6}",
         "{yes = 1e-50}",
         "{a = {b = 1}}",
         "2",
@@ -542,8 +543,8 @@ fn weights_of_classes_are_above_0_and_for_classes_of_a_head() {
         "[1, 2]",
     ] {
         let text = only_mistake(LEAST, &[&format!("data.class_weights={wrong}")]);
-        let expected =
-            "`data.class_weights` must be \"balanced\", or a table with a number above 0 for each class, got ";
+        let expected = "`data.class_weights` must be \"balanced\", or a table with a number above 0 and at most 1e6 for \
+                        each class, got ";
         assert!(text.contains(expected), "{wrong}: {text}");
     }
     let words = ["data.template=Good? {text}", "data.words=[\" no\", \" yes\"]", "data.labels=[\"no\", \"yes\"]"];

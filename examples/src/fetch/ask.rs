@@ -72,7 +72,7 @@ impl Hub {
     fn next(&self, from: &str, answer: &Answer<'_>) -> Result<String> {
         let to = answer.header("location").unwrap_or_default();
         redirected(from, to, &self.endpoint).map_err(|why| {
-            let reason = format!("the server redirects to \"{}\", {why}: it is not followed", printable(to, 120));
+            let reason = format!("the server redirects to \"{}\", {why}: it is not followed", shown(to));
             Error::model(shown(from), reason, "check that --endpoint is the address of a model hub")
         })
     }

@@ -22,11 +22,8 @@ use model_center::hf::pretrained::{CachedModel, Places, Pretrained, RepoId, Revi
 use model_center::hf::shard_index::shard_names;
 use model_center::run::ExitStatus;
 use model_center::{Error, Result};
-use signal_hook::consts::SIGXFSZ;
 use std::env;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use store::Store;
 use ureq::Proxy;
@@ -87,8 +84,6 @@ pub struct Request {
 /// Names that the hub does not allow, a model that is not there or not for this user, files that did not arrive as the server
 /// announced them, a full disk.
 pub fn run(options: &Options) -> Result<ExitStatus> {
-    // A limit of the length of files is then an error of the write, rather than the end of the process without a word.
-    let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
     let places = model_places();
     let request = request(options, &places)?;
     let commit = fetch(&request)?;

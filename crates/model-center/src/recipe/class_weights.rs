@@ -7,7 +7,9 @@ use super::kinds::{Range, as_float, quote};
 use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
 
-const KEY: &str = "data.class_weights";
+pub(super) const KEY: &str = "data.class_weights";
+/// The largest weight of a class.
+const LARGEST: f64 = 1e6;
 
 /// What each class weighs in the training loss, which is the weighted mean over the samples of a step.
 ///
@@ -57,13 +59,14 @@ impl ClassWeights {
 }
 
 pub(super) fn read_class_weights(r: &mut Reader) -> Option<ClassWeights> {
-    let range = Range::Above(0.0);
+    // Sums over the samples of a step stay finite in f32.
+    let range = |weight: f64| Range::Above(0.0).holds_single(weight) && weight <= LARGEST;
     // Kept as it was written: the nearest single would be printed with digits nobody wrote.
     let weights = |value: &Value| match value {
         Value::Text(text) if text == "balanced" => Some(Vec::new()),
         Value::Table(entries) if !entries.is_empty() => {
             let weight = |(name, value): &(String, Value)| {
-                Some((name.clone(), as_float(value).filter(|weight| range.holds_single(*weight))?))
+                Some((name.clone(), as_float(value).filter(|weight| range(*weight))?))
             };
             entries.iter().map(weight).collect()
         }
@@ -72,7 +75,7 @@ pub(super) fn read_class_weights(r: &mut Reader) -> Option<ClassWeights> {
     let given: Vec<(String, f64)> = r.read(Spec {
         key: KEY,
         textual: false,
-        wanted: "\"balanced\", or a table with a number above 0 for each class".into(),
+        wanted: "\"balanced\", or a table with a number above 0 and at most 1e6 for each class".into(),
         example: "{ negative = 1.0, positive = 2.0 }".into(),
         otherwise: Otherwise::Absent("not set: all samples weigh the same"),
         read: &weights,

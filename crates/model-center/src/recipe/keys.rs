@@ -72,7 +72,11 @@ fn read_model(r: &mut Reader) -> ModelSettings {
     ModelSettings {
         path: r.required_text("model.path", MODEL_FOLDER),
         revision: r.optional_text("model.revision", "not set: main, of a model of the hub", REVISION),
-        family: r.optional_text("model.family", "not set: as config.json says", FAMILY),
+        family: r.optional_text(
+            "model.family",
+            "not set: as config.json states, else as the names of the tensors tell",
+            FAMILY,
+        ),
         leave: r.optional_texts("model.leave", "not set: nothing but what other heads have", LEAVE).unwrap_or_default(),
         dtype: r.choice("model.dtype", &[("f32", DType::F32), ("bf16", DType::BF16), ("f16", DType::F16)], DType::F32),
         head: r.choice("model.head", &[("auto", Head::Auto), ("new", Head::New)], Head::Auto),

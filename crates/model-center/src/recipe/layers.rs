@@ -5,6 +5,7 @@
 //! [`Recipe`](super::Recipe); the tree is consumed by the reader.
 
 use super::MAX_RECIPE_BYTES;
+use super::class_weights;
 use super::mistake::Mistake;
 use crate::file::printable;
 use std::collections::BTreeMap;
@@ -77,7 +78,7 @@ impl fmt::Display for Origin {
             Origin::Default => f.write_str("default"),
             Origin::Follows(key) => write!(f, "default: follows {key}"),
             Origin::Shared { ranks } => write!(f, "default: train.batch_size / {ranks} ranks"),
-            Origin::Begun => f.write_str("default: as the run in the output directory"),
+            Origin::Begun => f.write_str("default: as the run that is resumed"),
             Origin::File { line, name, .. } => write!(f, "{name}:{line}"),
             Origin::Set { text, .. } => write!(f, "--set {text}"),
         }
@@ -138,18 +139,20 @@ pub(crate) enum Node {
 pub(crate) struct Tree {
     pub(crate) origin: Origin,
     pub(crate) nodes: BTreeMap<String, Node>,
+    /// Whether this table is one value, which takes the place of an earlier one as a whole.
+    is_value: bool,
 }
 
 impl Tree {
     pub(crate) fn new(origin: Origin) -> Self {
-        Tree { origin, nodes: BTreeMap::new() }
+        Tree { origin, nodes: BTreeMap::new(), is_value: false }
     }
 
-    /// Lays `upper` over this table: tables merge, everything else is replaced.
+    /// Lays `upper` over this table: tables of settings merge, everything else is replaced.
     fn overlay(&mut self, upper: Tree) {
         for (key, node) in upper.nodes {
             match (self.nodes.get_mut(&key), node) {
-                (Some(Node::Table(below)), Node::Table(above)) => below.overlay(above),
+                (Some(Node::Table(below)), Node::Table(above)) if !above.is_value => below.overlay(above),
                 (_, node) => {
                     self.nodes.insert(key, node);
                 }
@@ -281,7 +284,10 @@ fn set_layer(index: usize, argument: &str) -> Result<Tree, Mistake> {
         let parsed =
             DeValue::parse(right).map_err(|e| wrong(&format!("not a TOML table: {}", printable(e.message(), 120))))?;
         match parsed.get_ref() {
-            DeValue::Table(table) => Node::Table(tree_of(table, origin.clone(), &|_| origin.clone())),
+            DeValue::Table(table) => {
+                let tree = tree_of(table, origin.clone(), &|_| origin.clone());
+                Node::Table(Tree { is_value: path == class_weights::KEY, ..tree })
+            }
             _ => return Err(wrong("not a TOML table")),
         }
     } else {
