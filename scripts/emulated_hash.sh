@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Usage: scripts/emulated_hash.sh
 #
-# Prints a hash of everything that decides what the emulated tests of CUDA kernels find: kernels, their arguments, the
-# code that launches them, the emulator, the conformance table and the tests themselves. kernels/emulated.txt holds the
-# hash for which all of these tests passed; scripts/test.sh leaves them out while it is the same.
+# Prints a hash of everything that decides what the emulated tests of CUDA kernels find: kernels, the core but for its
+# communicators, dependencies, the toolchain, the emulator and the tests themselves. kernels/emulated.txt holds the hash
+# for which all of these tests passed; scripts/test.sh leaves them out while it is the same.
 set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
@@ -16,7 +16,7 @@ esac
 cd "$root"
 core=crates/bmtrain-core
 # In one order everywhere; a hash of names and contents, so that a renamed file counts.
-find kernels "$core/src/cuda" "$core/src/kernel" "$core/src/conformance" "$core/tests/emulator" \
+find kernels "$core/src" "$core/tests/emulator" Cargo.lock rust-toolchain.toml \
     "$core"/tests/cuda_{conformance,edges,bits,vocabulary,large,probe,sanitized}.rs \
-    -type f \( -name '*.cu' -o -name '*.cuh' -o -name '*.rs' -o -name '*.cpp' -o -name '*.h' \) -print0 |
+    -type f -not -path "$core/src/comm/*" -not -path "$core/src/limits/*" -not -name emulated.txt -print0 |
     LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -d ' ' -f 1

@@ -80,8 +80,10 @@ say_emulated() {
     fi
 }
 
-# say_skipped LOG: takes over what a command said it leaves out.
-say_skipped() { summary+=("$(sed -n 's/^SKIPPED /    skipped: /p' "$1" | sort -u)"); }
+# say_skipped LOG: takes over what a command said it leaves out, and how often.
+say_skipped() {
+    summary+=("$(sed -n 's/^SKIPPED //p' "$1" | sort | uniq -c | sed -E 's/^ *([0-9]+) /    skipped (\1): /')")
+}
 
 # check NAME COMMAND...: runs one check that passes or fails as a whole.
 check() {

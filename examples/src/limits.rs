@@ -37,6 +37,8 @@ pub fn prepare() {
     if let Err(error) = survive_file_size_limit() {
         terminal::note(&format!("a limit on the size of files will end this process by a signal: {error}"));
     }
+    // The hook that looks for refusals comes first, also in calls whose panics are caught and silenced.
+    bmtrain_core::panics::silence_caught();
     end_at_refusals();
     // Addresses are what these two save; they change nothing about the resident memory that a control group limits.
     if limits(Some(Resource::Memory)).iter().any(Limit::is_refused) {

@@ -67,7 +67,7 @@ fn print_config_shows_each_value_with_its_origin() {
     let expected = r#"[model]
 path = "models/mini"            # r.toml:2
 # revision                      # not set: main, of a model of the hub
-# family                        # not set: as config.json says
+# family                        # not set: as config.json states, else as the names of the tensors tell
 # leave                         # not set: nothing but what other heads have
 dtype = "f32"                   # default
 head = "auto"                   # default

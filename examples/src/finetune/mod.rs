@@ -221,18 +221,18 @@ fn has_recipe(resolved: &Resolved) -> bool {
     recipe_in(&resolved.output.dir).is_some_and(|text| resolved.changes(&text).is_ok())
 }
 
-/// Whether the run in the output folder came to its end and is to be left alone: then all ranks have nothing to do. The
-/// first one checks that its models are still what was written.
+/// Whether the run in the output directory is finished and is left alone; then no rank has anything to do. Every rank checks
+/// that its models are still what was written, so that all end with the same code.
 fn is_finished(resolved: &Resolved, options: &Options, launch: &Launch) -> Result<bool> {
     let IfThere::Continue { .. } = options.if_there() else { return Ok(false) };
     let (dir, asked) = (&resolved.output.dir, matches!(options.resume, Resume::From(_)));
     let earlier = OutputFolder::check(dir, &resolved.recipe_hash(), options.if_there());
     let is_finished =
         !asked && changes(resolved).is_empty() && earlier.is_ok_and(|earlier| earlier == Earlier::Finished);
+    if is_finished && !options.dry_run {
+        models::check_finished(dir, dir.join(CHECKPOINT_FOLDER).is_dir())?;
+    }
     if is_finished && launch.rank == 0 {
-        if !options.dry_run {
-            models::check_finished(dir, dir.join(CHECKPOINT_FOLDER).is_dir())?;
-        }
         let text =
             "the run in this folder is finished; to train again add --overwrite, or set output.dir to another folder";
         terminal::note(&format!("{}: {text}", dir.display()));

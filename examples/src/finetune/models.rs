@@ -84,8 +84,13 @@ impl Run {
                     "put the file back as it was, or add --accept-change to take what is made from that checkpoint";
                 return Err(Damage { path, reason: reason.to_owned() }.into_error(fix));
             }
-            // From here until the hashes are recorded, nothing vouches for what is in the directory.
-            output.forget_model(name)?;
+            // Before the record goes: flushing is what takes time, and what fails where the disk is full.
+            staged.flush()?;
+            // From here until the hashes are recorded, nothing vouches for what is in the directory. A restored model is what
+            // the record states: it stays, so that a restoration that is cut off is made again.
+            if how.best_step.is_none() || output.best_step() != how.best_step {
+                output.forget_model(name)?;
+            }
             staged.commit()?;
             output.record_model(name, hashes, how.best_step)
         };

@@ -77,11 +77,12 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
     let is_first = ranks.rank() == 0;
     let local_rank = if launch.ranks_in_process() > 1 { ranks.rank() } else { launch.local_rank };
     let opened = device::open(resolved.device.name, (local_rank, launch.local_size), threads, is_first)?;
-    let ranks = ranks::exchange(launch, options.comm, &opened, ranks)?;
     let on_processors = opened.cuda.is_none();
     if on_processors {
+        // Before the ranks meet in the next line: after it, one that is ahead takes memory for its weights already.
         room::check(job, resolved, launch)?;
     }
+    let ranks = ranks::exchange(launch, options.comm, &opened, ranks)?;
     let backend = opened.backend;
     let profiled = (options.profile && is_first).then(|| Arc::new(Profiled::new(Arc::clone(&backend))));
     let device = Device::new(match &profiled {

@@ -14,8 +14,9 @@ struct Files {
     resource: Resource,
     most: &'static str,
     used: &'static str,
-    /// The line of `memory.stat` with bytes that the system takes back by itself: pages of files that are read once.
-    reclaimable: Option<&'static str>,
+    /// The lines of `memory.stat` with bytes that the kernel reclaims by itself: the page cache, whether it was read once or
+    /// several times.
+    reclaimable: &'static [&'static str],
 }
 
 const VERSION_1: [Files; 2] = [
@@ -25,9 +26,9 @@ const VERSION_1: [Files; 2] = [
         resource: Resource::Memory,
         most: "memory.limit_in_bytes",
         used: "memory.usage_in_bytes",
-        reclaimable: Some("total_inactive_file"),
+        reclaimable: &["total_inactive_file", "total_active_file"],
     },
-    Files { reclaimable: None, ..PIDS },
+    PIDS,
 ];
 const VERSION_2: [Files; 2] = [
     Files {
@@ -36,7 +37,7 @@ const VERSION_2: [Files; 2] = [
         resource: Resource::Memory,
         most: "memory.max",
         used: "memory.current",
-        reclaimable: Some("inactive_file"),
+        reclaimable: &["inactive_file", "active_file"],
     },
     PIDS,
 ];
@@ -46,7 +47,7 @@ const PIDS: Files = Files {
     resource: Resource::Threads,
     most: "pids.max",
     used: "pids.current",
-    reclaimable: None,
+    reclaimable: &[],
 };
 pub(super) const MEMORY: &str = "memory of the control group";
 /// What version 1 states where no limit is set is this or more.
@@ -84,11 +85,13 @@ fn directories(mount: &Path, group: &str) -> Vec<PathBuf> {
 fn limit(directory: &Path, files: &Files) -> Option<Limit> {
     let number = |name: &str| text(&directory.join(name))?.trim().parse::<u64>().ok();
     let most = number(files.most).filter(|most| *most < UNLIMITED)?;
-    let reclaimable = files.reclaimable.and_then(|name| {
-        let stat = text(&directory.join("memory.stat"))?;
-        stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
-    });
-    let used = number(files.used)?.saturating_sub(reclaimable.unwrap_or(0));
+    let stat = if files.reclaimable.is_empty() { None } else { text(&directory.join("memory.stat")) };
+    let stat = stat.unwrap_or_default();
+    let entries = stat.lines().filter_map(|line| line.split_once(' '));
+    let reclaimable = entries.filter(|(name, _)| files.reclaimable.contains(name));
+    let reclaimable =
+        reclaimable.filter_map(|(_, bytes)| bytes.trim().parse::<u64>().ok()).fold(0, u64::saturating_add);
+    let used = number(files.used)?.saturating_sub(reclaimable);
     let place = directory.join(files.most).display().to_string();
     Some(Limit { what: files.what, resource: files.resource, most, used: Some(used), place })
 }
@@ -125,7 +128,7 @@ mod tests {
             &[
                 ("job/memory.max", "2147483648\n"),
                 ("job/memory.current", "1610612736\n"),
-                ("job/memory.stat", "anon 5\ninactive_file 1073741824\n"),
+                ("job/memory.stat", "anon 5\ninactive_file 805306368\nactive_file 268435456\nactive_files 7\n"),
                 ("job/step/memory.max", "max\n"),
                 ("job/step/memory.current", "5\n"),
                 ("job/step/pids.max", "50\n"),

@@ -192,6 +192,7 @@ impl OutputFolder {
         if name == MODEL_FOLDER {
             self.marker.best_step = None;
         }
+        self.marker.finished = false;
         self.write_marker()
     }
 
@@ -343,6 +344,14 @@ impl StagedFolder {
         FileHashes::of(&self.temporary)
     }
 
+    /// Flushes the files to the disk, as [`commit`](StagedFolder::commit) does first.
+    ///
+    /// # Errors
+    /// What the operating system refuses.
+    pub fn flush(&self) -> Result<()> {
+        sync_tree(&self.temporary, MAX_STAGED_DEPTH)
+    }
+
     /// Makes the folder appear under its name, in place of an earlier one; returns its path.
     ///
     /// Everything reaches the disk first, and the two folders change places in one step.
@@ -350,7 +359,7 @@ impl StagedFolder {
     /// # Errors
     /// What the operating system refuses; then the earlier folder is still there.
     pub fn commit(mut self) -> Result<PathBuf> {
-        sync_tree(&self.temporary, MAX_STAGED_DEPTH)?;
+        self.flush()?;
         let failed = |e: std::io::Error| Error::file("replace", &self.target, e, WRITABLE);
         if self.target.symlink_metadata().is_ok() {
             match rustix::fs::renameat_with(CWD, &self.temporary, CWD, &self.target, RenameFlags::EXCHANGE) {
