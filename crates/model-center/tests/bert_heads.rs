@@ -287,14 +287,19 @@ fn a_head_is_reached_beside_others_that_are_left_out() {
     assert_eq!(opened.plan.left().len(), 4);
     let error = sketch(&several, |options| options.leave = vec!["bert.*".into()]).err().unwrap();
     assert!(error.contains("which the model needs"), "{error}");
+    // A pattern is for names as the file has them, not for what replaced old ones.
+    let old = folder("mlm", &[]);
+    add(&old, &[("topic.weight", &[7, 32]), ("topic.LayerNorm.gamma", &[32])]);
+    let error = sketch(&old, |options| options.leave = vec!["topic.*weight".into()]).err().unwrap();
+    assert!(error.contains("1 unexpected") && error.contains("topic.LayerNorm.gamma"), "{error}");
 }
 
 #[test]
 fn the_head_of_a_folder_that_names_no_class_is_the_one_its_weights_have() {
-    for (head, parameter) in [
-        ("mlm", Some("lm_head.dense.weight")),
-        ("nsp", Some("nsp_projection.weight")),
-        ("cls", Some("cls_projection.weight")),
+    for (head, parameter, note) in [
+        ("mlm", Some("lm_head.dense.weight"), "the head is mlm"),
+        ("nsp", Some("nsp_projection.weight"), "the head is nsp"),
+        ("cls", Some("cls_projection.weight"), "the head is cls, with 2 classes by the rows of the classifier"),
     ] {
         let silent = folder(head, &[]);
         without(&silent, "architectures");
@@ -304,6 +309,7 @@ fn the_head_of_a_folder_that_names_no_class_is_the_one_its_weights_have() {
             assert_eq!(has(&opened, name), parameter == Some(name), "{head} {name}");
         }
         assert!(opened.drawn.is_empty() && opened.unused.is_empty(), "{head}");
+        assert_eq!(opened.notes, [format!("config.json names no class; by its tensors {note}")]);
     }
     let both = folder("pretraining", &[]);
     without(&both, "architectures");
@@ -315,6 +321,18 @@ fn the_head_of_a_folder_that_names_no_class_is_the_one_its_weights_have() {
     assert!(error.contains("several heads: mlm, nsp, cls") && error.contains("--head"), "{error}");
     let opened = sketch(&both, |options| options.head = Some(TextHead::MaskedLm)).unwrap();
     assert!(has(&opened, "lm_head.dense.weight") && !has(&opened, "cls_projection.weight"));
+    assert!(opened.notes.is_empty(), "what is asked for is not inferred: {:?}", opened.notes);
+    // A classifier that the weights do not have is a new one, whatever the labels in the file.
+    let other = folder("mlm", &[named(["neg", "pos"])]);
+    without(&other, "architectures");
+    let opened = sketch(&other, |options| {
+        options.head = Some(TextHead::Classification { outputs: 2 });
+        options.head_values = HeadValues::FolderOrDrawn;
+        options.labels = vec!["a".into(), "b".into()];
+    });
+    let opened = opened.unwrap();
+    assert!(opened.plan.fresh().iter().any(|name| name == "cls_projection.weight") && opened.notes.is_empty());
+    assert_eq!(opened.model.label_names(), ["a", "b"]);
     // A class that the weights do not have is an error.
     let lying = folder("mlm", &[("architectures", json!(["BertForSequenceClassification"]))]);
     assert!(sketch(&lying, |_| ()).err().unwrap().contains("classifier.weight"));
@@ -327,12 +345,19 @@ fn classes_are_counted_as_transformers_counts_them() {
         add(&many, &[("classifier.weight", &[rows, 32]), ("classifier.bias", &[rows])]);
         sketch(&many, |_| ()).map(|opened| {
             let shape = opened.model.parameters().get("cls_projection.bias").unwrap().spec().shape;
+            let is_inferred = rows != 2 && fields.iter().all(|(name, value)| *name != "num_labels" || *value != rows);
+            let note = format!("there are {rows} classes by the rows of the classifier");
+            let noted: Vec<bool> = opened.notes.iter().map(|text| text.ends_with(&note)).collect();
+            assert_eq!(noted, vec![true; usize::from(is_inferred)], "{:?}", opened.notes);
             (shape.elements(), opened.model.label_names().len())
         })
     };
     let old = || ("id2label", json!({"0": "LABEL_0", "1": "LABEL_1"}));
     let inverse = || ("label2id", json!({"LABEL_0": 0, "LABEL_1": 1}));
-    // The number counts, and names of the default follow it.
+    // Default names state nothing beside another number, whichever of the two is that of the weights.
+    let five: serde_json::Map<_, _> = (0..5).map(|i| (i.to_string(), json!(format!("LABEL_{i}")))).collect();
+    assert_eq!(outputs(&[("id2label", Value::Object(five.clone())), ("num_labels", json!(2))], 5).unwrap(), (5, 0));
+    assert!(outputs(&[("id2label", Value::Object(five))], 4).is_err());
     assert_eq!(outputs(&[old(), inverse(), ("num_labels", json!(50))], 50).unwrap(), (50, 0));
     assert_eq!(outputs(&[("num_labels", json!(50))], 50).unwrap(), (50, 0));
     // A default states nothing: the weights tell.

@@ -211,7 +211,7 @@ fn the_family_of_a_folder_is_known_or_the_error_lists_what_is() {
     assert_eq!(family().unwrap(), "bert");
     for (text, want) in [
         (r#"{"model_type": "mamba"}"#, "\"mamba\" is no family"),
-        ("{}", "does not say which family"),
+        ("{}", "does not state the family"),
         (r#"{"model_type": 1}"#, "text"),
         ("[1]", "not a JSON object"),
         ("{", "1:1"),

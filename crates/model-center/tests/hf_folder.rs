@@ -343,6 +343,29 @@ fn tensors_that_several_families_have_tell_none_of_them() {
         let found = Registry::default().find_as(dir.path(), Some(family)).unwrap();
         assert_eq!(found.model_type, family);
     }
+    // A class of a family that is not known may compute otherwise, whether its tensors have the names of one or of several.
+    for (model, class, other, reason) in [
+        (
+            "llama_a",
+            "LlamaForCausalLM",
+            "GemmaForCausalLM",
+            "unknown class \"GemmaForCausalLM\"; its tensors have the names of llama, mistral",
+        ),
+        (
+            "gpt2_a",
+            "GPT2LMHeadModel",
+            "OtherLMHeadModel",
+            "unknown class \"OtherLMHeadModel\"; its tensors have the names of gpt2",
+        ),
+        ("gpt2_a", "GPT2LMHeadModel", "OtherModel", "unknown class \"OtherModel\""),
+        ("gpt2_a", "GPT2LMHeadModel", "BloomForCausalLM", "a class of another family, \"BloomForCausalLM\""),
+    ] {
+        let family = model.strip_suffix("_a").unwrap();
+        let dir = nameless(model, "lm", family, (class, other));
+        let error = Registry::default().find(dir.path()).unwrap_err().to_string();
+        assert!(error.contains(reason) && error.contains("--family or model.family if"), "{error}");
+        assert_eq!(Registry::default().find_as(dir.path(), Some(family)).unwrap().model_type, family);
+    }
     let dir = nameless("gpt2_a", "lm", "gpt2", ("", ""));
     shards(dir.path(), 2, u64::MAX);
     let error = Registry::default().find(dir.path()).unwrap_err().to_string();

@@ -300,7 +300,7 @@ fn values_that_are_not_finite_are_named_with_tensor_count_and_first_index() {
     damaged.get_mut("classifier.weight").unwrap().1[3] = f32::NAN;
     let error = refused(&damaged);
     assert!(error.contains("1 of 16 values is not finite: -inf at [0, 3]"), "{error}");
-    assert!(error.contains("1 further tensors have such values: classifier.weight"), "{error}");
+    assert!(error.contains("1 further tensor has such values: classifier.weight"), "{error}");
     // What the model does not use is not looked at.
     let mut masked = sound.clone();
     masked.insert("bert.embeddings.position_ids".into(), (vec![2], vec![f32::NEG_INFINITY, f32::NAN]));

@@ -78,7 +78,8 @@ impl ClassLabels {
             }
         }
         let count = fields.take_size("num_labels")?;
-        // As transformers has it: the number counts, and the names of nobody's choice follow it.
+        // Releases of transformers differ: 4 counts the names, 5 replaces them by default names of this number. Default names
+        // are dropped; which number holds is for the weights to decide, see [`classes_are_assumed`].
         if count.is_some_and(|count| count != labels.names.len()) && are_default(&labels.names) {
             labels.names.clear();
         }
@@ -95,15 +96,19 @@ pub(crate) fn are_default(names: &[String]) -> bool {
     names.iter().enumerate().all(|(i, name)| *name == format!("LABEL_{i}"))
 }
 
-/// Whether a file leaves the number of classes to the default of transformers, which is two: it states no number, and names
-/// none or the two of the default, which old versions write into every file.
+/// Whether a file leaves the number of classes open. Either it leaves it to the default of transformers, which is two: it
+/// states no number, and names none or the two of the default, which old versions write into every file. Or the number that
+/// it states contradicts that of its default names.
 pub(crate) fn classes_are_assumed(fields: &Fields) -> bool {
-    let names = fields.peek("id2label").map(label_names);
-    let is_default = match names {
-        None => true,
-        Some(names) => names.is_ok_and(|names| names.len() == 2 && are_default(&names)),
-    };
-    is_default && fields.peek("num_labels").is_none() && fields.peek("cls_head").is_none()
+    if fields.peek("cls_head").is_some() {
+        return false;
+    }
+    let Some(names) = fields.peek("id2label").map(label_names) else { return fields.peek("num_labels").is_none() };
+    let Some(names) = names.ok().filter(|names| are_default(names)) else { return false };
+    match fields.peek("num_labels") {
+        None => names.len() == 2,
+        Some(count) => !names.is_empty() && count.as_u64() != Some(names.len() as u64),
+    }
 }
 
 fn label_names(value: &Value) -> std::result::Result<Vec<String>, String> {

@@ -154,10 +154,11 @@ impl Signature {
 }
 
 /// The one family, of those that are `known`, that weights with the names of this directory can be of; of several the one
-/// that `class`, which `config.json` names, belongs to.
+/// that `class`, which `config.json` names, belongs to. A class of none of them is of a family that may have the same names
+/// and another computation: nothing is inferred.
 ///
 /// # Errors
-/// None, or several: with the candidates and how to name one.
+/// None, several, or a class of another family: with the candidates and how to name one.
 pub(super) fn family_of(
     place: &str,
     folder: &Path,
@@ -177,10 +178,12 @@ pub(super) fn family_of(
     fitting.retain(|(family, _)| known.contains(family));
     fitting.dedup();
     let of_class: Vec<_> = fitting.iter().filter(|(_, prefix)| is_class_of(class, prefix)).copied().collect();
-    if !of_class.is_empty() {
-        fitting = of_class;
+    match class.filter(|class| names_a_model(class)) {
+        _ if !of_class.is_empty() => fitting = of_class,
+        Some(class) if !fitting.is_empty() => return Err(unknown_class(place, class, &fitting)),
+        _ => {}
     }
-    let silent = "config.json does not say which family of models it is (model_type)";
+    let silent = "config.json does not state the family (model_type)";
     let (reason, families) = match fitting[..] {
         [(family, _)] => return Ok(family),
         [] if entries.is_empty() => (silent.to_owned(), known.join(", ")),
@@ -190,12 +193,34 @@ pub(super) fn family_of(
             (reason, known.join(", "))
         }
         _ => {
-            let families = fitting.iter().map(|(family, _)| *family).collect::<Vec<_>>().join(", ");
+            let families = listed(&fitting);
             (format!("{silent}; by the names of its tensors it can be {families}"), families)
         }
     };
-    let fix = format!("say it with --family, or model.family of a recipe: one of {}", printable(&families, 300));
+    let fix = format!("name the family with --family or model.family: one of {}", printable(&families, 300));
     Err(Error::model(place, reason, fix))
+}
+
+/// The error for a class that is of none of the families whose names the tensors have.
+fn unknown_class(place: &str, class: &str, fitting: &[(&'static str, &'static str)]) -> Error {
+    let is_of_another = SIGNATURES.iter().flat_map(|s| s.families).any(|(_, prefix)| is_class_of(Some(class), prefix));
+    let what = if is_of_another { "a class of another family," } else { "unknown class" };
+    let families = listed(fitting);
+    Error::model(
+        format!("{place}, field architectures"),
+        format!("{what} \"{}\"; its tensors have the names of {families}", printable(class, 80)),
+        "name the family with --family or model.family if the model computes as that family does",
+    )
+}
+
+fn listed(families: &[(&'static str, &'static str)]) -> String {
+    families.iter().map(|(family, _)| *family).collect::<Vec<_>>().join(", ")
+}
+
+/// Whether a class has the form of those of transformers: `…Model`, as in `GPT2LMHeadModel`, or `…For…`.
+fn names_a_model(class: &str) -> bool {
+    let is_for = |(at, _): (usize, &str)| at > 0 && class[at + 3..].starts_with(|c: char| c.is_ascii_uppercase());
+    class.strip_suffix("Model").is_some_and(|stem| !stem.is_empty()) || class.match_indices("For").any(is_for)
 }
 
 /// Whether a class such as `BertForMaskedLM` begins with a family's `prefix`, followed by another word.

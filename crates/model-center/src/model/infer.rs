@@ -1,4 +1,4 @@
-//! What the tensors of a directory tell where its `config.json` is silent: the head, and the number of classes.
+//! What the tensors of a directory tell where its `config.json` does not state it: the head, and the number of classes.
 //!
 //! Defines [`Heads`], called by the `folder` modules of encoders, decoders and encoder-decoders, and [`classifier_outputs`],
 //! called by programs that are asked for a classifier.
@@ -48,7 +48,8 @@ impl Heads {
     }
 
     /// The head of a directory whose `config.json` names no class: the only one, or of several the one that is `asked` for.
-    /// `without` is the head of weights that have the tensors of none, `words` the one for tokens.
+    /// `without` is the head of weights that have the tensors of none, `words` the one for tokens. What is inferred is added
+    /// to `notes`.
     ///
     /// # Errors
     /// Several heads, none of which is asked for.
@@ -57,16 +58,19 @@ impl Heads {
         place: &str,
         asked: Option<TextHead>,
         (without, words): (TextHead, TextHead),
+        notes: &mut Vec<String>,
     ) -> Result<TextHead> {
         let classes = self.classes.map(|outputs| TextHead::Classification { outputs });
-        match (self.words, self.sentences, classes, asked) {
-            (_, _, Some(classes), Some(TextHead::Classification { .. })) => Ok(classes),
-            (_, _, _, Some(asked)) => Ok(asked),
-            (true, true, None, None) => Ok(TextHead::Pretraining),
-            (true, false, None, None) => Ok(words),
-            (false, true, None, None) => Ok(TextHead::NextSentence),
-            (false, false, Some(classes), None) => Ok(classes),
-            (false, false, None, None) => Ok(without),
+        let head = match (self.words, self.sentences, classes, asked) {
+            (_, _, Some(classes), Some(TextHead::Classification { .. })) => classes,
+            // A classifier that the directory does not have is a new one.
+            (_, _, None, Some(TextHead::Classification { .. })) => return Ok(TextHead::None),
+            (_, _, _, Some(asked)) => return Ok(asked),
+            (true, true, None, None) => TextHead::Pretraining,
+            (true, false, None, None) => words,
+            (false, true, None, None) => TextHead::NextSentence,
+            (false, false, Some(classes), None) => classes,
+            (false, false, None, None) => without,
             _ => {
                 let name = if words == TextHead::CausalLm { "lm" } else { "mlm" };
                 let found = [(self.words, name), (self.sentences, "nsp"), (self.classes.is_some(), "cls")];
@@ -75,19 +79,43 @@ impl Heads {
                 let reason =
                     format!("the file names no class, and the weights have several heads: {}", found.join(", "));
                 let fix = "choose one with --head, or name the class in config.json";
-                Err(Error::model(format!("{place}, field architectures"), reason, fix))
+                return Err(Error::model(format!("{place}, field architectures"), reason, fix));
             }
-        }
+        };
+        notes.push(format!("config.json names no class; by its tensors the head is {}", described(head)));
+        Ok(head)
     }
 
-    /// Outputs of the classifier: as the configuration states them; where it states none, as the weights have them.
+    /// Outputs of the classifier: as the configuration states them; where it states none, as the weights have them, which
+    /// is added to `notes` if it is another number than that of the configuration.
     ///
     /// # Errors
     /// No or an unreadable `config.json`.
-    pub(super) fn outputs(self, folder: &Path, stated: Option<usize>) -> Result<usize> {
+    pub(super) fn outputs(self, folder: &Path, stated: Option<usize>, notes: &mut Vec<String>) -> Result<usize> {
         let assumed = config::classes_are_assumed(&config::folder_fields(folder)?);
-        Ok(self.classes.filter(|_| assumed).or(stated).unwrap_or(2))
+        let stated = stated.unwrap_or(2);
+        let outputs = self.classes.filter(|_| assumed).unwrap_or(stated);
+        if outputs != stated {
+            let open = "config.json leaves the number of classes open";
+            notes.push(format!("{open}; there are {outputs} classes by the rows of the classifier"));
+        }
+        Ok(outputs)
     }
+}
+
+/// A head by the name that programs have for it.
+fn described(head: TextHead) -> String {
+    let name = match head {
+        TextHead::None => "none",
+        TextHead::CausalLm => "lm",
+        TextHead::MaskedLm => "mlm",
+        TextHead::NextSentence => "nsp",
+        TextHead::Pretraining => "mlm and nsp",
+        TextHead::Classification { outputs } => {
+            return format!("cls, with {outputs} classes by the rows of the classifier");
+        }
+    };
+    name.to_owned()
 }
 
 /// The outputs of the classifier in a directory of `transformers`, by its weights.

@@ -132,7 +132,8 @@ pub struct OpenedModel {
     pub parameters: usize,
     /// Which of the folder's tensors make up each parameter.
     pub plan: Plan,
-    /// What was taken from the weights because `config.json` does not say it, one sentence each.
+    /// What was inferred from the weights because `config.json` does not state it, one sentence each: the family, the head and
+    /// the number of classes.
     pub notes: Vec<String>,
 }
 
@@ -353,7 +354,8 @@ impl<'a> Registry<'a> {
         if options.family.is_none() {
             let fields = config::folder_fields(folder)?;
             if fields.peek("model_type").is_none() {
-                opened.notes.extend(self.tell(&fields, folder)?.1);
+                // The family comes before what depends on it.
+                opened.notes.splice(0..0, self.tell(&fields, folder)?.1);
             }
         }
         Ok(opened)

@@ -57,7 +57,11 @@ impl NotFinite {
         if !others.is_empty() {
             let names: Vec<&str> = others.iter().take(LISTED).map(|other| other.tensor.as_str()).collect();
             let dots = if others.len() > LISTED { ", ..." } else { "" };
-            reason += &format!("; {} further tensors have such values: {}{dots}", others.len(), names.join(", "));
+            let further = match others.len() {
+                1 => "1 further tensor has".to_owned(),
+                count => format!("{count} further tensors have"),
+            };
+            reason += &format!("; {further} such values: {}{dots}", names.join(", "));
         }
         Err(Error::model(
             format!("{}, tensor {}", first.file, printable(&first.tensor, 200)),

@@ -21,8 +21,9 @@ pub struct Allow {
     /// Our parameters that keep their initial values whatever the file has, such as a classifier that begins anew. The
     /// file's tensors for them count as unused.
     pub fresh: Vec<String>,
-    /// Further tensors of the file that the model has no use for, as the user names them. Unlike [`Allow::unused`], each of
-    /// these patterns must match a tensor, and none may match one that the model needs.
+    /// Further tensors of the file that the model has no use for, by patterns of the names that the file has. Unlike
+    /// [`Allow::unused`], which old names match by their modern form too, each of these patterns must match a tensor, and none
+    /// may match one that the model needs.
     pub leave: Vec<String>,
 }
 
@@ -112,14 +113,13 @@ impl Plan {
         })?;
         for entry in &entries {
             let modern = table.modern(&entry.name);
-            let matches = |patterns: &[String]| patterns.iter().any(|p| glob(p, &entry.name) || glob(p, &modern));
             if matching.used.contains(entry.name.as_str()) {
                 continue;
-            } else if matches(&allow.leave) {
+            } else if allow.leave.iter().any(|pattern| glob(pattern, &entry.name)) {
                 plan.left.push(entry.name.clone());
             } else if table.ignores(&modern) {
                 continue;
-            } else if matches(&allow.unused) {
+            } else if allow.unused.iter().any(|p| glob(p, &entry.name) || glob(p, &modern)) {
                 plan.unused.push(entry.name.clone());
             } else {
                 matching.difference.unexpected.push(entry.name.clone());

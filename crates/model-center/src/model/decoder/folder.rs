@@ -23,8 +23,14 @@ fn heads<C: DecoderFamily>(config: &C, folder: &Path) -> Result<Heads> {
 }
 
 /// The head of the class that `config.json` names; without one the head that the weights have, or of several the one that
-/// is asked for.
-fn own_head<C: DecoderFamily>(config: &C, folder: &Path, place: &str, asked: Option<TextHead>) -> Result<TextHead> {
+/// is asked for. What is inferred is added to `notes`.
+fn own_head<C: DecoderFamily>(
+    config: &C,
+    folder: &Path,
+    place: &str,
+    asked: Option<TextHead>,
+    notes: &mut Vec<String>,
+) -> Result<TextHead> {
     let Classes { base, words, classifier } = C::CLASSES;
     let outputs = config.text().cls_head;
     let Some(class) = architectures(folder)?.into_iter().next() else {
@@ -33,7 +39,7 @@ fn own_head<C: DecoderFamily>(config: &C, folder: &Path, place: &str, asked: Opt
             (false, _) => {
                 // A tied head for words has no tensor of its own.
                 let without = if config.text().tied { TextHead::CausalLm } else { TextHead::None };
-                heads(config, folder)?.only(place, asked, (without, TextHead::CausalLm))
+                heads(config, folder)?.only(place, asked, (without, TextHead::CausalLm), notes)
             }
             (true, Some(outputs)) => Ok(TextHead::Classification { outputs }),
             (true, None) => Ok(TextHead::CausalLm),
@@ -44,7 +50,7 @@ fn own_head<C: DecoderFamily>(config: &C, folder: &Path, place: &str, asked: Opt
     match () {
         () if is(words) => Ok(TextHead::CausalLm),
         () if is(classifier) => {
-            Ok(TextHead::Classification { outputs: heads(config, folder)?.outputs(folder, outputs)? })
+            Ok(TextHead::Classification { outputs: heads(config, folder)?.outputs(folder, outputs, notes)? })
         }
         () if is(base) => Ok(TextHead::None),
         () => Err(unknown_class(place, &class, &[base, words, classifier])),
@@ -56,22 +62,25 @@ fn own_head<C: DecoderFamily>(config: &C, folder: &Path, place: &str, asked: Opt
 /// # Errors
 /// A configuration, labels or weights that do not fit, see [`Plan::build`](crate::hf::Plan::build); no memory left.
 pub fn open<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
-    let (config, head) = configure::<C>(folder, options)?;
+    let (config, head, notes) = configure::<C>(folder, options)?;
     let blocks = BlockOptions { recompute: options.recompute };
     let (names, own, allowed) =
         (config.names(head), config.names_of_model_center(), allowed::<C>(head, options.head_values));
     let tables: Vec<_> = std::iter::once(&names).chain(&own).collect();
-    open_with(folder, options, &tables, &allowed, |device, builder| {
+    let mut opened = open_with(folder, options, &tables, &allowed, |device, builder| {
         DecoderModel::new(device, config.clone(), head, blocks, builder)
-    })
+    })?;
+    opened.notes.extend(notes);
+    Ok(opened)
 }
 
-/// The folder's configuration with what the options change, and the head.
-fn configure<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(C, DecoderHead)> {
+/// The directory's configuration with what the options change, the head, and notes on what was inferred of it.
+fn configure<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(C, DecoderHead, Vec<String>)> {
     let place = folder.join("config.json").display().to_string();
     let mut config = C::from_pretrained_as(folder, options.family.as_deref())?;
     // Where the head is asked for, the file's own need not be one of ours.
-    let own = match (own_head(&config, folder, &place, options.head), options.head) {
+    let mut notes = Vec::new();
+    let own = match (own_head(&config, folder, &place, options.head, &mut notes), options.head) {
         (Err(_), Some(_)) => TextHead::None,
         (own, _) => own?,
     };
@@ -81,6 +90,10 @@ fn configure<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(
     }
     text.attention_dropout_p = options.attention_dropout.unwrap_or(text.attention_dropout_p);
     let head = options.head.unwrap_or(own);
+    if options.head.is_some_and(|asked| asked != own || options.head_values == HeadValues::Drawn) {
+        // What was inferred of another head, or of a classifier that is replaced, does not matter.
+        notes.clear();
+    }
     if let TextHead::Classification { outputs } = head {
         let trained = match own {
             TextHead::Classification { outputs } => Some(outputs),
@@ -93,7 +106,7 @@ fn configure<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(
     let head = DecoderHead::of(head, text.tied, C::TITLE)?;
     // The options have changed what reading the file had approved of.
     text.validate(&place)?;
-    Ok((config, head))
+    Ok((config, head, notes))
 }
 
 /// What a folder may lack or have too much of for this head.

@@ -35,21 +35,27 @@ fn heads<C: EncoderFamily>(config: &C, folder: &Path) -> Result<Heads> {
 }
 
 /// The head of the class that `config.json` names; without one the head that the weights have, or of several the one that
-/// is asked for.
-fn own_head<C: EncoderFamily>(config: &C, folder: &Path, place: &str, asked: Option<TextHead>) -> Result<TextHead> {
+/// is asked for. What is inferred is added to `notes`.
+fn own_head<C: EncoderFamily>(
+    config: &C,
+    folder: &Path,
+    place: &str,
+    asked: Option<TextHead>,
+    notes: &mut Vec<String>,
+) -> Result<TextHead> {
     if is_named_by_model_center(folder)? {
         // Its files name no class, and its classes have all heads at once.
         let has_words = Weights::open(folder)?.entries().iter().any(|entry| entry.name == "lm_head.dense.weight");
         return Ok(if has_words { TextHead::MaskedLm } else { TextHead::None });
     }
     let Some(class) = architectures(folder)?.into_iter().next() else {
-        return heads(config, folder)?.only(place, asked, (TextHead::None, TextHead::MaskedLm));
+        return heads(config, folder)?.only(place, asked, (TextHead::None, TextHead::MaskedLm), notes);
     };
     let prefix = config.class_prefix();
     match class.strip_prefix(prefix) {
         Some("Model") => Ok(TextHead::None),
         Some("ForSequenceClassification") => {
-            let outputs = heads(config, folder)?.outputs(folder, config.layout().cls_head)?;
+            let outputs = heads(config, folder)?.outputs(folder, config.layout().cls_head, notes)?;
             Ok(TextHead::Classification { outputs })
         }
         Some("ForMaskedLM") => Ok(TextHead::MaskedLm),
@@ -67,7 +73,7 @@ fn own_head<C: EncoderFamily>(config: &C, folder: &Path, place: &str, asked: Opt
 /// # Errors
 /// A configuration, labels or weights that do not fit, see [`Plan::build`](crate::hf::Plan::build); no memory left.
 pub fn open<C: EncoderFamily>(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
-    let (config, head) = configure::<C>(folder, options)?;
+    let (config, head, notes) = configure::<C>(folder, options)?;
     let blocks = BlockOptions { recompute: options.recompute };
     let (names, own, mut allowed) =
         (config.names(), config.names_of_model_center(head), allowed::<C>(head, options.head_values));
@@ -81,22 +87,29 @@ pub fn open<C: EncoderFamily>(folder: &Path, options: &OpenOptions) -> Result<Op
         allowed.unused = heads.iter().filter(|(_, is_here)| !is_here).map(|(names, _)| (*names).to_owned()).collect();
     }
     let tables: Vec<_> = std::iter::once(&names).chain(&own).collect();
-    open_with(folder, options, &tables, &allowed, |device, builder| {
+    let mut opened = open_with(folder, options, &tables, &allowed, |device, builder| {
         EncoderModel::new(device, config.clone(), head, blocks, builder)
-    })
+    })?;
+    opened.notes.extend(notes);
+    Ok(opened)
 }
 
-/// The folder's configuration with what the options change, and the head.
-fn configure<C: EncoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(C, EncoderHead)> {
+/// The directory's configuration with what the options change, the head, and notes on what was inferred of it.
+fn configure<C: EncoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(C, EncoderHead, Vec<String>)> {
     let place = folder.join("config.json").display().to_string();
     let mut config = C::from_pretrained_as(folder, options.family.as_deref())?;
     config.set_dropout(options.hidden_dropout, options.attention_dropout);
     // Where the head is asked for, the file's own need not be one of ours.
-    let own = match (own_head(&config, folder, &place, options.head), options.head) {
+    let mut notes = Vec::new();
+    let own = match (own_head(&config, folder, &place, options.head, &mut notes), options.head) {
         (Err(_), Some(_)) => TextHead::None,
         (own, _) => own?,
     };
     let head = options.head.unwrap_or(own);
+    if options.head.is_some_and(|asked| asked != own || options.head_values == HeadValues::Drawn) {
+        // What was inferred of another head, or of a classifier that is replaced, does not matter.
+        notes.clear();
+    }
     if is_named_by_model_center(folder)? {
         check_own_head(&config, head, options.head_values, &place)?;
     }
@@ -116,7 +129,7 @@ fn configure<C: EncoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(
     }
     // The options have changed what reading the file had approved of.
     config.validate(&place)?;
-    Ok((config, head))
+    Ok((config, head, notes))
 }
 
 /// Errors for heads of ModelCenter's files that are another computation than those here.

@@ -23,7 +23,7 @@ use std::path::Path;
 pub fn open<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     let wide = OpenOptions { dtype: DType::F32, ..options.clone() };
     let options = if C::LEAVES_F16 && options.dtype == DType::F16 && options.keep_dtype { &wide } else { options };
-    let (config, head) = configure::<C>(folder, options)?;
+    let (config, head, notes) = configure::<C>(folder, options)?;
     let layout = config.layout();
     if [layout.encoder, layout.decoder].iter().any(|around| around.added == Added::Sinusoids) {
         let text = config.text();
@@ -33,9 +33,11 @@ pub fn open<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<Op
     let (names, own, allowed) =
         (config.names(head), config.names_of_model_center(), allowed::<C>(head, options.head_values));
     let tables: Vec<_> = std::iter::once(&names).chain(&own).collect();
-    open_with(folder, options, &tables, &allowed, |device, builder| {
+    let mut opened = open_with(folder, options, &tables, &allowed, |device, builder| {
         Seq2SeqModel::new(device, config.clone(), head, blocks, builder)
-    })
+    })?;
+    opened.notes.extend(notes);
+    Ok(opened)
 }
 
 /// The heads whose tensors a directory has.
@@ -46,14 +48,20 @@ fn heads<C: Seq2SeqFamily>(config: &C, folder: &Path) -> Result<Heads> {
 }
 
 /// The head of the class that `config.json` names; without one the head that the weights have, or of several the one that
-/// is asked for.
-fn own_head<C: Seq2SeqFamily>(config: &C, folder: &Path, place: &str, asked: Option<TextHead>) -> Result<TextHead> {
+/// is asked for. What is inferred is added to `notes`.
+fn own_head<C: Seq2SeqFamily>(
+    config: &C,
+    folder: &Path,
+    place: &str,
+    asked: Option<TextHead>,
+    notes: &mut Vec<String>,
+) -> Result<TextHead> {
     let classes = config.classes();
     match architectures(folder)?.first().map(String::as_str) {
         // The first files of T5 have a name that was given up.
         Some(name) if name == classes.words || name.ends_with("WithLMHeadModel") => Ok(TextHead::CausalLm),
         Some(name) if classes.classifier == Some(name) => {
-            let outputs = heads(config, folder)?.outputs(folder, config.text().cls_head)?;
+            let outputs = heads(config, folder)?.outputs(folder, config.text().cls_head, notes)?;
             Ok(TextHead::Classification { outputs })
         }
         Some(name) if name != classes.base => {
@@ -67,13 +75,13 @@ fn own_head<C: Seq2SeqFamily>(config: &C, folder: &Path, place: &str, asked: Opt
         None => {
             // A tied head for words has no tensor of its own.
             let without = if config.text().tied { TextHead::CausalLm } else { TextHead::None };
-            heads(config, folder)?.only(place, asked, (without, TextHead::CausalLm))
+            heads(config, folder)?.only(place, asked, (without, TextHead::CausalLm), notes)
         }
     }
 }
 
-/// The folder's configuration with what the options change, and the head.
-fn configure<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<(C, Seq2SeqHead)> {
+/// The directory's configuration with what the options change, the head, and notes on what was inferred of it.
+fn configure<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<(C, Seq2SeqHead, Vec<String>)> {
     let place = folder.join("config.json").display().to_string();
     let mut config = C::from_pretrained_as(folder, options.family.as_deref())?;
     if C::LEAVES_F16 && options.dtype == DType::F16 {
@@ -85,7 +93,8 @@ fn configure<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<(
         config.text_mut().tied = !has_matrix;
     }
     // Where the head is asked for, the file's own need not be one of ours.
-    let own = match (own_head(&config, folder, &place, options.head), options.head) {
+    let mut notes = Vec::new();
+    let own = match (own_head(&config, folder, &place, options.head, &mut notes), options.head) {
         (Err(_), Some(_)) => TextHead::None,
         (own, _) => own?,
     };
@@ -96,6 +105,10 @@ fn configure<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<(
     let text = config.text_mut();
     text.attention_dropout_p = options.attention_dropout.unwrap_or(text.attention_dropout_p);
     let head = options.head.unwrap_or(own);
+    if options.head.is_some_and(|asked| asked != own || options.head_values == HeadValues::Drawn) {
+        // What was inferred of another head, or of a classifier that is replaced, does not matter.
+        notes.clear();
+    }
     if let TextHead::Classification { outputs } = head {
         let trained = match own {
             TextHead::Classification { outputs } => Some(outputs),
@@ -107,7 +120,7 @@ fn configure<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<(
     // The options have changed what reading the file had approved of.
     text.validate(&place)?;
     let head = Seq2SeqHead::of(head, text.tied, C::TITLE, has_classifier)?;
-    Ok((config, head))
+    Ok((config, head, notes))
 }
 
 /// What a folder may lack or have too much of for this head.
