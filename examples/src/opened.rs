@@ -1,7 +1,9 @@
-//! What a program says of a model that it opens: tensors that are not used, and what `config.json` does not say.
+//! What a program reports of a model that it opens: tensors that are not used, and what `config.json` does not state.
 //!
-//! Defines [`remarks`], called by the programs that open a model, and [`head`], called by those with `--head`.
+//! Defines [`remarks`], called by the programs that open a model, [`head`], called by those with `--head`, and [`Stored`], the
+//! dtypes of `--dtype`.
 
+use bmtrain_core::DType;
 use clap::ValueEnum;
 use model_center::hf::shortened;
 use model_center::model::infer::classifier_outputs;
@@ -23,6 +25,28 @@ pub enum Head {
     Lm,
     /// Hidden states alone.
     None,
+}
+
+/// Dtypes of stored weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Stored {
+    /// 32 bits.
+    F32,
+    /// 16 bits, 5 of them exponent. Values beyond its range are an error.
+    F16,
+    /// 16 bits, 8 of them exponent.
+    Bf16,
+}
+
+impl Stored {
+    /// The dtype.
+    pub fn dtype(self) -> DType {
+        match self {
+            Stored::F32 => DType::F32,
+            Stored::F16 => DType::F16,
+            Stored::Bf16 => DType::BF16,
+        }
+    }
 }
 
 /// Lines for standard error: what was taken from the weights, and tensors of heads that the model does not have.
@@ -66,7 +90,10 @@ fn classifier(folder: &Path) -> Result<Option<TextHead>> {
     let outputs = if classes.is_empty() { classifier_outputs(folder)? } else { None };
     outputs.map(|outputs| Some(TextHead::Classification { outputs })).ok_or_else(|| {
         let place = folder.join("config.json").display().to_string();
-        let reason = format!("the directory's class is {classes:?}, which has no classifier");
+        let reason = match classes.is_empty() {
+            true => "config.json names no class, and the weights have no classifier".to_owned(),
+            false => format!("the directory's class is {classes:?}, which has no classifier"),
+        };
         Error::model(place, reason, "use a fine-tuned classifier, or another --head")
     })
 }

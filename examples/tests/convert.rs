@@ -5,7 +5,9 @@ mod fixture;
 
 use bmtrain_core::{Ctx, Device};
 use fixture::{Fixture, add_tensors, golden, write_inputs};
-use model_center::hf::{PickleFile, SafetensorsFile, SafetensorsWriter, TensorEntry, TensorSource};
+use model_center::hf::{
+    GgufFile, PickleFile, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource,
+};
 use model_center::model::{OpenOptions, Registry, TextBatch, TextHead};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -255,6 +257,26 @@ fn a_folder_keeps_its_dtype_unless_another_is_asked_for() {
         assert!(said.stdout.to_lowercase().contains(&format!("written as {dtype}")), "{}", said.stdout);
         let bytes = |folder: &str| fixture.bytes(&format!("{folder}/model.safetensors"));
         assert!(bytes(dtype) == bytes(&again), "{dtype}");
+        assert!(!said.stderr.contains("warning") && !said.stdout.contains("narrowed"), "{said:?}");
+    }
+    // Tensors of more bits than most lose some, which a warning states where no dtype is asked for.
+    std::fs::create_dir(fixture.path("mixed")).unwrap();
+    std::fs::copy(fixture.path("bf16/config.json"), fixture.path("mixed/config.json")).unwrap();
+    let file = SafetensorsFile::open(&fixture.path("bf16/model.safetensors")).unwrap();
+    let mixed = |entry: &TensorEntry| match entry.name.contains("ln_f") {
+        true => TensorEntry { dtype: StoredDtype::F32, ..entry.clone() },
+        false => entry.clone(),
+    };
+    let entries: Vec<TensorEntry> = file.tensors().iter().map(mixed).collect();
+    let mut writer = SafetensorsWriter::create(&fixture.path("mixed/model.safetensors"), &entries).unwrap();
+    for (name, _, values) in bits(&file) {
+        writer.write_f32(&name, &values.into_iter().map(f32::from_bits).collect::<Vec<_>>()).unwrap();
+    }
+    writer.finish().unwrap();
+    let warning = "warning: 2 tensors are stored in f32 and written as bf16; --dtype f32 keeps them";
+    for (to, further, is_warned) in [("narrow", &[][..], true), ("asked", &["--dtype", "bf16"], false)] {
+        let said = fixture.convert(&[&["mixed", to][..], further].concat()).succeeded();
+        assert!(said.stderr.contains(warning) == is_warned && said.stdout.contains("; 2 narrowed"), "{said:?}");
     }
 }
 
@@ -293,6 +315,17 @@ fn a_report_says_what_became_of_every_tensor() {
     add_tensors(&several.join("model.safetensors"), &further);
     let error = fixture.convert(&["several", "new", "--leave", "topic.*", "--report", "report.jsonl"]).refused();
     assert!(error.contains("--report") && !fixture.path("new").exists(), "{error}");
+    // A report has a place before anything is written, which the directory of the model is and its path is not.
+    for (path, want) in
+        [("new", "new is the directory"), ("./new/", "is the directory"), ("no/report", "directory no\n")]
+    {
+        let error = fixture.convert(&["several", "new", "--leave", "topic.*", "--report", path]).refused();
+        assert!(error.contains("--report") && error.contains(want) && !fixture.path("new").exists(), "{error}");
+    }
+    fixture.convert(&["several", "beside", "--leave", "topic.*", "--report", "beside/report.jsonl"]).succeeded();
+    assert_eq!(report(&fixture.read("beside/report.jsonl")).len(), names.len() + 2);
+    fixture.convert(&["several", "over", "--leave", "topic.*", "--report", "over/config.json"]).refused();
+    assert!(!fixture.read("over/config.json").contains("score.weight"));
     let said = fixture.convert(&["several", "new", "--leave", "topic.*", "--report", "-"]).succeeded();
     let lines = report(&said.stdout);
     assert_eq!(lines["score.weight"], ("left out, of another head".to_owned(), Vec::new()));
@@ -322,4 +355,44 @@ fn a_gguf_file_with_an_output_table_says_that_the_model_is_untied() {
         assert_eq!(silent.stderr.contains("quantised"), is_quantised, "{}", silent.stderr);
     }
     assert!(untied > 0);
+}
+
+/// A GGUF file whose quantised tensors are zeros of f16, which follow the data that there were.
+fn without_quantised(from: &Path, to: &Path) {
+    let mut bytes = std::fs::read(from).unwrap();
+    let file = GgufFile::open(from).unwrap();
+    // After its name: the number of dimensions, each of them, the type and the offset.
+    let type_at = |entry: &TensorEntry, bytes: &[u8]| {
+        let name = [&(entry.name.len() as u64).to_le_bytes(), entry.name.as_bytes()].concat();
+        let start = bytes.windows(name.len()).position(|window| window == name).unwrap();
+        start + name.len() + 4 + 8 * entry.shape.len()
+    };
+    let entries = file.entries();
+    let data = entries.iter().map(|entry| type_at(entry, &bytes) + 12).max().unwrap().next_multiple_of(32);
+    for entry in entries {
+        if !file.stored(&entry.name).unwrap().is_plain() {
+            let at = type_at(entry, &bytes);
+            bytes.resize(data + (bytes.len() - data).next_multiple_of(32), 0);
+            let offset = (bytes.len() - data) as u64;
+            bytes[at..at + 4].copy_from_slice(&1u32.to_le_bytes());
+            bytes[at + 4..at + 12].copy_from_slice(&offset.to_le_bytes());
+            bytes.resize(bytes.len() + 2 * entry.elements().unwrap(), 0);
+        }
+    }
+    std::fs::write(to, bytes).unwrap();
+}
+
+#[test]
+fn a_gguf_file_of_f16_whose_norms_are_f32_is_narrowed_with_a_warning() {
+    let fixture = Fixture::new();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/model-center/tests/golden/gguf/llama.gguf");
+    without_quantised(&golden, &fixture.path("plain.gguf"));
+    let said = fixture.convert(&["plain.gguf", "new", "--report", "report.jsonl"]).succeeded();
+    let lines = fixture.read("report.jsonl");
+    let wide = lines.lines().filter(|line| serde_json::from_str::<Value>(line).unwrap()["dtype"] == "f32").count();
+    let warning = format!("warning: {wide} tensors are stored in f32 and written as f16; --dtype f32 keeps them");
+    assert!(wide > 1 && said.stderr.contains(&warning), "{said:?}");
+    assert!(said.stdout.contains(&format!("; {wide} narrowed")), "{said:?}");
+    let said = fixture.convert(&["plain.gguf", "wide", "--dtype", "f32"]).succeeded();
+    assert!(!said.stderr.contains("warning") && !said.stdout.contains("narrowed"), "{said:?}");
 }

@@ -497,6 +497,11 @@ fn of_a_folder_without_a_class_one_head_is_asked_for_by_name() {
     let run = arguments(Path::new("two"), Path::new("text.jsonl"), "out.safetensors");
     let said = fixture.forward(&[&run[..], &["--head", "cls"]].concat()).succeeded();
     assert!(said.stdout.contains("logits [1, 5]"), "{}", said.stdout);
+    copied(&fixture, "mlm", "one");
+    fixture.replace("one/config.json", "\"architectures\"", "\"other\"");
+    let run = arguments(Path::new("one"), Path::new("text.jsonl"), "out.safetensors");
+    let error = fixture.forward(&[&run[..], &["--head", "cls"]].concat()).refused();
+    assert!(error.contains("config.json names no class, and the weights have no classifier"), "{error}");
 }
 
 #[test]
@@ -511,5 +516,9 @@ fn a_model_runs_in_the_dtype_that_it_is_stored_in() {
         assert!(stored == logits(&fixture, dtype, &["--dtype", dtype]).0, "{dtype}");
         assert!(stored != logits(&fixture, dtype, &["--dtype", "f32"]).0, "{dtype}");
         assert!(stored != wide, "{dtype}");
+        // Gradients are computed in f32 unless another dtype is asked for.
+        let with_grads = |more: &[&str]| logits(&fixture, dtype, &[&["--grads"], more].concat()).0;
+        assert!(with_grads(&[]) == with_grads(&["--dtype", "f32"]), "{dtype}");
+        assert!(with_grads(&["--dtype", dtype]) == stored, "{dtype}");
     }
 }

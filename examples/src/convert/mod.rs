@@ -1,4 +1,4 @@
-//! The convert program: a model folder of Hugging Face or of ModelCenter, or a GGUF file, in; a folder of either out.
+//! The convert program: a model directory of Hugging Face or of ModelCenter, or a GGUF file, in; a directory of either out.
 //!
 //! Every tensor is accounted for before the first is written: what is mapped, what belongs to other heads, what is left out with
 //! leave, and what is missing or left over, which is an error. One parameter is in memory at a time. Called by the convert binary, and by binaries of
@@ -6,7 +6,7 @@
 
 mod report;
 
-use crate::opened::{self, Head};
+use crate::opened::{self, Head, Stored};
 use crate::places::model_places;
 use crate::{program, terminal};
 use bmtrain_core::{DType, Device};
@@ -24,24 +24,25 @@ use std::process::ExitCode;
 /// Tensors that a warning names.
 const NAMED: usize = 8;
 
-/// Bring a model into another program's files: from a folder of Hugging Face or of ModelCenter, with safetensors or PyTorch's own
-/// files (which are read without being run), or from a GGUF file of a Llama or Qwen; to a folder of Hugging Face or of
-/// ModelCenter. Says what became of every tensor.
+/// Bring a model into another program's files: from a directory of Hugging Face or of ModelCenter, with safetensors or PyTorch's
+/// own files (which are read without being run), or from a GGUF file of a Llama or Qwen; to a directory of Hugging Face or of
+/// ModelCenter. Reports what became of every tensor.
 ///
 /// Example: convert SmolLM2-135M-Instruct-Q4_1.gguf smollm2 --dtype f32
 #[derive(Debug, Clone, Parser)]
 #[command(name = "convert", version)]
 pub struct Options {
-    /// A model folder, the name of a model in the local cache, or a GGUF file.
+    /// A model directory, the name of a model in the local cache, or a GGUF file.
     #[arg(value_name = "MODEL")]
     pub from: String,
-    /// The folder to write. It must be empty or not there yet.
-    #[arg(value_name = "FOLDER")]
+    /// The directory to write. It must be empty or not exist yet.
+    #[arg(value_name = "DIR")]
     pub to: PathBuf,
     /// Whose files are written.
     #[arg(long, value_enum, default_value = "hugging-face")]
     pub layout: Layout,
-    /// Dtype of the weights that are written; by default the one they are stored in. A quantised file has none, and needs this.
+    /// Dtype of the weights that are written; by default the one that most of them are stored in. A quantised file has none,
+    /// and needs this.
     #[arg(long, value_enum, value_name = "TYPE")]
     pub dtype: Option<Stored>,
     /// Branch, tag or commit, for a model in the cache.
@@ -57,7 +58,8 @@ pub struct Options {
     /// heads for other tasks need none.
     #[arg(long, value_name = "PATTERN")]
     pub leave: Vec<String>,
-    /// Write what became of every tensor to this file, or to standard output for -: one JSON object a line.
+    /// Write what became of every tensor to this file, which must not exist yet, or to standard output for -: one JSON object
+    /// a line.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 }
@@ -71,28 +73,6 @@ pub enum Layout {
     ModelCenter,
 }
 
-/// Types of stored weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Stored {
-    /// 32 bits.
-    F32,
-    /// 16 bits, 5 of them exponent. Values beyond its range are an error.
-    F16,
-    /// 16 bits, 8 of them exponent.
-    Bf16,
-}
-
-impl Stored {
-    /// The number type.
-    pub fn dtype(self) -> DType {
-        match self {
-            Stored::F32 => DType::F32,
-            Stored::F16 => DType::F16,
-            Stored::Bf16 => DType::BF16,
-        }
-    }
-}
-
 /// The program: what a binary's `main` calls, with the families it is to know.
 pub fn main(registry: Registry<'static>) -> ExitCode {
     program::main(registry, |options, registry| run(options, registry))
@@ -101,16 +81,16 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 /// Run the program.
 ///
 /// # Errors
-/// A model that is not there, of an unknown family, with tensors that are missing, left over or of another shape; a folder that is
-/// in use; a full disk.
+/// A model that is not there, of an unknown family, with tensors that are missing, left over or of another shape; a directory
+/// that is not empty; a full disk.
 pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     refuse_used(&options.to)?;
-    options.report.iter().try_for_each(|report| report::check(report))?;
+    options.report.iter().try_for_each(|report| report::check(report, &options.to))?;
     let path = Path::new(&options.from);
     if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf")) {
         if options.layout != Layout::HuggingFace {
             let reason = "a GGUF file is brought into Hugging Face's files only";
-            return Err(Error::recipe("--layout", reason, "leave it out, and convert the folder in a second step"));
+            return Err(Error::recipe("--layout", reason, "leave it out, and convert the directory in a second step"));
         }
         let without_effect = [
             ("--family", options.family.is_some(), "a GGUF file names its family itself"),
@@ -123,6 +103,7 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         let written = gguf_to_folder(path, &options.to, gguf_dtype(path, options)?)?;
         let lines = report::of_gguf(&written)?;
         say(&format!("{written}\ntensors: {}", report::summary(&lines)), options)?;
+        warn_of_narrowed(&lines, options);
         options.report.iter().try_for_each(|to| report::write(&lines, to))?;
         warn_of(&written.not_finite);
         return Ok(ExitStatus::Done);
@@ -155,7 +136,7 @@ fn say(text: &str, options: &Options) -> Result<()> {
     terminal::print(text)
 }
 
-/// From folder to folder.
+/// From directory to directory.
 fn folder_to_folder(folder: &Path, options: &Options, registry: Registry<'_>) -> Result<()> {
     let device = Device::cpu(1)?;
     let asked = OpenOptions {
@@ -227,7 +208,15 @@ fn account(opened: &OpenedModel, weights: &Weights, save: &SaveOptions<'_>, opti
         said.push(format!("  config.json has no place for {}", printable(&field, 200)));
     }
     say(&said.join("\n"), options)?;
+    warn_of_narrowed(&lines, options);
     options.report.iter().try_for_each(|to| report::write(&lines, to))
+}
+
+/// A dtype that was not asked for is that of most values: the tensors that lose bits by it are counted.
+fn warn_of_narrowed(lines: &[report::Line], options: &Options) {
+    if options.dtype.is_none() {
+        report::narrowed(lines).iter().for_each(|warning| terminal::note(warning));
+    }
 }
 
 /// Values that are not finite are part of the model that was given, and are written as they are: a conversion is also a way to
@@ -242,7 +231,7 @@ fn warn_of(found: &[NotFinite]) {
     }
 }
 
-/// Remove what was written into a folder that was empty before. What cannot be removed stays: the reason why it was written in
+/// Remove what was written into a directory that was empty before. What cannot be removed stays: the reason why it was written in
 /// part says more than that.
 fn clear(folder: &Path, was_there: bool) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -253,14 +242,14 @@ fn clear(folder: &Path, was_there: bool) {
     }
 }
 
-/// A folder with something in it is somebody's.
+/// Nothing in a directory is overwritten.
 fn refuse_used(folder: &Path) -> Result<()> {
     let Ok(mut entries) = std::fs::read_dir(folder) else { return Ok(()) };
     match entries.next() {
         None => Ok(()),
         Some(_) => {
-            let reason = "the folder is not empty, and nothing in it is overwritten";
-            Err(Error::recipe(folder.display().to_string(), reason, "name an empty or a new folder"))
+            let reason = "the directory is not empty, and nothing in it is overwritten";
+            Err(Error::recipe(folder.display().to_string(), reason, "name an empty or a new directory"))
         }
     }
 }

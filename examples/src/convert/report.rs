@@ -6,9 +6,9 @@ use model_center::hf::{NameTable, Piece, StoredDtype, TensorEntry, TensorSource,
 use model_center::model::OpenedModel;
 use model_center::{Error, Result};
 use serde_json::json;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What became of one tensor.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,9 +30,8 @@ impl Line {
 
     /// One line of JSON.
     pub fn to_json(&self) -> String {
-        let dtype = |dtype: StoredDtype| format!("{dtype:?}").to_lowercase();
-        let to = self.to.iter().map(|to| json!({"tensor": to.name, "dtype": dtype(to.dtype), "shape": to.shape}));
-        let stored = self.stored.clone().unwrap_or_else(|| dtype(self.entry.dtype));
+        let to = self.to.iter().map(|to| json!({"tensor": to.name, "dtype": name_of(to.dtype), "shape": to.shape}));
+        let stored = self.stored.clone().unwrap_or_else(|| name_of(self.entry.dtype));
         json!({
             "tensor": self.entry.name,
             "dtype": stored,
@@ -42,15 +41,46 @@ impl Line {
         })
         .to_string()
     }
+
+    /// Whether a tensor is written from it in fewer bits than those of the floats that it is stored in.
+    fn is_narrowed(&self) -> bool {
+        let is_plain = self.stored.as_ref().is_none_or(|stored| *stored == name_of(self.entry.dtype));
+        let bits = self.entry.dtype.bitsize();
+        is_plain && self.entry.is_float() && self.to.iter().any(|to| to.dtype.bitsize() < bits)
+    }
 }
 
-/// How many tensors each action was applied to, such as `12 copied, 3 merged`.
+fn name_of(dtype: StoredDtype) -> String {
+    format!("{dtype:?}").to_lowercase()
+}
+
+/// Warnings that name the dtypes of tensors that are written in fewer bits than they are stored in.
+pub fn narrowed(lines: &[Line]) -> Vec<String> {
+    let warning = |(stored, fix): (StoredDtype, &str)| {
+        let of_dtype = |line: &&Line| line.entry.dtype == stored && line.is_narrowed();
+        let found: Vec<&Line> = lines.iter().filter(of_dtype).collect();
+        let written = name_of(found.first()?.to.first()?.dtype);
+        let counted = match found.len() {
+            1 => "1 tensor is".to_owned(),
+            count => format!("{count} tensors are"),
+        };
+        Some(format!("warning: {counted} stored in {} and written as {written}{fix}", name_of(stored)))
+    };
+    // No --dtype keeps f64.
+    [(StoredDtype::F32, "; --dtype f32 keeps them"), (StoredDtype::F64, "")].into_iter().filter_map(warning).collect()
+}
+
+/// How many tensors each action was applied to, such as `12 copied, 3 merged`, and how many of them lost bits.
 pub fn summary(lines: &[Line]) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for line in lines {
         *counts.entry(line.action).or_default() += 1;
     }
-    counts.iter().map(|(action, count)| format!("{count} {action}")).collect::<Vec<_>>().join(", ")
+    let actions = counts.iter().map(|(action, count)| format!("{count} {action}")).collect::<Vec<_>>().join(", ");
+    match lines.iter().filter(|line| line.is_narrowed()).count() {
+        0 => actions,
+        narrowed => format!("{actions}; {narrowed} narrowed"),
+    }
 }
 
 /// The tensors of a GGUF file.
@@ -92,11 +122,12 @@ pub fn of_directory(opened: &OpenedModel, source: &Weights, names: &NameTable, t
         let to = found.get(name).map(|(_, to)| to.clone()).unwrap_or_default();
         found.insert(twin, ("tied", to));
     }
-    let left = |names: &[String], name: &str| names.iter().any(|known| known == name);
+    let left: HashSet<&str> = opened.plan.left().iter().map(String::as_str).collect();
+    let unused: HashSet<&str> = opened.plan.unused().iter().map(String::as_str).collect();
     let lines = source.entries().into_iter().map(|entry| match found.remove(entry.name.as_str()) {
         Some((action, to)) => Line { to, ..Line::new(entry, action) },
-        None if left(opened.plan.left(), &entry.name) => Line::new(entry, "left out"),
-        None if left(opened.plan.unused(), &entry.name) => Line::new(entry, "left out, of another head"),
+        None if left.contains(entry.name.as_str()) => Line::new(entry, "left out"),
+        None if unused.contains(entry.name.as_str()) => Line::new(entry, "left out, of another head"),
         None => Line::new(entry, "left out, nothing learned"),
     });
     Ok(lines.collect())
@@ -131,23 +162,53 @@ fn action(piece: &Piece, parts: usize, targets: &[&Piece]) -> &'static str {
 /// Write the lines to a file, or to standard output for `-`.
 ///
 /// # Errors
-/// The disk refuses.
+/// A file of this name exists by now, such as one of the model's own; the disk refuses.
 pub fn write(lines: &[Line], to: &Path) -> Result<()> {
     let text: Vec<String> = lines.iter().map(Line::to_json).collect();
     if to.as_os_str() == "-" {
         return crate::terminal::print(&text.join("\n"));
     }
+    refuse_existing(to)?;
     model_center::file::write_atomic(to, format!("{}\n", text.join("\n")).as_bytes())
 }
 
-/// Whether a report can be written there: nothing is overwritten.
+/// Whether a report can be written there once the model is in `directory`: nothing is overwritten.
 ///
 /// # Errors
-/// Something is there.
-pub fn check(to: &Path) -> Result<()> {
-    if to.as_os_str() != "-" && to.symlink_metadata().is_ok() {
-        let reason = format!("{} exists, and nothing is overwritten", to.display());
-        return Err(Error::recipe("--report", reason, "name another file, or - for standard output"));
+/// Something exists there, it is the path of the model, or the directory around it does not exist.
+pub fn check(to: &Path, directory: &Path) -> Result<()> {
+    if to.as_os_str() == "-" {
+        return Ok(());
+    }
+    refuse_existing(to)?;
+    let model = resolved(directory);
+    if resolved(to) == model {
+        return Err(refused(format!("{} is the directory of the model", to.display())));
+    }
+    // The directory of the model, and those around it, are made on the way.
+    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir());
+    match parent.filter(|parent| !model.starts_with(resolved(parent))) {
+        Some(parent) => Err(refused(format!("there is no directory {}", parent.display()))),
+        None => Ok(()),
+    }
+}
+
+fn refuse_existing(to: &Path) -> Result<()> {
+    if to.symlink_metadata().is_ok() {
+        return Err(refused(format!("{} exists, and nothing is overwritten", to.display())));
     }
     Ok(())
+}
+
+fn refused(reason: String) -> Error {
+    Error::recipe("--report", reason, "name another file, or - for standard output")
+}
+
+/// A path that need not exist, without links and dots where what is around it does.
+fn resolved(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    match (path.parent().and_then(|parent| parent.canonicalize().ok()), path.file_name()) {
+        (Some(parent), Some(name)) => parent.join(name),
+        _ => path,
+    }
 }

@@ -3,8 +3,7 @@
 mod inputs;
 mod lines;
 
-use crate::convert::Stored;
-use crate::opened::{self, Head};
+use crate::opened::{self, Head, Stored};
 use crate::places::model_places;
 use crate::program;
 use crate::terminal;
@@ -61,7 +60,7 @@ pub struct Options {
     /// The head; by default the one that the folder's class has.
     #[arg(long, value_enum)]
     pub head: Option<Head>,
-    /// Dtype of the weights while it runs; by default the one they are stored in.
+    /// Dtype of the weights while it runs; by default the one that most of them are stored in, and f32 with --grads.
     #[arg(long, value_enum, value_name = "TYPE")]
     pub dtype: Option<Stored>,
     /// What it runs on: auto, cpu, cuda, or cuda:1 for the second CUDA device.
@@ -106,7 +105,8 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         family: options.family.clone(),
         leave: options.leave.clone(),
         dtype: options.dtype.map_or(DType::F32, Stored::dtype),
-        keep_dtype: options.dtype.is_none(),
+        // Gradients in 16 bits are too coarse to compare with, so they are asked for.
+        keep_dtype: options.dtype.is_none() && !options.grads,
         ..OpenOptions::new(&device)
     };
     let opened = registry.open(&folder, &asked).map_err(|error| match error {

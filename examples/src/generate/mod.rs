@@ -11,7 +11,7 @@ mod setup;
 mod sink;
 mod work;
 
-use crate::convert::Stored;
+use crate::opened::Stored;
 use crate::program;
 use crate::terminal;
 use bmtrain_core::DeviceChoice;

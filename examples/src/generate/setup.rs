@@ -5,9 +5,8 @@
 use super::Options;
 use super::rows::{Reader, Row, Said};
 use super::settings::{Settings, Surroundings};
-use crate::convert::Stored;
 use crate::device;
-use crate::opened;
+use crate::opened::{self, Stored};
 use crate::places::model_places;
 use crate::terminal;
 use bmtrain_core::wrap::Counting;

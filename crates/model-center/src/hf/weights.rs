@@ -97,8 +97,8 @@ impl Kind {
         if ends(&[".gguf"]) {
             return Err(Error::model(
                 place.display().to_string(),
-                format!("{} is a GGUF file, which is no model folder", printable(name, 120)),
-                "make a folder of it: convert FILE.gguf FOLDER --dtype f32",
+                format!("{} is a GGUF file, which is not a model directory", printable(name, 120)),
+                "make a directory of it: convert FILE.gguf DIR --dtype f32",
             ));
         }
         if ends(&[".pkl", ".pickle", ".h5", ".msgpack", ".onnx", ".npz"]) {
