@@ -138,6 +138,9 @@ fn sequences_of_a_length_are_planned_and_the_most_that_the_recipe_allows_is_show
     assert_eq!(same["pool"], plan["pool"]);
     let text = fixture.plan(&[]).succeeded().stdout;
     assert!(text.contains("--length 16"), "{text}");
+    // A BART reads its class at the last EOS, which shorter sequences keep.
+    let shorter = planned(&Fixture::bart(), &["--length", "4"]);
+    assert_eq!(shorter["length"], 4, "{shorter}");
     // Data with sequences as long as the recipe allows leave nothing to add.
     let exact = format!("data.max_length={length}");
     assert_eq!(planned(&fixture, &["--set", &exact])["at_max_length"], Value::Null);

@@ -68,7 +68,8 @@ fn a_limit_on_the_address_space_is_named_wherever_it_is_reached() {
         if under(&fixture, &limit, FINETUNE, &["--help"]).code == 127 {
             continue;
         }
-        let outcome = under(&fixture, &limit, FINETUNE, &[TRAIN, &["--ranks", "2"]].concat());
+        let outcome =
+            under(&fixture, &limit, FINETUNE, &[TRAIN, &["--ranks", "2", "--set", "device.threads=2"]].concat());
         refused += usize::from(is_refused(&outcome, &limit, "RLIMIT_AS"));
     }
     assert!((1..8).contains(&refused), "{refused} of 8 were refused");

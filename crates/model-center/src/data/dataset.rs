@@ -328,7 +328,8 @@ impl Dataset {
     }
 
     /// This dataset of one stored sample, such as [`Dataset::of_longest`] makes, with every sequence cut or extended to `length`
-    /// tokens and every target to `target`: for counting what sequences of a length take, whatever the data.
+    /// tokens and every target to `target`: for counting what sequences of a length take, whatever the data. What is cut keeps its
+    /// last token at its end, where some models read.
     #[must_use]
     pub fn with_lengths(&self, length: usize, target: usize) -> Dataset {
         let mut all = self.clone();
@@ -338,9 +339,9 @@ impl Dataset {
             let RowRef { input_ids, token_type_ids } = self.row(row);
             let is_target = self.labels == LabelSpace::Target && row % per_sample == 1;
             let end = all.ids.len() + if is_target { target } else { length };
-            all.ids.extend(input_ids.iter().take(end - all.ids.len()));
+            all.ids.extend(shortened(input_ids, end - all.ids.len()));
             all.ids.resize(end, self.pad_id);
-            all.types.extend(token_type_ids.iter().take(end - all.types.len()));
+            all.types.extend(shortened(token_type_ids, end - all.types.len()));
             all.types.resize(end, 0);
             all.ends.push(end);
         }
@@ -435,4 +436,10 @@ impl Dataset {
         hasher.update(&self.types);
         self.fingerprint = hasher.finalize().to_hex().to_string();
     }
+}
+
+/// At most `length` of the values, the last of them at the end.
+fn shortened<T>(values: &[T], length: usize) -> impl Iterator<Item = &T> {
+    let last = values.last().filter(|_| (1..values.len()).contains(&length));
+    values.iter().take(length - usize::from(last.is_some())).chain(last)
 }

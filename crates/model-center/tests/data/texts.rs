@@ -99,7 +99,9 @@ fn a_target_is_a_row_of_its_own_with_a_limit_of_its_own() {
     let (longer, shorter) = (batch(longest.with_lengths(9, 7)), batch(longest.with_lengths(2, 1)));
     assert_eq!((longer.rows, longer.len, longer.padded_tokens()), (2, 9, 2 * (9 + 7)));
     assert_eq!(longer.labels.len(), 2 * 7);
-    assert_eq!((shorter.len, shorter.padded_tokens(), shorter.labels), (2, 2 * 3, Labels::Target(vec![1; 2])));
+    assert_eq!((shorter.len, shorter.padded_tokens(), &shorter.labels), (2, 2 * 3, &Labels::Target(vec![2; 2])));
+    // What is cut ends as it did.
+    assert_eq!(shorter.input_ids, [1, 2, 1, 2]);
     assert_eq!(batch(longest).padded_tokens(), 20);
     let error = refused(&seq2seq(), content, &ReadOptions { too_long: TooLong::Error, ..limits });
     assert!(error.contains("a.tsv:2:1") && error.contains("data.target_length = 4"), "{error}");
