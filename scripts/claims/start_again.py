@@ -79,10 +79,11 @@ class Start:
                     stdin=subprocess.DEVNULL, env={**outside, **variables(launcher, number, rank)}))
 
     def wait_for_ranks(self):
+        end = time.monotonic() + LONGEST
         while not all((SHARED / f"{self.name}@{rank}").exists() for rank in range(2)):
-            if any(process.poll() is not None for process in self.ranks):
+            if any(process.poll() is not None for process in self.ranks) or time.monotonic() >= end:
                 break
-            time.sleep(0.0002)
+            time.sleep(0.002)
 
     def wait(self):
         """Exit codes; a rank that does not end is killed."""

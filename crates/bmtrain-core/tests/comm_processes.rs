@@ -253,6 +253,8 @@ fn a_process_killed_before_all_have_joined_ends_the_others_soon() {
         std::thread::sleep(Duration::from_secs(60));
         return;
     }
+    // A process is told apart from a later start by ticks of 10 ms: this one was started in an earlier one than its children.
+    std::thread::sleep(Duration::from_millis(20));
     for lost in [1, 2] {
         let place = place();
         let mut child = start(TEST, lost, &place);
@@ -269,6 +271,11 @@ fn a_process_killed_before_all_have_joined_ends_the_others_soon() {
         let (operation, _, reason, ranks) = parts_of(error);
         assert!(operation == "join" && ranks == [lost] && reason.contains("ended before all ranks"), "{reason}");
         assert!(time < SOON, "{time:?}");
+        // Those that come later end at once as well, and nothing is left after the last of them.
+        for rank in [1, 2, 3].into_iter().filter(|rank| *rank != lost) {
+            let (operation, _, reason, ranks) = parts_of(Meeting::enter(&place, rank, 4).unwrap_err());
+            assert!(operation == "join" && ranks == [lost], "{reason}");
+        }
         assert_eq!(left_of(&place), NOTHING);
     }
 }
@@ -282,6 +289,8 @@ fn a_process_killed_before_the_others_come_ends_them_too() {
         return;
     }
     let place = place();
+    // Ticks have 10 ms: this process was started in an earlier one than that in which the other one comes.
+    std::thread::sleep(Duration::from_millis(20));
     let mut child = start(TEST, 1, &place);
     wait_for(&place, "@1");
     child.kill().unwrap();
@@ -326,6 +335,50 @@ fn a_rank_that_ends_before_it_joins_passes_its_exit_code_on_and_a_later_start_is
     for rank in [2, 0] {
         assert_eq!(code(Meeting::enter(&place, rank, 3).unwrap_err()), 3);
     }
+    assert_eq!(left_of(&place), NOTHING);
+}
+
+#[test]
+fn an_interrupted_table_and_memory_without_a_table_are_taken_over() {
+    let place = place();
+    let memory = place.with_file_name(format!("{}@memory", place.file_name().unwrap().to_str().unwrap()));
+    for table in [Some(&[0xa5; 1024][..]), None] {
+        table.iter().for_each(|table| std::fs::write(&place, table).unwrap());
+        std::fs::write(&memory, [0xa5; 8192]).unwrap();
+        assert_eq!(Rank::new(HostRank::join(place.as_path(), 0, 1, options()).unwrap()).sum(&[2.5]).unwrap(), [2.5]);
+        assert_eq!(left_of(&place), NOTHING);
+    }
+}
+
+#[test]
+fn a_rank_that_panics_before_it_joins_ends_the_others_with_the_code_of_a_defect() {
+    let place = place();
+    let panics = || {
+        let _meeting = Meeting::enter(&place, 1, 2).unwrap();
+        panic!("on purpose");
+    };
+    std::thread::scope(|scope| assert!(scope.spawn(panics).join().is_err()));
+    let error = Meeting::enter(&place, 0, 2).unwrap_err();
+    assert!(matches!(&error, Error::RankEnded { rank: 1, code: 1, reason } if reason.contains("panicked")), "{error}");
+    assert_eq!(left_of(&place), NOTHING);
+}
+
+#[test]
+fn a_directory_that_lets_nobody_make_files_is_named() {
+    // Not writable for any user.
+    let error = HostRank::join(Path::new("/sys/ranks"), 0, 1, options()).unwrap_err();
+    assert!(matches!(&error, Error::Launch { fix, .. } if fix == "make /sys writable for this user"), "{error}");
+}
+
+#[test]
+fn a_rank_that_fails_while_it_joins_passes_its_exit_code_on() {
+    let place = place();
+    let meeting = Meeting::enter(&place, 0, 2).unwrap();
+    assert!(HostRank::join(meeting.clone(), 0, 2, short(100)).is_err());
+    meeting.abandon(5, "no memory");
+    let error = Meeting::enter(&place, 1, 2).unwrap_err();
+    assert!(matches!(&error, Error::RankEnded { rank: 0, code: 5, .. }), "{error}");
+    drop(meeting);
     assert_eq!(left_of(&place), NOTHING);
 }
 

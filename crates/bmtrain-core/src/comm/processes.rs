@@ -34,7 +34,32 @@ impl Identity {
         let namespace = std::fs::metadata("/proc/self/ns/pid").map_or(0, |facts| facts.ino());
         Identity { process, namespace, start: start_of(process) }
     }
+
+    /// Whether this process is known to have been killed or to be ending: it may still return its memory to the system, and
+    /// keeps its locks until it has. Of a process in another namespace nothing is known.
+    pub(super) fn is_ending(&self) -> bool {
+        let own = Identity::own();
+        if self.process == 0 || self.process == own.process || self.namespace != own.namespace || own.namespace == 0 {
+            return false;
+        }
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process)).unwrap_or_default();
+        let start = start_of(self.process);
+        is_ending(&status) || (self.start != 0 && start != 0 && start != self.start)
+    }
 }
+
+/// Whether a `/proc/PID/status` is that of a process that has given its memory away, writes it to a file, or has SIGKILL
+/// pending.
+fn is_ending(status: &str) -> bool {
+    let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let is_killed = |name| {
+        field(name).and_then(|set| u64::from_str_radix(set, 16).ok()).is_some_and(|set| set >> (KILL - 1) & 1 == 1)
+    };
+    field("VmSize:").is_none() || field("CoreDumping:") == Some("1") || is_killed("SigPnd:") || is_killed("ShdPnd:")
+}
+
+/// The number of SIGKILL.
+const KILL: u32 = 9;
 
 /// When a process was started; zero if the system does not tell.
 fn start_of(process: u64) -> u64 {
@@ -115,14 +140,23 @@ mod tests {
         assert!(whom.start >= Identity::own().start && whom.start > 0, "{whom:?}");
         let watch = Watch::over(whom);
         assert!(matches!(watch, Watch::Process(_)) && !watch.has_ended());
+        assert!(!whom.is_ending() && !Identity::own().is_ending());
         child.kill().unwrap();
         let begin = std::time::Instant::now();
         while !watch.has_ended() {
             assert!(begin.elapsed().as_secs() < 5, "a killed process was not noticed");
         }
+        assert!(whom.is_ending(), "a process that nobody has waited for");
         child.wait().unwrap();
-        assert!(watch.has_ended());
+        assert!(watch.has_ended() && whom.is_ending());
         assert!(Watch::over(whom).has_ended(), "a process that is gone already");
+    }
+
+    #[test]
+    fn a_process_with_a_pending_kill_or_without_memory_is_ending() {
+        let status = |signals: &str| format!("State:\tD\nVmSize:\t 9 kB\nSigPnd:\t{signals}\nShdPnd:\t0000\n");
+        assert!(is_ending(&status("0000000000000100")) && !is_ending(&status("0000000000000200")));
+        assert!(is_ending("State:\tR\nSigPnd:\t0000\n"));
     }
 
     #[test]

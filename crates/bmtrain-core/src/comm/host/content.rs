@@ -94,12 +94,6 @@ impl StartFailure {
         StartFailure { code: PEER, rank, at: now(), launch: None, reason }
     }
 
-    /// Whether this is the failure of a process that was started at `started`: later ones belong to another start. A lost
-    /// process has no say in what comes after it.
-    pub(super) fn concerns(&self, started: u64) -> bool {
-        self.code != PEER && started != 0 && started <= self.at
-    }
-
     /// As every rank returns it.
     pub(super) fn error(&self) -> Error {
         let (rank, reason) = (self.rank, self.reason.clone());
@@ -148,6 +142,16 @@ impl Content {
         self.failure.get_or_insert(failure);
     }
 
+    /// The failure, if it is that of `rank` in a process that was started at `started`: later ones belong to another start.
+    /// After a lost process another start comes at once, so that only who was there before that process is of the same start.
+    pub(super) fn failure_of(&self, rank: usize, started: u64) -> Option<&StartFailure> {
+        let is_of_start = |failure: &&StartFailure| match (failure.code, self.seats.get(failure.rank)) {
+            (PEER, lost) => rank != failure.rank && lost.is_some_and(|seat| started < seat.at),
+            _ => started <= failure.at,
+        };
+        self.failure.as_ref().filter(|_| started != 0).filter(is_of_start)
+    }
+
     /// Whether all ranks have joined.
     pub(super) fn is_complete(&self) -> bool {
         self.failure.is_none() && self.seats.iter().all(|seat| seat.presence == Presence::Joined)
@@ -162,8 +166,7 @@ impl Content {
 
     /// Whether a failure is still to be told to ranks that have not come.
     pub(super) fn awaits_ranks(&self) -> bool {
-        let lasts = self.failure.as_ref().is_some_and(|failure| failure.code != PEER);
-        lasts && self.has_absent()
+        self.failure.is_some() && self.has_absent()
     }
 
     /// Whether a rank has not come yet.

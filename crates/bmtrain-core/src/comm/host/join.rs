@@ -60,14 +60,18 @@ fn failed(call: &'static str, error: impl std::fmt::Display) -> Error {
 
 /// A refusal of shared memory, which a limit can cause, or another failure of the call.
 pub(super) fn refused(call: &'static str, error: &std::io::Error) -> Error {
-    let resource = match error.kind() {
-        // The file system of the shared memory is full.
-        std::io::ErrorKind::StorageFull => Some(Resource::Memory),
-        _ => limits::reached(error),
-    };
-    match resource {
+    match exhausted(error) {
         Some(resource) => Error::refused("memory that ranks share", resource, error),
         None => failed(call, error),
+    }
+}
+
+/// The resource that an error of the shared memory's file system means.
+pub(super) fn exhausted(error: &std::io::Error) -> Option<Resource> {
+    match error.kind() {
+        // The file system is full.
+        std::io::ErrorKind::StorageFull => Some(Resource::Memory),
+        _ => limits::reached(error),
     }
 }
 
@@ -110,6 +114,9 @@ pub(super) fn join(place: Place, rank: usize, size: usize, options: HostOptions)
         tracing::debug!(%error, "the memory of the ranks keeps its name");
     }
     all_here?;
+    if let Some(meeting) = &job.meeting {
+        meeting.all_here();
+    }
     let own = Identity::own();
     let watch = |rank| {
         let word = |offset| job.root.word(offset).load(Ordering::Relaxed);
@@ -140,7 +147,7 @@ fn take_place(job: &Job, rank: usize, size: usize) -> Result<()> {
             "rank {rank} has {size} ranks and chunks of {} bytes, another rank has {ranks} and {chunk}",
             options.chunk
         );
-        return wrong(reason, "give all ranks the same");
+        return wrong(reason, "start all ranks with the same chunk size");
     }
     let own = Identity::own();
     job.root.word(layout.namespace(rank)).store(own.namespace, Ordering::Relaxed);

@@ -31,7 +31,8 @@ impl SharedFile {
     /// # Errors
     /// A file of another user, which might change under our feet, and whatever is no file.
     pub(super) fn of_name(path: &Path) -> io::Result<Self> {
-        let file = rustix::fs::open(path, OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
         SharedFile::of(file)
     }
 

@@ -19,10 +19,14 @@ use std::time::{Duration, Instant};
 
 /// How long a process that contradicts a rank waits: that one may have been killed a moment ago.
 const GRACE: Duration = Duration::from_millis(500);
+/// How long it waits for one that is ending: the kernel keeps a killed process's locks until it has returned its memory.
+const ENDING: Duration = Duration::from_secs(10);
 /// How long a process waits for the ranks of an earlier start to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long others may keep the table locked.
 const LOCKED: Duration = Duration::from_secs(5);
+/// The exit code of a rank that panicked.
+const DEFECT: u8 = 1;
 /// Pause between two looks at a table that is about to change.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -55,7 +59,7 @@ impl Meeting {
         let (path, own, begin) = (path.as_ref(), Identity::own(), Instant::now());
         loop {
             let mut table = Table::open(path, Instant::now() + LOCKED)?;
-            match table.judge((rank, size), own.start) {
+            match table.judge((rank, size), own.start)? {
                 Verdict::New | Verdict::Free => {
                     let seat = Mutex::new(Some(table.sit((rank, size), own)?));
                     let (number, path) = (table.number()?, path.to_path_buf());
@@ -93,7 +97,9 @@ impl Meeting {
                 }
                 Verdict::Ending(living) if begin.elapsed() >= PATIENCE => return Err(still_there(&table, living)),
                 Verdict::Ending(_) => {}
-                verdict @ (Verdict::Taken | Verdict::OtherSize) if begin.elapsed() >= GRACE => {
+                verdict @ (Verdict::Taken | Verdict::OtherSize)
+                    if begin.elapsed() >= grace(&table, verdict == Verdict::Taken, rank)? =>
+                {
                     return Err(contradicts(table, verdict == Verdict::Taken, (rank, size), own)?.error());
                 }
                 Verdict::Taken | Verdict::OtherSize => {}
@@ -137,8 +143,12 @@ impl Meeting {
             content.set(self.0.rank, self.0.own, Presence::Joined);
         }
         table.write()?;
-        self.0.has_joined.store(true, Ordering::Relaxed);
         Ok(file)
+    }
+
+    /// All ranks have joined: from now on the memory that they share says how one ends.
+    pub(super) fn all_here(&self) {
+        self.0.has_joined.store(true, Ordering::Relaxed);
     }
 
     /// Where the ranks' memory has its name until all have joined.
@@ -156,7 +166,8 @@ impl Meeting {
         if let Some(failure) = &content.failure {
             return Err(failure.error());
         }
-        let gone = |rank: &usize| !content.is_absent(*rank) && !table.is_living(*rank);
+        let living = table.living()?;
+        let gone = |rank: &usize| !content.is_absent(*rank) && !living.contains(rank);
         let Some(rank) = (0..content.seats.len()).find(gone) else { return Ok(()) };
         if missing() == 0 {
             // All have come in between, and that rank has done its work and left.
@@ -213,7 +224,13 @@ impl Member {
 
     fn leave(&mut self) -> Result<()> {
         let mut table = self.table()?;
+        let mut failed = None;
         if let Some(content) = table.content.as_mut().filter(|_| !*self.has_joined.get_mut()) {
+            if std::thread::panicking() {
+                let failure = StartFailure::ended(self.rank, self.own, DEFECT, "its thread panicked");
+                failed = Some(failure.at);
+                content.fail(failure);
+            }
             content.set(self.rank, self.own, Presence::Left);
         }
         if let Ok(seat) = self.seat.get_mut()
@@ -221,7 +238,11 @@ impl Member {
         {
             unlock(&seat);
         }
-        table.close()
+        table.close()?;
+        if let Some(at) = failed {
+            outlast(at);
+        }
+        Ok(())
     }
 }
 
@@ -250,6 +271,13 @@ pub(super) fn require_ranks(rank: usize, size: usize) -> Result<()> {
         return wrong(reason, "correct the rank or the world size");
     }
     Ok(())
+}
+
+/// How long a process that contradicts living ranks waits: longer where these are ending.
+fn grace(table: &Table, is_taken: bool, rank: usize) -> Result<Duration> {
+    let Some(content) = &table.content else { return Ok(GRACE) };
+    let ranks = if is_taken { vec![rank] } else { table.living()? };
+    Ok(if ranks.iter().all(|rank| content.whom(*rank).is_ending()) { ENDING } else { GRACE })
 }
 
 /// The failure of a process whose rank is taken, or whose world size is another one. Ranks that wait fail with it; a run is

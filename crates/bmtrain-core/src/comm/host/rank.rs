@@ -183,7 +183,8 @@ impl Member {
 impl Drop for HostRank {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.member.group.give_up(0, "its thread panicked");
+            // The exit code of a defect.
+            self.member.group.give_up(1, "its thread panicked");
         }
     }
 }

@@ -6,6 +6,7 @@
 //! the lock when the process ends, however that happens, whichever container it runs in and whoever gets its number next.
 
 use super::content::{BYTES, Content, Presence, StartFailure};
+use super::join::exhausted;
 use super::layout::MAX_RANKS;
 use super::mapping::{SharedFile, require_own_file};
 use crate::comm::processes::{Identity, is_unlocked};
@@ -53,9 +54,13 @@ pub(super) enum Verdict {
     OtherSize,
 }
 
-fn refused(path: &Path, error: impl std::fmt::Display) -> Error {
+fn refused(path: &Path, error: impl Into<io::Error>) -> Error {
+    let error = error.into();
     let reason = format!("{}: {error}", path.display());
-    Error::Device { backend: "ranks of one machine".into(), call: "open", reason }
+    match exhausted(&error) {
+        Some(resource) => Error::refused("a file of the ranks", resource, reason),
+        None => Error::Device { backend: "ranks of one machine".into(), call: "open", reason },
+    }
 }
 
 impl Table {
@@ -67,6 +72,7 @@ impl Table {
         loop {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
             let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|error| match error {
+                Errno::ACCESS | Errno::PERM | Errno::ROFS if !is_there(path) => unwritable(path, error),
                 Errno::ACCESS | Errno::PERM | Errno::LOOP | Errno::ISDIR => foreign(path, &error.to_string()),
                 error => refused(path, error),
             })?;
@@ -96,23 +102,43 @@ impl Table {
     }
 
     /// Whether the process of a rank lives and has not left.
-    pub(super) fn is_living(&self, rank: usize) -> bool {
-        File::open(seat(&self.path, rank)).is_ok_and(|file| !is_unlocked(&file))
+    ///
+    /// # Errors
+    /// What the system refuses, other than a file that is not there.
+    fn is_living(&self, rank: usize) -> Result<bool> {
+        let path = seat(&self.path, rank);
+        match File::open(&path) {
+            Ok(file) => Ok(!is_unlocked(&file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(refused(&path, error)),
+        }
     }
 
     /// The ranks whose processes live.
-    pub(super) fn living(&self) -> Vec<usize> {
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub(super) fn living(&self) -> Result<Vec<usize>> {
         let size = self.content.as_ref().map_or(0, |content| content.seats.len());
-        (0..size).filter(|rank| self.is_living(*rank)).collect()
+        let mut living = Vec::new();
+        for rank in 0..size {
+            if self.is_living(rank)? {
+                living.push(rank);
+            }
+        }
+        Ok(living)
     }
 
     /// What `rank` of `size` finds, in a process that was started at `started`.
-    pub(super) fn judge(&self, (rank, size): (usize, usize), started: u64) -> Verdict {
-        match &self.content {
-            None if self.is_living(rank) => Verdict::Taken,
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub(super) fn judge(&self, (rank, size): (usize, usize), started: u64) -> Result<Verdict> {
+        Ok(match &self.content {
+            None if self.is_living(rank)? => Verdict::Taken,
             None => Verdict::New,
-            Some(content) => judge(content, &self.living(), (rank, size), started),
-        }
+            Some(content) => judge(content, &self.living()?, (rank, size), started),
+        })
     }
 
     /// Make this process the rank: its lock, which lasts as long as the file that is returned.
@@ -120,6 +146,10 @@ impl Table {
     /// # Errors
     /// What the system refuses.
     pub(super) fn sit(&mut self, (rank, size): (usize, usize), own: Identity) -> Result<File> {
+        if self.content.is_none() {
+            // Memory of another table, which may have other content.
+            remove_file(&memory_path(&self.path))?;
+        }
         // Before the lock: a process that is killed between the two has been here and does not live.
         self.content.get_or_insert_with(|| Content::new(size)).set(rank, own, Presence::Here);
         self.write()?;
@@ -153,7 +183,7 @@ impl Table {
     /// What the system refuses.
     pub(super) fn close(self) -> Result<()> {
         let is_needed = self.content.as_ref().is_some_and(Content::awaits_ranks);
-        if is_needed || !self.living().is_empty() { self.write() } else { self.remove() }
+        if is_needed || !self.living()?.is_empty() { self.write() } else { self.remove() }
     }
 
     /// Remove the table and all that belongs to it.
@@ -163,10 +193,7 @@ impl Table {
     pub(super) fn remove(self) -> Result<()> {
         let of_ranks = (0..MAX_RANKS).map(|rank| seat(&self.path, rank));
         for path in of_ranks.chain([memory_path(&self.path), self.path.clone()]) {
-            match std::fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(refused(&path, error)),
-                _ => {}
-            }
+            remove_file(&path)?;
         }
         Ok(())
     }
@@ -224,7 +251,8 @@ fn has_name(file: &File, path: &Path) -> bool {
 
 fn read(file: &File, path: &Path) -> Result<Option<Content>> {
     let bytes = file.metadata().map_err(|error| refused(path, error))?.len();
-    if bytes == 0 {
+    if bytes < BYTES as u64 {
+        // New, or a first write that was interrupted, as by a limit on the size of files.
         return Ok(None);
     }
     let mut block = [0; BYTES];
@@ -233,6 +261,28 @@ fn read(file: &File, path: &Path) -> Result<Option<Content>> {
         false => None,
     };
     content.map(Some).ok_or_else(|| foreign(path, "it is not a table of ranks, or one of another version"))
+}
+
+fn is_there(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok()
+}
+
+/// Remove a file, if it is there.
+fn remove_file(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(refused(path, error)),
+        _ => Ok(()),
+    }
+}
+
+/// A directory in which this user can make no file.
+fn unwritable(path: &Path, error: Errno) -> Error {
+    let directory = path.parent().unwrap_or(path).display();
+    Error::Launch {
+        place: path.display().to_string(),
+        reason: format!("the ranks cannot meet at this file, which {directory} does not let this user make: {error}"),
+        fix: format!("make {directory} writable for this user"),
+    }
 }
 
 fn foreign(path: &Path, reason: &str) -> Error {
@@ -245,7 +295,7 @@ fn foreign(path: &Path, reason: &str) -> Error {
 
 /// What `rank` of `size` finds in a table, `living` of whose ranks have living processes.
 fn judge(content: &Content, living: &[usize], (rank, size): (usize, usize), started: u64) -> Verdict {
-    if let Some(failure) = content.failure.as_ref().filter(|failure| failure.concerns(started)) {
+    if let Some(failure) = content.failure_of(rank, started) {
         return Verdict::Failed(failure.clone());
     }
     if living.is_empty() {
@@ -340,8 +390,12 @@ mod tests {
         assert_eq!(judge(&content, &[], (1, 2), 101), Verdict::Stale);
         assert_eq!(judge(&content, &[0], (1, 2), 101), Verdict::Ending(vec![0]));
         assert_eq!(judge(&content, &[], (1, 2), 0), Verdict::Stale);
-        // A lost process is of no concern to who comes after the survivors.
+        // A lost process concerns the others that were started before it came.
         content.failure = Some(StartFailure { at: 100, ..StartFailure::lost(0, identity(10)) });
+        assert!(matches!(judge(&content, &[], (1, 2), 49), Verdict::Failed(_)));
+        assert_eq!(judge(&content, &[], (1, 2), 50), Verdict::Stale);
+        assert_eq!(judge(&content, &[], (0, 2), 49), Verdict::Stale);
+        // It is of no concern to who comes after the survivors.
         assert_eq!(judge(&content, &[], (1, 2), 99), Verdict::Stale);
         assert_eq!(judge(&content, &[1], (0, 2), 99), Verdict::Ending(vec![1]));
     }
