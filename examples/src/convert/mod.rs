@@ -227,7 +227,7 @@ fn warn_of(found: &[NotFinite]) {
         terminal::note(&format!("warning: {found}; written as it is\n  --> {place}"));
     }
     if let Some(further) = found.len().checked_sub(NAMED).filter(|further| *further > 0) {
-        terminal::note(&format!("warning: {further} further tensors have values that are not finite"));
+        terminal::note(&format!("warning: further tensors with values that are not finite: {further}"));
     }
 }
 

@@ -308,6 +308,8 @@ pub fn program_on<C: Communicator>(rank: C, split: impl Fn(&C, usize, usize) -> 
 pub fn parts_of(error: Error) -> (String, u64, String, Vec<usize>) {
     match error {
         Error::Communication { operation, sequence, reason, ranks } => (operation, sequence, reason, ranks),
+        // A rank that failed by itself, and not in a call.
+        Error::RankEnded { rank, code, reason } => (format!("exit code {code}"), 0, reason, vec![rank]),
         other => panic!("another kind of error: {other}"),
     }
 }
