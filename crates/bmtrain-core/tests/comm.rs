@@ -203,8 +203,9 @@ fn barriers_and_splits_go_on_while_collectives_are_under_way() {
 
 #[test]
 fn a_link_takes_its_time_on_the_lane_and_not_on_the_rank() {
-    let link = Link { latency: Duration::from_millis(20), bytes_per_second: 1e6 };
-    assert_eq!(link.time(50_000), Duration::from_millis(70));
+    // Long beside what a launch takes on a machine that is busy with other tests.
+    let link = Link { latency: Duration::from_millis(150), bytes_per_second: 1e6 };
+    assert_eq!(link.time(50_000), Duration::from_millis(200));
     threads(2, HostOptions { link: Some(link), ..options() }, |rank| {
         let rank = Rank::new(rank);
         let (own, other) = (rank.rank.rank(), 1 - rank.rank.rank());
@@ -223,7 +224,7 @@ fn a_link_takes_its_time_on_the_lane_and_not_on_the_rank() {
         let begin = Instant::now();
         let op = if own == 0 { Op::Send(other) } else { Op::Recv(other, 3000) };
         rank.call(op, DType::U8, &data[..3000]).unwrap();
-        assert!(begin.elapsed() >= Duration::from_millis(22), "{op:?}: {:?}", begin.elapsed());
+        assert!(begin.elapsed() >= Duration::from_millis(153), "{op:?}: {:?}", begin.elapsed());
     });
 }
 
