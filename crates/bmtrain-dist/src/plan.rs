@@ -33,7 +33,7 @@ impl Stand {
         Stand { rank: 0, ranks, slab_bytes: cpu::SLAB_BYTES, is_cuda: false }
     }
 
-    /// The first of so many ranks, each with a CUDA device of its own.
+    /// The first of `ranks` ranks, each with a CUDA device of its own.
     pub fn first_on_cuda(ranks: usize) -> Self {
         Stand { rank: 0, ranks, slab_bytes: CUDA_SLAB_BYTES, is_cuda: true }
     }

@@ -262,7 +262,7 @@ fn labels_of_another_kind_than_the_heads_are_refused() {
     assert!(score(&several, None, None).unwrap().logits.is_some());
 }
 
-/// Three heads of nobody else's, and one of transformers for another task.
+/// Three heads that no family has, and one of transformers for another task.
 const HEADS: [(&str, &[usize]); 6] = [
     ("topic_head.weight", &[7, 32]),
     ("topic_head.bias", &[7]),

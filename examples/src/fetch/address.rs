@@ -95,7 +95,7 @@ mod tests {
     fn addresses_are_taken_apart_and_put_together() {
         assert_eq!(origin("https://a.b:8/c?d"), "https://a.b:8");
         assert_eq!(origin("http://a"), "http://a");
-        // Whoever stands before an @ is no host.
+        // What precedes an @ is a user, not a host.
         assert_ne!(origin("https://huggingface.co@evil.org/x"), origin("https://huggingface.co"));
         assert_ne!(origin("https://huggingface.co.evil.org/x"), origin("https://huggingface.co"));
         assert_eq!(escape("refs/pr 1#é"), "refs%2Fpr%201%23%C3%A9");

@@ -125,7 +125,7 @@ pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus>
         return print_config(options, launch.map_or(1, |launch| launch.world));
     }
     let launch = launch?;
-    // A dry run joins nobody.
+    // A dry run joins no other rank.
     let meeting = if options.dry_run { None } else { ranks::enter(&launch, options.comm)? };
     let ended = run_process(options, registry, launch, meeting.clone());
     if let Some(meeting) = &meeting {

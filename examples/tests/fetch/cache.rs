@@ -21,7 +21,7 @@ fn pipe(path: &Path) {
     rustix::fs::mkfifoat(rustix::fs::CWD, path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
 }
 
-/// A cache in which something was put before, beside a file that nobody may touch.
+/// A cache in which something was put before, beside a file that must stay as it is.
 struct Prepared {
     client: Client,
     server: Server,

@@ -146,7 +146,7 @@ mod tests {
         while !watch.has_ended() {
             assert!(begin.elapsed().as_secs() < 5, "a killed process was not noticed");
         }
-        assert!(whom.is_ending(), "a process that nobody has waited for");
+        assert!(whom.is_ending(), "a process that was not waited for");
         child.wait().unwrap();
         assert!(watch.has_ended() && whom.is_ending());
         assert!(Watch::over(whom).has_ended(), "a process that is gone already");

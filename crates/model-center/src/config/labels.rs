@@ -91,7 +91,7 @@ impl ClassLabels {
     }
 }
 
-/// Whether these are the names that transformers gives to classes that nobody named.
+/// Whether these are the names that transformers gives to classes without names of their own.
 pub(crate) fn are_default(names: &[String]) -> bool {
     names.iter().enumerate().all(|(i, name)| *name == format!("LABEL_{i}"))
 }

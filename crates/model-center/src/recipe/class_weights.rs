@@ -61,7 +61,7 @@ impl ClassWeights {
 pub(super) fn read_class_weights(r: &mut Reader) -> Option<ClassWeights> {
     // Sums over the samples of a step stay finite in f32.
     let range = |weight: f64| Range::Above(0.0).holds_single(weight) && weight <= LARGEST;
-    // Kept as it was written: the nearest single would be printed with digits nobody wrote.
+    // Kept as it was written: the nearest single would be printed with digits that were not written.
     let weights = |value: &Value| match value {
         Value::Text(text) if text == "balanced" => Some(Vec::new()),
         Value::Table(entries) if !entries.is_empty() => {

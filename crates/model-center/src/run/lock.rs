@@ -32,7 +32,7 @@ pub(super) fn take_lock(dir: &Path) -> Result<File> {
     let file = file.map_err(failed)?;
     match file.try_lock() {
         Ok(()) => {
-            // Whoever had it before may have removed the file between the two calls: then another one is the lock.
+            // The process that had it before may have removed the file between the two calls: then another one is the lock.
             let is_same =
                 fs::metadata(&path).is_ok_and(|there| file.metadata().is_ok_and(|own| own.ino() == there.ino()));
             if is_same { Ok(file) } else { take_lock(dir) }

@@ -63,7 +63,7 @@ pub(super) struct Content {
     pub(super) failure: Option<StartFailure>,
 }
 
-const NOBODY: Identity = Identity { process: 0, namespace: 0, start: 0 };
+const NO_PROCESS: Identity = Identity { process: 0, namespace: 0, start: 0 };
 
 /// The exit code of a lost rank, after which another start can succeed.
 const PEER: u8 = 6;
@@ -117,7 +117,7 @@ impl StartFailure {
 impl Content {
     /// Of ranks none of which has come.
     pub(super) fn new(size: usize) -> Self {
-        Content { seats: vec![Seat { whom: NOBODY, presence: Presence::Absent, at: 0 }; size], failure: None }
+        Content { seats: vec![Seat { whom: NO_PROCESS, presence: Presence::Absent, at: 0 }; size], failure: None }
     }
 
     /// Note how far a process has come; a rank that is none of the table's is passed over.
@@ -134,7 +134,7 @@ impl Content {
 
     /// The process of a rank.
     pub(super) fn whom(&self, rank: usize) -> Identity {
-        self.seats.get(rank).map_or(NOBODY, |seat| seat.whom)
+        self.seats.get(rank).map_or(NO_PROCESS, |seat| seat.whom)
     }
 
     /// Note a failure, unless there is one.

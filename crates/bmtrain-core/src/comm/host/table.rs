@@ -3,7 +3,7 @@
 //!
 //! Defines [`Table`], its [`Content`] and [`Verdict`], what a process that wants to be a rank finds there; used by
 //! [`super::meeting`]. Beside the table each rank has an empty file, `NAME@RANK`, which it keeps locked: the kernel releases
-//! the lock when the process ends, however that happens, whichever container it runs in and whoever gets its number next.
+//! the lock when the process ends, however that happens, whichever container it runs in and whichever process gets its pid next.
 
 use super::content::{BYTES, Content, Presence, StartFailure};
 use super::join::exhausted;
@@ -177,7 +177,7 @@ impl Table {
         self.file.write_all_at(&content.to_bytes(), 0).map_err(|error| refused(&self.path, error))
     }
 
-    /// Write what has been changed, or remove the table if nobody needs it any more.
+    /// Write what has been changed, or remove the table if no process needs it any more.
     ///
     /// # Errors
     /// What the system refuses.
