@@ -1,8 +1,8 @@
 // The activations and their derivatives, those of `crate::kernel::Activation` in the core.
 //
-// Numerics: f32. The normal distribution is the fit that the processor's kernels use (`crate::cpu::math`): its tail keeps its
-// relative accuracy, and value and derivative share one exponential. Quotients have two units in the last place. What is not a
-// number stays so.
+// Numerics: f32. The normal distribution is the fit that the processor's kernels use (`crate::cpu::math`): its tail
+// keeps its relative accuracy, and value and derivative share one exponential. Quotients have two units in the last
+// place. What is not a number stays so.
 
 struct ValueAndSlope {
     float value;
@@ -94,8 +94,8 @@ template <class Activation> __device__ __forceinline__ PackAndSlope activation_o
     return result;
 }
 
-// The activation of a number: one branch for a pack, the same for all threads. A loop over packs for each activation would take
-// the compiler several times as long. What the caller leaves unused is not computed.
+// The activation of a number: one branch for a pack, the same for all threads. A loop over packs for each activation
+// would take the compiler several times as long. What the caller leaves unused is not computed.
 __device__ __forceinline__ PackAndSlope activate(int number, const Pack& x) {
     switch (number) {
         case 0: return activation_of_pack<Gelu>(x);

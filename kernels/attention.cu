@@ -1,4 +1,4 @@
-// Streaming attention for every head size and every mix of number types, in f32 outside of the tensor cores:
+// Streaming attention for every head size and every mix of dtypes, in f32 outside of the tensor cores:
 //
 //     score = scale * q k^T + bias, -inf where a key is not seen
 //     out   = dropout(softmax(score)) v,  lse = log of the sum of exponentials
@@ -8,18 +8,19 @@
 //
 // Scores exist as tiles of 64 queries by 64 keys, in registers and shared memory.
 //
-// Launch: blocks of 256 threads, 16 x 16, each with 4 x 4 scores of a tile; 34 KiB of static shared memory. One block for each
-// tile of queries (forward, dq) or of keys (dk and dv), head, sequence and piece of Width columns of the result. The template
-// has Width 64 and 128; a longer head has several pieces, each of which makes the scores again. Tiles of keys that are hidden by
-// padding at an end of the sequence, by the causal rule or by its window are left out. For dk and dv a block goes through the query heads of
-// its key head; for dq with a bias shared by sequences, through the sequences of a group, and attention_bias_sum adds the groups
-// up, which follow from the sizes alone: the order of every sum is fixed.
-// Numerics: everything is f32 between reading and writing; online softmax. A query that sees no key gets zeros, lse -inf and
-// gives no gradient.
-// Operations and bytes of a tile: 64 * 64 * H multiply-adds a product; two of them in the forward pass, in the backward pass
-// three for dq and four for dk and dv. Both operands of a product go through shared memory once a tile: 512 * H bytes as f32,
-// 16 flops a byte read from the second level of the cache, which holds the keys of a head. In a product's inner loop a warp
-// makes 16 multiply-adds a lane for two shared loads of 16 bytes, three cycles of the shared memory for four of arithmetic.
+// Launch: blocks of 256 threads, 16 x 16, each with 4 x 4 scores of a tile; 34 KiB of static shared memory. One block
+// for each tile of queries (forward, dq) or of keys (dk and dv), head, sequence and piece of Width columns of the
+// result. The template has Width 64 and 128; a longer head has several pieces, each of which makes the scores again.
+// Tiles of keys that are hidden by padding at an end of the sequence, by the causal rule or by its window are left out.
+// For dk and dv a block goes through the query heads of its key head; for dq with a bias shared by sequences, through
+// the sequences of a group, and attention_bias_sum adds the groups up, which follow from the sizes alone: the order of
+// every sum is fixed. Numerics: everything is f32 between reading and writing; online softmax. A query that sees no key
+// gets zeros, lse -inf and gives no gradient.
+// Operations and bytes of a tile: 64 * 64 * H multiply-adds a product; two of them in the forward pass, in the backward
+// pass three for dq and four for dk and dv. Both operands of a product go through shared memory once a tile: 512 * H
+// bytes as f32, 16 flops a byte read from the second level of the cache, which holds the keys of a head. In a product's
+// inner loop a warp makes 16 multiply-adds a lane for two shared loads of 16 bytes, three cycles of the shared memory
+// for four of arithmetic.
 
 constexpr int kTile = 64;
 constexpr int kSide = 16;
@@ -113,8 +114,8 @@ __device__ __forceinline__ void multiply_rows(const AttentionArguments& a, const
     }
 }
 
-// sums[i][4 g + j] += sum over r of tile[r][4 y + i] * rows[r][first + 64 g + 4 x + j]. Starts with a barrier, so that the tile
-// may have been written just before.
+// sums[i][4 g + j] += sum over r of tile[r][4 y + i] * rows[r][first + 64 g + 4 x + j]. Starts with a barrier, so that
+// the tile may have been written just before.
 template <int Width>
 __device__ __forceinline__ void multiply_tile(const AttentionArguments& a, const float* tile, const Rows& rows, int first,
                                               float* stage, float (*sums)[Width / kSide]) {
@@ -473,7 +474,8 @@ struct BiasSumArguments {
     int add;
 };
 
-// The gradient of a bias from those of groups of sequences: each element (4 bytes a group read, 4 written) by one thread.
+// The gradient of a bias from those of groups of sequences: each element (4 bytes a group read, 4 written) by one
+// thread.
 extern "C" __global__ void __launch_bounds__(kAttentionThreads) attention_bias_sum(const BiasSumArguments a) {
     for (long long i = global_thread(); i < a.count; i += global_threads()) {
         float sum = a.add ? a.dbias[i] : 0.0f;
@@ -486,8 +488,8 @@ extern "C" __global__ void __launch_bounds__(kAttentionThreads) attention_bias_s
 }
 BMTRAIN_KERNEL(attention_bias_sum)
 
-// Two blocks on a multiprocessor have 128 registers a thread, which is what results of width 64 need; those of width 128
-// get more and run alone rather than spill.
+// Two blocks on a multiprocessor have 128 registers a thread, which is what results of width 64 need; those of width
+// 128 get more and run alone rather than spill.
 #define ATTENTION_KERNEL(name, body, blocks)                                                     \
     extern "C" __global__ void __launch_bounds__(kAttentionThreads, blocks)                     \
         name(const AttentionArguments a) { body(a); }                                           \

@@ -1,8 +1,8 @@
 // What the kernels of attention have in common: their arguments, which keys a query sees, bias and dropout.
 //
-// Letters: B sequences, N query heads, K key heads, L queries, S keys, H elements of a head. Query head n reads key head
-// n / (N / K). Element h of head n of row l of sequence b lies at b * batch_stride + l * row_stride + n * H + h, so that heads
-// are read and written where they are inside a wider matrix.
+// Letters: B sequences, N query heads, K key heads, L queries, S keys, H elements of a head. Query head n reads key
+// head n / (N / K). Element h of head n of row l of sequence b lies at b * batch_stride + l * row_stride + n * H + h,
+// so that heads are read and written where they are inside a wider matrix.
 
 // Heads that are read or written.
 struct Heads {
@@ -49,7 +49,8 @@ struct AttentionArguments {
     int window_shift;
     // All heads lie at multiples of 16 bytes.
     int whole;
-    // Sequences of a group, which a block of dq goes through: 1 but where the gradient of the bias is a sum over sequences.
+    // Sequences of a group, which a block of dq goes through: 1 but where the gradient of the bias is a sum over
+    // sequences.
     int in_turn;
     float scale;
 };
@@ -122,14 +123,14 @@ __device__ __forceinline__ bool all_seen(const AttentionArguments& a, int l, int
     return a.mask_kind == kMaskNone && s + size <= a.keys && s + size <= causal_end(a, l);
 }
 
-// Whether a window hides keys from `s` on from one of `count` queries from `l` on. What it hides is made minus infinity apart from
-// the other rules, so that it takes no registers beside them and no time where there is none.
+// Whether a window hides keys from `s` on from one of `count` queries from `l` on. What it hides is made minus infinity
+// apart from the other rules, so that it takes no registers beside them and no time where there is none.
 __device__ __forceinline__ bool window_hides(const AttentionArguments& a, int l, int count, int s) {
     return s < window_start(a, l + count - 1);
 }
 
-// The keys of a sequence from the first to behind the last that padding leaves: what lies outside is not read. Ends with a
-// barrier; `range` is shared memory for two numbers.
+// The keys of a sequence from the first to behind the last that padding leaves: what lies outside is not read. Ends
+// with a barrier; `range` is shared memory for two numbers.
 __device__ __forceinline__ void seen_keys(const AttentionArguments& a, int b, int* range) {
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -154,8 +155,8 @@ __device__ __forceinline__ void seen_keys(const AttentionArguments& a, int b, in
     }
 }
 
-// Four neighbouring elements; `count` of them where that is less. With `whole` there are four and the address is a multiple of
-// their size.
+// Four neighbouring elements; `count` of them where that is less. With `whole` there are four and the address is a
+// multiple of their size.
 __device__ __forceinline__ void store_four(const Heads& heads, long long index, const float (&values)[4], int count,
                                            bool whole) {
     const Out out = {heads.data, heads.type, heads.add};

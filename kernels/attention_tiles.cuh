@@ -1,5 +1,5 @@
-// Tiles of attention on tensor cores: sizes, copies into shared memory, the two kinds of products, where scores lie and which of
-// them dropout leaves, results back to memory.
+// Tiles of attention on tensor cores: sizes, copies into shared memory, the two kinds of products, where scores lie and
+// which of them dropout leaves, results back to memory.
 // attention_mma.cu says what they are for.
 
 template <int Head> struct Plan {
@@ -24,8 +24,8 @@ __device__ __forceinline__ int mma_g() { return static_cast<int>(threadIdx.x) % 
 __device__ __forceinline__ int mma_t() { return static_cast<int>(threadIdx.x) % 4; }
 __device__ __forceinline__ int mma_warp() { return static_cast<int>(threadIdx.x) / kWarpThreads; }
 
-// Gives copies of `Count` rows of a head from `row` on into a tile; rows past the end are zero. Up to eight neighbouring threads
-// share a row, so that each keeps its column.
+// Gives copies of `Count` rows of a head from `row` on into a tile; rows past the end are zero. Up to eight
+// neighbouring threads share a row, so that each keeps its column.
 template <int Head, class Number, int Count>
 __device__ __forceinline__ void copy_rows(const Heads& heads, int b, int n, int row, int rows, Number* tile) {
     constexpr int kPacks = Head / kPack, kSpan = kPacks < 8 ? kPacks : 8, kStep = kMmaThreads / kSpan;
@@ -122,8 +122,8 @@ __device__ __forceinline__ int score_column(int tile, int i) {
     return tile * 8 + 2 * mma_t() + i % 2;
 }
 
-// Runs `rule(score, l, s, seen_word, bit)` for each score of a lane: query, key, and where the key's bit is among those of 32 keys
-// that a tile begins at multiples of.
+// Runs `rule(score, l, s, seen_word, bit)` for each score of a lane: query, key, and where the key's bit is among those
+// of 32 keys that a tile begins at multiples of.
 template <bool Turned, int Bands, int Tiles, class Rule>
 __device__ __forceinline__ void each_score(const Corner& corner, float (&scores)[Bands][Tiles][4], Rule rule) {
 #pragma unroll
@@ -142,8 +142,8 @@ __device__ __forceinline__ void each_score(const Corner& corner, float (&scores)
     }
 }
 
-// Bits of keys that dropout leaves, of each of a lane's queries. The four lanes of a query make a quarter of a tile's bits each,
-// so that every Philox block is made by one lane; a lane asks the others for the bits of its scores.
+// Bits of keys that dropout leaves, of each of a lane's queries. The four lanes of a query make a quarter of a tile's
+// bits each, so that every Philox block is made by one lane; a lane asks the others for the bits of its scores.
 template <int Bands, int Tiles> struct KeptKeys {
     static constexpr int kOfLane = Tiles * 8 / 4;
     unsigned bits[Bands][2];
@@ -171,7 +171,8 @@ template <int Bands, int Tiles> struct KeptKeys {
     }
 };
 
-// Writes a warp's rows of results from `row` on, through its rows of `tile` in shared memory, which no other warp reads.
+// Writes a warp's rows of results from `row` on, through its rows of `tile` in shared memory, which no other warp
+// reads.
 template <int Head, class Number, int Bands>
 __device__ __forceinline__ void put_bands(const Heads& heads, int b, int n, int row, int rows, Number* tile,
                                           const float (&sums)[Bands][Head / 8][4], const float (&factors)[Bands][2]) {

@@ -2,17 +2,17 @@
 //
 //     activation_forward   y = f(x)                    activation_backward  dx (+)= dy f'(x)
 //     activation_split     y = f(x), x = f'(x)
-//     gated_forward        y = f(gate) up              gated_backward       dgate (+)= dy up f'(gate), dup (+)= dy f(gate)
-//     add_scaled           out = alpha a + beta b      multiply             out (+)= a b
+//     gated_forward        y = f(gate) up              gated_backward       dgate (+)= dy up f'(gate), dup (+)= dy
+//     f(gate) add_scaled           out = alpha a + beta b      multiply             out (+)= a b
 //     cast                 out (+)= x                  fill                 out = value
 //
-// Launch: kElementwiseThreads threads a block, blocks take packs in turn; a thread loads kTogether packs of each operand before
-// it works on the first. The gated kernels give rows to blocks, because gate and factor may be halves of a wider matrix. No
-// shared memory.
-// Numerics: f32, rounded once when stored. Operands that are read and written are read before they are written, by the thread
-// that writes them.
-// Bytes moved for each element: each operand once, read and written where a result is added or replaced in place. With beta 0
-// the second term is not read.
+// Launch: kElementwiseThreads threads a block, blocks take packs in turn; a thread loads kTogether packs of each
+// operand before it works on the first. The gated kernels give rows to blocks, because gate and factor may be halves of
+// a wider matrix. No shared memory.
+// Numerics: f32, rounded once when stored. Operands that are read and written are read before they are written, by the
+// thread that writes them.
+// Bytes moved for each element: each operand once, read and written where a result is added or replaced in place. With
+// beta 0 the second term is not read.
 
 constexpr int kElementwiseThreads = 256;
 
@@ -243,8 +243,8 @@ __device__ __forceinline__ void cast_body(const CastArguments& a) {
 
 TYPED_KERNEL(cast, CastArguments, kElementwiseThreads)
 
-// An integer as f32, rounded so that a second rounding to a 16-bit type gives what one rounding would: bits that are lost
-// leave their trace in the last bit that is kept.
+// An integer as f32, rounded so that a second rounding to a 16-bit type gives what one rounding would: bits that are
+// lost leave their trace in the last bit that is kept.
 __device__ __forceinline__ float to_odd(long long x) {
     const unsigned long long size = x < 0 ? 0ULL - static_cast<unsigned long long>(x) : static_cast<unsigned long long>(x);
     const unsigned high = static_cast<unsigned>(size >> 32), low = static_cast<unsigned>(size);

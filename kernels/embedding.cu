@@ -1,12 +1,13 @@
 // Rows of a table by their ids, and the gradient of the table.
 //
 //     embedding_forward     out[r] (+)= table[ids[r]]
-//     embedding_backward    table[i] (+)= sum of dy[r] over the rows r with ids[r] = i, by sorting and then sums over runs
+//     embedding_backward    table[i] (+)= sum of dy[r] over the rows r with ids[r] = i, by sorting and then sums over
+//     runs
 //
 // Launch: forward that of `each_unit`; the stages of embedding_backward say theirs.
 // Numerics: sums are f32, rounded once when stored, in an order that depends on the ids alone.
-// Bytes moved for each element: forward, read once and written once; read once more where it is added. Backward: see its sums.
-// Ids outside the table are reported and their rows count as zeros.
+// Bytes moved for each element: forward, read once and written once; read once more where it is added. Backward: see
+// its sums. Ids outside the table are reported and their rows count as zeros.
 
 // Numbers of the host for reports.
 enum { kEmbeddingForward = 1, kEmbeddingBackward = 2 };
@@ -58,10 +59,10 @@ TYPED_KERNEL(embedding_forward, EmbeddingForwardArguments, kRowsThreads)
 
 // ---- the gradient of the table: rows in the order of their ids
 //
-// A stable sort by digits of eight bits, the lowest first, of row numbers alone: keys are read through them. Each pass is two
-// launches of the same blocks, each of which has a range of positions: embedding_count counts the digits of every range,
-// embedding_place puts each row behind all rows of smaller digits, of its digit in earlier ranges, and of its digit earlier in
-// its range. Rows that give no gradient have a key above all ids and so come last.
+// A stable sort by digits of eight bits, the lowest first, of row numbers alone: keys are read through them. Each pass
+// is two launches of the same blocks, each of which has a range of positions: embedding_count counts the digits of
+// every range, embedding_place puts each row behind all rows of smaller digits, of its digit in earlier ranges, and of
+// its digit earlier in its range. Rows that give no gradient have a key above all ids and so come last.
 
 constexpr int kDigits = 256;
 constexpr int kSortWarps = kDigits / kWarpThreads;
@@ -194,10 +195,11 @@ BMTRAIN_KERNEL(embedding_place)
 
 // ---- the gradient of the table: sums
 //
-// The sorted rows are divided into pieces of one length. embedding_sum adds up the runs of equal ids of a piece, in order; a
-// run within the piece goes to the table, one that began earlier or goes on later to a partial sum. embedding_join, for each
-// run that goes on, adds its partial sums in order. Launch: blockIdx.x a piece, blockIdx.y columns, a thread for each pack.
-// Bytes moved: dy once, each table row that is met once (and once for what it held), partial sums for runs across pieces.
+// The sorted rows are divided into pieces of one length. embedding_sum adds up the runs of equal ids of a piece, in
+// order; a run within the piece goes to the table, one that began earlier or goes on later to a partial sum.
+// embedding_join, for each run that goes on, adds its partial sums in order. Launch: blockIdx.x a piece, blockIdx.y
+// columns, a thread for each pack. Bytes moved: dy once, each table row that is met once (and once for what it held),
+// partial sums for runs across pieces.
 
 struct EmbeddingSumArguments {
     In dy;

@@ -1,7 +1,8 @@
-// Sums of squares whose bits do not depend on the order of their terms: the fixed-point number of `crate::exact` of the core.
+// Sums of squares whose bits do not depend on the order of their terms: the fixed-point number of `crate::exact` of the
+// core.
 //
-// A sum is kSumWords integers: limbs of 32 bits kept in 64, so that carries can wait, then how many terms were infinite and how
-// many were not a number. Sums are added word by word.
+// A sum is kSumWords integers: limbs of 32 bits kept in 64, so that carries can wait, then how many terms were infinite
+// and how many were not a number. Sums are added word by word.
 
 constexpr int kLimbs = 20;
 constexpr int kInfinities = kLimbs;

@@ -3,11 +3,11 @@
 //     c = f(x + beta c + bias),   with a copy of the argument of f, or
 //     c = (x + beta c + bias) f'(points)
 //
-// for matrices of a batch, each with a distance of rows of its own. With x and c alone it copies matrices of one number type
+// for matrices of a batch, each with a distance of rows of its own. With x and c alone it copies matrices of one dtype
 // into another.
 //
-// Launch: kGemmThreads threads a block; blocks take packs of rows in turn, and a thread loads two of them before it works on the
-// first. No shared memory.
+// Launch: kGemmThreads threads a block; blocks take packs of rows in turn, and a thread loads two of them before it
+// works on the first. No shared memory.
 // Numerics: f32, rounded once when stored. f is applied to the copy as it was before it was rounded.
 // Bytes moved for each element: x read, c written; c also read unless beta is 0; the copy written if there is one, the
 // points read if there are any. The bias is shared by all rows and stays in the second level of the cache.
@@ -129,7 +129,8 @@ struct GemmSlope {
     }
 };
 
-// One branch for a pack, the same for all threads: a loop for each function would take the compiler several times as long.
+// One branch for a pack, the same for all threads: a loop for each function would take the compiler several times as
+// long.
 template <class What>
 __device__ __forceinline__ void gemm_activate(int activation, Pack& pack, const Pack& points) {
     switch (activation) {

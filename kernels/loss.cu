@@ -5,13 +5,13 @@
 //     totals     = sum of losses, sum of w[t], the first by the second
 //     dlogits    = factor[r] ((1 - s) w[t] (p - [c = t]) + s / classes (p sum w - w[c]))       p = exp(x - lse)
 //
-// Launch: cross_entropy_* one block for each row, a thread for each pack but at most kLossThreads. Totals are one block behind it.
-// squared_error_*: see there.
-// Numerics: f32; the largest logit and the sum of exponentials relative to it are kept together, so that the logits are read
-// once. A row whose logits are all minus infinity, or one of them infinity or not a number, has a loss that is not a number.
-// The smoothing's sum over classes and all totals are put together in f64. Fixed order of summation for given sizes.
-// Targets: a row with the ignored number has loss, weight and gradient 0 and is not read. One with another number outside the
-// classes is reported and counts as ignored.
+// Launch: cross_entropy_* one block for each row, a thread for each pack but at most kLossThreads. Totals are one block
+// behind it. squared_error_*: see there.
+// Numerics: f32; the largest logit and the sum of exponentials relative to it are kept together, so that the logits are
+// read once. A row whose logits are all minus infinity, or one of them infinity or not a number, has a loss that is not
+// a number. The smoothing's sum over classes and all totals are put together in f64. Fixed order of summation for given
+// sizes. Targets: a row with the ignored number has loss, weight and gradient 0 and is not read. One with another
+// number outside the classes is reported and counts as ignored.
 // Bytes moved for each element: logits once forward; logits and their gradient once backward. Rows of any length are
 // read by 16 bytes: a row begins with the elements up to the first such address, taken as a pack of their own.
 
@@ -337,8 +337,8 @@ TYPED_KERNEL(cross_entropy_backward, CrossEntropyBackwardArguments, kLossThreads
 
 // ---- squared error
 //
-// Forward: kLossThreads threads a block, each block a range of its own, whose sum in f64 goes to scratch memory; one more
-// block adds those. Backward: blocks take packs in turn.
+// Forward: kLossThreads threads a block, each block a range of its own, whose sum in f64 goes to scratch memory; one
+// more block adds those. Backward: blocks take packs in turn.
 
 struct SquaredErrorForwardArguments {
     In x;

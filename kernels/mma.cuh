@@ -1,7 +1,9 @@
-// Words of the tensor cores, one function for an instruction: products of fragments, loads of fragments from shared memory,
-// copies that run behind the arithmetic, the power of two. Instructions of compute capability 8.0, which later devices keep.
+// Words of the tensor cores, one function for an instruction: products of fragments, loads of fragments from shared
+// memory, copies that run behind the arithmetic, the power of two. Instructions of compute capability 8.0, which later
+// devices keep.
 //
-// Fragments of a warp, by lane, with g = lane / 4 and t = lane % 4; a word holds two 16-bit numbers, the first in its low half:
+// Fragments of a warp, by lane, with g = lane / 4 and t = lane % 4; a word holds two 16-bit numbers, the first in its
+// low half:
 //     left    16 x 16, a: (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8), and the column behind each
 //     right   16 x 8,  b: (2t, g), (2t + 8, g), and the row below each
 //     result  16 x 8,  c: (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)
@@ -33,13 +35,13 @@ __device__ __forceinline__ void mma<bf16>(float (&c)[4], const unsigned (&a)[4],
 }
 #endif
 
-// Four matrices of 8 x 8 from shared memory: lane i names row i % 8 of matrix i / 8, 16 bytes at a multiple of 16. Of matrix m
-// word m gets (g, 2t) and the number behind it; turned, (2t, g) and the number below.
+// Four matrices of 8 x 8 from shared memory: lane i names row i % 8 of matrix i / 8, 16 bytes at a multiple of 16. Of
+// matrix m word m gets (g, 2t) and the number behind it; turned, (2t, g) and the number below.
 __device__ __forceinline__ void load_matrices(unsigned (&words)[4], const void* row);
 __device__ __forceinline__ void load_matrices_turned(unsigned (&words)[4], const void* row);
 
-// Copies 16 bytes from global to shared memory behind the back of the program; zeros where `there` is false. Both lie at
-// multiples of 16. What a thread has given since the last end_copies is a group.
+// Copies 16 bytes from global to shared memory behind the back of the program; zeros where `there` is false. Both lie
+// at multiples of 16. What a thread has given since the last end_copies is a group.
 __device__ __forceinline__ void copy_later(void* to, const void* from, bool there);
 __device__ __forceinline__ void end_copies();
 // Until all copies of this thread are there but those of the `Left` newest groups. Others see them behind a barrier.

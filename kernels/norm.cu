@@ -8,17 +8,18 @@
 //     branch  = dropout(dx)                              (the gradient in front of the dropout)
 //     dweight = sum over rows of dy * n,  dbias = sum over rows of dy
 //
-// Launch: whole warps, one thread for each pack of a row but at most 1024. Forward: one block for each row. Backward: one block for
-// each group of neighbouring rows, which it takes blockDim.y at a time: threads (x, y) have pack x of row y, so that many loads
-// are on their way where rows are short. Groups and rows at a time follow from the sizes alone. The group's sums for weight and
-// bias, 64 bytes of dynamic shared memory a thread while they are added up if blockDim.y is above 1, go to scratch and are added
-// up by `sum_partials` of reduce.cu.
-// Numerics: f32 statistics, the variance from centred values. What is normalised is the sum as stored, so that the backward
-// pass, which reads it from memory, sees the same numbers. Fixed order of summation for given sizes.
-// Bytes moved for each element: forward, x is read and y written; with a residual that one is read and the sum written too.
-// Backward, x and dy are read and what is wanted of dx and branch written. A thread holds its first pack in registers between
-// the passes, so that rows of up to 8192 elements are read once; the rest of a longer row is read again. Scale and shift are
-// shared by all rows and stay in the second level of the cache. The partial sums are 16 bytes for each column and group.
+// Launch: whole warps, one thread for each pack of a row but at most 1024. Forward: one block for each row. Backward:
+// one block for each group of neighbouring rows, which it takes blockDim.y at a time: threads (x, y) have pack x of row
+// y, so that many loads are on their way where rows are short. Groups and rows at a time follow from the sizes alone.
+// The group's sums for weight and bias, 64 bytes of dynamic shared memory a thread while they are added up if
+// blockDim.y is above 1, go to scratch and are added up by `sum_partials` of reduce.cu.
+// Numerics: f32 statistics, the variance from centred values. What is normalised is the sum as stored, so that the
+// backward pass, which reads it from memory, sees the same numbers. Fixed order of summation for given sizes.
+// Bytes moved for each element: forward, x is read and y written; with a residual that one is read and the sum written
+// too. Backward, x and dy are read and what is wanted of dx and branch written. A thread holds its first pack in
+// registers between the passes, so that rows of up to 8192 elements are read once; the rest of a longer row is read
+// again. Scale and shift are shared by all rows and stay in the second level of the cache. The partial sums are 16
+// bytes for each column and group.
 
 constexpr int kNormThreads = 1024;
 
@@ -194,8 +195,8 @@ struct NormRow {
     float weighted;
 };
 
-// The sums over a block's threads of this y of two values. `partials` is two arrays, of which successive rows take turns: a warp
-// that is a row ahead writes to the other one, and it cannot be two ahead because of the barrier between.
+// The sums over a block's threads of this y of two values. `partials` is two arrays, of which successive rows take
+// turns: a warp that is a row ahead writes to the other one, and it cannot be two ahead because of the barrier between.
 __device__ __forceinline__ void norm_sums(float& plain, float& weighted, float* partials) {
     const int lane = threadIdx.x % kWarpThreads;
     const int warp = threadIdx.x / kWarpThreads;
@@ -347,8 +348,8 @@ __device__ __forceinline__ void norm_backward_held(const NormBackwardArguments& 
     }
 }
 
-// The rows of a group where a thread has several packs of each: the sums grow in scratch, each thread's where no other has a
-// share, and the elements are read twice.
+// The rows of a group where a thread has several packs of each: the sums grow in scratch, each thread's where no other
+// has a share, and the elements are read twice.
 template <class Types>
 __device__ __forceinline__ void norm_backward_long(const NormBackwardArguments& a, long long begin, long long end,
                                                    float* partials, float* sums) {

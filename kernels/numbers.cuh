@@ -1,9 +1,9 @@
-// Number types, and how kernels read and write memory in them.
+// Dtypes, and how kernels read and write memory in them.
 //
 // Arithmetic is f32 whatever is stored. A kernel is a template over a policy: F32, F16 and BF16 say that all its large
-// operands have that type, Mixed that each operand's own tag decides. So each kernel has a fast path for each type, without a
-// branch, and one that serves every combination. Small operands (scales, shifts, their gradients) are read through Mixed in
-// every case: the branch is the same for all threads.
+// operands have that type, Mixed that each operand's own tag decides. So each kernel has a fast path for each type,
+// without a branch, and one that serves every combination. Small operands (scales, shifts, their gradients) are read
+// through Mixed in every case: the branch is the same for all threads.
 //
 // Memory is moved in packs of eight elements, 16 or 32 bytes, by accesses of 16 bytes where addresses allow.
 
@@ -48,7 +48,7 @@ template <> __device__ __forceinline__ bf16 narrow<bf16>(float value) {
 }
 #endif
 
-// Tags of number types, those of `cuda::launch::tag`.
+// Tags of dtypes, those of `cuda::launch::tag`.
 enum { kF32 = 0, kF16 = 1, kBF16 = 2, kI64 = 3, kI32 = 4, kU8 = 5 };
 
 // An operand that is read; null where there is none.
@@ -154,7 +154,8 @@ template <class Number> struct WholeHalves {
 template <> struct Whole<f16> : WholeHalves<f16> {};
 template <> struct Whole<bf16> : WholeHalves<bf16> {};
 
-// `count` elements from `index` on, the others zero. With `whole` the address is a multiple of 16 bytes and `count` is kPack.
+// `count` elements from `index` on, the others zero. With `whole` the address is a multiple of 16 bytes and `count` is
+// kPack.
 template <class Number>
 __device__ __forceinline__ Pack load_pack_of(const void* data, long long index, int count, bool whole) {
     if (whole) {
@@ -191,8 +192,8 @@ __device__ __forceinline__ void store_pack_of(void* data, int add, long long ind
 
 // ---- what was loaded and is not unpacked yet
 
-// Eight 16-bit numbers as they lie in memory. Unpacking is the first use of what was loaded, which a thread waits for: who wants
-// several loads on their way keeps these, loads all, and then unpacks.
+// Eight 16-bit numbers as they lie in memory. Unpacking is the first use of what was loaded, which a thread waits for:
+// who wants several loads on their way keeps these, loads all, and then unpacks.
 template <class Number> struct Bits16 {
     uint4 bits;
     __device__ __forceinline__ operator Pack() const { return unpack<Number>(bits); }
@@ -287,9 +288,9 @@ struct Mixed {
     }
 };
 
-// The four kernels of a template: TYPED_KERNEL(softmax, SoftmaxArguments, THREADS) makes softmax_f32, softmax_f16, softmax_bf16
-// and softmax_mixed from `template <class Types> softmax_body(const SoftmaxArguments&)`, with at most THREADS threads a block. A
-// fourth argument is the least number of blocks that a multiprocessor is to hold.
+// The four kernels of a template: TYPED_KERNEL(softmax, SoftmaxArguments, THREADS) makes softmax_f32, softmax_f16,
+// softmax_bf16 and softmax_mixed from `template <class Types> softmax_body(const SoftmaxArguments&)`, with at most
+// THREADS threads a block. A fourth argument is the least number of blocks that a multiprocessor is to hold.
 #define TYPED_KERNEL_OF(name, body, Arguments, Types, ...)                                                            \
     extern "C" __global__ void __launch_bounds__(__VA_ARGS__) name(const Arguments a) { body<Types>(a); }             \
     BMTRAIN_KERNEL(name)

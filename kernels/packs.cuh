@@ -40,8 +40,8 @@ __device__ __forceinline__ Packs<kOperands> unpacked(const Packs<kOperands, Load
     return packs;
 }
 
-// Runs `load(index, count)` and then `work(packs, index, count)` for the packs of `[0, count)` that are every `stride`th from
-// `start` on.
+// Runs `load(index, count)` and then `work(packs, index, count)` for the packs of `[0, count)` that are every
+// `stride`th from `start` on.
 template <class Load, class Work>
 __device__ __forceinline__ void each_pack(long long start, long long stride, long long count, Load load, Work work) {
     for (; start < count; start += kTogether * stride) {

@@ -1,15 +1,16 @@
 // The counter-based generator of the CPU backend, Philox4x32-10 (Salmon et al., 2011), and dropout masks made of it.
 //
-// Element `(row, column)` of what a kernel works on is element `offset + row * row_stride + column` of the unsharded tensor;
-// word `e % 4` of block `e / 4` decides whether element `e` is dropped. The same bits as `crate::philox` and
+// Element `(row, column)` of what a kernel works on is element `offset + row * row_stride + column` of the unsharded
+// tensor; word `e % 4` of block `e / 4` decides whether element `e` is dropped. The same bits as `crate::philox` and
 // `crate::kernel::random` of the core.
 
 struct Words {
     unsigned at[4];
 };
 
-// Ten rounds, `kUnrolled` of them in a row. Unrolled all at once, the keys of the rounds do not depend on the counter, and a
-// kernel with a loop around keeps all twenty in registers: right where there is room, a reason to spill where there is not.
+// Ten rounds, `kUnrolled` of them in a row. Unrolled all at once, the keys of the rounds do not depend on the counter,
+// and a kernel with a loop around keeps all twenty in registers: right where there is room, a reason to spill where
+// there is not.
 template <int kUnrolled = 1>
 __device__ __forceinline__ Words philox(unsigned key0, unsigned key1, unsigned c0, unsigned c1, unsigned c2, unsigned c3) {
 #pragma unroll kUnrolled
@@ -48,8 +49,8 @@ __device__ __forceinline__ Words dropout_block(const Dropout& d, unsigned long l
                              d.micro_batch);
 }
 
-// Which of `Count` neighbouring elements, at most 32, are kept: a bit for each. A block is made once for the elements it covers;
-// there is one block more where the first element is not the first of its block.
+// Which of `Count` neighbouring elements, at most 32, are kept: a bit for each. A block is made once for the elements
+// it covers; there is one block more where the first element is not the first of its block.
 template <int Count>
 __device__ __forceinline__ unsigned dropout_kept(const Dropout& d, unsigned long long element) {
     const int skipped = static_cast<int>(element % 4);
@@ -67,9 +68,9 @@ __device__ __forceinline__ unsigned dropout_kept(const Dropout& d, unsigned long
     return kept;
 }
 
-// The factors of eight neighbouring elements: of two blocks, or three where the first element is not the first of a block.
-// Blocks are made one after the other and leave a bit for each element, so that a kernel that holds a row in registers keeps
-// it there.
+// The factors of eight neighbouring elements: of two blocks, or three where the first element is not the first of a
+// block. Blocks are made one after the other and leave a bit for each element, so that a kernel that holds a row in
+// registers keeps it there.
 template <int kUnrolled = 1>
 __device__ __forceinline__ Pack dropout_factors(const Dropout& d, unsigned long long element) {
     const unsigned skipped = element % 4;

@@ -1,10 +1,10 @@
-// What every kernel source starts with: words that the run-time compiler lacks or that the emulator needs, and sums over
-// a warp and a block.
+// What every kernel source starts with: words that the run-time compiler lacks or that the emulator needs, and sums
+// over a warp and a block.
 //
 // The text is put in front of a kernel's source by `bmtrain_kernels::Source::text`, together with numbers.cuh and
-// philox.cuh. Nothing includes a header, so that the run-time compiler needs no folder of them. The same text is compiled by
-// nvcc and, with BMTRAIN_EMULATED defined, by an ordinary C++ compiler for the processor, where a header in front of it
-// supplies the CUDA words.
+// philox.cuh. Nothing includes a header, so that the run-time compiler needs no directory of them. The same text is
+// compiled by nvcc and, with BMTRAIN_EMULATED defined, by an ordinary C++ compiler for the processor, where a header in
+// front of it supplies the CUDA words.
 
 #ifndef BMTRAIN_EMULATED
 // Makes a kernel known by name to the emulator. On a device a module does that by itself.
@@ -30,8 +30,8 @@ __device__ __forceinline__ long long global_threads() {
     return static_cast<long long>(gridDim.x) * blockDim.x;
 }
 
-// Sum of `value` over a warp whose lanes all take part. Every lane gets the same bits: at each step both partners add the
-// same two numbers.
+// Sum of `value` over a warp whose lanes all take part. Every lane gets the same bits: at each step both partners add
+// the same two numbers.
 __device__ __forceinline__ float warp_sum(float value) {
     for (int distance = kWarpThreads / 2; distance > 0; distance /= 2) {
         value += __shfl_xor_sync(kAllLanes, value, distance);
@@ -47,8 +47,8 @@ __device__ __forceinline__ float warp_max(float value) {
     return value;
 }
 
-// Sum of `value` over a block of whole warps. Every thread gets the same bits. `partials` is shared memory for kMostWarps
-// numbers, free for the next sum: the first barrier waits until the previous one has been read.
+// Sum of `value` over a block of whole warps. Every thread gets the same bits. `partials` is shared memory for
+// kMostWarps numbers, free for the next sum: the first barrier waits until the previous one has been read.
 __device__ __forceinline__ float block_sum(float value, float* partials) {
     const int lane = threadIdx.x % kWarpThreads;
     const int warp = threadIdx.x / kWarpThreads;

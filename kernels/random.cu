@@ -1,13 +1,14 @@
 // Random numbers by address: dropout, and initial values.
 //
 //     dropout      y = x * factor of the element, 0 or the scale
-//     fill_random  element e draws from block e / 4 of the generator; uniform, normal (Box and Muller, 1958) or normal cut at
+//     fill_random  element e draws from block e / 4 of the generator; uniform, normal (Box and Muller, 1958) or normal
+//     cut at
 //                  two standard deviations
 //
 // Launch: blocks that take packs (dropout) or elements (fill_random) in turn, kRandomThreads threads.
-// Numerics: masks and values have the bits of the CPU backend. Values are made in doubles by additions, multiplications,
-// divisions and square roots alone, each rounded by itself, with one rounding to f32 at the end; these rules are frozen.
-// Bytes moved for each element: dropout reads x and writes y, fill_random writes.
+// Numerics: masks and values have the bits of the CPU backend. Values are made in doubles by additions,
+// multiplications, divisions and square roots alone, each rounded by itself, with one rounding to f32 at the end; these
+// rules are frozen. Bytes moved for each element: dropout reads x and writes y, fill_random writes.
 
 constexpr int kRandomThreads = 256;
 
@@ -90,7 +91,8 @@ __device__ __forceinline__ double open_unit(unsigned word) {
     return __dmul_rn(__dadd_rn(static_cast<double>(word), 0.5), 1.0 / 4294967296.0);
 }
 
-// Natural logarithm of a number in (0, 1) that is not subnormal: the series of atanh around a mantissa in [sqrt(1/2), sqrt(2)).
+// Natural logarithm of a number in (0, 1) that is not subnormal: the series of atanh around a mantissa in [sqrt(1/2),
+// sqrt(2)).
 __device__ __forceinline__ double frozen_logarithm(double x) {
     constexpr long long kHalfRoot = 0x3fe6a09e667f3bcdll;
     const unsigned long long bits =

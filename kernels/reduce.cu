@@ -7,8 +7,8 @@
 //
 // Launch: each kernel says so. Every sum is made in an order that follows from the sizes alone.
 // Numerics: f32, but for the sum of squares, which is exact and has the bits of the CPU backend.
-// Bytes moved for each element: what is read is read once, what is written written once, but for softmax of rows that are
-// longer than a block holds, which is said there. Partial sums go to scratch and are a small part of what is read.
+// Bytes moved for each element: what is read is read once, what is written written once, but for softmax of rows that
+// are longer than a block holds, which is said there. Partial sums go to scratch and are a small part of what is read.
 
 // ---- sums over rows
 
@@ -174,9 +174,10 @@ __device__ __forceinline__ float pack_exponentials(const Pack& pack, int count, 
     return sum;
 }
 
-// Launch: one block for each row, a thread for each pack but at most kSoftmaxThreads. A thread holds its first pack; the rest
-// of a row beyond 8192 elements is read three times.
-// A row without a number above minus infinity, or with one that is not a number, or with infinity, becomes NaN throughout.
+// Launch: one block for each row, a thread for each pack but at most kSoftmaxThreads. A thread holds its first pack;
+// the rest of a row beyond 8192 elements is read three times.
+// A row without a number above minus infinity, or with one that is not a number, or with infinity, becomes NaN
+// throughout.
 template <class Types>
 __device__ __forceinline__ void softmax_body(const SoftmaxArguments& a) {
     SHARED(float, partials, [kMostWarps]);
@@ -307,9 +308,9 @@ struct NormPartsArguments {
     int unused;
 };
 
-// Sum of squares of a chunk in the order of the CPU backend: sixteen sums, each over every sixteenth element, of which the first
-// take what is left over behind the last sixteen; then the sums in halves. Every thread of the sixteen gets it. A product of
-// two f32 is exact in a double, so that fusing it with the addition changes nothing.
+// Sum of squares of a chunk in the order of the CPU backend: sixteen sums, each over every sixteenth element, of which
+// the first take what is left over behind the last sixteen; then the sums in halves. Every thread of the sixteen gets
+// it. A product of two f32 is exact in a double, so that fusing it with the addition changes nothing.
 template <class Types>
 __device__ __forceinline__ double chunk_squares(const In& x, long long start, int count, int place) {
     double sum = 0.0;
@@ -342,9 +343,9 @@ __device__ __forceinline__ double chunk_squares(const In& x, long long start, in
     return sum;
 }
 
-// Launch: blocks that take chunks in turn, kNormThreads threads. Sixteen threads read 64 neighbouring bytes (f32) at a time, in
-// eight loads that are on their way at once. Each sixteen add up words of their own: integers, so that the order is free. Words
-// do not overflow below 2^38 elements.
+// Launch: blocks that take chunks in turn, kNormThreads threads. Sixteen threads read 64 neighbouring bytes (f32) at a
+// time, in eight loads that are on their way at once. Each sixteen add up words of their own: integers, so that the
+// order is free. Words do not overflow below 2^38 elements.
 template <class Types>
 __device__ __forceinline__ void squares_parts_body(const NormPartsArguments& a) {
     SHARED(unsigned long long, words, [kChunksAtOnce * kSumWords]);

@@ -1,9 +1,10 @@
 // Rotary positions: pairs of elements of heads, turned by the angles of their row's position.
 //
-//     rotary    (y[a], y[b]) (+)= (x[a] cos - x[b] sin, x[b] cos + x[a] sin) for each pair; y[c] (+)= x[c] for all other elements
+//     rotary    (y[a], y[b]) (+)= (x[a] cos - x[b] sin, x[b] cos + x[a] sin) for each pair; y[c] (+)= x[c] for all
+//     other elements
 //
-// Launch: that of `each_unit`. A unit is eight pairs, or eight elements that are copied; in place x is y and nothing is copied.
-// Numerics: f32, rounded once when stored.
+// Launch: that of `each_unit`. A unit is eight pairs, or eight elements that are copied; in place x is y and nothing is
+// copied. Numerics: f32, rounded once when stored.
 // Bytes moved for each element: read once and written once; read once more where it is added. The table is a few rows.
 // Rows whose position is outside of the table are not turned, and reported.
 

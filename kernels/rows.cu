@@ -1,10 +1,10 @@
 // Kernels that move rows: copies between strided rows, permutations of axes.
 //
-//     copy_rows, add_rows   out[r * out_stride + c] (+)= x[offset(r) + c], offset(r) from the indices of r along up to five axes
-//     transpose             out[.., m, .., l] (+)= x[.., l, .., m]: the last axes of input and output differ
+//     copy_rows, add_rows   out[r * out_stride + c] (+)= x[offset(r) + c], offset(r) from the indices of r along up to
+//     five axes transpose             out[.., m, .., l] (+)= x[.., l, .., m]: the last axes of input and output differ
 //
-// Launch: kRowsThreads threads a block. Copies: those of `each_unit`. transpose: 32 x 8 threads for a tile in shared memory.
-// Numerics: copies move bits. Sums are f32, rounded once when stored.
+// Launch: kRowsThreads threads a block. Copies: those of `each_unit`. transpose: 32 x 8 threads for a tile in shared
+// memory. Numerics: copies move bits. Sums are f32, rounded once when stored.
 // Bytes moved for each element: read once and written once; read once more where it is added.
 
 constexpr int kMostAxes = 5;
@@ -133,8 +133,9 @@ __device__ __forceinline__ unsigned short stored<unsigned short>(const Out& out,
                             : narrow<bf16>(widen(bf16{old}) + widen(bf16{value})).bits;
 }
 
-// Tiles of kSide x kSide pass through shared memory, so that reads and writes are both along contiguous memory. Lines of the
-// tile are an odd number of 4-byte banks (of pairs of banks for 8 bytes) long, so that columns do not meet in one bank.
+// Tiles of kSide x kSide pass through shared memory, so that reads and writes are both along contiguous memory. Lines
+// of the tile are an odd number of 4-byte banks (of pairs of banks for 8 bytes) long, so that columns do not meet in
+// one bank.
 template <class Bits, int kSide>
 __device__ __forceinline__ void transpose_body(const TransposeArguments& a) {
     constexpr int kLine = kSide + (sizeof(Bits) < 4 ? 4 / static_cast<int>(sizeof(Bits)) : 1);

@@ -1,4 +1,5 @@
-// Rows in units: how a grid goes through rows whose elements are moved in units of one size, with several loads on their way.
+// Rows in units: how a grid goes through rows whose elements are moved in units of one size, with several loads on
+// their way.
 
 constexpr int kRowsThreads = 256;
 
@@ -11,7 +12,8 @@ __device__ __forceinline__ long long quotient(long long number, long long diviso
 }
 
 // Launch: kRowsThreads threads a block, blockDim.x of them along a row, blockDim.y rows; blocks take pieces in turn.
-// For each row, `begin(row)` once, then `load(begun, unit)` for kTogether units, then `store(begun, unit, loaded)` for them.
+// For each row, `begin(row)` once, then `load(begun, unit)` for kTogether units, then `store(begun, unit, loaded)` for
+// them.
 template <int kTogether, class Begin, class Load, class Store>
 __device__ __forceinline__ void each_unit(long long rows, long long units, Begin begin, Load load, Store store) {
     const long long across = static_cast<long long>(blockDim.x) * kTogether;

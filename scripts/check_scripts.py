@@ -134,10 +134,10 @@ class Unpack(InScratch):
         self.assertIn("expected SHA-256", str(status))
         self.assertFalse((self.dir / "out/b.txt").exists())
 
-    def test_a_destination_outside_the_folder_is_refused(self):
+    def test_a_destination_outside_the_directory_is_refused(self):
         for name in ("../b.txt", "/tmp/b.txt", "a/../../b.txt"):
             status = self.unpack(self.tar_of(("b.txt", b"text")), f"{sha256(b'text')} {name} b.txt")
-            self.assertIn("leaves the output folder", str(status))
+            self.assertIn("leaves the output directory", str(status))
             self.assertFalse((self.dir / "b.txt").exists())
 
     def test_links_are_refused(self):
@@ -212,10 +212,10 @@ class Verdicts(InScratch):
         def decode(theirs, mine, ids=(1, 2)):
             values = iter(theirs)
             base = {"torch": "0", "peak_rss_bytes": 1.0}
-            torch = lambda _folder: base | {"tokens_per_s": next(values), "ids": [1, 2]}  # noqa: E731
+            torch = lambda _directory: base | {"tokens_per_s": next(values), "ids": [1, 2]}  # noqa: E731
             with mock.patch.object(speed_decode, "torch_decode", torch), \
                     mock.patch.object(speed_decode, "ours", lambda *_: base | {"tokens_per_s": mine, "ids": list(ids)}):
-                return call(speed_decode.main, ["bench", "folder"])
+                return call(speed_decode.main, ["bench", "directory"])
 
         self.assertEqual(decode([10] * 7, 15), (0, "speed-decode 1.500x ok\n"))
         self.assertEqual(decode([10] * 7, 14.9), (1, "speed-decode 1.490x short\n"))

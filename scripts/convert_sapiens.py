@@ -1,4 +1,4 @@
-"""Turns Sapiens, a small RoBERTa of antibodies' heavy chains, from fairseq's form into a Hugging Face folder.
+"""Turns Sapiens, a small RoBERTa of antibodies' heavy chains, from fairseq's form into a Hugging Face directory.
 
     python="$(scripts/python_env.sh)"
     "$python" scripts/convert_sapiens.py ASSETS_DIR OUT_DIR
@@ -65,7 +65,7 @@ def renamed(name):
 
 
 def convert(settings, tensors, words):
-    """config.json and the tensors of a Hugging Face folder."""
+    """config.json and the tensors of a Hugging Face directory."""
     wrong = {name: settings[name] for name, want in (("arch", "roberta_small"), ("activation_fn", "gelu"))
              if settings[name] != want}
     table = tensors[ENCODER + "embed_tokens.weight"]

@@ -2,8 +2,8 @@
 # Usage: scripts/cuda_env.sh
 #
 # Installs, on first use, NVIDIA's compilers from the Python package index into the cache ($BMTRAIN_CACHE, by default
-# ~/.cache/bmtrain; about 200 MB to fetch, 500 MB on disk). No driver and no GPU is needed to compile. Prints the folder, in which
-# there are bin, lib and include.
+# ~/.cache/bmtrain; about 200 MB to fetch, 500 MB on disk). No driver and no GPU is needed to compile. Prints the
+# directory, in which there are bin, lib and include.
 # The library does not need it: it takes NVRTC from wherever it is installed. Tests of compilation do.
 set -euo pipefail
 # shellcheck source=scripts/places.sh
@@ -15,8 +15,8 @@ case "${1:-}" in
 *) fail "cuda_env.sh $1" "it takes no arguments" "see scripts/cuda_env.sh --help" ;;
 esac
 
-# All of one toolkit, 13.0, and without what they ask for themselves: that is not pinned, and versions must not mix. A change of
-# these lines makes a new folder.
+# All of one toolkit, 13.0, and without what they ask for themselves: that is not pinned, and versions must not mix. A
+# change of these lines makes a new directory.
 packages=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-nvrtc==13.0.88
     nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85)
 key="$(printf '%s\n' "${packages[@]}" | sha256sum | cut -c 1-8)"
@@ -25,7 +25,7 @@ final="$cache/cuda/$key"
 if [ ! -e "$final/complete" ]; then
     need_pip
     mkdir -p "$cache/cuda" 2>/dev/null ||
-        fail "cannot write to the cache $cache" "the folder $cache/cuda cannot be made" "set BMTRAIN_CACHE to a folder you can write to"
+        fail "cannot write to the cache $cache" "the directory $cache/cuda cannot be made" "set BMTRAIN_CACHE to a directory you can write to"
     if command -v flock >/dev/null 2>&1; then
         exec 9>"$cache/cuda/.lock"
         flock 9

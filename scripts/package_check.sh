@@ -2,8 +2,8 @@
 # Usage: scripts/package_check.sh
 #
 # Packages every library crate as for publication, unpacks the packages, and builds and runs one tiny program outside
-# the workspace for each, from the packaged files alone: what somebody gets who depends on that single crate. The program
-# of a library is scripts/package_uses/LIBRARY.rs.
+# the workspace for each, from the packaged files alone: what somebody gets who depends on that single crate. The
+# program of a library is scripts/package_uses/LIBRARY.rs.
 set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
@@ -34,10 +34,10 @@ patches=""
 libraries=()
 for package in "$target"/package/*.crate; do
     tar -xzf "$package" -C "$work"
-    folder="$work/$(basename "$package" .crate)"
-    library="$(awk -F'"' '/^name = / { print $2; exit }' "$folder/Cargo.toml")"
+    directory="$work/$(basename "$package" .crate)"
+    library="$(awk -F'"' '/^name = / { print $2; exit }' "$directory/Cargo.toml")"
     libraries+=("$library")
-    patches+="$library = { path = \"$folder\" }"$'\n'
+    patches+="$library = { path = \"$directory\" }"$'\n'
 done
 [ "${#libraries[@]}" -gt 0 ] || fail "package_check.sh" "cargo made no packages in $target/package" "see $work/cargo.log"
 

@@ -2,7 +2,7 @@
 # Where things are, and how a script says what went wrong. Sourced by the other scripts, not run.
 #
 # Sets root (the repository), cache (downloads and the Python environment; BMTRAIN_CACHE overrides it) and
-# target (cargo's build folder), and defines note, fail and need.
+# target (cargo's build directory), and defines note, fail and need.
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
@@ -42,7 +42,7 @@ if [ -n "${BMTRAIN_CACHE:-}" ]; then
 elif [ -n "${HOME:-}" ]; then
     cache="$HOME/.cache/bmtrain"
 else
-    fail "no place for the cache" "neither BMTRAIN_CACHE nor HOME is set" "set BMTRAIN_CACHE to a folder with some free space"
+    fail "no place for the cache" "neither BMTRAIN_CACHE nor HOME is set" "set BMTRAIN_CACHE to a directory with some free space"
 fi
 case "$cache" in /*) ;; *) cache="$PWD/$cache" ;; esac
 

@@ -89,7 +89,7 @@ def main():
         write(arguments.out / "train.jsonl", train)
         write(arguments.out / "heldout.jsonl", heldout)
     except OSError as fault:
-        sys.exit(f"error: {arguments.out}\n  reason: {fault}\n  fix: name a folder that can be written to")
+        sys.exit(f"error: {arguments.out}\n  reason: {fault}\n  fix: name a directory that can be written to")
     for name, part in (("train", train), ("heldout", heldout)):
         positive = sum(record["label"] == "positive" for record in part)
         print(f"{name}: {len(part)} sentences, {100 * positive / len(part):.1f} % positive", file=sys.stderr)

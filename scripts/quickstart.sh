@@ -4,11 +4,11 @@
 # Fine-tunes a real BERT (all-MiniLM-L6-v2) to tell positive from negative sentences of movie reviews, on the CPU:
 # fetches model and sentences, builds, trains, and prints the seconds of each part.
 #
-#   --out DIR         folder of the run (default: runs/quickstart)
-#   --overwrite       replace an earlier run in that folder
+#   --out DIR         directory of the run (default: runs/quickstart)
+#   --overwrite       replace an earlier run in that directory
 #   --set KEY=VALUE   change a value of examples/recipes/quickstart.toml, e.g. --set train.lr=3e-5
 #
-# DIR holds afterwards a Hugging Face model folder, metrics.jsonl and the recipe with all its values.
+# DIR holds afterwards a Hugging Face model directory, metrics.jsonl and the recipe with all its values.
 # Needs Rust and Python 3 with pip; downloads go to $BMTRAIN_CACHE, by default ~/.cache/bmtrain.
 set -euo pipefail
 # shellcheck source=scripts/places.sh

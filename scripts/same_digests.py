@@ -94,13 +94,13 @@ def run(command):
     return ended.stdout
 
 
-def results(folder):
+def results(directory):
     """What a run computed: name to value, which is equal where the bits are."""
-    found = {"metrics": compare_runs.metrics(folder / "metrics.jsonl")}
+    found = {"metrics": compare_runs.metrics(directory / "metrics.jsonl")}
     for key in ("weights", "optimizer"):
-        found[f"digest of {key}"] = compare_runs.last_state(folder / "metrics.jsonl", key)
-    for path in sorted(folder.rglob("model*.safetensors")):
-        found[str(path.relative_to(folder))] = path.read_bytes()
+        found[f"digest of {key}"] = compare_runs.last_state(directory / "metrics.jsonl", key)
+    for path in sorted(directory.rglob("model*.safetensors")):
+        found[str(path.relative_to(directory))] = path.read_bytes()
     return found
 
 

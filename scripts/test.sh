@@ -4,14 +4,14 @@
 # Installs what the tests need (rustfmt and clippy, through rustup; on Debian and as root also g++, with which CUDA
 # kernels are run on the processor, and OpenMPI; NVIDIA's compilers, through pip) and runs everything: the scripts' own
 # checks, formatting, lints, all tests, the documentation, the packages. Goes on after a failure; the last line is the
-# total, `N passed, N failed`, in which every test and every other check counts one. What had to be skipped is named above
-# it. The exit status is 1 if anything failed.
+# total, `N passed, N failed`, in which every test and every other check counts one. What had to be skipped is named
+# above it. The exit status is 1 if anything failed.
 #
 # The tests of CUDA kernels on an emulated device are left out while kernels, launch code and emulator are as they were
 # when all of these tests passed (kernels/emulated.txt); --all runs them in any case.
 #
-# Where cargo-deny is installed it checks licences, sources and duplicates of all dependencies. With BMTRAIN_DENY=1 it is
-# installed first (some minutes) and looks at security advisories too, whose database it fetches.
+# Where cargo-deny is installed it checks licences, sources and duplicates of all dependencies. With BMTRAIN_DENY=1 it
+# is installed first (some minutes) and looks at security advisories too, whose database it fetches.
 set -euo pipefail
 # shellcheck source=scripts/places.sh
 source "$(dirname "${BASH_SOURCE[0]}")/places.sh"
@@ -31,7 +31,8 @@ if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 
     need rustup "install Rust with rustup, or add rustfmt and clippy to your toolchain"
     rustup component add rustfmt clippy
 fi
-# install WHAT_FOR PACKAGE...: Debian's packages, as root; otherwise says what for they are missing, and how to get them.
+# install WHAT_FOR PACKAGE...: Debian's packages, as root; otherwise says what for they are missing, and how to get
+# them.
 install() {
     local what_for="$1"
     shift

@@ -1,6 +1,6 @@
-"""Greedy decoding of a model folder by transformers in PyTorch on the CPU: the peer our own decoding is measured against.
+"""Greedy decoding of a model directory by transformers in PyTorch on the CPU: the peer our own decoding is measured against.
 
-    python torch_decode.py FOLDER [--prompt TEXT] [--tokens 64] [--rounds 3] [--threads 2] [--json]
+    python torch_decode.py DIRECTORY [--prompt TEXT] [--tokens 64] [--rounds 3] [--threads 2] [--json]
 
 Float32, one text at a time, `generate` with its cache of keys and values and no sampling. A round makes one word behind the prompt,
 and then that many more; the difference of the two is what the further words took, so neither reading the prompt nor the overhead of
@@ -35,12 +35,12 @@ def generate(model, ids, tokens):
     return made[0, ids.shape[1]:].tolist(), seconds
 
 
-def measure(folder, prompt, tokens, rounds):
+def measure(directory, prompt, tokens, rounds):
     """Medians over the rounds, as the record that is printed."""
     transformers.utils.logging.disable_progress_bar()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    # Folders of models that chat ask for sampling.
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    # Directories of models that chat ask for sampling.
     for option in ("temperature", "top_p", "top_k"):
         setattr(model.generation_config, option, None)
     model.generation_config.pad_token_id = model.generation_config.pad_token_id or 0
@@ -63,7 +63,7 @@ def measure(folder, prompt, tokens, rounds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", help="a model folder with tokenizer.json")
+    parser.add_argument("directory", help="a model directory with tokenizer.json")
     parser.add_argument("--prompt", default=PROMPT)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
@@ -72,10 +72,10 @@ def main():
     arguments = parser.parse_args()
     if arguments.tokens < 2 or arguments.rounds < 1:
         parser.error("--tokens must be 2 or more, --rounds 1 or more")
-    if not os.path.isdir(arguments.folder):
-        sys.exit(f"error: {arguments.folder}\n  reason: there is no such folder\n  fix: name a model folder")
+    if not os.path.isdir(arguments.directory):
+        sys.exit(f"error: {arguments.directory}\n  reason: there is no such directory\n  fix: name a model directory")
     torch.set_num_threads(arguments.threads)
-    r = measure(arguments.folder, arguments.prompt, arguments.tokens, arguments.rounds)
+    r = measure(arguments.directory, arguments.prompt, arguments.tokens, arguments.rounds)
     if arguments.json:
         print(json.dumps(r))
         return

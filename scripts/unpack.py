@@ -64,12 +64,12 @@ class Archive:
         return Archive(io.BytesIO(content)).open(inner)
 
 
-def inside(folder, name):
-    """The path of `name` under `folder`, refused where it would lie elsewhere."""
-    folder = folder.resolve()
-    path = (folder / name).resolve()
-    if folder not in path.parents:
-        raise Refused(f"destination {name!r} leaves the output folder")
+def inside(directory, name):
+    """The path of `name` under `directory`, refused where it would lie elsewhere."""
+    directory = directory.resolve()
+    path = (directory / name).resolve()
+    if directory not in path.parents:
+        raise Refused(f"destination {name!r} leaves the output directory")
     return path
 
 

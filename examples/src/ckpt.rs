@@ -1,6 +1,6 @@
 //! The ckpt program: list, verify, digest and reshard the checkpoints of a run.
 
-use crate::finetune::resume::{At, store_folder};
+use crate::finetune::resume::{At, store_directory};
 use crate::terminal;
 use bmtrain_dist::checkpoint::{Checkpoint, CheckpointName, Fault, MANIFEST_FILE, Store, reshard};
 use clap::{Parser, Subcommand};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// Look at the checkpoints of a run.
 ///
-/// DIR is the folder of a run, a folder of checkpoints, or one checkpoint; DIR@STEP names one of many.
+/// DIR is the directory of a run, a directory of checkpoints, or one checkpoint; DIR@STEP names one of many.
 ///
 /// Example: ckpt ls runs/first
 #[derive(Debug, Parser)]
@@ -38,7 +38,8 @@ pub enum Task {
         /// Where they are.
         dir: String,
     },
-    /// Print one hash of all tensors and state, which does not depend on how many ranks saved them; of the newest or of one.
+    /// Print one hash of all tensors and state, which does not depend on how many ranks saved them; of the newest or of
+    /// one.
     Digest {
         /// Where it is.
         dir: String,
@@ -46,12 +47,12 @@ pub enum Task {
         #[arg(long)]
         parts: bool,
     },
-    /// Write a checkpoint again as the files of another number of ranks. Resuming needs no such thing: any number of ranks
-    /// reads any checkpoint.
+    /// Write a checkpoint again as the files of another number of ranks. Resuming needs no such thing: any number of
+    /// ranks reads any checkpoint.
     Reshard {
         /// The newest here, or one.
         from: String,
-        /// The folder of checkpoints to write to; made if it is not there.
+        /// The directory of checkpoints to write to; made if it is not there.
         to: PathBuf,
         /// Number of files.
         #[arg(long, value_name = "N")]
@@ -147,16 +148,16 @@ fn one(dir: &str) -> Result<Checkpoint> {
     }
 }
 
-/// The folder of checkpoints, and the one in it that is named.
+/// The directory of checkpoints, and the one in it that is named.
 fn find(text: &str) -> Result<(Store, Option<CheckpointName>)> {
     let At { path, step } = text.parse().map_err(|reason: String| Error::recipe("DIR", reason, "see ckpt --help"))?;
     let path = path.as_path();
     let name = path.file_name().and_then(|name| name.to_string_lossy().parse::<CheckpointName>().ok());
     if let Some(name) = name.filter(|_| step.is_none() && path.join(MANIFEST_FILE).exists()) {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        return Ok((Store::open(folder)?, Some(name)));
+        let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        return Ok((Store::open(directory)?, Some(name)));
     }
-    let store = Store::open(&store_folder(path))?;
+    let store = Store::open(&store_directory(path))?;
     let Some(step) = step else { return Ok((store, None)) };
     match store.list()?.into_iter().find(|name| name.step() == step) {
         Some(name) => Ok((store, Some(name))),
@@ -165,7 +166,7 @@ fn find(text: &str) -> Result<(Store, Option<CheckpointName>)> {
 }
 
 fn nothing(dir: &str) -> Error {
-    let fix = "give the folder of a run, of its checkpoints, or of one of them";
+    let fix = "give the directory of a run, of its checkpoints, or of one of them";
     bmtrain_dist::Error::checkpoint(Fault::Missing, dir, "there is no checkpoint here", fix).into()
 }
 

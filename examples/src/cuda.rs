@@ -1,24 +1,25 @@
-//! Where the programs find NVIDIA's libraries and keep compiled kernels: what the environment says, as options of the backend.
+//! Where the programs find NVIDIA's libraries and keep compiled kernels: what the environment says, as options of the
+//! backend.
 
 use bmtrain_core::cuda::CudaOptions;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// Options of the backend from this process's environment: `BMTRAIN_CUDA_LIB_DIR` (folders of libraries), `CUDA_HOME` and
-/// `CUDA_PATH` (a toolkit), the active Python (`VIRTUAL_ENV`, `CONDA_PREFIX`, or the first `python3` on the `PATH`), in which pip
-/// installs NVIDIA's packages, and `BMTRAIN_CACHE` or `HOME` for what is kept. `BMTRAIN_CUDA_KERNELS` names a folder of kernels
-/// compiled elsewhere.
+/// Options of the backend from this process's environment: `BMTRAIN_CUDA_LIB_DIR` (directories of libraries),
+/// `CUDA_HOME` and `CUDA_PATH` (a toolkit), the active Python (`VIRTUAL_ENV`, `CONDA_PREFIX`, or the first `python3` on
+/// the `PATH`), in which pip installs NVIDIA's packages, and `BMTRAIN_CACHE` or `HOME` for what is kept.
+/// `BMTRAIN_CUDA_KERNELS` names a directory of kernels compiled elsewhere.
 pub fn cuda_options() -> CudaOptions {
     options_of(&|name| env::var_os(name).filter(|value| !value.is_empty()))
 }
 
 /// The same for any environment.
 fn options_of(variable: &dyn Fn(&str) -> Option<OsString>) -> CudaOptions {
-    let folders = |name| variable(name).iter().flat_map(env::split_paths).collect::<Vec<PathBuf>>();
-    let folder = |name| variable(name).map(PathBuf::from);
-    let mut prefixes: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(folder).collect();
-    prefixes.extend(folders("PATH").iter().find_map(|bin| prefix_of(bin)));
+    let directories = |name| variable(name).iter().flat_map(env::split_paths).collect::<Vec<PathBuf>>();
+    let directory = |name| variable(name).map(PathBuf::from);
+    let mut prefixes: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(directory).collect();
+    prefixes.extend(directories("PATH").iter().find_map(|bin| prefix_of(bin)));
     let mut packages: Vec<PathBuf> = prefixes.iter().flat_map(|prefix| packages_of(prefix)).collect();
     let mut seen = Vec::new();
     packages.retain(|package| {
@@ -26,30 +27,31 @@ fn options_of(variable: &dyn Fn(&str) -> Option<OsString>) -> CudaOptions {
         seen.push(package.clone());
         is_new
     });
-    let cache = folder("BMTRAIN_CACHE").or_else(|| Some(folder("HOME")?.join(".cache/bmtrain")));
+    let cache = directory("BMTRAIN_CACHE").or_else(|| Some(directory("HOME")?.join(".cache/bmtrain")));
     CudaOptions {
-        compiled: folder("BMTRAIN_CUDA_KERNELS"),
-        libraries: folders("BMTRAIN_CUDA_LIB_DIR"),
-        toolkits: ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(folder).collect(),
+        compiled: directory("BMTRAIN_CUDA_KERNELS"),
+        libraries: directories("BMTRAIN_CUDA_LIB_DIR"),
+        toolkits: ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(directory).collect(),
         packages,
         cache: cache.map(|cache| cache.join("kernels")),
         ..CudaOptions::default()
     }
 }
 
-/// Where the Python of a folder of programs is installed: links of a virtual environment are not followed.
+/// Where the Python of a directory of programs is installed: links of a virtual environment are not followed.
 fn prefix_of(bin: &Path) -> Option<PathBuf> {
     bin.join("python3").exists().then(|| bin.parent().map(Path::to_owned))?
 }
 
-/// The folders of packages of an installed Python.
+/// The directories of packages of an installed Python.
 fn packages_of(prefix: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(prefix.join("lib")) else { return Vec::new() };
     let pythons = entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("python3"));
-    let folders = pythons.flat_map(|python| ["site-packages", "dist-packages"].map(|name| python.path().join(name)));
-    let mut folders: Vec<PathBuf> = folders.filter(|folder| folder.join("nvidia").is_dir()).collect();
-    folders.sort_unstable_by(|a, b| b.cmp(a));
-    folders
+    let directories =
+        pythons.flat_map(|python| ["site-packages", "dist-packages"].map(|name| python.path().join(name)));
+    let mut directories: Vec<PathBuf> = directories.filter(|directory| directory.join("nvidia").is_dir()).collect();
+    directories.sort_unstable_by(|a, b| b.cmp(a));
+    directories
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use model_center::{Error, Result};
 /// As many as `device.threads` of a recipe may be.
 const MAX_THREADS: usize = 1024;
 
-/// Open the device of rank `local_rank` of the `local_size` ranks of this host, each with so many threads. Why it is not what
-/// one might expect is said by the first of them.
+/// Open the device of rank `local_rank` of the `local_size` ranks of this host, each with so many threads. Why it is
+/// not what one might expect is said by the first of them.
 ///
 /// # Errors
 /// A CUDA device that was asked for and cannot be used.

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;
 
-/// Print what this machine has for training: processors, limits, CUDA devices and libraries, kept kernels; and a fix for each thing
-/// that is missing. Without a CUDA device everything runs on processors, so nothing here is a failure.
+/// Print what this machine has for training: processors, limits, CUDA devices and libraries, kept kernels; and a fix
+/// for each thing that is missing. Without a CUDA device everything runs on processors, so nothing here is a failure.
 ///
 /// Example: doctor
 #[derive(Debug, Clone, Parser)]
@@ -101,21 +101,21 @@ fn describe(device: &Installed) -> String {
 
 fn kernels(cuda: &CudaOptions) -> String {
     match (&cuda.compiled, &cuda.cache) {
-        (Some(folder), _) => format!("taken as they are from {} (BMTRAIN_CUDA_KERNELS)", folder.display()),
-        (None, Some(folder)) => {
-            let Kept { files, bytes } = kept(folder);
+        (Some(directory), _) => format!("taken as they are from {} (BMTRAIN_CUDA_KERNELS)", directory.display()),
+        (None, Some(directory)) => {
+            let Kept { files, bytes } = kept(directory);
             format!(
                 "{files} modules compiled so far, {:.1} MiB in {}",
                 bytes as f64 / f64::from(1 << 20),
-                folder.display()
+                directory.display()
             )
         }
         (None, None) => "compiled at every start: neither BMTRAIN_CACHE nor HOME is set".into(),
     }
 }
 
-fn kept(folder: &Path) -> Kept {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+fn kept(directory: &Path) -> Kept {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let sizes = entries.filter_map(|entry| entry.metadata().ok().filter(std::fs::Metadata::is_file));
     sizes.fold(Kept::default(), |kept, file| Kept { files: kept.files + 1, bytes: kept.bytes + file.len() })
 }

@@ -2,8 +2,8 @@
 //!
 //! A crate with models of its own builds the same programs around its own registry: its binary is a `main` that calls
 //! [`finetune::main`], [`forward::main`], [`generate::main`], [`plan::main`] or [`convert::main`] with a
-//! [`Registry`](model_center::model::Registry) of both tables. They are here rather than in `model-center` because a program takes
-//! what a library should leave alone: the command line, the terminal, signals, the exit code.
+//! [`Registry`](model_center::model::Registry) of both tables. They are here rather than in `model-center` because a
+//! program takes what a library should leave alone: the command line, the terminal, signals, the exit code.
 
 pub mod bench;
 pub mod ckpt;

@@ -1,7 +1,7 @@
 //! What a program reports of a model that it opens: tensors that are not used, and what `config.json` does not state.
 //!
-//! Defines [`remarks`], called by the programs that open a model, [`head`], called by those with `--head`, and [`Stored`], the
-//! dtypes of `--dtype`.
+//! Defines [`remarks`], called by the programs that open a model, [`head`], called by those with `--head`, and
+//! [`Stored`], the dtypes of `--dtype`.
 
 use bmtrain_core::DType;
 use clap::ValueEnum;
@@ -68,28 +68,29 @@ pub fn remarks_of(opened: &OpenedModel) -> Vec<String> {
 ///
 /// # Errors
 /// A classifier is asked for, and the directory has none.
-pub fn head(head: Option<Head>, folder: &Path, has_sentences: bool) -> Result<Option<TextHead>> {
+pub fn head(head: Option<Head>, directory: &Path, has_sentences: bool) -> Result<Option<TextHead>> {
     Ok(match head {
         None => None,
         Some(Head::Mlm) if has_sentences => Some(TextHead::Pretraining),
         Some(Head::Mlm) => Some(TextHead::MaskedLm),
         Some(Head::Nsp) => Some(TextHead::NextSentence),
-        Some(Head::Cls) => classifier(folder)?,
+        Some(Head::Cls) => classifier(directory)?,
         Some(Head::Lm) => Some(TextHead::CausalLm),
         Some(Head::None) => Some(TextHead::None),
     })
 }
 
 /// How many outputs a classifier has is stated by the directory.
-fn classifier(folder: &Path) -> Result<Option<TextHead>> {
-    let classes = architectures(folder)?;
+fn classifier(directory: &Path) -> Result<Option<TextHead>> {
+    let classes = architectures(directory)?;
     // ModelCenter's files name no class; their weights tell.
-    if is_named_by_model_center(folder)? || classes.iter().any(|class| class.ends_with("ForSequenceClassification")) {
+    if is_named_by_model_center(directory)? || classes.iter().any(|class| class.ends_with("ForSequenceClassification"))
+    {
         return Ok(None);
     }
-    let outputs = if classes.is_empty() { classifier_outputs(folder)? } else { None };
+    let outputs = if classes.is_empty() { classifier_outputs(directory)? } else { None };
     outputs.map(|outputs| Some(TextHead::Classification { outputs })).ok_or_else(|| {
-        let place = folder.join("config.json").display().to_string();
+        let place = directory.join("config.json").display().to_string();
         let reason = match classes.is_empty() {
             true => "config.json names no class, and the weights have no classifier".to_owned(),
             false => format!("the directory's class is {classes:?}, which has no classifier"),

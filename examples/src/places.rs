@@ -5,20 +5,20 @@ use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Places from this process's environment, by the rules of Hugging Face's libraries: `HF_HUB_CACHE`, else `HF_HOME` with `hub`
-/// below it, else `huggingface/hub` in `XDG_CACHE_HOME` or in `HOME` with `.cache` below it; `HF_HUB_OFFLINE`. ModelCenter's
-/// cache is `.cache/model_center` in `HOME`.
+/// Places from this process's environment, by the rules of Hugging Face's libraries: `HF_HUB_CACHE`, else `HF_HOME`
+/// with `hub` below it, else `huggingface/hub` in `XDG_CACHE_HOME` or in `HOME` with `.cache` below it;
+/// `HF_HUB_OFFLINE`. ModelCenter's cache is `.cache/model_center` in `HOME`.
 pub fn model_places() -> Places {
     places_of(&|name| env::var_os(name).filter(|value| !value.is_empty()))
 }
 
 /// The same for any environment.
 fn places_of(variable: &dyn Fn(&str) -> Option<OsString>) -> Places {
-    let folder = |name| variable(name).map(PathBuf::from);
-    let home_cache = folder("HOME").map(|home| home.join(".cache"));
-    let cache = folder("XDG_CACHE_HOME").or_else(|| home_cache.clone());
-    let hf_home = folder("HF_HOME").or_else(|| Some(cache?.join("huggingface")));
-    let hub = folder("HF_HUB_CACHE").or_else(|| Some(hf_home?.join("hub")));
+    let directory = |name| variable(name).map(PathBuf::from);
+    let home_cache = directory("HOME").map(|home| home.join(".cache"));
+    let cache = directory("XDG_CACHE_HOME").or_else(|| home_cache.clone());
+    let hf_home = directory("HF_HOME").or_else(|| Some(cache?.join("huggingface")));
+    let hub = directory("HF_HUB_CACHE").or_else(|| Some(hf_home?.join("hub")));
     let is_yes = |value: OsString| ["1", "on", "yes", "true"].iter().any(|yes| value.eq_ignore_ascii_case(yes));
     Places {
         hub,

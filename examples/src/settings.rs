@@ -11,7 +11,8 @@ use std::path::PathBuf;
 pub struct SettingOptions {
     /// The recipe file.
     pub recipe: Option<PathBuf>,
-    /// The changes, written with `--set` or without, in the order of the command line: of two of one key the last one wins.
+    /// The changes, written with `--set` or without, in the order of the command line: of two of one key the last one
+    /// wins.
     pub sets: Vec<String>,
 }
 
@@ -27,8 +28,8 @@ struct Collected {
     /// The same without --set: train.lr=3e-5.
     #[arg(value_name = "KEY=VALUE")]
     bare_sets: Vec<String>,
-    /// Leave out tensors of the model whose names match, `*` for any characters; short for --set model.leave=[PATTERN], may be
-    /// repeated.
+    /// Leave out tensors of the model whose names match, `*` for any characters; short for --set model.leave=[PATTERN],
+    /// may be repeated.
     #[arg(long, value_name = "PATTERN")]
     leave: Vec<String>,
 }

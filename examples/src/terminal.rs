@@ -7,8 +7,8 @@ use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
-/// Send log messages to standard error: warnings, or what `RUST_LOG` asks for. Panics of other libraries that end as errors
-/// are shown as errors alone.
+/// Send log messages to standard error: warnings, or what `RUST_LOG` asks for. Panics of other libraries that end as
+/// errors are shown as errors alone.
 pub fn start_logging() {
     silence_caught();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
@@ -26,7 +26,8 @@ pub fn print(text: &str) -> Result<()> {
     print_bytes(format!("{text}\n").as_bytes()).map(drop)
 }
 
-/// The same for a part of a line, or for many of them. Whether anybody still reads: what takes long is better ended if not.
+/// The same for a part of a line, or for many of them. Whether anybody still reads: what takes long is better ended if
+/// not.
 ///
 /// # Errors
 /// As [`print()`].

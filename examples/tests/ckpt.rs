@@ -25,7 +25,7 @@ fn name(fixture: &Fixture, step: u64) -> String {
 }
 
 #[test]
-fn checkpoints_are_listed_newest_first_from_any_of_their_folders() {
+fn checkpoints_are_listed_newest_first_from_any_of_their_directories() {
     let fixture = trained();
     let listed = ckpt(&fixture, &["ls", "run"]).succeeded().stdout;
     let steps: Vec<&str> = listed.lines().map(|line| &line[..7]).collect();

@@ -23,19 +23,19 @@ fn bits(file: &dyn TensorSource) -> Vec<(String, Vec<usize>, Vec<u32>)> {
     file.entries().iter().map(|e| (e.name.clone(), e.shape.clone(), read(&e.name, &e.shape))).collect()
 }
 
-fn weights(folder: &Path) -> Vec<(String, Vec<usize>, Vec<u32>)> {
-    bits(&SafetensorsFile::open(&folder.join("model.safetensors")).unwrap())
+fn weights(directory: &Path) -> Vec<(String, Vec<usize>, Vec<u32>)> {
+    bits(&SafetensorsFile::open(&directory.join("model.safetensors")).unwrap())
 }
 
-fn loss(folder: &Path) -> f32 {
-    loss_as(folder, None)
+fn loss(directory: &Path) -> f32 {
+    loss_as(directory, None)
 }
 
-/// The loss of a folder that may be of a family which its files do not name.
-fn loss_as(folder: &Path, family: Option<&str>) -> f32 {
+/// The loss of a directory that may be of a family which its files do not name.
+fn loss_as(directory: &Path, family: Option<&str>) -> f32 {
     let device = Device::cpu(1).unwrap();
     let options = OpenOptions { family: family.map(str::to_owned), ..OpenOptions::new(&device) };
-    let model = Registry::default().open(folder, &options).unwrap().model;
+    let model = Registry::default().open(directory, &options).unwrap().model;
     let words = model.vocab_size().min(40) as i64;
     let ids: Vec<i64> = (0..12).map(|at| (at * at * 5 + 3 * at) % words).collect();
     // ModelCenter's T5 is told what its decoder reads.
@@ -84,7 +84,8 @@ fn there_and_back_through_model_centers_files_every_bit_is_the_same() {
     }
 }
 
-/// ModelCenter multiplies the logits of T5 1.0 with 100, which no division undoes exactly: the decoder's last norm takes it.
+/// ModelCenter multiplies the logits of T5 1.0 with 100, which no division undoes exactly: the decoder's last norm
+/// takes it.
 #[test]
 fn of_a_scaled_t5_one_vector_differs_in_its_last_bit_at_most() {
     let fixture = Fixture::new();
@@ -137,7 +138,7 @@ fn heads_that_its_encoders_do_not_have_are_refused_in_both_directions() {
 }
 
 #[test]
-fn nothing_is_left_of_a_folder_whose_weights_cannot_be_written() {
+fn nothing_is_left_of_a_directory_whose_weights_cannot_be_written() {
     let fixture = Fixture::new();
     let from = fixture.path("large");
     std::fs::create_dir(&from).unwrap();
@@ -185,7 +186,7 @@ fn values_that_are_not_finite_are_converted_with_a_warning() {
 }
 
 #[test]
-fn a_gguf_file_becomes_a_folder_that_opens() {
+fn a_gguf_file_becomes_a_directory_that_opens() {
     let fixture = Fixture::new();
     let gguf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/model-center/tests/golden/gguf/llama.gguf");
     let said = fixture.convert(&[gguf.to_str().unwrap(), "llama", "--dtype", "f32"]).succeeded();
@@ -208,27 +209,27 @@ fn what_would_be_lost_or_overwritten_is_refused() {
     assert!(error.contains("used") && error.contains("not empty"), "{error}");
     // ModelCenter has no BLOOM, and computes the scores of no GPT-2 and the angles of no Llama like these.
     for (model, family) in [("bloom_a", "BLOOM"), ("gpt2_b", "GPT-2"), ("llama_a", "Llama")] {
-        let folder = golden(model, "lm");
+        let directory = golden(model, "lm");
         let layout = ["new", "--dtype", "f32", "--layout", "model-center"];
-        let error = fixture.convert(&[&[folder.to_str().unwrap()][..], &layout].concat()).refused();
+        let error = fixture.convert(&[&[directory.to_str().unwrap()][..], &layout].concat()).refused();
         assert!(error.contains(&format!("a {family} like this is not written in ModelCenter's layout")), "{error}");
     }
     let error = fixture.convert(&["no/such/model", "new", "--dtype", "f32"]).refused();
     assert!(error.contains("no/such/model"), "{error}");
     assert!(!fixture.path("new").exists());
     // Of a head that the class does not have nothing is written, which is said.
-    let folder = fixture.path("headless");
-    std::fs::create_dir(&folder).unwrap();
+    let directory = fixture.path("headless");
+    std::fs::create_dir(&directory).unwrap();
     let from = golden("gpt2_a", "untied");
-    std::fs::copy(from.join("model.safetensors"), folder.join("model.safetensors")).unwrap();
+    std::fs::copy(from.join("model.safetensors"), directory.join("model.safetensors")).unwrap();
     let config = std::fs::read_to_string(from.join("config.json")).unwrap();
-    std::fs::write(folder.join("config.json"), config.replace("GPT2LMHeadModel", "GPT2Model")).unwrap();
+    std::fs::write(directory.join("config.json"), config.replace("GPT2LMHeadModel", "GPT2Model")).unwrap();
     let said = fixture.convert(&["headless", "new", "--dtype", "bf16"]).succeeded();
     assert!(said.stderr.contains("warning: tensors of other heads are not used: lm_head.weight"), "{}", said.stderr);
     assert!(said.stdout.contains("left out, of other heads: lm_head.weight"), "{}", said.stdout);
     // With the class unknown a head can be named.
     let other = config.replace("GPT2LMHeadModel", "GPT2ForEverything");
-    std::fs::write(folder.join("config.json"), other).unwrap();
+    std::fs::write(directory.join("config.json"), other).unwrap();
     assert!(fixture.convert(&["headless", "lm"]).refused().contains("GPT2ForEverything"));
     fixture.convert(&["headless", "lm", "--head", "lm"]).succeeded();
     assert_eq!(loss(&fixture.path("lm")).to_bits(), loss(&from).to_bits());
@@ -246,7 +247,7 @@ fn report(text: &str) -> BTreeMap<String, (String, Vec<String>)> {
 }
 
 #[test]
-fn a_folder_keeps_its_dtype_unless_another_is_asked_for() {
+fn a_directory_keeps_its_dtype_unless_another_is_asked_for() {
     let fixture = Fixture::new();
     let from = golden("gpt2_a", "lm");
     for dtype in ["bf16", "f16", "f32"] {
@@ -255,7 +256,7 @@ fn a_folder_keeps_its_dtype_unless_another_is_asked_for() {
         let again = format!("{dtype}-again");
         let said = fixture.convert(&[dtype, &again]).succeeded();
         assert!(said.stdout.to_lowercase().contains(&format!("written as {dtype}")), "{}", said.stdout);
-        let bytes = |folder: &str| fixture.bytes(&format!("{folder}/model.safetensors"));
+        let bytes = |directory: &str| fixture.bytes(&format!("{directory}/model.safetensors"));
         assert!(bytes(dtype) == bytes(&again), "{dtype}");
         assert!(!said.stderr.contains("warning") && !said.stdout.contains("narrowed"), "{said:?}");
     }
@@ -297,7 +298,7 @@ fn a_report_says_what_became_of_every_tensor() {
     assert_eq!(block("attn.c_attn.weight"), ("split".to_owned(), queries));
     assert_eq!(block("attn.c_proj.weight"), ("transposed".to_owned(), vec![own("attention_out.weight")]));
     assert_eq!(block("attn.c_proj.bias"), ("copied".to_owned(), vec![own("attention_out.bias")]));
-    // The way back, to standard output.
+    // The backward pass, to standard output.
     let said = fixture.convert(&["own", "back", "--family", "gpt2", "--report", "-"]).succeeded();
     let back = report(&said.stdout);
     assert_eq!(

@@ -11,11 +11,11 @@ fn root() -> PathBuf {
 /// Every document: path from the root, text.
 fn documents() -> Vec<(String, String)> {
     let mut paths = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned()];
-    for folder in ["docs", "docs/adr"] {
-        for entry in std::fs::read_dir(root().join(folder)).unwrap() {
+    for directory in ["docs", "docs/adr"] {
+        for entry in std::fs::read_dir(root().join(directory)).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             if name.ends_with(".md") {
-                paths.push(format!("{folder}/{name}"));
+                paths.push(format!("{directory}/{name}"));
             }
         }
     }
@@ -44,7 +44,7 @@ fn split(text: &str) -> (String, Vec<Fenced>) {
     (prose, blocks)
 }
 
-/// Words in backticks that name a file or folder of this repository.
+/// Words in backticks that name a file or directory of this repository.
 fn paths(prose: &str) -> Vec<&str> {
     let tops = [".ci/", "crates/", "docs/", "examples/", "kernels/", "scripts/"];
     let spans = prose.split('`').skip(1).step_by(2);

@@ -1,5 +1,5 @@
-//! The forward program against PyTorch in 64-bit floats, through its files: hidden states, logits, loss and every gradient
-//! of every head. The golden data are described in `crates/model-center/tests/golden/README.md`.
+//! The forward program against PyTorch in 64-bit floats, through its files: hidden states, logits, loss and every
+//! gradient of every head. The golden data are described in `crates/model-center/tests/golden/README.md`.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod fixture;
@@ -40,14 +40,14 @@ fn arguments<'a>(model: &'a Path, inputs: &'a Path, out: &'a str) -> Vec<&'a str
 
 fn check_head(model: &str, head: &str, argument: &str) {
     let fixture = Fixture::new();
-    let folder = golden(model, head);
-    let inputs = folder.join("inputs.safetensors");
+    let directory = golden(model, head);
+    let inputs = directory.join("inputs.safetensors");
     let further = if argument.is_empty() { vec!["--grads"] } else { vec!["--grads", "--head", argument] };
-    let run = [arguments(&folder, &inputs, "out.safetensors"), further].concat();
+    let run = [arguments(&directory, &inputs, "out.safetensors"), further].concat();
     let outcome = fixture.forward(&run).succeeded();
     assert_eq!(outcome.stderr, "", "{model} {head}");
     let ours = SafetensorsFile::open(&fixture.path("out.safetensors")).unwrap();
-    let theirs = SafetensorsFile::open(&folder.join("golden.safetensors")).unwrap();
+    let theirs = SafetensorsFile::open(&directory.join("golden.safetensors")).unwrap();
     let gradients = theirs.tensors().iter().filter(|entry| entry.name.starts_with("grad."));
     let all = norm(&gradients.flat_map(|entry| values(&theirs, &entry.name)).collect::<Vec<_>>());
     for entry in theirs.tensors() {
@@ -93,20 +93,21 @@ fn a_decoder_behind_an_encoder_equals_pytorch() {
     check_head("t5_mt5", "lm", "");
 }
 
-/// Every folder of golden data with a model, its inputs and what it computes.
-fn golden_folders() -> Vec<PathBuf> {
-    let subfolders = |folder: &Path| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+/// Every directory of golden data with a model, its inputs and what it computes.
+fn golden_directories() -> Vec<PathBuf> {
+    let subdirectories = |directory: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
         entries.filter(|path| path.is_dir()).collect()
     };
-    let has = |folder: &Path, name: &str| folder.join(name).is_file();
-    let is_model = |folder: &PathBuf| {
-        ["config.json", "inputs.safetensors", "golden.safetensors"].iter().all(|name| has(folder, name))
+    let has = |directory: &Path, name: &str| directory.join(name).is_file();
+    let is_model = |directory: &PathBuf| {
+        ["config.json", "inputs.safetensors", "golden.safetensors"].iter().all(|name| has(directory, name))
     };
-    let models = subfolders(&golden("", ""));
-    let mut folders: Vec<PathBuf> = models.iter().flat_map(|model| subfolders(model)).filter(is_model).collect();
-    folders.sort();
-    folders
+    let models = subdirectories(&golden("", ""));
+    let mut directories: Vec<PathBuf> =
+        models.iter().flat_map(|model| subdirectories(model)).filter(is_model).collect();
+    directories.sort();
+    directories
 }
 
 /// Values of logits where there is a token: what stands behind nothing but padding is nowhere said.
@@ -121,13 +122,13 @@ fn at_tokens(values: Vec<f64>, shape: &[usize], inputs: &SafetensorsFile) -> Vec
 #[test]
 fn every_golden_model_opens_with_its_head_and_without() {
     let fixture = Fixture::new();
-    let folders = golden_folders();
-    assert!(folders.len() > 50, "{folders:?}");
-    for folder in folders {
-        let (inputs, shown) = (folder.join("inputs.safetensors"), folder.display());
-        fixture.forward(&arguments(&folder, &inputs, "out")).succeeded();
+    let directories = golden_directories();
+    assert!(directories.len() > 50, "{directories:?}");
+    for directory in directories {
+        let (inputs, shown) = (directory.join("inputs.safetensors"), directory.display());
+        fixture.forward(&arguments(&directory, &inputs, "out")).succeeded();
         let ours = SafetensorsFile::open(&fixture.path("out")).unwrap();
-        let theirs = SafetensorsFile::open(&folder.join("golden.safetensors")).unwrap();
+        let theirs = SafetensorsFile::open(&directory.join("golden.safetensors")).unwrap();
         let given = SafetensorsFile::open(&inputs).unwrap();
         for name in ["logits", "seq_relationship_logits", "loss"] {
             let Some(entry) = theirs.entry(name) else { continue };
@@ -136,11 +137,11 @@ fn every_golden_model_opens_with_its_head_and_without() {
             assert!(error <= bound, "{shown} {name}: error {error:e}, bound {bound:e}");
         }
         // The decoder of BART's classifier reads what the encoder reads, and that of a bare model what it is given.
-        if shown.to_string().contains("bart_") && folder.ends_with("cls") {
+        if shown.to_string().contains("bart_") && directory.ends_with("cls") {
             continue;
         }
         // Decoder inputs may have to be made from labels, which count for nothing without a head.
-        fixture.forward(&[arguments(&folder, &inputs, "bare"), vec!["--head", "none"]].concat()).succeeded();
+        fixture.forward(&[arguments(&directory, &inputs, "bare"), vec!["--head", "none"]].concat()).succeeded();
         let bare = SafetensorsFile::open(&fixture.path("bare")).unwrap();
         assert!(bare.entry("logits").is_none() && bare.entry("loss").is_none(), "{shown}");
         let hidden = ours.tensors().iter().filter(|entry| entry.name.starts_with("hidden."));
@@ -180,11 +181,11 @@ fn lines_of_json_are_read_as_tensors_are() {
         ("t5_b", "lm"),
     ];
     for (model, head) in models {
-        let folder = golden(model, head);
-        let inputs = folder.join("inputs.safetensors");
+        let directory = golden(model, head);
+        let inputs = directory.join("inputs.safetensors");
         fixture.write("in.jsonl", &as_lines(&inputs));
         for (inputs, out) in [(inputs, "tensors"), (fixture.path("in.jsonl"), "lines")] {
-            fixture.forward(&[arguments(&folder, &inputs, out), vec!["--grads"]].concat()).succeeded();
+            fixture.forward(&[arguments(&directory, &inputs, out), vec!["--grads"]].concat()).succeeded();
         }
         assert!(fixture.bytes("tensors") == fixture.bytes("lines"), "{model} {head}");
     }
@@ -197,9 +198,9 @@ fn forward_lines(fixture: &Fixture, lines: &[Value], out: &str) -> fixture::Outc
 }
 
 #[test]
-fn texts_go_through_the_tokenizer_of_the_folder() {
+fn texts_go_through_the_tokenizer_of_the_directory() {
     let fixture = Fixture::new();
-    let tokenizer = HfTokenizer::from_folder(fixture.path("model")).unwrap();
+    let tokenizer = HfTokenizer::from_directory(fixture.path("model")).unwrap();
     let texts = [("the film was good", Some("it is a film")), ("it was", Some("bad"))];
     let ids = |text: &str, pair: Option<&str>| {
         let row = tokenizer.encode(text, pair, None).unwrap();
@@ -226,7 +227,7 @@ fn texts_go_through_the_tokenizer_of_the_folder() {
 #[test]
 fn a_target_is_what_a_decoder_behind_an_encoder_is_to_write() {
     let fixture = Fixture::seq2seq();
-    let tokenizer = HfTokenizer::from_folder(fixture.path("model")).unwrap();
+    let tokenizer = HfTokenizer::from_directory(fixture.path("model")).unwrap();
     let pairs = [("the film was good", "good"), ("it is", "a film and the cast")];
     let target = |text: &str| tokenizer.encode(text, None, None).unwrap().input_ids;
     let by_hand = pairs.map(|(text, to)| json!({"text": text, "labels": target(to)}));
@@ -278,7 +279,7 @@ fn lines_that_are_no_rows_are_refused_with_their_place() {
     fixture.write("in.jsonl", "{\"text\": \"the film\"}\n");
     std::fs::remove_file(fixture.path("model/vocab.txt")).unwrap();
     let said = fixture.forward(&arguments(&fixture.path("model"), &fixture.path("in.jsonl"), "out")).refused();
-    assert!(said.contains("the folder has no tokenizer: neither of tokenizer.json"), "{said}");
+    assert!(said.contains("the directory has no tokenizer: neither of tokenizer.json"), "{said}");
 }
 
 #[test]
@@ -288,7 +289,7 @@ fn contexts_and_spans_are_inputs_too() {
 }
 
 #[test]
-fn without_an_argument_the_head_is_that_of_the_folder() {
+fn without_an_argument_the_head_is_that_of_the_directory() {
     for head in ["cls", "mlm", "nsp", "pretraining"] {
         check_head("bert_a", head, "");
     }
@@ -300,7 +301,7 @@ fn without_an_argument_the_head_is_that_of_the_folder() {
 #[test]
 fn absent_inputs_get_the_defaults_of_transformers() {
     let fixture = Fixture::new();
-    let folder = golden("bert_a", "cls");
+    let directory = golden("bert_a", "cls");
     let ids = [2i64, 7, 9, 3, 2, 8, 6, 3];
     let shape: &[usize] = &[2, 4];
     let full: [Input<'_>; 3] =
@@ -309,7 +310,7 @@ fn absent_inputs_get_the_defaults_of_transformers() {
     write_inputs(&fixture.path("ids.safetensors"), &full[..1]);
     for name in ["full", "ids"] {
         let (inputs, out) = (fixture.path(&format!("{name}.safetensors")), format!("{name}.out"));
-        fixture.forward(&arguments(&folder, &inputs, &out)).succeeded();
+        fixture.forward(&arguments(&directory, &inputs, &out)).succeeded();
     }
     assert_eq!(fixture.bytes("full.out"), fixture.bytes("ids.out"));
     let out = SafetensorsFile::open(&fixture.path("ids.out")).unwrap();
@@ -335,14 +336,14 @@ fn a_text_is_a_row_of_the_ids_of_the_models_tokenizer() {
 #[test]
 fn outputs_that_are_not_finite_are_written_with_a_warning_that_names_them() {
     let fixture = Fixture::new();
-    let folder = golden("bert_a", "mlm");
+    let directory = golden("bert_a", "mlm");
     let inputs = fixture.path("in");
     let ids: Input<'_> = ("input_ids", &[1, 3], &[2, 7, 3]);
     write_inputs(&inputs, &[ids, ("labels", &[1, 3], &[-100, 7, -100])]);
-    assert_eq!(fixture.forward(&arguments(&folder, &inputs, "out")).succeeded().stderr, "");
+    assert_eq!(fixture.forward(&arguments(&directory, &inputs, "out")).succeeded().stderr, "");
     // As in PyTorch the mean over no label is NaN.
     write_inputs(&inputs, &[ids, ("labels", &[1, 3], &[-100, -100, -100])]);
-    let outcome = fixture.forward(&arguments(&folder, &inputs, "out")).succeeded();
+    let outcome = fixture.forward(&arguments(&directory, &inputs, "out")).succeeded();
     assert!(outcome.stderr.starts_with("warning: not finite: loss (1 of 1 values)\n"), "{}", outcome.stderr);
     assert!(values(&SafetensorsFile::open(&fixture.path("out")).unwrap(), "loss")[0].is_nan());
 }
@@ -350,10 +351,10 @@ fn outputs_that_are_not_finite_are_written_with_a_warning_that_names_them() {
 #[test]
 fn one_token_a_row_is_enough() {
     let fixture = Fixture::new();
-    let folder = golden("bert_a", "cls");
+    let directory = golden("bert_a", "cls");
     write_inputs(&fixture.path("in"), &[("input_ids", &[2, 1], &[2, 7]), ("labels", &[2], &[0, 1])]);
     let inputs = fixture.path("in");
-    let run = [arguments(&folder, &inputs, "out"), vec!["--grads"]].concat();
+    let run = [arguments(&directory, &inputs, "out"), vec!["--grads"]].concat();
     fixture.forward(&run).succeeded();
     let out = SafetensorsFile::open(&fixture.path("out")).unwrap();
     assert_eq!(out.entry("logits").unwrap().shape, [2, 2]);
@@ -386,9 +387,9 @@ fn a_regression_is_judged_by_its_squared_error() {
 #[test]
 fn hidden_states_alone_need_no_head() {
     let fixture = Fixture::new();
-    let (folder, inputs) = (golden("bert_a", "cls"), fixture.path("in"));
-    without_tensors(&folder.join("inputs.safetensors"), &inputs, |name| name == "labels");
-    let run = [arguments(&folder, &inputs, "out"), vec!["--head", "none"]].concat();
+    let (directory, inputs) = (golden("bert_a", "cls"), fixture.path("in"));
+    without_tensors(&directory.join("inputs.safetensors"), &inputs, |name| name == "labels");
+    let run = [arguments(&directory, &inputs, "out"), vec!["--head", "none"]].concat();
     fixture.forward(&run).succeeded();
     let out = SafetensorsFile::open(&fixture.path("out")).unwrap();
     let mut names: Vec<&str> = out.tensors().iter().map(|entry| entry.name.as_str()).collect();
@@ -399,10 +400,10 @@ fn hidden_states_alone_need_no_head() {
 #[test]
 fn the_number_of_threads_changes_no_bit() {
     let fixture = Fixture::new();
-    let (folder, inputs) =
+    let (directory, inputs) =
         (golden("bert_b", "pretraining"), golden("bert_b", "pretraining").join("inputs.safetensors"));
     for threads in ["1", "2"] {
-        let run = ["--model", folder.to_str().unwrap(), "--inputs", inputs.to_str().unwrap(), "--out", threads];
+        let run = ["--model", directory.to_str().unwrap(), "--inputs", inputs.to_str().unwrap(), "--out", threads];
         fixture.forward(&[&run[..], &["--grads", "--threads", threads]].concat()).succeeded();
     }
     assert_eq!(fixture.bytes("1"), fixture.bytes("2"));
@@ -450,7 +451,7 @@ fn logits(fixture: &Fixture, model: &str, further: &[&str]) -> (Vec<u8>, String)
     (logits, outcome.stderr)
 }
 
-/// Copies a golden folder's configuration and weights into the fixture.
+/// Copies a golden directory's configuration and weights into the fixture.
 fn copied(fixture: &Fixture, head: &str, to: &str) {
     for file in ["config.json", "model.safetensors"] {
         fixture.write_bytes(&format!("{to}/{file}"), &std::fs::read(golden("bert_a", head).join(file)).unwrap());
@@ -482,7 +483,7 @@ fn a_head_is_reached_beside_three_others_whatever_the_configuration_names() {
 }
 
 #[test]
-fn of_a_folder_without_a_class_one_head_is_asked_for_by_name() {
+fn of_a_directory_without_a_class_one_head_is_asked_for_by_name() {
     let fixture = Fixture::new();
     copied(&fixture, "mlm", "two");
     add_tensors(&fixture.path("two/model.safetensors"), &[("classifier.weight", &[5, 32]), ("classifier.bias", &[5])]);

@@ -1,5 +1,5 @@
-//! The generate program: the texts that transformers writes (`crates/model-center/tests/golden/generation.json`), whatever the
-//! batch and however many ranks; rows in and out, prompts, templates, conversations.
+//! The generate program: the texts that transformers writes (`crates/model-center/tests/golden/generation.json`),
+//! whatever the batch and however many ranks; rows in and out, prompts, templates, conversations.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod fixture;
@@ -27,7 +27,7 @@ fn generated(fixture: &Fixture, input: &[Value], arguments: &[&str]) -> Vec<Valu
 }
 
 fn tokenizer(fixture: &Fixture) -> HfTokenizer {
-    HfTokenizer::from_folder(fixture.path("model")).unwrap()
+    HfTokenizer::from_directory(fixture.path("model")).unwrap()
 }
 
 /// What a model says of the program with these words as the template of its conversations.
@@ -105,7 +105,8 @@ fn batches_and_ranks_change_no_text() {
                 }
             }
         }
-        // With equal batches on each rank every byte of the file is the same: a rank under ZeRO-3 computes what one alone does.
+        // With equal batches on each rank every byte of the file is the same: a rank under ZeRO-3 computes what one
+        // alone does.
         let write = |ranks: &[&str]| {
             generated(&fixture, &prompts(), &[&["--batch", "1"], &searched[..], ranks].concat());
             fixture.bytes("out.jsonl")

@@ -20,8 +20,8 @@ fn text(bytes: &[u8]) -> String {
 
 /// Run it on the emulated driver: what it printed, and its JSON.
 fn emulated(arguments: &[&str]) -> (Output, Value) {
-    let folder = tempfile::tempdir().unwrap();
-    let json = folder.path().join("found.json");
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("found.json");
     let mut command = gpu_check(arguments);
     command.arg("--json").arg(&json).env("BMTRAIN_CUDA_KERNELS", emulator::compiled_kernels());
     let output = command.output().unwrap();

@@ -1,5 +1,5 @@
-//! Rank processes killed at every named place of a save and at random moments: the same command goes on, unattended, to the
-//! same bits. Seeds are printed; the claims `kills` and `resume` run these tests.
+//! Rank processes killed at every named place of a save and at random moments: the same command goes on, unattended, to
+//! the same bits. Seeds are printed; the claims `kills` and `resume` run these tests.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod fixture;

@@ -1,5 +1,6 @@
-//! Models that learn words, with the finetune program: the next word of a text, and targets that a decoder writes behind an
-//! encoder. What holds for classes holds for them: they learn, and compute the same bits however they are run.
+//! Models that learn words, with the finetune program: the next word of a text, and targets that a decoder writes
+//! behind an encoder. What holds for classes holds for them: they learn, and compute the same bits however they are
+//! run.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod fixture;
@@ -118,7 +119,7 @@ fn the_loss_is_that_of_the_words_that_count() {
         let loss = objective.records("run", "eval")[0]["metrics"]["loss"].as_f64().unwrap();
         // By hand, through the forward program.
         let record: Value = serde_json::from_str(&line).unwrap();
-        let tokenizer = HfTokenizer::from_folder(fixture.path("model")).unwrap();
+        let tokenizer = HfTokenizer::from_directory(fixture.path("model")).unwrap();
         let ids = |name: &str| tokenizer.tokenize(&[record[name].as_str().unwrap()]).unwrap().remove(0);
         let special = |token: &str| tokenizer.id(token).unwrap();
         let row = match objective.task {
@@ -256,7 +257,7 @@ fn a_model_that_cannot_learn_a_task_is_refused_where_the_task_is_named() {
 }
 
 #[test]
-fn a_head_for_words_is_the_folders_or_an_error() {
+fn a_head_for_words_is_the_directories_or_an_error() {
     let language = Objective::language();
     let config = language.fixture.read("model/config.json");
     let mut config: Value = serde_json::from_str(&config).unwrap();

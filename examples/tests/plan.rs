@@ -42,8 +42,8 @@ fn planned(fixture: &Fixture, arguments: &[&str]) -> Value {
     serde_json::from_str(&outcome.stdout).unwrap()
 }
 
-fn last_record(fixture: &Fixture, folder: &str) -> Value {
-    let text = fixture.read(&format!("{folder}/metrics.jsonl"));
+fn last_record(fixture: &Fixture, directory: &str) -> Value {
+    let text = fixture.read(&format!("{directory}/metrics.jsonl"));
     serde_json::from_str(text.lines().last().unwrap()).unwrap()
 }
 
@@ -51,8 +51,8 @@ fn last_record(fixture: &Fixture, folder: &str) -> Value {
 fn a_plan_is_what_the_fullest_pool_then_held() {
     let fixture = equally_long();
     for (number, (ranks, sets)) in CASES.into_iter().enumerate() {
-        let folder = format!("output.dir=run-{number}");
-        let arguments = [&["--ranks", ranks, &folder], &with_sets(sets)[..]].concat();
+        let directory = format!("output.dir=run-{number}");
+        let arguments = [&["--ranks", ranks, &directory], &with_sets(sets)[..]].concat();
         let plan = planned(&fixture, &arguments);
         fixture.finetune(&arguments).succeeded();
         let time = &last_record(&fixture, &format!("run-{number}"))["time"];
@@ -86,7 +86,8 @@ fn is_close(planned: u64, measured: u64) -> bool {
 #[test]
 fn the_peak_of_a_process_is_planned_with_its_checkpoints_and_what_it_reads_at_its_end() {
     let fixture = equally_long();
-    // 10 million values in two matrices: copies of moments or of a checkpoint that the plan lacks are far above the tolerance.
+    // 10 million values in two matrices: copies of moments or of a checkpoint that the plan lacks are far above the
+    // tolerance.
     fixture.hollow_model(64, 1, 80_000);
     let never = ["checkpoint.every=never", "checkpoint.minutes=0"];
     let mut peaks = Vec::new();

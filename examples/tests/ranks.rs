@@ -150,8 +150,8 @@ fn a_recipe_without_a_micro_batch_trains_on_several_ranks_and_keeps_its_micro_ba
     train(&fixture, "other", &["--resume", "two@2"], &elastic).succeeded();
     assert!(model("other") == model("two"));
 
-    // Begun on one rank: its one micro-batch cannot be shared. Elastic sums keep their bits, so it is refused with the ways
-    // out; fast sums promise none across ranks, so the run goes on, and its log says with what.
+    // Begun on one rank: its one micro-batch cannot be shared. Elastic sums keep their bits, so it is refused with the
+    // ways out; fast sums promise none across ranks, so the run goes on, and its log says with what.
     let cut = |dir: &str, sets: &[&str]| {
         assert_eq!(train(&fixture, dir, &["--fail-points", point], sets).code, -1);
         train(&fixture, dir, &["--ranks", "2"], sets)
@@ -248,7 +248,8 @@ fn wait_for(place: &Path, children: &mut [Child]) {
     }
 }
 
-/// Start processes by the variables of a launch by hand, each with settings of its own; their ends, before the deadline.
+/// Start processes by the variables of a launch by hand, each with settings of its own; their ends, before the
+/// deadline.
 fn launch_by_hand(fixture: &Fixture, ranks: &[(&str, &str)], expected: &[&str]) -> Vec<i32> {
     let (port, begin) = (number().to_string(), Instant::now());
     let start = |(variables, set): &(&str, &str)| {

@@ -1,5 +1,5 @@
-//! The recipes in `examples/recipes` and the settings of docs/recipes.md: they load, are listed, name families that are here, and
-//! train a tiny model of their family for two steps.
+//! The recipes in `examples/recipes` and the settings of docs/recipes.md: they load, are listed, name families that are
+//! here, and train a tiny model of their family for two steps.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod fixture;
@@ -155,7 +155,7 @@ fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
                 .for_each(|name| fixture.write(&format!("glue/{name}"), &file.to_string()));
             vec!["data.path=glue".into()]
         }
-        source if source.folder().is_some() => {
+        source if source.directory().is_some() => {
             let lines = match source.task_name() {
                 "LCQMC" => "text_a\ttext_b\tlabel\n".to_owned() + &"有\t无\t0\n关\t关\t1\n".repeat(2),
                 _ => lines,
@@ -216,9 +216,9 @@ fn every_recipe_trains_a_tiny_model_of_its_family() {
         };
         // The first CPM-2 does not say with which word its decoder begins.
         let model = if family == "cpm2" { "cpm2_b".to_owned() } else { format!("{family}_a") };
-        let folder = golden(&model, head);
+        let directory = golden(&model, head);
         for file in ["config.json", "model.safetensors"] {
-            fixture.write_bytes(&format!("model/{file}"), &std::fs::read(folder.join(file)).unwrap());
+            fixture.write_bytes(&format!("model/{file}"), &std::fs::read(directory.join(file)).unwrap());
         }
         let config: Value = serde_json::from_str(&fixture.read("model/config.json")).unwrap();
         let words = config["vocab_size"].as_u64().unwrap() as usize;

@@ -44,7 +44,7 @@ fn write_if_changed(path: &Path, text: &str) {
 
 /// Builds and tests some of the recipes' crates; these tests have to be among those that ran.
 fn test_crates(arguments: &[&str], tests: &[&str]) {
-    /// One at a time: they share folders.
+    /// One at a time: they share directories.
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -54,7 +54,7 @@ fn test_crates(arguments: &[&str], tests: &[&str]) {
     std::fs::copy(root().join("Cargo.lock"), crates.join("Cargo.lock")).unwrap();
     let cargo = |extra: &[&str]| {
         let mut command = Command::new(env!("CARGO"));
-        // The workspace's target folder: what other people wrote is compiled once for both.
+        // The workspace's target directory: what other people wrote is compiled once for both.
         command.current_dir(&crates).env("CARGO_TARGET_DIR", scratch.parent().unwrap());
         command.args(["test", "--no-fail-fast"]).args(arguments).args(extra).output().unwrap()
     };
@@ -142,8 +142,9 @@ fn every_kernel_has_arguments_a_line_in_the_table_an_arm_on_the_cpu_and_a_caller
     let core = root().join("crates/bmtrain-core/src");
     let (table, dispatch) = (read(&core.join("kernel/mod.rs")), read(&core.join("cpu/mod.rs")));
     let table = table.split("\nkernels! {").nth(1).unwrap().split("\n}").next().unwrap();
-    let callers: String =
-        ["crates/bmtrain-core/src", "crates/bmtrain-dist/src"].map(|folder| sources(&root().join(folder))).concat();
+    let callers: String = ["crates/bmtrain-core/src", "crates/bmtrain-dist/src"]
+        .map(|directory| sources(&root().join(directory)))
+        .concat();
     assert!(Kernel::NAMES.len() >= 30, "{:?}", Kernel::NAMES);
     for name in Kernel::NAMES {
         let (stem, structure) = declaration(name);
@@ -160,10 +161,10 @@ fn every_kernel_has_arguments_a_line_in_the_table_an_arm_on_the_cpu_and_a_caller
     }
 }
 
-/// All sources below a folder that may launch kernels: not their declarations, backends or tests.
-fn sources(folder: &Path) -> String {
+/// All sources below a directory that may launch kernels: not their declarations, backends or tests.
+fn sources(directory: &Path) -> String {
     let mut text = String::new();
-    for entry in std::fs::read_dir(folder).unwrap() {
+    for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap();
         if path.is_dir() {

@@ -238,7 +238,7 @@ fn an_older_checkpoint_another_runs_and_its_weights_alone_are_taken_where_asked_
     let fixture = Fixture::new();
     train(&fixture, "whole", &[], &["checkpoint.keep=9"]).succeeded();
     let whole = result(&fixture, "whole");
-    // From its step 4, in a folder of its own. The best weights were those of step 3, which are not there.
+    // From its step 4, in a directory of its own. The best weights were those of step 3, which are not there.
     let other = train(&fixture, "other", &["--resume", "whole@4"], &[]).succeeded();
     assert_eq!(result(&fixture, "other").1.last(), whole.1.last());
     let is_best_late =

@@ -1,5 +1,6 @@
-//! The predecessor's tasks, from files in their real format to metrics: BERT with classifiers, GPT-2, T5 and the CPMs by words that
-//! stand for the classes. Every sample is judged once, whatever the number of ranks, and the figures are the same.
+//! The predecessor's tasks, from files in their real format to metrics: BERT with classifiers, GPT-2, T5 and the CPMs
+//! by words that stand for the classes. Every sample is judged once, whatever the number of ranks, and the figures are
+//! the same.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod fixture;
@@ -18,7 +19,8 @@ const VALIDATION: usize = 5;
 const WORDS: &str = "[PAD] [UNK] [CLS] [SEP] [MASK] <extra_id_0> <extra_id_1> no yes maybe 1 2 有 无 关 ? . : sentence \
     the answer question is does choice ann bob won it red blue";
 
-/// A vocabulary of CPM-1 for LCQMC, and one of CPM-2 in which `<s>` is the word that the tiny model's decoder begins with.
+/// A vocabulary of CPM-1 for LCQMC, and one of CPM-2 in which `<s>` is the word that the tiny model's decoder begins
+/// with.
 const CPM1_WORDS: &str = "<unk> <s> </s> <pad> <eod> </_> </n> 有 无 关 与 的 关系 是 : 。 \"";
 const CPM2_WORDS: &str = "<pad> <unk> <eod> ▂ ▃ <s> <s_0> <s_1> 有 无 关 与 “ ” 是否 是 否 ？";
 
@@ -124,8 +126,8 @@ fn fixture(model: &str, head: &str, words: &str) -> Fixture {
 
 const STEPS: usize = 2;
 
-/// Trains on a task with elastic sums, whose bits do not depend on the ranks; gives what of the log does not depend on clock and
-/// machine, and its evaluations.
+/// Trains on a task with elastic sums, whose bits do not depend on the ranks; gives what of the log does not depend on
+/// clock and machine, and its evaluations.
 fn train(fixture: &Fixture, task: &str, objective: Option<&str>, ranks: usize) -> (Vec<String>, Vec<Value>) {
     let dir = format!("{task}{ranks}");
     let objective = objective.map_or(String::new(), |objective| format!("objective = \"{objective}\"\n"));
@@ -195,7 +197,7 @@ fn t5_answers_every_task_by_words_and_writes_answers_alike_on_any_number_of_rank
 fn both_cpms_answer_lcqmc_alike_on_any_number_of_ranks() {
     for (model, words, kind) in [("cpm1_a", CPM1_WORDS, CpmKind::Cpm1), ("cpm2_b", CPM2_WORDS, CpmKind::Cpm2)] {
         let fixture = fixture(model, "lm", words);
-        assert_eq!(CpmKind::of_folder(fixture.path("model")).unwrap(), Some(kind));
+        assert_eq!(CpmKind::of_directory(fixture.path("model")).unwrap(), Some(kind));
         check(&fixture, "LCQMC", None, &["accuracy"]);
     }
 }

@@ -101,7 +101,7 @@ fn mistakes_name_place_reason_and_fix_and_write_nothing() {
     for (arguments, texts) in [
         (vec!["encode", "nowhere", "x"], ["nowhere", "fix: "]),
         (vec!["decode", "model", "7", "4000"], ["line 1", "no token 4000"]),
-        (vec!["info", "."], ["the folder has no tokenizer: neither of tokenizer.json", "fix: "]),
+        (vec!["info", "."], ["the directory has no tokenizer: neither of tokenizer.json", "fix: "]),
     ] {
         let error = tokenizer(&fixture, &arguments).refused();
         assert!(texts.iter().all(|text| error.contains(text)), "{error}");
@@ -139,7 +139,7 @@ fn a_file_on_which_the_library_panics_is_refused_by_an_error_alone() {
 }
 
 #[test]
-fn a_folder_with_a_tokenizer_of_any_form_is_not_written_into() {
+fn a_directory_with_a_tokenizer_of_any_form_is_not_written_into() {
     let fixture = with_texts();
     fixture.write("bert/vocab.txt", "[PAD]\n[UNK]\n");
     fixture.write("gpt2/vocab.json", "{}");
@@ -155,7 +155,7 @@ fn a_folder_with_a_tokenizer_of_any_form_is_not_written_into() {
     ] {
         let arguments = ["train", "texts.txt", "--out", out, "--vocab-size", "300", "--kind", "word-piece"];
         let error = tokenizer(&fixture, &arguments).refused();
-        assert!(error.contains("--out") && error.contains(&format!("the folder {out} has {found}")), "{error}");
+        assert!(error.contains("--out") && error.contains(&format!("the directory {out} has {found}")), "{error}");
     }
     assert_eq!(fixture.snapshot(), before, "files were changed");
 }

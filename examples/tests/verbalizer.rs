@@ -1,5 +1,6 @@
-//! Labels that are learnt as words behind prompts, with the finetune program: prompts of one's own on a decoder, a CPM-1 and a T5,
-//! which learn, compute the same bits however they are run, and take the memory that is planned; and what is refused.
+//! Labels that are learnt as words behind prompts, with the finetune program: prompts of one's own on a decoder, a
+//! CPM-1 and a T5, which learn, compute the same bits however they are run, and take the memory that is planned; and
+//! what is refused.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod fixture;

@@ -43,7 +43,7 @@ const TENSOR_CORE_WORDS: Header = Header { file: "mma.cuh", code: include_str!("
 /// Tiles of attention on tensor cores.
 const ATTENTION_TILES: Header = Header { file: "attention_tiles.cuh", code: include_str!("../attention_tiles.cuh") };
 
-/// Attention for every head size and number type.
+/// Attention for every head size and dtype.
 pub const ATTENTION: Source =
     Source { file: "attention.cu", headers: &[ATTENTION_WORDS], code: include_str!("../attention.cu") };
 
@@ -90,7 +90,7 @@ pub const ROTARY: Source = Source { file: "rotary.cu", headers: &[UNITS_OF_ROWS]
 pub const VOCABULARY: Source =
     Source { file: "vocabulary.cu", headers: &[PACKS], code: include_str!("../vocabulary.cu") };
 
-/// [`ATTENTION_MMA`] for a head size and a number type.
+/// [`ATTENTION_MMA`] for a head size and a dtype.
 macro_rules! attention_mma {
     ($head:literal, $number:literal) => {
         Unit {
@@ -160,7 +160,8 @@ impl Unit {
         UNITS.iter().find(|unit| unit.name == name)
     }
 
-    /// The whole text for a compiler: what is defined, the headers, then the code, with lines counted as in their files.
+    /// The whole text for a compiler: what is defined, the headers, then the code, with lines counted as in their
+    /// files.
     pub fn text(&self) -> String {
         let mut text: String = self.defines.iter().map(|(word, value)| format!("#define {word} {value}\n")).collect();
         for header in HEADERS.iter().chain(self.source.headers) {
@@ -176,7 +177,7 @@ mod tests {
 
     #[test]
     fn no_text_includes_a_header() {
-        // The run-time compiler is given no folder to look in.
+        // The run-time compiler is given no directory to look in.
         for unit in UNITS {
             assert!(!unit.text().contains("#include"), "{}", unit.name);
         }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A model folder or file that is damaged, lies or means harm ends in one readable error of every program that opens it.
+# A model directory or file that is damaged, lies or means harm ends in one readable error of every program that opens
+# it.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

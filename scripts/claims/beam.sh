@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Searches and other texts of tiny models against those of transformers: a test on committed texts and scores. The figure is the number
-# of texts and the largest difference of a score.
+# Searches and other texts of tiny models against those of transformers: a test on committed texts and scores. The
+# figure is the number of texts and the largest difference of a score.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

@@ -1,4 +1,4 @@
-"""Compares two runs' folders byte by byte; prints `same NAME` or `different NAME` for every file.
+"""Compares two runs' directories byte by byte; prints `same NAME` or `different NAME` for every file.
 
     python3 compare_runs.py RUN_A RUN_B
 
@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-# The recipe with all its values names the run's folder and number of threads; the lock is empty.
+# The recipe with all its values names the run's directory and number of threads; the lock is empty.
 NOT_RESULTS = {"recipe.toml", ".lock"}
 
 
@@ -27,8 +27,8 @@ def last_state(path, name):
     return json.loads(path.read_text(encoding="utf-8").splitlines()[-1]).get("state", {}).get(name)
 
 
-def results(folder):
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name not in NOT_RESULTS}
+def results(directory):
+    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file() and path.name not in NOT_RESULTS}
 
 
 def main():

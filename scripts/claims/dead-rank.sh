@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A rank that is killed or stopped in the middle of training, among processes that share memory and among those of MPI. Every
-# other rank prints a message that names it, within 5 s of the kill and within 31 s of the stop, which is the deadline and one
-# second for the clock; the job ends within 5 s and 33 s. Five kills and two stops of each kind. The figure is the worst
-# seconds, killed and stopped, each as message/end.
+# A rank that is killed or stopped in the middle of training, among processes that share memory and among those of MPI.
+# Every other rank prints a message that names it, within 5 s of the kill and within 31 s of the stop, which is the
+# deadline and one second for the clock; the job ends within 5 s and 33 s. Five kills and two stops of each kind. The
+# figure is the worst seconds, killed and stopped, each as message/end.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

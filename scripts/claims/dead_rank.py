@@ -22,7 +22,8 @@ RANKS = 3
 KILLS, STOPS = 5, 2
 # What ranks that share memory and ranks of MPI wait for others by default.
 DEADLINE = 30.0
-# Most seconds until the message and until the end. A stopped rank is named at the deadline, a killed one long before it.
+# Most seconds until the message and until the end. A stopped rank is named at the deadline, a killed one long before
+# it.
 MOST = {signal.SIGKILL: (5.0, 5.0), signal.SIGSTOP: (DEADLINE + 1.0, DEADLINE + 5.0)}
 
 
@@ -33,14 +34,14 @@ def say(text):
 class Job:
     """A run of three ranks whose output goes to files."""
 
-    def __init__(self, kind, folder, command):
-        self.kind, self.folder = kind, folder
-        folder.mkdir()
-        self.run = folder / "run"
+    def __init__(self, kind, directory, command):
+        self.kind, self.directory = kind, directory
+        directory.mkdir()
+        self.run = directory / "run"
         command = [*command, "--set", f"output.dir={self.run}"]
         if kind == "mpi":
             root = ["--allow-run-as-root"] if os.getuid() == 0 else []
-            launch = ["mpirun", *root, "--oversubscribe", "--output-filename", str(folder / "ranks"), "-n", str(RANKS)]
+            launch = ["mpirun", *root, "--oversubscribe", "--output-filename", str(directory / "ranks"), "-n", str(RANKS)]
             self.started = [self.start("mpirun", [*launch, *command, "--comm", "mpi"], {})]
         else:
             port = str(20000 + (os.getpid() * 7 + int(time.time())) % 20000)
@@ -49,7 +50,7 @@ class Job:
             self.started = [self.start(str(rank), command, own[rank]) for rank in range(RANKS)]
 
     def start(self, name, command, variables):
-        with open(self.folder / name, "wb") as output:
+        with open(self.directory / name, "wb") as output:
             return subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env={**os.environ, **variables})
 
     def wait_for_steps(self):
@@ -75,14 +76,14 @@ class Job:
 
     def said_by(self, rank):
         if self.kind == "mpi":
-            files = list(self.folder.glob(f"ranks/**/rank.{rank}/std*"))
+            files = list(self.directory.glob(f"ranks/**/rank.{rank}/std*"))
         else:
-            files = [self.folder / str(rank)]
+            files = [self.directory / str(rank)]
         return "".join(file.read_text(errors="replace") for file in files)
 
     def text(self):
         return "\n".join(f"rank {rank}: {self.said_by(rank)}" for rank in range(RANKS)) + (
-            (self.folder / "mpirun").read_text(errors="replace") if self.kind == "mpi" else "")
+            (self.directory / "mpirun").read_text(errors="replace") if self.kind == "mpi" else "")
 
     def end(self):
         for process in self.started:
@@ -92,9 +93,9 @@ class Job:
             process.wait()
 
 
-def trial(kind, how, lost, folder, command):
+def trial(kind, how, lost, directory, command):
     """Seconds until all others had named the lost rank and until they had ended, and whether they did both."""
-    job = Job(kind, folder, command)
+    job = Job(kind, directory, command)
     try:
         job.wait_for_steps()
         pid = job.process_of(lost)
@@ -137,9 +138,9 @@ def main():
     for kind in ("host", "mpi"):
         for how, trials in ((signal.SIGKILL, KILLS), (signal.SIGSTOP, STOPS)):
             for number in range(trials):
-                folder = scratch / f"{kind}-{how.name}-{number}"
+                directory = scratch / f"{kind}-{how.name}-{number}"
                 # Every rank has its turn, the first one, which writes, too.
-                message, end, well = trial(kind, how, (number + 1) % RANKS, folder, command)
+                message, end, well = trial(kind, how, (number + 1) % RANKS, directory, command)
                 worst[how] = (max(worst[how][0], message), max(worst[how][1], end))
                 good = good and well and message <= MOST[how][0] and end <= MOST[how][1]
     figure = ",".join(f"{worst[how][0]:.1f}/{worst[how][1]:.1f}s" for how in MOST)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# SmolLM2-135M learns Moby Dick on two ranks under ZeRO-3: its perplexity on chapters that it has not seen, before and after; it
-# must fall to 0.85 of that.
+# SmolLM2-135M learns Moby Dick on two ranks under ZeRO-3: its perplexity on chapters that it has not seen, before and
+# after; it must fall to 0.85 of that.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
@@ -22,9 +22,9 @@ tail -n "$((lines / 10))" "$novel" >"$scratch/eval.txt"
     --set device.threads=2 >&2
 
 # How either goes on with a sentence, word by word the most probable.
-for folder in model run/model; do
-    note "$folder:"
-    "$bin/generate" "$scratch/$folder" --prompt "The old captain leaned over the rail, and" --greedy --max-new-tokens 60 --echo \
+for directory in model run/model; do
+    note "$directory:"
+    "$bin/generate" "$scratch/$directory" --prompt "The old captain leaned over the rail, and" --greedy --max-new-tokens 60 --echo \
         --threads 2 >&2
 done
 # The first evaluation comes before the first step.

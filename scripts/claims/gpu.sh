@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The CUDA backend on this machine's GPU against the CPU: every row of the conformance table, tiny models in training, and
-# beside them the measurements of docs/gpu-check.md. The figure is that of the conformance table. Without a GPU, its driver or
-# its libraries it says what is missing and cannot tell: exit status 75.
+# The CUDA backend on this machine's GPU against the CPU: every row of the conformance table, tiny models in training,
+# and beside them the measurements of docs/gpu-check.md. The figure is that of the conformance table. Without a GPU, its
+# driver or its libraries it says what is missing and cannot tell: exit status 75.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

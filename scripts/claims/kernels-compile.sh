@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Usage: scripts/claims/kernels-compile.sh [--accept | --all]
 #
-# Every unit of CUDA kernels compiled by NVRTC for A100 (sm_80) and Hopper (sm_90, sm_90a) and by nvcc for sm_90a, with --all for
-# each of the three. What each kernel takes of a multiprocessor, as NVRTC has it, is held against kernels/registers.csv: no spilled
-# register without a reason given there, no more registers, stack or shared memory than before, no kernel more or less. The
-# figure is kernels x architectures / those that spill with a reason.
+# Every unit of CUDA kernels compiled by NVRTC for A100 (sm_80) and Hopper (sm_90, sm_90a) and by nvcc for sm_90a, with
+# --all for each of the three. What each kernel takes of a multiprocessor, as NVRTC has it, is held against
+# kernels/registers.csv: no spilled register without a reason given there, no more registers, stack or shared memory
+# than before, no kernel more or less. The figure is kernels x architectures / those that spill with a reason.
 #
-# --accept writes what was measured into that file, with the reasons that stand there; look at the difference before you commit it.
+# --accept writes what was measured into that file, with the reasons that stand there; look at the difference before you
+# commit it.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Usage: scripts/claims/kernels-emulated.sh [--accept]
 #
-# Every CUDA kernel and all that launches it, on an emulated device: every row of the conformance table in every number type
-# against the CPU, edges, bits, vocabularies in parts, sizes beyond 32 bits, the device itself, the exchange between ranks, and
-# every row that launches a kernel once more under the sanitizers. Nothing here has seen a device, nor says anything about speed.
-# The figure is tests passed/all and what they took.
+# Every CUDA kernel and all that launches it, on an emulated device: every row of the conformance table in every dtype
+# against the CPU, edges, bits, vocabularies in parts, sizes beyond 32 bits, the device itself, the exchange between
+# ranks, and every row that launches a kernel once more under the sanitizers. Nothing here has seen a device, nor says
+# anything about speed. The figure is tests passed/all and what they took.
 #
-# --accept writes kernels/emulated.txt if all of them pass: for what has this hash, scripts/test.sh leaves these tests out.
+# --accept writes kernels/emulated.txt if all of them pass: for what has this hash, scripts/test.sh leaves these tests
+# out.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

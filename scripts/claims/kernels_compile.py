@@ -1,6 +1,6 @@
 """Compiles texts of CUDA kernels and holds what they take of a multiprocessor against a ledger. Called by kernels-compile.sh.
 
-Arguments: the toolkit's folder, the folder of texts, the ledger, a folder for what was compiled before; --accept to write the
+Arguments: the toolkit's directory, the directory of texts, the ledger, a directory for what was compiled before; --accept to write the
 ledger anew, --all to compile with nvcc for every architecture. Findings go to stderr, the figure to stdout; the exit status is 1 if anything is wrong.
 """
 
@@ -57,10 +57,10 @@ def nvrtc(toolkit, name, text, architecture):
 
 def nvcc(toolkit, name, text, architecture):
     """Compiles a text with nvcc; raises with its words if that fails."""
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / name
+    with tempfile.TemporaryDirectory() as directory:
+        source = Path(directory) / name
         source.write_text(text)
-        command = [toolkit / "bin" / "nvcc", "-std=c++17", "-cubin", f"-arch={architecture}", "-o", Path(folder) / "out", source]
+        command = [toolkit / "bin" / "nvcc", "-std=c++17", "-cubin", f"-arch={architecture}", "-o", Path(directory) / "out", source]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{name}: nvcc for {architecture}:\n{done.stderr}{done.stdout}")

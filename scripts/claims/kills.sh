@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Rank processes killed at every named place of a save, commit and prune, and at 20 random moments, resume unattended to the
-# same bits. The figure is what the test counted.
+# Rank processes killed at every named place of a save, commit and prune, and at 20 random moments, resume unattended to
+# the same bits. The figure is what the test counted.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

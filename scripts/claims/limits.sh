@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A limit of the process ends a program with exit code 5 and the limit's name, never by a signal: sizes of files, address space,
-# processes and threads. The figure lists what was done and what was refused of each.
+# A limit of the process ends a program with exit code 5 and the limit's name, never by a signal: sizes of files,
+# address space, processes and threads. The figure lists what was done and what was refused of each.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

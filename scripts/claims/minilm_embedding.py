@@ -39,18 +39,18 @@ def embed(hidden, mask):
 def main():
     if len(sys.argv) != 4 or sys.argv[1] not in ("inputs", "compare"):
         sys.exit(__doc__)
-    action, model_dir, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    action, model_dir, directory = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     if action == "inputs":
         tokenizer = AutoTokenizer.from_pretrained(model_dir)
         encoded = tokenizer(SENTENCES, padding=True, return_tensors="pt")
         names = ("input_ids", "attention_mask", "token_type_ids")
-        save_file({name: encoded[name].contiguous() for name in names}, folder / "inputs.safetensors")
+        save_file({name: encoded[name].contiguous() for name in names}, directory / "inputs.safetensors")
         return
-    inputs = load_file(folder / "inputs.safetensors")
+    inputs = load_file(directory / "inputs.safetensors")
     model = BertModel.from_pretrained(model_dir, attn_implementation="eager").eval()
     with torch.no_grad():
         reference = embed(model(**inputs).last_hidden_state, inputs["attention_mask"])
-    ours = load_file(folder / "out.safetensors")
+    ours = load_file(directory / "out.safetensors")
     last = f"hidden.{model.config.num_hidden_layers}"
     if last not in ours:
         sys.exit(f"error: out.safetensors has no tensor {last!r}, only {sorted(ours)}")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The quickstart's first steps on two processes, with elastic gradient sums and ZeRO-3: ranks of `mpirun` that exchange data
-# by MPI, and ranks with torchrun's variables that share memory. Weights, losses and predictions are those of one rank, byte
-# for byte. The figure is files that agree / all.
+# The quickstart's first steps on two processes, with elastic gradient sums and ZeRO-3: ranks of `mpirun` that exchange
+# data by MPI, and ranks with torchrun's variables that share memory. Weights, losses and predictions are those of one
+# rank, byte for byte. The figure is files that agree / all.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

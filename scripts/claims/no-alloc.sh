@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Steady state: over 200 steps after the third, the pool asks the system for nothing, no large block is taken from the
-# heap, and resident memory stays flat. MiniLM with 16 sequences, as where its speed is measured; every step uploads a batch
-# of its own, of eight lengths in turn. The figure is requests / large allocations / growth in bytes.
+# heap, and resident memory stays flat. MiniLM with 16 sequences, as where its speed is measured; every step uploads a
+# batch of its own, of eight lengths in turn. The figure is requests / large allocations / growth in bytes.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Without a GPU, NVIDIA's driver or any of its libraries the programs start and say what is missing: the release build is linked
-# to none of them, runs in an environment in which none can be found, and an asked-for CUDA device ends in one error that names
-# the driver's library and the way out. The figure is libraries of NVIDIA's that are linked / errors said.
+# Without a GPU, NVIDIA's driver or any of its libraries the programs start and say what is missing: the release build
+# is linked to none of them, runs in an environment in which none can be found, and an asked-for CUDA device ends in one
+# error that names the driver's library and the way out. The figure is libraries of NVIDIA's that are linked / errors
+# said.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
@@ -11,8 +12,8 @@ build finetune doctor
 scratch
 well=ok
 
-# bare PROGRAM ARGUMENTS...: without variables and libraries of the person's own, and without a Python in which there may be
-# some of NVIDIA's.
+# bare PROGRAM ARGUMENTS...: without variables and libraries of the person's own, and without a Python in which there
+# may be some of NVIDIA's.
 bare() { env -i HOME="$scratch" LD_LIBRARY_PATH= "$@"; }
 
 # broken TEXT: what is not as it should be.

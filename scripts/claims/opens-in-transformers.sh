@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A folder that the quickstart's recipe left after a few steps opens in transformers by itself, and gives five sentences the
-# logits that our forward program gives them; largest difference of a logit below 1e-4.
+# A directory that the quickstart's recipe left after a few steps opens in transformers by itself, and gives five
+# sentences the logits that our forward program gives them; largest difference of a logit below 1e-4.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

@@ -3,7 +3,7 @@
     python opens_pickle.py DIR
 
 DIR has pytorch_model.bin and the same tensors in same.safetensors, as the test what_is_written_reads_back_with_correct_rounding
-of hf_pickle leaves them in the folder that BMTRAIN_PICKLE_EXPORTS names. Names in their order, types, shapes and every bit have
+of hf_pickle leaves them in the directory that BMTRAIN_PICKLE_EXPORTS names. Names in their order, types, shapes and every bit have
 to agree, and the checksums of the zip file to be right. Prints the number of tensors. Runs in the environment of
 scripts/python_env.sh.
 """
@@ -23,13 +23,13 @@ def fail(place, reason):
 def main():
     if len(sys.argv) != 2 or sys.argv[1] in ("-h", "--help"):
         sys.exit(__doc__)
-    folder = Path(sys.argv[1])
-    path = folder / "pytorch_model.bin"
+    directory = Path(sys.argv[1])
+    path = directory / "pytorch_model.bin"
     with zipfile.ZipFile(path) as archive:
         damaged = archive.testzip()
     if damaged is not None:
         fail(path, f"the checksum of {damaged} is wrong")
-    theirs, ours = torch.load(path, map_location="cpu", weights_only=True), load_file(folder / "same.safetensors")
+    theirs, ours = torch.load(path, map_location="cpu", weights_only=True), load_file(directory / "same.safetensors")
     if set(theirs) != set(ours):
         fail(path, f"names differ: {sorted(set(theirs) ^ set(ours))[:5]}")
     for name, tensor in theirs.items():

@@ -1,8 +1,8 @@
-"""Folders of trained models opened by transformers, or by scripts/golden/cpm.py, and how far our logits are from its.
+"""Directories of trained models opened by transformers, or by scripts/golden/cpm.py, and how far our logits are from its.
 
     python parity.py DIR COUNT
 
-Each of the COUNT folders in DIR is a model with inputs.safetensors and, in ours.safetensors, the logits that it had here when it
+Each of the COUNT directories in DIR is a model with inputs.safetensors and, in ours.safetensors, the logits that it had here when it
 was read back. transformers, or cpm.py for the families that transformers has not, must find every tensor and no further one; it
 computes in 64-bit floats. Prints the largest relative error of a model's logits. Called by parity.sh; runs in the environment of
 scripts/python_env.sh.
@@ -24,21 +24,21 @@ from goldens import in_64_bits  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
 
-def difference(folder):
+def difference(directory):
     """The norm of the difference of the logits over that of the logits."""
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((directory / "config.json").read_text())
     architecture = config["architectures"][0]
     if config["model_type"] in cpm.KINDS:
-        model, report = cpm.from_folder(folder)
+        model, report = cpm.from_directory(directory)
     else:
         model, report = getattr(transformers, architecture).from_pretrained(
-            folder, attn_implementation="eager", output_loading_info=True)
-    # Either draws what a folder lacks and says so here alone.
+            directory, attn_implementation="eager", output_loading_info=True)
+    # Either draws what a directory lacks and says so here alone.
     wrong = {key: sorted(map(str, names)) for key, names in report.items() if names}
     if wrong:
-        sys.exit(f"error: {folder}\n  reason: missing or left over: {wrong}\n"
-                 f"  fix: the folder should hold every tensor of {architecture} and no further one")
-    inputs = load_file(folder / "inputs.safetensors")
+        sys.exit(f"error: {directory}\n  reason: missing or left over: {wrong}\n"
+                 f"  fix: the directory should hold every tensor of {architecture} and no further one")
+    inputs = load_file(directory / "inputs.safetensors")
     labels = inputs.pop("labels", None)
     # Without labels of words there is no loss, and none is needed.
     inputs.pop("next_sentence_label", None)
@@ -49,7 +49,7 @@ def difference(folder):
         output = model.double().eval()(**inputs)
     # A BERT for pretraining has two heads, of which words are the first.
     theirs = output.prediction_logits if "prediction_logits" in output else output.logits
-    ours = load_file(folder / "ours.safetensors")["logits"].reshape(theirs.shape)
+    ours = load_file(directory / "ours.safetensors")["logits"].reshape(theirs.shape)
     mask = inputs.get("decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask")
     if theirs.dim() == 3 and mask is not None:
         # What sees nothing but padding, before the first token of a row or of a window, has no meaning.
@@ -59,7 +59,7 @@ def difference(folder):
         ours, theirs = ours[seen], theirs[seen]
     error = ((ours - theirs).norm() / theirs.norm()).item()
     if not math.isfinite(error):
-        sys.exit(f"error: {folder}\n  reason: logits that are no numbers\n  fix: look where they begin to be none")
+        sys.exit(f"error: {directory}\n  reason: logits that are no numbers\n  fix: look where they begin to be none")
     return error
 
 
@@ -67,10 +67,10 @@ def main():
     if len(sys.argv) != 3:
         sys.exit(__doc__)
     transformers.utils.logging.disable_progress_bar()
-    folders = sorted(path for path in Path(sys.argv[1]).iterdir() if path.is_dir())
-    if len(folders) != int(sys.argv[2]):
-        sys.exit(f"error: {sys.argv[1]}\n  reason: {len(folders)} folders\n  fix: run the tests, which write {sys.argv[2]}")
-    errors = {folder.name: difference(folder) for folder in folders}
+    directories = sorted(path for path in Path(sys.argv[1]).iterdir() if path.is_dir())
+    if len(directories) != int(sys.argv[2]):
+        sys.exit(f"error: {sys.argv[1]}\n  reason: {len(directories)} directories\n  fix: run the tests, which write {sys.argv[2]}")
+    errors = {directory.name: difference(directory) for directory in directories}
     print("  ".join(f"{name} {error:.1e}" for name, error in errors.items()), file=sys.stderr)
     print(f"{max(errors.values()):.2e}")
 

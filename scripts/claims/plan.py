@@ -76,19 +76,19 @@ def norm(name, size):
     return [(f"bert.{name}.LayerNorm.weight", [size]), (f"bert.{name}.LayerNorm.bias", [size])]
 
 
-def make_model(folder, hidden, layers, forward, heads, vocabulary):
-    os.makedirs(folder)
+def make_model(directory, hidden, layers, forward, heads, vocabulary):
+    os.makedirs(directory)
     config = {
         "model_type": "bert", "architectures": ["BertModel"], "vocab_size": vocabulary, "hidden_size": hidden,
         "num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": forward, "hidden_act": "gelu",
         "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "max_position_embeddings": 128,
         "type_vocab_size": 2, "initializer_range": 0.02, "layer_norm_eps": 1e-12, "pad_token_id": 0,
     }
-    with open(f"{folder}/config.json", "w", encoding="utf-8") as out:
+    with open(f"{directory}/config.json", "w", encoding="utf-8") as out:
         json.dump(config, out)
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
     tokens += [f"[unused{i}]" for i in range(vocabulary - len(tokens))]
-    with open(f"{folder}/vocab.txt", "w", encoding="utf-8") as out:
+    with open(f"{directory}/vocab.txt", "w", encoding="utf-8") as out:
         out.writelines(token + "\n" for token in tokens)
     tensors = [("bert.embeddings.word_embeddings.weight", [vocabulary, hidden])]
     tensors += [("bert.embeddings.position_embeddings.weight", [128, hidden])]
@@ -109,7 +109,7 @@ def make_model(folder, hidden, layers, forward, heads, vocabulary):
         end += 4 * values
         header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
-    with open(f"{folder}/model.safetensors", "wb") as out:
+    with open(f"{directory}/model.safetensors", "wb") as out:
         out.write(struct.pack("<Q", len(text)) + text)
         out.truncate(8 + len(text) + end)
 
@@ -136,14 +136,14 @@ def main():
     for number, (size, ranks, length, equal, batch, micro, settings) in enumerate(RUNS):
         if numbers and str(number) not in numbers:
             continue
-        folder = f"{scratch}/run-{number}"
-        os.makedirs(folder)
-        make_data(f"{folder}/train.jsonl", 4 * batch, length, equal)
-        make_data(f"{folder}/eval.jsonl", 2 * batch + 1, length, equal)
+        directory = f"{scratch}/run-{number}"
+        os.makedirs(directory)
+        make_data(f"{directory}/train.jsonl", 4 * batch, length, equal)
+        make_data(f"{directory}/eval.jsonl", 2 * batch + 1, length, equal)
         sets = [
-            f"model.path={scratch}/{size}", "data.task=classification", f"data.train={folder}/train.jsonl",
-            f"data.eval={folder}/eval.jsonl", "data.max_length=128", f"train.batch_size={batch}", "train.epochs=1",
-            f"train.micro_batch_size={micro}", f"output.dir={folder}/out", "log.quiet=true", *settings.split(),
+            f"model.path={scratch}/{size}", "data.task=classification", f"data.train={directory}/train.jsonl",
+            f"data.eval={directory}/eval.jsonl", "data.max_length=128", f"train.batch_size={batch}", "train.epochs=1",
+            f"train.micro_batch_size={micro}", f"output.dir={directory}/out", "log.quiet=true", *settings.split(),
         ]
         if "checkpoint.every" not in settings:
             sets.append("checkpoint.every=2 steps")
@@ -154,7 +154,7 @@ def main():
         plan = json.loads(run("plan", "--json"))
         planned = plan["pool"]
         run("finetune")
-        with open(f"{folder}/out/metrics.jsonl", encoding="utf-8") as lines:
+        with open(f"{directory}/out/metrics.jsonl", encoding="utf-8") as lines:
             measured = json.loads(lines.readlines()[-1])["time"]
         peak = measured["pool_peak_bytes"]
         excess = percent(planned["peak_bytes"] - peak, peak)
@@ -175,7 +175,7 @@ def main():
             file=sys.stderr, flush=True,
         )
         # Checkpoints of all runs together would fill a small disk.
-        shutil.rmtree(folder)
+        shutil.rmtree(directory)
     print(*(f"{number:.2f}" for number in worst), outside)
 
 

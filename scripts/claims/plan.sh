@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# What the plan program computes against what a run then took, over thirty-seven configurations: the fullest pool of a rank, and
-# the process with all its ranks. The figure is the largest excess and the largest shortfall of the planned peaks, in percent of
-# the measured ones: of the pool, then of the process, whose differences of up to 32 MiB count as none.
+# What the plan program computes against what a run then took, over thirty-seven configurations: the fullest pool of a
+# rank, and the process with all its ranks. The figure is the largest excess and the largest shortfall of the planned
+# peaks, in percent of the measured ones: of the pool, then of the process, whose differences of up to 32 MiB count as
+# none.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

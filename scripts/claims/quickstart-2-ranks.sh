@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The quickstart on two ranks with ZeRO-3. With elastic sums its weights, losses and predictions are those of one rank, byte
-# for byte; with fast sums its accuracy is within 1.5 points. The figure is the three accuracies: one rank, two elastic, two
-# fast.
+# The quickstart on two ranks with ZeRO-3. With elastic sums its weights, losses and predictions are those of one rank,
+# byte for byte; with fast sums its accuracy is within 1.5 points. The figure is the three accuracies: one rank, two
+# elastic, two fast.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

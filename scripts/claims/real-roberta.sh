@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A real RoBERTa fills masked amino acids of antibodies in with the words that PyTorch chooses, every one of them; logits below 1e-4.
+# A real RoBERTa fills masked amino acids of antibodies in with the words that PyTorch chooses, every one of them;
+# logits below 1e-4.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

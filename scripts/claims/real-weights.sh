@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Real weights give what PyTorch gives of them: a Llama out of a GGUF file chooses the same next word at 200 places of a text with
-# the same perplexity, and a RoBERTa fills in the same masked words (claim real-roberta).
+# Real weights give what PyTorch gives of them: a Llama out of a GGUF file chooses the same next word at 200 places of a
+# text with the same perplexity, and a RoBERTa fills in the same masked words (claim real-roberta).
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

@@ -31,9 +31,9 @@ EVERY = 8
 PAD, EPSILON = 1, 1e-5
 
 
-def inputs(folder):
+def inputs(directory):
     """Rows of masked sequences, padded on the right, with the true words as labels where they are masked."""
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     mask = tokenizer.token_to_id("<mask>")
     rows = [torch.tensor(tokenizer.encode(text).ids) for text in SEQUENCES for _ in range(EVERY)]  # each [L]
     longest = max(map(len, rows))
@@ -86,15 +86,15 @@ def reference(path, ids):
 def main():
     if len(sys.argv) != 4 or sys.argv[1] not in ("inputs", "compare"):
         sys.exit(__doc__)
-    action, source, folder = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+    action, source, directory = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     if action == "inputs":
-        save_file(inputs(source), folder / "inputs.safetensors")
+        save_file(inputs(source), directory / "inputs.safetensors")
         return
-    given = load_file(folder / "inputs.safetensors")
+    given = load_file(directory / "inputs.safetensors")
     masked = given["labels"] != -100  # [B, L]
     with torch.no_grad():
         theirs = reference(source / "checkpoint_vh.pt", given["input_ids"])[masked]  # [places, V]
-    ours = load_file(folder / "out.safetensors")["logits"].reshape(*masked.shape, -1)[masked]  # [places, V]
+    ours = load_file(directory / "out.safetensors")["logits"].reshape(*masked.shape, -1)[masked]  # [places, V]
     recovered = (ours.argmax(1) == given["labels"][masked]).sum().item()
     different = (ours.argmax(1) != theirs.argmax(1)).sum().item()
     print(f"{recovered}/{masked.sum().item()} {different} {(ours - theirs).abs().max().item():.1e}")

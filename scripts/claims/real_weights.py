@@ -1,11 +1,11 @@
 """A real Llama's next words at 200 places of a text, by transformers and by ours.
 
     python real_weights.py text                          prints a line of inputs with the text
-    python real_weights.py compare GGUF FOLDER OUT       compares FOLDER, which convert made of GGUF, and OUT, which forward
-                                                         made of FOLDER and the text; prints `FIGURE ok|short`
+    python real_weights.py compare GGUF DIRECTORY OUT       compares DIRECTORY, which convert made of GGUF, and OUT, which forward
+                                                         made of DIRECTORY and the text; prints `FIGURE ok|short`
 
 transformers reads the GGUF file by a reader of its own and computes in 64-bit floats. Three tokenizers must give the same ids:
-the one that transformers makes of the GGUF file, the one it finds in FOLDER, and ours. The weights of FOLDER must be those that
+the one that transformers makes of the GGUF file, the one it finds in DIRECTORY, and ours. The weights of DIRECTORY must be those that
 transformers reads, bit for bit. FIGURE is `SAME/PLACES,N_ties,ERROR`: places with the same word on both sides, places that
 need not have it, because transformers' two best are less than TIE apart, and the relative difference of the two perplexities,
 which may be BOUND. Called by real-weights.sh; runs in the environment of scripts/python_env.sh.
@@ -48,11 +48,11 @@ def fail(place, reason, fix):
     sys.exit(f"error: {place}\n  reason: {reason}\n  fix: {fix}")
 
 
-def same_ids(gguf, folder, ours):
+def same_ids(gguf, directory, ours):
     """The ids of the text, on which all three must agree."""
     found = {
         "GGUF by transformers": AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)(TEXT).input_ids,
-        "folder by transformers": AutoTokenizer.from_pretrained(folder)(TEXT).input_ids,
+        "directory by transformers": AutoTokenizer.from_pretrained(directory)(TEXT).input_ids,
         "ours": ours.flatten().tolist(),
     }
     first = next(iter(found.values()))
@@ -66,27 +66,27 @@ def same_ids(gguf, folder, ours):
     return torch.tensor(first)  # [L]
 
 
-def same_weights(model, folder):
-    """The folder's tensors are the model's, bit for bit."""
-    ours, theirs = load_file(folder / "model.safetensors"), model.state_dict()
+def same_weights(model, directory):
+    """The directory's tensors are the model's, bit for bit."""
+    ours, theirs = load_file(directory / "model.safetensors"), model.state_dict()
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
     if ours.keys() != theirs.keys() - tied:
-        fail(folder, f"tensors on one side only: {sorted(ours.keys() ^ (theirs.keys() - tied))[:5]}", "look at the names")
+        fail(directory, f"tensors on one side only: {sorted(ours.keys() ^ (theirs.keys() - tied))[:5]}", "look at the names")
     other = [name for name, tensor in ours.items() if not torch.equal(tensor, theirs[name])]
     if other:
-        fail(folder, f"{len(other)} tensors have other values, such as {other[0]}", "look at how blocks are decoded")
+        fail(directory, f"{len(other)} tensors have other values, such as {other[0]}", "look at how blocks are decoded")
 
 
 def perplexity(logits, targets):
     return torch.nn.functional.cross_entropy(logits.double(), targets).exp().item()
 
 
-def compare(gguf, folder, out):
+def compare(gguf, directory, out):
     found = load_file(out)
-    ids = same_ids(gguf, folder, found["input_ids"])
+    ids = same_ids(gguf, directory, found["input_ids"])
     model = AutoModelForCausalLM.from_pretrained(
         gguf.parent, gguf_file=gguf.name, dtype=torch.float32, attn_implementation="eager").eval()
-    same_weights(model, folder)
+    same_weights(model, directory)
     with torch.no_grad(), in_64_bits():
         theirs = model.double()(ids[None]).logits[0, :PLACES]  # [PLACES, V]
     ours = found["logits"][0, :PLACES]  # [PLACES, V]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The same run gives the same bytes: MiniLM fine-tuned for a few steps into three folders, twice on two threads and once on
-# one, and every row of the conformance table on one and two threads. The figure is the number of files and tests that
-# agree.
+# The same run gives the same bytes: MiniLM fine-tuned for a few steps into three directories, twice on two threads and
+# once on one, and every row of the conformance table on one and two threads. The figure is the number of files and
+# tests that agree.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

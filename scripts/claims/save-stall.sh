@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A checkpoint that is saved beside the training delays the step it begins with by at most 10 %. The figure is that delay in
-# percent of a step, the median over the saves of a run of MiniLM against the same steps without saving.
+# A checkpoint that is saved beside the training delays the step it begins with by at most 10 %. The figure is that
+# delay in percent of a step, the median over the saves of a run of MiniLM against the same steps without saving.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

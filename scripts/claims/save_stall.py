@@ -20,7 +20,8 @@ def durations(path):
 def main():
     saving, plain = durations(sys.argv[1]), durations(sys.argv[2])
     every = int(sys.argv[3])
-    # Steps have different lengths, so each is compared with itself in the other run; the first save also makes its buffers.
+    # Steps have different lengths, so each is compared with itself in the other run; the first save also makes its
+    # buffers.
     warm = [step for step in sorted(saving) if step in plain and step > 2 * every]
     ratio = {step: saving[step] / plain[step] - 1 for step in warm}
     usual = statistics.median(value for step, value in ratio.items() if step % every not in (1, 2, 3))

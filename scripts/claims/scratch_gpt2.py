@@ -4,7 +4,7 @@
     python scratch_gpt2.py compare DIR RECIPE [--threads 2]
 
 `prepare` makes DIR/model, a GPT-2 of 6 layers of 384 with GPT-2's own words, drawn by transformers from a fixed seed and without
-dropout, and the folders DIR/train and DIR/eval of addresses: every tenth is held out. `compare` trains the same model by the
+dropout, and the directories DIR/train and DIR/eval of addresses: every tenth is held out. `compare` trains the same model by the
 recipe in PyTorch and prints the verdict on what finetune left in DIR/run: how its loss on the held-out rows compares. Both sides
 read the same batches: rows are cut from the tokens as docs/recipes.md says, and come in the order that
 crates/model-center/src/data/order.rs computes from the seed, which is written here a second time. The first steps, whose
@@ -38,22 +38,22 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
-def prepare(assets, folder):
+def prepare(assets, directory):
     torch.manual_seed(0)
     config = GPT2Config(n_layer=6, n_embd=384, n_head=6, n_positions=128, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
-    GPT2LMHeadModel(config).save_pretrained(folder / "model")
+    GPT2LMHeadModel(config).save_pretrained(directory / "model")
     tokenizer = GPT2TokenizerFast(str(assets / "tokenizers/gpt2/vocab.json"), str(assets / "tokenizers/gpt2/merges.txt"))
-    tokenizer.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(directory / "model")
     for name in ("train", "eval"):
-        (folder / name).mkdir()
+        (directory / name).mkdir()
     for index, file in enumerate(sorted((assets / "prose/sotu").glob("*.txt"))):
-        (folder / ("eval" if index % 10 == 9 else "train") / file.name).write_bytes(file.read_bytes())
+        (directory / ("eval" if index % 10 == 9 else "train") / file.name).write_bytes(file.read_bytes())
 
 
-def pack(tokenizer, folder, length):
-    """The rows that a folder of texts is cut into."""
+def pack(tokenizer, directory, length):
+    """The rows that a directory of texts is cut into."""
     ids = []
-    for file in sorted(folder.glob("*.txt")):
+    for file in sorted(directory.glob("*.txt")):
         ids += tokenizer(file.read_text(encoding="utf-8"), add_special_tokens=False).input_ids + [tokenizer.eos_token_id]
     ends = [end for end in range(length, len(ids) + 1, length)]
     if len(ids) % length == 1:
@@ -159,17 +159,17 @@ def judge(model, rows):
     return total / words
 
 
-def compare(folder, recipe):
+def compare(directory, recipe):
     settings = tomllib.loads(recipe.read_text())
     data, train = settings["data"], settings["train"]
-    records = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (directory / "run/metrics.jsonl").read_text().splitlines()]
     ours = [record["metrics"]["loss"] for record in records if record["kind"] == "eval"][-1]
     steps = [record["loss"] for record in records if record["kind"] == "step"]
 
-    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
-    model = GPT2LMHeadModel.from_pretrained(folder / "model").train()
-    rows = pack(tokenizer, folder / "train", data["max_length"])
-    held_out = pack(tokenizer, folder / "eval", data["max_length"])[:data["eval_limit"]]
+    tokenizer = AutoTokenizer.from_pretrained(directory / "model")
+    model = GPT2LMHeadModel.from_pretrained(directory / "model").train()
+    rows = pack(tokenizer, directory / "train", data["max_length"])
+    held_out = pack(tokenizer, directory / "eval", data["max_length"])[:data["eval_limit"]]
     say(f"{len(rows)} rows to learn from, {len(held_out)} held out; untrained loss {judge(model, held_out):.4f}")
     losses = learn(model, rows, train)
     # Other rows, weights or rates show at once; later both runs drift apart by rounding.

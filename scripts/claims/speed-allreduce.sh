@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# An all-reduce of 64 MiB of f32 between two ranks of one machine, threads and processes: OpenMPI's time over ours, median of
-# seven pairs that were measured in turn; at least 1.6 for both. The figure is the two ratios.
+# An all-reduce of 64 MiB of f32 between two ranks of one machine, threads and processes: OpenMPI's time over ours,
+# median of seven pairs that were measured in turn; at least 1.6 for both. The figure is the two ratios.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

@@ -3,7 +3,7 @@
     python speed.py {speed-bert-base|speed-minilm|speed-gpt2|speed-t5|rss-bert-base|rss-gpt2} STEP_BENCH [--pairs 7] [--no-compile]
 
 Runs scripts/torch_step.py and our step_bench alternately, each in a process of its own, two threads each, the same model,
-batch and number type; which of the two goes first changes with every pair. The figure is the median over the pairs of
+batch and dtype; which of the two goes first changes with every pair. The figure is the median over the pairs of
 ours / PyTorch's: tokens per second, or peak resident memory.
 
 The last line on stdout is `ID FIGURE ok|short|noisy`, exit status 0, 1 or 75. It is noisy when PyTorch's own values
@@ -23,7 +23,8 @@ TORCH_STEP = Path(__file__).resolve().parents[1] / "torch_step.py"
 THREADS = 2
 MOST_SPREAD = 0.10
 
-# target: tokens of a sequence's target, where there is one; steps: timed steps of one process; `better` says on which side of the bound the figure has to be.
+# target: tokens of a sequence's target, where there is one; steps: timed steps of one process; `better` says on which
+# side of the bound the figure has to be.
 CLAIMS = {
     "speed-bert-base": dict(model="bert-base", batch=8, sequence=128, steps=5, key="tokens_per_s", bound=1.2, better="more"),
     "speed-minilm": dict(model="minilm", batch=16, sequence=128, steps=15, key="tokens_per_s", bound=1.15, better="more"),

@@ -1,8 +1,8 @@
 """Our greedy decoding against that of transformers in PyTorch, in turn, on this machine.
 
-    python speed_decode.py DECODE_BENCH FOLDER [--pairs 7]
+    python speed_decode.py DECODE_BENCH DIRECTORY [--pairs 7]
 
-Runs scripts/torch_decode.py and our decode_bench alternately on the same model folder, each in a process of its own, two threads each,
+Runs scripts/torch_decode.py and our decode_bench alternately on the same model directory, each in a process of its own, two threads each,
 one text, 32-bit floats; which of the two goes first changes with every pair. Both must make the same words. The figure is the median
 over the pairs of ours / theirs in tokens per second, reading the prompt left out.
 
@@ -23,18 +23,18 @@ TOKENS, ROUNDS = 64, 3
 LEAST = 1.5
 
 
-def torch_decode(folder):
-    return run([sys.executable, TORCH_DECODE, folder, "--tokens", TOKENS, "--rounds", ROUNDS, "--threads", THREADS, "--json"])
+def torch_decode(directory):
+    return run([sys.executable, TORCH_DECODE, directory, "--tokens", TOKENS, "--rounds", ROUNDS, "--threads", THREADS, "--json"])
 
 
-def ours(bench, folder):
-    return run([bench, folder, "--tokens", TOKENS, "--rounds", ROUNDS, "--threads", THREADS, "--json"])
+def ours(bench, directory):
+    return run([bench, directory, "--tokens", TOKENS, "--rounds", ROUNDS, "--threads", THREADS, "--json"])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bench", type=Path, help="our decode_bench program")
-    parser.add_argument("folder", type=Path, help="a model folder")
+    parser.add_argument("directory", type=Path, help="a model directory")
     parser.add_argument("--pairs", type=int, default=7)
     arguments = parser.parse_args()
     if arguments.pairs < 3:
@@ -43,8 +43,8 @@ def main():
     say(f"load average before: {os.getloadavg()[0]:.2f} on {os.cpu_count()} processors")
     mine, theirs, ratios, same = [], [], [], True
     for pair in range(arguments.pairs):
-        sides = [lambda: theirs.append(torch_decode(arguments.folder)),
-                 lambda: mine.append(ours(arguments.bench, arguments.folder))]
+        sides = [lambda: theirs.append(torch_decode(arguments.directory)),
+                 lambda: mine.append(ours(arguments.bench, arguments.directory))]
         for side in sides if pair % 2 == 0 else sides[::-1]:
             side()
         ratios.append(mine[-1]["tokens_per_s"] / theirs[-1]["tokens_per_s"])

@@ -47,14 +47,14 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
-def prepare(folder, model):
-    shutil.copytree(model, folder / "model")
+def prepare(directory, model):
+    shutil.copytree(model, directory / "model")
     words = "[PAD] [UNK] [CLS] [SEP] [MASK] the film was good bad".split()
     words += [f"[unused{number}]" for number in range(101 - len(words))]
-    (folder / "model" / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    (directory / "model" / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
     lines = [json.dumps({"text": f"the film was {word}", "label": word}) for word in ["good", "bad"] * 8]
-    (folder / "train.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    (folder / "recipe.toml").write_text(RECIPE)
+    (directory / "train.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    (directory / "recipe.toml").write_text(RECIPE)
 
 
 def variables(launcher, number, rank):
@@ -67,15 +67,15 @@ def variables(launcher, number, rank):
 class Start:
     """Two ranks."""
 
-    def __init__(self, folder, program, launcher, number, output):
+    def __init__(self, directory, program, launcher, number, output):
         outside = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "OMPI_", "PMI"))}
         self.name = f"bmtrain-plain-{number}" if launcher == "plain" else f"bmtrain-slurm-{number}-0"
-        self.texts = [folder / f"{output}-{rank}" for rank in range(2)]
+        self.texts = [directory / f"{output}-{rank}" for rank in range(2)]
         self.ranks = []
         for rank, text in enumerate(self.texts):
             with open(text, "wb") as file:
                 self.ranks.append(subprocess.Popen(
-                    [program, "--recipe", "recipe.toml", "--set", f"output.dir={output}"], cwd=folder, stdout=file, stderr=file,
+                    [program, "--recipe", "recipe.toml", "--set", f"output.dir={output}"], cwd=directory, stdout=file, stderr=file,
                     stdin=subprocess.DEVNULL, env={**outside, **variables(launcher, number, rank)}))
 
     def wait_for_ranks(self):
@@ -100,11 +100,11 @@ class Start:
         return "\n".join(text.read_text(errors="replace") for text in self.texts)
 
 
-def trial(number, folder, program, job, chance):
+def trial(number, directory, program, job, chance):
     """Seconds until the rank that was left had ended, and whether it and the next start ended as they should."""
     launcher, killed = ("plain", "slurm")[number % 2], ((0, 1), (0,), (1,))[number // 2 % 3]
     moment = chance.uniform(0, JOINING if chance.random() < 0.5 else FIRST)
-    first = Start(folder, program, launcher, job, f"run{number}")
+    first = Start(directory, program, launcher, job, f"run{number}")
     if len(killed) == 1:
         first.wait_for_ranks()
     time.sleep(moment)
@@ -117,7 +117,7 @@ def trial(number, folder, program, job, chance):
     left = [codes[rank] for rank in range(2) if rank not in killed]
     is_noticed = seconds < SOON and (codes == [0, 0] or all(code == 6 for code in left))
     said = first.text()
-    second = Start(folder, program, launcher, job, f"run{number}")
+    second = Start(directory, program, launcher, job, f"run{number}")
     again = second.wait()
     there = sorted(path.name for path in SHARED.glob("bmtrain-*") if str(job) in path.name)
     is_well = is_noticed and again == [0, 0] and not there
@@ -125,18 +125,18 @@ def trial(number, folder, program, job, chance):
     if not is_well:
         say(said)
         say(second.text())
-    shutil.rmtree(folder / f"run{number}", ignore_errors=True)
+    shutil.rmtree(directory / f"run{number}", ignore_errors=True)
     return seconds, is_well
 
 
 def main():
-    folder, model, program = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    directory, model, program = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     trials = int(sys.argv[4]) if len(sys.argv) > 4 else 200
     seed = int(sys.argv[5]) if len(sys.argv) > 5 else time.time_ns() % 1_000_000
     say(f"seed {seed}")
-    prepare(folder, model)
+    prepare(directory, model)
     chance, job = random.Random(seed), 20000 + os.getpid() % 20000
-    results = [trial(number, folder, program, job, chance) for number in range(trials)]
+    results = [trial(number, directory, program, job, chance) for number in range(trials)]
     good, longest = sum(is_well for _, is_well in results), max(seconds for seconds, _ in results)
     print(f"{good}/{trials},{longest:.1f}s {'ok' if good == trials else 'short'}")
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Tokenizers on real vocabularies: ids against known ones, round trip on 10 MB of mixed text, speed and memory for it and for 10 MiB
-# of one character or of a control token's name. The figure is pairs of texts and ids that agree, round trips that give the text back, the slowest MB/s, the most
-# memory over the input's. ok: all agree, all lossless kinds give the text back, at least 1 MB/s, at most 20 times the input.
+# Tokenizers on real vocabularies: ids against known ones, round trip on 10 MB of mixed text, speed and memory for it
+# and for 10 MiB of one character or of a control token's name. The figure is pairs of texts and ids that agree, round
+# trips that give the text back, the slowest MB/s, the most memory over the input's. ok: all agree, all lossless kinds
+# give the text back, at least 1 MB/s, at most 20 times the input.
 set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"

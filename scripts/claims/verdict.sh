@@ -26,9 +26,9 @@ build() {
     (cd "$root" && cargo build --release --locked --quiet --package bmtrain-examples "${arguments[@]}") >&2
 }
 
-# tests ARGUMENTS...: runs `cargo test ARGUMENTS` with its output on stderr. Sets passed and failed, skipped to how many tests said
-# that they were, checks to the sum of the lines `emulated: N checks`, and figure from the last line of the form `figure: TEXT`
-# that a test printed, else to passed/all.
+# tests ARGUMENTS...: runs `cargo test ARGUMENTS` with its output on stderr. Sets passed and failed, skipped to how many
+# tests said that they were, checks to the sum of the lines `emulated: N checks`, and figure from the last line of the
+# form `figure: TEXT` that a test printed, else to passed/all.
 tests() {
     need_cargo
     local log status=0
@@ -52,9 +52,9 @@ tests_verdict() {
     if [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]; then verdict "$figure" ok; else verdict "$figure" short; fi
 }
 
-# emulated_verdict ARGUMENTS...: as tests_verdict for tests that run on an emulated device; none of them may be skipped. The figure
-# is tests passed/all, what they compared with the CPU, if anything, and the seconds without what cargo built. The function
-# named in `when_ok` is called with the figure where the verdict is ok.
+# emulated_verdict ARGUMENTS...: as tests_verdict for tests that run on an emulated device; none of them may be skipped.
+# The figure is tests passed/all, what they compared with the CPU, if anything, and the seconds without what cargo
+# built. The function named in `when_ok` is called with the figure where the verdict is ok.
 when_ok=
 emulated_verdict() {
     need_cargo
@@ -69,14 +69,14 @@ emulated_verdict() {
     verdict "$figure" ok
 }
 
-# scratch: a folder that is removed when the script ends; sets scratch.
+# scratch: a directory that is removed when the script ends; sets scratch.
 scratch() {
     scratch="$(mktemp -d)"
     trap 'rm -rf "$scratch"' EXIT
 }
 
-# mpirun_here: OpenMPI's mpirun with what it takes to run on one machine of few cores, as root or not; sets mpirun, which
-# is to be followed by `-n RANKS PROGRAM`.
+# mpirun_here: OpenMPI's mpirun with what it takes to run on one machine of few cores, as root or not; sets mpirun,
+# which is to be followed by `-n RANKS PROGRAM`.
 mpirun_here() {
     need mpirun "install OpenMPI, on Debian: apt-get install openmpi-bin libopenmpi-dev"
     need mpicc "install OpenMPI's headers, on Debian: apt-get install libopenmpi-dev"
@@ -92,8 +92,8 @@ quickstart_data() {
     python3 "$root/scripts/prepare_sentences.py" "$cache/assets/sentences/movie_reviews.tsv" "$sentences"
 }
 
-# quickstart_train DIR ARGUMENTS...: the quickstart's recipe on that data, changed by the arguments, into a folder; started
-# by the words in `launcher`, if there are any.
+# quickstart_train DIR ARGUMENTS...: the quickstart's recipe on that data, changed by the arguments, into a directory;
+# started by the words in `launcher`, if there are any.
 launcher=()
 quickstart_train() {
     local dir="$1"

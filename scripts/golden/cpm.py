@@ -155,15 +155,15 @@ class Plain(nn.Module):
     all_tied_weights_keys = {}
     _keys_to_ignore_on_save = None
 
-    def save_pretrained(self, folder):
+    def save_pretrained(self, directory):
         written = {"architectures": [self.architecture()], **self.config.written}
         if self.config.cls_head:
             names = [f"LABEL_{index}" for index in range(self.config.cls_head)]
             written["id2label"] = {str(index): name for index, name in enumerate(names)}
             written["label2id"] = {name: index for index, name in enumerate(names)}
         text = json.dumps({name: value for name, value in written.items() if value is not None}, indent=2, sort_keys=True)
-        (folder / "config.json").write_text(text + "\n")
-        save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, folder / "model.safetensors")
+        (directory / "config.json").write_text(text + "\n")
+        save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, directory / "model.safetensors")
 
 
 def before(length):
@@ -255,10 +255,10 @@ class Cpm2(Plain):
 KINDS = {"cpm1": Cpm1, "cpm2": Cpm2}
 
 
-def from_folder(folder):
-    """The model of a folder, and the names that only one of the two has."""
-    fields = json.loads((folder / "config.json").read_text())
+def from_directory(directory):
+    """The model of a directory, and the names that only one of the two has."""
+    fields = json.loads((directory / "config.json").read_text())
     tied, classes = fields.pop("tied"), fields.pop("cls_head", None)
     model = KINDS[fields["model_type"]](configuration(tie_word_embeddings=tied, num_labels=classes, **fields))
-    report = model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
+    report = model.load_state_dict(load_file(directory / "model.safetensors"), strict=False)
     return model, {"missing_keys": report.missing_keys, "unexpected_keys": report.unexpected_keys}

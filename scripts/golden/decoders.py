@@ -4,7 +4,7 @@ Imported by make_gpt2.py, make_llama.py and their like, each of which describes 
 describes every file and tensor. The data are committed; a family's script is run only to change them:
 
     python="$(scripts/python_env.sh)"
-    "$python" scripts/golden/make_llama.py            # writes the folders
+    "$python" scripts/golden/make_llama.py            # writes the directories
     "$python" scripts/golden/make_llama.py --check    # recomputes them and compares with the committed files
 
 Weights are drawn in 32-bit floats, saved as they are, and widened for all arithmetic, so a reader of the 32-bit file starts
@@ -34,10 +34,11 @@ class Family:
     # The class of its configuration, and what turns all dropout off.
     config: type
     off: dict
-    # By folder: the class, and whether the words' embedding is the projection onto the words.
+    # By directory: the class, and whether the words' embedding is the projection onto the words.
     heads: dict
-    # By name: `seed`, `labels` of the classifier, `config`, `masks` with a `#` for each token; `heads` where not all, `deviation`
-    # of the weights where it is another; `context` with a 1 for each token of it and `span` with a digit for each token.
+    # By name: `seed`, `labels` of the classifier, `config`, `masks` with a `#` for each token; `heads` where not all,
+    # `deviation` of the weights where it is another; `context` with a 1 for each token of it and `span` with a digit
+    # for each token.
     models: dict
     # Whether a parameter of this name is a norm's.
     is_norm: Callable[[str], bool]
@@ -134,27 +135,27 @@ def evaluate(model, inputs):
     return {name: tensor.detach().clone().contiguous() for name, tensor in golden.items()}
 
 
-def write_head(family, folder, spec, head):
-    """One Hugging Face folder with its inputs and goldens."""
+def write_head(family, directory, spec, head):
+    """One Hugging Face directory with its inputs and goldens."""
     model = family.build(spec, head)
-    model.save_pretrained(folder)
-    (folder / "generation_config.json").unlink(missing_ok=True)
+    model.save_pretrained(directory)
+    (directory / "generation_config.json").unlink(missing_ok=True)
     model = model.double().eval()
-    check_saved(folder, model)
+    check_saved(directory, model)
     inputs = inputs_of(draw_batch(spec, spec["seed"] + 1), head)
-    save_file(inputs, folder / "inputs.safetensors")
+    save_file(inputs, directory / "inputs.safetensors")
     with in_64_bits():
         golden = evaluate(model, inputs)
-    save_file(golden, folder / "golden.safetensors")
+    save_file(golden, directory / "golden.safetensors")
     return golden
 
 
 def write_family(family, out):
     for name, spec in family.models.items():
         for head in family.heads_of(spec):
-            folder = out / name / head
-            folder.mkdir(parents=True, exist_ok=True)
-            golden = write_head(family, folder, spec, head)
+            directory = out / name / head
+            directory.mkdir(parents=True, exist_ok=True)
+            golden = write_head(family, directory, spec, head)
             print(f"{name}/{head}: loss {golden['loss'].item():.6f}, gradient norm {gradient_norm(golden):.4f}")
         head = family.trained
         batches = [inputs_of(draw_batch(spec, spec["seed"] + 100 + k), head) for k in range(TRAINING["batches"])]

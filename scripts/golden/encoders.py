@@ -100,36 +100,36 @@ def evaluate(model, inputs):
     return {name: tensor.detach().clone().contiguous() for name, tensor in golden.items()}
 
 
-def write_head(family, folder, spec, head):
-    """One Hugging Face folder with its inputs and goldens."""
+def write_head(family, directory, spec, head):
+    """One Hugging Face directory with its inputs and goldens."""
     model = family.build(spec, head)
-    model.save_pretrained(folder)
+    model.save_pretrained(directory)
     model = model.double().eval()
-    check_saved(folder, model)
+    check_saved(directory, model)
 
     inputs = inputs_of(spec, draw_batch(spec, spec["seed"] + 1), head)
-    save_file(inputs, folder / "inputs.safetensors")
+    save_file(inputs, directory / "inputs.safetensors")
     golden = evaluate(model, inputs)
-    save_file(golden, folder / "golden.safetensors")
+    save_file(golden, directory / "golden.safetensors")
     return golden
 
 
-def write_training(family, folder, spec):
+def write_training(family, directory, spec):
     """The training run of one head, with its batches."""
     seeds = [spec["seed"] + 100 + k for k in range(TRAINING["batches"])]
     batches = [inputs_of(spec, draw_batch(spec, seed), family.trained) for seed in seeds]
     steps, tensors, drift = train_twice(lambda: family.build(spec, family.trained), batches, is_norm,
                                         lambda model, batch: model(**batch).loss)
-    save_file(tensors, folder / "training.safetensors")
+    save_file(tensors, directory / "training.safetensors")
     return steps, drift
 
 
 def write_family(family, out):
     for name, spec in family.models.items():
         for head in spec["heads"]:
-            folder = out / name / head
-            folder.mkdir(parents=True, exist_ok=True)
-            golden = write_head(family, folder, spec, head)
+            directory = out / name / head
+            directory.mkdir(parents=True, exist_ok=True)
+            golden = write_head(family, directory, spec, head)
             print(f"{name}/{head}: loss {golden['loss'].item():.6f}, gradient norm {gradient_norm(golden):.4f}")
         steps, drift = write_training(family, out / name / family.trained, spec)
         print(f"{name}/{family.trained} training: loss {steps['losses'][0]:.4f} -> {steps['losses'][-1]:.4f}, "

@@ -41,9 +41,9 @@ def stored_parameters(model):
     return {name: p for name, p in model.named_parameters(remove_duplicate=False) if name not in tied}
 
 
-def check_saved(folder, model):
-    """The folder holds once what the model stores, and the 64-bit model has exactly the values of the 32-bit file."""
-    saved = load_file(folder / "model.safetensors")
+def check_saved(directory, model):
+    """The directory holds once what the model stores, and the 64-bit model has exactly the values of the 32-bit file."""
+    saved = load_file(directory / "model.safetensors")
     left_out = {*model.all_tied_weights_keys, *(model._keys_to_ignore_on_save or ())}
     named = {name: tensor for name, tensor in model.state_dict().items() if name not in left_out}
     assert saved.keys() == named.keys(), saved.keys() ^ named.keys()
@@ -147,7 +147,7 @@ def check_against(committed, fresh):
 def start(description):
     """The command line, with versions checked and PyTorch on one thread."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="folder to write (default: the committed one)")
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="directory to write (default: the committed one)")
     parser.add_argument("--check", action="store_true", help="recompute and compare instead of writing")
     arguments = parser.parse_args()
     for module, version in ((torch, PINNED["torch"]), (transformers, PINNED["transformers"])):
@@ -160,7 +160,7 @@ def start(description):
 
 
 def run(description, write_all):
-    """The command line: write the data with `write_all(folder)`, or recompute and compare them."""
+    """The command line: write the data with `write_all(directory)`, or recompute and compare them."""
     arguments = start(description)
     if not arguments.check:
         write_all(arguments.out)

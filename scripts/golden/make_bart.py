@@ -4,7 +4,7 @@ Writes crates/model-center/tests/golden/bart_a and bart_b; crates/model-center/t
 tensor. The data are committed; run this only to change them:
 
     python="$(scripts/python_env.sh)"
-    "$python" scripts/golden/make_bart.py            # writes the folders
+    "$python" scripts/golden/make_bart.py            # writes the directories
     "$python" scripts/golden/make_bart.py --check    # recomputes them and compares with the committed files
 """
 

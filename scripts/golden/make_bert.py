@@ -4,7 +4,7 @@ Writes crates/model-center/tests/golden/bert_a and bert_b; crates/model-center/t
 describes every file and tensor. The data are committed; run this only to change them:
 
     python="$(scripts/python_env.sh)"
-    "$python" scripts/golden/make_bert.py            # writes the folders
+    "$python" scripts/golden/make_bert.py            # writes the directories
     "$python" scripts/golden/make_bert.py --check    # recomputes them and compares with the committed files
 """
 

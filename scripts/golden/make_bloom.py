@@ -4,8 +4,8 @@ from transformers import BloomConfig, BloomForCausalLM, BloomForSequenceClassifi
 
 from decoders import MIXED, RIGHT, Family, main, three_heads
 
-# Two shapes that share no size, so that a transposed or mixed-up axis cannot pass both. The second has a number of heads that
-# is no power of two, and so slopes of two series.
+# Two shapes that share no size, so that a transposed or mixed-up axis cannot pass both. The second has a number of
+# heads that is no power of two, and so slopes of two series.
 MODELS = {
     "bloom_a": {
         "seed": 97,

@@ -1,10 +1,10 @@
 """Golden data for chat templates: templates of several styles, and what transformers makes of conversations with them.
 
     python="$(scripts/python_env.sh)"
-    "$python" scripts/golden/make_chat.py            # writes the folder chat
+    "$python" scripts/golden/make_chat.py            # writes the directory chat
     "$python" scripts/golden/make_chat.py --check    # compares with the committed files
 
-`--folder MODEL` renders the same conversations with the template of a model folder and prints them as JSON, for comparisons
+`--directory MODEL` renders the same conversations with the template of a model directory and prints them as JSON, for comparisons
 with models that are fetched.
 """
 
@@ -172,14 +172,14 @@ def write(out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare with the committed files instead of writing them")
-    parser.add_argument("--folder", type=Path, help="print what the template of this model folder gives instead")
+    parser.add_argument("--directory", type=Path, help="print what the template of this model directory gives instead")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
     arguments = parser.parse_args()
     found = {name: version(name) for name in PINNED}
     if found != PINNED:
         sys.exit(f"the goldens were made with {PINNED}, this environment has {found}")
-    if arguments.folder:
-        made = AutoTokenizer.from_pretrained(arguments.folder)
+    if arguments.directory:
+        made = AutoTokenizer.from_pretrained(arguments.directory)
         print(json.dumps([{**chat, **outcome(made, None, chat)} for chat in CHATS], ensure_ascii=False))
         return
     with tempfile.TemporaryDirectory() as scratch:

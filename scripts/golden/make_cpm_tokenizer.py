@@ -5,7 +5,7 @@ ModelCenter's CPM1Tokenizer and CPM2Tokenizer and of Yuan's EncDecTokenizer, are
 way: every length of every piece is tried. Words are cut by the jieba package.
 
     python3 -m venv ENV && ENV/bin/pip install jieba==0.42.1
-    ENV/bin/python scripts/golden/make_cpm_tokenizer.py            # writes the folder cpm_tokenizer
+    ENV/bin/python scripts/golden/make_cpm_tokenizer.py            # writes the directory cpm_tokenizer
     ENV/bin/python scripts/golden/make_cpm_tokenizer.py --check    # compares with the committed files
 """
 
@@ -87,7 +87,8 @@ def pieces_of(word, vocabulary, marks_continuations):
 FULL = "＂＇＾｀，：；？！（）｛｝［］＜＞｜＼＿＄％＃＆＠＝＊／＋－．" + "".join(
     chr(ord(c) + 0xFEE0) for c in "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 HALF = {c: chr(ord(c) - 0xFEE0) for c in FULL} | dict(zip("〔〕〜『』。、「」", "[]~‘’｡､｢｣"))
-# The one place where ours is meant to differ: a full-width space is a space, where the rule makes an unknown word of it.
+# The one place where ours is meant to differ: a full-width space is a space, where the rule makes an unknown word of
+# it.
 HALF["\u3000"] = "\ufff2"
 
 
@@ -139,9 +140,9 @@ def vocabularies():
 
 def write(out):
     for kind, tokens in vocabularies().items():
-        folder = out / kind
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "vocab.txt").write_text("".join(token + "\n" for token in tokens), encoding="utf-8")
+        directory = out / kind
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "vocab.txt").write_text("".join(token + "\n" for token in tokens), encoding="utf-8")
         vocabulary = {token: number for number, token in enumerate(tokens)}
         space, newline = ("</_>", "</n>") if kind == "cpm1" else ("▂", "▃")
         cases = []
@@ -152,7 +153,7 @@ def write(out):
                 ids, narrow = (encode_cpm(text, vocabulary, space, newline, half) for half in (False, True))
                 cases.append({"text": text, "ids": ids, "half_width_ids": narrow})
         lines = ",\n".join(json.dumps(case, ensure_ascii=False) for case in cases)
-        (folder / "cases.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+        (directory / "cases.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
     words = ",\n".join(json.dumps(words_of(text), ensure_ascii=False) for text in TEXTS)
     (out / "words.json").write_text(f"[\n{words}\n]\n", encoding="utf-8")
 

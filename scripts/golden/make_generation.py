@@ -17,7 +17,7 @@ import transformers
 from goldens import DEFAULT_OUT, in_64_bits, start
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
 
-# Folders of golden data, with heads for words.
+# Directories of golden data, with heads for words.
 MODELS = ["gpt2_a/lm", "gpt2_a/untied", "gptj_a/lm", "llama_a/lm", "mistral_a/lm", "mistral_b/lm", "qwen2_a/lm", "qwen3_a/lm",
           "opt_a/lm", "bloom_a/lm", "t5_a/lm", "t5_b/lm", "t5_mt5/lm", "bart_a/lm", "marian_a/lm"]
 LENGTHS = [5, 3, 6]
@@ -74,12 +74,12 @@ def words_of(written):
     return [[text["words"] for text in texts] for texts in written]
 
 
-def model_data(folder, root):
+def model_data(directory, root):
     """Prompts, the words that end texts, and what is written with each of the settings."""
-    config = AutoConfig.from_pretrained(root / folder)
+    config = AutoConfig.from_pretrained(root / directory)
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    narrow = kind.from_pretrained(root / folder, attn_implementation="eager").eval()
-    wide = kind.from_pretrained(root / folder, attn_implementation="eager").double().eval()
+    narrow = kind.from_pretrained(root / directory, attn_implementation="eager").eval()
+    wide = kind.from_pretrained(root / directory, attn_implementation="eager").double().eval()
     for seed in range(100):
         prompts = prompts_of(seed, config.vocab_size)
         # Words that come early in some texts, so that some of them end.
@@ -91,7 +91,7 @@ def model_data(folder, root):
         lengths = {len(text["words"]) for written in texts.values() for one in written for text in one}
         if all(words_of(texts[name]) == words_of(rounded[name]) for name in SETTINGS) and len(lengths) > 2:
             return {"folder": folder, "prompts": prompts, "ends": ends, "texts": texts}
-    sys.exit(f"error: no prompts for {folder} whose texts do not depend on rounding")
+    sys.exit(f"error: no prompts for {directory} whose texts do not depend on rounding")
 
 
 def close(old, new):
@@ -109,13 +109,13 @@ def main():
     arguments = start(__doc__)
     transformers.utils.logging.set_verbosity_error()
     data = {"new_tokens": NEW_TOKENS, "settings": SETTINGS,
-            "models": [model_data(folder, DEFAULT_OUT) for folder in MODELS]}
+            "models": [model_data(directory, DEFAULT_OUT) for directory in MODELS]}
     path = arguments.out / "generation.json"
     if arguments.check:
         same = close(json.loads(path.read_text()), data)
         print("golden data are as committed" if same else f"{path} differs")
         sys.exit(0 if same else 1)
-    path.write_text(json.dumps(data, separators=(",", ":")).replace('{"folder"', '\n{"folder"') + "\n")
+    path.write_text(json.dumps(data, separators=(",", ":")).replace('{"directory"', '\n{"directory"') + "\n")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Writes crates/model-center/tests/golden/gguf; the README.md there describes every file. The data are committed; run this only to
 change them:
 
-    $(scripts/python_env.sh) scripts/golden/make_gguf.py            # writes the folder
+    $(scripts/python_env.sh) scripts/golden/make_gguf.py            # writes the directory
     $(scripts/python_env.sh) scripts/golden/make_gguf.py --check    # recomputes it and compares with the committed files
 """
 

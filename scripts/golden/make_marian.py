@@ -4,7 +4,7 @@ Writes crates/model-center/tests/golden/marian_a and marian_b; crates/model-cent
 and tensor. The data are committed; run this only to change them:
 
     python="$(scripts/python_env.sh)"
-    "$python" scripts/golden/make_marian.py            # writes the folders
+    "$python" scripts/golden/make_marian.py            # writes the directories
     "$python" scripts/golden/make_marian.py --check    # recomputes them and compares with the committed files
 """
 
@@ -16,8 +16,8 @@ KIND = (MarianMTModel, MarianConfig)
 
 # Shapes that share no size, so that a transposed or mixed-up axis cannot pass all.
 MODELS = {
-    # Scaled words as in all published models, and a row of odd length, which has one sine more than cosines; decoder inputs that
-    # are made from the labels.
+    # Scaled words as in all published models, and a row of odd length, which has one sine more than cosines; decoder
+    # inputs that are made from the labels.
     "marian_a": {
         "kind": KIND,
         "seed": 97,

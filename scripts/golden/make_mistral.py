@@ -6,7 +6,8 @@ from decoders import like_llama, main
 
 # Two shapes that share no size, so that a transposed or mixed-up axis cannot pass both.
 MODELS = {
-    # A window of fewer keys than rows are long, shorter than the padding and the hole of some; heads that are not D / N long.
+    # A window of fewer keys than rows are long, shorter than the padding and the hole of some; heads that are not D / N
+    # long.
     "mistral_a": {
         "seed": 71,
         "labels": 3,

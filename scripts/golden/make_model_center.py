@@ -1,11 +1,11 @@
-"""Golden folders in ModelCenter's layout: pytorch_model.pt written by torch, config.json without model_type.
+"""Golden directories in ModelCenter's layout: pytorch_model.pt written by torch, config.json without model_type.
 
-Reads the folders that make_bert.py and make_t5.py wrote, and writes under crates/model-center/tests/golden/model_center what
+Reads the directories that make_bert.py and make_t5.py wrote, and writes under crates/model-center/tests/golden/model_center what
 ModelCenter's converters make of their weights; crates/model-center/tests/golden/README.md describes it. The data are
 committed; run this only to change them:
 
     python="$(scripts/python_env.sh)"
-    "$python" scripts/golden/make_model_center.py            # writes the folders
+    "$python" scripts/golden/make_model_center.py            # writes the directories
     "$python" scripts/golden/make_model_center.py --check    # compares their tensors with the committed ones
 
 The tensors of a pytorch_model.pt stand in expected.safetensors once more, for the check.
@@ -99,17 +99,17 @@ def sizes_of_t5(config):
 
 
 def write(out, name, state, config):
-    folder = out / "model_center" / name
-    folder.mkdir(parents=True, exist_ok=True)
-    torch.save(state, folder / "pytorch_model.pt")
-    save_file(state, folder / "expected.safetensors")
-    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    directory = out / "model_center" / name
+    directory.mkdir(parents=True, exist_ok=True)
+    torch.save(state, directory / "pytorch_model.pt")
+    save_file(state, directory / "expected.safetensors")
+    (directory / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     print(f"model_center/{name}: {len(state)} tensors")
 
 
 def read(model, head):
-    folder = DEFAULT_OUT / model / head
-    return load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
+    directory = DEFAULT_OUT / model / head
+    return load_file(directory / "model.safetensors"), json.loads((directory / "config.json").read_text())
 
 
 def write_all(out):

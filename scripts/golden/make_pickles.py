@@ -4,7 +4,7 @@ Writes crates/model-center/tests/golden/pickles; crates/model-center/tests/golde
 are committed; run this only to change them:
 
     python="$(scripts/python_env.sh)"
-    "$python" scripts/golden/make_pickles.py            # writes the folder
+    "$python" scripts/golden/make_pickles.py            # writes the directory
     "$python" scripts/golden/make_pickles.py --check    # compares expected.safetensors with the committed one
 
 Files of the older kind name storages by their addresses, so those differ in bytes from run to run. The calls in the
@@ -85,8 +85,8 @@ def checkpoint(generator):
 
 
 def write_all(out):
-    folder = out / "pickles"
-    folder.mkdir(parents=True, exist_ok=True)
+    directory = out / "pickles"
+    directory.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(29)
     types, shared = every_type(generator), views(generator)
     layer, saved = checkpoint(generator)
@@ -112,12 +112,12 @@ def write_all(out):
         "hostile.quiet.pt": (OrderedDict(a=torch.ones(2), b=Call(torch.nn.init.zeros_, torch.ones(2))), {}),
     }
     for name, (value, options) in files.items():
-        torch.save(value, folder / name, **options)
+        torch.save(value, directory / name, **options)
     expected = {"types": types, "views": shared, "parameters": parameters, "checkpoint": saved["state_dict"]}
     flat = {f"{file}/{name}": tensor.detach().clone(memory_format=torch.contiguous_format)
             for file, tensors in expected.items() for name, tensor in tensors.items()}
-    save_file(flat, folder / "expected.safetensors")
-    print(f"pickles: {len(files)} files, {sum((folder / name).stat().st_size for name in files)} bytes")
+    save_file(flat, directory / "expected.safetensors")
+    print(f"pickles: {len(files)} files, {sum((directory / name).stat().st_size for name in files)} bytes")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ from decoders import like_llama, main
 
 # Two shapes that share no size, so that a transposed or mixed-up axis cannot pass both.
 MODELS = {
-    # Windows in all layers but the first; heads that are not D / N long; positions stretched by YaRN so that some of the five
-    # angles of a head are fast, some slow and some between.
+    # Windows in all layers but the first; heads that are not D / N long; positions stretched by YaRN so that some of
+    # the five angles of a head are fast, some slow and some between.
     "qwen2_a": {
         "seed": 79,
         "labels": 3,

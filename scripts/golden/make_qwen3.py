@@ -20,8 +20,8 @@ MODELS = {
         },
         "masks": ["###########", "#######....", "#..........", "#########..", "..#########", "##.....####"],
     },
-    # No windows, no biases; positions stretched by YaRN with what it takes where a file is silent, in rows of twice as many
-    # tokens as the file has positions.
+    # No windows, no biases; positions stretched by YaRN with what it takes where a file is silent, in rows of twice as
+    # many tokens as the file has positions.
     "qwen3_b": {
         "seed": 97,
         "labels": 1,

@@ -5,7 +5,7 @@ crates/model-center/tests/golden/README.md describes every file and tensor. The 
 change them:
 
     python="$(scripts/python_env.sh)"
-    "$python" scripts/golden/make_roberta.py            # writes the folders
+    "$python" scripts/golden/make_roberta.py            # writes the directories
     "$python" scripts/golden/make_roberta.py --check    # recomputes them and compares with the committed files
 """
 

@@ -3,7 +3,7 @@
 Writes crates/model-center/tests/golden/tokenizers; the README.md there describes every file. The data are committed; run this
 only to change them, in an environment with the packages of PINNED: those of scripts/python_env.sh, and sentencepiece.
 
-    python3 scripts/golden/make_sentencepiece.py            # writes the folder
+    python3 scripts/golden/make_sentencepiece.py            # writes the directory
     python3 scripts/golden/make_sentencepiece.py --check    # recomputes it and compares with the committed files
 """
 
@@ -31,7 +31,8 @@ VERBS = ["watches", "paints", "remembers", "follows", "sieht", "findet", "看着
 OBJECTS = ["the wide water", "an unhappy island", "12 lighthouses", "the harbour", "den Fluss", "ein Haus", "大海", "月亮"]
 CORPUS = [f"{a} {b} {c}." for a in SUBJECTS for b in VERBS for c in OBJECTS]
 
-# A table of replacements of our own: wide letters, a ligature, wide and unbreakable spaces, line ends, a letter with its mark.
+# A table of replacements of our own: wide letters, a ligature, wide and unbreakable spaces, line ends, a letter with
+# its mark.
 REPLACEMENTS = [("Ａ", "A"), ("ａ", "a"), ("ﬁ", "fi"), ("　", " "), (" ", " "), ("\t", " "), ("\n", " "), ("é", "é"), ("ß", "ss")]
 
 TEXTS = [
@@ -80,13 +81,13 @@ def make_bytes(out):
     tokenizer = ByteLevelBPETokenizer()
     tokenizer.train_from_iterator(CORPUS, vocab_size=400, show_progress=False,
                                   special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>", "<|endoftext|>"])
-    folder = out / "bytes"
-    folder.mkdir()
-    tokenizer.save_model(str(folder))
+    directory = out / "bytes"
+    directory.mkdir()
+    tokenizer.save_model(str(directory))
     families = {
-        "gpt2": GPT2Tokenizer.from_pretrained(folder, unk_token="<|endoftext|>"),
-        "roberta": RobertaTokenizer.from_pretrained(folder),
-        "qwen2": Qwen2Tokenizer.from_pretrained(folder),
+        "gpt2": GPT2Tokenizer.from_pretrained(directory, unk_token="<|endoftext|>"),
+        "roberta": RobertaTokenizer.from_pretrained(directory),
+        "qwen2": Qwen2Tokenizer.from_pretrained(directory),
     }
     texts = [text for text in TEXTS if "<s>" not in text]
     for name, family in families.items():

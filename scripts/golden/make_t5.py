@@ -4,7 +4,7 @@ Writes crates/model-center/tests/golden/t5_a, t5_b and t5_mt5; crates/model-cent
 file and tensor. The data are committed; run this only to change them:
 
     python="$(scripts/python_env.sh)"
-    "$python" scripts/golden/make_t5.py            # writes the folders
+    "$python" scripts/golden/make_t5.py            # writes the directories
     "$python" scripts/golden/make_t5.py --check    # recomputes them and compares with the committed files
 """
 

@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 
 from goldens import DEVIATION, TRAINING, check_saved, draw_weights, gradient_norm, in_64_bits, run, train_twice
 
-# What a model is given, and its padding: full rows, rows padded on the right and on the left, and for both stacks also a hole and
-# one token in the middle. The lengths of the stacks differ.
+# What a model is given, and its padding: full rows, rows padded on the right and on the left, and for both stacks also
+# a hole and one token in the middle. The lengths of the stacks differ.
 LABELS_ALONE = ["input_ids", "attention_mask", "labels"]
 FROM_LABELS = {
     "masks": ["###########", "#######....", "#..........", "...########"],
@@ -38,9 +38,10 @@ class Family:
 
     # What turns all dropout off.
     off: dict
-    # By name: `kind` (the class and that of its configuration), `seed`, `config`, `tied`, `masks` and `decoder_masks` with a `#`
-    # for each token, `inputs` with the names of the tensors that the model is given; `deviation` of the weights where it is
-    # another; `labels`, outputs of a classifier, if there is one: one output is a number to predict.
+    # By name: `kind` (the class and that of its configuration), `seed`, `config`, `tied`, `masks` and `decoder_masks`
+    # with a `#` for each token, `inputs` with the names of the tensors that the model is given; `deviation` of the
+    # weights where it is another; `labels`, outputs of a classifier, if there is one: one output is a number to
+    # predict.
     models: dict
     # Whether a parameter of this name is a norm's.
     is_norm: Callable[[str], bool]
@@ -153,23 +154,23 @@ def evaluate(model, inputs):
     return {name: tensor.detach().clone().contiguous() for name, tensor in golden.items()}
 
 
-def write_model(family, folder, spec):
-    """One Hugging Face folder with its inputs and goldens."""
+def write_model(family, directory, spec):
+    """One Hugging Face directory with its inputs and goldens."""
     model = family.build(spec)
-    model.save_pretrained(folder)
-    (folder / "generation_config.json").unlink(missing_ok=True)
+    model.save_pretrained(directory)
+    (directory / "generation_config.json").unlink(missing_ok=True)
     # Published files of untied models say so; this version of transformers writes that all are tied.
-    path = folder / "config.json"
+    path = directory / "config.json"
     config = json.loads(path.read_text())
     if "tie_word_embeddings" in config:
         path.write_text(json.dumps(config | {"tie_word_embeddings": spec["tied"]}, indent=2) + "\n")
     model = model.double().eval()
-    check_saved(folder, model)
+    check_saved(directory, model)
     inputs = draw_batch(spec, spec["seed"] + 1)
-    save_file(inputs, folder / "inputs.safetensors")
+    save_file(inputs, directory / "inputs.safetensors")
     with in_64_bits():
         golden = evaluate(model, inputs)
-    save_file(golden, folder / "golden.safetensors")
+    save_file(golden, directory / "golden.safetensors")
     return golden
 
 
@@ -179,16 +180,16 @@ def write_family(family, out):
             write_head(family, out / name / head, spec)
 
 
-def write_head(family, folder, spec):
-    """One Hugging Face folder with everything in it."""
-    title = f"{folder.parent.name}/{folder.name}"
-    folder.mkdir(parents=True, exist_ok=True)
-    golden = write_model(family, folder, spec)
+def write_head(family, directory, spec):
+    """One Hugging Face directory with everything in it."""
+    title = f"{directory.parent.name}/{directory.name}"
+    directory.mkdir(parents=True, exist_ok=True)
+    golden = write_model(family, directory, spec)
     print(f"{title}: loss {golden['loss'].item():.6f}, gradient norm {gradient_norm(golden):.4f}")
     batches = [draw_batch(spec, spec["seed"] + 100 + k) for k in range(TRAINING["batches"])]
     steps, tensors, drift = train_twice(lambda: family.build(spec), batches, family.is_norm,
                                         lambda model, batch: loss_of(model(**batch), batch["labels"]))
-    save_file(tensors, folder / "training.safetensors")
+    save_file(tensors, directory / "training.safetensors")
     print(f"{title} training: loss {steps['losses'][0]:.4f} -> {steps['losses'][-1]:.4f}, "
           f"PyTorch's own 32-bit run strays {drift:.1e} of the first loss")
 

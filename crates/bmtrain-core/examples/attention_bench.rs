@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p bmtrain-core --example attention_bench -- [threads] [seconds per shape]`
 //!
-//! One line a shape: `name forward_ms backward_ms forward% backward%`, of the fastest runs. Operations are counted as two
-//! products forward and five backward, a multiply-add as two, nothing subtracted for causal tiles that are skipped.
+//! One line a shape: `name forward_ms backward_ms forward% backward%`, of the fastest runs. Operations are counted as
+//! two products forward and five backward, a multiply-add as two, nothing subtracted for causal tiles that are skipped.
 
 use bmtrain_core::cpu::gemm::measure_peak;
 use bmtrain_core::kernel::{

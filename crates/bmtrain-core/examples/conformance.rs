@@ -70,7 +70,7 @@ fn check(options: &Options, cases: &[Case]) -> Result<usize> {
     Ok(report.failures().count())
 }
 
-/// Prints one line for each large row and number type.
+/// Prints one line for each large row and dtype.
 fn bench(options: &Options, cases: &[Case]) -> Result<usize> {
     let device = Device::cpu(options.threads)?;
     println!("{:<52} {:<5} {:>10} {:>10} {:>9} {:>9}", "row", "type", "forward", "backward", "GFLOP/s", "GB/s");

@@ -1,5 +1,5 @@
-//! Prints the speed of the CPU's matrix products for the shapes of BERT-base and MiniLM, as GFLOP/s and as a share of the
-//! multiply-add peak measured in the same run.
+//! Prints the speed of the CPU's matrix products for the shapes of BERT-base and MiniLM, as GFLOP/s and as a share of
+//! the multiply-add peak measured in the same run.
 //!
 //! `cargo run --release --example gemm_bench -p bmtrain-core [-- PART_OF_A_NAME]`
 //!

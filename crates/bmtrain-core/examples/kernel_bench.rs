@@ -1,9 +1,10 @@
-//! Prints the speed of the CPU's kernels for the shapes of BERT-base, beside what a copy and a triad reach in the same run.
+//! Prints the speed of the CPU's kernels for the shapes of BERT-base, beside what a copy and a triad reach in the same
+//! run.
 //!
 //! `cargo run --release --example kernel_bench -p bmtrain-core [-- PART_OF_A_NAME]`
 //!
-//! Copy and triad run over 192 MiB; a store that first reads its cache line is not counted. Kernels whose arguments fit the
-//! last cache go beyond 100 % of the triad.
+//! Copy and triad run over 192 MiB; a store that first reads its cache line is not counted. Kernels whose arguments fit
+//! the last cache go beyond 100 % of the triad.
 
 use bmtrain_core::conformance::{Figure, Sizes, Wanted, speed};
 use bmtrain_core::{DType, Device, Result};

@@ -70,9 +70,9 @@ impl Memory {
     /// Describe memory of a backend.
     ///
     /// # Safety
-    /// Until the backend's [`Backend::release`] is called with it, the `bytes` bytes from `address` must be valid for every
-    /// kernel and copy of that backend, initialised (to any value), aligned to 512 bytes and used by nothing else. Views
-    /// derived from this value are what safe code uses to reach it.
+    /// Until the backend's [`Backend::release`] is called with it, the `bytes` bytes from `address` must be valid for
+    /// every kernel and copy of that backend, initialised (to any value), aligned to 512 bytes and used by nothing
+    /// else. Views derived from this value are what safe code uses to reach it.
     #[allow(unsafe_code)]
     pub unsafe fn new(address: u64, bytes: usize) -> Self {
         Memory { address, bytes }
@@ -89,7 +89,8 @@ impl Memory {
     }
 }
 
-/// The arithmetic of a backend. One method: a kernel is a value of [`Kernel`], whose variants are the table of contents.
+/// The arithmetic of a backend. One method: a kernel is a value of [`Kernel`], whose variants are the table of
+/// contents.
 pub trait Kernels {
     /// Give one kernel to a lane. Returns when it is queued; its views stay valid until the lane has run it, because
     /// memory goes back to the pool in lane order.
@@ -99,8 +100,8 @@ pub trait Kernels {
     fn launch(&self, kernel: Kernel<'_>, on: Lane) -> Result<()>;
 }
 
-/// Work of the host on device memory: the bytes it reads and those it writes, empty where there is no such range. It finds
-/// in the written range what is there: sums add to it, and an optimizer updates it.
+/// Work of the host on device memory: the bytes it reads and those it writes, empty where there is no such range. It
+/// finds in the written range what is there: sums add to it, and an optimizer updates it.
 pub type HostWork = Box<dyn FnOnce(&[u8], &mut [u8]) -> Result<()> + Send>;
 
 /// Memory, order and transfer of a device. A backend around another one forwards what it leaves alone by
@@ -115,8 +116,8 @@ pub trait Backend: Kernels + Debug + Send + Sync {
     /// Take memory from the system, at least `bytes` long, aligned to 512 bytes. Called by the pool only.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where the system has no more, see [`Error::no_memory`]: the pool then gives back what is free and
-    /// asks again. Other errors are passed on.
+    /// [`Error::OutOfMemory`] where the system has no more, see [`Error::no_memory`]: the pool then gives back what is
+    /// free and asks again. Other errors are passed on.
     fn allocate(&self, bytes: usize) -> Result<Memory>;
 
     /// Give memory back to the system, after the work of all lanes that may touch it is done.
@@ -171,15 +172,15 @@ pub trait Backend: Kernels + Debug + Send + Sync {
     /// share no device exchange data. On other lanes than [`Lane::Compute`] the work may run later, on another thread.
     ///
     /// # Errors
-    /// Views of another device or lane, ranges that overlap. What `work` returns is a failure of the lane, told at the next
-    /// wait for it.
+    /// Views of another device or lane, ranges that overlap. What `work` returns is a failure of the lane, told at the
+    /// next wait for it.
     fn on_host(&self, read: Option<View<'_>>, write: Option<ViewMut<'_>>, work: HostWork, on: Lane) -> Result<()> {
         let _ = (read, write, work, on);
         Err(Error::Unsupported { backend: self.name(), kernel: "on_host", detail: String::new() })
     }
 
-    /// As [`Backend::on_host`], for work that writes the whole of the range that is written and reads nothing of it: what was
-    /// there need not be brought to the host, and the work finds any bytes there.
+    /// As [`Backend::on_host`], for work that writes the whole of the range that is written and reads nothing of it:
+    /// what was there need not be brought to the host, and the work finds any bytes there.
     ///
     /// # Errors
     /// As [`Backend::on_host`].
@@ -187,20 +188,21 @@ pub trait Backend: Kernels + Debug + Send + Sync {
         self.on_host(read, Some(write), work, on)
     }
 
-    /// Threads for work of the host that is worth dividing, beside the one that runs it. The CPU backend lends those its
-    /// kernels run on.
+    /// Threads for work of the host that is worth dividing, beside the one that runs it. The CPU backend lends those
+    /// its kernels run on.
     fn host_threads(&self) -> Option<Arc<Threads>> {
         None
     }
 
-    /// Whether a product that multiplies its result by a derivative, or sums the rows of a factor beside it, moves less memory than
-    /// the kernels that do so alone. Where it does not, ops launch those.
+    /// Whether a product that multiplies its result by a derivative, or sums the rows of a factor beside it, moves less
+    /// memory than the kernels that do so alone. Where it does not, ops launch those.
     fn fuses_gradients(&self) -> bool {
         false
     }
 
-    /// Whether [`release`](Backend::release) waits for all work of the device, as a CUDA driver does. The pool then gives nothing
-    /// back while training runs well: such a wait would stall the step, and the ranks whose collectives are in flight.
+    /// Whether [`release`](Backend::release) waits for all work of the device, as a CUDA driver does. The pool then
+    /// gives nothing back while training runs well: such a wait would stall the step, and the ranks whose collectives
+    /// are in flight.
     fn release_waits(&self) -> bool {
         false
     }

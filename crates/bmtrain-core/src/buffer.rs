@@ -64,8 +64,8 @@ impl Buffer {
     }
 
     /// A writable view. Whether others may see the change is for the caller to know: tensors ask for it only when they
-    /// own the buffer alone, storages share their content by design. The lane waits until a message that is sent from here
-    /// has left.
+    /// own the buffer alone, storages share their content by design. The lane waits until a message that is sent from
+    /// here has left.
     ///
     /// # Errors
     /// A range outside the buffer; a failing device.
@@ -224,8 +224,8 @@ impl<'a> ViewMut<'a> {
     pub fn reborrow(&mut self) -> ViewMut<'_> {
         ViewMut { range: self.range, life: PhantomData }
     }
-    /// Split rows of `stride` elements into neighbouring columns, one view for each width, from its first element to its
-    /// last. The views interleave in memory: a kernel takes several of them where it knows them as rows.
+    /// Split rows of `stride` elements into neighbouring columns, one view for each width, from its first element to
+    /// its last. The views interleave in memory: a kernel takes several of them where it knows them as rows.
     ///
     /// # Errors
     /// Widths that do not add up to the stride, a length that is not a number of rows.

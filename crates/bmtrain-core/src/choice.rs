@@ -83,9 +83,9 @@ impl DeviceChoice {
     /// Open the device for a rank.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] for a CUDA device that was asked for by name and cannot be used, with the reason: no driver, no such
-    /// device, fewer devices than ranks, a device that is too old, a library that is missing. With `auto` such reasons lead to the
-    /// CPU; only where there is a driver are they noted.
+    /// [`Error::NoDevice`] for a CUDA device that was asked for by name and cannot be used, with the reason: no driver,
+    /// no such device, fewer devices than ranks, a device that is too old, a library that is missing. With `auto` such
+    /// reasons lead to the CPU; only where there is a driver are they noted.
     pub fn open(self, request: &DeviceRequest) -> Result<Opened> {
         match self {
             DeviceChoice::Cpu => on_cpu(request, None),

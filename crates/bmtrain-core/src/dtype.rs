@@ -1,4 +1,4 @@
-//! Number types known at run time, and the Rust types that store them.
+//! Dtypes known at run time, and the Rust types that store them.
 
 use half::{bf16, f16};
 use std::fmt;

@@ -22,7 +22,7 @@ pub enum Error {
         /// What was found.
         got: String,
     },
-    /// A number type that the operation does not take.
+    /// A dtype that the operation does not take.
     #[error("{op}: {what}: expected {expected}, got {got}")]
     DType {
         /// The operation or kernel.

@@ -1,7 +1,8 @@
-//! Sums whose bits do not depend on the order of their terms: a fixed-point number wide enough for every square of an f32.
+//! Sums whose bits do not depend on the order of their terms: a fixed-point number wide enough for every square of an
+//! f32.
 //!
-//! The norm of all gradients decides how every weight moves, so it has to be the same number however parameters are cut over
-//! ranks and threads. Terms are added exactly here; only the last step, to a float, rounds. In memory a sum is
+//! The norm of all gradients decides how every weight moves, so it has to be the same number however parameters are cut
+//! over ranks and threads. Terms are added exactly here; only the last step, to a float, rounds. In memory a sum is
 //! [`WORDS`] integers that add up word by word, so that a collective that adds integers adds sums.
 
 /// Words of a sum: the limbs, then the number of terms that were infinite, then of those that were not a number.

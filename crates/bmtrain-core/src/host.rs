@@ -40,7 +40,8 @@ impl HostAccount {
     }
 }
 
-/// A run of f32 in the host's memory. It may travel to the thread of a lane; a page that is never touched costs nothing.
+/// A run of f32 in the host's memory. It may travel to the thread of a lane; a page that is never touched costs
+/// nothing.
 pub struct HostBuffer {
     /// Present until drop.
     memory: Option<Memory>,
@@ -66,8 +67,8 @@ impl HostBuffer {
 
     /// The values.
     pub fn as_slice(&self) -> &[f32] {
-        // SAFETY: `memory` is at least `len` f32 long, page-aligned, initialised with zeros, and this value's alone until
-        // it is dropped; every bit pattern is an f32.
+        // SAFETY: `memory` is at least `len` f32 long, page-aligned, initialised with zeros, and this value's alone
+        // until it is dropped; every bit pattern is an f32.
         unsafe { std::slice::from_raw_parts(self.address as *const f32, self.len) }
     }
 

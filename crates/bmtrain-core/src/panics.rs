@@ -1,13 +1,13 @@
 //! Panics of other libraries that are caught and returned as errors.
 //!
-//! Some libraries panic on input from outside: a tokenizer file, a driver that lacks a function. [`catch`] turns such a panic
-//! into a value. By then Rust's panic hook has written the panic to standard error, with a backtrace where one is asked for,
-//! although nothing is wrong with the program. [`silence_caught`] ends that.
+//! Some libraries panic on input from outside: a tokenizer file, a driver that lacks a function. [`catch`] turns such a
+//! panic into a value. By then Rust's panic hook has written the panic to standard error, with a backtrace where one is
+//! asked for, although nothing is wrong with the program. [`silence_caught`] ends that.
 //!
-//! The hook belongs to the process and therefore to the program: a library that replaced it on its own would also replace the
-//! hook of a test harness, or of a service that reports its panics. So [`catch`] only marks its thread, and a program that
-//! wants silence calls [`silence_caught`] once. Panics outside of [`catch`], and all panics on other threads, go to the hook
-//! that was there before.
+//! The hook belongs to the process and therefore to the program: a library that replaced it on its own would also
+//! replace the hook of a test harness, or of a service that reports its panics. So [`catch`] only marks its thread, and
+//! a program that wants silence calls [`silence_caught`] once. Panics outside of [`catch`], and all panics on other
+//! threads, go to the hook that was there before.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -21,8 +21,9 @@ thread_local! {
 
 /// Runs `call`; a panic of it becomes its message.
 ///
-/// For calls into other libraries whose panics say that their input is wrong; a panic of our own code is a defect to be seen.
-/// What `call` changes has to be dropped, or usable, after it ended in the middle. A thread that `call` starts is not marked.
+/// For calls into other libraries whose panics say that their input is wrong; a panic of our own code is a defect to be
+/// seen. What `call` changes has to be dropped, or usable, after it ended in the middle. A thread that `call` starts is
+/// not marked.
 pub fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     struct Mark;
     impl Drop for Mark {
@@ -37,8 +38,8 @@ pub fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     result.map_err(|panic| message(&*panic))
 }
 
-/// Puts a panic hook in front of the present one, which says nothing of panics that [`catch`] catches. A second call changes
-/// nothing.
+/// Puts a panic hook in front of the present one, which says nothing of panics that [`catch`] catches. A second call
+/// changes nothing.
 pub fn silence_caught() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,9 +1,9 @@
 //! The caching pool of one device: best fit with splitting and merging inside slabs taken from the system.
 //!
-//! Short-lived tensors share slabs, so that the memory of an activation that was freed serves the next gradient. Long-lived
-//! storages get slabs of their own and never fragment the others. Freed memory keeps the marks of the lanes that still
-//! work on it; the pool waits for them, on the device, before the memory is used on another lane. In steady state the
-//! system is asked for nothing, which [`Report::system_requests`] shows.
+//! Short-lived tensors share slabs, so that the memory of an activation that was freed serves the next gradient.
+//! Long-lived storages get slabs of their own and never fragment the others. Freed memory keeps the marks of the lanes
+//! that still work on it; the pool waits for them, on the device, before the memory is used on another lane. In steady
+//! state the system is asked for nothing, which [`Report::system_requests`] shows.
 
 use crate::backend::{Backend, Lane, Mark, Memory};
 use crate::error::{Error, Result};
@@ -128,12 +128,13 @@ pub struct Report {
     pub segments: Vec<(Segment, Usage)>,
     /// Use over all segments of the device together; its peak is below the sum of the peaks.
     pub total: Usage,
-    /// Bytes of each segment at the moment of [`Report::total`]'s peak, in the order of [`Segment::ALL`]; they add up to it.
+    /// Bytes of each segment at the moment of [`Report::total`]'s peak, in the order of [`Segment::ALL`]; they add up
+    /// to it.
     pub at_peak: Vec<(Segment, usize)>,
     /// Bytes taken from the system.
     pub system_bytes: usize,
-    /// The most of them that were ever handed out, the parts in use and those that were given back between them. Where the
-    /// system gives memory page by page as it is touched, as the CPU's does, the rest of a slab costs nothing.
+    /// The most of them that were ever handed out, the parts in use and those that were given back between them. Where
+    /// the system gives memory page by page as it is touched, as the CPU's does, the rest of a slab costs nothing.
     pub touched: Usage,
     /// How often the system was asked since the device was made.
     pub system_requests: u64,
@@ -147,8 +148,8 @@ pub(crate) struct Pool {
     vacant: Vec<usize>,
     /// Free ranges of shared slabs by (bytes, slab, offset): the first one not smaller than a request is the best fit.
     by_size: BTreeSet<(usize, usize, usize)>,
-    /// Given back while a message to another rank may still be read from it. Whoever used it next would have to wait for that
-    /// rank, which may wait for this one.
+    /// Given back while a message to another rank may still be read from it. Whoever used it next would have to wait
+    /// for that rank, which may wait for this one.
     under_way: Vec<(Mark, Chunk, u8)>,
     usage: [Usage; Segment::ALL.len()],
     total: Usage,
@@ -234,9 +235,10 @@ impl Pool {
         }
     }
 
-    /// Before a slab for one large request is taken: give back free slabs that were taken for smaller ones, the largest first,
-    /// until they make up for it. With batches of growing length every tensor outgrows the slab of the one before, and the pool
-    /// would hold them all. Each exchange replaces slabs by a larger one, so that it ends with the largest batch.
+    /// Before a slab for one large request is taken: give back free slabs that were taken for smaller ones, the largest
+    /// first, until they make up for it. With batches of growing length every tensor outgrows the slab of the one
+    /// before, and the pool would hold them all. Each exchange replaces slabs by a larger one, so that it ends with the
+    /// largest batch.
     fn release_outgrown(&mut self, backend: &dyn Backend, bytes: usize) -> Result<()> {
         let outgrown = |(index, slab): (usize, &Option<Slab>)| {
             let slab = slab.as_ref().filter(|slab| !slab.long_lived && slab.memory.bytes() > backend.slab_bytes())?;
@@ -342,8 +344,8 @@ impl Pool {
         self.usage[segment as usize].now -= bytes;
         self.total.now -= bytes;
         let Some(place) = self.slabs.get_mut(slab).and_then(Option::as_mut) else { return };
-        // One lane alone needs no mark: its next use is behind its last one, and a mark made later covers it too. Several
-        // lanes get theirs now, so that a later user waits for no more than it must.
+        // One lane alone needs no mark: its next use is behind its last one, and a mark made later covers it too.
+        // Several lanes get theirs now, so that a later user waits for no more than it must.
         let mut marks = Vec::new();
         if lanes.count_ones() > 1 {
             marks.extend(
@@ -384,7 +386,8 @@ impl Pool {
         place.free.insert(start, freed);
     }
 
-    /// Give everything back to the system. Only for the end of a device: every buffer holds the device, so none is left.
+    /// Give everything back to the system. Only for the end of a device: every buffer holds the device, so none is
+    /// left.
     pub(crate) fn release_all(&mut self, backend: &dyn Backend) {
         self.under_way.clear();
         for slab in self.slabs.drain(..).flatten() {
@@ -414,8 +417,8 @@ impl Pool {
     }
 }
 
-/// Join two free neighbours. A lane keeps its mark only where both sides know the lane's last use by a mark (or one side
-/// was never used by it); otherwise the mark is made at the next use, which is later and therefore safe.
+/// Join two free neighbours. A lane keeps its mark only where both sides know the lane's last use by a mark (or one
+/// side was never used by it); otherwise the mark is made at the next use, which is later and therefore safe.
 fn merge(into: &mut Free, neighbour: Free) {
     let marked = |free: &Free, lane: Lane| free.marks.iter().find(|mark| mark.lane == lane).copied();
     let mut marks = Vec::new();

@@ -68,7 +68,7 @@ impl Tensor {
     /// The values on the host. Waits for the compute lane.
     ///
     /// # Errors
-    /// Another number type, a failing device or an earlier kernel that failed.
+    /// Another dtype, a failing device or an earlier kernel that failed.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         if T::DTYPE != self.dtype {
             let expected = T::DTYPE.name().into();
@@ -100,7 +100,7 @@ impl Tensor {
         self.shape
     }
 
-    /// The number type.
+    /// The dtype.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
@@ -157,8 +157,9 @@ impl Tensor {
         Rc::strong_count(&self.buffer) == 1
     }
 
-    /// Whether an op may write in place: this is the only handle on the memory, and no other lane than the compute lane has
-    /// used it. A message may still be under way from there, and its receiver may be late: a fresh result waits for nobody.
+    /// Whether an op may write in place: this is the only handle on the memory, and no other lane than the compute lane
+    /// has used it. A message may still be under way from there, and its receiver may be late: a fresh result waits for
+    /// nobody.
     pub fn may_be_overwritten(&self) -> bool {
         self.is_alone() && self.buffer.is_of_compute_alone()
     }
@@ -277,7 +278,7 @@ impl Storage {
         self.len == 0
     }
 
-    /// The number type.
+    /// The dtype.
     pub fn dtype(&self) -> DType {
         self.dtype
     }

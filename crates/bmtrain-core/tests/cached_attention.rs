@@ -1,4 +1,5 @@
-//! Attention to what earlier calls left behind is the attention over all tokens at once, however they are cut into calls.
+//! Attention to what earlier calls left behind is the attention over all tokens at once, however they are cut into
+//! calls.
 #![allow(clippy::unwrap_used)]
 
 use bmtrain_core::ops::{self, AttentionMask, AttentionOptions, KeyValues};
@@ -72,8 +73,8 @@ fn whole(device: &Device, case: Case, all: &[f32]) -> Vec<f32> {
     })
 }
 
-/// In pieces of these lengths, with one tensor or with three, with so many tokens expected; the output `[B, L, N*H]` of the
-/// pieces put together.
+/// In pieces of these lengths, with one tensor or with three, with so many tokens expected; the output `[B, L, N*H]` of
+/// the pieces put together.
 fn in_pieces(
     device: &Device,
     case: Case,

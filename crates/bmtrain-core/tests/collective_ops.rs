@@ -32,8 +32,8 @@ fn noise(salt: usize, index: usize) -> f32 {
     word as f32 / (1 << 23) as f32 - 1.0
 }
 
-/// Of each rank: its result and the gradient of its input, where the loss is the projection of the result on its seed. A rank
-/// without a seed has no loss.
+/// Of each rank: its result and the gradient of its input, where the loss is the projection of the result on its seed.
+/// A rank without a seed has no loss.
 fn walk(op: Op, inputs: &[Vec<f32>], seeds: &[Option<Vec<f32>>], dtype: DType) -> Vec<(Vec<f32>, Option<Vec<f32>>)> {
     threads(inputs.len(), options(), |rank| {
         let own = rank.rank();
@@ -109,7 +109,8 @@ fn gradients_are_the_slopes_of_the_sum_of_all_losses_on_one_to_four_ranks() {
                     };
                     let slope = (at(STEP) - at(-STEP)) / f64::from(2.0 * STEP);
                     let dx = found[rank].1.as_ref().map_or(0.0, |dx| f64::from(dx[element]));
-                    // All results are linear in one element, or choose it: what is left is the rounding of f32 over the step.
+                    // All results are linear in one element, or choose it: what is left is the rounding of f32 over the
+                    // step.
                     assert!((slope - dx).abs() < 2e-4 * (1.0 + slope.abs()), "{name}, {world} ranks: {slope} {dx}");
                 }
             }

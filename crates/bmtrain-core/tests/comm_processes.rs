@@ -253,7 +253,8 @@ fn a_process_killed_before_all_have_joined_ends_the_others_soon() {
         std::thread::sleep(Duration::from_secs(60));
         return;
     }
-    // A process is told apart from a later start by ticks of 10 ms: this one was started in an earlier one than its children.
+    // A process is told apart from a later start by ticks of 10 ms: this one was started in an earlier one than its
+    // children.
     std::thread::sleep(Duration::from_millis(20));
     for lost in [1, 2] {
         let place = place();
@@ -394,8 +395,8 @@ fn a_file_of_something_else_is_turned_away_and_an_open_one_is_welcome() {
     let error = HostRank::join(place.as_path(), 0, 1, options()).unwrap_err();
     assert!(matches!(error, Error::Launch { .. }), "{error}");
     std::fs::remove_dir(&place).unwrap();
-    let error = HostRank::join(Path::new("/no/such/folder"), 0, 1, options()).unwrap_err().to_string();
-    assert!(error.contains("/no/such/folder"), "{error}");
+    let error = HostRank::join(Path::new("/no/such/directory"), 0, 1, options()).unwrap_err().to_string();
+    assert!(error.contains("/no/such/directory"), "{error}");
 
     let file = rustix::fs::memfd_create("ranks", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     let ranks = std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! Kernels of the CUDA backend that have the very bits of the CPU, on an emulated driver: masks, initial values, norms of
-//! gradients, clipping and Adam.
+//! Kernels of the CUDA backend that have the very bits of the CPU, on an emulated driver: masks, initial values, norms
+//! of gradients, clipping and Adam.
 //!
 //! Everything here is emulated: it says nothing about what the compiler for the device makes of a kernel.
 #![cfg(feature = "cuda")]
@@ -95,8 +95,8 @@ fn initial_values_have_the_bits_of_the_cpu() {
     });
 }
 
-/// The one rounding to f32 hides nearly all of a double. Where the mean lies where the value would be, the two cancel and what
-/// is left shows the last bits: a multiplication fused with an addition anywhere would be seen.
+/// The one rounding to f32 hides nearly all of a double. Where the mean lies where the value would be, the two cancel
+/// and what is left shows the last bits: a multiplication fused with an addition anywhere would be seen.
 #[test]
 fn initial_values_agree_in_the_last_bits_of_a_double() {
     on_pair("initial_values_agree_in_the_last_bits_of_a_double", |pair| {
@@ -176,7 +176,8 @@ fn norms_of_gradients_have_the_bits_of_the_cpu() {
         ];
         let not_a_number = special(17, f32::NAN);
         for order in [NormOrder::Two, NormOrder::Infinity] {
-            // The payload of what is not a number is not kept by conversions, so that its bits are compared in f32 alone.
+            // The payload of what is not a number is not kept by conversions, so that its bits are compared in f32
+            // alone.
             for (dtype, x) in FLOATS
                 .into_iter()
                 .flat_map(|dtype| gradients.iter().map(move |x| (dtype, x)))

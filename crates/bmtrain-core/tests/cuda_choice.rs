@@ -1,5 +1,5 @@
-//! What `auto` and `cuda` come to where something is missing that CUDA needs: on an emulated driver, nothing of which says
-//! anything about a real one.
+//! What `auto` and `cuda` come to where something is missing that CUDA needs: on an emulated driver, nothing of which
+//! says anything about a real one.
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -58,14 +58,14 @@ fn a_device_that_is_too_old_is_left_alone() {
 
 #[test]
 fn without_matrix_products_the_cpu_computes() {
-    let Some(libraries) = emulator::folder_of(Driver::Emulated) else {
+    let Some(libraries) = emulator::directory_of(Driver::Emulated) else {
         emulator::skipped(
             "without_matrix_products_the_cpu_computes",
             "there is no g++ to build the CUDA emulator with",
         );
         return;
     };
-    // A folder with the driver alone.
+    // A directory with the driver alone.
     let alone = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(libraries.join("libcuda.so.1"), alone.path().join("libcuda.so.1")).unwrap();
     let settings = [("LD_LIBRARY_PATH", alone.path().to_str().unwrap())];

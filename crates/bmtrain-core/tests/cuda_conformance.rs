@@ -1,4 +1,4 @@
-//! The conformance table on the CUDA backend, on an emulated driver: every row against the CPU in every number type.
+//! The conformance table on the CUDA backend, on an emulated driver: every row against the CPU in every dtype.
 //!
 //! Everything here is emulated. It proves what kernels compute, and nothing about speed or a real device.
 #![cfg(feature = "cuda")]
@@ -14,8 +14,8 @@ use emulator::stems::{stem_of, with_stems};
 use emulator::{Driver, TOLD, with_driver};
 use std::sync::Arc;
 
-/// Every row whose name starts with one of `stems`, against the CPU with one thread. BMTRAIN_ROWS narrows it to names that
-/// contain its value.
+/// Every row whose name starts with one of `stems`, against the CPU with one thread. BMTRAIN_ROWS narrows it to names
+/// that contain its value.
 fn rows_agree(test: &str, stems: &'static [&'static str]) {
     with_driver(test, Driver::Emulated, &[], move || {
         let options = CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() };

@@ -1,5 +1,5 @@
-//! What the CUDA kernels of elements, rows and losses do at the edges: values outside of tables, nothing to do, numbers that are
-//! none. On an emulated driver.
+//! What the CUDA kernels of elements, rows and losses do at the edges: values outside of tables, nothing to do, numbers
+//! that are none. On an emulated driver.
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -107,8 +107,8 @@ fn rows_at_positions_outside_of_the_table_are_reported_and_not_turned() {
     });
 }
 
-/// The gradient of a table by the rule of the kernel: rows sorted by id, those of one id in their order; sums over pieces of 32
-/// rows, then over the pieces.
+/// The gradient of a table by the rule of the kernel: rows sorted by id, those of one id in their order; sums over
+/// pieces of 32 rows, then over the pieces.
 fn gradient_in_order(ids: &[i64], dy: &[f32], entries: usize) -> Vec<f32> {
     let mut order: Vec<usize> = (0..ids.len()).collect();
     order.sort_by_key(|row| ids[*row]);

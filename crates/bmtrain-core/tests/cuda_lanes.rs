@@ -71,7 +71,8 @@ fn what_two_lanes_report_is_told_by_the_waits_for_both() {
         for round in 0..16 {
             look_up(&device, &backend, 100 + round, Lane::Zero);
             look_up(&device, &backend, 200 + round, Lane::Compute);
-            // What another lane has reported may be told here, but never instead of a lane's own, and it stays for its lane.
+            // What another lane has reported may be told here, but never instead of a lane's own, and it stays for its
+            // lane.
             assert_eq!(told(Lane::Compute), Some(200 + round));
             assert!([None, Some(100 + round)].contains(&told(Lane::Compute)));
             assert_eq!(told(Lane::Zero), Some(100 + round));

@@ -1,7 +1,7 @@
 //! The CUDA backend behind the seam, on an emulated driver: memory, copies, order, one kernel, and errors in words.
 //!
-//! Everything here is emulated: the driver is a library that runs kernels on the processor, late and in random order. It
-//! proves launch code, ordering and the logic of kernels, and nothing about speed or a real device.
+//! Everything here is emulated: the driver is a library that runs kernels on the processor, late and in random order.
+//! It proves launch code, ordering and the logic of kernels, and nothing about speed or a real device.
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
 
@@ -270,8 +270,8 @@ fn every_number_type_can_be_zeroed_and_the_floats_filled() {
 }
 
 #[test]
-fn a_folder_without_the_kernels_is_named() {
-    with_driver("a_folder_without_the_kernels_is_named", Driver::Emulated, &[], || {
+fn a_directory_without_the_kernels_is_named() {
+    with_driver("a_directory_without_the_kernels_is_named", Driver::Emulated, &[], || {
         let options = CudaOptions { compiled: Some("nowhere".into()), ..CudaOptions::default() };
         let device = Device::new(Arc::new(CudaBackend::open(0, &options).unwrap()));
         let [x, weight] = [8, 4].map(|len| Tensor::empty(&device, [len], DType::F32, Segment::Data).unwrap());

@@ -1,9 +1,9 @@
-//! Kernels on an emulated device that is watched: accesses of threads that nothing orders, and accesses outside of the views
-//! that a launch names.
+//! Kernels on an emulated device that is watched: accesses of threads that nothing orders, and accesses outside of the
+//! views that a launch names.
 //!
 //! Of each kernel the cheapest rows of the conformance table are run that have several warps or several blocks at work.
-//! BMTRAIN_SANITIZE_ALL=1 runs every row that launches a kernel; BMTRAIN_ROWS narrows both to names that contain its value. The
-//! sanitizers' libraries come with g++; without them these tests say that they were skipped.
+//! BMTRAIN_SANITIZE_ALL=1 runs every row that launches a kernel; BMTRAIN_ROWS narrows both to names that contain its
+//! value. The sanitizers' libraries come with g++; without them these tests say that they were skipped.
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
 
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::{env, ffi};
 
-/// Names the chosen rows in the second child, a line each: name, tab, number type.
+/// Names the chosen rows in the second child, a line each: name, tab, dtype.
 const CHOSEN: &str = "BMTRAIN_SANITIZED_ROWS";
 
 /// How a line of the first child starts that names a chosen row.

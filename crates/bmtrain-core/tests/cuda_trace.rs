@@ -1,5 +1,5 @@
-//! A trace of the CUDA backend's lanes, on an emulated driver: what is in it, and in which order. Its times are the host's and
-//! say nothing about a device.
+//! A trace of the CUDA backend's lanes, on an emulated driver: what is in it, and in which order. Its times are the
+//! host's and say nothing about a device.
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, clippy::unwrap_used)]
 

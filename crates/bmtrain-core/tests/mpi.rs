@@ -1,5 +1,5 @@
-//! Ranks of an MPI job: the bits of ranks of one machine, and every way to lose a rank. Each test starts `mpirun`, which runs
-//! that test again in every rank.
+//! Ranks of an MPI job: the bits of ranks of one machine, and every way to lose a rank. Each test starts `mpirun`,
+//! which runs that test again in every rank.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod ranks;
@@ -56,7 +56,8 @@ fn mpirun(test: &str, ranks: usize, arguments: &[&str]) -> Option<Job> {
         return None;
     }
     let begin = Instant::now();
-    // When a rank is lost, mpirun ends the others: a gentle signal first, which these ignore, and a deadly one a second later.
+    // When a rank is lost, mpirun ends the others: a gentle signal first, which these ignore, and a deadly one a second
+    // later.
     let program = ["sh", "-c", "trap '' TERM; exec \"$0\" \"$@\""];
     let output = Command::new("mpirun")
         .args(["--allow-run-as-root", "--oversubscribe"])
@@ -197,7 +198,8 @@ fn fails(test: &str, arguments: &[&str], ranks: &[usize], parts: &[&str]) {
     assert!(job.time < Duration::from_secs(20), "{:?}", job.time);
 }
 
-/// A program of three ranks that makes one call together, of which rank 1 then does something else, and all make another.
+/// A program of three ranks that makes one call together, of which rank 1 then does something else, and all make
+/// another.
 fn with(test: &str, deadline: u64, other: impl FnOnce(&Rank<MpiRank>) -> (Op, usize)) -> bool {
     let Some(rank) = rank_of(test, deadline) else { return false };
     let rank = Rank::new(rank);

@@ -1,7 +1,7 @@
 //! Ranks that exchange by NCCL: processes with an emulated device each and an emulated NCCL between them.
 //!
-//! Everything here is emulated. It proves the order, the arguments and the failures of our calls, and nothing about NCCL or a
-//! device.
+//! Everything here is emulated. It proves the order, the arguments and the failures of our calls, and nothing about
+//! NCCL or a device.
 #![cfg(feature = "cuda")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -113,7 +113,7 @@ fn every_op(size: usize) -> Vec<Op> {
     reduced.chain([Op::AllGather, Op::AllToAll, Op::Broadcast(0), Op::Broadcast(size - 1)]).collect()
 }
 
-/// Every collective in every number type, against plain arithmetic in the order of the ranks, which the host's ranks keep.
+/// Every collective in every dtype, against plain arithmetic in the order of the ranks, which the host's ranks keep.
 fn every_collective(start: &Start) {
     let rank = start.join();
     assert_eq!((rank.rank.rank(), rank.rank.size()), (start.rank, start.size));

@@ -1,11 +1,13 @@
-//! Prints how fast an optimizer step is: seconds and GB/s on parameters of one size, with state on the device or on the host.
+//! Prints how fast an optimizer step is: seconds and GB/s on parameters of one size, with state on the device or on the
+//! host.
 //!
 //! `cargo run --release --example optim_bench -p bmtrain-dist -- [--millions N] [--variant adam|offload] [--dtype f32|bf16|f16]
 //! [--threads T] [--steps S] [--json]`
 //!
-//! A model of N million values in matrices of a BERT-base's sizes; gradients are made once and stay. A step is the optimizer's
-//! alone, without norm and clipping, from the call until all lanes are idle. The bytes counted are those that have to move:
-//! for f32 parameter, gradient and both moments are read and parameter and moments written, 28 for each value.
+//! A model of N million values in matrices of a BERT-base's sizes; gradients are made once and stay. A step is the
+//! optimizer's alone, without norm and clipping, from the call until all lanes are idle. The bytes counted are those
+//! that have to move: for f32 parameter, gradient and both moments are read and parameter and moments written, 28 for
+//! each value.
 
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::{Ctx, DType, Device, Segment, Tensor, ops};
@@ -111,7 +113,8 @@ fn make_gradients(device: &Device, parameters: &Parameters) -> Outcome<()> {
     Ok(parameters.flats().iter().try_for_each(|flat| flat.finish_step())?)
 }
 
-/// Bytes that a step has to move: gradient and both moments, and the parameter, or its master and the rounded parameter.
+/// Bytes that a step has to move: gradient and both moments, and the parameter, or its master and the rounded
+/// parameter.
 fn bytes(parameters: &Parameters, dtype: DType) -> usize {
     let of_value = match dtype {
         DType::F32 => 28,

@@ -36,7 +36,7 @@ pub enum Error {
     Checkpoint {
         /// What kind of trouble it is, for whoever has to decide how to go on.
         fault: Fault,
-        /// File or folder.
+        /// File or directory.
         place: String,
         /// What is wrong, with expected and got.
         reason: String,

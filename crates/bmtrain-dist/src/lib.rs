@@ -1,8 +1,8 @@
 //! Parameters, blocks, layers, optimizers and schedules for training transformers with few resources.
 //!
 //! A model declares its parameters through a [`Builder`], which draws their values as pure functions of
-//! their names and lays each block's parameters out in flat storages. A [`TransformerBlockList`] runs blocks in an explicit
-//! loop and is one node on the outer tape. An [`OptimManager`] scales, clips and steps.
+//! their names and lays each block's parameters out in flat storages. A [`TransformerBlockList`] runs blocks in an
+//! explicit loop and is one node on the outer tape. An [`OptimManager`] scales, clips and steps.
 #![forbid(unsafe_code)]
 
 pub mod block;

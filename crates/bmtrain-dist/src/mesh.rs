@@ -1,8 +1,8 @@
 //! Where a rank stands: pipeline x data x tensor, tensor fastest, pipeline slowest.
 //!
-//! Defines [`Mesh`], the place of one rank, and [`RankGroup`], the ways in which ranks belong together. Pure arithmetic,
-//! the predecessor's formulas; communication between the ranks of a group is not here. The `Builder` and the layers ask
-//! a mesh what this rank holds, and whoever splits a communicator takes colour and key from it.
+//! Defines [`Mesh`], the place of one rank, and [`RankGroup`], the ways in which ranks belong together. Pure
+//! arithmetic, the predecessor's formulas; communication between the ranks of a group is not here. The `Builder` and
+//! the layers ask a mesh what this rank holds, and whoever splits a communicator takes colour and key from it.
 
 use crate::error::{Error, Result};
 

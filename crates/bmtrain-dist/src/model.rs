@@ -95,7 +95,7 @@ pub trait Model {
         Ok(output)
     }
 
-    /// Without a way back, nobody needs the whole parameters any more.
+    /// Without a backward pass, nobody needs the whole parameters any more.
     fn put_away(&self, cx: &Ctx) {
         if !cx.is_recording() {
             self.parameters().put_away();

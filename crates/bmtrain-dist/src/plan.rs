@@ -1,9 +1,11 @@
-//! What a run needs before it runs: a training step made on a backend that counts, as one rank of ranks that are not there.
+//! What a run needs before it runs: a training step made on a backend that counts, as one rank of ranks that are not
+//! there.
 //!
-//! [`count`] gives a closure a [`Device`] whose pool works as a real one does (the same rounding, slabs and places) over a
-//! backend that takes no memory, and a communicator for a rank among as many as one likes. The closure builds its model and
-//! runs its own training step; [`Needs`] is what the rank's pool then says. What is counted is the code that will run, so
-//! there is no formula to go stale. Numbers read back from the device are zeros. Called by the `plan` program.
+//! [`count`] gives a closure a [`Device`] whose pool works as a real one does (the same rounding, slabs and places)
+//! over a backend that takes no memory, and a communicator for a rank among as many as one likes. The closure builds
+//! its model and runs its own training step; [`Needs`] is what the rank's pool then says. What is counted is the code
+//! that will run, so there is no formula to go stale. Numbers read back from the device are zeros. Called by the `plan`
+//! program.
 
 use bmtrain_core::comm::{Communicator, CountingRank};
 use bmtrain_core::cpu;
@@ -42,7 +44,8 @@ impl Stand {
 /// What a rank needs of its device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Needs {
-    /// Memory of the pool, in bytes: peaks by segment and over all, and what each segment holds when all is at its peak.
+    /// Memory of the pool, in bytes: peaks by segment and over all, and what each segment holds when all is at its
+    /// peak.
     pub memory: Report,
     /// Calls and work of every kernel.
     pub kernels: BTreeMap<&'static str, KernelCount>,
@@ -60,9 +63,9 @@ impl Needs {
 
 /// Run `run` where nothing is allocated and nothing computed, and see what it would have taken.
 ///
-/// Two optimizer steps are the least that show the peak: the optimizer takes memory for its state in the first one, so only
-/// the second has state and activations at once. Build models with [`Birth::Leave`](crate::param::Birth::Leave), so that no
-/// values are waited for.
+/// Two optimizer steps are the least that show the peak: the optimizer takes memory for its state in the first one, so
+/// only the second has state and activations at once. Build models with [`Birth::Leave`](crate::param::Birth::Leave),
+/// so that no values are waited for.
 ///
 /// ```
 /// use bmtrain_core::{Ctx, DType, Segment, Tensor, Var, autograd::Randomness, ops};

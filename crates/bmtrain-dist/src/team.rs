@@ -54,11 +54,11 @@ impl Team {
         self.gather_values(numbers)
     }
 
-    /// The numbers of every rank, as [`Team::gather`], without a wait: f32 tensors of this rank, one behind the other, to
-    /// `[ranks, numbers]` on the device.
+    /// The numbers of every rank, as [`Team::gather`], without a wait: f32 tensors of this rank, one behind the other,
+    /// to `[ranks, numbers]` on the device.
     ///
     /// # Errors
-    /// Another number type; a failing exchange.
+    /// Another dtype; a failing exchange.
     pub fn gather_later(&self, numbers: &[&Tensor]) -> Result<Tensor> {
         let own = join(&self.device, numbers)?;
         let count = own.elements();
@@ -100,8 +100,8 @@ impl Team {
         Ok(self.gather_texts(own)?.into_iter().next().unwrap_or_default())
     }
 
-    /// Let the first rank do something that may take longer than ranks wait for each other. The others hear until its end
-    /// that it is alive; what it came to is `None` for them.
+    /// Let the first rank do something that may take longer than ranks wait for each other. The others hear until its
+    /// end that it is alive; what it came to is `None` for them.
     ///
     /// # Errors
     /// A failing exchange; a panic of `work`; a thread that the system refuses.
@@ -148,7 +148,7 @@ impl Team {
 /// The values of f32 tensors one behind the other, still on the device.
 ///
 /// # Errors
-/// Another number type; no memory left.
+/// Another dtype; no memory left.
 pub(crate) fn join(device: &Device, parts: &[&Tensor]) -> Result<Tensor> {
     let count = parts.iter().map(|part| part.elements()).sum();
     let all = Storage::empty(device, count, DType::F32, Segment::Workspace)?;

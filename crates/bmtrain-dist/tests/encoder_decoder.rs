@@ -85,8 +85,8 @@ fn gradients_kept_and_recomputed_agree_with_finite_differences() {
             };
             let slope = (along(1.0) - along(-1.0)) / (2.0 * step);
             param.load(&values).unwrap();
-            // f32 losses near 2.4 have a spacing of 2.4e-7, so the slope is good to 2.4e-7 / 2e-3 = 1.2e-4 absolute and a
-            // curvature term of the order of step^2.
+            // f32 losses near 2.4 have a spacing of 2.4e-7, so the slope is good to 2.4e-7 / 2e-3 = 1.2e-4 absolute and
+            // a curvature term of the order of step^2.
             assert!((slope - norm).abs() < 5e-4 + 5e-3 * norm, "{name} {recompute:?}: slope {slope}, norm {norm}");
         }
     }

@@ -1,4 +1,5 @@
-//! Statistics of parameters and gradients: the same at every ZeRO level and on any number of ranks, and no trace of the look.
+//! Statistics of parameters and gradients: the same at every ZeRO level and on any number of ranks, and no trace of the
+//! look.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod ranks;
@@ -67,8 +68,8 @@ fn the_table_is_the_same_at_every_level_and_on_any_number_of_ranks() {
                 for sum in [GradientSum::Elastic, GradientSum::Fast] {
                     let found = everywhere(&Setting { dtype, ranks, level, sum, ..Setting::default() }, 1.0);
                     // With elastic sums every bit of values and gradients is the same, and only the f64 sums of the
-                    // statistics are cut elsewhere. Fast sums differ by f32 rounding, which the first step's weights carry
-                    // on: in bf16 by whole digits of those.
+                    // statistics are cut elsewhere. Fast sums differ by f32 rounding, which the first step's weights
+                    // carry on: in bf16 by whole digits of those.
                     let most = match (sum, dtype) {
                         (GradientSum::Elastic, _) => 1e-12,
                         (GradientSum::Fast, DType::BF16) => 2e-2,

@@ -88,7 +88,8 @@ fn named_values_have_one_table_however_blocks_are_kept_and_ranks_share_the_micro
     }
     let loss = alone.last().unwrap().gradient.unwrap();
     assert_eq!((loss.mean, loss.deviation()), (0.25, 0.0), "the weight of a micro-batch");
-    // Half of the output goes on: its gradient is twice the output's, and what enters the next block is the same tensor.
+    // Half of the output goes on: its gradient is twice the output's, and what enters the next block is the same
+    // tensor.
     let gradient = |row: usize| alone[row].gradient.unwrap();
     assert!((gradient(2).deviation() - 2.0 * gradient(1).deviation()).abs() < 1e-12);
     assert_eq!(alone[3].values, alone[2].values);

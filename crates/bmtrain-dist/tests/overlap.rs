@@ -1,8 +1,8 @@
-//! Exchange behind compute: with a link that takes half as long as the blocks compute, fetching ahead hides it, whatever the
-//! link costs the parameters outside of blocks. The reason is an order of launches, which is recorded and compared as a whole.
-//! Without fetching ahead nothing is hidden, reductions neither: a block's gather is launched behind the reduction of the block
-//! above it, goes over the same lane, and the block waits for both. Where gradients are exchanged once a step, those of the last
-//! micro-batch go while the way back is still under way.
+//! Exchange behind compute: with a link that takes half as long as the blocks compute, fetching ahead hides it,
+//! whatever the link costs the parameters outside of blocks. The reason is an order of launches, which is recorded and
+//! compared as a whole. Without fetching ahead nothing is hidden, reductions neither: a block's gather is launched
+//! behind the reduction of the block above it, goes over the same lane, and the block waits for both. Where gradients
+//! are exchanged once a step, those of the last micro-batch go while the backward pass is still under way.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod ranks;
@@ -42,9 +42,9 @@ impl Block for Slow {
     }
 }
 
-/// The time in which a rank's shard of a block, which is half of it, goes over the link. Forward a block is gathered, which
-/// takes one; on the way back it is gathered again and its gradients, a whole block, are reduced, which takes three: together
-/// half of the time in which it computes forward and again on the way back.
+/// The time in which a rank's shard of a block, which is half of it, goes over the link. Forward a block is gathered,
+/// which takes one; on the backward pass it is gathered again and its gradients, a whole block, are reduced, which
+/// takes three: together half of the time in which it computes forward and again on the backward pass.
 fn unit() -> Duration {
     COMPUTE / 4
 }
@@ -54,7 +54,8 @@ fn link() -> Link {
     Link { latency: Duration::ZERO, bytes_per_second: shard / unit().as_secs_f64() }
 }
 
-/// Seconds of a training step on the slower of two ranks; with `root` there is a parameter of a block's size outside of blocks.
+/// Seconds of a training step on the slower of two ranks; with `root` there is a parameter of a block's size outside of
+/// blocks.
 fn step_seconds(link: Option<Link>, prefetch: bool, root: bool) -> f64 {
     let options = HostOptions { link, ..HostOptions::default() };
     let seconds = on_ranks(2, options, |comm| {
@@ -100,7 +101,8 @@ fn fetching_ahead_hides_most_of_the_exchange() {
     let with_root = step_seconds(link, true, true);
     // What the exchange of the blocks takes on the link.
     let all = (4 * BLOCKS) as f64 * unit().as_secs_f64();
-    // The first gather forward, the first on the way back and the last reduction have nothing to be behind: 4 units of 48.
+    // The first gather forward, the first on the backward pass and the last reduction have nothing to be behind: 4
+    // units of 48.
     let hidden = 1.0 - (ahead - free) / all;
     println!(
         "{free:.4} s without a link, {ahead:.4} s with it, {late:.4} s without fetching ahead; {all:.4} s of exchange"
@@ -181,7 +183,7 @@ impl Block for Noted {
     }
 }
 
-/// The order of a forward pass and the way back over three blocks.
+/// The order of a forward pass and the backward pass over three blocks.
 fn trace(prefetch: bool) -> Vec<String> {
     let mut traces = on_ranks(2, HostOptions::default(), |rank| {
         let (device, trace) = (Device::cpu(1).unwrap(), Trace::default());
@@ -272,7 +274,8 @@ impl Block for Looking {
     }
 }
 
-/// Reductions that had been launched when each of three blocks ran, forward and again on the way back, and at the end of it.
+/// Reductions that had been launched when each of three blocks ran, forward and again on the backward pass, and at the
+/// end of it.
 fn reductions_seen(level: ZeroLevel, announce: bool) -> Vec<u64> {
     let seen = on_ranks(2, HostOptions::default(), |comm| {
         let (comm, device) = (Arc::new(comm), Device::cpu(1).unwrap());

@@ -218,7 +218,7 @@ fn a_snapshot_is_of_its_step(optimizer: Which) {
 
 #[test]
 fn a_full_disk_of_one_rank_fails_the_save_on_all_and_training_goes_on() {
-    // A rank that has not even the folder, which the other one has made, and one that has.
+    // A rank that has not even the directory, which the other one has made, and one that has.
     for (failing, change) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
         let good = Arc::new(MemoryDisk::default());
         let store = Store::on(good.clone());
@@ -250,7 +250,7 @@ fn a_full_disk_of_one_rank_fails_the_save_on_all_and_training_goes_on() {
             assert!(matches!(error, Error::Checkpoint { fault: Fault::Disk, .. }), "{error}");
             assert!(error.to_string().contains("make room"), "{error}");
         }
-        assert_eq!(good.names(), [], "rank {failing}, change {change}: a folder was left behind");
+        assert_eq!(good.names(), [], "rank {failing}, change {change}: a directory was left behind");
     }
 }
 

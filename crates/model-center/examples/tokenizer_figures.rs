@@ -2,7 +2,7 @@
 //! `scripts/claims/tokenizers.sh`.
 //!
 //! ```text
-//! tokenizer_figures pairs FOLDER             ids of NAME.gguf on NAME.gguf.inp against NAME.gguf.out, for every NAME
+//! tokenizer_figures pairs DIRECTORY             ids of NAME.gguf on NAME.gguf.inp against NAME.gguf.out, for every NAME
 //! tokenizer_figures text TOKENIZER FILE      MB/s, memory over the file's, whether decoding gives the file back
 //! tokenizer_figures one TOKENIZER WORD MIB   MB/s and memory for so many MiB of one character or word
 //! ```
@@ -25,10 +25,10 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match arguments[..] {
-        ["pairs", folder] => pairs(Path::new(folder)),
+        ["pairs", directory] => pairs(Path::new(directory)),
         ["text", tokenizer, file] => text(tokenizer, file),
         ["one", tokenizer, character, mib] => one(tokenizer, character, mib),
-        _ => Err("usage: tokenizer_figures pairs FOLDER | text TOKENIZER FILE | one TOKENIZER WORD MIB".into()),
+        _ => Err("usage: tokenizer_figures pairs DIRECTORY | text TOKENIZER FILE | one TOKENIZER WORD MIB".into()),
     };
     done.unwrap_or_else(|error| {
         eprintln!("{error}");
@@ -36,8 +36,8 @@ fn main() -> ExitCode {
     })
 }
 
-fn pairs(folder: &Path) -> Result<ExitCode, Box<dyn Error>> {
-    let files = std::fs::read_dir(folder)?.filter_map(|entry| entry.ok().map(|entry| entry.path()));
+fn pairs(directory: &Path) -> Result<ExitCode, Box<dyn Error>> {
+    let files = std::fs::read_dir(directory)?.filter_map(|entry| entry.ok().map(|entry| entry.path()));
     let mut texts: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|ending| ending == "inp")).collect();
     texts.sort();
     let mut equal = 0;

@@ -35,7 +35,7 @@ pub enum Error {
         /// What to do.
         fix: String,
     },
-    /// A model folder, a weights file or a configuration is wrong.
+    /// A model directory, a weights file or a configuration is wrong.
     #[error("error[model]: {reason}\n  --> {place}\n  fix: {fix}")]
     Model {
         /// File and tensor or field.
@@ -73,7 +73,7 @@ pub enum Error {
     /// A run failed again and again without getting any further.
     #[error("error[no-progress]: {reason}\n  --> {place}\n  fix: {fix}")]
     NoProgress {
-        /// The folder of the run.
+        /// The directory of the run.
         place: String,
         /// How often, and from which step on.
         reason: String,
@@ -89,8 +89,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit code for schedulers: 2 recipe or launch, 3 data or model files, 4 a damaged checkpoint, 5 memory or disk,
-    /// 6 a lost rank, 7 diverged, 93 no progress, 1 anything else.
+    /// The exit code for schedulers: 2 recipe or launch, 3 data or model files, 4 a damaged checkpoint, 5 memory or
+    /// disk, 6 a lost rank, 7 diverged, 93 no progress, 1 anything else.
     pub fn exit_code(&self) -> i32 {
         match self {
             Error::Core(below) | Error::Dist(DistError::Core(below)) => match below {
@@ -126,7 +126,7 @@ impl Error {
         Error::Data { place: place.into(), reason: reason.into(), fix: fix.into() }
     }
 
-    /// A mistake in a model folder.
+    /// A mistake in a model directory.
     pub fn model(place: impl Into<String>, reason: impl Into<String>, fix: impl Into<String>) -> Self {
         Error::Model { place: place.into(), reason: reason.into(), fix: fix.into() }
     }

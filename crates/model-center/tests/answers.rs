@@ -1,5 +1,5 @@
-//! Answers by words: a head that is asked for a few words at one place of each row gives the logits and the loss that the whole
-//! head gives there, in every form of head; and what is no answer is refused.
+//! Answers by words: a head that is asked for a few words at one place of each row gives the logits and the loss that
+//! the whole head gives there, in every form of head; and what is no answer is refused.
 #![allow(clippy::unwrap_used)]
 
 mod goldens;
@@ -10,8 +10,8 @@ use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::OptimManager;
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
 use bmtrain_dist::param::widen;
-use goldens::folders::{logits, opened};
-use goldens::{folder, inputs};
+use goldens::directories::{logits, opened};
+use goldens::{directory, inputs};
 use model_center::data::AnswerPlace;
 use model_center::model::{OpenOptions, Registry, TextAnswers, TextBatch, TextHead, TextLabels, TextModel};
 
@@ -19,8 +19,8 @@ fn device() -> Device {
     Device::cpu(1).unwrap()
 }
 
-/// Every form of a head for words: tied and not, with a bias that is trained, with one that is not, with a factor in front of
-/// it, of one stack and of two.
+/// Every form of a head for words: tied and not, with a bias that is trained, with one that is not, with a factor in
+/// front of it, of one stack and of two.
 const HEADS: [(&str, &str); 8] = [
     ("gpt2_a", "lm"),
     ("gpt2_a", "untied"),
@@ -64,7 +64,7 @@ fn close(ours: f32, expected: f32) -> bool {
 fn words_at_a_place_have_the_logits_that_the_whole_head_gives_them_there() {
     for (model, head) in HEADS {
         let (device, plain) = (device(), unlabelled(model, head));
-        let opened = opened(&device, &folder(model, head));
+        let opened = opened(&device, &directory(model, head));
         let asked = asking(&plain, 0.0);
         let all = logits(&device, &*opened, &plain);
         let scores = opened.score(&asked, None, &mut Ctx::inference(&device)).unwrap();
@@ -88,7 +88,7 @@ fn words_at_a_place_have_the_logits_that_the_whole_head_gives_them_there() {
 #[test]
 fn the_loss_of_a_prompt_is_that_of_its_words_and_the_answer_behind_them() {
     let (device, plain) = (device(), unlabelled("gpt2_a", "lm"));
-    let model = opened(&device, &folder("gpt2_a", "lm"));
+    let model = opened(&device, &directory("gpt2_a", "lm"));
     let (rows, length) = (2, 5);
     let input_ids = plain.input_ids[..rows * length].to_vec();
     let prompts = TextBatch { rows, length, input_ids, attention_mask: None, ..plain };
@@ -110,7 +110,7 @@ fn the_loss_of_a_prompt_is_that_of_its_words_and_the_answer_behind_them() {
 fn answers_are_learnt_through_every_head() {
     for (model, head) in HEADS {
         let (device, batch) = (device(), asking(&unlabelled(model, head), 0.0));
-        let opened = opened(&device, &folder(model, head));
+        let opened = opened(&device, &directory(model, head));
         let mut optim = OptimManager::new(&device, Clip { order: NormOrder::Two, max_norm: 1.0 }).unwrap();
         let adam = Adam::new(ParamGroup::by_decay(opened.parameters(), 0.0), AdamOptions::default()).unwrap();
         optim.add(Box::new(adam), 1e-2);
@@ -131,7 +131,7 @@ fn a_model_says_where_it_answers() {
     let device = device();
     let place = |model: &str, head: &str, asked: Option<TextHead>| {
         let options = OpenOptions { head: asked, ..OpenOptions::new(&device) };
-        let opened = Registry::default().open(&folder(model, head), &options).unwrap();
+        let opened = Registry::default().open(&directory(model, head), &options).unwrap();
         opened.model.answer_place().map_err(|error| error.to_string())
     };
     assert_eq!(place("gpt2_a", "lm", None), Ok(AnswerPlace::Next));
@@ -155,7 +155,7 @@ fn what_is_no_answer_is_refused_by_its_name() {
         batch
     };
     let refused = |model: &str, head: &str, batch: &TextBatch| {
-        let opened = opened(&device, &folder(model, head));
+        let opened = opened(&device, &directory(model, head));
         opened.score(batch, None, &mut Ctx::inference(&device)).unwrap_err().to_string()
     };
     for (model, vocabulary) in [("gpt2_a", 97), ("t5_a", 47)] {

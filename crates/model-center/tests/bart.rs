@@ -1,5 +1,5 @@
-//! BART and Marian beyond their golden numbers: tables of positions, the bias of the logits, where dropout stands, the names that
-//! words go by, bare models.
+//! BART and Marian beyond their golden numbers: tables of positions, the bias of the logits, where dropout stands, the
+//! names that words go by, bare models.
 #![allow(clippy::unwrap_used)]
 
 mod goldens;
@@ -7,8 +7,8 @@ mod goldens;
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::{Ctx, DType, Device, Tensor};
 use bmtrain_dist::param::widen;
-use goldens::folders::{F32, changed, logits, open, opened, relative_error, tensors};
-use goldens::{folder, inputs};
+use goldens::directories::{F32, changed, logits, open, opened, relative_error, tensors};
+use goldens::{directory, inputs};
 use model_center::model::seq2seq::Sinusoids;
 use model_center::model::{HeadValues, OpenOptions, TextBatch, TextHead, TextLabels, TextModel};
 use serde_json::json;
@@ -46,7 +46,9 @@ fn positions_that_a_marian_stores_must_be_those_that_are_computed() {
     };
     let (stored, batch) = (with(19, 0.001), inputs("marian_a", "lm"));
     let model = opened(&device, stored.path());
-    assert!(logits(&device, &*model, &batch) == logits(&device, &*opened(&device, &folder("marian_a", "lm")), &batch));
+    assert!(
+        logits(&device, &*model, &batch) == logits(&device, &*opened(&device, &directory("marian_a", "lm")), &batch)
+    );
     let to = tempfile::tempdir().unwrap();
     model.save(to.path(), &F32).unwrap();
     assert!(tensors(to.path()).keys().all(|name| !name.contains("embed_positions")));
@@ -67,7 +69,7 @@ fn a_bias_of_the_logits_that_is_not_stored_is_zero() {
     });
     let plain = open(without.path(), &OpenOptions::new(&device)).unwrap();
     assert_eq!(plain.drawn, ["logits_bias"]);
-    let with = logits(&device, &*opened(&device, &folder("bart_a", "lm")), &batch);
+    let with = logits(&device, &*opened(&device, &directory("bart_a", "lm")), &batch);
     let without = logits(&device, &*plain.model, &batch);
     for (index, (with, without)) in with.iter().zip(&without).enumerate() {
         // Sums of a dozen terms, rounded once more.
@@ -94,7 +96,7 @@ fn dropout_stands_behind_the_embeddings_and_in_the_feed_forward_layers() {
 #[test]
 fn the_words_go_by_any_of_their_names() {
     let (device, batch) = (device(), inputs("bart_b", "lm"));
-    let expected = logits(&device, &*opened(&device, &folder("bart_b", "lm")), &batch);
+    let expected = logits(&device, &*opened(&device, &directory("bart_b", "lm")), &batch);
     for name in ["model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"] {
         let renamed = changed(("bart_b", "lm"), &[], |values| {
             let words = values.remove("model.shared.weight").unwrap();
@@ -117,11 +119,11 @@ fn the_bare_model_has_states_alone_and_is_written_as_one() {
     for (family, class) in [("bart_a", "BartModel"), ("marian_a", "MarianModel")] {
         let batch = inputs(family, "lm");
         let options = OpenOptions { head: Some(TextHead::None), ..OpenOptions::new(&device) };
-        let bare = open(&folder(family, "lm"), &options).unwrap();
+        let bare = open(&directory(family, "lm"), &options).unwrap();
         assert_eq!(bare.unused, ["final_logits_bias"]);
         let seen = |model: &dyn TextModel| states(model, &batch, &mut Ctx::inference(&device));
         let ours = seen(&*bare.model);
-        assert!(ours == seen(&*opened(&device, &folder(family, "lm"))), "{family}");
+        assert!(ours == seen(&*opened(&device, &directory(family, "lm"))), "{family}");
         let to = tempfile::tempdir().unwrap();
         bare.model.save(to.path(), &F32).unwrap();
         let config = std::fs::read_to_string(to.path().join("config.json")).unwrap();
@@ -139,7 +141,7 @@ fn the_bare_model_has_states_alone_and_is_written_as_one() {
 fn tables_that_rows_are_looked_up_in_multiply_nothing() {
     let device = device();
     let count = |model: &str| {
-        let model = opened(&device, &folder(model, "lm"));
+        let model = opened(&device, &directory(model, "lm"));
         model.parameters().count() - model.multiplied_values()
     };
     assert_eq!((count("bart_a"), count("marian_a")), (2 * 19 * 18, 0));
@@ -150,9 +152,10 @@ fn half_precision_stays_near() {
     let device = device();
     for model in ["bart_a", "marian_a"] {
         let batch = inputs(model, "lm");
-        let expected = logits(&device, &*opened(&device, &folder(model, "lm")), &batch);
+        let expected = logits(&device, &*opened(&device, &directory(model, "lm")), &batch);
         for dtype in [DType::BF16, DType::F16] {
-            let narrow = open(&folder(model, "lm"), &OpenOptions { dtype, ..OpenOptions::new(&device) }).unwrap().model;
+            let narrow =
+                open(&directory(model, "lm"), &OpenOptions { dtype, ..OpenOptions::new(&device) }).unwrap().model;
             let ours = logits(&device, &*narrow, &batch);
             let error = relative_error(&ours, &expected);
             // Eight or eleven bits of precision, a dozen roundings one after another.
@@ -164,24 +167,24 @@ fn half_precision_stays_near() {
 #[test]
 fn rows_are_no_longer_than_positions_and_other_heads_are_refused() {
     let device = device();
-    let model = opened(&device, &folder("bart_b", "lm"));
+    let model = opened(&device, &directory("bart_b", "lm"));
     let batch = inputs("bart_b", "lm");
     let ids = vec![3; 11 * batch.rows];
     let long = TextBatch { length: 11, input_ids: ids, attention_mask: None, ..batch };
     let error = model.score(&long, None, &mut Ctx::inference(&device)).err().unwrap().to_string();
     assert!(error.contains("11 tokens in a row, the model has 10 positions"), "{error}");
     let options = OpenOptions { head: Some(TextHead::MaskedLm), ..OpenOptions::new(&device) };
-    let error = open(&folder("bart_b", "lm"), &options).err().unwrap();
+    let error = open(&directory("bart_b", "lm"), &options).err().unwrap();
     assert!(error.contains("BART") && error.contains("lm, cls or none"), "{error}");
     let classifier = OpenOptions { head: Some(TextHead::Classification { outputs: 2 }), ..OpenOptions::new(&device) };
-    let error = open(&folder("marian_b", "lm"), &classifier).err().unwrap();
+    let error = open(&directory("marian_b", "lm"), &classifier).err().unwrap();
     assert!(error.contains("Marian") && error.contains("lm or none"), "{error}");
 }
 
 #[test]
 fn a_classifier_reads_at_the_last_word_and_is_told_nothing_else() {
     let device = device();
-    let (model, batch) = (opened(&device, &folder("bart_a", "cls")), inputs("bart_a", "cls"));
+    let (model, batch) = (opened(&device, &directory("bart_a", "cls")), inputs("bart_a", "cls"));
     assert_eq!(model.label_names(), ["LABEL_0", "LABEL_1", "LABEL_2"]);
     let with = |change: &dyn Fn(&mut TextBatch)| {
         let mut other = batch.clone();
@@ -211,11 +214,11 @@ fn one_head_begins_where_another_was() {
     let device = device();
     let ask = |head, head_values| OpenOptions { head: Some(head), head_values, ..OpenOptions::new(&device) };
     let classes = TextHead::Classification { outputs: 4 };
-    let fresh = open(&folder("bart_a", "lm"), &ask(classes, HeadValues::Drawn)).unwrap();
+    let fresh = open(&directory("bart_a", "lm"), &ask(classes, HeadValues::Drawn)).unwrap();
     let own = ["cls_dense.weight", "cls_dense.bias", "cls_projection.weight", "cls_projection.bias"];
     assert_eq!((fresh.drawn, fresh.unused), (own.map(str::to_owned).to_vec(), vec!["final_logits_bias".to_owned()]));
-    let words = open(&folder("bart_a", "cls"), &ask(TextHead::CausalLm, HeadValues::Folder)).unwrap();
+    let words = open(&directory("bart_a", "cls"), &ask(TextHead::CausalLm, HeadValues::Directory)).unwrap();
     assert_eq!((words.drawn, words.unused.len()), (vec!["logits_bias".to_owned()], 4));
-    let error = open(&folder("bart_a", "cls"), &ask(classes, HeadValues::Folder)).err().unwrap();
+    let error = open(&directory("bart_a", "cls"), &ask(classes, HeadValues::Directory)).err().unwrap();
     assert!(error.contains("3 outputs, and the data need 4"), "{error}");
 }

@@ -1,10 +1,10 @@
-//! Heads of BERT from folders: whose labels a classifier takes over, which labels a head takes, and when there is a loss.
-//! The folders are the golden ones with another `config.json`.
+//! Heads of BERT from directories: whose labels a classifier takes over, which labels a head takes, and when there is a
+//! loss. The directories are the golden ones with another `config.json`.
 #![allow(clippy::unwrap_used)]
 
 use bmtrain_core::{Ctx, Device};
 use model_center::config::ProblemType;
-use model_center::hf::{FolderLayout, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource};
+use model_center::hf::{DirectoryLayout, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource};
 use model_center::model::{
     HeadValues, OpenOptions, OpenedModel, Registry, SaveOptions, Scores, TextBatch, TextHead, TextLabels,
 };
@@ -12,31 +12,31 @@ use serde_json::{Value, json};
 use std::path::Path;
 use tempfile::TempDir;
 
-/// The golden folder of a head with fields of its configuration set.
-fn folder(head: &str, fields: &[(&str, Value)]) -> TempDir {
+/// The golden directory of a head with fields of its configuration set.
+fn directory(head: &str, fields: &[(&str, Value)]) -> TempDir {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/bert_a").join(head);
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::copy(golden.join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::copy(golden.join("model.safetensors"), directory.path().join("model.safetensors")).unwrap();
     let text = std::fs::read_to_string(golden.join("config.json")).unwrap();
     let mut config: Value = serde_json::from_str(&text).unwrap();
     for (name, value) in fields {
         config[name] = value.clone();
     }
-    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    folder
+    std::fs::write(directory.path().join("config.json"), config.to_string()).unwrap();
+    directory
 }
 
-/// Removes a field of a folder's configuration.
-fn without(folder: &TempDir, field: &str) {
-    let path = folder.path().join("config.json");
+/// Removes a field of a directory's configuration.
+fn without(directory: &TempDir, field: &str) {
+    let path = directory.path().join("config.json");
     let mut config: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     assert!(config.as_object_mut().unwrap().remove(field).is_some(), "{field}");
     std::fs::write(path, config.to_string()).unwrap();
 }
 
-/// Adds tensors of zeros to a folder's weights; those of a name that is there are replaced.
-fn add(folder: &TempDir, tensors: &[(&str, &[usize])]) {
-    let path = folder.path().join("model.safetensors");
+/// Adds tensors of zeros to a directory's weights; those of a name that is there are replaced.
+fn add(directory: &TempDir, tensors: &[(&str, &[usize])]) {
+    let path = directory.path().join("model.safetensors");
     let file = SafetensorsFile::open(&path).unwrap();
     let is_new = |name: &str| tensors.iter().any(|(new, _)| *new == name);
     let mut all: Vec<(TensorEntry, Vec<f32>)> = Vec::new();
@@ -58,11 +58,11 @@ fn add(folder: &TempDir, tensors: &[(&str, &[usize])]) {
     std::fs::rename(new, path).unwrap();
 }
 
-/// Opens a folder as it is, without values, as changed by `change`.
-fn sketch(folder: &TempDir, change: impl FnOnce(&mut OpenOptions)) -> Result<OpenedModel, String> {
+/// Opens a directory as it is, without values, as changed by `change`.
+fn sketch(directory: &TempDir, change: impl FnOnce(&mut OpenOptions)) -> Result<OpenedModel, String> {
     let mut options = OpenOptions { only_check: true, ..OpenOptions::new(&Device::cpu(1).unwrap()) };
     change(&mut options);
-    Registry::default().open(folder.path(), &options).map_err(|error| error.to_string())
+    Registry::default().open(directory.path(), &options).map_err(|error| error.to_string())
 }
 
 fn has(opened: &OpenedModel, name: &str) -> bool {
@@ -73,8 +73,8 @@ fn named(names: [&str; 2]) -> (&'static str, Value) {
     ("id2label", json!({"0": names[0], "1": names[1]}))
 }
 
-/// Opens a folder as a classifier of two classes, the way a training program does.
-fn open(folder: &TempDir, labels: [&str; 2], head_values: HeadValues) -> Result<OpenedModel, String> {
+/// Opens a directory as a classifier of two classes, the way a training program does.
+fn open(directory: &TempDir, labels: [&str; 2], head_values: HeadValues) -> Result<OpenedModel, String> {
     let options = OpenOptions {
         head: Some(TextHead::Classification { outputs: 2 }),
         head_values,
@@ -82,7 +82,7 @@ fn open(folder: &TempDir, labels: [&str; 2], head_values: HeadValues) -> Result<
         problem: Some(ProblemType::SingleLabel),
         ..OpenOptions::new(&Device::cpu(1).unwrap())
     };
-    Registry::default().open(folder.path(), &options).map_err(|error| error.to_string())
+    Registry::default().open(directory.path(), &options).map_err(|error| error.to_string())
 }
 
 fn classifier(opened: &OpenedModel) -> Vec<f32> {
@@ -91,67 +91,67 @@ fn classifier(opened: &OpenedModel) -> Vec<f32> {
 
 #[test]
 fn a_classifier_is_taken_over_for_its_own_labels_in_its_own_order() {
-    let trained = folder("cls", &[named(["yes", "no"])]);
-    let kept = open(&trained, ["no", "yes"], HeadValues::FolderOrDrawn).unwrap();
+    let trained = directory("cls", &[named(["yes", "no"])]);
+    let kept = open(&trained, ["no", "yes"], HeadValues::DirectoryOrDrawn).unwrap();
     assert_eq!((kept.model.label_names(), kept.drawn.len()), (&["yes", "no"].map(String::from)[..], 0));
-    let error = open(&trained, ["no", "maybe"], HeadValues::FolderOrDrawn).err().unwrap();
+    let error = open(&trained, ["no", "maybe"], HeadValues::DirectoryOrDrawn).err().unwrap();
     for text in ["the labels yes, no", "the data have no, maybe", "fix: ", "model.head = \"new\""] {
         assert!(error.contains(text), "{error}");
     }
     // What transformers calls classes that nobody named is no name.
-    let unnamed = folder("cls", &[named(["LABEL_0", "LABEL_1"])]);
-    let kept = open(&unnamed, ["no", "yes"], HeadValues::FolderOrDrawn).unwrap();
+    let unnamed = directory("cls", &[named(["LABEL_0", "LABEL_1"])]);
+    let kept = open(&unnamed, ["no", "yes"], HeadValues::DirectoryOrDrawn).unwrap();
     assert_eq!(kept.model.label_names(), ["no", "yes"]);
-    let numbers = folder("cls", &[("problem_type", json!("regression"))]);
-    let error = open(&numbers, ["no", "yes"], HeadValues::FolderOrDrawn).err().unwrap();
+    let numbers = directory("cls", &[("problem_type", json!("regression"))]);
+    let error = open(&numbers, ["no", "yes"], HeadValues::DirectoryOrDrawn).err().unwrap();
     assert!(error.contains("classifier is for regression, and the data are for single_label"), "{error}");
 }
 
 #[test]
-fn a_new_classifier_is_drawn_whatever_the_folder_has() {
-    let trained = folder("cls", &[named(["yes", "no"]), ("problem_type", json!("regression"))]);
-    let old = open(&folder("cls", &[]), ["a", "b"], HeadValues::FolderOrDrawn).unwrap();
+fn a_new_classifier_is_drawn_whatever_the_directory_has() {
+    let trained = directory("cls", &[named(["yes", "no"]), ("problem_type", json!("regression"))]);
+    let old = open(&directory("cls", &[]), ["a", "b"], HeadValues::DirectoryOrDrawn).unwrap();
     let new = open(&trained, ["no", "maybe"], HeadValues::Drawn).unwrap();
     assert_eq!(new.drawn, ["cls_projection.weight", "cls_projection.bias"]);
     assert_eq!(new.unused, ["classifier.weight", "classifier.bias"]);
     assert_eq!(new.model.label_names(), ["no", "maybe"]);
     assert_ne!(classifier(&old), classifier(&new));
     let pooler = |opened: &OpenedModel| opened.model.parameters().get("pooler.dense.weight").unwrap().read().unwrap();
-    assert_eq!(pooler(&old), pooler(&new), "the rest is the folder's");
-    // A folder without a classifier gets one, and its own labels belong to something else.
-    let base = folder("nsp", &[named(["yes", "no"])]);
-    let fresh = open(&base, ["a", "b"], HeadValues::FolderOrDrawn).unwrap();
+    assert_eq!(pooler(&old), pooler(&new), "the rest is the directory's");
+    // A directory without a classifier gets one, and its own labels belong to something else.
+    let base = directory("nsp", &[named(["yes", "no"])]);
+    let fresh = open(&base, ["a", "b"], HeadValues::DirectoryOrDrawn).unwrap();
     assert_eq!((fresh.drawn.len(), fresh.model.label_names()), (2, &["a", "b"].map(String::from)[..]));
 }
 
 #[test]
 fn dropout_that_is_no_probability_is_refused_wherever_it_comes_from() {
-    let folder = folder("cls", &[]);
+    let directory = directory("cls", &[]);
     let device = Device::cpu(1).unwrap();
     for (hidden_dropout, attention_dropout) in [(Some(1.0), None), (None, Some(1.0)), (Some(f32::NAN), None)] {
         let options = OpenOptions { hidden_dropout, attention_dropout, ..OpenOptions::new(&device) };
-        let error = Registry::default().open(folder.path(), &options).err().unwrap().to_string();
+        let error = Registry::default().open(directory.path(), &options).err().unwrap().to_string();
         assert!(error.contains("no dropout probability"), "{error}");
     }
 }
 
 #[test]
 fn a_configuration_that_cannot_be_saved_is_known_before_there_are_weights() {
-    let folder = folder("cls", &[("attn_scale", json!(false))]);
+    let directory = directory("cls", &[("attn_scale", json!(false))]);
     let options = OpenOptions { only_check: true, ..OpenOptions::new(&Device::cpu(1).unwrap()) };
-    let opened = Registry::default().open(folder.path(), &options).unwrap();
+    let opened = Registry::default().open(directory.path(), &options).unwrap();
     let error = opened.model.check_save(&SaveOptions {
         dtype: bmtrain_core::DType::F32,
         companions: None,
-        layout: FolderLayout::HuggingFace,
+        layout: DirectoryLayout::HuggingFace,
     });
-    assert!(error.unwrap_err().to_string().contains("cannot be written as a Hugging Face folder"));
+    assert!(error.unwrap_err().to_string().contains("cannot be written as a Hugging Face directory"));
 }
 
 #[test]
 fn tables_in_which_rows_are_looked_up_multiply_nothing() {
     let count = |head: &str| {
-        let opened = Registry::default().open(folder(head, &[]).path(), &OpenOptions::new(&Device::cpu(1).unwrap()));
+        let opened = Registry::default().open(directory(head, &[]).path(), &OpenOptions::new(&Device::cpu(1).unwrap()));
         let opened = opened.unwrap();
         opened.parameters - opened.model.multiplied_values()
     };
@@ -162,9 +162,9 @@ fn tables_in_which_rows_are_looked_up_multiply_nothing() {
 
 const IDS: [i64; 8] = [2, 7, 9, 3, 2, 8, 6, 3];
 
-fn score(folder: &TempDir, labels: Option<TextLabels>, next_sentence: Option<Vec<i64>>) -> Result<Scores, String> {
+fn score(directory: &TempDir, labels: Option<TextLabels>, next_sentence: Option<Vec<i64>>) -> Result<Scores, String> {
     let device = Device::cpu(1).unwrap();
-    let opened = Registry::default().open(folder.path(), &OpenOptions::new(&device)).unwrap();
+    let opened = Registry::default().open(directory.path(), &OpenOptions::new(&device)).unwrap();
     let batch = TextBatch {
         rows: 2,
         length: 4,
@@ -187,9 +187,9 @@ fn score(folder: &TempDir, labels: Option<TextLabels>, next_sentence: Option<Vec
 
 #[test]
 fn pretraining_has_a_loss_only_with_the_labels_of_both_heads() {
-    let folder = folder("pretraining", &[]);
+    let directory = directory("pretraining", &[]);
     let words = || Some(TextLabels::Classes(IDS.to_vec()));
-    let loss = |labels, next| score(&folder, labels, next).unwrap().loss.map(|loss| loss.value().item().unwrap());
+    let loss = |labels, next| score(&directory, labels, next).unwrap().loss.map(|loss| loss.value().item().unwrap());
     assert_eq!(loss(words(), None), None);
     assert_eq!(loss(None, Some(vec![0, 1])), None);
     assert_eq!(loss(None, None), None);
@@ -199,9 +199,9 @@ fn pretraining_has_a_loss_only_with_the_labels_of_both_heads() {
 
 #[test]
 fn a_regression_has_the_mean_squared_error_of_every_output() {
-    let folder = folder("cls", &[("problem_type", json!("regression"))]);
+    let directory = directory("cls", &[("problem_type", json!("regression"))]);
     let labels = vec![0.5, -1.0, 2.0, 0.25];
-    let scores = score(&folder, Some(TextLabels::Values(labels.clone())), None).unwrap();
+    let scores = score(&directory, Some(TextLabels::Values(labels.clone())), None).unwrap();
     let logits = scores.logits.unwrap().value().to_vec::<f32>().unwrap();
     let expected: f32 = logits.iter().zip(&labels).map(|(a, b)| (a - b) * (a - b)).sum::<f32>() / 4.0;
     let loss = scores.loss.unwrap().value().item().unwrap();
@@ -212,8 +212,8 @@ fn a_regression_has_the_mean_squared_error_of_every_output() {
 #[test]
 fn classes_weigh_in_the_mean_of_a_classifier_as_in_torch() {
     let device = Device::cpu(1).unwrap();
-    let folder = folder("cls", &[]);
-    let opened = Registry::default().open(folder.path(), &OpenOptions::new(&device)).unwrap();
+    let directory = directory("cls", &[]);
+    let opened = Registry::default().open(directory.path(), &OpenOptions::new(&device)).unwrap();
     let scored = |weights: Option<Vec<f32>>, targets: [i64; 2]| {
         let mut batch = TextBatch::next_words(4, IDS.to_vec(), None);
         batch.labels = Some(TextLabels::Classes(targets.to_vec()));
@@ -244,19 +244,19 @@ fn classes_weigh_in_the_mean_of_a_classifier_as_in_torch() {
 #[test]
 fn labels_of_another_kind_than_the_heads_are_refused() {
     let (classes, numbers) = (TextLabels::Classes(vec![0, 1]), TextLabels::Values(vec![0.5, 1.0]));
-    let regression = folder("cls", &[("problem_type", json!("regression"))]);
-    let several = folder("cls", &[("problem_type", json!("multi_label_classification"))]);
+    let regression = directory("cls", &[("problem_type", json!("regression"))]);
+    let several = directory("cls", &[("problem_type", json!("multi_label_classification"))]);
     let cases = [
         (&regression, classes.clone(), "class numbers, and this model predicts numbers"),
         (&regression, numbers.clone(), "labels has 2 values, and 4 are needed"),
         (&regression, TextLabels::Values(vec![0.0, 1.0, f32::NAN, 1.0]), "NaN is not finite"),
-        (&folder("cls", &[]), numbers.clone(), "numbers to predict, and this model tells classes apart"),
-        (&folder("mlm", &[]), numbers.clone(), "numbers to predict, and this model tells classes apart"),
+        (&directory("cls", &[]), numbers.clone(), "numbers to predict, and this model tells classes apart"),
+        (&directory("mlm", &[]), numbers.clone(), "numbers to predict, and this model tells classes apart"),
         (&several, classes, "multi_label_classification"),
         (&several, numbers, "multi_label_classification"),
     ];
-    for (folder, labels, text) in cases {
-        let error = score(folder, Some(labels), None).unwrap_err();
+    for (directory, labels, text) in cases {
+        let error = score(directory, Some(labels), None).unwrap_err();
         assert!(error.contains(text) && error.contains("fix: "), "{error}");
     }
     assert!(score(&several, None, None).unwrap().logits.is_some());
@@ -274,7 +274,7 @@ const HEADS: [(&str, &[usize]); 6] = [
 
 #[test]
 fn a_head_is_reached_beside_others_that_are_left_out() {
-    let several = folder("mlm", &[]);
+    let several = directory("mlm", &[]);
     add(&several, &HEADS);
     let error = sketch(&several, |_| ()).err().unwrap();
     for text in ["0 missing, 4 unexpected", "--leave 'bert.adapter.*' --leave 'ner.*' --leave 'topic_head.*'"] {
@@ -288,20 +288,20 @@ fn a_head_is_reached_beside_others_that_are_left_out() {
     let error = sketch(&several, |options| options.leave = vec!["bert.*".into()]).err().unwrap();
     assert!(error.contains("which the model needs"), "{error}");
     // A pattern is for names as the file has them, not for what replaced old ones.
-    let old = folder("mlm", &[]);
+    let old = directory("mlm", &[]);
     add(&old, &[("topic.weight", &[7, 32]), ("topic.LayerNorm.gamma", &[32])]);
     let error = sketch(&old, |options| options.leave = vec!["topic.*weight".into()]).err().unwrap();
     assert!(error.contains("1 unexpected") && error.contains("topic.LayerNorm.gamma"), "{error}");
 }
 
 #[test]
-fn the_head_of_a_folder_that_names_no_class_is_the_one_its_weights_have() {
+fn the_head_of_a_directory_that_names_no_class_is_the_one_its_weights_have() {
     for (head, parameter, note) in [
         ("mlm", Some("lm_head.dense.weight"), "the head is mlm"),
         ("nsp", Some("nsp_projection.weight"), "the head is nsp"),
         ("cls", Some("cls_projection.weight"), "the head is cls, with 2 classes by the rows of the classifier"),
     ] {
-        let silent = folder(head, &[]);
+        let silent = directory(head, &[]);
         without(&silent, "architectures");
         let opened = sketch(&silent, |_| ()).unwrap();
         let heads = ["lm_head.dense.weight", "nsp_projection.weight", "cls_projection.weight"];
@@ -311,7 +311,7 @@ fn the_head_of_a_folder_that_names_no_class_is_the_one_its_weights_have() {
         assert!(opened.drawn.is_empty() && opened.unused.is_empty(), "{head}");
         assert_eq!(opened.notes, [format!("config.json names no class; by its tensors {note}")]);
     }
-    let both = folder("pretraining", &[]);
+    let both = directory("pretraining", &[]);
     without(&both, "architectures");
     let opened = sketch(&both, |_| ()).unwrap();
     assert!(has(&opened, "lm_head.dense.weight") && has(&opened, "nsp_projection.weight"));
@@ -323,25 +323,25 @@ fn the_head_of_a_folder_that_names_no_class_is_the_one_its_weights_have() {
     assert!(has(&opened, "lm_head.dense.weight") && !has(&opened, "cls_projection.weight"));
     assert!(opened.notes.is_empty(), "what is asked for is not inferred: {:?}", opened.notes);
     // A classifier that the weights do not have is a new one, whatever the labels in the file.
-    let other = folder("mlm", &[named(["neg", "pos"])]);
+    let other = directory("mlm", &[named(["neg", "pos"])]);
     without(&other, "architectures");
     let opened = sketch(&other, |options| {
         options.head = Some(TextHead::Classification { outputs: 2 });
-        options.head_values = HeadValues::FolderOrDrawn;
+        options.head_values = HeadValues::DirectoryOrDrawn;
         options.labels = vec!["a".into(), "b".into()];
     });
     let opened = opened.unwrap();
     assert!(opened.plan.fresh().iter().any(|name| name == "cls_projection.weight") && opened.notes.is_empty());
     assert_eq!(opened.model.label_names(), ["a", "b"]);
     // A class that the weights do not have is an error.
-    let lying = folder("mlm", &[("architectures", json!(["BertForSequenceClassification"]))]);
+    let lying = directory("mlm", &[("architectures", json!(["BertForSequenceClassification"]))]);
     assert!(sketch(&lying, |_| ()).err().unwrap().contains("classifier.weight"));
 }
 
 #[test]
 fn classes_are_counted_as_transformers_counts_them() {
     let outputs = |fields: &[(&str, Value)], rows: usize| {
-        let many = folder("cls", fields);
+        let many = directory("cls", fields);
         add(&many, &[("classifier.weight", &[rows, 32]), ("classifier.bias", &[rows])]);
         sketch(&many, |_| ()).map(|opened| {
             let shape = opened.model.parameters().get("cls_projection.bias").unwrap().spec().shape;

@@ -1,5 +1,6 @@
-//! Text that is written token by token, each behind what blocks keep of those before, is the text that is read at once: for every
-//! family that writes, with rows padded on the left, cut into pieces in different ways, moved to other places, and under ZeRO-3.
+//! Text that is written token by token, each behind what blocks keep of those before, is the text that is read at once:
+//! for every family that writes, with rows padded on the left, cut into pieces in different ways, moved to other
+//! places, and under ZeRO-3.
 #![allow(clippy::unwrap_used)]
 
 use bmtrain_core::comm::host::{HostGroup, HostOptions};
@@ -9,28 +10,29 @@ use model_center::model::{DecodingOptions, OpenOptions, Registry, TextBatch, Tex
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The bound of what logits of pieces may differ by from those of the whole, relative to the largest above one: products of
-/// matrices of other heights add up in another order.
+/// The bound of what logits of pieces may differ by from those of the whole, relative to the largest above one:
+/// products of matrices of other heights add up in another order.
 const TOLERANCE: f32 = 1e-5;
 const LENGTHS: [usize; 3] = [7, 4, 6];
 const LONGEST: usize = 7;
 
-/// Every folder of golden data with a head for words. Their models have learned tables, rotary positions of both layouts with all
-/// ways of stretching them, slopes, biases of distances, sinusoids, windows, grouped heads, norms of heads and parallel blocks.
-fn folders() -> Vec<PathBuf> {
+/// Every directory of golden data with a head for words. Their models have learned tables, rotary positions of both
+/// layouts with all ways of stretching them, slopes, biases of distances, sinusoids, windows, grouped heads, norms of
+/// heads and parallel blocks.
+fn directories() -> Vec<PathBuf> {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let models = std::fs::read_dir(golden).unwrap().map(|entry| entry.unwrap().path());
-    let mut folders: Vec<PathBuf> = models
+    let mut directories: Vec<PathBuf> = models
         .flat_map(|model| ["lm", "untied"].map(|head| model.join(head)))
-        .filter(|folder| folder.is_dir())
+        .filter(|directory| directory.is_dir())
         .collect();
-    folders.sort();
-    assert!(folders.len() >= 20, "{folders:?}");
-    folders
+    directories.sort();
+    assert!(directories.len() >= 20, "{directories:?}");
+    directories
 }
 
-fn open(device: &Device, folder: &Path, sharding: Sharding) -> Box<dyn TextModel> {
-    Registry::default().open(folder, &OpenOptions { sharding, ..OpenOptions::new(device) }).unwrap().model
+fn open(device: &Device, directory: &Path, sharding: Sharding) -> Box<dyn TextModel> {
+    Registry::default().open(directory, &OpenOptions { sharding, ..OpenOptions::new(device) }).unwrap().model
 }
 
 /// Ids of a row, of which none is padding.
@@ -96,8 +98,8 @@ fn furthest(ours: &[f32], theirs: &[f32]) -> f32 {
 fn pieces_are_the_whole_for_every_family() {
     let device = Device::cpu(1).unwrap();
     let mut worst: f32 = 0.0;
-    for folder in folders() {
-        let model = open(&device, &folder, Sharding::solo());
+    for directory in directories() {
+        let model = open(&device, &directory, Sharding::solo());
         let source = source(&*model);
         let rows: Vec<Vec<i64>> = LENGTHS.iter().enumerate().map(|(i, &length)| row(&*model, i, length)).collect();
         let batch = padded(&rows);
@@ -115,7 +117,7 @@ fn pieces_are_the_whole_for_every_family() {
                     let place = to - 1 - (LONGEST - row.len());
                     let theirs = &wanted[i][place * vocabulary..(place + 1) * vocabulary];
                     let error = furthest(ours, theirs);
-                    assert!(error <= TOLERANCE, "{}, {cuts:?}, row {i} to {to}: {error}", folder.display());
+                    assert!(error <= TOLERANCE, "{}, {cuts:?}, row {i} to {to}: {error}", directory.display());
                     worst = worst.max(error);
                 }
                 from = to;
@@ -123,14 +125,14 @@ fn pieces_are_the_whole_for_every_family() {
             assert_eq!((decoding.past().rows(), decoding.past().length()), (3, LONGEST));
         }
     }
-    println!("figure: {} models, {worst:.1e}", folders().len());
+    println!("figure: {} models, {worst:.1e}", directories().len());
 }
 
 #[test]
 fn rows_go_on_from_others_for_every_family() {
     let device = Device::cpu(1).unwrap();
-    for folder in folders() {
-        let model = open(&device, &folder, Sharding::solo());
+    for directory in directories() {
+        let model = open(&device, &directory, Sharding::solo());
         let source = source(&*model);
         let rows: Vec<Vec<i64>> = LENGTHS.iter().enumerate().map(|(i, &length)| row(&*model, i, length)).collect();
         let (batch, vocabulary) = (padded(&rows), model.vocab_size());
@@ -148,7 +150,7 @@ fn rows_go_on_from_others_for_every_family() {
             let ids: Vec<i64> = rows[from].iter().copied().chain([next.input_ids[i]]).collect();
             let theirs = whole(&*model, source.as_ref(), from, &ids, &device);
             let error = furthest(ours, &theirs[theirs.len() - vocabulary..]);
-            assert!(error <= TOLERANCE, "{}, row {i}: {error}", folder.display());
+            assert!(error <= TOLERANCE, "{}, row {i}: {error}", directory.display());
         }
         assert!(decoding.reorder(&[3], &cx).is_err());
     }
@@ -157,8 +159,8 @@ fn rows_go_on_from_others_for_every_family() {
 #[test]
 fn a_context_is_read_from_both_sides_and_what_follows_goes_on_behind_it() {
     let device = Device::cpu(1).unwrap();
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/cpm1_a/lm");
-    let model = open(&device, &folder, Sharding::solo());
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/cpm1_a/lm");
+    let model = open(&device, &directory, Sharding::solo());
     let ids = row(&*model, 3, 8);
     let context = |length: usize| (0..length).map(|place| u8::from(place < 5)).collect::<Vec<u8>>();
     let part = |from: usize, to: usize| TextBatch {
@@ -184,8 +186,8 @@ fn a_context_is_read_from_both_sides_and_what_follows_goes_on_behind_it() {
 #[test]
 fn stretched_angles_are_those_of_the_whole_row_as_it_grows() {
     let device = Device::cpu(1).unwrap();
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/qwen2_b/lm");
-    let model = open(&device, &folder, Sharding::solo());
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/qwen2_b/lm");
+    let model = open(&device, &directory, Sharding::solo());
     let (ids, vocabulary) = (row(&*model, 5, 13), model.vocab_size());
     let mut cx = Ctx::inference(&device);
     let mut decoding = model.decoding(DecodingOptions::default(), &mut cx).unwrap();
@@ -202,9 +204,9 @@ fn stretched_angles_are_those_of_the_whole_row_as_it_grows() {
 
 #[test]
 fn two_ranks_under_zero_3_write_what_one_does() {
-    for folder in folders().into_iter().filter(|folder| folder.ends_with("lm")) {
+    for directory in directories().into_iter().filter(|directory| directory.ends_with("lm")) {
         let write = |device: &Device, sharding: Sharding| -> Vec<f32> {
-            let model = open(device, &folder, sharding);
+            let model = open(device, &directory, sharding);
             let source = source(&*model);
             let rows: Vec<Vec<i64>> = (0..3).map(|i| row(&*model, i, 4)).collect();
             let mut cx = Ctx::inference(device);

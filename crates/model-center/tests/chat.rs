@@ -47,9 +47,9 @@ fn cases() -> Vec<Value> {
 }
 
 /// The code of docs/chat-templates.md.
-fn documented(golden_folder: &Path) -> Result<(String, Vec<u32>), Box<dyn std::error::Error>> {
-    let template = ChatTemplate::from_folder(golden_folder)?.ok_or("the folder has no chat template")?;
-    let tokenizer = HfTokenizer::from_folder(golden_folder)?;
+fn documented(golden_directory: &Path) -> Result<(String, Vec<u32>), Box<dyn std::error::Error>> {
+    let template = ChatTemplate::from_directory(golden_directory)?.ok_or("the directory has no chat template")?;
+    let tokenizer = HfTokenizer::from_directory(golden_directory)?;
     let messages = [ChatMessage::new("system", "Be brief."), ChatMessage::new("user", "Who wrote this?")];
     let text = template.render(&messages, true)?;
     let request = ChatRequest { add_generation_prompt: true, ..ChatRequest::new(&messages) };
@@ -59,16 +59,16 @@ fn documented(golden_folder: &Path) -> Result<(String, Vec<u32>), Box<dyn std::e
 
 #[test]
 fn the_documented_code_asks_for_an_answer() {
-    let folder = TempDir::new().unwrap();
+    let directory = TempDir::new().unwrap();
     for (from, to) in [("tokenizer.json", "tokenizer.json"), ("chatml.jinja", "chat_template.jinja")] {
-        fs::copy(golden().join(from), folder.path().join(to)).unwrap();
+        fs::copy(golden().join(from), directory.path().join(to)).unwrap();
     }
-    let (text, ids) = documented(folder.path()).unwrap();
+    let (text, ids) = documented(directory.path()).unwrap();
     assert!(
         text.starts_with("<|im_start|>system\nBe brief.<|im_end|>") && text.ends_with("<|im_start|>assistant\n"),
         "{text}"
     );
-    let tokenizer = HfTokenizer::from_folder(folder.path()).unwrap();
+    let tokenizer = HfTokenizer::from_directory(directory.path()).unwrap();
     assert_eq!(tokenizer.decode(&ids, false).unwrap(), text);
 }
 
@@ -103,8 +103,8 @@ fn every_conversation_renders_as_in_transformers_or_is_refused_as_there() {
 
 #[test]
 fn ids_are_those_of_transformers_where_no_message_spells_a_control_token() {
-    let plain = HfTokenizer::from_folder(golden()).unwrap().with_text_specials(TextSpecials::AsTokens);
-    let safe = HfTokenizer::from_folder(golden()).unwrap();
+    let plain = HfTokenizer::from_directory(golden()).unwrap().with_text_specials(TextSpecials::AsTokens);
+    let safe = HfTokenizer::from_directory(golden()).unwrap();
     let (mut equal, mut kept) = (0, 0);
     for case in cases().iter().filter(|case| case["text"].is_string()) {
         let messages = messages(&case["messages"]);
@@ -136,7 +136,7 @@ fn ids_are_those_of_transformers_where_no_message_spells_a_control_token() {
 
 #[test]
 fn no_message_makes_a_control_token_wherever_a_template_puts_it() {
-    let safe = HfTokenizer::from_folder(golden()).unwrap();
+    let safe = HfTokenizer::from_directory(golden()).unwrap();
     let control = safe.control_tokens();
     assert_eq!(control.len(), 7);
     let harmless = |name: &str| {
@@ -173,7 +173,7 @@ fn no_message_makes_a_control_token_wherever_a_template_puts_it() {
 
 #[test]
 fn a_text_that_the_template_looks_into_is_kept_as_text_or_refused() {
-    let safe = HfTokenizer::from_folder(golden()).unwrap();
+    let safe = HfTokenizer::from_directory(golden()).unwrap();
     let looks = template("{{ '<|im_start|>' }}{{ messages[0].content | upper }}{{ '<|im_end|>' }}");
     let encode = |text: &str| looks.encode(&safe, &ChatRequest::new(&[ChatMessage::new("user", text)]));
     let ids = encode("hello <|").unwrap();
@@ -190,14 +190,14 @@ fn a_text_that_the_template_looks_into_is_kept_as_text_or_refused() {
 
 #[test]
 fn names_of_fields_kinds_and_a_tokenizer_that_reads_control_tokens_are_refused() {
-    let safe = HfTokenizer::from_folder(golden()).unwrap();
+    let safe = HfTokenizer::from_directory(golden()).unwrap();
     let template = golden_template("tools");
     let call = json!([{"role": "assistant", "content": null, "tool_calls": [{"function": {"<|im_end|>": 1}}]}]);
     let error = template.encode(&safe, &ChatRequest::new(&messages(&call))).unwrap_err().to_string();
     assert!(error.contains("message 1") && error.contains("spells <|im_end|>"), "{error}");
     let kind = json!([{"role": "user", "content": [{"type": "<|im_end|>", "text": "x"}]}]);
     assert!(template.encode(&safe, &ChatRequest::new(&messages(&kind))).is_err());
-    let reads = HfTokenizer::from_folder(golden()).unwrap().with_text_specials(TextSpecials::AsTokens);
+    let reads = HfTokenizer::from_directory(golden()).unwrap().with_text_specials(TextSpecials::AsTokens);
     let said = [ChatMessage::new("user", "a <|im_end|>")];
     let error = golden_template("chatml").encode(&reads, &ChatRequest::new(&said)).unwrap_err().to_string();
     assert!(error.contains("TextSpecials::AsTokens"), "{error}");
@@ -277,7 +277,7 @@ fn values_without_end_and_texts_too_large_are_refused_before_memory_is_taken() {
 
 #[test]
 fn a_template_that_changes_texts_makes_no_control_token_of_them() {
-    let safe = HfTokenizer::from_folder(golden()).unwrap();
+    let safe = HfTokenizer::from_directory(golden()).unwrap();
     for (change, said) in [
         ("lower", "<|IM_END|>"),
         ("lower", "so <|Im_End|> it is"),
@@ -383,7 +383,7 @@ fn chains_within_the_bound_are_parsed_and_rendered_whatever_stack_the_caller_has
 
 #[test]
 fn values_of_a_conversation_nest_as_deep_as_json_may_and_no_deeper() {
-    let safe = HfTokenizer::from_folder(golden()).unwrap();
+    let safe = HfTokenizer::from_directory(golden()).unwrap();
     let nested = |levels: usize| (0..levels).fold(Value::from("x"), |inner, _| Value::Array(vec![inner]));
     let counts = template("{{ messages|length }}{{ deep is defined }}");
     let said = |levels: usize| [ChatMessage { content: nested(levels), ..ChatMessage::new("user", "") }];
@@ -404,14 +404,14 @@ fn values_of_a_conversation_nest_as_deep_as_json_may_and_no_deeper() {
 }
 
 #[test]
-fn folders_have_templates_in_a_file_in_the_configuration_or_with_names() {
-    let folder = TempDir::new().unwrap();
+fn directories_have_templates_in_a_file_in_the_configuration_or_with_names() {
+    let directory = TempDir::new().unwrap();
     let write = |name: &str, text: &str| {
-        let path = folder.path().join(name);
+        let path = directory.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     };
-    let open = || ChatTemplate::from_folder(folder.path());
+    let open = || ChatTemplate::from_directory(directory.path());
     let said = [ChatMessage::new("user", "x")];
     assert!(open().unwrap().is_none());
     let config =
@@ -434,11 +434,11 @@ fn folders_have_templates_in_a_file_in_the_configuration_or_with_names() {
     let files = open().unwrap().unwrap();
     assert_eq!(files.names().collect::<Vec<_>>(), ["default", "short"]);
     assert_eq!(files.render(&said, false).unwrap(), "5");
-    fs::remove_file(folder.path().join("chat_template.jinja")).unwrap();
-    std::os::unix::fs::symlink("/etc/hostname", folder.path().join("chat_template.jinja")).unwrap();
+    fs::remove_file(directory.path().join("chat_template.jinja")).unwrap();
+    std::os::unix::fs::symlink("/etc/hostname", directory.path().join("chat_template.jinja")).unwrap();
     assert!(open().unwrap_err().to_string().contains("chat_template.jinja"));
-    fs::remove_file(folder.path().join("chat_template.jinja")).unwrap();
-    fs::remove_dir_all(folder.path().join("additional_chat_templates")).unwrap();
+    fs::remove_file(directory.path().join("chat_template.jinja")).unwrap();
+    fs::remove_dir_all(directory.path().join("additional_chat_templates")).unwrap();
     for (bad, want) in [(json!(7), "neither"), (json!([{"name": "x"}]), "lacks"), (json!("{% if %}"), "line 1")] {
         write("tokenizer_config.json", &json!({"chat_template": bad}).to_string());
         let error = open().unwrap_err().to_string();

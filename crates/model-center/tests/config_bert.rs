@@ -202,7 +202,7 @@ fn values_that_make_no_model_are_refused() {
 }
 
 #[test]
-fn the_family_of_a_folder_is_known_or_the_error_lists_what_is() {
+fn the_family_of_a_directory_is_known_or_the_error_lists_what_is() {
     let dir = tempfile::tempdir().unwrap();
     let family = || Registry::default().find(dir.path()).map(|entry| entry.model_type).map_err(|e| e.to_string());
     assert!(family().unwrap_err().contains("config.json"));

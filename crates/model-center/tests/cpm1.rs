@@ -1,4 +1,4 @@
-//! CPM-1 beside its goldens: who sees whom, what only it takes, ModelCenter's folders, new weights.
+//! CPM-1 beside its goldens: who sees whom, what only it takes, ModelCenter's directories, new weights.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod goldens;
@@ -6,8 +6,8 @@ mod goldens;
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::param::{BuilderOptions, widen};
-use goldens::folders::{check_model_center, logits, opened};
-use goldens::{folder, inputs};
+use goldens::directories::{check_model_center, logits, opened};
+use goldens::{directory, inputs};
 use model_center::config::{Cpm1Config, CpmFields, TextConfig};
 use model_center::model::cpm1::Cpm1;
 use model_center::model::decoder::DecoderHead;
@@ -16,7 +16,7 @@ use model_center::model::{TextBatch, TextModel};
 /// Places of a row of six tokens whose logits differ when the token at `changed` does.
 fn reached(context: Option<[u8; 6]>, span: Option<[i64; 6]>, changed: usize) -> Vec<usize> {
     let device = Device::cpu(1).unwrap();
-    let model = opened(&device, &folder("cpm1_a", "untied"));
+    let model = opened(&device, &directory("cpm1_a", "untied"));
     let values = |id: i64| {
         let mut ids = vec![5, 6, 7, 8, 9, 10];
         ids[changed] = id;
@@ -47,7 +47,7 @@ fn a_token_reaches_those_behind_it_and_a_context_all_of_its_span() {
 #[test]
 fn contexts_and_spans_are_for_this_family_and_one_value_for_each_token() {
     let device = Device::cpu(1).unwrap();
-    let model = opened(&device, &folder("cpm1_a", "lm"));
+    let model = opened(&device, &directory("cpm1_a", "lm"));
     let score = |model: &dyn TextModel, batch: &TextBatch| {
         model.score(batch, None, &mut Ctx::inference(&device)).map(|_| ()).map_err(|error| error.to_string())
     };
@@ -62,7 +62,7 @@ fn contexts_and_spans_are_for_this_family_and_one_value_for_each_token() {
         assert!(texts.iter().all(|text| error.contains(text)), "{error}");
     }
     for (family, head) in [("bert_a", "mlm"), ("gpt2_a", "lm"), ("t5_a", "lm"), ("cpm2_a", "lm")] {
-        let (other, plain) = (opened(&device, &folder(family, head)), inputs(family, head));
+        let (other, plain) = (opened(&device, &directory(family, head)), inputs(family, head));
         let count = plain.input_ids.len();
         for (name, batch) in [
             ("context", TextBatch { context: Some(vec![1; count]), ..plain.clone() }),
@@ -75,7 +75,7 @@ fn contexts_and_spans_are_for_this_family_and_one_value_for_each_token() {
 }
 
 #[test]
-fn folders_in_the_layout_of_model_center_are_read_back() {
+fn directories_in_the_layout_of_model_center_are_read_back() {
     for head in ["lm", "untied", "cls"] {
         check_model_center("cpm1_a", head);
     }

@@ -1,5 +1,6 @@
 //! Texts that are generated with tiny models: those that transformers writes (`golden/generation.json`, made by
-//! `scripts/golden/make_generation.py`), whichever prompts are beside a prompt, on one rank and on two, and what is refused.
+//! `scripts/golden/make_generation.py`), whichever prompts are beside a prompt, on one rank and on two, and what is
+//! refused.
 #![allow(clippy::unwrap_used)]
 
 use bmtrain_core::comm::Communicator;
@@ -14,17 +15,17 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The bound of scores, relative to those above one: sums of some ten logarithms in 32-bit floats, which a negative length
-/// penalty makes larger.
+/// The bound of scores, relative to those above one: sums of some ten logarithms in 32-bit floats, which a negative
+/// length penalty makes larger.
 const TOLERANCE: f64 = 1e-5;
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
 }
 
-fn open(device: &Device, folder: &str, sharding: Sharding) -> Box<dyn TextModel> {
+fn open(device: &Device, directory: &str, sharding: Sharding) -> Box<dyn TextModel> {
     Registry::default()
-        .open(&golden().join(folder), &OpenOptions { sharding, ..OpenOptions::new(device) })
+        .open(&golden().join(directory), &OpenOptions { sharding, ..OpenOptions::new(device) })
         .unwrap()
         .model
 }
@@ -127,8 +128,8 @@ fn sampled(seed: u64) -> GenerateOptions {
 #[test]
 fn draws_go_by_seed_and_prompt_and_by_nothing_beside_it() {
     let device = Device::cpu(1).unwrap();
-    for folder in ["gpt2_a/lm", "llama_a/lm", "t5_a/lm"] {
-        let model = open(&device, folder, Sharding::solo());
+    for directory in ["gpt2_a/lm", "llama_a/lm", "t5_a/lm"] {
+        let model = open(&device, directory, Sharding::solo());
         let prompts = [vec![5, 6, 7], vec![20, 8], vec![11, 12, 13, 14], vec![5, 6, 7]];
         let together = generate(&device, &*model, sampled(3), &prompts);
         assert_eq!(together, generate(&device, &*model, sampled(3), &prompts));
@@ -139,7 +140,7 @@ fn draws_go_by_seed_and_prompt_and_by_nothing_beside_it() {
         for (number, prompt) in prompts.iter().enumerate() {
             let prompt = std::slice::from_ref(prompt);
             let alone = generator.generate(prompt, number as u64, &mut Ctx::inference(&device), &mut |_| Ok(()));
-            assert_eq!(alone.unwrap()[0], together[number], "{folder}, prompt {number}");
+            assert_eq!(alone.unwrap()[0], together[number], "{directory}, prompt {number}");
         }
     }
 }
@@ -149,12 +150,12 @@ fn ranks_under_zero_3_write_what_one_does_however_many_prompts_each_has() {
     let methods =
         [Method::Greedy, sampled(5).method, Method::Beams(BeamOptions { beams: 3, best: 2, ..BeamOptions::DEFAULT })];
     let prompts = [vec![5, 6, 7], vec![20, 8], vec![11, 12, 13, 14]];
-    for folder in ["gpt2_a/lm", "bloom_a/lm", "t5_a/lm"] {
+    for directory in ["gpt2_a/lm", "bloom_a/lm", "t5_a/lm"] {
         for method in methods {
             let options =
                 GenerateOptions { method, max_new_tokens: 7, ends: vec![9, 10, 30], ..GenerateOptions::default() };
             let device = Device::cpu(1).unwrap();
-            let one = generate(&device, &*open(&device, folder, Sharding::solo()), options.clone(), &prompts);
+            let one = generate(&device, &*open(&device, directory, Sharding::solo()), options.clone(), &prompts);
             let group = HostGroup::threads(3, HostOptions::default()).unwrap();
             // Two prompts, one, and none.
             let shares = [0..2, 2..3, 3..3];
@@ -166,13 +167,13 @@ fn ranks_under_zero_3_write_what_one_does_however_many_prompts_each_has() {
                         let ranks: Arc<dyn Communicator> = Arc::new(rank);
                         let (sum, level) = (GradientSum::Fast, ZeroLevel::Three);
                         let sharding = Sharding { ranks: ranks.clone(), level, sum, prefetch: true };
-                        let model = open(&device, folder, sharding);
+                        let model = open(&device, directory, sharding);
                         let generator = Generator::new(&*model, None, options).unwrap().on_ranks(ranks);
                         let mut cx = Ctx::inference(&device);
                         let first = share.start as u64;
                         let own = generator.generate(&prompts[share.clone()], first, &mut cx, &mut |_| Ok(())).unwrap();
                         for (ours, theirs) in own.iter().flatten().zip(one[share].iter().flatten()) {
-                            assert_eq!(ours.words, theirs.words, "{folder} {method:?}");
+                            assert_eq!(ours.words, theirs.words, "{directory} {method:?}");
                             // Products of other heights add up in another order.
                             let apart = ours.score.unwrap_or(0.0) - theirs.score.unwrap_or(0.0);
                             assert!(apart.abs() < 1e-5);
@@ -213,13 +214,17 @@ fn texts_end_by_words_and_by_length_and_forbidden_words_never_come() {
 #[test]
 fn models_in_16_bits_write_too() {
     let device = Device::cpu(1).unwrap();
-    for (folder, dtype) in [("gpt2_a/lm", DType::BF16), ("gpt2_a/lm", DType::F16), ("t5_a/lm", DType::BF16)] {
+    for (directory, dtype) in [("gpt2_a/lm", DType::BF16), ("gpt2_a/lm", DType::F16), ("t5_a/lm", DType::BF16)] {
         let options = OpenOptions { dtype, ..OpenOptions::new(&device) };
-        let model = Registry::default().open(&golden().join(folder), &options).unwrap().model;
+        let model = Registry::default().open(&golden().join(directory), &options).unwrap().model;
         let beams = Method::Beams(BeamOptions { beams: 2, ..BeamOptions::DEFAULT });
         for method in [Method::Greedy, beams] {
             let options = GenerateOptions { method, max_new_tokens: 5, ..GenerateOptions::default() };
-            assert_eq!(generate(&device, &*model, options, &[vec![5, 6, 7]])[0][0].words.len(), 5, "{folder} {dtype}");
+            assert_eq!(
+                generate(&device, &*model, options, &[vec![5, 6, 7]])[0][0].words.len(),
+                5,
+                "{directory} {dtype}"
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! GGUF files: every type of elements bit for bit, names and row order of Hugging Face, and the folder that is made of them.
+//! GGUF files: every type of elements bit for bit, names and row order of Hugging Face, and the directory that is made
+//! of them.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 use bmtrain_core::DType;
 use model_center::hf::gguf::{GgmlType, GgufArray, GgufValue, tokenizer_files};
 use model_center::hf::{
-    GgufAsHuggingFace, GgufFile, SafetensorsFile, StoredDtype, TensorSource, Weights, gguf_to_folder,
+    GgufAsHuggingFace, GgufFile, SafetensorsFile, StoredDtype, TensorSource, Weights, gguf_to_directory,
 };
 use model_center::tokenizer::{HfTokenizer, TextSpecials, Tokenizer};
 use serde_json::{Value, json};
@@ -208,9 +209,10 @@ fn the_configuration_is_that_of_the_metadata() {
 #[test]
 fn texts_are_cut_merged_and_put_back_together() {
     let dir = tempfile::tempdir().unwrap();
-    let report = gguf_to_folder(&golden("llama.gguf"), &dir.path().join("a"), DType::F32).unwrap();
+    let report = gguf_to_directory(&golden("llama.gguf"), &dir.path().join("a"), DType::F32).unwrap();
     assert_eq!(report.not_made, []);
-    let tokenizer = HfTokenizer::from_folder(dir.path().join("a")).unwrap().with_text_specials(TextSpecials::AsTokens);
+    let tokenizer =
+        HfTokenizer::from_directory(dir.path().join("a")).unwrap().with_text_specials(TextSpecials::AsTokens);
     let id = |token: &str| tokenizer.id(token).unwrap();
     let ids = |text: &str| tokenizer.encode(text, None, None).unwrap().input_ids;
     assert_eq!(ids("hello world"), [id("<|begin|>"), id("hello"), id("Ġworld")]);
@@ -220,12 +222,12 @@ fn texts_are_cut_merged_and_put_back_together() {
     assert_eq!(tokenizer.decode(&ids("hello <think>\n"), true).unwrap(), "hello <think>\n");
     assert_eq!(tokenizer.vocab_size(), 44);
     assert_eq!((tokenizer.special_ids().bos, tokenizer.special_ids().eos), (Some(41), Some(42)));
-    let as_text = HfTokenizer::from_folder(dir.path().join("a")).unwrap();
+    let as_text = HfTokenizer::from_directory(dir.path().join("a")).unwrap();
     assert!(!as_text.tokenize(&["<|end|>"]).unwrap()[0].contains(&42));
 
     // Qwen2 cuts digits one by one, composes marks with their letters, and puts nothing before a text.
-    gguf_to_folder(&golden("qwen2.gguf"), &dir.path().join("b"), DType::F32).unwrap();
-    let tokenizer = HfTokenizer::from_folder(dir.path().join("b")).unwrap();
+    gguf_to_directory(&golden("qwen2.gguf"), &dir.path().join("b"), DType::F32).unwrap();
+    let tokenizer = HfTokenizer::from_directory(dir.path().join("b")).unwrap();
     let id = |token: &str| tokenizer.id(token).unwrap();
     let ids = |text: &str| tokenizer.encode(text, None, None).unwrap().input_ids;
     assert_eq!(ids("12"), [id("1"), id("2")]);
@@ -235,9 +237,9 @@ fn texts_are_cut_merged_and_put_back_together() {
 #[test]
 fn pieces_are_joined_by_their_scores_and_bytes_spell_the_rest() {
     let dir = tempfile::tempdir().unwrap();
-    let report = gguf_to_folder(&golden("qwen3.gguf"), &dir.path().join("a"), DType::F32).unwrap();
+    let report = gguf_to_directory(&golden("qwen3.gguf"), &dir.path().join("a"), DType::F32).unwrap();
     assert!(report.not_made.is_empty(), "{report}");
-    let tokenizer = HfTokenizer::from_folder(dir.path().join("a")).unwrap();
+    let tokenizer = HfTokenizer::from_directory(dir.path().join("a")).unwrap();
     let ids = |text: &str| {
         let ids = tokenizer.encode(text, None, None).unwrap().input_ids;
         ids.iter().map(|id| tokenizer.token(*id).unwrap()).collect::<Vec<_>>()
@@ -252,11 +254,11 @@ fn pieces_are_joined_by_their_scores_and_bytes_spell_the_rest() {
 }
 
 #[test]
-fn a_folder_holds_what_the_file_holds() {
+fn a_directory_holds_what_the_file_holds() {
     let dir = tempfile::tempdir().unwrap();
     for (dtype, stored) in [(DType::F32, StoredDtype::F32), (DType::BF16, StoredDtype::BF16)] {
         let out = dir.path().join(dtype.to_string());
-        let report = gguf_to_folder(&golden("llama.gguf"), &out, dtype).unwrap();
+        let report = gguf_to_directory(&golden("llama.gguf"), &out, dtype).unwrap();
         let (model, weights) = (model("llama.gguf"), Weights::open(&out).unwrap());
         assert_eq!(report.mapped, model.mapped());
         assert_eq!(report.skipped.len(), 1, "{report}");
@@ -287,7 +289,7 @@ fn what_cannot_be_made_is_said() {
     let changed = dir.path().join("changed.gguf");
     fs::write(&changed, bytes).unwrap();
     let out = dir.path().join("out");
-    let report = gguf_to_folder(&changed, &out, DType::F16).unwrap();
+    let report = gguf_to_directory(&changed, &out, DType::F16).unwrap();
     let line = "not made tokenizer.json: a vocabulary of kind rwkv is not read; gpt2, llama, t5, bert and gemma4 are";
     assert!(report.to_string().contains(line) && report.to_string().contains("tokenizer.ggml.model"), "{report}");
     assert!(!out.join("tokenizer.json").exists() && !out.join("tokenizer_config.json").exists());
@@ -295,9 +297,9 @@ fn what_cannot_be_made_is_said() {
     let file = GgufFile::open(&changed).unwrap();
     assert!(tokenizer_files(file.metadata(), 10).unwrap_err().to_string().contains("tokenizer.ggml.model"));
 
-    let error = gguf_to_folder(&golden("llama.gguf"), &out, DType::F32).unwrap_err().to_string();
-    assert!(error.contains("the folder is not empty"), "{error}");
-    let error = gguf_to_folder(&golden("llama.gguf"), &dir.path().join("x"), DType::I64).unwrap_err().to_string();
+    let error = gguf_to_directory(&golden("llama.gguf"), &out, DType::F32).unwrap_err().to_string();
+    assert!(error.contains("the directory is not empty"), "{error}");
+    let error = gguf_to_directory(&golden("llama.gguf"), &dir.path().join("x"), DType::I64).unwrap_err().to_string();
     assert!(error.contains("not stored as i64") && !dir.path().join("x").exists(), "{error}");
     let error = GgufAsHuggingFace::new(open("types.gguf")).unwrap_err().to_string();
     assert!(error.contains("the architecture is none; supported are llama, qwen2, qwen3"), "{error}");

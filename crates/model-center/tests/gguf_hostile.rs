@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use model_center::Error;
 use model_center::hf::gguf::tokenizer_files;
-use model_center::hf::{GgufAsHuggingFace, GgufFile, TensorSource, gguf_to_folder};
+use model_center::hf::{GgufAsHuggingFace, GgufFile, TensorSource, gguf_to_directory};
 use tempfile::TempDir;
 
 /// A file piece by piece, so that each can lie.
@@ -276,7 +276,7 @@ fn what_another_computation_needs_is_refused_or_said() {
     assert!(error.contains("llama.rope.freq_base") && error.contains("must be above 1"), "{error}");
     // A Mistral is a Llama here; its window is in no key.
     let named = place.write(&with_keys("llama.gguf", &[key("general.basename", 8, &text("Mistral-7B"))]));
-    let report = gguf_to_folder(&named, &place.dir.path().join("out"), bmtrain_core::DType::F32).unwrap();
+    let report = gguf_to_directory(&named, &place.dir.path().join("out"), bmtrain_core::DType::F32).unwrap();
     assert!(report.to_string().contains("skipped sliding window: the file does not say"), "{report}");
 }
 

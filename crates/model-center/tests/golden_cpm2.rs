@@ -1,5 +1,5 @@
-//! Tiny models of CPM-2 against plain PyTorch in 64-bit floats: every hidden state of both stacks, logit, loss and gradient, a
-//! training run, and folders there and back. The data are described in `golden/README.md` and made by
+//! Tiny models of CPM-2 against plain PyTorch in 64-bit floats: every hidden state of both stacks, logit, loss and
+//! gradient, a training run, and directories there and back. The data are described in `golden/README.md` and made by
 //! `scripts/golden/make_cpm2.py`.
 #![allow(missing_docs, clippy::unwrap_used)]
 

@@ -1,4 +1,5 @@
-//! GPT-2 from folders: both layouts of names, initial values, and the mistakes that are refused. The folders are the golden ones.
+//! GPT-2 from directories: both layouts of names, initial values, and the mistakes that are refused. The directories
+//! are the golden ones.
 #![allow(clippy::unwrap_used)]
 
 mod goldens;
@@ -7,8 +8,8 @@ use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::Model;
 use bmtrain_dist::block::{BlockOptions, Recompute};
 use bmtrain_dist::param::BuilderOptions;
-use goldens::folders::{changed, logits, open, opened, train};
-use goldens::{folder, inputs};
+use goldens::directories::{changed, logits, open, opened, train};
+use goldens::{directory, inputs};
 use model_center::config::{Gpt2Config, ProblemType, TextConfig};
 use model_center::model::decoder::DecoderHead;
 use model_center::model::gpt2::Gpt2;
@@ -31,7 +32,7 @@ fn bare_names_and_stored_masks_are_the_same_model() {
         let batch = inputs("gpt2_a", head);
         assert_eq!(
             logits(&device, &*opened(&device, bare.path()), &batch),
-            logits(&device, &*opened(&device, &folder("gpt2_a", head)), &batch),
+            logits(&device, &*opened(&device, &directory("gpt2_a", head)), &batch),
             "{head}"
         );
     }
@@ -46,7 +47,7 @@ fn a_stored_copy_of_the_words_must_be_one() {
     });
     let batch = inputs("gpt2_a", "lm");
     let tied = opened(&device, twice.path());
-    assert_eq!(logits(&device, &*tied, &batch), logits(&device, &*opened(&device, &folder("gpt2_a", "lm")), &batch));
+    assert_eq!(logits(&device, &*tied, &batch), logits(&device, &*opened(&device, &directory("gpt2_a", "lm")), &batch));
     assert!(tied.parameters().get("lm_head.weight").is_none(), "the words are one parameter");
     let other = changed(("gpt2_a", "lm"), &[], |tensors| {
         let mut other = words(tensors);
@@ -157,7 +158,7 @@ fn rows(ids: &[i64], labels: Option<TextLabels>) -> TextBatch {
 #[test]
 fn a_later_token_changes_nothing_before_it() {
     let device = Device::cpu(1).unwrap();
-    let model = opened(&device, &folder("gpt2_a", "lm"));
+    let model = opened(&device, &directory("gpt2_a", "lm"));
     let (first, second) = (rows(&[5, 6, 7, 8, 9, 10, 11, 12], None), rows(&[5, 6, 7, 80, 9, 10, 81, 82], None));
     let (first, second) = (logits(&device, &*model, &first), logits(&device, &*model, &second));
     let at = |position: usize| position * 97..(position + 1) * 97;
@@ -169,7 +170,7 @@ fn a_later_token_changes_nothing_before_it() {
 #[test]
 fn types_that_a_loader_gives_are_passed_over() {
     let device = Device::cpu(1).unwrap();
-    let model = opened(&device, &folder("gpt2_a", "lm"));
+    let model = opened(&device, &directory("gpt2_a", "lm"));
     let plain = rows(&[5, 6, 7, 8], None);
     let typed = TextBatch { token_type_ids: Some(vec![0, 1, 0, 1]), ..plain.clone() };
     assert!(!model.has_token_types());
@@ -180,18 +181,18 @@ fn types_that_a_loader_gives_are_passed_over() {
 fn a_language_model_becomes_a_classifier_with_a_new_head() {
     let options = OpenOptions {
         head: Some(TextHead::Classification { outputs: 2 }),
-        head_values: HeadValues::FolderOrDrawn,
+        head_values: HeadValues::DirectoryOrDrawn,
         labels: ["no", "yes"].map(String::from).to_vec(),
         problem: Some(ProblemType::SingleLabel),
         ..OpenOptions::new(&Device::cpu(1).unwrap())
     };
-    let fresh = open(&folder("gpt2_a", "untied"), &options).unwrap();
+    let fresh = open(&directory("gpt2_a", "untied"), &options).unwrap();
     assert_eq!(
         (&fresh.drawn[..], &fresh.unused[..]),
         (&["cls_projection.weight".to_owned()][..], &["lm_head.weight".to_owned()][..])
     );
     assert_eq!(fresh.model.label_names(), ["no", "yes"]);
-    let trained = open(&folder("gpt2_a", "cls"), &options).err().unwrap();
+    let trained = open(&directory("gpt2_a", "cls"), &options).err().unwrap();
     assert!(trained.contains("a classifier with 3 outputs, and the data need 2"), "{trained}");
 }
 
@@ -199,14 +200,14 @@ fn a_language_model_becomes_a_classifier_with_a_new_head() {
 fn what_a_decoder_has_not_is_refused_by_name() {
     let device = Device::cpu(1).unwrap();
     for head in [TextHead::MaskedLm, TextHead::NextSentence, TextHead::Pretraining] {
-        let error = open(&folder("gpt2_a", "lm"), &OpenOptions { head: Some(head), ..OpenOptions::new(&device) });
+        let error = open(&directory("gpt2_a", "lm"), &OpenOptions { head: Some(head), ..OpenOptions::new(&device) });
         let error = error.err().unwrap();
         assert!(error.contains("GPT-2 is a decoder") && error.contains("fix: "), "{error}");
     }
     let encoder = OpenOptions { head: Some(TextHead::CausalLm), ..OpenOptions::new(&device) };
-    let error = open(&folder("bert_a", "cls"), &encoder).err().unwrap();
+    let error = open(&directory("bert_a", "cls"), &encoder).err().unwrap();
     assert!(error.contains("for decoders, and BERT is an encoder"), "{error}");
-    let model = opened(&device, &folder("gpt2_a", "lm"));
+    let model = opened(&device, &directory("gpt2_a", "lm"));
     let refused = |batch: TextBatch| model.score(&batch, None, &mut Ctx::inference(&device)).unwrap_err().to_string();
     let ids = [5, 6, 7, 8];
     for (batch, texts) in [

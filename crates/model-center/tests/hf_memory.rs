@@ -34,7 +34,7 @@ fn write_header(path: &Path, head: &str, body: impl Fn(usize) -> String, count: 
 }
 
 /// Ten parameters of 8 MiB, written and read: two of them at a time would be seen.
-fn a_model_passes_through_one_parameter_at_a_time(folder: &Path) {
+fn a_model_passes_through_one_parameter_at_a_time(directory: &Path) {
     let rules = vec![Rule::new("a.{i}", "x.{i}.{q|k}"), Rule::new("b.{i}", "y.{i}").transposed()];
     let table = NameTable {
         base_prefix: "",
@@ -50,8 +50,8 @@ fn a_model_passes_through_one_parameter_at_a_time(folder: &Path) {
         out.resize(2048 * 1024, 1.0);
         Ok(())
     };
-    export(&table, &params, folder, DType::BF16, true, 10 * MIB, fill).unwrap();
-    let weights = Weights::open(folder).unwrap();
+    export(&table, &params, directory, DType::BF16, true, 10 * MIB, fill).unwrap();
+    let weights = Weights::open(directory).unwrap();
     let plan = Plan::build(&table, &params, &weights, &Allow::default()).unwrap();
     let mut sum = 0.0f64;
     plan.load(&weights, |_, values| {
@@ -65,8 +65,8 @@ fn a_model_passes_through_one_parameter_at_a_time(folder: &Path) {
 }
 
 /// Headers that a reader which first builds generic JSON would blow up sixteenfold and more.
-fn a_hostile_header_costs_its_length_and_at_most_64_mib(folder: &Path) {
-    let path = folder.join("m.safetensors");
+fn a_hostile_header_costs_its_length_and_at_most_64_mib(directory: &Path) {
+    let path = directory.join("m.safetensors");
     let length = 24 * MIB as usize;
     let before = peak();
     let tensor = |i: usize| format!("\"{i:07}\":{{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}},");

@@ -67,8 +67,8 @@ fn values(param: &ParamShape) -> Vec<f32> {
     (0..param.shape.iter().product()).map(|i| value(&param.name, i)).collect()
 }
 
-fn export_all(table: &NameTable, params: &[ParamShape], folder: &Path, dtype: DType, prefixed: bool, shard: u64) {
-    export(table, params, folder, dtype, prefixed, shard, |name, out| {
+fn export_all(table: &NameTable, params: &[ParamShape], directory: &Path, dtype: DType, prefixed: bool, shard: u64) {
+    export(table, params, directory, dtype, prefixed, shard, |name, out| {
         out.extend(values(params.iter().find(|p| p.name == name).unwrap()));
         Ok(())
     })
@@ -474,7 +474,7 @@ fn a_parameter_without_a_rule_and_a_shape_that_cannot_be_cut_are_mistakes_of_the
 }
 
 #[test]
-fn a_failed_export_leaves_the_folder_as_it_was() {
+fn a_failed_export_leaves_the_directory_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let params = ours(1, &[]);
     export_all(&BERT, &params, dir.path(), DType::F32, true, u64::MAX);

@@ -24,7 +24,8 @@ fn refusal(path: &Path) -> String {
     }
 }
 
-/// The file has exactly the tensors that `expected.safetensors` has under `prefix`, bit for bit, however they are asked for.
+/// The file has exactly the tensors that `expected.safetensors` has under `prefix`, bit for bit, however they are asked
+/// for.
 fn agrees(name: &str, prefix: &str) -> PickleFile {
     let (file, all) = (PickleFile::open(&golden(name)).unwrap(), golden("expected.safetensors"));
     let expected = SafetensorsFile::open(&all).unwrap();
@@ -153,11 +154,11 @@ fn fill(entries: &[TensorEntry]) -> impl FnMut(&str, &mut Vec<f32>) -> Result<()
 #[test]
 fn what_is_written_reads_back_with_correct_rounding() {
     let scratch = tempfile::tempdir().unwrap();
-    // `scripts/claims/opens_pickle.py` reads the pair with PyTorch where this names a folder.
-    let folder = std::env::var_os("BMTRAIN_PICKLE_EXPORTS").map_or(scratch.path().to_owned(), PathBuf::from);
-    let (path, entries) = (folder.join("pytorch_model.bin"), entries());
+    // `scripts/claims/opens_pickle.py` reads the pair with PyTorch where this names a directory.
+    let directory = std::env::var_os("BMTRAIN_PICKLE_EXPORTS").map_or(scratch.path().to_owned(), PathBuf::from);
+    let (path, entries) = (directory.join("pytorch_model.bin"), entries());
     write_pickle(&path, &entries, fill(&entries)).unwrap();
-    let mut same = SafetensorsWriter::create(&folder.join("same.safetensors"), &entries).unwrap();
+    let mut same = SafetensorsWriter::create(&directory.join("same.safetensors"), &entries).unwrap();
     let file = PickleFile::open(&path).unwrap();
     assert_eq!(file.tensors().len(), entries.len());
     for entry in &entries {
@@ -206,7 +207,7 @@ fn writing_refuses_what_it_cannot_keep_and_leaves_no_file() {
 }
 
 #[test]
-fn folders_of_pytorch_files_are_opened_and_safetensors_come_first() {
+fn directories_of_pytorch_files_are_opened_and_safetensors_come_first() {
     let dir = tempfile::tempdir().unwrap();
     let first = |value: f32| {
         let entries = [TensorEntry::new("a", StoredDtype::F32, [1])];
@@ -263,7 +264,7 @@ fn shards_of_pytorch_files_have_to_agree_with_their_index() {
     assert_eq!(got, [1.0, 2.0]);
     for (from, to, want) in [
         ("-00001-of-00002.bin", "-00001-of-00002.safetensors", "another kind"),
-        ("pytorch_model-00001-of-00002.bin", "../a.bin", "leads out of the folder"),
+        ("pytorch_model-00001-of-00002.bin", "../a.bin", "leads out of the directory"),
         (r#""a":"#, r#""c":"#, "the index does not say so"),
     ] {
         fs::write(&path, index.replace(from, to)).unwrap();

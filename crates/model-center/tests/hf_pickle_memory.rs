@@ -1,5 +1,5 @@
-//! What opening a hostile pickle and writing a large file cost in memory. Alone in its process: it looks at the process's own
-//! peak.
+//! What opening a hostile pickle and writing a large file cost in memory. Alone in its process: it looks at the
+//! process's own peak.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File};
@@ -19,8 +19,8 @@ fn peak() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// A file of the older kind whose object is `head`, then `body` for each number below `count`, then `tail`, never whole in
-/// memory, and then `storages`.
+/// A file of the older kind whose object is `head`, then `body` for each number below `count`, then `tail`, never whole
+/// in memory, and then `storages`.
 fn write(path: &Path, head: &[u8], body: &Piece, count: usize, tail: &[u8], storages: &[u8]) {
     let mut file = BufWriter::new(File::create(path).unwrap());
     file.write_all(b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M\xe9\x03.").unwrap();

@@ -1,5 +1,5 @@
-//! A model that is cut over ranks is written as one folder, and no rank ever holds more of it than a block, nor reads more of a
-//! file than its share.
+//! A model that is cut over ranks is written as one directory, and no rank ever holds more of it than a block, nor
+//! reads more of a file than its share.
 #![allow(clippy::unwrap_used)]
 
 use bmtrain_core::comm::host::{HostGroup, HostOptions};
@@ -7,14 +7,14 @@ use bmtrain_core::{DType, Device, Segment};
 use bmtrain_dist::param::WholeReader;
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use model_center::Result;
-use model_center::hf::{FolderLayout, TensorEntry, TensorSource, Weights};
+use model_center::hf::{DirectoryLayout, TensorEntry, TensorSource, Weights};
 use model_center::model::{OpenOptions, Registry, SaveOptions};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-fn golden(folder: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(folder)
+fn golden(directory: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(directory)
 }
 
 /// Weights that count the elements that are read of them.
@@ -47,13 +47,13 @@ impl TensorSource for Counted {
     }
 }
 
-/// Elements that each of two ranks reads of a folder under ZeRO-3, and all elements of the model; the values are those of a
-/// model on one rank.
-fn read_by_two(folder: &Path) -> ([usize; 2], usize) {
+/// Elements that each of two ranks reads of a directory under ZeRO-3, and all elements of the model; the values are
+/// those of a model on one rank.
+fn read_by_two(directory: &Path) -> ([usize; 2], usize) {
     let open = |sharding: Sharding, leave_values: bool| {
         let device = Device::cpu(1).unwrap();
         let options = OpenOptions { sharding, leave_values, ..OpenOptions::new(&device) };
-        Registry::default().open(folder, &options).unwrap()
+        Registry::default().open(directory, &options).unwrap()
     };
     let alone = open(Sharding::solo(), false);
     let values: Vec<Vec<f32>> = alone.model.parameters().iter().map(|param| param.read().unwrap()).collect();
@@ -67,7 +67,7 @@ fn read_by_two(folder: &Path) -> ([usize; 2], usize) {
                     Sharding { ranks: Arc::new(rank), level: ZeroLevel::Three, sum: GradientSum::Fast, prefetch: true };
                 let opened = open(sharding, true);
                 let parameters = opened.model.parameters();
-                let source = Counted { weights: Weights::open(folder).unwrap(), elements: Cell::new(0) };
+                let source = Counted { weights: Weights::open(directory).unwrap(), elements: Cell::new(0) };
                 let load = opened.plan.load_parts(&source, |name, read| parameters.get(name).unwrap().load_part(read));
                 load.unwrap();
                 *count = source.elements.get();
@@ -85,28 +85,29 @@ fn under_zero_3_a_rank_reads_its_share_of_the_file() {
     let (read, all) = read_by_two(&golden("bert_a/nsp"));
     assert_eq!(read[0] + read[1], all, "every value is read once");
     assert!(read.iter().all(|count| *count < all * 6 / 10), "{read:?} of {all}");
-    // GPT-2 stores its matrices the other way round: one that is cut is read whole by both, others by the rank that has them.
+    // GPT-2 stores its matrices the other way round: one that is cut is read whole by both, others by the rank that has
+    // them.
     let (read, all) = read_by_two(&golden("gpt2_a/lm"));
     assert!(read[0] + read[1] > all && read.iter().all(|count| *count < all), "{read:?} of {all}");
 }
 
 #[test]
 fn saving_a_model_of_several_ranks_gathers_one_block_at_a_time_and_gives_the_same_file() {
-    let folder = golden("bert_a/nsp");
+    let directory = golden("bert_a/nsp");
     let written = tempfile::tempdir().unwrap();
-    let options = SaveOptions { dtype: DType::F32, companions: None, layout: FolderLayout::HuggingFace };
-    let alone = Registry::default().open(&folder, &OpenOptions::new(&Device::cpu(1).unwrap())).unwrap();
+    let options = SaveOptions { dtype: DType::F32, companions: None, layout: DirectoryLayout::HuggingFace };
+    let alone = Registry::default().open(&directory, &OpenOptions::new(&Device::cpu(1).unwrap())).unwrap();
     alone.model.save(&written.path().join("alone"), &options).unwrap();
     let group = HostGroup::threads(2, HostOptions::default()).unwrap();
     std::thread::scope(|scope| {
         for (number, rank) in group.into_iter().enumerate() {
-            let (folder, to) = (&folder, written.path().join("shared"));
+            let (directory, to) = (&directory, written.path().join("shared"));
             scope.spawn(move || {
                 let device = Device::cpu(1).unwrap();
                 let sharding =
                     Sharding { ranks: Arc::new(rank), level: ZeroLevel::Three, sum: GradientSum::Fast, prefetch: true };
                 let options = OpenOptions { sharding, ..OpenOptions::new(&device) };
-                let model = Registry::default().open(folder, &options).unwrap().model;
+                let model = Registry::default().open(directory, &options).unwrap().model;
                 let gathered = || {
                     let segments = device.memory().segments;
                     segments.iter().find(|(known, _)| *known == Segment::Gathered).map_or(0, |(_, usage)| usage.peak)
@@ -116,7 +117,7 @@ fn saving_a_model_of_several_ranks_gathers_one_block_at_a_time_and_gives_the_sam
                     model
                         .save(
                             &to,
-                            &SaveOptions { dtype: DType::F32, companions: None, layout: FolderLayout::HuggingFace },
+                            &SaveOptions { dtype: DType::F32, companions: None, layout: DirectoryLayout::HuggingFace },
                         )
                         .unwrap();
                 } else {

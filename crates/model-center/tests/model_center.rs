@@ -1,17 +1,18 @@
-//! ModelCenter's folders: what is written are fields that its classes take, and a family that no file names is told or asked for.
+//! ModelCenter's directories: what is written are fields that its classes take, and a family that no file names is told
+//! or asked for.
 #![allow(clippy::unwrap_used)]
 
 mod goldens;
 
 use bmtrain_core::{DType, Device};
-use goldens::folders::{logits, open, opened};
-use goldens::{folder as golden, inputs};
+use goldens::directories::{logits, open, opened};
+use goldens::{directory as golden, inputs};
 use half::f16;
 use model_center::config::{
     BertConfig, ClassFields, Config, Cpm1Config, Cpm2Config, Gpt2Config, GptjConfig, HeadScale, HfHeader, LlamaConfig,
     OptConfig, RobertaConfig, T5Config,
 };
-use model_center::hf::{FolderLayout, PickleFile, StoredDtype, TensorEntry, TensorSource, write_pickle};
+use model_center::hf::{DirectoryLayout, PickleFile, StoredDtype, TensorEntry, TensorSource, write_pickle};
 use model_center::model::encoder::{EncoderFamily, EncoderHead};
 use model_center::model::seq2seq::Seq2SeqFamily;
 use model_center::model::{HeadValues, OpenOptions, Registry, SaveOptions, TextBatch, TextHead};
@@ -39,7 +40,8 @@ enum Kind {
 
 use Kind::{Flag, Mask, Number, Outputs, Scale, Size, Text};
 
-/// The parameters of all constructors of configurations of text. Source: ModelCenter 1.0.3, `model_center/model/config`.
+/// The parameters of all constructors of configurations of text. Source: ModelCenter 1.0.3,
+/// `model_center/model/config`.
 const ALL: &[(&str, Kind)] = &[
     ("vocab_size", Size),
     ("dim_model", Size),
@@ -107,7 +109,7 @@ fn takes(signature: &[&[(&str, Kind)]], written: &ClassFields, title: &str) {
     }
 }
 
-/// The configuration of a golden folder with fields that have no place in ModelCenter.
+/// The configuration of a golden directory with fields that have no place in ModelCenter.
 fn read<C: Config>(model: &str, head: &str) -> C {
     let text = std::fs::read_to_string(golden(model, head).join("config.json")).unwrap();
     let mut map: Map<String, Value> = serde_json::from_str(&text).unwrap();
@@ -208,8 +210,8 @@ fn fields_that_are_left_out_are_those_that_are_lost() {
     assert_eq!(left(&gptj), ["embedding_dropout_p", "attention_dropout_p"]);
 }
 
-/// A folder of this name whose `config.json` is this.
-fn folder(dir: &Path, name: &str, config: &str) -> PathBuf {
+/// A directory of this name whose `config.json` is this.
+fn directory(dir: &Path, name: &str, config: &str) -> PathBuf {
     let path = dir.join(name);
     std::fs::create_dir_all(&path).unwrap();
     std::fs::write(path.join("config.json"), config).unwrap();
@@ -223,7 +225,7 @@ fn found(path: &Path, family: Option<&str>) -> Result<&'static str, String> {
 #[test]
 fn the_family_of_a_file_is_told_by_its_identifier_else_by_fields_that_only_one_has() {
     let dir = tempfile::tempdir().unwrap();
-    let tell = |name: &str, config: &str| found(&folder(dir.path(), name, config), None);
+    let tell = |name: &str, config: &str| found(&directory(dir.path(), name, config), None);
     // As it is published: the defaults of the class but for these.
     let short = r#"{"dim_head": 64, "vocab_size": 28996}"#;
     assert_eq!(tell("bert-base-cased", short), Ok("bert"));
@@ -247,7 +249,7 @@ fn the_family_of_a_file_is_told_by_its_identifier_else_by_fields_that_only_one_h
 #[test]
 fn a_family_that_nothing_tells_is_asked_for() {
     let dir = tempfile::tempdir().unwrap();
-    let path = |name: &str, config: &str| folder(dir.path(), name, config);
+    let path = |name: &str, config: &str| directory(dir.path(), name, config);
     let both = path("both", r#"{"dim_model": 8, "pad_token_id": 1, "post_layer_norm": true}"#);
     let error = found(&both, None).unwrap_err();
     assert!(error.contains("this can be roberta, longformer") && error.contains("model.family"), "{error}");
@@ -304,7 +306,7 @@ fn the_row_that_its_converter_of_gpt2_adds_is_explained() {
     let dir = tempfile::tempdir().unwrap();
     let device = Device::cpu(1).unwrap();
     let opened = Registry::default().open(&golden("gpt2_a", "lm"), &OpenOptions::new(&device)).unwrap();
-    let layout = FolderLayout::ModelCenter;
+    let layout = DirectoryLayout::ModelCenter;
     opened.model.save(dir.path(), &SaveOptions { dtype: DType::F32, companions: None, layout }).unwrap();
     let rows = PickleFile::open(&dir.path().join("pytorch_model.pt")).unwrap();
     assert!(rows.entries().iter().any(|entry| entry.name == "input_embedding.weight" && entry.shape[0] == 97));
@@ -320,7 +322,7 @@ fn the_row_that_its_converter_of_gpt2_adds_is_explained() {
     assert!(error.contains("the weights have ModelCenter's names"), "{error}");
 }
 
-/// Logits of a folder of ModelCenter's and of the Hugging Face folder that it was made from.
+/// Logits of a directory of ModelCenter's and of the Hugging Face directory that it was made from.
 fn both_logits(own: &str, family: &str, (model, head): (&str, &str)) -> [Vec<f32>; 2] {
     let device = Device::cpu(1).unwrap();
     let given = inputs(model, head);
@@ -349,7 +351,7 @@ fn a_file_of_torch_under_its_names_is_the_model_that_it_was_made_from() {
 #[test]
 fn a_bert_of_its_own_begins_both_heads_of_pretraining() {
     let device = Device::cpu(1).unwrap();
-    let (head, head_values) = (Some(TextHead::Pretraining), HeadValues::FolderOrDrawn);
+    let (head, head_values) = (Some(TextHead::Pretraining), HeadValues::DirectoryOrDrawn);
     let options = OpenOptions { family: Some("bert".into()), head, head_values, ..OpenOptions::new(&device) };
     let opened = open(&golden("model_center", "bert"), &options).unwrap();
     assert_eq!(opened.drawn, ["nsp_projection.weight", "nsp_projection.bias"]);
@@ -411,15 +413,15 @@ fn a_scaled_t5_computes_what_the_unscaled_one_does() {
 #[test]
 fn a_norm_of_16_bits_comes_back_from_its_factor_of_a_hundred() {
     let of = |scale| T5Config { scale, ..T5Config::default() };
-    let times = of(HeadScale::HundredRoot).rescaled_norm(FolderLayout::HuggingFace).unwrap();
-    let over = of(HeadScale::Root).rescaled_norm(FolderLayout::ModelCenter).unwrap();
+    let times = of(HeadScale::HundredRoot).rescaled_norm(DirectoryLayout::HuggingFace).unwrap();
+    let over = of(HeadScale::Root).rescaled_norm(DirectoryLayout::ModelCenter).unwrap();
     for value in (0..=u16::MAX).map(|bits| f16::from_bits(bits).to_f32()).filter(|value| value.is_finite()) {
         assert_eq!(over(times(value)), value);
     }
     for (scale, layout) in [
-        (HeadScale::Root, FolderLayout::HuggingFace),
-        (HeadScale::HundredRoot, FolderLayout::ModelCenter),
-        (HeadScale::One, FolderLayout::ModelCenter),
+        (HeadScale::Root, DirectoryLayout::HuggingFace),
+        (HeadScale::HundredRoot, DirectoryLayout::ModelCenter),
+        (HeadScale::One, DirectoryLayout::ModelCenter),
     ] {
         assert!(of(scale).rescaled_norm(layout).is_none());
     }

@@ -1,4 +1,4 @@
-//! From names to folders: layouts of the hub's cache, sound and hostile, ModelCenter's identifiers and its cache.
+//! From names to directories: layouts of the hub's cache, sound and hostile, ModelCenter's identifiers and its cache.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use model_center::config::{BertConfig, Config};
@@ -13,22 +13,22 @@ use tempfile::TempDir;
 const OLD: &str = "1111111111111111111111111111111111111111";
 const NEW: &str = "2222222222222222222222222222222222222222";
 
-/// A hub cache and ModelCenter's in one folder.
+/// A hub cache and ModelCenter's in one directory.
 struct Caches {
-    folder: TempDir,
+    directory: TempDir,
     places: Places,
 }
 
 impl Caches {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let (hub, model_center) = (folder.path().join("hub"), folder.path().join("model_center"));
+        let directory = tempfile::tempdir().unwrap();
+        let (hub, model_center) = (directory.path().join("hub"), directory.path().join("model_center"));
         let places = Places { hub: Some(hub), model_center: Some(model_center), offline: false };
-        Caches { folder, places }
+        Caches { directory, places }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
     fn write(&self, name: &str, text: &str) -> PathBuf {
@@ -41,9 +41,9 @@ impl Caches {
     /// A file of a snapshot, as a link to a blob.
     fn link(&self, model: &str, commit: &str, name: &str, text: &str) {
         self.write(&format!("hub/{model}/blobs/{commit}-{name}"), text);
-        let folder = self.path(&format!("hub/{model}/snapshots/{commit}"));
-        fs::create_dir_all(&folder).unwrap();
-        symlink(format!("../../blobs/{commit}-{name}"), folder.join(name)).unwrap();
+        let directory = self.path(&format!("hub/{model}/snapshots/{commit}"));
+        fs::create_dir_all(&directory).unwrap();
+        symlink(format!("../../blobs/{commit}-{name}"), directory.join(name)).unwrap();
     }
 
     /// A complete model with `main` at this commit; what is in its files is not looked at.
@@ -105,12 +105,12 @@ fn a_missing_revision_is_told_from_a_missing_model() {
 }
 
 #[test]
-fn a_folder_is_used_as_it_is_and_a_missing_one_is_said_to_be_missing() {
+fn a_directory_is_used_as_it_is_and_a_missing_one_is_said_to_be_missing() {
     let caches = Caches::new();
-    let folder = caches.path("plain");
-    fs::create_dir(&folder).unwrap();
-    let name = folder.to_str().unwrap();
-    assert_eq!(Pretrained::resolve(name, None, &Places::default()).unwrap(), folder);
+    let directory = caches.path("plain");
+    fs::create_dir(&directory).unwrap();
+    let name = directory.to_str().unwrap();
+    assert_eq!(Pretrained::resolve(name, None, &Places::default()).unwrap(), directory);
     assert!(caches.refused(name, Some("main")).contains("\"main\" has no effect"));
     let missing = caches.path("missing");
     let slashes = ["./missing", "../missing", "a/b/c", "models/", "~/models", missing.to_str().unwrap()];
@@ -120,10 +120,10 @@ fn a_folder_is_used_as_it_is_and_a_missing_one_is_said_to_be_missing() {
         assert!(!text.contains("fetch"), "{text}");
     }
     let file = caches.write("file", "x");
-    assert!(caches.refused(file.to_str().unwrap(), None).contains("a file, not a folder"));
+    assert!(caches.refused(file.to_str().unwrap(), None).contains("a file, not a directory"));
     symlink("nowhere", caches.path("link")).unwrap();
     assert!(caches.refused(caches.path("link").to_str().unwrap(), None).contains("leads nowhere"));
-    // Without any cache, names are looked for as folders alone.
+    // Without any cache, names are looked for as directories alone.
     let text = Pretrained::resolve("org/name", None, &Places::default()).unwrap_err().to_string();
     assert!(text.contains("no cache is known") && text.contains("fetch -- org/name"), "{text}");
 }
@@ -216,13 +216,13 @@ fn links_and_names_out_of_the_cache_are_refused() {
     fs::remove_file(snapshot.join("config.json")).unwrap();
     symlink("../../../../secret", snapshot.join("config.json")).unwrap();
     let text = caches.refused("org/name", None);
-    assert!(text.contains("a symbolic link to") && text.contains("outside the folder"), "{text}");
+    assert!(text.contains("a symbolic link to") && text.contains("outside the directory"), "{text}");
 
     // Into the neighbour's blobs.
     caches.model("models--org--other", OLD);
     fs::remove_file(snapshot.join("config.json")).unwrap();
     symlink(format!("../../../models--org--other/blobs/{OLD}-config.json"), snapshot.join("config.json")).unwrap();
-    assert!(caches.refused("org/name", None).contains("outside the folder"));
+    assert!(caches.refused("org/name", None).contains("outside the directory"));
 
     // An index that names a file elsewhere.
     let index = r#"{"weight_map": {"a": "../../../../secret"}}"#;
@@ -230,13 +230,13 @@ fn links_and_names_out_of_the_cache_are_refused() {
     caches.link("models--org--third", OLD, "config.json", "{}");
     caches.link("models--org--third", OLD, "model.safetensors.index.json", index);
     caches.write("hub/models--org--third/refs/main", OLD);
-    assert!(caches.refused("org/third", None).contains("leads out of the folder"));
+    assert!(caches.refused("org/third", None).contains("leads out of the directory"));
 
     // A snapshot that is a link, even to another snapshot.
     caches.model("models--org--fourth", OLD);
     for target in [third.to_str().unwrap(), OLD] {
         symlink(target, caches.snapshot("models--org--fourth", NEW)).unwrap();
-        assert!(caches.refused("org/fourth", Some(NEW)).contains("not a folder of the model's own cache"));
+        assert!(caches.refused("org/fourth", Some(NEW)).contains("not a directory of the model's own cache"));
         fs::remove_file(caches.snapshot("models--org--fourth", NEW)).unwrap();
     }
 }
@@ -257,7 +257,7 @@ fn references_hold_commits_and_nothing_else() {
     fs::remove_file(&reference).unwrap();
     caches.write("commit", OLD);
     symlink("../../../commit", &reference).unwrap();
-    assert!(caches.refused("org/name", None).contains("outside the folder"));
+    assert!(caches.refused("org/name", None).contains("outside the directory"));
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn identifiers_of_model_center_find_the_hubs_models_and_its_own_cache() {
     assert_eq!(caches.resolve("t5-v1_1-base", None).unwrap(), of_hub);
     assert_eq!(caches.resolve("t5-v1_1-base", Some(OLD)).unwrap(), of_hub);
 
-    // The old name's own folder comes first, unless it is only half there.
+    // The old name's own directory comes first, unless it is only half there.
     let canonical = caches.model("models--google-bert--bert-base-uncased", OLD);
     caches.link("models--bert-base-uncased", NEW, "config.json", "{}");
     caches.write("hub/models--bert-base-uncased/refs/main", NEW);
@@ -319,17 +319,17 @@ fn offline_only_changes_what_is_proposed() {
 fn a_real_model_is_read_through_the_links_of_a_cache() {
     let caches = Caches::new();
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/bert_a/nsp");
-    let (model, folder) = ("models--org--tiny", caches.snapshot("models--org--tiny", OLD));
+    let (model, directory) = ("models--org--tiny", caches.snapshot("models--org--tiny", OLD));
     caches.link(model, OLD, "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\ngood\n");
     for name in ["config.json", "model.safetensors"] {
         let blob = caches.path(&format!("hub/{model}/blobs/{name}"));
         fs::copy(golden.join(name), blob).unwrap();
-        symlink(format!("../../blobs/{name}"), folder.join(name)).unwrap();
+        symlink(format!("../../blobs/{name}"), directory.join(name)).unwrap();
     }
     caches.write(&format!("hub/{model}/refs/main"), OLD);
     let found = caches.resolve("org/tiny", None).unwrap();
-    assert_eq!(found, folder);
+    assert_eq!(found, directory);
     BertConfig::from_pretrained(&found).unwrap();
     assert!(!Weights::open(&found).unwrap().entries().is_empty());
-    assert_eq!(HfTokenizer::from_folder(&found).unwrap().vocab_size(), 6);
+    assert_eq!(HfTokenizer::from_directory(&found).unwrap().vocab_size(), 6);
 }

@@ -52,12 +52,12 @@ fn the_command_line_beats_the_file_and_the_file_the_default() {
 fn a_recipe_can_be_written_on_the_command_line_alone() {
     let sets = ["model.path=m", "data.task=RTE", "data.path=sg", "train.steps=10", "output.dir=o"].map(String::from);
     let r = Recipe::load(None, &sets).unwrap();
-    assert_eq!(r.data.source, DataSource::SuperGlue { task: "RTE", folder: "sg".into() });
+    assert_eq!(r.data.source, DataSource::SuperGlue { task: "RTE", directory: "sg".into() });
     let found = Recipe::read(None, &[]).unwrap_err();
     assert_eq!(found[0].place, "command line");
     assert_eq!(
         found[0].reason,
-        "`model.path` is missing: it must be the path of a Hugging Face model folder, or the hub's name of a model that is in its cache"
+        "`model.path` is missing: it must be the path of a Hugging Face model directory, or the hub's name of a model that is in its cache"
     );
 }
 
@@ -320,8 +320,8 @@ fn preflight_lists_every_file_that_is_not_there() {
 #[test]
 fn the_example_recipes_load() {
     // In a packaged crate there are no examples beside it.
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/recipes");
-    let Ok(files) = std::fs::read_dir(folder) else { return };
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/recipes");
+    let Ok(files) = std::fs::read_dir(directory) else { return };
     let mut names = Vec::new();
     for file in files {
         let path = file.unwrap().path();
@@ -416,12 +416,12 @@ fn an_objective_decides_what_tells_classes_apart() {
         let is_named = further.iter().any(|set| set.starts_with("data.task"));
         load(&text, &[if is_named { &[][..] } else { &["data.task=RTE"] }, further].concat())
     };
-    assert_eq!(of_known(&[]).data.source, DataSource::SuperGlue { task: "RTE", folder: "sg".into() });
+    assert_eq!(of_known(&[]).data.source, DataSource::SuperGlue { task: "RTE", directory: "sg".into() });
     let prompts = of_known(&["data.objective=verbalizer", "train.prompt_loss=1"]);
-    assert_eq!(prompts.data.source, DataSource::Prompts { task: "RTE", folder: "sg".into() });
+    assert_eq!(prompts.data.source, DataSource::Prompts { task: "RTE", directory: "sg".into() });
     assert_eq!(prompts.train.prompt_loss, 1.0);
     let multirc = of_known(&["data.task=MultiRC", "eval.metric=exact_match"]);
-    assert_eq!(multirc.data.source, DataSource::Prompts { task: "MultiRC", folder: "sg".into() });
+    assert_eq!(multirc.data.source, DataSource::Prompts { task: "MultiRC", directory: "sg".into() });
     assert_eq!(multirc.data.source.files_of_task(), ["MultiRC/train.jsonl", "MultiRC/val.jsonl"]);
     assert_eq!(of_known(&["data.task=MultiRC"]).eval.metric, EvalMetric::Metric(Metric::F1));
     assert_eq!(of_known(&["data.task=LCQMC"]).data.source.files_of_task(), ["LCQMC/train.tsv", "LCQMC/dev.tsv"]);
@@ -494,7 +494,7 @@ fn an_incomplete_recipe_is_printed_with_what_is_missing() {
         let found = printed.lines().find(|line| line.starts_with(key));
         found.unwrap_or_else(|| panic!("no {key} in {printed}")).to_owned()
     };
-    assert!(line(&printed, "# path ").ends_with("# missing: it must be the path of a Hugging Face model folder, or the hub's name of a model that is in its cache"));
+    assert!(line(&printed, "# path ").ends_with("# missing: it must be the path of a Hugging Face model directory, or the hub's name of a model that is in its cache"));
     assert!(line(&printed, "# task ").contains("# missing: it must be one of \"BoolQ\""), "{printed}");
     assert!(
         line(&printed, "# steps ").contains("# missing: set train.epochs, train.steps or train.minutes"),

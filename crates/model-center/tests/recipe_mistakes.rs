@@ -217,7 +217,7 @@ fn contradictions_name_both_sides_and_a_way_out() {
         ),
         (
             "[log]\nmetrics = \"../m.jsonl\"",
-            "`log.metrics` must be a plain file name of at most 199 bytes in the output folder, without a dot in front",
+            "`log.metrics` must be a plain file name of at most 199 bytes in the output directory, without a dot in front",
             "r.toml:10:11",
             "write e.g. metrics = \"metrics.jsonl\"",
         ),
@@ -227,7 +227,7 @@ fn contradictions_name_both_sides_and_a_way_out() {
         assert_eq!(only_mistake(&with_train(lines), &[]), expected, "{lines}");
     }
     for (sets, reason) in [
-        (&["output.dir=./x/../m"][..], "`output.dir` is the folder of `model.path`, which would be overwritten"),
+        (&["output.dir=./x/../m"][..], "`output.dir` is the directory of `model.path`, which would be overwritten"),
         (&["data.labels=[\"a\"]"], "`data.labels` names 1 label, and a classification needs two"),
         (&["data.labels=[\"a\", \"a\"]"], "`data.labels` names \"a\" twice"),
         (&["data.train=t.bin"], "the name of `data.train` does not say how the file is written"),
@@ -348,14 +348,14 @@ fn without_evaluation_data_nothing_may_depend_on_it() {
 }
 
 #[test]
-fn a_superglue_task_needs_its_folder_and_no_files() {
+fn a_superglue_task_needs_its_directory_and_no_files() {
     let text = LEAST.replace("\"classification\"", "\"BoolQ\"");
     let found = mistakes(&text, &["data.columns.text=passage"]);
     let reasons: Vec<&str> = found.iter().map(|m| m.reason.as_str()).collect();
     assert_eq!(
         reasons,
         [
-            "`data.path` is missing: the folder that holds BoolQ/train.jsonl and BoolQ/val.jsonl",
+            "`data.path` is missing: the directory that holds BoolQ/train.jsonl and BoolQ/val.jsonl",
             "`data.train` has no effect: task BoolQ knows its files and labels",
             "`data.eval` has no effect: task BoolQ knows its files and labels",
             "`data.columns.text` has no effect: task BoolQ knows its columns",
@@ -461,7 +461,7 @@ fn mistakes_about_prompts_name_what_is_missing_or_has_no_effect() {
         assert!(said.contains(reason), "{said}");
     }
     let said = only_mistake(&known.replace("path = \"sg\"\n", ""), &["data.task=LCQMC"]);
-    assert!(said.contains("the folder that holds LCQMC/train.tsv and LCQMC/dev.tsv"), "{said}");
+    assert!(said.contains("the directory that holds LCQMC/train.tsv and LCQMC/dev.tsv"), "{said}");
 }
 
 #[test]

@@ -1,12 +1,13 @@
-//! What RoBERTa has that BERT has not: positions by the padding word, a classifier with a map of its own, heads it lacks.
+//! What RoBERTa has that BERT has not: positions by the padding word, a classifier with a map of its own, heads it
+//! lacks.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod goldens;
 
 use bmtrain_core::{Ctx, Device};
 use bmtrain_dist::param::widen;
-use goldens::folder;
-use goldens::folders::{changed, open, opened};
+use goldens::directories::{changed, open, opened};
+use goldens::directory;
 use model_center::model::{HeadValues, OpenOptions, OpenedModel, TextBatch, TextHead};
 use serde_json::json;
 use std::path::Path;
@@ -22,13 +23,13 @@ fn batch(length: usize, input_ids: Vec<i64>) -> TextBatch {
 /// The logits of the masked-word head.
 fn logits(batch: &TextBatch) -> Result<Vec<f32>, String> {
     let device = device();
-    let model = opened(&device, &folder("roberta_a", "mlm"));
+    let model = opened(&device, &directory("roberta_a", "mlm"));
     let scores = model.score(batch, None, &mut Ctx::inference(&device)).map_err(|error| error.to_string())?;
     Ok(widen(scores.logits.unwrap().value()).unwrap())
 }
 
-fn with_head(folder: &Path, head: TextHead, head_values: HeadValues) -> Result<OpenedModel, String> {
-    open(folder, &OpenOptions { head: Some(head), head_values, ..OpenOptions::new(&device()) })
+fn with_head(directory: &Path, head: TextHead, head_values: HeadValues) -> Result<OpenedModel, String> {
+    open(directory, &OpenOptions { head: Some(head), head_values, ..OpenOptions::new(&device()) })
 }
 
 #[test]
@@ -44,7 +45,7 @@ fn padding_in_front_of_a_row_moves_no_position() {
 
 #[test]
 fn rows_are_as_long_as_the_positions_behind_the_padding_words() {
-    let model = opened(&device(), &folder("roberta_a", "mlm"));
+    let model = opened(&device(), &directory("roberta_a", "mlm"));
     assert_eq!(model.max_length(), 17, "19 rows, of which two belong to no token");
     assert!(logits(&batch(17, vec![5; 17])).is_ok());
     let error = logits(&batch(18, vec![5; 18])).unwrap_err();
@@ -54,29 +55,29 @@ fn rows_are_as_long_as_the_positions_behind_the_padding_words() {
 #[test]
 fn there_is_no_head_for_the_next_sentence() {
     for head in [TextHead::NextSentence, TextHead::Pretraining, TextHead::CausalLm] {
-        let error = with_head(&folder("roberta_b", "mlm"), head, HeadValues::Drawn).err().unwrap();
+        let error = with_head(&directory("roberta_b", "mlm"), head, HeadValues::Drawn).err().unwrap();
         assert!(error.contains("XLM-RoBERTa") && error.contains("ask for mlm, cls or none"), "{error}");
     }
 }
 
 #[test]
 fn a_classifier_is_drawn_with_its_own_map_and_reads_no_pooler() {
-    let mlm = folder("roberta_a", "mlm");
+    let mlm = directory("roberta_a", "mlm");
     let two = TextHead::Classification { outputs: 2 };
-    assert!(with_head(&mlm, two, HeadValues::Folder).err().unwrap().contains("classifier.dense.weight"));
-    let drawn = with_head(&mlm, two, HeadValues::FolderOrDrawn).unwrap();
+    assert!(with_head(&mlm, two, HeadValues::Directory).err().unwrap().contains("classifier.dense.weight"));
+    let drawn = with_head(&mlm, two, HeadValues::DirectoryOrDrawn).unwrap();
     let own = ["cls_dense.weight", "cls_dense.bias", "cls_projection.weight", "cls_projection.bias"];
     assert_eq!(drawn.drawn, own);
     assert!(drawn.unused.iter().all(|name| name.starts_with("lm_head.")) && drawn.unused.len() == 5);
-    let again = with_head(&folder("roberta_a", "cls"), two, HeadValues::Drawn).unwrap();
+    let again = with_head(&directory("roberta_a", "cls"), two, HeadValues::Drawn).unwrap();
     assert_eq!((again.drawn.len(), again.unused.len()), (4, 4));
     // Files of base models have a pooler.
     let based = changed(("roberta_a", "mlm"), &[], |tensors| {
         tensors.insert("roberta.pooler.dense.weight".into(), (vec![20, 20], vec![0.5; 400]));
         tensors.insert("roberta.pooler.dense.bias".into(), (vec![20], vec![0.5; 20]));
     });
-    assert_eq!(with_head(based.path(), two, HeadValues::FolderOrDrawn).unwrap().unused.len(), 7);
-    let bare = with_head(based.path(), TextHead::None, HeadValues::Folder).unwrap();
+    assert_eq!(with_head(based.path(), two, HeadValues::DirectoryOrDrawn).unwrap().unused.len(), 7);
+    let bare = with_head(based.path(), TextHead::None, HeadValues::Directory).unwrap();
     assert_eq!((bare.drawn.len(), bare.unused.len()), (0, 5));
     assert_eq!(bare.model.parameters().get("pooler.dense.bias").unwrap().read().unwrap(), [0.5; 20]);
 }

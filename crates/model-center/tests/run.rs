@@ -6,7 +6,7 @@ use indicatif::{ProgressDrawTarget, TermLike};
 use model_center::metrics::Metric;
 use model_center::recipe::{EarlyStopSettings, EvalMetric, Recipe, TrainSettings};
 use model_center::run::{
-    BestTracker, EndRecord, EvalRecord, IfThere, OutputFolder, Progress, ProgressMode, Record, ResumeRecord,
+    BestTracker, EndRecord, EvalRecord, IfThere, OutputDirectory, Progress, ProgressMode, Record, ResumeRecord,
     StartRecord, Status, StepRecord, StopConditions, StopFlag, StopReason, Timing, deterministic_part,
     without_overtaken,
 };
@@ -38,8 +38,8 @@ fn step(seconds: f64) -> StepRecord {
 #[test]
 fn the_metrics_file_has_exactly_these_bytes() {
     let temp = tempfile::tempdir().unwrap();
-    let mut folder = OutputFolder::create(&temp.path().join("out"), HASH, IfThere::Refuse).unwrap();
-    let mut log = folder.metrics("metrics.jsonl").unwrap();
+    let mut directory = OutputDirectory::create(&temp.path().join("out"), HASH, IfThere::Refuse).unwrap();
+    let mut log = directory.metrics("metrics.jsonl").unwrap();
     let start = StartRecord {
         recipe_hash: "ab".into(),
         version: "0.1.0 \"x\"".into(),
@@ -136,9 +136,9 @@ fn two_runs_differ_in_their_time_alone() {
 #[test]
 fn a_metrics_file_is_never_begun_twice() {
     let temp = tempfile::tempdir().unwrap();
-    let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
-    drop(folder.metrics("metrics.jsonl").unwrap());
-    let error = folder.metrics("metrics.jsonl").unwrap_err().to_string();
+    let mut directory = OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap();
+    drop(directory.metrics("metrics.jsonl").unwrap());
+    let error = directory.metrics("metrics.jsonl").unwrap_err().to_string();
     assert!(error.starts_with("error[file]: cannot create: File exists"), "{error}");
 }
 

@@ -1,7 +1,7 @@
-//! Output folders: what they accept, what they refuse, what they leave behind.
+//! Output directories: what they accept, what they refuse, what they leave behind.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use model_center::run::{Earlier, IfThere, MARKER, OutputFolder, render_error};
+use model_center::run::{Earlier, IfThere, MARKER, OutputDirectory, render_error};
 use std::path::{Path, PathBuf};
 
 const HASH: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -15,21 +15,21 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 fn refusal(dir: &Path, hash: &str, if_there: IfThere) -> String {
-    let checked = OutputFolder::check(dir, hash, if_there).unwrap_err().to_string();
-    let created = OutputFolder::create(dir, hash, if_there).unwrap_err().to_string();
+    let checked = OutputDirectory::check(dir, hash, if_there).unwrap_err().to_string();
+    let created = OutputDirectory::create(dir, hash, if_there).unwrap_err().to_string();
     assert_eq!(checked, created);
     created
 }
 
 #[test]
-fn a_new_folder_is_created_with_its_parents_and_marked() {
+fn a_new_directory_is_created_with_its_parents_and_marked() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("a/b");
-    OutputFolder::check(&dir, HASH, IfThere::Refuse).unwrap();
+    OutputDirectory::check(&dir, HASH, IfThere::Refuse).unwrap();
     assert!(!temp.path().join("a").exists(), "check must not create anything");
-    let mut folder = OutputFolder::create(&dir, HASH, IfThere::Refuse).unwrap();
-    folder.write("recipe.toml", b"x = 1\n").unwrap();
-    drop(folder);
+    let mut directory = OutputDirectory::create(&dir, HASH, IfThere::Refuse).unwrap();
+    directory.write("recipe.toml", b"x = 1\n").unwrap();
+    drop(directory);
     assert_eq!(names(&dir), ["recipe.toml", MARKER]);
     let marker = format!(
         "{{\n  \"format\": 1,\n  \"recipe_hash\": \"{HASH}\",\n  \"finished\": false,\n  \"names\": [\n    \"recipe.toml\"\n  ]\n}}\n"
@@ -41,33 +41,33 @@ fn a_new_folder_is_created_with_its_parents_and_marked() {
 fn the_same_recipe_is_offered_overwrite_which_removes_only_the_run() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path();
-    let mut folder = OutputFolder::create(dir, HASH, IfThere::Refuse).unwrap();
-    folder.write("recipe.toml", b"x").unwrap();
-    drop(folder.metrics("metrics.jsonl").unwrap());
-    let staged = folder.stage("model").unwrap();
+    let mut directory = OutputDirectory::create(dir, HASH, IfThere::Refuse).unwrap();
+    directory.write("recipe.toml", b"x").unwrap();
+    drop(directory.metrics("metrics.jsonl").unwrap());
+    let staged = directory.stage("model").unwrap();
     std::fs::write(staged.path().join("config.json"), "{}").unwrap();
     staged.commit().unwrap();
-    drop(folder);
+    drop(directory);
     std::fs::write(dir.join("notes.txt"), "mine").unwrap();
     let expected = format!(
-        "error[recipe]: the output folder already holds a run of this recipe, 0123456789ab\n  --> {}\n  fix: add --overwrite \
-         to replace it, or set output.dir to another folder",
+        "error[recipe]: the output directory already holds a run of this recipe, 0123456789ab\n  --> {}\n  fix: add --overwrite \
+         to replace it, or set output.dir to another directory",
         dir.display()
     );
     assert_eq!(refusal(dir, HASH, IfThere::Refuse), expected);
     assert_eq!(names(dir), ["metrics.jsonl", "model", "notes.txt", "recipe.toml", MARKER]);
-    let folder = OutputFolder::create(dir, HASH, IfThere::Replace).unwrap();
-    drop(folder);
+    let directory = OutputDirectory::create(dir, HASH, IfThere::Replace).unwrap();
+    drop(directory);
     assert_eq!(names(dir), ["notes.txt", MARKER]);
 }
 
 #[test]
 fn the_run_of_another_recipe_is_never_replaced() {
     let temp = tempfile::tempdir().unwrap();
-    drop(OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap());
+    drop(OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap());
     let expected = format!(
-        "error[recipe]: the output folder holds the run of another recipe: 0123456789ab there, fedcba987654 here\n  --> {}\n  \
-         fix: set output.dir to another folder, or remove this one yourself",
+        "error[recipe]: the output directory holds the run of another recipe: 0123456789ab there, fedcba987654 here\n  --> {}\n  \
+         fix: set output.dir to another directory, or remove this one yourself",
         temp.path().display()
     );
     assert_eq!(refusal(temp.path(), OTHER, IfThere::Refuse), expected);
@@ -75,14 +75,14 @@ fn the_run_of_another_recipe_is_never_replaced() {
 }
 
 #[test]
-fn a_folder_with_foreign_files_is_refused_and_untouched() {
+fn a_directory_with_foreign_files_is_refused_and_untouched() {
     let temp = tempfile::tempdir().unwrap();
     std::fs::write(temp.path().join("thesis.tex"), "years of work").unwrap();
     for if_there in [IfThere::Refuse, IfThere::Replace] {
         let text = refusal(temp.path(), HASH, if_there);
         assert!(
             text.starts_with(
-                "error[recipe]: the output folder is not empty and holds no run: \"thesis.tex\" is in it\n"
+                "error[recipe]: the output directory is not empty and holds no run: \"thesis.tex\" is in it\n"
             ),
             "{text}"
         );
@@ -91,7 +91,7 @@ fn a_folder_with_foreign_files_is_refused_and_untouched() {
 }
 
 #[test]
-fn read_only_and_impossible_folders_are_refused() {
+fn read_only_and_impossible_directories_are_refused() {
     use std::os::unix::fs::PermissionsExt;
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("ro");
@@ -99,7 +99,7 @@ fn read_only_and_impossible_folders_are_refused() {
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o555)).unwrap();
     for asked in [dir.clone(), dir.join("below")] {
         let expected = format!(
-            "error[file]: cannot write to the output folder: permission denied\n  --> {}\n  fix: set output.dir to a folder you \
+            "error[file]: cannot write to the output directory: permission denied\n  --> {}\n  fix: set output.dir to a directory you \
              may write to, on a disk with room",
             asked.display()
         );
@@ -109,7 +109,7 @@ fn read_only_and_impossible_folders_are_refused() {
     assert!(names(&dir).is_empty());
     let file = temp.path().join("file");
     std::fs::write(&file, "x").unwrap();
-    assert!(refusal(&file, HASH, IfThere::Refuse).starts_with("error[recipe]: the output folder is a file\n"));
+    assert!(refusal(&file, HASH, IfThere::Refuse).starts_with("error[recipe]: the output directory is a file\n"));
     assert!(refusal(&file.join("below"), HASH, IfThere::Refuse).starts_with("error[file]: cannot "));
 }
 
@@ -158,24 +158,24 @@ fn overwriting_removes_a_link_and_not_what_it_leads_to() {
     std::fs::create_dir(&target).unwrap();
     std::fs::write(target.join("kept"), "x").unwrap();
     let dir = temp.path().join("out");
-    let mut folder = OutputFolder::create(&dir, HASH, IfThere::Refuse).unwrap();
-    folder.stage("model").unwrap().commit().unwrap();
-    drop(folder);
+    let mut directory = OutputDirectory::create(&dir, HASH, IfThere::Refuse).unwrap();
+    directory.stage("model").unwrap().commit().unwrap();
+    drop(directory);
     std::fs::remove_dir(dir.join("model")).unwrap();
     std::os::unix::fs::symlink(&target, dir.join("model")).unwrap();
-    drop(OutputFolder::create(&dir, HASH, IfThere::Replace).unwrap());
+    drop(OutputDirectory::create(&dir, HASH, IfThere::Replace).unwrap());
     assert_eq!(names(&dir), [MARKER]);
     assert_eq!(names(&target), ["kept"]);
 }
 
 #[test]
-fn two_processes_cannot_share_a_folder() {
+fn two_processes_cannot_share_a_directory() {
     let temp = tempfile::tempdir().unwrap();
-    let folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
-    let text = OutputFolder::create(temp.path(), HASH, IfThere::Replace).unwrap_err().to_string();
-    assert!(text.starts_with("error[recipe]: the output folder is in use by another process\n"), "{text}");
-    drop(folder);
-    OutputFolder::create(temp.path(), HASH, IfThere::Replace).unwrap();
+    let directory = OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap();
+    let text = OutputDirectory::create(temp.path(), HASH, IfThere::Replace).unwrap_err().to_string();
+    assert!(text.starts_with("error[recipe]: the output directory is in use by another process\n"), "{text}");
+    drop(directory);
+    OutputDirectory::create(temp.path(), HASH, IfThere::Replace).unwrap();
 }
 
 #[test]
@@ -183,13 +183,13 @@ fn leftovers_of_a_killed_process_do_not_stand_in_the_way() {
     let temp = tempfile::tempdir().unwrap();
     std::fs::write(temp.path().join(".lock"), "").unwrap();
     std::fs::write(temp.path().join(".run.json.tmp-99999-0"), "{\"form").unwrap();
-    let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
+    let mut directory = OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap();
     assert_eq!(names(temp.path()), [".lock", MARKER]);
     // Killed while a model was saved.
-    std::mem::forget(folder.stage("model").unwrap());
-    drop(folder);
+    std::mem::forget(directory.stage("model").unwrap());
+    drop(directory);
     assert_eq!(names(temp.path()).len(), 2);
-    drop(OutputFolder::create(temp.path(), HASH, IfThere::Replace).unwrap());
+    drop(OutputDirectory::create(temp.path(), HASH, IfThere::Replace).unwrap());
     assert_eq!(names(temp.path()), [MARKER]);
 }
 
@@ -207,9 +207,9 @@ fn what_stands_in_the_place_of_the_lock_is_named_without_waiting() {
         let temp = tempfile::tempdir().unwrap();
         let lock = temp.path().join(".lock");
         make(lock.clone());
-        let error = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap_err().to_string();
+        let error = OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap_err().to_string();
         let expected = format!(
-            "error[file]: cannot lock the output folder: the lock is {what}, not a regular file\n  --> {}\n  \
+            "error[file]: cannot lock the output directory: the lock is {what}, not a regular file\n  --> {}\n  \
              fix: remove it",
             lock.display()
         );
@@ -223,8 +223,8 @@ fn what_stands_in_the_place_of_the_metrics_file_is_named_without_waiting() {
     for is_pipe in [true, false] {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("metrics.jsonl");
-        let mut folder = OutputFolder::create(temp.path(), HASH, go_on).unwrap();
-        drop(folder.metrics("metrics.jsonl").unwrap());
+        let mut directory = OutputDirectory::create(temp.path(), HASH, go_on).unwrap();
+        drop(directory.metrics("metrics.jsonl").unwrap());
         std::fs::remove_file(&path).unwrap();
         if is_pipe {
             make_pipe(path.clone())
@@ -237,8 +237,8 @@ fn what_stands_in_the_place_of_the_metrics_file_is_named_without_waiting() {
              fix: remove it, or set log.metrics to another name",
             path.display()
         );
-        assert_eq!(folder.metrics("metrics.jsonl").unwrap_err().to_string(), expected);
-        drop(folder);
+        assert_eq!(directory.metrics("metrics.jsonl").unwrap_err().to_string(), expected);
+        drop(directory);
         for if_there in [go_on, IfThere::Replace] {
             assert_eq!(refusal(temp.path(), HASH, if_there), expected);
         }
@@ -249,36 +249,36 @@ fn what_stands_in_the_place_of_the_metrics_file_is_named_without_waiting() {
 #[test]
 fn only_a_file_that_begins_as_metrics_is_removed_under_a_free_name() {
     let temp = tempfile::tempdir().unwrap();
-    let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
-    drop(folder.metrics("losses.jsonl").unwrap());
-    drop(folder);
+    let mut directory = OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap();
+    drop(directory.metrics("losses.jsonl").unwrap());
+    drop(directory);
     let path = temp.path().join("losses.jsonl");
     std::fs::write(&path, "my own notes").unwrap();
     let text = refusal(temp.path(), HASH, IfThere::Replace);
     assert!(text.contains("it lists \"losses.jsonl\", which is not an output of a run: nothing was removed"), "{text}");
     // A run that goes on without a checkpoint begins anew, which removes as well.
-    let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Continue { accept_change: false }).unwrap();
-    assert!(folder.begin_anew().unwrap_err().to_string().contains("nothing was removed"));
-    drop(folder);
+    let mut directory = OutputDirectory::create(temp.path(), HASH, IfThere::Continue { accept_change: false }).unwrap();
+    assert!(directory.begin_anew().unwrap_err().to_string().contains("nothing was removed"));
+    drop(directory);
     for text in ["{\"kind\":\"start\"}\n", "{\"ki", ""] {
         std::fs::write(&path, text).unwrap();
-        let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Replace).unwrap();
+        let mut directory = OutputDirectory::create(temp.path(), HASH, IfThere::Replace).unwrap();
         assert!(!path.exists());
-        drop(folder.metrics("losses.jsonl").unwrap());
+        drop(directory.metrics("losses.jsonl").unwrap());
     }
 }
 
 #[test]
 fn an_output_never_replaces_a_file_that_the_run_did_not_write() {
     let temp = tempfile::tempdir().unwrap();
-    let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
+    let mut directory = OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap();
     for name in ["recipe.toml", "metrics.jsonl", "model"] {
         std::fs::write(temp.path().join(name), "mine").unwrap();
     }
     let errors = [
-        folder.write("recipe.toml", b"x").unwrap_err().to_string(),
-        folder.metrics("metrics.jsonl").unwrap_err().to_string(),
-        folder.stage("model").unwrap_err().to_string(),
+        directory.write("recipe.toml", b"x").unwrap_err().to_string(),
+        directory.metrics("metrics.jsonl").unwrap_err().to_string(),
+        directory.stage("model").unwrap_err().to_string(),
     ];
     for error in errors {
         assert!(error.contains("this is there already, and run.json does not list it"), "{error}");
@@ -291,7 +291,7 @@ fn an_output_never_replaces_a_file_that_the_run_did_not_write() {
 #[test]
 fn a_damaged_recipe_hash_is_not_taken_for_another_recipe() {
     let temp = tempfile::tempdir().unwrap();
-    drop(OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap());
+    drop(OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap());
     let marker = temp.path().join(MARKER);
     let text = std::fs::read_to_string(&marker).unwrap();
     for (changed, reason) in [
@@ -312,40 +312,40 @@ fn a_damaged_recipe_hash_is_not_taken_for_another_recipe() {
 fn a_model_is_recorded_checked_and_forgotten() {
     let temp = tempfile::tempdir().unwrap();
     let go_on = IfThere::Continue { accept_change: false };
-    let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
-    let staged = folder.stage("model").unwrap();
+    let mut directory = OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap();
+    let staged = directory.stage("model").unwrap();
     std::fs::write(staged.path().join("config.json"), "{}").unwrap();
     let hashes = staged.hashes().unwrap();
     staged.commit().unwrap();
-    folder.record_model("model", hashes.clone(), Some(7)).unwrap();
-    drop(folder);
-    let mut folder = OutputFolder::create(temp.path(), HASH, go_on).unwrap();
-    assert_eq!((folder.best_step(), folder.model("model")), (Some(7), Some(&hashes)));
-    assert_eq!(folder.model_damage("model").unwrap(), None);
-    assert_eq!(OutputFolder::check_models(temp.path()).unwrap(), None);
+    directory.record_model("model", hashes.clone(), Some(7)).unwrap();
+    drop(directory);
+    let mut directory = OutputDirectory::create(temp.path(), HASH, go_on).unwrap();
+    assert_eq!((directory.best_step(), directory.model("model")), (Some(7), Some(&hashes)));
+    assert_eq!(directory.model_damage("model").unwrap(), None);
+    assert_eq!(OutputDirectory::check_models(temp.path()).unwrap(), None);
     let config = temp.path().join("model/config.json");
     std::fs::write(&config, "[]").unwrap();
-    let damage = folder.model_damage("model").unwrap().unwrap();
+    let damage = directory.model_damage("model").unwrap().unwrap();
     assert_eq!((damage.path.clone(), damage.reason.contains("hash differs")), (config, true));
-    assert_eq!(OutputFolder::check_models(temp.path()).unwrap(), Some(damage.clone()));
+    assert_eq!(OutputDirectory::check_models(temp.path()).unwrap(), Some(damage.clone()));
     let error = damage.into_error("put it back");
     assert_eq!(error.exit_code(), 4);
     assert!(render_error(&error).starts_with("error[checkpoint]: the file is not as it was written"));
-    folder.forget_model("model").unwrap();
-    assert_eq!((folder.best_step(), folder.model("model")), (None, None));
+    directory.forget_model("model").unwrap();
+    assert_eq!((directory.best_step(), directory.model("model")), (None, None));
 }
 
 #[test]
 fn preparations_that_are_not_the_runs_own_are_kept() {
     let temp = tempfile::tempdir().unwrap();
-    let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
-    folder.stage("model").unwrap().commit().unwrap();
-    drop(folder);
+    let mut directory = OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap();
+    directory.stage("model").unwrap().commit().unwrap();
+    drop(directory);
     let foreign = [".model.tmp-1", ".other.tmp-1-1", ".x.tmp-99999"];
     for name in foreign {
         std::fs::write(temp.path().join(name), "mine").unwrap();
     }
-    drop(OutputFolder::create(temp.path(), HASH, IfThere::Replace).unwrap());
+    drop(OutputDirectory::create(temp.path(), HASH, IfThere::Replace).unwrap());
     assert_eq!(names(temp.path()), [&foreign[..], &[MARKER]].concat());
     // Without a marker they belong to no run.
     std::fs::remove_file(temp.path().join(MARKER)).unwrap();
@@ -357,43 +357,43 @@ fn preparations_that_are_not_the_runs_own_are_kept() {
 }
 
 #[test]
-fn a_folder_never_takes_the_place_of_a_file_of_the_run() {
+fn a_directory_never_takes_the_place_of_a_file_of_the_run() {
     let temp = tempfile::tempdir().unwrap();
-    let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
-    folder.write("model", b"figures").unwrap();
-    let error = folder.stage("model").unwrap_err().to_string();
+    let mut directory = OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap();
+    directory.write("model", b"figures").unwrap();
+    let error = directory.stage("model").unwrap_err().to_string();
     assert!(error.contains("a file of the run has this name"), "{error}");
     assert_eq!(std::fs::read(temp.path().join("model")).unwrap(), b"figures");
 }
 
 #[test]
-fn a_staged_folder_appears_whole_or_not_at_all() {
+fn a_staged_directory_appears_whole_or_not_at_all() {
     let temp = tempfile::tempdir().unwrap();
-    let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
+    let mut directory = OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap();
     let fill = |path: &Path, text: &str| std::fs::write(path.join("weights"), text).unwrap();
-    let staged = folder.stage("model").unwrap();
+    let staged = directory.stage("model").unwrap();
     fill(staged.path(), "one");
     assert!(!temp.path().join("model").exists());
     assert_eq!(staged.commit().unwrap(), temp.path().join("model"));
-    let staged = folder.stage("model").unwrap();
+    let staged = directory.stage("model").unwrap();
     fill(staged.path(), "half");
     drop(staged);
     assert_eq!(std::fs::read_to_string(temp.path().join("model/weights")).unwrap(), "one");
-    let staged = folder.stage("model").unwrap();
+    let staged = directory.stage("model").unwrap();
     fill(staged.path(), "two");
     staged.commit().unwrap();
     assert_eq!(std::fs::read_to_string(temp.path().join("model/weights")).unwrap(), "two");
-    drop(folder);
+    drop(directory);
     assert_eq!(names(temp.path()), ["model", MARKER]);
 }
 
 #[test]
-fn output_names_cannot_leave_the_folder() {
+fn output_names_cannot_leave_the_directory() {
     let temp = tempfile::tempdir().unwrap();
-    let mut folder = OutputFolder::create(&temp.path().join("out"), HASH, IfThere::Refuse).unwrap();
+    let mut directory = OutputDirectory::create(&temp.path().join("out"), HASH, IfThere::Refuse).unwrap();
     for name in ["../x", "/tmp/x", "", ".", "..", "a/b", MARKER, ".lock", ".x.tmp-1"] {
-        assert!(folder.write(name, b"").is_err(), "{name:?}");
-        assert!(folder.stage(name).is_err(), "{name:?}");
+        assert!(directory.write(name, b"").is_err(), "{name:?}");
+        assert!(directory.stage(name).is_err(), "{name:?}");
     }
     assert_eq!(names(temp.path()), ["out"]);
 }
@@ -401,9 +401,9 @@ fn output_names_cannot_leave_the_folder() {
 #[test]
 fn output_paths_are_returned_as_they_are() {
     let temp = tempfile::tempdir().unwrap();
-    let mut folder = OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap();
-    assert_eq!(folder.path(), temp.path());
-    let path: PathBuf = folder.write("a.txt", b"1").unwrap();
+    let mut directory = OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap();
+    assert_eq!(directory.path(), temp.path());
+    let path: PathBuf = directory.write("a.txt", b"1").unwrap();
     assert_eq!(std::fs::read(path).unwrap(), b"1");
 }
 
@@ -411,44 +411,44 @@ fn output_paths_are_returned_as_they_are() {
 fn a_run_is_continued_with_all_it_left_but_what_was_being_prepared() {
     let temp = tempfile::tempdir().unwrap();
     let go_on = IfThere::Continue { accept_change: false };
-    let mut folder = OutputFolder::create(temp.path(), HASH, go_on).unwrap();
-    assert_eq!(folder.earlier(), Earlier::Nothing);
-    folder.write("recipe.toml", b"x").unwrap();
-    drop(folder.metrics("metrics.jsonl").unwrap());
+    let mut directory = OutputDirectory::create(temp.path(), HASH, go_on).unwrap();
+    assert_eq!(directory.earlier(), Earlier::Nothing);
+    directory.write("recipe.toml", b"x").unwrap();
+    drop(directory.metrics("metrics.jsonl").unwrap());
     std::fs::write(temp.path().join("metrics.jsonl"), "{\"kind\":\"step\"}\n{\"kind\":\"st").unwrap();
-    let staged = folder.stage("model").unwrap();
+    let staged = directory.stage("model").unwrap();
     std::fs::write(staged.path().join("config.json"), "{}").unwrap();
     // As a killed process leaves it.
     std::mem::forget(staged);
-    drop(folder);
-    assert_eq!(OutputFolder::check(temp.path(), HASH, go_on).unwrap(), Earlier::Unfinished);
-    let mut folder = OutputFolder::create(temp.path(), HASH, go_on).unwrap();
-    assert_eq!(folder.earlier(), Earlier::Unfinished);
-    drop(folder.metrics("metrics.jsonl").unwrap());
+    drop(directory);
+    assert_eq!(OutputDirectory::check(temp.path(), HASH, go_on).unwrap(), Earlier::Unfinished);
+    let mut directory = OutputDirectory::create(temp.path(), HASH, go_on).unwrap();
+    assert_eq!(directory.earlier(), Earlier::Unfinished);
+    drop(directory.metrics("metrics.jsonl").unwrap());
     let metrics = std::fs::read_to_string(temp.path().join("metrics.jsonl")).unwrap();
     assert_eq!(metrics, "{\"kind\":\"step\"}\n", "a line that was cut off is removed, the others stay");
-    folder.finish().unwrap();
-    drop(folder);
+    directory.finish().unwrap();
+    drop(directory);
     assert_eq!(names(temp.path()), ["metrics.jsonl", "recipe.toml", MARKER]);
-    assert_eq!(OutputFolder::check(temp.path(), HASH, go_on).unwrap(), Earlier::Finished);
-    let mut folder = OutputFolder::create(temp.path(), HASH, go_on).unwrap();
-    folder.begin_anew().unwrap();
-    drop(folder);
+    assert_eq!(OutputDirectory::check(temp.path(), HASH, go_on).unwrap(), Earlier::Finished);
+    let mut directory = OutputDirectory::create(temp.path(), HASH, go_on).unwrap();
+    directory.begin_anew().unwrap();
+    drop(directory);
     assert_eq!(names(temp.path()), [MARKER]);
 }
 
 #[test]
 fn a_run_of_another_recipe_is_continued_only_where_that_is_asked_for() {
     let temp = tempfile::tempdir().unwrap();
-    drop(OutputFolder::create(temp.path(), HASH, IfThere::Refuse).unwrap());
+    drop(OutputDirectory::create(temp.path(), HASH, IfThere::Refuse).unwrap());
     let text = refusal(temp.path(), OTHER, IfThere::Continue { accept_change: false });
     assert!(text.contains("the run of another recipe") && text.contains("--accept-change"), "{text}");
     let accepted = IfThere::Continue { accept_change: true };
-    let mut folder = OutputFolder::create(temp.path(), OTHER, accepted).unwrap();
-    assert_eq!(folder.earlier(), Earlier::Unfinished);
+    let mut directory = OutputDirectory::create(temp.path(), OTHER, accepted).unwrap();
+    assert_eq!(directory.earlier(), Earlier::Unfinished);
     // It is the earlier recipe's until there is something to go on with.
-    assert!(OutputFolder::check(temp.path(), HASH, IfThere::Replace).is_ok());
-    folder.take_over().unwrap();
-    drop(folder);
-    assert_eq!(OutputFolder::check(temp.path(), OTHER, IfThere::Replace).unwrap(), Earlier::Unfinished);
+    assert!(OutputDirectory::check(temp.path(), HASH, IfThere::Replace).is_ok());
+    directory.take_over().unwrap();
+    drop(directory);
+    assert_eq!(OutputDirectory::check(temp.path(), OTHER, IfThere::Replace).unwrap(), Earlier::Unfinished);
 }

@@ -1,4 +1,5 @@
-//! T5 beyond its golden numbers: what its decoder reads and sees, how folders say whether its head is tied, and what is refused.
+//! T5 beyond its golden numbers: what its decoder reads and sees, how directories say whether its head is tied, and
+//! what is refused.
 #![allow(clippy::unwrap_used)]
 
 mod goldens;
@@ -6,8 +7,8 @@ mod goldens;
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::{Ctx, DType, Device};
 use bmtrain_dist::param::widen;
-use goldens::folders::{F32, changed, logits, open, opened, relative_error, tensors};
-use goldens::{folder, inputs};
+use goldens::directories::{F32, changed, logits, open, opened, relative_error, tensors};
+use goldens::{directory, inputs};
 use model_center::config::{T5Config, TextConfig};
 use model_center::model::seq2seq::Seq2SeqFamily;
 use model_center::model::{OpenOptions, TextBatch, TextHead, TextLabels, TextModel};
@@ -33,7 +34,7 @@ fn spelled_out(batch: &TextBatch) -> TextBatch {
 #[test]
 fn the_decoder_reads_the_labels_moved_by_one() {
     let (device, batch) = (device(), inputs("t5_a", "lm"));
-    let model = opened(&device, &folder("t5_a", "lm"));
+    let model = opened(&device, &directory("t5_a", "lm"));
     assert!(batch.decoder_input_ids.is_none() && labels(&batch).contains(&-100));
     assert_eq!(logits(&device, &*model, &batch), logits(&device, &*model, &spelled_out(&batch)));
 }
@@ -41,7 +42,7 @@ fn the_decoder_reads_the_labels_moved_by_one() {
 #[test]
 fn a_later_word_changes_nothing_before_it_and_padding_nothing_at_all() {
     let device = device();
-    let model = opened(&device, &folder("t5_a", "lm"));
+    let model = opened(&device, &directory("t5_a", "lm"));
     let batch = TextBatch { labels: None, ..spelled_out(&inputs("t5_a", "lm")) };
     let with = |change: &dyn Fn(&mut TextBatch)| {
         let mut other = batch.clone();
@@ -77,7 +78,7 @@ fn dropout_goes_with_the_step() {
         ..OpenOptions::new(&device)
     };
     let loss = |options: &OpenOptions, step: u32| {
-        let model = open(&folder("t5_b", "lm"), options).unwrap().model;
+        let model = open(&directory("t5_b", "lm"), options).unwrap().model;
         let mut cx = Ctx::training(&device, Randomness { seed: 5, step, micro_batch: 0 });
         model.loss(&batch, &mut cx).unwrap().unwrap().value().item().unwrap()
     };
@@ -92,7 +93,7 @@ fn dropout_goes_with_the_step() {
 fn dropout_stands_on_the_words_behind_the_last_norms_and_in_the_feed_forward_layers() {
     let (device, batch) = (device(), inputs("t5_a", "lm"));
     let options = OpenOptions { hidden_dropout: Some(0.5), ..OpenOptions::new(&device) };
-    let model = open(&folder("t5_a", "lm"), &options).unwrap().model;
+    let model = open(&directory("t5_a", "lm"), &options).unwrap().model;
     let mut zeros = Vec::new();
     let mut observe = |_: usize, state: &bmtrain_core::Tensor| {
         let values = widen(state).unwrap();
@@ -101,8 +102,8 @@ fn dropout_stands_on_the_words_behind_the_last_norms_and_in_the_feed_forward_lay
     };
     let mut cx = Ctx::training(&device, Randomness { seed: 5, step: 0, micro_batch: 0 });
     model.score(&batch, Some(&mut observe), &mut cx).unwrap();
-    // Words, the encoder's two blocks with the norm behind the second, the decoder's only one with its norm. Of 792 and 504
-    // values one half, give or take four deviations.
+    // Words, the encoder's two blocks with the norm behind the second, the decoder's only one with its norm. Of 792 and
+    // 504 values one half, give or take four deviations.
     for (share, is_dropped) in zeros.iter().zip([true, false, true, true]) {
         assert!(if is_dropped { (share - 0.5).abs() < 0.09 } else { *share < 0.3 }, "{zeros:?}");
     }
@@ -116,7 +117,7 @@ fn dropout_stands_on_the_words_behind_the_last_norms_and_in_the_feed_forward_lay
 #[test]
 fn a_head_that_is_stored_is_a_head_of_its_own() {
     let (device, batch) = (device(), inputs("t5_b", "lm"));
-    let expected = logits(&device, &*opened(&device, &folder("t5_b", "lm")), &batch);
+    let expected = logits(&device, &*opened(&device, &directory("t5_b", "lm")), &batch);
     let said_tied = changed(("t5_b", "lm"), &[("tie_word_embeddings", json!(true))], |_| {});
     assert!(expected == logits(&device, &*opened(&device, said_tied.path()), &batch));
     let without = changed(("t5_b", "lm"), &[("tie_word_embeddings", json!(true))], |values| {
@@ -135,7 +136,7 @@ fn a_head_that_is_stored_is_a_head_of_its_own() {
 #[test]
 fn the_words_go_by_any_of_their_names() {
     let (device, batch) = (device(), inputs("t5_a", "lm"));
-    let expected = logits(&device, &*opened(&device, &folder("t5_a", "lm")), &batch);
+    let expected = logits(&device, &*opened(&device, &directory("t5_a", "lm")), &batch);
     for name in ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"] {
         let renamed = changed(("t5_a", "lm"), &[], |values| {
             let words = values.remove("shared.weight").unwrap();
@@ -156,7 +157,7 @@ fn the_words_go_by_any_of_their_names() {
 fn the_bare_model_has_states_alone_and_is_written_as_one() {
     let (device, batch) = (device(), inputs("t5_b", "lm"));
     let options = OpenOptions { head: Some(TextHead::None), ..OpenOptions::new(&device) };
-    let bare = open(&folder("t5_b", "lm"), &options).unwrap();
+    let bare = open(&directory("t5_b", "lm"), &options).unwrap();
     assert_eq!(bare.unused, ["lm_head.weight"]);
     let states = |model: &dyn TextModel| {
         let mut seen = Vec::new();
@@ -167,7 +168,7 @@ fn the_bare_model_has_states_alone_and_is_written_as_one() {
         let scores = model.score(&batch, Some(&mut observe), &mut Ctx::inference(&device)).unwrap();
         (seen, scores.logits.is_some(), scores.loss.is_some())
     };
-    let whole = opened(&device, &folder("t5_b", "lm"));
+    let whole = opened(&device, &directory("t5_b", "lm"));
     let (theirs, ours) = (states(&*whole), states(&*bare.model));
     assert!(theirs.0 == ours.0 && theirs.0.len() == 1 + 1 + 2);
     assert_eq!(((theirs.1, theirs.2), (ours.1, ours.2)), ((true, true), (false, false)));
@@ -182,7 +183,7 @@ fn the_bare_model_has_states_alone_and_is_written_as_one() {
 fn a_tied_head_multiplies_with_the_words() {
     let device = device();
     let count = |model: &str| {
-        let model = opened(&device, &folder(model, "lm"));
+        let model = opened(&device, &directory(model, "lm"));
         model.parameters().count() - model.multiplied_values()
     };
     assert_eq!((count("t5_a"), count("t5_b")), (0, 39 * 20));
@@ -191,8 +192,9 @@ fn a_tied_head_multiplies_with_the_words() {
 #[test]
 fn half_precision_stays_near() {
     let (device, batch) = (device(), inputs("t5_a", "lm"));
-    let narrow = open(&folder("t5_a", "lm"), &OpenOptions { dtype: DType::BF16, ..OpenOptions::new(&device) }).unwrap();
-    let (ours, whole) = (logits(&device, &*narrow.model, &batch), opened(&device, &folder("t5_a", "lm")));
+    let narrow =
+        open(&directory("t5_a", "lm"), &OpenOptions { dtype: DType::BF16, ..OpenOptions::new(&device) }).unwrap();
+    let (ours, whole) = (logits(&device, &*narrow.model, &batch), opened(&device, &directory("t5_a", "lm")));
     let expected = logits(&device, &*whole, &batch);
     let error = relative_error(&ours, &expected);
     // Eight bits of precision, a dozen roundings one after another.
@@ -202,7 +204,7 @@ fn half_precision_stays_near() {
 #[test]
 fn what_is_not_for_two_stacks_is_refused_by_name() {
     let device = device();
-    let model = opened(&device, &folder("t5_a", "lm"));
+    let model = opened(&device, &directory("t5_a", "lm"));
     let plain = inputs("t5_a", "lm");
     let score = |model: &dyn TextModel, batch: &TextBatch| {
         model.score(batch, None, &mut Ctx::inference(&device)).map(|_| ()).map_err(|error| error.to_string())
@@ -241,12 +243,12 @@ fn what_is_not_for_two_stacks_is_refused_by_name() {
     }
     for (other, head) in [("bert_a", "mlm"), ("gpt2_a", "lm")] {
         let batch = TextBatch { decoder_input_ids: Some(vec![1; 4]), ..inputs(other, head) };
-        let error = score(&*opened(&device, &folder(other, head)), &batch).unwrap_err();
+        let error = score(&*opened(&device, &directory(other, head)), &batch).unwrap_err();
         assert!(error.contains("decoder_input_ids") && error.contains("one stack"), "{error}");
     }
     for head in [TextHead::MaskedLm, TextHead::Classification { outputs: 2 }] {
         let options = OpenOptions { head: Some(head), ..OpenOptions::new(&device) };
-        let error = open(&folder("t5_a", "lm"), &options).err().unwrap();
+        let error = open(&directory("t5_a", "lm"), &options).err().unwrap();
         assert!(error.contains("T5") && error.contains("lm or none"), "{error}");
     }
     let silent = changed(("t5_a", "lm"), &[("decoder_start_token_id", json!(null))], |_| {});

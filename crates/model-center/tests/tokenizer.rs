@@ -1,4 +1,4 @@
-//! Tokenizer folders: what is read, what is refused, and that both file kinds agree.
+//! Tokenizer directories: what is read, what is refused, and that both file kinds agree.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -17,14 +17,14 @@ fn vocab_text() -> String {
     VOCAB.iter().map(|token| format!("{token}\n")).collect()
 }
 
-fn write(folder: &Path, name: &str, content: impl AsRef<[u8]>) {
-    fs::write(folder.join(name), content).unwrap();
+fn write(directory: &Path, name: &str, content: impl AsRef<[u8]>) {
+    fs::write(directory.join(name), content).unwrap();
 }
 
-fn folder_with_vocab() -> TempDir {
-    let folder = TempDir::new().unwrap();
-    write(folder.path(), "vocab.txt", vocab_text());
-    folder
+fn directory_with_vocab() -> TempDir {
+    let directory = TempDir::new().unwrap();
+    write(directory.path(), "vocab.txt", vocab_text());
+    directory
 }
 
 /// A `tokenizer.json` as Hugging Face's library stores it, with padding and truncation left on.
@@ -58,19 +58,19 @@ fn stored_json() -> Value {
     })
 }
 
-fn folder_with_json(document: &Value) -> TempDir {
-    let folder = TempDir::new().unwrap();
-    write(folder.path(), "tokenizer.json", document.to_string());
-    folder
+fn directory_with_json(document: &Value) -> TempDir {
+    let directory = TempDir::new().unwrap();
+    write(directory.path(), "tokenizer.json", document.to_string());
+    directory
 }
 
-fn load_error(folder: &TempDir) -> String {
-    HfTokenizer::from_folder(folder.path()).unwrap_err().to_string()
+fn load_error(directory: &TempDir) -> String {
+    HfTokenizer::from_directory(directory.path()).unwrap_err().to_string()
 }
 
 #[test]
 fn a_pair_is_encoded_as_bert_expects() {
-    let tokenizer = HfTokenizer::from_folder(folder_with_vocab().path()).unwrap();
+    let tokenizer = HfTokenizer::from_directory(directory_with_vocab().path()).unwrap();
     let encoding = tokenizer.encode("The films", Some("unaffable."), None).unwrap();
     assert_eq!(encoding.input_ids, [2, 5, 6, 7, 3, 11, 12, 13, 14, 3]);
     assert_eq!(encoding.token_type_ids, [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]);
@@ -81,8 +81,8 @@ fn a_pair_is_encoded_as_bert_expects() {
 
 #[test]
 fn vocab_txt_and_tokenizer_json_give_the_same_ids() {
-    let from_text = HfTokenizer::from_folder(folder_with_vocab().path()).unwrap();
-    let from_json = HfTokenizer::from_folder(folder_with_json(&stored_json()).path()).unwrap();
+    let from_text = HfTokenizer::from_directory(directory_with_vocab().path()).unwrap();
+    let from_json = HfTokenizer::from_directory(directory_with_json(&stored_json()).path()).unwrap();
     for (first, second) in [
         ("The films is not bad.", None),
         ("unaffable unaffables 中 café", Some("[SEP] bad")),
@@ -101,7 +101,7 @@ fn vocab_txt_and_tokenizer_json_give_the_same_ids() {
 
 #[test]
 fn stored_padding_and_truncation_are_ignored() {
-    let tokenizer = HfTokenizer::from_folder(folder_with_json(&stored_json()).path()).unwrap();
+    let tokenizer = HfTokenizer::from_directory(directory_with_json(&stored_json()).path()).unwrap();
     let long = tokenizer.encode("the film is not bad . the film", None, None).unwrap();
     assert_eq!((long.input_ids.len(), long.removed), (10, 0));
     let short = tokenizer.encode("bad", None, None).unwrap();
@@ -110,7 +110,7 @@ fn stored_padding_and_truncation_are_ignored() {
 
 #[test]
 fn a_limit_cuts_texts_but_never_special_tokens() {
-    let tokenizer = HfTokenizer::from_folder(folder_with_vocab().path()).unwrap();
+    let tokenizer = HfTokenizer::from_directory(directory_with_vocab().path()).unwrap();
     let limit = |max_tokens, keep| Some(Limit { max_tokens, keep });
     let pair = tokenizer.encode("the film is not bad", Some("bad film"), limit(8, KeepSide::Start)).unwrap();
     assert_eq!(pair.input_ids, [2, 5, 6, 8, 3, 10, 6, 3]);
@@ -121,27 +121,27 @@ fn a_limit_cuts_texts_but_never_special_tokens() {
 
 #[test]
 fn the_config_decides_about_case() {
-    let folder = folder_with_vocab();
-    write(folder.path(), "tokenizer_config.json", r#"{"do_lower_case": false}"#);
-    let cased = HfTokenizer::from_folder(folder.path()).unwrap();
+    let directory = directory_with_vocab();
+    write(directory.path(), "tokenizer_config.json", r#"{"do_lower_case": false}"#);
+    let cased = HfTokenizer::from_directory(directory.path()).unwrap();
     assert_eq!(cased.encode("The the", None, None).unwrap().input_ids, [2, 1, 5, 3]);
-    let folder = folder_with_json(&stored_json());
-    write(folder.path(), "tokenizer_config.json", r#"{"do_lower_case": false}"#);
-    let cased = HfTokenizer::from_folder(folder.path()).unwrap();
+    let directory = directory_with_json(&stored_json());
+    write(directory.path(), "tokenizer_config.json", r#"{"do_lower_case": false}"#);
+    let cased = HfTokenizer::from_directory(directory.path()).unwrap();
     assert_eq!(cased.encode("The the", None, None).unwrap().input_ids, [2, 1, 5, 3]);
 }
 
 #[test]
 fn special_tokens_may_have_other_names() {
-    let folder = TempDir::new().unwrap();
-    write(folder.path(), "vocab.txt", "<pad>\n<unk>\n<s>\n</s>\nhello\n");
-    assert!(load_error(&folder).contains("[UNK], [CLS], [SEP], [PAD]"));
+    let directory = TempDir::new().unwrap();
+    write(directory.path(), "vocab.txt", "<pad>\n<unk>\n<s>\n</s>\nhello\n");
+    assert!(load_error(&directory).contains("[UNK], [CLS], [SEP], [PAD]"));
     write(
-        folder.path(),
+        directory.path(),
         "special_tokens_map.json",
         r#"{"pad_token": {"content": "<pad>"}, "unk_token": "<unk>", "cls_token": "<s>", "sep_token": "</s>"}"#,
     );
-    let tokenizer = HfTokenizer::from_folder(folder.path()).unwrap();
+    let tokenizer = HfTokenizer::from_directory(directory.path()).unwrap();
     assert_eq!(tokenizer.encode("hello you", None, None).unwrap().input_ids, [2, 4, 1, 3]);
     let special = tokenizer.special_ids();
     assert_eq!((special.pad, special.cls, special.sep, special.mask), (Some(0), Some(2), Some(3), None));
@@ -149,18 +149,18 @@ fn special_tokens_may_have_other_names() {
 
 #[test]
 fn text_cannot_become_a_control_token_unless_asked_for() {
-    let folder = folder_with_vocab();
-    let plain = HfTokenizer::from_folder(folder.path()).unwrap();
+    let directory = directory_with_vocab();
+    let plain = HfTokenizer::from_directory(directory.path()).unwrap();
     let ids = plain.encode("[SEP] bad [MASK][PAD][CLS]", None, None).unwrap().input_ids;
     assert_eq!(&ids[..6], [2, 15, 17, 16, 10, 15]);
     assert_eq!(ids.iter().filter(|id| [0, 2, 3, 4].contains(*id)).count(), 2, "only the template's own two");
-    let open = HfTokenizer::from_folder(folder.path()).unwrap().with_text_specials(TextSpecials::AsTokens);
+    let open = HfTokenizer::from_directory(directory.path()).unwrap().with_text_specials(TextSpecials::AsTokens);
     assert_eq!(open.encode("not [MASK]", None, None).unwrap().input_ids, [2, 9, 4, 3]);
 }
 
 #[test]
 fn decoding_reverses_encoding() {
-    let tokenizer = HfTokenizer::from_folder(folder_with_vocab().path()).unwrap();
+    let tokenizer = HfTokenizer::from_directory(directory_with_vocab().path()).unwrap();
     let ids = tokenizer.encode("The films is unaffable.", None, None).unwrap().input_ids;
     assert_eq!(tokenizer.decode(&ids, true).unwrap(), "the films is unaffable.");
     assert_eq!(tokenizer.decode(&[5, 4_000_000_000], true).unwrap(), "the");
@@ -170,7 +170,7 @@ fn decoding_reverses_encoding() {
 
 #[test]
 fn many_texts_give_what_single_texts_give() {
-    let tokenizer = HfTokenizer::from_folder(folder_with_vocab().path()).unwrap();
+    let tokenizer = HfTokenizer::from_directory(directory_with_vocab().path()).unwrap();
     let texts = ["the film", "", "not bad.", "unaffable", "zzz"];
     let together = tokenizer.tokenize(&texts).unwrap();
     for (text, ids) in texts.iter().zip(together) {
@@ -179,35 +179,35 @@ fn many_texts_give_what_single_texts_give() {
 }
 
 #[test]
-fn pipes_and_links_out_of_the_folder_are_refused_without_waiting() {
+fn pipes_and_links_out_of_the_directory_are_refused_without_waiting() {
     for name in ["tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"]
     {
-        let folder = folder_with_vocab();
-        let path = folder.path().join(name);
+        let directory = directory_with_vocab();
+        let path = directory.path().join(name);
         drop(fs::remove_file(&path));
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
-        let error = load_error(&folder);
+        let error = load_error(&directory);
         assert!(error.contains(name) && error.contains("a FIFO, socket or device"), "{error}");
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("/etc/hostname", &path).unwrap();
-        let error = load_error(&folder);
-        assert!(error.contains(name) && error.contains("outside the folder"), "{error}");
+        let error = load_error(&directory);
+        assert!(error.contains(name) && error.contains("outside the directory"), "{error}");
     }
 }
 
 #[test]
 fn added_tokens_beside_a_vocabulary_are_kept() {
-    let folder = folder_with_vocab();
-    write(folder.path(), "added_tokens.json", r#"{"<b>": 21, "<a>": 20}"#);
-    let tokenizer = HfTokenizer::from_folder(folder.path()).unwrap();
+    let directory = directory_with_vocab();
+    write(directory.path(), "added_tokens.json", r#"{"<b>": 21, "<a>": 20}"#);
+    let tokenizer = HfTokenizer::from_directory(directory.path()).unwrap();
     assert_eq!(tokenizer.encode("<b>film<a>", None, None).unwrap().input_ids, [2, 21, 6, 20, 3]);
     assert_eq!(tokenizer.vocab_size(), 22);
-    write(folder.path(), "added_tokens.json", r#"{"<b>": 40}"#);
-    assert!(load_error(&folder).contains("declared with id 40"));
+    write(directory.path(), "added_tokens.json", r#"{"<b>": 40}"#);
+    assert!(load_error(&directory).contains("declared with id 40"));
 }
 
 #[test]
-fn added_tokens_of_a_stored_document_are_special_if_the_folder_says_so() {
+fn added_tokens_of_a_stored_document_are_special_if_the_directory_says_so() {
     let id = VOCAB.len();
     let mut document = stored_json();
     let turn = json!({"id": id, "content": "<turn>", "single_word": false, "lstrip": false, "rstrip": false,
@@ -218,9 +218,9 @@ fn added_tokens_of_a_stored_document_are_special_if_the_folder_says_so() {
         (json!({ "eos_token": "<turn>" }), true),
         (json!({ "added_tokens_decoder": { id.to_string(): { "content": "<turn>", "special": true } } }), true),
     ] {
-        let folder = folder_with_json(&document);
-        write(folder.path(), "tokenizer_config.json", config.to_string());
-        let tokenizer = HfTokenizer::from_folder(folder.path()).unwrap();
+        let directory = directory_with_json(&document);
+        write(directory.path(), "tokenizer_config.json", config.to_string());
+        let tokenizer = HfTokenizer::from_directory(directory.path()).unwrap();
         let ids = tokenizer.tokenize(&["the film<turn>"]).unwrap().concat();
         assert_eq!(!ids.contains(&(id as u32)), is_text, "{config}: {ids:?}");
         assert_eq!(tokenizer.control_tokens().iter().any(|token| token.text == "<turn>"), is_text, "{config}");
@@ -228,9 +228,9 @@ fn added_tokens_of_a_stored_document_are_special_if_the_folder_says_so() {
 }
 
 #[test]
-fn an_empty_folder_names_every_form_that_is_read() {
-    let folder = TempDir::new().unwrap();
-    let error = load_error(&folder);
+fn an_empty_directory_names_every_form_that_is_read() {
+    let directory = TempDir::new().unwrap();
+    let error = load_error(&directory);
     for form in [
         "tokenizer.json",
         "vocab.txt",
@@ -244,29 +244,29 @@ fn an_empty_folder_names_every_form_that_is_read() {
     ] {
         assert!(error.contains(form), "{form}: {error}");
     }
-    assert!(error.contains(folder.path().to_str().unwrap()));
+    assert!(error.contains(directory.path().to_str().unwrap()));
 }
 
 #[test]
 fn added_tokens_are_bounded_and_many_are_read_in_little_time() {
-    let folder = folder_with_vocab();
+    let directory = directory_with_vocab();
     let long = json!({ "x".repeat(1025): 20 });
-    write(folder.path(), "added_tokens.json", long.to_string());
-    let error = load_error(&folder);
+    write(directory.path(), "added_tokens.json", long.to_string());
+    let error = load_error(&directory);
     assert!(error.contains("added token 20") && error.contains("1025 bytes"), "{error}");
     let listed = |count: usize| -> Value {
         let tokens = (20..20 + count).map(|id| (id.to_string(), json!({ "content": format!("<w{id}>") })));
         json!({ "added_tokens_decoder": tokens.collect::<serde_json::Map<_, _>>() })
     };
-    fs::remove_file(folder.path().join("added_tokens.json")).unwrap();
-    write(folder.path(), "tokenizer_config.json", listed((1 << 18) + 1).to_string());
+    fs::remove_file(directory.path().join("added_tokens.json")).unwrap();
+    write(directory.path(), "tokenizer_config.json", listed((1 << 18) + 1).to_string());
     // Generous, for a busy machine and a debug build; time that grows with the square is minutes.
     let start = std::time::Instant::now();
-    let error = load_error(&folder);
+    let error = load_error(&directory);
     // Those of the configuration and the five of the vocabulary.
     assert!(error.contains("262150 added tokens, more than the 262144"), "{error}");
-    write(folder.path(), "tokenizer_config.json", listed(20_000).to_string());
-    let tokenizer = HfTokenizer::from_folder(folder.path()).unwrap();
+    write(directory.path(), "tokenizer_config.json", listed(20_000).to_string());
+    let tokenizer = HfTokenizer::from_directory(directory.path()).unwrap();
     let text = "film film<w20><w20019> ".repeat(10_000);
     let long = tokenizer.tokenize(&[&text]).unwrap().concat();
     assert_eq!(long, [6, 6, 20, 20_019].repeat(10_000));
@@ -275,36 +275,36 @@ fn added_tokens_are_bounded_and_many_are_read_in_little_time() {
 
 #[test]
 fn broken_json_is_reported_with_line_and_column() {
-    let folder = TempDir::new().unwrap();
-    write(folder.path(), "tokenizer.json", "{\n  \"version\": \"1.0\",\n  \"model\" {}\n}");
-    assert!(load_error(&folder).contains("tokenizer.json:3:11"), "{}", load_error(&folder));
+    let directory = TempDir::new().unwrap();
+    write(directory.path(), "tokenizer.json", "{\n  \"version\": \"1.0\",\n  \"model\" {}\n}");
+    assert!(load_error(&directory).contains("tokenizer.json:3:11"), "{}", load_error(&directory));
     for content in ["", "[]", "null", "{}", "\u{feff}{}"] {
-        write(folder.path(), "tokenizer.json", content);
-        assert!(load_error(&folder).contains("tokenizer.json"), "{content:?}");
+        write(directory.path(), "tokenizer.json", content);
+        assert!(load_error(&directory).contains("tokenizer.json"), "{content:?}");
     }
-    fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
-    write(folder.path(), "vocab.txt", vocab_text());
-    write(folder.path(), "tokenizer_config.json", "{\"do_lower_case\": tru");
-    assert!(load_error(&folder).contains("tokenizer_config.json:1:"));
+    fs::remove_file(directory.path().join("tokenizer.json")).unwrap();
+    write(directory.path(), "vocab.txt", vocab_text());
+    write(directory.path(), "tokenizer_config.json", "{\"do_lower_case\": tru");
+    assert!(load_error(&directory).contains("tokenizer_config.json:1:"));
 }
 
 #[test]
 fn contradictory_documents_are_refused() {
     let mut huge_words = stored_json();
     huge_words["model"]["max_input_chars_per_word"] = json!(1_000_000);
-    assert!(load_error(&folder_with_json(&huge_words)).contains("max_input_chars_per_word is 1000000"));
+    assert!(load_error(&directory_with_json(&huge_words)).contains("max_input_chars_per_word is 1000000"));
 
     let mut foreign_id = stored_json();
     foreign_id["post_processor"]["special_tokens"]["[CLS]"]["ids"] = json!([777]);
-    assert!(load_error(&folder_with_json(&foreign_id)).contains("id 777"));
+    assert!(load_error(&directory_with_json(&foreign_id)).contains("id 777"));
 
     let mut wrong_added = stored_json();
     wrong_added["added_tokens"][0]["id"] = json!(9);
-    assert!(load_error(&folder_with_json(&wrong_added)).contains("\"[PAD]\" is declared with id 9"));
+    assert!(load_error(&directory_with_json(&wrong_added)).contains("\"[PAD]\" is declared with id 9"));
 
     let mut no_text = stored_json();
     no_text["post_processor"]["single"] = json!([{"SpecialToken": {"id": "[CLS]", "type_id": 0}}]);
-    assert!(load_error(&folder_with_json(&no_text)).contains("each text exactly once"));
+    assert!(load_error(&directory_with_json(&no_text)).contains("each text exactly once"));
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn documents_that_make_much_of_little_are_refused_before_they_are_loaded() {
         // The library normalises such a token as it loads.
         document["added_tokens"][0]["normalized"] = json!(true);
         let start = std::time::Instant::now();
-        let error = load_error(&folder_with_json(&document));
+        let error = load_error(&directory_with_json(&document));
         assert!(error.contains("tokenizer.json") && error.contains(reason), "{error}");
         assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
     };
@@ -342,11 +342,11 @@ fn documents_that_make_much_of_little_are_refused_before_they_are_loaded() {
 #[test]
 fn damaged_files_never_panic() {
     let good = stored_json().to_string();
-    let folder = TempDir::new().unwrap();
+    let directory = TempDir::new().unwrap();
     let mut refused = 0;
     let mut damage = |content: &[u8]| {
-        write(folder.path(), "tokenizer.json", content);
-        match HfTokenizer::from_folder(folder.path()) {
+        write(directory.path(), "tokenizer.json", content);
+        match HfTokenizer::from_directory(directory.path()) {
             Ok(tokenizer) => drop(tokenizer.encode("the film [SEP]", Some("unaffable"), None)),
             Err(_) => refused += 1,
         }
@@ -365,7 +365,7 @@ fn damaged_files_never_panic() {
 /// Long runs of one kind are the classic way to make a tokenizer slow or crash.
 #[test]
 fn hostile_texts_are_tokenized() {
-    let tokenizer = HfTokenizer::from_folder(folder_with_vocab().path()).unwrap();
+    let tokenizer = HfTokenizer::from_directory(directory_with_vocab().path()).unwrap();
     for unit in ["a", "\u{301}", "^", " ", "[SEP]", "中", "\u{202e}", "\u{10ffff}", "\u{0}"] {
         let text = unit.repeat(200_000);
         let ids = tokenizer.tokenize(&[&text]).unwrap();

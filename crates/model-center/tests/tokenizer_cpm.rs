@@ -17,20 +17,20 @@ fn golden(name: &str) -> PathBuf {
 }
 
 fn open(name: &str) -> CpmTokenizer {
-    CpmTokenizer::from_folder(golden(name)).unwrap()
+    CpmTokenizer::from_directory(golden(name)).unwrap()
 }
 
 fn encode(tokenizer: &dyn Tokenizer, text: &str) -> Vec<u32> {
     tokenizer.encode(text, None, None).unwrap().input_ids
 }
 
-/// A folder with CPM-1's vocabulary changed.
+/// A directory with CPM-1's vocabulary changed.
 fn changed(from: &str, to: &str) -> TempDir {
-    let folder = TempDir::new().unwrap();
+    let directory = TempDir::new().unwrap();
     let vocabulary = fs::read_to_string(golden("cpm1/vocab.txt")).unwrap();
     assert!(vocabulary.contains(from));
-    fs::write(folder.path().join("vocab.txt"), vocabulary.replacen(from, to, 1)).unwrap();
-    folder
+    fs::write(directory.path().join("vocab.txt"), vocabulary.replacen(from, to, 1)).unwrap();
+    directory
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn sentinels_are_numbered_and_only_models_that_fill_in_spans_have_them() {
 #[test]
 fn the_rules_are_told_from_the_vocabulary_or_from_the_class_that_is_named() {
     for (name, kind) in KINDS {
-        assert_eq!(CpmKind::of_folder(golden(name)).unwrap(), Some(kind));
+        assert_eq!(CpmKind::of_directory(golden(name)).unwrap(), Some(kind));
     }
     let vocabulary = golden("cpm1/vocab.txt");
     for path in [golden("cpm1"), vocabulary.clone()] {
@@ -133,38 +133,38 @@ fn the_rules_are_told_from_the_vocabulary_or_from_the_class_that_is_named() {
             (encode(&open("cpm1"), "中国"), vocabulary.to_str().unwrap())
         );
     }
-    let folder = changed("<unk>", "<unk>");
-    let config = folder.path().join("tokenizer_config.json");
+    let directory = changed("<unk>", "<unk>");
+    let config = directory.path().join("tokenizer_config.json");
     fs::write(&config, r#"{"tokenizer_class": "CPM2Tokenizer"}"#).unwrap();
-    let error = CpmTokenizer::from_folder(folder.path()).unwrap_err().to_string();
+    let error = CpmTokenizer::from_directory(directory.path()).unwrap_err().to_string();
     assert!(error.contains("lacks ▂") && error.contains("vocab.txt"), "{error}");
     fs::write(&config, r#"{"tokenizer_class": "CPM1Tokenizer", "q2b": true}"#).unwrap();
-    let narrow = CpmTokenizer::from_folder(folder.path()).unwrap();
+    let narrow = CpmTokenizer::from_directory(directory.path()).unwrap();
     assert_eq!(encode(&narrow, "Ａ"), encode(&open("cpm1").with_half_width(true), "A"));
     // BERT's is another's, and a tokenizer.json beside the file says all.
     fs::remove_file(config).unwrap();
-    fs::write(folder.path().join("tokenizer.json"), "{}").unwrap();
-    assert_eq!(CpmKind::of_folder(folder.path()).unwrap(), None);
+    fs::write(directory.path().join("tokenizer.json"), "{}").unwrap();
+    assert_eq!(CpmKind::of_directory(directory.path()).unwrap(), None);
     let bert = TempDir::new().unwrap();
     fs::write(bert.path().join("vocab.txt"), "[PAD]\n[UNK]\n[CLS]\n[SEP]\n").unwrap();
-    assert_eq!(CpmKind::of_folder(bert.path()).unwrap(), None);
-    HfTokenizer::from_folder(bert.path()).unwrap();
-    let error = CpmTokenizer::from_folder(bert.path()).unwrap_err().to_string();
+    assert_eq!(CpmKind::of_directory(bert.path()).unwrap(), None);
+    HfTokenizer::from_directory(bert.path()).unwrap();
+    let error = CpmTokenizer::from_directory(bert.path()).unwrap_err().to_string();
     assert!(error.contains("no vocab.txt of a CPM model"), "{error}");
 }
 
 #[test]
 fn vocabularies_that_lack_a_token_or_are_no_text_are_named() {
     for token in ["<unk>", "<pad>", "<eod>", "</_>", "</n>"] {
-        let folder = changed(&format!("{token}\n"), "other\n");
-        let error = CpmTokenizer::with_kind(folder.path(), CpmKind::Cpm1).unwrap_err().to_string();
+        let directory = changed(&format!("{token}\n"), "other\n");
+        let error = CpmTokenizer::with_kind(directory.path(), CpmKind::Cpm1).unwrap_err().to_string();
         assert!(error.contains(&format!("lacks {token}")), "{error}");
     }
-    let folder = TempDir::new().unwrap();
-    let error = CpmTokenizer::with_kind(folder.path(), CpmKind::Cpm1).unwrap_err().to_string();
+    let directory = TempDir::new().unwrap();
+    let error = CpmTokenizer::with_kind(directory.path(), CpmKind::Cpm1).unwrap_err().to_string();
     assert!(error.contains("no such file"), "{error}");
-    fs::write(folder.path().join("vocab.txt"), b"<eod>\n\xFF").unwrap();
-    let error = CpmTokenizer::with_kind(folder.path(), CpmKind::Cpm1).unwrap_err().to_string();
+    fs::write(directory.path().join("vocab.txt"), b"<eod>\n\xFF").unwrap();
+    let error = CpmTokenizer::with_kind(directory.path(), CpmKind::Cpm1).unwrap_err().to_string();
     assert!(error.contains("vocab.txt:2") && error.contains("not UTF-8"), "{error}");
 }
 

@@ -37,19 +37,19 @@ fn texts(lines: u64) -> String {
 }
 
 fn corpus(text: &str) -> (TempDir, Vec<PathBuf>) {
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("texts.txt");
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("texts.txt");
     fs::write(&file, text).unwrap();
-    (folder, vec![file])
+    (directory, vec![file])
 }
 
 fn trained(text: &str, options: &TrainOptions) -> Trained {
-    let (_folder, files) = corpus(text);
+    let (_directory, files) = corpus(text);
     train(&files, &TextSource::Lines, options).unwrap()
 }
 
 fn refused(text: &str, options: &TrainOptions) -> String {
-    let (_folder, files) = corpus(text);
+    let (_directory, files) = corpus(text);
     train(&files, &TextSource::Lines, options).unwrap_err().to_string()
 }
 
@@ -68,9 +68,9 @@ fn every_kind_opens_and_gives_texts_back() {
         let options = TrainOptions { special_tokens: vec!["<|im_end|>".into()], ..TrainOptions::new(kind, size(kind)) };
         let trained = trained(&text, &options);
         assert_eq!(trained.texts, 400);
-        let folder = TempDir::new().unwrap();
-        trained.save(folder.path().join("new")).unwrap();
-        let tokenizer = HfTokenizer::from_folder(folder.path().join("new")).unwrap();
+        let directory = TempDir::new().unwrap();
+        trained.save(directory.path().join("new")).unwrap();
+        let tokenizer = HfTokenizer::from_directory(directory.path().join("new")).unwrap();
         assert_eq!(tokenizer.vocab_size(), trained.tokens, "{kind:?}");
         assert!(trained.tokens <= size(kind) && trained.tokens > 20, "{kind:?}: {}", trained.tokens);
         let special = tokenizer.special_ids();
@@ -97,9 +97,9 @@ fn texts_that_spell_special_tokens_teach_none_of_them() {
                 special.into_iter().filter(|token| kind != VocabularyKind::ByteBpe || token == "ba").collect();
             let options = TrainOptions { special_tokens: special, ..TrainOptions::new(kind, size(kind)) };
             let trained = trained(&text, &options);
-            let folder = TempDir::new().unwrap();
-            trained.save(folder.path().join("new")).unwrap();
-            let tokenizer = HfTokenizer::from_folder(folder.path().join("new")).unwrap();
+            let directory = TempDir::new().unwrap();
+            trained.save(directory.path().join("new")).unwrap();
+            let tokenizer = HfTokenizer::from_directory(directory.path().join("new")).unwrap();
             assert_eq!(tokenizer.vocab_size(), trained.tokens, "{kind:?}");
             let controls: Vec<u32> = tokenizer.control_tokens().iter().map(|token| token.id).collect();
             let unknown = tokenizer.special_ids().unk;
@@ -115,14 +115,14 @@ fn texts_that_spell_special_tokens_teach_none_of_them() {
 
 #[test]
 fn the_same_texts_give_the_same_bytes_every_time_and_for_any_number_of_threads() {
-    let (_folder, files) = corpus(&texts(1500));
+    let (_directory, files) = corpus(&texts(1500));
     for kind in KINDS {
         let min_frequency = (kind != VocabularyKind::Unigram).then_some(1);
         let options = TrainOptions { min_frequency, ..TrainOptions::new(kind, size(kind) + 200) };
         let bytes = || {
-            let folder = TempDir::new().unwrap();
-            train(&files, &TextSource::Lines, &options).unwrap().save(folder.path()).unwrap();
-            fs::read(folder.path().join("tokenizer.json")).unwrap()
+            let directory = TempDir::new().unwrap();
+            train(&files, &TextSource::Lines, &options).unwrap().save(directory.path()).unwrap();
+            fs::read(directory.path().join("tokenizer.json")).unwrap()
         };
         let first = bytes();
         // Hash maps have another order every time, so what depends on it shows within a few runs.
@@ -159,8 +159,8 @@ fn a_size_below_the_alphabet_and_texts_without_words_are_refused() {
 
 #[test]
 fn texts_come_from_columns_and_flaws_have_their_place() {
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("texts.jsonl");
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("texts.jsonl");
     let lines: String =
         texts(60).lines().map(|line| serde_json::json!({"said": line, "n": 1}).to_string() + "\n").collect();
     fs::write(&file, &lines).unwrap();
@@ -174,13 +174,13 @@ fn texts_come_from_columns_and_flaws_have_their_place() {
     fs::write(&file, lines + "{\"said\": \n").unwrap();
     let error = train(&files, &column, &options).unwrap_err().to_string();
     assert!(error.contains("texts.jsonl:61"), "{error}");
-    let other = folder.path().join("texts.bin");
+    let other = directory.path().join("texts.bin");
     fs::write(&other, b"a\xFFb\n").unwrap();
     let error = train(std::slice::from_ref(&other), &column, &options).unwrap_err().to_string();
     assert!(error.contains("texts.bin"), "{error}");
     let error = train(&[other], &TextSource::Lines, &options).unwrap_err().to_string();
     assert!(error.contains("texts.bin:1:2") && error.contains("0xFF"), "{error}");
-    let error = train(&[folder.path().join("none")], &TextSource::Lines, &options).unwrap_err().to_string();
+    let error = train(&[directory.path().join("none")], &TextSource::Lines, &options).unwrap_err().to_string();
     assert!(error.contains("no such file"), "{error}");
 }
 
@@ -189,9 +189,9 @@ fn options_change_what_they_say() {
     let text = "Ｆｕｌｌ Width FULL width Ćwierć \u{63}\u{327}a\n".repeat(5);
     let kind = VocabularyKind::WordPiece;
     let open = |options: &TrainOptions| {
-        let folder = TempDir::new().unwrap();
-        trained(&text, options).save(folder.path()).unwrap();
-        HfTokenizer::from_folder(folder.path()).unwrap()
+        let directory = TempDir::new().unwrap();
+        trained(&text, options).save(directory.path()).unwrap();
+        HfTokenizer::from_directory(directory.path()).unwrap()
     };
     let plain = TrainOptions::new(kind, 200);
     assert!(open(&plain).id("FULL").is_some());

@@ -1,8 +1,8 @@
-//! Tiny models train through the whole CUDA backend on an emulated driver, and give the losses of the CPU: BERT and GPT-2, in
-//! f32 and bf16, on one process and on several that exchange by an emulated NCCL.
+//! Tiny models train through the whole CUDA backend on an emulated driver, and give the losses of the CPU: BERT and
+//! GPT-2, in f32 and bf16, on one process and on several that exchange by an emulated NCCL.
 //!
-//! Everything here is emulated. It proves kernels, launches, order and exchange together, and nothing about speed or a real
-//! device.
+//! Everything here is emulated. It proves kernels, launches, order and exchange together, and nothing about speed or a
+//! real device.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../bmtrain-core/tests/emulator/mod.rs"]
@@ -80,10 +80,10 @@ const RANK: &str = "BMTRAIN_RANK_OF_TEST";
 
 /// Every rank on an emulated device, as processes.
 fn on_devices(test: &str, job: Job) -> Vec<Seen> {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let start = |rank: usize| -> Child {
         let Job { gpt2, dtype, level, ranks } = job;
-        let what = format!("{gpt2} {dtype} {level} {ranks} {rank} {}", folder.path().display());
+        let what = format!("{gpt2} {dtype} {level} {ranks} {rank} {}", directory.path().display());
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture", "--test-threads=1"])
             .env(RANK, what)
@@ -99,7 +99,7 @@ fn on_devices(test: &str, job: Job) -> Vec<Seen> {
         let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "rank {rank} of {job:?}:\n{said}");
     }
-    (0..job.ranks).map(|rank| read(&folder.path().join(format!("seen-{rank}")))).collect()
+    (0..job.ranks).map(|rank| read(&directory.path().join(format!("seen-{rank}")))).collect()
 }
 
 fn read(path: &Path) -> Seen {

@@ -40,10 +40,11 @@ pub struct Options {
     /// Operations whose name has this in it.
     #[arg(long, value_name = "NAME", default_value = "", value_parser = part_of_a_name)]
     pub only: String,
-    /// Sizes, e.g. 4KiB,1MiB; of all parts together for gather, scatter and all-to-all. Without it 4KiB to 64MiB, times four.
+    /// Sizes, e.g. 4KiB,1MiB; of all parts together for gather, scatter and all-to-all. Without it 4KiB to 64MiB, times
+    /// four.
     #[arg(long, value_name = "SIZE,..", value_delimiter = ',', value_parser = bytes)]
     pub size: Vec<usize>,
-    /// Number type.
+    /// Dtype.
     #[arg(long, value_enum, default_value = "f32")]
     pub dtype: Precision,
     /// Exchanges that are not timed, for each operation and size.
@@ -63,7 +64,7 @@ pub struct Options {
     pub member: Vec<String>,
 }
 
-/// Number types that can be measured.
+/// Dtypes that can be measured.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum Precision {
     /// Single precision.

@@ -1,4 +1,5 @@
-//! The bench program: one subcommand for each part that is measured, of which [`collectives`] is the exchange between ranks.
+//! The bench program: one subcommand for each part that is measured, of which [`collectives`] is the exchange between
+//! ranks.
 
 pub mod collectives;
 mod figures;

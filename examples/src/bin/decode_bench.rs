@@ -1,5 +1,5 @@
-//! Times greedy decoding of a model folder, one text at a time with keys and values kept: the measurement behind the claim of its
-//! speed. `scripts/torch_decode.py` does the same in PyTorch.
+//! Times greedy decoding of a model directory, one text at a time with keys and values kept: the measurement behind the
+//! claim of its speed. `scripts/torch_decode.py` does the same in PyTorch.
 
 use anyhow::{Context, Result, bail};
 use bmtrain_core::wrap::Profiled;
@@ -16,14 +16,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Time greedy decoding of a model folder. A round makes one word behind the prompt, and then that many more: the difference is
-/// what the further words took.
+/// Time greedy decoding of a model directory. A round makes one word behind the prompt, and then that many more: the
+/// difference is what the further words took.
 ///
 /// Example: decode_bench models/smollm2 --tokens 64 --threads 2
 #[derive(Debug, Parser)]
 struct Options {
-    /// Model folder with tokenizer.json.
-    folder: PathBuf,
+    /// Model directory with tokenizer.json.
+    directory: PathBuf,
     /// What stands in front.
     #[arg(long, default_value = "The sea was calm that morning, and the captain told us that")]
     prompt: String,
@@ -58,9 +58,9 @@ fn main() -> Result<()> {
         Some(profiled) => Arc::clone(profiled) as Arc<dyn Backend>,
         None => backend,
     });
-    let tokenizer = tokenizer::open(&options.folder)?;
+    let tokenizer = tokenizer::open(&options.directory)?;
     let open = OpenOptions { head: Some(TextHead::CausalLm), ..OpenOptions::new(&device) };
-    let model = Registry::default().open(&options.folder, &open)?.model;
+    let model = Registry::default().open(&options.directory, &open)?.model;
     tokenizer.require_rows(model.vocab_size())?;
     let words = tokenizer.tokenize(&[&options.prompt])?.pop().context("a prompt has words")?;
     let prompt: Vec<i64> =

@@ -1,4 +1,5 @@
-//! Run a model once on given inputs and write logits, hidden states and gradients: for people who port or check a model.
+//! Run a model once on given inputs and write logits, hidden states and gradients: for people who port or check a
+//! model.
 
 use bmtrain_core::heap::EndingHeap;
 use bmtrain_examples::limits;

@@ -1,8 +1,9 @@
-//! The convert program: a model directory of Hugging Face or of ModelCenter, or a GGUF file, in; a directory of either out.
+//! The convert program: a model directory of Hugging Face or of ModelCenter, or a GGUF file, in; a directory of either
+//! out.
 //!
-//! Every tensor is accounted for before the first is written: what is mapped, what belongs to other heads, what is left out with
-//! leave, and what is missing or left over, which is an error. One parameter is in memory at a time. Called by the convert binary, and by binaries of
-//! crates with models of their own.
+//! Every tensor is accounted for before the first is written: what is mapped, what belongs to other heads, what is left
+//! out with leave, and what is missing or left over, which is an error. One parameter is in memory at a time. Called by
+//! the convert binary, and by binaries of crates with models of their own.
 
 mod report;
 
@@ -13,7 +14,7 @@ use bmtrain_core::{DType, Device};
 use clap::{Parser, ValueEnum};
 use model_center::file::printable;
 use model_center::hf::{
-    FolderLayout, GgufFile, NotFinite, Pretrained, TensorSource, Weights, gguf_to_folder, shortened,
+    DirectoryLayout, GgufFile, NotFinite, Pretrained, TensorSource, Weights, gguf_to_directory, shortened,
 };
 use model_center::model::{OpenOptions, OpenedModel, Registry, SaveOptions};
 use model_center::run::ExitStatus;
@@ -24,9 +25,9 @@ use std::process::ExitCode;
 /// Tensors that a warning names.
 const NAMED: usize = 8;
 
-/// Bring a model into another program's files: from a directory of Hugging Face or of ModelCenter, with safetensors or PyTorch's
-/// own files (which are read without being run), or from a GGUF file of a Llama or Qwen; to a directory of Hugging Face or of
-/// ModelCenter. Reports what became of every tensor.
+/// Bring a model into another program's files: from a directory of Hugging Face or of ModelCenter, with safetensors or
+/// PyTorch's own files (which are read without being run), or from a GGUF file of a Llama or Qwen; to a directory of
+/// Hugging Face or of ModelCenter. Reports what became of every tensor.
 ///
 /// Example: convert SmolLM2-135M-Instruct-Q4_1.gguf smollm2 --dtype f32
 #[derive(Debug, Clone, Parser)]
@@ -41,8 +42,8 @@ pub struct Options {
     /// Whose files are written.
     #[arg(long, value_enum, default_value = "hugging-face")]
     pub layout: Layout,
-    /// Dtype of the weights that are written; by default the one that most of them are stored in. A quantised file has none,
-    /// and needs this.
+    /// Dtype of the weights that are written; by default the one that most of them are stored in. A quantised file has
+    /// none, and needs this.
     #[arg(long, value_enum, value_name = "TYPE")]
     pub dtype: Option<Stored>,
     /// Branch, tag or commit, for a model in the cache.
@@ -54,12 +55,12 @@ pub struct Options {
     /// The head that is written; by default that of the class in config.json.
     #[arg(long, value_enum)]
     pub head: Option<Head>,
-    /// Leave out tensors that the model has no use for, by a pattern in which * stands for any text; may be repeated. Those of
-    /// heads for other tasks need none.
+    /// Leave out tensors that the model has no use for, by a pattern in which * stands for any text; may be repeated.
+    /// Those of heads for other tasks need none.
     #[arg(long, value_name = "PATTERN")]
     pub leave: Vec<String>,
-    /// Write what became of every tensor to this file, which must not exist yet, or to standard output for -: one JSON object
-    /// a line.
+    /// Write what became of every tensor to this file, which must not exist yet, or to standard output for -: one JSON
+    /// object a line.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 }
@@ -81,8 +82,8 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 /// Run the program.
 ///
 /// # Errors
-/// A model that is not there, of an unknown family, with tensors that are missing, left over or of another shape; a directory
-/// that is not empty; a full disk.
+/// A model that is not there, of an unknown family, with tensors that are missing, left over or of another shape; a
+/// directory that is not empty; a full disk.
 pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     refuse_used(&options.to)?;
     options.report.iter().try_for_each(|report| report::check(report, &options.to))?;
@@ -100,7 +101,7 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         if let Some((option, _, reason)) = without_effect.into_iter().find(|(_, is_given, _)| *is_given) {
             return Err(Error::recipe(option, reason, "leave it out"));
         }
-        let written = gguf_to_folder(path, &options.to, gguf_dtype(path, options)?)?;
+        let written = gguf_to_directory(path, &options.to, gguf_dtype(path, options)?)?;
         let lines = report::of_gguf(&written)?;
         say(&format!("{written}\ntensors: {}", report::summary(&lines)), options)?;
         warn_of_narrowed(&lines, options);
@@ -108,8 +109,8 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         warn_of(&written.not_finite);
         return Ok(ExitStatus::Done);
     }
-    let folder = Pretrained::resolve(&options.from, options.revision.as_deref(), &model_places())?;
-    folder_to_folder(&folder, options, registry)?;
+    let directory = Pretrained::resolve(&options.from, options.revision.as_deref(), &model_places())?;
+    directory_to_directory(&directory, options, registry)?;
     Ok(ExitStatus::Done)
 }
 
@@ -137,32 +138,32 @@ fn say(text: &str, options: &Options) -> Result<()> {
 }
 
 /// From directory to directory.
-fn folder_to_folder(folder: &Path, options: &Options, registry: Registry<'_>) -> Result<()> {
+fn directory_to_directory(directory: &Path, options: &Options, registry: Registry<'_>) -> Result<()> {
     let device = Device::cpu(1)?;
     let asked = OpenOptions {
         only_check: true,
         family: options.family.clone(),
-        head: opened::head(options.head, folder, false)?,
+        head: opened::head(options.head, directory, false)?,
         leave: options.leave.clone(),
         ..OpenOptions::new(&device)
     };
-    let opened = registry.open(folder, &asked).map_err(|error| match error {
+    let opened = registry.open(directory, &asked).map_err(|error| match error {
         // The family knows that it has no such head, but not where it was asked for.
         Error::Recipe { reason, fix, .. } => Error::recipe("--head", reason, fix),
         other => other,
     })?;
     if !opened.drawn.is_empty() {
         let names = printable(&opened.drawn.join(", "), 300);
-        let place = folder.display().to_string();
+        let place = directory.display().to_string();
         return Err(Error::model(place, format!("there are no values for {names}"), "use a complete model"));
     }
     let layout = match options.layout {
-        Layout::HuggingFace => FolderLayout::HuggingFace,
-        Layout::ModelCenter => FolderLayout::ModelCenter,
+        Layout::HuggingFace => DirectoryLayout::HuggingFace,
+        Layout::ModelCenter => DirectoryLayout::ModelCenter,
     };
-    let weights = Weights::open(folder)?;
+    let weights = Weights::open(directory)?;
     let dtype = options.dtype.map(Stored::dtype).or(weights.dtype()).unwrap_or(DType::F32);
-    let save = SaveOptions { dtype, companions: Some(folder), layout };
+    let save = SaveOptions { dtype, companions: Some(directory), layout };
     opened.model.check_save(&save)?;
     opened.plan.check_twins(&weights)?;
     let was_there = options.to.exists();
@@ -219,8 +220,8 @@ fn warn_of_narrowed(lines: &[report::Line], options: &Options) {
     }
 }
 
-/// Values that are not finite are part of the model that was given, and are written as they are: a conversion is also a way to
-/// look at a damaged model. Programs that run a model refuse them.
+/// Values that are not finite are part of the model that was given, and are written as they are: a conversion is also a
+/// way to look at a damaged model. Programs that run a model refuse them.
 fn warn_of(found: &[NotFinite]) {
     for found in found.iter().take(NAMED) {
         let place = format!("{}, tensor {}", found.file, printable(&found.tensor, 200));
@@ -231,25 +232,25 @@ fn warn_of(found: &[NotFinite]) {
     }
 }
 
-/// Remove what was written into a directory that was empty before. What cannot be removed stays: the reason why it was written in
-/// part says more than that.
-fn clear(folder: &Path, was_there: bool) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+/// Remove what was written into a directory that was empty before. What cannot be removed stays: the reason why it was
+/// written in part says more than that.
+fn clear(directory: &Path, was_there: bool) {
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let _ = std::fs::remove_file(entry.path());
     }
     if !was_there {
-        let _ = std::fs::remove_dir(folder);
+        let _ = std::fs::remove_dir(directory);
     }
 }
 
 /// Nothing in a directory is overwritten.
-fn refuse_used(folder: &Path) -> Result<()> {
-    let Ok(mut entries) = std::fs::read_dir(folder) else { return Ok(()) };
+fn refuse_used(directory: &Path) -> Result<()> {
+    let Ok(mut entries) = std::fs::read_dir(directory) else { return Ok(()) };
     match entries.next() {
         None => Ok(()),
         Some(_) => {
             let reason = "the directory is not empty, and nothing in it is overwritten";
-            Err(Error::recipe(folder.display().to_string(), reason, "name an empty or a new directory"))
+            Err(Error::recipe(directory.display().to_string(), reason, "name an empty or a new directory"))
         }
     }
 }

@@ -137,7 +137,8 @@ fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// The written tensors of a piece: with or without the base model's prefix, and second names where those are written too.
+/// The written tensors of a piece: with or without the base model's prefix, and second names where those are written
+/// too.
 fn named(target: &Piece, names: &NameTable, written: &HashMap<&str, &TensorEntry>) -> Vec<TensorEntry> {
     let bare = target.name.strip_prefix(names.base_prefix).unwrap_or(&target.name);
     let twins = names.aliases.iter().filter(|alias| alias.of() == target.name).map(|alias| alias.name());

@@ -1,7 +1,7 @@
 //! Asking a server: requests, redirects, refusals, and when to try again.
 //!
-//! Redirects are followed here rather than by the client, because the token is for the server that the user named and for no
-//! other.
+//! Redirects are followed here rather than by the client, because the token is for the server that the user named and
+//! for no other.
 
 use super::address::{origin, redirected, shown};
 use super::exchange::Answer;
@@ -26,8 +26,8 @@ pub(super) struct Question<'a> {
 }
 
 impl Hub {
-    /// Send a request and follow redirects until an answer is wanted; `is_wanted` is also told whether it redirects to another
-    /// server.
+    /// Send a request and follow redirects until an answer is wanted; `is_wanted` is also told whether it redirects to
+    /// another server.
     pub(super) fn ask(
         &self,
         question: &Question<'_>,
@@ -152,7 +152,8 @@ impl Hub {
     }
 }
 
-/// The answer, unless its body is encoded: nothing else than plain bytes is asked for, and what little could expand to is unknown.
+/// The answer, unless its body is encoded: nothing else than plain bytes is asked for, and what little could expand to
+/// is unknown.
 fn not_encoded<'l>(address: &str, answer: Answer<'l>) -> Result<Answer<'l>, Trouble> {
     match answer.header("content-encoding").map(|encoding| printable(encoding, 60)) {
         Some(encoding) if !encoding.eq_ignore_ascii_case("identity") => {

@@ -24,7 +24,7 @@ pub(super) struct Chosen {
     pub(super) are_pickles: bool,
 }
 
-/// Choose among the files of a model: of its weights those that count in a folder too.
+/// Choose among the files of a model: of its weights those that count in a directory too.
 ///
 /// # Errors
 /// No configuration, or no weights under the names that are read.
@@ -46,7 +46,8 @@ pub(super) fn choose(id: &RepoId, names: &[String]) -> Result<Chosen> {
     Ok(Chosen { files, index: is_index.then_some(name), are_pickles: is_pickle })
 }
 
-/// The shards of an index, each of which the model must have, under names that can stand beside each other in one directory.
+/// The shards of an index, each of which the model must have, under names that can stand beside each other in one
+/// directory.
 ///
 /// # Errors
 /// A name that leads elsewhere, that no file of the model has, or that stands in the way of another file.
@@ -76,14 +77,15 @@ pub(super) fn shards(id: &RepoId, chosen: &Chosen, shards: Vec<String>, names: &
     }
 }
 
-/// The most bytes that a file of the chosen ones may have: any number for weights, for which the disk alone sets a bound.
+/// The most bytes that a file of the chosen ones may have: any number for weights, for which the disk alone sets a
+/// bound.
 pub(super) fn longest(name: &str) -> u64 {
     let is_weights = WEIGHTS_NAMES.iter().any(|known| known.name == name && !known.is_index);
     if is_weights { u64::MAX } else { TEXT_LIMIT }
 }
 
-/// Whether a part of a path is one to the cache: neither hidden, as its own preparations are, nor empty, nor longer than file
-/// systems allow with what is added to it.
+/// Whether a part of a path is one to the cache: neither hidden, as its own preparations are, nor empty, nor longer
+/// than file systems allow with what is added to it.
 fn is_plain(part: &str) -> bool {
     !part.is_empty() && part.len() <= PART_LIMIT && !part.starts_with('.') && !part.contains('\\')
 }

@@ -1,4 +1,5 @@
-//! The contents of one file while they arrive: how far they are, what they hash to, and whether they are what was announced.
+//! The contents of one file while they arrive: how far they are, what they hash to, and whether they are what was
+//! announced.
 //!
 //! Defines [`Growing`] and [`is_whole`], called by [`super::store`].
 
@@ -18,7 +19,8 @@ use std::time::{Duration, Instant};
 const CHUNK: usize = 1 << 20;
 /// How often a long download reports its progress.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
-/// Contents up to this length are hashed again where they are in the cache already; longer ones are known by name and length.
+/// Contents up to this length are hashed again where they are in the cache already; longer ones are known by name and
+/// length.
 const REHASH_LIMIT: u64 = 16 << 20;
 
 /// Contents that are arriving.
@@ -165,8 +167,8 @@ impl Hash {
     }
 }
 
-/// Whether contents are there: under their name, of their length, and short ones with their hash. Anything else under the name
-/// is replaced, but for a directory.
+/// Whether contents are there: under their name, of their length, and short ones with their hash. Anything else under
+/// the name is replaced, but for a directory.
 pub(super) fn is_whole(blob: &Path, about: &About) -> Result<bool> {
     match kind(blob)? {
         None => return Ok(false),

@@ -1,7 +1,8 @@
 //! One request and its answer, within bounds of time: ureq's limits hold for single reads, these for the whole.
 //!
-//! Defines [`Line`] and [`Answer`], called by [`super::hub`]. A request runs in a thread of its own, so that a server that sends a
-//! byte now and then, in a header, in the framing of a body or in a record of TLS, is noticed in each of them.
+//! Defines [`Line`] and [`Answer`], called by [`super::hub`]. A request runs in a thread of its own, so that a server
+//! that sends a byte now and then, in a header, in the framing of a body or in a record of TLS, is noticed in each of
+//! them.
 
 use super::address::{origin, shown};
 use super::hub::Trouble;

@@ -1,7 +1,7 @@
 //! What is asked of the server: which files a model has, what each is, and its bytes from a place on.
 //!
-//! Addresses are those of Hugging Face's hub. [`ask`](super::ask) has the requests themselves, [`exchange`](super::exchange)
-//! their bounds of time.
+//! Addresses are those of Hugging Face's hub. [`ask`](super::ask) has the requests themselves,
+//! [`exchange`](super::exchange) their bounds of time.
 
 use super::Request;
 use super::address::{escape, origin, shown};

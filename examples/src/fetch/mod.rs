@@ -1,8 +1,9 @@
 //! The fetch program: a model's name in; its configuration, tokenizer and weights in the hub's cache out.
 //!
-//! [`hub`] speaks with the server, over [`ask`], [`exchange`] and [`address`]; [`choose`] picks files; [`store`] writes the cache,
-//! with [`contents`] and [`place`]. Cut off at any moment, the same command continues where it was; several of them may run
-//! beside each other. Neither the server nor what is in the cache is trusted: docs/pretrained.md lists what is checked.
+//! [`hub`] speaks with the server, over [`ask`], [`exchange`] and [`address`]; [`choose`] picks files; [`store`] writes
+//! the cache, with [`contents`] and [`place`]. Cut off at any moment, the same command continues where it was; several
+//! of them may run beside each other. Neither the server nor what is in the cache is trusted: docs/pretrained.md lists
+//! what is checked.
 
 mod address;
 mod ask;
@@ -35,10 +36,11 @@ const ENDPOINT: &str = "https://huggingface.co";
 const CERTIFICATES_LIMIT: u64 = 16 << 20;
 
 /// Fetch a model from a hub into the cache of Hugging Face's libraries: configuration, tokenizer, and weights in
-/// safetensors, or as a pickle if there are no others. What is there already is kept; a download that was cut off goes on.
+/// safetensors, or as a pickle if there are no others. What is there already is kept; a download that was cut off goes
+/// on.
 ///
-/// HF_TOKEN is for models that are not public; HF_HOME or HF_HUB_CACHE say where the cache is; SSL_CERT_FILE names certificates
-/// to trust instead of the built-in ones.
+/// HF_TOKEN is for models that are not public; HF_HOME or HF_HUB_CACHE say where the cache is; SSL_CERT_FILE names
+/// certificates to trust instead of the built-in ones.
 ///
 /// Example: fetch google-bert/bert-base-uncased
 #[derive(Debug, Clone, Parser)]
@@ -61,7 +63,7 @@ pub struct Request {
     pub id: RepoId,
     /// Branch, tag or commit.
     pub revision: Revision,
-    /// The folder that holds `models--org--name`.
+    /// The directory that holds `models--org--name`.
     pub cache: PathBuf,
     /// Address of the server, without a slash at the end.
     pub endpoint: String,
@@ -73,16 +75,16 @@ pub struct Request {
     pub roots: RootCerts,
     /// How long to wait before the first of the further attempts; doubled each time.
     pub pause: Duration,
-    /// The longest wait for a server: to be connected, to be answered, and for the least part of an answer that is worth
-    /// waiting for.
+    /// The longest wait for a server: to be connected, to be answered, and for the least part of an answer that is
+    /// worth waiting for.
     pub patience: Duration,
 }
 
 /// Run the program.
 ///
 /// # Errors
-/// Names that the hub does not allow, a model that is not there or not for this user, files that did not arrive as the server
-/// announced them, a full disk.
+/// Names that the hub does not allow, a model that is not there or not for this user, files that did not arrive as the
+/// server announced them, a full disk.
 pub fn run(options: &Options) -> Result<ExitStatus> {
     let places = model_places();
     let request = request(options, &places)?;
@@ -97,13 +99,13 @@ fn request(options: &Options, places: &Places) -> Result<Request> {
     let name = printable(&options.model, 120);
     if places.offline {
         let reason = "HF_HUB_OFFLINE is set, which forbids to use the network";
-        return Err(Error::recipe("HF_HUB_OFFLINE", reason, "unset it, or put the model's folder there by hand"));
+        return Err(Error::recipe("HF_HUB_OFFLINE", reason, "unset it, or put the model's directory there by hand"));
     }
     let id = match hub_names(&options.model) {
         None => RepoId::parse(&options.model)
             .map_err(|why| Error::recipe(name, format!("the name {why}"), "write it as the hub does: org/name"))?,
         Some(names) => names.into_iter().next().ok_or_else(|| {
-            Error::recipe(name, "the hub has no such model", "put its folder into ModelCenter's cache by hand")
+            Error::recipe(name, "the hub has no such model", "put its directory into ModelCenter's cache by hand")
         })?,
     };
     let revision = Revision::parse(&options.revision).map_err(|why| {

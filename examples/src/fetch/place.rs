@@ -1,8 +1,9 @@
-//! Directories and files of the cache as they are before anything is written to them: a cache may be shared, or prepared.
+//! Directories and files of the cache as they are before anything is written to them: a cache may be shared, or
+//! prepared.
 //!
-//! Defines [`create_directories`], [`open_partial`], [`open_lock`] and the errors of writing, called by [`super::store`] and
-//! [`super::contents`]. Above a model's own directory links are the user's business; from there on nothing is written through
-//! one.
+//! Defines [`create_directories`], [`open_partial`], [`open_lock`] and the errors of writing, called by
+//! [`super::store`] and [`super::contents`]. Above a model's own directory links are the user's business; from there on
+//! nothing is written through one.
 
 use crate::terminal;
 use bmtrain_core::limits::reached;
@@ -59,8 +60,8 @@ pub(super) fn kind(path: &Path) -> Result<Option<Metadata>> {
 
 /// Open for reading and writing what an earlier process left of a download, or a new file.
 ///
-/// Only a regular file of this user's that has no other name is continued: a link, a pipe or a second name would let the
-/// bytes arrive in another place. Anything else under this name is removed.
+/// Only a regular file of this user's that has no other name is continued: a link, a pipe or a second name would let
+/// the bytes arrive in another place. Anything else under this name is removed.
 pub(super) fn open_partial(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(flags());

@@ -1,7 +1,7 @@
 //! Writing the hub's cache: contents arrive in `blobs`, snapshots link to them, references come last.
 //!
-//! A file is known to be whole by its name: until then it is called `*.incomplete`, which a later command continues. One
-//! process at a time writes it; a lock that ends with the process tells which, as Hugging Face's libraries do.
+//! A file is known to be whole by its name: until then it is called `*.incomplete`, which a later command continues.
+//! One process at a time writes it; a lock that ends with the process tells which, as Hugging Face's libraries do.
 
 use super::contents::{Growing, is_whole};
 use super::exchange::LEAST;

@@ -11,11 +11,12 @@ use super::{pool, profile};
 use crate::terminal;
 use bmtrain_core::wrap::Profiled;
 use model_center::file::write_atomic;
-use model_center::hf::folder::hub_name;
+use model_center::hf::directory::hub_name;
 use model_center::recipe::{Resolved, SaveWhich};
 use model_center::run::{
-    BestTracker, CARD_FILE, CHECKPOINT_FOLDER, CardData, Earlier, EndRecord, EvalRecord, ExitStatus, LAST_MODEL_FOLDER,
-    MODEL_FOLDER, MetricsLog, ModelCard, OutputFolder, Record, Status, StepRecord, StopReason, Timing, memory,
+    BestTracker, CARD_FILE, CHECKPOINT_DIRECTORY, CardData, Earlier, EndRecord, EvalRecord, ExitStatus,
+    LAST_MODEL_DIRECTORY, MODEL_DIRECTORY, MetricsLog, ModelCard, OutputDirectory, Record, Status, StepRecord,
+    StopReason, Timing, memory,
 };
 use model_center::{Error, Result};
 use std::path::PathBuf;
@@ -32,7 +33,7 @@ pub(super) struct Run {
     pub(super) judged: Option<Judged>,
     /// What was found before the first step.
     pub(super) before: Option<Judgement>,
-    /// The weights that judged best are in no folder of this run: another course that was given up wrote over them.
+    /// The weights that judged best are in no directory of this run: another course that was given up wrote over them.
     pub(super) best_is_lost: bool,
     pub(super) save_seconds: f64,
     eval_seconds: f64,
@@ -43,7 +44,7 @@ pub(super) struct Run {
 
 /// What a run writes.
 pub(super) struct Files {
-    pub(super) output: OutputFolder,
+    pub(super) output: OutputDirectory,
     /// Open once it is known whether the run goes on or starts.
     pub(super) log: Option<MetricsLog>,
 }
@@ -57,21 +58,21 @@ pub(super) struct Judged {
 }
 
 impl Run {
-    /// Take the output folder for a run that began at `begin`; the first rank does, which writes.
+    /// Take the output directory for a run that began at `begin`; the first rank does, which writes.
     ///
     /// # Errors
-    /// A folder that holds something else; what the operating system refuses.
+    /// A directory that holds something else; what the operating system refuses.
     pub(super) fn create(plan: &Plan, begin: Instant, trainer: &Trainer) -> Result<Self> {
         let Plan { resolved, options, job, .. } = plan;
         let dir = &resolved.output.dir;
         let files = if trainer.team.is_first() {
-            let output = OutputFolder::create(dir, &resolved.recipe_hash(), options.if_there())?;
+            let output = OutputDirectory::create(dir, &resolved.recipe_hash(), options.if_there())?;
             check_room(resolved, dir, job.parameters, output.earlier() == Earlier::Nothing)?;
             Some(Files { output, log: None })
         } else {
             None
         };
-        let checkpoints = dir.join(CHECKPOINT_FOLDER);
+        let checkpoints = dir.join(CHECKPOINT_DIRECTORY);
         let keeper = Keeper::new(plan, &checkpoints, trainer.steps_per_epoch)?;
         let best = BestTracker::new(resolved.eval.metric, resolved.train.early_stop);
         let (save_seconds, eval_seconds) = (0.0, 0.0);
@@ -135,8 +136,8 @@ impl Run {
             profiled.reset();
         }
         let reason = loop {
-            // Judged here, whether these weights were just made or read from a checkpoint. The last evaluation is made behind
-            // the loop, whatever ends it.
+            // Judged here, whether these weights were just made or read from a checkpoint. The last evaluation is made
+            // behind the loop, whatever ends it.
             let is_due = trainer.step > 0 && every.is_some_and(|every| trainer.step.is_multiple_of(every));
             if is_due && trainer.stop().is_none() {
                 self.judge(trainer, resolved, true)?;
@@ -295,7 +296,7 @@ impl Run {
             }
         }
         if is_best && resolved.save.which != SaveWhich::Last {
-            self.save(trainer, resolved, MODEL_FOLDER, Written::best(trainer.step))?;
+            self.save(trainer, resolved, MODEL_DIRECTORY, Written::best(trainer.step))?;
             self.best_is_lost = false;
         }
         Ok(Some(judgement))
@@ -316,20 +317,20 @@ impl Run {
         let has_best = self.best_step(resolved).is_some();
         let best_is_kept = has_best && !self.best_is_lost;
         if has_best && !best_is_kept && trainer.team.is_first() {
-            let text = "warning: the best weights are not in the folder of this run, because it went on from a checkpoint of \
+            let text = "warning: the best weights are not in the directory of this run, because it went on from a checkpoint of \
                         another one or they were given up: the model holds the last weights";
             terminal::note(text);
         }
         match (resolved.save.which, best_is_kept) {
-            (SaveWhich::Both, true) => self.save(trainer, resolved, LAST_MODEL_FOLDER, Written::with(&card))?,
-            (_, false) => self.save(trainer, resolved, MODEL_FOLDER, Written::with(&card))?,
+            (SaveWhich::Both, true) => self.save(trainer, resolved, LAST_MODEL_DIRECTORY, Written::with(&card))?,
+            (_, false) => self.save(trainer, resolved, MODEL_DIRECTORY, Written::with(&card))?,
             (_, true) => {}
         }
         if best_is_kept {
             self.recheck_best(trainer)?;
         }
         if let Some(files) = self.files.as_ref().filter(|_| best_is_kept) {
-            let path = files.output.path().join(MODEL_FOLDER).join(CARD_FILE);
+            let path = files.output.path().join(MODEL_DIRECTORY).join(CARD_FILE);
             write_atomic(&path, card.render().as_bytes())?;
         }
         self.end(trainer, resolved, reason.name(), true)?;
@@ -345,13 +346,13 @@ impl Run {
             trainer.step,
             trainer.train_time.as_secs_f64(),
             reason.name(),
-            files.output.path().join(MODEL_FOLDER).display()
+            files.output.path().join(MODEL_DIRECTORY).display()
         ));
         terminal::print(&lines.join("\n"))
     }
 
-    /// The run ends in an error. The log says how a run ended, whatever ended it; one that cannot be written to is no news
-    /// beside that error.
+    /// The run ends in an error. The log says how a run ended, whatever ended it; one that cannot be written to is no
+    /// news beside that error.
     pub(super) fn fail(&mut self, trainer: &Trainer, resolved: &Resolved, error: &Error) {
         let status = ExitStatus::from(error);
         let _ = self.end(trainer, resolved, status.name(), false);
@@ -362,8 +363,8 @@ impl Run {
         }
     }
 
-    /// The last record of the log. The state is gathered from all ranks if `all_are_well`; after a failure they may be busy
-    /// with something else.
+    /// The last record of the log. The state is gathered from all ranks if `all_are_well`; after a failure they may be
+    /// busy with something else.
     pub(super) fn end(
         &mut self,
         trainer: &Trainer,
@@ -412,7 +413,7 @@ fn card(
     let task = resolved.data.source.task_name();
     ModelCard {
         name: format!("{}-{}", job.family, task.to_lowercase()),
-        base_model: hub_name(&job.folder),
+        base_model: hub_name(&job.directory),
         license: None,
         languages: Vec::new(),
         task: task.into(),

@@ -62,8 +62,8 @@ pub struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// Judge the data of `loader`. The ranks of the team take its batches in turn, and all come to the same judgement, or to `None`
-    /// because somebody asks for an end on one of them.
+    /// Judge the data of `loader`. The ranks of the team take its batches in turn, and all come to the same judgement,
+    /// or to `None` because somebody asks for an end on one of them.
     ///
     /// # Errors
     /// Labels that do not fit the model, a failing device.
@@ -100,8 +100,8 @@ impl Judge<'_> {
                 .map(|index| loader.batch(Position { epoch: 0, index }))
                 .collect::<Result<_>>()?;
             let longest = round.iter().map(|batch| 1 + batch.rows * outputs).max().unwrap_or(1);
-            // A rank for which there is no batch left looks at another one's: where parameters are gathered, a forward pass is a
-            // matter of all ranks. Its numbers are not asked for.
+            // A rank for which there is no batch left looks at another one's: where parameters are gathered, a forward
+            // pass is a matter of all ranks. Its numbers are not asked for.
             let Some(mine) = round.get(team.rank()).or(round.last()) else { break };
             // Loss, then logits.
             let mut numbers = score(model, mine, device)?;

@@ -17,14 +17,14 @@ use std::time::{Duration, Instant};
 
 /// Saves checkpoints as the recipe says.
 pub(super) struct Keeper {
-    folder: PathBuf,
+    directory: PathBuf,
     fail_points: FailPoints,
     keep: usize,
     stops: bool,
     every: Option<u64>,
     at_end: bool,
     by_clock: Option<Duration>,
-    /// Made with the first save: a run without any leaves no empty folder.
+    /// Made with the first save: a run without any leaves no empty directory.
     saver: Option<Saver>,
     last: Instant,
     /// The step that was begun to be saved last, or gone on from.
@@ -36,12 +36,12 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// For checkpoints in `folder`.
-    pub(super) fn new(plan: &Plan, folder: &Path, steps_per_epoch: u64) -> Result<Self> {
+    /// For checkpoints in `directory`.
+    pub(super) fn new(plan: &Plan, directory: &Path, steps_per_epoch: u64) -> Result<Self> {
         let settings = plan.resolved.checkpoint;
         let spec = plan.options.fail_points.as_deref().unwrap_or_default();
         Ok(Keeper {
-            folder: folder.to_owned(),
+            directory: directory.to_owned(),
             fail_points: FailPoints::parse(spec)?,
             keep: settings.keep,
             stops: settings.on_failure == OnSaveFailure::Stop,
@@ -114,14 +114,14 @@ impl Keeper {
         }
     }
 
-    /// The first rank makes the folder and tidies it; the others open it when that is done.
+    /// The first rank makes the directory and tidies it; the others open it when that is done.
     fn open(&self, trainer: &Trainer) -> Result<Saver> {
         let team = &trainer.team;
         if team.is_first() {
-            Store::create(&self.folder)?.remove_leftovers()?;
+            Store::create(&self.directory)?.remove_leftovers()?;
         }
         team.gather(&[0.0])?;
-        let store = Store::open(&self.folder)?.with_fail_points(self.fail_points.clone());
+        let store = Store::open(&self.directory)?.with_fail_points(self.fail_points.clone());
         Ok(Saver::new(store, team.clone(), self.keep)?)
     }
 
@@ -150,8 +150,8 @@ impl Keeper {
     }
 }
 
-/// See before the first step whether the disk has room for the checkpoints that the recipe asks for. A run that goes on is only
-/// warned: it has checkpoints, and what becomes of it when one more cannot be saved is for the recipe to say.
+/// See before the first step whether the disk has room for the checkpoints that the recipe asks for. A run that goes on
+/// is only warned: it has checkpoints, and what becomes of it when one more cannot be saved is for the recipe to say.
 pub(super) fn check_room(resolved: &Resolved, output: &Path, parameters: usize, is_new: bool) -> Result<()> {
     let settings = resolved.checkpoint;
     let is_asked_for = settings.every != Interval::Never;

@@ -1,5 +1,5 @@
-//! The finetune program: a recipe, a Hugging Face folder and text in, with labels or to be learnt by its words; a trained folder,
-//! metrics and the resolved recipe out.
+//! The finetune program: a recipe, a Hugging Face directory and text in, with labels or to be learnt by its words; a
+//! trained directory, metrics and the resolved recipe out.
 //!
 //! [`setup`] reads and checks everything before weights are read, [`train`] holds the training step, [`evaluate`]
 //! judges, [`ranks`] brings the ranks together, `keep` saves the state on the way, `models` the models, [`resume`] goes
@@ -32,7 +32,7 @@ use model_center::file::read_text;
 use model_center::model::Registry;
 use model_center::recipe::{self, Resolved, as_error, preflight, settings_page};
 use model_center::run::{
-    CHECKPOINT_FOLDER, Earlier, ExitStatus, IfThere, MARKER, OutputFolder, RECIPE_FILE, StopFlag, listen,
+    CHECKPOINT_DIRECTORY, Earlier, ExitStatus, IfThere, MARKER, OutputDirectory, RECIPE_FILE, StopFlag, listen,
 };
 use model_center::{Error, Result};
 use resume::Resume;
@@ -44,7 +44,7 @@ use train::Plan;
 /// A recipe is a few kilobytes.
 const MAX_RECIPE_BYTES: u64 = 1 << 20;
 
-/// Fine-tune a model from a Hugging Face folder on text: on its labels, on its next words, or on targets behind it.
+/// Fine-tune a model from a Hugging Face directory on text: on its labels, on its next words, or on targets behind it.
 ///
 /// Example: finetune --recipe examples/recipes/boolq_bert.toml --set train.lr=3e-5
 #[derive(Debug, Clone, Parser)]
@@ -59,7 +59,7 @@ pub struct Options {
     /// Print every key of a recipe with type, default and meaning, as Markdown, and stop.
     #[arg(long)]
     pub list_settings: bool,
-    /// Check recipe, data, model folder and output folder without reading weights, and stop.
+    /// Check recipe, data, model directory and output directory without reading weights, and stop.
     #[arg(long)]
     pub dry_run: bool,
     /// Share the work among this many ranks, threads of this process; without it as a launcher says (torchrun, Slurm,
@@ -69,12 +69,12 @@ pub struct Options {
     /// What it runs on: auto, cpu, cuda, or cuda:1 for the second CUDA device; short for --set device.name=DEVICE.
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
-    /// How ranks exchange data: through memory they share, by MPI (with the feature `mpi`, started by mpirun), or by NCCL; auto
-    /// is nccl where each rank has a CUDA device of its own, else host on one host and mpi on several.
+    /// How ranks exchange data: through memory they share, by MPI (with the feature `mpi`, started by mpirun), or by
+    /// NCCL; auto is nccl where each rank has a CUDA device of its own, else host on one host and mpi on several.
     #[arg(long, value_enum, value_name = "HOW", default_value = "auto")]
     pub comm: ranks::Comm,
-    /// Where to go on: auto (the newest sound checkpoint of the output folder, else from the beginning), never, must (auto,
-    /// but there has to be one), or the path of a checkpoint or run, PATH@STEP for an older one.
+    /// Where to go on: auto (the newest sound checkpoint of the output directory, else from the beginning), never, must
+    /// (auto, but there has to be one), or the path of a checkpoint or run, PATH@STEP for an older one.
     #[arg(long, value_name = "HOW", default_value = "auto", conflicts_with = "overwrite")]
     pub resume: Resume,
     /// Begin with the weights of a checkpoint or run, PATH or PATH@STEP, and nothing else of it.
@@ -83,7 +83,7 @@ pub struct Options {
     /// Go on although settings that decide what is computed, or the data, are not those the run was begun with.
     #[arg(long)]
     pub accept_change: bool,
-    /// Replace what an earlier run left in the output folder.
+    /// Replace what an earlier run left in the output directory.
     #[arg(long)]
     pub overwrite: bool,
     /// Print at the end where the time of the training steps went.
@@ -95,7 +95,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// What to do with a run that is in the output folder.
+    /// What to do with a run that is in the output directory.
     fn if_there(&self) -> IfThere {
         match self.resume {
             _ if self.overwrite => IfThere::Replace,
@@ -113,7 +113,7 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 /// Run the program with the models of `registry`.
 ///
 /// # Errors
-/// Mistakes in the recipe, the data or the model folder; a full disk; numbers that are not finite.
+/// Mistakes in the recipe, the data or the model directory; a full disk; numbers that are not finite.
 pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
     if options.list_settings {
         terminal::print(settings_page().trim_end())?;
@@ -147,7 +147,7 @@ fn run_process(
     let mut changes = changes(&resolved);
     // The first rank writes and says everything; the others would only repeat it.
     if launch.rank == 0 {
-        let earlier = OutputFolder::check(&resolved.output.dir, &resolved.recipe_hash(), options.if_there());
+        let earlier = OutputDirectory::check(&resolved.output.dir, &resolved.recipe_hash(), options.if_there());
         let earlier = earlier.map_err(|error| match error {
             Error::Recipe { place, reason, fix } if !changes.is_empty() => {
                 Error::recipe(place, format!("{reason}: {}", changes.join(", ")), fix)
@@ -196,7 +196,7 @@ fn run_process(
     train::run(Arc::new(Plan { job, resolved, options: options.clone(), registry, launch, meeting, changes, stop }))
 }
 
-/// What decides the results and is not as in the run that the output folder holds; nothing where there is none.
+/// What decides the results and is not as in the run that the output directory holds; nothing where there is none.
 fn changes(resolved: &Resolved) -> Vec<String> {
     recipe_in(&resolved.output.dir).and_then(|text| resolved.changes(&text).ok()).unwrap_or_default()
 }
@@ -210,31 +210,30 @@ pub(crate) fn recipe_in(dir: &Path) -> Option<String> {
 fn on_ranks(resolved: Resolved, options: &Options, ranks: usize) -> Resolved {
     let begun = match &options.resume {
         _ if options.overwrite => None,
-        Resume::From(at) => recipe_in(&resume::run_folder(&at.path)),
+        Resume::From(at) => recipe_in(&resume::run_directory(&at.path)),
         _ => recipe_in(&resolved.output.dir),
     };
     resolved.on_ranks(ranks, begun.as_deref())
 }
 
-/// Whether the output folder holds a recipe that can be compared with.
+/// Whether the output directory holds a recipe that can be compared with.
 fn has_recipe(resolved: &Resolved) -> bool {
     recipe_in(&resolved.output.dir).is_some_and(|text| resolved.changes(&text).is_ok())
 }
 
-/// Whether the run in the output directory is finished and is left alone; then no rank has anything to do. Every rank checks
-/// that its models are still what was written, so that all end with the same code.
+/// Whether the run in the output directory is finished and is left alone; then no rank has anything to do. Every rank
+/// checks that its models are still what was written, so that all end with the same code.
 fn is_finished(resolved: &Resolved, options: &Options, launch: &Launch) -> Result<bool> {
     let IfThere::Continue { .. } = options.if_there() else { return Ok(false) };
     let (dir, asked) = (&resolved.output.dir, matches!(options.resume, Resume::From(_)));
-    let earlier = OutputFolder::check(dir, &resolved.recipe_hash(), options.if_there());
+    let earlier = OutputDirectory::check(dir, &resolved.recipe_hash(), options.if_there());
     let is_finished =
         !asked && changes(resolved).is_empty() && earlier.is_ok_and(|earlier| earlier == Earlier::Finished);
     if is_finished && !options.dry_run {
-        models::check_finished(dir, dir.join(CHECKPOINT_FOLDER).is_dir())?;
+        models::check_finished(dir, dir.join(CHECKPOINT_DIRECTORY).is_dir())?;
     }
     if is_finished && launch.rank == 0 {
-        let text =
-            "the run in this folder is finished; to train again add --overwrite, or set output.dir to another folder";
+        let text = "the run in this directory is finished; to train again add --overwrite, or set output.dir to another directory";
         terminal::note(&format!("{}: {text}", dir.display()));
     }
     Ok(is_finished)

@@ -14,7 +14,7 @@ use bmtrain_dist::param::WholeReader;
 use bmtrain_dist::snapshot::load_parameters;
 use model_center::file::write_atomic;
 use model_center::recipe::{Resolved, SaveWhich};
-use model_center::run::{CARD_FILE, Damage, FileHashes, MODEL_FOLDER, ModelCard, OutputFolder};
+use model_center::run::{CARD_FILE, Damage, FileHashes, MODEL_DIRECTORY, ModelCard, OutputDirectory};
 use model_center::{Error, Result};
 use std::path::Path;
 use std::time::Instant;
@@ -62,7 +62,7 @@ impl Run {
         let staged = match &mut self.files {
             Some(files) => {
                 let staged = files.output.stage(name)?;
-                trainer.model.save(staged.path(), &save_options(resolved, &trainer.folder))?;
+                trainer.model.save(staged.path(), &save_options(resolved, &trainer.directory))?;
                 if let Some(card) = how.card {
                     write_atomic(&staged.path().join(CARD_FILE), card.render().as_bytes())?;
                 }
@@ -79,15 +79,15 @@ impl Run {
             let hashes = staged.hashes()?;
             if let Some(name) = how.expected.and_then(|expected| expected.first_difference(&hashes)) {
                 let reason = "neither the file nor the one made from the checkpoint of that step is as it was recorded";
-                let path = output.path().join(MODEL_FOLDER).join(name);
+                let path = output.path().join(MODEL_DIRECTORY).join(name);
                 let fix =
                     "put the file back as it was, or add --accept-change to take what is made from that checkpoint";
                 return Err(Damage { path, reason: reason.to_owned() }.into_error(fix));
             }
             // Before the record goes: flushing is what takes time, and what fails where the disk is full.
             staged.flush()?;
-            // From here until the hashes are recorded, nothing vouches for what is in the directory. A restored model is what
-            // the record states: it stays, so that a restoration that is cut off is made again.
+            // From here until the hashes are recorded, nothing vouches for what is in the directory. A restored model
+            // is what the record states: it stays, so that a restoration that is cut off is made again.
             if how.best_step.is_none() || output.best_step() != how.best_step {
                 output.forget_model(name)?;
             }
@@ -113,9 +113,9 @@ impl Run {
     pub(super) fn check_best(&mut self, plan: &Plan, trainer: &mut Trainer, choice: &Choice) -> Result<()> {
         let Some(step) = self.best_step(&plan.resolved) else { return Ok(()) };
         let output = self.files.as_mut().map(|files| &mut files.output);
-        let (folder, accepts) = (self.checkpoints.as_path(), plan.options.accept_change);
+        let (directory, accepts) = (self.checkpoints.as_path(), plan.options.accept_change);
         let found = trainer.team.while_first(|| match output {
-            Some(output) if choice.is_own && output.best_step() == Some(step) => find(output, folder, step, accepts),
+            Some(output) if choice.is_own && output.best_step() == Some(step) => find(output, directory, step, accepts),
             _ => Ok(Found::Lost),
         });
         let found = agreed(trainer, found?)?;
@@ -143,9 +143,9 @@ impl Run {
         // Other settings, such as save.dtype, give other files; without them, these hashes prove that the weights are
         // the same.
         let recorded = self.files.as_ref().filter(|_| !plan.options.accept_change);
-        let recorded = recorded.and_then(|files| files.output.model(MODEL_FOLDER)).cloned();
+        let recorded = recorded.and_then(|files| files.output.model(MODEL_DIRECTORY)).cloned();
         let how = Written { best_step: Some(step), card: None, expected: recorded.as_ref() };
-        self.save(trainer, &plan.resolved, MODEL_FOLDER, how)?;
+        self.save(trainer, &plan.resolved, MODEL_DIRECTORY, how)?;
         choice.load_weights(trainer)?;
         if trainer.team.is_first() {
             trainer.progress.note(&format!("the best weights, those of step {step}, were restored from {name}"));
@@ -161,7 +161,7 @@ impl Run {
     pub(super) fn recheck_best(&self, trainer: &Trainer) -> Result<()> {
         let output = self.files.as_ref().map(|files| &files.output);
         let damage =
-            trainer.team.while_first(|| output.map_or(Ok(None), |output| output.model_damage(MODEL_FOLDER)))?;
+            trainer.team.while_first(|| output.map_or(Ok(None), |output| output.model_damage(MODEL_DIRECTORY)))?;
         let refused = damage.map(|found| match found? {
             None => Ok(()),
             Some(damage) => Err(damage.into_error(
@@ -193,23 +193,23 @@ fn agreed<T>(trainer: &Trainer, result: Option<Result<T>>) -> Result<Option<T>> 
     }
 }
 
-/// On the first rank: what became of the best weights, those of `step`, of a run with checkpoints in `folder`.
-fn find(output: &mut OutputFolder, folder: &Path, step: u64, accepts_loss: bool) -> Result<Found> {
-    let is_recorded = output.model(MODEL_FOLDER).is_some();
-    let Some(damage) = output.model_damage(MODEL_FOLDER)? else {
+/// On the first rank: what became of the best weights, those of `step`, of a run with checkpoints in `directory`.
+fn find(output: &mut OutputDirectory, directory: &Path, step: u64, accepts_loss: bool) -> Result<Found> {
+    let is_recorded = output.model(MODEL_DIRECTORY).is_some();
+    let Some(damage) = output.model_damage(MODEL_DIRECTORY)? else {
         if !is_recorded {
             terminal::note(
                 "warning: the run is of an earlier version, which recorded no hashes of the best weights: only headers \
                  and sizes of their files were checked; they are recorded now",
             );
-            let hashes = FileHashes::of(&output.path().join(MODEL_FOLDER))?;
-            output.record_model(MODEL_FOLDER, hashes, Some(step))?;
+            let hashes = FileHashes::of(&output.path().join(MODEL_DIRECTORY))?;
+            output.record_model(MODEL_DIRECTORY, hashes, Some(step))?;
         }
         return Ok(Found::Sound);
     };
     let said = format!("{}: {}", damage.path.display(), damage.reason);
     // Without a record nothing would prove that they are the same weights.
-    if is_recorded && let Some(name) = checkpoint_of(folder, step)? {
+    if is_recorded && let Some(name) = checkpoint_of(directory, step)? {
         terminal::note(&format!("warning: the best weights are damaged: {said}"));
         return Ok(Found::In(name));
     }
@@ -221,11 +221,11 @@ fn find(output: &mut OutputFolder, folder: &Path, step: u64, accepts_loss: bool)
 }
 
 /// The checkpoint of this step, if there is a sound one.
-fn checkpoint_of(folder: &Path, step: u64) -> Result<Option<CheckpointName>> {
-    if !folder.is_dir() {
+fn checkpoint_of(directory: &Path, step: u64) -> Result<Option<CheckpointName>> {
+    if !directory.is_dir() {
         return Ok(None);
     }
-    let store = Store::open(folder)?;
+    let store = Store::open(directory)?;
     Ok(store.list()?.into_iter().find(|name| name.step() == step && store.verify(name).is_ok()))
 }
 
@@ -253,7 +253,7 @@ impl Found {
 
 /// The error for a finished run whose models are not as they were written, if they are not.
 pub(super) fn check_finished(dir: &Path, has_checkpoints: bool) -> Result<()> {
-    let Some(damage) = OutputFolder::check_models(dir)? else { return Ok(()) };
+    let Some(damage) = OutputDirectory::check_models(dir)? else { return Ok(()) };
     let from_checkpoint = match has_checkpoints {
         true => format!(", write the model anew from a checkpoint with --resume {}", dir.display()),
         false => String::new(),

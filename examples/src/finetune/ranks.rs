@@ -46,8 +46,8 @@ impl Comm {
     }
 }
 
-/// The ranks as they exchange values: from device to device by NCCL where each has a CUDA device of its own, and otherwise as
-/// they came together.
+/// The ranks as they exchange values: from device to device by NCCL where each has a CUDA device of its own, and
+/// otherwise as they came together.
 ///
 /// # Errors
 /// Ranks that compute on different kinds of devices; what [`Launch::exchange`] refuses; no NCCL.
@@ -66,8 +66,8 @@ pub fn exchange(
     match (&opened.device, exchange.by_nccl) {
         (Some(backend), true) => {
             let libraries = nccl_paths(&cuda_options());
-            // Kernels that are not kept yet are compiled in the first step, in a minute or so, by one rank later than by
-            // another. A lost rank is known without a deadline. There are no messages between two ranks.
+            // Kernels that are not kept yet are compiled in the first step, in a minute or so, by one rank later than
+            // by another. A lost rank is known without a deadline. There are no messages between two ranks.
             let options = NcclOptions { deadline: Duration::from_secs(300), libraries, messages: false };
             Ok(Arc::new(NcclRank::join(Arc::clone(backend), ranks, options)?))
         }
@@ -75,11 +75,13 @@ pub fn exchange(
     }
 }
 
-/// This process as one of several ranks of this host that share memory: other ranks see from now on that it is there, and how it
-/// ends. Nothing where ranks are threads or come together by MPI, whose launcher ends all processes when one has failed.
+/// This process as one of several ranks of this host that share memory: other ranks see from now on that it is there,
+/// and how it ends. Nothing where ranks are threads or come together by MPI, whose launcher ends all processes when one
+/// has failed.
 ///
 /// # Errors
-/// A launch without a name; a rank or a world size that contradicts other processes; how the start of the ranks has failed.
+/// A launch without a name; a rank or a world size that contradicts other processes; how the start of the ranks has
+/// failed.
 pub fn enter(launch: &Launch, comm: Comm) -> Result<Option<Meeting>> {
     if launch.world <= 1 || launch.ranks_in_process() > 1 || launch.connection(comm.hosts())? != Connection::Host {
         return Ok(None);
@@ -113,8 +115,8 @@ fn in_a_line(error: &Error) -> String {
 /// Do the work of the ranks of this process: on this thread, on one thread for each of `--ranks`, or as one of the
 /// processes of a launcher. What the first of them comes to.
 ///
-/// `meeting` is what [`enter`] gave, if it was called before. `deadline` is how long ranks wait for each other in one exchange;
-/// 30 seconds by default.
+/// `meeting` is what [`enter`] gave, if it was called before. `deadline` is how long ranks wait for each other in one
+/// exchange; 30 seconds by default.
 ///
 /// # Errors
 /// What the work of a rank returns; ranks that do not come together.

@@ -9,7 +9,7 @@ use crate::terminal;
 use bmtrain_dist::checkpoint::{Checkpoint, CheckpointName, MANIFEST_FILE, Newest, Store};
 use bmtrain_dist::snapshot::{TrainingState, load_parameters, restore};
 use model_center::metrics::Metric;
-use model_center::run::{BestState, CHECKPOINT_FOLDER, Exact};
+use model_center::run::{BestState, CHECKPOINT_DIRECTORY, Exact};
 use model_center::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -23,9 +23,9 @@ const SECONDS: &str = "train_seconds";
 /// From where a run goes on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resume {
-    /// From the newest sound checkpoint of its folder; from the beginning if there is none.
+    /// From the newest sound checkpoint of its directory; from the beginning if there is none.
     Auto,
-    /// Never: the folder has to be new.
+    /// Never: the directory has to be new.
     Never,
     /// As `Auto`, but there has to be one.
     Must,
@@ -36,7 +36,7 @@ pub enum Resume {
 /// Which checkpoint, as people write it: `PATH` or `PATH@STEP`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct At {
-    /// A checkpoint, a folder of checkpoints, or the folder of a run.
+    /// A checkpoint, a directory of checkpoints, or the directory of a run.
     pub path: PathBuf,
     /// The newest of this step rather than the newest of all.
     pub step: Option<u64>,
@@ -51,7 +51,7 @@ impl FromStr for At {
         }
         let split = text.rsplit_once('@').and_then(|(path, step)| Some((path, step.parse().ok()?)));
         Ok(match split {
-            // A folder may have such a name.
+            // A directory may have such a name.
             Some((path, step)) if !Path::new(text).exists() => At { path: path.into(), step: Some(step) },
             _ => At { path: text.into(), step: None },
         })
@@ -165,7 +165,7 @@ fn data_of(plan: &Plan) -> (String, String) {
 /// A checkpoint that was chosen by the first rank, in words that all understand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Choice {
-    folder: PathBuf,
+    directory: PathBuf,
     pub(super) name: CheckpointName,
     /// Newer ones that were damaged, each with its reason.
     pub(super) passed_over: Vec<String>,
@@ -173,7 +173,8 @@ pub(super) struct Choice {
     pub(super) is_own: bool,
 }
 
-/// Choose the checkpoint that `resume` means for a run whose own checkpoints are in `own`. Every byte of it was checked.
+/// Choose the checkpoint that `resume` means for a run whose own checkpoints are in `own`. Every byte of it was
+/// checked.
 pub(super) fn choose(resume: &Resume, own: &Path) -> Result<Option<Choice>> {
     match resume {
         Resume::Never => Ok(None),
@@ -181,7 +182,8 @@ pub(super) fn choose(resume: &Resume, own: &Path) -> Result<Option<Choice>> {
             let choice = if own.is_dir() { newest(own, None)? } else { None };
             if choice.is_none() && *resume == Resume::Must {
                 let place = own.display().to_string();
-                let fix = "leave --resume out to start from the beginning, or set output.dir to the folder of the run";
+                let fix =
+                    "leave --resume out to start from the beginning, or set output.dir to the directory of the run";
                 return Err(Error::recipe(place, "--resume must: there is no checkpoint to go on from", fix));
             }
             Ok(choice)
@@ -190,42 +192,42 @@ pub(super) fn choose(resume: &Resume, own: &Path) -> Result<Option<Choice>> {
     }
 }
 
-/// The checkpoint that a path on the command line means: itself, the newest in a folder of checkpoints, or of a run.
+/// The checkpoint that a path on the command line means: itself, the newest in a directory of checkpoints, or of a run.
 pub(super) fn named(at: &At) -> Result<Choice> {
     let (path, step) = (at.path.as_path(), at.step);
     if path.join(MANIFEST_FILE).is_file()
-        && let Some((folder, name)) = path.parent().zip(path.file_name())
+        && let Some((directory, name)) = path.parent().zip(path.file_name())
         && let Ok(name) = name.to_string_lossy().parse::<CheckpointName>()
         && step.is_none_or(|step| step == name.step())
     {
-        let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder.to_owned() };
-        Store::open(&folder)?.verify(&name)?;
-        return Ok(Choice { folder, name, passed_over: Vec::new(), is_own: false });
+        let directory = if directory.as_os_str().is_empty() { PathBuf::from(".") } else { directory.to_owned() };
+        Store::open(&directory)?.verify(&name)?;
+        return Ok(Choice { directory, name, passed_over: Vec::new(), is_own: false });
     }
-    let folder = store_folder(path);
-    newest(&folder, step)?.ok_or_else(|| {
+    let directory = store_directory(path);
+    newest(&directory, step)?.ok_or_else(|| {
         let wanted = step.map_or_else(String::new, |step| format!(" of step {step}"));
         let reason = format!("there is no checkpoint{wanted} here");
-        Error::recipe(folder.display().to_string(), reason, "look what is there with `ckpt ls`")
+        Error::recipe(directory.display().to_string(), reason, "look what is there with `ckpt ls`")
     })
 }
 
-/// The folder of checkpoints that is meant by it or by the folder of a run.
-pub fn store_folder(path: &Path) -> PathBuf {
-    let inner = path.join(CHECKPOINT_FOLDER);
+/// The directory of checkpoints that is meant by it or by the directory of a run.
+pub fn store_directory(path: &Path) -> PathBuf {
+    let inner = path.join(CHECKPOINT_DIRECTORY);
     if inner.is_dir() { inner } else { path.to_owned() }
 }
 
-/// The folder of the run that is meant by itself, by its checkpoints or by one of them.
-pub(super) fn run_folder(path: &Path) -> PathBuf {
+/// The directory of the run that is meant by itself, by its checkpoints or by one of them.
+pub(super) fn run_directory(path: &Path) -> PathBuf {
     let store = if path.join(MANIFEST_FILE).is_file() { path.parent().unwrap_or(path) } else { path };
-    let is_inner = store.file_name().is_some_and(|name| name == CHECKPOINT_FOLDER);
+    let is_inner = store.file_name().is_some_and(|name| name == CHECKPOINT_DIRECTORY);
     let run = if is_inner { store.parent() } else { None };
     run.unwrap_or(store).to_owned()
 }
 
-fn newest(folder: &Path, step: Option<u64>) -> Result<Option<Choice>> {
-    let store = Store::open(folder)?;
+fn newest(directory: &Path, step: Option<u64>) -> Result<Option<Choice>> {
+    let store = Store::open(directory)?;
     let (checkpoint, passed_over) = match step {
         None => {
             let Newest { checkpoint, passed_over } = store.newest_verified()?;
@@ -240,11 +242,11 @@ fn newest(folder: &Path, step: Option<u64>) -> Result<Option<Choice>> {
         }
     };
     match checkpoint {
-        Some(name) => Ok(Some(Choice { folder: folder.to_owned(), name, passed_over, is_own: false })),
+        Some(name) => Ok(Some(Choice { directory: directory.to_owned(), name, passed_over, is_own: false })),
         None if passed_over.is_empty() => Ok(None),
         None => Err(bmtrain_dist::Error::checkpoint(
             bmtrain_dist::checkpoint::Fault::Damaged,
-            folder.display().to_string(),
+            directory.display().to_string(),
             format!("none of {} checkpoints can be used: {}", passed_over.len(), passed_over.join("; ")),
             "copy one again from where it is whole, or start from the beginning with --overwrite",
         )
@@ -256,23 +258,23 @@ impl Choice {
     /// Say whether it is one of the checkpoints in `own`.
     pub(super) fn marked(self, own: &Path) -> Self {
         let same = |a: &Path, b: &Path| Some(a.canonicalize().ok()? == b.canonicalize().ok()?);
-        let is_own = same(&self.folder, own).unwrap_or(false);
+        let is_own = same(&self.directory, own).unwrap_or(false);
         Choice { is_own, ..self }
     }
 
     /// In one text, for the other ranks.
     pub(super) fn to_text(&self) -> String {
-        format!("{}\n{}\n{}", self.is_own, self.name, self.folder.display())
+        format!("{}\n{}\n{}", self.is_own, self.name, self.directory.display())
     }
 
     /// What the first rank chose; `None` if it chose nothing.
     pub(super) fn from_text(text: &str) -> Result<Option<Self>> {
         let mut parts = text.splitn(3, '\n');
-        let (Some(is_own), Some(name), Some(folder)) = (parts.next(), parts.next(), parts.next()) else {
+        let (Some(is_own), Some(name), Some(directory)) = (parts.next(), parts.next(), parts.next()) else {
             return Ok(None);
         };
         let name = name.parse().map_err(|_| Error::recipe("resume", "a rank sent no checkpoint", "report this"))?;
-        Ok(Some(Choice { folder: folder.into(), name, passed_over: Vec::new(), is_own: is_own == "true" }))
+        Ok(Some(Choice { directory: directory.into(), name, passed_over: Vec::new(), is_own: is_own == "true" }))
     }
 
     /// Say which newer checkpoints cannot be used.
@@ -283,14 +285,14 @@ impl Choice {
     }
 
     fn open(&self) -> Result<Checkpoint> {
-        Ok(Store::open(&self.folder)?.checkpoint(&self.name)?)
+        Ok(Store::open(&self.directory)?.checkpoint(&self.name)?)
     }
 
     /// Set the trainer to where it was. What is left is for the course of the run.
     pub(super) fn load(&self, plan: &Plan, trainer: &mut Trainer) -> Result<RunState> {
         let checkpoint = self.open()?;
         let manifest = checkpoint.manifest();
-        let place = || self.folder.join(self.name.to_string()).display().to_string();
+        let place = || self.directory.join(self.name.to_string()).display().to_string();
         if manifest.facts.recipe != plan.resolved.recipe_hash() && !plan.options.accept_change {
             let reason = "the checkpoint was saved by a run of another recipe";
             return Err(Error::recipe(place(), reason, "add --accept-change to go on with the changed settings"));
@@ -339,7 +341,7 @@ mod tests {
     #[test]
     fn a_choice_comes_back_from_its_text() {
         let choice = Choice {
-            folder: "a b/c".into(),
+            directory: "a b/c".into(),
             name: "step-3-00aa11bb".parse().expect("a name"),
             passed_over: Vec::new(),
             is_own: true,

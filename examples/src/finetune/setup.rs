@@ -9,9 +9,9 @@ use bmtrain_dist::optim::{Schedule, Warmup};
 use bmtrain_dist::shard::Sharding;
 use model_center::config::ProblemType;
 use model_center::data::{AnswerPlace, Dataset, LabelSpace, LabelSpec, ReadOptions, Split, Squad};
-use model_center::hf::{FolderLayout, Places, shortened};
+use model_center::hf::{DirectoryLayout, Places, shortened};
 use model_center::model::{HeadValues, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead, TextModel};
-use model_center::recipe::{DataSettings, DataSource, Head, Origin, Resolved, model_folder};
+use model_center::recipe::{DataSettings, DataSource, Head, Origin, Resolved, model_directory};
 use model_center::run::{StopConditions, StopFlag};
 use model_center::tokenizer::{self, Tokenizer};
 use model_center::{Error, Result};
@@ -29,13 +29,13 @@ pub struct Job {
     pub steps_per_epoch: u64,
     /// The learning rate of every step.
     pub schedule: Schedule,
-    /// The folder of the model the run begins with.
-    pub folder: PathBuf,
+    /// The directory of the model the run begins with.
+    pub directory: PathBuf,
     /// The model's family.
     pub family: &'static str,
     /// Parameter values of the model.
     pub parameters: usize,
-    /// Parameters that the folder lacks and that will be drawn.
+    /// Parameters that the directory lacks and that will be drawn.
     pub drawn: Vec<String>,
     /// Tensors of the directory that belong to other heads than the model's.
     pub unused: Vec<String>,
@@ -76,12 +76,12 @@ impl Job {
         lines.extend(self.eval.iter().map(|eval| describe("eval", eval)));
         let of_eval = self.eval.iter().filter_map(|eval| classes::describe(eval, None));
         lines.extend(of_eval.map(|text| format!("classes of eval: {text}")));
-        lines.push(format!("model: {} parameters from {}", self.parameters, self.folder.display()));
+        lines.push(format!("model: {} parameters from {}", self.parameters, self.directory.display()));
         if !self.drawn.is_empty() {
-            lines.push(format!("new, not in the folder: {}", self.drawn.join(", ")));
+            lines.push(format!("new, not in the directory: {}", self.drawn.join(", ")));
         }
         if !self.unused.is_empty() {
-            lines.push(format!("in the folder, not used: {}", shortened(&self.unused)));
+            lines.push(format!("in the directory, not used: {}", shortened(&self.unused)));
         }
         if !self.left.is_empty() {
             lines.push(format!("left out (model.leave): {}", shortened(&self.left)));
@@ -122,8 +122,8 @@ pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, s
         head: Some(head),
         head_values: match resolved.model.head {
             // A model that has learnt words keeps its head for them: a new one would spoil what its blocks have learnt.
-            _ if labels.take_word_head() => HeadValues::Folder,
-            Head::Auto => HeadValues::FolderOrDrawn,
+            _ if labels.take_word_head() => HeadValues::Directory,
+            Head::Auto => HeadValues::DirectoryOrDrawn,
             Head::New => HeadValues::Drawn,
         },
         labels: names,
@@ -139,9 +139,9 @@ pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, s
     }
 }
 
-/// How the model of this run is saved; `folder` is the one it came from.
-pub fn save_options<'f>(resolved: &Resolved, folder: &'f Path) -> SaveOptions<'f> {
-    SaveOptions { dtype: resolved.save.dtype, companions: Some(folder), layout: FolderLayout::HuggingFace }
+/// How the model of this run is saved; `directory` is the one it came from.
+pub fn save_options<'f>(resolved: &Resolved, directory: &'f Path) -> SaveOptions<'f> {
+    SaveOptions { dtype: resolved.save.dtype, companions: Some(directory), layout: DirectoryLayout::HuggingFace }
 }
 
 /// Whether the micro-batches of a step can be shared evenly among so many ranks.
@@ -158,7 +158,8 @@ pub fn check_ranks(resolved: &Resolved, ranks: usize) -> Result<()> {
     let reason = format!("{count} micro-batches of {micro} cannot be shared evenly among {ranks} ranks");
     let is_default = !resolved.origin(key).is_some_and(Origin::is_explicit);
     let (reason, fix) = match batch.is_multiple_of(ranks) {
-        // By itself the default can be shared: it is the run in the output directory that has to keep its micro-batches.
+        // By itself the default can be shared: it is the run in the output directory that has to keep its
+        // micro-batches.
         true if is_default => (
             format!("{reason}, and the run was begun with them and keeps its bits"),
             format!("resume it on ranks that divide {count}, or set {key} = {} and add --accept-change", batch / ranks),
@@ -174,16 +175,16 @@ pub fn check_ranks(resolved: &Resolved, ranks: usize) -> Result<()> {
 /// # Errors
 /// The first thing that does not fit.
 pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &Places) -> Result<Job> {
-    let folder = model_folder(resolved, places)?;
-    let entry = registry.find_as(&folder, resolved.model.family.as_deref())?;
-    let tokenizer = tokenizer::open(&folder)?;
-    let place = answer_place(resolved, registry, &folder)?;
+    let directory = model_directory(resolved, places)?;
+    let entry = registry.find_as(&directory, resolved.model.family.as_deref())?;
+    let tokenizer = tokenizer::open(&directory)?;
+    let place = answer_place(resolved, registry, &directory)?;
     let mut train = read_train(resolved, &*tokenizer, place)?;
     let mut eval = read_eval(resolved, &*tokenizer, place, &train)?;
-    let opened = sketch(resolved, registry, &folder, train.labels())?;
+    let opened = sketch(resolved, registry, &directory, train.labels())?;
     check_stacks(resolved, train.labels(), &*opened.model)?;
-    opened.model.check_save(&save_options(resolved, &folder))?;
-    // A classifier that the folder brings has an order of its own, which the data follow.
+    opened.model.check_save(&save_options(resolved, &directory))?;
+    // A classifier that the directory brings has an order of its own, which the data follow.
     let names = opened.model.label_names();
     for data in std::iter::once(&mut train).chain(&mut eval) {
         if matches!(data.labels(), LabelSpace::Classes(_)) && !names.is_empty() {
@@ -216,7 +217,7 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &Places) -> 
         eval: eval.map(Arc::new),
         steps_per_epoch,
         schedule,
-        folder,
+        directory,
         family: entry.model_type,
         parameters: opened.parameters,
         drawn: opened.drawn,
@@ -229,10 +230,10 @@ pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &Places) -> 
 }
 
 /// The model without its values.
-fn sketch(resolved: &Resolved, registry: Registry<'_>, folder: &Path, labels: &LabelSpace) -> Result<OpenedModel> {
+fn sketch(resolved: &Resolved, registry: Registry<'_>, directory: &Path, labels: &LabelSpace) -> Result<OpenedModel> {
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let options = OpenOptions { only_check: true, ..open_options(resolved, labels, &nowhere, Sharding::solo()) };
-    registry.open(folder, &options).map_err(|error| unfit(resolved, error))
+    registry.open(directory, &options).map_err(|error| unfit(resolved, error))
 }
 
 /// The family knows that it has no such head, but not who asked for it.
@@ -252,12 +253,12 @@ fn unfit(resolved: &Resolved, error: Error) -> Error {
 }
 
 /// Where the model answers prompts; `None` where the task has none.
-fn answer_place(resolved: &Resolved, registry: Registry<'_>, folder: &Path) -> Result<Option<AnswerPlace>> {
+fn answer_place(resolved: &Resolved, registry: Registry<'_>, directory: &Path) -> Result<Option<AnswerPlace>> {
     if !resolved.data.source.is_answered_by_words() {
         return Ok(None);
     }
     // As it is opened for words of any kind.
-    let opened = sketch(resolved, registry, folder, &LabelSpace::NextWords)?;
+    let opened = sketch(resolved, registry, directory, &LabelSpace::NextWords)?;
     let place = opened.model.answer_place().map_err(|error| unfit(resolved, error))?;
     if resolved.train.prompt_loss > 0.0 && place != AnswerPlace::Next {
         let reason = "this model sees all of a prompt at once, so there is no next word of it to learn";
@@ -356,11 +357,11 @@ fn read_split(
         let place = resolved.place("data.task");
         Error::recipe(place, "the task is not in the registry", "choose one that is listed in docs/tasks.md")
     };
-    let folder = source.folder().ok_or_else(unknown)?;
+    let directory = source.directory().ok_or_else(unknown)?;
     match (source, source.task_entry(), source.prompt_entry()) {
-        (DataSource::Squad { .. }, ..) => Squad::read(folder, split, options),
-        (_, Some(entry), _) => entry.read(folder, split, options),
-        (_, _, Some(entry)) => entry.read(folder, split, answering(resolved, place)?, options),
+        (DataSource::Squad { .. }, ..) => Squad::read(directory, split, options),
+        (_, Some(entry), _) => entry.read(directory, split, options),
+        (_, _, Some(entry)) => entry.read(directory, split, answering(resolved, place)?, options),
         _ => Err(unknown()),
     }
 }

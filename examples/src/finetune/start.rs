@@ -6,11 +6,11 @@ use super::train::{Plan, Trainer};
 use bmtrain_dist::Team;
 use bmtrain_dist::checkpoint::Store;
 use model_center::recipe::Resolved;
-use model_center::run::{CHECKPOINT_FOLDER, Earlier, MODEL_FOLDER, RECIPE_FILE, ResumeRecord, StartRecord};
+use model_center::run::{CHECKPOINT_DIRECTORY, Earlier, MODEL_DIRECTORY, RECIPE_FILE, ResumeRecord, StartRecord};
 use model_center::{Error, Result};
 
-/// What a failure of the run itself weighs, three of which in a row without a new checkpoint are too many; the loss of another
-/// rank weighs 1.
+/// What a failure of the run itself weighs, three of which in a row without a new checkpoint are too many; the loss of
+/// another rank weighs 1.
 pub(super) const OWN_FAILURE: u64 = 3;
 const TOO_MANY_FAILURES: u64 = 9;
 
@@ -56,24 +56,24 @@ impl Run {
         trainer.look_around()
     }
 
-    /// Take the folder for this run, on the first rank: as it is if the run goes on, else without what was in it.
+    /// Take the directory for this run, on the first rank: as it is if the run goes on, else without what was in it.
     fn open_log(&mut self, resolved: &Resolved, goes_on: bool) -> Result<()> {
         let Some(files) = &mut self.files else { return Ok(()) };
         if goes_on {
             files.output.take_over()?;
         } else if files.output.earlier() == Earlier::Finished {
             let place = resolved.output.dir.display().to_string();
-            let reason = "the run in this folder is finished and left no checkpoint to go on from";
+            let reason = "the run in this directory is finished and left no checkpoint to go on from";
             return Err(Error::recipe(
                 place,
                 reason,
-                "add --overwrite to replace it, or set output.dir to another folder",
+                "add --overwrite to replace it, or set output.dir to another directory",
             ));
         } else {
             files.output.begin_anew()?;
         }
         files.output.write(RECIPE_FILE, resolved.to_toml().as_bytes())?;
-        files.output.subfolder(CHECKPOINT_FOLDER)?;
+        files.output.subdirectory(CHECKPOINT_DIRECTORY)?;
         files.log = Some(files.output.metrics(&resolved.log.metrics)?);
         Ok(())
     }
@@ -103,7 +103,7 @@ impl Run {
             && let Some(files) = &mut self.files
         {
             // Another course's weights must not be taken for the best of this one because they are of the same step.
-            files.output.forget_model(MODEL_FOLDER)?;
+            files.output.forget_model(MODEL_DIRECTORY)?;
         }
         if choice.is_own {
             self.keeper.last_step = Some(trainer.step);

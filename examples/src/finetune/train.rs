@@ -47,7 +47,7 @@ pub struct Plan {
     pub launch: Launch,
     /// This process as one of several on this host.
     pub meeting: Option<Meeting>,
-    /// Settings that are not as in the run that the output folder holds.
+    /// Settings that are not as in the run that the output directory holds.
     pub changes: Vec<String>,
     /// Set when somebody asks for an end.
     pub stop: StopFlag,
@@ -91,7 +91,7 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
     });
     let sharding = sharding(resolved, Arc::clone(&ranks));
     let team = Team::new(ranks, &device);
-    let opened = registry.open(&job.folder, &open_options(resolved, job.train.labels(), &device, sharding))?;
+    let opened = registry.open(&job.directory, &open_options(resolved, job.train.labels(), &device, sharding))?;
     let progress_mode = ProgressMode::choose(
         resolved.log.quiet || !is_first,
         std::io::stderr().is_terminal(),
@@ -100,7 +100,7 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
     let stop = StopConditions::new(&resolved.train, job.steps_per_epoch, plan.stop.clone());
     let stop = if is_first { stop.or_file(resolved.output.dir.join(STOP_FILE)) } else { stop };
     let mut trainer = Trainer::new(job, resolved, stop, &device, opened.model, progress_mode, team)?;
-    // Only now, when nothing can be wrong with the input any more, the output folder is touched.
+    // Only now, when nothing can be wrong with the input any more, the output directory is touched.
     let mut run = Run::create(plan, begin, &trainer)?;
     // What a CUDA device can do is not measured here, and no share of it is shown.
     trainer.peak = if on_processors { measure_peak(threads) * launch.world as f64 } else { 0.0 };
@@ -119,8 +119,8 @@ fn run_rank(plan: &Plan, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
 pub(crate) struct Trainer {
     pub(super) device: Device,
     pub(crate) model: Box<dyn TextModel>,
-    /// The folder it came from, whose tokenizer is saved with it.
-    pub(super) folder: PathBuf,
+    /// The directory it came from, whose tokenizer is saved with it.
+    pub(super) directory: PathBuf,
     pub(super) optim: OptimManager,
     pub(super) loader: Loader,
     pub(crate) eval: Option<Loader>,
@@ -192,9 +192,10 @@ impl Trainer {
         let steps_per_epoch = job.steps_per_epoch;
         let total = stop.total_steps();
         let eval = job.eval.as_ref().map(|data| evaluate::loader(data, resolved.eval.batch_size)).transpose()?;
-        // Scores and weighted sums of attention are left out: they depend on the lengths, and up to a few hundred tokens
-        // they are a few hundredths of the rest. The share of the peak is so much too small.
-        // A token that is read or written passes one of two stacks, which are about as large; a classifier's passes both.
+        // Scores and weighted sums of attention are left out: they depend on the lengths, and up to a few hundred
+        // tokens they are a few hundredths of the rest. The share of the peak is so much too small.
+        // A token that is read or written passes one of two stacks, which are about as large; a classifier's passes
+        // both.
         let passed = if model.writes_targets() { 0.5 } else { 1.0 };
         let flops_per_token = 6.0 * passed * model.multiplied_values() as f64;
         Ok(Trainer {
@@ -203,7 +204,7 @@ impl Trainer {
             written: job.written.clone(),
             optim: optimizer(job, resolved, device, model.as_ref())?,
             model,
-            folder: job.folder.clone(),
+            directory: job.directory.clone(),
             loader,
             eval,
             progress: Progress::new(mode, total),
@@ -276,8 +277,8 @@ impl Trainer {
         Ok(StepResult { loss, info, tokens, padded_tokens, batch, seconds: elapsed.as_secs_f64() })
     }
 
-    /// How much the mean loss of the prompts' words counts in each micro-batch of a step, so that it is a mean over those of the
-    /// whole step, whichever micro-batch they are in; nothing where it does not count.
+    /// How much the mean loss of the prompts' words counts in each micro-batch of a step, so that it is a mean over
+    /// those of the whole step, whichever micro-batch they are in; nothing where it does not count.
     fn prompt_losses(&mut self, first: Position) -> Result<Vec<f32>> {
         if self.prompt_loss == 0.0 {
             return Ok(Vec::new());
@@ -292,8 +293,8 @@ impl Trainer {
         (self.earlier, self.train_time) = (earlier, earlier);
     }
 
-    /// What this rank knows of a step, and of the others, still on the device: its losses, the marks of their samples, counts,
-    /// and its votes.
+    /// What this rank knows of a step, and of the others, still on the device: its losses, the marks of their samples,
+    /// counts, and its votes.
     fn tell(&self, losses: &[Var], batches: &[[f32; 2]], counts: [f32; 3]) -> Result<Tensor> {
         let known = [batches.as_flattened(), &counts, &self.votes(self.step + 1)].concat();
         let known = Tensor::from_slice(&self.device, [known.len()], &known, Segment::Data)?;
@@ -301,8 +302,8 @@ impl Trainer {
         Ok(self.team.gather_later(&numbers)?)
     }
 
-    /// Bring together what every rank told of a step of so many losses each: in the order of the micro-batches, which is the same
-    /// on any number of ranks.
+    /// Bring together what every rank told of a step of so many losses each: in the order of the micro-batches, which
+    /// is the same on any number of ranks.
     fn agree(&mut self, told: &[f32], losses: usize, shares: &[f32]) -> Agreed {
         let each = (told.len() / self.team.size()).max(1);
         let all: Vec<&[f32]> = told.chunks(each).collect();

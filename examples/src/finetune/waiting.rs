@@ -18,7 +18,7 @@ pub(crate) fn note_reading(resolved: &Resolved) {
         DataSource::Files { train, eval, .. }
         | DataSource::Words { train, eval, .. }
         | DataSource::Template { train, eval, .. } => vec![Some(train.as_path()), eval.as_deref()],
-        source => vec![source.folder().map(PathBuf::as_path)],
+        source => vec![source.directory().map(PathBuf::as_path)],
     };
     for path in paths.into_iter().flatten() {
         let bytes = bytes_of(path);

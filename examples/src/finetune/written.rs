@@ -50,8 +50,8 @@ impl Written {
         }
     }
 
-    /// Write an answer to every sample, by the likeliest words, so many at a time. The ranks take turns, and all come to the same
-    /// scores, or to `None` because on one of them `is_stopped` says that somebody asks for an end.
+    /// Write an answer to every sample, by the likeliest words, so many at a time. The ranks take turns, and all come
+    /// to the same scores, or to `None` because on one of them `is_stopped` says that somebody asks for an end.
     ///
     /// # Errors
     /// A failing device; a lost rank.

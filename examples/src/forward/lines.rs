@@ -13,10 +13,12 @@ use std::sync::Arc;
 /// Rows that one pass of a model is to take are a few kilobytes each.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Rows padded to the longest hold no more tokens than this, so that one long row among many short ones does not take the memory.
+/// Rows padded to the longest hold no more tokens than this, so that one long row among many short ones does not take
+/// the memory.
 const MOST_TOKENS: usize = 1 << 26;
 
-/// What a line may say. The names are those of tensors; texts stand for the ids that the folder's tokenizer makes of them.
+/// What a line may say. The names are those of tensors; texts stand for the ids that the directory's tokenizer makes of
+/// them.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -65,13 +67,13 @@ pub(super) struct Rows {
     pub(super) uneven: Option<Error>,
 }
 
-/// Read a batch; `folder` is the model's, whose tokenizer texts go through.
+/// Read a batch; `directory` is the model's, whose tokenizer texts go through.
 ///
 /// # Errors
 /// A line that is no row, rows that do not go together; text without a tokenizer.
-pub(super) fn read(path: &Path, folder: &Path) -> Result<Rows> {
+pub(super) fn read(path: &Path, directory: &Path) -> Result<Rows> {
     let mut rows = Lines::parse(path)?;
-    let tokenizer = rows.tokenize(folder)?;
+    let tokenizer = rows.tokenize(directory)?;
     // Where ids are given, the mask hides padding.
     let pad = tokenizer.as_ref().and_then(|tokenizer| tokenizer.special_ids().pad).map_or(0, i64::from);
     let ids = rows.of("input_ids", |line| line.input_ids.as_ref())?;
@@ -159,11 +161,11 @@ impl Lines {
     }
 
     /// Put ids in the place of texts, if there are any; gives the tokenizer that made them.
-    fn tokenize(&mut self, folder: &Path) -> Result<Option<Arc<dyn Tokenizer>>> {
+    fn tokenize(&mut self, directory: &Path) -> Result<Option<Arc<dyn Tokenizer>>> {
         if self.lines.iter().all(|line| line.text.is_none() && line.text_pair.is_none() && line.target.is_none()) {
             return Ok(None);
         }
-        let tokenizer = tokenizer::open(folder)?;
+        let tokenizer = tokenizer::open(directory)?;
         for (line, place) in self.lines.iter_mut().zip(&self.places) {
             let refuse = |reason: &str, fix: &str| Err(Error::data(place.clone(), reason, fix));
             match (line.text.take(), line.text_pair.take()) {
@@ -245,7 +247,8 @@ impl Lines {
         words.collect()
     }
 
-    /// The labels in one vector; those of words are padded to the longest, which is the decoder's row where that is given.
+    /// The labels in one vector; those of words are padded to the longest, which is the decoder's row where that is
+    /// given.
     fn labels(&self, targets: Option<&[&Vec<i64>]>) -> Result<Option<TextLabels>> {
         let Some(labels) = self.of("labels", |line| line.labels.as_ref())? else { return Ok(None) };
         if let Some(words) = self.words() {

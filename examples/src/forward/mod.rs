@@ -1,4 +1,5 @@
-//! The forward program: a Hugging Face folder and a file of inputs in; logits, loss, hidden states and gradients out.
+//! The forward program: a Hugging Face directory and a file of inputs in; logits, loss, hidden states and gradients
+//! out.
 
 mod inputs;
 mod lines;
@@ -19,23 +20,26 @@ use std::process::ExitCode;
 
 /// Run a model once on given inputs, dropout off.
 ///
-/// Inputs are tensors (i64) of a safetensors file: `input_ids [B, L]`; `attention_mask`, `token_type_ids [B, L]`; `labels [B]` or
-/// `[B, L]`; `next_sentence_label [B]`. Labels of a regression are f32, `[B]` or `[B, outputs]`; those of the next word are the ids
-/// themselves, and are moved by the model. A decoder behind an encoder reads `decoder_input_ids [B, T]` with
-/// `decoder_attention_mask [B, T]`, or the `labels [B, T]` moved by one. A tensor of any other name is refused; what is absent gets
-/// the defaults of transformers. CPM-1 goes by `context [B, L]` and `span [B, L]` too.
+/// Inputs are tensors (i64) of a safetensors file: `input_ids [B, L]`; `attention_mask`, `token_type_ids [B, L]`;
+/// `labels [B]` or `[B, L]`; `next_sentence_label [B]`. Labels of a regression are f32, `[B]` or `[B, outputs]`; those
+/// of the next word are the ids themselves, and are moved by the model. A decoder behind an encoder reads
+/// `decoder_input_ids [B, T]` with `decoder_attention_mask [B, T]`, or the `labels [B, T]` moved by one. A tensor of
+/// any other name is refused; what is absent gets the defaults of transformers. CPM-1 goes by `context [B, L]` and
+/// `span [B, L]` too.
 ///
-/// Or they are rows of a file whose name ends in .jsonl, one object a line with lists under the same names, padded here; `text`,
-/// with `text_pair`, and `target` stand for `input_ids` and `labels` as the folder's tokenizer makes them.
+/// Or they are rows of a file whose name ends in .jsonl, one object a line with lists under the same names, padded
+/// here; `text`, with `text_pair`, and `target` stand for `input_ids` and `labels` as the directory's tokenizer makes
+/// them.
 ///
-/// Outputs (f32): `logits`, `loss`, `hidden.<i>`, `pooler`, `encoder_last_hidden_state`, and with --grads `grad.<name>` for every
-/// parameter under its Hugging Face name. Where rows were texts also `input_ids` (i64), what the tokenizer made of them.
+/// Outputs (f32): `logits`, `loss`, `hidden.<i>`, `pooler`, `encoder_last_hidden_state`, and with --grads `grad.<name>`
+/// for every parameter under its Hugging Face name. Where rows were texts also `input_ids` (i64), what the tokenizer
+/// made of them.
 ///
 /// Example: forward --model DIR --inputs in.jsonl --out out.safetensors --grads
 #[derive(Debug, Clone, Parser)]
 #[command(name = "forward", version)]
 pub struct Options {
-    /// Hugging Face folder, or the hub's name of a model that is in its cache (program fetch).
+    /// Hugging Face directory, or the hub's name of a model that is in its cache (program fetch).
     #[arg(long, value_name = "DIR|ORG/NAME")]
     pub model: String,
     /// Branch, tag or commit of a model of the hub; by default main.
@@ -44,8 +48,8 @@ pub struct Options {
     /// Family of a model whose config.json does not name it, as ModelCenter's do not.
     #[arg(long, value_name = "FAMILY")]
     pub family: Option<String>,
-    /// Leave out tensors that the model has no use for, by a pattern in which * stands for any text; may be repeated. Those of
-    /// heads for other tasks need none.
+    /// Leave out tensors that the model has no use for, by a pattern in which * stands for any text; may be repeated.
+    /// Those of heads for other tasks need none.
     #[arg(long, value_name = "PATTERN")]
     pub leave: Vec<String>,
     /// File of inputs.
@@ -57,7 +61,7 @@ pub struct Options {
     /// Also write the gradient of the loss with respect to every parameter; needs labels.
     #[arg(long)]
     pub grads: bool,
-    /// The head; by default the one that the folder's class has.
+    /// The head; by default the one that the directory's class has.
     #[arg(long, value_enum)]
     pub head: Option<Head>,
     /// Dtype of the weights while it runs; by default the one that most of them are stored in, and f32 with --grads.
@@ -82,14 +86,14 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 /// Run the program with the models of `registry`.
 ///
 /// # Errors
-/// A folder or inputs that cannot be used, a file that cannot be written.
+/// A directory or inputs that cannot be used, a file that cannot be written.
 pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     let device = Device::new(
         crate::device::open(options.device, (0, 1), crate::device::threads(options.threads)?, true)?.backend,
     );
-    let folder = Pretrained::resolve(&options.model, options.revision.as_deref(), &model_places())?;
+    let directory = Pretrained::resolve(&options.model, options.revision.as_deref(), &model_places())?;
     let lines::Rows { batch, tokenizer, uneven } = match lines::is_for(&options.inputs) {
-        true => lines::read(&options.inputs, &folder)?,
+        true => lines::read(&options.inputs, &directory)?,
         false => {
             let batch = inputs::read(&SafetensorsFile::open(&options.inputs)?)?;
             lines::Rows { batch, tokenizer: None, uneven: None }
@@ -101,7 +105,7 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         return Err(Error::data(place, reason, "add labels to the inputs, or leave --grads out"));
     }
     let asked = OpenOptions {
-        head: opened::head(options.head, &folder, batch.next_sentence.is_some())?,
+        head: opened::head(options.head, &directory, batch.next_sentence.is_some())?,
         family: options.family.clone(),
         leave: options.leave.clone(),
         dtype: options.dtype.map_or(DType::F32, Stored::dtype),
@@ -109,7 +113,7 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
         keep_dtype: options.dtype.is_none() && !options.grads,
         ..OpenOptions::new(&device)
     };
-    let opened = registry.open(&folder, &asked).map_err(|error| match error {
+    let opened = registry.open(&directory, &asked).map_err(|error| match error {
         // The family knows that it has no such head, but not who asked for it.
         Error::Recipe { reason, fix, .. } => Error::recipe("--head", reason, fix),
         other => other,
@@ -126,7 +130,7 @@ pub fn run(options: &Options, registry: Registry<'_>) -> Result<ExitStatus> {
     }
     opened::remarks_of(&opened).iter().for_each(|line| terminal::note(line));
     for name in &opened.drawn {
-        terminal::note(&format!("warning: {name} is not in the folder; its values are drawn"));
+        terminal::note(&format!("warning: {name} is not in the directory; its values are drawn"));
     }
     let outputs = compute(&*opened.model, &batch, options.grads, &device).map_err(|error| match error {
         // The model knows which tensor is wrong, but not where it came from.
@@ -182,8 +186,8 @@ fn compute(model: &dyn TextModel, batch: &TextBatch, grads: bool, device: &Devic
     Ok(outputs)
 }
 
-/// Names the outputs that are not finite. They are no error: without one label that counts, or one token that is seen, PyTorch
-/// returns NaN too.
+/// Names the outputs that are not finite. They are no error: without one label that counts, or one token that is seen,
+/// PyTorch returns NaN too.
 fn warn_of(outputs: &[Output]) {
     let count = |values: &[f32]| values.iter().filter(|value| !value.is_finite()).count();
     let found = outputs.iter().map(|(entry, values)| (&entry.name, count(values), values.len()));

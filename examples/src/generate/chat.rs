@@ -67,8 +67,8 @@ impl<'a> Talk<'a> {
     /// Talk until the end of the input.
     ///
     /// # Errors
-    /// A line that cannot be read; output that cannot be written. A message that the template or the model refuses ends the
-    /// conversation only where nobody types.
+    /// A line that cannot be read; output that cannot be written. A message that the template or the model refuses ends
+    /// the conversation only where nobody types.
     pub(super) fn run(mut self) -> Result<Figures> {
         if self.is_typed && !self.job.options.quiet {
             terminal::note("/help says what can be typed beside messages.");

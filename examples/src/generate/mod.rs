@@ -1,8 +1,8 @@
 //! The generate program: a model and prompts in, texts out; or a conversation.
 //!
-//! [`settings`] brings the command line and what the model's folder states together, [`rows`] reads prompts and makes ids of them,
-//! `work` runs the model on its ranks, `sink` writes what comes, `chat` talks. How words are chosen is in
-//! [`model_center::generation`]; `docs/generate.md` is the manual.
+//! [`settings`] brings the command line and what the model's directory states together, [`rows`] reads prompts and
+//! makes ids of them, `work` runs the model on its ranks, `sink` writes what comes, `chat` talks. How words are chosen
+//! is in [`model_center::generation`]; `docs/generate.md` is the manual.
 
 mod chat;
 pub mod rows;
@@ -26,18 +26,18 @@ use std::process::ExitCode;
 
 /// Generate texts behind prompts, with a decoder or with an encoder and a decoder.
 ///
-/// Prompts come from the command line, whose texts are printed as they come, or from the rows of a JSONL file, which are written
-/// with their texts to another. With --chat they are what a user says, by the model's chat template; with neither --prompt
-/// nor --input the program then talks until the end of its input.
+/// Prompts come from the command line, whose texts are printed as they come, or from the rows of a JSONL file, which
+/// are written with their texts to another. With --chat they are what a user says, by the model's chat template; with
+/// neither --prompt nor --input the program then talks until the end of its input.
 ///
-/// What is not said here is as generation_config.json in the model's folder has it, else config.json; --print-config shows all
-/// of it.
+/// What is not said here is as generation_config.json in the model's directory has it, else config.json; --print-config
+/// shows all of it.
 ///
 /// Example: generate HuggingFaceTB/SmolLM2-135M-Instruct --chat --prompt "Why is the sky blue?" --sample --top-p 0.9
 #[derive(Debug, Clone, Parser)]
 #[command(name = "generate", version)]
 pub struct Options {
-    /// Folder of Hugging Face or ModelCenter, or the hub's name of a model that is in its cache (program fetch).
+    /// Directory of Hugging Face or ModelCenter, or the hub's name of a model that is in its cache (program fetch).
     #[arg(value_name = "MODEL")]
     pub model: String,
     /// Branch, tag or commit of a model of the hub; by default main.
@@ -46,8 +46,8 @@ pub struct Options {
     /// Family of a model whose config.json does not name it, as ModelCenter's do not.
     #[arg(long, value_name = "FAMILY")]
     pub family: Option<String>,
-    /// Leave out tensors that the model has no use for, by a pattern in which * stands for any text; may be repeated. Those of
-    /// heads for other tasks need none.
+    /// Leave out tensors that the model has no use for, by a pattern in which * stands for any text; may be repeated.
+    /// Those of heads for other tasks need none.
     #[arg(long, value_name = "PATTERN")]
     pub leave: Vec<String>,
     /// What is read.
@@ -68,7 +68,8 @@ pub struct Options {
     /// Replace --output if it is there.
     #[arg(long, requires = "output")]
     pub overwrite: bool,
-    /// Prompts at a time, on each rank; by default 8 of --input and 1 of --prompt. Texts do not depend on it, but for rounding.
+    /// Prompts at a time, on each rank; by default 8 of --input and 1 of --prompt. Texts do not depend on it, but for
+    /// rounding.
     #[arg(long, value_name = "N")]
     pub batch: Option<usize>,
     /// What it runs on: auto, cpu, cuda, or cuda:1 for the second CUDA device.
@@ -106,8 +107,8 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 /// Run the program with the models of `registry`.
 ///
 /// # Errors
-/// Settings without effect or out of their range; a model, a file or a row that cannot be used; an output that is there already;
-/// a failing device.
+/// Settings without effect or out of their range; a model, a file or a row that cannot be used; an output that is there
+/// already; a failing device.
 pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
     let job = setup::prepare(options, registry)?;
     if options.print_config {

@@ -26,8 +26,8 @@ pub struct RowOptions {
     /// A prompt; may be repeated.
     #[arg(long, value_name = "TEXT", conflicts_with = "input")]
     pub prompt: Vec<String>,
-    /// File of rows in JSONL: "prompt" or "input" is a text, "input_ids" a list of ids, "messages" a conversation of "role" and
-    /// "content". Whatever else they have is kept.
+    /// File of rows in JSONL: "prompt" or "input" is a text, "input_ids" a list of ids, "messages" a conversation of
+    /// "role" and "content". Whatever else they have is kept.
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
     /// Name of the text in the rows.
@@ -185,16 +185,16 @@ pub struct Reader<'a> {
     pub with_specials: Option<&'a dyn Tokenizer>,
     /// The model's chat template.
     pub chat: Option<&'a ChatTemplate>,
-    /// The folder of all these.
-    pub folder: &'a Path,
+    /// The directory of all these.
+    pub directory: &'a Path,
 }
 
 impl Reader<'_> {
     /// The ids of a row.
     ///
     /// # Errors
-    /// A text without a tokenizer, a conversation without a template; what these refuse; a row that the model cannot read or go on
-    /// from. All name the row.
+    /// A text without a tokenizer, a conversation without a template; what these refuse; a row that the model cannot
+    /// read or go on from. All name the row.
     pub fn ids(&self, row: &Row, model: &dyn TextModel) -> Result<Vec<u32>> {
         let ids = match &row.said {
             Said::Ids(ids) => ids.clone(),
@@ -216,7 +216,7 @@ impl Reader<'_> {
 
     /// A text as the model's template has it; what a decoder goes on from has no end.
     fn text(&self, text: &str, writes_targets: bool) -> Result<Vec<u32>> {
-        let tokenizer = self.with_specials.or(self.tokenizer).ok_or_else(|| no_tokenizer(self.folder))?;
+        let tokenizer = self.with_specials.or(self.tokenizer).ok_or_else(|| no_tokenizer(self.directory))?;
         if writes_targets {
             return Ok(tokenizer.encode(text, None, None)?.input_ids);
         }
@@ -233,11 +233,11 @@ impl Reader<'_> {
     /// # Errors
     /// No tokenizer or template; what the template refuses; two messages of the system.
     pub fn conversation(&self, messages: &[ChatMessage]) -> Result<Vec<u32>> {
-        let tokenizer = self.tokenizer.ok_or_else(|| no_tokenizer(self.folder))?;
+        let tokenizer = self.tokenizer.ok_or_else(|| no_tokenizer(self.directory))?;
         let chat = self.chat.ok_or_else(|| {
             let reason = "the model has no chat template, so that it is not known how it reads conversations";
             let fix = "use a model that was trained on conversations, or give plain prompts, perhaps with --template";
-            Error::model(self.folder.display().to_string(), reason, fix)
+            Error::model(self.directory.display().to_string(), reason, fix)
         })?;
         let mut messages = messages.to_vec();
         if let Some(system) = &self.options.system {
@@ -252,10 +252,10 @@ impl Reader<'_> {
     }
 }
 
-fn no_tokenizer(folder: &Path) -> Error {
-    let reason = "prompts are texts, and the folder has no tokenizer";
+fn no_tokenizer(directory: &Path) -> Error {
+    let reason = "prompts are texts, and the directory has no tokenizer";
     Error::model(
-        folder.display().to_string(),
+        directory.display().to_string(),
         reason,
         "copy the tokenizer's files into it, or give input_ids in rows of --input",
     )

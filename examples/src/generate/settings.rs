@@ -1,6 +1,8 @@
-//! How words are chosen: the command line, what the model's folder states, and what is taken where neither says anything.
+//! How words are chosen: the command line, what the model's directory states, and what is taken where neither says
+//! anything.
 //!
-//! Defines [`MethodOptions`] and [`Settings`], in which each setting has its origin. A setting without effect is refused.
+//! Defines [`MethodOptions`] and [`Settings`], in which each setting has its origin. A setting without effect is
+//! refused.
 
 use clap::{Args, ValueEnum};
 use model_center::generation::{
@@ -136,7 +138,7 @@ impl MethodOptions {
 
 /// What settings go by beside the command line.
 pub struct Surroundings<'a> {
-    /// What the model's folder states.
+    /// What the model's directory states.
     pub defaults: &'a GenerationDefaults,
     /// The model's tokenizer, if it has one.
     pub tokenizer: Option<&'a dyn Tokenizer>,
@@ -153,7 +155,7 @@ pub struct Settings {
     pub generate: GenerateOptions,
     /// Texts of each prompt.
     pub texts: usize,
-    /// What the folder states and nobody follows.
+    /// What the directory states and nobody follows.
     pub left_aside: Vec<String>,
     lines: Vec<(&'static str, String, &'static str)>,
 }
@@ -196,7 +198,8 @@ impl Settings {
         Ok(settings)
     }
 
-    /// What the library refuses, by the names that settings have on the command line or in the model's folder, whoever said them.
+    /// What the library refuses, by the names that settings have on the command line or in the model's directory,
+    /// whoever said them.
     pub fn blame(&self, error: Error) -> Error {
         let Error::Recipe { place, reason, fix } = error else { return error };
         let name = match place.as_str() {
@@ -218,7 +221,7 @@ impl Settings {
         self.lines.push((name, value, origin));
     }
 
-    /// The first of what was asked for, what the folder states, and a default.
+    /// The first of what was asked for, what the directory states, and a default.
     fn pick<T: Clone + fmt::Debug>(
         &mut self,
         name: &'static str,
@@ -371,7 +374,7 @@ impl Settings {
         let min = behind(&defaults.min_length, "min_length", defaults.min_new_tokens.is_none());
         let max = defaults.max_new_tokens.clone().or(max.filter(|max| max.value > 0));
         let longest = self.pick("max_new_tokens", options.max_new_tokens, &max, MAX_NEW_TOKENS);
-        // What a folder states as the least may be more than somebody asks for at most.
+        // What a directory states as the least may be more than somebody asks for at most.
         let possible = if self.generate.ends.is_empty() { 0 } else { longest };
         let min = defaults.min_new_tokens.clone().or(min);
         let min = min.map(|min| Stated { value: min.value.min(possible), ..min });
@@ -381,7 +384,7 @@ impl Settings {
     }
 }
 
-/// How a setting is named in the files of a folder.
+/// How a setting is named in the files of a directory.
 fn field(name: &str) -> &str {
     match name {
         "beams" => "num_beams",
@@ -434,7 +437,7 @@ fn token_id(name: &str, token: &str, tokenizer: Option<&dyn Tokenizer>) -> Resul
     let Some(tokenizer) = tokenizer else {
         return Err(Error::recipe(
             place(),
-            "the model's folder has no tokenizer that knows names",
+            "the model's directory has no tokenizer that knows names",
             "write id:2 for token 2",
         ));
     };

@@ -1,4 +1,4 @@
-//! Everything that can be known before weights are read: the model's folder, its tokenizer, settings and prompts.
+//! Everything that can be known before weights are read: the model's directory, its tokenizer, settings and prompts.
 //!
 //! Defines [`Job`] and [`prepare`], which `run` calls.
 
@@ -31,7 +31,7 @@ const MOST_AT_A_TIME: usize = 65_536;
 pub(super) struct Job {
     pub(super) options: Options,
     pub(super) registry: Registry<'static>,
-    pub(super) folder: PathBuf,
+    pub(super) directory: PathBuf,
     pub(super) tokenizer: Option<Arc<dyn Tokenizer>>,
     pub(super) chat: Option<ChatTemplate>,
     pub(super) settings: Settings,
@@ -52,7 +52,7 @@ impl Job {
             tokenizer: self.tokenizer.as_deref(),
             with_specials: None,
             chat: self.chat.as_ref(),
-            folder: &self.folder,
+            directory: &self.directory,
         }
     }
 
@@ -80,20 +80,20 @@ pub(super) fn prepare(options: &Options, registry: Registry<'static>) -> Result<
     let threads = device::threads(options.threads)?;
     let rows = options.rows.rows()?;
     refuse_output(options)?;
-    let folder = resolve(options)?;
-    let model = sketch(options, &registry, &folder)?;
+    let directory = resolve(options)?;
+    let model = sketch(options, &registry, &directory)?;
     let is_text = |row: &Row| !matches!(row.said, Said::Ids(_));
-    let tokenizers = Tokenizers::open(options, &folder, options.is_conversation() || rows.iter().any(is_text))?;
+    let tokenizers = Tokenizers::open(options, &directory, options.is_conversation() || rows.iter().any(is_text))?;
     if let Some(tokenizer) = &tokenizers.tokenizer {
         tokenizer.require_rows(model.vocab_size())?;
     }
-    let settings = settings(options, &folder, &*model, &tokenizers)?;
+    let settings = settings(options, &directory, &*model, &tokenizers)?;
     let wants_chat = options.rows.chat || rows.iter().any(|row| matches!(row.said, Said::Messages(_)));
-    let chat = if wants_chat { ChatTemplate::from_folder(&folder)? } else { None };
+    let chat = if wants_chat { ChatTemplate::from_directory(&directory)? } else { None };
     let batch = options.batch.unwrap_or(if options.rows.input.is_some() { ROWS_AT_A_TIME } else { 1 });
     let Tokenizers { tokenizer, with_specials } = tokenizers;
     let (options, ids) = (options.clone(), Vec::new());
-    let job = Job { options, registry, folder, tokenizer, chat, settings, rows, ids, launch, threads, batch };
+    let job = Job { options, registry, directory, tokenizer, chat, settings, rows, ids, launch, threads, batch };
     let with_specials = with_specials.as_deref().filter(|_| job.options.rows.special_tokens);
     let reader = Reader { with_specials, ..job.reader() };
     if job.options.is_conversation() {
@@ -105,8 +105,8 @@ pub(super) fn prepare(options: &Options, registry: Registry<'static>) -> Result<
 }
 
 /// How words are chosen, as far as the model can do so.
-fn settings(options: &Options, folder: &Path, model: &dyn TextModel, tokenizers: &Tokenizers) -> Result<Settings> {
-    let defaults = GenerationDefaults::from_folder(folder, model.vocab_size())?;
+fn settings(options: &Options, directory: &Path, model: &dyn TextModel, tokenizers: &Tokenizers) -> Result<Settings> {
+    let defaults = GenerationDefaults::from_directory(directory, model.vocab_size())?;
     let tokenizer = tokenizers.tokenizer.as_deref();
     let around = Surroundings {
         defaults: &defaults,
@@ -118,7 +118,7 @@ fn settings(options: &Options, folder: &Path, model: &dyn TextModel, tokenizers:
     Generator::new(model, tokenizer, settings.generate.clone()).map_err(|error| settings.blame(error))?;
     if !settings.left_aside.is_empty() && !options.quiet && !options.print_config {
         terminal::note(&format!(
-            "the model's folder has settings that are not followed: {}",
+            "the model's directory has settings that are not followed: {}",
             settings.left_aside.join(", ")
         ));
     }
@@ -159,7 +159,7 @@ fn check_options(options: &Options) -> Result<()> {
 fn refuse_output(options: &Options) -> Result<()> {
     match &options.output {
         Some(output) if output.is_dir() => {
-            Err(Error::recipe(output.display().to_string(), "the output is a folder", "name a file"))
+            Err(Error::recipe(output.display().to_string(), "the output is a directory", "name a file"))
         }
         Some(output) if !options.overwrite && output.symlink_metadata().is_ok() => {
             let fix = "name another file, or replace it with --overwrite";
@@ -171,7 +171,7 @@ fn refuse_output(options: &Options) -> Result<()> {
 
 fn resolve(options: &Options) -> Result<PathBuf> {
     if Path::new(&options.model).extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf")) {
-        let fix = format!("convert {} FOLDER --dtype f32, and give the folder", options.model);
+        let fix = format!("convert {} DIRECTORY --dtype f32, and give the directory", options.model);
         return Err(Error::model(options.model.clone(), "a GGUF file is read by the program convert alone", fix));
     }
     Pretrained::resolve(&options.model, options.revision.as_deref(), &model_places())
@@ -191,21 +191,21 @@ pub(super) fn open_options(options: &Options, device: &Device, sharding: Shardin
 }
 
 /// The model without values.
-fn sketch(options: &Options, registry: &Registry<'_>, folder: &Path) -> Result<Box<dyn TextModel>> {
+fn sketch(options: &Options, registry: &Registry<'_>, directory: &Path) -> Result<Box<dyn TextModel>> {
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let asked = OpenOptions { only_check: true, ..open_options(options, &nowhere, Sharding::solo()) };
-    let opened = registry.open(folder, &asked).map_err(|error| match error {
+    let opened = registry.open(directory, &asked).map_err(|error| match error {
         // The family knows that it has no such head, but not who asked for it.
         Error::Recipe { reason, .. } => {
             let fix = "use a model that writes texts: a decoder, or one with an encoder and a decoder";
-            Error::model(folder.display().to_string(), reason, fix)
+            Error::model(directory.display().to_string(), reason, fix)
         }
         other => other,
     })?;
     if let Some(name) = opened.drawn.first() {
         let reason = format!("its weights have no {name}, and texts of values that are drawn would mean nothing");
         return Err(Error::model(
-            folder.display().to_string(),
+            directory.display().to_string(),
             reason,
             "use a model that was trained to predict words",
         ));
@@ -216,25 +216,25 @@ fn sketch(options: &Options, registry: &Registry<'_>, folder: &Path) -> Result<B
     Ok(opened.model)
 }
 
-/// The model's tokenizer, once as texts are read, and where somebody asks for it once more with names of special tokens read as
-/// these.
+/// The model's tokenizer, once as texts are read, and where somebody asks for it once more with names of special tokens
+/// read as these.
 struct Tokenizers {
     tokenizer: Option<Arc<dyn Tokenizer>>,
     with_specials: Option<Arc<dyn Tokenizer>>,
 }
 
 impl Tokenizers {
-    /// Of a folder; none where there is none and nobody needs it.
-    fn open(options: &Options, folder: &Path, is_needed: bool) -> Result<Self> {
+    /// Of a directory; none where there is none and nobody needs it.
+    fn open(options: &Options, directory: &Path, is_needed: bool) -> Result<Self> {
         let (rows, prefix) = (&options.rows, &options.method.prefix);
-        if !is_needed && !rows.special_tokens && prefix.is_none() && !tokenizer::is_in(folder)? {
+        if !is_needed && !rows.special_tokens && prefix.is_none() && !tokenizer::is_in(directory)? {
             return Ok(Tokenizers { tokenizer: None, with_specials: None });
         }
-        let tokenizer = tokenizer::open(folder)?;
+        let tokenizer = tokenizer::open(directory)?;
         // The name of a token needs nobody to read it.
         let is_text = prefix.as_ref().is_some_and(|prefix| tokenizer.id(prefix).is_none());
         let with_specials = (rows.special_tokens || is_text)
-            .then(|| tokenizer::open_with(folder, TextSpecials::AsTokens))
+            .then(|| tokenizer::open_with(directory, TextSpecials::AsTokens))
             .transpose()?;
         Ok(Tokenizers { tokenizer: Some(tokenizer), with_specials })
     }

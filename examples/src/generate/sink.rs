@@ -1,5 +1,5 @@
-//! Where texts go: to a file that is there whole or not at all, or to standard output, in the order of the prompts; and what is
-//! said of the run at its end.
+//! Where texts go: to a file that is there whole or not at all, or to standard output, in the order of the prompts; and
+//! what is said of the run at its end.
 //!
 //! Defines [`Sink`], which all ranks share, and [`Figures`]. Called by `work`, and for its figures by `chat`.
 
@@ -107,7 +107,7 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    /// Open it; a folder that cannot be written is found here, before weights are read.
+    /// Open it; a directory that cannot be written is found here, before weights are read.
     ///
     /// # Errors
     /// What the operating system refuses.
@@ -126,8 +126,8 @@ impl Sink {
         Ok(Sink { target, next: 0, waiting: BTreeMap::new(), rows, progress, figures: Figures::default() })
     }
 
-    /// Take the texts of a row, printed with what stands in front of each; they are written when all before them are. Whether
-    /// anybody still reads them.
+    /// Take the texts of a row, printed with what stands in front of each; they are written when all before them are.
+    /// Whether anybody still reads them.
     ///
     /// # Errors
     /// The disk or standard output refuses.
@@ -228,8 +228,8 @@ fn ending(ending: Ending) -> &'static str {
     }
 }
 
-/// Print a text or a piece of one at once. In a terminal what would control it is left out: models write what they have read.
-/// Whether anybody still reads it.
+/// Print a text or a piece of one at once. In a terminal what would control it is left out: models write what they have
+/// read. Whether anybody still reads it.
 ///
 /// # Errors
 /// Standard output cannot be written to.

@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long a rank waits for another: a reader may be slow, a batch of long prompts takes its time, a process may be halted. A rank
-/// that fails is known at once, for all are threads of this process.
+/// How long a rank waits for another: a reader may be slow, a batch of long prompts takes its time, a process may be
+/// halted. A rank that fails is known at once, for all are threads of this process.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
 
 /// What the ranks share.
@@ -84,7 +84,7 @@ impl Work {
 
     /// One rank's part.
     fn rank(&self, ranks: Arc<dyn Communicator>) -> Result<ExitStatus> {
-        let Job { options, registry, folder, launch, settings, tokenizer, .. } = &self.job;
+        let Job { options, registry, directory, launch, settings, tokenizer, .. } = &self.job;
         let is_first = ranks.rank() == 0;
         let threads = threads_per_rank(self.job.threads, launch.local_size);
         let notify = is_first && !options.quiet;
@@ -97,7 +97,7 @@ impl Work {
                 Sharding { ranks: Arc::clone(&ranks), level: ZeroLevel::Three, sum: GradientSum::Fast, prefetch: true }
             }
         };
-        let opened = registry.open(folder, &open_options(options, &device, sharding))?;
+        let opened = registry.open(directory, &open_options(options, &device, sharding))?;
         let may_go_on = || self.check_stop();
         let generator = Generator::new(&*opened.model, tokenizer.as_deref(), settings.generate.clone())
             .map_err(|error| settings.blame(error))?
@@ -133,7 +133,8 @@ impl Work {
         Ok(())
     }
 
-    /// What is printed in front of a text: with --echo its prompt, and the space that words alone do not have at their beginning.
+    /// What is printed in front of a text: with --echo its prompt, and the space that words alone do not have at their
+    /// beginning.
     fn front(&self, number: usize, text: &Generated) -> Result<String> {
         let (true, Some(tokenizer)) = (self.job.options.echo, &self.job.tokenizer) else { return Ok(String::new()) };
         let Said::Text(prompt) = &self.job.rows[number].said else { return Ok(String::new()) };

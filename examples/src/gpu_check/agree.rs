@@ -11,7 +11,7 @@ use model_center::{Error, Result};
 use serde_json::json;
 use std::sync::Arc;
 
-/// Every row of the table whose name contains `wanted`, in every number type of the row.
+/// Every row of the table whose name contains `wanted`, in every dtype of the row.
 pub fn conformance(place: &Place, wanted: &str, report: &mut Report) -> Result<()> {
     let cases: Vec<Case> = conformance::cases().into_iter().filter(|case| case.name.contains(wanted)).collect();
     if cases.is_empty() {

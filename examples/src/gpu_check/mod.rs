@@ -1,5 +1,5 @@
-//! The gpu-check program: proof that the CUDA backend computes on a real device what the CPU computes, and measurements of
-//! how fast it is there.
+//! The gpu-check program: proof that the CUDA backend computes on a real device what the CPU computes, and measurements
+//! of how fast it is there.
 
 mod agree;
 mod environment;
@@ -25,9 +25,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Prove and measure the CUDA backend on this machine's GPU: every kernel against the CPU, tiny models in training, copies
-/// behind compute, the speed of kernels and of whole models. Ends in a table on standard output; the exit status is 0 only if
-/// nothing failed.
+/// Prove and measure the CUDA backend on this machine's GPU: every kernel against the CPU, tiny models in training,
+/// copies behind compute, the speed of kernels and of whole models. Ends in a table on standard output; the exit status
+/// is 0 only if nothing failed.
 ///
 /// Example: gpu-check --only conformance,training --json check.json
 #[derive(Debug, Clone, Parser)]
@@ -67,7 +67,7 @@ pub struct Options {
 pub enum Part {
     /// The device, the driver and the libraries.
     Environment,
-    /// Every row of the conformance table against the CPU, in every number type.
+    /// Every row of the conformance table against the CPU, in every dtype.
     Conformance,
     /// A tiny BERT and a tiny GPT-2, 20 steps in f32 and bf16, against the CPU.
     Training,
@@ -147,8 +147,8 @@ impl Place {
         Device::new(Arc::clone(&self.backend) as Arc<dyn Backend>)
     }
 
-    /// After a failure: note if the device is lost by it. A kernel that died leaves a device whose every later call fails, while
-    /// other failures are told once.
+    /// After a failure: note if the device is lost by it. A kernel that died leaves a device whose every later call
+    /// fails, while other failures are told once.
     fn note_loss(&self, after: &str, report: &mut Report) {
         if report.is_lost() || self.device().sync().is_ok() {
             return;
@@ -162,8 +162,8 @@ impl Place {
 /// Run the program.
 ///
 /// # Errors
-/// A device that fails outside of a check; a file that cannot be written. Where there is no device or a library is missing,
-/// one line says so and the status is that of a failure.
+/// A device that fails outside of a check; a file that cannot be written. Where there is no device or a library is
+/// missing, one line says so and the status is that of a failure.
 pub fn run(options: &Options) -> Result<ExitStatus> {
     if options.list {
         let line = |part: &Part| {

@@ -1,7 +1,8 @@
 //! Whether copies to the device run while the device computes, from traces of both lanes.
 //!
-//! Products alone, copies alone, and both together: what the third takes less than the first two is time in which both ran.
-//! That the spans of two lanes overlap would not show it, because a copy that has to wait for the products begins in time too.
+//! Products alone, copies alone, and both together: what the third takes less than the first two is time in which both
+//! ran. That the spans of two lanes overlap would not show it, because a copy that has to wait for the products begins
+//! in time too.
 
 use super::Place;
 use super::report::Report;

@@ -47,7 +47,8 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// A line of the table with what its figure is held against. What is measured on an emulated device reaches nothing.
+    /// A line of the table with what its figure is held against. What is measured on an emulated device reaches
+    /// nothing.
     pub fn held(&mut self, what: impl Into<String>, figure: impl Into<String>, (target, met): (&str, bool)) {
         let met = met && !self.emulated;
         self.row(what, figure);
@@ -131,7 +132,7 @@ impl Report {
             "targets": self.targets,
             "parts": self.parts,
         });
-        let fix = "name a file in a folder that can be written to";
+        let fix = "name a file in a directory that can be written to";
         std::fs::write(path, format!("{whole:#}\n")).map_err(|error| Error::file("write", path, error, fix))
     }
 

@@ -28,7 +28,7 @@ const VOCABULARY: usize = 50;
 pub struct Job {
     /// GPT-2, with every word a label; otherwise BERT, with a class for each row.
     pub gpt2: bool,
-    /// Number type of the parameters.
+    /// Dtype of the parameters.
     pub dtype: DType,
     /// What ranks hold shards of.
     pub level: ZeroLevel,
@@ -67,15 +67,15 @@ pub fn train(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Result<
     Ok(Seen { losses, state: format!("{:?}", optim.fingerprint()?) })
 }
 
-/// How far losses may be apart, relative to the first. In f32 both sides round sums of some hundred terms in another order, about
-/// 1e-6 of a loss near one, and in some steps of Adam that grows a little; in bf16 a value that lies between two numbers may be
-/// rounded to the other one, 4e-3 of itself, but few are.
+/// How far losses may be apart, relative to the first. In f32 both sides round sums of some hundred terms in another
+/// order, about 1e-6 of a loss near one, and in some steps of Adam that grows a little; in bf16 a value that lies
+/// between two numbers may be rounded to the other one, 4e-3 of itself, but few are.
 pub fn tolerance(dtype: DType) -> f32 {
     if dtype == DType::F32 { 1e-5 } else { 5e-3 }
 }
 
-/// The largest distance of two runs' losses, relative to the first loss; not a number where one of them is none, infinite where
-/// they have not the same number of steps.
+/// The largest distance of two runs' losses, relative to the first loss; not a number where one of them is none,
+/// infinite where they have not the same number of steps.
 pub fn distance(got: &Seen, expected: &Seen) -> f32 {
     if got.losses.len() != expected.losses.len() || expected.losses.is_empty() {
         return f32::INFINITY;
@@ -102,8 +102,8 @@ fn model(job: Job, device: &Device, ranks: Arc<dyn Communicator>) -> Result<Box<
     Shape { family, num_layers, dim_model, num_heads, dim_ff, vocab_size }.build(device, blocks, builder)
 }
 
-/// A rank's rows of a batch, all but the first padded. Every step has the same words, because random words that are new each
-/// time hold nothing that a language model could learn.
+/// A rank's rows of a batch, all but the first padded. Every step has the same words, because random words that are new
+/// each time hold nothing that a language model could learn.
 fn batch(job: Job, ranks: &dyn Communicator) -> TextBatch {
     let draw =
         |index: usize, bound: usize| philox::block(Key::new(5, "words"), [index as u32, 0, 0, 0])[0] as usize % bound;

@@ -1,8 +1,9 @@
 //! The finetune program's own steps where nothing is allocated: what a rank's pool will hold.
 //!
-//! [`count`] opens the model without its values, makes a trainer as a run does, and lets it evaluate, step twice, evaluate and
-//! pass its parameters on, all on data in which every sample is as long as the longest. Where the samples differ in length,
-//! steps on the data themselves are counted too: the gaps between tensors depend on the order of the lengths.
+//! [`count`] opens the model without its values, makes a trainer as a run does, and lets it evaluate, step twice,
+//! evaluate and pass its parameters on, all on data in which every sample is as long as the longest. Where the samples
+//! differ in length, steps on the data themselves are counted too: the gaps between tensors depend on the order of the
+//! lengths.
 
 use crate::finetune::evaluate::Judge;
 use crate::finetune::setup::{Job, open_options, sharding};
@@ -23,11 +24,12 @@ use std::sync::Arc;
 /// Steps that show the peak: the first makes the optimizer's state, the second has it from its beginning.
 const STEPS: usize = 2;
 
-/// Micro-batches of one rank that are counted where each is like the others. (In the elastic order the number of sums depends
-/// on how many there are.)
+/// Micro-batches of one rank that are counted where each is like the others. (In the elastic order the number of sums
+/// depends on how many there are.)
 const MOST_ALIKE: u64 = 64;
 
-/// Micro-batches of the data themselves that are counted for the gaps between tensors. More of them find hardly any larger gaps.
+/// Micro-batches of the data themselves that are counted for the gaps between tensors. More of them find hardly any
+/// larger gaps.
 const MOST_VARIED: u64 = 48;
 
 /// What counting found.
@@ -35,8 +37,8 @@ const MOST_VARIED: u64 = 48;
 pub struct Counted {
     /// Memory and work of the first rank; the others' are the same.
     pub needs: Needs,
-    /// The most of the pool's memory that is ever touched, gaps between tensors included, bytes. It is all that a pool on the CPU
-    /// takes, since untouched pages cost nothing.
+    /// The most of the pool's memory that is ever touched, gaps between tensors included, bytes. It is all that a pool
+    /// on the CPU takes, since untouched pages cost nothing.
     pub touched: u64,
     /// What the pool has taken from the driver in whole slabs, bytes. It is what a pool on a CUDA device takes.
     pub taken: u64,
@@ -124,7 +126,8 @@ enum Course {
     Varied,
 }
 
-/// Count a run of these settings on as many ranks as `stand` has, on the longest sequences of the data or on those of `lengths`.
+/// Count a run of these settings on as many ranks as `stand` has, on the longest sequences of the data or on those of
+/// `lengths`.
 ///
 /// # Errors
 /// Whatever opening the model or a step refuses.
@@ -173,7 +176,7 @@ fn rehearse(
     }
     let options = open_options(resolved, worst.train.labels(), device, sharding(resolved, Arc::clone(&ranks)));
     let options = OpenOptions { leave_values: true, ..options };
-    let opened = registry.open(&job.folder, &options)?;
+    let opened = registry.open(&job.directory, &options)?;
     let team = Team::new(ranks, device);
     // Without the file by which a run is stopped: what is asked of the run is not for us to take away.
     let stop = StopConditions::new(&resolved.train, worst.steps_per_epoch, StopFlag::default());
@@ -190,8 +193,9 @@ fn rehearse(
         trainer.step()?;
     }
     judge(&mut trainer, device)?;
-    // Saving reads whole parameters, one storage at a time. (The fingerprint at the end of a run gathers moments of a storage,
-    // which take no more than the gradients of its backward pass did, and copies stretches of a few megabytes to the host.)
+    // Saving reads whole parameters, one storage at a time. (The fingerprint at the end of a run gathers moments of a
+    // storage, which take no more than the gradients of its backward pass did, and copies stretches of a few megabytes
+    // to the host.)
     let mut reader = WholeReader::default();
     trainer.model.parameters().iter().try_for_each(|param| reader.pass(param))?;
     drop(reader);
@@ -212,7 +216,8 @@ fn judge(trainer: &mut Trainer, device: &Device) -> Result<()> {
     judge.evaluate(loader).map(drop)
 }
 
-/// The job on data whose every sample is the longest, or of these lengths: one step, and one evaluation batch for each rank.
+/// The job on data whose every sample is the longest, or of these lengths: one step, and one evaluation batch for each
+/// rank.
 fn longest_of_all(job: &Job, resolved: &Resolved, (ranks, lengths): (usize, Option<Lengths>)) -> Job {
     let longest = |data: &Dataset, samples: usize| {
         let longest = data.of_longest(samples);
@@ -227,7 +232,7 @@ fn longest_of_all(job: &Job, resolved: &Resolved, (ranks, lengths): (usize, Opti
         eval: job.eval.as_ref().map(eval),
         steps_per_epoch: 1,
         schedule: job.schedule,
-        folder: job.folder.clone(),
+        directory: job.directory.clone(),
         family: job.family,
         parameters: job.parameters,
         drawn: Vec::new(),
@@ -261,8 +266,8 @@ fn sizes(model: &dyn TextModel) -> Sizes {
 }
 
 impl Counted {
-    /// What the pool holds of a segment when it is fullest, bytes. What is kept in the host's memory is none of the pool's
-    /// and has its own peak.
+    /// What the pool holds of a segment when it is fullest, bytes. What is kept in the host's memory is none of the
+    /// pool's and has its own peak.
     pub fn at_peak(&self, segment: Segment) -> u64 {
         if segment == Segment::Offload {
             let found = self.needs.memory.segments.iter().find(|(known, _)| *known == segment);

@@ -51,8 +51,8 @@ pub fn estimate(resolved: &Resolved, layout: Layout, counted: &Counted) -> Devic
     }
 }
 
-/// Whether the run is planned for CUDA devices: where they are named, and with `auto` where each rank of this machine would get
-/// one, or where `--device-memory` states what they have.
+/// Whether the run is planned for CUDA devices: where they are named, and with `auto` where each rank of this machine
+/// would get one, or where `--device-memory` states what they have.
 ///
 /// # Errors
 /// `--device-memory` for a run on the CPU.
@@ -71,8 +71,8 @@ pub fn is_on_cuda(options: &Options, resolved: &Resolved, local_ranks: usize) ->
     }
 }
 
-/// Memory of the smallest device that a rank of this machine may use, bytes: of the command line, else of the driver; `None`
-/// where neither provides it.
+/// Memory of the smallest device that a rank of this machine may use, bytes: of the command line, else of the driver;
+/// `None` where neither provides it.
 ///
 /// # Errors
 /// A number that is no amount of memory.

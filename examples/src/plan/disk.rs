@@ -3,7 +3,7 @@
 use super::count::Counted;
 use crate::finetune::setup::Job;
 use bmtrain_core::DType;
-use model_center::hf::folder::COMPANION_FILES;
+use model_center::hf::directory::COMPANION_FILES;
 use model_center::recipe::{Interval, Resolved, SaveWhich};
 
 /// Bytes of a file that tell about one tensor: its name, type, shape and place.
@@ -34,7 +34,7 @@ impl Disk {
 pub fn estimate(job: &Job, resolved: &Resolved, counted: &Counted) -> Disk {
     let sizes = counted.parameters;
     let entries = sizes.tensors * ENTRY_BYTES;
-    let companions = COMPANION_FILES.iter().filter_map(|name| job.folder.join(name).metadata().ok());
+    let companions = COMPANION_FILES.iter().filter_map(|name| job.directory.join(name).metadata().ok());
     let tokenizer: u64 = companions.map(|file| file.len()).sum();
     // Two moments; beside 16-bit values a master.
     let (state, kinds) = if resolved.model.dtype == DType::F32 { (8, 3) } else { (12, 4) };

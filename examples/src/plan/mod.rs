@@ -1,8 +1,8 @@
 //! The plan program: a recipe and a number of ranks in; memory of a rank by class, disk space and a verdict out.
 //!
-//! [`count`] runs the steps of the finetune program where nothing is allocated, [`outside`] estimates what the pool does not
-//! see, [`device`] what CUDA devices hold, [`disk`] what files take, [`verdict`] compares with the machine and looks for what
-//! would help, [`show`] prints.
+//! [`count`] runs the steps of the finetune program where nothing is allocated, [`outside`] estimates what the pool
+//! does not see, [`device`] what CUDA devices hold, [`disk`] what files take, [`verdict`] compares with the machine and
+//! looks for what would help, [`show`] prints.
 
 pub mod count;
 pub mod device;
@@ -50,8 +50,8 @@ pub struct Options {
     /// How many of them run on one machine; by default all.
     #[arg(long, value_name = "N")]
     pub local_ranks: Option<usize>,
-    /// Plan for one process per rank, as torchrun, mpirun and Slurm start them; by default the ranks of one machine are threads
-    /// of one process, and ranks of several machines are processes.
+    /// Plan for one process per rank, as torchrun, mpirun and Slurm start them; by default the ranks of one machine are
+    /// threads of one process, and ranks of several machines are processes.
     #[arg(long)]
     pub processes: bool,
     /// Host memory of the machine that is planned for, in GiB; by default what this one has available now.
@@ -79,8 +79,8 @@ pub fn main(registry: Registry<'static>) -> ExitCode {
 /// Run the program with the models of `registry`.
 ///
 /// # Errors
-/// Mistakes in the recipe, the data or the model folder; ranks that do not fit the batch. That a run does not fit is a
-/// result and no error.
+/// Mistakes in the recipe, the data or the model directory; ranks that do not fit the batch. That a run does not fit is
+/// a result and no error.
 pub fn run(options: &Options, registry: Registry<'static>) -> Result<ExitStatus> {
     let resolved = options.settings.resolve(&[])?;
     let resolved = on_ranks(resolved, options.ranks);
@@ -205,8 +205,8 @@ impl Subject<'_> {
         self.plan_of(resolved, layout, lengths)
     }
 
-    /// The same with every sequence as long as the recipe allows; `None` where the data have such sequences, or a length is
-    /// given.
+    /// The same with every sequence as long as the recipe allows; `None` where the data have such sequences, or a
+    /// length is given.
     fn plan_at_limit(&self, layout: Layout) -> Result<Option<Planned>> {
         let resolved = self.options.settings.resolve(&[])?;
         let limits = Lengths { length: resolved.data.max_length, target: resolved.data.target_length };

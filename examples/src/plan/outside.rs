@@ -1,5 +1,5 @@
-//! Memory of the host that the pools do not contain, estimated from above: the program with its data, files on their way, threads,
-//! checkpoints, communication.
+//! Memory of the host that the pools do not contain, estimated from above: the program with its data, files on their
+//! way, threads, checkpoints, communication.
 
 use super::count::Counted;
 use super::disk::Disk;
@@ -9,8 +9,8 @@ use bmtrain_core::comm::host::HostOptions;
 use bmtrain_dist::launch::threads_per_rank;
 use model_center::recipe::Resolved;
 
-/// The most that a thread keeps of operands of products, which it packs, and that a rank copies to the host at a time when it
-/// reads its state at the end of a run.
+/// The most that a thread keeps of operands of products, which it packs, and that a rank copies to the host at a time
+/// when it reads its state at the end of a run.
 const MOST_PACKED: u64 = 4 << 20;
 /// Stack and small allocations of a thread.
 const THREAD_BYTES: u64 = 512 << 10;

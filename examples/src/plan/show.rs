@@ -182,7 +182,7 @@ fn headline(subject: &Subject<'_>, planned: &Planned) -> String {
     format!(
         "{} from {}: {:.1} million parameters in {}, {ranks}, gradient sums {}, recompute {}",
         subject.job.family,
-        subject.job.folder.display(),
+        subject.job.directory.display(),
         planned.counted.parameters.values as f64 / 1e6,
         resolved.model.dtype.name(),
         sum_name(resolved.train.gradient_sum),

@@ -67,9 +67,9 @@ impl Shape {
         products
     }
 
-    /// Floating-point operations of a training step: six for each weight of a matrix product and token, and attention's two
-    /// products with their four gradients, of which a causal model makes half. What is done twice to save memory counts once;
-    /// embeddings, norms and the optimizer do not count.
+    /// Floating-point operations of a training step: six for each weight of a matrix product and token, and attention's
+    /// two products with their four gradients, of which a causal model makes half. What is done twice to save memory
+    /// counts once; embeddings, norms and the optimizer do not count.
     pub fn flops(self, extent: Extent) -> f64 {
         let Shape { family, num_layers, dim_model, .. } = self;
         let products = self.products(extent).into_iter();

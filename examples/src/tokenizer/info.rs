@@ -1,4 +1,4 @@
-//! What a folder's tokenizer is, in words.
+//! What a directory's tokenizer is, in words.
 
 use super::open;
 use crate::terminal;
@@ -12,13 +12,13 @@ const LISTED: usize = 20;
 
 /// Print what there is to know.
 pub(super) fn run(model: &str, as_json: bool) -> Result<()> {
-    let (folder, tokenizer) = open(model, TextSpecials::AsText)?;
+    let (directory, tokenizer) = open(model, TextSpecials::AsText)?;
     let tokenizer = tokenizer.as_ref();
-    let kind = format_of(&folder)?.unwrap_or("unknown");
+    let kind = format_of(&directory)?.unwrap_or("unknown");
     let special = named(tokenizer);
     let mut control = tokenizer.control_tokens();
     control.sort_by_key(|token| token.id);
-    let chat = ChatTemplate::from_folder(&folder)?;
+    let chat = ChatTemplate::from_directory(&directory)?;
     let chat: Vec<&str> = chat.iter().flat_map(ChatTemplate::names).collect();
     let surround = [false, true].map(|pair| spelled(tokenizer, tokenizer.template(pair)));
     if as_json {

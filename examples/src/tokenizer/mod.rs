@@ -1,4 +1,4 @@
-//! The tokenizer program: train a vocabulary, encode, decode, and say what a folder's tokenizer is.
+//! The tokenizer program: train a vocabulary, encode, decode, and say what a directory's tokenizer is.
 
 mod info;
 mod texts;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// Train vocabularies, and see what a tokenizer makes of texts.
 ///
-/// MODEL is a folder with a tokenizer, or the name of a model in the local cache.
+/// MODEL is a directory with a tokenizer, or the name of a model in the local cache.
 ///
 /// Example: tokenizer train corpus.txt --kind byte-bpe --vocab-size 16000 --out my-tokenizer
 #[derive(Debug, Parser)]
@@ -34,8 +34,8 @@ pub struct Options {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Task {
-    /// Train a vocabulary on the texts of files; write tokenizer.json and tokenizer_config.json, which transformers opens too.
-    /// The same texts and options give the same bytes.
+    /// Train a vocabulary on the texts of files; write tokenizer.json and tokenizer_config.json, which transformers
+    /// opens too. The same texts and options give the same bytes.
     Train(train::TrainArguments),
     /// Print the ids of a text, of every line of a file, or of standard input; one line of ids for each text.
     Encode(EncodeArguments),
@@ -43,7 +43,7 @@ pub enum Task {
     Decode(DecodeArguments),
     /// Say what the tokenizer is: kind, size, special tokens, what surrounds texts, chat templates.
     Info {
-        /// Folder, or name of a model in the cache.
+        /// Directory, or name of a model in the cache.
         model: String,
     },
 }
@@ -51,7 +51,7 @@ pub enum Task {
 /// What is encoded.
 #[derive(Debug, Args)]
 pub struct EncodeArguments {
-    /// Folder, or name of a model in the cache.
+    /// Directory, or name of a model in the cache.
     pub model: String,
     /// The text; by default every line of standard input.
     pub text: Option<String>,
@@ -72,7 +72,7 @@ pub struct EncodeArguments {
 /// What is decoded.
 #[derive(Debug, Args)]
 pub struct DecodeArguments {
-    /// Folder, or name of a model in the cache.
+    /// Directory, or name of a model in the cache.
     pub model: String,
     /// The ids; by default those of every line of standard input.
     pub ids: Vec<u32>,
@@ -84,8 +84,8 @@ pub struct DecodeArguments {
 /// Run the program.
 ///
 /// # Errors
-/// A folder without a tokenizer, files that cannot be read, texts or ids that cannot be processed, options that contradict each
-/// other.
+/// A directory without a tokenizer, files that cannot be read, texts or ids that cannot be processed, options that
+/// contradict each other.
 pub fn run(options: &Options) -> Result<ExitStatus> {
     match &options.task {
         Task::Train(arguments) => train::run(arguments, options.json)?,
@@ -96,11 +96,11 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
-/// The folder of a model and its tokenizer.
+/// The directory of a model and its tokenizer.
 fn open(model: &str, specials: TextSpecials) -> Result<(PathBuf, Arc<dyn Tokenizer>)> {
-    let folder = Pretrained::resolve(model, None, &model_places())?;
-    let tokenizer = tokenizer::open_with(&folder, specials)?;
-    Ok((folder, tokenizer))
+    let directory = Pretrained::resolve(model, None, &model_places())?;
+    let tokenizer = tokenizer::open_with(&directory, specials)?;
+    Ok((directory, tokenizer))
 }
 
 fn encode(arguments: &EncodeArguments, as_json: bool) -> Result<()> {

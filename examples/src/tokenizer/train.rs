@@ -27,7 +27,7 @@ pub struct TrainArguments {
     /// Tokens, special ones included.
     #[arg(long, value_name = "N")]
     pub vocab_size: usize,
-    /// The folder to write; it must not have a tokenizer of any form yet.
+    /// The directory to write; it must not have a tokenizer of any form yet.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
     /// What is seen less often is not merged, or no character of its own; by default 2. Not for unigram.
@@ -80,10 +80,10 @@ pub(super) fn run(arguments: &TrainArguments, as_json: bool) -> Result<()> {
     let source = arguments.column.clone().map_or(TextSource::Lines, TextSource::Column);
     let trained = train(&arguments.files, &source, &options(arguments))?;
     trained.save(&arguments.out)?;
-    HfTokenizer::from_folder(&arguments.out)?;
-    let folder = arguments.out.display();
+    HfTokenizer::from_directory(&arguments.out)?;
+    let directory = arguments.out.display();
     let mut text = format!(
-        "{folder}: {} tokens from {} texts with {} different words",
+        "{directory}: {} tokens from {} texts with {} different words",
         trained.tokens, trained.texts, trained.words
     );
     if trained.words_dropped > 0 {
@@ -99,18 +99,19 @@ pub(super) fn run(arguments: &TrainArguments, as_json: bool) -> Result<()> {
     terminal::print(&if as_json { record.to_string() } else { text })
 }
 
-/// Refuses a folder with a tokenizer, or with a file that says something about one: it would be mixed with the new one.
+/// Refuses a directory with a tokenizer, or with a file that says something about one: it would be mixed with the new
+/// one.
 fn require_free(out: &Path) -> Result<()> {
-    let fix = "choose another folder, or remove the files";
+    let fix = "choose another directory, or remove the files";
     for name in SIDE_FILES {
         if out.join(name).symlink_metadata().is_ok() {
-            return Err(Error::recipe("--out", format!("the folder {} has a {name}", out.display()), fix));
+            return Err(Error::recipe("--out", format!("the directory {} has a {name}", out.display()), fix));
         }
     }
     if out.is_dir()
         && let Some(kind) = format_of(out)?
     {
-        return Err(Error::recipe("--out", format!("the folder {} has a tokenizer: {kind}", out.display()), fix));
+        return Err(Error::recipe("--out", format!("the directory {} has a tokenizer: {kind}", out.display()), fix));
     }
     Ok(())
 }

@@ -121,24 +121,24 @@ fn an_output_that_is_there_or_cannot_be_written_is_named() {
     fixture.generate(&[&FILES[..], &["--overwrite"]].concat()).succeeded();
     assert!(fixture.read("out.jsonl").contains("generated_text"));
     let to = |output: &'static str| ["--input", "in.jsonl", "--output", output];
-    generate_refused(&fixture, &to("model"), USAGE, "model", &["a folder"]);
+    generate_refused(&fixture, &to("model"), USAGE, "model", &["a directory"]);
     generate_refused(&fixture, &to("nowhere/out.jsonl"), REFUSED, "nowhere/out.jsonl", &["No such file"]);
 }
 
 #[test]
-fn models_that_write_no_text_and_folders_that_lie_are_named() {
+fn models_that_write_no_text_and_directories_that_lie_are_named() {
     let reader = Fixture::new();
     generate_refused(&reader, &PROMPT, DATA, "model", &["BERT", "encoder"]);
     let outcome = |fixture: &Fixture, model: &str| -> Outcome {
         fixture.run(env!("CARGO_BIN_EXE_generate"), &[&[model], &PROMPT[..]].concat())
     };
-    check(&outcome(&reader, "nowhere"), DATA, "nowhere", &["no folder", "fetch -- nowhere"]);
-    check(&outcome(&reader, "some.gguf"), DATA, "some.gguf", &["convert some.gguf FOLDER"]);
+    check(&outcome(&reader, "nowhere"), DATA, "nowhere", &["no directory", "fetch -- nowhere"]);
+    check(&outcome(&reader, "some.gguf"), DATA, "some.gguf", &["convert some.gguf DIRECTORY"]);
     let decoder = Fixture::decoder();
     decoder.write("model/vocab.txt", &super::fixture::vocabulary(98));
     generate_refused(&decoder, &PROMPT, DATA, "model", &["98 entries", "97 rows"]);
     std::fs::remove_file(decoder.path("model/vocab.txt")).unwrap();
-    generate_refused(&decoder, &PROMPT, DATA, "model", &["the folder has no tokenizer: neither of tokenizer.json"]);
+    generate_refused(&decoder, &PROMPT, DATA, "model", &["the directory has no tokenizer: neither of tokenizer.json"]);
     let stops = ["--input", "in.jsonl", "--stop", "end"];
     decoder.write("in.jsonl", "{\"input_ids\": [5]}\n");
     generate_refused(&decoder, &stops, USAGE, "--stop", &["no tokenizer"]);

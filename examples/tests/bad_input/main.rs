@@ -1,4 +1,4 @@
-//! Mistakes in recipes, files and folders, each made on purpose: the real programs answer with one error that names
+//! Mistakes in recipes, files and directories, each made on purpose: the real programs answer with one error that names
 //! place, reason and fix, fits a screen, ends with the exit code of the table, and leaves every file as it was.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -107,7 +107,7 @@ fn a_missing_data_file_is_named() {
 }
 
 #[test]
-fn missing_files_of_the_model_folder_are_named() {
+fn missing_files_of_the_model_directory_are_named() {
     for (file, place) in [("config.json", "recipe.toml:2:"), ("model.safetensors", "model"), ("vocab.txt", "model")] {
         let fixture = Fixture::new();
         std::fs::remove_file(fixture.path("model").join(file)).unwrap();
@@ -118,7 +118,7 @@ fn missing_files_of_the_model_folder_are_named() {
         &["--set", "model.path=nowhere"],
         DATA,
         "model.path=nowhere",
-        &["no folder", "fetch -- nowhere"],
+        &["no directory", "fetch -- nowhere"],
     );
     refused(&Fixture::new(), &["--set", "model.path=./nowhere"], DATA, "model.path=./nowhere", &["no such directory"]);
     let known = ["--set", "model.path=models/bert-base-uncased"];
@@ -143,7 +143,7 @@ fn unreadable_weights_are_named() {
     if std::fs::File::open(&weights).is_err() {
         refused(&fixture, &[], REFUSED, "model.safetensors", &["denied"]);
     }
-    // Permissions do not keep root from reading; a folder in the place of a file does.
+    // Permissions do not keep root from reading; a directory in the place of a file does.
     std::fs::remove_file(&weights).unwrap();
     std::fs::create_dir(&weights).unwrap();
     refused(&fixture, &[], DATA, "model.safetensors", &["not a regular file"]);
@@ -234,7 +234,7 @@ fn a_classifier_for_labels_of_other_names_is_named_with_the_way_to_a_new_one() {
     let texts = ["negative, positive", "bad, good", "model.head = \"new\""];
     refused(&fixture, &arguments, DATA, "run/model/config.json", &texts);
     let outcome = fixture.finetune(&[&arguments[..], &["--set", "model.head=new"]].concat()).succeeded();
-    assert!(outcome.stderr.contains("new, not in the folder: cls_projection"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("new, not in the directory: cls_projection"), "{}", outcome.stderr);
     assert!(fixture.read("next/model/config.json").contains("\"0\": \"bad\""));
 }
 
@@ -242,11 +242,11 @@ fn a_classifier_for_labels_of_other_names_is_named_with_the_way_to_a_new_one() {
 fn what_would_keep_the_model_from_being_saved_is_found_by_a_dry_run() {
     let fixture = Fixture::new();
     fixture.replace("model/config.json", "\"hidden_size\": 32", "\"attn_scale\": false, \"hidden_size\": 32");
-    refused(&fixture, &["--dry-run"], DATA, "attn_scale", &["cannot be written as a Hugging Face folder"]);
+    refused(&fixture, &["--dry-run"], DATA, "attn_scale", &["cannot be written as a Hugging Face directory"]);
     let fixture = Fixture::new();
     let companion = fixture.path("model/generation_config.json");
     std::os::unix::fs::symlink("/etc/hostname", &companion).unwrap();
-    refused(&fixture, &["--dry-run"], DATA, "generation_config.json", &["outside the folder"]);
+    refused(&fixture, &["--dry-run"], DATA, "generation_config.json", &["outside the directory"]);
     std::fs::remove_file(&companion).unwrap();
     std::fs::File::create(&companion).unwrap().set_len(257 << 20).unwrap();
     let outcome = fixture.finetune(&["--dry-run"]);
@@ -380,12 +380,12 @@ fn a_label_out_of_range_is_named() {
 }
 
 #[test]
-fn a_read_only_output_folder_is_named() {
+fn a_read_only_output_directory_is_named() {
     let fixture = Fixture::new();
     std::fs::create_dir(fixture.path("run")).unwrap();
     std::fs::set_permissions(fixture.path("run"), PermissionsExt::from_mode(0o555)).unwrap();
     refused(&fixture, &[], REFUSED, "run", &["denied", "output.dir"]);
-    // So is a new folder below it, one below a file, and one where nobody can make any.
+    // So is a new directory below it, one below a file, and one where nobody can make any.
     for dir in ["run/below", "recipe.toml/below", "/proc/below"] {
         refused(&fixture, &["--set", &format!("output.dir={dir}")], REFUSED, dir, &["output.dir"]);
     }
@@ -393,14 +393,14 @@ fn a_read_only_output_folder_is_named() {
 }
 
 #[test]
-fn an_output_folder_with_other_files_is_refused() {
+fn an_output_directory_with_other_files_is_refused() {
     let fixture = Fixture::new();
     fixture.write("run/diary.txt", "mine");
     refused(&fixture, &["--overwrite"], USAGE, "run", &["diary.txt", "output.dir"]);
 }
 
 #[test]
-fn an_output_folder_with_another_run_is_refused() {
+fn an_output_directory_with_another_run_is_refused() {
     let fixture = Fixture::new();
     fixture.finetune(&[]).succeeded();
     refused(&fixture, &["--resume=never"], USAGE, "run", &["already holds a run of this recipe", "--overwrite"]);

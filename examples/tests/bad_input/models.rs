@@ -1,5 +1,5 @@
-//! Model folders and files that strangers wrote, damaged or with intent: every program that opens one names place, reason and
-//! fix, and writes nothing.
+//! Model directories and files that strangers wrote, damaged or with intent: every program that opens one names place,
+//! reason and fix, and writes nothing.
 
 use super::fixture::{Fixture, Outcome, VOCABULARY, add_tensors, split_header, vocabulary};
 use super::{DATA, check};
@@ -126,18 +126,18 @@ fn a_tokenizer_of_a_larger_vocabulary_is_named_with_both_sizes() {
 }
 
 #[test]
-fn an_index_that_leads_out_of_its_folder_is_refused() {
+fn an_index_that_leads_out_of_its_directory_is_refused() {
     for shard in ["../model-00001-of-00002.safetensors", "/etc/passwd", "inner/../../model.safetensors"] {
         let fixture = Fixture::new();
         let index = serde_json::json!({"metadata": {}, "weight_map": {"bert.pooler.dense.bias": shard}});
         replace_weights(&fixture, "model.safetensors.index.json", index.to_string().as_bytes());
-        refused_by(&ALL, &fixture, "model", &["leads out of the folder", shard]);
+        refused_by(&ALL, &fixture, "model", &["leads out of the directory", shard]);
     }
     let fixture = Fixture::new();
     let index = br#"{"weight_map": {"bert.pooler.dense.bias": "model-00001-of-00002.safetensors"}}"#;
     replace_weights(&fixture, "model.safetensors.index.json", index);
     std::os::unix::fs::symlink("/etc/hostname", fixture.path("model/model-00001-of-00002.safetensors")).unwrap();
-    refused_by(&ALL, &fixture, "model", &["symbolic link", "outside the folder"]);
+    refused_by(&ALL, &fixture, "model", &["symbolic link", "outside the directory"]);
 }
 
 #[test]

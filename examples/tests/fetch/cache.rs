@@ -1,4 +1,5 @@
-//! What others left in the cache, on purpose or not: links, pipes, directories, halves; and a command that is ended half way.
+//! What others left in the cache, on purpose or not: links, pipes, directories, halves; and a command that is ended
+//! half way.
 
 use crate::server::{COMMIT, Client, Habits, Server, WEIGHTS, etag_of, server, weights};
 use std::fs;
@@ -31,7 +32,7 @@ struct Prepared {
 impl Prepared {
     fn new() -> Self {
         let client = Client::new();
-        let victim = client.folder.path().join("victim");
+        let victim = client.directory.path().join("victim");
         // As long as the weights, as a link to it would pretend.
         fs::write(&victim, vec![b'v'; 300_000]).unwrap();
         for name in ["blobs", "refs", &format!("snapshots/{COMMIT}")] {
@@ -43,8 +44,8 @@ impl Prepared {
 
     fn is_fetched(&self) {
         self.client.fetch(&self.server).unwrap();
-        let folder = self.client.found(None).unwrap();
-        assert_eq!(fs::read(folder.join(WEIGHTS)).unwrap(), weights(300_000));
+        let directory = self.client.found(None).unwrap();
+        assert_eq!(fs::read(directory.join(WEIGHTS)).unwrap(), weights(300_000));
         self.is_unharmed();
     }
 
@@ -72,7 +73,7 @@ fn a_partial_file_that_is_a_link_or_a_pipe_is_not_written_through() {
         let prepared = Prepared::new();
         plant(&prepared.victim, &partial(&prepared.client));
         prepared.is_fetched();
-        assert!(!prepared.client.folder.path().join("nowhere").exists());
+        assert!(!prepared.client.directory.path().join("nowhere").exists());
     }
     let prepared = Prepared::new();
     fs::create_dir(partial(&prepared.client)).unwrap();
@@ -105,7 +106,8 @@ fn directories_of_a_model_are_no_links() {
         ".locks/models--org--name",
     ] {
         let prepared = Prepared::new();
-        let (elsewhere, place) = (prepared.client.folder.path().join("elsewhere"), prepared.client.cache().join(name));
+        let (elsewhere, place) =
+            (prepared.client.directory.path().join("elsewhere"), prepared.client.cache().join(name));
         fs::create_dir(&elsewhere).unwrap();
         fs::remove_dir_all(&place).unwrap();
         symlink(&elsewhere, &place).unwrap();
@@ -114,7 +116,7 @@ fn directories_of_a_model_are_no_links() {
     }
     // The model as a whole may be moved to another disk.
     let prepared = Prepared::new();
-    let (elsewhere, place) = (prepared.client.folder.path().join("elsewhere"), prepared.client.path(""));
+    let (elsewhere, place) = (prepared.client.directory.path().join("elsewhere"), prepared.client.path(""));
     fs::rename(&place, &elsewhere).unwrap();
     symlink(&elsewhere, prepared.client.cache().join("models--org--name")).unwrap();
     prepared.is_fetched();

@@ -19,16 +19,16 @@ fn a_model_arrives_in_the_layout_that_is_read() {
     let (client, server) = (Client::new(), server(Habits::default()));
     assert!(client.found(None).is_err());
     assert_eq!(client.fetch(&server).unwrap(), COMMIT);
-    let folder = client.found(None).unwrap();
-    assert_eq!(folder, client.path(&format!("snapshots/{COMMIT}")));
-    assert_eq!(client.found(Some(COMMIT)).unwrap(), folder);
+    let directory = client.found(None).unwrap();
+    assert_eq!(directory, client.path(&format!("snapshots/{COMMIT}")));
+    assert_eq!(client.found(Some(COMMIT)).unwrap(), directory);
     let mut names: Vec<_> =
-        fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        fs::read_dir(&directory).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     assert_eq!(names, ["config.json", WEIGHTS, "vocab.txt"]);
-    let link = fs::read_link(folder.join(WEIGHTS)).unwrap();
+    let link = fs::read_link(directory.join(WEIGHTS)).unwrap();
     assert!(link.starts_with("../../blobs") && link.file_name().unwrap().len() == 64, "{link:?}");
-    assert_eq!(fs::read(folder.join(WEIGHTS)).unwrap(), weights(300_000));
+    assert_eq!(fs::read(directory.join(WEIGHTS)).unwrap(), weights(300_000));
     assert_eq!(fs::read_to_string(client.path("refs/main")).unwrap(), COMMIT);
     assert_eq!(client.partial(), Vec::<PathBuf>::new());
     // Once more: nothing is sent again.
@@ -183,9 +183,9 @@ fn shards_of_an_index_are_fetched_and_names_out_of_the_model_are_not() {
     ];
     let (client, hub) = (Client::new(), Server::new(&files, Habits::default()));
     client.fetch(&hub).unwrap();
-    let folder = client.found(None).unwrap();
-    assert_eq!(fs::read(folder.join(files[2].0)).unwrap(), b"first");
-    assert_eq!(fs::read(folder.join(files[3].0)).unwrap(), b"");
+    let directory = client.found(None).unwrap();
+    assert_eq!(fs::read(directory.join(files[2].0)).unwrap(), b"first");
+    assert_eq!(fs::read(directory.join(files[3].0)).unwrap(), b"");
     for shard in ["../../secret", "/etc/passwd", "not-there.safetensors"] {
         let index = format!(r#"{{"weight_map": {{"a": "{shard}"}}}}"#);
         let files: [(&str, &[u8]); 2] = [files[0], ("model.safetensors.index.json", index.as_bytes())];
@@ -207,7 +207,7 @@ fn two_at_once_fetch_each_file_once() {
 }
 
 #[test]
-fn the_program_prints_the_folder_and_says_what_is_wrong_with_its_arguments() {
+fn the_program_prints_the_directory_and_says_what_is_wrong_with_its_arguments() {
     let (client, hub) = (Client::new(), server(Habits::default()));
     let endpoint = ["--endpoint", &hub.address];
     let output = client.program(&[&["org/name"], &endpoint[..]].concat(), &[]);

@@ -227,13 +227,13 @@ fn answer_well(asked: &Asked, stream: &mut TcpStream, state: &Mutex<State>) -> s
 
 /// A cache, and what is asked of a server.
 pub(crate) struct Client {
-    pub(crate) folder: TempDir,
+    pub(crate) directory: TempDir,
     pub(crate) patience: Duration,
 }
 
 impl Client {
     pub(crate) fn new() -> Self {
-        Client { folder: tempfile::tempdir().unwrap(), patience: Duration::from_secs(60) }
+        Client { directory: tempfile::tempdir().unwrap(), patience: Duration::from_secs(60) }
     }
 
     /// One that soon has enough of a server that says nothing.
@@ -242,7 +242,7 @@ impl Client {
     }
 
     pub(crate) fn cache(&self) -> PathBuf {
-        self.folder.path().join("hub")
+        self.directory.path().join("hub")
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

@@ -31,7 +31,7 @@ fn a_model_with_two_stacks_becomes_a_classifier_that_learns() {
     fixture.plan(&[]).succeeded();
     check_classifier(&fixture, "BartForSequenceClassification");
     let outcome = train(&fixture, "next", &["model.path=run/model"]);
-    assert!(!outcome.stdout.contains("new, not in the folder"), "{}", outcome.stdout);
+    assert!(!outcome.stdout.contains("new, not in the directory"), "{}", outcome.stdout);
     // Another's classifier, of three classes without names, can be replaced.
     for file in ["config.json", "model.safetensors"] {
         fixture.write_bytes(&format!("model/{file}"), &std::fs::read(golden("bart_a", "cls").join(file)).unwrap());

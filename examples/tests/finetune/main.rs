@@ -1,5 +1,5 @@
-//! The finetune program from beginning to end on a tiny BERT: what it writes, what it shows, that it learns, and that it
-//! computes the same bits however it is run.
+//! The finetune program from beginning to end on a tiny BERT: what it writes, what it shows, that it learns, and that
+//! it computes the same bits however it is run.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod families;
@@ -41,8 +41,8 @@ fn weights(fixture: &Fixture, dir: &str) -> Vec<u8> {
     fixture.bytes(&format!("{dir}/model/model.safetensors"))
 }
 
-/// Everything a finished run leaves, for whoever opens the folder next.
-fn check_folder(fixture: &Fixture, dir: &str) {
+/// Everything a finished run leaves, for whoever opens the directory next.
+fn check_directory(fixture: &Fixture, dir: &str) {
     for file in ["recipe.toml", "metrics.jsonl", "run.json", "model/README.md", "model/config.json", "model/vocab.txt"]
     {
         assert!(!fixture.read(&format!("{dir}/{file}")).is_empty(), "{dir}/{file} is empty");
@@ -60,7 +60,7 @@ fn check_folder(fixture: &Fixture, dir: &str) {
 }
 
 #[test]
-fn a_classifier_learns_and_its_folder_is_complete() {
+fn a_classifier_learns_and_its_directory_is_complete() {
     let fixture = Fixture::new();
     let outcome = train(&fixture, "run", &["train.steps=60", "train.lr=3e-3", "train.warmup=6"]);
     let losses = losses(&fixture, "run");
@@ -72,7 +72,7 @@ fn a_classifier_learns_and_its_folder_is_complete() {
     assert_eq!(evals[0]["step"], 0, "judged before training");
     let best = records(&fixture, "run", "end")[0]["best"]["value"].as_f64().unwrap();
     assert_eq!(best, 1.0, "the label can be told from one word");
-    check_folder(&fixture, "run");
+    check_directory(&fixture, "run");
     let card = fixture.read("run/model/README.md");
     assert!(card.contains("accuracy") && card.contains("lr = 0.003"), "{card}");
     assert!(card.contains("\n# bert-classification\n") && !card.contains("base_model"), "{card}");
@@ -130,9 +130,9 @@ fn a_finished_model_opens_as_the_next_one() {
     let fixture = Fixture::new();
     train(&fixture, "run", &[]);
     let outcome = train(&fixture, "next", &["model.path=run/model"]);
-    assert!(!outcome.stderr.contains("new, not in the folder"), "{}", outcome.stderr);
+    assert!(!outcome.stderr.contains("new, not in the directory"), "{}", outcome.stderr);
     let after = records(&fixture, "run", "eval").last().unwrap()["metrics"]["loss"].clone();
-    assert_eq!(records(&fixture, "next", "eval")[0]["metrics"]["loss"], after, "weights survive the folder");
+    assert_eq!(records(&fixture, "next", "eval")[0]["metrics"]["loss"], after, "weights survive the directory");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn numbers_can_be_learnt_too() {
     train(&fixture, "run", &sets);
     let losses = losses(&fixture, "run");
     assert!(losses[39] < 0.5 * losses[0], "{losses:?}");
-    check_folder(&fixture, "run");
+    check_directory(&fixture, "run");
     let config: Value = serde_json::from_str(&fixture.read("run/model/config.json")).unwrap();
     assert_eq!(config["problem_type"], "regression");
 }
@@ -225,8 +225,8 @@ fn classes_weigh_in_the_loss_whatever_the_micro_batches_and_ranks() {
         };
         let weights =
             |negative: f64, positive: f64| format!("data.class_weights={{negative={negative}, positive={positive}}}");
-        // torch's weighted mean: (a N + b P) / (4 a + 12 b), N and P being the sums of the classes' losses. Two runs tell N and
-        // P, by which the others are known.
+        // torch's weighted mean: (a N + b P) / (4 a + 12 b), N and P being the sums of the classes' losses. Two runs
+        // tell N and P, by which the others are known.
         let (plain, double) = (of("plain", "train.steps=2", &[])[0], of("double", &weights(1.0, 2.0), &[])[0]);
         let positive = double * 28.0 - plain * 16.0;
         let negative = plain * 16.0 - positive;
@@ -335,7 +335,7 @@ fn without_evaluation_the_last_weights_are_saved() {
     let fixture = Fixture::new();
     fixture.replace("recipe.toml", "eval = \"eval.jsonl\"\n", "");
     train(&fixture, "run", &[]);
-    check_folder(&fixture, "run");
+    check_directory(&fixture, "run");
     assert!(records(&fixture, "run", "eval").is_empty());
 }
 
@@ -363,7 +363,7 @@ fn a_dry_run_says_what_would_be_trained() {
         "classes of train: negative 8, positive 8\n",
         "eval: 8 samples",
         "classes of eval: negative 4",
-        "new, not in the folder: cls_projection",
+        "new, not in the directory: cls_projection",
         "cls.seq_relationship",
     ] {
         assert!(outcome.stdout.contains(text), "{text} is not in: {}", outcome.stdout);

@@ -1,7 +1,7 @@
 //! The tasks of SuperGLUE, which know their files, labels and metrics.
 
 use super::fixture::{Fixture, RECIPE};
-use super::{check_folder, losses, records, train};
+use super::{check_directory, losses, records, train};
 
 #[test]
 fn all_six_superglue_tasks_run() {
@@ -10,7 +10,7 @@ fn all_six_superglue_tasks_run() {
         write_task(&fixture, task, lines);
         fixture.replace("recipe.toml", "max_length = 16", "max_length = 24");
         train(&fixture, task, &[]);
-        check_folder(&fixture, task);
+        check_directory(&fixture, task);
         assert_eq!(losses(&fixture, task).len(), 3, "{task}");
         assert!(losses(&fixture, task).iter().all(|loss| loss.is_finite()), "{task}");
         let judged = records(&fixture, task, "eval");
@@ -37,8 +37,8 @@ fn a_registered_task_reports_its_own_metrics_and_what_stops_the_run() {
     assert_eq!(names("early"), ["accuracy", "f1_macro", "matthews", "loss"]);
 }
 
-/// Puts a task's records and a recipe for it in place of the fixture's: three are enough for one batch of 2 whatever the task
-/// repeats.
+/// Puts a task's records and a recipe for it in place of the fixture's: three are enough for one batch of 2 whatever
+/// the task repeats.
 pub fn write_task(fixture: &Fixture, task: &str, lines: [&str; 3]) {
     for file in ["train.jsonl", "val.jsonl"] {
         fixture.write(&format!("glue/{task}/{file}"), &lines.map(|line| format!("{line}\n")).concat());

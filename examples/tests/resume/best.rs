@@ -201,7 +201,7 @@ fn best_weights_that_are_gone_can_be_given_up() {
     assert_names(&refused, "run", "model");
     assert!(refused.stderr.contains("--accept-change to go on without the best weights"), "{}", refused.stderr);
     let again = train(&fixture, "run", &["--accept-change"], &sets).succeeded();
-    for part in ["the best weights are damaged and given up", "the best weights are not in the folder"] {
+    for part in ["the best weights are damaged and given up", "the best weights are not in the directory"] {
         assert!(again.stderr.contains(part), "no {part:?} in {}", again.stderr);
     }
     assert!(fixture.path("run/model/README.md").exists());

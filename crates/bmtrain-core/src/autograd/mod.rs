@@ -1,7 +1,7 @@
 //! Reverse-mode differentiation: values that remember where they come from, the context of a forward pass, the tape.
 //!
-//! Ops push one structure each onto the tape of the [`Ctx`]; [`Tape::backward`] walks them in reverse. Transformer blocks
-//! use a fresh tape inside and are one node outside, see `bmtrain-dist`.
+//! Ops push one structure each onto the tape of the [`Ctx`]; [`Tape::backward`] walks them in reverse. Transformer
+//! blocks use a fresh tape inside and are one node outside, see `bmtrain-dist`.
 
 mod context;
 mod observe;

@@ -1,7 +1,8 @@
 //! Looking at values inside a forward pass, and at their gradients afterwards.
 //!
-//! A model names a value with [`Ctx::observe`]; an [`Observer`] that was given to the context sees it, and, when the way back
-//! has passed, its gradient. Without an observer a name costs nothing. `bmtrain-dist` makes tables of what is seen.
+//! A model names a value with [`Ctx::observe`]; an [`Observer`] that was given to the context sees it, and, when the
+//! backward pass has passed, its gradient. Without an observer a name costs nothing. `bmtrain-dist` makes tables of
+//! what is seen.
 
 use super::{Ctx, Var};
 use crate::error::{Error, Result};
@@ -11,8 +12,8 @@ use std::rc::Rc;
 
 /// Sees the values that a forward pass names.
 pub trait Observer: fmt::Debug {
-    /// A value was named. The context says where, in which micro-batch, and whether a block runs again. Returns the number
-    /// under which the gradient will come.
+    /// A value was named. The context says where, in which micro-batch, and whether a block runs again. Returns the
+    /// number under which the gradient will come.
     ///
     /// # Errors
     /// A failing device; a name that cannot be.
@@ -26,8 +27,8 @@ pub trait Observer: fmt::Debug {
 }
 
 impl Ctx {
-    /// Show a value to the observer of this forward pass, if there is one, and its gradient when that is known: the sum over
-    /// all uses of the variable. What is computed does not change.
+    /// Show a value to the observer of this forward pass, if there is one, and its gradient when that is known: the sum
+    /// over all uses of the variable. What is computed does not change.
     ///
     /// # Errors
     /// A parameter, whose gradient is not on the tape; a variable of another tape; those of the observer.

@@ -1,4 +1,4 @@
-//! What an op keeps of an input for the way back: the tensor, or the way to find it again.
+//! What an op keeps of an input for the backward pass: the tensor, or the way to find it again.
 
 use super::Var;
 use crate::error::Result;
@@ -7,8 +7,8 @@ use crate::tensor::Tensor;
 use std::fmt;
 use std::rc::Rc;
 
-/// The owner of a value that may lie elsewhere, or nowhere, between forward and backward, typically a parameter whose shards
-/// are gathered when they are needed.
+/// The owner of a value that may lie elsewhere, or nowhere, between forward and backward, typically a parameter whose
+/// shards are gathered when they are needed.
 pub trait Recall: fmt::Debug {
     /// The value where it is now.
     ///

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Gradients of an op's results, in their order; `None` where nothing flowed back.
 pub type Grads = Vec<Option<Tensor>>;
 
-/// What an op does on the way back. One structure per op; what it saved are its named fields.
+/// What an op does on the backward pass. One structure per op; what it saved are its named fields.
 pub trait Backward: fmt::Debug {
     /// Turn the gradients of the results into gradients of the inputs, through [`BackwardCtx`].
     ///
@@ -32,7 +32,7 @@ pub trait Backward: fmt::Debug {
         0
     }
 
-    /// Whether the op runs on the way back even where no gradient came to its results: other ranks wait for it.
+    /// Whether the op runs on the backward pass even where no gradient came to its results: other ranks wait for it.
     fn always_runs(&self) -> bool {
         false
     }
@@ -120,8 +120,9 @@ impl Tape {
 
     /// Walk back from `seeds`, results with their gradients, and return the gradients of `wanted`.
     ///
-    /// The record is consumed as it is walked: what an op saved is free as soon as its gradients are made. Gradients of leaves
-    /// go to their sinks. Seeds that are leaves themselves or constants are ignored, as nothing is upstream of them here.
+    /// The record is consumed as it is walked: what an op saved is free as soon as its gradients are made. Gradients of
+    /// leaves go to their sinks. Seeds that are leaves themselves or constants are ignored, as nothing is upstream of
+    /// them here.
     ///
     /// # Errors
     /// A kernel failed; a variable of another tape; a seed of another shape.
@@ -195,7 +196,8 @@ impl BackwardCtx<'_> {
     /// Let a kernel write, or add, the gradient of input `index`, without a temporary where one is avoidable.
     ///
     /// `write` runs at most once: not at all when the gradient is not wanted. For a leaf the destination is the
-    /// sink's storage, whatever its number type; otherwise it is a tensor of `shape` and `dtype`, which may hold a partial sum.
+    /// sink's storage, whatever its dtype; otherwise it is a tensor of `shape` and `dtype`, which may hold a partial
+    /// sum.
     ///
     /// # Errors
     /// Those of `write`; no memory left.
@@ -209,8 +211,9 @@ impl BackwardCtx<'_> {
         self.write_many([(index, shape, dtype)], |device, [dest]| dest.map_or(Ok(()), |dest| write(device, dest)))
     }
 
-    /// As [`BackwardCtx::write`] for a kernel that makes several gradients in one pass: each request is an input with the
-    /// shape and number type of its gradient. Destinations that are not wanted are `None`; `write` does not run when none is.
+    /// As [`BackwardCtx::write`] for a kernel that makes several gradients in one pass: each request is an input with
+    /// the shape and dtype of its gradient. Destinations that are not wanted are `None`; `write` does not run when none
+    /// is.
     ///
     /// # Errors
     /// Those of `write`; no memory left.
@@ -278,8 +281,8 @@ impl BackwardCtx<'_> {
         }
     }
 
-    /// Whether the gradient of input `index` will be added to what is there, or goes to a leaf: then a kernel that adds is
-    /// better than making the gradient in place of the result's.
+    /// Whether the gradient of input `index` will be added to what is there, or goes to a leaf: then a kernel that adds
+    /// is better than making the gradient in place of the result's.
     pub fn accumulates(&self, index: usize) -> bool {
         match self.inputs.get(index) {
             None | Some(Source::Constant) => false,

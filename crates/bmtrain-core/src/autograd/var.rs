@@ -125,7 +125,7 @@ impl Var {
         self.value.shape()
     }
 
-    /// Number type of the value.
+    /// Dtype of the value.
     pub fn dtype(&self) -> DType {
         self.value.dtype()
     }

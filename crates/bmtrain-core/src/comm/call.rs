@@ -1,7 +1,7 @@
 //! What a rank calls, in words for the other ranks and in words for people.
 //!
-//! Defines [`Call`], [`What`] and [`Channel`]. A rank writes [`What::words`] where the others see them; [`in_words`] reads
-//! theirs, which may be anything.
+//! Defines [`Call`], [`What`] and [`Channel`]. A rank writes [`What::words`] where the others see them; [`in_words`]
+//! reads theirs, which may be anything.
 
 use crate::comm::{Collective, Reduction, Signature};
 use crate::dtype::DType;
@@ -30,7 +30,8 @@ const REDUCTIONS: [Reduction; 5] =
 pub(super) struct Call {
     /// What this rank does.
     pub(super) what: What,
-    /// Its number, from 0: among the collectives of the group, the meetings of the host, or the messages between two ranks.
+    /// Its number, from 0: among the collectives of the group, the meetings of the host, or the messages between two
+    /// ranks.
     pub(super) sequence: u64,
 }
 

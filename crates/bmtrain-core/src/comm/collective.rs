@@ -21,8 +21,8 @@ pub enum Reduction {
 
 /// An exchange between the W ranks of a group. Every rank calls it with equal lengths and types.
 ///
-/// Numerics: sums and products of 16-bit floats are taken in f32 and rounded once at the end, but by NCCL, which rounds them
-/// after every step.
+/// Numerics: sums and products of 16-bit floats are taken in f32 and rounded once at the end, but by NCCL, which rounds
+/// them after every step.
 #[derive(Debug)]
 pub enum Collective<'a> {
     /// `recv[r * n..][..n]` becomes what rank r sent, n the length of `send`.
@@ -92,7 +92,7 @@ pub enum Collective<'a> {
 pub struct Signature {
     /// Name of the collective.
     pub name: &'static str,
-    /// Number type.
+    /// Dtype.
     pub dtype: DType,
     /// Elements of this rank's part: of `send` for a gather, of `recv` for a scatter, of one part otherwise.
     pub part: usize,
@@ -162,9 +162,9 @@ impl Collective<'_> {
         }
     }
 
-    /// When rank `rank` does its part of this one among several that all ranks begin together: collectives before messages,
-    /// and these in one order of all pairs, on which both ends agree. The earliest message that is not under way has both its
-    /// ends waiting for it alone, so that some message always moves.
+    /// When rank `rank` does its part of this one among several that all ranks begin together: collectives before
+    /// messages, and these in one order of all pairs, on which both ends agree. The earliest message that is not under
+    /// way has both its ends waiting for it alone, so that some message always moves.
     pub fn turn(&self, rank: usize) -> Option<(usize, usize, usize)> {
         let of = |from: usize, to: usize| Some((from.min(to), from.max(to), from));
         match self {

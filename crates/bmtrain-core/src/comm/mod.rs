@@ -1,11 +1,12 @@
 //! Exchange between ranks: one trait for every way in which ranks are connected.
 //!
-//! A [`Collective`] is a value, as kernels are, and a [`Communicator`] gives it to a lane of the rank's device: it takes its
-//! turn there, beside the work of other lanes. [`Solo`] is a group of one, [`CountingRank`] one of a group that is not there;
-//! [`host`] connects threads and processes of one machine, `mpi` (with the feature of that name) processes of several; `nccl`
-//! (with the feature `cuda`) the devices of ranks that are connected already. All ranks of a group call the same collectives in
-//! the same order with the same sizes; where they do not, or one of them is lost, the call ends in an error on every rank, not
-//! in silence. [`tensors`] has the same as calls on tensors, `ops` those with gradients.
+//! A [`Collective`] is a value, as kernels are, and a [`Communicator`] gives it to a lane of the rank's device: it
+//! takes its turn there, beside the work of other lanes. [`Solo`] is a group of one, [`CountingRank`] one of a group
+//! that is not there; [`host`] connects threads and processes of one machine, `mpi` (with the feature of that name)
+//! processes of several; `nccl` (with the feature `cuda`) the devices of ranks that are connected already. All ranks of
+//! a group call the same collectives in the same order with the same sizes; where they do not, or one of them is lost,
+//! the call ends in an error on every rank, not in silence. [`tensors`] has the same as calls on tensors, `ops` those
+//! with gradients.
 
 mod call;
 mod collective;
@@ -51,8 +52,8 @@ pub trait Communicator: Debug + Send + Sync {
     /// ranks, a lost rank, a deadline) is a failure of the lane, told at the next wait for it.
     fn launch(&self, backend: &dyn Backend, collective: Collective<'_>, on: Lane) -> Result<()>;
 
-    /// Several collectives as one: a library that can moves them together. The default gives one after the other, messages
-    /// last and in an order in which ranks that send to each other do not wait in a circle, whatever the sizes
+    /// Several collectives as one: a library that can moves them together. The default gives one after the other,
+    /// messages last and in an order in which ranks that send to each other do not wait in a circle, whatever the sizes
     /// ([`Collective::turn`]). What one rank gives as one, all ranks of the group give as one.
     ///
     /// # Errors
@@ -75,8 +76,9 @@ pub trait Communicator: Debug + Send + Sync {
     /// As for a collective.
     fn barrier(&self) -> Result<()>;
 
-    /// What is known of a failure of the group, or of a rank of it whose process has ended without leaving, without waiting for
-    /// anybody. For whoever waits for the ranks in a way of its own; nothing from a communicator that cannot tell.
+    /// What is known of a failure of the group, or of a rank of it whose process has ended without leaving, without
+    /// waiting for anybody. For whoever waits for the ranks in a way of its own; nothing from a communicator that
+    /// cannot tell.
     fn failure(&self) -> Option<Error> {
         None
     }

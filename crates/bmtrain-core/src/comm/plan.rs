@@ -1,7 +1,8 @@
-//! What ranks on processors do alike, however their bytes travel: which collective it is, how memory is cut, who reduces.
+//! What ranks on processors do alike, however their bytes travel: which collective it is, how memory is cut, who
+//! reduces.
 //!
-//! Defines [`Plan`], [`Reducer`], [`place`] and [`piece`], and [`launch`], by which a communicator gives a collective to a
-//! lane. Called by the ranks of one machine and by those of MPI; each has its own way of moving pieces.
+//! Defines [`Plan`], [`Reducer`], [`place`] and [`piece`], and [`launch`], by which a communicator gives a collective
+//! to a lane. Called by the ranks of one machine and by those of MPI; each has its own way of moving pieces.
 
 use super::call::{Call, What};
 use super::turns::{CallTurns, Ordered};
@@ -41,7 +42,8 @@ impl Plan {
     }
 }
 
-/// Give a collective of rank `rank` of `size` to a lane, when it is its turn to be launched. `work` makes what then runs there.
+/// Give a collective of rank `rank` of `size` to a lane, when it is its turn to be launched. `work` makes what then
+/// runs there.
 ///
 /// # Errors
 /// Views that do not fit the collective or the group; a group that has failed; what the backend refuses.
@@ -94,8 +96,8 @@ pub(super) struct Reducer {
 }
 
 impl Reducer {
-    /// Reduce the values of all ranks, in their order, to `out`: `own` of this rank, or what is in `out` already, and `of` of
-    /// each other one.
+    /// Reduce the values of all ranks, in their order, to `out`: `own` of this rank, or what is in `out` already, and
+    /// `of` of each other one.
     ///
     /// # Errors
     /// What `of` returns.

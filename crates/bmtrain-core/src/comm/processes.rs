@@ -1,8 +1,8 @@
 //! Which process a rank is, and whether it still runs.
 //!
 //! Defines [`Watch`] and [`Identity`], which ranks show each other when they meet. A process that ends without leaving
-//! (it was killed, or ran out of memory) is noticed through a descriptor of it, which stays true when its number is given
-//! to another process.
+//! (it was killed, or ran out of memory) is noticed through a descriptor of it, which stays true when its number is
+//! given to another process.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
@@ -19,8 +19,8 @@ pub(super) struct Identity {
     pub(super) process: u64,
     /// In which world of processes it has this number: containers have worlds of their own. Zero if nobody knows.
     pub(super) namespace: u64,
-    /// When it was started, in [`TICKS`] since the machine was booted, which tells it from a later process of the same number.
-    /// Zero if unknown.
+    /// When it was started, in [`TICKS`] since the machine was booted, which tells it from a later process of the same
+    /// number. Zero if unknown.
     pub(super) start: u64,
 }
 
@@ -35,8 +35,8 @@ impl Identity {
         Identity { process, namespace, start: start_of(process) }
     }
 
-    /// Whether this process is known to have been killed or to be ending: it may still return its memory to the system, and
-    /// keeps its locks until it has. Of a process in another namespace nothing is known.
+    /// Whether this process is known to have been killed or to be ending: it may still return its memory to the system,
+    /// and keeps its locks until it has. Of a process in another namespace nothing is known.
     pub(super) fn is_ending(&self) -> bool {
         let own = Identity::own();
         if self.process == 0 || self.process == own.process || self.namespace != own.namespace || own.namespace == 0 {
@@ -48,8 +48,8 @@ impl Identity {
     }
 }
 
-/// Whether a `/proc/PID/status` is that of a process that has given its memory away, writes it to a file, or has SIGKILL
-/// pending.
+/// Whether a `/proc/PID/status` is that of a process that has given its memory away, writes it to a file, or has
+/// SIGKILL pending.
 fn is_ending(status: &str) -> bool {
     let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let is_killed = |name| {

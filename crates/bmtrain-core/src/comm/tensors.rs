@@ -1,8 +1,8 @@
 //! Collectives on tensors, without a tape: each allocates its result, gives the exchange to a lane and returns.
 //!
 //! For whoever exchanges values that have no gradient, and for the ops with gradients (`ops::all_gather` and others),
-//! which are made of these. All run on the compute lane but [`send`], which does not hold up what follows it. Several at
-//! once: [`Communicator::launch_all`].
+//! which are made of these. All run on the compute lane but [`send`], which does not hold up what follows it. Several
+//! at once: [`Communicator::launch_all`].
 
 use super::{Collective, Communicator, Reduction};
 use crate::backend::Lane;
@@ -84,9 +84,9 @@ pub fn all_to_all(ranks: &dyn Communicator, x: &Tensor) -> Result<Tensor> {
     Ok(parts)
 }
 
-/// Send a tensor to another rank, which has to call [`recv`] with its shape and number type. Goes on before it has arrived:
-/// messages have a lane of their own, where those of one sender leave in their order. Ops that follow leave the memory as it
-/// is; a view to write it waits until the message has left.
+/// Send a tensor to another rank, which has to call [`recv`] with its shape and dtype. Goes on before it has arrived:
+/// messages have a lane of their own, where those of one sender leave in their order. Ops that follow leave the memory
+/// as it is; a view to write it waits until the message has left.
 ///
 /// # Errors
 /// As for every collective.

@@ -1,8 +1,9 @@
-//! The order of a rank's own calls: whatever lanes they were given to, they run one after the other as they were launched.
+//! The order of a rank's own calls: whatever lanes they were given to, they run one after the other as they were
+//! launched.
 //!
-//! Defines [`Turns`], [`CallTurns`] and [`Ordered`]. All ranks launch the calls of a group in the same order, and so they also make
-//! them in the same order, even from several lanes that run as they like. It cannot be a circle: a lane waits for what
-//! was launched before.
+//! Defines [`Turns`], [`CallTurns`] and [`Ordered`]. All ranks launch the calls of a group in the same order, and so
+//! they also make them in the same order, even from several lanes that run as they like. It cannot be a circle: a lane
+//! waits for what was launched before.
 
 use super::call::{Call, What};
 use crate::error::{Error, Result};
@@ -121,7 +122,8 @@ impl Turns {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        // A call that gave up waiting for its turn ends before earlier ones; the group is broken then, and nothing runs.
+        // A call that gave up waiting for its turn ends before earlier ones; the group is broken then, and nothing
+        // runs.
         let mut ended = lock(&self.turns.ended);
         *ended = (*ended).max(self.number + 1);
         self.turns.changed.notify_all();

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub struct Measurement {
     /// Median seconds of the forward pass; of the kernel where there is no op.
     pub forward: f64,
-    /// Median seconds of the way back; 0 where there is none.
+    /// Median seconds of the backward pass; 0 where there is none.
     pub backward: f64,
     /// Work of both together.
     pub cost: Cost,
@@ -59,7 +59,7 @@ pub fn bench(device: &Device, case: &Case, dtype: DType, budget: Duration) -> Re
     Ok(Measurement { forward: median(forward), backward: median(backward), cost })
 }
 
-/// One forward pass and one way back, in seconds.
+/// One forward pass and one backward pass, in seconds.
 fn once(bound: &Bound<'_>) -> Result<(f64, f64)> {
     bound.sync()?;
     let start = Instant::now();

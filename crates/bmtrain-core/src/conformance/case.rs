@@ -33,7 +33,8 @@ pub enum Values {
         /// A value with a meaning of its own: padding, or an ignored target.
         special: Option<i64>,
     },
-    /// u8, about two thirds ones; the first of every run of `open` is one, so that no row is empty; with `open` 0 rows may be.
+    /// u8, about two thirds ones; the first of every run of `open` is one, so that no row is empty; with `open` 0 rows
+    /// may be.
     Mask {
         /// Length of a row.
         open: usize,
@@ -51,7 +52,7 @@ pub struct Input {
     pub values: Values,
     /// Its part in differentiation.
     pub role: Role,
-    /// A number type of its own; otherwise floats have the type that is tested.
+    /// A dtype of its own; otherwise floats have the type that is tested.
     pub dtype: Option<DType>,
 }
 
@@ -76,7 +77,7 @@ pub struct Case {
     pub name: String,
     /// Inputs, in the order in which the body gets them.
     pub inputs: Vec<Input>,
-    /// Number types worth testing.
+    /// Dtypes worth testing.
     pub dtypes: Vec<DType>,
     /// What is computed.
     pub body: Body,
@@ -118,8 +119,8 @@ impl Case {
 
     fn new(name: String, body: Body) -> Self {
         let dtypes = vec![DType::F32, DType::BF16, DType::F16];
-        // A fourth-order stencil: the truncation error is about step^4 / 30 of the fifth derivative, 3e-10 for functions of
-        // unit scale, and rounding enters as 6e-8 / step = 6e-6. A smaller step would lose to rounding.
+        // A fourth-order stencil: the truncation error is about step^4 / 30 of the fifth derivative, 3e-10 for
+        // functions of unit scale, and rounding enters as 6e-8 / step = 6e-6. A smaller step would lose to rounding.
         Case {
             name,
             inputs: Vec::new(),
@@ -177,7 +178,7 @@ impl Case {
         self.holding(Values::Normal(0.0, deviation))
     }
 
-    /// The last input has this number type, whatever is tested.
+    /// The last input has this dtype, whatever is tested.
     pub fn of(mut self, dtype: DType) -> Self {
         if let Some(input) = self.inputs.last_mut() {
             input.dtype = Some(dtype);
@@ -185,7 +186,7 @@ impl Case {
         self
     }
 
-    /// Only these number types are tested.
+    /// Only these dtypes are tested.
     pub fn dtypes(mut self, dtypes: &[DType]) -> Self {
         self.dtypes = dtypes.to_vec();
         self

@@ -1,4 +1,4 @@
-//! Results and gradients of one case against those of another device, another number type, or plain host arithmetic.
+//! Results and gradients of one case against those of another device, another dtype, or plain host arithmetic.
 
 use super::Check;
 use super::case::Case;
@@ -10,9 +10,9 @@ use crate::error::Result;
 
 /// Largest relative distance, in the 2-norm of each result and gradient, of two backends with the same inputs.
 ///
-/// Half a unit in the last place is 6e-8 for f32, 4.9e-4 for f16 and 3.9e-3 for bf16. A backend may round what it saves between
-/// forward and backward and may sum in another order: a few units for 16-bit types, and for f32 the root of the length of the
-/// sums, some tens of units.
+/// Half a unit in the last place is 6e-8 for f32, 4.9e-4 for f16 and 3.9e-3 for bf16. A backend may round what it saves
+/// between forward and backward and may sum in another order: a few units for 16-bit types, and for f32 the root of the
+/// length of the sums, some tens of units.
 pub fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 2e-3,
@@ -21,7 +21,7 @@ pub fn tolerance(dtype: DType) -> f64 {
     }
 }
 
-/// Results and gradients of `tested` against those of `reference`, in one number type.
+/// Results and gradients of `tested` against those of `reference`, in one dtype.
 ///
 /// # Errors
 /// A device failed, or lacks a kernel.

@@ -22,7 +22,7 @@ pub(super) struct Part {
 #[derive(Debug, Clone)]
 pub(super) struct Run {
     pub(super) outputs: Vec<Part>,
-    /// Number types of the outputs.
+    /// Dtypes of the outputs.
     pub(super) dtypes: Vec<DType>,
     /// One for each input; `None` where none was asked for.
     pub(super) gradients: Vec<Option<Part>>,
@@ -149,7 +149,7 @@ impl<'c> Bound<'c> {
         Ok(Rc::new(Sink { storage, holds: Cell::new(gradients == Gradients::Accumulated) }))
     }
 
-    /// The tensors that seed the way back: projections of the outputs.
+    /// The tensors that seed the backward pass: projections of the outputs.
     pub(super) fn seeds(&self, outputs: &[Var]) -> Result<Vec<Tensor>> {
         let seed = |(index, output): (usize, &Var)| {
             let values = projection(self.case, index, output.shape().elements(), output.dtype());

@@ -1,8 +1,8 @@
 //! The table of all op cases, and what it is good for: [`cases`] drives finite differences, backend against backend for
-//! each number type, and a benchmark.
+//! each dtype, and a benchmark.
 //!
-//! A backend in a crate of its own proves itself with [`run_all`]; this crate's tests and `examples/conformance.rs` use the
-//! same functions. A new kernel or op is one more row in `table`.
+//! A backend in a crate of its own proves itself with [`run_all`]; this crate's tests and `examples/conformance.rs` use
+//! the same functions. A new kernel or op is one more row in `table`.
 //!
 //! * `case`: what a row is; `values`: its inputs, pure functions of the row's name; `execute`: one run on one device.
 //! * `finite`: gradients against differences of the loss. `compare`: device against device, type against type, and

@@ -85,7 +85,7 @@ pub fn run_all(make_device: &dyn Fn() -> Result<Device>, report: &mut Report) ->
 }
 
 /// Rows on a device: finite differences in f32; host arithmetic, and the CPU with one thread as the reference, in each
-/// number type of the row.
+/// dtype of the row.
 ///
 /// # Errors
 /// A device could not be made. Faults of single rows are in the report.

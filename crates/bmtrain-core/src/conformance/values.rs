@@ -1,4 +1,4 @@
-//! Host values: made from the names of row and input by Philox, rounded to a number type, brought to a device and back.
+//! Host values: made from the names of row and input by Philox, rounded to a dtype, brought to a device and back.
 
 use super::case::{Case, Input, Values};
 use crate::device::Device;
@@ -78,7 +78,7 @@ fn normal([a, b, ..]: [u32; 4]) -> f32 {
     radius * angle.cos()
 }
 
-/// The nearest value of a number type.
+/// The nearest value of a dtype.
 pub(super) fn rounded(value: f32, dtype: DType) -> f32 {
     match dtype {
         DType::F16 => Float::to_f32(<f16 as Float>::from_f32(value)),

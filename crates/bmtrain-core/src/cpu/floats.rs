@@ -1,8 +1,8 @@
 //! Floating-point views as kernels see them: three storage types, one arithmetic.
 //!
-//! Defines [`Floats`] and [`FloatsMut`]. Kernels work on tiles of at most [`TILE`] f32 values; a tile of an f32 view is the
-//! memory itself, a tile of a 16-bit view is widened into a [`Spare`] and, if written, rounded back to nearest even. So
-//! each kernel is written once, and f32 pays nothing for the other types.
+//! Defines [`Floats`] and [`FloatsMut`]. Kernels work on tiles of at most [`TILE`] f32 values; a tile of an f32 view is
+//! the memory itself, a tile of a 16-bit view is widened into a [`Spare`] and, if written, rounded back to nearest
+//! even. So each kernel is written once, and f32 pays nothing for the other types.
 
 use super::access;
 use super::simd::vectorised;
@@ -290,8 +290,8 @@ vectorised! {
     }
 }
 
-/// Exact, without branches: the bits shifted to their places in an f32 are too small by 2^112, and multiplying puts right
-/// subnormals as well.
+/// Exact, without branches: the bits shifted to their places in an f32 are too small by 2^112, and multiplying puts
+/// right subnormals as well.
 #[inline(always)]
 fn f16_to_f32(bits: u16) -> f32 {
     let (sign, size) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff) << 13);

@@ -1,4 +1,5 @@
-//! The optimizer step as work of the host, on plain slices. Public as [`crate::host::HostAdam`] and [`crate::host::widen`].
+//! The optimizer step as work of the host, on plain slices. Public as [`crate::host::HostAdam`] and
+//! [`crate::host::widen`].
 
 use super::floats::{Floats, FloatsMut};
 use super::optimizer::{Elements, step};
@@ -34,8 +35,8 @@ pub struct HostAdam<'a> {
 }
 
 impl HostAdam<'_> {
-    /// Take the step, divided among `threads`. With `moved`, the sum of the squares of what every f32 value changed by is
-    /// added to it.
+    /// Take the step, divided among `threads`. With `moved`, the sum of the squares of what every f32 value changed by
+    /// is added to it.
     ///
     /// # Errors
     /// Lengths that differ, bytes that are not whole elements, a master beside an f32 parameter or none beside another.

@@ -1,8 +1,8 @@
 //! Lanes that run beside the calling thread: a queue and a thread each, started by the first work of the host.
 //!
 //! Kernels on the compute lane run on the calling thread as they always did. What takes its time elsewhere, such as the
-//! exchange of gradients with other ranks, is given to another lane, and then everything behind it on that lane queues up
-//! too. A lane that has nothing to do costs nothing: work on it runs at once, as on the compute lane.
+//! exchange of gradients with other ranks, is given to another lane, and then everything behind it on that lane queues
+//! up too. A lane that has nothing to do costs nothing: work on it runs at once, as on the compute lane.
 
 use crate::backend::{Lane, Mark};
 use crate::error::{Error, Result};

@@ -1,8 +1,8 @@
 //! Elementary functions in single precision, written without branches so that loops over them become vector code.
 //!
-//! Defines [`exp`], [`tanh`], [`sigmoid`], [`normal`] and the activations built from them ([`value`], [`slope`]), for use
-//! inside [`vectorised`](super::simd) loops. The polynomials are minimax fits of our own (Remez exchange at 50 digits).
-//! The errors stated here hold with fused multiply-add; without it they are about twice as large.
+//! Defines [`exp`], [`tanh`], [`sigmoid`], [`normal`] and the activations built from them ([`value`], [`slope`]), for
+//! use inside [`vectorised`](super::simd) loops. The polynomials are minimax fits of our own (Remez exchange at 50
+//! digits). The errors stated here hold with fused multiply-add; without it they are about twice as large.
 
 use super::simd::Isa;
 use crate::kernel::Activation;
@@ -10,8 +10,8 @@ use crate::kernel::Activation;
 /// Adding it to a small number rounds that number to an integer, which then stands in the low bits of the sum.
 const ROUNDER: f32 = 12_582_912.0;
 
-/// `e^x` within 1.1 units in the last place; 0 below -87.68 (the result would be subnormal), infinity above 88.37 (within a
-/// factor of 1.5 of the largest number), NaN for NaN.
+/// `e^x` within 1.1 units in the last place; 0 below -87.68 (the result would be subnormal), infinity above 88.37
+/// (within a factor of 1.5 of the largest number), NaN for NaN.
 #[inline(always)]
 pub(super) fn exp<I: Isa>(x: f32) -> f32 {
     // Written as comparisons, not `clamp`, so that NaN passes through and each is one instruction.

@@ -1,5 +1,5 @@
-//! Memory of the CPU backend, and of the host beside other devices: anonymous pages, zeroed by the system when they are first
-//! touched.
+//! Memory of the CPU backend, and of the host beside other devices: anonymous pages, zeroed by the system when they are
+//! first touched.
 #![allow(unsafe_code)]
 
 use crate::backend::Memory;

@@ -3,8 +3,8 @@
 //! Kernels run when they are given, unless their lane is busy with work of the host, for which `lanes` has threads.
 //! (`crate::wrap::deferred` wraps this backend to run all lanes late.) `threads` divides work so that the bits do not
 //! depend on the number of threads, `access` is the one place where a view becomes a slice, `floats` makes three
-//! storage types one arithmetic, `simd` and `math` are what inner loops are written with, and each other file or folder
-//! is one stem of kernels.
+//! storage types one arithmetic, `simd` and `math` are what inner loops are written with, and each other file or
+//! directory is one stem of kernels.
 
 #![allow(unsafe_code)]
 

@@ -46,8 +46,8 @@ pub(super) struct Elements<'a> {
     pub(super) grad: Floats<'a>,
 }
 
-/// One step, or none if `factor` is not finite. With `moved` the squares of what each f32 value changed by are added there,
-/// in the pieces of a [`GradNorm`](crate::kernel::GradNorm), so that the sum has its bits.
+/// One step, or none if `factor` is not finite. With `moved` the squares of what each f32 value changed by are added
+/// there, in the pieces of a [`GradNorm`](crate::kernel::GradNorm), so that the sum has its bits.
 pub(super) fn step(
     threads: &Threads,
     settings: &AdamSettings,

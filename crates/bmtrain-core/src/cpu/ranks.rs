@@ -1,7 +1,7 @@
 //! Reduction over ranks on the host: the values of all ranks become one, always in the order of the ranks.
 //!
-//! Defines [`reduce`], which the exchange between ranks of one machine calls for each piece, and [`Source`]. An element's
-//! bits depend on the values and their order alone, never on where a piece begins.
+//! Defines [`reduce`], which the exchange between ranks of one machine calls for each piece, and [`Source`]. An
+//! element's bits depend on the values and their order alone, never on where a piece begins.
 
 use super::floats::{Floats, FloatsMut, Spare, TILE, tiles};
 use super::simd::vectorised;

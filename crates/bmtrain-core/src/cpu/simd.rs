@@ -1,7 +1,7 @@
 //! Vector code without intrinsics: plain loops, compiled for several instruction sets and chosen once at run time.
 //!
-//! Defines the macro [`vectorised`], which every stem of kernels writes its inner loops with, [`Isa`] (what such a loop may
-//! ask of its instruction set) and [`Level`]. A loop whose rounding must not depend on the machine uses neither
+//! Defines the macro [`vectorised`], which every stem of kernels writes its inner loops with, [`Isa`] (what such a loop
+//! may ask of its instruction set) and [`Level`]. A loop whose rounding must not depend on the machine uses neither
 //! [`Isa::mul_add`] nor anything else of `Isa`.
 
 use std::sync::OnceLock;
@@ -73,8 +73,8 @@ fn detect() -> Level {
 
 /// Defines a function whose body is compiled for every [`Level`]; a call runs the best one of the machine.
 ///
-/// `vectorised! { fn name<I>(x: &[f32]) -> f32 { … } }`: `I` is the [`Isa`] inside the body. Bodies are `for` loops over
-/// slices; a call costs a few nanoseconds, so it takes a tile of numbers and not one.
+/// `vectorised! { fn name<I>(x: &[f32]) -> f32 { … } }`: `I` is the [`Isa`] inside the body. Bodies are `for` loops
+/// over slices; a call costs a few nanoseconds, so it takes a tile of numbers and not one.
 macro_rules! vectorised {
     ($(
         $(#[$attribute:meta])*

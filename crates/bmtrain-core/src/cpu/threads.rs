@@ -1,7 +1,7 @@
 //! The threads of one rank, and the ways in which work is divided among them.
 //!
-//! Work is cut into pieces by its size alone; threads take pieces as they come. Since no sum crosses a piece in an order
-//! that depends on who computed it, results have the same bits for any number of threads.
+//! Work is cut into pieces by its size alone; threads take pieces as they come. Since no sum crosses a piece in an
+//! order that depends on who computed it, results have the same bits for any number of threads.
 
 use crate::error::{Error, Result};
 use crate::limits::Resource;

@@ -1,4 +1,5 @@
-//! Streaming attention: the launches of `attention.cu` and, where types, sizes and addresses allow, of `attention_mma.cu`.
+//! Streaming attention: the launches of `attention.cu` and, where types, sizes and addresses allow, of
+//! `attention_mma.cu`.
 #![allow(unsafe_code)]
 
 use super::attention_mma::{HEAD_SIZES, Kernels};
@@ -266,9 +267,9 @@ pub(super) fn forward(launch: &Launch<'_>, a: AttentionForward<'_>) -> Result<()
         Some((kernels, plain)) => kernels.forward(op, plain, rows, heads)?,
         None => FORWARD.pick(op, rows, heads, shape.head_size)?,
     };
-    // SAFETY: laid out as in attention.cuh. `check` saw that heads, mask, bias and lse are as large as the shape and strides make
-    // them, and that nothing written overlaps anything. The memory stays valid until the lane has run the kernel, because the
-    // pool gives it out in lane order.
+    // SAFETY: laid out as in attention.cuh. `check` saw that heads, mask, bias and lse are as large as the shape and
+    // strides make them, and that nothing written overlaps anything. The memory stays valid until the lane has run the
+    // kernel, because the pool gives it out in lane order.
     unsafe { launch.run(name, grid, arguments) }
 }
 
@@ -283,8 +284,8 @@ struct BiasSumArguments {
     add: i32,
 }
 
-/// How the sequences that share the gradient of a bias are divided: by the sizes alone, so that every device adds in the same
-/// order.
+/// How the sequences that share the gradient of a bias are divided: by the sizes alone, so that every device adds in
+/// the same order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct BiasGroups {
     /// Sequences of a group, which one block takes in turn.
@@ -342,8 +343,8 @@ impl<'l, 'a> BiasSums<'l, 'a> {
         }
         let address = dest.view.address();
         if !dest.add && !dest.view.is_empty() {
-            // SAFETY: f32 memory of the view's length, valid until the lane has run the fill, because the pool gives it out in
-            // lane order.
+            // SAFETY: f32 memory of the view's length, valid until the lane has run the fill, because the pool gives it
+            // out in lane order.
             unsafe { launch.stream.fill(address, Pattern::Word(0), dest.view.len()) }?;
         }
         Ok(BiasSums { groups, address, several: None })
@@ -363,8 +364,8 @@ impl<'l, 'a> BiasSums<'l, 'a> {
             add: i32::from(dest.add),
         };
         let grid = Grid::line(launch.blocks(len.div_ceil(THREADS as usize)), THREADS);
-        // SAFETY: laid out as in attention.cu. The scratch memory holds `groups` times `len` sums, and `check` saw that the
-        // gradient of a shared bias holds `len`. The memory stays valid until the lane has run the kernel.
+        // SAFETY: laid out as in attention.cu. The scratch memory holds `groups` times `len` sums, and `check` saw that
+        // the gradient of a shared bias holds `len`. The memory stays valid until the lane has run the kernel.
         unsafe { launch.run(BIAS_SUM, grid, arguments) }
     }
 }
@@ -407,9 +408,9 @@ pub(super) fn backward(launch: &Launch<'_>, a: AttentionBackward<'_>) -> Result<
             (QUERIES.pick(op, queries, groups * heads, head_size)?, KEYS.pick(op, keys, batch * kv_heads, head_size)?)
         }
     };
-    // SAFETY: laid out as in attention.cuh. `check` saw that heads, mask, bias, dbias, lse and delta are as large as the shape
-    // and strides make them, and that nothing written overlaps anything. The memory stays valid until the lane has run the
-    // kernels, because the pool gives it out in lane order; the lane runs them in this order.
+    // SAFETY: laid out as in attention.cuh. `check` saw that heads, mask, bias, dbias, lse and delta are as large as
+    // the shape and strides make them, and that nothing written overlaps anything. The memory stays valid until the
+    // lane has run the kernels, because the pool gives it out in lane order; the lane runs them in this order.
     unsafe {
         launch.run(DELTA, delta, arguments)?;
         launch.run(for_queries.0, for_queries.1, arguments)?;

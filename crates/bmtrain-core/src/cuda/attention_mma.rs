@@ -16,7 +16,7 @@ struct Pair {
     general: Name,
 }
 
-/// The kernels of a head size and number type.
+/// The kernels of a head size and dtype.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Kernels {
     head_size: usize,
@@ -46,7 +46,7 @@ impl Plan {
 pub(super) const HEAD_SIZES: [usize; 5] = [32, 64, 80, 96, 128];
 
 impl Kernels {
-    /// The kernels for heads that all have this size and number type.
+    /// The kernels for heads that all have this size and dtype.
     pub(super) fn of(head_size: usize, dtype: DType) -> Option<&'static Kernels> {
         let known = match dtype {
             DType::F16 => &F16,
@@ -90,7 +90,7 @@ impl Kernels {
     }
 }
 
-/// The kernels of some head sizes in one number type.
+/// The kernels of some head sizes in one dtype.
 macro_rules! kernels {
     ($number:literal: $($head:literal),+) => { [$(kernels!(@head $head, $number)),+] };
     (@head $head:literal, $number:literal) => {

@@ -82,8 +82,8 @@ pub(super) fn activation_forward(launch: &Launch<'_>, a: ActivationForward<'_>) 
         activation: activation_number(a.activation),
         whole,
     };
-    // SAFETY: laid out as in elementwise.cu; `check` saw that x and y have `count` elements and do not overlap. The memory
-    // stays valid until the lane has run the kernel, because the pool gives it out in lane order.
+    // SAFETY: laid out as in elementwise.cu; `check` saw that x and y have `count` elements and do not overlap. The
+    // memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
     unsafe { launch.run(name, packs(launch, a.x.len()), arguments) }
 }
 
@@ -167,8 +167,8 @@ pub(super) fn gated_forward(launch: &Launch<'_>, a: GatedForward<'_>) -> Result<
         activation: activation_number(a.activation),
         whole,
     };
-    // SAFETY: as in `activation_forward`; `check` saw that gate and up reach from the first to the last of `rows` rows that
-    // are `stride` apart, and that y holds rows x columns elements.
+    // SAFETY: as in `activation_forward`; `check` saw that gate and up reach from the first to the last of `rows` rows
+    // that are `stride` apart, and that y holds rows x columns elements.
     unsafe { launch.run(name, rows(launch, a.rows, a.columns), arguments) }
 }
 
@@ -198,7 +198,8 @@ pub(super) fn gated_backward(launch: &Launch<'_>, a: GatedBackward<'_>) -> Resul
         activation: activation_number(a.activation),
         whole,
     };
-    // SAFETY: as in `activation_forward`; `check` saw that x and dx hold rows x 2 columns elements and dy rows x columns.
+    // SAFETY: as in `activation_forward`; `check` saw that x and dx hold rows x 2 columns elements and dy rows x
+    // columns.
     unsafe { launch.run(name, rows(launch, a.rows, a.columns), arguments) }
 }
 
@@ -219,7 +220,7 @@ struct AddScaledArguments {
 /// Queue [`AddScaled`].
 pub(super) fn add_scaled(launch: &Launch<'_>, a: AddScaled<'_>) -> Result<()> {
     let out = a.out.as_view();
-    // What is not read does not choose the number type either.
+    // What is not read does not choose the dtype either.
     let second = (a.beta != 0.0).then(|| a.b.unwrap_or(out));
     let (name, whole) = operands(&ADD_SCALED, &[a.a, second.unwrap_or(out), out], &[]);
     let arguments = AddScaledArguments {
@@ -232,8 +233,8 @@ pub(super) fn add_scaled(launch: &Launch<'_>, a: AddScaled<'_>) -> Result<()> {
         whole,
         unused: 0,
     };
-    // SAFETY: as in `activation_forward`, with operands of `count` elements; where b is out, each element is read before it is
-    // written, by the same thread.
+    // SAFETY: as in `activation_forward`, with operands of `count` elements; where b is out, each element is read
+    // before it is written, by the same thread.
     unsafe { launch.run(name, packs(launch, a.a.len()), arguments) }
 }
 
@@ -318,12 +319,12 @@ pub(super) fn fill(launch: &Launch<'_>, a: Fill<'_>) -> Result<()> {
     let Some((pattern, repeats)) = pattern_of(a.value, a.out.dtype()) else {
         let count = long(Fill::NAME, "out", count)?;
         let arguments = FillArguments { out: a.out.address(), value: a.value as i64, count };
-        // SAFETY: laid out as in elementwise.cu; only i64 lacks a pattern. The memory stays valid until the lane has run the
-        // kernel, because the pool gives it out in lane order.
+        // SAFETY: laid out as in elementwise.cu; only i64 lacks a pattern. The memory stays valid until the lane has
+        // run the kernel, because the pool gives it out in lane order.
         return unsafe { launch.run(FILL_I64, elements(launch, a.out.len()), arguments) };
     };
-    // SAFETY: the view was checked against its buffer and is this device's; its start is a multiple of its elements' size; the
-    // memory stays valid until the lane has run the fill, as above.
+    // SAFETY: the view was checked against its buffer and is this device's; its start is a multiple of its elements'
+    // size; the memory stays valid until the lane has run the fill, as above.
     unsafe { launch.stream.fill(a.out.address(), pattern, count * repeats) }
 }
 

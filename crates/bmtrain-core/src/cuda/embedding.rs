@@ -1,5 +1,5 @@
-//! Rows of an embedding table, and its gradient: rows sorted by their ids, then sums over runs of equal ids, as `embedding.cu`
-//! explains.
+//! Rows of an embedding table, and its gradient: rows sorted by their ids, then sums over runs of equal ids, as
+//! `embedding.cu` explains.
 #![allow(unsafe_code)]
 
 use super::driver::Grid;
@@ -58,9 +58,10 @@ pub(super) fn forward(launch: &Launch<'_>, a: EmbeddingForward<'_>) -> Result<()
         unused: 0,
     };
     let name = FORWARD.of([a.table.dtype(), out.dtype()]);
-    // SAFETY: laid out as in embedding.cu. `check` saw that the table holds entries x columns elements, out rows x columns, and
-    // that nothing overlaps; ids are compared with `entries` before they are used. The memory stays valid until the lane has
-    // run the kernel, because the pool gives it out in lane order; the record of faults lives as long as the backend.
+    // SAFETY: laid out as in embedding.cu. `check` saw that the table holds entries x columns elements, out rows x
+    // columns, and that nothing overlaps; ids are compared with `entries` before they are used. The memory stays valid
+    // until the lane has run the kernel, because the pool gives it out in lane order; the record of faults lives as
+    // long as the backend.
     unsafe { launch.run(name, grid(launch, rows, a.columns.div_ceil(PACK), 2), arguments) }
 }
 
@@ -171,9 +172,9 @@ fn sort(launch: &Launch<'_>, a: &EmbeddingBackward<'_>, by: Division, orders: [u
             shift: 8 * pass as i32,
             unused: 0,
         };
-        // SAFETY: laid out as in embedding.cu. Each order holds a number for each row and the counts DIGITS for each block, in
-        // scratch memory that no other launch of this lane uses before these have run; what is written was not read by the same
-        // launch.
+        // SAFETY: laid out as in embedding.cu. Each order holds a number for each row and the counts DIGITS for each
+        // block, in scratch memory that no other launch of this lane uses before these have run; what is written was
+        // not read by the same launch.
         unsafe {
             launch.run(COUNT, grid, arguments)?;
             launch.run(PLACE, grid, arguments)?;
@@ -206,10 +207,10 @@ fn sum(launch: &Launch<'_>, a: EmbeddingBackward<'_>, by: Division, order: u64, 
     let across = u32::try_from(packs.div_ceil(threads as usize)).unwrap_or(u32::MAX);
     let grid = Grid { blocks: [by.pieces as u32, across, 1], threads: [threads, 1, 1], shared: 0 };
     let dtypes = [dy.dtype(), table.dtype()];
-    // SAFETY: laid out as in embedding.cu. `check` saw that dy holds rows x columns elements and the table entries x columns, and
-    // that they do not overlap; ids are compared with `entries` before they are used; the order holds each row once, the partial
-    // sums two rows for each piece. The memory stays valid until the lane has run the kernels: the pool gives it out in lane
-    // order, and so does the scratch memory.
+    // SAFETY: laid out as in embedding.cu. `check` saw that dy holds rows x columns elements and the table entries x
+    // columns, and that they do not overlap; ids are compared with `entries` before they are used; the order holds each
+    // row once, the partial sums two rows for each piece. The memory stays valid until the lane has run the kernels:
+    // the pool gives it out in lane order, and so does the scratch memory.
     unsafe {
         launch.run(SUM.of(dtypes), grid, arguments)?;
         launch.run(JOIN.of(dtypes), grid, arguments)

@@ -1,5 +1,5 @@
-//! What a communicator of this device does with it: queue its calls on a lane's stream, see how far they are, and tell of a
-//! failure.
+//! What a communicator of this device does with it: queue its calls on a lane's stream, see how far they are, and tell
+//! of a failure.
 //!
 //! Defines [`Span`] and adds [`CudaBackend::exchange`]. Called by `comm::nccl`, the only user.
 
@@ -29,8 +29,8 @@ impl Span {
 }
 
 impl CudaBackend {
-    /// Queue the calls of a library on a lane: `work` is given the driver's handle of the lane's stream, with the device
-    /// current on this thread. `spare` is one that nobody asks any more.
+    /// Queue the calls of a library on a lane: `work` is given the driver's handle of the lane's stream, with the
+    /// device current on this thread. `spare` is one that nobody asks any more.
     ///
     /// # Errors
     /// What `work` returns; a failing device.

@@ -1,11 +1,11 @@
 //! What kernels found outside of a table: an id that is no row, a target that is no class.
 //!
-//! A device cannot return an error. A kernel that meets such a value leaves it alone, goes on with the rest and reports it in
-//! a record of the device's memory; the host reads the records whenever it waits, and the error comes out there.
+//! A device cannot return an error. A kernel that meets such a value leaves it alone, goes on with the rest and reports
+//! it in a record of the device's memory; the host reads the records whenever it waits, and the error comes out there.
 //!
-//! Each lane has a record of its own, which only that lane clears, in its own order: the host cannot clear one between two
-//! kernels of another lane and lose what the second of them reports. A wait for one lane tells of the others' records too, but
-//! leaves them to the waits for those lanes.
+//! Each lane has a record of its own, which only that lane clears, in its own order: the host cannot clear one between
+//! two kernels of another lane and lose what the second of them reports. A wait for one lane tells of the others'
+//! records too, but leaves them to the waits for those lanes.
 #![allow(unsafe_code)]
 
 use super::driver::{Context, Pattern, Pinned, Stream};
@@ -41,8 +41,8 @@ struct Record {
 }
 
 impl Record {
-    /// Whether it can be told by the wait for another lane: it may be read while it is written, and its bound comes last. Tables
-    /// without rows, whose bound is 0, are left to the wait for the lane itself.
+    /// Whether it can be told by the wait for another lane: it may be read while it is written, and its bound comes
+    /// last. Tables without rows, whose bound is 0, are left to the wait for the lane itself.
     fn is_whole(&self) -> bool {
         self.kernel != 0 && self.bound > 0
     }
@@ -87,7 +87,8 @@ impl Faults {
         self.address + (lane as usize * size_of::<Record>()) as u64
     }
 
-    /// Wait for a lane, whose stream this is. What its kernels reported is the error; else what those of another lane did.
+    /// Wait for a lane, whose stream this is. What its kernels reported is the error; else what those of another lane
+    /// did.
     pub(super) fn wait(&self, lane: Lane, stream: &Stream) -> Result<()> {
         let mut seen = self.seen[lane as usize].lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the records live as long as `self`; the destination is locked until the stream is idle.
@@ -97,7 +98,8 @@ impl Faults {
         let records: [Record; LANES] = bytemuck::pod_read_unaligned(seen.bytes());
         let own = records[lane as usize];
         if own.kernel != 0 {
-            // The device goes on: the next mistake is reported too. A wait for another lane must not find this one again.
+            // The device goes on: the next mistake is reported too. A wait for another lane must not find this one
+            // again.
             self.clear(lane, stream)?;
             stream.synchronize()?;
             return Err(own.error());

@@ -1,13 +1,14 @@
-//! Work of the host in the order of a lane: ranks that share no NCCL exchange so, checkpoints and offloaded optimizers too.
+//! Work of the host in the order of a lane: ranks that share no NCCL exchange so, checkpoints and offloaded optimizers
+//! too.
 //!
-//! The lane copies what the work reads, and what it writes unless it overwrites all of it, into page-locked memory, writes a
-//! number there that says so, and waits for another number. A thread of the lane looks for the first number, does the work, and
-//! writes the second; the lane copies the result back and goes on.
+//! The lane copies what the work reads, and what it writes unless it overwrites all of it, into page-locked memory,
+//! writes a number there that says so, and waits for another number. A thread of the lane looks for the first number,
+//! does the work, and writes the second; the lane copies the result back and goes on.
 //!
-//! * Not the driver's own host functions: those run one after the other on one thread, and work that waits for another rank would
-//!   hold up the work that this rank waits for.
-//! * The thread calls the driver for nothing. While a lane waits, a call that drains the device or needs the driver's lock, such
-//!   as returning memory or loading kernels, may hold that lock on another thread until the lane goes on.
+//! * Not the driver's own host functions: those run one after the other on one thread, and work that waits for another
+//!   rank would hold up the work that this rank waits for.
+//! * The thread calls the driver for nothing. While a lane waits, a call that drains the device or needs the driver's
+//!   lock, such as returning memory or loading kernels, may hold that lock on another thread until the lane goes on.
 #![allow(unsafe_code)]
 
 use super::driver::{Context, Event, Pinned, Stream, failure};
@@ -71,7 +72,8 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// Words of the memory: work whose copies have arrived, written by the device; work that is done, written by the thread.
+    /// Words of the memory: work whose copies have arrived, written by the device; work that is done, written by the
+    /// thread.
     const COPIED: usize = 0;
     const DONE: usize = 1;
 
@@ -105,7 +107,8 @@ impl HostWorker {
     /// Queue work on a stream.
     ///
     /// # Errors
-    /// No page-locked memory, no thread, a failing device. What the work returns comes out of [`HostWorker::take_failure`].
+    /// No page-locked memory, no thread, a failing device. What the work returns comes out of
+    /// [`HostWorker::take_failure`].
     ///
     /// # Safety
     /// Both places are valid until the stream has run what is queued here, and do not overlap.
@@ -129,8 +132,8 @@ impl HostWorker {
         let queue_before = || {
             for (place, block, wanted) in [(read, &reads, true), (write, &writes, old == Old::Brought)] {
                 if place.bytes > 0 && wanted {
-                    // SAFETY: the device's side is the caller's promise; the host's side is touched next by the thread, which
-                    // looks for the number below, and kept by `blocks`.
+                    // SAFETY: the device's side is the caller's promise; the host's side is touched next by the thread,
+                    // which looks for the number below, and kept by `blocks`.
                     unsafe { stream.download_later(place.address, block.address(), place.bytes) }?;
                 }
             }
@@ -153,8 +156,8 @@ impl HostWorker {
         }
         let written = given.and_then(|()| {
             if write.bytes > 0 {
-                // SAFETY: the thread writes the memory before it writes the number, and nobody after; `blocks` gives it out again
-                // only after the event below.
+                // SAFETY: the thread writes the memory before it writes the number, and nobody after; `blocks` gives it
+                // out again only after the event below.
                 unsafe { stream.upload_later(writes.address(), write.bytes, write.address) }?;
             }
             Ok(())

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 /// A source of compiled kernels.
 #[derive(Debug)]
 pub(super) enum Images {
-    /// Files `UNIT.cubin` in a folder, compiled elsewhere.
-    Folder(PathBuf),
+    /// Files `UNIT.cubin` in a directory, compiled elsewhere.
+    Directory(PathBuf),
     /// Compiled for the device when they are first needed.
     Compiled(Box<Compiler>),
 }
@@ -20,7 +20,7 @@ impl Images {
     /// The source that options name.
     pub(super) fn of_options(options: &CudaOptions) -> Self {
         match &options.compiled {
-            Some(folder) => Images::Folder(folder.clone()),
+            Some(directory) => Images::Directory(directory.clone()),
             None => Images::Compiled(Box::new(Compiler::new(options))),
         }
     }
@@ -31,8 +31,8 @@ impl Images {
     /// They cannot be read or made.
     pub(super) fn of(&self, unit: &Unit, properties: Properties) -> Result<Vec<u8>> {
         match self {
-            Images::Folder(folder) => {
-                let path = folder.join(format!("{}.cubin", unit.name));
+            Images::Directory(directory) => {
+                let path = directory.join(format!("{}.cubin", unit.name));
                 std::fs::read(&path).map_err(|error| failure("load kernels", format!("{}: {error}", path.display())))
             }
             Images::Compiled(compiler) => compiler.image(unit, properties),

@@ -1,4 +1,4 @@
-//! What the launch of a kernel is made of: its name for the number types at hand, its operands, the grid.
+//! What the launch of a kernel is made of: its name for the dtypes at hand, its operands, the grid.
 //!
 //! Each stem of kernels has a file beside this one whose functions turn checked arguments of [`crate::kernel`] into one
 //! structure, laid out as that of the same name in the stem's source, and give it to [`Launch::run`].
@@ -35,8 +35,8 @@ impl Launch<'_> {
     /// Queue a kernel. A grid without blocks is nothing to do.
     ///
     /// # Safety
-    /// `arguments` is laid out as the kernel's structure; what it points to is of this device, valid until the lane has run
-    /// the kernel, and as large as the kernel makes of the sizes in it.
+    /// `arguments` is laid out as the kernel's structure; what it points to is of this device, valid until the lane has
+    /// run the kernel, and as large as the kernel makes of the sizes in it.
     pub(super) unsafe fn run<A: Copy>(&self, name: Name, grid: Grid, arguments: A) -> Result<()> {
         if grid.blocks.contains(&0) {
             return Ok(());
@@ -46,7 +46,8 @@ impl Launch<'_> {
         unsafe { self.stream.launch(function, grid, &arguments) }
     }
 
-    /// Blocks for `items` pieces of work that kernels take in turn: enough to fill the device, no more than there is work.
+    /// Blocks for `items` pieces of work that kernels take in turn: enough to fill the device, no more than there is
+    /// work.
     pub(super) fn blocks(&self, items: usize) -> u32 {
         /// Blocks that a multiprocessor holds at once, and a few more so that their ends even out.
         const WAVES: u32 = 16;
@@ -97,7 +98,7 @@ macro_rules! typed {
 }
 pub(super) use typed;
 
-/// The tag of a number type in numbers.cuh.
+/// The tag of a dtype in numbers.cuh.
 pub(super) fn tag(dtype: DType) -> i32 {
     match dtype {
         DType::F32 => 0,
@@ -202,8 +203,8 @@ impl Mask {
     }
 }
 
-/// Whether packs may be moved by accesses of 16 bytes: all these addresses are multiples of 16, and so are the distances of
-/// rows in elements of [`PACK`].
+/// Whether packs may be moved by accesses of 16 bytes: all these addresses are multiples of 16, and so are the
+/// distances of rows in elements of [`PACK`].
 pub(super) fn whole(addresses: impl IntoIterator<Item = u64>, strides: &[usize]) -> i32 {
     let aligned = addresses.into_iter().all(|address| address.is_multiple_of(16));
     i32::from(aligned && strides.iter().all(|stride| stride.is_multiple_of(PACK)))

@@ -69,8 +69,8 @@ pub(super) fn require() -> Result<()> {
 /// Milliseconds between two events.
 pub(super) type ElapsedTime = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
 
-/// The function of that name. The bindings know only a newer one, which drivers before CUDA 12.8 lack; the signature is the
-/// same.
+/// The function of that name. The bindings know only a newer one, which drivers before CUDA 12.8 lack; the signature is
+/// the same.
 ///
 /// # Errors
 /// A driver without it, which [`require`] refuses before.
@@ -96,13 +96,13 @@ pub(super) fn parameter_info() -> Result<Option<ParameterInfo>> {
 }
 
 fn missing() -> Option<String> {
-    // SAFETY: opening a library runs its initialisers; the name is the driver's, on whose good behaviour every later call
-    // rests as well.
+    // SAFETY: opening a library runs its initialisers; the name is the driver's, on whose good behaviour every later
+    // call rests as well.
     if !unsafe { sys::is_culib_present() } {
         return Some("no driver library (libcuda.so.1) where the system looks for libraries".into());
     }
-    // SAFETY: as above. The library was found a moment ago; should it be gone by now, the bindings panic, and the caller
-    // turns that into an error too.
+    // SAFETY: as above. The library was found a moment ago; should it be gone by now, the bindings panic, and the
+    // caller turns that into an error too.
     let library = unsafe { sys::culib() };
     let absent = FUNCTIONS.iter().find(|name| {
         // SAFETY: only the presence of the function is asked for. It is not called through this type.

@@ -94,10 +94,10 @@ pub(super) fn cross_entropy_forward(launch: &Launch<'_>, a: CrossEntropyForward<
     let (losses, lse, totals) = (a.losses.address(), a.lse.address(), a.totals.address());
     let arguments = ForwardArguments { logits: In::of(&a.logits), classes, losses, lse };
     let name = CROSS_ENTROPY_FORWARD.of([a.logits.dtype()]);
-    // SAFETY: laid out as in loss.cu. `check` saw that there are rows x classes logits, a target, a loss and a log-sum-exp for each
-    // row, a weight for each class, three totals, and that nothing written overlaps anything; targets are compared with the
-    // number of classes before they are used. The memory stays valid until the lane has run the kernels, because the pool gives
-    // it out in lane order; the record of faults lives as long as the backend.
+    // SAFETY: laid out as in loss.cu. `check` saw that there are rows x classes logits, a target, a loss and a
+    // log-sum-exp for each row, a weight for each class, three totals, and that nothing written overlaps anything;
+    // targets are compared with the number of classes before they are used. The memory stays valid until the lane has
+    // run the kernels, because the pool gives it out in lane order; the record of faults lives as long as the backend.
     unsafe {
         launch.run(name, rows_grid(NAME, a.rows, a.classes)?, arguments)?;
         let arguments = TotalsArguments { classes, losses, totals };
@@ -121,8 +121,8 @@ struct BackwardArguments {
     unused: i32,
 }
 
-/// Whether rows of both can be moved by 16 bytes at the same places: the kernel looks for the first such place in each row of
-/// the logits.
+/// Whether rows of both can be moved by 16 bytes at the same places: the kernel looks for the first such place in each
+/// row of the logits.
 fn whole_together(logits: &View<'_>, dlogits: &View<'_>, classes: usize) -> i32 {
     let alike = logits.dtype() == dlogits.dtype() && logits.address() % 16 == dlogits.address() % 16;
     i32::from(alike).max(whole([logits.address(), dlogits.address()], &[classes]))
@@ -147,8 +147,9 @@ pub(super) fn cross_entropy_backward(launch: &Launch<'_>, a: CrossEntropyBackwar
         unused: 0,
     };
     let name = CROSS_ENTROPY_BACKWARD.of([logits.dtype(), dlogits.dtype()]);
-    // SAFETY: as in `cross_entropy_forward`; `check` saw that there are as many gradients as logits and one gradient of the loss
-    // or one for each row. Where the logits are replaced, each is read before it is written, by the same thread.
+    // SAFETY: as in `cross_entropy_forward`; `check` saw that there are as many gradients as logits and one gradient of
+    // the loss or one for each row. Where the logits are replaced, each is read before it is written, by the same
+    // thread.
     unsafe { launch.run(name, rows_grid(NAME, a.rows, a.classes)?, arguments) }
 }
 
@@ -197,9 +198,9 @@ pub(super) fn squared_error_forward(launch: &Launch<'_>, a: SquaredErrorForward<
     };
     let threads = threads_for(len.div_ceil(PACK), THREADS);
     let mean = MeanArguments { partials, loss: a.loss.address(), count, blocks: blocks as i32, unused: 0 };
-    // SAFETY: laid out as in loss.cu. `check` saw that x and targets have `count` elements and the loss one; the scratch memory
-    // holds a number for each block. The memory stays valid until the lane has run the kernels, because the pool gives it out in
-    // lane order.
+    // SAFETY: laid out as in loss.cu. `check` saw that x and targets have `count` elements and the loss one; the
+    // scratch memory holds a number for each block. The memory stays valid until the lane has run the kernels, because
+    // the pool gives it out in lane order.
     unsafe {
         launch.run(SQUARED_ERROR_FORWARD.of([a.x.dtype()]), Grid::line(blocks as u32, threads), arguments)?;
         launch.run(SQUARED_ERROR_MEAN, Grid::line(1, THREADS as u32), mean)

@@ -1,13 +1,14 @@
 //! The CUDA backend: memory, order and transfer of an NVIDIA device, and the launches of the kernels in `kernels/`.
 //!
-//! `library` asks whether there is a driver, `driver` owns its objects, `libraries` finds what else of NVIDIA's is needed,
-//! `order` makes lanes of streams and marks of events, `staging` carries uploads, `exchange` lets a communicator queue its
-//! calls, `scratch` is memory of launches, `fault` what kernels report, `compile`, `images` and `modules` bring compiled kernels
-//! to the device, `launch` is what a launch is made of, `blas` gives matrix products to cuBLASLt. Each other file is one stem of
-//! kernels, launched from the source of the same name. `trace` notes when what was given to lanes ran.
+//! `library` asks whether there is a driver, `driver` owns its objects, `libraries` finds what else of NVIDIA's is
+//! needed, `order` makes lanes of streams and marks of events, `staging` carries uploads, `exchange` lets a
+//! communicator queue its calls, `scratch` is memory of launches, `fault` what kernels report, `compile`, `images` and
+//! `modules` bring compiled kernels to the device, `launch` is what a launch is made of, `blas` gives matrix products
+//! to cuBLASLt. Each other file is one stem of kernels, launched from the source of the same name. `trace` notes when
+//! what was given to lanes ran.
 //!
-//! The driver and the libraries are opened at run time: without them everything builds and runs, [`CudaBackend::open`] or the
-//! first launch says what is missing, and [`survey`] says it of all at once.
+//! The driver and the libraries are opened at run time: without them everything builds and runs, [`CudaBackend::open`]
+//! or the first launch says what is missing, and [`survey`] says it of all at once.
 #![allow(unsafe_code)]
 
 mod attention;
@@ -95,16 +96,18 @@ pub struct CudaBackend {
 /// Where the backend finds what it needs beside the driver.
 #[derive(Debug, Clone, Default)]
 pub struct CudaOptions {
-    /// A folder of compiled kernels, `UNIT.cubin` each; nothing is compiled then. They are loaded as they are: whoever names
-    /// the folder answers for it.
+    /// A directory of compiled kernels, `UNIT.cubin` each; nothing is compiled then. They are loaded as they are:
+    /// whoever names the directory answers for it.
     pub compiled: Option<PathBuf>,
-    /// Folders in which NVIDIA's libraries are looked for before anywhere else.
+    /// Directories in which NVIDIA's libraries are looked for before anywhere else.
     pub libraries: Vec<PathBuf>,
-    /// Folders of CUDA toolkits, whose `lib64` and `lib` are looked at next; then it is the system's loader's turn.
+    /// Directories of CUDA toolkits, whose `lib64` and `lib` are looked at next; then it is the system's loader's turn.
     pub toolkits: Vec<PathBuf>,
-    /// Folders of Python packages (`site-packages`), in which NVIDIA's packages keep their libraries; looked at last.
+    /// Directories of Python packages (`site-packages`), in which NVIDIA's packages keep their libraries; looked at
+    /// last.
     pub packages: Vec<PathBuf>,
-    /// A folder to keep compiled kernels in; without one they are compiled at every start. It must be the user's own.
+    /// A directory to keep compiled kernels in; without one they are compiled at every start. It must be the user's
+    /// own.
     pub cache: Option<PathBuf>,
     /// Let products of f32 factors shorten these to 19 bits (TF32), which is several times as fast and as exact as f16.
     pub tf32: bool,
@@ -124,7 +127,8 @@ impl CudaBackend {
     /// Open a device by its number, counted from 0 as the driver does.
     ///
     /// # Errors
-    /// No driver on this machine, one that lacks a function, no such device, a device that does not answer. Never a panic.
+    /// No driver on this machine, one that lacks a function, no such device, a device that does not answer. Never a
+    /// panic.
     pub fn open(ordinal: usize, options: &CudaOptions) -> Result<Self> {
         let context = Context::open(ordinal)?;
         let lanes = Lanes::new(&context)?;
@@ -152,14 +156,14 @@ impl CudaBackend {
         })
     }
 
-    /// Where the device is in this host, e.g. `0000:17:00.0`: the same for every process, whatever number it calls the device
-    /// by. Parts of a device that is divided (MIG) are in one place.
+    /// Where the device is in this host, e.g. `0000:17:00.0`: the same for every process, whatever number it calls the
+    /// device by. Parts of a device that is divided (MIG) are in one place.
     pub fn pci_bus_id(&self) -> &str {
         self.context.pci_bus_id()
     }
 
-    /// Note from now on when what is given to lanes begins and ends: kernels, uploads, downloads and copies. What was noted
-    /// before is forgotten. Each costs the lane two events, so that a traced run is a little slower.
+    /// Note from now on when what is given to lanes begins and ends: kernels, uploads, downloads and copies. What was
+    /// noted before is forgotten. Each costs the lane two events, so that a traced run is a little slower.
     ///
     /// # Errors
     /// A failing device.
@@ -168,8 +172,8 @@ impl CudaBackend {
         self.trace.begin(&self.context, &self.lanes)
     }
 
-    /// Wait for all lanes, and give out what was noted since [`CudaBackend::trace_on`], in the order in which it was given;
-    /// nothing where that was not called. From here on nothing is noted.
+    /// Wait for all lanes, and give out what was noted since [`CudaBackend::trace_on`], in the order in which it was
+    /// given; nothing where that was not called. From here on nothing is noted.
     ///
     /// # Errors
     /// A failing device.
@@ -198,14 +202,14 @@ impl CudaBackend {
     /// Let the host wait for a lane, and hear what its kernels report.
     fn wait_for(&self, on: Lane) -> Result<()> {
         let waited = self.lanes.sync(on, |stream| self.faults.wait(on, stream));
-        // What failed first comes out first: kernels behind failed work of the host, or behind an exchange that was broken
-        // off, read what nobody wrote.
+        // What failed first comes out first: kernels behind failed work of the host, or behind an exchange that was
+        // broken off, read what nobody wrote.
         let exchanged = self.broken.get().map_or(Ok(()), |error| Err(error.clone()));
         exchanged.and(self.workers[on as usize].take_failure()).and(waited)
     }
 
-    /// A view for a transfer: of this device, and made for the lane it is used on, because the buffer's return to the pool
-    /// waits for the lanes its views were made for.
+    /// A view for a transfer: of this device, and made for the lane it is used on, because the buffer's return to the
+    /// pool waits for the lanes its views were made for.
     fn check(&self, op: &'static str, device: DeviceId, lane: Lane, on: Lane) -> Result<()> {
         if device != self.id {
             return Err(Error::WrongDevice { op, expected: self.name(), got: format!("{device:?}") });
@@ -287,7 +291,8 @@ impl Backend for CudaBackend {
     }
 
     fn release(&self, memory: Memory) {
-        // SAFETY: made in `allocate`; a `Memory` cannot be copied and is consumed here; the pool has waited for its lanes.
+        // SAFETY: made in `allocate`; a `Memory` cannot be copied and is consumed here; the pool has waited for its
+        // lanes.
         if let Err(error) = unsafe { self.context.release(memory.address()) } {
             tracing::warn!(%error, bytes = memory.bytes(), "memory could not be returned to the device");
         }
@@ -337,7 +342,8 @@ impl Backend for CudaBackend {
             return Ok(());
         }
         if !host.is_empty() {
-            // SAFETY: the view is this device's and as long as the slice, which is borrowed until the lane is idle below.
+            // SAFETY: the view is this device's and as long as the slice, which is borrowed until the lane is idle
+            // below.
             let queue = |stream: &Stream| unsafe { stream.download(from.address(), host) };
             let queued = self.traced(on, "download", || self.lanes.give(on, queue));
             // Also after an error: part of the copy may be on its way to the slice.
@@ -362,8 +368,8 @@ impl Backend for CudaBackend {
         if from.is_empty() {
             return Ok(());
         }
-        // SAFETY: both views are this device's, of one length, apart from each other; their memory stays valid until the
-        // lane has run the copy, as in `upload`.
+        // SAFETY: both views are this device's, of one length, apart from each other; their memory stays valid until
+        // the lane has run the copy, as in `upload`.
         let queue = |stream: &Stream| unsafe { stream.copy(from.address(), to.address(), from.bytes()) };
         self.traced(on, "copy", || self.lanes.give(on, queue))
     }
@@ -430,21 +436,22 @@ impl CudaBackend {
         let read = read.map_or(Place::default(), |view| Place { address: view.address(), bytes: view.bytes() });
         let write = write.map_or(Place::default(), |view| Place { address: view.address(), bytes: view.bytes() });
         let worker = &self.workers[on as usize];
-        // SAFETY: both views are this device's and apart; their memory stays valid until the lane has run what is queued, because
-        // the pool gives it out in lane order.
+        // SAFETY: both views are this device's and apart; their memory stays valid until the lane has run what is
+        // queued, because the pool gives it out in lane order.
         self.lanes.give(on, |stream| unsafe { worker.give(stream, read, (write, old), work) })
     }
 }
 
-/// Options with the folder of NVIDIA's libraries that BMTRAIN_CUDA_LIB_DIR names. Without it the test says that it was skipped.
+/// Options with the directory of NVIDIA's libraries that BMTRAIN_CUDA_LIB_DIR names. Without it the test says that it
+/// was skipped.
 #[cfg(test)]
 fn libraries_for_tests(test: &str) -> Option<CudaOptions> {
     use std::io::Write as _;
-    let Some(folder) = std::env::var_os("BMTRAIN_CUDA_LIB_DIR") else {
-        let line = format!("\nSKIPPED {test}: BMTRAIN_CUDA_LIB_DIR names no folder of NVIDIA's libraries\n");
+    let Some(directory) = std::env::var_os("BMTRAIN_CUDA_LIB_DIR") else {
+        let line = format!("\nSKIPPED {test}: BMTRAIN_CUDA_LIB_DIR names no directory of NVIDIA's libraries\n");
         // Past the test harness, which hides what passing tests print.
         let _ = std::io::stderr().write_all(line.as_bytes());
         return None;
     };
-    Some(CudaOptions { libraries: vec![folder.into()], ..CudaOptions::default() })
+    Some(CudaOptions { libraries: vec![directory.into()], ..CudaOptions::default() })
 }

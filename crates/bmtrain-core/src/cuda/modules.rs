@@ -67,7 +67,8 @@ impl Modules {
                 return Err(failure("load kernels", format!("there is no source {}", name.unit)));
             };
             let image = self.images.of(unit, self.context.properties())?;
-            // SAFETY: compiled from the sources of this version, or from a folder that the caller of `open` vouches for.
+            // SAFETY: compiled from the sources of this version, or from a directory that the caller of `open` vouches
+            // for.
             #[allow(unsafe_code)]
             let module = unsafe { Module::load(&self.context, &image) }?;
             modules.insert(name.unit, module);

@@ -14,8 +14,8 @@ const THREADS: usize = 1024;
 
 /// Fewest rows whose share of the gradients of weight and bias is summed by one block.
 const GROUP_ROWS: usize = 4;
-/// Most such groups: some blocks for each multiprocessor of a large device, and partial sums that stay a small part of what
-/// is read.
+/// Most such groups: some blocks for each multiprocessor of a large device, and partial sums that stay a small part of
+/// what is read.
 const GROUPS: usize = 512;
 
 /// Threads of a block whose rows are so short that it takes several at a time.
@@ -67,9 +67,10 @@ pub(super) fn forward(launch: &Launch<'_>, a: NormForward<'_>) -> Result<()> {
     let threads = threads_for(a.columns.div_ceil(PACK), THREADS);
     let grid = Grid::line(block_each(NAME, "rows", a.rows)?, threads);
     let name = FORWARD.of(large.iter().flatten().map(|view| view.dtype()));
-    // SAFETY: laid out as in norm.cu. `check` saw that x, residual, sum and y hold rows x columns elements, weight and bias
-    // `columns`, mean and rstd `rows`; that there is a sum exactly with dropout or residual, and that nothing written overlaps
-    // anything. The memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
+    // SAFETY: laid out as in norm.cu. `check` saw that x, residual, sum and y hold rows x columns elements, weight and
+    // bias `columns`, mean and rstd `rows`; that there is a sum exactly with dropout or residual, and that nothing
+    // written overlaps anything. The memory stays valid until the lane has run the kernel, because the pool gives it
+    // out in lane order.
     unsafe { launch.run(name, grid, arguments) }
 }
 
@@ -93,7 +94,8 @@ struct BackwardArguments {
     unused: i32,
 }
 
-/// The block of the backward pass: threads of a row, and rows at a time, which divide those of a group as evenly as they can.
+/// The block of the backward pass: threads of a row, and rows at a time, which divide those of a group as evenly as
+/// they can.
 fn backward_block(columns: usize, at_once: usize) -> [u32; 3] {
     let threads = threads_for(columns.div_ceil(PACK), THREADS);
     let most = (SHORT_THREADS / threads as usize).max(1);
@@ -135,9 +137,10 @@ pub(super) fn backward(launch: &Launch<'_>, a: NormBackward<'_>) -> Result<()> {
     let shared = if wanted && threads[1] > 1 { threads[0] * threads[1] * 2 * 4 * PACK as u32 } else { 0 };
     let grid = Grid { blocks: [block_each(NAME, "rows", groups)?, 1, 1], threads, shared };
     let name = BACKWARD.of(large().map(|view| view.dtype()));
-    // SAFETY: laid out as in norm.cu. `check` saw that x, dy, dx and branch hold rows x columns elements, weight `columns`,
-    // mean and rstd `rows`, and that nothing written overlaps anything; scratch holds two rows of sums for each block. The
-    // memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
+    // SAFETY: laid out as in norm.cu. `check` saw that x, dy, dx and branch hold rows x columns elements, weight
+    // `columns`, mean and rstd `rows`, and that nothing written overlaps anything; scratch holds two rows of sums for
+    // each block. The memory stays valid until the lane has run the kernel, because the pool gives it out in lane
+    // order.
     unsafe { launch.run(name, grid, arguments) }?;
     if !wanted {
         return Ok(());

@@ -38,8 +38,8 @@ pub(super) fn clip_factor(launch: &Launch<'_>, a: ClipFactor<'_>) -> Result<()> 
         largest: i32::from(a.order == NormOrder::Infinity),
         unused: 0,
     };
-    // SAFETY: laid out as in optimizer.cu. `check` saw that there are the words of a sum and two single numbers. The memory
-    // stays valid until the lane has run the kernel, because the pool gives it out in lane order.
+    // SAFETY: laid out as in optimizer.cu. `check` saw that there are the words of a sum and two single numbers. The
+    // memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
     unsafe { launch.run(CLIP_FACTOR, Grid::line(1, WARP as u32), arguments) }
 }
 
@@ -98,8 +98,8 @@ pub(super) fn adam(launch: &Launch<'_>, a: Adam<'_>) -> Result<()> {
     };
     let grid = Grid::line(launch.blocks(count.div_ceil(PACK * THREADS)), THREADS as u32);
     let name = ADAM.of([a.grad.dtype(), a.parameter.dtype()]);
-    // SAFETY: laid out as in optimizer.cu. `check` saw that all ranges hold `count` elements, that moments and master are f32
-    // and that a parameter without a master is, and that nothing written overlaps anything. The memory stays valid until the
-    // lane has run the kernel, because the pool gives it out in lane order.
+    // SAFETY: laid out as in optimizer.cu. `check` saw that all ranges hold `count` elements, that moments and master
+    // are f32 and that a parameter without a master is, and that nothing written overlaps anything. The memory stays
+    // valid until the lane has run the kernel, because the pool gives it out in lane order.
     unsafe { launch.run(name, grid, arguments) }
 }

@@ -1,7 +1,8 @@
 //! Lanes as streams, and marks as events that are used again.
 //!
-//! A mark's ticket is a count per lane, so it says by itself which of two marks is later. The event behind a ticket is kept
-//! until the device has passed it; from then on a wait for that ticket is nothing, and the event serves another one.
+//! A mark's ticket is a count per lane, so it says by itself which of two marks is later. The event behind a ticket is
+//! kept until the device has passed it; from then on a wait for that ticket is nothing, and the event serves another
+//! one.
 
 use super::driver::{Context, Event, Stream, failure};
 use crate::backend::{Lane, Mark};

@@ -48,8 +48,8 @@ pub(super) fn dropout(launch: &Launch<'_>, a: DropoutApply<'_>) -> Result<()> {
     };
     let grid = Grid::line(launch.blocks((rows * packs).div_ceil(THREADS)), THREADS as u32);
     let name = DROPOUT.of([a.x, Some(y)].into_iter().flatten().map(|view| view.dtype()));
-    // SAFETY: laid out as in random.cu. `check` saw that x and y hold rows x columns elements and do not overlap. The memory
-    // stays valid until the lane has run the kernel, because the pool gives it out in lane order.
+    // SAFETY: laid out as in random.cu. `check` saw that x and y hold rows x columns elements and do not overlap. The
+    // memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
     unsafe { launch.run(name, grid, arguments) }
 }
 
@@ -87,7 +87,7 @@ pub(super) fn fill_random(launch: &Launch<'_>, a: FillRandom<'_>) -> Result<()> 
         unused: 0,
     };
     let grid = Grid::line(launch.blocks(count.div_ceil(THREADS)), THREADS as u32);
-    // SAFETY: laid out as in random.cu; `out` holds `count` elements. The memory stays valid until the lane has run the kernel,
-    // because the pool gives it out in lane order.
+    // SAFETY: laid out as in random.cu; `out` holds `count` elements. The memory stays valid until the lane has run the
+    // kernel, because the pool gives it out in lane order.
     unsafe { launch.run(FILL_RANDOM, grid, arguments) }
 }

@@ -86,8 +86,9 @@ pub(super) fn column_sum(launch: &Launch<'_>, a: ColumnSum<'_>) -> Result<()> {
     };
     let blocks = [block_each(NAME, "columns", tiles)?, block_each(NAME, "rows", groups)?, 1];
     let grid = Grid { blocks, ..Grid::line(1, SUM_THREADS as u32) };
-    // SAFETY: laid out as in reduce.cu. `check` saw that x holds rows x columns elements; scratch holds `columns` sums for each
-    // group. The memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
+    // SAFETY: laid out as in reduce.cu. `check` saw that x holds rows x columns elements; scratch holds `columns` sums
+    // for each group. The memory stays valid until the lane has run the kernel, because the pool gives it out in lane
+    // order.
     unsafe { launch.run(COLUMN_PARTS.of([a.x.dtype()]), grid, arguments) }?;
     let (columns, first) = (a.columns, Out::into(&a.out));
     let sums = Partials { address: partials, groups, columns, stride: columns, first, second: Out::NONE };
@@ -163,8 +164,8 @@ pub(super) fn softmax(launch: &Launch<'_>, a: Softmax<'_>) -> Result<()> {
         whole: whole([a.x.address(), a.y.address()], &[a.columns]),
     };
     let grid = rows_grid(NAME, a.rows, a.columns)?;
-    // SAFETY: laid out as in reduce.cu. `check` saw that x and y hold rows x columns elements and do not overlap. The memory
-    // stays valid until the lane has run the kernel, because the pool gives it out in lane order.
+    // SAFETY: laid out as in reduce.cu. `check` saw that x and y hold rows x columns elements and do not overlap. The
+    // memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
     unsafe { launch.run(SOFTMAX.of([a.x.dtype(), a.y.dtype()]), grid, arguments) }
 }
 
@@ -200,8 +201,8 @@ pub(super) fn softmax_backward(launch: &Launch<'_>, a: SoftmaxBackward<'_>) -> R
         whole: whole(views.iter().map(View::address), &[a.columns]),
     };
     let grid = rows_grid(NAME, a.rows, a.columns)?;
-    // SAFETY: laid out as in reduce.cu. `check` saw that all three hold rows x columns elements and dx overlaps neither other.
-    // The memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
+    // SAFETY: laid out as in reduce.cu. `check` saw that all three hold rows x columns elements and dx overlaps neither
+    // other. The memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
     unsafe { launch.run(SOFTMAX_BACKWARD.of(views.iter().map(View::dtype)), grid, arguments) }
 }
 
@@ -241,8 +242,8 @@ pub(super) fn grad_norm(launch: &Launch<'_>, a: GradNorm<'_>) -> Result<()> {
     let parts = scratch.address();
     let count = long(NAME, "elements", elements)?;
     let arguments = NormPartsArguments { x: In::of(&a.x), parts, count, whole: whole([a.x.address()], &[]), unused: 0 };
-    // SAFETY: laid out as in reduce.cu. x holds `count` elements, scratch the words of each block. The memory stays valid until
-    // the lane has run the kernel, because the pool gives it out in lane order.
+    // SAFETY: laid out as in reduce.cu. x holds `count` elements, scratch the words of each block. The memory stays
+    // valid until the lane has run the kernel, because the pool gives it out in lane order.
     unsafe { launch.run(name.of([a.x.dtype()]), Grid::line(blocks, NORM_THREADS as u32), arguments) }?;
     let arguments = NormTotalArguments {
         parts,
@@ -276,8 +277,8 @@ pub(super) fn non_finite(launch: &Launch<'_>, a: NonFinite<'_>) -> Result<()> {
         unused: 0,
     };
     let grid = Grid::line(launch.blocks(a.x.len().div_ceil(PACK * NORM_THREADS)), NORM_THREADS as u32);
-    // SAFETY: laid out as in reduce.cu. x holds `count` elements and `check` saw that the flag is one i32 apart from it. The
-    // memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
+    // SAFETY: laid out as in reduce.cu. x holds `count` elements and `check` saw that the flag is one i32 apart from
+    // it. The memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
     unsafe { launch.run(NON_FINITE.of([a.x.dtype()]), grid, arguments) }
 }
 

@@ -68,9 +68,9 @@ pub(super) fn rotary(launch: &Launch<'_>, a: RotaryApply<'_>) -> Result<()> {
         unused: 0,
     };
     let name = ROTARY.of([x.dtype(), y.dtype()]);
-    // SAFETY: laid out as in rotary.cu. `check` saw that x and y hold rows x columns elements that the heads fit in, that the table
-    // holds entries x dims and positions one number for each row, and that nothing overlaps; positions are compared with
-    // `entries` before they are used. The memory stays valid until the lane has run the kernel, because the pool gives it out in
-    // lane order; the record of faults lives as long as the backend.
+    // SAFETY: laid out as in rotary.cu. `check` saw that x and y hold rows x columns elements that the heads fit in,
+    // that the table holds entries x dims and positions one number for each row, and that nothing overlaps; positions
+    // are compared with `entries` before they are used. The memory stays valid until the lane has run the kernel,
+    // because the pool gives it out in lane order; the record of faults lives as long as the backend.
     unsafe { launch.run(name, grid(launch, rows, units, 2), arguments) }
 }

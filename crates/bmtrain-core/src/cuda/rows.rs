@@ -17,8 +17,8 @@ const MOST_AXES: usize = 5;
 const COPY_ROWS: Name = Name { unit: "rows", kernel: c"copy_rows" };
 const ADD_ROWS: Typed = typed!("rows", "add_rows");
 
-/// The grid of `each_unit` of units.cuh: threads along a row for `units` of it, two or more to a thread, the others on further
-/// rows.
+/// The grid of `each_unit` of units.cuh: threads along a row for `units` of it, two or more to a thread, the others on
+/// further rows.
 pub(super) fn grid(launch: &Launch<'_>, rows: usize, units: usize, together: usize) -> Grid {
     let along = units.div_ceil(2).next_power_of_two().clamp(1, THREADS);
     let groups = rows.div_ceil(THREADS / along);
@@ -171,13 +171,13 @@ pub(super) fn row_copy(launch: &Launch<'_>, a: RowCopy<'_>) -> Result<()> {
     } else {
         Runs { axes: vec![Axis { length, from, to }], columns: a.columns }
     };
-    // SAFETY: `check` saw that x and out reach from the first to the last of the rows at their distances and do not overlap. The
-    // memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
+    // SAFETY: `check` saw that x and out reach from the first to the last of the rows at their distances and do not
+    // overlap. The memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
     unsafe { runs.launch(RowCopy::NAME, launch, &a.x, &a.out) }
 }
 
-/// The axes of a permutation's result, outermost first, without those of length 1, neighbours joined where they are neighbours
-/// in the input as well. The last has distance 1 in the output.
+/// The axes of a permutation's result, outermost first, without those of length 1, neighbours joined where they are
+/// neighbours in the input as well. The last has distance 1 in the output.
 fn merged(dims: &[usize], order: &[usize]) -> Vec<Axis> {
     let mut axes: Vec<Axis> = Vec::with_capacity(MAX_RANK);
     for &axis in order.iter().filter(|axis| dims[**axis] != 1) {
@@ -233,8 +233,9 @@ pub(super) fn permute(launch: &Launch<'_>, a: Permute<'_>) -> Result<()> {
             axes.push(Axis { length: 1, from: 0, to: 0 });
         }
         let runs = Runs { axes, columns: last.length };
-        // SAFETY: `check` saw that x and out hold the product of the dimensions and do not overlap, and that the axes are each
-        // there once. The memory stays valid until the lane has run the kernel, because the pool gives it out in lane order.
+        // SAFETY: `check` saw that x and out hold the product of the dimensions and do not overlap, and that the axes
+        // are each there once. The memory stays valid until the lane has run the kernel, because the pool gives it out
+        // in lane order.
         return unsafe { runs.launch(NAME, launch, &a.x, &a.out) };
     }
     // The input's own last axis has distance 1 there, and all dimensions of it are not of length 1.
@@ -271,8 +272,8 @@ pub(super) fn zero(launch: &Launch<'_>, out: &ViewMut<'_>) -> Result<()> {
     }
     let words = address.is_multiple_of(4) && bytes.is_multiple_of(4);
     let (pattern, count) = if words { (Pattern::Word(0), bytes / 4) } else { (Pattern::Byte(0), bytes) };
-    // SAFETY: the view was checked against its buffer and is this device's; its memory stays valid until the lane has run the
-    // fill, because the pool gives it out in lane order.
+    // SAFETY: the view was checked against its buffer and is this device's; its memory stays valid until the lane has
+    // run the fill, because the pool gives it out in lane order.
     unsafe { launch.stream.fill(address, pattern, count) }
 }
 

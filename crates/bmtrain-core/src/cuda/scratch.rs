@@ -1,11 +1,12 @@
 //! Device memory that a launch needs besides its arguments: partial sums, the workspace of matrix products.
 //!
-//! Each lane has a block that its launches use one after the other, in the order of the lane. It grows to what the largest
-//! of them asked for; steady state allocates nothing.
+//! Each lane has a block that its launches use one after the other, in the order of the lane. It grows to what the
+//! largest of them asked for; steady state allocates nothing.
 //!
-//! What one launch queues between taking the block and its last use of it must not be mixed with what another thread gives to
-//! the same lane, and the block must not be returned in between by one that needs a larger one. So it is [`Taken`] until
-//! the launch is queued; another thread that wants it waits that long, which is some calls of the driver.
+//! What one launch queues between taking the block and its last use of it must not be mixed with what another thread
+//! gives to the same lane, and the block must not be returned in between by one that needs a larger one. So it is
+//! [`Taken`] until the launch is queued; another thread that wants it waits that long, which is some calls of the
+//! driver.
 #![allow(unsafe_code)]
 
 use super::driver::{Context, Stream};
@@ -48,8 +49,8 @@ impl Scratch {
         Scratch { context: Arc::clone(context), block: Mutex::default() }
     }
 
-    /// At least `bytes` bytes, for work that is queued on `stream` while they are held. What an earlier launch left there is
-    /// overwritten by the next. A launch takes them once: a second time it would wait for itself.
+    /// At least `bytes` bytes, for work that is queued on `stream` while they are held. What an earlier launch left
+    /// there is overwritten by the next. A launch takes them once: a second time it would wait for itself.
     ///
     /// # Errors
     /// The device has no more memory, or has failed.

@@ -1,7 +1,7 @@
 //! Uploads through a ring of page-locked blocks, so that the host's slice is free when the call returns.
 //!
-//! The driver's own copy from ordinary memory may wait for the stream, and when it returns is its business. Here the host
-//! writes a block, queues the copy from it and goes on; it waits only for a block that is still being read.
+//! The driver's own copy from ordinary memory may wait for the stream, and when it returns is its business. Here the
+//! host writes a block, queues the copy from it and goes on; it waits only for a block that is still being read.
 #![allow(unsafe_code)]
 
 use super::driver::{Context, Event, Pinned, Stream};
@@ -42,8 +42,8 @@ impl Staging {
             let block = self.free_block(context)?;
             block.memory.bytes_mut()[..piece.len()].copy_from_slice(piece);
             let to = to + (index * BLOCK_BYTES) as u64;
-            // SAFETY: the destination is the caller's promise. The block is written again only after the event behind this
-            // copy is reached, and it is dropped only after `wait` (see `Drop`).
+            // SAFETY: the destination is the caller's promise. The block is written again only after the event behind
+            // this copy is reached, and it is dropped only after `wait` (see `Drop`).
             unsafe { stream.upload(&block.memory, piece.len(), to) }?;
             if let Err(error) = block.read.record(stream) {
                 // Without the event nobody would know when the block is free.

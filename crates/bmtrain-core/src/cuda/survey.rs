@@ -79,9 +79,9 @@ pub fn survey(options: &CudaOptions) -> Survey {
     }
 }
 
-/// Whether backends of these options could compute on the devices of these numbers: the devices are new enough, and the libraries
-/// that the first launches would ask for are there and belong to this driver. Opens no device. Numbers that no device has are
-/// passed over: [`CudaBackend::open`](super::CudaBackend::open) refuses them.
+/// Whether backends of these options could compute on the devices of these numbers: the devices are new enough, and the
+/// libraries that the first launches would ask for are there and belong to this driver. Opens no device. Numbers that
+/// no device has are passed over: [`CudaBackend::open`](super::CudaBackend::open) refuses them.
 ///
 /// # Errors
 /// No driver, a device that is too old, a library that is missing or too new, with what to do about it.

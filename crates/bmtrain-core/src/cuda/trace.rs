@@ -1,7 +1,7 @@
 //! When what was given to lanes ran on the device: a begin and an end for each, from events that keep time.
 //!
-//! Off unless somebody asks. Events of different lanes are measured from one origin, so that a trace shows which lanes worked
-//! at the same time.
+//! Off unless somebody asks. Events of different lanes are measured from one origin, so that a trace shows which lanes
+//! worked at the same time.
 
 use super::driver::{Context, Event};
 use super::order::Lanes;
@@ -49,8 +49,8 @@ impl Trace {
         Ok(())
     }
 
-    /// Call `give`, which queues work on a lane, between two events of that lane. Several threads that give to one lane at once
-    /// may come between the events of another.
+    /// Call `give`, which queues work on a lane, between two events of that lane. Several threads that give to one lane
+    /// at once may come between the events of another.
     pub(super) fn around<T>(
         &self,
         context: &Arc<Context>,

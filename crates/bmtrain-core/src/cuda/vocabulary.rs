@@ -84,10 +84,10 @@ pub(super) fn statistics(launch: &Launch<'_>, a: VocabularyStatistics<'_>) -> Re
     };
     let threads = threads_for(a.criterion.classes.count.div_ceil(PACK), THREADS);
     let grid = Grid::line(block_each(NAME, "rows", a.rows)?, threads);
-    // SAFETY: laid out as in vocabulary.cu. `check` saw that logits hold rows x columns elements, of which `count` of a row are
-    // read, that there are `rows` targets and 4 x rows statistics, and `total` class weights with `first + count` within; a
-    // target is looked up only if it is a column that is here. The memory stays valid until the lane has run the kernel, because
-    // the pool gives it out in lane order.
+    // SAFETY: laid out as in vocabulary.cu. `check` saw that logits hold rows x columns elements, of which `count` of a
+    // row are read, that there are `rows` targets and 4 x rows statistics, and `total` class weights with
+    // `first + count` within; a target is looked up only if it is a column that is here. The memory stays valid until
+    // the lane has run the kernel, because the pool gives it out in lane order.
     unsafe { launch.run(STATISTICS.of([a.logits.dtype()]), grid, arguments) }
 }
 
@@ -115,9 +115,9 @@ pub(super) fn loss(launch: &Launch<'_>, a: VocabularyLoss<'_>) -> Result<()> {
         shards: long(NAME, "shards", a.shards)?,
     };
     let grid = Grid::line(launch.blocks(a.rows.div_ceil(ROW_THREADS)), ROW_THREADS as u32);
-    // SAFETY: laid out as in vocabulary.cu. `check` saw that there are shards x rows x 4 statistics, `rows` targets, losses and
-    // log-sum-exps, and `total` class weights, which a target outside of them is not looked up in; nothing written overlaps
-    // anything. Memory stays valid as in `statistics`.
+    // SAFETY: laid out as in vocabulary.cu. `check` saw that there are shards x rows x 4 statistics, `rows` targets,
+    // losses and log-sum-exps, and `total` class weights, which a target outside of them is not looked up in; nothing
+    // written overlaps anything. Memory stays valid as in `statistics`.
     unsafe { launch.run(LOSS, grid, arguments) }
 }
 
@@ -155,10 +155,10 @@ pub(super) fn gradient(launch: &Launch<'_>, a: VocabularyGradient<'_>) -> Result
     let threads = threads_for(a.columns.div_ceil(PACK), THREADS);
     let grid = Grid::line(block_each(NAME, "rows", a.rows)?, threads);
     let name = GRADIENT.of([logits.dtype(), dlogits.dtype()]);
-    // SAFETY: laid out as in vocabulary.cu. `check` saw that logits and their gradient hold rows x columns elements, that there
-    // are `rows` targets and log-sum-exps, one gradient of the loss or `rows`, and `total` class weights with `first + count`
-    // within; what is written overlaps only logits that it replaces, each element by the thread that read it. Memory stays
-    // valid as in `statistics`.
+    // SAFETY: laid out as in vocabulary.cu. `check` saw that logits and their gradient hold rows x columns elements,
+    // that there are `rows` targets and log-sum-exps, one gradient of the loss or `rows`, and `total` class weights
+    // with `first + count` within; what is written overlaps only logits that it replaces, each element by the thread
+    // that read it. Memory stays valid as in `statistics`.
     unsafe { launch.run(name, grid, arguments) }
 }
 
@@ -190,8 +190,8 @@ pub(super) fn totals(launch: &Launch<'_>, a: LossTotals<'_>) -> Result<()> {
         classes: long(NAME, "classes", a.class_weights.as_ref().map_or(0, View::len))?,
     };
     let grid = Grid::line(1, threads_for(a.losses.len(), TOTALS_THREADS));
-    // SAFETY: laid out as in vocabulary.cu. `check` saw that there are as many targets as losses, and three totals; a target
-    // outside the class weights is not looked up. Memory stays valid as in `statistics`.
+    // SAFETY: laid out as in vocabulary.cu. `check` saw that there are as many targets as losses, and three totals; a
+    // target outside the class weights is not looked up. Memory stays valid as in `statistics`.
     unsafe { launch.run(TOTALS, grid, arguments) }
 }
 
@@ -223,8 +223,8 @@ pub(super) fn scale_by(launch: &Launch<'_>, a: ScaleBy<'_>) -> Result<()> {
         unused: 0,
     };
     let grid = Grid::line(launch.blocks(count.div_ceil(PACK * SCALE_THREADS)), SCALE_THREADS as u32);
-    // SAFETY: laid out as in vocabulary.cu. `check` saw that x and out have equally many elements, and one factor and divisor;
-    // what is written overlaps only an x that it replaces, each element by the thread that read it. Memory stays valid as in
-    // `statistics`.
+    // SAFETY: laid out as in vocabulary.cu. `check` saw that x and out have equally many elements, and one factor and
+    // divisor; what is written overlaps only an x that it replaces, each element by the thread that read it. Memory
+    // stays valid as in `statistics`.
     unsafe { launch.run(SCALE_BY.of([x.dtype(), out.dtype()]), grid, arguments) }
 }

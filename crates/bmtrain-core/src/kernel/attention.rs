@@ -82,8 +82,9 @@ pub struct Bias<'a> {
 
 /// `out = dropout(softmax(scale * q k^T + bias, masked)) v` for every sequence and head.
 ///
-/// Numerics: scores, softmax and sums in f32. Dropout of the probabilities is addressed by `((b * N + n) * L + l) * S + s`.
-/// Source: online softmax of Milakov and Gimelshein (2018), blocks of Dao et al. (2022).
+/// Numerics: scores, softmax and sums in f32. Dropout of the probabilities is addressed by
+/// `((b * N + n) * L + l) * S + s`. Source: online softmax of Milakov and Gimelshein (2018), blocks of Dao et al.
+/// (2022).
 #[derive(Debug)]
 pub struct AttentionForward<'a> {
     /// Sizes.

@@ -286,8 +286,8 @@ impl Arguments for Fill<'_> {
     }
 }
 
-/// `out (+)= x` in another number type. Between floating-point types rounding is to nearest, ties to even; integers become floats
-/// by the same rule and floats are not turned into integers.
+/// `out (+)= x` in another dtype. Between floating-point types rounding is to nearest, ties to even; integers become
+/// floats by the same rule and floats are not turned into integers.
 #[derive(Debug)]
 pub struct Cast<'a> {
     /// Source.

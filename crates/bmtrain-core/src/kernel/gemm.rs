@@ -67,11 +67,11 @@ pub struct Epilogue<'a> {
     pub activation: Option<Activation>,
     /// Receives the input of the activation, `[m, n]` without gaps, when the backward pass needs it.
     pub pre_activation: Option<ViewMut<'a>>,
-    /// The result is multiplied by the derivative of this function at these points, `[m, n]` without gaps: the gradient of a
-    /// layer's result becomes that of the argument of the activation before it. Not together with an activation.
+    /// The result is multiplied by the derivative of this function at these points, `[m, n]` without gaps: the gradient
+    /// of a layer's result becomes that of the argument of the activation before it. Not together with an activation.
     pub derivative: Option<(Activation, View<'a>)>,
-    /// Receives the sum of each row of `a`, `[m]`, in f32 and rounded once: where the product is the gradient of a weight, that
-    /// is the gradient of its bias. `a` is the transpose of a matrix without gaps.
+    /// Receives the sum of each row of `a`, `[m]`, in f32 and rounded once: where the product is the gradient of a
+    /// weight, that is the gradient of its bias. `a` is the transpose of a matrix without gaps.
     pub sums_of_a: Option<Dest<'a>>,
 }
 

@@ -32,7 +32,8 @@ pub struct CrossEntropyForward<'a> {
     pub losses: ViewMut<'a>,
     /// Log of the sum of exponentials of each row, f32 `[rows]`.
     pub lse: ViewMut<'a>,
-    /// Sum of the losses over all rows, sum of the weights, and the first divided by the second, f32 `[3]`; sums in row order.
+    /// Sum of the losses over all rows, sum of the weights, and the first divided by the second, f32 `[3]`; sums in row
+    /// order.
     pub totals: ViewMut<'a>,
 }
 

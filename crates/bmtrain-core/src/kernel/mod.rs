@@ -208,7 +208,7 @@ kernels! {
     Multiply,
     /// A constant everywhere.
     Fill,
-    /// Another number type.
+    /// Another dtype.
     Cast,
     /// Another order of the axes.
     Permute,
@@ -262,8 +262,8 @@ impl<'a> Kernel<'a> {
     /// The same kernel for as long as one likes: for backends that run work after the call returned.
     ///
     /// # Safety
-    /// The caller runs the kernel, or drops it, before the memory of its views is released by the backend: that is, before
-    /// a `sync` of the lane it was given to returns.
+    /// The caller runs the kernel, or drops it, before the memory of its views is released by the backend: that is,
+    /// before a `sync` of the lane it was given to returns.
     #[allow(unsafe_code)]
     pub unsafe fn detach(self) -> Kernel<'static> {
         // SAFETY: lifetimes are the only difference, and the caller keeps the memory valid.
@@ -275,7 +275,8 @@ impl Kernel<'_> {
     /// Check the arguments for one device and lane.
     ///
     /// # Errors
-    /// Arguments that do not fit together, views of another device or lane, a written range that overlaps another range.
+    /// Arguments that do not fit together, views of another device or lane, a written range that overlaps another
+    /// range.
     pub fn check(&self, device: DeviceId, on: Lane) -> Result<()> {
         self.check_arguments()?;
         let name = self.name();
@@ -317,7 +318,7 @@ pub(crate) fn expect_len(op: &'static str, what: &str, expected: usize, got: usi
     if expected == got { Ok(()) } else { Err(Error::shape(op, what, format!("{expected} elements"), got)) }
 }
 
-/// Require one number type.
+/// Require one dtype.
 pub(crate) fn expect_dtype(op: &'static str, what: &str, expected: DType, got: DType) -> Result<()> {
     if expected == got {
         Ok(())

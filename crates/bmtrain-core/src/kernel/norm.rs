@@ -117,8 +117,8 @@ pub struct NormBackward<'a> {
     pub dy: View<'a>,
     /// Gradient of `x`, which is the gradient of the residual too.
     pub dx: Option<Dest<'a>>,
-    /// Gradient of the branch in front of the dropout, together with that dropout: the masked gradient of this call, without
-    /// what `dx` may have held before.
+    /// Gradient of the branch in front of the dropout, together with that dropout: the masked gradient of this call,
+    /// without what `dx` may have held before.
     pub branch: Option<(Dropout, Dest<'a>)>,
     /// Gradient of the scale, `[columns]`.
     pub dweight: Option<Dest<'a>>,

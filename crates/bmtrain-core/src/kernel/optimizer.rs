@@ -16,8 +16,8 @@ pub enum NormOrder {
 }
 
 /// From the accumulated [`GradNorm`](super::GradNorm) to the true norm and the factor that gradients are multiplied by:
-/// `norm = root / scale`, `factor = min(1, max_norm / (norm + 1e-6)) / scale`. A norm that is not finite gives a factor that
-/// is not a number, at which [`Adam`] changes nothing.
+/// `norm = root / scale`, `factor = min(1, max_norm / (norm + 1e-6)) / scale`. A norm that is not finite gives a factor
+/// that is not a number, at which [`Adam`] changes nothing.
 ///
 /// Source: `torch.nn.utils.clip_grad_norm_`, and the predecessor's division by the loss scale.
 #[derive(Debug)]
@@ -65,8 +65,8 @@ impl Arguments for ClipFactor<'_> {
 /// `p = p - lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + epsilon) - lr * decay * p` when decoupled
 /// (Loshchilov and Hutter, 2019; the decay uses the old p); when coupled, `decay * p` is added to `g` first.
 ///
-/// Numerics: f32 throughout; `p` is the f32 master where there is one, and the parameter is its value rounded to nearest,
-/// ties to even.
+/// Numerics: f32 throughout; `p` is the f32 master where there is one, and the parameter is its value rounded to
+/// nearest, ties to even.
 #[derive(Debug)]
 pub struct Adam<'a> {
     /// Parameter, any floating-point type.

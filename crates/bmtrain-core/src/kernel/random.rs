@@ -8,7 +8,8 @@ use crate::philox::Key;
 /// A dropout mask as a pure function of its address.
 ///
 /// Element `(row, column)` of what a kernel works on is element `offset + row * row_stride + column` of the unsharded
-/// tensor. Word `e % 4` of Philox block `e / 4` under `key`, `step` and `micro_batch` decides: below `threshold` it is dropped.
+/// tensor. Word `e % 4` of Philox block `e / 4` under `key`, `step` and `micro_batch` decides: below `threshold` it is
+/// dropped.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dropout {
     /// An element is dropped if its 32 random bits are below this.

@@ -37,17 +37,17 @@ impl Arguments for ColumnSum<'_> {
 
 /// Accumulate the sum of squares, or the largest magnitude, of `x` into `out`. NaN and infinity propagate.
 ///
-/// Numerics: the squares of each [`NORM_CHUNK`] elements are summed in f64 in a fixed order, the sums of the chunks exactly
-/// ([`exact::Sum`](crate::exact::Sum)). So values that are cut at multiples of a chunk give the same bits in whatever parts and
-/// order they come, on any number of ranks.
+/// Numerics: the squares of each [`NORM_CHUNK`] elements are summed in f64 in a fixed order, the sums of the chunks
+/// exactly ([`exact::Sum`](crate::exact::Sum)). So values that are cut at multiples of a chunk give the same bits in
+/// whatever parts and order they come, on any number of ranks.
 #[derive(Debug)]
 pub struct GradNorm<'a> {
     /// Sum of squares or maximum.
     pub order: NormOrder,
     /// The values.
     pub x: View<'a>,
-    /// Accumulated result, i64 `[exact::WORDS]`: the words of the sum, or the bits of the largest magnitude and zeros. Those
-    /// of several ranks are added, or the larger taken, word by word.
+    /// Accumulated result, i64 `[exact::WORDS]`: the words of the sum, or the bits of the largest magnitude and zeros.
+    /// Those of several ranks are added, or the larger taken, word by word.
     pub out: Dest<'a>,
 }
 

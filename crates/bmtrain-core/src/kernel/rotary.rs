@@ -15,8 +15,8 @@ pub enum RotaryLayout {
 }
 
 /// Turn pairs of elements of the first `heads` heads of every row by the angles of the row's position: `(a, b)` becomes
-/// `(a cos - b sin, b cos + a sin)`. What is not turned is copied; without `x` the content of `y` is turned and the rest left
-/// alone.
+/// `(a cos - b sin, b cos + a sin)`. What is not turned is copied; without `x` the content of `y` is turned and the
+/// rest left alone.
 ///
 /// Numerics: f32. A position outside of the table is an error, never an access.
 /// Source: Su et al. (2021), equation 34.

@@ -80,7 +80,8 @@ fn check_table(
     expect_dtype(name, "ids", DType::I64, ids.dtype())
 }
 
-/// Rows from one place to another: `out[r * out_ld + c] (+)= x[r * x_ld + c]`. Slices, concatenations and their gradients.
+/// Rows from one place to another: `out[r * out_ld + c] (+)= x[r * x_ld + c]`. Slices, concatenations and their
+/// gradients.
 #[derive(Debug)]
 pub struct RowCopy<'a> {
     /// Number of rows.
@@ -117,7 +118,7 @@ impl Arguments for RowCopy<'_> {
     }
 }
 
-/// Another order of the axes: axis `i` of the result is axis `axes[i]` of the input. Any number type.
+/// Another order of the axes: axis `i` of the result is axis `axes[i]` of the input. Any dtype.
 #[derive(Debug)]
 pub struct Permute<'a> {
     /// Dimensions of the input; the first `rank` count.

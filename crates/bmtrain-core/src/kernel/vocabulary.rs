@@ -1,8 +1,8 @@
 //! Arguments of cross-entropies whose classes are divided among ranks or whose logits are made in chunks.
 //!
-//! A row's loss needs four numbers of each part of its classes, [`VocabularyStatistics`]; [`VocabularyLoss`] makes losses of
-//! those of all parts, and [`VocabularyGradient`] turns a part's logits into their gradients. [`LossTotals`] and [`ScaleBy`]
-//! make one number of the losses and bring its gradient back, without the host.
+//! A row's loss needs four numbers of each part of its classes, [`VocabularyStatistics`]; [`VocabularyLoss`] makes
+//! losses of those of all parts, and [`VocabularyGradient`] turns a part's logits into their gradients. [`LossTotals`]
+//! and [`ScaleBy`] make one number of the losses and bring its gradient back, without the host.
 
 use super::{Access, Arguments, Dest, expect_dtype, expect_float, expect_len};
 use crate::buffer::{View, ViewMut};
@@ -36,7 +36,8 @@ pub struct ClassWeights<'a> {
     pub sum: View<'a>,
 }
 
-/// What the losses of rows are: those of [`CrossEntropyForward`](super::CrossEntropyForward), over all classes together.
+/// What the losses of rows are: those of [`CrossEntropyForward`](super::CrossEntropyForward), over all classes
+/// together.
 #[derive(Debug, Clone, Copy)]
 pub struct Criterion<'a> {
     /// Which classes are here.
@@ -85,12 +86,12 @@ impl Criterion<'_> {
 
 /// What each row of a part of the logits contributes to its loss, in one pass over them.
 ///
-/// For each row: the largest logit, the sum of `exp(x - largest)`, the logit of the target (0 where the target is in another
-/// part), and the weighted sum of the logits (0 without smoothing). A part without classes, and every part of a row that is
-/// ignored, gives minus infinity, 0, 0, 0. Filling is not read, nor are rows that are ignored.
+/// For each row: the largest logit, the sum of `exp(x - largest)`, the logit of the target (0 where the target is in
+/// another part), and the weighted sum of the logits (0 without smoothing). A part without classes, and every part of a
+/// row that is ignored, gives minus infinity, 0, 0, 0. Filling is not read, nor are rows that are ignored.
 ///
-/// Numerics: f32 for every type of logits; a logit that is not a number makes the sum so. A target outside all classes is an
-/// error, never an access.
+/// Numerics: f32 for every type of logits; a logit that is not a number makes the sum so. A target outside all classes
+/// is an error, never an access.
 #[derive(Debug)]
 pub struct VocabularyStatistics<'a> {
     /// Number of rows.
@@ -161,10 +162,11 @@ impl Arguments for VocabularyLoss<'_> {
     }
 }
 
-/// Gradient of a part of the logits: `dlogits = row_factor * d losses[row] / d logits`, 0 in filling and in ignored rows.
+/// Gradient of a part of the logits: `dlogits = row_factor * d losses[row] / d logits`, 0 in filling and in ignored
+/// rows.
 ///
-/// The row factor is `dloss[row]` when there is one value per row, `dloss[0]` when there is one, divided by `divisor` if there
-/// is one.
+/// The row factor is `dloss[row]` when there is one value per row, `dloss[0]` when there is one, divided by `divisor`
+/// if there is one.
 #[derive(Debug)]
 pub struct VocabularyGradient<'a> {
     /// Number of rows.
@@ -217,8 +219,8 @@ impl Arguments for VocabularyGradient<'_> {
 
 /// One number from the losses of rows: their sum, the sum of the rows' weights, and the first divided by the second.
 ///
-/// The weight of a row is that of its target, 1 without class weights, and 0 where the row is ignored. A target outside the
-/// classes is an error, never an access; without class weights it is not looked at.
+/// The weight of a row is that of its target, 1 without class weights, and 0 where the row is ignored. A target outside
+/// the classes is an error, never an access; without class weights it is not looked at.
 ///
 /// Numerics: sums in double precision, in a fixed order.
 #[derive(Debug)]

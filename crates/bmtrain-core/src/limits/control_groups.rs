@@ -14,8 +14,8 @@ struct Files {
     resource: Resource,
     most: &'static str,
     used: &'static str,
-    /// The lines of `memory.stat` with bytes that the kernel reclaims by itself: the page cache, whether it was read once or
-    /// several times.
+    /// The lines of `memory.stat` with bytes that the kernel reclaims by itself: the page cache, whether it was read
+    /// once or several times.
     reclaimable: &'static [&'static str],
 }
 

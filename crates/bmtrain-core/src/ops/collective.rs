@@ -1,16 +1,16 @@
 //! Collectives with gradients: [`all_gather`], [`reduce_scatter`], [`all_reduce`], [`broadcast`], [`all_to_all`].
 //!
-//! What is differentiated is the sum of the losses of all ranks, each of which seeds its own: a rank's gradient is how that
-//! sum changes with what this rank put in. Where all ranks compute one and the same loss it is counted once for each;
-//! give each its share as the seed.
+//! What is differentiated is the sum of the losses of all ranks, each of which seeds its own: a rank's gradient is how
+//! that sum changes with what this rank put in. Where all ranks compute one and the same loss it is counted once for
+//! each; give each its share as the seed.
 //!
-//! The way back is a collective as well, so every rank has to walk it. While ops are recorded these are too, also where no
-//! input of this rank needs a gradient or nothing of its loss depends on the result: another rank's may. For constants there are
-//! the calls of [`comm::tensors`](crate::comm::tensors). A rank's tape walks back in the reverse order of its forward pass, so
-//! the same calls in the same order forwards are that backwards.
+//! The backward pass is a collective as well, so every rank has to walk it. While ops are recorded these are too, also
+//! where no input of this rank needs a gradient or nothing of its loss depends on the result: another rank's may. For
+//! constants there are the calls of [`comm::tensors`](crate::comm::tensors). A rank's tape walks back in the reverse
+//! order of its forward pass, so the same calls in the same order forwards are that backwards.
 //!
-//! Numerics: gradients travel in the number type of the input; sums over ranks are taken in f32, in the order of the ranks, and
-//! rounded once.
+//! Numerics: gradients travel in the dtype of the input; sums over ranks are taken in f32, in the order of the ranks,
+//! and rounded once.
 
 use super::in_dtype;
 use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
@@ -40,8 +40,8 @@ pub fn all_gather(cx: &Ctx, ranks: &Arc<dyn Communicator>, x: &Var) -> Result<Va
 /// Shapes: x `[W A, ..]` → `[A, ..]`.
 ///
 /// # Errors
-/// A leading axis that is not a multiple of the number of ranks; another reduction, of which [`all_reduce`] has the gradient;
-/// as for every collective; no memory left.
+/// A leading axis that is not a multiple of the number of ranks; another reduction, of which [`all_reduce`] has the
+/// gradient; as for every collective; no memory left.
 pub fn reduce_scatter(cx: &Ctx, ranks: &Arc<dyn Communicator>, x: &Var, by: Reduction) -> Result<Var> {
     if !matches!(by, Reduction::Sum | Reduction::Average) {
         let reason = format!("the gradient of {by:?} is not implemented: take a slice of an all_reduce");
@@ -53,9 +53,10 @@ pub fn reduce_scatter(cx: &Ctx, ranks: &Arc<dyn Communicator>, x: &Var, by: Redu
 
 /// The reduction of the values of all ranks, on every rank.
 ///
-/// With D the sum of the gradients of all ranks, x gets: D of a sum; D over the number of ranks of an average; of the largest and
-/// of the smallest D where this rank has it and no rank before it has the same, else 0; of a product D times the product of
-/// the others' values, so that zeros need no division. A largest or smallest value that is not finite gets 0.
+/// With D the sum of the gradients of all ranks, x gets: D of a sum; D over the number of ranks of an average; of the
+/// largest and of the smallest D where this rank has it and no rank before it has the same, else 0; of a product D
+/// times the product of the others' values, so that zeros need no division. A largest or smallest value that is not
+/// finite gets 0.
 ///
 /// # Errors
 /// As for every collective; no memory left.
@@ -70,8 +71,8 @@ pub fn all_reduce(cx: &Ctx, ranks: &Arc<dyn Communicator>, x: &Var, by: Reductio
     record(cx, ranks, x, y, kind)
 }
 
-/// What rank `root` has, on every rank; the others give a value of the same shape that is not read. Its gradient: the sum of
-/// all gradients on the root, none on the others.
+/// What rank `root` has, on every rank; the others give a value of the same shape that is not read. Its gradient: the
+/// sum of all gradients on the root, none on the others.
 ///
 /// # Errors
 /// As for every collective; no memory left.

@@ -187,7 +187,7 @@ impl Backward for MulBackward {
     }
 }
 
-/// The same values in another number type, rounded to nearest, ties to even.
+/// The same values in another dtype, rounded to nearest, ties to even.
 ///
 /// # Errors
 /// A type that is not floating-point, a failing device.

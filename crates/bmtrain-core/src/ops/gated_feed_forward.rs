@@ -15,8 +15,8 @@ const NAME: &str = "gated_feed_forward";
 /// `y = (activation(gate) * up) w_out^T + b_out`, where gate and up are the halves of `x w_in^T + b_in`.
 ///
 /// Shapes: x `[.., D]`, w_in `[2F, D]` and b_in `[2F]`, the gate first, w_out `[E, F]`, b_out `[E]` → `[.., E]`.
-/// Numerics: as [`linear`](super::linear), [`gated`](super::gated) and `linear` again. Saves x and gate and up, `[.., 2F]`; what
-/// they make is made again in the backward pass.
+/// Numerics: as [`linear`](super::linear), [`gated`](super::gated) and `linear` again. Saves x and gate and up,
+/// `[.., 2F]`; what they make is made again in the backward pass.
 /// Source: gated linear units of Shazeer (2020), with a fused input projection.
 ///
 /// # Errors

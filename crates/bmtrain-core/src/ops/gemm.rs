@@ -106,8 +106,8 @@ pub(super) fn input_gradient(
     })
 }
 
-/// The gradients of a weight `[N, K]` and a bias `[N]`, the inputs of these numbers, with dy `[M, N]` and x `[M, K]`. Without x
-/// that of the weight is not wanted.
+/// The gradients of a weight `[N, K]` and a bias `[N]`, the inputs of these numbers, with dy `[M, N]` and x `[M, K]`.
+/// Without x that of the weight is not wanted.
 pub(super) fn parameter_gradients(
     cx: &mut BackwardCtx<'_>,
     [weight, bias]: [usize; 2],

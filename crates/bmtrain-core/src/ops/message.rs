@@ -1,12 +1,12 @@
 //! Values that go from one rank to another, with gradients that come back: [`send`] and [`recv`], for pipeline stages.
 //!
-//! In front of the values goes a header with number type and shape and whether the sender will want a gradient: the receiver
-//! need not know what comes, and waits on the host until it has the header. Values travel on a lane of their own, so that a
-//! sender goes on before they have arrived.
+//! In front of the values goes a header with dtype and shape and whether the sender will want a gradient: the receiver
+//! need not know what comes, and waits on the host until it has the header. Values travel on a lane of their own, so
+//! that a sender goes on before they have arrived.
 //!
-//! The way back sends the gradient in the opposite direction, and a rank without a loss walks back all the same: from no seeds at
-//! all. Gradients of several messages between two ranks go in the reverse order of the messages, which is the order of the tape
-//! on both sides.
+//! The backward pass sends the gradient in the opposite direction, and a rank without a loss walks back all the same:
+//! from no seeds at all. Gradients of several messages between two ranks go in the reverse order of the messages, which
+//! is the order of the tape on both sides.
 
 use super::collective::gradient;
 use crate::autograd::{Backward, BackwardCtx, Ctx, Grads, Var};
@@ -55,11 +55,12 @@ impl Backward for SendBackward {
     }
 }
 
-/// Take a value from rank `from`, which has to call [`send`]; its shape and number type are the sender's. Waits for the header.
+/// Take a value from rank `from`, which has to call [`send`]; its shape and dtype are the sender's. Waits for the
+/// header.
 ///
 /// # Errors
-/// This very rank, or one that is not there; something else than what [`send`] sends; a sender that wants a gradient where
-/// nothing is recorded; as for every collective; no memory left.
+/// This very rank, or one that is not there; something else than what [`send`] sends; a sender that wants a gradient
+/// where nothing is recorded; as for every collective; no memory left.
 pub fn recv(cx: &Ctx, ranks: &Arc<dyn Communicator>, from: usize) -> Result<Var> {
     let Header { dtype, shape, wants_gradient } = Header::recv(&**ranks, cx.device(), from)?;
     if wants_gradient && !cx.is_recording() {
@@ -107,11 +108,11 @@ struct Header {
     wants_gradient: bool,
 }
 
-/// Number types by their numbers in a header.
+/// Dtypes by their numbers in a header.
 const DTYPES: [DType; 6] = [DType::F32, DType::F16, DType::BF16, DType::I64, DType::I32, DType::U8];
 /// Tells a header from other messages of as many integers: the letters `bmtvalue`.
 const MARK: i64 = i64::from_be_bytes(*b"bmtvalue");
-/// The mark, number type, wish for a gradient, number of dimensions, the dimensions.
+/// The mark, dtype, wish for a gradient, number of dimensions, the dimensions.
 const WORDS: usize = 4 + MAX_RANK;
 
 impl Header {

@@ -2,9 +2,9 @@
 //! [`Backward`](crate::autograd::Backward) on the tape.
 //!
 //! Each file is one stem, as in `kernel` and in the backends; layers and models call these functions. An op computes on
-//! the device and under the mode of its [`Ctx`]; the result has the number type of its first operand,
-//! while weights may be of another one. Only a [`Var`](crate::Var) that is handed over, not lent, may be written in place, and only
-//! when it owns its memory alone and no message is sent from there.
+//! the device and under the mode of its [`Ctx`]; the result has the dtype of its first operand,
+//! while weights may be of another one. Only a [`Var`](crate::Var) that is handed over, not lent, may be written in
+//! place, and only when it owns its memory alone and no message is sent from there.
 //!
 //! What an op saves for its backward pass are fields of its `Backward` structure; `saved_bytes` counts them without the
 //! weights, which live anyway. A tensor that two ops save counts in both.
@@ -70,7 +70,7 @@ fn expect_elements(op: &'static str, what: &str, expected: usize, got: Shape) ->
     if expected == got.elements() { Ok(()) } else { Err(Error::shape(op, what, format!("{expected} elements"), got)) }
 }
 
-/// The tensor in another number type; itself when it has that type.
+/// The tensor in another dtype; itself when it has that type.
 fn in_dtype(tensor: Tensor, dtype: DType) -> Result<Tensor> {
     if tensor.dtype() == dtype {
         return Ok(tensor);

@@ -51,8 +51,8 @@ pub fn norm(cx: &Ctx, kind: NormKind, x: &Var, weight: &Var, bias: Option<&Var>,
 
 /// `sum = dropout(x) + residual`, `y = normalise(sum) * weight + bias`; returns `(sum, y)`.
 ///
-/// A post-norm block goes on with y alone, a pre-norm block carries the sum on too. A sum that is not used costs nothing on
-/// the way back.
+/// A post-norm block goes on with y alone, a pre-norm block carries the sum on too. A sum that is not used costs
+/// nothing on the backward pass.
 ///
 /// Shapes: x and residual `[.., D]`, weight `[D]`, bias `[D]` → twice `[.., D]`.
 ///

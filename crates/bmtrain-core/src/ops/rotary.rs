@@ -20,8 +20,8 @@ pub struct Rotary<'a> {
     pub dims: usize,
     /// Which of them turn together.
     pub layout: RotaryLayout,
-    /// f32 `[P, dims]`: of each position the cosines of its `dims / 2` angles, then the sines. Scaled angles and a factor of
-    /// the attention are the table's.
+    /// f32 `[P, dims]`: of each position the cosines of its `dims / 2` angles, then the sines. Scaled angles and a
+    /// factor of the attention are the table's.
     pub table: &'a Tensor,
     /// i64 `[B, L]`; without them row `l` of every sequence is at position `l`.
     pub positions: Option<&'a Tensor>,

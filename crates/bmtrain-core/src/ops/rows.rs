@@ -172,7 +172,7 @@ impl Backward for TakeBackward {
 /// Shapes: `[.., D_i]`, alike but for the innermost axis → `[.., sum of D_i]`.
 ///
 /// # Errors
-/// Nothing to join, leading axes or number types that differ, a failing device.
+/// Nothing to join, leading axes or dtypes that differ, a failing device.
 pub fn concat_last(cx: &Ctx, parts: &[&Var]) -> Result<Var> {
     let Some(first) = parts.first() else {
         return Err(Error::argument("concat_last", "nothing to join"));

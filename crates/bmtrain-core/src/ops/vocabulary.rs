@@ -1,5 +1,6 @@
-//! Cross-entropy over classes that are divided among ranks: [`vocabulary_cross_entropy`]. Heads whose weight is cut over
-//! tensor-parallel ranks call it, and [`linear_cross_entropy`](super::linear_cross_entropy) is made of the same parts.
+//! Cross-entropy over classes that are divided among ranks: [`vocabulary_cross_entropy`]. Heads whose weight is cut
+//! over tensor-parallel ranks call it, and [`linear_cross_entropy`](super::linear_cross_entropy) is made of the same
+//! parts.
 
 use super::loss::{CrossEntropy, Reduction};
 use super::{bytes_of, empty, expect_elements, in_dtype, only};
@@ -17,8 +18,8 @@ use crate::pool::Segment;
 use crate::tensor::Tensor;
 use std::sync::Arc;
 
-/// Which classes of a vocabulary a rank has: the ranks of a group have equally many each, the last ones fewer where it does not
-/// come out even.
+/// Which classes of a vocabulary a rank has: the ranks of a group have equally many each, the last ones fewer where it
+/// does not come out even.
 #[derive(Debug, Clone)]
 pub struct VocabularyShard {
     ranks: Arc<dyn Communicator>,
@@ -33,8 +34,8 @@ impl VocabularyShard {
         VocabularyShard { ranks, total, each }
     }
 
-    /// The same where each rank has room for `each` classes, e.g. rows of a weight with filling at its end: the first rank has
-    /// the first `each` classes, and so on.
+    /// The same where each rank has room for `each` classes, e.g. rows of a weight with filling at its end: the first
+    /// rank has the first `each` classes, and so on.
     ///
     /// # Errors
     /// Room for fewer classes than there are.
@@ -64,15 +65,16 @@ impl VocabularyShard {
 
 /// Softmax and cross-entropy over classes that are divided among ranks, each of which has some columns of the logits.
 ///
-/// Shapes: logits `[.., C]` with the columns of [`VocabularyShard::classes`] and, behind them, as many columns of filling as one
-/// likes; targets i64 `[..]`, class numbers among all classes and alike on all ranks → as
+/// Shapes: logits `[.., C]` with the columns of [`VocabularyShard::classes`] and, behind them, as many columns of
+/// filling as one likes; targets i64 `[..]`, class numbers among all classes and alike on all ranks → as
 /// [`cross_entropy`](super::cross_entropy), the same bits on every rank.
 ///
-/// All ranks hold one and the same loss and give its one gradient as the seed: the way back is no exchange, unlike those of the
-/// collectives, and each rank gets the gradient of its own logits. Filling gets the gradient 0.
+/// All ranks hold one and the same loss and give its one gradient as the seed: the backward pass is no exchange, unlike
+/// those of the collectives, and each rank gets the gradient of its own logits. Filling gets the gradient 0.
 ///
-/// Numerics: f32 arithmetic for every type of logits. Each rank reads its logits once; four numbers of each row are gathered
-/// from all ranks and added up in the order of the ranks. The gradient overwrites the logits when nobody else holds them.
+/// Numerics: f32 arithmetic for every type of logits. Each rank reads its logits once; four numbers of each row are
+/// gathered from all ranks and added up in the order of the ranks. The gradient overwrites the logits when nobody else
+/// holds them.
 ///
 /// # Errors
 /// Shapes that do not fit, a target outside the classes, a smoothing outside `[0, 1)`, as for every collective.
@@ -209,7 +211,8 @@ impl Terms {
         })
     }
 
-    /// Losses and log-sum-exps of some rows, whose logits these are; an exchange with the ranks that have the other classes.
+    /// Losses and log-sum-exps of some rows, whose logits these are; an exchange with the ranks that have the other
+    /// classes.
     pub(super) fn losses(
         &self,
         shard: Option<&VocabularyShard>,

@@ -21,8 +21,8 @@ enum Task {
     Wait(Mark),
 }
 
-// SAFETY: views are addresses and lengths; what makes them stay on one thread is that their memory may only be used by one
-// thread at a time. Tasks are run by whoever holds the state's lock, on the thread that owns the device.
+// SAFETY: views are addresses and lengths; what makes them stay on one thread is that their memory may only be used by
+// one thread at a time. Tasks are run by whoever holds the state's lock, on the thread that owns the device.
 unsafe impl Send for Task {}
 
 #[derive(Default)]

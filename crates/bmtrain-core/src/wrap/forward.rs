@@ -1,8 +1,8 @@
 //! What a backend that wraps another one does not change, in one line.
 
-/// The methods of [`Backend`](crate::Backend) that a wrapper leaves to the backend in its field `inner`, by their names. Of those
-/// that the trait provides, a wrapper that forgets one would hide what the inner backend can do: `provided` stands for all of
-/// them but `on_host`, which brings `fill_on_host`, and a new one is added there.
+/// The methods of [`Backend`](crate::Backend) that a wrapper leaves to the backend in its field `inner`, by their
+/// names. Of those that the trait provides, a wrapper that forgets one would hide what the inner backend can do:
+/// `provided` stands for all of them but `on_host`, which brings `fill_on_host`, and a new one is added there.
 ///
 /// ```
 /// # use bmtrain_core::backend::{Backend, Kernels, Lane};

@@ -1,7 +1,8 @@
-//! Backends that wrap or replace another: late execution for tests, counting for plans, timing for profiles, waits of the host.
+//! Backends that wrap or replace another: late execution for tests, counting for plans, timing for profiles, waits of
+//! the host.
 //!
-//! Each is one small file, because a kernel is a value and there is one method to wrap. What a wrapper leaves alone is one line:
-//! [`forward_to_inner`](crate::forward_to_inner).
+//! Each is one small file, because a kernel is a value and there is one method to wrap. What a wrapper leaves alone is
+//! one line: [`forward_to_inner`](crate::forward_to_inner).
 
 pub mod counting;
 pub mod deferred;

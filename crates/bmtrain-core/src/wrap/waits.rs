@@ -1,4 +1,5 @@
-//! A backend around another that counts how often the host waits for it. A training step that keeps a device busy waits once.
+//! A backend around another that counts how often the host waits for it. A training step that keeps a device busy waits
+//! once.
 
 use crate::backend::{Backend, Kernels, Lane};
 use crate::buffer::View;
@@ -7,8 +8,8 @@ use crate::kernel::Kernel;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The wrapper. What counts are [`Backend::download`] and [`Backend::sync`], the two calls that return when a lane is idle;
-/// waits of lanes for each other do not hold up the host.
+/// The wrapper. What counts are [`Backend::download`] and [`Backend::sync`], the two calls that return when a lane is
+/// idle; waits of lanes for each other do not hold up the host.
 #[derive(Debug)]
 pub struct Waits {
     inner: Arc<dyn Backend>,

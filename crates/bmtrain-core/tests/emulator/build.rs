@@ -23,7 +23,7 @@ impl Part {
 }
 
 fn here() -> PathBuf {
-    // Tests of the other crates use this folder too, and so do those of the programs.
+    // Tests of the other crates use this directory too, and so do those of the programs.
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let beside = own.join("../bmtrain-core/tests/emulator");
     if beside.exists() { beside } else { own.join("../crates/bmtrain-core/tests/emulator") }
@@ -33,7 +33,8 @@ pub(super) fn read(file: &str) -> String {
     fs::read_to_string(here().join(file)).unwrap()
 }
 
-/// What every file is compiled with. Nothing is contracted, so that an operation that the sources want rounded by itself is.
+/// What every file is compiled with. Nothing is contracted, so that an operation that the sources want rounded by
+/// itself is.
 const FLAGS: [&str; 13] = [
     "-std=c++17",
     "-O1",
@@ -65,8 +66,8 @@ pub(super) struct Target<'a> {
     pub(super) flags: &'static [&'static str],
 }
 
-/// Compile and link targets, in a folder named after everything that goes in. What lies there already is not made again,
-/// neither the whole nor a file that did not change.
+/// Compile and link targets, in a directory named after everything that goes in. What lies there already is not made
+/// again, neither the whole nor a file that did not change.
 pub(super) fn build(targets: &[Target<'_>], checker: Option<Checker>) -> Option<PathBuf> {
     Command::new("g++").arg("--version").output().ok().filter(|output| output.status.success())?;
     // Tests of this process build one after another; those of others write to names of their own.
@@ -81,26 +82,26 @@ pub(super) fn build(targets: &[Target<'_>], checker: Option<Checker>) -> Option<
         return Some(finished);
     }
     // Built aside and moved at the end: another process may be building the same.
-    let folder = place.join(format!("emulator-building-{}-{:016x}", std::process::id(), hash(&(&names, &objects))));
-    fs::create_dir_all(&folder).unwrap();
+    let directory = place.join(format!("emulator-building-{}-{:016x}", std::process::id(), hash(&(&names, &objects))));
+    fs::create_dir_all(&directory).unwrap();
     for (target, objects) in targets.iter().zip(&objects) {
-        let made = folder.join(target.name);
+        let made = directory.join(target.name);
         let mut command = Command::new("g++");
         command.arg("-pthread").args(checker.map_or(&[][..], Checker::link));
         let output = command.args(objects).args(target.flags).arg("-o").arg(&made).output().unwrap();
         assert!(output.status.success(), "g++: {}", String::from_utf8_lossy(&output.stderr));
         if let Some((first_name, _)) = target.name.split_once(".so.") {
             // The first name under which the bindings look: a real library elsewhere must not be found before this one.
-            fs::copy(&made, folder.join(format!("{first_name}.so"))).unwrap();
+            fs::copy(&made, directory.join(format!("{first_name}.so"))).unwrap();
         }
     }
     // What stands in for compiled kernels: the emulated driver has its own and does not look at these.
     for unit in UNITS {
-        fs::write(folder.join(format!("{}.cubin", unit.name)), "emulated").unwrap();
+        fs::write(directory.join(format!("{}.cubin", unit.name)), "emulated").unwrap();
     }
-    if fs::rename(&folder, &finished).is_err() {
-        assert!(finished.join(targets[0].name).exists(), "{} could not be moved into place", folder.display());
-        fs::remove_dir_all(&folder).unwrap();
+    if fs::rename(&directory, &finished).is_err() {
+        assert!(finished.join(targets[0].name).exists(), "{} could not be moved into place", directory.display());
+        fs::remove_dir_all(&directory).unwrap();
     }
     Some(finished)
 }

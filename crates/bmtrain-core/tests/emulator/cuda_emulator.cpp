@@ -1,7 +1,7 @@
 // The threads of a block: who may run, who waits for whom; see cuda_emulator.h.
 //
-// This file is compiled without instrumentation in every build. What its functions touch while they run as a CUDA thread is
-// therefore in plain arrays: templates of the library might be shared with instrumented files.
+// This file is compiled without instrumentation in every build. What its functions touch while they run as a CUDA
+// thread is therefore in plain arrays: templates of the library might be shared with instrumented files.
 #include "cuda_emulator.h"
 #include "fiber.h"
 #include "sanitizer.h"
@@ -77,7 +77,8 @@ struct Block {
     // The first in the order that may have been released since its turn.
     unsigned next;
     unsigned live;
-    // How many threads wait at the barrier, in which line it is, and how many said yes there; before that, the last time.
+    // How many threads wait at the barrier, in which line it is, and how many said yes there; before that, the last
+    // time.
     unsigned at_barrier;
     int barrier_line;
     int yes;
@@ -217,8 +218,8 @@ void prepare_threads() {
     block->next = 0;
 }
 
-// Runs threads until all have ended or nobody can go on. Always the first in the order that can run, so that one warp gets
-// as far ahead of the others as barriers let it: fair turns would hide memory that is written again too early.
+// Runs threads until all have ended or nobody can go on. Always the first in the order that can run, so that one warp
+// gets as far ahead of the others as barriers let it: fair turns would hide memory that is written again too early.
 void run_threads() {
     unsigned position = 0;
     while (block->live > 0) {

@@ -1,15 +1,16 @@
 // Runs a hand-written CUDA kernel on the processor, every CUDA thread of a block on a stack of its own.
 //
-// Put in front of a kernel's source with `g++ -include cuda_emulator.h`. It supplies the CUDA words that our kernels use:
-// indices, shared memory, __syncthreads, shuffles; a word that is missing is a compile error, to be added when a kernel
-// needs it. What it proves is logic, indexing and synchronisation of a kernel. It says nothing about speed, about what the
-// device's compiler makes of the source, or about approximate arithmetic: whoever reports a result says "emulated".
+// Put in front of a kernel's source with `g++ -include cuda_emulator.h`. It supplies the CUDA words that our kernels
+// use: indices, shared memory, __syncthreads, shuffles; a word that is missing is a compile error, to be added when a
+// kernel needs it. What it proves is logic, indexing and synchronisation of a kernel. It says nothing about speed,
+// about what the device's compiler makes of the source, or about approximate arithmetic: whoever reports a result says
+// "emulated".
 //
-// Instead of hanging, it reports threads that never meet: a barrier that some threads do not reach, a shuffle whose mask
-// names lanes that do not come, do not exist or disagree.
+// Instead of hanging, it reports threads that never meet: a barrier that some threads do not reach, a shuffle whose
+// mask names lanes that do not come, do not exist or disagree.
 //
-// Blocks run one after another. In each, warps and their threads have ranks drawn from a seed, and the highest that can run
-// runs. Only one kernel may run at a time, which the caller sees to.
+// Blocks run one after another. In each, warps and their threads have ranks drawn from a seed, and the highest that can
+// run runs. Only one kernel may run at a time, which the caller sees to.
 #pragma once
 
 #include <cmath>
@@ -103,8 +104,8 @@ struct Kernel {
 // All kernels by name. A function, because kernels enter themselves before main.
 std::map<std::string, Kernel>& kernels();
 
-// A launch: extents, and the bytes of shared memory chosen with them. Blocks from `first_block` on are run, along x: a test
-// of large indices need not run the ones before.
+// A launch: extents, and the bytes of shared memory chosen with them. Blocks from `first_block` on are run, along x: a
+// test of large indices need not run the ones before.
 struct Extent {
     Triple grid;
     Triple block;
@@ -112,8 +113,8 @@ struct Extent {
     unsigned first_block = 0;
 };
 
-// Runs every thread of every block, in the order of their numbers for seed 0. Returns an empty text, or what went wrong and
-// where.
+// Runs every thread of every block, in the order of their numbers for seed 0. Returns an empty text, or what went wrong
+// and where.
 std::string run(const std::function<void()>& thread, const Extent& extent, std::uint64_t seed);
 
 // ---- 16-bit numbers, bit for bit as the device converts them

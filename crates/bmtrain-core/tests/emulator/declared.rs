@@ -1,4 +1,5 @@
-//! A backend that tells the emulated driver, before each kernel, which memory the kernel may touch: the views of its arguments.
+//! A backend that tells the emulated driver, before each kernel, which memory the kernel may touch: the views of its
+//! arguments.
 #![allow(unsafe_code)]
 
 use bmtrain_core::kernel::{Access, Kernel};

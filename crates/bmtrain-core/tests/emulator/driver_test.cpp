@@ -1,5 +1,5 @@
-// What the emulated driver claims of memory: addresses of freed memory in a kernel's arguments, and writes to what is declared
-// as read only, are reported. Prints what failed; the exit status is the number of failures.
+// What the emulated driver claims of memory: addresses of freed memory in a kernel's arguments, and writes to what is
+// declared as read only, are reported. Prints what failed; the exit status is the number of failures.
 #include "cuda_emulator.h"
 #include "fake_device.h"
 
@@ -70,7 +70,8 @@ void check_freed() {
     expect(launch(old, to) == fake::invalid_value, "an address of freed memory is refused");
     expect(launch(to, old + 4096) == fake::invalid_value, "and so is one in the middle of it");
     expect(launch(from, to) == fake::success && cuStreamSynchronize(stream) == fake::success, "other memory is taken as before");
-    // The system gives the same memory again sooner or later; what is taken is not freed any more, what is left of it still is.
+    // The system gives the same memory again sooner or later; what is taken is not freed any more, what is left of it
+    // still is.
     fake::device().freed[from] = 4096;
     fake::forget_freed(from + 1024, 2048);
     expect(fake::is_freed(from) && fake::is_freed(from + 1023) && !fake::is_freed(from + 1024), "the part before stays freed");

@@ -1,6 +1,6 @@
 // A stand-in for libcublasLt.so.13: the part of the interface that this crate uses. Products are queued on the emulated
-// driver's streams and run as late as kernels do. What is refused says why on the standard error, which the real library does
-// not.
+// driver's streams and run as late as kernels do. What is refused says why on the standard error, which the real
+// library does not.
 //
 // Descriptors that were destroyed or never made are found. An algorithm is good for the product it was asked for, with
 // pointers aligned as the preference said; it needs a workspace where it may have one, and spoils what is in it.
@@ -18,8 +18,8 @@
 namespace fake_blas {
 
 const Driver& driver() {
-    // Opened again under the name that the bindings use, which gives the library that is in the process already, unless the
-    // driver is part of the program.
+    // Opened again under the name that the bindings use, which gives the library that is in the process already, unless
+    // the driver is part of the program.
     static const Driver found = [] {
         const bool inside = dlsym(RTLD_DEFAULT, "emulated_give") != nullptr;
         void* const library = inside ? RTLD_DEFAULT : dlopen("libcuda.so", RTLD_LAZY);

@@ -1,5 +1,5 @@
-// What an emulated matrix product is: names and numbers of cuBLASLt's interface, descriptors, and what runs. The interface is
-// in fake_blas.cpp, what is refused in fake_blas_checks.cpp, the arithmetic in fake_blas_product.cpp.
+// What an emulated matrix product is: names and numbers of cuBLASLt's interface, descriptors, and what runs. The
+// interface is in fake_blas.cpp, what is refused in fake_blas_checks.cpp, the arithmetic in fake_blas_product.cpp.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ inline constexpr Status invalid_value = 7;
 inline constexpr Status execution_failed = 13;
 inline constexpr Status not_supported = 15;
 
-// Number types; others are not emulated.
+// Dtypes; others are not emulated.
 inline constexpr int type_f32 = 0;
 inline constexpr int type_f16 = 2;
 inline constexpr int type_bf16 = 14;

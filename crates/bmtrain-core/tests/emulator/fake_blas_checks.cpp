@@ -1,8 +1,8 @@
 // What an emulated matrix product refuses; see fake_blas.h.
 //
-// As strict as the library's documentation, and stricter where that is silent: combinations of number types that it does not
-// list, overlapping operands, an epilogue on row-major results. So what passes here is not proven to be supported by a
-// device's library, but what that is known to refuse is found.
+// As strict as the library's documentation, and stricter where that is silent: combinations of number types that it
+// does not list, overlapping operands, an epilogue on row-major results. So what passes here is not proven to be
+// supported by a device's library, but what that is known to refuse is found.
 #include "fake_blas.h"
 
 #include <algorithm>

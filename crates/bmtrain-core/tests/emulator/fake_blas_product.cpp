@@ -41,7 +41,8 @@ float to_tf32(float value) {
     return emulator::bits_as<float>((bits + 0x1000u) & ~0x1fffu);
 }
 
-// The rows of a factor, `length` numbers each: those of op(a), or of the transpose of op(b), so that sums run along rows.
+// The rows of a factor, `length` numbers each: those of op(a), or of the transpose of op(b), so that sums run along
+// rows.
 std::vector<float> rows_of(const Product& p, const Layout& layout, std::uint64_t start, bool transpose, std::uint64_t count,
                            std::uint64_t length) {
     std::vector<float> rows(count * length);

@@ -1,12 +1,14 @@
 // The device behind the emulated driver: memory, streams that run late, events. The interface is in fake_driver.cpp.
 //
 // It is as late and as strict as a real one may be:
-//   - Work given to a stream waits in a queue. It runs when the host waits for some stream, streams taking turns in a random
-//     order that respects only the events they were told to wait for. Code that forgets a wait sees other numbers in some run.
+//   - Work given to a stream waits in a queue. It runs when the host waits for some stream, streams taking turns in a
+//     random order that respects only the events they were told to wait for. Code that forgets a wait sees other
+//     numbers in some run.
 //   - Page-locked host memory and the host's side of a download are read and written when the copy runs.
-//   - Ranges are checked when work is given and again when it runs, so that memory freed under queued work is an error; a
-//     real driver would wait instead.
-//   - A kernel whose arguments hold the address of memory that was returned is an error, when it is launched and when it runs.
+//   - Ranges are checked when work is given and again when it runs, so that memory freed under queued work is an error;
+//     a real driver would wait instead.
+//   - A kernel whose arguments hold the address of memory that was returned is an error, when it is launched and when
+//     it runs.
 //   - Work that fails leaves the device unusable: every later call reports it.
 #pragma once
 
@@ -134,7 +136,8 @@ Status check_ranges(std::initializer_list<Address> starts, std::size_t bytes, St
 // Puts work at the end of a stream; it runs only when `after` is reached, if there is one.
 Status give(void* stream, std::function<Status()> work, std::shared_ptr<Occurrence> after = nullptr);
 
-// Runs the streams in random order until one has nothing left. The mutex is given up in between, when work waits for others.
+// Runs the streams in random order until one has nothing left. The mutex is given up in between, when work waits for
+// others.
 Status run_stream(void* stream);
 
 // Runs the streams in random order until nothing can run now.

@@ -1,16 +1,17 @@
-// A stand-in for libcuda.so.1: the part of the CUDA driver's interface that this crate uses, over the memory of the process,
-// with kernels run by the emulator. Tests put it where the loader looks first; the device's name says "emulated".
+// A stand-in for libcuda.so.1: the part of the CUDA driver's interface that this crate uses, over the memory of the
+// process, with kernels run by the emulator. Tests put it where the loader looks first; the device's name says
+// "emulated".
 //
-// Memory is filled with NaN when it is taken. What runs when, and what is checked, is described in fake_device.h. A module's
-// image is not looked at: kernels are those compiled into this library, found by name.
+// Memory is filled with NaN when it is taken. What runs when, and what is checked, is described in fake_device.h. A
+// module's image is not looked at: kernels are those compiled into this library, found by name.
 //
 // Environment: EMULATED_CUDA_DEVICES, number of devices, 1 if absent; EMULATED_CUDA_SEED, for the random orders;
 // EMULATED_CUDA_CAPABILITY, compute capability in tenths, 90 if absent; EMULATED_CUDA_FIRST, the number that the first
 // device has among all of the host, 0 if absent: what a process that sees some devices alone is not told otherwise;
-// EMULATED_CUDA_DAWDLE, microseconds that each launch takes before it is queued, for threads to come between each other;
-// EMULATED_CUDA_MUTE, 1 for a device that does not tell its attributes;
-// EMULATED_CUDA_FAILING_KERNEL, name of a kernel that fails when it runs; EMULATED_CUDA_REFUSED_KERNEL, of one that is never
-// launched; EMULATED_CUDA_IDLE, 1 for a device that runs no
+// EMULATED_CUDA_DAWDLE, microseconds that each launch takes before it is queued, for threads to come between each
+// other; EMULATED_CUDA_MUTE, 1 for a device that does not tell its attributes;
+// EMULATED_CUDA_FAILING_KERNEL, name of a kernel that fails when it runs; EMULATED_CUDA_REFUSED_KERNEL, of one that is
+// never launched; EMULATED_CUDA_IDLE, 1 for a device that runs no
 // kernel and leaves their results what they were: it is for tests that ask what is launched.
 #include "cuda_emulator.h"
 #include "fake_device.h"

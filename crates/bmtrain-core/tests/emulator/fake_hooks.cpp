@@ -1,5 +1,5 @@
-// What the emulated driver offers beside the driver's interface, by names that start with "emulated_": to emulated libraries,
-// the memory and the streams of its device; to tests, what was launched.
+// What the emulated driver offers beside the driver's interface, by names that start with "emulated_": to emulated
+// libraries, the memory and the streams of its device; to tests, what was launched.
 #include "fake_device.h"
 
 #include <cstdio>

@@ -1,8 +1,8 @@
-// A stand-in for libnccl.so.2: the part of NCCL's interface that this crate uses, on the streams of the emulated driver and
-// between processes of one machine. What it promises is described in fake_nccl.h.
+// A stand-in for libnccl.so.2: the part of NCCL's interface that this crate uses, on the streams of the emulated driver
+// and between processes of one machine. What it promises is described in fake_nccl.h.
 //
-// Environment: EMULATED_NCCL_VERSION, the version it says it is; EMULATED_NCCL_SILENT, if calls that do not fit together are
-// not reported.
+// Environment: EMULATED_NCCL_VERSION, the version it says it is; EMULATED_NCCL_SILENT, if calls that do not fit
+// together are not reported.
 #include "fake_nccl.h"
 
 #include <chrono>
@@ -72,8 +72,8 @@ void forget(const void* handle) {
     comms.erase(handle);
 }
 
-// A device works whether or not its host waits; the emulated one runs when its host does. Work that other ranks have been
-// waiting for is run here.
+// A device works whether or not its host waits; the emulated one runs when its host does. Work that other ranks have
+// been waiting for is run here.
 class Pump {
 public:
     Pump() : thread([this] { run(); }) {}

@@ -1,9 +1,9 @@
 // What the emulated NCCL's processes share, and what one of them does: calls as steps that never wait.
 //
-// Ranks are processes of one machine that share a file, named by the id they begin with. Values are reduced in the order of
-// the ranks, 16-bit floats in f32 with one rounding: real NCCL promises neither. It is stricter than NCCL in two ways: a message
-// ends only when it is received, however short, and calls that do not fit together are reported on all ranks, which then wait
-// until they are broken off, where NCCL does what it likes.
+// Ranks are processes of one machine that share a file, named by the id they begin with. Values are reduced in the
+// order of the ranks, 16-bit floats in f32 with one rounding: real NCCL promises neither. It is stricter than NCCL in
+// two ways: a message ends only when it is received, however short, and calls that do not fit together are reported on
+// all ranks, which then wait until they are broken off, where NCCL does what it likes.
 #pragma once
 
 #include <atomic>
@@ -75,7 +75,8 @@ struct Comm {
     std::atomic<Result> failure{success};
     // How often it still answers that the latest call is under way.
     std::atomic<int> busy{0};
-    // Batches given to streams, and those that have ended: the device runs them one after the other, whatever their streams.
+    // Batches given to streams, and those that have ended: the device runs them one after the other, whatever their
+    // streams.
     std::atomic<std::uint64_t> launched{0}, finished{0};
     std::uint64_t collectives = 0;
     std::uint64_t sent[most_ranks] = {}, received[most_ranks] = {};

@@ -46,7 +46,8 @@ Value reduced(int reduction, Value a, Value b) {
     }
 }
 
-// The reduction of element `index` of what every rank wrote, in numbers of type Value that `widen` reads and `narrow` writes.
+// The reduction of element `index` of what every rank wrote, in numbers of type Value that `widen` reads and `narrow`
+// writes.
 template <class Stored, class Value, class Widen, class Narrow>
 void reduce_as(const std::vector<const char*>& sources, const Call& call, char* to, Widen widen, Narrow narrow) {
     for (std::size_t index = 0; index < call.count; index += 1) {

@@ -1,7 +1,8 @@
 //! Builds the emulated driver with g++ and runs a test in a child process that finds it in place of the real one.
 //!
-//! The driver is opened once for the life of a process, from where the loader looks at start-up. So a test that needs one
-//! starts this very test program again, with the loader's path set and the test's own name as filter, and there runs its body.
+//! The driver is opened once for the life of a process, from where the loader looks at start-up. So a test that needs
+//! one starts this very test program again, with the loader's path set and the test's own name as filter, and there
+//! runs its body.
 
 #![allow(dead_code)]
 
@@ -153,7 +154,8 @@ pub struct Child {
     pub said: String,
 }
 
-/// As [`with_driver`], for a test to judge how the child ended. None in the child itself, and where the test is skipped.
+/// As [`with_driver`], for a test to judge how the child ended. None in the child itself, and where the test is
+/// skipped.
 pub fn in_child(test: &str, driver: Driver, settings: &[(&str, &str)], body: impl FnOnce()) -> Option<Child> {
     if env::var_os(MARKER).is_some_and(|name| name == test) {
         body();
@@ -163,11 +165,11 @@ pub fn in_child(test: &str, driver: Driver, settings: &[(&str, &str)], body: imp
     if is_unchanged() {
         return None;
     }
-    let Some(folder) = folder_of(driver) else {
+    let Some(directory) = directory_of(driver) else {
         skipped(test, "there is no g++ to build the CUDA emulator with");
         return None;
     };
-    let mut path = folder.clone().into_os_string();
+    let mut path = directory.clone().into_os_string();
     if let Some(present) = env::var_os("LD_LIBRARY_PATH") {
         path.push(":");
         path.push(present);
@@ -216,8 +218,8 @@ pub fn skipped(test: &str, why: &str) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// Build and run a C++ program from these files; what it printed, and whether it reported success. None without g++, and
-/// success for what is left out because nothing has changed.
+/// Build and run a C++ program from these files; what it printed, and whether it reported success. None without g++,
+/// and success for what is left out because nothing has changed.
 pub fn run_program(files: &[&str]) -> Option<(String, bool)> {
     run_texts(files.iter().map(|file| ((*file).to_owned(), read(file))).collect())
 }
@@ -244,19 +246,19 @@ fn run_texts(files: Vec<(String, String)>) -> Option<(String, bool)> {
 
 /// Build a driver, if it is not there: for a test that tells how long the rest takes.
 pub fn prepare(driver: Driver) {
-    folder_of(driver);
+    directory_of(driver);
 }
 
-/// The folder of the libraries that a child finds; none without g++.
-pub fn folder_of(driver: Driver) -> Option<&'static PathBuf> {
-    static FOLDERS: [OnceLock<Option<PathBuf>>; 6] = [const { OnceLock::new() }; 6];
+/// The directory of the libraries that a child finds; none without g++.
+pub fn directory_of(driver: Driver) -> Option<&'static PathBuf> {
+    static DIRECTORIES: [OnceLock<Option<PathBuf>>; 6] = [const { OnceLock::new() }; 6];
     let place = match driver {
         Driver::Emulated => 0,
         Driver::Incomplete => 1,
         Driver::Checked(checker) => 2 + checker as usize,
         Driver::Planted(checker) => 4 + checker as usize,
     };
-    FOLDERS[place].get_or_init(|| build_driver(driver)).as_ref()
+    DIRECTORIES[place].get_or_init(|| build_driver(driver)).as_ref()
 }
 
 fn build_driver(driver: Driver) -> Option<PathBuf> {
@@ -283,7 +285,7 @@ fn build_driver(driver: Driver) -> Option<PathBuf> {
     build(&[driver, blas, nccl], checker)
 }
 
-/// The folder of the emulated driver, in a child that runs on it: that of the loader's path which holds it.
+/// The directory of the emulated driver, in a child that runs on it: that of the loader's path which holds it.
 pub fn compiled_kernels() -> PathBuf {
     let path = env::var_os("LD_LIBRARY_PATH").unwrap();
     env::split_paths(&path).next().unwrap()

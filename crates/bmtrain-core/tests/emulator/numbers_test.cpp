@@ -1,5 +1,5 @@
-// The conversions of 16-bit numbers: all halves, and of f32 a dense sample with every exponent, all ties and their neighbours.
-// Prints what failed; the exit status is the number of failures.
+// The conversions of 16-bit numbers: all halves, and of f32 a dense sample with every exponent, all ties and their
+// neighbours. Prints what failed; the exit status is the number of failures.
 #include "cuda_emulator.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Mistakes on purpose, one for each word that EMULATED_PLANTED may hold. A test builds them behind the text of norm.cu, in
-// place of its first kernel, and expects the checkers to find each and nothing where there is none.
+// Mistakes on purpose, one for each word that EMULATED_PLANTED may hold. A test builds them behind the text of norm.cu,
+// in place of its first kernel, and expects the checkers to find each and nothing where there is none.
 
 #include <cstdlib>
 

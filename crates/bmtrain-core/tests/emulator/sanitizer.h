@@ -1,7 +1,8 @@
 // What sanitizers must be told about an emulated device; nothing where the library is built without one.
 //
 // The race checker sees every CUDA thread as a thread of its own that is ordered with others only by what the device
-// promises. The emulator itself, whose threads take turns, is compiled without instrumentation, or it would be reported.
+// promises. The emulator itself, whose threads take turns, is compiled without instrumentation, or it would be
+// reported.
 #pragma once
 
 #include <cstddef>
@@ -62,8 +63,8 @@ struct Unseen {
 
 #endif
 
-// Makes memory an error to touch, and allows it again. The checker works in steps of 8 bytes: what is allowed ends exactly,
-// and begins at the multiple of 8 before.
+// Makes memory an error to touch, and allows it again. The checker works in steps of 8 bytes: what is allowed ends
+// exactly, and begins at the multiple of 8 before.
 #if defined(EMULATOR_ADDRESSES_CHECKED)
 inline void forbid(const void* start, std::size_t bytes) { __asan_poison_memory_region(start, bytes); }
 inline void allow(const void* start, std::size_t bytes) { __asan_unpoison_memory_region(start, bytes); }

@@ -1,4 +1,5 @@
-// What the threads of a block run on: stacks, and what the race checker knows them by. Included by cuda_emulator.cpp alone.
+// What the threads of a block run on: stacks, and what the race checker knows them by. Included by cuda_emulator.cpp
+// alone.
 #pragma once
 
 #include "sanitizer.h"
@@ -13,8 +14,8 @@ namespace emulator {
 constexpr unsigned most_threads = 1024;
 // The address checker puts space between what lies on a stack.
 constexpr std::size_t stack_bytes = 64 << 10;
-// To the race checker a thread is one of a number of slots. What follows each other in a slot is taken for ordered, so there
-// are this many, or enough for two blocks.
+// To the race checker a thread is one of a number of slots. What follows each other in a slot is taken for ordered, so
+// there are this many, or enough for two blocks.
 constexpr unsigned watched_slots = 512;
 struct Release {
     void operator()(void* memory) const {
@@ -53,8 +54,8 @@ struct Slots {
     }
 };
 
-// Addresses by which the race checker remembers what orders the threads of a block; nothing is stored there. Each block takes
-// them anew, or it would be ordered behind the block before.
+// Addresses by which the race checker remembers what orders the threads of a block; nothing is stored there. Each block
+// takes them anew, or it would be ordered behind the block before.
 struct Places {
     char barrier[2][8];
     char lanes[most_threads][2][8];

@@ -1,7 +1,7 @@
 // Fragments, matrices and late copies; see tensor_core.h.
 //
-// What the lanes of a warp give each other lies in memory of the running block, so that every block starts anew. Checkers do not
-// look at it; they do look at what matrices are loaded from and at both ends of a copy.
+// What the lanes of a warp give each other lies in memory of the running block, so that every block starts anew.
+// Checkers do not look at it; they do look at what matrices are loaded from and at both ends of a copy.
 #include "cuda_emulator.h"
 #include "sanitizer.h"
 #include "tensor_core.h"
@@ -19,8 +19,8 @@ constexpr unsigned most_groups = 8;
 // Memory of a block starts with all bits set: counters start at -1, so that the first turn is 0.
 using Counter = std::uint32_t;
 
-// What a warp's lanes gave to their latest two collective words. Two, because a lane may already give to the next while others
-// read; it cannot get to the one after that before all have come to the next.
+// What a warp's lanes gave to their latest two collective words. Two, because a lane may already give to the next while
+// others read; it cannot get to the one after that before all have come to the next.
 struct Warp {
     float left[2][16][16];
     float right[2][16][8];

@@ -1,5 +1,5 @@
-// What the emulated tensor core claims: every position of every fragment is where the instructions put it, and copies are there
-// behind a wait and not before. Behind the words of the kernels, of which mma.cuh is the last.
+// What the emulated tensor core claims: every position of every fragment is where the instructions put it, and copies
+// are there behind a wait and not before. Behind the words of the kernels, of which mma.cuh is the last.
 // Prints what failed; the exit status is the number of failures.
 #include <cstdio>
 

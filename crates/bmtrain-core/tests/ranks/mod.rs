@@ -48,7 +48,8 @@ pub fn options() -> HostOptions {
     HostOptions { chunk: 4096, deadline: Duration::from_secs(20), ..HostOptions::default() }
 }
 
-/// Run `body` on every rank of a group of threads; what each returned, by rank. A rank that panics is the test's failure.
+/// Run `body` on every rank of a group of threads; what each returned, by rank. A rank that panics is the test's
+/// failure.
 pub fn threads<T: Send>(size: usize, options: HostOptions, body: impl Fn(HostRank) -> T + Sync) -> Vec<T> {
     let ranks = HostGroup::threads(size, options).unwrap();
     std::thread::scope(|scope| {
@@ -175,8 +176,8 @@ fn bytes_of<T: bytemuck::Pod>(values: &[T]) -> Vec<u8> {
     bytemuck::cast_slice(values).to_vec()
 }
 
-/// Elements that differ from rank to rank and place to place: small enough for products and sums in every type, and with
-/// fractions that make sums of floats depend on their order.
+/// Elements that differ from rank to rank and place to place: small enough for products and sums in every type, and
+/// with fractions that make sums of floats depend on their order.
 pub fn values(dtype: DType, len: usize, rank: usize, salt: usize) -> Vec<u8> {
     let scramble = |i: usize| ((i + 31 * rank + 977 * salt) as u32).wrapping_mul(0x9e37_79b9) >> 8;
     let float = |i: usize| scramble(i) as f32 / (1 << 22) as f32 - 2.0;

@@ -1,6 +1,6 @@
-//! The way back through a run of blocks: the loop in reverse. Each block is gathered, runs again if it kept its inputs only, and
-//! hands its gradients to their owners while the block before it computes. Defines [`ListBackward`], the one node that a run
-//! is on the outer tape.
+//! The backward pass through a run of blocks: the loop in reverse. Each block is gathered, runs again if it kept its
+//! inputs only, and hands its gradients to their owners while the block before it computes. Defines [`ListBackward`],
+//! the one node that a run is on the outer tape.
 
 use super::record::{Replay, SavedBlock, Step};
 use super::ring::Ring;
@@ -12,8 +12,8 @@ use bmtrain_core::{Ctx, Device, Tensor};
 use std::fmt;
 use std::ops::Range;
 
-/// The list on the outer tape. Inputs: the carry's variables, then the shared ones. Results: the last carry's variables, then, if
-/// asked for, those of the carry that entered each block.
+/// The list on the outer tape. Inputs: the carry's variables, then the shared ones. Results: the last carry's
+/// variables, then, if asked for, those of the carry that entered each block.
 pub(super) struct ListBackward<B: Block> {
     pub(super) list: TransformerBlockList<B>,
     pub(super) range: Range<usize>,
@@ -78,7 +78,7 @@ impl<B: Block + 'static> Backward for ListBackward<B> {
 }
 
 impl<B: Block + 'static> ListBackward<B> {
-    /// The way back of one block: gradients of its carry and of what is shared.
+    /// The backward pass of one block: gradients of its carry and of what is shared.
     fn walk(&self, step: Step<B>, dy: Grads, device: &Device, ring: &mut Ring) -> bmtrain_core::Result<(Grads, Grads)> {
         let Step { place, saved, in_use } = step;
         let before = self.steps.last().map(|step| step.place);
@@ -97,8 +97,8 @@ impl<B: Block + 'static> ListBackward<B> {
         Ok(grads)
     }
 
-    /// A block's way back is done: its gradients go to their owners while the next one computes. Where the block stands in
-    /// other places too, they wait until the last of these is done.
+    /// A block's backward pass is done: its gradients go to their owners while the next one computes. Where the block
+    /// stands in other places too, they wait until the last of these is done.
     fn hand_over(&self, place: usize) -> Result<()> {
         self.list.flats(place).iter().filter(|flat| flat.is_unused()).try_for_each(|flat| flat.finish_batch())
     }

@@ -1,6 +1,7 @@
-//! The list of blocks: an explicit loop forward, one node on the outer tape, the loop in reverse on the way back.
+//! The list of blocks: an explicit loop forward, one node on the outer tape, the loop in reverse on the backward pass.
 //!
-//! Defines [`TransformerBlockList`] with how it is built and run; `record` is the run on a tape, `backward` the way back.
+//! Defines [`TransformerBlockList`] with how it is built and run; `record` is the run on a tape, `backward` the
+//! backward pass.
 
 use super::Block;
 use super::ring::Ring;
@@ -18,7 +19,7 @@ pub enum Recompute {
     /// Everything its ops saved.
     #[default]
     Keep,
-    /// Only its inputs; the block runs again on the way back.
+    /// Only its inputs; the block runs again on the backward pass.
     Checkpoint,
 }
 
@@ -82,8 +83,8 @@ pub struct ListOutput<C> {
 impl<B: Block + 'static> TransformerBlockList<B> {
     /// Build `count` blocks named `{builder}.0`, `{builder}.1`, …
     ///
-    /// A block may use parameters that were declared outside of blocks. It may not use those of another block, which are not
-    /// whole while it works: for a block in several places there is [`TransformerBlockList::in_order`].
+    /// A block may use parameters that were declared outside of blocks. It may not use those of another block, which
+    /// are not whole while it works: for a block in several places there is [`TransformerBlockList::in_order`].
     ///
     /// # Errors
     /// Those of `build`.
@@ -109,8 +110,9 @@ impl<B: Block + 'static> TransformerBlockList<B> {
         Ok(TransformerBlockList { entries: Rc::new(entries), asked: builder.asked() })
     }
 
-    /// The same blocks in another order, in which a block may stand more than once: `[0, 0, 1, 1]` runs the first twice and
-    /// then the second twice. Its gradient is the sum over its places, exchanged once; random numbers differ by place.
+    /// The same blocks in another order, in which a block may stand more than once: `[0, 0, 1, 1]` runs the first twice
+    /// and then the second twice. Its gradient is the sum over its places, exchanged once; random numbers differ by
+    /// place.
     ///
     /// # Errors
     /// A number that no block has.

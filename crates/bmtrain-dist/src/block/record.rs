@@ -1,5 +1,6 @@
-//! A run of blocks on a tape: each block runs on a tape of its own or without one, and what the way back needs of it is kept.
-//! Defines [`Step`], [`Replay`] and [`Use`]; called by [`TransformerBlockList::run`](super::TransformerBlockList::run).
+//! A run of blocks on a tape: each block runs on a tape of its own or without one, and what the backward pass needs of
+//! it is kept. Defines [`Step`], [`Replay`] and [`Use`]; called by
+//! [`TransformerBlockList::run`](super::TransformerBlockList::run).
 
 use super::backward::ListBackward;
 use super::list::ListOutput;
@@ -12,11 +13,11 @@ use bmtrain_core::{Ctx, Device, Tensor, Var};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// What the way back needs of one block, which is there only if a gradient can reach the block.
+/// What the backward pass needs of one block, which is there only if a gradient can reach the block.
 pub(super) struct Step<B: Block> {
     pub(super) place: usize,
     pub(super) saved: SavedBlock<B>,
-    /// Until the block's way back is done.
+    /// Until the block's backward pass is done.
     pub(super) in_use: Use,
 }
 
@@ -118,7 +119,7 @@ impl<B: Block + 'static> TransformerBlockList<B> {
         Ok(ListOutput { carry, hidden })
     }
 
-    /// Run one block: what leaves it, which of that needs a gradient, and what to keep for the way back.
+    /// Run one block: what leaves it, which of that needs a gradient, and what to keep for the backward pass.
     fn record_block(
         &self,
         place: usize,
@@ -138,8 +139,8 @@ impl<B: Block + 'static> TransformerBlockList<B> {
                 let mut inner = cx.with_tape(None);
                 let asked = self.asked.get();
                 let next = inner.at_index(place, |inner| entry.block.forward(carry.clone(), shared, None, inner))?;
-                // What will need a gradient is known without a tape: everything, once anything before it is trained. The
-                // parameters may also be such as were declared outside of the block.
+                // What will need a gradient is known without a tape: everything, once anything before it is trained.
+                // The parameters may also be such as were declared outside of the block.
                 let any = needs.iter().chain(shared_needs).any(|&needs| needs) || self.asked.get() != asked;
                 let next_needs = next.vars().iter().map(|var| any && var.dtype().is_float()).collect();
                 Ok((next, next_needs, SavedBlock::Inputs(carry, needs.to_vec())))

@@ -17,8 +17,8 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Make the block at place `index` whole, and begin with the one that comes `next`, if it is to be fetched ahead. `flats`
-    /// gives the storages of the block at a place.
+    /// Make the block at place `index` whole, and begin with the one that comes `next`, if it is to be fetched ahead.
+    /// `flats` gives the storages of the block at a place.
     ///
     /// # Errors
     /// No memory left; a failing exchange.

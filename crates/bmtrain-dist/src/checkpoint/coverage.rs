@@ -1,7 +1,7 @@
 //! From pieces to logical tensors: every element exactly once, no gap, no overlap.
 //!
-//! Defines [`LogicalTensor`] and [`Part`]; [`logical_tensors`] is called before a checkpoint is committed and whenever one
-//! is opened.
+//! Defines [`LogicalTensor`] and [`Part`]; [`logical_tensors`] is called before a checkpoint is committed and whenever
+//! one is opened.
 
 use super::piece::{FileRecord, Kind, PieceRecord};
 use bmtrain_core::DType;
@@ -13,7 +13,7 @@ pub struct LogicalTensor {
     pub name: String,
     /// What it is.
     pub kind: Kind,
-    /// Number type.
+    /// Dtype.
     pub dtype: DType,
     /// Shape; empty for a scalar.
     pub shape: Vec<u64>,

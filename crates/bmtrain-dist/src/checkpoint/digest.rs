@@ -1,7 +1,7 @@
 //! One hash for what a checkpoint means, whatever files it lies in: equal digests mean equal bits of all tensors.
 //!
-//! Defines [`Digest`] and [`Checkpoint::digest`]. The recipe is frozen: for every tensor, sorted by name and kind, the lengths
-//! and texts of name, kind and number type, the shape, and the elements, all numbers as little-endian 64-bit words.
+//! Defines [`Digest`] and [`Checkpoint::digest`]. The recipe is frozen: for every tensor, sorted by name and kind, the
+//! lengths and texts of name, kind and dtype, the shape, and the elements, all numbers as little-endian 64-bit words.
 
 use super::coverage::LogicalTensor;
 use super::hash::ContentHash;

@@ -1,8 +1,8 @@
 //! The few file operations that checkpoints need, behind one trait, so that tests can stand in for the disk.
 //!
-//! A disk here is one folder (the *root*) with folders of files in it and nothing deeper: every name is a single component,
-//! so there is no path to walk and nothing to escape through. [`RealDisk`] is the operating system's; those of tests are in
-//! [`simulated`](super::simulated).
+//! A disk here is one directory (the *root*) with directories of files in it and nothing deeper: every name is a single
+//! component, so there is no path to walk and nothing to escape through. [`RealDisk`] is the operating system's; those
+//! of tests are in [`simulated`](super::simulated).
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -14,46 +14,46 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// What an entry of a folder is. Symbolic links are never followed, so they are `Other`.
+/// What an entry of a directory is. Symbolic links are never followed, so they are `Other`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EntryKind {
-    /// A folder.
-    Folder,
+    /// A directory.
+    Directory,
     /// A regular file.
     File,
     /// A symbolic link, device, pipe or socket.
     Other,
 }
 
-/// File operations on one root. `folder: None` is the root itself. A call returns when the operating system has the data;
-/// what has to survive a power cut is synced, files and the folders that name them.
+/// File operations on one root. `directory: None` is the root itself. A call returns when the operating system has the
+/// data; what has to survive a power cut is synced, files and the directories that name them.
 pub trait Disk: Debug + Send + Sync {
     /// Where the root is, for messages.
     fn place(&self) -> String;
 
-    /// The entries of a folder in any order. Names that are not UTF-8 are left out: none of them is ours.
-    fn list(&self, folder: Option<&str>) -> io::Result<Vec<(String, EntryKind)>>;
+    /// The entries of a directory in any order. Names that are not UTF-8 are left out: none of them is ours.
+    fn list(&self, directory: Option<&str>) -> io::Result<Vec<(String, EntryKind)>>;
 
-    /// Make a folder in the root.
-    fn create_folder(&self, folder: &str) -> io::Result<()>;
+    /// Make a directory in the root.
+    fn create_directory(&self, directory: &str) -> io::Result<()>;
 
     /// Make a file that does not exist and open it for writing.
-    fn create(&self, folder: &str, file: &str) -> io::Result<Box<dyn WriteFile>>;
+    fn create(&self, directory: &str, file: &str) -> io::Result<Box<dyn WriteFile>>;
 
     /// Open a regular file for reading; anything else is refused without waiting for it.
-    fn open(&self, folder: &str, file: &str) -> io::Result<Box<dyn ReadFile>>;
+    fn open(&self, directory: &str, file: &str) -> io::Result<Box<dyn ReadFile>>;
 
-    /// Give a folder in the root another name. Fails if a folder with something in it has that name.
+    /// Give a directory in the root another name. Fails if a directory with something in it has that name.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Make the names in a folder survive a power cut.
-    fn sync_folder(&self, folder: Option<&str>) -> io::Result<()>;
+    /// Make the names in a directory survive a power cut.
+    fn sync_directory(&self, directory: Option<&str>) -> io::Result<()>;
 
     /// Remove a file, or a link as such.
-    fn remove_file(&self, folder: &str, file: &str) -> io::Result<()>;
+    fn remove_file(&self, directory: &str, file: &str) -> io::Result<()>;
 
-    /// Remove an empty folder.
-    fn remove_folder(&self, folder: &str) -> io::Result<()>;
+    /// Remove an empty directory.
+    fn remove_directory(&self, directory: &str) -> io::Result<()>;
 
     /// Bytes that may still be written.
     fn free_bytes(&self) -> io::Result<u64>;
@@ -75,7 +75,7 @@ pub trait ReadFile: Debug + Send {
     fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
 }
 
-/// A folder of the operating system, held open: renaming it or a link above it leads nowhere else.
+/// A directory of the operating system, held open: renaming it or a link above it leads nowhere else.
 #[derive(Debug)]
 pub struct RealDisk {
     path: PathBuf,
@@ -83,7 +83,7 @@ pub struct RealDisk {
 }
 
 impl RealDisk {
-    /// An existing folder.
+    /// An existing directory.
     ///
     /// # Errors
     /// What the operating system says; `NotFound` if it does not exist.
@@ -92,7 +92,7 @@ impl RealDisk {
         Ok(RealDisk { path: root.to_path_buf(), root: rustix::fs::open(root, flags, Mode::empty())? })
     }
 
-    /// A folder that is made, with those above it, where it does not exist. New names are synced.
+    /// A directory that is made, with those above it, where it does not exist. New names are synced.
     ///
     /// # Errors
     /// What the operating system says.
@@ -107,31 +107,32 @@ impl RealDisk {
         RealDisk::open(root)
     }
 
-    fn folder(&self, folder: &str) -> io::Result<OwnedFd> {
-        Ok(open_beneath(self.root.as_fd(), plain(folder)?, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)
+    fn directory(&self, directory: &str) -> io::Result<OwnedFd> {
+        Ok(open_beneath(self.root.as_fd(), plain(directory)?, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)
     }
 }
 
-/// Open one component beneath an open folder. `openat2` lets the kernel promise that nothing leads outside; where there is
-/// none (other systems, old kernels, sandboxes) the same holds because a single component cannot and links are not followed.
-fn open_beneath(folder: BorrowedFd<'_>, name: &str, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
+/// Open one component beneath an open directory. `openat2` lets the kernel promise that nothing leads outside; where
+/// there is none (other systems, old kernels, sandboxes) the same holds because a single component cannot and links are
+/// not followed.
+fn open_beneath(directory: BorrowedFd<'_>, name: &str, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
     #[cfg(target_os = "linux")]
     {
         use rustix::fs::ResolveFlags;
         let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        match rustix::fs::openat2(folder, name, flags | ALWAYS, mode, beneath) {
+        match rustix::fs::openat2(directory, name, flags | ALWAYS, mode, beneath) {
             Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN) => {}
             answer => return answer,
         }
     }
-    open_unfollowed(folder, name, flags, mode)
+    open_unfollowed(directory, name, flags, mode)
 }
 
 /// No link is followed, no pipe or terminal is waited for, no child process gets it.
 const ALWAYS: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
-fn open_unfollowed(folder: BorrowedFd<'_>, name: &str, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
-    rustix::fs::openat(folder, name, flags | ALWAYS, mode)
+fn open_unfollowed(directory: BorrowedFd<'_>, name: &str, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::openat(directory, name, flags | ALWAYS, mode)
 }
 
 /// `name` if it is a single component.
@@ -144,7 +145,7 @@ fn plain(name: &str) -> io::Result<&str> {
 
 fn kind_of(file_type: FileType) -> EntryKind {
     match file_type {
-        FileType::Directory => EntryKind::Folder,
+        FileType::Directory => EntryKind::Directory,
         FileType::RegularFile => EntryKind::File,
         _ => EntryKind::Other,
     }
@@ -155,9 +156,9 @@ impl Disk for RealDisk {
         self.path.display().to_string()
     }
 
-    fn list(&self, folder: Option<&str>) -> io::Result<Vec<(String, EntryKind)>> {
-        let handle = match folder {
-            Some(folder) => self.folder(folder)?,
+    fn list(&self, directory: Option<&str>) -> io::Result<Vec<(String, EntryKind)>> {
+        let handle = match directory {
+            Some(directory) => self.directory(directory)?,
             None => rustix::fs::openat(&self.root, c".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?,
         };
         let mut entries = Vec::new();
@@ -175,23 +176,23 @@ impl Disk for RealDisk {
         Ok(entries)
     }
 
-    fn create_folder(&self, folder: &str) -> io::Result<()> {
-        Ok(rustix::fs::mkdirat(&self.root, plain(folder)?, Mode::from_raw_mode(0o777))?)
+    fn create_directory(&self, directory: &str) -> io::Result<()> {
+        Ok(rustix::fs::mkdirat(&self.root, plain(directory)?, Mode::from_raw_mode(0o777))?)
     }
 
-    fn create(&self, folder: &str, file: &str) -> io::Result<Box<dyn WriteFile>> {
-        let folder = self.folder(folder)?;
+    fn create(&self, directory: &str, file: &str) -> io::Result<Box<dyn WriteFile>> {
+        let directory = self.directory(directory)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        let handle = open_beneath(folder.as_fd(), plain(file)?, flags, Mode::from_raw_mode(0o666))?;
+        let handle = open_beneath(directory.as_fd(), plain(file)?, flags, Mode::from_raw_mode(0o666))?;
         Ok(Box::new(File::from(handle)))
     }
 
-    fn open(&self, folder: &str, file: &str) -> io::Result<Box<dyn ReadFile>> {
-        let folder = self.folder(folder)?;
+    fn open(&self, directory: &str, file: &str) -> io::Result<Box<dyn ReadFile>> {
+        let directory = self.directory(directory)?;
         // Looked at before it is opened, since opening a device may do something; and again, in case it was swapped.
-        let stat = rustix::fs::statat(&folder, plain(file)?, AtFlags::SYMLINK_NOFOLLOW)?;
+        let stat = rustix::fs::statat(&directory, plain(file)?, AtFlags::SYMLINK_NOFOLLOW)?;
         require_file(FileType::from_raw_mode(stat.st_mode))?;
-        let handle = open_beneath(folder.as_fd(), file, OFlags::RDONLY, Mode::empty())?;
+        let handle = open_beneath(directory.as_fd(), file, OFlags::RDONLY, Mode::empty())?;
         let stat = rustix::fs::fstat(&handle)?;
         require_file(FileType::from_raw_mode(stat.st_mode))?;
         let size = u64::try_from(stat.st_size).unwrap_or(0);
@@ -202,20 +203,20 @@ impl Disk for RealDisk {
         Ok(rustix::fs::renameat(&self.root, plain(from)?, &self.root, plain(to)?)?)
     }
 
-    fn sync_folder(&self, folder: Option<&str>) -> io::Result<()> {
-        let handle = match folder {
-            Some(folder) => self.folder(folder)?,
+    fn sync_directory(&self, directory: Option<&str>) -> io::Result<()> {
+        let handle = match directory {
+            Some(directory) => self.directory(directory)?,
             None => self.root.try_clone()?,
         };
         File::from(handle).sync_all()
     }
 
-    fn remove_file(&self, folder: &str, file: &str) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(self.folder(folder)?, plain(file)?, AtFlags::empty())?)
+    fn remove_file(&self, directory: &str, file: &str) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(self.directory(directory)?, plain(file)?, AtFlags::empty())?)
     }
 
-    fn remove_folder(&self, folder: &str) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(&self.root, plain(folder)?, AtFlags::REMOVEDIR)?)
+    fn remove_directory(&self, directory: &str) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.root, plain(directory)?, AtFlags::REMOVEDIR)?)
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
@@ -228,7 +229,7 @@ fn require_file(file_type: FileType) -> io::Result<()> {
     let what = match file_type {
         FileType::RegularFile => return Ok(()),
         FileType::Symlink => return Err(Errno::LOOP.into()),
-        FileType::Directory => "it is a folder, not a file",
+        FileType::Directory => "it is a directory, not a file",
         _ => "it is a pipe, socket or device, not a file",
     };
     Err(io::Error::new(io::ErrorKind::InvalidInput, what))
@@ -268,31 +269,31 @@ mod tests {
     fn disk() -> (tempfile::TempDir, RealDisk) {
         let dir = tempfile::tempdir().unwrap();
         let disk = RealDisk::create(&dir.path().join("a/b")).unwrap();
-        disk.create_folder("folder").unwrap();
+        disk.create_directory("directory").unwrap();
         (dir, disk)
     }
 
     #[test]
     fn what_is_written_is_read_listed_renamed_and_removed() {
         let (_dir, disk) = disk();
-        let mut file = disk.create("folder", "file").unwrap();
+        let mut file = disk.create("directory", "file").unwrap();
         file.write_all(b"hello ").unwrap();
         file.write_all(b"there").unwrap();
         file.sync().unwrap();
-        assert!(disk.create("folder", "file").is_err());
-        disk.rename("folder", "other").unwrap();
-        disk.sync_folder(Some("other")).unwrap();
-        disk.sync_folder(None).unwrap();
+        assert!(disk.create("directory", "file").is_err());
+        disk.rename("directory", "other").unwrap();
+        disk.sync_directory(Some("other")).unwrap();
+        disk.sync_directory(None).unwrap();
         let file = disk.open("other", "file").unwrap();
         let mut bytes = [0; 5];
         file.read_exact_at(&mut bytes, 6).unwrap();
         assert_eq!((&bytes, file.size()), (b"there", 11));
         assert!(file.read_exact_at(&mut bytes, 7).is_err());
-        assert_eq!(disk.list(None).unwrap(), [("other".to_string(), EntryKind::Folder)]);
+        assert_eq!(disk.list(None).unwrap(), [("other".to_string(), EntryKind::Directory)]);
         assert_eq!(disk.list(Some("other")).unwrap(), [("file".to_string(), EntryKind::File)]);
-        assert!(disk.remove_folder("other").is_err());
+        assert!(disk.remove_directory("other").is_err());
         disk.remove_file("other", "file").unwrap();
-        disk.remove_folder("other").unwrap();
+        disk.remove_directory("other").unwrap();
         assert!(disk.list(None).unwrap().is_empty());
         assert!(disk.free_bytes().unwrap() > 0);
     }
@@ -303,37 +304,37 @@ mod tests {
         std::fs::write(dir.path().join("secret"), "x").unwrap();
         let root = dir.path().join("a/b");
         symlink(dir.path(), root.join("out")).unwrap();
-        symlink("folder", root.join("in")).unwrap();
-        symlink(dir.path().join("secret"), root.join("folder/link")).unwrap();
-        symlink("link-to-itself", root.join("folder/link-to-itself")).unwrap();
-        std::fs::write(root.join("folder/good"), "x").unwrap();
-        rustix::fs::mkfifoat(rustix::fs::CWD, root.join("folder/pipe"), Mode::from_raw_mode(0o600)).unwrap();
-        assert!(disk.open("folder", "good").is_ok());
+        symlink("directory", root.join("in")).unwrap();
+        symlink(dir.path().join("secret"), root.join("directory/link")).unwrap();
+        symlink("link-to-itself", root.join("directory/link-to-itself")).unwrap();
+        std::fs::write(root.join("directory/good"), "x").unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, root.join("directory/pipe"), Mode::from_raw_mode(0o600)).unwrap();
+        assert!(disk.open("directory", "good").is_ok());
         let absolute = dir.path().join("secret");
-        for (folder, file) in [
+        for (directory, file) in [
             ("out", "secret"),
             ("in", "good"),
             ("..", "secret"),
-            (".", "folder"),
-            ("folder", "../folder/good"),
-            ("folder", absolute.to_str().unwrap()),
-            ("folder", "link"),
-            ("folder", "link-to-itself"),
-            ("folder", "pipe"),
-            ("folder", "."),
-            ("folder", "good\0"),
-            ("folder", ""),
-            ("", "folder"),
+            (".", "directory"),
+            ("directory", "../directory/good"),
+            ("directory", absolute.to_str().unwrap()),
+            ("directory", "link"),
+            ("directory", "link-to-itself"),
+            ("directory", "pipe"),
+            ("directory", "."),
+            ("directory", "good\0"),
+            ("directory", ""),
+            ("", "directory"),
         ] {
-            assert!(disk.open(folder, file).is_err(), "{folder} {file:?}");
-            assert!(disk.create(folder, file).is_err(), "{folder} {file:?}");
+            assert!(disk.open(directory, file).is_err(), "{directory} {file:?}");
+            assert!(disk.create(directory, file).is_err(), "{directory} {file:?}");
         }
         // Where the kernel has no `openat2`.
         let unfollowed =
             |name| open_unfollowed(disk.root.as_fd(), name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
-        assert!(unfollowed("folder").is_ok() && unfollowed("out").is_err() && unfollowed("in").is_err());
+        assert!(unfollowed("directory").is_ok() && unfollowed("out").is_err() && unfollowed("in").is_err());
         assert!(disk.list(Some("out")).is_err() && disk.list(Some("..")).is_err());
-        assert!(disk.rename("folder", "../folder").is_err());
+        assert!(disk.rename("directory", "../directory").is_err());
         let kinds = disk.list(None).unwrap();
         assert!(kinds.contains(&("out".into(), EntryKind::Other)));
     }

@@ -33,7 +33,7 @@ macro_rules! fail_points {
 }
 
 fail_points! {
-    SaveBeforeFolder = "save.before_folder", "Before the temporary folder is made.";
+    SaveBeforeDirectory = "save.before_folder", "Before the temporary directory is made.";
     SaveBeforeShard = "save.before_shard", "Before a rank's file is made.";
     SaveMidShard = "save.mid_shard", "After the first piece of a rank's file that has any.";
     SaveBeforeFsync = "save.before_fsync", "A rank's file is written, not flushed.";
@@ -41,9 +41,9 @@ fail_points! {
     SaveBeforeManifest = "save.before_manifest", "All files are there, the manifest is not.";
     SaveMidManifest = "save.mid_manifest", "Half of the manifest is written.";
     SaveBeforeManifestFsync = "save.before_manifest_fsync", "The manifest is written, not flushed.";
-    SaveBeforeFolderFsync = "save.before_folder_fsync", "All contents are flushed, their names are not.";
+    SaveBeforeDirectoryFsync = "save.before_folder_fsync", "All contents are flushed, their names are not.";
     SaveBeforeRename = "save.before_rename", "Everything is flushed under the temporary name.";
-    SaveAfterRename = "save.after_rename", "The folder has its name, which is not flushed.";
+    SaveAfterRename = "save.after_rename", "The directory has its name, which is not flushed.";
     SaveAfterCommit = "save.after_commit", "The checkpoint is committed, the caller does not know it.";
     PruneBeforeRename = "prune.before_rename", "A checkpoint was chosen for removal.";
     PruneAfterRename = "prune.after_rename", "It is set aside under another name, whole.";
@@ -80,8 +80,8 @@ impl FailPoints {
         FailPoints(Some(Arc::new(Mutex::new([(point, Armed { action, passes })].into()))))
     }
 
-    /// Places from text such as `save.before_rename=kill,prune.mid=error@3`: action `error` or `kill`, and after `@` the
-    /// how-many-th arrival it happens at, 1 if nothing is said. Empty text arms nothing.
+    /// Places from text such as `save.before_rename=kill,prune.mid=error@3`: action `error` or `kill`, and after `@`
+    /// the how-many-th arrival it happens at, 1 if nothing is said. Empty text arms nothing.
     ///
     /// # Errors
     /// A name, an action or a count that does not exist; the message lists the names.

@@ -1,6 +1,6 @@
 //! How trouble with checkpoints is told: which kind it is, and errors that name file, reason and fix in one line.
 //!
-//! Defines [`Fault`] and the constructors that the rest of this folder uses.
+//! Defines [`Fault`] and the constructors that the rest of this directory uses.
 
 use crate::error::Error;
 use bmtrain_core::limits::explain;
@@ -35,7 +35,7 @@ pub(super) fn damaged(place: impl Into<String>, reason: impl Into<String>) -> Er
 }
 
 pub(super) fn missing(place: impl Into<String>, reason: impl Into<String>) -> Error {
-    Error::checkpoint(Fault::Missing, place, reason, "list the checkpoints of this folder and what they hold")
+    Error::checkpoint(Fault::Missing, place, reason, "list the checkpoints of this directory and what they hold")
 }
 
 pub(super) fn request(place: impl Into<String>, reason: impl Into<String>, fix: impl Into<String>) -> Error {
@@ -48,8 +48,8 @@ pub(super) fn refused(place: impl Into<String>, action: &str, source: &io::Error
     Error::checkpoint(fault, place, format!("cannot {action}: {}", explain(source)), fix_of(source))
 }
 
-/// The refusal to read a file of a checkpoint: what is not there, no file or too short is as good as damaged. A device that
-/// fails says nothing about what was written: read again, or through another mount, it may be whole.
+/// The refusal to read a file of a checkpoint: what is not there, no file or too short is as good as damaged. A device
+/// that fails says nothing about what was written: read again, or through another mount, it may be whole.
 pub(super) fn unreadable(place: impl Into<String>, source: &io::Error) -> Error {
     let reason = format!("cannot read: {source}");
     match source.kind() {
@@ -69,7 +69,7 @@ fn fix_of(source: &io::Error) -> &'static str {
         Some(Errno::MFILE | Errno::NFILE) => "raise the limit on open files",
         Some(Errno::LOOP) => "put the file itself there, not a symbolic link",
         _ => match source.kind() {
-            ErrorKind::NotFound => "check the path, and that nobody removed the folder meanwhile",
+            ErrorKind::NotFound => "check the path, and that nobody removed the directory meanwhile",
             ErrorKind::PermissionDenied => "give the run the right to read and write there",
             ErrorKind::AlreadyExists => "give every save an id of its own",
             _ => "check the disk and its mount",
@@ -77,8 +77,8 @@ fn fix_of(source: &io::Error) -> &'static str {
     }
 }
 
-/// `text` with control characters escaped, cut after `limit` characters: text from foreign files goes into messages only
-/// through this, for it could carry terminal escape codes or be megabytes long.
+/// `text` with control characters escaped, cut after `limit` characters: text from foreign files goes into messages
+/// only through this, for it could carry terminal escape codes or be megabytes long.
 pub(super) fn printable(text: &str, limit: usize) -> String {
     let mut out = String::new();
     for (count, character) in text.chars().enumerate() {

@@ -44,7 +44,7 @@ impl ContentHash {
         blake3::Hash::from_hex(text).ok().map(Into::into)
     }
 
-    /// The first eight digits, which name a checkpoint's folder.
+    /// The first eight digits, which name a checkpoint's directory.
     pub fn short(&self) -> String {
         let mut text = self.to_string();
         text.truncate(8);

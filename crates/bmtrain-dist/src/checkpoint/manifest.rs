@@ -1,7 +1,7 @@
-//! The manifest: everything that a checkpoint says about itself, in one file that is hashed into the folder's name.
+//! The manifest: everything that a checkpoint says about itself, in one file that is hashed into the directory's name.
 //!
-//! The file is one JSON object. Its last member is the BLAKE3 hash of all bytes before that member, at a fixed place, so
-//! that the hash can be checked before anything is parsed. Equal facts give equal bytes.
+//! The file is one JSON object. Its last member is the BLAKE3 hash of all bytes before that member, at a fixed place,
+//! so that the hash can be checked before anything is parsed. Equal facts give equal bytes.
 //!
 //! Defines [`Facts`] and [`Manifest`]. Written by [`Writer`](super::Writer), read by [`Store`](super::Store).
 
@@ -31,8 +31,8 @@ const TRAILER_BYTES: usize = TRAILER_OPENS.len() + 64 + TRAILER_ENDS.len();
 
 /// What the caller says about a checkpoint beside its tensors.
 ///
-/// Numbers in `layout` and `state` come back to the last bit. JSON has no word for NaN and infinities: `serde_json` makes
-/// them `null`, so a caller that may have such numbers stores their bits.
+/// Numbers in `layout` and `state` come back to the last bit. JSON has no word for NaN and infinities: `serde_json`
+/// makes them `null`, so a caller that may have such numbers stores their bits.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Facts {
     /// How many ranks saved it; each wrote one file.

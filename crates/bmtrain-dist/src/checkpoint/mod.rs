@@ -10,13 +10,14 @@
 //!      .gone-step-1100-77b1c3e0/    being removed, or left behind
 //! ```
 //!
-//! **Saving**: each rank calls [`Writer::begin`] and [`Writer::write_shard`] and carries the [`FileRecord`] to one rank, which
-//! calls [`Writer::commit`]; a [`SaveThread`] does both beside the training. **Resuming**: [`Store::remove_leftovers`], then
-//! [`Store::newest_verified`]; every rank reads what it needs by [`Checkpoint::read_range`], however many ranks had saved.
-//! **Tools**: [`Store::reports`], [`Checkpoint::digest`], [`reshard`].
+//! **Saving**: each rank calls [`Writer::begin`] and [`Writer::write_shard`] and carries the [`FileRecord`] to one
+//! rank, which calls [`Writer::commit`]; a [`SaveThread`] does both beside the training. **Resuming**:
+//! [`Store::remove_leftovers`], then [`Store::newest_verified`]; every rank reads what it needs by
+//! [`Checkpoint::read_range`], however many ranks had saved. **Tools**: [`Store::reports`], [`Checkpoint::digest`],
+//! [`reshard`].
 //!
-//! What files say is not believed: names cannot leave the folder, lengths are checked before memory is taken, sums are
-//! checked for overflow, and bytes are handed out only after their hash was found right.
+//! What files say is not believed: names cannot leave the directory, lengths are checked before memory is taken, sums
+//! are checked for overflow, and bytes are handed out only after their hash was found right.
 
 mod coverage;
 mod digest;

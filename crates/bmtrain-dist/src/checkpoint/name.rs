@@ -1,6 +1,6 @@
-//! Names of folders and files in a folder of checkpoints: what is ours, and what may stand on a disk at all.
+//! Names of directories and files in a directory of checkpoints: what is ours, and what may stand on a disk at all.
 //!
-//! Defines [`CheckpointName`] and the names of folders that are being written (`step-N.tmp-ID`) or removed
+//! Defines [`CheckpointName`] and the names of directories that are being written (`step-N.tmp-ID`) or removed
 //! (`.gone-step-N-HASH`). Called by the writer, the store and pruning.
 
 use super::hash::ContentHash;
@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
-/// The file that makes a folder a checkpoint.
+/// The file that makes a directory a checkpoint.
 pub const MANIFEST_FILE: &str = "manifest.json";
 
 const GONE: &str = ".gone-";
@@ -38,7 +38,7 @@ impl CheckpointName {
         self.short == manifest.short()
     }
 
-    /// The name under which the folder waits for its removal.
+    /// The name under which the directory waits for its removal.
     pub(super) fn gone(&self) -> String {
         format!("{GONE}{self}")
     }
@@ -79,12 +79,12 @@ impl Ord for CheckpointName {
     }
 }
 
-/// The folder of a save that is not committed.
+/// The directory of a save that is not committed.
 pub(super) fn temporary(step: u64, id: &str) -> String {
     format!("step-{step}.tmp-{id}")
 }
 
-/// Whether a folder of this name is what an interrupted save or an interrupted removal left behind.
+/// Whether a directory of this name is what an interrupted save or an interrupted removal left behind.
 pub(super) fn is_leftover(name: &str) -> bool {
     if let Some(rest) = name.strip_prefix(GONE) {
         return rest.parse::<CheckpointName>().is_ok();
@@ -103,7 +103,7 @@ pub(super) fn is_id(id: &str) -> bool {
     (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
 }
 
-/// Whether a manifest may name this file: one plain component that cannot leave the folder, and not the manifest.
+/// Whether a manifest may name this file: one plain component that cannot leave the directory, and not the manifest.
 pub(super) fn is_file_name(name: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     (1..=128).contains(&name.len()) && name.bytes().all(plain) && !name.starts_with('.') && name != MANIFEST_FILE

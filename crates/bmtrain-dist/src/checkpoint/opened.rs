@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Checkpoint {
     store: Store,
     name: CheckpointName,
-    folder: String,
+    directory: String,
     manifest: Manifest,
     tensors: Vec<LogicalTensor>,
     /// Of every file, which pieces were found to have their hash.
@@ -34,7 +34,7 @@ impl Checkpoint {
         let tensors = logical_tensors(&manifest.files)?;
         let flags = |pieces: &[PieceRecord]| pieces.iter().map(|_| AtomicBool::new(false)).collect();
         let checked = manifest.files.iter().map(|file| flags(&file.pieces)).collect();
-        Ok(Checkpoint { store, folder: name.to_string(), name, manifest, tensors, checked })
+        Ok(Checkpoint { store, directory: name.to_string(), name, manifest, tensors, checked })
     }
 
     /// Its name.
@@ -70,13 +70,14 @@ impl Checkpoint {
     pub fn read_range(&self, name: &str, kind: &Kind, range: Range<u64>) -> Result<Vec<u8>> {
         let length = self.range_bytes(self.find(name, kind)?, &range)?;
         let mut bytes = Vec::new();
-        make_room(&mut bytes, length, format_args!("{kind} {name} of {}", self.folder))?;
+        make_room(&mut bytes, length, format_args!("{kind} {name} of {}", self.directory))?;
         bytes.resize(length, 0);
         self.read_range_into(name, kind, range, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// As [`read_range`](Checkpoint::read_range), into memory of exactly the right length. After an error it holds zeros.
+    /// As [`read_range`](Checkpoint::read_range), into memory of exactly the right length. After an error it holds
+    /// zeros.
     ///
     /// # Errors
     /// Those of `read_range`, and memory of another length.
@@ -86,7 +87,7 @@ impl Checkpoint {
         if out.len() != length {
             let reason =
                 format!("{}: elements {range:?} have {length} bytes, got room for {}", tensor.title(), out.len());
-            return Err(request(&self.folder, reason, "give room for exactly these elements"));
+            return Err(request(&self.directory, reason, "give room for exactly these elements"));
         }
         let read = self.read_parts(tensor, &range, out);
         if read.is_err() {
@@ -145,8 +146,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Hand out a piece in order, a chunk at a time. Its hash is known to be right only when this returns `Ok`: what was made
-    /// of the chunks is worthless after an error.
+    /// Hand out a piece in order, a chunk at a time. Its hash is known to be right only when this returns `Ok`: what
+    /// was made of the chunks is worthless after an error.
     pub(super) fn stream(&self, part: &Part, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let (record, file) = self.open_piece(part)?;
         let mut hash = blake3::Hasher::new();
@@ -189,7 +190,7 @@ impl Checkpoint {
     fn open(&self, file: usize) -> Result<Box<dyn ReadFile>> {
         let record = &self.manifest.files[file];
         let opened =
-            self.store.disk().open(&self.folder, &record.name).map_err(|e| unreadable(self.place(file), &e))?;
+            self.store.disk().open(&self.directory, &record.name).map_err(|e| unreadable(self.place(file), &e))?;
         if opened.size() != record.bytes {
             let reason = format!("the file has {} bytes, written were {}", opened.size(), record.bytes);
             return Err(damaged(self.place(file), reason));
@@ -252,20 +253,20 @@ impl Checkpoint {
 
     fn find(&self, name: &str, kind: &Kind) -> Result<&LogicalTensor> {
         self.tensor(name, kind)
-            .ok_or_else(|| missing(&self.folder, format!("there is no {kind} {}", printable(name, 200))))
+            .ok_or_else(|| missing(&self.directory, format!("there is no {kind} {}", printable(name, 200))))
     }
 
     /// Bytes of these elements.
     fn range_bytes(&self, tensor: &LogicalTensor, range: &Range<u64>) -> Result<usize> {
         if range.start > range.end || range.end > tensor.elements {
             let reason = format!("{}: elements {range:?} of {}", tensor.title(), tensor.elements);
-            return Err(missing(&self.folder, reason));
+            return Err(missing(&self.directory, reason));
         }
         let bytes = (range.end - range.start).saturating_mul(tensor.dtype.size() as u64);
-        usize::try_from(bytes).map_err(|_| missing(&self.folder, "a range larger than memory"))
+        usize::try_from(bytes).map_err(|_| missing(&self.directory, "a range larger than memory"))
     }
 
     pub(super) fn place(&self, file: usize) -> String {
-        self.store.place_of(&self.folder, &self.manifest.files[file].name)
+        self.store.place_of(&self.directory, &self.manifest.files[file].name)
     }
 }

@@ -81,7 +81,7 @@ pub struct PieceSpec {
     pub name: String,
     /// What the tensor is.
     pub kind: Kind,
-    /// Number type.
+    /// Dtype.
     #[serde(with = "dtype_name")]
     pub dtype: DType,
     /// Shape of the whole tensor; empty for a scalar.
@@ -171,7 +171,7 @@ pub struct PieceRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileRecord {
-    /// Its name in the checkpoint's folder.
+    /// Its name in the checkpoint's directory.
     pub name: String,
     /// Its length in bytes.
     pub bytes: u64,
@@ -202,7 +202,7 @@ impl FileRecord {
         Ok(record)
     }
 
-    /// Why there can be no such file, if so: a name that leaves the folder, pieces that overlap or leave the file.
+    /// Why there can be no such file, if so: a name that leaves the directory, pieces that overlap or leave the file.
     pub(super) fn check(&self) -> Result<(), String> {
         let name = printable(&self.name, 200);
         if !is_file_name(&self.name) {
@@ -226,7 +226,7 @@ impl FileRecord {
     }
 }
 
-/// Number types by the names that recipes use for them.
+/// Dtypes by the names that recipes use for them.
 mod dtype_name {
     use bmtrain_core::DType;
     use serde::de::{Error, Visitor};
@@ -246,14 +246,14 @@ mod dtype_name {
         type Value = DType;
 
         fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("a number type such as f32")
+            f.write_str("a dtype such as f32")
         }
 
         fn visit_str<E: Error>(self, text: &str) -> Result<DType, E> {
             [DType::F32, DType::F16, DType::BF16, DType::I64, DType::I32, DType::U8]
                 .into_iter()
                 .find(|dtype| dtype.name() == text)
-                .ok_or_else(|| E::custom("no number type that is stored"))
+                .ok_or_else(|| E::custom("no dtype that is stored"))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Removing checkpoints: only as many as are wanted stay, and what interrupted saves left behind goes.
 //!
-//! A checkpoint is first renamed to `.gone-NAME`, then emptied: at no moment does a half-removed folder bear a checkpoint's
-//! name. Methods of [`Store`]; called after a commit and at the start of a run, by one rank.
+//! A checkpoint is first renamed to `.gone-NAME`, then emptied: at no moment does a half-removed directory bear a
+//! checkpoint's name. Methods of [`Store`]; called after a commit and at the start of a run, by one rank.
 
 use super::disk::EntryKind;
 use super::fail_point::FailPoint;
@@ -33,10 +33,10 @@ impl From<usize> for Keep {
 impl Store {
     /// Keep the checkpoints that `keep` specifies and remove older ones. Returns the names of the removed.
     ///
-    /// Counted are those whose manifest and sizes are right. The newest that verifies to the last byte is never removed, nor
-    /// anything newer; if none verifies, nothing is. `trusted`, the one that this process has just committed, counts as
-    /// verified without being read again and stays, even where `keep` of later steps are there; another checkpoint of the same
-    /// step is overtaken by it and goes first.
+    /// Counted are those whose manifest and sizes are right. The newest that verifies to the last byte is never
+    /// removed, nor anything newer; if none verifies, nothing is. `trusted`, the one that this process has just
+    /// committed, counts as verified without being read again and stays, even where `keep` of later steps are there;
+    /// another checkpoint of the same step is overtaken by it and goes first.
     ///
     /// # Errors
     /// `keep` too small; what the disk says. A removal that failed half-way is taken up by [`Store::remove_leftovers`].
@@ -63,8 +63,8 @@ impl Store {
         Ok(removed)
     }
 
-    /// Remove every checkpoint of a later step, for a run that goes on from `step` on purpose: its own later checkpoints would
-    /// else be mistaken for the newest. Returns the names of the removed.
+    /// Remove every checkpoint of a later step, for a run that goes on from `step` on purpose: its own later
+    /// checkpoints would else be mistaken for the newest. Returns the names of the removed.
     ///
     /// # Errors
     /// What the disk says.
@@ -75,18 +75,18 @@ impl Store {
     }
 
     /// Remove what interrupted saves and removals left behind. Called at the start of a run, before its first save, by
-    /// one rank; never while another process saves here. Returns the names of the removed folders. One with something
-    /// in it that no checkpoint has stays, with a warning.
+    /// one rank; never while another process saves here. Returns the names of the removed directories. One with
+    /// something in it that no checkpoint has stays, with a warning.
     ///
     /// # Errors
     /// What the disk says.
     pub fn remove_leftovers(&self) -> Result<Vec<String>> {
-        let entries = self.disk().list(None).map_err(|e| refused(self.place(), "list this folder", &e))?;
-        let ours = |(name, kind): &(String, EntryKind)| *kind == EntryKind::Folder && name::is_leftover(name);
+        let entries = self.disk().list(None).map_err(|e| refused(self.place(), "list this directory", &e))?;
+        let ours = |(name, kind): &(String, EntryKind)| *kind == EntryKind::Directory && name::is_leftover(name);
         let mut removed = Vec::new();
-        for (folder, _) in entries.into_iter().filter(ours) {
-            if self.remove_folder(&folder)? {
-                removed.push(folder);
+        for (directory, _) in entries.into_iter().filter(ours) {
+            if self.remove_directory(&directory)? {
+                removed.push(directory);
             }
         }
         Ok(removed)
@@ -98,45 +98,45 @@ impl Store {
     /// # Errors
     /// What the disk says; [`Fault::Missing`](super::Fault::Missing) if there is none of this name.
     pub fn remove(&self, name: &CheckpointName) -> Result<()> {
-        let (folder, gone) = (name.to_string(), name.gone());
+        let (directory, gone) = (name.to_string(), name.gone());
         self.fail_points().reach(FailPoint::PruneBeforeRename)?;
         // From an interrupted removal of an equal checkpoint: the rename would fail on it. Where it cannot be emptied,
         // the checkpoint is removed under its own name; its manifest goes first, so that what is left is no checkpoint.
-        if !self.remove_folder(&gone)? {
-            return self.remove_folder(&folder).map(drop);
+        if !self.remove_directory(&gone)? {
+            return self.remove_directory(&directory).map(drop);
         }
-        let renamed = self.disk().rename(&folder, &gone);
-        renamed.map_err(|e| refused(self.place_of(&folder, ""), "set this folder aside", &e))?;
-        self.disk().sync_folder(None).map_err(|e| refused(self.place(), "flush this folder", &e))?;
+        let renamed = self.disk().rename(&directory, &gone);
+        renamed.map_err(|e| refused(self.place_of(&directory, ""), "set this directory aside", &e))?;
+        self.disk().sync_directory(None).map_err(|e| refused(self.place(), "flush this directory", &e))?;
         self.fail_points().reach(FailPoint::PruneAfterRename)?;
-        self.remove_folder(&gone).map(drop)
+        self.remove_directory(&gone).map(drop)
     }
 
-    /// Empty and remove a folder that is no longer needed, and return whether it is gone. One that does not exist is.
-    /// What no checkpoint has, such as a directory, is not removed: then the folder stays too, with a warning.
-    pub(super) fn remove_folder(&self, folder: &str) -> Result<bool> {
-        let mut entries = match self.disk().list(Some(folder)) {
+    /// Empty and remove a directory that is no longer needed, and return whether it is gone. One that does not exist
+    /// is. What no checkpoint has, such as a directory, is not removed: then the directory stays too, with a warning.
+    pub(super) fn remove_directory(&self, directory: &str) -> Result<bool> {
+        let mut entries = match self.disk().list(Some(directory)) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(true),
-            other => other.map_err(|e| refused(self.place_of(folder, ""), "list this folder", &e))?,
+            other => other.map_err(|e| refused(self.place_of(directory, ""), "list this directory", &e))?,
         };
         entries.sort();
         let mut foreign = None;
         for (file, kind) in entries {
-            if kind == EntryKind::Folder {
+            if kind == EntryKind::Directory {
                 foreign = foreign.or(Some(file));
                 continue;
             }
-            let place = self.place_of(folder, &file);
-            self.disk().remove_file(folder, &file).map_err(|e| refused(place, "remove this file", &e))?;
+            let place = self.place_of(directory, &file);
+            self.disk().remove_file(directory, &file).map_err(|e| refused(place, "remove this file", &e))?;
             self.fail_points().reach(FailPoint::PruneMid)?;
         }
-        let place = self.place_of(folder, "");
+        let place = self.place_of(directory, "");
         let reason = match foreign {
             Some(name) => format!("it contains a directory, {}, and no checkpoint has one", printable(&name, 200)),
-            None => match self.disk().remove_folder(folder) {
+            None => match self.disk().remove_directory(directory) {
                 Ok(()) => return Ok(true),
                 Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty => format!("it contains other files: {e}"),
-                Err(e) => return Err(refused(place, "remove this folder", &e)),
+                Err(e) => return Err(refused(place, "remove this directory", &e)),
             },
         };
         tracing::warn!(

@@ -1,5 +1,5 @@
-//! Write a checkpoint again with another number of files. Any number of ranks reads any checkpoint, so nobody has to: it is
-//! for moving one to where files are better few or many, and it proves that contents do not depend on files.
+//! Write a checkpoint again with another number of files. Any number of ranks reads any checkpoint, so nobody has to:
+//! it is for moving one to where files are better few or many, and it proves that contents do not depend on files.
 //!
 //! Defines [`reshard`]. Everything is read once and in order, a fraction of a megabyte at a time.
 
@@ -14,8 +14,8 @@ use super::writer::{Committed, Writer};
 use crate::error::Result;
 use serde_json::{Map, Value, json};
 
-/// Write what `from` holds as a checkpoint of `world` files into `to`; `id` as for [`Writer::begin`]. Step, recipe and state
-/// stay; the layout becomes a note of where this came from.
+/// Write what `from` holds as a checkpoint of `world` files into `to`; `id` as for [`Writer::begin`]. Step, recipe and
+/// state stay; the layout becomes a note of where this came from.
 ///
 /// All tensors are laid end to end and cut into `world` runs of nearly the same number of bytes.
 ///

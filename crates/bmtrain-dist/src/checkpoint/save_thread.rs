@@ -1,8 +1,8 @@
 //! Save while training goes on: one thread that writes what it is given, one job at a time, and gives the memory back.
 //!
-//! A rank hands over copies of its pieces, goes on with its steps, and now and then asks whether the file is written. When the
-//! records of all ranks are there, one rank hands over the commit in the same way. The buffers come back with the result: in
-//! a steady state nothing large is allocated.
+//! A rank hands over copies of its pieces, goes on with its steps, and now and then asks whether the file is written.
+//! When the records of all ranks are there, one rank hands over the commit in the same way. The buffers come back with
+//! the result: in a steady state nothing large is allocated.
 //!
 //! Defines [`SaveThread`], [`SaveJob`] and [`SaveOutcome`].
 
@@ -65,9 +65,9 @@ pub enum SaveOutcome {
     },
 }
 
-/// The thread. Dropping it waits for its end, which comes after the job in flight and takes as long as that one: a commit
-/// must not land when what comes next in the process has looked which checkpoints there are. On a disk that never answers
-/// the drop does not return either; [`SaveThread::wait`] before tells.
+/// The thread. Dropping it waits for its end, which comes after the job in flight and takes as long as that one: a
+/// commit must not land when what comes next in the process has looked which checkpoints there are. On a disk that
+/// never answers the drop does not return either; [`SaveThread::wait`] before tells.
 #[derive(Debug)]
 pub struct SaveThread {
     /// Present until drop.

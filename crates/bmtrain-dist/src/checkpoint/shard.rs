@@ -1,7 +1,7 @@
 //! Write one rank's file: a safetensors header, then the pieces, hashed on the way, never a second copy in memory.
 //!
-//! Defines [`ShardWriter`]; made by [`Writer`](super::Writer). The file is an ordinary safetensors file: a piece's key is
-//! `kind:name@start`, its shape that of the tensor where the piece is all of it, else one axis.
+//! Defines [`ShardWriter`]; made by [`Writer`](super::Writer). The file is an ordinary safetensors file: a piece's key
+//! is `kind:name@start`, its shape that of the tensor where the piece is all of it, else one axis.
 
 use super::disk::WriteFile;
 use super::fail_point::{FailPoint, FailPoints};
@@ -202,7 +202,7 @@ fn entries(specs: &[PieceSpec], out: &mut Vec<u8>) -> Result<(), String> {
     map.end().map_err(wrong)
 }
 
-/// The format's own names of number types.
+/// The format's own names of dtypes.
 fn stored_name(dtype: DType) -> Option<&'static str> {
     Some(match dtype {
         DType::F32 => "F32",

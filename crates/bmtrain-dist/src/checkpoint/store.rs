@@ -1,4 +1,5 @@
-//! The folder of checkpoints of a run: which are there, which is the newest that can be trusted, and why others cannot.
+//! The directory of checkpoints of a run: which are there, which is the newest that can be trusted, and why others
+//! cannot.
 //!
 //! Defines [`Store`], [`Newest`], [`PassedOver`] and [`Report`]. A run opens one at its start to resume from
 //! [`Store::newest_verified`], and gives it to every [`Writer`](super::Writer). Removal is in `prune.rs`.
@@ -14,7 +15,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A folder of checkpoints. Clones mean the same folder.
+/// A directory of checkpoints. Clones mean the same directory.
 #[derive(Debug, Clone)]
 pub struct Store {
     disk: Arc<dyn Disk>,
@@ -24,8 +25,8 @@ pub struct Store {
 /// What [`Store::newest_verified`] found.
 #[derive(Debug)]
 pub struct Newest {
-    /// The newest checkpoint that verifies. If there is none although some were passed over, a run must not start afresh
-    /// as if nothing had been saved.
+    /// The newest checkpoint that verifies. If there is none although some were passed over, a run must not start
+    /// afresh as if nothing had been saved.
     pub checkpoint: Option<Checkpoint>,
     /// The newer ones that do not, newest first.
     pub passed_over: Vec<PassedOver>,
@@ -63,21 +64,22 @@ pub struct Contents {
 }
 
 impl Store {
-    /// An existing folder, for reading what is there.
+    /// An existing directory, for reading what is there.
     ///
     /// # Errors
-    /// What the disk says; [`Fault::Missing`](super::Fault::Missing) if there is no such folder.
+    /// What the disk says; [`Fault::Missing`](super::Fault::Missing) if there is no such directory.
     pub fn open(root: &Path) -> Result<Self> {
-        let disk = RealDisk::open(root).map_err(|e| refused(root.display().to_string(), "open this folder", &e))?;
+        let disk = RealDisk::open(root).map_err(|e| refused(root.display().to_string(), "open this directory", &e))?;
         Ok(Store::on(Arc::new(disk)))
     }
 
-    /// A folder that is made where it does not exist, for a run that saves.
+    /// A directory that is made where it does not exist, for a run that saves.
     ///
     /// # Errors
     /// What the disk says.
     pub fn create(root: &Path) -> Result<Self> {
-        let disk = RealDisk::create(root).map_err(|e| refused(root.display().to_string(), "make this folder", &e))?;
+        let disk =
+            RealDisk::create(root).map_err(|e| refused(root.display().to_string(), "make this directory", &e))?;
         Ok(Store::on(Arc::new(disk)))
     }
 
@@ -86,12 +88,12 @@ impl Store {
         Store { disk, fail_points: FailPoints::NONE }
     }
 
-    /// The same folder with armed fail points, which saves and removals through it then meet.
+    /// The same directory with armed fail points, which saves and removals through it then meet.
     pub fn with_fail_points(self, fail_points: FailPoints) -> Self {
         Store { fail_points, ..self }
     }
 
-    /// Where the folder is, for messages.
+    /// Where the directory is, for messages.
     pub fn place(&self) -> String {
         self.disk.place()
     }
@@ -109,12 +111,12 @@ impl Store {
     /// # Errors
     /// What the disk says.
     pub fn list(&self) -> Result<Vec<CheckpointName>> {
-        self.names(|kind| kind == EntryKind::Folder)
+        self.names(|kind| kind == EntryKind::Directory)
     }
 
     /// Newest first.
     fn names(&self, wanted: impl Fn(EntryKind) -> bool) -> Result<Vec<CheckpointName>> {
-        let entries = self.disk.list(None).map_err(|e| refused(self.place(), "list this folder", &e))?;
+        let entries = self.disk.list(None).map_err(|e| refused(self.place(), "list this directory", &e))?;
         let named = entries.iter().filter(|(_, kind)| wanted(*kind)).filter_map(|(name, _)| name.parse().ok());
         let mut names: Vec<CheckpointName> = named.collect();
         names.sort_unstable_by(|a, b| b.cmp(a));
@@ -124,14 +126,14 @@ impl Store {
     /// The newest checkpoint whose every byte is as it was written, and why newer ones are not it. Reads it once; where
     /// there are several ranks, one of them calls this and the others [`Store::checkpoint`] with the name it found.
     ///
-    /// Passed over are those that are damaged or gone. One that the disk refuses to read may be whole: a run that went on from
-    /// an older one would remove it in the end.
+    /// Passed over are those that are damaged or gone. One that the disk refuses to read may be whole: a run that went
+    /// on from an older one would remove it in the end.
     ///
     /// # Errors
-    /// What the disk says, about the folder or about a checkpoint.
+    /// What the disk says, about the directory or about a checkpoint.
     pub fn newest_verified(&self) -> Result<Newest> {
         let mut passed_over = Vec::new();
-        // Also what is no folder, to say why it was not used.
+        // Also what is no directory, to say why it was not used.
         for name in self.names(|_| true)? {
             match self.verify(&name) {
                 Ok(checkpoint) => return Ok(Newest { checkpoint: Some(checkpoint), passed_over }),
@@ -144,15 +146,15 @@ impl Store {
         Ok(Newest { checkpoint: None, passed_over })
     }
 
-    /// Open a checkpoint: its manifest is whole and is the one that the name says, every tensor is covered exactly once, and
-    /// the files have the right sizes. Their bytes are checked when they are read.
+    /// Open a checkpoint: its manifest is whole and is the one that the name says, every tensor is covered exactly
+    /// once, and the files have the right sizes. Their bytes are checked when they are read.
     ///
     /// # Errors
     /// [`Fault::Missing`](super::Fault::Missing) if there is none of this name,
     /// [`Fault::Damaged`](super::Fault::Damaged) with what is wrong, or what the disk says.
     pub fn checkpoint(&self, name: &CheckpointName) -> Result<Checkpoint> {
-        let folder = name.to_string();
-        let place = self.place_of(&folder, MANIFEST_FILE);
+        let directory = name.to_string();
+        let place = self.place_of(&directory, MANIFEST_FILE);
         let manifest = self.manifest(name, &place)?;
         let checkpoint =
             Checkpoint::new(self.clone(), name.clone(), manifest).map_err(|reason| damaged(place, reason))?;
@@ -173,7 +175,7 @@ impl Store {
     /// A line about every checkpoint, newest first; with `verify`, after checking every byte.
     ///
     /// # Errors
-    /// What the disk says about the folder itself.
+    /// What the disk says about the directory itself.
     pub fn reports(&self, verify: bool) -> Result<Vec<Report>> {
         let report = |name: CheckpointName| {
             let opened = if verify { self.verify(&name) } else { self.checkpoint(&name) };
@@ -183,11 +185,11 @@ impl Store {
     }
 
     fn manifest(&self, name: &CheckpointName, place: &str) -> Result<Manifest> {
-        let folder = name.to_string();
-        let file = match self.disk.open(&folder, MANIFEST_FILE) {
+        let directory = name.to_string();
+        let file = match self.disk.open(&directory, MANIFEST_FILE) {
             Ok(file) => file,
             Err(_) if !self.names(|_| true)?.contains(name) => {
-                return Err(missing(self.place_of(&folder, ""), "there is no such checkpoint"));
+                return Err(missing(self.place_of(&directory, ""), "there is no such checkpoint"));
             }
             Err(error) => return Err(unreadable(place, &error)),
         };
@@ -213,10 +215,10 @@ impl Store {
         &self.fail_points
     }
 
-    /// A file of a folder for messages; the folder itself where `file` is empty.
-    pub(super) fn place_of(&self, folder: &str, file: &str) -> String {
+    /// A file of a directory for messages; the directory itself where `file` is empty.
+    pub(super) fn place_of(&self, directory: &str, file: &str) -> String {
         let separator = if file.is_empty() { "" } else { "/" };
-        format!("{}/{folder}{separator}{file}", self.place())
+        format!("{}/{directory}{separator}{file}", self.place())
     }
 }
 

@@ -1,8 +1,8 @@
 //! Save a checkpoint so that it is there whole or not at all.
 //!
 //! Every rank writes its file into `step-N.tmp-ID/`, flushes and closes it, and reports a [`FileRecord`]. One rank then
-//! writes the manifest, flushes it, flushes the folder, gives it its name, and flushes the folder above. Until the name is
-//! there the previous checkpoint is the newest; from then on this one is.
+//! writes the manifest, flushes it, flushes the directory, gives it its name, and flushes the directory above. Until
+//! the name is there the previous checkpoint is the newest; from then on this one is.
 //!
 //! Defines [`Writer`] and [`Committed`]. Called by whoever saves, mostly on a [`SaveThread`](super::SaveThread).
 
@@ -20,26 +20,26 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-/// A save that is going on. Every rank has one, with the same step and id; they meet in one folder.
+/// A save that is going on. Every rank has one, with the same step and id; they meet in one directory.
 #[derive(Debug, Clone)]
 pub struct Writer {
     store: Store,
     step: u64,
-    folder: String,
+    directory: String,
 }
 
 /// A checkpoint that is on the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed {
-    /// The name of its folder.
+    /// The name of its directory.
     pub name: CheckpointName,
     /// Bytes of its files, without the manifest.
     pub bytes: u64,
 }
 
 impl Writer {
-    /// Make, or join, the temporary folder of a save of optimizer step `step`. `id` is the same on all ranks and another one
-    /// for every attempt: 1 to 64 letters, digits, hyphens and underscores.
+    /// Make, or join, the temporary directory of a save of optimizer step `step`. `id` is the same on all ranks and
+    /// another one for every attempt: 1 to 64 letters, digits, hyphens and underscores.
     ///
     /// # Errors
     /// An id that is none; what the disk says.
@@ -48,13 +48,13 @@ impl Writer {
             let reason = format!("{:?} is no id of a save", printable(id, 80));
             return Err(request(store.place(), reason, "use 1 to 64 letters, digits, - and _"));
         }
-        let writer = Writer { store: store.clone(), step, folder: name::temporary(step, id) };
-        writer.fail_points().reach(FailPoint::SaveBeforeFolder)?;
-        match writer.disk().create_folder(&writer.folder) {
+        let writer = Writer { store: store.clone(), step, directory: name::temporary(step, id) };
+        writer.fail_points().reach(FailPoint::SaveBeforeDirectory)?;
+        match writer.disk().create_directory(&writer.directory) {
             Ok(()) => Ok(writer),
             // Another rank was faster.
             Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(writer),
-            Err(e) => Err(refused(writer.place(""), "make this folder", &e)),
+            Err(e) => Err(refused(writer.place(""), "make this directory", &e)),
         }
     }
 
@@ -71,7 +71,7 @@ impl Writer {
     /// Write all pieces that `rank` holds to its file.
     ///
     /// # Errors
-    /// Bytes that do not fit a piece's length and number type, a piece given twice; what the disk says. The unfinished file
+    /// Bytes that do not fit a piece's length and dtype, a piece given twice; what the disk says. The unfinished file
     /// is removed, to give its room back.
     pub fn write_shard<B: AsRef<[u8]>>(&self, rank: usize, pieces: &[Piece<B>]) -> Result<FileRecord> {
         for piece in pieces {
@@ -91,7 +91,7 @@ impl Writer {
             shard.finish()
         };
         write().inspect_err(|_| {
-            let _ = self.disk().remove_file(&self.folder, &name::shard_file(rank));
+            let _ = self.disk().remove_file(&self.directory, &name::shard_file(rank));
         })
     }
 
@@ -103,18 +103,20 @@ impl Writer {
         self.fail_points().reach(FailPoint::SaveBeforeShard)?;
         let file_name = name::shard_file(rank);
         let place = self.place(&file_name);
-        let file = self.disk().create(&self.folder, &file_name).map_err(|e| refused(&place, "make this file", &e))?;
+        let file =
+            self.disk().create(&self.directory, &file_name).map_err(|e| refused(&place, "make this file", &e))?;
         ShardWriter::start(file, file_name, place, self.fail_points().clone(), specs)
     }
 
     /// Make the files of all ranks a checkpoint. One rank calls this, when all records are there.
     ///
-    /// A checkpoint with this very content that is there already, and whole, is left alone and returned; one that is damaged
-    /// is replaced.
+    /// A checkpoint with this very content that is there already, and whole, is left alone and returned; one that is
+    /// damaged is replaced.
     ///
     /// # Errors
-    /// Files that are not there or not as recorded (ranks that do not share this disk), tensors that are not covered exactly
-    /// once, facts that cannot be stored; what the disk says. The temporary folder is then removed as far as possible.
+    /// Files that are not there or not as recorded (ranks that do not share this disk), tensors that are not covered
+    /// exactly once, facts that cannot be stored; what the disk says. The temporary directory is then removed as far as
+    /// possible.
     pub fn commit(self, records: Vec<FileRecord>, facts: Facts) -> Result<Committed> {
         match self.commit_as(records, facts) {
             Ok(committed) => Ok(committed),
@@ -125,10 +127,10 @@ impl Writer {
         }
     }
 
-    /// Give the save up and remove its folder, as far as the disk lets us; the rest is removed as a left-over at the next
-    /// start. One rank calls this, when no other writes any more.
+    /// Give the save up and remove its directory, as far as the disk lets us; the rest is removed as a left-over at the
+    /// next start. One rank calls this, when no other writes any more.
     pub fn abandon(self) {
-        if let Err(error) = self.store.remove_folder(&self.folder) {
+        if let Err(error) = self.store.remove_directory(&self.directory) {
             tracing::warn!("an abandoned save stays until the next start: {error}");
         }
     }
@@ -142,38 +144,40 @@ impl Writer {
         logical_tensors(&manifest.files).map_err(wrong)?;
         self.check_files(&manifest.files)?;
         self.write_manifest(&text)?;
-        self.fail_points().reach(FailPoint::SaveBeforeFolderFsync)?;
-        self.disk().sync_folder(Some(&self.folder)).map_err(|e| refused(self.place(""), "flush this folder", &e))?;
+        self.fail_points().reach(FailPoint::SaveBeforeDirectoryFsync)?;
+        self.disk()
+            .sync_directory(Some(&self.directory))
+            .map_err(|e| refused(self.place(""), "flush this directory", &e))?;
         self.fail_points().reach(FailPoint::SaveBeforeRename)?;
         let committed = Committed { name: CheckpointName::new(self.step, &hash), bytes: manifest.bytes() };
         if self.is_there(&committed.name)? {
-            self.store.remove_folder(&self.folder)?;
+            self.store.remove_directory(&self.directory)?;
             return Ok(committed);
         }
         let target = committed.name.to_string();
-        let renamed = self.disk().rename(&self.folder, &target);
-        renamed.map_err(|e| refused(self.place(""), &format!("rename this folder to {target}"), &e))?;
+        let renamed = self.disk().rename(&self.directory, &target);
+        renamed.map_err(|e| refused(self.place(""), &format!("rename this directory to {target}"), &e))?;
         self.fail_points().reach(FailPoint::SaveAfterRename)?;
-        self.disk().sync_folder(None).map_err(|e| refused(self.store.place(), "flush this folder", &e))?;
+        self.disk().sync_directory(None).map_err(|e| refused(self.store.place(), "flush this directory", &e))?;
         self.fail_points().reach(FailPoint::SaveAfterCommit)?;
         Ok(committed)
     }
 
-    /// The folder holds the recorded files with the recorded lengths and nothing else.
+    /// The directory holds the recorded files with the recorded lengths and nothing else.
     fn check_files(&self, records: &[FileRecord]) -> Result<()> {
         let entries =
-            self.disk().list(Some(&self.folder)).map_err(|e| refused(self.place(""), "list this folder", &e))?;
+            self.disk().list(Some(&self.directory)).map_err(|e| refused(self.place(""), "list this directory", &e))?;
         let recorded: BTreeSet<&str> = records.iter().map(|record| record.name.as_str()).collect();
         if let Some((other, _)) =
             entries.iter().find(|(name, kind)| *kind != EntryKind::File || !recorded.contains(name.as_str()))
         {
             let reason = "no rank reported this file";
-            return Err(request(self.place(other), reason, "use a new id for every save, and a folder of its own"));
+            return Err(request(self.place(other), reason, "use a new id for every save, and a directory of its own"));
         }
         for record in records {
             let place = self.place(&record.name);
             let fix = "let all ranks save to one shared disk";
-            let file = self.disk().open(&self.folder, &record.name).map_err(|e| match e.kind() {
+            let file = self.disk().open(&self.directory, &record.name).map_err(|e| match e.kind() {
                 ErrorKind::NotFound => request(&place, "a rank wrote this file, but it is not here", fix),
                 _ => refused(&place, "open this file", &e),
             })?;
@@ -188,7 +192,7 @@ impl Writer {
     fn write_manifest(&self, text: &[u8]) -> Result<()> {
         let place = self.place(MANIFEST_FILE);
         let mut file =
-            self.disk().create(&self.folder, MANIFEST_FILE).map_err(|e| refused(&place, "make this file", &e))?;
+            self.disk().create(&self.directory, MANIFEST_FILE).map_err(|e| refused(&place, "make this file", &e))?;
         let (first, second) = text.split_at(text.len() / 2);
         file.write_all(first).map_err(|e| refused(&place, "write", &e))?;
         self.fail_points().reach(FailPoint::SaveMidManifest)?;
@@ -218,6 +222,6 @@ impl Writer {
     }
 
     fn place(&self, file: &str) -> String {
-        self.store.place_of(&self.folder, file)
+        self.store.place_of(&self.directory, file)
     }
 }

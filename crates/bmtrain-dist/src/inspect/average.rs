@@ -4,8 +4,8 @@ use crate::error::{Error, Result};
 
 /// Exponentially weighted average of what was recorded, without the pull of the zero it starts from.
 ///
-/// After n values the plain average `a = alpha a + (1 - alpha) v` is too small by the factor `1 - alpha^n`, by which it is
-/// divided: the first value is shown as it is. Source: the predecessor's recorder.
+/// After n values the plain average `a = alpha a + (1 - alpha) v` is too small by the factor `1 - alpha^n`, by which it
+/// is divided: the first value is shown as it is. Source: the predecessor's recorder.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AverageRecorder {
     alpha: f64,

@@ -68,8 +68,8 @@ fn row(rank: usize, words: &[i64]) -> MemoryRow {
     }
 }
 
-/// A line for each rank in MiB: the peak of each segment that is in use anywhere, of all together, what the pool has taken,
-/// scratch, and resident memory of the rank's process, now and at most.
+/// A line for each rank in MiB: the peak of each segment that is in use anywhere, of all together, what the pool has
+/// taken, scratch, and resident memory of the rank's process, now and at most.
 pub fn format_memory(rows: &[MemoryRow]) -> String {
     let used = |segment: Segment| {
         let of = |row: &MemoryRow| row.segments.iter().any(|(known, usage)| *known == segment && usage.peak > 0);

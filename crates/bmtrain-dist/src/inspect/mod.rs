@@ -1,5 +1,5 @@
-//! Looking at a run: statistics of parameters and of what a forward pass names, memory of every rank, and numbers that all
-//! ranks share.
+//! Looking at a run: statistics of parameters and of what a forward pass names, memory of every rank, and numbers that
+//! all ranks share.
 //!
 //! | file | defines |
 //! |---|---|

@@ -1,7 +1,8 @@
 //! Statistics of parameters and their gradients: [`inspect_model`].
 //!
-//! Every rank looks at what it owns, and the parts are merged: nothing is gathered, whatever the ZeRO level, and no value counts
-//! twice. One exchange for all parameters, beside those that bring gradients to their owners where that has not happened yet.
+//! Every rank looks at what it owns, and the parts are merged: nothing is gathered, whatever the ZeRO level, and no
+//! value counts twice. One exchange for all parameters, beside those that bring gradients to their owners where that
+//! has not happened yet.
 
 use super::moments::Moments;
 use super::table::SummaryRow;
@@ -14,9 +15,10 @@ use std::rc::Rc;
 /// A row for each parameter whose full name matches `pattern`, where `*` stands for any letters and `?` for one.
 ///
 /// Gradients are those of the whole batch so far: of all ranks and of all micro-batches since the last step, divided by
-/// `gradient_scale`, which is what losses were multiplied by ([`OptimManager::loss_scale`](crate::OptimManager::loss_scale)), 1
-/// without scaling. Look between the backward pass and the step; the step that follows is the same as without a look. Of a
-/// parameter that is split over tensor-parallel ranks this is this rank's part. Waits for the device; all ranks have to call it.
+/// `gradient_scale`, which is what losses were multiplied by
+/// ([`OptimManager::loss_scale`](crate::OptimManager::loss_scale)), 1 without scaling. Look between the backward pass
+/// and the step; the step that follows is the same as without a look. Of a parameter that is split over tensor-parallel
+/// ranks this is this rank's part. Waits for the device; all ranks have to call it.
 ///
 /// # Errors
 /// Parameters without values yet; a scale that is not above 0; a failing exchange; no memory left.
@@ -65,7 +67,8 @@ struct Sums {
     shard: Option<(Storage, usize)>,
 }
 
-/// Where the part of a parameter that this rank counts lies in a storage whose element `shard` is the first of the shard.
+/// Where the part of a parameter that this rank counts lies in a storage whose element `shard` is the first of the
+/// shard.
 fn in_shard(flat: &Flat, index: usize, shard: usize) -> Range<usize> {
     let rank = flat.sharding().ranks.rank();
     let part = flat.layout().owned_part(index, rank);

@@ -115,8 +115,8 @@ impl Moments {
         Moments { count: *count as u64, min: value(min), max: value(max), mean: value(mean), squares: value(squares) }
     }
 
-    /// Each of several, over the values of all ranks: merged in the order of the ranks, and so the same on all of them. All
-    /// ranks give equally many.
+    /// Each of several, over the values of all ranks: merged in the order of the ranks, and so the same on all of them.
+    /// All ranks give equally many.
     ///
     /// # Errors
     /// A failing exchange; no memory left.

@@ -1,7 +1,7 @@
 //! Memory and processors of this process, as the operating system counts them.
 //!
-//! Linux only; elsewhere the figures are absent. Called for the memory report, and by the programs for the status line and the
-//! metrics file.
+//! Linux only; elsewhere the figures are absent. Called for the memory report, and by the programs for the status line
+//! and the metrics file.
 
 use bmtrain_core::limits::{Limit, Resource, limits};
 use std::io::Read;
@@ -30,9 +30,9 @@ pub fn peak_resident_bytes() -> Option<u64> {
     now().map(|memory| memory.peak_rss_bytes)
 }
 
-/// Memory that a program can still have without anything being swapped out, bytes: what the system calls available, or what
-/// is left of the tightest limit of a control group or of this process's addresses, if that is less. `None` where none of them
-/// is known.
+/// Memory that a program can still have without anything being swapped out, bytes: what the system calls available, or
+/// what is left of the tightest limit of a control group or of this process's addresses, if that is less. `None` where
+/// none of them is known.
 pub fn available_bytes() -> Option<u64> {
     let system = read_proc("/proc/meminfo").and_then(|text| kibibytes(&text, "MemAvailable"));
     system.into_iter().chain(limits(Some(Resource::Memory)).iter().filter_map(Limit::left)).min()

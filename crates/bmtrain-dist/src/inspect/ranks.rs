@@ -1,4 +1,5 @@
-//! Numbers and results of all ranks on each, and words of one: [`sum_loss`], [`average_loss`], [`gather_result`], [`print_rank`].
+//! Numbers and results of all ranks on each, and words of one: [`sum_loss`], [`average_loss`], [`gather_result`],
+//! [`print_rank`].
 
 use super::moments::gather_words;
 use crate::error::{Error, Result};
@@ -35,12 +36,13 @@ fn reduce_loss(ranks: &dyn Communicator, loss: &Tensor, by: Reduction) -> Result
     Ok(tensors::all_reduce(ranks, own, by)?.item()?)
 }
 
-/// The rows of all ranks one behind the other, in the order of the ranks. Ranks may have different numbers of rows, also none.
+/// The rows of all ranks one behind the other, in the order of the ranks. Ranks may have different numbers of rows,
+/// also none.
 ///
 /// Shapes: `[A_r, ..]` on rank r → `[sum of A_r, ..]` on every rank.
 ///
 /// # Errors
-/// A scalar; other axes or number types on another rank; a failing exchange; no memory left.
+/// A scalar; other axes or dtypes on another rank; a failing exchange; no memory left.
 pub fn gather_result(ranks: &dyn Communicator, x: &Tensor) -> Result<Tensor> {
     let (device, shape) = (x.device(), x.shape());
     let Some((&rows, inner)) = shape.dims().split_first() else {

@@ -1,8 +1,9 @@
 //! Resident memory of this process by kind: anonymous, of files, shared.
 //!
-//! Anonymous memory is what the process itself needs: heap, stacks and the pools of CPU ranks. Pages of mapped files, such as the
-//! program, are the page cache's and can be read again; shared memory belongs to all ranks of the machine together. Linux only;
-//! elsewhere the figures are absent. Called by the programs for the metrics file and the plan of a run.
+//! Anonymous memory is what the process itself needs: heap, stacks and the pools of CPU ranks. Pages of mapped files,
+//! such as the program, are the page cache's and can be read again; shared memory belongs to all ranks of the machine
+//! together. Linux only; elsewhere the figures are absent. Called by the programs for the metrics file and the plan of
+//! a run.
 
 use super::process::{kibibytes, read_proc};
 
@@ -15,8 +16,9 @@ pub struct Resident {
     pub file_bytes: u64,
     /// `RssShmem`: shared memory.
     pub shared_bytes: u64,
-    /// Upper bound of the peak of anonymous memory since the process began: the peak of all kinds together without the files and
-    /// the shared memory that are resident now. It is exact while those two do not shrink before they are read.
+    /// Upper bound of the peak of anonymous memory since the process began: the peak of all kinds together without the
+    /// files and the shared memory that are resident now. It is exact while those two do not shrink before they are
+    /// read.
     pub peak_anonymous_bytes: u64,
 }
 

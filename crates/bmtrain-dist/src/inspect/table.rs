@@ -15,8 +15,8 @@ pub struct SummaryRow {
     pub gradient: Option<Moments>,
 }
 
-/// One line for each row under a line of names: name, shape, max, min, std, mean, grad_std, grad_mean. Without a gradient its
-/// columns have a dash.
+/// One line for each row under a line of names: name, shape, max, min, std, mean, grad_std, grad_mean. Without a
+/// gradient its columns have a dash.
 pub fn format_summary(rows: &[SummaryRow]) -> String {
     let names = ["name", "shape", "max", "min", "std", "mean", "grad_std", "grad_mean"];
     let lines = rows.iter().map(|row| {

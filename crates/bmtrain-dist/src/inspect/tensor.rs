@@ -10,12 +10,13 @@ use bmtrain_core::{Ctx, Device, Shape, Tensor};
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// Sees what a forward pass names with [`Ctx::observe`], from [`Ctx::set_observer`] on, in as many micro-batches as it is given
-/// to. A row is a name with its path; a name that comes several times in one micro-batch has a row for each. Blocks that run
-/// again for their gradients count once.
+/// Sees what a forward pass names with [`Ctx::observe`], from [`Ctx::set_observer`] on, in as many micro-batches as it
+/// is given to. A row is a name with its path; a name that comes several times in one micro-batch has a row for each.
+/// Blocks that run again for their gradients count once.
 ///
-/// Rows sum up all steps until [`TensorInspector::clear`]. What tells repetitions and gradients apart is kept for the latest
-/// step alone, so memory does not grow with the steps; a gradient that comes after a later step has begun is left out.
+/// Rows sum up all steps until [`TensorInspector::clear`]. What tells repetitions and gradients apart is kept for the
+/// latest step alone, so memory does not grow with the steps; a gradient that comes after a later step has begun is
+/// left out.
 #[derive(Debug, Default)]
 pub struct TensorInspector {
     seen: RefCell<Seen>,
@@ -37,8 +38,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// A later step forgets where values of earlier ones were seen. An earlier one does not, since what looks on beside the
-    /// training, in inference, counts as step 0.
+    /// A later step forgets where values of earlier ones were seen. An earlier one does not, since what looks on beside
+    /// the training, in inference, counts as step 0.
     fn at_step(&mut self, step: u32) {
         if self.latest.is_none_or(|latest| step > latest) {
             self.latest = Some(step);
@@ -79,8 +80,8 @@ impl TensorInspector {
         TensorInspector::default()
     }
 
-    /// One that keeps the last tensor of each name as well, for [`TensorInspector::tensor`]. Their memory stays in use until
-    /// then, and no op works in place on them.
+    /// One that keeps the last tensor of each name as well, for [`TensorInspector::tensor`]. Their memory stays in use
+    /// until then, and no op works in place on them.
     pub fn keeping() -> Self {
         TensorInspector { keeps: true, ..TensorInspector::default() }
     }
@@ -95,8 +96,9 @@ impl TensorInspector {
         *self.seen.borrow_mut() = Seen::default();
     }
 
-    /// What was seen, on all ranks and in all micro-batches together, in the order in which it came first. Gradients are divided
-    /// by `gradient_scale`, what losses were multiplied by. All ranks have to call it and to have named the same.
+    /// What was seen, on all ranks and in all micro-batches together, in the order in which it came first. Gradients
+    /// are divided by `gradient_scale`, what losses were multiplied by. All ranks have to call it and to have named the
+    /// same.
     ///
     /// # Errors
     /// Ranks that named other values; a scale that is not above 0; a failing exchange; no memory left.

@@ -1,7 +1,7 @@
 //! How the ranks of a run exchange data: through memory they share, by MPI, or from device to device by NCCL.
 //!
-//! Defines [`Connection`], [`Exchange`] and [`RankDevice`]; the programs ask [`Launch::connection`] or [`Launch::exchange`] before
-//! they read any data.
+//! Defines [`Connection`], [`Exchange`] and [`RankDevice`]; the programs ask [`Launch::connection`] or
+//! [`Launch::exchange`] before they read any data.
 
 use super::{Launch, Launcher, cores};
 use crate::error::{Error, Result};
@@ -17,7 +17,8 @@ pub enum Connection {
     Nccl,
 }
 
-/// What the ranks of a run compute on, as far as their exchange goes. They all come to the same one: see [`RankDevice::of`].
+/// What the ranks of a run compute on, as far as their exchange goes. They all come to the same one: see
+/// [`RankDevice::of`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RankDevice {
     /// Processors.
@@ -31,8 +32,8 @@ pub enum RankDevice {
 /// How the ranks of a launch exchange data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Exchange {
-    /// What connects the ranks' hosts: [`Connection::Host`] or [`Connection::Mpi`]. Whatever carries the values, ranks come
-    /// together, wait at barriers and hear of lost ranks by this.
+    /// What connects the ranks' hosts: [`Connection::Host`] or [`Connection::Mpi`]. Whatever carries the values, ranks
+    /// come together, wait at barriers and hear of lost ranks by this.
     pub hosts: Connection,
     /// Values go from device to device by NCCL; otherwise they take the way of the hosts, from CUDA devices too.
     pub by_nccl: bool,
@@ -40,8 +41,8 @@ pub struct Exchange {
 
 impl RankDevice {
     /// What this rank is to tell the others of its device: for a CUDA device its place in this host
-    /// ([`CudaBackend::pci_bus_id`](bmtrain_core::cuda::CudaBackend::pci_bus_id)), none for processors. The number of a device
-    /// says nothing: ranks that each see one device of the host all call it the first.
+    /// ([`CudaBackend::pci_bus_id`](bmtrain_core::cuda::CudaBackend::pci_bus_id)), none for processors. The number of a
+    /// device says nothing: ranks that each see one device of the host all call it the first.
     pub fn card(pci_bus_id: Option<&str>) -> String {
         match pci_bus_id {
             None => PROCESSORS.into(),
@@ -76,11 +77,12 @@ impl RankDevice {
 const PROCESSORS: &str = "processors";
 
 impl Launch {
-    /// How the ranks of this launch, which compute on `device`, exchange data: as `asked`, else by NCCL where every rank has a
-    /// CUDA device of its own, and by what connects the hosts everywhere else.
+    /// How the ranks of this launch, which compute on `device`, exchange data: as `asked`, else by NCCL where every
+    /// rank has a CUDA device of its own, and by what connects the hosts everywhere else.
     ///
     /// # Errors
-    /// NCCL is asked for and ranks compute on processors or share a device; what [`Launch::connection`] refuses for the hosts.
+    /// NCCL is asked for and ranks compute on processors or share a device; what [`Launch::connection`] refuses for the
+    /// hosts.
     pub fn exchange(&self, asked: Option<Connection>, device: RankDevice) -> Result<Exchange> {
         if let (RankDevice::SharedCuda([one, other]), true) = (device, self.ranks_in_process() > 1) {
             let reason = format!(
@@ -110,12 +112,12 @@ impl Launch {
         Ok(Exchange { hosts, by_nccl: wanted && self.world > 1 })
     }
 
-    /// How the hosts of the ranks of this launch are connected: as `asked`, else through shared memory on one host and by MPI on
-    /// several.
+    /// How the hosts of the ranks of this launch are connected: as `asked`, else through shared memory on one host and
+    /// by MPI on several.
     ///
     /// # Errors
-    /// Several hosts, or MPI is asked for, and nobody started MPI processes; a build without the feature `mpi`; NCCL, which
-    /// connects devices.
+    /// Several hosts, or MPI is asked for, and nobody started MPI processes; a build without the feature `mpi`; NCCL,
+    /// which connects devices.
     pub fn connection(&self, asked: Option<Connection>) -> Result<Connection> {
         let is_built = cfg!(feature = "mpi");
         // Tasks of `srun` are processes of MPI if Slurm was told so; MPI itself counts the ranks when it starts.

@@ -5,8 +5,8 @@ use crate::error::Result;
 use crate::inspect::process::available_cpus;
 use crate::team::Team;
 
-/// Threads for this rank when every rank may use all cores that were left to its process. Ranks of one host that have the same
-/// cores divide them; those that a launcher bound to cores of their own do not. Waits for the other ranks.
+/// Threads for this rank when every rank may use all cores that were left to its process. Ranks of one host that have
+/// the same cores divide them; those that a launcher bound to cores of their own do not. Waits for the other ranks.
 ///
 /// # Errors
 /// A failing exchange.

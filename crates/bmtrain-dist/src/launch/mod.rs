@@ -1,9 +1,9 @@
 //! How this process was started, how the ranks of one process run, and where ranks meet.
 //!
-//! [`Launch::detect`] turns the command line's `--ranks` and a launcher's variables into one answer: which rank this is, of how
-//! many, on how many hosts. [`Launch::connection`] and [`Launch::exchange`] say how they are connected, [`run_ranks`] runs
-//! several ranks as threads, [`store`] is the rendezvous of several processes. Called by the programs; `docs/launch.md` shows
-//! each launcher.
+//! [`Launch::detect`] turns the command line's `--ranks` and a launcher's variables into one answer: which rank this
+//! is, of how many, on how many hosts. [`Launch::connection`] and [`Launch::exchange`] say how they are connected,
+//! [`run_ranks`] runs several ranks as threads, [`store`] is the rendezvous of several processes. Called by the
+//! programs; `docs/launch.md` shows each launcher.
 
 mod connection;
 mod cores;
@@ -214,8 +214,8 @@ impl Launch {
         Ok(Token::derive(self.job()?, self.secret.as_deref().unwrap_or_default()))
     }
 
-    /// Where and how the processes of this job meet. On one host that is its loopback; on several, rank 0 listens at the
-    /// master's address, or at `BMTRAIN_STORE_BIND`. `recipe` is the hash of what the ranks are to do.
+    /// Where and how the processes of this job meet. On one host that is its loopback; on several, rank 0 listens at
+    /// the master's address, or at `BMTRAIN_STORE_BIND`. `recipe` is the hash of what the ranks are to do.
     ///
     /// # Errors
     /// As [`Launch::job`]; several hosts and no `MASTER_ADDR`.

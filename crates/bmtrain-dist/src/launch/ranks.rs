@@ -1,8 +1,8 @@
 //! Ranks as threads of one process: started, named, joined, and one failure told from its consequences.
 //!
-//! The rule of joining: as long as no rank has failed, wait for all of them, however long they train; what hangs between
-//! ranks is ended by the deadlines of their communicators. After the first failure the others have [`GRACE`] to end, and
-//! whoever has not is left behind and named, so that a program can end.
+//! The rule of joining: as long as no rank has failed, wait for all of them, however long they train; what hangs
+//! between ranks is ended by the deadlines of their communicators. After the first failure the others have [`GRACE`] to
+//! end, and whoever has not is left behind and named, so that a program can end.
 
 use crate::error::Error;
 use bmtrain_core::Error as CoreError;
@@ -77,8 +77,8 @@ where
     run((0..count).map(|rank| (make(rank), |_: Option<String>| ())), grace, |_| String::new())
 }
 
-/// Run one rank for each communicator. A rank that fails or panics is recorded first and then tells the others through its
-/// communicator ([`Communicator::abort`]), so that what they fail with in consequence is never taken for the cause.
+/// Run one rank for each communicator. A rank that fails or panics is recorded first and then tells the others through
+/// its communicator ([`Communicator::abort`]), so that what they fail with in consequence is never taken for the cause.
 ///
 /// # Errors
 /// As [`run_ranks`].

@@ -65,8 +65,8 @@ impl Embedding {
         Ok(ops::linear(cx, x, &self.weight.var(cx)?, bias, None)?)
     }
 
-    /// The cross-entropy of those logits against rows of the table `targets [..]`, without the logits of all rows of `x`: the
-    /// loss of a language model whose head is tied to its input.
+    /// The cross-entropy of those logits against rows of the table `targets [..]`, without the logits of all rows of
+    /// `x`: the loss of a language model whose head is tied to its input.
     ///
     /// # Errors
     /// As [`ops::linear_cross_entropy`].

@@ -103,8 +103,8 @@ impl Linear {
         Ok(ops::linear(cx, x, &weight, bias.as_ref(), activation)?)
     }
 
-    /// The cross-entropy of `x [.., inputs] W^T + b` against class numbers `[..]`, without the logits of all rows. Where the layer
-    /// is cut by columns, the options name the classes of this rank.
+    /// The cross-entropy of `x [.., inputs] W^T + b` against class numbers `[..]`, without the logits of all rows.
+    /// Where the layer is cut by columns, the options name the classes of this rank.
     ///
     /// # Errors
     /// As [`ops::linear_cross_entropy`].

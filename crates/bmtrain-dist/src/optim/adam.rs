@@ -13,7 +13,7 @@ use std::rc::Rc;
 /// How weight decay acts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DecayForm {
-    /// On the weights themselves: AdamW. The default for every number type, where the predecessor's depended on it.
+    /// On the weights themselves: AdamW. The default for every dtype, where the predecessor's depended on it.
     #[default]
     Decoupled,
     /// Added to the gradient: Adam with L2.

@@ -1,11 +1,12 @@
 //! How far the last step moved each parameter, for optimizers that record it.
 //!
-//! [`Delta`] is what is shown; [`Before`] measures a kernel's update on the device, and [`norms`] brings the ranks' sums
-//! together. Sums are exact ([`bmtrain_core::exact`]), so that the figures do not depend on how the work is shared.
+//! [`Delta`] is what is shown; [`Before`] measures a kernel's update on the device, and [`norms`] brings the ranks'
+//! sums together. Sums are exact ([`bmtrain_core::exact`]), so that the figures do not depend on how the work is
+//! shared.
 //!
-//! The predecessor's `record_delta` kept mean and variance of the update's direction for 16-bit parameters on the host; here
-//! it is the norm of the update itself, for every type and both optimizers. Beside the norm of the parameter it shows a rate
-//! that is too high or a layer that stands still.
+//! The predecessor's `record_delta` kept mean and variance of the update's direction for 16-bit parameters on the host;
+//! here it is the norm of the update itself, for every type and both optimizers. Beside the norm of the parameter it
+//! shows a rate that is too high or a layer that stands still.
 
 use crate::error::Result;
 use crate::param::Flat;
@@ -20,8 +21,8 @@ use std::ops::Range;
 pub struct Delta {
     /// Full name of the parameter.
     pub name: String,
-    /// Square root of the sum of squares of `new - old`, over all ranks that share the parameter, of the f32 master where
-    /// there is one: what a rounded 16-bit parameter does not show yet counts. 0 where the step changed nothing.
+    /// Square root of the sum of squares of `new - old`, over all ranks that share the parameter, of the f32 master
+    /// where there is one: what a rounded 16-bit parameter does not show yet counts. 0 where the step changed nothing.
     pub norm: f64,
 }
 
@@ -51,8 +52,8 @@ impl<'a> Before<'a> {
     }
 }
 
-/// The norms of all parameters of a flat storage from this rank's sums, [`WORDS`] for each. Ranks that share it have to do
-/// the same. Waits for the device.
+/// The norms of all parameters of a flat storage from this rank's sums, [`WORDS`] for each. Ranks that share it have to
+/// do the same. Waits for the device.
 pub(super) fn norms(flat: &Flat, words: &[i64]) -> Result<Vec<f64>> {
     let device = flat.values().device();
     let all = Storage::empty(device, words.len(), DType::I64, Segment::Workspace)?;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// Hashes of a run's state, 64 hexadecimal digits each. They do not depend on the order of parameter groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// Names, number types and values of the parameters.
+    /// Names, dtypes and values of the parameters.
     pub weights: String,
     /// Step counts, moments and masters of every optimizer, places in the schedules.
     pub optimizer: String,

@@ -1,4 +1,5 @@
-//! The manager of optimizers and schedules: backward with weights and scale, clipping by the true norm, one step for all.
+//! The manager of optimizers and schedules: backward with weights and scale, clipping by the true norm, one step for
+//! all.
 
 use super::scale::Outcome;
 use super::{Delta, LossScaler, Optimizer, ScalePolicy, Scheduler, StepArgs};
@@ -51,10 +52,10 @@ struct Entry {
     lr: f64,
 }
 
-/// Several optimizers with their schedules, stepped together: each has parameters and a rate of its own; loss scale, norm
-/// and clipping are those of all gradients. A parameter belongs to one of them; those of none are
-/// [`OptimManager::untrained`]. What the way back leaves in storages of which no manager updates anything is dropped at its
-/// end: nobody would ever take it.
+/// Several optimizers with their schedules, stepped together: each has parameters and a rate of its own; loss scale,
+/// norm and clipping are those of all gradients. A parameter belongs to one of them; those of none are
+/// [`OptimManager::untrained`]. What the backward pass leaves in storages of which no manager updates anything is
+/// dropped at its end: nobody would ever take it.
 ///
 /// Gradients accumulate over calls of [`OptimManager::backward`]; [`OptimManager::step`] uses and frees them.
 pub struct OptimManager {
@@ -105,7 +106,8 @@ impl OptimManager {
         })
     }
 
-    /// Add an optimizer with a schedule. A parameter that another optimizer has is refused before the next backward pass.
+    /// Add an optimizer with a schedule. A parameter that another optimizer has is refused before the next backward
+    /// pass.
     pub fn add_scheduled(&mut self, optimizer: Box<dyn Optimizer>, scheduler: Scheduler) {
         self.enter(Entry { optimizer, scheduler: Some(scheduler), lr: 0.0 });
     }
@@ -123,7 +125,7 @@ impl OptimManager {
         (self.flats, self.others) = (OnceCell::new(), OnceCell::new());
     }
 
-    /// What the loss is multiplied by on the way back; gradients are divided by it again before they are used.
+    /// What the loss is multiplied by on the backward pass; gradients are divided by it again before they are used.
     pub fn loss_scale(&self) -> f32 {
         self.scaler.scale()
     }
@@ -165,9 +167,9 @@ impl OptimManager {
         Ok(all.into_iter().flatten().collect())
     }
 
-    /// As [`OptimManager::backward`] for the last micro-batch of a rank before the step. Where gradients are exchanged once a
-    /// step, those of a block are exchanged while the block before it computes. The result is the same to the last bit. All
-    /// ranks have to call it for their last micro-batch, or none.
+    /// As [`OptimManager::backward`] for the last micro-batch of a rank before the step. Where gradients are exchanged
+    /// once a step, those of a block are exchanged while the block before it computes. The result is the same to the
+    /// last bit. All ranks have to call it for their last micro-batch, or none.
     ///
     /// # Errors
     /// As [`OptimManager::backward`].
@@ -248,7 +250,8 @@ impl OptimManager {
         self.entries.iter().flat_map(|entry| entry.optimizer.groups()).flat_map(|group| &group.params)
     }
 
-    /// Measure, clip, update every optimizer, move the schedules on, free the gradients. The one host wait is for the norm.
+    /// Measure, clip, update every optimizer, move the schedules on, free the gradients. The one host wait is for the
+    /// norm.
     ///
     /// # Errors
     /// No memory for optimizer state; a failing device.
@@ -256,11 +259,11 @@ impl OptimManager {
         Ok(self.step_and_read(&[])?.0)
     }
 
-    /// As [`OptimManager::step`], and bring f32 tensors to the host that the device computes meanwhile, such as losses, one
-    /// behind the other: all with the one wait that a step makes.
+    /// As [`OptimManager::step`], and bring f32 tensors to the host that the device computes meanwhile, such as losses,
+    /// one behind the other: all with the one wait that a step makes.
     ///
     /// # Errors
-    /// As [`OptimManager::step`]; another number type.
+    /// As [`OptimManager::step`]; another dtype.
     pub fn step_and_read(&mut self, beside: &[&Tensor]) -> Result<(StepInfo, Vec<f32>)> {
         let flats = self.flats()?;
         for flat in flats.iter() {

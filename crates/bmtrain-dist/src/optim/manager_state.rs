@@ -1,8 +1,8 @@
 //! All that a manager remembers between steps, as one value: for moving a run between optimizers, ranks and levels.
 //!
 //! A state knows parameters by name and not by optimizer, so that a run may continue with its parameters divided among
-//! optimizers in another way, on the host or on the device. Checkpoints of large models go parameter by parameter instead
-//! ([`Optimizer::visit_state`](super::Optimizer::visit_state)).
+//! optimizers in another way, on the host or on the device. Checkpoints of large models go parameter by parameter
+//! instead ([`Optimizer::visit_state`](super::Optimizer::visit_state)).
 
 use super::scale::ScaleState;
 use super::{OptimManager, ParamState};
@@ -21,8 +21,8 @@ pub struct ManagerState {
 }
 
 impl OptimManager {
-    /// Everything, gathered from all ranks, which have to do the same: as much host memory as the state has. Waits for the
-    /// device.
+    /// Everything, gathered from all ranks, which have to do the same: as much host memory as the state has. Waits for
+    /// the device.
     ///
     /// # Errors
     /// A parameter in two optimizers; a failing device.
@@ -40,8 +40,8 @@ impl OptimManager {
     ///
     /// # Errors
     /// A parameter that no optimizer has, schedules or a loss scale of another kind, and what
-    /// [`Optimizer::load_state`](super::Optimizer::load_state) refuses. Schedules and loss scale are checked before anything
-    /// is changed, parameters optimizer by optimizer.
+    /// [`Optimizer::load_state`](super::Optimizer::load_state) refuses. Schedules and loss scale are checked before
+    /// anything is changed, parameters optimizer by optimizer.
     pub fn load_state(&mut self, state: &ManagerState) -> Result<()> {
         self.flats()?;
         let mut scaler = self.scaler;

@@ -95,8 +95,8 @@ pub(crate) const STRETCH: usize = 1 << 20;
 pub struct Kept {
     /// Steps taken.
     pub steps: u64,
-    /// Named f32, laid out as [`OwnedPart::in_state`](crate::param::OwnedPart::in_state) says: `m`, `v`, and `master` for
-    /// 16-bit parameters.
+    /// Named f32, laid out as [`OwnedPart::in_state`](crate::param::OwnedPart::in_state) says: `m`, `v`, and `master`
+    /// for 16-bit parameters.
     pub tensors: Vec<(&'static str, KeptTensor)>,
 }
 
@@ -124,17 +124,18 @@ pub trait Optimizer {
     /// Take back the step counts of the last step, which changed nothing.
     fn undo_count(&mut self);
 
-    /// Show the state of every parameter that has one, one at a time, gathered from all ranks, which have to do the same:
-    /// storage by storage, in the order in which the groups first name them, and within a storage in the order of the groups.
-    /// Each storage is gathered once. Waits for the device.
+    /// Show the state of every parameter that has one, one at a time, gathered from all ranks, which have to do the
+    /// same: storage by storage, in the order in which the groups first name them, and within a storage in the order of
+    /// the groups. Each storage is gathered once. Waits for the device.
     ///
     /// # Errors
     /// A failing device; what `visit` returns.
     fn visit_state(&self, visit: &mut dyn FnMut(ParamState) -> Result<()>) -> Result<()>;
 
     /// Show the same state in stretches of a bounded number of elements, so that no whole tensor is copied to the host.
-    /// The storages are gathered as in [`Optimizer::visit_state`]. The stretches of a tensor come in order and without other
-    /// tensors of the parameter between them, `m` before `v` before `master`; parameters of one storage may alternate.
+    /// The storages are gathered as in [`Optimizer::visit_state`]. The stretches of a tensor come in order and without
+    /// other tensors of the parameter between them, `m` before `v` before `master`; parameters of one storage may
+    /// alternate.
     ///
     /// The provided implementation copies the whole state of one parameter at a time.
     ///
@@ -168,20 +169,20 @@ pub trait Optimizer {
     /// A parameter whose block is not complete.
     fn kept(&self, param: &Param) -> Result<Option<Kept>>;
 
-    /// Continue for one of its parameters after `steps` steps. `read` gives those elements of a named tensor that this rank
-    /// is to hold, counted within the rank's tensor-parallel part. The values of the parameter were loaded before.
+    /// Continue for one of its parameters after `steps` steps. `read` gives those elements of a named tensor that this
+    /// rank is to hold, counted within the rank's tensor-parallel part. The values of the parameter were loaded before.
     ///
     /// # Errors
     /// What `read` returns, another number of values; a failing device.
     fn load_kept(&mut self, param: &Param, steps: u64, read: &mut ReadKept<'_>) -> Result<()>;
 
-    /// Continue from a state, of this optimizer or of another one of the same form, on any number of ranks and at any ZeRO
-    /// level. Parameters it does not name keep what they have. The parameters themselves are not part of it: they are
-    /// loaded as well, and before.
+    /// Continue from a state, of this optimizer or of another one of the same form, on any number of ranks and at any
+    /// ZeRO level. Parameters it does not name keep what they have. The parameters themselves are not part of it: they
+    /// are loaded as well, and before.
     ///
     /// # Errors
-    /// A name that is in no group or comes twice, a tensor that is missing, too many or of another length; then nothing is
-    /// changed. A failing device.
+    /// A name that is in no group or comes twice, a tensor that is missing, too many or of another length; then nothing
+    /// is changed. A failing device.
     fn load_state(&mut self, state: &[ParamState]) -> Result<()> {
         for (param, entry) in check_state(self.groups(), state)? {
             self.load_kept(&param, entry.steps, &mut |name, part| {
@@ -194,8 +195,8 @@ pub trait Optimizer {
         Ok(())
     }
 
-    /// How far the last step moved each parameter that has ever been updated, if that is recorded. All ranks have to ask.
-    /// Waits for the device.
+    /// How far the last step moved each parameter that has ever been updated, if that is recorded. All ranks have to
+    /// ask. Waits for the device.
     ///
     /// # Errors
     /// A failing device or exchange.

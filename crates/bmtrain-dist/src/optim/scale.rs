@@ -1,15 +1,15 @@
-//! Loss scaling: by what the loss is multiplied on the way back, so that small gradients survive in f16.
+//! Loss scaling: by what the loss is multiplied on the backward pass, so that small gradients survive in f16.
 //!
-//! [`LossScaler`] is a state machine on the host: it is told after every step whether a gradient was not finite and says
-//! whether the step stands, what the next scale is, and when to stop trying. [`ScalePolicy`] names the rules of three
-//! systems. The caller sees to it that every rank is told the same. Called by the `OptimManager`.
+//! [`LossScaler`] is a state machine on the host: it is told after every step whether a gradient was not finite and
+//! says whether the step stands, what the next scale is, and when to stop trying. [`ScalePolicy`] names the rules of
+//! three systems. The caller sees to it that every rank is told the same. Called by the `OptimManager`.
 
 use crate::error::{Error, Result};
 
 /// How the scale moves.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ScalePolicy {
-    /// Always the same scale; 1 for number types with the range of f32.
+    /// Always the same scale; 1 for dtypes with the range of f32.
     Static {
         /// The scale.
         scale: f32,
@@ -207,9 +207,9 @@ pub struct ScaleState {
 
 /// A policy and where it stands.
 ///
-/// After `limit` skipped steps in a row it gives up. Until the first step is applied, skips that lowered the scale do not
-/// count: a first scale chosen too high on purpose (2^32) needs some sixteen of them to come down to what f16 can bear.
-/// The floor bounds their number.
+/// After `limit` skipped steps in a row it gives up. Until the first step is applied, skips that lowered the scale do
+/// not count: a first scale chosen too high on purpose (2^32) needs some sixteen of them to come down to what f16 can
+/// bear. The floor bounds their number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LossScaler {
     policy: ScalePolicy,

@@ -90,8 +90,8 @@ pub(super) fn tensor<'s>(entry: &'s ParamState, name: &str) -> Option<&'s [f32]>
     entry.tensors.iter().find(|(known, _)| *known == name).map(|(_, values)| values.as_slice())
 }
 
-/// The parameters of all groups by the storages they lie in, each with its number there: storages in the order in which the
-/// groups first name them, and in each its parameters in the order of the groups.
+/// The parameters of all groups by the storages they lie in, each with its number there: storages in the order in which
+/// the groups first name them, and in each its parameters in the order of the groups.
 ///
 /// # Errors
 /// A parameter whose block is not complete.
@@ -112,8 +112,8 @@ pub(super) fn by_storage(groups: &[ParamGroup]) -> Result<Vec<StorageParams<'_>>
 /// A storage and parameters that lie in it, with their numbers.
 pub(super) type StorageParams<'g> = (&'g Rc<Flat>, Vec<(&'g Param, usize)>);
 
-/// Show the elements `range` of an f32 storage in stretches: those of the tensor `tensor` of the parameter `param` after
-/// `steps` steps. Waits for the device.
+/// Show the elements `range` of an f32 storage in stretches: those of the tensor `tensor` of the parameter `param`
+/// after `steps` steps. Waits for the device.
 ///
 /// # Errors
 /// A failing device; what `visit` returns.

@@ -31,16 +31,16 @@ pub struct BuilderOptions {
     pub mesh: Mesh,
     /// Seed of the initial values.
     pub seed: u64,
-    /// Number type of the parameters.
+    /// Dtype of the parameters.
     pub dtype: DType,
-    /// Number type of their gradients.
+    /// Dtype of their gradients.
     pub grad_dtype: DType,
     /// Draw values or wait for them.
     pub birth: Birth,
     /// How they are shared among data-parallel ranks.
     pub sharding: Sharding,
-    /// Full names of those that are born frozen: they lie in storages of their own, which take no memory for gradients or
-    /// optimizer state.
+    /// Full names of those that are born frozen: they lie in storages of their own, which take no memory for gradients
+    /// or optimizer state.
     pub frozen: NamePatterns,
 }
 
@@ -148,7 +148,7 @@ impl Builder {
         Ok(param)
     }
 
-    /// Build a block: parameters declared inside lie together in one storage per number type, group, and whether they are
+    /// Build a block: parameters declared inside lie together in one storage per dtype, group, and whether they are
     /// trained at birth.
     ///
     /// # Errors
@@ -233,8 +233,8 @@ impl Parameters {
         &self.flats
     }
 
-    /// The most blocks whose values were whole at once on this rank so far, where blocks are whole only while they work;
-    /// counted by the memory in use.
+    /// The most blocks whose values were whole at once on this rank so far, where blocks are whole only while they
+    /// work; counted by the memory in use.
     pub fn most_whole_blocks(&self) -> usize {
         self.census.most()
     }
@@ -259,7 +259,8 @@ impl Parameters {
         Ok(missing.iter().map(|param| param.name().to_owned()).collect())
     }
 
-    /// Give up whole values of parameters outside of blocks, which a forward pass without a backward pass leaves behind.
+    /// Give up whole values of parameters outside of blocks, which a forward pass without a backward pass leaves
+    /// behind.
     pub fn put_away(&self) {
         self.flats.iter().for_each(|flat| flat.put_away());
     }
@@ -270,8 +271,8 @@ impl Parameters {
     }
 }
 
-/// Reads whole parameters one after the other, holding one storage gathered at a time: a block is gathered once for all its
-/// parameters. Every rank has to read the same parameters in the same order.
+/// Reads whole parameters one after the other, holding one storage gathered at a time: a block is gathered once for all
+/// its parameters. Every rank has to read the same parameters in the same order.
 #[derive(Debug, Default)]
 pub struct WholeReader {
     held: Option<Rc<Flat>>,

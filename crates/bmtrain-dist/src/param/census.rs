@@ -1,5 +1,5 @@
-//! Which blocks are whole on this rank, by the memory that is really in use: where blocks are to be whole only while they work,
-//! a third one is a mistake of ours. Defines [`Census`], which all storages of a model share; called by
+//! Which blocks are whole on this rank, by the memory that is really in use: where blocks are to be whole only while
+//! they work, a third one is a mistake of ours. Defines [`Census`], which all storages of a model share; called by
 //! [`Flat::gather`](super::Flat::gather).
 
 use crate::block::ring::SLOTS;

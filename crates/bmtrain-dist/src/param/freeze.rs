@@ -1,9 +1,9 @@
-//! Which parameters are not trained: by patterns of names, for the birth of a model and for a change of mind, and as a mask of
-//! full names, which a checkpoint keeps.
+//! Which parameters are not trained: by patterns of names, for the birth of a model and for a change of mind, and as a
+//! mask of full names, which a checkpoint keeps.
 //!
-//! Freezing moves nothing. A frozen parameter keeps its place and its optimizer state; no gradient is made for it, the norm and
-//! the optimizer pass it by, and once it is trained again its moments go on where they stood. Defines [`NamePatterns`] and
-//! [`FreezeMask`]; called by whoever builds, opens or resumes a model.
+//! Freezing moves nothing. A frozen parameter keeps its place and its optimizer state; no gradient is made for it, the
+//! norm and the optimizer pass it by, and once it is trained again its moments go on where they stood. Defines
+//! [`NamePatterns`] and [`FreezeMask`]; called by whoever builds, opens or resumes a model.
 
 use super::Parameters;
 use crate::error::{Error, Result};
@@ -75,8 +75,8 @@ impl Parameters {
         Ok(())
     }
 
-    /// Freeze every parameter of the set, beside what is frozen already; the number of those it fits. Every rank has to do the
-    /// same.
+    /// Freeze every parameter of the set, beside what is frozen already; the number of those it fits. Every rank has to
+    /// do the same.
     pub fn freeze(&self, patterns: &NamePatterns) -> usize {
         let fitting = self.iter().filter(|param| patterns.matches(param.name()));
         fitting.map(|param| param.set_trainable(false)).count()

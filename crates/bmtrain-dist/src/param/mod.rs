@@ -114,8 +114,8 @@ impl Param {
         self.home().map(|home| (&home.flat, home.index))
     }
 
-    /// The whole value, a tensor that sees later updates. A parameter outside of blocks is gathered where that is needed; the
-    /// other ranks have to ask for it too.
+    /// The whole value, a tensor that sees later updates. A parameter outside of blocks is gathered where that is
+    /// needed; the other ranks have to ask for it too.
     ///
     /// # Errors
     /// Inside a block that is not gathered now; before the values were drawn or loaded; a failing exchange.
@@ -138,7 +138,7 @@ impl Param {
         } else {
             Var::constant(value)
         };
-        // Ops must not keep gathered values alive until the way back.
+        // Ops must not keep gathered values alive until the backward pass.
         let is_cut = cx.is_recording() && self.home()?.flat.sharding().cuts_values();
         Ok(if is_cut { var.recalled_from(self.inner.clone()) } else { var })
     }
@@ -202,8 +202,8 @@ impl Param {
         Ok(())
     }
 
-    /// As [`Param::load`], with nothing asked for but the part of the values that this rank holds: `read` fills the values from an
-    /// element of the whole parameter on. Memory: the longest run of them.
+    /// As [`Param::load`], with nothing asked for but the part of the values that this rank holds: `read` fills the
+    /// values from an element of the whole parameter on. Memory: the longest run of them.
     ///
     /// # Errors
     /// What `read` returns; a failing device.
@@ -219,7 +219,7 @@ impl Param {
         Ok(())
     }
 
-    /// Upload values rounded to the number type of the parameter.
+    /// Upload values rounded to the dtype of the parameter.
     fn upload_as(&self, dtype: DType, values: &[f32], to: Range<usize>) -> Result<()> {
         match dtype {
             DType::F16 => self.upload(&narrow::<f16>(values), to),
@@ -228,8 +228,8 @@ impl Param {
         }
     }
 
-    /// Runs of the whole parameter that lie one behind the other in this rank's values: where each begins in the whole, and
-    /// its range in the storage.
+    /// Runs of the whole parameter that lie one behind the other in this rank's values: where each begins in the whole,
+    /// and its range in the storage.
     fn runs(&self, home: &Home) -> Vec<(usize, Range<usize>)> {
         let (owned, at_rest) = home.flat.at_rest(home.index);
         let place = |(global, at, len): (usize, usize, usize)| (global, at_rest.start + at..at_rest.start + at + len);
@@ -246,7 +246,7 @@ impl Param {
         self.inner.local.runs(self.inner.spec.shape).into_iter().filter_map(inside).collect()
     }
 
-    /// Set the part of the values that this rank holds at rest from bytes in the number type of the parameter, run by run;
+    /// Set the part of the values that this rank holds at rest from bytes in the dtype of the parameter, run by run;
     /// `read` fills the bytes of the elements from its argument on.
     pub(crate) fn load_bits(&self, read: &mut dyn FnMut(usize, &mut [u8]) -> Result<()>) -> Result<()> {
         let home = self.home()?;
@@ -271,8 +271,8 @@ impl Param {
         Ok(())
     }
 
-    /// The whole values (of this rank's tensor-parallel part), widened. Gathers them; the other ranks have to do the same.
-    /// Waits for the device.
+    /// The whole values (of this rank's tensor-parallel part), widened. Gathers them; the other ranks have to do the
+    /// same. Waits for the device.
     ///
     /// # Errors
     /// Before the values were drawn or loaded; a failing exchange.
@@ -284,8 +284,8 @@ impl Param {
         values
     }
 
-    /// The values of [`Param::read`], a stretch of a few megabytes after the other, so that no second copy of a large parameter
-    /// is made on the host. The other ranks have to do the same. Waits for the device.
+    /// The values of [`Param::read`], a stretch of a few megabytes after the other, so that no second copy of a large
+    /// parameter is made on the host. The other ranks have to do the same. Waits for the device.
     ///
     /// # Errors
     /// As [`Param::read`].

@@ -33,7 +33,7 @@ pub struct ParamSpec {
     pub name: String,
     /// Shape of the whole parameter, over all tensor-parallel ranks.
     pub shape: Shape,
-    /// Number type of the values.
+    /// Dtype of the values.
     pub dtype: DType,
     /// Initial values.
     pub init: Init,

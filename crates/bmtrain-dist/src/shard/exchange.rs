@@ -1,7 +1,7 @@
 //! Gradients on their way from the rank that computed them to the rank that owns their parameters.
 //!
-//! Everything here is given to the Zero lane, behind what the compute lane has done so far, so that it happens while the next
-//! block computes. Called by [`Flat`](crate::param::Flat).
+//! Everything here is given to the Zero lane, behind what the compute lane has done so far, so that it happens while
+//! the next block computes. Called by [`Flat`](crate::param::Flat).
 
 use super::tree::Tree;
 use super::{GradientSum, ShardLayout, Sharding};
@@ -11,8 +11,8 @@ use bmtrain_core::kernel::AddScaled;
 use bmtrain_core::{DType, Device, Lane, Segment, Storage};
 use std::ops::Range;
 
-/// Elements that one rank sends to another at a time in the elastic order, where nothing is added on the way: two buffers of
-/// this many elements for each rank are all the memory that the exchange takes.
+/// Elements that one rank sends to another at a time in the elastic order, where nothing is added on the way: two
+/// buffers of this many elements for each rank are all the memory that the exchange takes.
 const SLICE: usize = 1 << 16;
 
 /// What has arrived of the gradients of one storage since the last step, for this rank's shard.
@@ -121,8 +121,8 @@ impl Exchange<'_> {
         Ok(self.sharding.ranks.launch(self.device.backend(), collective, Lane::Zero)?)
     }
 
-    /// Send every rank its shard of this rank's gradients and insert what arrives, in the order of the ranks, which is that of
-    /// the micro-batches.
+    /// Send every rank its shard of this rank's gradients and insert what arrives, in the order of the ranks, which is
+    /// that of the micro-batches.
     fn insert(&self, whole: &Storage, tree: &mut Tree) -> Result<()> {
         let (ranks, shard) = (self.sharding.ranks.size(), self.layout.shard_len());
         if ranks == 1 {

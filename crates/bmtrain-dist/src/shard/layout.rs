@@ -1,9 +1,9 @@
 //! Where parameters lie in a flat storage and which rank owns what of it. Pure arithmetic.
 //!
-//! Every parameter starts on a 512-byte boundary; of the storage's blocks of 512 bytes each rank owns `ceil(blocks / world)`,
-//! without regard to parameter borders, so that one collective per storage gathers everything. Source: the predecessor's
-//! rule, which cuts between any two elements; whole blocks let the norm of the gradients have the same bits on any number
-//! of ranks ([`bmtrain_core::kernel::NORM_CHUNK`]).
+//! Every parameter starts on a 512-byte boundary; of the storage's blocks of 512 bytes each rank owns
+//! `ceil(blocks / world)`, without regard to parameter borders, so that one collective per storage gathers everything.
+//! Source: the predecessor's rule, which cuts between any two elements; whole blocks let the norm of the gradients have
+//! the same bits on any number of ranks ([`bmtrain_core::kernel::NORM_CHUNK`]).
 
 use bmtrain_core::DType;
 use bmtrain_core::pool::ALIGNMENT;

@@ -42,11 +42,11 @@ impl ZeroLevel {
 /// In which order the gradients of micro-batches are added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GradientSum {
-    /// As they come: over the ranks in one reduction, then over the steps of accumulation. Least memory and exchange; the
-    /// bits depend on how many ranks share the batch.
+    /// As they come: over the ranks in one reduction, then over the steps of accumulation. Least memory and exchange;
+    /// the bits depend on how many ranks share the batch.
     Fast,
-    /// In one binary tree over the micro-batches of the global batch, whichever rank computed them: the bits depend on the
-    /// batch alone. Up to `1 + ceil(log2(micro-batches))` gradient shards instead of one.
+    /// In one binary tree over the micro-batches of the global batch, whichever rank computed them: the bits depend on
+    /// the batch alone. Up to `1 + ceil(log2(micro-batches))` gradient shards instead of one.
     Elastic,
 }
 

@@ -1,8 +1,8 @@
 //! A sum of many gradients in a binary tree that depends on their number alone.
 //!
 //! Leaves come one after the other, in the order of the micro-batches. As in a binary counter, two sums of equally many
-//! leaves become one at once, so that at most `1 + ceil(log2(leaves))` are alive. Defines [`Plan`], what to add to what for the
-//! next leaves, and [`Tree`], the sums themselves; called by [`exchange`](super::exchange).
+//! leaves become one at once, so that at most `1 + ceil(log2(leaves))` are alive. Defines [`Plan`], what to add to what
+//! for the next leaves, and [`Tree`], the sums themselves; called by [`exchange`](super::exchange).
 
 use crate::error::Result;
 use bmtrain_core::kernel::{AddScaled, Cast, Dest};
@@ -115,8 +115,8 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Add `leaves` leaves of `len` elements. `leaf(slice, number)` gives the storage and the first element at which the leaf's
-    /// slice lies; it is called for one slice after the other, all leaves of each.
+    /// Add `leaves` leaves of `len` elements. `leaf(slice, number)` gives the storage and the first element at which
+    /// the leaf's slice lies; it is called for one slice after the other, all leaves of each.
     ///
     /// # Errors
     /// No memory left; a failing device; those of `leaf`.

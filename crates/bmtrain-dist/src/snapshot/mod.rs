@@ -1,4 +1,5 @@
-//! What training has come to, out to checkpoints and back: parameters, optimizers, schedules, loss scale, what is frozen.
+//! What training has come to, out to checkpoints and back: parameters, optimizers, schedules, loss scale, what is
+//! frozen.
 //!
 //! | file | defines |
 //! |---|---|
@@ -7,9 +8,9 @@
 //! | `restore.rs` | [`restore`], [`load_parameters`]: any number of ranks and any ZeRO level read what any other saved |
 //! | `saver.rs` | [`Saver`]: all ranks save together in the background |
 //!
-//! A rank saves the elements that it counts in the norm of all gradients, so every element is saved once whatever is cut;
-//! how the model was cut is no part of a checkpoint. [`checkpoint`](crate::checkpoint) is the disk below, which knows
-//! nothing of this.
+//! A rank saves the elements that it counts in the norm of all gradients, so every element is saved once whatever is
+//! cut; how the model was cut is no part of a checkpoint. [`checkpoint`](crate::checkpoint) is the disk below, which
+//! knows nothing of this.
 
 mod restore;
 mod saver;

@@ -8,14 +8,14 @@ use crate::optim::OptimManager;
 use crate::param::{Param, Parameters};
 use bmtrain_core::DType;
 
-const SAME_MODEL: &str = "resume with the model and the number types that were saved; to start anew from its weights alone, \
+const SAME_MODEL: &str = "resume with the model and the dtypes that were saved; to start anew from its weights alone, \
                           load them into a new run";
 
 /// Set parameters, optimizers, schedules, loss scale and what is frozen to what they were. The caller goes on with the
 /// step after [`Manifest::step`](crate::checkpoint::Manifest::step).
 ///
 /// # Errors
-/// [`Fault::Request`] for a checkpoint of another model, number type or other optimizers, [`Fault::Damaged`] for bytes that
+/// [`Fault::Request`] for a checkpoint of another model, dtype or other optimizers, [`Fault::Damaged`] for bytes that
 /// are not as they were written: the run must not go on with what was loaded so far.
 pub fn restore(
     checkpoint: &Checkpoint,
@@ -49,7 +49,7 @@ pub fn restore(
     Ok(())
 }
 
-/// Set the values of parameters, and nothing else. Every parameter has to be in the checkpoint, in its number type, and
+/// Set the values of parameters, and nothing else. Every parameter has to be in the checkpoint, in its dtype, and
 /// every one of the checkpoint in the model.
 ///
 /// # Errors

@@ -63,8 +63,8 @@ enum Reported {
 }
 
 impl Saver {
-    /// A saver into a folder that all ranks see, keeping the newest `keep` checkpoints there. No other process saves there,
-    /// and leftovers of earlier ones are removed already.
+    /// A saver into a directory that all ranks see, keeping the newest `keep` checkpoints there. No other process saves
+    /// there, and leftovers of earlier ones are removed already.
     ///
     /// # Errors
     /// The operating system has no thread left.
@@ -89,8 +89,8 @@ impl Saver {
         matches!(self.stage, Stage::Idle)
     }
 
-    /// Begin to save what training has come to after `step` steps. If a save is in hand it is waited for, and what became
-    /// of it returned. `facts.world` is set here.
+    /// Begin to save what training has come to after `step` steps. If a save is in hand it is waited for, and what
+    /// became of it returned. `facts.world` is set here.
     ///
     /// # Errors
     /// A lost rank, a failing device; no memory for a copy.
@@ -109,8 +109,8 @@ impl Saver {
         Ok(before)
     }
 
-    /// Move on as far as that is possible without waiting for a disk. Called between steps; while nothing is being saved it
-    /// does nothing at all.
+    /// Move on as far as that is possible without waiting for a disk. Called between steps; while nothing is being
+    /// saved it does nothing at all.
     ///
     /// # Errors
     /// A lost rank, a failing device.
@@ -171,7 +171,7 @@ impl Saver {
         let failed = reports.iter().find_map(|report| report.strip_prefix(FAILED));
         if let Some(text) = failed {
             let error = self.take_error(text);
-            // The first rank may have failed before it had the folder, which another has made.
+            // The first rank may have failed before it had the directory, which another has made.
             let has_writer = self.team.gather(&[f32::from(u8::from(writer.is_some()))])?;
             let first = has_writer.iter().position(|has| has.first() == Some(&1.0));
             if let Some(writer) = writer.filter(|_| first == Some(self.team.rank())) {
@@ -206,8 +206,8 @@ impl Saver {
         Ok(Some(SaveEvent::Saved { step, committed }))
     }
 
-    /// What the thread came to on all ranks, once it has on each; a rank that has nothing to do has done it. Failures begin
-    /// with [`FAILED`].
+    /// What the thread came to on all ranks, once it has on each; a rank that has nothing to do has done it. Failures
+    /// begin with [`FAILED`].
     fn all_outcomes(&mut self) -> Result<Option<Vec<String>>> {
         if self.outcome.is_none() {
             let outcome = self.thread.poll()?;

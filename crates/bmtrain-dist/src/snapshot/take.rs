@@ -20,8 +20,8 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Begin to copy what this rank has to save of `params`, all parameters of the model, and of the optimizers. Buffers of
-    /// an earlier snapshot are used again.
+    /// Begin to copy what this rank has to save of `params`, all parameters of the model, and of the optimizers.
+    /// Buffers of an earlier snapshot are used again.
     ///
     /// # Errors
     /// A parameter whose block is not complete; no memory for the copies; a failing device.

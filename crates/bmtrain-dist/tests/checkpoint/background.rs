@@ -71,12 +71,12 @@ fn a_failed_save_comes_back_as_an_error_with_the_buffers() {
     assert!(committed.is_err() && pruned.unwrap().is_empty());
 }
 
-/// A disk on which nothing is made while the gate is held, and one folder may be refused to readers.
+/// A disk on which nothing is made while the gate is held, and one directory may be refused to readers.
 #[derive(Debug, Default)]
 pub struct Gated {
     pub disk: MemoryDisk,
     pub gate: Arc<Mutex<()>>,
-    /// The folder, and the operating system's number of the reason.
+    /// The directory, and the operating system's number of the reason.
     pub refused: Option<(String, i32)>,
 }
 
@@ -84,33 +84,33 @@ impl Disk for Gated {
     fn place(&self) -> String {
         self.disk.place()
     }
-    fn list(&self, folder: Option<&str>) -> io::Result<Vec<(String, EntryKind)>> {
-        self.disk.list(folder)
+    fn list(&self, directory: Option<&str>) -> io::Result<Vec<(String, EntryKind)>> {
+        self.disk.list(directory)
     }
-    fn create_folder(&self, folder: &str) -> io::Result<()> {
-        self.disk.create_folder(folder)
+    fn create_directory(&self, directory: &str) -> io::Result<()> {
+        self.disk.create_directory(directory)
     }
-    fn create(&self, folder: &str, file: &str) -> io::Result<Box<dyn WriteFile>> {
+    fn create(&self, directory: &str, file: &str) -> io::Result<Box<dyn WriteFile>> {
         drop(self.gate.lock());
-        self.disk.create(folder, file)
+        self.disk.create(directory, file)
     }
-    fn open(&self, folder: &str, file: &str) -> io::Result<Box<dyn ReadFile>> {
+    fn open(&self, directory: &str, file: &str) -> io::Result<Box<dyn ReadFile>> {
         match &self.refused {
-            Some((refused, reason)) if refused == folder => Err(io::Error::from_raw_os_error(*reason)),
-            _ => self.disk.open(folder, file),
+            Some((refused, reason)) if refused == directory => Err(io::Error::from_raw_os_error(*reason)),
+            _ => self.disk.open(directory, file),
         }
     }
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.disk.rename(from, to)
     }
-    fn sync_folder(&self, folder: Option<&str>) -> io::Result<()> {
-        self.disk.sync_folder(folder)
+    fn sync_directory(&self, directory: Option<&str>) -> io::Result<()> {
+        self.disk.sync_directory(directory)
     }
-    fn remove_file(&self, folder: &str, file: &str) -> io::Result<()> {
-        self.disk.remove_file(folder, file)
+    fn remove_file(&self, directory: &str, file: &str) -> io::Result<()> {
+        self.disk.remove_file(directory, file)
     }
-    fn remove_folder(&self, folder: &str) -> io::Result<()> {
-        self.disk.remove_folder(folder)
+    fn remove_directory(&self, directory: &str) -> io::Result<()> {
+        self.disk.remove_directory(directory)
     }
     fn free_bytes(&self) -> io::Result<u64> {
         self.disk.free_bytes()

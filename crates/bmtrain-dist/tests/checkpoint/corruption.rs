@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 const CORRUPTIONS: u64 = 2000;
 
-/// Damage one checkpoint in one way; says how. `other` is the folder of another step.
-fn damage(disk: &MemoryDisk, folder: &str, other: &str, random: &mut Random) -> String {
+/// Damage one checkpoint in one way; says how. `other` is the directory of another step.
+fn damage(disk: &MemoryDisk, directory: &str, other: &str, random: &mut Random) -> String {
     let files = ["rank-0.safetensors", "rank-1.safetensors", "rank-2.safetensors", MANIFEST_FILE];
     let file = files[random.below(4)];
-    let mut bytes = disk.get(folder, file).unwrap();
+    let mut bytes = disk.get(directory, file).unwrap();
     let before = bytes.clone();
     let at = random.below(bytes.len());
     let what = match random.below(12) {
@@ -37,7 +37,7 @@ fn damage(disk: &MemoryDisk, folder: &str, other: &str, random: &mut Random) -> 
             "a sector is zero"
         }
         8 => {
-            bytes = disk.get(folder, files[random.below(4)]).unwrap();
+            bytes = disk.get(directory, files[random.below(4)]).unwrap();
             "it is another file of the checkpoint"
         }
         9 => {
@@ -46,40 +46,40 @@ fn damage(disk: &MemoryDisk, folder: &str, other: &str, random: &mut Random) -> 
         }
         10 => {
             let (one, two) = (random.below(3), random.below(3));
-            let (a, b) = (disk.get(folder, files[one]).unwrap(), disk.get(folder, files[two]).unwrap());
+            let (a, b) = (disk.get(directory, files[one]).unwrap(), disk.get(directory, files[two]).unwrap());
             if one != two {
-                disk.put(folder, files[one], b);
-                disk.put(folder, files[two], a);
+                disk.put(directory, files[one], b);
+                disk.put(directory, files[two], a);
                 return "two files are swapped".into();
             }
             bytes[at] ^= 0x80;
             "a bit is flipped"
         }
         _ => {
-            bmtrain_dist::checkpoint::disk::Disk::remove_file(disk, folder, file).unwrap();
+            bmtrain_dist::checkpoint::disk::Disk::remove_file(disk, directory, file).unwrap();
             return format!("{file}: it is missing");
         }
     };
     if bytes == before {
         bytes[at] ^= 1;
     }
-    disk.put(folder, file, bytes);
+    disk.put(directory, file, bytes);
     format!("{file}: {what}")
 }
 
 #[test]
 fn two_thousand_random_corruptions_are_detected_and_the_newest_good_checkpoint_is_used() {
     let (clean, store) = memory_with(&[10, 20, 30], 3);
-    let folders: Vec<String> = store.list().unwrap().iter().map(ToString::to_string).collect();
+    let directories: Vec<String> = store.list().unwrap().iter().map(ToString::to_string).collect();
     let state = State::new(30);
     for seed in 0..CORRUPTIONS {
         let mut random = Random(seed);
         let disk = clean.copy();
         let store = Store::on(Arc::new(disk.clone()));
-        let how = damage(&disk, &folders[0], &folders[1], &mut random);
+        let how = damage(&disk, &directories[0], &directories[1], &mut random);
         let twice = random.below(4) == 0;
         if twice {
-            damage(&disk, &folders[1], &folders[2], &mut random);
+            damage(&disk, &directories[1], &directories[2], &mut random);
         }
         let newest = store.newest_verified().unwrap();
         let found = newest.checkpoint.map(|checkpoint| checkpoint.manifest().step);
@@ -110,14 +110,14 @@ fn two_thousand_random_corruptions_are_detected_and_the_newest_good_checkpoint_i
     }
 }
 
-fn edit(disk: &MemoryDisk, folder: &str, file: &str, change: impl FnOnce(&mut Vec<u8>)) {
-    assert!(disk.change(folder, file, change));
+fn edit(disk: &MemoryDisk, directory: &str, file: &str, change: impl FnOnce(&mut Vec<u8>)) {
+    assert!(disk.change(directory, file, change));
 }
 
 #[test]
 fn each_kind_of_damage_is_told_in_words() {
     let (clean, store) = memory_with(&[1, 2], 2);
-    let folders: Vec<String> = store.list().unwrap().iter().map(ToString::to_string).collect();
+    let directories: Vec<String> = store.list().unwrap().iter().map(ToString::to_string).collect();
     let told = |damage: &dyn Fn(&MemoryDisk)| {
         let disk = clean.copy();
         damage(&disk);
@@ -127,20 +127,20 @@ fn each_kind_of_damage_is_told_in_words() {
         assert!(reports[1].contents.is_ok());
         reports[0].to_string()
     };
-    let data = |disk: &MemoryDisk| edit(disk, &folders[0], "rank-1.safetensors", |b| *b.last_mut().unwrap() ^= 1);
+    let data = |disk: &MemoryDisk| edit(disk, &directories[0], "rank-1.safetensors", |b| *b.last_mut().unwrap() ^= 1);
     let text = told(&data);
     assert!(text.contains("rank-1.safetensors: other-frozen mask is not as it was written"), "{text}");
-    let header = |disk: &MemoryDisk| edit(disk, &folders[0], "rank-1.safetensors", |b| b[20] ^= 1);
+    let header = |disk: &MemoryDisk| edit(disk, &directories[0], "rank-1.safetensors", |b| b[20] ^= 1);
     assert!(told(&header).contains("the file is not as it was written"));
-    let short = |disk: &MemoryDisk| edit(disk, &folders[0], "rank-0.safetensors", |b| b.truncate(100));
+    let short = |disk: &MemoryDisk| edit(disk, &directories[0], "rank-0.safetensors", |b| b.truncate(100));
     assert!(told(&short).contains("rank-0.safetensors: the file has 100 bytes, written were"));
-    let manifest = |disk: &MemoryDisk| edit(disk, &folders[0], MANIFEST_FILE, |b| b[30] ^= 1);
+    let manifest = |disk: &MemoryDisk| edit(disk, &directories[0], MANIFEST_FILE, |b| b[30] ^= 1);
     assert!(told(&manifest).contains("manifest.json: the manifest's hash is"));
     let foreign =
-        |disk: &MemoryDisk| disk.put(&folders[0], MANIFEST_FILE, disk.get(&folders[1], MANIFEST_FILE).unwrap());
+        |disk: &MemoryDisk| disk.put(&directories[0], MANIFEST_FILE, disk.get(&directories[1], MANIFEST_FILE).unwrap());
     let text = told(&foreign);
-    assert!(text.contains(&format!("this is the manifest of {}, not of {}", folders[1], folders[0])), "{text}");
-    let empty = |disk: &MemoryDisk| disk.put(&folders[0], MANIFEST_FILE, Vec::new());
+    assert!(text.contains(&format!("this is the manifest of {}, not of {}", directories[1], directories[0])), "{text}");
+    let empty = |disk: &MemoryDisk| disk.put(&directories[0], MANIFEST_FILE, Vec::new());
     assert!(told(&empty).contains("cut short"));
 }
 

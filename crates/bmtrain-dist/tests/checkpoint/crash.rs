@@ -1,4 +1,5 @@
-//! A power cut at any moment of a save and of the pruning after it leaves a good checkpoint: the old one or the new one.
+//! A power cut at any moment of a save and of the pruning after it leaves a good checkpoint: the old one or the new
+//! one.
 
 use crate::sample::{Cut, State, memory_with, newest_step};
 use bmtrain_dist::checkpoint::Store;
@@ -48,8 +49,8 @@ fn after_a_crash_nothing_is_left_over_and_the_save_can_be_done_again() {
             store.remove_leftovers().unwrap();
             State::new(3).save(&store, 3, 2, Cut::Even).unwrap();
             assert_eq!(newest_step(&store), Some(3), "change {moment}, {loss:?}");
-            let folders: Vec<_> = disk.names().into_iter().map(|(folder, _)| folder).collect();
-            assert!(folders.len() == 3 && folders.iter().all(|f| !f.contains("tmp")), "{folders:?}");
+            let directories: Vec<_> = disk.names().into_iter().map(|(directory, _)| directory).collect();
+            assert!(directories.len() == 3 && directories.iter().all(|f| !f.contains("tmp")), "{directories:?}");
         }
     }
 }

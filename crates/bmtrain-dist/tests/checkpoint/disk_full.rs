@@ -26,7 +26,7 @@ fn a_disk_full_at_any_write_leaves_the_previous_checkpoint_and_nothing_else() {
             result.unwrap();
             break;
         }
-        // The name of the folder is given before its last flush fails; then it is there, whole.
+        // The name of the directory is given before its last flush fails; then it is there, whole.
         let newest = newest_step(&store);
         if let Err(error) = result {
             assert!(matches!(error, Error::Checkpoint { fault: Fault::Disk, .. }), "change {at}: {error}");
@@ -75,7 +75,7 @@ fn an_input_output_error_at_any_change_leaves_a_good_checkpoint() {
         let newest = newest_step(&store);
         assert!(newest == Some(3) || (newest == Some(2) && result.is_err()), "change {at}: {newest:?}");
         store.remove_leftovers().unwrap();
-        assert!(disk.names().iter().all(|(folder, _)| folder.starts_with("step-") && !folder.contains("tmp")));
+        assert!(disk.names().iter().all(|(directory, _)| directory.starts_with("step-") && !directory.contains("tmp")));
         save_and_prune(&store).unwrap();
         assert_eq!((newest_step(&store), disk.names().len()), (Some(3), 2), "change {at}");
         at += 1;

@@ -1,4 +1,5 @@
-//! Manifests and folders that somebody made to do harm: no panic, no way out of the folder, no memory without bounds.
+//! Manifests and directories that somebody made to do harm: no panic, no way out of the directory, no memory without
+//! bounds.
 
 use crate::sample::{Cut, Random, State, memory_with};
 use bmtrain_dist::checkpoint::simulated::MemoryDisk;
@@ -11,22 +12,22 @@ const MUTANTS: u64 = 4000;
 const MEMORY_KIB: u64 = 96 * 1024;
 
 /// The manifest of a good checkpoint without the hash at its end.
-fn body(disk: &MemoryDisk, folder: &str) -> String {
-    let text = String::from_utf8(disk.get(folder, MANIFEST_FILE).unwrap()).unwrap();
+fn body(disk: &MemoryDisk, directory: &str) -> String {
+    let text = String::from_utf8(disk.get(directory, MANIFEST_FILE).unwrap()).unwrap();
     text[..text.rfind(",\"hash\":").unwrap()].to_string()
 }
 
-/// A manifest with a right hash, whatever it says, and the name of the folder that fits.
+/// A manifest with a right hash, whatever it says, and the name of the directory that fits.
 fn signed(step: u64, body: &str) -> (CheckpointName, Vec<u8>) {
     let hash = ContentHash::of(body.as_bytes());
     (CheckpointName::new(step, &hash), format!("{body},\"hash\":\"{hash}\"}}\n").into_bytes())
 }
 
 /// The good checkpoint under another manifest.
-fn with_manifest(disk: &MemoryDisk, folder: &str, body: &str) -> CheckpointName {
+fn with_manifest(disk: &MemoryDisk, directory: &str, body: &str) -> CheckpointName {
     let (name, text) = signed(1, body);
     for file in ["rank-0.safetensors", "rank-1.safetensors"] {
-        disk.put(&name.to_string(), file, disk.get(folder, file).unwrap());
+        disk.put(&name.to_string(), file, disk.get(directory, file).unwrap());
     }
     disk.put(&name.to_string(), MANIFEST_FILE, text);
     name
@@ -91,14 +92,14 @@ fn peak_memory_kib() -> u64 {
 #[test]
 fn mutants_of_a_well_signed_manifest_neither_panic_nor_take_memory() {
     let (clean, store) = memory_with(&[1], 2);
-    let folder = store.list().unwrap()[0].to_string();
-    let body = body(&clean, &folder);
-    assert!(use_it(&store, &with_manifest(&clean.copy(), &folder, &body)));
+    let directory = store.list().unwrap()[0].to_string();
+    let body = body(&clean, &directory);
+    assert!(use_it(&store, &with_manifest(&clean.copy(), &directory, &body)));
     let before = peak_memory_kib();
     let mut verified = 0;
     for seed in 0..MUTANTS {
         let disk = clean.copy();
-        let name = with_manifest(&disk, &folder, &mutate(&body, &mut Random(seed)));
+        let name = with_manifest(&disk, &directory, &mutate(&body, &mut Random(seed)));
         verified += u64::from(use_it(&Store::on(Arc::new(disk)), &name));
     }
     println!("{verified} of {MUTANTS} mutants are valid checkpoints");
@@ -110,8 +111,8 @@ fn mutants_of_a_well_signed_manifest_neither_panic_nor_take_memory() {
 #[test]
 fn claims_larger_than_memory_are_refused_before_memory_is_taken() {
     let (clean, store) = memory_with(&[1], 2);
-    let folder = store.list().unwrap()[0].to_string();
-    let body = body(&clean, &folder);
+    let directory = store.list().unwrap()[0].to_string();
+    let body = body(&clean, &directory);
     let before = peak_memory_kib();
     let first = "\"shape\":[7],\"start\":0,\"length\":4";
     assert!(body.contains(first));
@@ -123,21 +124,21 @@ fn claims_larger_than_memory_are_refused_before_memory_is_taken() {
         ("\"offset\":", "\"offset\":18446744073709551"),
     ] {
         let disk = clean.copy();
-        let name = with_manifest(&disk, &folder, &body.replacen(from, to, 1));
+        let name = with_manifest(&disk, &directory, &body.replacen(from, to, 1));
         assert!(!use_it(&Store::on(Arc::new(disk)), &name), "{to}");
     }
     // Generic JSON takes fifty times its text.
     let disk = clean.copy();
     let nest = format!("{{\"state\":[{}0]}}", "0,".repeat(3 << 20));
     let bomb = body.replacen("\"state\":{", &format!("\"state\":{{\"x\":{nest},"), 1);
-    let name = with_manifest(&disk, &folder, &bomb);
+    let name = with_manifest(&disk, &directory, &bomb);
     let error = Store::on(Arc::new(disk)).checkpoint(&name).unwrap_err().to_string();
     assert!(error.contains("state has") && error.contains("are read"), "{error}");
     assert!(peak_memory_kib() < before + MEMORY_KIB, "{} KiB, before {before}", peak_memory_kib());
 }
 
 #[test]
-fn no_name_in_a_manifest_reaches_outside_the_folder() {
+fn no_name_in_a_manifest_reaches_outside_the_directory() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("run");
     let store = Store::create(&root).unwrap();
@@ -152,25 +153,25 @@ fn no_name_in_a_manifest_reaches_outside_the_folder() {
         ["..", ".", "", "rank-0.safetensors\\u0000", "\\u002e\\u002e/outside", "a\\\\b", "/etc/passwd", MANIFEST_FILE];
     for evil in up.into_iter().chain(odd).chain([absolute.as_str()]) {
         let (name, text) = signed(1, &body.replace("rank-0.safetensors", evil));
-        let folder = root.join(name.to_string());
-        std::fs::create_dir(&folder).unwrap();
-        std::fs::write(folder.join(MANIFEST_FILE), text).unwrap();
-        std::fs::copy(good.join("rank-1.safetensors"), folder.join("rank-1.safetensors")).unwrap();
+        let directory = root.join(name.to_string());
+        std::fs::create_dir(&directory).unwrap();
+        std::fs::write(directory.join(MANIFEST_FILE), text).unwrap();
+        std::fs::copy(good.join("rank-1.safetensors"), directory.join("rank-1.safetensors")).unwrap();
         let error = store.checkpoint(&name).unwrap_err().to_string();
         assert!(error.contains("not one plain file name"), "{evil}: {error}");
-        std::fs::remove_dir_all(&folder).unwrap();
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 }
 
 #[test]
-fn links_pipes_and_folders_in_the_place_of_files_are_refused_without_waiting() {
+fn links_pipes_and_directories_in_the_place_of_files_are_refused_without_waiting() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("run");
     let store = Store::create(&root).unwrap();
     let name = State::new(1).save(&store, 1, 2, Cut::Even).unwrap().name;
-    let folder = root.join(name.to_string());
+    let directory = root.join(name.to_string());
     for file in ["rank-0.safetensors", MANIFEST_FILE] {
-        let path = folder.join(file);
+        let path = directory.join(file);
         let copy = dir.path().join("copy");
         std::fs::rename(&path, &copy).unwrap();
         let refused = |what: &str| {
@@ -190,7 +191,7 @@ fn links_pipes_and_folders_in_the_place_of_files_are_refused_without_waiting() {
         refused("a pipe");
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
-        refused("a folder");
+        refused("a directory");
         std::fs::remove_dir(&path).unwrap();
         symlink("/dev/zero", &path).unwrap();
         refused("a device");
@@ -199,8 +200,8 @@ fn links_pipes_and_folders_in_the_place_of_files_are_refused_without_waiting() {
     }
     assert!(store.newest_verified().unwrap().checkpoint.is_some());
     // A whole checkpoint elsewhere, under a link.
-    std::fs::rename(&folder, dir.path().join("elsewhere")).unwrap();
-    symlink(dir.path().join("elsewhere"), &folder).unwrap();
+    std::fs::rename(&directory, dir.path().join("elsewhere")).unwrap();
+    symlink(dir.path().join("elsewhere"), &directory).unwrap();
     let newest = store.newest_verified().unwrap();
     assert!(newest.checkpoint.is_none() && newest.passed_over.len() == 1);
 }

@@ -1,4 +1,5 @@
-//! A process killed at every fail point of saving and pruning: the next one resumes from a good checkpoint and clears up.
+//! A process killed at every fail point of saving and pruning: the next one resumes from a good checkpoint and clears
+//! up.
 //!
 //! The process that dies is this test program again, running [`child`] alone.
 
@@ -8,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-const FOLDER: &str = "BMTRAIN_TEST_CHECKPOINT_FOLDER";
+const DIRECTORY: &str = "BMTRAIN_TEST_CHECKPOINT_DIRECTORY";
 const POINTS: &str = "BMTRAIN_TEST_CHECKPOINT_FAIL_POINTS";
 
 /// Go on with a run as a program does: clear up, find the newest, save the next step, prune.
@@ -23,8 +24,8 @@ fn go_on(store: &Store) -> u64 {
 /// Not a test of its own: does nothing unless started by the test below.
 #[test]
 fn child() {
-    let (Ok(folder), Ok(points)) = (std::env::var(FOLDER), std::env::var(POINTS)) else { return };
-    let store = Store::open(Path::new(&folder)).unwrap().with_fail_points(FailPoints::parse(&points).unwrap());
+    let (Ok(directory), Ok(points)) = (std::env::var(DIRECTORY), std::env::var(POINTS)) else { return };
+    let store = Store::open(Path::new(&directory)).unwrap().with_fail_points(FailPoints::parse(&points).unwrap());
     go_on(&store);
 }
 
@@ -36,7 +37,7 @@ fn a_kill_at_every_fail_point_loses_nothing_committed() {
         while go_on(&store) < 3 {}
         let died = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "kill::child"])
-            .env(FOLDER, dir.path())
+            .env(DIRECTORY, dir.path())
             .env(POINTS, format!("{}=kill", point.name()))
             .stdout(Stdio::null())
             .stderr(Stdio::null())

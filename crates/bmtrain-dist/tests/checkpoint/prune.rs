@@ -71,8 +71,8 @@ fn a_save_overtakes_another_one_of_its_step_and_going_back_removes_what_was_late
 #[test]
 fn leftovers_are_removed_and_nothing_else_is() {
     let (disk, store) = memory_with(&[1, 2, 3], 2);
-    for folder in ["step-4.tmp-a", ".gone-step-1-01234567", "notes", "step-5", "step-x.tmp-a", "metrics.tmp-a"] {
-        disk.put(folder, "file", b"x".to_vec());
+    for directory in ["step-4.tmp-a", ".gone-step-1-01234567", "notes", "step-5", "step-x.tmp-a", "metrics.tmp-a"] {
+        disk.put(directory, "file", b"x".to_vec());
     }
     let mut removed = store.remove_leftovers().unwrap();
     removed.sort();

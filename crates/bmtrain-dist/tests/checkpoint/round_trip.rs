@@ -44,7 +44,7 @@ fn any_range_is_put_together_from_the_files_it_lies_in() {
 }
 
 #[test]
-fn a_folder_of_the_operating_system_keeps_checkpoints_with_all_their_files() {
+fn a_directory_of_the_operating_system_keeps_checkpoints_with_all_their_files() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("run/checkpoints");
     let store = Store::create(&root).unwrap();
@@ -129,7 +129,7 @@ fn what_is_not_there_is_said_and_no_memory_is_taken_for_it() {
     assert!(short.to_string().contains("14 bytes"), "{short}");
     let absent = store.checkpoint(&"step-9-01234567".parse().unwrap()).unwrap_err();
     assert!(matches!(absent, Error::Checkpoint { fault: Fault::Missing, .. }), "{absent}");
-    assert!(Store::open(std::path::Path::new("/no/such/folder")).is_err());
+    assert!(Store::open(std::path::Path::new("/no/such/directory")).is_err());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A small training state of many shapes and number types, how ranks may cut it, and how it is saved and compared.
+//! A small training state of many shapes and dtypes, how ranks may cut it, and how it is saved and compared.
 
 use bmtrain_core::DType;
 use bmtrain_dist::Result;

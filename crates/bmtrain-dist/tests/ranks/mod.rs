@@ -1,4 +1,5 @@
-//! A small model, ranks on threads that train it, and what they came to: for tests that compare ways of sharing the work.
+//! A small model, ranks on threads that train it, and what they came to: for tests that compare ways of sharing the
+//! work.
 #![allow(dead_code)]
 
 use bmtrain_core::autograd::Randomness;

@@ -1,5 +1,5 @@
-//! Blocks with several streams, passes through a list of them with any choice of what is wanted, frozen and looked at, and their
-//! gradients: for tests that compare ways of running a list.
+//! Blocks with several streams, passes through a list of them with any choice of what is wanted, frozen and looked at,
+//! and their gradients: for tests that compare ways of running a list.
 #![allow(dead_code)]
 
 use bmtrain_core::autograd::Randomness;
@@ -165,8 +165,8 @@ impl<B: Block<Carry = Streams, Shared = Var, Cache = ()> + 'static> Setting<B> {
 /// How well two ways have to agree.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Agreement {
-    /// To the last bit; but for what is shared, as the list rounds the term of each block before it adds it, and a kernel
-    /// that adds to what is there does not.
+    /// To the last bit; but for what is shared, as the list rounds the term of each block before it adds it, and a
+    /// kernel that adds to what is there does not.
     SameSums,
     /// But for the order of the terms where the loss and the next block both look at a hidden state.
     OtherOrder,

@@ -12,7 +12,7 @@ use crate::{Error, Result};
 /// Sizes and options of a BERT.
 ///
 /// Field names and defaults are those of ModelCenter's `BertConfig`; the last six fields are ours, for what a Hugging
-/// Face folder says and ModelCenter's class has no name for.
+/// Face directory says and ModelCenter's class has no name for.
 ///
 /// Source: ModelCenter 1.0.3, `model_center/model/config/bert_config.py`; Devlin et al. 2019 for the architecture.
 #[derive(Debug, Clone, PartialEq)]

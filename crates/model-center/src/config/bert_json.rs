@@ -110,7 +110,7 @@ impl Config for BertConfig {
             Error::model(
                 format!("BERT configuration, field {field}"),
                 reason,
-                "this model cannot be written as a Hugging Face folder",
+                "this model cannot be written as a Hugging Face directory",
             )
         };
         if self.num_heads.checked_mul(self.dim_head) != Some(self.dim_model) {

@@ -14,9 +14,9 @@ use crate::Result;
 /// Source: Le Scao et al. 2022 for the architecture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BloomConfig {
-    /// What all families have. F is always 4 D and the function in between the tanh form of GELU; nothing of the embeddings'
-    /// sum is dropped. Hugging Face's `seq_length` is what it was trained on, and bounds nothing. In `extra` are
-    /// `pretraining_tp` and `slow_but_exact`, which say in how many parts sums are to be made.
+    /// What all families have. F is always 4 D and the function in between the tanh form of GELU; nothing of the
+    /// embeddings' sum is dropped. Hugging Face's `seq_length` is what it was trained on, and bounds nothing. In
+    /// `extra` are `pretraining_tp` and `slow_but_exact`, which say in how many parts sums are to be made.
     pub text: TextConfig,
 }
 

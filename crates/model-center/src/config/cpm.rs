@@ -1,7 +1,8 @@
 //! What the configurations of CPM-1 and CPM-2 have in common.
 //!
-//! Defines [`CpmFields`]; called by the two [`Config`](super::Config)s. Only ModelCenter has these families, so there is one
-//! dialect: its own, to which a written folder adds `model_type`, `architectures` and the type of the weights.
+//! Defines [`CpmFields`]; called by the two [`Config`](super::Config)s. Only ModelCenter has these families, so there
+//! is one dialect: its own, to which a written directory adds `model_type`, `architectures` and the type of the
+//! weights.
 
 use serde_json::{Map, Value, json};
 
@@ -14,12 +15,12 @@ use crate::Result;
 
 /// Sizes and options that both CPMs have.
 ///
-/// Source: ModelCenter 1.0.3, `model_center/model/config/cpm1_config.py` and `cpm2_config.py`; Zhang et al. 2021 (CPM and
-/// CPM-2) for the models.
+/// Source: ModelCenter 1.0.3, `model_center/model/config/cpm1_config.py` and `cpm2_config.py`; Zhang et al. 2021 (CPM
+/// and CPM-2) for the models.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CpmFields {
-    /// What all families have. Nothing of the embeddings is dropped. The longest sequence bounds no table, and files need not
-    /// state it: `position_size`.
+    /// What all families have. Nothing of the embeddings is dropped. The longest sequence bounds no table, and files
+    /// need not state it: `position_size`.
     pub text: TextConfig,
     /// Ranges of distances.
     pub position_bias_num_buckets: usize,
@@ -141,7 +142,7 @@ impl CpmFields {
         map
     }
 
-    /// A family's fields with what a folder of ours says beyond them.
+    /// A family's fields with what a directory of ours says beyond them.
     pub(super) fn with_header(&self, mut map: Map<String, Value>, header: &HfHeader) -> Result<Map<String, Value>> {
         map.insert("architectures".to_string(), json!([header.architecture]));
         map.insert("torch_dtype".to_string(), json!(header.torch_dtype()?));

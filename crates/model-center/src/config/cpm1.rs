@@ -10,8 +10,8 @@ use crate::Result;
 
 /// Sizes and options of a CPM-1.
 ///
-/// Defaults are those of ModelCenter's class, whose scales are off; its published model, `cpm1-large`, has both on, the head
-/// tied, and weights of variance one.
+/// Defaults are those of ModelCenter's class, whose scales are off; its published model, `cpm1-large`, has both on, the
+/// head tied, and weights of variance one.
 ///
 /// Source: ModelCenter 1.0.3, `model_center/model/config/cpm1_config.py`.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -12,9 +12,9 @@ use crate::Result;
 
 /// Sizes and options of a CPM-2.
 ///
-/// Defaults are those of ModelCenter's class, whose scales are off; its published model, `cpm2-large`, has both on, and weights
-/// of variance one. A tied head and one for classes, which newer versions have, are not supported here. Its 190 sentinels are
-/// words of the vocabulary like others.
+/// Defaults are those of ModelCenter's class, whose scales are off; its published model, `cpm2-large`, has both on, and
+/// weights of variance one. A tied head and one for classes, which newer versions have, are not supported here. Its 190
+/// sentinels are words of the vocabulary like others.
 ///
 /// Source: ModelCenter 1.0.3, `model_center/model/config/cpm2_config.py`.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,8 +23,8 @@ pub struct Cpm2Config {
     pub cpm: CpmFields,
     /// Blocks of the decoder.
     pub num_decoder_layers: usize,
-    /// The word in front of the first that the decoder is to predict, if the file says. ModelCenter has no such field: there the
-    /// decoder reads what it is given, and begins with a sentinel.
+    /// The word in front of the first that the decoder is to predict, if the file says. ModelCenter has no such field:
+    /// there the decoder reads what it is given, and begins with a sentinel.
     pub decoder_start_token_id: Option<usize>,
 }
 
@@ -48,7 +48,8 @@ impl Config for Cpm2Config {
         let silent = Self::default().num_decoder_layers;
         let num_decoder_layers = fields.take_size("num_decoder_layers")?.unwrap_or(silent);
         let decoder_start_token_id = fields.take_index("decoder_start_token_id")?;
-        // ModelCenter has more heads than are supported here: one for classes, and for words the table without its scale.
+        // ModelCenter has more heads than are supported here: one for classes, and for words the table without its
+        // scale.
         if cpm.text.tied {
             return Err(DIALECT.unsupported(&fields, "tied", "false"));
         }

@@ -112,12 +112,12 @@ impl Dialect {
         Err(fields.error(name, &reason, &format!("give the config.json of a {} model", self.title)))
     }
 
-    /// Take the fields that all families have. What is left is the family's own; when it has taken that, the rest goes to
-    /// [`TextConfig::extra`] by [`Dialect::finish`].
+    /// Take the fields that all families have. What is left is the family's own; when it has taken that, the rest goes
+    /// to [`TextConfig::extra`] by [`Dialect::finish`].
     ///
     /// # Errors
-    /// Those of [`Dialect::spoken`]; sizes that are missing, two names that disagree, values of a wrong type or that the
-    /// family never has.
+    /// Those of [`Dialect::spoken`]; sizes that are missing, two names that disagree, values of a wrong type or that
+    /// the family never has.
     pub fn take(&self, fields: &mut Fields) -> Result<(TextConfig, Spoken)> {
         let spoken = self.spoken(fields)?;
         let defaults = if spoken == Spoken::HuggingFace { self.hugging_face } else { self.model_center };
@@ -229,7 +229,8 @@ impl Dialect {
             text.outer_std = take(&[], &outer)?.or(Some(silent)).filter(|outer| *outer != text.init_std);
         }
         text.norm_eps = take(self.norm_eps, &["norm_eps"])?.unwrap_or(text.norm_eps);
-        // A file that is silent means the default, and one that says null, or -1 as some old ones do, that there is none.
+        // A file that is silent means the default, and one that says null, or -1 as some old ones do, that there is
+        // none.
         if fields.has("pad_token_id") {
             if fields.peek("pad_token_id").and_then(Value::as_i64) == Some(-1) {
                 fields.take("pad_token_id");
@@ -277,7 +278,7 @@ impl Dialect {
     pub fn to_hf_json(&self, text: &TextConfig, header: &HfHeader) -> Result<Map<String, Value>> {
         if self.dim_head.is_empty() && text.num_heads.checked_mul(text.dim_head) != Some(text.dim_model) {
             let reason = format!("{} heads of {} are not {} together", text.num_heads, text.dim_head, text.dim_model);
-            let fix = "this model cannot be written as a Hugging Face folder";
+            let fix = "this model cannot be written as a Hugging Face directory";
             return Err(Error::model(format!("{} configuration, field dim_head", self.title), reason, fix));
         }
         let dtype = header.torch_dtype()?;

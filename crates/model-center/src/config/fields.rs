@@ -176,8 +176,8 @@ impl Fields {
         Ok(size)
     }
 
-    /// Take what ModelCenter adds to the scores of masked positions, a number or its text. Here they are left out exactly, which
-    /// is the same where it underflows.
+    /// Take what ModelCenter adds to the scores of masked positions, a number or its text. Here they are left out
+    /// exactly, which is the same where it underflows.
     ///
     /// # Errors
     /// [`Error::Model`] for what is no number, and for one that leaves something of a masked position.

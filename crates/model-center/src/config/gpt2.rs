@@ -11,15 +11,15 @@ use crate::Result;
 
 /// Sizes and options of a GPT-2.
 ///
-/// Defaults are those of ModelCenter's `GPT2Config`. Its options that no GPT-2 uses (means of initial values, `length_scale`,
-/// `int8`, …) may be in a file with the value that changes nothing.
+/// Defaults are those of ModelCenter's `GPT2Config`. Its options that no GPT-2 uses (means of initial values,
+/// `length_scale`, `int8`, …) may be in a file with the value that changes nothing.
 ///
 /// Source: ModelCenter 1.0.3, `model_center/model/config/gpt2_config.py`; Radford et al. 2019 for the architecture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gpt2Config {
-    /// What all families have. ModelCenter's vocabulary has one word more than GPT-2. `init_std` is that of most values: see
-    /// [`Gpt2Config::residual_std`]. In `extra` is `reorder_and_upcast_attn`, which asks for scores in 32-bit floats: they are
-    /// always.
+    /// What all families have. ModelCenter's vocabulary has one word more than GPT-2. `init_std` is that of most
+    /// values: see [`Gpt2Config::residual_std`]. In `extra` is `reorder_and_upcast_attn`, which asks for scores in
+    /// 32-bit floats: they are always.
     pub text: TextConfig,
     /// Divide attention scores by the root of H. Hugging Face: `scale_attn_weights`.
     pub attn_scale: bool,
@@ -82,8 +82,8 @@ impl Default for Gpt2Config {
 }
 
 impl Gpt2Config {
-    /// Standard deviation of the initial values of the two projections of each block whose outputs are added up: so much
-    /// smaller that the sum over all of them has the variance of one.
+    /// Standard deviation of the initial values of the two projections of each block whose outputs are added up: so
+    /// much smaller that the sum over all of them has the variance of one.
     ///
     /// Source: Radford et al. 2019, section 2.3.
     pub fn residual_std(&self) -> f32 {

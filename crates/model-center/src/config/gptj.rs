@@ -12,14 +12,15 @@ use crate::Result;
 
 /// Sizes and options of a GPT-J.
 ///
-/// Defaults are those of ModelCenter's `GPTjConfig`, which has no field for the longest sequence: it is that of the model with
-/// 6 billion parameters.
+/// Defaults are those of ModelCenter's `GPTjConfig`, which has no field for the longest sequence: it is that of the
+/// model with 6 billion parameters.
 ///
-/// Source: ModelCenter 1.0.3, `model_center/model/config/gptj_config.py`; Wang and Komatsuzaki 2021 for the architecture.
+/// Source: ModelCenter 1.0.3, `model_center/model/config/gptj_config.py`; Wang and Komatsuzaki 2021 for the
+/// architecture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GptjConfig {
-    /// What all families have. `outer_std` is `emb_init_std` and `proj_init_std` in ModelCenter's files; in those of Hugging Face
-    /// it is that of the blocks.
+    /// What all families have. `outer_std` is `emb_init_std` and `proj_init_std` in ModelCenter's files; in those of
+    /// Hugging Face it is that of the blocks.
     pub text: TextConfig,
     /// Elements of a head that are turned, from its first. Hugging Face: `rotary_dim`; ModelCenter: `pos_rotary_dim`.
     pub rotary_dim: usize,

@@ -21,11 +21,12 @@ pub(super) struct ClassLabels {
 }
 
 impl ClassLabels {
-    /// Take the fields out. Of a model without a head for classes they mean nothing: those that make no sense are left out.
+    /// Take the fields out. Of a model without a head for classes they mean nothing: those that make no sense are left
+    /// out.
     ///
     /// # Errors
-    /// Of a model with such a head, fields that contradict each other, unknown problem types, classes that are not numbered
-    /// 0, 1, 2, …
+    /// Of a model with such a head, fields that contradict each other, unknown problem types, classes that are not
+    /// numbered 0, 1, 2, …
     pub(super) fn take(fields: &mut Fields) -> Result<Self> {
         let architectures = fields.take("architectures");
         let classifies = architectures.as_ref().and_then(Value::as_array).is_some_and(|names| {
@@ -78,8 +79,8 @@ impl ClassLabels {
             }
         }
         let count = fields.take_size("num_labels")?;
-        // Releases of transformers differ: 4 counts the names, 5 replaces them by default names of this number. Default names
-        // are dropped; which number holds is for the weights to decide, see [`classes_are_assumed`].
+        // Releases of transformers differ: 4 counts the names, 5 replaces them by default names of this number. Default
+        // names are dropped; which number holds is for the weights to decide, see [`classes_are_assumed`].
         if count.is_some_and(|count| count != labels.names.len()) && are_default(&labels.names) {
             labels.names.clear();
         }
@@ -96,9 +97,9 @@ pub(crate) fn are_default(names: &[String]) -> bool {
     names.iter().enumerate().all(|(i, name)| *name == format!("LABEL_{i}"))
 }
 
-/// Whether a file leaves the number of classes open. Either it leaves it to the default of transformers, which is two: it
-/// states no number, and names none or the two of the default, which old versions write into every file. Or the number that
-/// it states contradicts that of its default names.
+/// Whether a file leaves the number of classes open. Either it leaves it to the default of transformers, which is two:
+/// it states no number, and names none or the two of the default, which old versions write into every file. Or the
+/// number that it states contradicts that of its default names.
 pub(crate) fn classes_are_assumed(fields: &Fields) -> bool {
     if fields.peek("cls_head").is_some() {
         return false;

@@ -1,7 +1,7 @@
 //! The configuration of Llama 1, 2 and 3.
 //!
-//! Defines [`LlamaConfig`], and what its kin take the same way; called by [`crate::model`]'s Llama, the configurations of Mistral
-//! and Qwen, and the binaries.
+//! Defines [`LlamaConfig`], and what its kin take the same way; called by [`crate::model`]'s Llama, the configurations
+//! of Mistral and Qwen, and the binaries.
 
 use bmtrain_core::kernel::Activation;
 use serde_json::{Map, Value, json};
@@ -106,8 +106,8 @@ pub(super) fn take_kv_heads(fields: &mut Fields, heads: usize, silent: Option<us
 /// Take rotary positions that turn whole heads.
 ///
 /// # Errors
-/// Those of [`RotaryFields::take`]; heads that are turned in part, or that have no pairs; a trained length outside the parameters
-/// that is another than the one inside.
+/// Those of [`RotaryFields::take`]; heads that are turned in part, or that have no pairs; a trained length outside the
+/// parameters that is another than the one inside.
 pub(super) fn take_rotary(fields: &mut Fields, text: &TextConfig) -> Result<RotaryFields> {
     let share = fields.peek("partial_rotary_factor");
     if share.is_some_and(|share| share.as_f64() != Some(1.0)) {

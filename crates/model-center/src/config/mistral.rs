@@ -22,8 +22,8 @@ pub struct MistralConfig {
     pub num_heads_kv: usize,
     /// Rotary positions.
     pub rotary: RotaryFields,
-    /// A token sees so many keys, its own the last of them; `None` for all. A file that is silent means 4096, one with `null`
-    /// means all.
+    /// A token sees so many keys, its own the last of them; `None` for all. A file that is silent means 4096, one with
+    /// `null` means all.
     pub sliding_window: Option<usize>,
 }
 

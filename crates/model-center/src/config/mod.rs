@@ -4,9 +4,9 @@
 //! and defaults and reads both. What a file must say and does not is an error that names it, as is whatever it says
 //! twice in different ways. Fields that nobody here knows are kept and written back.
 //!
-//! Defines [`Config`], [`HfHeader`] and [`ProblemType`]; every family has a file with its configuration, made of the parts that
-//! several share: [`TextConfig`], [`RotaryFields`], [`WindowFields`], [`TwoStacks`], [`CpmFields`]. Called by the models, the
-//! example binaries and [`crate::hf::folder`].
+//! Defines [`Config`], [`HfHeader`] and [`ProblemType`]; every family has a file with its configuration, made of the
+//! parts that several share: [`TextConfig`], [`RotaryFields`], [`WindowFields`], [`TwoStacks`], [`CpmFields`]. Called
+//! by the models, the example binaries and [`crate::hf::directory`].
 
 mod activations;
 mod bart;
@@ -69,7 +69,7 @@ use bmtrain_core::dtype::DType;
 use serde_json::{Map, Value};
 
 use crate::file::{read_text, resolve_inside};
-use crate::hf::folder::no_model_center;
+use crate::hf::directory::no_model_center;
 use crate::{Error, Result};
 
 /// The longest `config.json` that is read, in bytes. The largest real ones list tens of thousands of labels.
@@ -77,7 +77,7 @@ pub(crate) const LIMIT: u64 = 8 << 20;
 
 /// The configuration of a family of models.
 ///
-/// A family implements three methods on [`Fields`] and JSON maps; reading files and folders follows from them.
+/// A family implements three methods on [`Fields`] and JSON maps; reading files and directories follows from them.
 pub trait Config: Sized {
     /// The family's name in Hugging Face's `model_type`.
     const MODEL_TYPE: &'static str;
@@ -122,20 +122,20 @@ pub trait Config: Sized {
         Self::from_json(&read_text(path, LIMIT)?, &path.display().to_string())
     }
 
-    /// Read `config.json` of a model folder.
+    /// Read `config.json` of a model directory.
     ///
     /// # Errors
-    /// Those of [`Config::from_json_file`]; also if the file is a link that leaves the folder.
-    fn from_pretrained(folder: &Path) -> Result<Self> {
-        Self::from_pretrained_as(folder, None)
+    /// Those of [`Config::from_json_file`]; also if the file is a link that leaves the directory.
+    fn from_pretrained(directory: &Path) -> Result<Self> {
+        Self::from_pretrained_as(directory, None)
     }
 
     /// As [`Config::from_pretrained`], of this family where the file does not name one.
     ///
     /// # Errors
     /// Those of [`Config::from_pretrained`].
-    fn from_pretrained_as(folder: &Path, family: Option<&str>) -> Result<Self> {
-        Self::from_fields(folder_fields(folder)?.of_family(family))
+    fn from_pretrained_as(directory: &Path, family: Option<&str>) -> Result<Self> {
+        Self::from_fields(directory_fields(directory)?.of_family(family))
     }
 
     /// [`Config::to_dict`] as indented JSON text, keys sorted.
@@ -144,25 +144,26 @@ pub trait Config: Sized {
     }
 }
 
-/// The fields of a folder's `config.json`.
+/// The fields of a directory's `config.json`.
 ///
 /// # Errors
-/// [`Error::Model`] for no JSON object, and for a link that leaves the folder; those of reading a file.
-pub(crate) fn folder_fields(folder: &Path) -> Result<Fields> {
-    fields_of(folder, "config.json")
+/// [`Error::Model`] for no JSON object, and for a link that leaves the directory; those of reading a file.
+pub(crate) fn directory_fields(directory: &Path) -> Result<Fields> {
+    fields_of(directory, "config.json")
 }
 
-/// The fields of a JSON file in a folder.
+/// The fields of a JSON file in a directory.
 ///
 /// # Errors
-/// As [`folder_fields`].
-pub(crate) fn fields_of(folder: &Path, name: &str) -> Result<Fields> {
-    resolve_inside(folder, name)?;
-    let path = folder.join(name);
+/// As [`directory_fields`].
+pub(crate) fn fields_of(directory: &Path, name: &str) -> Result<Fields> {
+    resolve_inside(directory, name)?;
+    let path = directory.join(name);
     Fields::parse(&read_text(&path, LIMIT)?, &path.display().to_string())
 }
 
-/// What a written `config.json` says beyond the configuration: which class it is for, and in which type the weights are.
+/// What a written `config.json` says beyond the configuration: which class it is for, and in which type the weights
+/// are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HfHeader {
     /// The class name for `architectures`, e.g. `BertForSequenceClassification`.

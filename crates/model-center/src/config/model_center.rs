@@ -1,15 +1,15 @@
 //! ModelCenter's own `config.json`: which fields its classes of configurations take, and which family a file without
 //! `model_type` is of.
 //!
-//! A class there takes the fields of its constructor and no others: a file with one more does not open. [`class_fields`] writes
-//! those, [`candidates`] tells families apart by them. Source: the constructors in `model_center/model/config`, version 1.0.3.
-//! Called by the families' [`Config`] and by [`crate::model::registry`].
+//! A class there takes the fields of its constructor and no others: a file with one more does not open.
+//! [`class_fields`] writes those, [`candidates`] tells families apart by them. Source: the constructors in
+//! `model_center/model/config`, version 1.0.3. Called by the families' [`Config`] and by [`crate::model::registry`].
 
 use bmtrain_core::dtype::DType;
 use serde_json::{Map, Value, json};
 
 use super::{Config, Fields, HfHeader};
-use crate::hf::folder::no_model_center;
+use crate::hf::directory::no_model_center;
 use crate::{Error, Result};
 
 /// One class of configurations.
@@ -24,8 +24,8 @@ struct Class {
     post_layer_norm: bool,
     /// What stands for minus infinity.
     att_mask_value: &'static str,
-    /// Whether attention's projections, those of the feed-forward layers, and heads have biases, where a configuration does not
-    /// say; `None` for a class without heads of this kind.
+    /// Whether attention's projections, those of the feed-forward layers, and heads have biases, where a configuration
+    /// does not say; `None` for a class without heads of this kind.
     biases: (bool, bool, Option<bool>),
     /// Whether scores are divided by the root of H, where a configuration does not say.
     attn_scale: bool,
@@ -268,12 +268,12 @@ pub struct ClassFields {
 
 /// Of a configuration those fields that the class of its family takes, with what the class has besides.
 ///
-/// What a file means that says nothing is the family's default; where the configuration says no more, nothing is left out. Only
-/// the type of the weights and whether there is a head for classes are taken from `header`.
+/// What a file means that says nothing is the family's default; where the configuration says no more, nothing is left
+/// out. Only the type of the weights and whether there is a head for classes are taken from `header`.
 ///
 /// # Errors
-/// A family without a class; a type of weights that it does not compute in; a function that its layers do not have; a head for
-/// classes of a class that has none.
+/// A family without a class; a type of weights that it does not compute in; a function that its layers do not have; a
+/// head for classes of a class that has none.
 pub fn class_fields<C: Config + Default>(config: &C, header: &HfHeader) -> Result<ClassFields> {
     let (family, dict, silent) = (C::MODEL_TYPE, config.to_dict(), C::default().to_dict());
     let Some(class) = class(family) else { return Err(no_model_center(family)) };
@@ -291,12 +291,12 @@ pub fn class_fields<C: Config + Default>(config: &C, header: &HfHeader) -> Resul
     if let Some(function) = dict.get("ffn_activate_fn").and_then(Value::as_str).filter(|f| !FUNCTIONS.contains(f)) {
         return refuse(
             format!("its feed-forward layers have no {function}"),
-            "write the model as a Hugging Face folder",
+            "write the model as a Hugging Face directory",
         );
     }
     let classifies = header.architecture.ends_with("ForSequenceClassification");
     if classifies && class.biases.2.is_none() {
-        return refuse("it has no head for classes".into(), "write the model as a Hugging Face folder");
+        return refuse("it has no head for classes".into(), "write the model as a Hugging Face directory");
     }
     let mut map = Map::new();
     let heads = if class.biases.2.is_some() { HEADS } else { &[] };

@@ -14,8 +14,8 @@ const NORM_EPS: f32 = 1e-5;
 
 /// Sizes and options of an OPT.
 ///
-/// Defaults are those of ModelCenter's `OPTConfig`. Its `post_layer_norm` is not the norm behind the sums of the model with 350
-/// million parameters, which ModelCenter does not have: that is [`OptConfig::norm_before`].
+/// Defaults are those of ModelCenter's `OPTConfig`. Its `post_layer_norm` is not the norm behind the sums of the model
+/// with 350 million parameters, which ModelCenter does not have: that is [`OptConfig::norm_before`].
 ///
 /// Source: ModelCenter 1.0.3, `model_center/model/config/opt_config.py`; Zhang et al. 2022 for the architecture.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,7 +29,8 @@ pub struct OptConfig {
     pub no_final_norm: bool,
     /// Whether attention and feed-forward have biases. Hugging Face: `enable_bias`.
     pub bias: bool,
-    /// Length of a word's row; where it is not D, maps lead from it and back to it. Hugging Face: `word_embed_proj_dim`.
+    /// Length of a word's row; where it is not D, maps lead from it and back to it. Hugging Face:
+    /// `word_embed_proj_dim`.
     pub dim_word: usize,
 }
 
@@ -112,7 +113,7 @@ impl Config for OptConfig {
     fn to_model_center(&self, header: &HfHeader) -> Result<ClassFields> {
         if !self.text.tied {
             let reason = "its head for words shares the words' embedding, and this model's does not";
-            let fix = "write the model as a Hugging Face folder";
+            let fix = "write the model as a Hugging Face directory";
             return Err(Error::model("OPT in ModelCenter's layout", reason, fix));
         }
         model_center::class_fields(self, header)

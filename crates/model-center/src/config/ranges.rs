@@ -116,7 +116,7 @@ impl Ranges<'_> {
 pub(super) fn refuse_foreign(fields: &Fields, model_type: &str, title: &str) -> Result<()> {
     if let Some(name) = fields.peek_text("model_type")?.filter(|name| *name != model_type) {
         let reason = format!("this is a configuration of \"{}\", not of {model_type}", printable(name, 80));
-        return Err(fields.error("model_type", &reason, &format!("give the folder of a {title} model")));
+        return Err(fields.error("model_type", &reason, &format!("give the directory of a {title} model")));
     }
     let empty = |value: &Value| match value {
         Value::Object(map) => map.is_empty(),
@@ -131,14 +131,14 @@ pub(super) fn refuse_foreign(fields: &Fields, model_type: &str, title: &str) -> 
     }
     let own_code = |map: &Map<String, Value>| map.keys().any(|key| key.starts_with("AutoModel"));
     if fields.peek("auto_map").and_then(Value::as_object).is_some_and(own_code) {
-        let reason = format!("the folder carries Python code of its own for the model, so it is no plain {title}");
+        let reason = format!("the directory carries Python code of its own for the model, so it is no plain {title}");
         return Err(fields.error("auto_map", &reason, "use a model without auto_map"));
     }
     Ok(())
 }
 
-/// Errors for what carries an encoder's name but is another computation: relative positions, a decoder's mask. `title` is the
-/// family's name for people.
+/// Errors for what carries an encoder's name but is another computation: relative positions, a decoder's mask. `title`
+/// is the family's name for people.
 pub(super) fn refuse_other_encoders(fields: &Fields, title: &str) -> Result<()> {
     if let Some(kind) = fields.peek_text("position_embedding_type")?.filter(|kind| *kind != "absolute") {
         let reason = format!("position embeddings of type \"{}\" are not supported", printable(kind, 80));

@@ -18,8 +18,8 @@ use crate::Result;
 /// Source: ModelCenter 1.0.3, `model_center/model/config/roberta_config.py`; Liu et al. 2019 for the architecture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RobertaConfig {
-    /// What all families have. `position_size` counts the rows of the table of positions, of which those up to the padding
-    /// word's number belong to no token. `dropout_p` and `embedding_dropout_p` are one rate.
+    /// What all families have. `position_size` counts the rows of the table of positions, of which those up to the
+    /// padding word's number belong to no token. `dropout_p` and `embedding_dropout_p` are one rate.
     pub text: TextConfig,
     /// Under which name it goes. Hugging Face: `model_type`.
     pub name: RobertaName,

@@ -67,8 +67,8 @@ impl HeadScale {
 
 /// Sizes and options of a T5.
 ///
-/// Source: ModelCenter 1.0.3, `model_center/model/config/t5_config.py`; Raffel et al. 2020 for the architecture. New values
-/// are drawn as ModelCenter draws them; `initializer_factor` of transformers is kept and means nothing here.
+/// Source: ModelCenter 1.0.3, `model_center/model/config/t5_config.py`; Raffel et al. 2020 for the architecture. New
+/// values are drawn as ModelCenter draws them; `initializer_factor` of transformers is kept and means nothing here.
 #[derive(Debug, Clone, PartialEq)]
 pub struct T5Config {
     /// T5 or mT5.
@@ -214,8 +214,8 @@ pub(super) fn take_encoder_layers(fields: &mut Fields, text: &mut TextConfig, is
     Ok(())
 }
 
-/// Take the feed-forward's function as transformers writes it: `feed_forward_proj`, which `dense_act_fn` and `is_gated_act`
-/// repeat, on top of what ModelCenter's field, if there is one, has said.
+/// Take the feed-forward's function as transformers writes it: `feed_forward_proj`, which `dense_act_fn` and
+/// `is_gated_act` repeat, on top of what ModelCenter's field, if there is one, has said.
 ///
 /// Source: transformers reads `gated-gelu` as the function by the tangent, unless `dense_act_fn` says otherwise.
 fn take_projection(fields: &mut Fields, text: &mut TextConfig, is_stated: bool) -> Result<()> {
@@ -345,7 +345,7 @@ impl Config for T5Config {
     fn to_hf_json(&self, header: &HfHeader) -> Result<Map<String, Value>> {
         if self.kind == T5Kind::MT5 && self.scale != HeadScale::One {
             let reason = "transformers has no mT5 whose states are scaled in front of the head";
-            let fix = "this model cannot be written as a Hugging Face folder";
+            let fix = "this model cannot be written as a Hugging Face directory";
             return Err(Error::model("mT5 configuration, field scale", reason, fix));
         }
         let mut map = self.kind.dialect().to_hf_json(&self.text, header)?;

@@ -1,6 +1,7 @@
 //! What the configurations of all families of text models have: sizes, rates, labels.
 //!
-//! Defines [`TextConfig`], a part of a family's configuration; `dialect` reads and writes it under the names of each family.
+//! Defines [`TextConfig`], a part of a family's configuration; `dialect` reads and writes it under the names of each
+//! family.
 
 use bmtrain_core::kernel::Activation;
 use serde_json::{Map, Value};
@@ -91,8 +92,8 @@ impl TextConfig {
         self.outer_std.unwrap_or(self.init_std)
     }
 
-    /// Take this rate of dropout for what attention and feed-forward add, and for the embeddings' sum in a family that drops out
-    /// of it.
+    /// Take this rate of dropout for what attention and feed-forward add, and for the embeddings' sum in a family that
+    /// drops out of it.
     pub fn set_hidden_dropout(&mut self, rate: f32, drops_embeddings: bool) {
         self.dropout_p = rate;
         if drops_embeddings {

@@ -19,8 +19,8 @@ const SILENT_CLASSES: usize = 3;
 /// Sizes and options of a model whose encoder and decoder look words up in one table, which is its head too.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TwoStacks {
-    /// What all families have; blocks, heads and F are the encoder's. Where a file does not say otherwise the sum of the embeddings
-    /// is dropped out of as the layers are.
+    /// What all families have; blocks, heads and F are the encoder's. Where a file does not say otherwise the sum of
+    /// the embeddings is dropped out of as the layers are.
     pub text: TextConfig,
     /// Blocks of the decoder. Hugging Face: `decoder_layers`.
     pub num_decoder_layers: usize,
@@ -98,12 +98,12 @@ impl TwoStacks {
         self.text.dim_model / self.num_decoder_heads
     }
 
-    /// Take the fields. `flags` are those that have one value in the family, `silent` is what a file means that does not say the
-    /// word in front of the first.
+    /// Take the fields. `flags` are those that have one value in the family, `silent` is what a file means that does
+    /// not say the word in front of the first.
     ///
     /// # Errors
-    /// Those of [`Dialect::take`]; a decoder alone, embeddings or a head that are not shared, blocks that are dropped, flags of
-    /// another value.
+    /// Those of [`Dialect::take`]; a decoder alone, embeddings or a head that are not shared, blocks that are dropped,
+    /// flags of another value.
     pub(super) fn take(
         dialect: &Dialect,
         mut fields: Fields,

@@ -94,7 +94,7 @@ impl Dialect {
         let title = self.title;
         let reason =
             format!("the norms of {title} in transformers have an epsilon of {only}, and not {}", text.norm_eps);
-        let fix = "this model cannot be written as a Hugging Face folder";
+        let fix = "this model cannot be written as a Hugging Face directory";
         Err(Error::model(format!("{title} configuration, field norm_eps"), reason, fix))
     }
 

@@ -1,5 +1,5 @@
-//! Windows of attention in configuration files: `use_sliding_window` with `max_window_layers`, or `layer_types` with a word for
-//! each layer.
+//! Windows of attention in configuration files: `use_sliding_window` with `max_window_layers`, or `layer_types` with a
+//! word for each layer.
 //!
 //! Defines [`WindowFields`]; called by the configurations of Qwen.
 
@@ -21,7 +21,8 @@ const SLIDING: &str = "sliding_attention";
 pub struct WindowFields {
     /// Whether there are any. Hugging Face: `use_sliding_window`.
     pub is_used: bool,
-    /// So many keys, a token's own the last of them. Hugging Face: `sliding_window`. Files give it also where it is not used.
+    /// So many keys, a token's own the last of them. Hugging Face: `sliding_window`. Files give it also where it is not
+    /// used.
     pub size: Option<usize>,
     /// The first so many layers have none, where a file does not list them. Hugging Face: `max_window_layers`.
     pub max_window_layers: usize,
@@ -40,8 +41,8 @@ impl WindowFields {
     /// Take the fields out for a model of these sizes.
     ///
     /// # Errors
-    /// Sizes out of range; a list that has not one word for each layer, or not one of the two; a layer with a window where there
-    /// is none.
+    /// Sizes out of range; a list that has not one word for each layer, or not one of the two; a layer with a window
+    /// where there is none.
     pub fn take(fields: &mut Fields, text: &TextConfig) -> Result<Self> {
         // Layers are counted one by one below.
         text.validate(fields.place())?;

@@ -1,10 +1,11 @@
 //! Answers that are words: where a model gives one, which words stand for which class, and the rows that ask for it.
 //!
-//! Defines [`AnswerPlace`], which a model names, [`Answers`], which a dataset's labels are then, and the `AnswerForm` by which
-//! [`super::read`] makes rows of prompts. Called by [`super::prompts`], [`super::template`] and [`super::squad`].
+//! Defines [`AnswerPlace`], which a model names, [`Answers`], which a dataset's labels are then, and the `AnswerForm`
+//! by which [`super::read`] makes rows of prompts. Called by [`super::prompts`], [`super::template`] and
+//! [`super::squad`].
 //!
-//! Source: the objective of Schick and Schütze (2021), as ModelCenter's examples have it: the loss compares the words that stand
-//! for classes with each other alone, at one place of each row.
+//! Source: the objective of Schick and Schütze (2021), as ModelCenter's examples have it: the loss compares the words
+//! that stand for classes with each other alone, at one place of each row.
 
 use super::read::{Builder, RowLimit};
 use crate::tokenizer::Tokenizer;
@@ -68,12 +69,14 @@ pub(super) struct AnswerRow {
 }
 
 impl AnswerForm {
-    /// The form of rows for a model that answers at `place` with one of `words`, the classes' in their order, and what the labels
-    /// are then. `asked` says in errors who asks for the words.
+    /// The form of rows for a model that answers at `place` with one of `words`, the classes' in their order, and what
+    /// the labels are then. `asked` says in errors who asks for the words.
     ///
-    /// Of each word the first token counts in which the words differ; what all of them begin with is read in front of it.
+    /// Of each word the first token counts in which the words differ; what all of them begin with is read in front of
+    /// it.
     ///
-    /// Errors: words that the tokenizer does not tell apart or does not know, a model without sentinels where one is needed.
+    /// Errors: words that the tokenizer does not tell apart or does not know, a model without sentinels where one is
+    /// needed.
     pub(super) fn new(
         tokenizer: &dyn Tokenizer,
         place: AnswerPlace,
@@ -102,9 +105,9 @@ impl AnswerForm {
         Ok((form, Answers { names: names.to_vec(), words, place, decoder }))
     }
 
-    /// The row of a prompt, of which `before` stands in front of the answer and `after` behind it. A long one loses the beginning
-    /// of `before`, for prompts end with what is asked; where `after` would leave it less than half of the room, `after` loses its
-    /// end. `None` where nothing stands in front of the answer.
+    /// The row of a prompt, of which `before` stands in front of the answer and `after` behind it. A long one loses the
+    /// beginning of `before`, for prompts end with what is asked; where `after` would leave it less than half of the
+    /// room, `after` loses its end. `None` where nothing stands in front of the answer.
     ///
     /// Errors: no room for what surrounds the texts; a row that is too long where that is an error.
     pub(super) fn row(
@@ -183,7 +186,8 @@ fn told_apart(
     Ok((tokens.first().map_or_else(Vec::new, |word| word[..shared].to_vec()), ids))
 }
 
-/// The tokens of words that continue a text: a space in front of one is part of its token or a token, as the tokenizer has it.
+/// The tokens of words that continue a text: a space in front of one is part of its token or a token, as the tokenizer
+/// has it.
 fn behind_text(tokenizer: &dyn Tokenizer, words: &[String]) -> Result<Vec<Vec<u32>>> {
     let texts: Vec<String> = words.iter().map(|word| format!("{ANCHOR}{word}")).collect();
     let anchor = tokenizer.tokenize(&[ANCHOR])?.concat();

@@ -240,7 +240,8 @@ impl Dataset {
         samples.iter().map(|sample| self.weight(*sample as usize) as u64).sum()
     }
 
-    /// Number the classes in the order of `names`, the dataset's own names in any order. Changes the fingerprint with it.
+    /// Number the classes in the order of `names`, the dataset's own names in any order. Changes the fingerprint with
+    /// it.
     ///
     /// Errors: other names than the dataset's own.
     pub fn order_labels(&mut self, names: &[String]) -> Result<()> {
@@ -260,7 +261,8 @@ impl Dataset {
         Ok(())
     }
 
-    /// The place in a sample's row, or in what the decoder reads, whose output is the answer; `None` where labels are no answers.
+    /// The place in a sample's row, or in what the decoder reads, whose output is the answer; `None` where labels are
+    /// no answers.
     pub fn place(&self, sample: usize) -> Option<usize> {
         self.places.get(self.stored(sample)?).map(|place| *place as usize)
     }
@@ -288,8 +290,8 @@ impl Dataset {
         counts
     }
 
-    /// A dataset of so many copies of the longest sample, in which every batch is as large as one of this dataset can be; of
-    /// samples with a target, of the longest of what is read with the longest target. Empty if this one is.
+    /// A dataset of so many copies of the longest sample, in which every batch is as large as one of this dataset can
+    /// be; of samples with a target, of the longest of what is read with the longest target. Empty if this one is.
     #[must_use]
     pub fn of_longest(&self, copies: usize) -> Dataset {
         let longest = |length: &dyn Fn(usize) -> usize| {
@@ -327,9 +329,9 @@ impl Dataset {
         all
     }
 
-    /// This dataset of one stored sample, such as [`Dataset::of_longest`] makes, with every sequence cut or extended to `length`
-    /// tokens and every target to `target`: for counting what sequences of a length take, whatever the data. What is cut keeps its
-    /// last token at its end, where some models read.
+    /// This dataset of one stored sample, such as [`Dataset::of_longest`] makes, with every sequence cut or extended to
+    /// `length` tokens and every target to `target`: for counting what sequences of a length take, whatever the data.
+    /// What is cut keeps its last token at its end, where some models read.
     #[must_use]
     pub fn with_lengths(&self, length: usize, target: usize) -> Dataset {
         let mut all = self.clone();

@@ -127,7 +127,7 @@ pub(super) fn open_text(path: &Path) -> Result<BufReader<File>> {
     Ok(reader)
 }
 
-/// A data file that is wrong is no mistake in a model folder.
+/// A data file that is wrong is no mistake in a model directory.
 pub(super) fn of_data(error: Error) -> Error {
     match error {
         Error::Model { place, reason, fix } => Error::Data { place, reason, fix },
@@ -160,8 +160,8 @@ mod tests {
     use super::*;
 
     fn read(content: &[u8], max_bytes: usize) -> Vec<std::result::Result<(String, u64, bool), String>> {
-        let folder = tempfile::TempDir::new().unwrap();
-        let path = folder.path().join("file");
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join("file");
         std::fs::write(&path, content).unwrap();
         let mut reader = LineReader::open(&path, max_bytes).unwrap();
         let mut lines = Vec::new();
@@ -215,11 +215,11 @@ mod tests {
     }
 
     #[test]
-    fn folders_missing_files_and_utf16_are_named() {
-        let folder = tempfile::TempDir::new().unwrap();
-        assert!(LineReader::open(folder.path(), 9).unwrap_err().to_string().contains("this is a folder"));
-        assert!(LineReader::open(&folder.path().join("no"), 9).unwrap_err().to_string().contains("/no"));
-        let path = folder.path().join("wide");
+    fn directories_missing_files_and_utf16_are_named() {
+        let directory = tempfile::TempDir::new().unwrap();
+        assert!(LineReader::open(directory.path(), 9).unwrap_err().to_string().contains("this is a directory"));
+        assert!(LineReader::open(&directory.path().join("no"), 9).unwrap_err().to_string().contains("/no"));
+        let path = directory.path().join("wide");
         std::fs::write(&path, b"\xFF\xFEa\0").unwrap();
         assert!(LineReader::open(&path, 9).unwrap_err().to_string().contains("UTF-16"));
     }

@@ -199,8 +199,9 @@ impl Loader {
         Ok(self.collate(position, samples))
     }
 
-    /// The share that each of `count` batches from a position on has in a mean over all they count: as much for each if they
-    /// count samples, as many as it has if they count words, as its samples weigh if classes have weights. Equal on every rank.
+    /// The share that each of `count` batches from a position on has in a mean over all they count: as much for each if
+    /// they count samples, as many as it has if they count words, as its samples weigh if classes have weights. Equal
+    /// on every rank.
     ///
     /// Errors: as [`Loader::samples`].
     pub fn shares(&mut self, first: Position, count: u64) -> Result<Vec<f32>> {
@@ -234,8 +235,8 @@ impl Loader {
         Ok(sums.into_iter().map(|sum| (sum / all) as f32).collect())
     }
 
-    /// What the words of the prompts of each of `count` batches from a position on are of those of all, and 0 where there are none.
-    /// Equal on every rank.
+    /// What the words of the prompts of each of `count` batches from a position on are of those of all, and 0 where
+    /// there are none. Equal on every rank.
     ///
     /// Errors: as [`Loader::samples`].
     pub fn prompt_shares(&mut self, first: Position, count: u64) -> Result<Vec<f32>> {

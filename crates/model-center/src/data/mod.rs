@@ -47,8 +47,8 @@ pub use words::{WordColumns, WordTask};
 
 /// One input of a model before tokenisation, with the label of its sample.
 ///
-/// A sample of a multiple-choice task is several consecutive examples, one per choice, that share the label; one with a target is
-/// two, what is read and what is to be written.
+/// A sample of a multiple-choice task is several consecutive examples, one per choice, that share the label; one with a
+/// target is two, what is read and what is to be written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Example {
     /// The text, or the first of a pair.
@@ -70,11 +70,13 @@ pub enum Label {
     Words(usize),
 }
 
-/// What a sample is part of, where several samples are judged together: the answers of one question, the candidates of one gap.
+/// What a sample is part of, where several samples are judged together: the answers of one question, the candidates of
+/// one gap.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Member {
     /// The number of the question, from 0.
     pub question: u32,
-    /// What choosing this sample is worth: exact match and token F1 of its text. `None` where each sample is decided by itself.
+    /// What choosing this sample is worth: exact match and token F1 of its text. `None` where each sample is decided by
+    /// itself.
     pub credit: Option<[f32; 2]>,
 }

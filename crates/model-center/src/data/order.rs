@@ -121,7 +121,8 @@ mod tests {
         }
     }
 
-    /// Over 24,000 orders every item must stand at every place, and every pair of neighbours occur, about equally often.
+    /// Over 24,000 orders every item must stand at every place, and every pair of neighbours occur, about equally
+    /// often.
     #[test]
     fn places_and_neighbours_are_uniform() {
         const ORDERS: u64 = 24_000;

@@ -1,9 +1,10 @@
 //! Plain text as rows of equal length, which are learnt by their words.
 //!
-//! Defines [`read`], called by [`super::words`] for files and folders that are no records. A file is one document, with the
-//! token that ends texts behind it. The tokens of all documents stand in one line, which is cut every `max_length` tokens: no
-//! token is lost, none is in two rows, and only the last row can be shorter. It has two tokens at least, because of one there
-//! is nothing to predict; where one would be left over, the row before gives it its last.
+//! Defines [`read`], called by [`super::words`] for files and directories that are no records. A file is one document,
+//! with the token that ends texts behind it. The tokens of all documents stand in one line, which is cut every
+//! `max_length` tokens: no token is lost, none is in two rows, and only the last row can be shorter. It has two tokens
+//! at least, because of one there is nothing to predict; where one would be left over, the row before gives it its
+//! last.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +18,7 @@ use crate::{Error, Result};
 /// Text is tokenised in pieces of so many bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Reads a file, or the files of a folder whose names end in `.txt`, in the order of their names.
+/// Reads a file, or the files of a directory whose names end in `.txt`, in the order of their names.
 ///
 /// Errors: what is wrong with a file, with its place; no text; rows too short for two words and one to move.
 pub(super) fn read(path: &Path, options: &ReadOptions<'_>) -> Result<Dataset> {
@@ -48,7 +49,7 @@ fn documents(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    let failed = |error| Error::file("read", path, error, "check the folder");
+    let failed = |error| Error::file("read", path, error, "check the directory");
     let mut files = Vec::new();
     for entry in std::fs::read_dir(path).map_err(failed)? {
         let entry = entry.map_err(failed)?;
@@ -61,7 +62,11 @@ fn documents(path: &Path) -> Result<Vec<PathBuf>> {
     }
     if files.is_empty() {
         let place = path.display().to_string();
-        return Err(Error::data(place, "the folder has no file whose name ends in .txt", "name a folder of texts"));
+        return Err(Error::data(
+            place,
+            "the directory has no file whose name ends in .txt",
+            "name a directory of texts",
+        ));
     }
     files.sort();
     Ok(files)

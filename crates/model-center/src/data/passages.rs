@@ -9,8 +9,8 @@ use super::superglue::truth;
 use crate::Result;
 use crate::metrics::{exact_match, token_f1};
 
-/// Bytes of all prompts of one record: each repeats the passage, so a short record could ask for a lot of memory. Real ones take
-/// less than a hundredth.
+/// Bytes of all prompts of one record: each repeats the passage, so a short record could ask for a lot of memory. Real
+/// ones take less than a hundredth.
 const MAX_BYTES: usize = 64 << 20;
 /// Entities of a passage, or answers to a query; real ones have about a hundred.
 const MAX_ITEMS: usize = 1000;
@@ -39,7 +39,8 @@ pub(super) fn multirc(record: &Record<'_>, asking: &mut Asking, prompts: &mut Ve
     refuse_none(record, prompts, "passage.questions")
 }
 
-/// One sample for each entity of the passage, put into the gap of the query. The one that the model is surest of is its answer.
+/// One sample for each entity of the passage, put into the gap of the query. The one that the model is surest of is its
+/// answer.
 ///
 /// Source: the passage as in the predecessor's prompt, which asks for all entities at once and has no label for it.
 pub(super) fn record_task(record: &Record<'_>, asking: &mut Asking, prompts: &mut Vec<Prompt>) -> Result<()> {

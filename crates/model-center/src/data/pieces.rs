@@ -1,7 +1,7 @@
 //! Plain text in pieces of bounded size, whatever its lines are like.
 //!
-//! Defines [`PieceReader`], which [`super::packed`] reads documents with: it strips the byte order mark, makes one kind of line
-//! ending, and refuses what is no text with its place.
+//! Defines [`PieceReader`], which [`super::packed`] reads documents with: it strips the byte order mark, makes one kind
+//! of line ending, and refuses what is no text with its place.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -82,9 +82,9 @@ impl PieceReader {
     }
 }
 
-/// Where to end a piece of a text that goes on: in front of the last white space behind a letter or digit of ASCII, else in front
-/// of the last line ending, else between two characters. Tokenizers that read words with the white space in front of them make the
-/// same of pieces as of the whole where the first is possible. Never 0 and never the end.
+/// Where to end a piece of a text that goes on: in front of the last white space behind a letter or digit of ASCII,
+/// else in front of the last line ending, else between two characters. Tokenizers that read words with the white space
+/// in front of them make the same of pieces as of the whole where the first is possible. Never 0 and never the end.
 fn cut(bytes: &[u8]) -> usize {
     // The second half will do: a piece is never short.
     let window = bytes.len() / 2..bytes.len() - 1;
@@ -101,8 +101,8 @@ mod tests {
     use super::*;
 
     fn pieces(content: &[u8], most: usize) -> std::result::Result<Vec<String>, String> {
-        let folder = tempfile::TempDir::new().unwrap();
-        let path = folder.path().join("file");
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join("file");
         std::fs::write(&path, content).unwrap();
         let mut reader = PieceReader::open(&path, most).map_err(|error| error.to_string())?;
         let mut pieces = Vec::new();

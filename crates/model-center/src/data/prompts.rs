@@ -1,12 +1,13 @@
 //! The tasks of the predecessor's registries for models that predict words: prompts, and a word for each class.
 //!
-//! Defines [`PromptEntry`], the static slice [`PROMPTS`] and what a `parse` function makes of a record, [`Prompt`]s. The tasks of
-//! passages with several questions are in [`super::passages`]. Recipes name these tasks with `data.objective = "verbalizer"`;
-//! docs/tasks.md lists them.
+//! Defines [`PromptEntry`], the static slice [`PROMPTS`] and what a `parse` function makes of a record, [`Prompt`]s.
+//! The tasks of passages with several questions are in [`super::passages`]. Recipes name these tasks with
+//! `data.objective = "verbalizer"`; docs/tasks.md lists them.
 //!
-//! Source: ModelCenter's `gpt2dataset`, `llamadataset`, `t5dataset`, `cpm1dataset` and `cpm2dataset`: prompts, words and COPA's
-//! mirrored training split matched. Deliberate differences: labels that are not listed are errors, MultiRC and ReCoRD can be
-//! judged, no record is left out to make the ranks even, and lengths are those of the rows that are read.
+//! Source: ModelCenter's `gpt2dataset`, `llamadataset`, `t5dataset`, `cpm1dataset` and `cpm2dataset`: prompts, words
+//! and COPA's mirrored training split matched. Deliberate differences: labels that are not listed are errors, MultiRC
+//! and ReCoRD can be judged, no record is left out to make the ranks even, and lengths are those of the rows that are
+//! read.
 
 use std::path::{Path, PathBuf};
 
@@ -58,7 +59,7 @@ impl Asking {
     }
 }
 
-/// Which files a task has below its folder.
+/// Which files a task has below its directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskFiles {
     /// `train.jsonl` and `val.jsonl`, as SuperGLUE has them.
@@ -82,7 +83,7 @@ impl TaskFiles {
 /// One line of a registry of prompts.
 #[derive(Debug, Clone, Copy)]
 pub struct PromptEntry {
-    /// Name, also the folder of its files.
+    /// Name, also the directory of its files.
     pub name: &'static str,
     /// What the task asks, in one sentence.
     pub doc: &'static str,
@@ -99,15 +100,21 @@ pub struct PromptEntry {
 }
 
 impl PromptEntry {
-    /// The file of a split in the folder that holds the task's folder.
-    pub fn path(&self, folder: &Path, split: Split) -> PathBuf {
-        folder.join(self.name).join(self.files.name(split))
+    /// The file of a split in the directory that holds the task's directory.
+    pub fn path(&self, directory: &Path, split: Split) -> PathBuf {
+        directory.join(self.name).join(self.files.name(split))
     }
 
     /// Reads one split of the task for a model that answers at `place`.
     ///
     /// Errors: what is wrong with the file or a record, with its place; words that the tokenizer does not tell apart.
-    pub fn read(&self, folder: &Path, split: Split, place: AnswerPlace, options: &ReadOptions<'_>) -> Result<Dataset> {
+    pub fn read(
+        &self,
+        directory: &Path,
+        split: Split,
+        place: AnswerPlace,
+        options: &ReadOptions<'_>,
+    ) -> Result<Dataset> {
         let texts = |list: &[&str]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
         let (names, words) = (texts(self.labels), texts(self.words));
         let format = match self.files {
@@ -116,7 +123,7 @@ impl PromptEntry {
         };
         let mut asking = Asking { split, place, questions: 0 };
         let asked = Asked { names: &names, words: &words, place, of: &format!("task {}", self.name) };
-        read_prompts(&self.path(folder, split), format, options, asked, &mut |record, prompts| {
+        read_prompts(&self.path(directory, split), format, options, asked, &mut |record, prompts| {
             (self.parse)(record, &mut asking, prompts)
         })
     }

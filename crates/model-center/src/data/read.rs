@@ -2,8 +2,9 @@
 //!
 //! Defines [`ReadOptions`] and the one loop behind every task: read a record, let the task turn it into
 //! examples, tokenise in chunks, apply the length limit, count what was skipped or cut. Text is dropped once
-//! tokenised, so memory holds the tokens and one chunk. Called by [`super::superglue`], [`super::columns`], [`super::words`],
-//! [`super::prompts`] and [`super::template`]; [`super::squad`], which has no records, uses the builder behind it.
+//! tokenised, so memory holds the tokens and one chunk. Called by [`super::superglue`], [`super::columns`],
+//! [`super::words`], [`super::prompts`] and [`super::template`]; [`super::squad`], which has no records, uses the
+//! builder behind it.
 
 use std::path::Path;
 
@@ -341,8 +342,9 @@ impl<'a> Builder<'a> {
         template.assemble(first, second, Some(Limit { max_tokens: max_length, keep }))
     }
 
-    /// A text that is learnt by its words, behind what the tokenizer puts in front of a text and behind a prompt, if `second` is
-    /// the text; `None` if it has none to predict. A text that is cut has no end that could be learnt; of a prompt the end stays.
+    /// A text that is learnt by its words, behind what the tokenizer puts in front of a text and behind a prompt, if
+    /// `second` is the text; `None` if it has none to predict. A text that is cut has no end that could be learnt; of a
+    /// prompt the end stays.
     fn words(&self, line: u64, first: &[u32], second: Option<&[u32]>) -> Result<Option<Row>> {
         let ReadOptions { tokenizer, max_length, .. } = *self.options;
         let (prompt, text) = second.map_or((&[][..], first), |text| (first, text));
@@ -362,8 +364,8 @@ impl<'a> Builder<'a> {
         Ok(is_learnt.then(|| Row::of(input_ids, removed, Label::Words(from))))
     }
 
-    /// What an encoder reads, or what is written behind it: as the tokenizer surrounds a text, with its end if it knows one.
-    /// `None` if it has no word of the text.
+    /// What an encoder reads, or what is written behind it: as the tokenizer surrounds a text, with its end if it knows
+    /// one. `None` if it has no word of the text.
     fn side(&self, line: u64, text: &[u32], is_read: bool) -> Result<Option<Row>> {
         let ReadOptions { tokenizer, max_length, target_length, .. } = *self.options;
         let limit = if is_read { ("max_length", max_length) } else { ("target_length", target_length) };

@@ -30,7 +30,7 @@ pub enum Format {
     Csv,
     /// Tab-separated with a header row, no quoting.
     Tsv,
-    /// Plain text without records, one document a file; or a folder of such files.
+    /// Plain text without records, one document a file; or a directory of such files.
     Text,
 }
 

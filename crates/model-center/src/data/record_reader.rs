@@ -167,11 +167,11 @@ mod tests {
     use super::*;
 
     fn read(name: &str, content: &str) -> (tempfile::TempDir, RecordReader) {
-        let folder = tempfile::TempDir::new().unwrap();
-        let path = folder.path().join(name);
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join(name);
         std::fs::write(&path, content).unwrap();
         let reader = RecordReader::open(&path, Format::of(&path).unwrap(), 1000).unwrap();
-        (folder, reader)
+        (directory, reader)
     }
 
     #[test]
@@ -181,7 +181,7 @@ mod tests {
             ("a.csv", "n,text\n3,a b\n"),
             ("a.tsv", "text\tn\r\na b\t3\r\n"),
         ] {
-            let (_folder, mut reader) = read(name, content);
+            let (_directory, mut reader) = read(name, content);
             let record = reader.next().unwrap().unwrap().unwrap();
             assert_eq!(record.text("text").unwrap(), "a b", "{name}");
             assert_eq!(record.scalar("n").unwrap().spelled(), "3");
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn dotted_names_reach_into_objects() {
-        let (_folder, mut reader) = read("a.jsonl", r#"{"target": {"span": "x"}, "a.b": true}"#);
+        let (_directory, mut reader) = read("a.jsonl", r#"{"target": {"span": "x"}, "a.b": true}"#);
         let record = reader.next().unwrap().unwrap().unwrap();
         assert_eq!(record.text("target.span").unwrap(), "x");
         assert!(record.flag("a.b").unwrap());
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn json_objects_nested_too_deeply_are_refused() {
-        let (_folder, mut reader) = read("a.jsonl", &"[".repeat(900));
+        let (_directory, mut reader) = read("a.jsonl", &"[".repeat(900));
         let error = reader.next().unwrap().unwrap().unwrap_err().to_string();
         assert!(error.contains("recursion limit"), "{error}");
     }

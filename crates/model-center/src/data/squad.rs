@@ -1,10 +1,11 @@
 //! SQuAD 1.1: questions about passages, whose answers a decoder writes behind an encoder.
 //!
-//! Defines [`Squad`], which reads `{folder}/{train|dev}-v1.1.json`, and [`SQUAD_METRICS`]. Called by the finetune program.
+//! Defines [`Squad`], which reads `{directory}/{train|dev}-v1.1.json`, and [`SQUAD_METRICS`]. Called by the finetune
+//! program.
 //!
-//! Source: ModelCenter's `t5dataset`: what is read and what is written matched. Deliberate differences: of several answers the
-//! first is learnt, where a random one was drawn once; the evaluation has losses too, against that answer, and compares what is
-//! written with all of them, which are kept as [`Dataset::references`].
+//! Source: ModelCenter's `t5dataset`: what is read and what is written matched. Deliberate differences: of several
+//! answers the first is learnt, where a random one was drawn once; the evaluation has losses too, against that answer,
+//! and compares what is written with all of them, which are kept as [`Dataset::references`].
 
 use std::path::Path;
 
@@ -77,12 +78,12 @@ impl Squad {
         sentinels(tokenizer, "task SQuAD")
     }
 
-    /// Reads one split from the folder that holds its file.
+    /// Reads one split from the directory that holds its file.
     ///
-    /// Errors: a file that is not as SQuAD's are, with its place; questions whose answers are left out, as in a test split; a
-    /// vocabulary without sentinels.
-    pub fn read(folder: &Path, split: Split, options: &ReadOptions<'_>) -> Result<Dataset> {
-        let path = folder.join(Squad::file(split));
+    /// Errors: a file that is not as SQuAD's are, with its place; questions whose answers are left out, as in a test
+    /// split; a vocabulary without sentinels.
+    pub fn read(directory: &Path, split: Split, options: &ReadOptions<'_>) -> Result<Dataset> {
+        let path = directory.join(Squad::file(split));
         let text = read_text(&path, MAX_BYTES).map_err(of_data)?;
         let file: File = serde_json::from_str(text.trim_start_matches('\u{FEFF}')).map_err(|error| {
             let place = format!("{}:{}:{}", path.display(), error.line(), error.column());
@@ -142,8 +143,8 @@ impl SquadForm {
         Ok(SquadForm { sentinels: Squad::sentinels(tokenizer)?, front, back })
     }
 
-    /// What is read, of a question and its passage, or what is written, of an answer alone, with how many tokens were cut: the
-    /// passage and the answer lose their ends, and a question only where nothing else is left.
+    /// What is read, of a question and its passage, or what is written, of an answer alone, with how many tokens were
+    /// cut: the passage and the answer lose their ends, and a question only where nothing else is left.
     ///
     /// Errors: as [`Builder::room`].
     pub(super) fn row(

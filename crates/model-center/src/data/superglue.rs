@@ -1,9 +1,9 @@
 //! The SuperGLUE tasks of the predecessor's BERT registry.
 //!
 //! Defines [`TaskEntry`], the static slice [`SUPERGLUE`] and [`find_task`]. A task is a file layout, a `parse`
-//! function from a record to inputs, and its metrics. Recipes know the tasks of [`SUPERGLUE`]; a program with tasks of its
-//! own finds them with [`find_task`] in slices of its own and reads them with [`TaskEntry::read`]. Files are
-//! `{folder}/{Task}/{train|val}.jsonl` as SuperGLUE ships them.
+//! function from a record to inputs, and its metrics. Recipes know the tasks of [`SUPERGLUE`]; a program with tasks of
+//! its own finds them with [`find_task`] in slices of its own and reads them with [`TaskEntry::read`]. Files are
+//! `{directory}/{Task}/{train|val}.jsonl` as SuperGLUE ships them.
 //!
 //! Source: ModelCenter's `bertdataset`, templates matched. Deliberate differences: labels outside the listed ones are
 //! errors (there they silently became the last class), and a `[SEP]` inside a text stays text.
@@ -50,7 +50,7 @@ pub enum TaskLabels {
 /// One line of a task registry.
 #[derive(Debug, Clone, Copy)]
 pub struct TaskEntry {
-    /// Name, also the folder of its files.
+    /// Name, also the directory of its files.
     pub name: &'static str,
     /// What the task asks, in one sentence.
     pub doc: &'static str,
@@ -67,11 +67,11 @@ pub struct TaskEntry {
 }
 
 impl TaskEntry {
-    /// Reads one split of the task from the folder that holds the task's folder.
+    /// Reads one split of the task from the directory that holds the task's directory.
     ///
     /// Errors: what is wrong with the file or a record, with its place.
-    pub fn read(&self, folder: &Path, split: Split, options: &ReadOptions<'_>) -> Result<Dataset> {
-        let path = folder.join(self.name).join(format!("{}.jsonl", split.file_stem()));
+    pub fn read(&self, directory: &Path, split: Split, options: &ReadOptions<'_>) -> Result<Dataset> {
+        let path = directory.join(self.name).join(format!("{}.jsonl", split.file_stem()));
         let labels = match self.labels {
             TaskLabels::Classes(names) => LabelSpace::Classes(names.iter().map(ToString::to_string).collect()),
             TaskLabels::Choices(choices) => LabelSpace::Choices(choices),

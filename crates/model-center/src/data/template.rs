@@ -1,6 +1,7 @@
 //! Prompts of one's own: a text with the columns of any JSONL, CSV or TSV file in it, and a word for each label.
 //!
-//! Defines [`Template`], which a recipe writes as `data.template`, and [`TemplateTask`]. Called by the finetune program.
+//! Defines [`Template`], which a recipe writes as `data.template`, and [`TemplateTask`]. Called by the finetune
+//! program.
 
 use std::fmt;
 use std::path::Path;
@@ -17,7 +18,8 @@ use crate::{Error, Result};
 /// The name that stands for the answer.
 const ANSWER: &str = "answer";
 
-/// A text with columns in braces: `{text} Was it good? {answer}.` Two braces stand for one. The default is no text at all.
+/// A text with columns in braces: `{text} Was it good? {answer}.` Two braces stand for one. The default is no text at
+/// all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Template {
@@ -33,8 +35,8 @@ enum Part {
 }
 
 impl Template {
-    /// Reads a template. The answer stands in the place of `{answer}`, else behind the text; a space in front of it belongs to
-    /// the words.
+    /// Reads a template. The answer stands in the place of `{answer}`, else behind the text; a space in front of it
+    /// belongs to the words.
     ///
     /// Errors: what is wrong with it, in words: a brace that is not closed, no name in braces, no column, two answers.
     pub fn parse(written: &str) -> std::result::Result<Template, String> {
@@ -139,8 +141,8 @@ pub struct TemplateTask {
 impl TemplateTask {
     /// Reads a file for a model that answers at `place`.
     ///
-    /// Errors: what is wrong with the file or a record, with its place; words that the tokenizer does not tell apart, or that are
-    /// not as many as labels; a template of which a decoder would read no column.
+    /// Errors: what is wrong with the file or a record, with its place; words that the tokenizer does not tell apart,
+    /// or that are not as many as labels; a template of which a decoder would read no column.
     pub fn read(&self, path: &Path, place: AnswerPlace, options: &ReadOptions<'_>) -> Result<Dataset> {
         let TemplateTask { template, label, labels, words, format } = self;
         if words.len() != labels.len() {

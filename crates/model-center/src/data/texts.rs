@@ -21,8 +21,9 @@ pub enum TextSource {
 /// Calls `each` with the texts of a file in order, one in memory at a time; returns how many there were.
 ///
 /// # Errors
-/// [`Error::Data`] with file, line and column: a line above `max_line_bytes`, bytes that are not UTF-8, a record without the
-/// column, a file that is missing or no regular file; [`Error::File`] if reading fails; what `each` returns.
+/// [`Error::Data`] with file, line and column: a line above `max_line_bytes`, bytes that are not UTF-8, a record
+/// without the column, a file that is missing or no regular file; [`Error::File`] if reading fails; what `each`
+/// returns.
 pub fn read_texts(
     path: &Path,
     source: &TextSource,

@@ -1,5 +1,5 @@
-//! Texts that are learnt by their words, from any JSONL, CSV or TSV file or from plain text: language modelling, and targets of
-//! decoders behind encoders.
+//! Texts that are learnt by their words, from any JSONL, CSV or TSV file or from plain text: language modelling, and
+//! targets of decoders behind encoders.
 //!
 //! Defines [`WordTask`] and its [`WordColumns`]. Called by the finetune program.
 
@@ -50,9 +50,10 @@ impl WordTask {
         self.format.map_or_else(|| Format::of(path), Ok)
     }
 
-    /// Reads a file, or plain text from a folder too. A text ends with the token that ends texts, if the tokenizer has one; a
-    /// prompt and its text are tokenised apart, and their tokens stand without anything between them. A space that is wanted
-    /// there is part of one of the two, but for tokenizers that put the mark of one in front of every text.
+    /// Reads a file, or plain text from a directory too. A text ends with the token that ends texts, if the tokenizer
+    /// has one; a prompt and its text are tokenised apart, and their tokens stand without anything between them. A
+    /// space that is wanted there is part of one of the two, but for tokenizers that put the mark of one in front of
+    /// every text.
     ///
     /// Errors: what is wrong with the file or a record, with its place.
     pub fn read(&self, path: &Path, options: &ReadOptions<'_>) -> Result<Dataset> {

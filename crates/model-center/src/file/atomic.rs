@@ -1,7 +1,7 @@
 //! Writing a file so that it is there whole or not at all, even when the machine loses power.
 //!
-//! Defines [`AtomicFile`], [`write_atomic`] for contents that are at hand, and what the output folder shares with them: the
-//! names of preparations and the syncing of folders.
+//! Defines [`AtomicFile`], [`write_atomic`] for contents that are at hand, and what the output directory shares with
+//! them: the names of preparations and the syncing of directories.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{Error, Result};
 
-const FIX: &str = "choose a folder that exists, that you may write, on a disk with room left";
+const FIX: &str = "choose a directory that exists, that you may write, on a disk with room left";
 
 static NEXT_TEMPORARY: AtomicU64 = AtomicU64::new(0);
 
-/// A hidden neighbour under which a file or folder is prepared: `.NAME.tmp-PROCESS-NUMBER`, another one at each call.
+/// A hidden neighbour under which a file or directory is prepared: `.NAME.tmp-PROCESS-NUMBER`, another one at each
+/// call.
 pub(crate) fn temporary_name(path: &Path) -> PathBuf {
     let number = NEXT_TEMPORARY.fetch_add(1, Ordering::Relaxed);
     let mut hidden = OsString::from(".");
@@ -24,8 +25,8 @@ pub(crate) fn temporary_name(path: &Path) -> PathBuf {
     path.with_file_name(hidden)
 }
 
-/// What is prepared under a name that [`temporary_name`] made, here or in a process that was killed; `None` for any other
-/// name.
+/// What is prepared under a name that [`temporary_name`] made, here or in a process that was killed; `None` for any
+/// other name.
 pub(crate) fn prepared_name(name: &str) -> Option<&str> {
     let (front, id) = name.rsplit_once(".tmp-")?;
     let (process, number) = id.split_once('-')?;
@@ -36,7 +37,7 @@ pub(crate) fn prepared_name(name: &str) -> Option<&str> {
 /// A file that appears under its name complete or not at all.
 ///
 /// Written under a temporary name beside the target; [`AtomicFile::commit`] flushes it to the disk, renames it and
-/// flushes the folder. Dropped without commit, the temporary file is removed.
+/// flushes the directory. Dropped without commit, the temporary file is removed.
 #[derive(Debug)]
 pub struct AtomicFile {
     file: File,
@@ -49,7 +50,7 @@ impl AtomicFile {
     /// Start writing `target`.
     ///
     /// # Errors
-    /// [`Error::File`] if the folder does not exist or cannot be written.
+    /// [`Error::File`] if the directory does not exist or cannot be written.
     pub fn create(target: &Path) -> Result<Self> {
         let refused = |e| Error::file("write", target, e, FIX);
         if target.file_name().is_none() {
@@ -89,7 +90,7 @@ impl AtomicFile {
         self.file.sync_all().map_err(|e| self.refused(e))
     }
 
-    /// Flush, give the file its name, and flush the folder so that the name survives a power cut.
+    /// Flush, give the file its name, and flush the directory so that the name survives a power cut.
     ///
     /// # Errors
     /// [`Error::File`]; the temporary file is then removed and a file that stood under the name is untouched.
@@ -97,7 +98,7 @@ impl AtomicFile {
         self.sync()?;
         fs::rename(&self.temporary, &self.target).map_err(|e| self.refused(e))?;
         self.committed = true;
-        sync_folder(self.target.parent())
+        sync_directory(self.target.parent())
     }
 }
 
@@ -120,18 +121,18 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     file.commit()
 }
 
-/// Flush a folder's entries to the disk, so that the names in it survive a power cut; `None` for the current one.
-pub(crate) fn sync_folder(folder: Option<&Path>) -> Result<()> {
-    let folder = folder.filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let synced = File::open(folder).and_then(|f| f.sync_all());
-    synced.map_err(|e| Error::file("flush", folder, e, "check that the disk has room left"))
+/// Flush a directory's entries to the disk, so that the names in it survive a power cut; `None` for the current one.
+pub(crate) fn sync_directory(directory: Option<&Path>) -> Result<()> {
+    let directory = directory.filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let synced = File::open(directory).and_then(|f| f.sync_all());
+    synced.map_err(|e| Error::file("flush", directory, e, "check that the disk has room left"))
 }
 
-/// [`sync_folder`] for a folder, all files and all folders in it, `depth` levels down.
-pub(crate) fn sync_tree(folder: &Path, depth: usize) -> Result<()> {
+/// [`sync_directory`] for a directory, all files and all directories in it, `depth` levels down.
+pub(crate) fn sync_tree(directory: &Path, depth: usize) -> Result<()> {
     let failed = |path: &Path, source| Error::file("write", path, source, FIX);
-    for entry in fs::read_dir(folder).map_err(|e| failed(folder, e))? {
-        let entry = entry.map_err(|e| failed(folder, e))?;
+    for entry in fs::read_dir(directory).map_err(|e| failed(directory, e))? {
+        let entry = entry.map_err(|e| failed(directory, e))?;
         let kind = entry.file_type().map_err(|e| failed(&entry.path(), e))?;
         if kind.is_dir() && depth > 0 {
             sync_tree(&entry.path(), depth - 1)?;
@@ -140,7 +141,7 @@ pub(crate) fn sync_tree(folder: &Path, depth: usize) -> Result<()> {
             synced.map_err(|e| failed(&entry.path(), e))?;
         }
     }
-    sync_folder(Some(folder))
+    sync_directory(Some(directory))
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! File operations for folders that strangers wrote and for files that must never be half there.
+//! File operations for directories that strangers wrote and for files that must never be half there.
 //!
-//! Defines [`open_regular`], [`read_text`], [`check_name`], [`resolve_inside`] and [`printable`]; `atomic` has [`AtomicFile`] and
-//! [`write_atomic`]. Called by whoever of this crate reads or writes a file.
+//! Defines [`open_regular`], [`read_text`], [`check_name`], [`resolve_inside`] and [`printable`]; `atomic` has
+//! [`AtomicFile`] and [`write_atomic`]. Called by whoever of this crate reads or writes a file.
 
 mod atomic;
 
 pub use atomic::{AtomicFile, write_atomic};
-pub(crate) use atomic::{prepared_name, sync_folder, sync_tree, temporary_name};
+pub(crate) use atomic::{prepared_name, sync_directory, sync_tree, temporary_name};
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -21,7 +21,7 @@ use crate::{Error, Result};
 /// opened non-blocking (without effect on regular files), then looked at again in case it was swapped in between.
 ///
 /// # Errors
-/// [`Error::Model`] if there is no such file or it is a folder, FIFO, socket or device; [`Error::File`] otherwise.
+/// [`Error::Model`] if there is no such file or it is a directory, FIFO, socket or device; [`Error::File`] otherwise.
 pub fn open_regular(path: &Path) -> Result<(File, u64)> {
     require_regular(path, &fs::metadata(path).map_err(|e| unreadable(path, e))?)?;
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
@@ -39,7 +39,7 @@ fn require_regular(path: &Path, metadata: &fs::Metadata) -> Result<()> {
     if metadata.is_file() {
         return Ok(());
     }
-    let kind = if metadata.is_dir() { "a folder" } else { "a FIFO, socket or device" };
+    let kind = if metadata.is_dir() { "a directory" } else { "a FIFO, socket or device" };
     Err(Error::model(
         path.display().to_string(),
         format!("this is {kind}, not a regular file"),
@@ -91,47 +91,49 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String> {
     })
 }
 
-/// The path of `name`, a file name that came out of a file, provided that it lies in `folder`.
+/// The path of `name`, a file name that came out of a file, provided that it lies in `directory`.
 ///
-/// Refused: absolute paths, `..`, control characters (NUL among them), and symbolic links that lead out of the folder.
-/// One layout with such links is known and allowed: a hub cache, where `snapshots/<revision>/x` points into `blobs/`
-/// beside `snapshots`.
+/// Refused: absolute paths, `..`, control characters (NUL among them), and symbolic links that lead out of the
+/// directory. One layout with such links is known and allowed: a hub cache, where `snapshots/<revision>/x` points into
+/// `blobs/` beside `snapshots`.
 ///
 /// # Errors
-/// [`Error::Model`] naming the folder and the name.
-pub fn resolve_inside(folder: &Path, name: &str) -> Result<PathBuf> {
-    let refuse = |reason: String| refused_name(folder, name, reason);
-    check_name(folder, name)?;
-    let root = fs::canonicalize(folder).map_err(|e| unreadable(folder, e))?;
+/// [`Error::Model`] naming the directory and the name.
+pub fn resolve_inside(directory: &Path, name: &str) -> Result<PathBuf> {
+    let refuse = |reason: String| refused_name(directory, name, reason);
+    check_name(directory, name)?;
+    let root = fs::canonicalize(directory).map_err(|e| unreadable(directory, e))?;
     let joined = root.join(name);
     let target = fs::canonicalize(&joined).map_err(|e| match e.kind() {
-        ErrorKind::NotFound => refuse("there is no such file in the folder".into()),
+        ErrorKind::NotFound => refuse("there is no such file in the directory".into()),
         _ => unreadable(&joined, e),
     })?;
     if target.starts_with(&root) || hub_cache_blobs(&root).is_some_and(|blobs| target.starts_with(blobs)) {
         return Ok(target);
     }
-    Err(refuse(format!("the file is a symbolic link to {}, outside the folder", target.display())))
+    Err(refuse(format!("the file is a symbolic link to {}, outside the directory", target.display())))
 }
 
-/// Whether a folder has the file `name`, and has it where it may lie: see [`resolve_inside`]. A link that leads nowhere is no file.
+/// Whether a directory has the file `name`, and has it where it may lie: see [`resolve_inside`]. A link that leads
+/// nowhere is no file.
 ///
 /// # Errors
 /// Those of [`resolve_inside`].
-pub(crate) fn is_inside(folder: &Path, name: &str) -> Result<bool> {
-    check_name(folder, name)?;
-    if fs::metadata(folder.join(name)).is_err_and(|e| e.kind() == ErrorKind::NotFound) {
+pub(crate) fn is_inside(directory: &Path, name: &str) -> Result<bool> {
+    check_name(directory, name)?;
+    if fs::metadata(directory.join(name)).is_err_and(|e| e.kind() == ErrorKind::NotFound) {
         return Ok(false);
     }
-    resolve_inside(folder, name).map(|_| true)
+    resolve_inside(directory, name).map(|_| true)
 }
 
-/// Refuse a name that is a link to nothing, which is most likely what is left of a file: another one in its place would be a guess.
+/// Refuse a name that is a link to nothing, which is most likely what is left of a file: another one in its place would
+/// be a guess.
 ///
 /// # Errors
 /// [`Error::Model`] for such a link.
-pub(crate) fn refuse_dangling(folder: &Path, name: &str) -> Result<()> {
-    let path = folder.join(name);
+pub(crate) fn refuse_dangling(directory: &Path, name: &str) -> Result<()> {
+    let path = directory.join(name);
     if fs::symlink_metadata(&path).is_ok() && !path.exists() {
         let reason = "this is a link to a file that is not there";
         return Err(Error::model(path.display().to_string(), reason, "fetch the model again, or remove the link"));
@@ -139,26 +141,27 @@ pub(crate) fn refuse_dangling(folder: &Path, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether `name`, a file name from outside, can only mean a file in `folder` or below, as long as no link is followed.
+/// Whether `name`, a file name from outside, can only mean a file in `directory` or below, as long as no link is
+/// followed.
 ///
 /// # Errors
 /// [`Error::Model`] for absolute paths, `..`, control characters, and names that are empty or longer than 1024 bytes.
-pub fn check_name(folder: &Path, name: &str) -> Result<()> {
+pub fn check_name(directory: &Path, name: &str) -> Result<()> {
     if name.is_empty() || name.len() > 1024 || name.chars().any(char::is_control) {
         let reason = "the file name is empty, too long or has control characters in it".into();
-        return Err(refused_name(folder, name, reason));
+        return Err(refused_name(directory, name, reason));
     }
     if !Path::new(name).components().all(|part| matches!(part, Component::Normal(_))) {
-        return Err(refused_name(folder, name, "the file name leads out of the folder".into()));
+        return Err(refused_name(directory, name, "the file name leads out of the directory".into()));
     }
     Ok(())
 }
 
-fn refused_name(folder: &Path, name: &str, reason: String) -> Error {
+fn refused_name(directory: &Path, name: &str, reason: String) -> Error {
     Error::model(
-        format!("{}, name \"{}\"", folder.display(), printable(name, 120)),
+        format!("{}, name \"{}\"", directory.display(), printable(name, 120)),
         reason,
-        "keep all files of a model in its own folder and refer to them by plain names",
+        "keep all files of a model in its own directory and refer to them by plain names",
     )
 }
 
@@ -194,20 +197,21 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn names_cannot_leave_the_folder() {
+    fn names_cannot_leave_the_directory() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = dir.path().join("model");
-        fs::create_dir(&folder).unwrap();
+        let directory = dir.path().join("model");
+        fs::create_dir(&directory).unwrap();
         fs::write(dir.path().join("outside"), "x").unwrap();
-        fs::write(folder.join("inside"), "x").unwrap();
-        symlink("inside", folder.join("good-link")).unwrap();
-        symlink("../outside", folder.join("bad-link")).unwrap();
-        symlink("..", folder.join("bad-folder")).unwrap();
-        assert!(resolve_inside(&folder, "inside").is_ok());
-        assert!(resolve_inside(&folder, "good-link").is_ok());
-        for name in ["", "../outside", "/etc/passwd", "a\0b", "bad-link", "bad-folder/outside", "./../outside", "gone"]
+        fs::write(directory.join("inside"), "x").unwrap();
+        symlink("inside", directory.join("good-link")).unwrap();
+        symlink("../outside", directory.join("bad-link")).unwrap();
+        symlink("..", directory.join("bad-directory")).unwrap();
+        assert!(resolve_inside(&directory, "inside").is_ok());
+        assert!(resolve_inside(&directory, "good-link").is_ok());
+        for name in
+            ["", "../outside", "/etc/passwd", "a\0b", "bad-link", "bad-directory/outside", "./../outside", "gone"]
         {
-            assert!(matches!(resolve_inside(&folder, name), Err(Error::Model { .. })), "{name:?}");
+            assert!(matches!(resolve_inside(&directory, name), Err(Error::Model { .. })), "{name:?}");
         }
     }
 
@@ -232,7 +236,7 @@ mod tests {
         let path = dir.path().join("fifo");
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
         assert!(open_regular(&path).unwrap_err().to_string().contains("FIFO"));
-        assert!(open_regular(dir.path()).unwrap_err().to_string().contains("folder"));
+        assert!(open_regular(dir.path()).unwrap_err().to_string().contains("directory"));
     }
 
     #[test]

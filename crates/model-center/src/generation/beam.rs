@@ -1,7 +1,8 @@
 //! Beam search for one prompt: which of several texts go on, and which are finished.
 //!
-//! Defines [`BeamOptions`] and [`Beams`], which knows scores and words but no model: [`Beams::step`] takes the scores of the next
-//! words of every row and says which rows go on. Prompts do not know of each other, so a batch of them is as many [`Beams`].
+//! Defines [`BeamOptions`] and [`Beams`], which knows scores and words but no model: [`Beams::step`] takes the scores
+//! of the next words of every row and says which rows go on. Prompts do not know of each other, so a batch of them is
+//! as many [`Beams`].
 //!
 //! Source: the rules are those of transformers 5.23, so that results can be compared word by word.
 
@@ -27,7 +28,8 @@ pub enum Patience {
 pub struct BeamOptions {
     /// Texts that go on side by side, and at most as many that are kept.
     pub beams: usize,
-    /// A text's score is the sum of its words' logarithms of probabilities, divided by the number of words to this power.
+    /// A text's score is the sum of its words' logarithms of probabilities, divided by the number of words to this
+    /// power.
     pub length_penalty: f32,
     /// When to end early.
     pub patience: Patience,
@@ -74,7 +76,8 @@ impl BeamOptions {
 pub struct Hypothesis {
     /// What was generated, with the word that ended it.
     pub words: Vec<u32>,
-    /// The sum of its words' logarithms of probabilities, divided by the number of words to the power of the length penalty.
+    /// The sum of its words' logarithms of probabilities, divided by the number of words to the power of the length
+    /// penalty.
     pub score: f32,
     /// Whether one of the words that end a text, or the longest length, ended it.
     pub is_finished: bool,
@@ -145,10 +148,10 @@ impl Beams {
         self.is_done
     }
 
-    /// Take the logits of the next word, `[V]` for each of [`Beams::rows`], and go on. `change` may alter the logarithms of
-    /// probabilities that they become, knowing a row's words; `stops` tells whether a text ends for another reason than its
-    /// last word or its length. What is returned says for each row that goes on which row it goes on from; its new word is the
-    /// last of [`Beams::words`].
+    /// Take the logits of the next word, `[V]` for each of [`Beams::rows`], and go on. `change` may alter the
+    /// logarithms of probabilities that they become, knowing a row's words; `stops` tells whether a text ends for
+    /// another reason than its last word or its length. What is returned says for each row that goes on which row it
+    /// goes on from; its new word is the last of [`Beams::words`].
     pub fn step(
         &mut self,
         logits: &mut [Vec<f32>],

@@ -1,10 +1,10 @@
-//! How a model is to generate where nobody says otherwise: what its folder states.
+//! How a model is to generate where nobody says otherwise: what its directory states.
 //!
-//! Defines [`GenerationDefaults`], read from `generation_config.json`, or from `config.json` in a folder without that file.
-//! Called by the generate program, which says of each setting where it comes from.
+//! Defines [`GenerationDefaults`], read from `generation_config.json`, or from `config.json` in a directory without
+//! that file. Called by the generate program, which says of each setting where it comes from.
 
 use super::beam::Patience;
-use crate::config::{Fields, fields_of, folder_fields};
+use crate::config::{Fields, directory_fields, fields_of};
 use crate::file::{is_inside, printable};
 use crate::{Error, Result};
 use serde_json::Value;
@@ -12,7 +12,8 @@ use std::path::Path;
 
 const GENERATION_FILE: &str = "generation_config.json";
 const CONFIG_FILE: &str = "config.json";
-/// Words that a file may forbid, and words and texts that it may let end a text: the longest lists in use have some hundred.
+/// Words that a file may forbid, and words and texts that it may let end a text: the longest lists in use have some
+/// hundred.
 const MOST_WORDS: usize = 100_000;
 
 /// A value, and the file that states it.
@@ -24,7 +25,7 @@ pub struct Stated<T> {
     pub file: &'static str,
 }
 
-/// What a folder states. What it does not state, or states as what changes nothing, is `None`.
+/// What a directory states. What it does not state, or states as what changes nothing, is `None`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct GenerationDefaults {
     /// Whether words are drawn.
@@ -53,7 +54,8 @@ pub struct GenerationDefaults {
     pub max_new_tokens: Option<Stated<usize>>,
     /// The fewest words in front of one that ends a text.
     pub min_new_tokens: Option<Stated<usize>>,
-    /// The most words of a row: of a decoder with the prompt, of a model with two stacks with what its decoder begins with.
+    /// The most words of a row: of a decoder with the prompt, of a model with two stacks with what its decoder begins
+    /// with.
     pub max_length: Option<Stated<usize>>,
     /// The fewest words of such a row.
     pub min_length: Option<Stated<usize>>,
@@ -100,16 +102,16 @@ const NOT_FOLLOWED: [(&str, f64); 22] = [
 ];
 
 impl GenerationDefaults {
-    /// Read a folder of a model that has so many words. Settings come from `generation_config.json` if it is there, else from
-    /// `config.json`, as older folders have them; words that begin and end texts are also looked for in `config.json` where the
-    /// other file does not name them.
+    /// Read a directory of a model that has so many words. Settings come from `generation_config.json` if it is there,
+    /// else from `config.json`, as older directories have them; words that begin and end texts are also looked for in
+    /// `config.json` where the other file does not name them.
     ///
     /// # Errors
     /// [`Error::Model`] for no or unreadable files, a value of another type, a word that the model does not have.
-    pub fn from_folder(folder: &Path, words: usize) -> Result<Self> {
-        let config = File { fields: folder_fields(folder)?, name: CONFIG_FILE, words };
-        let own = match is_inside(folder, GENERATION_FILE)? {
-            true => Some(File { fields: fields_of(folder, GENERATION_FILE)?, name: GENERATION_FILE, words }),
+    pub fn from_directory(directory: &Path, words: usize) -> Result<Self> {
+        let config = File { fields: directory_fields(directory)?, name: CONFIG_FILE, words };
+        let own = match is_inside(directory, GENERATION_FILE)? {
+            true => Some(File { fields: fields_of(directory, GENERATION_FILE)?, name: GENERATION_FILE, words }),
             false => None,
         };
         let file = own.as_ref().unwrap_or(&config);
@@ -156,7 +158,8 @@ impl GenerationDefaults {
         Ok(())
     }
 
-    /// Words that never come; rows of several are not followed. A word that ends texts is none of the bad ones, as in transformers.
+    /// Words that never come; rows of several are not followed. A word that ends texts is none of the bad ones, as in
+    /// transformers.
     fn read_forbidden(&mut self, file: &File) -> Result<()> {
         let mut forbidden = file.words("suppress_tokens")?.map_or_else(Vec::new, |words| words.value);
         let ends = self.ends.as_ref().map_or(Vec::new(), |ends| ends.value.clone());
@@ -276,15 +279,15 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// A folder with these files; an empty text for none.
+    /// A directory with these files; an empty text for none.
     fn read(generation: &str, config: &str) -> Result<GenerationDefaults> {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         for (name, text) in [(GENERATION_FILE, generation), (CONFIG_FILE, config)] {
             if !text.is_empty() {
-                std::fs::write(folder.path().join(name), text).unwrap();
+                std::fs::write(directory.path().join(name), text).unwrap();
             }
         }
-        GenerationDefaults::from_folder(folder.path(), 50)
+        GenerationDefaults::from_directory(directory.path(), 50)
     }
 
     fn own<T>(value: T) -> Option<Stated<T>> {
@@ -350,6 +353,6 @@ mod tests {
             let error = read(text, "{}").unwrap_err().to_string();
             assert!(error.contains(field) && error.contains(GENERATION_FILE), "{text}: {error}");
         }
-        assert!(read("{}", "").is_err(), "a folder without a configuration is none");
+        assert!(read("{}", "").is_err(), "a directory without a configuration is none");
     }
 }

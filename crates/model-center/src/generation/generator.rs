@@ -1,7 +1,7 @@
 //! From prompts to texts: the loop that asks a model for scores, chooses words and puts them behind the rows.
 //!
-//! Defines [`Generator`], its [`GenerateOptions`] and what it gives, [`Generated`]. Called by the generate program; what a row
-//! is and when it ends is in [`super::rows`] and, for a search, in [`super::Beams`].
+//! Defines [`Generator`], its [`GenerateOptions`] and what it gives, [`Generated`]. Called by the generate program;
+//! what a row is and when it ends is in [`super::rows`] and, for a search, in [`super::Beams`].
 
 use super::beam::BeamOptions;
 use super::rows::{Begun, Rows};
@@ -49,7 +49,8 @@ pub struct GenerateOptions {
     pub min_new_tokens: usize,
     /// Makes words less likely that stand there already.
     pub penalty: Penalty,
-    /// Whether the words of the prompt count for that as well; of a model with two stacks, those its decoder begins with.
+    /// Whether the words of the prompt count for that as well; of a model with two stacks, those its decoder begins
+    /// with.
     pub penalises_prompt: bool,
     /// Words that end a text.
     pub ends: Vec<u32>,
@@ -57,10 +58,11 @@ pub struct GenerateOptions {
     pub stops: Vec<String>,
     /// Words that never come.
     pub forbidden: Vec<u32>,
-    /// So many words that stood one behind the other once do not come again. The prompt counts; of a model with two stacks, the
-    /// decoder's row. `None` where they may.
+    /// So many words that stood one behind the other once do not come again. The prompt counts; of a model with two
+    /// stacks, the decoder's row. `None` where they may.
     pub no_repeat: Option<usize>,
-    /// The first word that the decoder behind an encoder writes, such as a language's. Behind a prefix it means nothing.
+    /// The first word that the decoder behind an encoder writes, such as a language's. Behind a prefix it means
+    /// nothing.
     pub forced_first: Option<u32>,
     /// The word that ends a text which reaches the most words, in the place of its last.
     pub forced_last: Option<u32>,
@@ -148,7 +150,8 @@ pub struct Generated {
     pub words: Vec<u32>,
     /// What they say, without special words and up to a stop; nothing without a tokenizer.
     pub text: String,
-    /// Of a search: the sum of its words' logarithms of probabilities, divided by their number to the power of the length penalty.
+    /// Of a search: the sum of its words' logarithms of probabilities, divided by their number to the power of the
+    /// length penalty.
     pub score: Option<f32>,
     /// What ended it.
     pub ending: Ending,
@@ -219,8 +222,8 @@ impl<'a> Generator<'a> {
         Ok(Generator { model, tokenizer, options, ranks: None, may_go_on: None })
     }
 
-    /// For a model whose values are cut over ranks: each of them has prompts of its own, which may be none, and all of them call
-    /// [`Generator::generate`] as often as the others. Each step is taken by all together.
+    /// For a model whose values are cut over ranks: each of them has prompts of its own, which may be none, and all of
+    /// them call [`Generator::generate`] as often as the others. Each step is taken by all together.
     #[must_use]
     pub fn on_ranks(self, ranks: Arc<dyn Communicator>) -> Self {
         Generator { ranks: (ranks.size() > 1).then_some(ranks), ..self }
@@ -238,8 +241,8 @@ impl<'a> Generator<'a> {
     }
 
     /// The texts of prompts, in their order; of each prompt as many as the method gives, the best first. `first` is the
-    /// number of the first of them among all prompts of a run, by which random draws go. `on_piece` is told text as it comes, but
-    /// for a search, whose texts are told at the end.
+    /// number of the first of them among all prompts of a run, by which random draws go. `on_piece` is told text as it
+    /// comes, but for a search, whose texts are told at the end.
     ///
     /// Numerics: a text does not depend on the prompts beside its own, but for rounding and dynamic scaling, see
     /// [`Decoding::extend`].

@@ -1,9 +1,10 @@
 //! Generating text.
 //!
-//! Defines [`Generator`], the loop from prompts to texts by [`GenerateOptions`], and what it is made of: [`Sampling`] and
-//! [`Penalty`], which choose by scores of the next word; [`Beams`], a search for the most probable text; [`TextStream`], the
-//! text of words as they come. [`GenerationDefaults`] is what a model's folder says about all of this. These know no model:
-//! scores come in, words go out. What a model keeps of a row is in [`crate::model::decoding`].
+//! Defines [`Generator`], the loop from prompts to texts by [`GenerateOptions`], and what it is made of: [`Sampling`]
+//! and [`Penalty`], which choose by scores of the next word; [`Beams`], a search for the most probable text;
+//! [`TextStream`], the text of words as they come. [`GenerationDefaults`] is what a model's directory says about all of
+//! this. These know no model: scores come in, words go out. What a model keeps of a row is in
+//! [`crate::model::decoding`].
 
 mod beam;
 mod defaults;

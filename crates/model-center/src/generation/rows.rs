@@ -22,7 +22,8 @@ pub(super) struct Begun<'a> {
 }
 
 impl Begun<'_> {
-    /// Change the scores `[V]` of the word behind those in front of a text and those of the text, which has at most `limit` words.
+    /// Change the scores `[V]` of the word behind those in front of a text and those of the text, which has at most
+    /// `limit` words.
     pub(super) fn change(&self, before: &[u32], words: &[u32], limit: usize, scores: &mut [f32]) {
         let options = self.options;
         if options.penalty.factor != 1.0 {

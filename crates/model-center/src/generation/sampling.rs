@@ -1,6 +1,7 @@
 //! Choosing the next word at random among those that are likely enough.
 //!
-//! Defines [`Sampling`], the filters in the order in which transformers applies them, and [`Draw`], the address of a random number.
+//! Defines [`Sampling`], the filters in the order in which transformers applies them, and [`Draw`], the address of a
+//! random number.
 
 use super::scores::largest;
 use crate::{Error, Result};
@@ -27,7 +28,8 @@ impl Default for Sampling {
     }
 }
 
-/// The address of a random number, so that a row's words depend on nothing but seed, row and place: not on the rows beside it.
+/// The address of a random number, so that a row's words depend on nothing but seed, row and place: not on the rows
+/// beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Draw {
     /// The seed's key.
@@ -78,8 +80,8 @@ impl Sampling {
         Ok(())
     }
 
-    /// The words `[V]` scores leave in the draw with their chances, which sum to one; the likeliest first where a filter asked for
-    /// the order. None if no score is a number above minus infinity.
+    /// The words `[V]` scores leave in the draw with their chances, which sum to one; the likeliest first where a
+    /// filter asked for the order. None if no score is a number above minus infinity.
     pub fn chances(&self, scores: &[f32]) -> Vec<(u32, f64)> {
         let Some(best) = largest(scores) else { return Vec::new() };
         // Of the likeliest the distance is 0 whatever the temperature.

@@ -1,4 +1,5 @@
-//! What is done to the scores of the next word before one is chosen: words that are forbidden, words that stood there before.
+//! What is done to the scores of the next word before one is chosen: words that are forbidden, words that stood there
+//! before.
 //!
 //! Defines [`Penalty`], [`forbid`], [`force`], [`repeating`] and [`log_softmax`]; called by [`super::sampling`],
 //! [`super::beam`] and for each row by [`super::Generator`].

@@ -39,7 +39,8 @@ impl Chooser for Searches<'_> {
     fn choose(&mut self, mut scores: Vec<Vec<f32>>, _on_piece: OnPiece<'_>) -> Result<Vec<(usize, u32)>> {
         let (mut next, mut first) = (Vec::new(), 0);
         let Searches { begun, own, beams } = self;
-        // A character takes no more words than it has bytes; some words have no text, and the first of a text none in front.
+        // A character takes no more words than it has bytes; some words have no text, and the first of a text none in
+        // front.
         let reach = 8 + 2 * begun.options.stops.iter().map(String::len).max().unwrap_or(0);
         for ((prompt, &limit), beams) in begun.prompts.iter().zip(begun.limits).zip(beams) {
             let rows = beams.rows();

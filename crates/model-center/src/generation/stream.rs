@@ -1,6 +1,7 @@
 //! Text of words as they come: whole characters only, and nothing of what a stop string may turn out to be.
 //!
-//! Defines [`TextStream`]; called for every row that is generated, shown or not, because texts that end generation may span words.
+//! Defines [`TextStream`]; called for every row that is generated, shown or not, because texts that end generation may
+//! span words.
 
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
@@ -96,8 +97,8 @@ impl<'a> TextStream<'a> {
         }
         // Words before may be written differently in view of the new ones: what is shown of them stays as it is.
         let piece = all[shared(&before, &all)..].to_string();
-        // What gives no text, as special words do, is no context: behind it alone a word would be the first of its text, which some
-        // decoders write without the space in front.
+        // What gives no text, as special words do, is no context: behind it alone a word would be the first of its
+        // text, which some decoders write without the space in front.
         if !piece.is_empty() {
             self.context = self.shown;
         }

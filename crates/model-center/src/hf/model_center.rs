@@ -1,7 +1,8 @@
 //! ModelCenter's names of parameters, which are alike for all of its families:
 //! `encoder.layers.3.self_att.self_attention.project_q.weight`.
 //!
-//! Defines [`Stack`], of which a model has one or two, [`table`] and [`two_stacks`]; called by the families' folders.
+//! Defines [`Stack`], of which a model has one or two, [`table`] and [`two_stacks`]; called by the families'
+//! directories.
 
 use super::safetensors::stored;
 use super::{Alias, NameTable, ParamShape, Piece, Rule, TensorEntry, TensorSource, write_pickle};
@@ -71,8 +72,8 @@ pub fn table(stacks: &[Stack<'_>], heads: Vec<Rule>) -> NameTable {
     }
 }
 
-/// The names of a model with two stacks whose positions are biases of distances: T5 and CPM-2. Each stack is what a block is made
-/// of, and how many there are.
+/// The names of a model with two stacks whose positions are biases of distances: T5 and CPM-2. Each stack is what a
+/// block is made of, and how many there are.
 pub fn two_stacks(encoder: (&BlockConfig, usize), decoder: (&BlockConfig, usize)) -> NameTable {
     let stack = |name, (block, layers)| Stack { ours: name, theirs: name, block, layers };
     let rules = vec![
@@ -175,7 +176,8 @@ impl Stack<'_> {
         }
     }
 
-    /// ModelCenter has its norms in front of layers only: where ours stand behind sums, each is the one in front of what follows.
+    /// ModelCenter has its norms in front of layers only: where ours stand behind sums, each is the one in front of
+    /// what follows.
     fn norms(&self, rules: &mut Vec<Rule>, kind: &str) {
         let Stack { ours, theirs, block, layers } = *self;
         let mut rule = |our: String, their: String| {

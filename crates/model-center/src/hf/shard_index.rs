@@ -1,6 +1,7 @@
 //! The list of a model's shards, `model.safetensors.index.json` or the like: which file holds which tensor.
 //!
-//! Defines `Index` and [`shard_names`]; called by [`super::weights`], [`super::pretrained`] and the program that fetches models.
+//! Defines `Index` and [`shard_names`]; called by [`super::weights`], [`super::pretrained`] and the program that
+//! fetches models.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,12 +20,12 @@ const SHARD_LIMIT: usize = 512;
 /// Tensors in all shards together.
 const TENSOR_LIMIT: usize = 1 << 20;
 
-/// The shards that the index `name` of a folder lists, each once. Names are as the file has them: anything.
+/// The shards that the index `name` of a directory lists, each once. Names are as the file has them: anything.
 ///
 /// # Errors
 /// [`Error::Model`] for an index that is missing, too long, or none.
-pub fn shard_names(folder: &Path, name: &str) -> Result<Vec<String>> {
-    Ok(Index::read(folder, name)?.shards)
+pub fn shard_names(directory: &Path, name: &str) -> Result<Vec<String>> {
+    Ok(Index::read(directory, name)?.shards)
 }
 
 /// A list of shards, such as `model.safetensors.index.json`: which shard holds which tensor.
@@ -36,20 +37,21 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Read the index `name` of a folder.
+    /// Read the index `name` of a directory.
     ///
     /// # Errors
     /// As [`shard_names`].
-    pub(super) fn read(folder: &Path, name: &str) -> Result<Self> {
-        let text = read_text(&resolve_inside(folder, name)?, INDEX_LIMIT)?;
+    pub(super) fn read(directory: &Path, name: &str) -> Result<Self> {
+        let text = read_text(&resolve_inside(directory, name)?, INDEX_LIMIT)?;
         serde_json::from_str(&text).map_err(|e| {
-            let place = format!("{}:{}:{}", folder.join(name).display(), e.line(), e.column());
+            let place = format!("{}:{}:{}", directory.join(name).display(), e.line(), e.column());
             let reason = format!("invalid index: {}", printable(&e.to_string(), 300));
             Error::model(place, reason, "correct the file, or download it again")
         })
     }
 
-    /// That the index lists exactly the tensors that the shards, in the order of [`Index::shards`], hold; `path` is its own.
+    /// That the index lists exactly the tensors that the shards, in the order of [`Index::shards`], hold; `path` is its
+    /// own.
     ///
     /// # Errors
     /// [`Error::Model`] with the first tensor that stands in another shard, or on one side only.

@@ -1,6 +1,6 @@
-//! Write a model's weights into a folder: one file, or shards and their index.
+//! Write a model's weights into a directory: one file, or shards and their index.
 //!
-//! Defines [`ShardedWriter`]; called by [`crate::hf::folder`] and whoever exports weights alone.
+//! Defines [`ShardedWriter`]; called by [`crate::hf::directory`] and whoever exports weights alone.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::safetensors::{SafetensorsWriter, TensorEntry};
 use super::weights::{INDEX_FILE, is_weights_file, shard_path};
 use crate::config::json::to_text;
-use crate::file::{sync_folder, unreadable, write_atomic};
+use crate::file::{sync_directory, unreadable, write_atomic};
 use crate::{Error, Result};
 
 /// The largest shard by default, in bytes of tensors: what `transformers` writes and hubs accept.
@@ -20,12 +20,12 @@ pub const SHARD_BYTES: u64 = 5_000_000_000;
 /// All shards are open while they are written: this stays below the usual limit of 1,024 open files.
 const SHARD_LIMIT: usize = 512;
 
-/// Weights being written into a folder.
+/// Weights being written into a directory.
 ///
 /// Tensors may come in any order; nothing shows under its name before [`ShardedWriter::finish`].
 #[derive(Debug)]
 pub struct ShardedWriter {
-    folder: PathBuf,
+    directory: PathBuf,
     shards: Vec<SafetensorsWriter>,
     position: HashMap<String, usize>,
     bytes: u64,
@@ -33,14 +33,14 @@ pub struct ShardedWriter {
 }
 
 impl ShardedWriter {
-    /// Start writing the given tensors into `folder`, which exists. Names are dealt to shards in sorted order, each
+    /// Start writing the given tensors into `directory`, which exists. Names are dealt to shards in sorted order, each
     /// shard of at most `shard_bytes`, unless a single tensor is larger.
     ///
     /// # Errors
     /// [`Error::Model`] for a name that stands twice, no tensors at all, or more than 512 shards; [`Error::File`] if
-    /// the folder cannot be written.
-    pub fn create(folder: &Path, tensors: &[TensorEntry], shard_bytes: u64) -> Result<Self> {
-        let bad = |reason: String, fix: &str| Error::model(folder.display().to_string(), reason, fix.to_string());
+    /// the directory cannot be written.
+    pub fn create(directory: &Path, tensors: &[TensorEntry], shard_bytes: u64) -> Result<Self> {
+        let bad = |reason: String, fix: &str| Error::model(directory.display().to_string(), reason, fix.to_string());
         let mut sorted: Vec<&TensorEntry> = tensors.iter().collect();
         sorted.sort_by(|a, b| a.name.cmp(&b.name));
         let (mut shards, mut room): (Vec<Vec<TensorEntry>>, u64) = (Vec::new(), 0);
@@ -68,9 +68,9 @@ impl ShardedWriter {
         let writers = shards
             .iter()
             .enumerate()
-            .map(|(i, entries)| SafetensorsWriter::create(&shard_path(folder, i + 1, shards.len()), entries))
+            .map(|(i, entries)| SafetensorsWriter::create(&shard_path(directory, i + 1, shards.len()), entries))
             .collect::<Result<Vec<_>>>()?;
-        Ok(Self { folder: folder.to_path_buf(), shards: writers, position, bytes: total, elements })
+        Ok(Self { directory: directory.to_path_buf(), shards: writers, position, bytes: total, elements })
     }
 
     /// Write one tensor from single precision, see [`SafetensorsWriter::write_f32`].
@@ -81,17 +81,17 @@ impl ShardedWriter {
         match self.position.get(name) {
             Some(&shard) => self.shards[shard].write_f32(name, values),
             None => Err(Error::model(
-                format!("{}, tensor {name}", self.folder.display()),
+                format!("{}, tensor {name}", self.directory.display()),
                 "the tensor was not announced",
                 "announce every tensor before writing",
             )),
         }
     }
 
-    /// Flush everything to the disk, let it appear, and remove weights that stood in the folder before.
+    /// Flush everything to the disk, let it appear, and remove weights that stood in the directory before.
     ///
-    /// Between the first and the last rename a folder of shards has no index, so that a crash leaves weights that are
-    /// refused rather than a mixture that is read.
+    /// Between the first and the last rename a directory of shards has no index, so that a crash leaves weights that
+    /// are refused rather than a mixture that is read.
     ///
     /// # Errors
     /// [`Error::Model`] if an announced tensor was not written; [`Error::File`] if the disk refuses.
@@ -102,14 +102,14 @@ impl ShardedWriter {
         for (i, shard) in self.shards.into_iter().enumerate() {
             complete.push(shard.complete()?);
             names.push(
-                shard_path(&self.folder, i + 1, count)
+                shard_path(&self.directory, i + 1, count)
                     .file_name()
                     .map_or_else(String::new, |n| n.to_string_lossy().into()),
             );
         }
         if count > 1 {
-            remove(&self.folder.join(INDEX_FILE))?;
-            sync_folder(Some(&self.folder))?;
+            remove(&self.directory.join(INDEX_FILE))?;
+            sync_directory(Some(&self.directory))?;
         }
         for file in complete {
             file.commit()?;
@@ -122,30 +122,30 @@ impl ShardedWriter {
             map.sort_all_objects();
             let metadata = json!({ "total_parameters": self.elements, "total_size": self.bytes });
             let index = [("metadata".to_string(), metadata), ("weight_map".to_string(), map)].into_iter().collect();
-            write_atomic(&self.folder.join(INDEX_FILE), to_text(&index).as_bytes())?;
+            write_atomic(&self.directory.join(INDEX_FILE), to_text(&index).as_bytes())?;
             kept.push(INDEX_FILE.to_string());
         }
-        remove_stale(&self.folder, &kept)
+        remove_stale(&self.directory, &kept)
     }
 }
 
 /// Remove weights under the names that this module writes and that were not written now: beside the new ones they
-/// would make the folder ambiguous.
-fn remove_stale(folder: &Path, kept: &[String]) -> Result<()> {
-    let list = fs::read_dir(folder).map_err(|e| unreadable(folder, e))?;
+/// would make the directory ambiguous.
+fn remove_stale(directory: &Path, kept: &[String]) -> Result<()> {
+    let list = fs::read_dir(directory).map_err(|e| unreadable(directory, e))?;
     for entry in list.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         if is_weights_file(&name) && !kept.contains(&name) {
             remove(&entry.path())?;
         }
     }
-    sync_folder(Some(folder))
+    sync_directory(Some(directory))
 }
 
 fn remove(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::file("replace", path, e, "remove the file by hand, or write into another folder"))
+            Err(Error::file("replace", path, e, "remove the file by hand, or write into another directory"))
         }
         _ => Ok(()),
     }

@@ -1,7 +1,7 @@
 //! Stored values to single precision and back, a chunk at a time, for every container of tensors.
 //!
-//! Defines [`widen`], [`narrow`] and [`CHUNK`], and the errors of whoever asks for a tensor that is not there or another one;
-//! called by the readers and writers of [`crate::hf`].
+//! Defines [`widen`], [`narrow`] and [`CHUNK`], and the errors of whoever asks for a tensor that is not there or
+//! another one; called by the readers and writers of [`crate::hf`].
 
 use bmtrain_core::dtype::Float;
 use half::{bf16, f16, slice::HalfFloatSliceExt};
@@ -13,8 +13,8 @@ use crate::{Error, Result};
 /// Elements converted at a time: 256 KiB of f16, small enough to stay in the second-level cache.
 pub(super) const CHUNK: usize = 128 * 1024;
 
-/// Fill `out` with the values of a tensor of type `dtype`, whose bytes `read` fetches from a given byte on. `false` without
-/// reading anything if the type is no float.
+/// Fill `out` with the values of a tensor of type `dtype`, whose bytes `read` fetches from a given byte on. `false`
+/// without reading anything if the type is no float.
 ///
 /// Numerics: f16 and bf16 widen exactly, f64 rounds to nearest. Memory: one chunk, never a second copy of the tensor.
 ///

@@ -1,7 +1,7 @@
-//! The weights of a model folder: one file, or the shards of an index, in safetensors or in PyTorch's own files.
+//! The weights of a model directory: one file, or the shards of an index, in safetensors or in PyTorch's own files.
 //!
-//! Defines [`Weights`] and [`WEIGHTS_NAMES`]; called by [`crate::hf::names`], the models' loaders, [`crate::hf::pretrained`]
-//! and the program that fetches models.
+//! Defines [`Weights`] and [`WEIGHTS_NAMES`]; called by [`crate::hf::names`], the models' loaders,
+//! [`crate::hf::pretrained`] and the program that fetches models.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ pub const SINGLE_FILE: &str = "model.safetensors";
 /// The name of the list of shards.
 pub const INDEX_FILE: &str = "model.safetensors.index.json";
 
-/// A file in which a folder's weights are looked for.
+/// A file in which a directory's weights are looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightsName {
     /// Its name.
@@ -31,8 +31,8 @@ pub struct WeightsName {
     pub is_pickle: bool,
 }
 
-/// The files in which a folder's weights are looked for, the first of which counts: as in `transformers` safetensors come before
-/// pickles, and one file before shards. ModelCenter's comes last.
+/// The files in which a directory's weights are looked for, the first of which counts: as in `transformers` safetensors
+/// come before pickles, and one file before shards. ModelCenter's comes last.
 pub const WEIGHTS_NAMES: [WeightsName; 5] = [
     WeightsName { name: SINGLE_FILE, is_index: false, is_pickle: false },
     WeightsName { name: INDEX_FILE, is_index: true, is_pickle: false },
@@ -42,25 +42,26 @@ pub const WEIGHTS_NAMES: [WeightsName; 5] = [
 ];
 
 impl WeightsName {
-    /// The one that counts in a folder; `None` where there is none.
+    /// The one that counts in a directory; `None` where there is none.
     ///
     /// # Errors
-    /// [`Error::Model`] for a link out of the folder and its cache; pickles of Hugging Face and of ModelCenter side by side.
-    pub fn of(folder: &Path) -> Result<Option<Self>> {
+    /// [`Error::Model`] for a link out of the directory and its cache; pickles of Hugging Face and of ModelCenter side
+    /// by side.
+    pub fn of(directory: &Path) -> Result<Option<Self>> {
         let mut found: Option<Self> = None;
         for candidate in WEIGHTS_NAMES {
             let decided = found.is_some_and(|found| !found.is_pickle || candidate.name != WEIGHTS_FILE);
             if decided {
                 continue;
             }
-            if !is_inside(folder, candidate.name)? {
-                refuse_dangling(folder, candidate.name)?;
+            if !is_inside(directory, candidate.name)? {
+                refuse_dangling(directory, candidate.name)?;
                 continue;
             }
             if let Some(found) = found {
                 return Err(Error::model(
-                    folder.display().to_string(),
-                    format!("the folder has both {} and {WEIGHTS_FILE}, so its weights are ambiguous", found.name),
+                    directory.display().to_string(),
+                    format!("the directory has both {} and {WEIGHTS_FILE}, so its weights are ambiguous", found.name),
                     "remove the one that is left over from another model",
                 ));
             }
@@ -151,7 +152,7 @@ impl WeightsFile {
     }
 }
 
-/// All tensors of a model, wherever its folder keeps them.
+/// All tensors of a model, wherever its directory keeps them.
 #[derive(Debug)]
 pub struct Weights {
     place: String,
@@ -161,16 +162,17 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Open the weights of a model folder, or a single file, whose name says its kind: `.bin`, `.pt`, `.pth` and `.ckpt` are
-    /// read as PyTorch's own files, none of which is ever run (see [`crate::hf::pickle`]), others as safetensors.
+    /// Open the weights of a model directory, or a single file, whose name says its kind: `.bin`, `.pt`, `.pth` and
+    /// `.ckpt` are read as PyTorch's own files, none of which is ever run (see [`crate::hf::pickle`]), others as
+    /// safetensors.
     ///
-    /// In a folder the first of [`WEIGHTS_NAMES`] that is there counts, and what else there is is left alone. Reads and checks
-    /// every header; data are read on request, see [`TensorSource`].
+    /// In a directory the first of [`WEIGHTS_NAMES`] that is there counts, and what else there is is left alone. Reads
+    /// and checks every header; data are read on request, see [`TensorSource`].
     ///
     /// # Errors
-    /// [`Error::Model`] if there are none, those of [`WeightsName::of`], if the index and the shards disagree, if a name
-    /// leads out of the folder, or if the weights are of a kind that is refused by name; those of [`SafetensorsFile::open`]
-    /// and [`PickleFile::open`].
+    /// [`Error::Model`] if there are none, those of [`WeightsName::of`], if the index and the shards disagree, if a
+    /// name leads out of the directory, or if the weights are of a kind that is refused by name; those of
+    /// [`SafetensorsFile::open`] and [`PickleFile::open`].
     pub fn open(path: &Path) -> Result<Self> {
         let metadata = std::fs::metadata(path).map_err(|e| unreadable(path, e))?;
         if !metadata.is_dir() {
@@ -194,15 +196,15 @@ impl Weights {
             return Err(Error::model(
                 format!("{}, tensor {}", path.display(), name(&pair[0])),
                 format!("two shards hold it: {} and {}", shard(&files[pair[0].0]), shard(&files[pair[1].0])),
-                "the folder is damaged: download it again",
+                "the directory is damaged: download it again",
             ));
         }
         Ok(Self { place: path.display().to_string(), files, order })
     }
 
-    fn open_shards(folder: &Path, list: WeightsName) -> Result<Self> {
-        let (path, kind) = (folder.join(list.name), list.kind());
-        let index = Index::read(folder, list.name)?;
+    fn open_shards(directory: &Path, list: WeightsName) -> Result<Self> {
+        let (path, kind) = (directory.join(list.name), list.kind());
+        let index = Index::read(directory, list.name)?;
         let mut files = Vec::new();
         for shard in &index.shards {
             if Kind::of(&path, shard)? != kind {
@@ -212,10 +214,10 @@ impl Weights {
                     "index and shards are from different models: download all again",
                 ));
             }
-            files.push(WeightsFile::open(&resolve_inside(folder, shard)?, kind)?);
+            files.push(WeightsFile::open(&resolve_inside(directory, shard)?, kind)?);
         }
         index.compare(&path, &files.iter().map(WeightsFile::tensors).collect::<Vec<_>>())?;
-        Self::from_files(folder, files)
+        Self::from_files(directory, files)
     }
 
     /// Number of files.
@@ -285,7 +287,8 @@ impl TensorSource for Weights {
     }
 }
 
-/// The type that most values of tensors are stored in: f32, f16 or bf16; f64 counts as f32. `None` without any such value.
+/// The type that most values of tensors are stored in: f32, f16 or bf16; f64 counts as f32. `None` without any such
+/// value.
 pub fn most_stored(entries: Vec<&TensorEntry>) -> Option<DType> {
     let mut counts = [(DType::F16, 0), (DType::BF16, 0), (DType::F32, 0)];
     for entry in entries {
@@ -307,29 +310,29 @@ fn shard(file: &WeightsFile) -> String {
     file.path().file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
-/// The error for a folder without weights of the usual names: name what is there instead.
-fn no_weights(folder: &Path) -> Error {
-    let mut names: Vec<String> = match std::fs::read_dir(folder) {
-        // Bounded: a folder of a million files is no model.
+/// The error for a directory without weights of the usual names: name what is there instead.
+fn no_weights(directory: &Path) -> Error {
+    let mut names: Vec<String> = match std::fs::read_dir(directory) {
+        // Bounded: a directory of a million files is no model.
         Ok(list) => list.take(4096).flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect(),
-        Err(e) => return unreadable(folder, e),
+        Err(e) => return unreadable(directory, e),
     };
     names.sort();
-    if let Some(refused) = names.iter().find_map(|name| Kind::of(&folder.join(name), name).err()) {
+    if let Some(refused) = names.iter().find_map(|name| Kind::of(&directory.join(name), name).err()) {
         return refused;
     }
     let is_single =
-        |name: &&String| name.ends_with(".safetensors") || matches!(Kind::of(folder, name), Ok(Kind::Pickle));
+        |name: &&String| name.ends_with(".safetensors") || matches!(Kind::of(directory, name), Ok(Kind::Pickle));
     let others: Vec<String> = names.iter().filter(is_single).take(5).map(|name| printable(name, 60)).collect();
     let seen = if others.is_empty() { String::new() } else { format!("; it has {}", others.join(", ")) };
     Error::model(
-        folder.display().to_string(),
-        format!("the folder has none of {}{seen}", WeightsName::all()),
-        "give the folder of a model, or the path of one file of weights",
+        directory.display().to_string(),
+        format!("the directory has none of {}{seen}", WeightsName::all()),
+        "give the directory of a model, or the path of one file of weights",
     )
 }
 
-/// The files a folder's weights may consist of, for whoever replaces them.
+/// The files a directory's weights may consist of, for whoever replaces them.
 pub(crate) fn is_weights_file(name: &str) -> bool {
     let numbered =
         name.strip_prefix("model-").and_then(|rest| rest.strip_suffix(".safetensors")).is_some_and(|middle| {
@@ -340,9 +343,9 @@ pub(crate) fn is_weights_file(name: &str) -> bool {
 }
 
 /// The path of shard `number` (from 1) of `count`.
-pub(crate) fn shard_path(folder: &Path, number: usize, count: usize) -> PathBuf {
+pub(crate) fn shard_path(directory: &Path, number: usize, count: usize) -> PathBuf {
     match count {
-        1 => folder.join(SINGLE_FILE),
-        _ => folder.join(format!("model-{number:05}-of-{count:05}.safetensors")),
+        1 => directory.join(SINGLE_FILE),
+        _ => directory.join(format!("model-{number:05}-of-{count:05}.safetensors")),
     }
 }

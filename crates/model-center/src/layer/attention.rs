@@ -47,7 +47,8 @@ pub struct AttentionConfig {
 }
 
 impl AttentionConfig {
-    /// As many key heads as query heads, biases everywhere, scores divided by `sqrt(H)`, everything seen, nothing dropped.
+    /// As many key heads as query heads, biases everywhere, scores divided by `sqrt(H)`, everything seen, nothing
+    /// dropped.
     pub fn new(dim_model: usize, num_heads: usize, dim_head: usize, init: Init) -> Self {
         AttentionConfig {
             dim_model,
@@ -229,11 +230,12 @@ pub struct CrossAttention {
 }
 
 impl CrossAttention {
-    /// Declare the parameters under the builder's name. What the configuration says of order and positions must be that there is
-    /// none.
+    /// Declare the parameters under the builder's name. What the configuration says of order and positions must be that
+    /// there is none.
     ///
     /// # Errors
-    /// A causal mask, rotary positions or norms of heads; heads that cannot be cut over the tensor-parallel ranks; no memory left.
+    /// A causal mask, rotary positions or norms of heads; heads that cannot be cut over the tensor-parallel ranks; no
+    /// memory left.
     pub fn new(builder: &Builder, config: AttentionConfig) -> Result<Self> {
         if config.causal || config.window.is_some() || config.rotary.is_some() || config.head_norm.is_some() {
             return Err(Error::setting("cross-attention", "it has no order of keys, no angles and no norms of heads"));
@@ -247,7 +249,8 @@ impl CrossAttention {
         })
     }
 
-    /// `x [B, L, D]` and memory `[B, S, D]` to `[B, L, D]`. With `kept`, the memory's keys and values are made once and kept there.
+    /// `x [B, L, D]` and memory `[B, S, D]` to `[B, L, D]`. With `kept`, the memory's keys and values are made once and
+    /// kept there.
     ///
     /// # Errors
     /// Shapes that do not fit; a failing device.

@@ -1,5 +1,5 @@
-//! The transformer block, written once: attention and feed-forward, in a decoder behind an encoder also attention to it, with
-//! the norms where a family has them.
+//! The transformer block, written once: attention and feed-forward, in a decoder behind an encoder also attention to
+//! it, with the norms where a family has them.
 
 use super::{Attention, AttentionConfig, BlockCache, CrossAttention, FeedForward, FeedForwardConfig, Memory, Scope};
 use bmtrain_core::ops::{self, KeyValues};
@@ -37,8 +37,8 @@ pub struct BlockConfig {
 }
 
 impl BlockConfig {
-    /// The block of a decoder behind an encoder with such blocks: tokens see those before them alone, and attention to the encoder
-    /// has the sizes and options of self-attention.
+    /// The block of a decoder behind an encoder with such blocks: tokens see those before them alone, and attention to
+    /// the encoder has the sizes and options of self-attention.
     #[must_use]
     pub fn attending_to_encoder(self) -> Self {
         let attention = AttentionConfig { causal: true, ..self.attention };
@@ -109,8 +109,8 @@ impl TransformerBlock {
         Ok(TransformerBlock { placement, attention_norm, attention, cross, ffn_norm, ffn, dropout })
     }
 
-    /// `x + attention(norm(x))`, the same with attention to an encoder, the same with feed-forward. Each norm but the first is
-    /// fused with the sum in front of it.
+    /// `x + attention(norm(x))`, the same with attention to an encoder, the same with feed-forward. Each norm but the
+    /// first is fused with the sum in front of it.
     fn pre(&self, x: Var, shared: &Shared, ffn_norm: &Norm, cache: Kept<'_>, cx: &mut Ctx) -> Result<Var> {
         let (own, kept) = cache;
         let normed = self.attention_norm.forward(&x, cx)?; // [B, L, D]

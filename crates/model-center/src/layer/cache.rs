@@ -22,8 +22,8 @@ impl BlockCache {
         BlockCache { own: KeyValues::expecting(tokens), memory: None }
     }
 
-    /// Let row `i` go on from what row `from[i]` has. What is kept of an encoder moves only where `moves_memory`: rows that go on
-    /// from others of the same text have the same.
+    /// Let row `i` go on from what row `from[i]` has. What is kept of an encoder moves only where `moves_memory`: rows
+    /// that go on from others of the same text have the same.
     ///
     /// # Errors
     /// A row that is not there; no memory left; a failing device.

@@ -72,8 +72,8 @@ impl FeedForward {
         })
     }
 
-    /// `x [.., D]` to `[.., D]`. Where nothing happens in between but the activation it is one op: only the input and what
-    /// enters the activation are kept for the way back.
+    /// `x [.., D]` to `[.., D]`. Where nothing happens in between but the activation it is one op: only the input and
+    /// what enters the activation are kept for the backward pass.
     ///
     /// # Errors
     /// Shapes that do not fit; a failing device.

@@ -1,5 +1,5 @@
-//! Layers shared by the models: attention, feed-forward, the block they make, and the ways of telling positions. The maths,
-//! with shapes in comments; a model puts them together.
+//! Layers shared by the models: attention, feed-forward, the block they make, and the ways of telling positions. The
+//! maths, with shapes in comments; a model puts them together.
 
 pub mod attention;
 pub mod block;

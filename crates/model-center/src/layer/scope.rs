@@ -1,7 +1,7 @@
 //! What the attention of every block of a list goes by besides its input: which keys are seen and where tokens stand.
 //!
-//! Defines [`Scope`] with its parts and [`Memory`], what a decoder's blocks see of an encoder. Made once by the sections of
-//! models, read by [`super::Attention`].
+//! Defines [`Scope`] with its parts and [`Memory`], what a decoder's blocks see of an encoder. Made once by the
+//! sections of models, read by [`super::Attention`].
 
 use bmtrain_core::ops::AttentionMask;
 use bmtrain_core::{Tensor, Var};
@@ -15,8 +15,8 @@ pub enum Visible {
     All,
     /// The same without padding: u8 `[B, S]`, 1 for tokens and 0 for padding.
     Padding(Tensor),
-    /// u8 `[B, L, S]`, 1 for a key that this query sees. It alone decides: that the block's keys have an order, or a window,
-    /// is no matter then.
+    /// u8 `[B, L, S]`, 1 for a key that this query sees. It alone decides: that the block's keys have an order, or a
+    /// window, is no matter then.
     Full(Tensor),
 }
 

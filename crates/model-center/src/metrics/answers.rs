@@ -1,11 +1,11 @@
 //! How well a text answers a question that has known answers.
 //!
-//! Defines [`exact_match`], [`token_f1`] and [`AnswerScores`], which collects them over samples. Used by the tasks whose answers
-//! are texts: ReCoRD's candidates are rated as they are read; of what a decoder writes for SQuAD the texts go to
-//! [`AnswerScores::add`] with [`Dataset::references`](crate::data::Dataset::references).
+//! Defines [`exact_match`], [`token_f1`] and [`AnswerScores`], which collects them over samples. Used by the tasks
+//! whose answers are texts: ReCoRD's candidates are rated as they are read; of what a decoder writes for SQuAD the
+//! texts go to [`AnswerScores::add`] with [`Dataset::references`](crate::data::Dataset::references).
 //!
-//! Source: the evaluation of SQuAD 1.1 (Rajpurkar et al., 2016). Deliberate difference: of two texts that both have no word
-//! left the F1 is 1, as their exact match is.
+//! Source: the evaluation of SQuAD 1.1 (Rajpurkar et al., 2016). Deliberate difference: of two texts that both have no
+//! word left the F1 is 1, as their exact match is.
 
 use std::collections::HashMap;
 
@@ -41,8 +41,8 @@ pub fn exact_match(text: &str, answers: &[impl AsRef<str>]) -> f64 {
     f64::from(u8::from(answers.iter().any(|answer| answer_words(answer.as_ref()) == words)))
 }
 
-/// The harmonic mean of precision and recall of a text's words, compared as by [`exact_match`], against the answer that fits best;
-/// 0 without answers.
+/// The harmonic mean of precision and recall of a text's words, compared as by [`exact_match`], against the answer that
+/// fits best; 0 without answers.
 pub fn token_f1(text: &str, answers: &[impl AsRef<str>]) -> f64 {
     let words = answer_words(text);
     let one = |answer: &str| {

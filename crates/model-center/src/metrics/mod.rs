@@ -218,8 +218,8 @@ impl Evaluator {
         }
     }
 
-    /// Adds the mean loss of batch `index`, of so many samples that count `weight` together. It is what words are judged by, and
-    /// nothing to what goes by outputs.
+    /// Adds the mean loss of batch `index`, of so many samples that count `weight` together. It is what words are
+    /// judged by, and nothing to what goes by outputs.
     ///
     /// Errors: a loss that is not a number.
     pub fn add_loss(&mut self, index: u64, loss: f32, samples: u64, weight: u64) -> Result<()> {

@@ -37,8 +37,8 @@ impl ValuePairs {
         &self.pairs
     }
 
-    /// Pearson's correlation coefficient: NaN if a number is not finite, else 0 if either side is constant or there is no
-    /// pair.
+    /// Pearson's correlation coefficient: NaN if a number is not finite, else 0 if either side is constant or there is
+    /// no pair.
     ///
     /// Numerics: f64, two passes (means first), summed in sample order.
     pub fn pearson(&self) -> f64 {

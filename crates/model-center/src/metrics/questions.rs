@@ -50,8 +50,8 @@ impl Questions {
         self.decisions.extend_from_slice(&other.decisions);
     }
 
-    /// Mean over the questions: 1 for one whose samples were all decided rightly; where one of them is the answer, its own exact
-    /// match.
+    /// Mean over the questions: 1 for one whose samples were all decided rightly; where one of them is the answer, its
+    /// own exact match.
     pub fn exact_match(&self) -> f64 {
         self.mean(
             |[exact, _]| f64::from(exact),
@@ -60,7 +60,8 @@ impl Questions {
         .unwrap_or(0.0)
     }
 
-    /// Mean over the questions of the F1 of the sample that is the answer; `None` where samples are decided by themselves.
+    /// Mean over the questions of the F1 of the sample that is the answer; `None` where samples are decided by
+    /// themselves.
     pub fn token_f1(&self) -> Option<f64> {
         let is_chosen = self.decisions.iter().all(|decision| decision.member.credit.is_some());
         is_chosen.then(|| self.mean(|[_, f1]| f64::from(f1), |_| 0.0).unwrap_or(0.0))

@@ -6,8 +6,8 @@ use super::labels::AnswerTensors;
 use bmtrain_core::{Ctx, Var, ops};
 use bmtrain_dist::Result;
 
-/// Logits `[B, K]` of K words at one place of each of B rows, from states `[B, L, D]`, the rows of the head `weight [V, D]` and its
-/// bias `[V]`.
+/// Logits `[B, K]` of K words at one place of each of B rows, from states `[B, L, D]`, the rows of the head
+/// `weight [V, D]` and its bias `[V]`.
 ///
 /// # Errors
 /// A word or a place out of range, shapes that do not fit, a failing device.

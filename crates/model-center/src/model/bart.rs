@@ -1,5 +1,5 @@
-//! BART (Lewis et al., 2019): learned positions, a norm behind the embeddings, norms behind the sums, one table of words for both
-//! stacks and the head.
+//! BART (Lewis et al., 2019): learned positions, a norm behind the embeddings, norms behind the sums, one table of
+//! words for both stacks and the head.
 //!
 //! Defines [`LikeBart`], what is built in that way; Marian is another.
 

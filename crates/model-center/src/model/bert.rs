@@ -1,4 +1,5 @@
-//! BERT (Devlin et al., 2019): positions by place, a classifier on the pooler, heads for masked words and next sentence.
+//! BERT (Devlin et al., 2019): positions by place, a classifier on the pooler, heads for masked words and next
+//! sentence.
 
 use super::encoder::{Classifier, EncoderFamily, EncoderHead, EncoderModel, Layout, names};
 use super::position_table::{Count, PositionTable};

@@ -1,6 +1,6 @@
-//! CPM-1 (Zhang et al., 2021) as ModelCenter has it: one stack whose rows may begin with a context that is read from both sides,
-//! and may hold several texts that do not see each other; RMS norms, gates, one table of biases for ranges of distances that
-//! all blocks share, and linear maps whose inputs are divided by the root of their length.
+//! CPM-1 (Zhang et al., 2021) as ModelCenter has it: one stack whose rows may begin with a context that is read from
+//! both sides, and may hold several texts that do not see each other; RMS norms, gates, one table of biases for ranges
+//! of distances that all blocks share, and linear maps whose inputs are divided by the root of their length.
 //!
 //! In ModelCenter the last range of distances is taken for padding and never learns. Here it learns like the others.
 
@@ -17,7 +17,7 @@ pub type Cpm1 = DecoderModel<Cpm1Config>;
 
 impl DecoderFamily for Cpm1Config {
     const TITLE: &'static str = "CPM-1";
-    /// Nobody else has these names: they say in folders of ours which head a model has.
+    /// Nobody else has these names: they say in directories of ours which head a model has.
     const CLASSES: Classes =
         Classes { base: "CPM1Model", words: "CPM1ForCausalLM", classifier: "CPM1ForSequenceClassification" };
     const HAS_SPANS: bool = true;

@@ -1,5 +1,5 @@
-//! CPM-2 (Zhang et al., 2021) as ModelCenter has it: built as T5, with gates and with linear maps whose inputs are divided by the
-//! root of their length, those of the heads too; the words are not.
+//! CPM-2 (Zhang et al., 2021) as ModelCenter has it: built as T5, with gates and with linear maps whose inputs are
+//! divided by the root of their length, those of the heads too; the words are not.
 //!
 //! In ModelCenter the last range of distances is taken for padding and never learns. Here it learns like the others.
 
@@ -19,7 +19,7 @@ impl Seq2SeqFamily for Cpm2Config {
 
     const BEGINS_WITH_SENTINELS: bool = true;
 
-    /// Nobody else has these names: they say in folders of ours which head a model has.
+    /// Nobody else has these names: they say in directories of ours which head a model has.
     fn classes(&self) -> Classes {
         Classes { base: "CPM2Model", words: "CPM2ForConditionalGeneration", classifier: None }
     }

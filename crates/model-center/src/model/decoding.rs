@@ -1,8 +1,8 @@
 //! Writing text token by token: what a model keeps of the rows so far, and the scores of what may come next.
 //!
-//! Defines [`Decoding`], which a model gives out by [`TextModel::decoding`](super::TextModel::decoding), and [`Past`], what is
-//! known of the rows without their values. Called by [`crate::generation`]; which token is chosen is nothing that is known
-//! here.
+//! Defines [`Decoding`], which a model gives out by [`TextModel::decoding`](super::TextModel::decoding), and [`Past`],
+//! what is known of the rows without their values. Called by [`crate::generation`]; which token is chosen is nothing
+//! that is known here.
 
 use super::position_table::{Count, PositionTable};
 use super::text::TextBatch;
@@ -12,7 +12,8 @@ use bmtrain_core::{Ctx, Device, Segment, Tensor, Var, ops};
 /// What a model is to know before the first token.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DecodingOptions<'a> {
-    /// What the encoder of a model with two stacks reads, a row for each text. Its labels and decoder inputs are nothing here.
+    /// What the encoder of a model with two stacks reads, a row for each text. Its labels and decoder inputs are
+    /// nothing here.
     pub source: Option<&'a TextBatch>,
     /// Tokens that a row is expected to come to, with what is read first and with padding: memory is taken for as many.
     pub expected: usize,
@@ -20,13 +21,14 @@ pub struct DecodingOptions<'a> {
 
 /// Rows of text that a model goes on with.
 pub trait Decoding {
-    /// Put further tokens behind those of each row: the logits of the token behind the last of each, `[R, V]`. A batch has ids,
-    /// a mask where some are padding, which the last of a row is not, and for a model that has such a thing and with
-    /// the first tokens of all a context.
+    /// Put further tokens behind those of each row: the logits of the token behind the last of each, `[R, V]`. A batch
+    /// has ids, a mask where some are padding, which the last of a row is not, and for a model that has such a thing
+    /// and with the first tokens of all a context.
     ///
-    /// Numerics: as the whole row read at once, up to the order in which products of matrices of another height are added up. A
-    /// row that is padded on the left is the row without padding; but where angles change with the length (dynamic scaling) and
-    /// rows grow beyond the trained one, that is the length of the longest row, as in transformers.
+    /// Numerics: as the whole row read at once, up to the order in which products of matrices of another height are
+    /// added up. A row that is padded on the left is the row without padding; but where angles change with the length
+    /// (dynamic scaling) and rows grow beyond the trained one, that is the length of the longest row, as in
+    /// transformers.
     ///
     /// # Errors
     /// Other rows than before; ids out of range; rows that grow too long; a tape; no memory left; a failing device.
@@ -135,8 +137,8 @@ impl Past {
         Ok(Some(Tensor::from_slice(device, [self.rows, self.length], &numbers, Segment::Data)?))
     }
 
-    /// i64 `[R, L]`: the table's rows of the last L tokens of each row. They go by tokens even where whole rows go by places: a row
-    /// that is padded to the length of others is to be what it is without.
+    /// i64 `[R, L]`: the table's rows of the last L tokens of each row. They go by tokens even where whole rows go by
+    /// places: a row that is padded to the length of others is to be what it is without.
     ///
     /// Source: transformers numbers tokens the same way while it generates.
     pub(super) fn position_ids(&self, table: PositionTable, length: usize, device: &Device) -> Result<Tensor> {

@@ -4,8 +4,8 @@
 
 use crate::hf::Rule;
 
-/// Parameters of the blocks of a stack and of the tables beside it; `ours` and `theirs` are the names of the stack. A stack has
-/// not all of them.
+/// Parameters of the blocks of a stack and of the tables beside it; `ours` and `theirs` are the names of the stack. A
+/// stack has not all of them.
 pub(super) fn rules(ours: &str, theirs: &str) -> Vec<Rule> {
     let layer = |a: &str, b: &str| (format!("layers.{{i}}.{a}"), format!("layers.{{i}}.{b}"));
     let names = [

@@ -153,20 +153,20 @@ impl Signature {
     }
 }
 
-/// The one family, of those that are `known`, that weights with the names of this directory can be of; of several the one
-/// that `class`, which `config.json` names, belongs to. A class of none of them is of a family that may have the same names
-/// and another computation: nothing is inferred.
+/// The one family, of those that are `known`, that weights with the names of this directory can be of; of several the
+/// one that `class`, which `config.json` names, belongs to. A class of none of them is of a family that may have the
+/// same names and another computation: nothing is inferred.
 ///
 /// # Errors
 /// None, several, or a class of another family: with the candidates and how to name one.
 pub(super) fn family_of(
     place: &str,
-    folder: &Path,
+    directory: &Path,
     class: Option<&str>,
     known: &[&'static str],
 ) -> Result<&'static str> {
     // Weights that cannot be opened are an error of opening the model, which follows.
-    let weights = Weights::open(folder).ok();
+    let weights = Weights::open(directory).ok();
     let entries = weights.as_ref().map(TensorSource::entries).unwrap_or_default();
     let names: HashSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
     let mut fitting: Vec<(&'static str, &'static str)> = SIGNATURES

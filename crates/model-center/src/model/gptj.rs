@@ -1,5 +1,5 @@
-//! GPT-J (Wang and Komatsuzaki, 2021): attention and feed-forward beside each other behind one norm, rotary positions of pairs
-//! in the first elements of each head, a head with a matrix and a bias of its own.
+//! GPT-J (Wang and Komatsuzaki, 2021): attention and feed-forward beside each other behind one norm, rotary positions
+//! of pairs in the first elements of each head, a head with a matrix and a bias of its own.
 //!
 //! ModelCenter's GPT-J has a norm for each of the two, which its converter fills with the same values.
 

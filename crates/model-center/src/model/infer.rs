@@ -1,7 +1,7 @@
 //! What the tensors of a directory tell where its `config.json` does not state it: the head, and the number of classes.
 //!
-//! Defines [`Heads`], called by the `folder` modules of encoders, decoders and encoder-decoders, and [`classifier_outputs`],
-//! called by programs that are asked for a classifier.
+//! Defines [`Heads`], called by the `directory` modules of encoders, decoders and encoder-decoders, and
+//! [`classifier_outputs`], called by programs that are asked for a classifier.
 
 use super::text::TextHead;
 use crate::config;
@@ -30,12 +30,12 @@ impl Heads {
     /// # Errors
     /// Weights that cannot be opened.
     pub(super) fn of(
-        folder: &Path,
+        directory: &Path,
         words: (&str, &NameTable),
         sentences: Option<(&str, &NameTable)>,
         classes: (&str, &NameTable),
     ) -> Result<Self> {
-        let weights = Weights::open(folder)?;
+        let weights = Weights::open(directory)?;
         let rows = |(ours, table): (&str, &NameTable)| {
             let theirs = table.pieces(ours, &[1, 1], true).ok()?.into_iter().next()?.name;
             weights.entries().iter().find(|entry| entry.name == theirs).map(|entry| entry.shape.first().copied())
@@ -47,9 +47,9 @@ impl Heads {
         })
     }
 
-    /// The head of a directory whose `config.json` names no class: the only one, or of several the one that is `asked` for.
-    /// `without` is the head of weights that have the tensors of none, `words` the one for tokens. What is inferred is added
-    /// to `notes`.
+    /// The head of a directory whose `config.json` names no class: the only one, or of several the one that is `asked`
+    /// for. `without` is the head of weights that have the tensors of none, `words` the one for tokens. What is
+    /// inferred is added to `notes`.
     ///
     /// # Errors
     /// Several heads, none of which is asked for.
@@ -86,13 +86,13 @@ impl Heads {
         Ok(head)
     }
 
-    /// Outputs of the classifier: as the configuration states them; where it states none, as the weights have them, which
-    /// is added to `notes` if it is another number than that of the configuration.
+    /// Outputs of the classifier: as the configuration states them; where it states none, as the weights have them,
+    /// which is added to `notes` if it is another number than that of the configuration.
     ///
     /// # Errors
     /// No or an unreadable `config.json`.
-    pub(super) fn outputs(self, folder: &Path, stated: Option<usize>, notes: &mut Vec<String>) -> Result<usize> {
-        let assumed = config::classes_are_assumed(&config::folder_fields(folder)?);
+    pub(super) fn outputs(self, directory: &Path, stated: Option<usize>, notes: &mut Vec<String>) -> Result<usize> {
+        let assumed = config::classes_are_assumed(&config::directory_fields(directory)?);
         let stated = stated.unwrap_or(2);
         let outputs = self.classes.filter(|_| assumed).unwrap_or(stated);
         if outputs != stated {
@@ -122,8 +122,8 @@ fn described(head: TextHead) -> String {
 ///
 /// # Errors
 /// Weights that cannot be opened.
-pub fn classifier_outputs(folder: &Path) -> Result<Option<usize>> {
-    let weights = Weights::open(folder)?;
+pub fn classifier_outputs(directory: &Path) -> Result<Option<usize>> {
+    let weights = Weights::open(directory)?;
     let found = weights.entries().into_iter().find(|entry| CLASSIFIERS.contains(&entry.name.as_str()));
     Ok(found.and_then(|entry| entry.shape.first().copied()))
 }

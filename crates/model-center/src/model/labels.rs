@@ -1,7 +1,8 @@
-//! What losses compare with, and whether ids and labels from outside are those of a model. A kernel would find a wrong one
-//! too, but could not say what it is.
+//! What losses compare with, and whether ids and labels from outside are those of a model. A kernel would find a wrong
+//! one too, but could not say what it is.
 //!
-//! Defines [`Labels`], [`AnswerTensors`], [`Wanted`] and [`Numbers`]; called by the families' [`super::TextModel::score`].
+//! Defines [`Labels`], [`AnswerTensors`], [`Wanted`] and [`Numbers`]; called by the families'
+//! [`super::TextModel::score`].
 
 use super::registry::HeadValues;
 use super::text::{TextAnswers, TextBatch, TextLabels};
@@ -58,8 +59,8 @@ pub(super) enum Wanted {
 }
 
 impl Wanted {
-    /// What a classifier compares with: it goes by its `problem_type`; without one, by transformers' rule that one output
-    /// is a number to predict.
+    /// What a classifier compares with: it goes by its `problem_type`; without one, by transformers' rule that one
+    /// output is a number to predict.
     pub(super) fn of_classifier(outputs: usize, choices: usize, problem: Option<ProblemType>) -> Self {
         match problem {
             _ if choices > 1 => Wanted::Classes(choices),
@@ -151,7 +152,8 @@ pub(super) fn refuse_answers(batch: &TextBatch) -> Result<()> {
     refuse_given(given, "they are read off a head for words, and this model has none")
 }
 
-/// The weights of a batch's classes `[C]`; `classes` is how many the head tells apart, `None` of a head that is no classifier.
+/// The weights of a batch's classes `[C]`; `classes` is how many the head tells apart, `None` of a head that is no
+/// classifier.
 ///
 /// # Errors
 /// [`Error::Data`] for weights that are not above 0, or not one for each class; no memory left.
@@ -341,9 +343,9 @@ pub(super) fn check_count(name: &str, values: usize, ids: usize) -> Result<()> {
     Err(Error::data("batch", reason, "give one value for each token"))
 }
 
-/// The labels of a classifier that is opened with so many outputs: those of the folder's own classifier, of `trained`
-/// outputs, if it is taken over, and else those of the options. Outputs of a classifier that is taken over keep their
-/// order, so a caller whose labels have another one asks for the names, see [`TextModel::label_names`].
+/// The labels of a classifier that is opened with so many outputs: those of the directory's own classifier, of
+/// `trained` outputs, if it is taken over, and else those of the options. Outputs of a classifier that is taken over
+/// keep their order, so a caller whose labels have another one asks for the names, see [`TextModel::label_names`].
 ///
 /// # Errors
 /// A classifier that is not for these labels.
@@ -364,13 +366,13 @@ pub(super) fn take_over(
     let fix = "use data with the same labels, or begin with a new classifier: model.head = \"new\"";
     let refuse = |reason: String| Err(Error::model(place, reason, fix));
     if trained != outputs {
-        return refuse(format!("the folder is a classifier with {trained} outputs, and the data need {outputs}"));
+        return refuse(format!("the directory is a classifier with {trained} outputs, and the data need {outputs}"));
     }
     if let (Some(theirs), Some(ours)) = (*problem, options.problem)
         && theirs != ours
     {
         let (theirs, ours) = (theirs.name(), ours.name());
-        return refuse(format!("the folder's classifier is for {theirs}, and the data are for {ours}"));
+        return refuse(format!("the directory's classifier is for {theirs}, and the data are for {ours}"));
     }
     *problem = options.problem.or(*problem);
     if are_default(names) {
@@ -388,7 +390,7 @@ pub(super) fn take_over(
     if !options.labels.is_empty() && sorted(names) != sorted(&options.labels) {
         let list = |names: &[String]| printable(&names.join(", "), 120);
         let (theirs, ours) = (list(names), list(&options.labels));
-        return refuse(format!("the folder's classifier is for the labels {theirs}, and the data have {ours}"));
+        return refuse(format!("the directory's classifier is for the labels {theirs}, and the data have {ours}"));
     }
     Ok(())
 }

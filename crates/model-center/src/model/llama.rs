@@ -1,5 +1,5 @@
-//! Llama 1, 2 and 3 (Touvron et al., 2023; Grattafiori et al., 2024): RMS norms, rotary positions, gated feed-forward layers,
-//! and key heads that several query heads share.
+//! Llama 1, 2 and 3 (Touvron et al., 2023; Grattafiori et al., 2024): RMS norms, rotary positions, gated feed-forward
+//! layers, and key heads that several query heads share.
 
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use crate::config::{LlamaConfig, RotaryFields, TextConfig};

@@ -1,5 +1,5 @@
-//! Marian's models for translation (Junczys-Dowmunt et al., 2018; Tiedemann and Thottingal, 2020): a BART whose positions are
-//! computed and whose embeddings have no norm.
+//! Marian's models for translation (Junczys-Dowmunt et al., 2018; Tiedemann and Thottingal, 2020): a BART whose
+//! positions are computed and whose embeddings have no norm.
 
 use super::bart::LikeBart;
 use super::seq2seq::{Added, Classes, Seq2SeqModel};
@@ -14,7 +14,7 @@ impl LikeBart for MarianConfig {
     const POSITIONS: Added = Added::Sinusoids;
     const NORMS_EMBEDDINGS: bool = false;
     const LAST_WORD: usize = 0;
-    // They are checked where the folder is opened. transformers computes them too where a file has none.
+    // They are checked where the directory is opened. transformers computes them too where a file has none.
     const IGNORED: &'static [&'static str] =
         &["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"];
 

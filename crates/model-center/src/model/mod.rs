@@ -1,7 +1,7 @@
-//! The models, and the registry through which programs open them by folder.
+//! The models, and the registry through which programs open them by directory.
 //!
-//! A model is one module here (its stages), one line in [`registry::MODELS`] and one golden test. Models of other crates
-//! come in through a registry of their own, see [`registry::Registry`].
+//! A model is one module here (its stages), one line in [`registry::MODELS`] and one golden test. Models of other
+//! crates come in through a registry of their own, see [`registry::Registry`].
 
 mod answer_head;
 pub mod bart;

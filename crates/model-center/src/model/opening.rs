@@ -1,4 +1,5 @@
-//! From a folder and its configuration to a model with values, and back into a folder: what is alike for all families.
+//! From a directory and its configuration to a model with values, and back into a directory: what is alike for all
+//! families.
 
 use super::registry::{HeadValues, OpenOptions, OpenedModel, param_shapes};
 use super::text::TextModel;
@@ -12,20 +13,20 @@ use bmtrain_dist::param::{BuilderOptions, WholeReader};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Build a model and read its values. Everything that can be wrong with the folder is found before memory for a parameter
-/// is taken: `build` is called once for a sketch that is compared with the weights, and once for the model. `names` are the
-/// family's in files of Hugging Face and, where there is a second table, in those of ModelCenter.
+/// Build a model and read its values. Everything that can be wrong with the directory is found before memory for a
+/// parameter is taken: `build` is called once for a sketch that is compared with the weights, and once for the model.
+/// `names` are the family's in files of Hugging Face and, where there is a second table, in those of ModelCenter.
 ///
 /// # Errors
 /// Weights that do not fit, see [`Plan::build`]; those of `build`; no memory left.
 pub fn open_with<M: TextModel + 'static>(
-    folder: &Path,
+    directory: &Path,
     options: &OpenOptions,
     names: &[&NameTable],
     allow: &Allow,
     build: impl Fn(&Device, BuilderOptions) -> Result<M>,
 ) -> Result<OpenedModel> {
-    let weights = Weights::open(folder)?;
+    let weights = Weights::open(directory)?;
     // A model that takes no memory has the same parameters; it is what the weights are compared with.
     let nowhere = Device::new(Arc::new(Counting::new(1 << 20)));
     let sketch = build(&nowhere, options.sketch_builder())?;
@@ -37,9 +38,9 @@ pub fn open_with<M: TextModel + 'static>(
         let reason =
             "the weights have ModelCenter's names, and models of this family are read under Hugging Face's alone";
         Error::model(
-            folder.display().to_string(),
+            directory.display().to_string(),
             reason,
-            "correct the family, or use a Hugging Face folder of the model",
+            "correct the family, or use a Hugging Face directory of the model",
         )
     })?;
     let allow = Allow { leave: [&allow.leave[..], &options.leave].concat(), ..allow.clone() };
@@ -67,8 +68,8 @@ pub fn open_with<M: TextModel + 'static>(
     Ok(OpenedModel { model: Box::new(model), drawn, unused, parameters, plan, notes: Vec::new() })
 }
 
-/// What any rank found. Ranks that share parameters read parts of them, and all have to end alike: one that did not see the
-/// values would take the others for lost.
+/// What any rank found. Ranks that share parameters read parts of them, and all have to end alike: one that did not see
+/// the values would take the others for lost.
 fn of_all_ranks(found: Vec<NotFinite>, options: &OpenOptions) -> Result<Vec<NotFinite>> {
     let ranks = &options.sharding.ranks;
     if ranks.size() == 1 {
@@ -87,13 +88,13 @@ fn of_all_ranks(found: Vec<NotFinite>, options: &OpenOptions) -> Result<Vec<NotF
     Ok(all)
 }
 
-/// What a folder may lack or have too much of: `own` are names of the head's parameters, `unused` those of tensors that belong
-/// to other heads.
+/// What a directory may lack or have too much of: `own` are names of the head's parameters, `unused` those of tensors
+/// that belong to other heads.
 pub fn allow(values: HeadValues, own: &[&str], unused: &[&str]) -> Allow {
     let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
     let (missing, fresh): (&[&str], &[&str]) = match values {
-        HeadValues::Folder => (&[], &[]),
-        HeadValues::FolderOrDrawn => (own, &[]),
+        HeadValues::Directory => (&[], &[]),
+        HeadValues::DirectoryOrDrawn => (own, &[]),
         HeadValues::Drawn => (&[], own),
     };
     Allow { missing: texts(missing), unused: texts(unused), fresh: texts(fresh), leave: Vec::new() }

@@ -1,5 +1,5 @@
-//! OPT (Zhang et al., 2022): learned positions counted by tokens, pre-norm blocks with ReLU, a head tied to the words; the model
-//! of 350 million parameters with norms behind the sums and words of a length of their own.
+//! OPT (Zhang et al., 2022): learned positions counted by tokens, pre-norm blocks with ReLU, a head tied to the words;
+//! the model of 350 million parameters with norms behind the sums and words of a length of their own.
 
 use super::block::block;
 use super::decoder::{Classes, Count, DecoderFamily, DecoderHead, DecoderModel, Layout, PositionTable};

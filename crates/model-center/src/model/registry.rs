@@ -1,4 +1,4 @@
-//! From a folder to a model: the families this crate knows, and those that other crates add.
+//! From a directory to a model: the families this crate knows, and those that other crates add.
 
 use super::text::{TextHead, TextModel};
 use super::{decoder, encoder, family_names, seq2seq};
@@ -10,7 +10,7 @@ use crate::config::{
 use crate::error::{Error, Result};
 use crate::file::printable;
 use crate::hf::pretrained::family_of;
-use crate::hf::{FolderLayout, ParamShape, Plan, Weights};
+use crate::hf::{DirectoryLayout, ParamShape, Plan, Weights};
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::Parameters;
 use bmtrain_dist::block::Recompute;
@@ -21,12 +21,12 @@ use std::path::Path;
 /// Where the values of a head come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HeadValues {
-    /// From the folder, which must have them.
+    /// From the directory, which must have them.
     #[default]
-    Folder,
-    /// From the folder if it has them; else they are drawn.
-    FolderOrDrawn,
-    /// They are drawn, whatever the folder has.
+    Directory,
+    /// From the directory if it has them; else they are drawn.
+    DirectoryOrDrawn,
+    /// They are drawn, whatever the directory has.
     Drawn,
 }
 
@@ -35,24 +35,24 @@ pub enum HeadValues {
 pub struct OpenOptions {
     /// Where its parameters live.
     pub device: Device,
-    /// Its family, for a folder whose `config.json` does not name one, as ModelCenter's do not.
+    /// Its family, for a directory whose `config.json` does not name one, as ModelCenter's do not.
     pub family: Option<String>,
-    /// Its head; `None` for the one that the folder's class carries.
+    /// Its head; `None` for the one that the directory's class carries.
     pub head: Option<TextHead>,
     /// Where the head's values come from.
     pub head_values: HeadValues,
-    /// Tensors of the directory to leave out beside those of other heads, by patterns in which `*` stands for any text. Each must
-    /// match a tensor, and none may match one that the model needs.
+    /// Tensors of the directory to leave out beside those of other heads, by patterns in which `*` stands for any text.
+    /// Each must match a tensor, and none may match one that the model needs.
     pub leave: Vec<String>,
-    /// Names of the classes in the order of the data; empty if they have none, or for those of the folder. A folder's
-    /// classifier with names of its own must have the same ones, and its order is kept.
+    /// Names of the classes in the order of the data; empty if they have none, or for those of the directory. A
+    /// directory's classifier with names of its own must have the same ones, and its order is kept.
     pub labels: Vec<String>,
-    /// What the labels are; `None` for what the folder says.
+    /// What the labels are; `None` for what the directory says.
     pub problem: Option<ProblemType>,
-    /// Number type of the parameters.
+    /// Dtype of the parameters.
     pub dtype: DType,
-    /// Take the type that the weights are stored in instead, where the family computes in it: see [`Weights::dtype`]. A family
-    /// whose states leave the range of f16 takes f32 for that.
+    /// Take the type that the weights are stored in instead, where the family computes in it: see [`Weights::dtype`]. A
+    /// family whose states leave the range of f16 takes f32 for that.
     pub keep_dtype: bool,
     /// Seed of what is drawn.
     pub seed: u64,
@@ -62,7 +62,7 @@ pub struct OpenOptions {
     pub hidden_dropout: Option<f32>,
     /// Dropout of attention probabilities instead of the model's own.
     pub attention_dropout: Option<f32>,
-    /// Number type of the gradients, in which they are also exchanged between ranks.
+    /// Dtype of the gradients, in which they are also exchanged between ranks.
     pub grad_dtype: DType,
     /// How its parameters are shared among data-parallel ranks.
     pub sharding: Sharding,
@@ -70,18 +70,19 @@ pub struct OpenOptions {
     pub frozen: NamePatterns,
     /// Compare configuration and weights, and load nothing: the model that comes back has no values.
     pub only_check: bool,
-    /// Build the model on the device as it will be, and read no weights beyond their headers: for devices that only count.
+    /// Build the model on the device as it will be, and read no weights beyond their headers: for devices that only
+    /// count.
     pub leave_values: bool,
 }
 
 impl OpenOptions {
-    /// The model as the folder has it, for a device.
+    /// The model as the directory has it, for a device.
     pub fn new(device: &Device) -> Self {
         OpenOptions {
             device: device.clone(),
             family: None,
             head: None,
-            head_values: HeadValues::Folder,
+            head_values: HeadValues::Directory,
             leave: Vec::new(),
             labels: Vec::new(),
             problem: None,
@@ -99,8 +100,8 @@ impl OpenOptions {
         }
     }
 
-    /// How the parameters of the model are born: their values are awaited, unless [`OpenOptions::leave_values`] says there
-    /// are none to come.
+    /// How the parameters of the model are born: their values are awaited, unless [`OpenOptions::leave_values`] says
+    /// there are none to come.
     pub fn builder(&self) -> BuilderOptions {
         let birth = if self.leave_values { Birth::Leave } else { Birth::Await };
         BuilderOptions { birth, sharding: self.sharding.clone(), ..self.sketch_builder() }
@@ -120,32 +121,32 @@ impl OpenOptions {
     }
 }
 
-/// A model and what its folder had to say.
+/// A model and what its directory had to say.
 pub struct OpenedModel {
     /// The model.
     pub model: Box<dyn TextModel>,
-    /// Parameters that the folder lacked and that were drawn.
+    /// Parameters that the directory lacked and that were drawn.
     pub drawn: Vec<String>,
     /// Tensors of the directory that belong to other heads than the model's, without those of [`OpenOptions::leave`].
     pub unused: Vec<String>,
     /// Number of parameter values.
     pub parameters: usize,
-    /// Which of the folder's tensors make up each parameter.
+    /// Which of the directory's tensors make up each parameter.
     pub plan: Plan,
-    /// What was inferred from the weights because `config.json` does not state it, one sentence each: the family, the head and
-    /// the number of classes.
+    /// What was inferred from the weights because `config.json` does not state it, one sentence each: the family, the
+    /// head and the number of classes.
     pub notes: Vec<String>,
 }
 
 /// How a model is saved.
 #[derive(Debug, Clone, Copy)]
 pub struct SaveOptions<'a> {
-    /// Number type of the weights.
+    /// Dtype of the weights.
     pub dtype: DType,
-    /// Folder to copy the tokenizer's files from.
+    /// Directory to copy the tokenizer's files from.
     pub companions: Option<&'a Path>,
     /// Whose names and files.
-    pub layout: FolderLayout,
+    pub layout: DirectoryLayout,
 }
 
 /// One family of models.
@@ -155,7 +156,7 @@ pub struct ModelEntry {
     pub model_type: &'static str,
     /// One line for listings.
     pub doc: &'static str,
-    /// Opens a folder of this family.
+    /// Opens a directory of this family.
     pub open: fn(&Path, &OpenOptions) -> Result<OpenedModel>,
 }
 
@@ -164,89 +165,93 @@ pub static MODELS: &[ModelEntry] = &[
     ModelEntry {
         model_type: "bert",
         doc: "BERT with classification, masked-word and next-sentence heads",
-        open: encoder::folder::open::<BertConfig>,
+        open: encoder::directory::open::<BertConfig>,
     },
     ModelEntry {
         model_type: "gpt2",
         doc: "GPT-2 with heads for the next word and for classification",
-        open: decoder::folder::open::<Gpt2Config>,
+        open: decoder::directory::open::<Gpt2Config>,
     },
     ModelEntry {
         model_type: "opt",
         doc: "OPT with heads for the next word and for classification",
-        open: decoder::folder::open::<OptConfig>,
+        open: decoder::directory::open::<OptConfig>,
     },
     ModelEntry {
         model_type: "gptj",
         doc: "GPT-J with heads for the next word and for classification",
-        open: decoder::folder::open::<GptjConfig>,
+        open: decoder::directory::open::<GptjConfig>,
     },
     ModelEntry {
         model_type: "bloom",
         doc: "BLOOM with heads for the next word and for classification",
-        open: decoder::folder::open::<BloomConfig>,
+        open: decoder::directory::open::<BloomConfig>,
     },
     ModelEntry {
         model_type: "cpm1",
         doc: "CPM-1 with heads for the next word and for classification",
-        open: decoder::folder::open::<Cpm1Config>,
+        open: decoder::directory::open::<Cpm1Config>,
     },
     ModelEntry {
         model_type: "llama",
         doc: "Llama 1, 2 and 3 with heads for the next word and for classification",
-        open: decoder::folder::open::<LlamaConfig>,
+        open: decoder::directory::open::<LlamaConfig>,
     },
     ModelEntry {
         model_type: "mistral",
         doc: "Mistral with heads for the next word and for classification",
-        open: decoder::folder::open::<MistralConfig>,
+        open: decoder::directory::open::<MistralConfig>,
     },
     ModelEntry {
         model_type: "qwen2",
         doc: "Qwen 2 and 2.5 with heads for the next word and for classification",
-        open: decoder::folder::open::<Qwen2Config>,
+        open: decoder::directory::open::<Qwen2Config>,
     },
     ModelEntry {
         model_type: "qwen3",
         doc: "Qwen 3 with heads for the next word and for classification",
-        open: decoder::folder::open::<Qwen3Config>,
+        open: decoder::directory::open::<Qwen3Config>,
     },
     ModelEntry {
         model_type: "t5",
         doc: "T5 1.0 and 1.1 and FLAN-T5 with the head for the next word of the decoder",
-        open: seq2seq::folder::open::<T5Config>,
+        open: seq2seq::directory::open::<T5Config>,
     },
     ModelEntry {
         model_type: "mt5",
         doc: "mT5 with the head for the next word of the decoder",
-        open: seq2seq::folder::open::<T5Config>,
+        open: seq2seq::directory::open::<T5Config>,
     },
     ModelEntry {
         model_type: "bart",
         doc: "BART with heads for the next word of the decoder and for classification",
-        open: seq2seq::folder::open::<BartConfig>,
+        open: seq2seq::directory::open::<BartConfig>,
     },
     ModelEntry {
         model_type: "marian",
         doc: "Marian's models for translation with the head for the next word of the decoder",
-        open: seq2seq::folder::open::<MarianConfig>,
+        open: seq2seq::directory::open::<MarianConfig>,
     },
     ModelEntry {
         model_type: "cpm2",
         doc: "CPM-2 with the head for the next word of the decoder",
-        open: seq2seq::folder::open::<Cpm2Config>,
+        open: seq2seq::directory::open::<Cpm2Config>,
     },
     ModelEntry {
         model_type: "roberta",
         doc: "RoBERTa with classification and masked-word heads",
-        open: encoder::folder::open::<RobertaConfig>,
+        open: encoder::directory::open::<RobertaConfig>,
     },
     ModelEntry {
         model_type: "xlm-roberta",
         doc: "XLM-RoBERTa, as RoBERTa",
-        open: encoder::folder::open::<RobertaConfig>,
+        open: encoder::directory::open::<RobertaConfig>,
     },
-    ModelEntry { model_type: "camembert", doc: "CamemBERT, as RoBERTa", open: encoder::folder::open::<RobertaConfig> },
+    ModelEntry {
+        model_type: "camembert",
+        doc: "CamemBERT, as RoBERTa",
+        open: encoder::directory::open::<RobertaConfig>,
+    },
 ];
 
 /// Families to look in: those of this crate and further ones.
@@ -273,23 +278,23 @@ impl<'a> Registry<'a> {
         self.tables.iter().flat_map(|table| table.iter())
     }
 
-    /// The family of a folder.
+    /// The family of a directory.
     ///
     /// # Errors
     /// As [`Registry::find_as`].
-    pub fn find(&self, folder: &Path) -> Result<&'a ModelEntry> {
-        self.find_as(folder, None)
+    pub fn find(&self, directory: &Path) -> Result<&'a ModelEntry> {
+        self.find_as(directory, None)
     }
 
-    /// The family of a folder: the one that `config.json` names, else `family`, else the only one whose tensors have the names
-    /// that the weights have. Of ModelCenter's files, which name none, it is the one of the identifier that the folder is called
-    /// by, else the only one that has all their fields.
+    /// The family of a directory: the one that `config.json` names, else `family`, else the only one whose tensors have
+    /// the names that the weights have. Of ModelCenter's files, which name none, it is the one of the identifier that
+    /// the directory is called by, else the only one that has all their fields.
     ///
     /// # Errors
-    /// No or an unreadable `config.json`; one that names another family than `family`; one from which the family cannot be told,
-    /// with those that it can be; a family that is not in the registry, with a list of those that are.
-    pub fn find_as(&self, folder: &Path, family: Option<&str>) -> Result<&'a ModelEntry> {
-        let fields = config::folder_fields(folder)?;
+    /// No or an unreadable `config.json`; one that names another family than `family`; one from which the family cannot
+    /// be told, with those that it can be; a family that is not in the registry, with a list of those that are.
+    pub fn find_as(&self, directory: &Path, family: Option<&str>) -> Result<&'a ModelEntry> {
+        let fields = config::directory_fields(directory)?;
         let place = fields.place().to_owned();
         let name = match (fields.peek_text("model_type")?, family) {
             (Some(stated), Some(family)) if stated != family => {
@@ -297,7 +302,7 @@ impl<'a> Registry<'a> {
                 return Err(Error::model(format!("{place}, field model_type"), reason, "leave the family out"));
             }
             (Some(name), _) | (None, Some(name)) => name,
-            (None, None) => self.tell(&fields, folder)?.0,
+            (None, None) => self.tell(&fields, directory)?.0,
         };
         self.entries().find(|entry| entry.model_type == name).ok_or_else(|| {
             let reason = format!("\"{}\" is no family of models that is known here", printable(name, 80));
@@ -310,16 +315,16 @@ impl<'a> Registry<'a> {
     }
 
     /// The family of a file that does not name it, and what it was told by where that is the weights.
-    fn tell(&self, fields: &Fields, folder: &Path) -> Result<(&'static str, Option<String>)> {
+    fn tell(&self, fields: &Fields, directory: &Path) -> Result<(&'static str, Option<String>)> {
         if !model_center::is_model_center(fields) {
             let class = fields.peek("architectures").and_then(|names| names.get(0)?.as_str().map(str::to_owned));
             let known: Vec<&str> = self.entries().map(|entry| entry.model_type).collect();
-            let family = family_names::family_of(fields.place(), folder, class.as_deref(), &known)?;
+            let family = family_names::family_of(fields.place(), directory, class.as_deref(), &known)?;
             let note =
                 format!("config.json has no model_type; by the names of its tensors the model is of family {family}");
             return Ok((family, Some(note)));
         }
-        let named = folder.file_name().and_then(|name| name.to_str()).and_then(family_of);
+        let named = directory.file_name().and_then(|name| name.to_str()).and_then(family_of);
         if let Some(family) = named.filter(|family| model_center::can_be(fields, family)) {
             return Ok((family, None));
         }
@@ -340,34 +345,34 @@ impl<'a> Registry<'a> {
         }
     }
 
-    /// Open a folder.
+    /// Open a directory.
     ///
     /// # Errors
     /// As [`Registry::find`], and those of the family.
-    pub fn open(&self, folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
-        let entry = self.find_as(folder, options.family.as_deref())?;
+    pub fn open(&self, directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
+        let entry = self.find_as(directory, options.family.as_deref())?;
         let mut asked = OpenOptions { family: Some(entry.model_type.to_owned()), ..options.clone() };
         if options.keep_dtype {
-            asked.dtype = Weights::open(folder)?.dtype().unwrap_or(options.dtype);
+            asked.dtype = Weights::open(directory)?.dtype().unwrap_or(options.dtype);
         }
-        let mut opened = (entry.open)(folder, &asked)?;
+        let mut opened = (entry.open)(directory, &asked)?;
         if options.family.is_none() {
-            let fields = config::folder_fields(folder)?;
+            let fields = config::directory_fields(directory)?;
             if fields.peek("model_type").is_none() {
                 // The family comes before what depends on it.
-                opened.notes.splice(0..0, self.tell(&fields, folder)?.1);
+                opened.notes.splice(0..0, self.tell(&fields, directory)?.1);
             }
         }
         Ok(opened)
     }
 }
 
-/// The classes that a folder's `config.json` names.
+/// The classes that a directory's `config.json` names.
 ///
 /// # Errors
 /// No or an unreadable `config.json`.
-pub fn architectures(folder: &Path) -> Result<Vec<String>> {
-    let fields = config::folder_fields(folder)?;
+pub fn architectures(directory: &Path) -> Result<Vec<String>> {
+    let fields = config::directory_fields(directory)?;
     let names = fields.peek("architectures").and_then(serde_json::Value::as_array);
     Ok(names.into_iter().flatten().filter_map(|name| name.as_str().map(str::to_owned)).collect())
 }
@@ -379,12 +384,12 @@ pub fn unknown_class(place: &str, class: &str, known: &[&str]) -> Error {
     Error::model(format!("{place}, field architectures"), reason, fix)
 }
 
-/// Whether a folder's `config.json` is ModelCenter's, which names no class.
+/// Whether a directory's `config.json` is ModelCenter's, which names no class.
 ///
 /// # Errors
 /// No or an unreadable `config.json`.
-pub fn is_named_by_model_center(folder: &Path) -> Result<bool> {
-    Ok(model_center::is_model_center(&config::folder_fields(folder)?))
+pub fn is_named_by_model_center(directory: &Path) -> Result<bool> {
+    Ok(model_center::is_model_center(&config::directory_fields(directory)?))
 }
 
 /// Names and whole shapes of parameters, as the weights' driver wants them.

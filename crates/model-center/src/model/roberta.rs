@@ -1,6 +1,6 @@
-//! RoBERTa (Liu et al., 2019): BERT's blocks, positions that count tokens from behind the padding word's, a classifier with a
-//! map of its own, no next sentence. XLM-RoBERTa (Conneau et al., 2020) and CamemBERT (Martin et al., 2020) are the same
-//! computation, with the same names in files.
+//! RoBERTa (Liu et al., 2019): BERT's blocks, positions that count tokens from behind the padding word's, a classifier
+//! with a map of its own, no next sentence. XLM-RoBERTa (Conneau et al., 2020) and CamemBERT (Martin et al., 2020) are
+//! the same computation, with the same names in files.
 
 use super::block::block;
 use super::encoder::{Classifier, EncoderFamily, EncoderHead, EncoderModel, Layout, names};

@@ -36,7 +36,8 @@ pub struct StackInput<'a> {
     pub numbers: Option<&'a Tensor>,
     /// An encoder's hidden states, for blocks that attend to them.
     pub memory: Option<Memory>,
-    /// What the blocks of the range keep of the tokens that were read before, which these L stand behind and join: S in all.
+    /// What the blocks of the range keep of the tokens that were read before, which these L stand behind and join: S in
+    /// all.
     pub caches: Option<&'a mut [BlockCache]>,
 }
 
@@ -58,8 +59,8 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Declare what positions learn, the blocks and the norm under the builder's name; `block` says what each block is made of,
-    /// by its number.
+    /// Declare what positions learn, the blocks and the norm under the builder's name; `block` says what each block is
+    /// made of, by its number.
     ///
     /// # Errors
     /// Those of [`TransformerBlock::new`].

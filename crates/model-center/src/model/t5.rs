@@ -1,9 +1,9 @@
-//! T5 1.0 and 1.1, FLAN-T5 and mT5 (Raffel et al., 2020; Xue et al., 2021): RMS norms, learned biases for ranges of distances,
-//! one table of them for each stack, scores that nothing divides, and no other bias.
+//! T5 1.0 and 1.1, FLAN-T5 and mT5 (Raffel et al., 2020; Xue et al., 2021): RMS norms, learned biases for ranges of
+//! distances, one table of them for each stack, scores that nothing divides, and no other bias.
 
 use super::seq2seq::{Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::config::{HeadScale, T5Config, T5Kind, TextConfig};
-use crate::hf::{Alias, FolderLayout, NameTable, Rule, model_center};
+use crate::hf::{Alias, DirectoryLayout, NameTable, Rule, model_center};
 use crate::layer::position::RelativeConfig;
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement};
 use bmtrain_dist::nn::norm::NormOptions;
@@ -42,7 +42,8 @@ impl Seq2SeqFamily for T5Config {
     }
 
     fn weights_tell_the_head(&self) -> bool {
-        // Since version 5 transformers writes of every model that its head is tied, and stores the matrix of one that is not.
+        // Since version 5 transformers writes of every model that its head is tied, and stores the matrix of one that
+        // is not.
         self.text.tied && self.scale == HeadScale::One
     }
 
@@ -88,10 +89,10 @@ impl Seq2SeqFamily for T5Config {
         Some(model_center::two_stacks(encoder, (&self.decoder_block(), self.num_decoder_layers)))
     }
 
-    fn rescaled_norm(&self, layout: FolderLayout) -> Option<fn(f32) -> f32> {
+    fn rescaled_norm(&self, layout: DirectoryLayout) -> Option<fn(f32) -> f32> {
         match (self.scale, layout) {
-            (HeadScale::Root, FolderLayout::ModelCenter) => Some(|value| value / 100.0),
-            (HeadScale::HundredRoot, FolderLayout::HuggingFace) => Some(|value| value * 100.0),
+            (HeadScale::Root, DirectoryLayout::ModelCenter) => Some(|value| value / 100.0),
+            (HeadScale::HundredRoot, DirectoryLayout::HuggingFace) => Some(|value| value * 100.0),
             _ => None,
         }
     }

@@ -1,11 +1,11 @@
 //! What programs need of a model of text, whatever its family: ids in, logits and loss out, weights by name.
 //!
-//! [`crate::model::registry`] opens a folder as a boxed [`TextModel`]; the finetune and forward programs call it.
+//! [`crate::model::registry`] opens a directory as a boxed [`TextModel`]; the finetune and forward programs call it.
 
 use crate::data::{AnswerPlace, Batch, Labels};
 use crate::error::{Error, Result};
-use crate::hf::folder::no_model_center;
-use crate::hf::{FolderLayout, NameTable};
+use crate::hf::directory::no_model_center;
+use crate::hf::{DirectoryLayout, NameTable};
 use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::labels::IGNORED;
 use crate::model::opening::{Fill, from_parameters};
@@ -38,24 +38,24 @@ pub enum TextHead {
 /// Labels of a batch in host memory.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TextLabels {
-    /// A class for each sample, or for each token of each row, of a model with two stacks its decoder's; -100 counts for
-    /// nothing.
+    /// A class for each sample, or for each token of each row, of a model with two stacks its decoder's; -100 counts
+    /// for nothing.
     Classes(Vec<i64>),
     /// Numbers to predict: one for each output of each sample.
     Values(Vec<f32>),
 }
 
-/// Prompts that are answered by one of a few words: what a head for words then compares is these words at one place of each row.
-/// Labels are the classes that the words stand for, one for each row.
+/// Prompts that are answered by one of a few words: what a head for words then compares is these words at one place of
+/// each row. Labels are the classes that the words stand for, one for each row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextAnswers {
     /// The word of each class.
     pub words: Vec<i64>,
-    /// For each row the place, among all tokens of all rows, whose output is the answer; of a model with two stacks among those of
-    /// its decoder.
+    /// For each row the place, among all tokens of all rows, whose output is the answer; of a model with two stacks
+    /// among those of its decoder.
     pub places: Vec<i64>,
-    /// How much the mean loss of a decoder's next words counts beside that of the answers: those of the prompt, and the answer as
-    /// one word of all. 0 for none.
+    /// How much the mean loss of a decoder's next words counts beside that of the answers: those of the prompt, and the
+    /// answer as one word of all. 0 for none.
     pub prompt_loss: f32,
 }
 
@@ -72,16 +72,16 @@ pub struct TextBatch {
     pub attention_mask: Option<Vec<u8>>,
     /// `R x L`; `None` for all zero.
     pub token_type_ids: Option<Vec<i64>>,
-    /// `R x T`, for a model with two stacks: what its decoder reads, of a length of its own. `None` where it reads the labels
-    /// behind a first word of the model's.
+    /// `R x T`, for a model with two stacks: what its decoder reads, of a length of its own. `None` where it reads the
+    /// labels behind a first word of the model's.
     pub decoder_input_ids: Option<Vec<i64>>,
     /// `R x T`, 1 for the decoder's tokens and 0 for padding; `None` for tokens only.
     pub decoder_attention_mask: Option<Vec<u8>>,
-    /// `R x L`, for a model that reads one part of a row from both sides and goes on with another: 1 for tokens of the context,
-    /// which all of their span see, and 0 for those that see what stands before them. `None` for no context.
+    /// `R x L`, for a model that reads one part of a row from both sides and goes on with another: 1 for tokens of the
+    /// context, which all of their span see, and 0 for those that see what stands before them. `None` for no context.
     pub context: Option<Vec<u8>>,
-    /// `R x L`, for the same models: a number for each token, and only those with equal numbers see each other. `None` where
-    /// all tokens of a row do.
+    /// `R x L`, for the same models: a number for each token, and only those with equal numbers see each other. `None`
+    /// where all tokens of a row do.
     pub span: Option<Vec<i64>>,
     /// What the loss compares with.
     pub labels: Option<TextLabels>,
@@ -98,8 +98,8 @@ pub struct TextBatch {
 }
 
 impl TextBatch {
-    /// Rows of `length` tokens whose labels are the tokens themselves, for a head that predicts the next word: padding, where
-    /// the mask is 0, is none of them.
+    /// Rows of `length` tokens whose labels are the tokens themselves, for a head that predicts the next word: padding,
+    /// where the mask is 0, is none of them.
     pub fn next_words(length: usize, input_ids: Vec<i64>, attention_mask: Option<Vec<u8>>) -> Self {
         let is_token = |at: usize| attention_mask.as_ref().is_none_or(|mask| mask.get(at) == Some(&1));
         let labels = input_ids.iter().enumerate().map(|(at, id)| if is_token(at) { *id } else { IGNORED }).collect();
@@ -195,10 +195,10 @@ pub trait TextModel {
     ///
     /// # Errors
     /// A layout that the family does not have.
-    fn names_in(&self, layout: FolderLayout) -> Result<Cow<'_, NameTable>> {
+    fn names_in(&self, layout: DirectoryLayout) -> Result<Cow<'_, NameTable>> {
         match layout {
-            FolderLayout::HuggingFace => Ok(Cow::Borrowed(self.names())),
-            FolderLayout::ModelCenter => Err(no_model_center("model")),
+            DirectoryLayout::HuggingFace => Ok(Cow::Borrowed(self.names())),
+            DirectoryLayout::ModelCenter => Err(no_model_center("model")),
         }
     }
 
@@ -207,19 +207,20 @@ pub trait TextModel {
         &[]
     }
 
-    /// Whether the types of tokens mean anything to it. Where they do not, [`TextModel::score`] passes over those that a
-    /// loader gives for all families.
+    /// Whether the types of tokens mean anything to it. Where they do not, [`TextModel::score`] passes over those that
+    /// a loader gives for all families.
     fn has_token_types(&self) -> bool {
         true
     }
 
-    /// Whether labels are what a second stack is to write behind what the first has read. Those of a classifier are not, however
-    /// many stacks it has.
+    /// Whether labels are what a second stack is to write behind what the first has read. Those of a classifier are
+    /// not, however many stacks it has.
     fn writes_targets(&self) -> bool {
         false
     }
 
-    /// Whether it can make what its second stack reads from any targets, where it [writes](TextModel::writes_targets) them.
+    /// Whether it can make what its second stack reads from any targets, where it [writes](TextModel::writes_targets)
+    /// them.
     ///
     /// # Errors
     /// A word for it that the configuration does not say.
@@ -227,8 +228,8 @@ pub trait TextModel {
         Ok(())
     }
 
-    /// The word that the second stack of a model that [writes](TextModel::writes_targets) targets reads in front of its first,
-    /// if the configuration says it.
+    /// The word that the second stack of a model that [writes](TextModel::writes_targets) targets reads in front of its
+    /// first, if the configuration says it.
     fn first_word(&self) -> Option<i64> {
         None
     }
@@ -275,21 +276,21 @@ pub trait TextModel {
         self.check_save(options).map(|()| Vec::new())
     }
 
-    /// Write a complete folder: configuration, weights, tokenizer files. `fill` puts the values of the named parameter into a
-    /// vector; it is called once for each, in their order.
+    /// Write a complete directory: configuration, weights, tokenizer files. `fill` puts the values of the named
+    /// parameter into a vector; it is called once for each, in their order.
     ///
     /// # Errors
     /// The disk refuses; a layout that the family does not have; what `fill` returns.
-    fn write(&self, folder: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()>;
+    fn write(&self, directory: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()>;
 
-    /// [`TextModel::write`] with the model's own values. Where parameters are shared among ranks one of them writes; it reads
-    /// all parameters, in their order, through one [`WholeReader`](bmtrain_dist::param::WholeReader), and the others take part
-    /// in that.
+    /// [`TextModel::write`] with the model's own values. Where parameters are shared among ranks one of them writes; it
+    /// reads all parameters, in their order, through one [`WholeReader`](bmtrain_dist::param::WholeReader), and the
+    /// others take part in that.
     ///
     /// # Errors
     /// As [`TextModel::write`]; a failing device.
-    fn save(&self, folder: &Path, options: &SaveOptions<'_>) -> Result<()> {
-        self.write(folder, options, &mut from_parameters(self.parameters()))
+    fn save(&self, directory: &Path, options: &SaveOptions<'_>) -> Result<()> {
+        self.write(directory, options, &mut from_parameters(self.parameters()))
     }
 
     /// The batch to logits and, with labels, the loss. With `observe` the hidden states are shown on the way.
@@ -298,8 +299,8 @@ pub trait TextModel {
     /// Ids or labels out of range, lengths that do not fit, a failing device.
     fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores>;
 
-    /// The loss alone, `[1]`, for training: as [`TextModel::score`], where a model may save the memory of what nobody asks for.
-    /// Logits over a vocabulary are most of it.
+    /// The loss alone, `[1]`, for training: as [`TextModel::score`], where a model may save the memory of what nobody
+    /// asks for. Logits over a vocabulary are most of it.
     ///
     /// # Errors
     /// As [`TextModel::score`].

@@ -6,8 +6,8 @@ use bmtrain_dist::param::Param;
 /// So few rows would leave a matrix product without work.
 const FEWEST_ROWS: usize = 64;
 
-/// The loss over the rows of `weight [V, D]`, with as many logits at a time as take the memory of the weight's gradient in f32,
-/// which is there meanwhile anyway: a small model is not to pay for the chunks of a large one.
+/// The loss over the rows of `weight [V, D]`, with as many logits at a time as take the memory of the weight's gradient
+/// in f32, which is there meanwhile anyway: a small model is not to pay for the chunks of a large one.
 pub(super) fn in_chunks(loss: CrossEntropy, weight: &Param) -> LinearCrossEntropy {
     let options = LinearCrossEntropy { loss, ..LinearCrossEntropy::default() };
     let shape = weight.spec().shape;

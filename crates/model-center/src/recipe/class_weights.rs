@@ -1,7 +1,7 @@
 //! The key `data.class_weights`: a weight for each class by name, or weights that balance their counts.
 //!
-//! Defines [`ClassWeights`] and [`read_class_weights`], called by `sources.rs`. Names and counts of classes are in the data, so
-//! the programs compare them once the data are read.
+//! Defines [`ClassWeights`] and [`read_class_weights`], called by `sources.rs`. Names and counts of classes are in the
+//! data, so the programs compare them once the data are read.
 
 use super::kinds::{Range, as_float, quote};
 use super::layers::Value;
@@ -26,7 +26,8 @@ impl ClassWeights {
     /// The weight of each class, in the order of `classes`, each with its name and its samples of the training data.
     ///
     /// # Errors
-    /// What is wrong and what mends it: a name of no class, a class without a weight or, for balanced ones, without samples.
+    /// What is wrong and what mends it: a name of no class, a class without a weight or, for balanced ones, without
+    /// samples.
     pub fn of(&self, classes: &[(&str, u64)]) -> std::result::Result<Vec<f32>, (String, String)> {
         let names = || classes.iter().map(|(name, _)| quote(name)).collect::<Vec<_>>().join(", ");
         match self {

@@ -17,20 +17,20 @@ pub enum DataSource {
     SuperGlue {
         /// Its name in [`SUPERGLUE`].
         task: &'static str,
-        /// The folder that holds the task's folder.
-        folder: PathBuf,
+        /// The directory that holds the task's directory.
+        directory: PathBuf,
     },
     /// A task of the registry of prompts, answered by words.
     Prompts {
         /// Its name in [`PROMPTS`].
         task: &'static str,
-        /// The folder that holds the task's folder.
-        folder: PathBuf,
+        /// The directory that holds the task's directory.
+        directory: PathBuf,
     },
     /// SQuAD, whose answers a decoder writes.
     Squad {
-        /// The folder that holds its files.
-        folder: PathBuf,
+        /// The directory that holds its files.
+        directory: PathBuf,
     },
     /// Files with a label column, and a prompt of their own that is answered by words.
     Template {
@@ -135,17 +135,17 @@ impl DataSource {
         }
     }
 
-    /// The folder of a task that knows its own files.
-    pub fn folder(&self) -> Option<&PathBuf> {
+    /// The directory of a task that knows its own files.
+    pub fn directory(&self) -> Option<&PathBuf> {
         match self {
-            DataSource::SuperGlue { folder, .. }
-            | DataSource::Prompts { folder, .. }
-            | DataSource::Squad { folder } => Some(folder),
+            DataSource::SuperGlue { directory, .. }
+            | DataSource::Prompts { directory, .. }
+            | DataSource::Squad { directory } => Some(directory),
             _ => None,
         }
     }
 
-    /// The files of such a task, below its folder.
+    /// The files of such a task, below its directory.
     pub fn files_of_task(&self) -> Vec<String> {
         let splits = [Split::Train, Split::Validation];
         match self {
@@ -174,8 +174,8 @@ impl DataSource {
         }
     }
 
-    /// What hubs call the models that such a task makes; of a model that answers by words it is what one that predicts words
-    /// is called, which may write targets.
+    /// What hubs call the models that such a task makes; of a model that answers by words it is what one that predicts
+    /// words is called, which may write targets.
     pub fn pipeline_tag(&self, writes_targets: bool) -> &'static str {
         match self.task_name() {
             "language" => "text-generation",

@@ -1,6 +1,7 @@
 //! A recipe as far as it could be read: complete, or with what is missing and wrong in it.
 //!
-//! Defines [`Draft`], made by [`Recipe`](super::Recipe), which makes a [`Resolved`](super::Resolved) of one without mistakes.
+//! Defines [`Draft`], made by [`Recipe`](super::Recipe), which makes a [`Resolved`](super::Resolved) of one without
+//! mistakes.
 
 use super::mistake::Mistake;
 use super::reader::{Entry, Found, Reader};

@@ -1,7 +1,8 @@
 //! Names from other trainers: those of settings that have another name here, and those of what is not available here.
 //!
-//! Defines [`setting`], [`task`], [`missing_setting`] and [`missing_task`]. Called by the reader for values of `data.task`,
-//! and by `unknown.rs` for keys. A name that is here is answered by what is available, never by the nearest spelling.
+//! Defines [`setting`], [`task`], [`missing_setting`] and [`missing_task`]. Called by the reader for values of
+//! `data.task`, and by `unknown.rs` for keys. A name that is here is answered by what is available, never by the
+//! nearest spelling.
 
 use crate::data::{CONVERSATIONS, PROMPTS_INSTEAD};
 

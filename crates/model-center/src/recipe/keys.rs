@@ -1,7 +1,7 @@
 //! Every key of a recipe: its name, kind, range and default, in the order of the printed recipe.
 //!
-//! Defines [`read`], called by [`Recipe`](super::Recipe). Those of `[data]` are in `sources.rs`; what several keys must agree
-//! on is in `rules.rs`.
+//! Defines [`read`], called by [`Recipe`](super::Recipe). Those of `[data]` are in `sources.rs`; what several keys must
+//! agree on is in `rules.rs`.
 
 use super::kinds::{Range, Wanted, as_float, as_integer, quote};
 use super::layers::Value;
@@ -22,14 +22,14 @@ pub(super) const MOST_SAMPLES: u64 = 1 << 20;
 /// What BMTrain's exponential schedule multiplies by at each step.
 const DEFAULT_GAMMA: f64 = 0.95;
 
-const MODEL_FOLDER: Wanted = Wanted {
-    what: "the path of a Hugging Face model folder, or the hub's name of a model that is in its cache",
+const MODEL_DIRECTORY: Wanted = Wanted {
+    what: "the path of a Hugging Face model directory, or the hub's name of a model that is in its cache",
     example: "models/bert-base-uncased",
 };
 const FAMILY: Wanted = Wanted { what: "a family of models", example: "bert" };
 const LEAVE: &str = "[\"ner_head.*\"]";
 const REVISION: Wanted = Wanted { what: "a branch, a tag or a whole commit", example: "main" };
-const OUTPUT_FOLDER: Wanted = Wanted { what: "the path of the folder for this run", example: "runs/first" };
+const OUTPUT_DIRECTORY: Wanted = Wanted { what: "the path of the directory for this run", example: "runs/first" };
 const FILE_NAME: Wanted = Wanted { what: "a file name", example: "metrics.jsonl" };
 
 /// Reads every key. After a mistake the value is a placeholder, and the caller drops the settings.
@@ -57,7 +57,7 @@ pub(crate) fn read(r: &mut Reader) -> Settings {
         metrics: r.text("log.metrics", "metrics.jsonl", FILE_NAME),
         quiet: r.flag("log.quiet", false),
     };
-    let output = OutputSettings { dir: r.required_path("output.dir", OUTPUT_FOLDER) };
+    let output = OutputSettings { dir: r.required_path("output.dir", OUTPUT_DIRECTORY) };
     let device = DeviceSettings { name: read_device(r), threads: read_threads(r) };
     let parallel = ParallelSettings {
         zero: ZeroLevel::from_number(r.integer("parallel.zero", 3, 0..=3)).unwrap_or(ZeroLevel::Three),
@@ -70,7 +70,7 @@ fn read_model(r: &mut Reader) -> ModelSettings {
     let own = "not set: as in the model's config.json";
     let share = Range::Below(0.0, 1.0);
     ModelSettings {
-        path: r.required_text("model.path", MODEL_FOLDER),
+        path: r.required_text("model.path", MODEL_DIRECTORY),
         revision: r.optional_text("model.revision", "not set: main, of a model of the hub", REVISION),
         family: r.optional_text(
             "model.family",

@@ -29,7 +29,8 @@ impl Range {
             }
     }
 
-    /// Whether a number, and what is left of it in single precision, is accepted. 0.99999999 is below 1 and rounds to 1.
+    /// Whether a number, and what is left of it in single precision, is accepted. 0.99999999 is below 1 and rounds to
+    /// 1.
     pub(super) fn holds_single(self, v: f64) -> bool {
         self.contains(v) && self.contains(f64::from(v as f32))
     }
@@ -83,8 +84,8 @@ impl Reader {
         self.any_single(key, Otherwise::Absent(absent), range, example).map(|v| v as f32)
     }
 
-    /// A number that is a single only in the end: it is kept as it was written, as the nearest single would be printed with
-    /// digits nobody wrote.
+    /// A number that is a single only in the end: it is kept as it was written, as the nearest single would be printed
+    /// with digits nobody wrote.
     fn any_single(
         &mut self,
         key: &'static str,

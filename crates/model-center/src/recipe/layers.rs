@@ -187,8 +187,9 @@ pub(crate) fn read_file(path: &Path) -> Result<String, Mistake> {
     })
 }
 
-/// Merges the file's text and the arguments, of which the last one wins, as with the options of most programs: a script can
-/// add its own to what it was given. A file with a key twice is a slip instead. What could not be understood is left out and listed.
+/// Merges the file's text and the arguments, of which the last one wins, as with the options of most programs: a script
+/// can add its own to what it was given. A file with a key twice is a slip instead. What could not be understood is
+/// left out and listed.
 pub(crate) fn merge(name: &str, text: &str, sets: &[String]) -> (Tree, Vec<Mistake>) {
     let mut mistakes = Vec::new();
     let mut tree = file_layer(name, text, &mut mistakes);

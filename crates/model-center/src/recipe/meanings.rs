@@ -1,7 +1,7 @@
 //! What each key means, and since which version it is there: the words of the page of settings.
 //!
-//! Defines [`meaning`], called by `page.rs`. Type, range and default are not here: they are declared where the key is read, in
-//! `keys.rs` and `sources.rs`. A test finds a key without a meaning and a meaning without a key.
+//! Defines [`meaning`], called by `page.rs`. Type, range and default are not here: they are declared where the key is
+//! read, in `keys.rs` and `sources.rs`. A test finds a key without a meaning and a meaning without a key.
 
 /// The meaning of a key, and its first version.
 #[derive(Debug, Clone, Copy)]

@@ -13,7 +13,7 @@ pub enum Group {
     Recipe,
     /// A data file the recipe names.
     Data,
-    /// The model folder the recipe names.
+    /// The model directory the recipe names.
     Model,
 }
 

@@ -2,11 +2,12 @@
 //!
 //! Settings come in three layers, the later one winning: the defaults written beside each key, the recipe file, and
 //! `--set path=value` (also accepted bare, `path=value`). [`Recipe::load`] merges them, reads every key once with its
-//! type and range, and returns [`Resolved`]: plain typed [`Settings`] plus the text of each value and where it came from.
-//! [`Recipe::read`] does the same and keeps going at mistakes, so that `--dry-run` can list them all.
+//! type and range, and returns [`Resolved`]: plain typed [`Settings`] plus the text of each value and where it came
+//! from. [`Recipe::read`] does the same and keeps going at mistakes, so that `--dry-run` can list them all.
 //!
-//! The keys are declared by the code that reads them (`keys.rs`, `sources.rs`) and nowhere else: a table of keys beside serde
-//! structs would have to agree with them, and serde stops at the first mistake and forgets where a value came from.
+//! The keys are declared by the code that reads them (`keys.rs`, `sources.rs`) and nowhere else: a table of keys beside
+//! serde structs would have to agree with them, and serde stops at the first mistake and forgets where a value came
+//! from.
 //!
 //! Called by the `finetune` program and by whoever wants the same recipes in a program of their own.
 
@@ -36,7 +37,7 @@ pub use layers::Origin;
 pub use mistake::{Group, Mistake, as_error, list};
 pub use page::settings_page;
 pub use resolved::Resolved;
-pub use rules::{model_folder, preflight};
+pub use rules::{model_directory, preflight};
 pub use settings::{
     CheckpointSettings, DataSettings, DeviceSettings, EarlyStopSettings, EvalMetric, EvalSettings, GradientDType, Head,
     Interval, LogSettings, LossScale, ModelSettings, OnSaveFailure, OutputSettings, ParallelSettings, SaveSettings,

@@ -188,8 +188,8 @@ impl Reader {
         self.mistake_at(origin, reason.into(), fix.into());
     }
 
-    /// Settings that must be there because of others, as of one task, or one of which must be there: those of `keys` that have
-    /// no value are missing. Silent if one of them is wrong by itself.
+    /// Settings that must be there because of others, as of one task, or one of which must be there: those of `keys`
+    /// that have no value are missing. Silent if one of them is wrong by itself.
     pub(crate) fn absent(&mut self, keys: &[&'static str], reason: impl Into<String>, fix: impl Into<String>) {
         if !self.are_sound(keys) {
             return;

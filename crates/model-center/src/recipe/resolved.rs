@@ -17,7 +17,8 @@ const MAX_COMMENT_COLUMN: usize = 56;
 /// The settings of a run, read-only, with the text and the origin of each value.
 ///
 /// Dereferences to [`Settings`]: `resolved.train.lr`. Nothing but [`Resolved::on_ranks`] changes a setting
-/// afterwards, and it changes the text with it, so the printed recipe and the hash always belong to the values in force.
+/// afterwards, and it changes the text with it, so the printed recipe and the hash always belong to the values in
+/// force.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resolved {
     settings: Settings,
@@ -40,14 +41,15 @@ impl Resolved {
 
     /// The recipe as it is in force, every value written out: loading it again gives the same settings and hash.
     ///
-    /// Keys without effect are left out, so that it loads without complaint. The bytes depend on nothing but the values.
+    /// Keys without effect are left out, so that it loads without complaint. The bytes depend on nothing but the
+    /// values.
     pub fn to_toml(&self) -> String {
-        let head = String::from("# Every setting of the run that made this folder. Loads as a recipe.\n");
+        let head = String::from("# Every setting of the run that made this directory. Loads as a recipe.\n");
         write_tables(head, self.entries.iter().filter(|e| e.is_effective()))
     }
 
-    /// The part of [`Resolved::to_toml`] that decides what the run computes: what the hash is taken of, and what a model
-    /// card shows, since it is the same wherever and on however many threads the run was made.
+    /// The part of [`Resolved::to_toml`] that decides what the run computes: what the hash is taken of, and what a
+    /// model card shows, since it is the same wherever and on however many threads the run was made.
     pub fn hashed_toml(&self) -> String {
         let counts = |e: &&Entry| e.is_effective() && is_hashed(e.key);
         write_tables(String::new(), self.entries.iter().filter(counts)).trim_start().to_owned()
@@ -60,13 +62,14 @@ impl Resolved {
 
     /// BLAKE3 of everything that decides what the run computes, 64 hexadecimal digits.
     ///
-    /// The tables `[checkpoint]`, `[log]`, `[output]`, `[device]` and `[parallel]` and the key `train.offload` do not count;
-    /// paths count as they are written, file contents do not.
+    /// The tables `[checkpoint]`, `[log]`, `[output]`, `[device]` and `[parallel]` and the key `train.offload` do not
+    /// count; paths count as they are written, file contents do not.
     pub fn recipe_hash(&self) -> String {
         blake3::hash(self.hashed_toml().as_bytes()).to_hex().to_string()
     }
 
-    /// BLAKE3 of everything in which the ranks of a run must agree: all but how each reports and how many threads it has.
+    /// BLAKE3 of everything in which the ranks of a run must agree: all but how each reports and how many threads it
+    /// has.
     pub fn shared_hash(&self) -> String {
         let of_all = |entry: &&Entry| entry.is_effective() && !["log", "device"].contains(&first_table(entry.key));
         let text = write_tables(String::new(), self.entries.iter().filter(of_all));

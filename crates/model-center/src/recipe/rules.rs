@@ -1,7 +1,7 @@
 //! What settings must agree on, and what must exist on disk before a run starts.
 //!
 //! Defines `check`, run at every load, [`preflight`], which looks at files without reading weights or records, and
-//! [`model_folder`].
+//! [`model_directory`].
 //! Whether a single value is of the right type and range is decided where its key is declared, in `keys.rs`.
 
 use super::data_source::DataSource;
@@ -14,7 +14,8 @@ use crate::data::{Format, LabelSpec, TemplateTask, WordColumns};
 use crate::hf::pretrained::{Places, Pretrained};
 use crate::metrics::Judged;
 use crate::run::{
-    CHECKPOINT_FOLDER, LAST_MODEL_FOLDER, MARKER, MAX_NAME_BYTES, MODEL_FOLDER, RECIPE_FILE, STOP_FILE, is_output_name,
+    CHECKPOINT_DIRECTORY, LAST_MODEL_DIRECTORY, MARKER, MAX_NAME_BYTES, MODEL_DIRECTORY, RECIPE_FILE, STOP_FILE,
+    is_output_name,
 };
 use bmtrain_dist::optim::{ScheduleKind, Warmup};
 use std::path::{Component, Path, PathBuf};
@@ -191,7 +192,8 @@ fn check_format(r: &mut Reader, s: &Settings, format: Option<Format>, (train, ev
     for (key, path) in &files {
         if format.is_none() && Format::of(path).is_err() {
             let reason = format!("the name of `{key}` does not say how the file is written");
-            let fix = "set data.format to \"jsonl\", \"csv\", \"tsv\" or, for plain text or a folder of it, \"text\"";
+            let fix =
+                "set data.format to \"jsonl\", \"csv\", \"tsv\" or, for plain text or a directory of it, \"text\"";
             r.contradiction(&[key, "data.format"], reason, fix);
         }
     }
@@ -249,28 +251,29 @@ fn check_eval(r: &mut Reader, s: &Settings) {
 
 fn check_output(r: &mut Reader, s: &Settings) {
     let (metrics, fix) = (&s.log.metrics, "write e.g. metrics = \"metrics.jsonl\"");
-    if [MARKER, RECIPE_FILE, MODEL_FOLDER, LAST_MODEL_FOLDER, CHECKPOINT_FOLDER, STOP_FILE].contains(&metrics.as_str())
+    if [MARKER, RECIPE_FILE, MODEL_DIRECTORY, LAST_MODEL_DIRECTORY, CHECKPOINT_DIRECTORY, STOP_FILE]
+        .contains(&metrics.as_str())
     {
         let reason = format!("`log.metrics` = \"{metrics}\" is a name that the run writes to besides");
         r.contradiction(&["log.metrics"], reason, fix);
     } else if !is_output_name(metrics) {
         let reason = format!(
-            "`log.metrics` must be a plain file name of at most {MAX_NAME_BYTES} bytes in the output folder, without a dot \
+            "`log.metrics` must be a plain file name of at most {MAX_NAME_BYTES} bytes in the output directory, without a dot \
              in front"
         );
         r.contradiction(&["log.metrics"], reason, fix);
     }
     let dir = lexical(&s.output.dir);
     if !s.model.path.is_empty() && dir == lexical(Path::new(&s.model.path)) {
-        let reason = "`output.dir` is the folder of `model.path`, which would be overwritten";
-        r.contradiction(&["output.dir", "model.path"], reason, "write to another folder");
+        let reason = "`output.dir` is the directory of `model.path`, which would be overwritten";
+        r.contradiction(&["output.dir", "model.path"], reason, "write to another directory");
     }
-    if let Some(folder) = s.data.source.folder()
-        && !folder.as_os_str().is_empty()
-        && dir == lexical(folder)
+    if let Some(directory) = s.data.source.directory()
+        && !directory.as_os_str().is_empty()
+        && dir == lexical(directory)
     {
-        let reason = "`output.dir` is the folder of `data.path`";
-        r.contradiction(&["output.dir", "data.path"], reason, "write to another folder");
+        let reason = "`output.dir` is the directory of `data.path`";
+        r.contradiction(&["output.dir", "data.path"], reason, "write to another directory");
     }
 }
 
@@ -289,45 +292,47 @@ fn lexical(path: &Path) -> PathBuf {
     out
 }
 
-/// Looks whether the files a recipe names are there: the model's folder, in `places` if need be, with its `config.json`; the
-/// data files.
+/// Looks whether the files a recipe names are there: the model's directory, in `places` if need be, with its
+/// `config.json`; the data files.
 ///
 /// Returns every mistake found. Weights and records are not read.
 pub fn preflight(resolved: &Resolved, places: &Places) -> Vec<Mistake> {
-    let model = model_folder(resolved, places);
+    let model = model_directory(resolved, places);
     let mut out: Vec<Mistake> = model.as_ref().err().cloned().into_iter().collect();
-    let takes_folders =
+    let takes_directories =
         matches!(&resolved.data.source, DataSource::Words { task, .. } if task.format == Some(Format::Text));
-    let mut look = |group, key: &str, path: PathBuf, is_folder: bool, fix: &str| {
+    let mut look = |group, key: &str, path: PathBuf, is_directory: bool, fix: &str| {
         let found = std::fs::metadata(&path);
         let shown = path.display();
         let reason = match found {
             Err(e) => format!("`{key}`: cannot open {shown}: {e}"),
-            Ok(kind) if group == Group::Data && takes_folders && kind.is_dir() => return true,
-            Ok(kind) if is_folder && !kind.is_dir() => format!("`{key}`: {shown} is not a folder"),
-            Ok(kind) if !is_folder && !kind.is_file() => format!("`{key}`: {shown} is not a plain file"),
-            Ok(kind) if !is_folder && kind.len() == 0 => format!("`{key}`: {shown} is empty"),
+            Ok(kind) if group == Group::Data && takes_directories && kind.is_dir() => return true,
+            Ok(kind) if is_directory && !kind.is_dir() => format!("`{key}`: {shown} is not a directory"),
+            Ok(kind) if !is_directory && !kind.is_file() => format!("`{key}`: {shown} is not a plain file"),
+            Ok(kind) if !is_directory && kind.len() == 0 => format!("`{key}`: {shown} is empty"),
             Ok(_) => return true,
         };
         out.push(Mistake { group, place: resolved.place(key), reason, fix: fix.into() });
         false
     };
-    if let Ok(folder) = &model {
+    if let Ok(directory) = &model {
         look(
             Group::Model,
             "model.path",
-            folder.join("config.json"),
+            directory.join("config.json"),
             false,
-            "name a complete Hugging Face model folder",
+            "name a complete Hugging Face model directory",
         );
     }
     match &resolved.data.source {
-        DataSource::SuperGlue { folder, .. } | DataSource::Prompts { folder, .. } | DataSource::Squad { folder } => {
+        DataSource::SuperGlue { directory, .. }
+        | DataSource::Prompts { directory, .. }
+        | DataSource::Squad { directory } => {
             let files = resolved.data.source.files_of_task();
-            let fix = format!("name the folder that holds {}", files.join(" and "));
-            if look(Group::Data, "data.path", folder.clone(), true, &fix) {
+            let fix = format!("name the directory that holds {}", files.join(" and "));
+            if look(Group::Data, "data.path", directory.clone(), true, &fix) {
                 for file in files {
-                    look(Group::Data, "data.path", folder.join(file), false, &fix);
+                    look(Group::Data, "data.path", directory.join(file), false, &fix);
                 }
             }
         }
@@ -343,18 +348,18 @@ pub fn preflight(resolved: &Resolved, places: &Places) -> Vec<Mistake> {
     out
 }
 
-/// The folder of a recipe's model, see [`Pretrained::resolve`].
+/// The directory of a recipe's model, see [`Pretrained::resolve`].
 ///
 /// # Errors
 /// There is none, or `model.revision` is of no use; the place is that of the key.
-pub fn model_folder(resolved: &Resolved, places: &Places) -> Result<PathBuf, Mistake> {
+pub fn model_directory(resolved: &Resolved, places: &Places) -> Result<PathBuf, Mistake> {
     let (name, revision) = (resolved.model.path.as_str(), resolved.model.revision.as_deref());
     let key = if revision.is_some() && Path::new(name).is_dir() { "model.revision" } else { "model.path" };
     Pretrained::resolve(name, revision, places).map_err(|error| {
         let (reason, fix) = match error {
             Error::Model { place, reason, fix } => (format!("{place}: {reason}"), fix),
             Error::File { path, source, fix, .. } => (format!("cannot open {}: {source}", path.display()), fix),
-            other => (other.to_string(), "name a Hugging Face model folder".into()),
+            other => (other.to_string(), "name a Hugging Face model directory".into()),
         };
         Mistake { group: Group::Model, place: resolved.place(key), reason: format!("`{key}`: {reason}"), fix }
     })

@@ -1,8 +1,8 @@
 //! The settings of a run as plain typed values: what a resolved recipe holds.
 //!
-//! Where another module already has the type of a setting (schedules, clipping, metrics, data reading), that type is used,
-//! so that programs pass settings on without translating. `Option` remains only where absence has a meaning of its own,
-//! which the field says. Filled by `keys.rs`; read by the programs through [`Resolved`](super::Resolved).
+//! Where another module already has the type of a setting (schedules, clipping, metrics, data reading), that type is
+//! used, so that programs pass settings on without translating. `Option` remains only where absence has a meaning of
+//! its own, which the field says. Filled by `keys.rs`; read by the programs through [`Resolved`](super::Resolved).
 
 use super::class_weights::ClassWeights;
 use super::data_source::DataSource;
@@ -42,33 +42,34 @@ pub struct Settings {
 /// `[model]`: what is trained.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSettings {
-    /// What to start from as it is written: a Hugging Face folder, or the hub's name of a model.
-    /// [`model_folder`](super::model_folder) finds the folder.
+    /// What to start from as it is written: a Hugging Face directory, or the hub's name of a model.
+    /// [`model_directory`](super::model_directory) finds the directory.
     pub path: String,
     /// Branch, tag or commit of a model of the hub; `None` for its main branch.
     pub revision: Option<String>,
-    /// Its family, for a folder of ModelCenter's whose `config.json` does not name one.
+    /// Its family, for a directory of ModelCenter's whose `config.json` does not name one.
     pub family: Option<String>,
     /// Tensors of the directory that are left out, by patterns; those of other task heads need none.
     pub leave: Vec<String>,
     /// Type of the parameters.
     pub dtype: DType,
-    /// Where the classifier comes from; a head for words is the folder's.
+    /// Where the classifier comes from; a head for words is the directory's.
     pub head: Head,
     /// Dropout of hidden states; `None` keeps the model's own.
     pub hidden_dropout: Option<f32>,
     /// Dropout of attention probabilities; `None` keeps the model's own.
     pub attention_dropout: Option<f32>,
-    /// Seed of the initial values of parameters the folder does not hold.
+    /// Seed of the initial values of parameters the directory does not hold.
     pub init_seed: u64,
 }
 
-/// Where the classifier comes from: one output per class, one per choice, or one number. A head for words is always the folder's.
+/// Where the classifier comes from: one output per class, one per choice, or one number. A head for words is always the
+/// directory's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Head {
-    /// From the folder if it has one, which must then be for the same labels; else it is drawn.
+    /// From the directory if it has one, which must then be for the same labels; else it is drawn.
     Auto,
-    /// It is drawn, whatever the folder has.
+    /// It is drawn, whatever the directory has.
     New,
 }
 
@@ -138,9 +139,9 @@ pub struct TrainSettings {
     pub recompute: Recompute,
     /// In which order the gradients of micro-batches are added: `elastic` gives the same bits on any number of ranks.
     pub gradient_sum: GradientSum,
-    /// Whether gradients, and their exchange between ranks, have the number type of the parameters rather than f32.
+    /// Whether gradients, and their exchange between ranks, have the dtype of the parameters rather than f32.
     pub gradient_dtype: GradientDType,
-    /// By what losses are multiplied on the way back.
+    /// By what losses are multiplied on the backward pass.
     pub loss_scale: LossScale,
     /// Whether masters and moments lie in the host's memory and are updated there; the bits are the same.
     pub offload: bool,
@@ -235,7 +236,7 @@ pub enum SaveWhich {
     Best,
     /// Those of the last step.
     Last,
-    /// Both, in two folders.
+    /// Both, in two directories.
     Both,
 }
 
@@ -266,7 +267,7 @@ pub enum OnSaveFailure {
 pub struct LogSettings {
     /// Every so many optimizer steps.
     pub every: u64,
-    /// Name of the metrics file in the output folder, none that the run writes besides.
+    /// Name of the metrics file in the output directory, none that the run writes besides.
     pub metrics: String,
     /// Whether the terminal stays silent but for errors and the result.
     pub quiet: bool,
@@ -275,7 +276,7 @@ pub struct LogSettings {
 /// `[output]`: where it goes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutputSettings {
-    /// The folder of this run.
+    /// The directory of this run.
     pub dir: PathBuf,
 }
 
@@ -288,7 +289,7 @@ pub struct DeviceSettings {
     pub threads: Threads,
 }
 
-/// In which number type gradients are kept and exchanged between ranks.
+/// In which dtype gradients are kept and exchanged between ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GradientDType {
     /// In f32, whatever the parameters are.

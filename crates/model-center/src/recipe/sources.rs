@@ -15,7 +15,7 @@ use crate::data::{
 };
 use std::path::PathBuf;
 
-const TASK_FOLDER: Wanted = Wanted { what: "the path of a folder of tasks", example: "data/superglue" };
+const TASK_DIRECTORY: Wanted = Wanted { what: "the path of a directory of tasks", example: "data/superglue" };
 const DATA_FILE: Wanted = Wanted { what: "the path of a data file", example: "data/train.jsonl" };
 const COLUMN: Wanted = Wanted { what: "the name of a column", example: "text" };
 
@@ -42,7 +42,7 @@ enum Objective {
 
 /// What the keys of all sources say.
 struct Keys {
-    folder: Option<PathBuf>,
+    directory: Option<PathBuf>,
     train: Option<PathBuf>,
     eval: Option<PathBuf>,
     format: Option<Format>,
@@ -168,7 +168,7 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
         ("text", Some(Format::Text)),
     ];
     let keys = Keys {
-        folder: r.optional_path("data.path", "not set", TASK_FOLDER),
+        directory: r.optional_path("data.path", "not set", TASK_DIRECTORY),
         train: r.optional_path("data.train", "not set", DATA_FILE),
         eval: r.optional_path("data.eval", "not set: trains without evaluation", DATA_FILE),
         format: r.choice("data.format", &formats, None),
@@ -183,25 +183,25 @@ fn read_source(r: &mut Reader, task: Option<Task>, objective: Objective) -> Data
     };
     match (task, objective) {
         (Some(Task::Registered(task)), Objective::Classifier) => {
-            let folder = known_folder(r, task, keys);
-            require_folder(r, DataSource::SuperGlue { task, folder })
+            let directory = known_directory(r, task, keys);
+            require_directory(r, DataSource::SuperGlue { task, directory })
         }
         (Some(Task::Registered(task)), Objective::Verbalizer) => {
-            let folder = known_folder(r, task, keys);
-            require_folder(r, DataSource::Prompts { task, folder })
+            let directory = known_directory(r, task, keys);
+            require_directory(r, DataSource::Prompts { task, directory })
         }
         (Some(Task::Squad), _) => {
             r.without_effect("model.head", "data.task", "a model keeps its head for words", "remove it");
-            let folder = known_folder(r, "SQuAD", keys);
-            require_folder(r, DataSource::Squad { folder })
+            let directory = known_directory(r, "SQuAD", keys);
+            require_directory(r, DataSource::Squad { directory })
         }
         (Some(Task::Classification), Objective::Verbalizer) => of_template(r, keys),
         _ => of_files(r, task, keys),
     }
 }
 
-/// The folder of a task that knows its files; empty where it is not set.
-fn known_folder(r: &mut Reader, task: &str, keys: Keys) -> PathBuf {
+/// The directory of a task that knows its files; empty where it is not set.
+fn known_directory(r: &mut Reader, task: &str, keys: Keys) -> PathBuf {
     for key in ["data.train", "data.eval", "data.format", "data.labels", "data.template", "data.words"] {
         let why = match key {
             "data.template" | "data.words" => format!("task {task} knows its prompt and its words"),
@@ -218,10 +218,10 @@ fn known_folder(r: &mut Reader, task: &str, keys: Keys) -> PathBuf {
     ] {
         r.without_effect(key, "data.task", &format!("task {task} knows its columns"), "remove it");
     }
-    keys.folder.unwrap_or_default()
+    keys.directory.unwrap_or_default()
 }
 
-fn require_folder(r: &mut Reader, source: DataSource) -> DataSource {
+fn require_directory(r: &mut Reader, source: DataSource) -> DataSource {
     if source.is_answered_by_words() {
         r.without_effect(
             "model.head",
@@ -230,8 +230,9 @@ fn require_folder(r: &mut Reader, source: DataSource) -> DataSource {
             "remove it",
         );
     }
-    if source.folder().is_some_and(|folder| folder.as_os_str().is_empty()) {
-        let reason = format!("`data.path` is missing: the folder that holds {}", source.files_of_task().join(" and "));
+    if source.directory().is_some_and(|directory| directory.as_os_str().is_empty()) {
+        let reason =
+            format!("`data.path` is missing: the directory that holds {}", source.files_of_task().join(" and "));
         r.absent(&["data.task", "data.path"], reason, "set data.path = \"data/superglue\"");
     }
     source
@@ -239,7 +240,7 @@ fn require_folder(r: &mut Reader, source: DataSource) -> DataSource {
 
 /// Files with a prompt of one's own.
 fn of_template(r: &mut Reader, keys: Keys) -> DataSource {
-    r.without_effect("data.path", "data.task", NO_FOLDER, "name the files with data.train and data.eval");
+    r.without_effect("data.path", "data.task", NO_DIRECTORY, "name the files with data.train and data.eval");
     require_train(r, &keys);
     for key in ["data.columns.text", "data.columns.text_pair", "data.columns.prompt", "data.columns.target"] {
         r.without_effect(key, "data.objective", "data.template names the columns of the prompt", "remove it");
@@ -262,8 +263,8 @@ fn of_template(r: &mut Reader, keys: Keys) -> DataSource {
     DataSource::Template { train: train.unwrap_or_default(), eval, task }
 }
 
-/// Why a task on files has no use for a folder.
-const NO_FOLDER: &str = "it is for tasks that know their files";
+/// Why a task on files has no use for a directory.
+const NO_DIRECTORY: &str = "it is for tasks that know their files";
 
 fn require_train(r: &mut Reader, keys: &Keys) {
     if keys.train.is_none() {
@@ -275,7 +276,7 @@ fn require_train(r: &mut Reader, keys: &Keys) {
 fn of_files(r: &mut Reader, task: Option<Task>, keys: Keys) -> DataSource {
     // Without a task nothing can be said about what the other keys are good for.
     if let Some(task) = task {
-        r.without_effect("data.path", "data.task", NO_FOLDER, "name the files with data.train and data.eval");
+        r.without_effect("data.path", "data.task", NO_DIRECTORY, "name the files with data.train and data.eval");
         require_train(r, &keys);
         refuse_foreign(r, task);
     }

@@ -1,6 +1,6 @@
 //! The lock of an output directory: as long as a run lasts, no other process may use its directory.
 //!
-//! Defines [`take_lock`]. Called by [`OutputFolder`](super::OutputFolder).
+//! Defines [`take_lock`]. Called by [`OutputDirectory`](super::OutputDirectory).
 
 use super::model_files::kind_name;
 use super::output::WRITABLE;
@@ -19,12 +19,12 @@ pub(super) const LOCK: &str = ".lock";
 /// Another process has it; something else than a file bears the name of the lock; what the operating system refuses.
 pub(super) fn take_lock(dir: &Path) -> Result<File> {
     let path = dir.join(LOCK);
-    let failed = |e: std::io::Error| Error::file("lock the output folder", dir, e, WRITABLE);
+    let failed = |e: std::io::Error| Error::file("lock the output directory", dir, e, WRITABLE);
     if let Ok(found) = fs::symlink_metadata(&path)
         && !found.is_file()
     {
         let reason = format!("the lock is {}, not a regular file", kind_name(found.file_type()));
-        return Err(Error::file("lock the output folder", &path, std::io::Error::other(reason), "remove it"));
+        return Err(Error::file("lock the output directory", &path, std::io::Error::other(reason), "remove it"));
     }
     // Of a pipe without a reader, opening would wait for one.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
@@ -32,15 +32,16 @@ pub(super) fn take_lock(dir: &Path) -> Result<File> {
     let file = file.map_err(failed)?;
     match file.try_lock() {
         Ok(()) => {
-            // The process that had it before may have removed the file between the two calls: then another one is the lock.
+            // The process that had it before may have removed the file between the two calls: then another one is the
+            // lock.
             let is_same =
                 fs::metadata(&path).is_ok_and(|there| file.metadata().is_ok_and(|own| own.ino() == there.ino()));
             if is_same { Ok(file) } else { take_lock(dir) }
         }
         Err(fs::TryLockError::WouldBlock) => Err(Error::recipe(
             dir.display().to_string(),
-            "the output folder is in use by another process",
-            "wait for it to end, or set output.dir to another folder",
+            "the output directory is in use by another process",
+            "wait for it to end, or set output.dir to another directory",
         )),
         Err(fs::TryLockError::Error(e)) => Err(failed(e)),
     }

@@ -1,10 +1,10 @@
 //! `run.json`: whose an output directory is, and what in it the run wrote.
 //!
 //! Defines [`Marker`], its form, and [`read_marker`], which trusts nothing in it: the file may have been edited. Called
-//! by [`OutputFolder`](super::OutputFolder).
+//! by [`OutputDirectory`](super::OutputDirectory).
 
 use super::model_files::{FileHashes, kind_name};
-use super::output::{CHECKPOINT_FOLDER, LAST_MODEL_FOLDER, MARKER, MODEL_FOLDER, RECIPE_FILE};
+use super::output::{CHECKPOINT_DIRECTORY, LAST_MODEL_DIRECTORY, MARKER, MODEL_DIRECTORY, RECIPE_FILE};
 use crate::{Error, Result};
 use bmtrain_dist::checkpoint::ContentHash;
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ pub const MAX_NAME_BYTES: usize = 199;
 const MAX_MARKER_BYTES: u64 = 1 << 20;
 /// How every metrics file begins.
 const METRICS_BEGIN: &[u8] = b"{\"kind\":\"";
-const FIX: &str = "set output.dir to another folder, or remove this one yourself";
+const FIX: &str = "set output.dir to another directory, or remove this one yourself";
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -30,13 +30,13 @@ pub(super) struct Marker {
     /// Whether the run came to its end.
     #[serde(default)]
     pub(super) finished: bool,
-    /// The step whose weights are in [`MODEL_FOLDER`] as the best so far.
+    /// The step whose weights are in [`MODEL_DIRECTORY`] as the best so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) best_step: Option<u64>,
     /// How often and how badly the run failed after it had begun at the same step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) failed: Option<Failed>,
-    /// Names in the folder that belong to the run, besides the marker.
+    /// Names in the directory that belong to the run, besides the marker.
     pub(super) names: Vec<String>,
     /// What the run wrote into each model directory; earlier versions did not record it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -67,11 +67,13 @@ pub(super) fn read_marker(path: &Path) -> Result<Marker> {
     if marker.format != 1 {
         return Err(wrong(format!("it is of format {}, and this program knows 1", marker.format)));
     }
-    // These names get removed by --overwrite, so they must not lead out of the folder.
+    // These names get removed by --overwrite, so they must not lead out of the directory.
     if let Some(name) = marker.names.iter().find(|name| !is_plain(name) || *name == MARKER) {
         return Err(wrong(format!("{name:?} is not a name of an output")));
     }
-    if let Some(name) = marker.models.keys().find(|name| ![MODEL_FOLDER, LAST_MODEL_FOLDER].contains(&name.as_str())) {
+    if let Some(name) =
+        marker.models.keys().find(|name| ![MODEL_DIRECTORY, LAST_MODEL_DIRECTORY].contains(&name.as_str()))
+    {
         return Err(wrong(format!("{name:?} is not the directory of a model")));
     }
     match marker.models.values().find_map(FileHashes::fault) {
@@ -88,8 +90,9 @@ impl Marker {
     /// Something that no run writes: the marker or the directory was edited, and nothing may be
     /// removed.
     pub(super) fn check_outputs(&self, dir: &Path, are_removed: bool) -> Result<()> {
-        let of_fixed_name =
-            |name: &&String| [RECIPE_FILE, MODEL_FOLDER, LAST_MODEL_FOLDER, CHECKPOINT_FOLDER].contains(&name.as_str());
+        let of_fixed_name = |name: &&String| {
+            [RECIPE_FILE, MODEL_DIRECTORY, LAST_MODEL_DIRECTORY, CHECKPOINT_DIRECTORY].contains(&name.as_str())
+        };
         for name in self.names.iter().filter(|name| !of_fixed_name(name)) {
             let path = dir.join(name);
             // Absent, or a link that leads nowhere.
@@ -117,7 +120,7 @@ impl Marker {
                 "{MARKER} is damaged: its recipe hash begins like this recipe's, {here}, and differs after that"
             );
         }
-        format!("the output folder holds the run of another recipe: {there} there, {here} here")
+        format!("the output directory holds the run of another recipe: {there} there, {here} here")
     }
 }
 

@@ -3,7 +3,8 @@
 //! Defines [`MetricsLog`] and the records. Everything that depends on the clock or the machine is in a last member
 //! `"time"`; without it, two runs of one recipe write the same bytes ([`deterministic_part`]). Numbers have the fewest
 //! digits that read back as the same f32 or f64; those that JSON cannot write are the strings `"NaN"`, `"Infinity"` and
-//! `"-Infinity"`. Called by the training programs, through [`OutputFolder::metrics`](super::OutputFolder::metrics).
+//! `"-Infinity"`. Called by the training programs, through
+//! [`OutputDirectory::metrics`](super::OutputDirectory::metrics).
 
 use crate::{Error, Result};
 use bmtrain_dist::optim::Fingerprint;
@@ -186,7 +187,8 @@ impl Record for StartRecord {
     }
 }
 
-/// The run goes on from a checkpoint. What was written before it of later steps is overtaken; see [`without_overtaken`].
+/// The run goes on from a checkpoint. What was written before it of later steps is overtaken; see
+/// [`without_overtaken`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ResumeRecord {
     /// Steps done by the checkpoint.
@@ -315,8 +317,8 @@ pub struct EndRecord {
     pub save_seconds: f64,
     /// The most resident memory, bytes.
     pub peak_rss_bytes: u64,
-    /// The most resident memory of the process without mapped files and shared memory, bytes; `None` where the system does not
-    /// provide it.
+    /// The most resident memory of the process without mapped files and shared memory, bytes; `None` where the system
+    /// does not provide it.
     pub peak_anonymous_bytes: Option<u64>,
     /// What the pool of the rank that needed most held, in bytes, each figure with its name.
     pub pool: Vec<(String, u64)>,

@@ -1,10 +1,10 @@
-//! What surrounds a training run: its output folder, its metrics file, its status line, its end.
+//! What surrounds a training run: its output directory, its metrics file, its status line, its end.
 //!
 //! | file | defines |
 //! |---|---|
-//! | `output.rs` | [`OutputFolder`], which holds one run and refuses another; [`StagedFolder`] |
-//! | `lock.rs` | the lock that keeps other processes out of the folder |
-//! | `marker.rs` | `run.json`, which says whose the folder is and what in it the run wrote |
+//! | `output.rs` | [`OutputDirectory`], which holds one run and refuses another; [`StagedDirectory`] |
+//! | `lock.rs` | the lock that keeps other processes out of the directory |
+//! | `marker.rs` | `run.json`, which says whose the directory is and what in it the run wrote |
 //! | `model_files.rs` | [`FileHashes`], the recorded files of a model; [`Damage`], one that differs |
 //! | `metrics_log.rs` | [`MetricsLog`], the append-only `metrics.jsonl` |
 //! | `status.rs`, `progress.rs` | [`Status`], the status line; [`Progress`], which shows it |
@@ -40,8 +40,8 @@ pub use metrics_log::{
 pub use model_card::{CardData, ModelCard};
 pub use model_files::{CARD_FILE, Damage, FileHashes, unrecorded_damage};
 pub use output::{
-    CHECKPOINT_FOLDER, Earlier, IfThere, LAST_MODEL_FOLDER, MARKER, MODEL_FOLDER, OutputFolder, RECIPE_FILE, STOP_FILE,
-    StagedFolder,
+    CHECKPOINT_DIRECTORY, Earlier, IfThere, LAST_MODEL_DIRECTORY, MARKER, MODEL_DIRECTORY, OutputDirectory,
+    RECIPE_FILE, STOP_FILE, StagedDirectory,
 };
 pub use progress::{Progress, ProgressMode};
 pub use report::{ExitStatus, render_error};

@@ -1,21 +1,21 @@
 //! The `README.md` of a saved model: what it is, what it was trained on, how well it does, how to make it again.
 //!
-//! Defines [`ModelCard`] and [`CardData`]. The head between the two `---` lines is YAML in the form that the Hugging Face
-//! hub reads; its strings are written as JSON strings, which YAML accepts whatever they hold. Called by the training
-//! programs when a model is saved.
+//! Defines [`ModelCard`] and [`CardData`]. The head between the two `---` lines is YAML in the form that the Hugging
+//! Face hub reads; its strings are written as JSON strings, which YAML accepts whatever they hold. Called by the
+//! training programs when a model is saved.
 
 use std::fmt::Write;
 
 /// What a model card says.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ModelCard {
-    /// Title, from the model's family and the task. Not the output folder's name: two runs of one recipe shall write the
-    /// same card.
+    /// Title, from the model's family and the task. Not the output directory's name: two runs of one recipe shall write
+    /// the same card.
     pub name: String,
-    /// The model that was trained further, as a hub name such as `org/name`, see [`hub_name`]; `None` if only a local path
-    /// is known, for which the hub has no use.
+    /// The model that was trained further, as a hub name such as `org/name`, see [`hub_name`]; `None` if only a local
+    /// path is known, for which the hub has no use.
     ///
-    /// [`hub_name`]: crate::hf::folder::hub_name
+    /// [`hub_name`]: crate::hf::directory::hub_name
     pub base_model: Option<String>,
     /// The license of the base model if it is known, as the hub's identifier, e.g. `apache-2.0`.
     pub license: Option<String>,

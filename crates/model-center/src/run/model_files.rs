@@ -2,7 +2,7 @@
 //!
 //! Defines [`FileHashes`], which `run.json` records for each model directory, [`Damage`], a file that differs from its
 //! record, and [`unrecorded_damage`] for directories of earlier versions, which recorded nothing. Called by
-//! [`OutputFolder`](super::OutputFolder).
+//! [`OutputDirectory`](super::OutputDirectory).
 
 use crate::file::{check_name, open_regular};
 use crate::hf::Weights;

@@ -1,37 +1,37 @@
-//! The output folder: one folder holds one run.
+//! The output directory: one directory holds one run.
 //!
-//! Defines [`OutputFolder`] and [`StagedFolder`]. The file [`MARKER`] says which recipe the folder belongs to and which names
-//! in it are the run's own; only those are ever removed. A folder with anything else in it is refused; one with a run is
-//! replaced, or continued, where that is asked for. While a run lasts it holds a lock, so two processes cannot share a folder.
-//! Called by the training programs.
+//! Defines [`OutputDirectory`] and [`StagedDirectory`]. The file [`MARKER`] says which recipe the directory belongs to
+//! and which names in it are the run's own; only those are ever removed. A directory with anything else in it is
+//! refused; one with a run is replaced, or continued, where that is asked for. While a run lasts it holds a lock, so
+//! two processes cannot share a directory. Called by the training programs.
 
 use super::lock::{LOCK, take_lock};
 use super::marker::{Failed, Marker, is_output_name, not_a_file, read_marker, short};
 use super::metrics_log::MetricsLog;
 use super::model_files::{Damage, FileHashes, unrecorded_damage};
-use crate::file::{prepared_name, sync_folder, sync_tree, temporary_name, write_atomic};
+use crate::file::{prepared_name, sync_directory, sync_tree, temporary_name, write_atomic};
 use crate::{Error, Result};
 use rustix::fs::{Access, CWD, RenameFlags};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// The file that says whose folder it is.
+/// The file that says whose directory it is.
 pub const MARKER: &str = "run.json";
 /// The recipe with all its values.
 pub const RECIPE_FILE: &str = "recipe.toml";
-/// The folder of the best weights, or of the last ones where there are no best.
-pub const MODEL_FOLDER: &str = "model";
-/// The folder of the checkpoints.
-pub const CHECKPOINT_FOLDER: &str = "checkpoints";
+/// The directory of the best weights, or of the last ones where there are no best.
+pub const MODEL_DIRECTORY: &str = "model";
+/// The directory of the checkpoints.
+pub const CHECKPOINT_DIRECTORY: &str = "checkpoints";
 /// A file of this name asks the run to save and stop.
 pub const STOP_FILE: &str = "stop";
-/// The folder of the last weights beside the best ones.
-pub const LAST_MODEL_FOLDER: &str = "model-last";
-/// Model folders are flat; this only bounds the walk.
+/// The directory of the last weights beside the best ones.
+pub const LAST_MODEL_DIRECTORY: &str = "model-last";
+/// Model directories are flat; this only bounds the walk.
 const MAX_STAGED_DEPTH: usize = 8;
 
-/// What to do where the folder holds a run already.
+/// What to do where the directory holds a run already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfThere {
     /// Refuse it.
@@ -45,7 +45,7 @@ pub enum IfThere {
     },
 }
 
-/// What a folder held before.
+/// What a directory held before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Earlier {
     /// No run.
@@ -56,9 +56,9 @@ pub enum Earlier {
     Finished,
 }
 
-/// The folder of a run in progress. Dropping it gives the lock back.
+/// The directory of a run in progress. Dropping it gives the lock back.
 #[derive(Debug)]
-pub struct OutputFolder {
+pub struct OutputDirectory {
     dir: PathBuf,
     marker: Marker,
     earlier: Earlier,
@@ -68,8 +68,8 @@ pub struct OutputFolder {
     _lock: File,
 }
 
-impl OutputFolder {
-    /// Says whether [`OutputFolder::create`] would succeed and what it would find, and changes nothing.
+impl OutputDirectory {
+    /// Says whether [`OutputDirectory::create`] would succeed and what it would find, and changes nothing.
     ///
     /// # Errors
     /// As for `create`, but for the lock and a disk without room.
@@ -81,7 +81,7 @@ impl OutputFolder {
     /// its models. Of a run that recorded no hashes only what [`unrecorded_damage`] sees.
     ///
     /// # Errors
-    /// A folder that holds no run; files that cannot be read.
+    /// A directory that holds no run; files that cannot be read.
     pub fn check_models(dir: &Path) -> Result<Option<Damage>> {
         let marker = read_marker(&dir.join(MARKER))?;
         for (name, hashes) in &marker.models {
@@ -89,17 +89,17 @@ impl OutputFolder {
                 return Ok(Some(damage));
             }
         }
-        if marker.models.is_empty() { unrecorded_damage(&dir.join(MODEL_FOLDER)) } else { Ok(None) }
+        if marker.models.is_empty() { unrecorded_damage(&dir.join(MODEL_DIRECTORY)) } else { Ok(None) }
     }
 
-    /// Creates the folder, or does with an earlier run what `if_there` says, and takes it for this run.
+    /// Creates the directory, or does with an earlier run what `if_there` says, and takes it for this run.
     ///
     /// # Errors
-    /// The folder is read-only, is no folder, holds files that belong to no run, holds the run of another recipe, holds
-    /// a run of this recipe that is to be refused, or is in use by another process.
+    /// The directory is read-only, is no directory, holds files that belong to no run, holds the run of another recipe,
+    /// holds a run of this recipe that is to be refused, or is in use by another process.
     pub fn create(dir: &Path, recipe_hash: &str, if_there: IfThere) -> Result<Self> {
         existing_run(dir, recipe_hash, if_there)?;
-        fs::create_dir_all(dir).map_err(|e| Error::file("create the output folder", dir, e, WRITABLE))?;
+        fs::create_dir_all(dir).map_err(|e| Error::file("create the output directory", dir, e, WRITABLE))?;
         let lock = take_lock(dir)?;
         // Looked at again under the lock: another process may have been faster.
         let marker = existing_run(dir, recipe_hash, if_there)?;
@@ -120,16 +120,16 @@ impl OutputFolder {
         let (was, is_finished) = (hash.unwrap_or_else(|| recipe_hash.to_owned()), earlier == Earlier::Finished);
         let marker = Marker { format: 1, recipe_hash: was, finished: is_finished, best_step, failed, names, models };
         let hash = recipe_hash.to_owned();
-        let mut folder = OutputFolder { dir: dir.to_owned(), marker, earlier, recipe_hash: hash, _lock: lock };
+        let mut directory = OutputDirectory { dir: dir.to_owned(), marker, earlier, recipe_hash: hash, _lock: lock };
         match if_there {
             // Until it is known that there is something to go on with, the earlier run stays what it was.
             IfThere::Continue { .. } if earlier != Earlier::Nothing => {}
-            IfThere::Refuse | IfThere::Replace | IfThere::Continue { .. } => folder.begin_anew()?,
+            IfThere::Refuse | IfThere::Replace | IfThere::Continue { .. } => directory.begin_anew()?,
         }
-        Ok(folder)
+        Ok(directory)
     }
 
-    /// The run goes on with what is in the folder: from now on it is this recipe's, and not finished.
+    /// The run goes on with what is in the directory: from now on it is this recipe's, and not finished.
     ///
     /// # Errors
     /// What the operating system refuses.
@@ -139,7 +139,7 @@ impl OutputFolder {
         self.write_marker()
     }
 
-    /// What the folder held before this run took it.
+    /// What the directory held before this run took it.
     pub fn earlier(&self) -> Earlier {
         self.earlier
     }
@@ -162,7 +162,7 @@ impl OutputFolder {
         self.take_over()
     }
 
-    /// The step whose weights are in [`MODEL_FOLDER`] as the best so far.
+    /// The step whose weights are in [`MODEL_DIRECTORY`] as the best so far.
     pub fn best_step(&self) -> Option<u64> {
         self.marker.best_step
     }
@@ -173,7 +173,7 @@ impl OutputFolder {
     }
 
     /// The first recorded file of the model directory `name` that is missing or changed; see
-    /// [`OutputFolder::check_models`].
+    /// [`OutputDirectory::check_models`].
     ///
     /// # Errors
     /// Files that cannot be read.
@@ -189,21 +189,21 @@ impl OutputFolder {
     /// What the operating system refuses.
     pub fn forget_model(&mut self, name: &str) -> Result<()> {
         self.marker.models.remove(name);
-        if name == MODEL_FOLDER {
+        if name == MODEL_DIRECTORY {
             self.marker.best_step = None;
         }
         self.marker.finished = false;
         self.write_marker()
     }
 
-    /// Notes what the model directory `name` holds now, and of [`MODEL_FOLDER`] at which step its weights were the best
-    /// so far, if they are.
+    /// Notes what the model directory `name` holds now, and of [`MODEL_DIRECTORY`] at which step its weights were the
+    /// best so far, if they are.
     ///
     /// # Errors
     /// What the operating system refuses.
     pub fn record_model(&mut self, name: &str, hashes: FileHashes, best_step: Option<u64>) -> Result<()> {
         self.marker.models.insert(name.to_owned(), hashes);
-        if name == MODEL_FOLDER {
+        if name == MODEL_DIRECTORY {
             self.marker.best_step = best_step;
         }
         self.write_marker()
@@ -232,15 +232,15 @@ impl OutputFolder {
         self.write_marker()
     }
 
-    /// The path of a folder that belongs to the run and is written by others, such as that of the checkpoints.
+    /// The path of a directory that belongs to the run and is written by others, such as that of the checkpoints.
     ///
     /// # Errors
-    /// As for [`OutputFolder::write`].
-    pub fn subfolder(&mut self, name: &str) -> Result<PathBuf> {
+    /// As for [`OutputDirectory::write`].
+    pub fn subdirectory(&mut self, name: &str) -> Result<PathBuf> {
         self.own(name)
     }
 
-    /// The folder.
+    /// The directory.
     pub fn path(&self) -> &Path {
         &self.dir
     }
@@ -258,7 +258,7 @@ impl OutputFolder {
     /// Begins the metrics file of the run, or goes on with it.
     ///
     /// # Errors
-    /// As for [`OutputFolder::write`].
+    /// As for [`OutputDirectory::write`].
     pub fn metrics(&mut self, name: &str) -> Result<MetricsLog> {
         let path = self.own(name)?;
         if let Ok(found) = fs::metadata(&path)
@@ -272,11 +272,11 @@ impl OutputFolder {
         }
     }
 
-    /// Begins a folder, such as a saved model, that appears under `name` only once it is complete.
+    /// Begins a directory, such as a saved model, that appears under `name` only once it is complete.
     ///
     /// # Errors
-    /// As for [`OutputFolder::write`].
-    pub fn stage(&mut self, name: &str) -> Result<StagedFolder> {
+    /// As for [`OutputDirectory::write`].
+    pub fn stage(&mut self, name: &str) -> Result<StagedDirectory> {
         let target = self.own(name)?;
         if target.symlink_metadata().is_ok_and(|there| there.is_file()) {
             let place = target.display().to_string();
@@ -285,7 +285,7 @@ impl OutputFolder {
         let temporary = temporary_name(&target);
         remove(&temporary)?;
         fs::create_dir(&temporary).map_err(|e| Error::file("create", &temporary, e, WRITABLE))?;
-        Ok(StagedFolder { temporary, target, is_committed: false })
+        Ok(StagedDirectory { temporary, target, is_committed: false })
     }
 
     /// Notes a name as the run's own before anything of that name exists.
@@ -315,22 +315,22 @@ impl OutputFolder {
     }
 }
 
-impl Drop for OutputFolder {
+impl Drop for OutputDirectory {
     fn drop(&mut self) {
         // The lock itself ends with the open file; a file left behind would only look untidy.
         let _ = fs::remove_file(self.dir.join(LOCK));
     }
 }
 
-/// A folder in preparation. Dropped without [`commit`](StagedFolder::commit), it vanishes.
+/// A directory in preparation. Dropped without [`commit`](StagedDirectory::commit), it vanishes.
 #[derive(Debug)]
-pub struct StagedFolder {
+pub struct StagedDirectory {
     temporary: PathBuf,
     target: PathBuf,
     is_committed: bool,
 }
 
-impl StagedFolder {
+impl StagedDirectory {
     /// Where to write the files.
     pub fn path(&self) -> &Path {
         &self.temporary
@@ -344,7 +344,7 @@ impl StagedFolder {
         FileHashes::of(&self.temporary)
     }
 
-    /// Flushes the files to the disk, as [`commit`](StagedFolder::commit) does first.
+    /// Flushes the files to the disk, as [`commit`](StagedDirectory::commit) does first.
     ///
     /// # Errors
     /// What the operating system refuses.
@@ -352,12 +352,12 @@ impl StagedFolder {
         sync_tree(&self.temporary, MAX_STAGED_DEPTH)
     }
 
-    /// Makes the folder appear under its name, in place of an earlier one; returns its path.
+    /// Makes the directory appear under its name, in place of an earlier one; returns its path.
     ///
-    /// Everything reaches the disk first, and the two folders change places in one step.
+    /// Everything reaches the disk first, and the two directories change places in one step.
     ///
     /// # Errors
-    /// What the operating system refuses; then the earlier folder is still there.
+    /// What the operating system refuses; then the earlier directory is still there.
     pub fn commit(mut self) -> Result<PathBuf> {
         self.flush()?;
         let failed = |e: std::io::Error| Error::file("replace", &self.target, e, WRITABLE);
@@ -374,18 +374,18 @@ impl StagedFolder {
                 }
                 Err(e) => return Err(failed(e.into())),
             }
-            sync_folder(self.target.parent())?;
+            sync_directory(self.target.parent())?;
             remove(&self.temporary)?;
         } else {
             fs::rename(&self.temporary, &self.target).map_err(failed)?;
-            sync_folder(self.target.parent())?;
+            sync_directory(self.target.parent())?;
         }
         self.is_committed = true;
         Ok(self.target.clone())
     }
 }
 
-impl Drop for StagedFolder {
+impl Drop for StagedDirectory {
     fn drop(&mut self) {
         if !self.is_committed {
             let _ = fs::remove_dir_all(&self.temporary);
@@ -393,7 +393,7 @@ impl Drop for StagedFolder {
     }
 }
 
-pub(super) const WRITABLE: &str = "set output.dir to a folder you may write to, on a disk with room";
+pub(super) const WRITABLE: &str = "set output.dir to a directory you may write to, on a disk with room";
 
 fn earlier(marker: Option<&Marker>) -> Earlier {
     match marker {
@@ -403,21 +403,21 @@ fn earlier(marker: Option<&Marker>) -> Earlier {
     }
 }
 
-/// The earlier run that would be replaced or continued, if any; an error if the folder cannot be taken.
+/// The earlier run that would be replaced or continued, if any; an error if the directory cannot be taken.
 fn existing_run(dir: &Path, recipe_hash: &str, if_there: IfThere) -> Result<Option<Marker>> {
     let place = dir.display().to_string();
     let kind = match fs::metadata(dir) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             return check_writable(nearest_existing(dir), dir).map(|()| None);
         }
-        Err(e) => return Err(Error::file("open the output folder", dir, e, WRITABLE)),
+        Err(e) => return Err(Error::file("open the output directory", dir, e, WRITABLE)),
         Ok(kind) => kind,
     };
     if !kind.is_dir() {
         return Err(Error::recipe(
             place,
-            "the output folder is a file",
-            "set output.dir to a folder that is new or empty",
+            "the output directory is a file",
+            "set output.dir to a directory that is new or empty",
         ));
     }
     check_writable(dir, dir)?;
@@ -425,22 +425,26 @@ fn existing_run(dir: &Path, recipe_hash: &str, if_there: IfThere) -> Result<Opti
     let names: Vec<String> = names_in(dir)?.into_iter().filter(|name| !is_begun(name)).collect();
     let Some(first) = names.first() else { return Ok(None) };
     if !names.iter().any(|name| name == MARKER) {
-        let reason = format!("the output folder is not empty and holds no run: {first:?} is in it");
-        return Err(Error::recipe(place, reason, "set output.dir to a folder that is new or empty"));
+        let reason = format!("the output directory is not empty and holds no run: {first:?} is in it");
+        return Err(Error::recipe(place, reason, "set output.dir to a directory that is new or empty"));
     }
     let marker = read_marker(&dir.join(MARKER))?;
     marker.check_outputs(dir, if_there == IfThere::Replace)?;
     if marker.recipe_hash != recipe_hash && if_there != (IfThere::Continue { accept_change: true }) {
         let reason = marker.difference(recipe_hash);
         let fix = match if_there {
-            IfThere::Continue { .. } => "set output.dir to another folder, or add --accept-change to go on with it",
-            _ => "set output.dir to another folder, or remove this one yourself",
+            IfThere::Continue { .. } => "set output.dir to another directory, or add --accept-change to go on with it",
+            _ => "set output.dir to another directory, or remove this one yourself",
         };
         return Err(Error::recipe(place, reason, fix));
     }
     if if_there == IfThere::Refuse {
-        let reason = format!("the output folder already holds a run of this recipe, {}", short(recipe_hash));
-        return Err(Error::recipe(place, reason, "add --overwrite to replace it, or set output.dir to another folder"));
+        let reason = format!("the output directory already holds a run of this recipe, {}", short(recipe_hash));
+        return Err(Error::recipe(
+            place,
+            reason,
+            "add --overwrite to replace it, or set output.dir to another directory",
+        ));
     }
     Ok(Some(marker))
 }
@@ -450,22 +454,22 @@ fn nearest_existing(dir: &Path) -> &Path {
     ancestors.into_iter().find(|a| a.symlink_metadata().is_ok()).unwrap_or(Path::new("/"))
 }
 
-/// Whether files can be made in `folder`. A folder without any write permission counts as read-only even for root, who
-/// could write and would be surprised.
-fn check_writable(folder: &Path, asked: &Path) -> Result<()> {
-    let refused = |e: std::io::Error| Error::file("write to the output folder", asked, e, WRITABLE);
-    let kind = fs::metadata(folder).map_err(refused)?;
+/// Whether files can be made in `directory`. A directory without any write permission counts as read-only even for
+/// root, who could write and would be surprised.
+fn check_writable(directory: &Path, asked: &Path) -> Result<()> {
+    let refused = |e: std::io::Error| Error::file("write to the output directory", asked, e, WRITABLE);
+    let kind = fs::metadata(directory).map_err(refused)?;
     if !kind.is_dir() {
         return Err(refused(std::io::ErrorKind::NotADirectory.into()));
     }
     if kind.permissions().readonly() {
         return Err(refused(std::io::ErrorKind::PermissionDenied.into()));
     }
-    rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|e| refused(e.into()))
+    rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).map_err(|e| refused(e.into()))
 }
 
 fn names_in(dir: &Path) -> Result<Vec<String>> {
-    let failed = |e: std::io::Error| Error::file("list the output folder", dir, e, WRITABLE);
+    let failed = |e: std::io::Error| Error::file("list the output directory", dir, e, WRITABLE);
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).map_err(failed)? {
         names.push(entry.map_err(failed)?.file_name().to_string_lossy().into_owned());
@@ -474,7 +478,7 @@ fn names_in(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Removes a file, a link itself, or a folder with all in it; absent is fine.
+/// Removes a file, a link itself, or a directory with all in it; absent is fine.
 fn remove(path: &Path) -> Result<()> {
     let removed = match fs::symlink_metadata(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),

@@ -1,8 +1,8 @@
 //! Shows a run: a bar and a status line in a terminal, plain lines elsewhere, nothing when asked to be quiet.
 //!
-//! Defines [`Progress`] and [`ProgressMode`]. Everything goes to standard error; results belong to standard output and are
-//! not printed here. A program decides the mode once, from its flags and its surroundings. Called by the programs that train or
-//! generate.
+//! Defines [`Progress`] and [`ProgressMode`]. Everything goes to standard error; results belong to standard output and
+//! are not printed here. A program decides the mode once, from its flags and its surroundings. Called by the programs
+//! that train or generate.
 
 use super::status::Status;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};

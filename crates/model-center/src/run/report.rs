@@ -23,7 +23,7 @@ pub enum ExitStatus {
     Internal = 1,
     /// The command line or the recipe is wrong.
     Usage = 2,
-    /// Data or a model folder are wrong.
+    /// Data or a model directory are wrong.
     Data = 3,
     /// A checkpoint, or the recorded model of a run, is damaged.
     Checkpoint = 4,

@@ -1,5 +1,5 @@
-//! Signals as requests to stop: a scheduler's warning or Ctrl-C ends a run after the step in hand, its state saved. And the
-//! signal of a limit on the size of files, which is an error in place of an end.
+//! Signals as requests to stop: a scheduler's warning or Ctrl-C ends a run after the step in hand, its state saved. And
+//! the signal of a limit on the size of files, which is an error in place of an end.
 
 use super::{ExitStatus, StopFlag};
 use crate::{Error, Result};
@@ -29,7 +29,8 @@ pub fn listen(stop: &StopFlag) -> Result<Listening> {
     listen_to(&[SIGINT, SIGTERM, SIGUSR2], stop)
 }
 
-/// The same for SIGINT alone, where that ends a part of the work and the others are to end all of it, as they do by themselves.
+/// The same for SIGINT alone, where that ends a part of the work and the others are to end all of it, as they do by
+/// themselves.
 ///
 /// # Errors
 /// As [`listen`].
@@ -37,8 +38,8 @@ pub fn listen_to_interrupts(stop: &StopFlag) -> Result<Listening> {
     listen_to(&[SIGINT], stop)
 }
 
-/// Let a write beyond the limit on the size of files fail with an error; without this the system ends the process. For the whole
-/// life of the process, and not for programs that it starts.
+/// Let a write beyond the limit on the size of files fail with an error; without this the system ends the process. For
+/// the whole life of the process, and not for programs that it starts.
 ///
 /// # Errors
 /// The operating system refuses a handler.

@@ -184,7 +184,8 @@ impl BestTracker {
         BestTracker { best: Judge::new(metric), early: early.map(|e| (Judge::new(e.metric), e.patience)) }
     }
 
-    /// Notes an evaluation after `step` steps; `value` gives the value of a metric. Returns whether it is the best so far.
+    /// Notes an evaluation after `step` steps; `value` gives the value of a metric. Returns whether it is the best so
+    /// far.
     pub fn observe(&mut self, step: u64, value: impl Fn(EvalMetric) -> f64) -> bool {
         if let Some((judge, _)) = &mut self.early {
             let value = value(judge.metric);

@@ -1,7 +1,7 @@
-//! Tokens that a folder adds to a vocabulary, and which of all tokens are special.
+//! Tokens that a directory adds to a vocabulary, and which of all tokens are special.
 //!
-//! Defines [`AddedWord`], read by [`super::files::Settings`], and the entries of `added_tokens` that come of them. A token is
-//! special if any of the small files says so: one that is not could be written by whoever writes a text.
+//! Defines [`AddedWord`], read by [`super::files::Settings`], and the entries of `added_tokens` that come of them. A
+//! token is special if any of the small files says so: one that is not could be written by whoever writes a text.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -34,17 +34,17 @@ impl AddedWord {
 /// The tokens of `added_tokens.json` and of the configuration's `added_tokens_decoder`, in the order of ids.
 ///
 /// Errors: a broken file, ids that are no whole numbers.
-pub(super) fn read(folder: &Path, config: &Map<String, Value>) -> Result<Vec<AddedWord>> {
+pub(super) fn read(directory: &Path, config: &Map<String, Value>) -> Result<Vec<AddedWord>> {
     const NAME: &str = "added_tokens.json";
     let mut words = Vec::new();
-    for (text, id) in read_object(folder, NAME)?.unwrap_or_default() {
+    for (text, id) in read_object(directory, NAME)?.unwrap_or_default() {
         let id = id.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| {
-            let place = folder.join(NAME).display().to_string();
+            let place = directory.join(NAME).display().to_string();
             Error::model(place, format!("{text:?} has the id {id}"), "ids are whole numbers")
         })?;
         words.push(AddedWord { text, id, flags: Map::new() });
     }
-    // Newer folders list their added tokens in the configuration alone, and only there is what they are for.
+    // Newer directories list their added tokens in the configuration alone, and only there is what they are for.
     let mut known: HashMap<String, usize> =
         words.iter().enumerate().map(|(at, word)| (word.text.clone(), at)).collect();
     for (id, token) in config.get("added_tokens_decoder").and_then(Value::as_object).into_iter().flatten() {
@@ -64,15 +64,15 @@ pub(super) fn read(folder: &Path, config: &Map<String, Value>) -> Result<Vec<Add
 }
 
 impl Settings {
-    /// The tokens that are special by what stands beside a vocabulary: called so there, named as the token for something, or
-    /// listed among further ones.
+    /// The tokens that are special by what stands beside a vocabulary: called so there, named as the token for
+    /// something, or listed among further ones.
     pub(super) fn special_names(&self) -> HashSet<&str> {
         let mut names: HashSet<&str> = HashSet::new();
         for (key, value) in self.config.iter().chain(&self.names) {
             match key.as_str() {
                 "additional_special_tokens" | "extra_special_tokens" => {
                     let items = value.as_array().into_iter().flatten();
-                    // Newer folders give further tokens a name each, as those of images.
+                    // Newer directories give further tokens a name each, as those of images.
                     let named = value.as_object().into_iter().flat_map(Map::values);
                     names.extend(items.chain(named).filter_map(spelling));
                 }
@@ -94,8 +94,9 @@ impl Settings {
         }
     }
 
-    /// The entries of `added_tokens`, in the order of ids: `own` ones with what the folder says of them, the tokens that the
-    /// folder adds, and special tokens that are words of the vocabulary, in which `find` looks for the id of one.
+    /// The entries of `added_tokens`, in the order of ids: `own` ones with what the directory says of them, the tokens
+    /// that the directory adds, and special tokens that are words of the vocabulary, in which `find` looks for the id
+    /// of one.
     pub(super) fn added_entries(&self, own: Vec<Value>, find: impl Fn(&str) -> Option<usize>) -> Vec<Value> {
         let names = self.special_names();
         let mut entries = own;

@@ -1,7 +1,7 @@
 //! `vocab.json` and `merges.txt`, a byte-level vocabulary, as a `tokenizer.json` document.
 //!
-//! Defines [`document`], called by [`super::open`]. The two files say nothing of how a text is cut or of what is put around
-//! it: that is the family's business, which the folder's configuration names. Without one it is GPT-2's.
+//! Defines [`document`], called by [`super::open`]. The two files say nothing of how a text is cut or of what is put
+//! around it: that is the family's business, which the directory's configuration names. Without one it is GPT-2's.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ struct Family {
     split: &'static str,
     /// What is put around a text.
     around: Around,
-    /// The usual names of special tokens, where the folder does not say: begin, end, unknown, padding, blank.
+    /// The usual names of special tokens, where the directory does not say: begin, end, unknown, padding, blank.
     usual: [(&'static str, &'static str); 5],
 }
 

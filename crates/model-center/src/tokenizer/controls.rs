@@ -1,7 +1,7 @@
 //! Control tokens that a text spells, which it must not become.
 //!
-//! Defines [`Engine::tokenize_piece`], called by [`super::long`] and [`super::seams`] for every pre-token. Vocabularies find
-//! control tokens like any other piece, and know nothing of pieces that are not in use.
+//! Defines [`Engine::tokenize_piece`], called by [`super::long`] and [`super::seams`] for every pre-token. Vocabularies
+//! find control tokens like any other piece, and know nothing of pieces that are not in use.
 
 use tokenizers::models::ModelWrapper;
 use tokenizers::{Model, Token};
@@ -9,8 +9,8 @@ use tokenizers::{Model, Token};
 use super::long::Engine;
 
 impl Engine {
-    /// Tokens of a pre-token. Where one is a control token that is spelled there, as such vocabularies find it like any other
-    /// piece, the text is cut behind the token's first character and the parts are tokenized again.
+    /// Tokens of a pre-token. Where one is a control token that is spelled there, as such vocabularies find it like any
+    /// other piece, the text is cut behind the token's first character and the parts are tokenized again.
     ///
     /// Every part is shorter than what it is a part of, so that this ends.
     pub(super) fn tokenize_piece(&self, piece: &str) -> tokenizers::Result<Vec<Token>> {
@@ -49,8 +49,8 @@ impl Engine {
         Ok(out)
     }
 
-    /// Where in a text control tokens are that the text spells, from and to which byte. Bytes of what no piece spells and the
-    /// token for what is unknown are none, unless the text is their names.
+    /// Where in a text control tokens are that the text spells, from and to which byte. Bytes of what no piece spells
+    /// and the token for what is unknown are none, unless the text is their names.
     fn spelled_controls(&self, piece: &str, tokens: &[Token]) -> Vec<(usize, usize)> {
         let mut found = Vec::new();
         for token in tokens {

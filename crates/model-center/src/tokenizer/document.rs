@@ -1,6 +1,7 @@
 //! Pieces of a `tokenizer.json` that several formats are turned into.
 //!
-//! Defines [`added_token`], [`Slot`] and [`template`]; called by the readers of single formats and by [`crate::hf::gguf`].
+//! Defines [`added_token`], [`Slot`] and [`template`]; called by the readers of single formats and by
+//! [`crate::hf::gguf`].
 
 use serde_json::{Map, Value, json};
 
@@ -23,8 +24,8 @@ pub(crate) enum Slot<'a> {
     Second,
 }
 
-/// A `post_processor` that puts tokens around one text and around two. The segment of every token is 0 but for the second
-/// text and what stands after it where `segments` is set.
+/// A `post_processor` that puts tokens around one text and around two. The segment of every token is 0 but for the
+/// second text and what stands after it where `segments` is set.
 pub(crate) fn template(single: &[Slot<'_>], pair: &[Slot<'_>], segments: bool) -> Value {
     let pieces = |slots: &[Slot<'_>]| -> Vec<Value> {
         let mut segment = 0;

@@ -22,22 +22,22 @@ pub(crate) struct Settings {
     pub(super) config: Map<String, Value>,
     /// `special_tokens_map.json`, empty without the file.
     pub(super) names: Map<String, Value>,
-    /// The tokens that the folder adds, in the order of ids.
+    /// The tokens that the directory adds, in the order of ids.
     pub(super) added: Vec<AddedWord>,
     /// `model_type` of `config.json`, empty without it.
     pub(super) family: String,
 }
 
 impl Settings {
-    /// Reads what a folder has of the small files.
+    /// Reads what a directory has of the small files.
     ///
     /// Errors: one of them is broken.
-    pub(super) fn of_folder(folder: &Path) -> Result<Settings> {
-        let model = read_object(folder, "config.json")?.unwrap_or_default();
-        let config = read_object(folder, "tokenizer_config.json")?.unwrap_or_default();
+    pub(super) fn of_directory(directory: &Path) -> Result<Settings> {
+        let model = read_object(directory, "config.json")?.unwrap_or_default();
+        let config = read_object(directory, "tokenizer_config.json")?.unwrap_or_default();
         Ok(Settings {
-            names: read_object(folder, "special_tokens_map.json")?.unwrap_or_default(),
-            added: added::read(folder, &config)?,
+            names: read_object(directory, "special_tokens_map.json")?.unwrap_or_default(),
+            added: added::read(directory, &config)?,
             family: model.get("model_type").and_then(Value::as_str).unwrap_or_default().to_owned(),
             config,
         })
@@ -68,10 +68,10 @@ pub(super) fn spelling(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value.get("content")?.as_str())
 }
 
-/// A folder's file that holds a JSON object, `None` if there is no such file.
-pub(super) fn read_object(folder: &Path, name: &str) -> Result<Option<Map<String, Value>>> {
-    let Some(bytes) = read_bounded(folder, name)? else { return Ok(None) };
-    serde_json::from_slice(&bytes).map(Some).map_err(|error| broken_json(&folder.join(name), &error))
+/// A directory's file that holds a JSON object, `None` if there is no such file.
+pub(super) fn read_object(directory: &Path, name: &str) -> Result<Option<Map<String, Value>>> {
+    let Some(bytes) = read_bounded(directory, name)? else { return Ok(None) };
+    serde_json::from_slice(&bytes).map(Some).map_err(|error| broken_json(&directory.join(name), &error))
 }
 
 /// The error for a file that is not the JSON it should be.
@@ -80,13 +80,13 @@ pub(super) fn broken_json(path: &Path, error: &serde_json::Error) -> Error {
     Error::model(place, format!("the file is not the expected JSON: {error}"), "fetch the file again")
 }
 
-/// The bytes of a folder's file of at most [`MAX_FILE_BYTES`], `None` if there is no such file.
-pub(super) fn read_bounded(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
-    let path = folder.join(name);
+/// The bytes of a directory's file of at most [`MAX_FILE_BYTES`], `None` if there is no such file.
+pub(super) fn read_bounded(directory: &Path, name: &str) -> Result<Option<Vec<u8>>> {
+    let path = directory.join(name);
     if path.symlink_metadata().is_err() {
         return Ok(None);
     }
-    resolve_inside(folder, name)?;
+    resolve_inside(directory, name)?;
     read_file(&path).map(Some)
 }
 
@@ -99,7 +99,7 @@ pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
         return Err(Error::model(
             path.display().to_string(),
             format!("the file is larger than {} MiB", MAX_FILE_BYTES >> 20),
-            "this is no tokenizer file; check the folder",
+            "this is no tokenizer file; check the directory",
         ));
     }
     Ok(bytes)
@@ -116,8 +116,8 @@ pub(super) fn utf8<'a>(place: &str, bytes: &'a [u8]) -> Result<&'a str> {
     })
 }
 
-/// The folder a file lies in.
-pub(super) fn folder_of(path: &Path) -> PathBuf {
+/// The directory a file lies in.
+pub(super) fn directory_of(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
         _ => PathBuf::from("."),
@@ -131,10 +131,10 @@ mod tests {
 
     #[test]
     fn files_above_the_bound_are_not_read() {
-        let folder = tempfile::TempDir::new().unwrap();
-        let file = std::fs::File::create(folder.path().join("tokenizer.json")).unwrap();
+        let directory = tempfile::TempDir::new().unwrap();
+        let file = std::fs::File::create(directory.path().join("tokenizer.json")).unwrap();
         file.set_len(MAX_FILE_BYTES + 1).unwrap();
-        let error = read_bounded(folder.path(), "tokenizer.json").unwrap_err().to_string();
+        let error = read_bounded(directory.path(), "tokenizer.json").unwrap_err().to_string();
         assert!(error.contains("larger than 128 MiB"), "{error}");
     }
 }

@@ -1,7 +1,7 @@
 //! What the steps of a `tokenizer.json` may make of a text: a small file must not make much of little.
 //!
-//! Defines [`check`], called by [`super::hf`] before the `tokenizers` crate sees the document, because that runs some of the
-//! steps as it loads.
+//! Defines [`check`], called by [`super::hf`] before the `tokenizers` crate sees the document, because that runs some
+//! of the steps as it loads.
 
 use serde_json::Value;
 
@@ -70,7 +70,8 @@ fn growth_of(step: &Value) -> u64 {
     }
 }
 
-/// Whether an expression may match between two characters. Plain characters, sets of them, and one or more of both do not.
+/// Whether an expression may match between two characters. Plain characters, sets of them, and one or more of both do
+/// not.
 fn may_match_nothing(pattern: &str) -> bool {
     let mut characters = pattern.chars();
     while let Some(c) = characters.next() {

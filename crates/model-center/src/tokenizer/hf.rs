@@ -2,7 +2,8 @@
 //!
 //! Defines [`HfTokenizer`], a guarded front of that crate: a panic inside it becomes an error, stored padding and
 //! truncation are dropped, text can never turn into control tokens unless asked for, and long texts take bounded memory
-//! ([`super::long`]). Made by [`super::open`] from a `tokenizer.json` or from what another format is as such a document.
+//! ([`super::long`]). Made by [`super::open`] from a `tokenizer.json` or from what another format is as such a
+//! document.
 
 use std::fmt;
 
@@ -39,10 +40,10 @@ pub enum TextSpecials {
     AsTokens,
 }
 
-/// A tokenizer of a model folder or a file; [`super::open`] lists what is read.
+/// A tokenizer of a model directory or a file; [`super::open`] lists what is read.
 ///
-/// Settings in `tokenizer_config.json` (`do_lower_case`, `strip_accents`, `tokenize_chinese_chars`) win over those stored in
-/// `tokenizer.json`, as in transformers. Stored padding and truncation are ignored.
+/// Settings in `tokenizer_config.json` (`do_lower_case`, `strip_accents`, `tokenize_chinese_chars`) win over those
+/// stored in `tokenizer.json`, as in transformers. Stored padding and truncation are ignored.
 pub struct HfTokenizer {
     engine: Engine,
     single: Template,
@@ -66,8 +67,8 @@ impl HfTokenizer {
         self
     }
 
-    /// What [`Tokenizer::tokenize`] is measured by: the library's ids of a text taken at once, in memory of more than a hundred
-    /// times the text's.
+    /// What [`Tokenizer::tokenize`] is measured by: the library's ids of a text taken at once, in memory of more than a
+    /// hundred times the text's.
     ///
     /// # Errors
     /// Those of [`Tokenizer::tokenize`].
@@ -75,7 +76,8 @@ impl HfTokenizer {
         self.engine.tokenize_whole(text)
     }
 
-    /// Build it of a `tokenizer.json` document, what stands beside it, and the names of special tokens where that says nothing.
+    /// Build it of a `tokenizer.json` document, what stands beside it, and the names of special tokens where that says
+    /// nothing.
     ///
     /// Errors: a document that is broken or contradicts itself.
     pub(super) fn from_document(

@@ -1,9 +1,9 @@
 //! Token ids of texts of any length in bounded memory.
 //!
-//! Defines [`Engine`], which holds what the `tokenizers` crate makes of a document and goes through its steps one by one:
-//! words found whole and normalisation, pre-tokens, tokens. A text longer than a section is cut by [`super::sections`], the
-//! sections are tokenized on all threads, and [`super::seams`] makes the tokens at every seam what they are in the whole.
-//! Called by [`super::HfTokenizer`].
+//! Defines [`Engine`], which holds what the `tokenizers` crate makes of a document and goes through its steps one by
+//! one: words found whole and normalisation, pre-tokens, tokens. A text longer than a section is cut by
+//! [`super::sections`], the sections are tokenized on all threads, and [`super::seams`] makes the tokens at every seam
+//! what they are in the whole. Called by [`super::HfTokenizer`].
 
 use serde_json::Value;
 use tokenizers::models::ModelWrapper;
@@ -34,7 +34,8 @@ pub(super) struct Engine {
     whole: Whole,
     /// Tokens that no text becomes, whatever is asked for.
     unused: Vec<(u32, String)>,
-    /// Tokens that no text may become unless it is asked for, by id; those that are not in use and single bytes among them.
+    /// Tokens that no text may become unless it is asked for, by id; those that are not in use and single bytes among
+    /// them.
     pub(super) controls: Vec<(u32, String)>,
     /// What cannot be spelled.
     pub(super) unknown: Option<u32>,
@@ -287,8 +288,8 @@ impl Engine {
     }
 }
 
-/// Normalises what stands between the words that are found whole. To the library each such stretch is a text with two ends; the
-/// first and the last one of a section may have none on the section's side.
+/// Normalises what stands between the words that are found whole. To the library each such stretch is a text with two
+/// ends; the first and the last one of a section may have none on the section's side.
 struct SectionNormalizer<'a> {
     engine: &'a Engine,
     sides: Sides,

@@ -1,9 +1,9 @@
 //! Text to token ids and back.
 //!
-//! Defines the [`Tokenizer`] trait, its result [`Encoding`] and the special ids every model needs. [`open`] finds the tokenizer
-//! of a folder or a file, whatever its form; `docs/tokenizers.md` says what is read. Padding is the loader's business and
-//! truncation is a [`Limit`] given per call, because a stored `tokenizer.json` carries settings of whoever saved it
-//! (all-MiniLM-L6-v2 pads everything to 128 tokens) and they must not leak into training.
+//! Defines the [`Tokenizer`] trait, its result [`Encoding`] and the special ids every model needs. [`open`] finds the
+//! tokenizer of a directory or a file, whatever its form; `docs/tokenizers.md` says what is read. Padding is the
+//! loader's business and truncation is a [`Limit`] given per call, because a stored `tokenizer.json` carries settings
+//! of whoever saved it (all-MiniLM-L6-v2 pads everything to 128 tokens) and they must not leak into training.
 //!
 //! Called by [`crate::data`] when a dataset is read and by programs that encode single texts.
 

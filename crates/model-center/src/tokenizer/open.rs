@@ -1,16 +1,16 @@
 //! The one way to a tokenizer, whatever form its files have.
 //!
-//! Defines [`open`], [`open_with`], [`is_in`] and [`format_of`], and [`FORMATS`], the list of what is read: a further format is
-//! an entry there. A CPM's `vocab.txt` alone is no entry, for it is told from BERT's by what is in it, and what comes of it is
-//! no [`HfTokenizer`]: [`open_with`] asks for it first. Called by every program that reads texts, and by [`crate::hf::gguf`] to
-//! see whether what it wrote can be read.
+//! Defines [`open`], [`open_with`], [`is_in`] and [`format_of`], and [`FORMATS`], the list of what is read: a further
+//! format is an entry there. A CPM's `vocab.txt` alone is no entry, for it is told from BERT's by what is in it, and
+//! what comes of it is no [`HfTokenizer`]: [`open_with`] asks for it first. Called by every program that reads texts,
+//! and by [`crate::hf::gguf`] to see whether what it wrote can be read.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::files::{Settings, broken_json, folder_of, read_bounded, read_file};
+use super::files::{Settings, broken_json, directory_of, read_bounded, read_file};
 use super::hf::HfTokenizer;
 use super::{
     CpmKind, CpmTokenizer, TextSpecials, Tokenizer, VocabOptions, byte_pairs, characters, sentencepiece, vocab,
@@ -24,13 +24,13 @@ struct Format {
     title: &'static str,
     /// What they hold.
     kind: &'static str,
-    /// The files of a folder of this form, the first of which it goes by; `*` stands for any beginning of the name.
+    /// The files of a directory of this form, the first of which it goes by; `*` stands for any beginning of the name.
     files: &'static [&'static str],
-    /// Reads it: the path of the first file, the settings of the folder it lies in.
+    /// Reads it: the path of the first file, the settings of the directory it lies in.
     read: fn(&Path, &Settings) -> Result<HfTokenizer>,
 }
 
-/// All that is read; of a folder with several of them the first is taken.
+/// All that is read; of a directory with several of them the first is taken.
 const FORMATS: &[Format] = &[
     Format { title: "tokenizer.json", kind: "tokenizer.json", files: &["tokenizer.json"], read: read_json },
     Format {
@@ -83,41 +83,42 @@ const FORMATS: &[Format] = &[
     },
 ];
 
-/// The tokenizer of a model folder, or of a single file: `tokenizer.json`, `vocab.txt` (WordPiece, or a CPM's: see
-/// [`CpmKind::of_folder`]), `vocab.json` with `merges.txt` beside it, a SentencePiece `.model`, `characters.txt`, or a `.gguf`.
-/// Special tokens written in a text are text.
+/// The tokenizer of a model directory, or of a single file: `tokenizer.json`, `vocab.txt` (WordPiece, or a CPM's: see
+/// [`CpmKind::of_directory`]), `vocab.json` with `merges.txt` beside it, a SentencePiece `.model`, `characters.txt`, or
+/// a `.gguf`. Special tokens written in a text are text.
 ///
 /// # Errors
-/// [`Error::Model`]: nothing of this kind there, or a file that is too large, broken, inconsistent, no regular file, or a link
-/// that leads out of the folder.
+/// [`Error::Model`]: nothing of this kind there, or a file that is too large, broken, inconsistent, no regular file, or
+/// a link that leads out of the directory.
 pub fn open(path: impl AsRef<Path>) -> Result<Arc<dyn Tokenizer>> {
     open_with(path, TextSpecials::AsText)
 }
 
-/// Whether a folder has a tokenizer that [`open`] reads, sound or not.
+/// Whether a directory has a tokenizer that [`open`] reads, sound or not.
 ///
 /// # Errors
-/// Those of a folder that cannot be read.
-pub fn is_in(folder: &Path) -> Result<bool> {
+/// Those of a directory that cannot be read.
+pub fn is_in(directory: &Path) -> Result<bool> {
     for format in FORMATS {
-        if format.first_of(folder)?.is_some() {
+        if format.first_of(directory)?.is_some() {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-/// Of what form the tokenizer is that [`open`] reads in a folder, such as `WordPiece (vocab.txt)`; `None` without any.
+/// Of what form the tokenizer is that [`open`] reads in a directory, such as `WordPiece (vocab.txt)`; `None` without
+/// any.
 ///
 /// # Errors
-/// A folder or one of its small files that cannot be read.
-pub fn format_of(folder: impl AsRef<Path>) -> Result<Option<&'static str>> {
-    let folder = folder.as_ref();
-    if let Some(kind) = CpmKind::of_folder(folder)? {
+/// A directory or one of its small files that cannot be read.
+pub fn format_of(directory: impl AsRef<Path>) -> Result<Option<&'static str>> {
+    let directory = directory.as_ref();
+    if let Some(kind) = CpmKind::of_directory(directory)? {
         return Ok(Some(kind.title()));
     }
     for format in FORMATS {
-        if format.first_of(folder)?.is_some() {
+        if format.first_of(directory)?.is_some() {
             return Ok(Some(format.kind));
         }
     }
@@ -130,50 +131,51 @@ pub fn format_of(folder: impl AsRef<Path>) -> Result<Option<&'static str>> {
 /// Those of [`open`]; control tokens in texts for a tokenizer that reads none there.
 pub fn open_with(path: impl AsRef<Path>, specials: TextSpecials) -> Result<Arc<dyn Tokenizer>> {
     let path = path.as_ref();
-    let folder = match path.file_name().and_then(|name| name.to_str()) {
+    let directory = match path.file_name().and_then(|name| name.to_str()) {
         _ if path.is_dir() => Some(path.to_path_buf()),
-        Some("vocab.txt") => Some(folder_of(path)),
+        Some("vocab.txt") => Some(directory_of(path)),
         _ => None,
     };
-    if let Some(folder) = folder
-        && CpmKind::of_folder(&folder)?.is_some()
+    if let Some(directory) = directory
+        && CpmKind::of_directory(&directory)?.is_some()
     {
         if specials == TextSpecials::AsTokens {
             let reason = "the tokenizers of the CPM models read no control tokens in texts";
             return Err(Error::recipe(path.display().to_string(), reason, "leave control tokens to be text"));
         }
-        return Ok(Arc::new(CpmTokenizer::from_folder(folder)?));
+        return Ok(Arc::new(CpmTokenizer::from_directory(directory)?));
     }
     Ok(Arc::new(HfTokenizer::open(path)?.with_text_specials(specials)))
 }
 
 impl HfTokenizer {
-    /// The tokenizer of a model folder or a single file: see [`open`]. Any `vocab.txt` is WordPiece's here, a CPM's too.
+    /// The tokenizer of a model directory or a single file: see [`open`]. Any `vocab.txt` is WordPiece's here, a CPM's
+    /// too.
     ///
     /// # Errors
     /// Those of [`open`].
     pub fn open(path: impl AsRef<Path>) -> Result<HfTokenizer> {
         let path = path.as_ref();
-        if path.is_dir() { HfTokenizer::from_folder(path) } else { HfTokenizer::from_file(path) }
+        if path.is_dir() { HfTokenizer::from_directory(path) } else { HfTokenizer::from_file(path) }
     }
 
-    /// The tokenizer of a model folder, in the first of the forms of [`open`] that the folder has.
+    /// The tokenizer of a model directory, in the first of the forms of [`open`] that the directory has.
     ///
     /// # Errors
     /// Those of [`open`].
-    pub fn from_folder(folder: impl AsRef<Path>) -> Result<HfTokenizer> {
-        let folder = folder.as_ref();
-        let settings = Settings::of_folder(folder)?;
+    pub fn from_directory(directory: impl AsRef<Path>) -> Result<HfTokenizer> {
+        let directory = directory.as_ref();
+        let settings = Settings::of_directory(directory)?;
         for format in FORMATS {
-            if let Some(path) = format.first_of(folder)? {
+            if let Some(path) = format.first_of(directory)? {
                 return (format.read)(&path, &settings);
             }
         }
         let known: Vec<&str> = FORMATS.iter().map(|format| format.title).collect();
         Err(Error::model(
-            folder.display().to_string(),
-            format!("the folder has no tokenizer: neither of {}", known.join(", ")),
-            "point to a model folder, or copy the tokenizer's files into it",
+            directory.display().to_string(),
+            format!("the directory has no tokenizer: neither of {}", known.join(", ")),
+            "point to a model directory, or copy the tokenizer's files into it",
         ))
     }
 
@@ -190,9 +192,13 @@ impl HfTokenizer {
         let format = own.or_else(|| FORMATS.iter().find(by_ending)).ok_or_else(|| {
             let reason = "the file's name is not that of a tokenizer's file";
             let known: Vec<&str> = FORMATS.iter().map(|format| format.title).collect();
-            Error::model(path.display().to_string(), reason, format!("give a folder, or one of {}", known.join(", ")))
+            Error::model(
+                path.display().to_string(),
+                reason,
+                format!("give a directory, or one of {}", known.join(", ")),
+            )
         })?;
-        (format.read)(path, &Settings::of_folder(&folder_of(path))?)
+        (format.read)(path, &Settings::of_directory(&directory_of(path))?)
     }
 }
 
@@ -205,32 +211,32 @@ fn matches(pattern: &str, name: &str) -> bool {
 }
 
 impl Format {
-    /// The path of the first file, if a folder has them all.
-    fn first_of(&self, folder: &Path) -> Result<Option<PathBuf>> {
+    /// The path of the first file, if a directory has them all.
+    fn first_of(&self, directory: &Path) -> Result<Option<PathBuf>> {
         if !self.files[0].starts_with('*') {
-            let has_all = self.files.iter().all(|name| folder.join(name).symlink_metadata().is_ok());
-            return Ok(has_all.then(|| folder.join(self.files[0])));
+            let has_all = self.files.iter().all(|name| directory.join(name).symlink_metadata().is_ok());
+            return Ok(has_all.then(|| directory.join(self.files[0])));
         }
-        let mut found: Vec<PathBuf> = std::fs::read_dir(folder)
-            .map_err(|error| crate::file::unreadable(folder, error))?
+        let mut found: Vec<PathBuf> = std::fs::read_dir(directory)
+            .map_err(|error| crate::file::unreadable(directory, error))?
             .filter_map(|entry| entry.ok().map(|entry| entry.path()))
             .filter(|path| path.file_name().and_then(|n| n.to_str()).is_some_and(|n| matches(self.files[0], n)))
             .collect();
         match found.len() {
             0 | 1 => Ok(found.pop()),
             count => Err(Error::model(
-                folder.display().to_string(),
-                format!("the folder has {count} files {} and no other tokenizer", self.files[0]),
+                directory.display().to_string(),
+                format!("the directory has {count} files {} and no other tokenizer", self.files[0]),
                 "give the path of one of them",
             )),
         }
     }
 }
 
-/// The bytes of a file where it may lie: not outside of the folder by a link.
+/// The bytes of a file where it may lie: not outside of the directory by a link.
 fn read_beside(path: &Path, name: &str) -> Result<Vec<u8>> {
-    let folder = folder_of(path);
-    read_bounded(&folder, name)?.map_or_else(|| read_file(&folder.join(name)), Ok)
+    let directory = directory_of(path);
+    read_bounded(&directory, name)?.map_or_else(|| read_file(&directory.join(name)), Ok)
 }
 
 fn read_named(path: &Path) -> Result<(String, Vec<u8>)> {

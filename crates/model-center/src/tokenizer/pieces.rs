@@ -1,8 +1,8 @@
-//! A vocabulary of SentencePiece's kind as the parts of a `tokenizer.json`: pieces of text with scores, and how a text is
-//! changed before it is cut.
+//! A vocabulary of SentencePiece's kind as the parts of a `tokenizer.json`: pieces of text with scores, and how a text
+//! is changed before it is cut.
 //!
-//! Defines [`Pieces`] with its [`Piece`], [`Kind`] and [`Cutting`], and [`Parts`]. Called by [`super::sentencepiece`] for
-//! `.model` files and by [`crate::hf::gguf`] for the same vocabularies in GGUF files.
+//! Defines [`Pieces`] with its [`Piece`], [`Kind`] and [`Cutting`], and [`Parts`]. Called by [`super::sentencepiece`]
+//! for `.model` files and by [`crate::hf::gguf`] for the same vocabularies in GGUF files.
 
 use std::collections::HashSet;
 
@@ -14,12 +14,13 @@ use crate::{Error, Result};
 
 /// What stands for a space in pieces.
 pub(crate) const SPACE: &str = "\u{2581}";
-/// The longest piece that is split, in bytes: several times the longest of real vocabularies. The work grows with its square.
+/// The longest piece that is split, in bytes: several times the longest of real vocabularies. The work grows with its
+/// square.
 const PIECE_LIMIT: usize = 256;
 /// The most ways in which pieces are made of two others, for each piece on average; it is about 2 in real vocabularies.
 const WAYS_LIMIT: usize = 4;
 /// The error's fix for a vocabulary that contradicts itself.
-const FIX: &str = "fetch the file again, or take the tokenizer's files from the model's own folder";
+const FIX: &str = "fetch the file again, or take the tokenizer's files from the model's own directory";
 
 /// What a piece is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,8 +52,8 @@ pub(crate) struct Piece<'a> {
 pub(crate) enum Cutting {
     /// Into the pieces with the best sum of scores.
     Unigram,
-    /// By joining, again and again, the neighbours that make the piece of the best score. As merges in the order of those
-    /// scores that is what `tokenizer.json` calls BPE.
+    /// By joining, again and again, the neighbours that make the piece of the best score. As merges in the order of
+    /// those scores that is what `tokenizer.json` calls BPE.
     BytePairs,
     /// Into characters.
     Characters,
@@ -89,7 +90,8 @@ pub(crate) struct Parts {
 impl Pieces<'_> {
     /// The parts of a `tokenizer.json`.
     ///
-    /// Errors: two pieces are the same, scores are no numbers, a table of replacements is damaged, or merges are too many.
+    /// Errors: two pieces are the same, scores are no numbers, a table of replacements is damaged, or merges are too
+    /// many.
     pub(crate) fn parts(&self) -> Result<Parts> {
         let mut known = HashSet::with_capacity(self.words.len());
         for (id, word) in self.words.iter().enumerate() {
@@ -114,8 +116,8 @@ impl Pieces<'_> {
         })
     }
 
-    /// The entries of `added_tokens`: control pieces, and those that are found whole. One with the sign of a space in it,
-    /// which never stands in a text, is found as an ordinary piece.
+    /// The entries of `added_tokens`: control pieces, and those that are found whole. One with the sign of a space in
+    /// it, which never stands in a text, is found as an ordinary piece.
     pub(crate) fn added(&self) -> Vec<Value> {
         let words = self.words.iter().enumerate().filter(|(_, word)| !word.text.is_empty());
         words
@@ -177,7 +179,8 @@ impl Pieces<'_> {
         if found.is_empty() {
             return Err(self.bad("no piece is made of two others"));
         }
-        // Which halves make a piece does not matter to SentencePiece; longer left ones first is how its converters order them.
+        // Which halves make a piece does not matter to SentencePiece; longer left ones first is how its converters
+        // order them.
         found.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.len().cmp(&a.1.len())));
         Ok(found.into_iter().map(|(_, left, right)| json!([left, right])).collect())
     }
@@ -233,8 +236,8 @@ pub(crate) fn decoder(prefixed: bool) -> Value {
 
 /// A compiled table of replacements whose lengths are those of its parts: a trie of four-byte units, then texts.
 ///
-/// The library takes memory for the units before it looks for them, and follows them without looking where they lead; what
-/// they may still do is caught where it is called.
+/// The library takes memory for the units before it looks for them, and follows them without looking where they lead;
+/// what they may still do is caught where it is called.
 fn checked_charsmap(map: &[u8]) -> std::result::Result<&[u8], String> {
     let units = map.split_first_chunk::<4>().map(|(length, rest)| (u32::from_le_bytes(*length) as usize, rest));
     match units {

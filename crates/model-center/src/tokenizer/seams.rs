@@ -2,11 +2,12 @@
 //!
 //! Defines [`Engine::append`], called by [`super::long`], which says what a section is.
 //!
-//! Byte pairs at a seam are exact: tokens stand side by side in the encoding of a text exactly if every two neighbours do so
-//! in the encoding of their own text alone, because no merge over their border is ever the best one in either. So a
-//! stretch over the seam is tokenized again, and if its first and last token are those that stood there, all is as in the
-//! whole. Best sums of scores have no such rule, but two best paths that meet agree from there on. Vocabularies of words are
-//! asked again for the whole word, found in the text: longer than any that they have, it is unknown wherever it ends.
+//! Byte pairs at a seam are exact: tokens stand side by side in the encoding of a text exactly if every two neighbours
+//! do so in the encoding of their own text alone, because no merge over their border is ever the best one in either. So
+//! a stretch over the seam is tokenized again, and if its first and last token are those that stood there, all is as in
+//! the whole. Best sums of scores have no such rule, but two best paths that meet agree from there on. Vocabularies of
+//! words are asked again for the whole word, found in the text: longer than any that they have, it is unknown wherever
+//! it ends.
 
 use tokenizers::models::ModelWrapper;
 use tokenizers::{OffsetReferential, OffsetType};
@@ -68,8 +69,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The tokens of the word that a cut goes through, for vocabularies that know a word as a whole; `None` if more of the text
-    /// shows that it goes through none.
+    /// The tokens of the word that a cut goes through, for vocabularies that know a word as a whole; `None` if more of
+    /// the text shows that it goes through none.
     fn whole_word(&self, text: &str, cut: usize) -> Result<Option<Vec<u32>>> {
         let mut reach = WORD;
         loop {
@@ -134,7 +135,8 @@ impl Engine {
         if left_free == 0 || right_free == 0 {
             return Ok(apart);
         }
-        // Each side grows by itself: in a run of one character the left one meets at once, the right one only at its end.
+        // Each side grows by itself: in a run of one character the left one meets at once, the right one only at its
+        // end.
         let (mut few_left, mut few_right) = (FEW, FEW);
         loop {
             let (l, r) = (few_left.min(left_free), few_right.min(right_free));

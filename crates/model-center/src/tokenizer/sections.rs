@@ -1,7 +1,7 @@
 //! Where a long text is cut, so that memory stays bounded and threads can share the work.
 //!
-//! Defines [`SECTION`], [`next_cut`], [`around`], [`Runs`] and the changed parts for sections that have a text on a side of
-//! theirs, [`continued`] with [`Sides`].
+//! Defines [`SECTION`], [`next_cut`], [`around`], [`Runs`] and the changed parts for sections that have a text on a
+//! side of theirs, [`continued`] with [`Sides`].
 //! Called by [`super::long`] and [`super::seams`], which puts the sections' tokens together.
 
 use std::borrow::Cow;
@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 /// About so many bytes are given to the library at a time: it takes some sixty bytes for each of them.
 pub(super) const SECTION: usize = 32 << 10;
-/// Characters on each side of a cut that say whether the pre-tokenizer cuts there. A multiple of three, so that digits in
-/// groups of three, counted from the cut's own side, are grouped as in the whole.
+/// Characters on each side of a cut that say whether the pre-tokenizer cuts there. A multiple of three, so that digits
+/// in groups of three, counted from the cut's own side, are grouped as in the whole.
 pub(super) const AROUND: usize = 48;
 /// Runs longer than this are shortened, where the result does not depend on their length, to half of it.
 const RUN: usize = 1024;
@@ -32,8 +32,8 @@ impl Whole {
         Whole { words, longest }
     }
 
-    /// For each place from `from` to `to`, both included, whether one of the words touches it. Such a word may take spaces
-    /// beside it.
+    /// For each place from `from` to `to`, both included, whether one of the words touches it. Such a word may take
+    /// spaces beside it.
     fn touched(&self, text: &str, from: usize, to: usize) -> Vec<bool> {
         let mut touched = vec![false; to + 1 - from];
         let mut reach = None;
@@ -67,9 +67,9 @@ impl Whole {
 
 /// Where the section that begins at `start` ends: the last good place in its second half, or the text's end.
 ///
-/// The best place is before a single space or line's end between letters or digits; then before other white space, then before a
-/// mark that ends a word, where even a tokenizer that never mends a word has none. Without those it is between letters, or
-/// wherever characters end, among digits a multiple of three after the first.
+/// The best place is before a single space or line's end between letters or digits; then before other white space, then
+/// before a mark that ends a word, where even a tokenizer that never mends a word has none. Without those it is between
+/// letters, or wherever characters end, among digits a multiple of three after the first.
 pub(super) fn next_cut(text: &str, start: usize, whole: &Whole) -> usize {
     if text.len() - start <= SECTION + SECTION / 2 {
         return text.len();
@@ -121,8 +121,8 @@ fn ends_word(c: char) -> bool {
     matches!(c, '!' | '"' | '(' | ')' | ',' | '.' | ':' | ';' | '?' | '\u{3001}' | '\u{3002}' | '\u{FF0C}')
 }
 
-/// A place that is no end of a word, as near before `end` as can be. Behind white space only if there is nothing else: what is
-/// done with a run of it depends on all of it and on what follows.
+/// A place that is no end of a word, as near before `end` as can be. Behind white space only if there is nothing else:
+/// what is done with a run of it depends on all of it and on what follows.
 fn anywhere(text: &str, start: usize, end: usize, is_free: impl Fn(usize) -> bool) -> usize {
     let backwards = text[start..end].char_indices().rev().map(|(at, _)| start + at).take(RUN).filter(|at| *at > start);
     let is_apart = |at: usize| text[at..].starts_with(begins) && !text[..at].ends_with('\u{200D}');
@@ -242,8 +242,8 @@ pub(super) struct Sides {
     pub(super) last: bool,
 }
 
-/// A normalizer or pre-tokenizer for a section: where the text goes on, nothing is put beside the section, nor taken away
-/// there.
+/// A normalizer or pre-tokenizer for a section: where the text goes on, nothing is put beside the section, nor taken
+/// away there.
 pub(super) fn continued(part: &Value, sides: Sides) -> Option<Value> {
     let kind = part.get("type")?.as_str()?;
     let mut part = part.clone();

@@ -1,8 +1,8 @@
 //! A SentencePiece `.model` file as a `tokenizer.json` document.
 //!
-//! Defines [`document`], called by [`super::open`]. The file says which pieces there are, how a text is changed and how it
-//! is cut; what is put around a text, and which ids a model gives the pieces, is the family's business: T5 has its blanks after
-//! the pieces, XLM-RoBERTa its own first ids.
+//! Defines [`document`], called by [`super::open`]. The file says which pieces there are, how a text is changed and how
+//! it is cut; what is put around a text, and which ids a model gives the pieces, is the family's business: T5 has its
+//! blanks after the pieces, XLM-RoBERTa its own first ids.
 
 use std::collections::HashMap;
 
@@ -105,7 +105,7 @@ pub(super) fn document(place: &str, bytes: &[u8], settings: &Settings) -> Result
         unknown,
     };
     let parts = pieces.parts()?;
-    // Tokens that a folder adds continue the ids of the pieces.
+    // Tokens that a directory adds continue the ids of the pieces.
     let own: HashMap<&str, usize> = pieces.words.iter().enumerate().map(|(id, word)| (word.text, id)).collect();
     let mut added = settings.added_entries(pieces.added(), |token| own.get(token).copied());
     for entry in &mut added {
@@ -138,7 +138,7 @@ fn check_family(place: &str, settings: &Settings) -> Result<()> {
         Some((_, title)) => Err(Error::model(
             place,
             format!("this is {title}'s vocabulary, whose ids are not those of the file but of the family's own code"),
-            "convert it to tokenizer.json: in transformers, AutoTokenizer.from_pretrained(folder).save_pretrained(folder)",
+            "convert it to tokenizer.json: in transformers, AutoTokenizer.from_pretrained(directory).save_pretrained(directory)",
         )),
     }
 }
@@ -190,7 +190,8 @@ fn blanks(settings: &Settings, words: &[Piece<'_>]) -> Vec<String> {
     if has_own { Vec::new() } else { (0..count).rev().map(|at| format!("<extra_id_{at}>")).collect() }
 }
 
-/// The order of ids in XLM-RoBERTa: begin, padding, end and unknown first, the pieces after their own first three, the blank.
+/// The order of ids in XLM-RoBERTa: begin, padding, end and unknown first, the pieces after their own first three, the
+/// blank.
 fn xlm_roberta<'a>(place: &str, words: Vec<Piece<'a>>) -> Result<Vec<Piece<'a>>> {
     if words.len() < 3 || words[..3].iter().any(|word| word.kind == Kind::Normal) {
         let reason = "the first three pieces are not those of unknown, begin and end";

@@ -1,7 +1,7 @@
 //! The binary form of a SentencePiece model: protocol buffers, as far as that file needs them.
 //!
-//! Defines [`Fields`], an iterator over the fields of one message, and [`Field`]. Nothing is copied and no memory is taken:
-//! every length is checked against the bytes that are there. Called by [`super::sentencepiece`].
+//! Defines [`Fields`], an iterator over the fields of one message, and [`Field`]. Nothing is copied and no memory is
+//! taken: every length is checked against the bytes that are there. Called by [`super::sentencepiece`].
 //!
 //! Source: the encoding as the documentation of Protocol Buffers describes it.
 

@@ -11,8 +11,8 @@ fn read(task: &ColumnTask, name: &str, content: &str) -> Result<Dataset, String>
 }
 
 fn read_with(task: &ColumnTask, name: &str, content: &str, options: &ReadOptions<'_>) -> Result<Dataset, String> {
-    let (folder, path) = file(name, content);
-    let place = format!("{}/", folder.path().display());
+    let (directory, path) = file(name, content);
+    let place = format!("{}/", directory.path().display());
     task.read(&path, options).map_err(|error| error.to_string().replace(&place, ""))
 }
 

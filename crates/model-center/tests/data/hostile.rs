@@ -6,7 +6,7 @@ use crate::words::{Words, file, options, rows};
 
 fn read(name: &str, content: impl AsRef<[u8]>) -> Result<Dataset, String> {
     let words = Words::new();
-    let (_folder, path) = file(name, content);
+    let (_directory, path) = file(name, content);
     ColumnTask::default().read(&path, &options(&words)).map_err(|error| error.to_string())
 }
 
@@ -67,7 +67,7 @@ fn an_open_quote_cannot_hide_records_from_the_count_of_skipped_ones() {
     let words = Words::new();
     let mut options = options(&words);
     options.on_bad_record = OnBadRecord::Skip { max_share: 1.0 };
-    let (_folder, path) = file("a.csv", "text,label\na,x\n\"b,y\nc,z\nd,z\n");
+    let (_directory, path) = file("a.csv", "text,label\na,x\n\"b,y\nc,z\nd,z\n");
     let error = ColumnTask::default().read(&path, &options).unwrap_err().to_string();
     assert!(error.contains("a.csv:3:1") && error.contains("not closed"), "{error}");
 }
@@ -103,14 +103,14 @@ fn a_record_the_tokenizer_fails_on_is_named() {
 }
 
 #[test]
-fn folders_and_missing_files_are_told_apart() {
+fn directories_and_missing_files_are_told_apart() {
     let words = Words::new();
-    let folder = tempfile::TempDir::new().unwrap();
-    let nested = folder.path().join("x.csv");
+    let directory = tempfile::TempDir::new().unwrap();
+    let nested = directory.path().join("x.csv");
     std::fs::create_dir(&nested).unwrap();
     let read = |path: &std::path::Path| ColumnTask::default().read(path, &options(&words)).unwrap_err().to_string();
-    assert!(read(&nested).contains("this is a folder"));
-    let missing = read(&folder.path().join("y.csv"));
+    assert!(read(&nested).contains("this is a directory"));
+    let missing = read(&directory.path().join("y.csv"));
     assert!(missing.contains("y.csv") && missing.contains("no such file"), "{missing}");
     assert!(missing.starts_with("error[data]: "), "{missing}");
 }
@@ -118,8 +118,8 @@ fn folders_and_missing_files_are_told_apart() {
 #[test]
 fn a_pipe_is_refused_without_waiting_for_its_writer() {
     let words = Words::new();
-    let folder = tempfile::TempDir::new().unwrap();
-    let path = folder.path().join("x.jsonl");
+    let directory = tempfile::TempDir::new().unwrap();
+    let path = directory.path().join("x.jsonl");
     rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
     let error = ColumnTask::default().read(&path, &options(&words)).unwrap_err().to_string();
     assert!(error.starts_with("error[data]: this is a FIFO, socket or device"), "{error}");
@@ -142,10 +142,10 @@ fn damaged_files_never_panic() {
                     Some(byte) => bytes[at] = byte,
                     None => bytes.truncate(at),
                 }
-                let (folder, path) = file(name, &bytes);
+                let (directory, path) = file(name, &bytes);
                 let dataset = match name {
                     "WSC/train.jsonl" => {
-                        find_task("WSC", &[SUPERGLUE]).unwrap().read(folder.path(), Split::Train, &options)
+                        find_task("WSC", &[SUPERGLUE]).unwrap().read(directory.path(), Split::Train, &options)
                     }
                     _ => ColumnTask::default().read(&path, &options),
                 };

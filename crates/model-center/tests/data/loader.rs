@@ -13,7 +13,7 @@ use crate::words::{Words, file};
 /// A dataset whose sample `i` has 3 + (i × 7 mod 40) tokens and the label `i`.
 fn dataset(samples: usize) -> Arc<Dataset> {
     let content: String = (0..samples).map(|at| format!("{}\t{at}\n", "w ".repeat(1 + at * 7 % 40))).collect();
-    let (_folder, path) = file("a.tsv", format!("text\tlabel\n{content}"));
+    let (_directory, path) = file("a.tsv", format!("text\tlabel\n{content}"));
     let words = Words::new();
     let task = ColumnTask { labels: LabelSpec::Value, ..ColumnTask::default() };
     Arc::new(task.read(&path, &ReadOptions::new(&words, 64)).unwrap())
@@ -50,7 +50,7 @@ fn every_sample_is_visited_exactly_once() {
 
 #[test]
 fn batches_share_in_a_mean_as_their_classes_weigh() {
-    let (_folder, path) = file("a.tsv", "text\tlabel\na\tx\nb\tx\nc\ty\nd\ty\ne\tx\nf\ty\n");
+    let (_directory, path) = file("a.tsv", "text\tlabel\na\tx\nb\tx\nc\ty\nd\ty\ne\tx\nf\ty\n");
     let words = Words::new();
     let data = Arc::new(ColumnTask::default().read(&path, &ReadOptions::new(&words, 16)).unwrap());
     let loader = || Loader::new(data.clone(), options(Order::Sequential, 2, true)).unwrap();
@@ -84,7 +84,8 @@ fn length_grouping_drops_samples_at_random_not_the_longest() {
     }
     assert_eq!(dropped.len(), 40 * 7);
     let mean = dropped.iter().map(|sample| dataset.length(*sample as usize)).sum::<usize>() as f64 / 280.0;
-    // Lengths are uniform over 3..43 with mean 22.5; the mean of 280 draws deviates by 0.7, three times that is allowed.
+    // Lengths are uniform over 3..43 with mean 22.5; the mean of 280 draws deviates by 0.7, three times that is
+    // allowed.
     assert!((mean - 22.5).abs() < 2.1, "{mean}");
     assert!(dropped.iter().collect::<BTreeSet<_>>().len() > 80, "nearly every sample is dropped once");
 }
@@ -210,10 +211,10 @@ fn choices_of_a_sample_stay_together() {
         )
     };
     let lines: Vec<String> = (0..6).map(line).collect();
-    let (folder, _) = file("COPA/train.jsonl", lines.join("\n"));
+    let (directory, _) = file("COPA/train.jsonl", lines.join("\n"));
     let words = Words::new();
     let task = find_task("COPA", &[SUPERGLUE]).unwrap();
-    let dataset = task.read(folder.path(), Split::Train, &ReadOptions::new(&words, 64)).unwrap();
+    let dataset = task.read(directory.path(), Split::Train, &ReadOptions::new(&words, 64)).unwrap();
     let mut loader = Loader::new(Arc::new(dataset), options(Order::Shuffled, 3, true)).unwrap();
     let batch = loader.batch(Position::default()).unwrap();
     assert_eq!((batch.samples.len(), batch.rows, batch.labels.len()), (3, 6, 3));

@@ -1,4 +1,5 @@
-//! Prompts that are answered by words: the registry's and one's own, where each kind of model answers, lengths, batches.
+//! Prompts that are answered by words: the registry's and one's own, where each kind of model answers, lengths,
+//! batches.
 
 use std::sync::Arc;
 
@@ -24,9 +25,9 @@ fn with_sentinels() -> Words {
 }
 
 fn read(words: &Words, task: &str, split: Split, place: AnswerPlace, content: &str) -> Result<Dataset, String> {
-    let (folder, _) = file(&format!("{task}/{}", entry(task).files.name(split)), content);
-    let dataset = entry(task).read(folder.path(), split, place, &options(words));
-    dataset.map_err(|error| error.to_string().replace(&format!("{}/", folder.path().display()), ""))
+    let (directory, _) = file(&format!("{task}/{}", entry(task).files.name(split)), content);
+    let dataset = entry(task).read(directory.path(), split, place, &options(words));
+    dataset.map_err(|error| error.to_string().replace(&format!("{}/", directory.path().display()), ""))
 }
 
 fn texts(words: &Words, dataset: &Dataset) -> Vec<String> {
@@ -56,7 +57,8 @@ const RTE: &str = concat!(
     "\n"
 );
 
-/// One record of each task of SuperGLUE whose records are prompts, the prompt without its answer, the class, and the words.
+/// One record of each task of SuperGLUE whose records are prompts, the prompt without its answer, the class, and the
+/// words.
 const PREDECESSORS: [(&str, &str, &str, usize, &[&str]); 6] = [
     (
         "BoolQ",
@@ -166,12 +168,12 @@ fn lcqmc_has_the_prompts_of_both_cpms() {
 #[test]
 fn lcqmc_has_cpm1s_first_token_in_front_and_the_words_of_its_own_vocabulary() {
     let vocabulary = "<unk> <s> </s> <pad> <eod> </_> </n> 你好 吗 与 的 关系 是 有 无 关 \" : 。";
-    let (folder, _) = file("vocab.txt", vocabulary.replace(' ', "\n"));
-    let cpm1 = CpmTokenizer::from_folder(folder.path()).unwrap();
+    let (directory, _) = file("vocab.txt", vocabulary.replace(' ', "\n"));
+    let cpm1 = CpmTokenizer::from_directory(directory.path()).unwrap();
     assert_eq!((cpm1.kind(), cpm1.special_ids().bos), (CpmKind::Cpm1, Some(1)));
-    let (folder, _) = file("LCQMC/train.tsv", LCQMC);
+    let (directory, _) = file("LCQMC/train.tsv", LCQMC);
     let options = ReadOptions::new(&cpm1, 64);
-    let dataset = entry("LCQMC").read(folder.path(), Split::Train, AnswerPlace::Blank, &options).unwrap();
+    let dataset = entry("LCQMC").read(directory.path(), Split::Train, AnswerPlace::Blank, &options).unwrap();
     let row = dataset.rows(0).unwrap().next().unwrap();
     let spelled: Vec<String> = row.input_ids.iter().map(|id| cpm1.token(*id).unwrap()).collect();
     assert_eq!(spelled.join(" "), "<s> \" 你好 \" 与 \" 你好 吗 \" 的 关系 是 : <pad> 。");
@@ -199,8 +201,8 @@ fn multirc_asks_about_each_answer_and_knows_which_question_it_is_for() {
     let questions: Vec<u32> = (0..6).map(|sample| dataset.member(sample).unwrap().question).collect();
     assert_eq!(questions, [0, 0, 1, 2, 2, 3]);
     let limit = ReadOptions { limit: Some(1), ..options(&words) };
-    let (folder, _) = file("MultiRC/val.jsonl", content);
-    let first = entry("MultiRC").read(folder.path(), Split::Validation, AnswerPlace::Next, &limit).unwrap();
+    let (directory, _) = file("MultiRC/val.jsonl", content);
+    let first = entry("MultiRC").read(directory.path(), Split::Validation, AnswerPlace::Next, &limit).unwrap();
     assert_eq!((first.len(), first.report().records), (3, 1), "a limit is one of records");
 }
 
@@ -260,10 +262,10 @@ fn flaws_of_nested_records_point_to_the_list_that_has_them() {
 #[test]
 fn a_long_prompt_keeps_its_end_and_what_every_row_has() {
     let words = with_sentinels();
-    let (folder, _) = file("RTE/train.jsonl", RTE);
+    let (directory, _) = file("RTE/train.jsonl", RTE);
     let within = |max_length, place| {
         let options = ReadOptions { max_length, ..options(&words) };
-        entry("RTE").read(folder.path(), Split::Train, place, &options)
+        entry("RTE").read(directory.path(), Split::Train, place, &options)
     };
     let dataset = within(6, AnswerPlace::Next).unwrap();
     assert_eq!(texts(&words, &dataset)[0], "[CLS] Does sentence 1 entails sentence 2?".replace("Does ", ""));
@@ -274,7 +276,7 @@ fn a_long_prompt_keeps_its_end_and_what_every_row_has() {
     let error = within(3, T5).unwrap_err().to_string();
     assert!(error.contains("no room beside the 3") && error.contains("data.max_length"), "{error}");
     let strict = ReadOptions { max_length: 6, too_long: TooLong::Error, ..options(&words) };
-    let error = entry("RTE").read(folder.path(), Split::Train, T5, &strict).unwrap_err().to_string();
+    let error = entry("RTE").read(directory.path(), Split::Train, T5, &strict).unwrap_err().to_string();
     assert!(error.contains("train.jsonl:1:1") && error.contains("17 tokens, more than data.max_length = 6"), "{error}");
 }
 
@@ -311,7 +313,7 @@ fn template(written: &str, answers: [&str; 2]) -> TemplateTask {
 #[test]
 fn a_prompt_of_ones_own_shows_any_columns_and_the_answer_anywhere() {
     let words = with_sentinels();
-    let (_folder, path) = file("a.csv", "title,text,label\nFilm,It ran,good\nBook,It lay,0\n");
+    let (_directory, path) = file("a.csv", "title,text,label\nFilm,It ran,good\nBook,It lay,0\n");
     let task = template("{title}: {text} Was it good? {answer} , really", [" No", " Yes"]);
     let at = |place| task.read(&path, place, &options(&words)).unwrap();
     let decoder = at(AnswerPlace::Next);
@@ -342,9 +344,9 @@ fn a_vocabulary_may_spell_its_sentinels_with_a_space_in_front() {
         "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"},
         "model": {"type": "Unigram", "unk_id": 0, "vocab": vocabulary},
     });
-    let (folder, _) = file("tokenizer.json", document.to_string());
-    let tokenizer = HfTokenizer::from_folder(folder.path()).unwrap();
-    let (_folder, path) = file("a.csv", "text,label\na,good\n");
+    let (directory, _) = file("tokenizer.json", document.to_string());
+    let tokenizer = HfTokenizer::from_directory(directory.path()).unwrap();
+    let (_directory, path) = file("a.csv", "text,label\na,good\n");
     let task = template("{text} {answer}", [" No", " Yes"]);
     let dataset = task.read(&path, T5, &ReadOptions::new(&tokenizer, 16)).unwrap();
     let LabelSpace::Answers(answers) = dataset.labels() else { panic!("{:?}", dataset.labels()) };
@@ -355,7 +357,7 @@ fn a_vocabulary_may_spell_its_sentinels_with_a_space_in_front() {
 #[test]
 fn words_are_told_apart_where_they_differ_first() {
     let words = with_sentinels();
-    let (_folder, path) = file("a.csv", "text,label\nIt ran,good\nIt lay,bad\n");
+    let (_directory, path) = file("a.csv", "text,label\nIt ran,good\nIt lay,bad\n");
     let read = |answers, place| template("{text} .", answers).read(&path, place, &options(&words));
     // What both begin with is read in front of the answer.
     let dataset = read([" very bad", " very good"], AnswerPlace::Next).unwrap();
@@ -384,7 +386,7 @@ fn words_are_told_apart_where_they_differ_first() {
 #[test]
 fn a_prompt_with_nothing_in_front_of_its_answer_is_no_sample() {
     let words = Words::new();
-    let (_folder, path) = file("a.csv", "text,label\nIt ran,good\n");
+    let (_directory, path) = file("a.csv", "text,label\nIt ran,good\n");
     let task = template("{text}", [" No", " Yes"]);
     // The stub's opening token is something to answer behind.
     assert!(task.read(&path, AnswerPlace::Next, &options(&words)).is_ok());
@@ -421,8 +423,8 @@ fn merging(words: &[&str], merges: &[&str], front: serde_json::Value) -> HfToken
     for (key, value) in front.as_object().unwrap() {
         document[key] = value.clone();
     }
-    let (folder, _) = file("tokenizer.json", document.to_string());
-    HfTokenizer::from_folder(folder.path()).unwrap()
+    let (directory, _) = file("tokenizer.json", document.to_string());
+    HfTokenizer::from_directory(directory.path()).unwrap()
 }
 
 #[test]
@@ -445,9 +447,9 @@ fn the_words_are_those_that_stand_behind_a_text_in_each_kind_of_vocabulary() {
     );
     let answers = |tokenizer: &HfTokenizer, at: usize| {
         let (task, record, ..) = PREDECESSORS[at];
-        let (folder, _) = file(&format!("{task}/val.jsonl"), record);
+        let (directory, _) = file(&format!("{task}/val.jsonl"), record);
         let dataset =
-            entry(task).read(folder.path(), Split::Validation, AnswerPlace::Next, &ReadOptions::new(tokenizer, 64));
+            entry(task).read(directory.path(), Split::Validation, AnswerPlace::Next, &ReadOptions::new(tokenizer, 64));
         let dataset = dataset.unwrap();
         let LabelSpace::Answers(answers) = dataset.labels() else { panic!() };
         let words: Vec<String> = answers.words.iter().map(|id| tokenizer.token(*id).unwrap()).collect();
@@ -475,8 +477,8 @@ fn damaged_records_never_panic() {
                     Some(byte) => bytes[at] = byte,
                     None => bytes.truncate(at),
                 }
-                let (folder, _) = file(&format!("{task}/{}", entry(task).files.name(Split::Train)), bytes);
-                match entry(task).read(folder.path(), Split::Train, T5, &options(&words)) {
+                let (directory, _) = file(&format!("{task}/{}", entry(task).files.name(Split::Train)), bytes);
+                match entry(task).read(directory.path(), Split::Train, T5, &options(&words)) {
                     Ok(dataset) => {
                         accepted += 1;
                         let texts = texts(&words, &dataset);

@@ -1,4 +1,4 @@
-//! Plain text: how it is cut into rows, what is no text, folders.
+//! Plain text: how it is cut into rows, what is no text, directories.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn texts(words: &Words, dataset: &Dataset) -> Vec<String> {
 }
 
 fn read(content: impl AsRef<[u8]>, options: &ReadOptions<'_>) -> Result<Dataset, Error> {
-    let (_folder, path) = file("novel.txt", content);
+    let (_directory, path) = file("novel.txt", content);
     task(None).read(&path, options)
 }
 
@@ -32,15 +32,15 @@ fn refused(content: impl AsRef<[u8]>) -> String {
     read(content, &options(&Words::new())).unwrap_err().to_string()
 }
 
-fn folder(files: &[(&str, &[u8])]) -> TempDir {
-    let folder = TempDir::new().unwrap();
+fn directory(files: &[(&str, &[u8])]) -> TempDir {
+    let directory = TempDir::new().unwrap();
     for (name, content) in files {
-        std::fs::write(folder.path().join(name), content).unwrap();
+        std::fs::write(directory.path().join(name), content).unwrap();
     }
-    folder
+    directory
 }
 
-fn read_folder(path: &Path, options: &ReadOptions<'_>) -> Result<Dataset, Error> {
+fn read_directory(path: &Path, options: &ReadOptions<'_>) -> Result<Dataset, Error> {
     task(Some(Format::Text)).read(path, options)
 }
 
@@ -88,21 +88,21 @@ fn every_token_of_an_epoch_comes_once_whatever_the_order() {
 }
 
 #[test]
-fn files_of_a_folder_are_documents_in_the_order_of_their_names() {
+fn files_of_a_directory_are_documents_in_the_order_of_their_names() {
     let words = Words::new();
     let files: [(&str, &[u8]); 5] =
         [("b.txt", b"c d"), ("a.TXT", b"a b"), ("notes.md", b"x"), (".hidden.txt", b"\xFF"), ("c.txt", b"e")];
-    let texts_of = folder(&files);
-    std::fs::create_dir(texts_of.path().join("folder.txt")).unwrap();
-    let dataset = read_folder(texts_of.path(), &rows_of(&words, 6)).unwrap();
+    let texts_of = directory(&files);
+    std::fs::create_dir(texts_of.path().join("directory.txt")).unwrap();
+    let dataset = read_directory(texts_of.path(), &rows_of(&words, 6)).unwrap();
     assert_eq!(texts(&words, &dataset), ["[CLS] a b [SEP] [CLS] c", "d [SEP] [CLS] e [SEP]"]);
     assert_eq!(dataset.report().records, 3);
     // A limit counts rows, and what lies behind them is not read.
     let first = ReadOptions { limit: Some(1), ..rows_of(&words, 4) };
-    let broken = folder(&[("a.txt", b"a b c d e"), ("b.txt", b"\xFF")]);
-    assert_eq!(texts(&words, &read_folder(broken.path(), &first).unwrap()), ["[CLS] a b c"]);
-    let none = folder(&[("notes.md", b"x")]);
-    let error = read_folder(none.path(), &options(&words)).unwrap_err().to_string();
+    let broken = directory(&[("a.txt", b"a b c d e"), ("b.txt", b"\xFF")]);
+    assert_eq!(texts(&words, &read_directory(broken.path(), &first).unwrap()), ["[CLS] a b c"]);
+    let none = directory(&[("notes.md", b"x")]);
+    let error = read_directory(none.path(), &options(&words)).unwrap_err().to_string();
     assert!(error.contains("no file whose name ends in .txt"), "{error}");
 }
 
@@ -120,14 +120,14 @@ fn what_is_no_text_is_an_error_with_its_place_or_left_out() {
 
     let words = Words::new();
     let files: [(&str, &[u8]); 3] = [("a.txt", b"a b"), ("b.txt", b"c\xFF"), ("c.txt", b"d")];
-    let mixed = folder(&files);
-    assert!(read_folder(mixed.path(), &options(&words)).unwrap_err().to_string().contains("b.txt:1:2"));
+    let mixed = directory(&files);
+    assert!(read_directory(mixed.path(), &options(&words)).unwrap_err().to_string().contains("b.txt:1:2"));
     let skipping = |max_share| ReadOptions { on_bad_record: OnBadRecord::Skip { max_share }, ..options(&words) };
-    let dataset = read_folder(mixed.path(), &skipping(0.5)).unwrap();
+    let dataset = read_directory(mixed.path(), &skipping(0.5)).unwrap();
     assert_eq!(texts(&words, &dataset), ["[CLS] a b [SEP] [CLS] d [SEP]"]);
     assert_eq!((dataset.report().records, dataset.report().skipped), (3, 1));
     assert!(dataset.report().first_skipped[0].contains("b.txt:1:2"));
-    let error = read_folder(mixed.path(), &skipping(0.1)).unwrap_err().to_string();
+    let error = read_directory(mixed.path(), &skipping(0.1)).unwrap_err().to_string();
     assert!(error.contains("1 of 3 records are unusable"), "{error}");
 }
 
@@ -144,7 +144,7 @@ fn one_line_of_many_mebibytes_is_read_and_no_word_of_it_is_lost() {
 #[test]
 fn plain_text_is_refused_where_records_are_wanted() {
     let words = Words::new();
-    let (_folder, path) = file("a.txt", "a b");
+    let (_directory, path) = file("a.txt", "a b");
     let prompted = WordColumns::Language { text: "text".into(), prompt: Some("prompt".into()) };
     let target = WordColumns::Target { text: "text".into(), target: "target".into() };
     for columns in [prompted, target] {

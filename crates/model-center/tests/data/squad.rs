@@ -17,9 +17,9 @@ fn words() -> Words {
 }
 
 fn read(content: &str, split: Split, options: &ReadOptions<'_>) -> Result<Dataset, String> {
-    let (folder, _) = file(Squad::file(split), content);
-    let dataset = Squad::read(folder.path(), split, options);
-    dataset.map_err(|error| error.to_string().replace(&format!("{}/", folder.path().display()), ""))
+    let (directory, _) = file(Squad::file(split), content);
+    let dataset = Squad::read(directory.path(), split, options);
+    dataset.map_err(|error| error.to_string().replace(&format!("{}/", directory.path().display()), ""))
 }
 
 #[test]
@@ -100,8 +100,8 @@ fn damaged_files_never_panic() {
                 Some(byte) => bytes[at] = byte,
                 None => bytes.truncate(at),
             }
-            let (folder, _) = file(Squad::file(Split::Train), bytes);
-            match Squad::read(folder.path(), Split::Train, &options(&words)) {
+            let (directory, _) = file(Squad::file(Split::Train), bytes);
+            match Squad::read(directory.path(), Split::Train, &options(&words)) {
                 Ok(dataset) => {
                     accepted += 1;
                     assert!((0..dataset.len()).all(|sample| !dataset.references(sample).is_empty()));

@@ -9,10 +9,10 @@ use crate::words::{Words, file, options, rows};
 fn read(task: &str, split: Split, lines: &str) -> (Words, Result<Dataset, String>) {
     let words = Words::new();
     let stem = split.file_stem();
-    let (folder, _) = file(&format!("{task}/{stem}.jsonl"), lines);
+    let (directory, _) = file(&format!("{task}/{stem}.jsonl"), lines);
     let entry = find_task(task, &[SUPERGLUE]).unwrap();
-    let dataset = entry.read(folder.path(), split, &options(&words));
-    let place = format!("{}/", folder.path().display());
+    let dataset = entry.read(directory.path(), split, &options(&words));
+    let place = format!("{}/", directory.path().display());
     (words, dataset.map_err(|error| error.to_string().replace(&place, "")))
 }
 
@@ -43,9 +43,9 @@ fn boolq_joins_passage_and_question_into_one_text() {
     assert_eq!(classes(&dataset), [0, 1]);
     assert_eq!(rows(&words, &dataset)[0].1, [0; 8]);
     // The question stays.
-    let (folder, _) = file("BoolQ/train.jsonl", lines);
+    let (directory, _) = file("BoolQ/train.jsonl", lines);
     let short = ReadOptions { max_length: 6, ..options(&words) };
-    let dataset = find_task("BoolQ", &[SUPERGLUE]).unwrap().read(folder.path(), Split::Train, &short).unwrap();
+    let dataset = find_task("BoolQ", &[SUPERGLUE]).unwrap().read(directory.path(), Split::Train, &short).unwrap();
     assert_eq!(texts(&words, &dataset)[0], "[CLS] blue. is it red [SEP]");
 }
 
@@ -167,9 +167,9 @@ fn mistakes_point_to_file_line_and_column() {
 #[test]
 fn a_missing_file_names_its_path() {
     let words = Words::new();
-    let folder = tempfile::TempDir::new().unwrap();
+    let directory = tempfile::TempDir::new().unwrap();
     let entry = find_task("rte", &[SUPERGLUE]).unwrap();
-    let error = entry.read(folder.path(), Split::Validation, &options(&words)).unwrap_err().to_string();
+    let error = entry.read(directory.path(), Split::Validation, &options(&words)).unwrap_err().to_string();
     assert!(error.contains("RTE/val.jsonl") && error.contains("no such file"), "{error}");
 }
 
@@ -193,8 +193,8 @@ fn the_registry_is_complete_and_open() {
     }];
     let entry = find_task("yours", &[SUPERGLUE, MINE]).unwrap();
     let words = Words::new();
-    let (folder, _) = file("Yours/train.jsonl", r#"{"t": "a b", "mine": "yes"}"#);
-    let dataset = entry.read(folder.path(), Split::Train, &options(&words)).unwrap();
+    let (directory, _) = file("Yours/train.jsonl", r#"{"t": "a b", "mine": "yes"}"#);
+    let dataset = entry.read(directory.path(), Split::Train, &options(&words)).unwrap();
     assert_eq!(texts(&words, &dataset), ["[CLS] A B [SEP]"]);
     let error = find_task("Ours", &[SUPERGLUE, MINE]).unwrap_err().to_string();
     assert!(error.contains("\"Ours\"") && error.contains("BoolQ, CB, COPA, RTE, WiC, WSC, Yours"), "{error}");

@@ -20,12 +20,12 @@ fn seq2seq() -> WordTask {
 }
 
 fn read(task: &WordTask, content: &str, options: &ReadOptions<'_>) -> Dataset {
-    let (_folder, path) = file("a.tsv", content);
+    let (_directory, path) = file("a.tsv", content);
     task.read(&path, options).unwrap()
 }
 
 fn refused(task: &WordTask, content: &str, options: &ReadOptions<'_>) -> String {
-    let (_folder, path) = file("a.tsv", content);
+    let (_directory, path) = file("a.tsv", content);
     task.read(&path, options).unwrap_err().to_string()
 }
 

@@ -8,8 +8,8 @@ use model_center::tokenizer::{Piece, SpecialIds, Template, Tokenizer};
 use model_center::{Error, Result};
 use tempfile::TempDir;
 
-/// Learns words as it meets them: 0 padding, 1 opening, 2 closing, then words. Of "mute" nothing is left, as of signs that a
-/// vocabulary drops.
+/// Learns words as it meets them: 0 padding, 1 opening, 2 closing, then words. Of "mute" nothing is left, as of signs
+/// that a vocabulary drops.
 #[derive(Debug)]
 pub(crate) struct Words {
     words: Mutex<Vec<String>>,
@@ -83,13 +83,13 @@ pub(crate) fn rows(words: &Words, dataset: &Dataset) -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-/// A folder holding one file.
+/// A directory holding one file.
 pub(crate) fn file(name: &str, content: impl AsRef<[u8]>) -> (TempDir, PathBuf) {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join(name);
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join(name);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(&path, content).unwrap();
-    (folder, path)
+    (directory, path)
 }
 
 pub(crate) fn options(words: &Words) -> ReadOptions<'_> {

@@ -3,7 +3,7 @@
 // Each of the tests needs a part of it.
 #![allow(missing_docs, dead_code, clippy::unwrap_used)]
 
-pub mod folders;
+pub mod directories;
 
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::kernel::NormOrder;
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// stays near 1e-6.
 const TOLERANCE: f64 = 1e-5;
 
-pub fn folder(model: &str, head: &str) -> PathBuf {
+pub fn directory(model: &str, head: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(model).join(head)
 }
 
@@ -64,12 +64,12 @@ pub fn batch(file: &SafetensorsFile, prefix: &str) -> TextBatch {
 }
 
 pub fn inputs(model: &str, head: &str) -> TextBatch {
-    batch(&SafetensorsFile::open(&folder(model, head).join("inputs.safetensors")).unwrap(), "")
+    batch(&SafetensorsFile::open(&directory(model, head).join("inputs.safetensors")).unwrap(), "")
 }
 
 fn open(device: &Device, model: &str, head: &str, recompute: Recompute) -> Box<dyn TextModel> {
     let options = OpenOptions { recompute, ..OpenOptions::new(device) };
-    let opened = Registry::default().open(&folder(model, head), &options).unwrap();
+    let opened = Registry::default().open(&directory(model, head), &options).unwrap();
     assert!(opened.drawn.is_empty() && opened.unused.is_empty(), "{model} {head}: {:?}", opened.drawn);
     opened.model
 }
@@ -89,8 +89,8 @@ fn check(what: &str, ours: &[f32], theirs: &[f64]) {
     assert!(error <= TOLERANCE, "{what}: relative error {error:e}");
 }
 
-/// Values at the tokens that count; of something that has no tokens, or not as many as `defined`, all: those of an encoder are
-/// all defined.
+/// Values at the tokens that count; of something that has no tokens, or not as many as `defined`, all: those of an
+/// encoder are all defined.
 fn at<T: Copy + Default>(values: &[T], defined: &[bool], shape: &[usize]) -> Vec<T> {
     match shape {
         [rows, tokens, columns] if rows * tokens == defined.len() => values
@@ -102,10 +102,10 @@ fn at<T: Copy + Default>(values: &[T], defined: &[bool], shape: &[usize]) -> Vec
     }
 }
 
-/// Whether a position of a model with a window sees something: where all keys within it are padding there is nothing to see. A
-/// model that has windows in some of its blocks counts as having them in all, one without sees everything.
+/// Whether a position of a model with a window sees something: where all keys within it are padding there is nothing to
+/// see. A model that has windows in some of its blocks counts as having them in all, one without sees everything.
 fn within_the_window(model: &str, head: &str, batch: &TextBatch) -> Option<Vec<bool>> {
-    let config = std::fs::read_to_string(folder(model, head).join("config.json")).unwrap();
+    let config = std::fs::read_to_string(directory(model, head).join("config.json")).unwrap();
     let config: serde_json::Value = serde_json::from_str(&config).unwrap();
     let window = config["sliding_window"].as_u64().filter(|_| config["use_sliding_window"] != false)?;
     let rows = batch.attention_mask.as_ref().unwrap().chunks(batch.length);
@@ -113,13 +113,13 @@ fn within_the_window(model: &str, head: &str, batch: &TextBatch) -> Option<Vec<b
     Some(rows.flat_map(|row| (0..row.len()).map(move |at| sees(row, at))).collect())
 }
 
-/// Compare a head with its golden file. `defined` says for each token of the batch whether its states are anything but what
-/// attention to nothing happens to be.
+/// Compare a head with its golden file. `defined` says for each token of the batch whether its states are anything but
+/// what attention to nothing happens to be.
 pub fn check_head(model: &str, head: &str, recompute: Recompute, defined: impl Fn(&TextBatch) -> Vec<bool>) {
     let device = Device::cpu(1).unwrap();
     let what = format!("{model} {head} {recompute:?}");
     let ours = open(&device, model, head, recompute);
-    let golden = SafetensorsFile::open(&folder(model, head).join("golden.safetensors")).unwrap();
+    let golden = SafetensorsFile::open(&directory(model, head).join("golden.safetensors")).unwrap();
     let batch = inputs(model, head);
     let mut defined = defined(&batch);
     if let Some(within) = within_the_window(model, head, &batch) {
@@ -175,8 +175,8 @@ pub fn check_everything(model: &str, head: &str, defined: impl Fn(&TextBatch) ->
         check_head(model, head, recompute, &defined);
     }
     check_training(model, head);
-    folders::check_export(model, head);
-    folders::check_two_ranks(model, head);
+    directories::check_export(model, head);
+    directories::check_two_ranks(model, head);
 }
 
 fn check_gradients(what: &str, ours: &dyn TextModel, golden: &SafetensorsFile) {
@@ -209,7 +209,7 @@ fn check_gradients(what: &str, ours: &dyn TextModel, golden: &SafetensorsFile) {
 pub fn check_training(model: &str, head: &str) {
     let device = Device::cpu(1).unwrap();
     let ours = open(&device, model, head, Recompute::Keep);
-    let file = SafetensorsFile::open(&folder(model, head).join("training.safetensors")).unwrap();
+    let file = SafetensorsFile::open(&directory(model, head).join("training.safetensors")).unwrap();
     let (losses, norms, lrs) = (f64s(&file, "losses"), f64s(&file, "grad_norms"), f64s(&file, "lrs"));
     let mut optim = OptimManager::new(&device, Clip { order: NormOrder::Two, max_norm: 1.0 }).unwrap();
     let groups = ParamGroup::by_decay(ours.parameters(), 0.01);
@@ -230,7 +230,8 @@ pub fn check_training(model: &str, head: &str) {
     }
 }
 
-/// A position of a decoder sees itself and what is before it: from the first token of its row on there is something to see.
+/// A position of a decoder sees itself and what is before it: from the first token of its row on there is something to
+/// see.
 pub fn from_the_first_token(batch: &TextBatch) -> Vec<bool> {
     let rows = batch.attention_mask.as_ref().unwrap().chunks(batch.length);
     rows.flat_map(|row| (0..row.len()).map(|at| row[..=at].contains(&1))).collect()
@@ -275,14 +276,14 @@ macro_rules! seq2seq_tests {
         #[test]
         fn what_a_trained_model_leaves_behind_is_read_back_bit_for_bit() {
             for model in $models {
-                goldens::folders::check_export(model, HEAD);
+                goldens::directories::check_export(model, HEAD);
             }
         }
 
         #[test]
         fn two_ranks_with_zero_3_train_and_write_what_one_does() {
             for model in $models {
-                goldens::folders::check_two_ranks(model, HEAD);
+                goldens::directories::check_two_ranks(model, HEAD);
             }
         }
     };
@@ -338,14 +339,14 @@ macro_rules! family_tests {
         #[test]
         fn what_a_trained_model_leaves_behind_is_read_back_bit_for_bit() {
             for (model, head) in every() {
-                goldens::folders::check_export(model, head);
+                goldens::directories::check_export(model, head);
             }
         }
 
         #[test]
         fn two_ranks_with_zero_3_train_and_write_what_one_does() {
             for (model, head) in every() {
-                goldens::folders::check_two_ranks(model, head);
+                goldens::directories::check_two_ranks(model, head);
             }
         }
     };

@@ -6,7 +6,7 @@ use model_center::tokenizer::open;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::{folder, golden};
+use crate::{directory, golden};
 
 #[test]
 fn damaged_models_are_errors_and_never_panics() {
@@ -59,12 +59,12 @@ fn a_table_of_replacements_that_leads_nowhere_is_an_error_of_the_library_caught(
         "pre_tokenizer": null, "post_processor": null, "decoder": null,
         "model": { "type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["a", -1.0]], "byte_fallback": false },
     });
-    let place = folder(&[], &[("tokenizer.json", document)]);
+    let place = directory(&[], &[("tokenizer.json", document)]);
     let error = open(place.path()).unwrap_err().to_string();
     assert!(error.contains("the tokenizer library failed") && error.contains("tokenizer.json"), "{error}");
     // One that claims more units than it has is not given to the library, which would take memory for them.
     let lying = json!({ "normalizer": { "type": "Precompiled", "precompiled_charsmap": "/////wAAAAAAAAAA" } });
-    let error = open(folder(&[], &[("tokenizer.json", lying)]).path()).unwrap_err().to_string();
+    let error = open(directory(&[], &[("tokenizer.json", lying)]).path()).unwrap_err().to_string();
     assert!(error.contains("precompiled_charsmap") && error.contains("damaged"), "{error}");
 }
 

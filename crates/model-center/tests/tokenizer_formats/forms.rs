@@ -6,7 +6,7 @@ use model_center::tokenizer::{format_of, is_in, open};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{folder, golden, ids, read};
+use crate::{directory, golden, ids, read};
 
 /// Texts whose ids are those of SentencePiece but for what `docs/tokenizers.md` names.
 fn differs_on_purpose(name: &str, text: &str) -> bool {
@@ -50,11 +50,11 @@ fn ids_of_byte_level_vocabularies_are_those_of_the_families() {
     ];
     for (name, config) in configs {
         let golden = read(&format!("bytes_{name}.json"));
-        let folder = folder(
+        let directory = directory(
             &[("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")],
             &[("config.json", config)],
         );
-        let tokenizer = open(folder.path()).unwrap();
+        let tokenizer = open(directory.path()).unwrap();
         for row in golden["texts"].as_array().unwrap() {
             let text = row["text"].as_str().unwrap();
             let found = tokenizer.encode(text, None, None).unwrap().input_ids;
@@ -72,7 +72,7 @@ fn ids_of_byte_level_vocabularies_are_those_of_the_families() {
 }
 
 #[test]
-fn a_folder_says_which_form_it_is_read_in() {
+fn a_directory_says_which_form_it_is_read_in() {
     let bytes = [("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")];
     for (copies, kind) in [
         (&bytes[..], "byte-level pairs (vocab.json with merges.txt)"),
@@ -84,24 +84,27 @@ fn a_folder_says_which_form_it_is_read_in() {
         (&[("../cpm_tokenizer/cpm2/vocab.txt", "vocab.txt")], "CPM-2 (vocab.txt)"),
         (&[("../cpm_tokenizer/enc_dec/vocab.txt", "vocab.txt")], "CPM's EncDec (vocab.txt)"),
     ] {
-        let folder = folder(copies, &[]);
-        assert_eq!(format_of(folder.path()).unwrap().unwrap_or_default(), kind);
-        assert_eq!((is_in(folder.path()).unwrap(), open(folder.path()).is_ok()), (!kind.is_empty(), !kind.is_empty()));
+        let directory = directory(copies, &[]);
+        assert_eq!(format_of(directory.path()).unwrap().unwrap_or_default(), kind);
+        assert_eq!(
+            (is_in(directory.path()).unwrap(), open(directory.path()).is_ok()),
+            (!kind.is_empty(), !kind.is_empty())
+        );
     }
-    let folder = folder(&[], &[]);
-    let error = open(folder.path()).unwrap_err().to_string();
+    let directory = directory(&[], &[]);
+    let error = open(directory.path()).unwrap_err().to_string();
     assert!(error.contains("vocab.txt of BERT or a CPM") && error.contains("spiece.model"), "{error}");
-    fs::write(folder.path().join("vocab.txt"), "[UNK]\n[CLS]\n[SEP]\na\n").unwrap();
-    assert_eq!(format_of(folder.path()).unwrap(), Some("WordPiece (vocab.txt)"));
-    fs::write(folder.path().join("tokenizer_config.json"), "{").unwrap();
-    let error = format_of(folder.path()).unwrap_err().to_string();
+    fs::write(directory.path().join("vocab.txt"), "[UNK]\n[CLS]\n[SEP]\na\n").unwrap();
+    assert_eq!(format_of(directory.path()).unwrap(), Some("WordPiece (vocab.txt)"));
+    fs::write(directory.path().join("tokenizer_config.json"), "{").unwrap();
+    let error = format_of(directory.path()).unwrap_err().to_string();
     assert!(error.contains("tokenizer_config.json:1"), "{error}");
 }
 
 #[test]
 fn families_put_their_own_tokens_around_texts() {
     let around = |model: &str, to: &str, files: &[(&str, Value)]| {
-        let tokenizer = open(folder(&[(model, to)], files).path()).unwrap();
+        let tokenizer = open(directory(&[(model, to)], files).path()).unwrap();
         let encoding = tokenizer.encode("the harbour", None, None).unwrap().input_ids;
         let plain = tokenizer.tokenize(&["the harbour"]).unwrap().concat();
         let at = encoding.windows(plain.len()).position(|part| part == plain).unwrap();
@@ -132,7 +135,7 @@ fn families_put_their_own_tokens_around_texts() {
     assert_eq!((before.as_str(), after.as_str()), ("", ""), "without a family");
 
     let files = [("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")];
-    let opt = open(folder(&files, &[("config.json", kind("opt"))]).path()).unwrap();
+    let opt = open(directory(&files, &[("config.json", kind("opt"))]).path()).unwrap();
     let encoding = opt.encode("a", Some("b"), None).unwrap().input_ids;
     let spelled: Vec<String> = encoding.iter().map(|id| opt.token(*id).unwrap()).collect();
     assert_eq!(spelled, ["</s>", "a", "</s>", "b"]);
@@ -152,7 +155,7 @@ fn families_with_ids_of_their_own_are_refused_by_name() {
         ("spiece.model", "tokenizer_class", "PegasusTokenizer", "Pegasus"),
     ] {
         let other = if key == "model_type" { "config.json" } else { "tokenizer_config.json" };
-        let place = folder(&[("unigram.model", file)], &[(other, json!({ key: name }))]);
+        let place = directory(&[("unigram.model", file)], &[(other, json!({ key: name }))]);
         let error = open(place.path()).unwrap_err().to_string();
         assert!(error.contains(title) && error.contains(file) && error.contains("save_pretrained"), "{error}");
     }
@@ -160,10 +163,10 @@ fn families_with_ids_of_their_own_are_refused_by_name() {
     let class = json!({ "tokenizer_class": "XLMRobertaTokenizer" });
     let files = [("config.json", json!({ "model_type": "mbart" })), ("tokenizer_config.json", class)];
     assert_eq!(
-        open(folder(&[("unigram.model", "sentencepiece.bpe.model")], &files).path()).unwrap().id("<pad>"),
+        open(directory(&[("unigram.model", "sentencepiece.bpe.model")], &files).path()).unwrap().id("<pad>"),
         Some(1)
     );
-    open(folder(&[("unigram.model", "sentencepiece.bpe.model")], &[]).path()).unwrap();
+    open(directory(&[("unigram.model", "sentencepiece.bpe.model")], &[]).path()).unwrap();
 }
 
 #[test]

@@ -6,7 +6,7 @@ use model_center::tokenizer::HfTokenizer;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{check_as_whole, folder, golden, read};
+use crate::{check_as_whole, directory, golden, read};
 
 /// Words, spaces, digits, Chinese, marks, signs and line ends in an order that looks random and is always the same.
 fn mixed(length: usize, seed: u64) -> String {
@@ -61,7 +61,7 @@ fn stripped() -> TempDir {
         "normalizer": { "type": "Sequence", "normalizers": steps },
         "model": { "type": "Unigram", "unk_id": 0, "vocab": vocab, "byte_fallback": false },
     });
-    folder(&[], &[("tokenizer.json", document)])
+    directory(&[], &[("tokenizer.json", document)])
 }
 
 /// The tokenizers whose long texts are compared with the library's own result of the whole.
@@ -69,11 +69,11 @@ fn all_kinds() -> Vec<(&'static str, HfTokenizer)> {
     let own = |name: &str| HfTokenizer::open(golden(name)).unwrap();
     let bytes = |config: Value| {
         let files = [("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")];
-        HfTokenizer::open(folder(&files, &[("config.json", config)]).path()).unwrap()
+        HfTokenizer::open(directory(&files, &[("config.json", config)]).path()).unwrap()
     };
     // Spaces before every stretch, of which the marks between make many.
     let size = read("bytes/vocab.json").as_object().unwrap().len();
-    let stretches = folder(
+    let stretches = directory(
         &[("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")],
         &[
             ("tokenizer_config.json", json!({ "add_prefix_space": true })),

@@ -1,5 +1,5 @@
-//! Tokenizers of every form: ids are those of the libraries the forms come from, long texts are as short ones, and damaged
-//! files are errors. The golden files are described in `tests/golden/tokenizers/README.md`.
+//! Tokenizers of every form: ids are those of the libraries the forms come from, long texts are as short ones, and
+//! damaged files are errors. The golden files are described in `tests/golden/tokenizers/README.md`.
 #![allow(clippy::unwrap_used)]
 
 mod damaged;
@@ -27,16 +27,16 @@ fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| u32::try_from(id.as_u64().unwrap()).unwrap()).collect()
 }
 
-/// A folder with copies of golden files and files of these contents.
-fn folder(copies: &[(&str, &str)], contents: &[(&str, Value)]) -> TempDir {
-    let folder = TempDir::new().unwrap();
+/// A directory with copies of golden files and files of these contents.
+fn directory(copies: &[(&str, &str)], contents: &[(&str, Value)]) -> TempDir {
+    let directory = TempDir::new().unwrap();
     for (from, to) in copies {
-        fs::copy(golden(from), folder.path().join(to)).unwrap();
+        fs::copy(golden(from), directory.path().join(to)).unwrap();
     }
     for (name, content) in contents {
-        fs::write(folder.path().join(name), content.to_string()).unwrap();
+        fs::write(directory.path().join(name), content.to_string()).unwrap();
     }
-    folder
+    directory
 }
 
 /// Checks that a long text has the ids that it has when it is taken at once; `what` names tokenizer and text.

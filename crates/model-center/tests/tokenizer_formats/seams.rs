@@ -6,7 +6,7 @@ use model_center::tokenizer::{HfTokenizer, Tokenizer};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{check_as_whole, folder};
+use crate::{check_as_whole, directory};
 
 /// Letters, digits and two marks in an order that looks random, without a space.
 fn base64(length: usize) -> String {
@@ -23,7 +23,7 @@ fn base64(length: usize) -> String {
 fn parts(normalizer: Value, pre_tokenizer: Value, model: Value, added: Value) -> HfTokenizer {
     let document = json!({ "version": "1.0", "added_tokens": added, "normalizer": normalizer, "post_processor": null,
                            "pre_tokenizer": pre_tokenizer, "decoder": null, "model": model });
-    HfTokenizer::open(folder(&[], &[("tokenizer.json", document)]).path()).unwrap()
+    HfTokenizer::open(directory(&[], &[("tokenizer.json", document)]).path()).unwrap()
 }
 
 #[test]

@@ -8,7 +8,7 @@ use model_center::tokenizer::{HfTokenizer, TextSpecials, Tokenizer, open, open_w
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{folder, golden, read, with_kind};
+use crate::{directory, golden, read, with_kind};
 
 #[test]
 fn text_never_becomes_a_control_token_unless_asked_for() {
@@ -34,7 +34,7 @@ fn one_character_special(model: Value) -> TempDir {
                           "normalized": false, "special": true });
     let document = json!({ "version": "1.0", "added_tokens": [special], "normalizer": null, "pre_tokenizer": null,
                            "post_processor": null, "decoder": null, "model": model });
-    folder(&[], &[("tokenizer.json", document)])
+    directory(&[], &[("tokenizer.json", document)])
 }
 
 #[test]
@@ -54,8 +54,8 @@ fn a_special_token_of_one_character_is_spelled_otherwise_where_it_stands_in_a_te
         (unigram, [2, 0, 2]),
         (json!({ "type": "WordLevel", "vocab": { "<unk>": 0, "a": 1, "bab": 2 }, "unk_token": "<unk>" }), [2, 0, 2]),
     ] {
-        let folder = one_character_special(model.clone());
-        let tokenizer = open(folder.path()).unwrap();
+        let directory = one_character_special(model.clone());
+        let tokenizer = open(directory.path()).unwrap();
         let ids = match model["type"] == "WordLevel" {
             true => tokenizer.tokenize(&["bab", "a", "bab"]).unwrap().concat(),
             false => tokenizer.tokenize(&["bab"]).unwrap().concat(),
@@ -63,14 +63,14 @@ fn a_special_token_of_one_character_is_spelled_otherwise_where_it_stands_in_a_te
         assert_eq!(ids, want, "{model}");
         let many = tokenizer.tokenize(&[&"a".repeat(100_000)]).unwrap().concat();
         assert!(!many.is_empty() && !many.contains(&1), "{model}");
-        let asked = open_with(folder.path(), TextSpecials::AsTokens).unwrap();
+        let asked = open_with(directory.path(), TextSpecials::AsTokens).unwrap();
         assert_eq!(asked.tokenize(&["a"]).unwrap().concat(), [1], "{model}");
     }
     // A vocabulary that cannot spell it otherwise says so; with the token asked for it is of use.
-    let folder = one_character_special(pairs(vocab, json!(null), false));
-    let error = open(folder.path()).unwrap().tokenize(&["bab"]).unwrap_err().to_string();
+    let directory = one_character_special(pairs(vocab, json!(null), false));
+    let error = open(directory.path()).unwrap().tokenize(&["bab"]).unwrap_err().to_string();
     assert!(error.contains("\"a\" is a special token") && error.contains("tokenizer.json"), "{error}");
-    let asked = open_with(folder.path(), TextSpecials::AsTokens).unwrap();
+    let asked = open_with(directory.path(), TextSpecials::AsTokens).unwrap();
     assert_eq!(asked.tokenize(&["bab"]).unwrap().concat(), [2, 1, 2]);
 }
 
@@ -126,16 +126,16 @@ fn control_tokens_spelled_many_times_take_no_depth_and_little_time() {
     }
 }
 
-/// Whether `token` is a control token of a folder's tokenizer that no text becomes.
-fn is_control(folder: &Path, token: &str, id: u32) -> bool {
-    let tokenizer = open(folder).unwrap();
+/// Whether `token` is a control token of a directory's tokenizer that no text becomes.
+fn is_control(directory: &Path, token: &str, id: u32) -> bool {
+    let tokenizer = open(directory).unwrap();
     assert_eq!(tokenizer.id(token), Some(id), "{token}");
     let ids = tokenizer.tokenize(&[&format!("the {token} harbour{token}")]).unwrap().concat();
     tokenizer.control_tokens().iter().any(|control| control.id == id) && !ids.contains(&id)
 }
 
 #[test]
-fn tokens_that_a_folder_calls_special_are_control_tokens_in_every_form() {
+fn tokens_that_a_directory_calls_special_are_control_tokens_in_every_form() {
     const END: &str = "<|im_end|>";
     let bert = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nharb\n##our\n[E]\n";
     let size = |name: &str| open(golden(name)).unwrap().vocab_size();
@@ -164,7 +164,7 @@ fn tokens_that_a_folder_calls_special_are_control_tokens_in_every_form() {
                 ("tokenizer_config.json", config.clone()),
                 ("special_tokens_map.json", names),
             ];
-            let place = folder(copies, &files);
+            let place = directory(copies, &files);
             if copies.is_empty() {
                 fs::write(place.path().join("vocab.txt"), bert).unwrap();
             }
@@ -178,12 +178,12 @@ fn tokens_that_a_folder_calls_special_are_control_tokens_in_every_form() {
         }
     }
     // Words of the vocabulary itself.
-    let place = folder(&[], &[("tokenizer_config.json", json!({ "additional_special_tokens": ["[E]", "harb"] }))]);
+    let place = directory(&[], &[("tokenizer_config.json", json!({ "additional_special_tokens": ["[E]", "harb"] }))]);
     fs::write(place.path().join("vocab.txt"), bert).unwrap();
     assert!(is_control(place.path(), "[E]", 8) && is_control(place.path(), "harb", 6));
     let piece = open(golden("pairs.model")).unwrap().id("our").unwrap_or(300);
     let spelled = open(golden("pairs.model")).unwrap().token(piece).unwrap();
-    let place = folder(
+    let place = directory(
         &[("pairs.model", "tokenizer.model")],
         &[("tokenizer_config.json", json!({ "additional_special_tokens": [spelled] }))],
     );

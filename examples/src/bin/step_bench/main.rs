@@ -62,10 +62,10 @@ struct Options {
     /// Where: cpu, cuda, cuda:1, or auto. On a CUDA device the peak of memory that is printed is still the host's.
     #[arg(long, default_value = "cpu")]
     device: DeviceChoice,
-    /// Number type of the parameters.
+    /// Dtype of the parameters.
     #[arg(long, value_enum, default_value = "f32")]
     dtype: Precision,
-    /// Run every block again on the way back instead of keeping what it saved.
+    /// Run every block again on the backward pass instead of keeping what it saved.
     #[arg(long)]
     recompute: bool,
     /// Print the time of each kernel; slows the step a little.
@@ -278,8 +278,8 @@ struct Growth {
 }
 
 impl Growth {
-    /// Count the large allocations of a step in which the scratch grew by so much. The scratch has four regions for each
-    /// thread: of a step in which it grew, no more than these are its own.
+    /// Count the large allocations of a step in which the scratch grew by so much. The scratch has four regions for
+    /// each thread: of a step in which it grew, no more than these are its own.
     fn add_step(&mut self, scratch_bytes: usize, large: u64, threads: usize) {
         let own = if scratch_bytes > 0 { 4 * threads as u64 } else { 0 };
         self.gemm_scratch_bytes += scratch_bytes as u64;

@@ -1,7 +1,8 @@
 //! The collectives, each as what a rank gives and takes in one round.
 //!
 //! Defines [`run`], which [`super::rank`] calls on the lane's thread.
-//! Reductions add in the order of the ranks wherever an element is added, so their bits know nothing of chunks and rounds.
+//! Reductions add in the order of the ranks wherever an element is added, so their bits know nothing of chunks and
+//! rounds.
 
 use super::exchange::{GIVEN, REDUCED, Rings, Rounds, Staged};
 use super::group::members;
@@ -216,8 +217,8 @@ impl Rounds for Broadcast<'_> {
     }
 }
 
-/// Each round is a block of one part for each rank, which reduces its part and shows it to the others. While a rank reduces
-/// one block it has staged the next ones, and then collects the one before.
+/// Each round is a block of one part for each rank, which reduces its part and shows it to the others. While a rank
+/// reduces one block it has staged the next ones, and then collects the one before.
 fn all_reduce_in_parts(data: &mut [u8], most: usize, reduction: Reducer, rings: &mut Rings<'_>) -> Result<()> {
     let Reducer { rank, size, .. } = reduction;
     let (block, bytes) = (most * size, data.len());

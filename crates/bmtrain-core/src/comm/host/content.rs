@@ -142,8 +142,9 @@ impl Content {
         self.failure.get_or_insert(failure);
     }
 
-    /// The failure, if it is that of `rank` in a process that was started at `started`: later ones belong to another start.
-    /// After a lost process another start comes at once, so that only who was there before that process is of the same start.
+    /// The failure, if it is that of `rank` in a process that was started at `started`: later ones belong to another
+    /// start. After a lost process another start comes at once, so that only who was there before that process is of
+    /// the same start.
     pub(super) fn failure_of(&self, rank: usize, started: u64) -> Option<&StartFailure> {
         let is_of_start = |failure: &&StartFailure| match (failure.code, self.seats.get(failure.rank)) {
             (PEER, lost) => rank != failure.rank && lost.is_some_and(|seat| started < seat.at),
@@ -157,8 +158,8 @@ impl Content {
         self.failure.is_none() && self.seats.iter().all(|seat| seat.presence == Presence::Joined)
     }
 
-    /// A rank whose process had come, and not left, when a process was already there that was started at `started`. (One that
-    /// was started in the same tick may be a later one.)
+    /// A rank whose process had come, and not left, when a process was already there that was started at `started`.
+    /// (One that was started in the same tick may be a later one.)
     pub(super) fn seen_by(&self, started: u64) -> Option<usize> {
         let seen = |seat: &Seat| matches!(seat.presence, Presence::Here | Presence::Joined) && started < seat.at;
         self.seats.iter().position(|seat| started != 0 && seen(seat))

@@ -1,8 +1,10 @@
-//! How collectives move data: every rank stages chunks in a ring of its own, and the others take what they need from there.
+//! How collectives move data: every rank stages chunks in a ring of its own, and the others take what they need from
+//! there.
 //!
 //! Defines [`Rings`], which turns the memory of the rings into slices, and [`Rounds`], what a collective does in each
-//! round; [`super::collectives`] writes them down. While a rank works on one chunk it has staged the next ones, so that the
-//! others need not wait for it, and the rings are small enough that what is staged is still in a cache when it is read.
+//! round; [`super::collectives`] writes them down. While a rank works on one chunk it has staged the next ones, so that
+//! the others need not wait for it, and the rings are small enough that what is staged is still in a cache when it is
+//! read.
 //!
 //! Chunks of a ring are numbered from the first call of the group on; all ranks count alike, because all make the same
 //! calls. A chunk's slot is used again when every other rank has said that it is done with the chunk before.
@@ -132,7 +134,8 @@ impl Rings<'_> {
         self.readers(ring, round) == 0
     }
 
-    /// Wait until the ranks `from` have staged a round, let `read` use it, and tell everybody that this rank is done with it.
+    /// Wait until the ranks `from` have staged a round, let `read` use it, and tell everybody that this rank is done
+    /// with it.
     ///
     /// # Errors
     /// As for every wait; what `read` returns.
@@ -173,8 +176,8 @@ impl Staged<'_> {
             debug_assert!(false, "{bytes} bytes from {start} of the chunk of rank {rank}");
             return &[];
         }
-        // SAFETY: the rank has staged this chunk, as `take` saw, and does not write to its slot again before this rank says
-        // that it is done, which `take` does after the closure that this value is lent to.
+        // SAFETY: the rank has staged this chunk, as `take` saw, and does not write to its slot again before this rank
+        // says that it is done, which `take` does after the closure that this value is lent to.
         unsafe { self.group.region.part(layout.slot(rank, self.ring, self.post) + start, bytes) }
     }
 }

@@ -1,7 +1,7 @@
 //! The first failure of a group, where all its ranks can read it.
 //!
-//! Defines [`Failure`]. Whoever notices first that something is wrong writes it down, once; the others find it while they
-//! wait or at their next call, and so all of them tell the same story.
+//! Defines [`Failure`]. Whoever notices first that something is wrong writes it down, once; the others find it while
+//! they wait or at their next call, and so all of them tell the same story.
 
 use super::group::members;
 use super::layout::{FAILURE, FAILURE_BYTES};

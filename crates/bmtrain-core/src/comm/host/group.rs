@@ -1,8 +1,8 @@
 //! A rank's place in a group: what all ranks see of each other, how they agree on a call, how a failure spreads.
 //!
-//! Defines [`Job`], what a rank has of the whole job, and [`Group`]. [`super::wait`] adds waiting, [`super::exchange`] and
-//! [`super::pair`] move data, [`super::join`] makes both. Everything that other ranks wrote is compared or shown, never
-//! used as a place in memory.
+//! Defines [`Job`], what a rank has of the whole job, and [`Group`]. [`super::wait`] adds waiting, [`super::exchange`]
+//! and [`super::pair`] move data, [`super::join`] makes both. Everything that other ranks wrote is compared or shown,
+//! never used as a place in memory.
 
 use super::HostOptions;
 use super::failure::Failure;
@@ -100,8 +100,8 @@ impl Group {
         for (word, value) in (1..).zip(words) {
             self.region.word(place + 8 * word).store(value, Ordering::Relaxed);
         }
-        // The place was last used two calls ago. Every other rank has read that: it came to the call between, which this
-        // rank has finished, after it.
+        // The place was last used two calls ago. Every other rank has read that: it came to the call between, which
+        // this rank has finished, after it.
         self.region.word(place).store(call.sequence + 1, Ordering::Release);
         self.notify();
     }
@@ -221,8 +221,8 @@ impl Group {
 
     /// As [`Group::fail`], for whatever else went wrong in a call.
     pub(super) fn fail_with(&self, call: &Call, error: Error) -> Error {
-        // Where the system refuses this rank something, the rank ends by that and aborts the group. If the others heard of it
-        // here, they could be the first to end, and the program would report a lost rank in place of the limit.
+        // Where the system refuses this rank something, the rank ends by that and aborts the group. If the others heard
+        // of it here, they could be the first to end, and the program would report a lost rank in place of the limit.
         if self.broken.get().is_none() && !matches!(error, Error::Refused { .. }) {
             let reason = format!("{} failed: {error}", self.label(self.rank));
             self.fail(call, 1 << self.rank, reason);

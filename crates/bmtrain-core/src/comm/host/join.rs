@@ -1,8 +1,9 @@
-//! How ranks come together: threads get their places at once, processes meet at a file ([`super::meeting`]), groups are split
-//! from groups.
+//! How ranks come together: threads get their places at once, processes meet at a file ([`super::meeting`]), groups are
+//! split from groups.
 //!
-//! Defines [`places`], [`join`] and [`Place`] for the first group, and [`Group::split`] for those made from it. The memory that
-//! the ranks share loses its name as soon as all have joined, so that it ends with them however that happens.
+//! Defines [`places`], [`join`] and [`Place`] for the first group, and [`Group::split`] for those made from it. The
+//! memory that the ranks share loses its name as soon as all have joined, so that it ends with them however that
+//! happens.
 
 use super::HostOptions;
 use super::group::{Group, Job, ranks_where};
@@ -174,8 +175,8 @@ fn place_in(job: &Arc<Job>, rank: usize, size: usize) -> Group {
 }
 
 impl Group {
-    /// The group of the ranks that come with this `colour`, in the order of `key` and then of their ranks. `sequence` is the
-    /// number of the first of the two meetings that this takes.
+    /// The group of the ranks that come with this `colour`, in the order of `key` and then of their ranks. `sequence`
+    /// is the number of the first of the two meetings that this takes.
     ///
     /// # Errors
     /// As for every meeting; no memory.

@@ -1,7 +1,7 @@
 //! Memory that ranks share: a file that lives in memory alone, of which each rank maps the regions it needs.
 //!
-//! Defines [`SharedFile`] and [`Region`]; [`super::group`] makes them. Everything starts as zeros, and zeros are a valid
-//! start of every control word, so nobody has to come first.
+//! Defines [`SharedFile`] and [`Region`]; [`super::group`] makes them. Everything starts as zeros, and zeros are a
+//! valid start of every control word, so nobody has to come first.
 #![allow(unsafe_code)]
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fstat};
@@ -91,8 +91,8 @@ pub(super) struct Region {
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to the value until it is dropped. Its words are atomics, and the bytes are reached only by
-// `part`, whose callers promise that nobody else uses them meanwhile.
+// SAFETY: the mapping belongs to the value until it is dropped. Its words are atomics, and the bytes are reached only
+// by `part`, whose callers promise that nobody else uses them meanwhile.
 unsafe impl Send for Region {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Region {}
@@ -113,8 +113,8 @@ impl Region {
     pub(super) fn word(&self, offset: usize) -> &AtomicU64 {
         let place = self.place(offset, size_of::<AtomicU64>()).cast();
         debug_assert!(place.is_aligned());
-        // SAFETY: inside the mapping, which outlives `self`, aligned, of a type for which all bits are values, and reached
-        // by everybody as an atomic: the layout keeps control words apart from bytes.
+        // SAFETY: inside the mapping, which outlives `self`, aligned, of a type for which all bits are values, and
+        // reached by everybody as an atomic: the layout keeps control words apart from bytes.
         unsafe { place.as_ref() }
     }
 
@@ -129,8 +129,8 @@ impl Region {
     /// Bytes to read.
     ///
     /// # Safety
-    /// Nobody writes them, in this process or another one, while the slice is alive. (A process that breaks the rules of
-    /// the exchange can change the numbers in them, which are numbers whatever their bits.)
+    /// Nobody writes them, in this process or another one, while the slice is alive. (A process that breaks the rules
+    /// of the exchange can change the numbers in them, which are numbers whatever their bits.)
     pub(super) unsafe fn part(&self, offset: usize, bytes: usize) -> &[u8] {
         // SAFETY: inside the mapping; untouched by the caller's promise.
         unsafe { std::slice::from_raw_parts(self.place(offset, bytes).as_ptr(), bytes) }
@@ -191,6 +191,6 @@ mod tests {
     #[test]
     fn a_file_that_is_no_file_is_refused() {
         assert!(SharedFile::of_name(Path::new("/dev/null")).is_err());
-        assert!(SharedFile::of_name(Path::new("/no such folder/ranks")).is_err());
+        assert!(SharedFile::of_name(Path::new("/no such directory/ranks")).is_err());
     }
 }

@@ -1,9 +1,9 @@
 //! How the processes of one machine come together as the ranks of a job, or learn at once that they cannot.
 //!
-//! Defines [`Meeting`], a process's membership. A program enters before it prepares its work, so that others see a rank that
-//! fails or dies before it [joins](super::HostRank::join). What is known of a start is in its [`Table`], which has its name
-//! until the last rank has left: a process that comes to a running job is told so. A table without a living process is
-//! replaced by the next start.
+//! Defines [`Meeting`], a process's membership. A program enters before it prepares its work, so that others see a rank
+//! that fails or dies before it [joins](super::HostRank::join). What is known of a start is in its [`Table`], which has
+//! its name until the last rank has left: a process that comes to a running job is told so. A table without a living
+//! process is replaced by the next start.
 
 use super::content::{Content, Presence, StartFailure, now};
 use super::layout::MAX_RANKS;
@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 
 /// How long a process that contradicts a rank waits: that one may have been killed a moment ago.
 const GRACE: Duration = Duration::from_millis(500);
-/// How long it waits for one that is ending: the kernel keeps a killed process's locks until it has returned its memory.
+/// How long it waits for one that is ending: the kernel keeps a killed process's locks until it has returned its
+/// memory.
 const ENDING: Duration = Duration::from_secs(10);
 /// How long a process waits for the ranks of an earlier start to end.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -48,12 +49,13 @@ struct Member {
 }
 
 impl Meeting {
-    /// Become rank `rank` of `size` at `path`, a place that [`HostGroup::place`](super::HostGroup::place) makes of the job's name.
+    /// Become rank `rank` of `size` at `path`, a place that [`HostGroup::place`](super::HostGroup::place) makes of the
+    /// job's name.
     ///
     /// # Errors
-    /// [`Error::Launch`] if a living process has this rank, or the ranks have another world size: the ranks that have come end
-    /// with the same error. [`Error::RankEnded`] and others with which this start has failed. Ranks of an earlier start that do
-    /// not end.
+    /// [`Error::Launch`] if a living process has this rank, or the ranks have another world size: the ranks that have
+    /// come end with the same error. [`Error::RankEnded`] and others with which this start has failed. Ranks of an
+    /// earlier start that do not end.
     pub fn enter(path: impl AsRef<Path>, rank: usize, size: usize) -> Result<Self> {
         require_ranks(rank, size)?;
         let (path, own, begin) = (path.as_ref(), Identity::own(), Instant::now());
@@ -114,8 +116,8 @@ impl Meeting {
         (self.0.rank, self.0.size)
     }
 
-    /// Tell the other ranks that this one ends with an exit code instead of joining: they end with the same. Nothing happens
-    /// after it has joined.
+    /// Tell the other ranks that this one ends with an exit code instead of joining: they end with the same. Nothing
+    /// happens after it has joined.
     pub fn abandon(&self, code: u8, reason: &str) {
         if self.0.has_joined.load(Ordering::Relaxed) {
             return;
@@ -280,8 +282,8 @@ fn grace(table: &Table, is_taken: bool, rank: usize) -> Result<Duration> {
     Ok(if ranks.iter().all(|rank| content.whom(*rank).is_ending()) { ENDING } else { GRACE })
 }
 
-/// The failure of a process whose rank is taken, or whose world size is another one. Ranks that wait fail with it; a run is
-/// left alone.
+/// The failure of a process whose rank is taken, or whose world size is another one. Ranks that wait fail with it; a
+/// run is left alone.
 fn contradicts(mut table: Table, is_taken: bool, (rank, size): (usize, usize), own: Identity) -> Result<StartFailure> {
     let fix = "set another MASTER_PORT or BMTRAIN_JOB for another job";
     let Some(content) = &mut table.content else {

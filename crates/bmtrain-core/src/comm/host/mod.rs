@@ -1,20 +1,21 @@
 //! Ranks on one machine: threads of one process, processes, or both, over memory that they share.
 //!
-//! [`HostGroup::threads`] makes the ranks of one process, [`HostRank::join`] brings processes together; from there on they
-//! are alike. In reading order: `meeting` brings processes together by the `table` of their job, whose bytes are `content`;
-//! `join` makes a job, `rank` gives collectives to lanes in the order of their launches, `collectives` says what each does in
-//! rounds, `exchange` moves the chunks of a round, `pair` the messages between two; `group` is what ranks see of each other and
-//! how failures spread, `wait` how they wait, `layout` where everything lies.
+//! [`HostGroup::threads`] makes the ranks of one process, [`HostRank::join`] brings processes together; from there on
+//! they are alike. In reading order: `meeting` brings processes together by the `table` of their job, whose bytes are
+//! `content`; `join` makes a job, `rank` gives collectives to lanes in the order of their launches, `collectives` says
+//! what each does in rounds, `exchange` moves the chunks of a round, `pair` the messages between two; `group` is what
+//! ranks see of each other and how failures spread, `wait` how they wait, `layout` where everything lies.
 //!
-//! * **Bits.** Values are reduced in the order of the ranks, whatever the sizes of chunks, the timing and the kind of rank.
-//! * **Order.** Collectives run on each rank in the order in which they were launched, from whatever lanes. Messages between
-//!   two ranks have an order of their own, and so have [barriers](crate::comm::Communicator::barrier) and splits, which run
-//!   on the calling thread while collectives may be on their way. (A backend that runs all lanes on one thread, in an order
-//!   of its own, has to be given one lane for each group.)
+//! * **Bits.** Values are reduced in the order of the ranks, whatever the sizes of chunks, the timing and the kind of
+//!   rank.
+//! * **Order.** Collectives run on each rank in the order in which they were launched, from whatever lanes. Messages
+//!   between two ranks have an order of their own, and so have [barriers](crate::comm::Communicator::barrier) and
+//!   splits, which run on the calling thread while collectives may be on their way. (A backend that runs all lanes on
+//!   one thread, in an order of its own, has to be given one lane for each group.)
 //! * **Failures.** Every wait has a deadline. A rank that is lost, gives up, leaves while others wait for it or calls
-//!   something else breaks the group: calls on all ranks end in an error with the same story, and so do all later ones. What
-//!   fails in the group of all ranks fails in the groups split from it as well. A rank that moved its part of a last call and
-//!   went on without waiting learns of a failure in it at its next call.
+//!   something else breaks the group: calls on all ranks end in an error with the same story, and so do all later ones.
+//!   What fails in the group of all ranks fails in the groups split from it as well. A rank that moved its part of a
+//!   last call and went on without waiting learns of a failure in it at its next call.
 
 mod collectives;
 mod content;
@@ -44,8 +45,9 @@ use std::time::Duration;
 pub struct HostOptions {
     /// How long a rank waits for others before it gives up.
     pub deadline: Duration,
-    /// Bytes that are moved at a time: a multiple of 4096, up to 64 MiB. A message of so many bytes is sent without waiting
-    /// for its receiver. Each rank takes sixteen chunks of memory for collectives, and four for each rank it sends to.
+    /// Bytes that are moved at a time: a multiple of 4096, up to 64 MiB. A message of so many bytes is sent without
+    /// waiting for its receiver. Each rank takes sixteen chunks of memory for collectives, and four for each rank it
+    /// sends to.
     pub chunk: usize,
     /// A link that is slower than the memory, for measurements.
     pub link: Option<Link>,
@@ -58,8 +60,9 @@ impl Default for HostOptions {
 }
 
 /// A link that every collective pretends to use: from the moment all ranks have come, it takes at least
-/// `latency + bytes / bytes_per_second`, the bytes being those of [`Collective::bytes`](crate::comm::Collective::bytes). A
-/// message takes as long from the beginning of its sending, for the sender and for the receiver.
+/// `latency + bytes / bytes_per_second`, the bytes being those of
+/// [`Collective::bytes`](crate::comm::Collective::bytes). A message takes as long from the beginning of its sending,
+/// for the sender and for the receiver.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Link {
     /// Time that passes for any number of bytes.
@@ -100,15 +103,15 @@ impl HostGroup {
         Ok(join::places(size, options)?.into_iter().map(HostRank::new).collect())
     }
 
-    /// A file for processes to meet at: in memory where the system has a directory for that. Ranks that are to meet need the
-    /// same `name`, and no other job may have it at the same time. Letters, digits, dots, dashes and underscores tell names
-    /// apart; everything else counts as an underscore.
+    /// A file for processes to meet at: in memory where the system has a directory for that. Ranks that are to meet
+    /// need the same `name`, and no other job may have it at the same time. Letters, digits, dots, dashes and
+    /// underscores tell names apart; everything else counts as an underscore.
     pub fn place(name: &str) -> PathBuf {
         let memory = Path::new("/dev/shm");
-        let folder = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
+        let directory = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
         let name: String =
             name.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect();
-        folder.join(format!("bmtrain-{name}"))
+        directory.join(format!("bmtrain-{name}"))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Messages between two ranks: a ring of chunks for each pair and direction, which nobody else waits for.
 //!
 //! Adds [`Group::send`] and [`Group::receive`]. A sender waits only when all chunks of the ring are on their way; up to
-//! there it goes on whether or not the receiver has come. Each chunk says what message it belongs to, and a receiver that
-//! expects another one breaks the group: a sender that has gone on learns of it at its next call.
+//! there it goes on whether or not the receiver has come. Each chunk says what message it belongs to, and a receiver
+//! that expects another one breaks the group: a sender that has gone on learns of it at its next call.
 #![allow(unsafe_code)]
 
 use super::group::Group;
@@ -33,8 +33,8 @@ impl Group {
             for (place, word) in [(0, code), (8, part), (16, call.sequence), (24, begin)] {
                 self.region.word(record + place).store(word, Ordering::Relaxed);
             }
-            // SAFETY: only this rank writes to the chunks of this pair, one message at a time, and the receiver has said that
-            // it is done with what was here; it will not read before `sent` is stored below.
+            // SAFETY: only this rank writes to the chunks of this pair, one message at a time, and the receiver has
+            // said that it is done with what was here; it will not read before `sent` is stored below.
             let slot = unsafe { self.region.part_mut(layout.pair_data(from, to, *next), piece.len()) };
             slot.copy_from_slice(&data[piece]);
             *next += 1;
@@ -69,8 +69,8 @@ impl Group {
                 );
                 return Err(self.fail(call, 1 << from | 1 << to, reason));
             }
-            // SAFETY: the sender has filled this chunk, as `sent` says, and does not write to it before `received` is stored
-            // below.
+            // SAFETY: the sender has filled this chunk, as `sent` says, and does not write to it before `received` is
+            // stored below.
             let slot = unsafe { self.region.part(layout.pair_data(from, to, *next), piece.len()) };
             data[piece].copy_from_slice(slot);
             *next += 1;

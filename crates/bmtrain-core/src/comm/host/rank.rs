@@ -18,8 +18,8 @@ use crate::error::{Error, Result};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A rank's handle of its group. It belongs to the rank's thread; when it is dropped by a panic there, the other ranks' calls
-/// fail and name this rank.
+/// A rank's handle of its group. It belongs to the rank's thread; when it is dropped by a panic there, the other ranks'
+/// calls fail and name this rank.
 #[derive(Debug)]
 pub struct HostRank {
     member: Arc<Member>,
@@ -57,8 +57,8 @@ impl HostRank {
     /// Join the ranks of this machine as rank `rank` of `size`, and wait until all have come.
     ///
     /// # Errors
-    /// Arguments outside their ranges; a place that cannot be used, or where this rank or other options are already; ranks
-    /// that do not come before the deadline.
+    /// Arguments outside their ranges; a place that cannot be used, or where this rank or other options are already;
+    /// ranks that do not come before the deadline.
     pub fn join(place: impl Into<Place>, rank: usize, size: usize, options: HostOptions) -> Result<Self> {
         Ok(HostRank::new(join::join(place.into(), rank, size, options)?))
     }
@@ -125,7 +125,8 @@ impl Communicator for HostRank {
     }
 
     fn failure(&self) -> Option<Error> {
-        // Not the lock of a meeting that may be going on: which number it has is of no interest to a failure between calls.
+        // Not the lock of a meeting that may be going on: which number it has is of no interest to a failure between
+        // calls.
         self.member.group.failure(0)
     }
 
@@ -152,7 +153,8 @@ impl Member {
         Ok(())
     }
 
-    /// Move the data. Returns how long they have been under way: since all ranks were there, or since a message was sent.
+    /// Move the data. Returns how long they have been under way: since all ranks were there, or since a message was
+    /// sent.
     fn exchange(&self, call: &Call, plan: Option<Plan>, send: &[u8], data: &mut [u8]) -> Result<Duration> {
         let (group, begin) = (&self.group, Instant::now());
         match (call.what, plan) {

@@ -1,4 +1,5 @@
-//! Waiting for other ranks: look for a moment, let others have the core, then sleep; and never longer than the deadline.
+//! Waiting for other ranks: look for a moment, let others have the core, then sleep; and never longer than the
+//! deadline.
 //!
 //! Defines [`Patience`] and adds [`Group::wait`] and [`Group::notify`]. A rank that changes a control word rings the
 //! bell of its group if anybody sleeps. Who sleeps wakes up some times a second to see whether the group has failed,
@@ -24,8 +25,8 @@ const MOST_LOOKS: u32 = 2000;
 /// Of so many waits one is a patient one, to find out whether patience pays again.
 const PROBE: u32 = 16;
 
-/// How long it makes sense to look without sleeping. Where the other ranks run at the same time, an answer comes soon, and
-/// sleeping would take longer; where they need this very core, looking keeps them from answering.
+/// How long it makes sense to look without sleeping. Where the other ranks run at the same time, an answer comes soon,
+/// and sleeping would take longer; where they need this very core, looking keeps them from answering.
 #[derive(Debug)]
 pub(super) struct Patience {
     most: u32,
@@ -92,8 +93,8 @@ impl Group {
         let begin = Instant::now();
         let mut next_look = begin;
         loop {
-            // Announced before the last look: `notify` changes a word before it looks for sleepers, so that at least one of
-            // the two sees what the other did.
+            // Announced before the last look: `notify` changes a word before it looks for sleepers, so that at least
+            // one of the two sees what the other did.
             sleepers.fetch_add(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             let rung = bell.load(Ordering::Acquire);

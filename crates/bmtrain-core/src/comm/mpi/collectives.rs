@@ -1,8 +1,8 @@
 //! The collectives, each as what a rank gives and takes in one round.
 //!
 //! Defines [`run`], which `rank` calls on the lane's thread. Values are reduced
-//! by [`crate::cpu::ranks`], in the order of the ranks, as those of ranks of one machine are; chunks and rounds leave no
-//! trace in the bits.
+//! by [`crate::cpu::ranks`], in the order of the ranks, as those of ranks of one machine are; chunks and rounds leave
+//! no trace in the bits.
 
 use super::exchange::{Exchange, Pieces, Rounds};
 use crate::comm::plan::{GRAIN, Plan, Reducer, piece, place};

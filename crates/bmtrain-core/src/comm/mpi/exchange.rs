@@ -1,9 +1,9 @@
 //! How values move: pieces of at most a chunk, a letter each.
 //!
 //! Defines [`Rounds`], what a collective gives and takes in each round ([`super::collectives`] writes them down), and
-//! [`Exchange`], which runs them; and messages between two ranks. A rank gives a few rounds ahead, so that letters are on
-//! their way while it works on earlier ones; whom it gives to gives it something in every round, if only an empty letter, so
-//! that nobody is buried in letters.
+//! [`Exchange`], which runs them; and messages between two ranks. A rank gives a few rounds ahead, so that letters are
+//! on their way while it works on earlier ones; whom it gives to gives it something in every round, if only an empty
+//! letter, so that nobody is buried in letters.
 
 use super::group::Group;
 use super::job::Channel;

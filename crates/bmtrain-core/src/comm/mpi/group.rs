@@ -81,8 +81,8 @@ impl Group {
         }
     }
 
-    /// Wait until all ranks have come to a call that this one has published, and see that it is the same one. Returns the
-    /// two words that each rank gave; this rank's are zero.
+    /// Wait until all ranks have come to a call that this one has published, and see that it is the same one. Returns
+    /// the two words that each rank gave; this rank's are zero.
     ///
     /// # Errors
     /// Another call on some rank; as for every wait.
@@ -206,7 +206,8 @@ impl Group {
         error
     }
 
-    /// What has failed so far, or the ranks whose processes have ended on this host and did not leave before. Waits for nobody.
+    /// What has failed so far, or the ranks whose processes have ended on this host and did not leave before. Waits for
+    /// nobody.
     pub(super) fn failure(&self) -> Option<Error> {
         let call = Call { what: What::Barrier, sequence: 0 };
         if let Err(error) = self.healthy(&call) {

@@ -1,7 +1,7 @@
 //! What ranks send each other: a head of six words and, behind it, words or bytes.
 //!
-//! Defines [`Letter`] and its [`Kind`]s. Letters are vectors of words, so that the numbers in them are aligned. What comes
-//! from other ranks is compared or shown; lengths are checked before anything is read.
+//! Defines [`Letter`] and its [`Kind`]s. Letters are vectors of words, so that the numbers in them are aligned. What
+//! comes from other ranks is compared or shown; lengths are checked before anything is read.
 
 use super::job::Channel;
 

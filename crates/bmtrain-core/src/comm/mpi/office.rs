@@ -1,8 +1,8 @@
 //! The one thread of a process that speaks MPI: it starts messages, looks whether they have ended, and waits for none.
 //!
-//! Defines [`Office`], which `join` runs. Receives of any sender are always started, some for values and some for urgent
-//! letters, which are so short that MPI delivers them whatever else is stuck. Persistent requests own their buffers, so that
-//! one whose message never ends can be left behind.
+//! Defines [`Office`], which `join` runs. Receives of any sender are always started, some for values and some for
+//! urgent letters, which are so short that MPI delivers them whatever else is stuck. Persistent requests own their
+//! buffers, so that one whose message never ends can be left behind.
 
 use super::failure::Failure;
 use super::job::{End, Job, WORLD};

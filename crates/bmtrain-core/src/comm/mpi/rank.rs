@@ -1,7 +1,7 @@
 //! One process of an MPI job as a [`Communicator`]: gives collectives to lanes and keeps them in order.
 //!
-//! Defines [`MpiRank`]. What runs on a lane holds on to the rank's place in its group, so that a handle may be dropped while
-//! work is on its way; the process leaves the job when the last of both has ended.
+//! Defines [`MpiRank`]. What runs on a lane holds on to the rank's place in its group, so that a handle may be dropped
+//! while work is on its way; the process leaves the job when the last of both has ended.
 
 use super::MpiOptions;
 use super::collectives;
@@ -16,9 +16,9 @@ use crate::comm::{Collective, Communicator};
 use crate::error::{Error, Result};
 use std::sync::{Arc, Mutex};
 
-/// This process's handle of a group of an MPI job. It belongs to the rank's thread; when it is dropped by a panic there, the
-/// other ranks' calls fail and name this rank. When the last handle of a process is dropped, it waits for the other ranks to
-/// come to their ends too, as MPI demands.
+/// This process's handle of a group of an MPI job. It belongs to the rank's thread; when it is dropped by a panic
+/// there, the other ranks' calls fail and name this rank. When the last handle of a process is dropped, it waits for
+/// the other ranks to come to their ends too, as MPI demands.
 #[derive(Debug)]
 pub struct MpiRank {
     member: Arc<Member>,
@@ -36,13 +36,13 @@ struct Member {
 }
 
 impl MpiRank {
-    /// Start MPI in this process, which a launcher of MPI has started, and wait until all ranks have come. Once in a process:
-    /// MPI cannot be started again. Started by hand, a process is a job of its own, with one rank.
+    /// Start MPI in this process, which a launcher of MPI has started, and wait until all ranks have come. Once in a
+    /// process: MPI cannot be started again. Started by hand, a process is a job of its own, with one rank.
     ///
     /// # Errors
-    /// Options outside their ranges, or others than those of another rank; an MPI without threads, or one that cannot start;
-    /// ranks that do not come before the deadline. (Where MPI cannot start at all, it usually ends the process itself, in its
-    /// own words.)
+    /// Options outside their ranges, or others than those of another rank; an MPI without threads, or one that cannot
+    /// start; ranks that do not come before the deadline. (Where MPI cannot start at all, it usually ends the process
+    /// itself, in its own words.)
     pub fn join(options: MpiOptions) -> Result<Self> {
         Ok(MpiRank::new(join::join(options)?))
     }
@@ -70,9 +70,9 @@ impl MpiRank {
         self.member.group.give_up(code, reason);
     }
 
-    /// End this process and all others of the job with an exit code, after a failure and when the user has been told. Waits a
-    /// moment for the other ranks to tell theirs. A process that returned from `main` instead would end well, but launchers
-    /// differ in what they make of the others, one that is stopped above all.
+    /// End this process and all others of the job with an exit code, after a failure and when the user has been told.
+    /// Waits a moment for the other ranks to tell theirs. A process that returned from `main` instead would end well,
+    /// but launchers differ in what they make of the others, one that is stopped above all.
     pub fn end_job(&self, code: u8) -> ! {
         self.member.group.seat.end_job(i32::from(code))
     }

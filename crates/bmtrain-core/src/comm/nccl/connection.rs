@@ -1,7 +1,7 @@
 //! One communicator of NCCL, with an owner: begun, asked how far it is, used, and ended in order or broken off.
 //!
-//! Defines [`Connection`]. Nothing here waits: a call that NCCL carries on behind the scenes is [`Progress::UnderWay`], and the
-//! caller asks again until it is done, within its own deadline.
+//! Defines [`Connection`]. Nothing here waits: a call that NCCL carries on behind the scenes is [`Progress::UnderWay`],
+//! and the caller asks again until it is done, within its own deadline.
 #![allow(unsafe_code)]
 
 use super::library::{Library, Progress, Stream, config, failure};
@@ -12,7 +12,8 @@ use cudarc::nccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
-/// A rank's end of a communicator. Dropped without [`Connection::finish`], it is broken off: what is queued on the device ends.
+/// A rank's end of a communicator. Dropped without [`Connection::finish`], it is broken off: what is queued on the
+/// device ends.
 #[derive(Debug)]
 pub(super) struct Connection {
     handle: ncclComm_t,
@@ -21,8 +22,8 @@ pub(super) struct Connection {
     library: Arc<Library>,
 }
 
-// SAFETY: NCCL's communicators are bound to a device, not to a thread; this one is used by one thread at a time, which its
-// owner's lock sees to.
+// SAFETY: NCCL's communicators are bound to a device, not to a thread; this one is used by one thread at a time, which
+// its owner's lock sees to.
 unsafe impl Send for Connection {}
 
 impl Connection {
@@ -80,7 +81,8 @@ impl Connection {
     /// As for [`Connection::queue`].
     unsafe fn one(&self, collective: &Collective<'_>, stream: Stream) -> Result<Progress> {
         let (nccl, comm) = (&self.library.functions, self.handle);
-        // SAFETY: every address is one of a view that was checked for this collective; the rest is promised by the caller.
+        // SAFETY: every address is one of a view that was checked for this collective; the rest is promised by the
+        // caller.
         unsafe {
             let (name, status) = match collective {
                 Collective::AllGather { send, recv } => {

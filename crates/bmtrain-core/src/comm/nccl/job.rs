@@ -1,8 +1,8 @@
 //! What the groups of a rank share: the device, how the first failure is told, and how all of them end.
 //!
-//! Defines [`Job`] and [`Failure`]. Connections of a group stay until the last handle of a rank is dropped: to end one in
-//! order all its ranks have to end it, and groups that ended one after the other, each rank in an order of its own, could wait
-//! in a circle. A failure is one of the whole job.
+//! Defines [`Job`] and [`Failure`]. Connections of a group stay until the last handle of a rank is dropped: to end one
+//! in order all its ranks have to end it, and groups that ended one after the other, each rank in an order of its own,
+//! could wait in a circle. A failure is one of the whole job.
 
 use super::NcclOptions;
 use super::connection::Connection;
@@ -235,8 +235,8 @@ impl Job {
     }
 }
 
-/// Break connections off, each on a thread of its own: breaking one off may wait for the device, where a call of another one
-/// hangs until that is broken off too.
+/// Break connections off, each on a thread of its own: breaking one off may wait for the device, where a call of
+/// another one hangs until that is broken off too.
 fn break_off_together(connections: Vec<Connection>) {
     std::thread::scope(|scope| {
         for connection in connections {

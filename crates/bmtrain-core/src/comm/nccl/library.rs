@@ -1,8 +1,8 @@
 //! NCCL's functions, opened at run time, with every answer in words.
 //!
 //! Defines [`Library`], which `connection` calls. The bindings give the types only: they look for names under which
-//! NCCL is not installed by packages, and panic where it is missing. Answers are read as numbers, because a newer library may
-//! have some that the bindings do not know.
+//! NCCL is not installed by packages, and panic where it is missing. Answers are read as numbers, because a newer
+//! library may have some that the bindings do not know.
 #![allow(unsafe_code)]
 
 use crate::error::{Error, Result};
@@ -41,8 +41,8 @@ macro_rules! functions {
             fn of(library: &Opened) -> Result<Self, &'static str> {
                 Ok(Functions {
                     $($name: {
-                        // SAFETY: the signature is the one of NCCL's header since the oldest version that is accepted, but for
-                        // enums that are returned, which C knows as integers.
+                        // SAFETY: the signature is the one of NCCL's header since the oldest version that is accepted,
+                        // but for enums that are returned, which C knows as integers.
                         let found = unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) };
                         *found.map_err(|_| stringify!($name))?
                     },)*
@@ -111,19 +111,20 @@ impl Library {
     /// Open the first of these that can be opened: paths, or bare names for the system to find.
     ///
     /// # Errors
-    /// None of them is there, which are named; a library that lacks a function or is too old, and which it is. Never a panic.
+    /// None of them is there, which are named; a library that lacks a function or is too old, and which it is. Never a
+    /// panic.
     pub fn open(candidates: &[PathBuf]) -> Result<Arc<Self>> {
         let mut reasons: Vec<String> = Vec::new();
         for path in candidates {
-            // SAFETY: opening a library runs its initialisers; the name is NCCL's, on whose good behaviour every later call
-            // rests as well.
+            // SAFETY: opening a library runs its initialisers; the name is NCCL's, on whose good behaviour every later
+            // call rests as well.
             match unsafe { Opened::open(Some(path), RTLD_NOW | RTLD_LOCAL) } {
                 Ok(opened) => return Library::of(opened, path),
                 Err(error) => reasons.push(in_words(path, &error)),
             }
         }
         let tried = if reasons.is_empty() { "nothing was named".into() } else { reasons.join("; ") };
-        let fix = "install NCCL (the package nvidia-nccl-cu13, or libnccl2), or name the folder it is in";
+        let fix = "install NCCL (the package nvidia-nccl-cu13, or libnccl2), or name the directory it is in";
         Err(failure("open the library", format!("no NCCL library could be opened ({tried}); {fix}")))
     }
 
@@ -184,8 +185,8 @@ impl Library {
 
     /// What an answer means, with the library's own account of it where it has one.
     fn words(&self, status: c_int) -> String {
-        // SAFETY: the library answers every number with a text that stays. It is asked for its account of the last failure of
-        // this thread or any: no communicator is needed for that.
+        // SAFETY: the library answers every number with a text that stays. It is asked for its account of the last
+        // failure of this thread or any: no communicator is needed for that.
         let (meaning, account) = unsafe {
             let text = |text: *const c_char| {
                 let text = (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().trim().to_owned());
@@ -236,8 +237,8 @@ mod tests {
 
     #[test]
     fn a_library_that_is_missing_or_is_another_one_is_an_error_in_words() {
-        let missing = Library::open(&["/no/such/folder/libnccl.so.2".into()]).unwrap_err().to_string();
-        assert!(missing.contains("/no/such/folder/libnccl.so.2") && missing.contains("install NCCL"), "{missing}");
+        let missing = Library::open(&["/no/such/directory/libnccl.so.2".into()]).unwrap_err().to_string();
+        assert!(missing.contains("/no/such/directory/libnccl.so.2") && missing.contains("install NCCL"), "{missing}");
         assert!(!missing.contains('\n'), "{missing}");
         assert!(Library::open(&[]).unwrap_err().to_string().contains("nothing was named"));
         let file = std::env::current_exe().unwrap();

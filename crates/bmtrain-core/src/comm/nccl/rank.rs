@@ -1,6 +1,7 @@
 //! One rank as a [`Communicator`]: gives collectives to lanes and counts them.
 //!
-//! Defines [`NcclRank`] and [`Member`]. A call is queued on its lane's stream at once; what waits for other ranks is the device.
+//! Defines [`NcclRank`] and [`Member`]. A call is queued on its lane's stream at once; what waits for other ranks is
+//! the device.
 #![allow(unsafe_code)]
 
 use super::NcclOptions;
@@ -22,8 +23,9 @@ use std::time::{Duration, Instant};
 /// How long a thread keeps its core for NCCL to queue a call.
 const PATIENCE: Duration = Duration::from_millis(2);
 
-/// A rank's handle of its group. It belongs to the rank's thread; when it is dropped by a panic there, the other ranks' calls
-/// fail and name this rank. With the last handle of a rank it waits, up to the deadline, for the others to leave as well.
+/// A rank's handle of its group. It belongs to the rank's thread; when it is dropped by a panic there, the other ranks'
+/// calls fail and name this rank. With the last handle of a rank it waits, up to the deadline, for the others to leave
+/// as well.
 #[derive(Debug)]
 pub struct NcclRank {
     member: Arc<Member>,
@@ -70,11 +72,12 @@ struct Numbers {
 }
 
 impl NcclRank {
-    /// Join the ranks of `control` with a device each, and wait until all have come. A rank that is alone needs no NCCL.
+    /// Join the ranks of `control` with a device each, and wait until all have come. A rank that is alone needs no
+    /// NCCL.
     ///
     /// # Errors
-    /// No NCCL library on some rank, or one that is too old or another than elsewhere; ranks that share a device; ranks that do
-    /// not come before the deadline; what else NCCL says.
+    /// No NCCL library on some rank, or one that is too old or another than elsewhere; ranks that share a device; ranks
+    /// that do not come before the deadline; what else NCCL says.
     pub fn join(backend: Arc<CudaBackend>, control: Arc<dyn Communicator>, options: NcclOptions) -> Result<Self> {
         Ok(NcclRank { member: join::join(backend, control, options)? })
     }
@@ -228,7 +231,8 @@ impl Member {
     pub(super) fn queue(&self, way: Way, batch: &[Collective<'_>], call: Call, on: Lane) -> Result<()> {
         let spare = lock(&self.watched).spare(on)?;
         let queued = self.job.backend.exchange(on, spare, |stream| {
-            // SAFETY: the views are made for this lane, so that their memory stays valid until the lane has run what is queued.
+            // SAFETY: the views are made for this lane, so that their memory stays valid until the lane has run what is
+            // queued.
             self.with(way, |connection| unsafe { connection.queue(batch, stream) })?;
             self.settle(way, &call)
         });

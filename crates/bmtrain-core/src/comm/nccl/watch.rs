@@ -1,7 +1,8 @@
-//! The thread of a rank that sees to it that nothing on the device waits for ever, and what it finds out when something does.
+//! The thread of a rank that sees to it that nothing on the device waits for ever, and what it finds out when something
+//! does.
 //!
-//! Defines [`run`], [`Watched`] and [`Trouble`], and adds [`Member::look`] and [`Member::examine`]. The host may wait for the
-//! device in many places, where it hears nothing of the other ranks; so it is not the host that looks.
+//! Defines [`run`], [`Watched`] and [`Trouble`], and adds [`Member::look`] and [`Member::examine`]. The host may wait
+//! for the device in many places, where it hears nothing of the other ranks; so it is not the host that looks.
 
 use super::job::Job;
 use super::join;
@@ -106,8 +107,8 @@ impl Watched {
         Ok(())
     }
 
-    /// The call that the device has been at for the longest time, and for how long; else the next one. None if nothing is under
-    /// way.
+    /// The call that the device has been at for the longest time, and for how long; else the next one. None if nothing
+    /// is under way.
     fn longest(&mut self) -> Result<Option<(Call, Duration)>> {
         let mut longest = None;
         for lane in Lane::ALL {

@@ -1,4 +1,5 @@
-//! How fast the kernels of a device are: each at the sizes of a real model, as bytes moved or operations done per second.
+//! How fast the kernels of a device are: each at the sizes of a real model, as bytes moved or operations done per
+//! second.
 //!
 //! What a figure is compared with is the caller's: what a copy reaches on the same device in the same run, or a matrix
 //! product. Bytes count every argument once for reading and once for writing where it is both.
@@ -77,7 +78,7 @@ impl Sizes {
 pub struct Figure {
     /// The kernel, with what distinguishes this call from others.
     pub name: String,
-    /// Number type of its large operands.
+    /// Dtype of its large operands.
     pub dtype: DType,
     /// Seconds of one call.
     pub seconds: f64,
@@ -104,7 +105,7 @@ impl Figure {
 pub struct Wanted {
     /// The sizes.
     pub sizes: Sizes,
-    /// Number types of the large operands.
+    /// Dtypes of the large operands.
     pub dtypes: Vec<DType>,
     /// Only kernels whose name contains this.
     pub part_of_name: String,
@@ -141,8 +142,8 @@ pub fn copy_bandwidth(device: &Device, bytes: usize, budget: Duration) -> Result
     Ok(2.0 * bytes as f64 / time_of(device, budget, copy)?)
 }
 
-/// Floating-point operations per second that a matrix product of `[m, n, k]` reaches, of factors with normal numbers: what
-/// bounds everything that is made of products.
+/// Floating-point operations per second that a matrix product of `[m, n, k]` reaches, of factors with normal numbers:
+/// what bounds everything that is made of products.
 ///
 /// # Errors
 /// No room for the matrices; a failing device.
@@ -154,8 +155,8 @@ pub fn product_rate(device: &Device, dtype: DType, sizes: [usize; 3], budget: Du
     Ok(rate)
 }
 
-/// Seconds of one call of `run`: many are given to the device at once and waited for together, and the fastest such group
-/// counts, because neighbours on the machine make runs longer, never shorter.
+/// Seconds of one call of `run`: many are given to the device at once and waited for together, and the fastest such
+/// group counts, because neighbours on the machine make runs longer, never shorter.
 fn time_of(device: &Device, budget: Duration, run: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
     /// Groups within the budget.
     const GROUPS: u32 = 8;
@@ -180,7 +181,7 @@ fn time_of(device: &Device, budget: Duration, run: &mut dyn FnMut() -> Result<()
 /// Gives a kernel to the device.
 type Launcher<'a> = &'a dyn Fn(Kernel<'_>) -> Result<()>;
 
-/// What the files of this folder time kernels with.
+/// What the files of this directory time kernels with.
 struct Bench<'a> {
     device: &'a Device,
     wanted: &'a Wanted,

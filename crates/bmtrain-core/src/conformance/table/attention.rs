@@ -227,8 +227,8 @@ fn kept(heads: usize, kv_heads: usize, head_size: usize, window: Option<usize>) 
     case.constant("first", [2, 33, width]).constant("next", [3, 1, width])
 }
 
-/// Both passes launched directly: rows `gap` elements further apart than they are wide, keys of a type of their own, gradients of
-/// queries and values that are added to.
+/// Both passes launched directly: rows `gap` elements further apart than they are wide, keys of a type of their own,
+/// gradients of queries and values that are added to.
 fn apart(name: &str, keys: Option<DType>, gap: usize) -> Case {
     let shape = AttentionShape { batch: 2, heads: 2, kv_heads: 1, queries: 17, keys: 33, head_size: 64 };
     let (wide, narrow) = (2 * 64 + gap, 64 + gap);

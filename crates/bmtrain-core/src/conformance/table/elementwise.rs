@@ -159,7 +159,7 @@ fn casts(cases: &mut Vec<Case>) {
     cases.push(op.variable("x", [3, 11]).holding(Values::Uniform(-2.0, 2.0)));
 }
 
-/// Operands of different number types, operands that do not begin at a multiple of 16 bytes, rows with gaps between them.
+/// Operands of different dtypes, operands that do not begin at a multiple of 16 bytes, rows with gaps between them.
 fn types_and_places(cases: &mut Vec<Case>) {
     for add in [false, true] {
         let name = format!("activation/backward of mixed types{}", if add { "/added" } else { "" });

@@ -56,7 +56,8 @@ fn with_shape(case: Case, name: &'static str, dims: &[usize]) -> Case {
     }
 }
 
-/// Steps over the kink of a rectifier must be rare: within a small step none of the few inputs of these rows crosses it.
+/// Steps over the kink of a rectifier must be rare: within a small step none of the few inputs of these rows crosses
+/// it.
 fn kinked(case: Case, activation: Option<Activation>) -> Case {
     if activation == Some(Activation::Relu) { case.step(5e-4) } else { case }
 }

@@ -22,7 +22,8 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     cases.push(cross_entropy(Reduction::None, 0.0, false, true, 3, 3001).large());
     // One class: losses and gradients are zero, which finite differences cannot measure.
     cases.push(cross_entropy(Reduction::Mean, 0.0, true, false, 4, 1).inexact());
-    // Rows of odd length begin at every distance from a multiple of 16 bytes; a thread has several packs of the longest.
+    // Rows of odd length begin at every distance from a multiple of 16 bytes; a thread has several packs of the
+    // longest.
     cases.push(cross_entropy(Reduction::None, 0.1, true, true, 9, 9001).large());
     cases.push(cross_entropy(Reduction::Mean, 0.0, false, false, 2, 30_522).large());
     for classes in [40, 41] {

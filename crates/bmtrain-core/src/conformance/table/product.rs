@@ -1,5 +1,5 @@
-//! Rows of the matrix product as a kernel: every transpose, leading dimension, batch stride, factor and epilogue, against
-//! sums in f64.
+//! Rows of the matrix product as a kernel: every transpose, leading dimension, batch stride, factor and epilogue,
+//! against sums in f64.
 
 use super::zeros;
 use crate::conformance::case::Case;

@@ -1,5 +1,5 @@
-//! Rows of the matrix product's parts for gradients: a derivative that the result is multiplied by, and sums of the rows of the
-//! left factor, against sums in f64.
+//! Rows of the matrix product's parts for gradients: a derivative that the result is multiplied by, and sums of the
+//! rows of the left factor, against sums in f64.
 
 use super::product::{normal_distribution, with_type};
 use crate::conformance::case::Case;
@@ -8,7 +8,8 @@ use crate::error::Result;
 use crate::kernel::{Activation, Batch, Dest, Epilogue, Gemm, Matrix, MatrixMut};
 use crate::tensor::Tensor;
 
-/// A product of these sizes. With sums the left factor is stored as its transpose, which is how the gradient of a weight has it.
+/// A product of these sizes. With sums the left factor is stored as its transpose, which is how the gradient of a
+/// weight has it.
 #[derive(Clone, Copy)]
 struct Product {
     m: usize,

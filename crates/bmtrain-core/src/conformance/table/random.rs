@@ -18,7 +18,7 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
                 device.launch(FillRandom { distribution, key, offset, out: out.view_mut()? })?;
                 Ok(vec![out])
             });
-            // The input only carries the number type.
+            // The input only carries the dtype.
             cases.push(case.constant("type", [1]));
         }
     }

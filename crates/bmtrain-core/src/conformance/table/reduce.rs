@@ -51,7 +51,8 @@ pub(super) fn rows(cases: &mut Vec<Case>) {
     grad_norms(cases);
 }
 
-/// Rows that are masked throughout or in part, or hold infinity or what is not a number; read from where no pack begins.
+/// Rows that are masked throughout or in part, or hold infinity or what is not a number; read from where no pack
+/// begins.
 fn masked_softmax(log: bool) -> Case {
     const ROWS: usize = 5;
     const COLUMNS: usize = 70;

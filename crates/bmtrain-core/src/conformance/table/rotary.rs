@@ -63,7 +63,8 @@ fn name_of(name: &str, layout: RotaryLayout) -> String {
     }
 }
 
-/// The inputs after x: table, and positions if there are any. Any numbers are a table; between -1 and 1 they are like one.
+/// The inputs after x: table, and positions if there are any. Any numbers are a table; between -1 and 1 they are like
+/// one.
 fn inputs(case: Case, call: &Call) -> Case {
     let case = case.constant("table", [ENTRIES, call.dims]).holding(Values::Uniform(-1.0, 1.0)).of(DType::F32);
     if call.placed { case.ids("positions", [call.batch, call.length], ENTRIES as i64, None) } else { case }

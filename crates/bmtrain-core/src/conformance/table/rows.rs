@@ -140,7 +140,7 @@ fn many_rows(cases: &mut Vec<Case>) {
     cases.push(case.constant("out", [70 * 24 + 5]));
 }
 
-/// Every number type, tiles of a transposition that are not full, sums.
+/// Every dtype, tiles of a transposition that are not full, sums.
 fn permutations(cases: &mut Vec<Case>) {
     let launch = |device: &crate::Device, x: &crate::Tensor, out: &mut crate::Tensor, axes: [usize; 3], add| {
         let (mut all, mut order) = ([1; 6], [0, 1, 2, 3, 4, 5]);

@@ -21,7 +21,8 @@ use std::sync::Arc;
 pub(super) fn rows(cases: &mut Vec<Case>) {
     heads(cases);
     on_one_rank(cases);
-    // Rows, columns with filling, and the classes of each part: also none, one, unaligned rows and rows longer than a block.
+    // Rows, columns with filling, and the classes of each part: also none, one, unaligned rows and rows longer than a
+    // block.
     let parts: [(usize, usize, &[usize]); 8] = [
         (5, 8, &[8]),
         (7, 8, &[5, 3, 0, 8]),
@@ -112,7 +113,8 @@ fn on_one_rank(cases: &mut Vec<Case>) {
     cases.push(in_place.variable("x", [4, 6]).ids("targets", [4], 6, None));
 }
 
-/// The three kernels over the parts of one vocabulary: statistics, losses, gradients. Filling holds what must not be read.
+/// The three kernels over the parts of one vocabulary: statistics, losses, gradients. Filling holds what must not be
+/// read.
 fn kernels(rows: usize, columns: usize, counts: &[usize], smoothing: f32, weighted: bool, mixed: bool) -> Case {
     let (counts, total) = (counts.to_vec(), counts.iter().sum::<usize>());
     let mut name = format!("vocabulary/{rows}x{columns}x{counts:?}");

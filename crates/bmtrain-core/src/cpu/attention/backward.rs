@@ -1,15 +1,16 @@
 //! The backward pass: scores and probabilities are made again, tile by tile, from the saved log-sum-exp.
 //!
-//! Defines [`run`], called by `mod.rs`. The steps on one tile are in `gradients.rs`; here they are put in order, in one of two
-//! schemes that give the same bits:
+//! Defines [`run`], called by `mod.rs`. The steps on one tile are in `gradients.rs`; here they are put in order, in one
+//! of two schemes that give the same bits:
 //!
 //! - **whole**: one piece of work per sequence and key head (per key head alone where sequences share the gradient of a
 //!   bias). Blocks of keys outside, queries inside; five products a tile.
-//! - **split**: first the gradients of queries and bias, a block of queries a piece, then those of keys and values, a block of
-//!   keys a piece. Seven products a tile, for when there are too few heads for the threads or too many queries for the scratch.
+//! - **split**: first the gradients of queries and bias, a block of queries a piece, then those of keys and values, a
+//!   block of keys a piece. Seven products a tile, for when there are too few heads for the threads or too many queries
+//!   for the scratch.
 //!
-//! Sums run over keys in order for a query, over heads and queries in order for a key, over sequences in order for a shared
-//! bias, in both schemes; a product that adds continues the chain of sums (see `product.rs`).
+//! Sums run over keys in order for a query, over heads and queries in order for a key, over sequences in order for a
+//! shared bias, in both schemes; a product that adds continues the chain of sums (see `product.rs`).
 
 use super::gradients::{Pass, WHOLE_LIMIT, Work};
 use super::scratch::{self, Scratch};
@@ -138,7 +139,8 @@ fn split_queries(pass: &Pass<'_>, (b, n): (usize, usize), block: &Range<usize>, 
     pass.finish_queries(b, n, block.clone(), dquery);
 }
 
-/// The gradients of one block of keys and values of head `kv` of sequence `b`; with the first also those of unseen keys.
+/// The gradients of one block of keys and values of head `kv` of sequence `b`; with the first also those of unseen
+/// keys.
 fn split_keys(pass: &Pass<'_>, (b, kv): (usize, usize), block: usize, delta: &[f32], scratch: &mut Scratch) {
     let (mut work, ..) = Work::new(scratch, &pass.tiles, 0);
     if let Some(keys) = pass.key_blocks(b).nth(block) {

@@ -1,6 +1,7 @@
 //! The steps of the backward pass on one tile of scores, and on the sums that tiles add to.
 //!
-//! Defines [`Pass`], the views of one call, and [`Work`], the tiles of one thread. `backward.rs` puts the steps in order.
+//! Defines [`Pass`], the views of one call, and [`Work`], the tiles of one thread. `backward.rs` puts the steps in
+//! order.
 #![allow(unsafe_code)]
 
 use super::operand::{ReadHeads, WriteHeads};
@@ -117,8 +118,8 @@ impl<'a> Pass<'a> {
         tiles::blocks(self.rules.keys(b), self.tiles.keys, 16)
     }
 
-    /// The tile where queries meet keys, without the last keys that none of the queries sees; none if that leaves no key or
-    /// all are before the window of the first query.
+    /// The tile where queries meet keys, without the last keys that none of the queries sees; none if that leaves no
+    /// key or all are before the window of the first query.
     pub(super) fn place(&self, b: usize, n: usize, queries: &Range<usize>, keys: &Range<usize>) -> Option<Place> {
         let end = keys.end.min(self.rules.causal_end(queries.end - 1));
         let width = end.saturating_sub(keys.start);

@@ -1,17 +1,18 @@
 //! Streaming attention on the CPU: the kernels `attention_forward` and `attention_backward`.
 //!
-//! Called by the kernel table of the CPU backend. Scores exist one tile at a time (at most 128 x 128, 64 KiB), in scratch that each
-//! thread keeps:
+//! Called by the kernel table of the CPU backend. Scores exist one tile at a time (at most 128 x 128, 64 KiB), in
+//! scratch that each thread keeps:
 //!
 //! - `forward.rs`: online softmax over blocks of keys; `backward.rs` and `gradients.rs`: the gradients.
 //! - `tiles.rs`: sizes of tiles. `score.rs`: masks and bias. `rows.rs`: softmax, its gradient and dropout, row by row.
 //! - `product.rs`: products of tiles in registers.
-//! - `operand.rs`: strided heads of any number type. `scratch.rs`: memory for tiles.
+//! - `operand.rs`: strided heads of any dtype. `scratch.rs`: memory for tiles.
 //!
 //! # Numerics
-//! Everything is f32 between reading and writing. The order of every sum follows from sizes and masks alone: the bits of a result
-//! do not depend on the number of threads. NaN and infinities in what a query sees propagate to its result; keys that
-//! padding hides at the start and the end of a sequence are not read at all, other hidden keys are multiplied by zero.
+//! Everything is f32 between reading and writing. The order of every sum follows from sizes and masks alone: the bits
+//! of a result do not depend on the number of threads. NaN and infinities in what a query sees propagate to its result;
+//! keys that padding hides at the start and the end of a sequence are not read at all, other hidden keys are multiplied
+//! by zero.
 
 mod backward;
 mod forward;

@@ -83,8 +83,8 @@ impl<'a> WriteHeads<'a> {
     #[inline]
     pub(super) unsafe fn row(&self, sequence: usize, head: usize, row: usize, values: &[f32], factor: f32) {
         let start = sequence * self.batch_stride + row * self.row_stride + head * self.head_size;
-        // SAFETY: the caller is alone with this row, rows of different heads and rows do not overlap because the row stride
-        // is at least as wide as all heads (checked at launch), and `part` checks the range.
+        // SAFETY: the caller is alone with this row, rows of different heads and rows do not overlap because the row
+        // stride is at least as wide as all heads (checked at launch), and `part` checks the range.
         unsafe {
             match &self.data {
                 Sink::F32(rows) => self.store(rows.part(start, values.len()), values, factor),

@@ -326,7 +326,8 @@ pub(super) fn transpose_panels(rows: &[f32], stride: usize, (count, length): (us
 fn transpose_4(from: &[f32], stride: usize, to: &mut [f32]) {
     use std::arch::x86_64::*;
     assert!(3 * stride + 4 <= from.len() && 3 * PANEL + 4 <= to.len());
-    // SAFETY: four numbers from each of four rows, inside both slices by the assertion; the instructions are in the baseline.
+    // SAFETY: four numbers from each of four rows, inside both slices by the assertion; the instructions are in the
+    // baseline.
     unsafe {
         let load = |j: usize| _mm_loadu_ps(from.as_ptr().add(j * stride));
         let (mut r0, mut r1, mut r2, mut r3) = (load(0), load(1), load(2), load(3));

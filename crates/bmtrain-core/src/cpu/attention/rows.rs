@@ -1,10 +1,11 @@
 //! What happens to a tile of scores between the products, row by row, in vectors of the machine.
 //!
-//! Defines [`soften`] (scores to probabilities, with a running maximum and sum) called by `forward.rs`, [`differentiate`]
-//! (scores and gradients of dropped probabilities to dropped probabilities and gradients of scores) and [`row_dots`] called
-//! by `backward.rs`.
+//! Defines [`soften`] (scores to probabilities, with a running maximum and sum) called by `forward.rs`,
+//! [`differentiate`] (scores and gradients of dropped probabilities to dropped probabilities and gradients of scores)
+//! and [`row_dots`] called by `backward.rs`.
 //!
-//! Numerics: exponentials within two units in the last place; what a column past the tile's width holds matters nowhere.
+//! Numerics: exponentials within two units in the last place; what a column past the tile's width holds matters
+//! nowhere.
 
 use super::product::STRIP;
 use super::score::{Place, Rules};

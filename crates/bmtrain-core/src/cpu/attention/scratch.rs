@@ -1,7 +1,7 @@
 //! "Attention scratch": the tiles of one thread, kept between calls.
 //!
-//! Defines [`Scratch`], lent by [`with`] to `forward.rs` and `backward.rs`, and [`bytes`] for the memory report. Regions are
-//! sized by the tiles and the head size alone, so they stop growing after the first call of a model.
+//! Defines [`Scratch`], lent by [`with`] to `forward.rs` and `backward.rs`, and [`bytes`] for the memory report.
+//! Regions are sized by the tiles and the head size alone, so they stop growing after the first call of a model.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -78,8 +78,8 @@ impl Region {
         self.take_of(len, len)
     }
 
-    /// As [`Region::take`], from a region of at least `most` numbers, so that a later call for up to so many finds it large
-    /// enough. Pages that are never touched cost nothing.
+    /// As [`Region::take`], from a region of at least `most` numbers, so that a later call for up to so many finds it
+    /// large enough. Pages that are never touched cost nothing.
     pub(super) fn take_of(&mut self, len: usize, most: usize) -> &mut [f32] {
         let needed = len.max(most) + LINE;
         if self.0.len() < needed {

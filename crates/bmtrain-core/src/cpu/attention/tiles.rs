@@ -51,7 +51,8 @@ impl Settings {
     pub(super) fn tiles_for(&self, shape: &AttentionShape) -> Tiles {
         let head = shape.head_size.next_multiple_of(16);
         let (queries, keys) = self.sizes.unwrap_or(match head {
-            // All tiles of the backward pass together stay below 0.5 MiB up to here, half of a usual second-level cache.
+            // All tiles of the backward pass together stay below 0.5 MiB up to here, half of a usual second-level
+            // cache.
             0..=64 => (128, 128),
             65..=128 => (64, 128),
             _ => (64, 64),
@@ -60,7 +61,8 @@ impl Settings {
     }
 }
 
-/// Cut a range into blocks of nearly equal length, at most `most` each, that start at multiples of `unit` from the first.
+/// Cut a range into blocks of nearly equal length, at most `most` each, that start at multiples of `unit` from the
+/// first.
 pub(super) fn blocks(range: Range<usize>, most: usize, unit: usize) -> impl Iterator<Item = Range<usize>> + Clone {
     let count = range.len().div_ceil(most).max(1);
     let length = range.len().div_ceil(count).next_multiple_of(unit).min(most).max(1);

@@ -1,4 +1,4 @@
-//! Casts between number types.
+//! Casts between dtypes.
 
 use super::{PIECE, each};
 use crate::cpu::access::read;

@@ -79,8 +79,8 @@ unsafe fn tile<const ROWS: usize, const VECTORS: usize>(t: &Tile) {
 /// See [`super::kernel::TransposeRoutine`]; 8 x 8 blocks in registers.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn transpose(from: *const f32, stride: usize, k: usize, to: *mut f32, width: usize) {
-    // SAFETY: p + 8 <= k, so the loads stay inside the k elements of each of the 8 rows and the stores inside the k rows
-    // of `to`; the caller vouches for both.
+    // SAFETY: p + 8 <= k, so the loads stay inside the k elements of each of the 8 rows and the stores inside the k
+    // rows of `to`; the caller vouches for both.
     unsafe {
         let mut p = 0;
         while p + LANES <= k {
@@ -145,8 +145,8 @@ unsafe fn copy(from: *const f32, stride: usize, k: usize, to: *mut f32, panels: 
 /// See [`super::kernel::DotsRoutine`].
 #[target_feature(enable = "avx2,fma")]
 unsafe fn dots<const ROWS: usize, const COLUMNS: usize>(d: &Dots) {
-    // SAFETY: the caller vouches for k elements of each row; vectors are loaded only where 8 of them are left; a prefetch beyond
-    // them has no effect.
+    // SAFETY: the caller vouches for k elements of each row; vectors are loaded only where 8 of them are left; a
+    // prefetch beyond them has no effect.
     unsafe {
         let mut sums = [[_mm256_setzero_ps(); COLUMNS]; ROWS];
         let ahead = d.ahead(COLUMNS);

@@ -31,7 +31,8 @@ pub(super) static KERNEL: Kernel = Kernel {
     ],
     transpose,
     copy,
-    // 4 x 4 and no larger: with more rows the addresses no longer fit the general registers and speed falls by a quarter.
+    // 4 x 4 and no larger: with more rows the addresses no longer fit the general registers and speed falls by a
+    // quarter.
     dots: &[dots::<1, 4>, dots::<2, 4>, dots::<3, 4>, dots::<4, 4>],
     single_dots: &[dots::<1, 1>, dots::<2, 1>, dots::<3, 1>, dots::<4, 1>],
     dot_columns: 4,
@@ -88,8 +89,8 @@ unsafe fn tile<const ROWS: usize, const VECTORS: usize>(t: &Tile) {
 /// See [`super::kernel::TransposeRoutine`]; 16 x 16 blocks in registers.
 #[target_feature(enable = "avx512f")]
 unsafe fn transpose(from: *const f32, stride: usize, k: usize, to: *mut f32, width: usize) {
-    // SAFETY: p + 16 <= k, so the loads stay inside the k elements of each of the 16 rows and the stores inside the k rows
-    // of `to`; the caller vouches for both.
+    // SAFETY: p + 16 <= k, so the loads stay inside the k elements of each of the 16 rows and the stores inside the k
+    // rows of `to`; the caller vouches for both.
     unsafe {
         let mut p = 0;
         while p + LANES <= k {
@@ -161,8 +162,8 @@ unsafe fn copy(from: *const f32, stride: usize, k: usize, to: *mut f32, panels: 
 /// See [`super::kernel::DotsRoutine`].
 #[target_feature(enable = "avx512f")]
 unsafe fn dots<const ROWS: usize, const COLUMNS: usize>(d: &Dots) {
-    // SAFETY: the caller vouches for k elements of each row; the last, partial vector is loaded under a mask; a prefetch
-    // beyond them has no effect.
+    // SAFETY: the caller vouches for k elements of each row; the last, partial vector is loaded under a mask; a
+    // prefetch beyond them has no effect.
     unsafe {
         let mut sums = [[_mm512_setzero_ps(); COLUMNS]; ROWS];
         let ahead = d.ahead(COLUMNS);

@@ -1,8 +1,8 @@
 //! One unit of a product on one thread: stretches of k, panels of B, tiles, and the epilogue on finished tiles.
 //!
 //! Defines [`Job`] and [`Batch`] (checked forms of the public structs, made by `mod.rs`) and [`run`], called by
-//! `schedule.rs`. The loops, outermost first: stretch of k (pack its panels of B), block of rows (widen A if it is 16 bits
-//! wide), panel, tile.
+//! `schedule.rs`. The loops, outermost first: stretch of k (pack its panels of B), block of rows (widen A if it is 16
+//! bits wide), panel, tile.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -379,8 +379,9 @@ fn multiply(
         alpha: pass.job.alpha,
         beta,
     };
-    // SAFETY: the kernel was chosen for this machine; A and B are inside their slices by the assertions above; C is either a
-    // buffer of rows x width on the stack or, by `Shared::f32_at`, inside the result, where this unit owns the tile.
+    // SAFETY: the kernel was chosen for this machine; A and B are inside their slices by the assertions above; C is
+    // either a buffer of rows x width on the stack or, by `Shared::f32_at`, inside the result, where this unit owns the
+    // tile.
     unsafe { routine(&tile) }
 }
 

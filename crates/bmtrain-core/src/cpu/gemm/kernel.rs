@@ -1,7 +1,7 @@
 //! The table of innermost routines of one instruction set, and the choice of the table for this machine.
 //!
-//! Defines [`Kernel`] (what `block.rs`, `pack.rs`, `skinny.rs` and `peak.rs` call through) and [`Tile`], the one argument of
-//! a tile routine. The routines themselves live in `avx512.rs`, `avx2.rs` and `portable.rs`.
+//! Defines [`Kernel`] (what `block.rs`, `pack.rs`, `skinny.rs` and `peak.rs` call through) and [`Tile`], the one
+//! argument of a tile routine. The routines themselves live in `avx512.rs`, `avx2.rs` and `portable.rs`.
 
 use std::sync::OnceLock;
 
@@ -12,8 +12,8 @@ pub(super) const MAX_TILE: usize = 512;
 
 /// One tile of a product: `C = alpha * A·B + beta * C` with `ROWS x (VECTORS * lanes)` elements of C.
 ///
-/// A is read one element at a time (`a + i * a_row + p * a_step`), B in vectors (`b + p * b_step + j`), so A may have any
-/// strides and only B must have adjacent columns.
+/// A is read one element at a time (`a + i * a_row + p * a_step`), B in vectors (`b + p * b_step + j`), so A may have
+/// any strides and only B must have adjacent columns.
 pub(super) struct Tile {
     /// Length of the sum.
     pub(super) k: usize,
@@ -55,8 +55,8 @@ pub(super) type TransposeRoutine = unsafe fn(from: *const f32, stride: usize, k:
 /// [`Kernel::columns`] and panels lie `k * C` apart.
 ///
 /// # Safety
-/// The instruction set must be present, `from` valid for `(k - 1) * stride + panels * C` reads, `to` for `k * panels * C`
-/// writes.
+/// The instruction set must be present, `from` valid for `(k - 1) * stride + panels * C` reads, `to` for
+/// `k * panels * C` writes.
 pub(super) type CopyRoutine = unsafe fn(from: *const f32, stride: usize, k: usize, to: *mut f32, panels: usize);
 
 /// Sums `x[i * x_row + p] * y[j * y_row + p]` over p for a fixed number of rows of x and y and writes them to
@@ -80,8 +80,8 @@ pub(super) struct Dots {
 
 #[cfg(target_arch = "x86_64")]
 impl Dots {
-    /// How far ahead in y it pays to look: where rows are short the hardware, which sees a stream end with each of them, does not
-    /// find the next ones; of long rows it is the same row.
+    /// How far ahead in y it pays to look: where rows are short the hardware, which sees a stream end with each of
+    /// them, does not find the next ones; of long rows it is the same row.
     pub(super) fn ahead(&self, columns: usize) -> usize {
         /// What fits beside x in the first-level cache, in elements.
         const MOST: usize = 4096;

@@ -1,21 +1,23 @@
-//! Matrix products on the CPU: `C = alpha * A·B + beta * C` for f32, f16 and bf16, every transpose, with a fused epilogue.
+//! Matrix products on the CPU: `C = alpha * A·B + beta * C` for f32, f16 and bf16, every transpose, with a fused
+//! epilogue.
 //!
-//! Defines [`Product`] and [`product`] (one product, split over threads), [`BatchedProduct`] and [`product_batch`] (many
-//! small ones of one shape, such as the heads of attention), [`measure_peak`] and [`scratch_bytes`]. The CPU backend's
-//! `gemm` and `linear` kernels call them; attention calls [`product`] with [`Threads::Calling`] inside its own loops.
+//! Defines [`Product`] and [`product`] (one product, split over threads), [`BatchedProduct`] and [`product_batch`]
+//! (many small ones of one shape, such as the heads of attention), [`measure_peak`] and [`scratch_bytes`]. The CPU
+//! backend's `gemm` and `linear` kernels call them; attention calls [`product`] with [`Threads::Calling`] inside its
+//! own loops.
 //!
 //! # How it works
-//! B is packed into panels of 64 columns (AVX-512), each of which fits the second-level cache; 16-bit numbers are widened on
-//! the way. A is read in place. Tiles of 6 x 64 sums are kept in registers (`avx512.rs`, `avx2.rs`,
+//! B is packed into panels of 64 columns (AVX-512), each of which fits the second-level cache; 16-bit numbers are
+//! widened on the way. A is read in place. Tiles of 6 x 64 sums are kept in registers (`avx512.rs`, `avx2.rs`,
 //! `portable.rs`, chosen at run time), and on the last stretch of the sum the epilogue runs while the tile is hot.
 //! Products of few rows skip the packing (`skinny.rs`); they are as fast as memory is read, so all threads read.
 //!
 //! # Numerics
-//! Sums are accumulated in f32, whatever the operands hold, over stretches of at most 768 terms (2048 in `skinny.rs`), one
-//! after the other. The stretches follow from k alone and the path (tiles or skinny) from shape and strides alone; within a
-//! path each element of C is summed by itself, in the same order wherever it lies in a tile, by one thread. So the bits of a
-//! result depend on shape, strides and machine, never on the number of threads or on which thread did what. Nothing is
-//! skipped: NaN and infinities propagate, zero times infinity is NaN. With `beta == 0`, C is not read.
+//! Sums are accumulated in f32, whatever the operands hold, over stretches of at most 768 terms (2048 in `skinny.rs`),
+//! one after the other. The stretches follow from k alone and the path (tiles or skinny) from shape and strides alone;
+//! within a path each element of C is summed by itself, in the same order wherever it lies in a tile, by one thread. So
+//! the bits of a result depend on shape, strides and machine, never on the number of threads or on which thread did
+//! what. Nothing is skipped: NaN and infinities propagate, zero times infinity is NaN. With `beta == 0`, C is not read.
 //!
 //! Rows that start at multiples of 64 bytes are read fastest.
 
@@ -69,8 +71,8 @@ impl Threads<'_> {
 /// A function applied in place to finished f32 values, element by element.
 ///
 /// It is called on short runs (at most 512 values) that lie in the first-level cache, so write it so that the compiler
-/// vectorises it. What it does to a value must not depend on the value's place in the slice. The length is always a multiple
-/// of 8; some of the values may be padding, whose results are dropped.
+/// vectorises it. What it does to a value must not depend on the value's place in the slice. The length is always a
+/// multiple of 8; some of the values may be padding, whose results are dropped.
 pub type Activation<'a> = &'a (dyn Fn(&mut [f32]) + Sync);
 
 /// A function that turns gradients (first slice, in place) into gradients before an activation, given the activation's
@@ -140,8 +142,8 @@ pub struct BatchedProduct<'a> {
 /// Computes one [`Product`].
 ///
 /// # Errors
-/// [`crate::Error::Shape`] if a slice is shorter than its shape and strides need, or no stride of an operand is 1. Nothing
-/// is written then.
+/// [`crate::Error::Shape`] if a slice is shorter than its shape and strides need, or no stride of an operand is 1.
+/// Nothing is written then.
 pub fn product(threads: Threads<'_>, product: Product<'_>) -> Result<()> {
     let job = Job::new(product)?;
     schedule::run_one(threads, Kernel::of_this_machine(), &job);

@@ -13,8 +13,8 @@ use super::scratch::Region;
 /// cache has ways, since panels tend to lie a multiple of its size apart.
 const SIDE_BY_SIDE: usize = 4;
 
-/// Packs rows `rows` and columns `columns` of B: panel after panel of `kernel.columns()` columns, the last one padded to a
-/// multiple of the lanes, each with `to[p * width + j]` for its row p and column j.
+/// Packs rows `rows` and columns `columns` of B: panel after panel of `kernel.columns()` columns, the last one padded
+/// to a multiple of the lanes, each with `to[p * width + j]` for its row p and column j.
 pub(super) fn pack(
     kernel: &Kernel,
     b: &Matrix<'_>,

@@ -1,8 +1,8 @@
 //! Who computes what: splits products into units of work and hands them to threads.
 //!
-//! Defines [`run_one`] and [`run_batch`], called by `mod.rs`. A unit is a range of rows by a range of panels of columns.
-//! Threads take units as they get free (large ones first), so a slow neighbour costs little; the split has no influence on
-//! the result because each element is summed by one thread in an order given by the shape.
+//! Defines [`run_one`] and [`run_batch`], called by `mod.rs`. A unit is a range of rows by a range of panels of
+//! columns. Threads take units as they get free (large ones first), so a slow neighbour costs little; the split has no
+//! influence on the result because each element is summed by one thread in an order given by the shape.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,11 +16,12 @@ use super::skinny;
 /// Below this many operations, waking a second thread costs more than it saves (about 20 us of work).
 const WORTH_SPLITTING: f64 = 2.0e6;
 
-/// The same in bytes of W where few rows meet it once: what counts then is how fast memory is read, which two threads do faster.
+/// The same in bytes of W where few rows meet it once: what counts then is how fast memory is read, which two threads
+/// do faster.
 const BYTES_WORTH_SPLITTING: usize = 512 << 10;
 
-/// Columns of B packed at once. The packed panels (2.25 MiB) live in the third-level cache, one at a time in the second;
-/// the fewer times A is read again, the better, above all a transposed A.
+/// Columns of B packed at once. The packed panels (2.25 MiB) live in the third-level cache, one at a time in the
+/// second; the fewer times A is read again, the better, above all a transposed A.
 const COLUMNS_AT_ONCE: usize = 768;
 
 /// Rows and columns of a unit when sums of a 16-bit result are kept in scratch (1 MiB).
@@ -40,8 +41,9 @@ pub(super) fn run_one(threads: Threads<'_>, kernel: &Kernel, job: &Job<'_>) {
         }
     };
     match threads {
-        // The calling thread begins at once and only the others are woken: of a product that takes as long as waking a thread
-        // does, that is half of the time. Others leave the work to the pool, whose threads have packed panels before.
+        // The calling thread begins at once and only the others are woken: of a product that takes as long as waking a
+        // thread does, that is half of the time. Others leave the work to the pool, whose threads have packed panels
+        // before.
         Threads::Pool(pool) if workers > 1 && skinny::takes(job) => pool.in_place_scope(|scope| {
             for _ in 1..workers {
                 scope.spawn(|_| scratch::with(work));

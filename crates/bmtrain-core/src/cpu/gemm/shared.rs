@@ -1,7 +1,8 @@
 //! A result that several threads write at once, each its own elements.
 //!
-//! Defines [`Shared`], made from a [`Target`] by `block.rs`. The rule that makes it sound: the scheduler hands each unit of
-//! work (a range of rows by a range of columns) to one thread, and a unit only touches elements of its own rows and columns.
+//! Defines [`Shared`], made from a [`Target`] by `block.rs`. The rule that makes it sound: the scheduler hands each
+//! unit of work (a range of rows by a range of columns) to one thread, and a unit only touches elements of its own rows
+//! and columns.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -26,8 +27,8 @@ pub(super) struct Shared<'a> {
     owner: PhantomData<&'a mut f32>,
 }
 
-// SAFETY: the elements are plain numbers of a slice that is borrowed exclusively for 'a, and every method that reaches them
-// is unsafe with the condition that no two threads use the same element at the same time.
+// SAFETY: the elements are plain numbers of a slice that is borrowed exclusively for 'a, and every method that reaches
+// them is unsafe with the condition that no two threads use the same element at the same time.
 unsafe impl Send for Shared<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Shared<'_> {}

@@ -1,8 +1,9 @@
-//! Products of few rows with a transposed right side (`y = x·Wᵀ` for a handful of tokens): dot products without packing.
+//! Products of few rows with a transposed right side (`y = x·Wᵀ` for a handful of tokens): dot products without
+//! packing.
 //!
 //! Defines [`takes`] (whether a product comes here; by its shape, types and strides alone) and [`run`], called by
-//! `block.rs`. Packing W would cost more than the few rows give back; rows of x and W both run along k, so whole vectors of
-//! both are multiplied and the lanes are added at the end.
+//! `block.rs`. Packing W would cost more than the few rows give back; rows of x and W both run along k, so whole
+//! vectors of both are multiplied and the lanes are added at the end.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -15,8 +16,8 @@ use super::scratch::{Region, Scratch};
 /// Most rows of such a product.
 const ROWS: usize = 16;
 
-/// Columns of a panel: a multiple of 8 for the activation and of the columns of every kernel's dot products; 16 rows of it
-/// fit the buffer of a tile.
+/// Columns of a panel: a multiple of 8 for the activation and of the columns of every kernel's dot products; 16 rows of
+/// it fit the buffer of a tile.
 pub(super) const COLUMNS: usize = 24;
 
 /// Longest stretch of the sum; bounds the scratch of widened operands (16 and 24 rows: 128 and 192 KiB).
@@ -87,8 +88,8 @@ fn lines<'s>(
 fn block(kernel: &Kernel, k: usize, x: (&[f32], usize), w: (&[f32], usize), out: &mut [f32], (m, n): (usize, usize)) {
     let mut i = 0;
     while i < m {
-        // Calls of about equal height: short ones have few sums per load. Rows outside, columns inside, because a few rows
-        // of x fit the first-level cache.
+        // Calls of about equal height: short ones have few sums per load. Rows outside, columns inside, because a few
+        // rows of x fit the first-level cache.
         let left = m - i;
         let tall = left.div_ceil(left.div_ceil(kernel.dots.len()));
         let mut j = 0;

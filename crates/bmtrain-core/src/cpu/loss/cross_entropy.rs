@@ -1,5 +1,5 @@
-//! Fused softmax and cross-entropy. A row of logits is read once forward and once backward; rows that are ignored are not
-//! read at all.
+//! Fused softmax and cross-entropy. A row of logits is read once forward and once backward; rows that are ignored are
+//! not read at all.
 
 use super::PIECE;
 use crate::cpu::access::{read, write};

@@ -1,13 +1,13 @@
 //! Initial values: distributions drawn by the address of an element.
 //!
-//! Defines [`draw`]. Element `e` uses Philox block `e / 4` with counter words 2 and 3 zero. A uniform value comes from word
-//! `e % 4`. Normal values come in pairs from the word pairs (0, 1) and (2, 3) by the method of Box and Muller (1958):
-//! the even element takes the cosine, the odd one the sine. A truncated normal value is the first normal value within two
-//! standard deviations among the blocks `(e / 4, 0, attempt)`, attempt = 0, 1, ….
+//! Defines [`draw`]. Element `e` uses Philox block `e / 4` with counter words 2 and 3 zero. A uniform value comes from
+//! word `e % 4`. Normal values come in pairs from the word pairs (0, 1) and (2, 3) by the method of Box and Muller
+//! (1958): the even element takes the cosine, the odd one the sine. A truncated normal value is the first normal value
+//! within two standard deviations among the blocks `(e / 4, 0, attempt)`, attempt = 0, 1, ….
 //!
 //! Everything is computed in doubles by additions, multiplications, divisions and square roots alone, never fused, with
-//! the logarithm and the sine made here; the one rounding to f32 comes last. So a value has the same bits on every machine
-//! with IEEE arithmetic. These rules are frozen: changing them changes what a seed means.
+//! the logarithm and the sine made here; the one rounding to f32 comes last. So a value has the same bits on every
+//! machine with IEEE arithmetic. These rules are frozen: changing them changes what a seed means.
 
 use crate::cpu::simd::vectorised;
 use crate::kernel::Distribution;

@@ -54,7 +54,8 @@ pub(super) fn column_sum(threads: &Threads, a: ColumnSum<'_>) -> Result<()> {
     Ok(())
 }
 
-/// `out (+)=` the sum over the rows of `partials`, `stride` long, of their columns from `column` on, in the order of rows.
+/// `out (+)=` the sum over the rows of `partials`, `stride` long, of their columns from `column` on, in the order of
+/// rows.
 pub(super) fn add_partials(
     threads: &Threads,
     partials: &[f32],

@@ -28,8 +28,8 @@ fn floats<T: Float>(threads: &Threads, a: Permute<'_>) -> Result<()> {
     }
 }
 
-/// The axes of the result, outermost first, without those of length 1, neighbours joined where they are neighbours in the
-/// input as well.
+/// The axes of the result, outermost first, without those of length 1, neighbours joined where they are neighbours in
+/// the input as well.
 #[derive(Clone, Copy)]
 struct Plan {
     /// Length of each axis.
@@ -108,8 +108,8 @@ impl Plan {
 
     /// Axis `moved` is contiguous in the input, the last one in the output: blocks of both.
     ///
-    /// A block passes through a copy of its own. Rows of a large matrix often lie a multiple of 4 KiB apart, where their
-    /// lines displace each other from the cache, so that each is touched once on either side.
+    /// A block passes through a copy of its own. Rows of a large matrix often lie a multiple of 4 KiB apart, where
+    /// their lines displace each other from the cache, so that each is touched once on either side.
     fn exchange<T: Element>(&self, moved: usize, x: &[T], out: &mut [T], store: &impl Fn(T, T) -> T) {
         let last = self.rank - 1;
         let (rows, columns) = (self.len[moved], self.len[last]);

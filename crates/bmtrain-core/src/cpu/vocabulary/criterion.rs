@@ -1,5 +1,5 @@
-//! Statistics of a part of the classes, losses from those of all parts, gradients of a part. A row of logits is read once
-//! forward and once backward; rows that are ignored are not read at all.
+//! Statistics of a part of the classes, losses from those of all parts, gradients of a part. A row of logits is read
+//! once forward and once backward; rows that are ignored are not read at all.
 
 use super::PIECE;
 use crate::cpu::access::{read, write};

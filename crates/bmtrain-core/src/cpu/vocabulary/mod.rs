@@ -1,5 +1,5 @@
-//! Cross-entropies of classes that are divided among ranks or whose logits are made in chunks: what a part of the classes
-//! contributes, losses and gradients (`criterion`), and the sums and factors around them (here).
+//! Cross-entropies of classes that are divided among ranks or whose logits are made in chunks: what a part of the
+//! classes contributes, losses and gradients (`criterion`), and the sums and factors around them (here).
 
 mod criterion;
 

@@ -44,7 +44,8 @@ pub(super) struct Finish {
     /// Receives the activation's input, without gaps.
     pub(super) copy: Option<Numbers>,
     pub(super) activation: Option<Activation>,
-    /// The result is multiplied by the derivative of this at these points, without gaps. Not together with an activation.
+    /// The result is multiplied by the derivative of this at these points, without gaps. Not together with an
+    /// activation.
     pub(super) derivative: Option<(Activation, Numbers)>,
 }
 
@@ -79,7 +80,7 @@ struct EpilogueArguments {
 }
 
 impl Finish {
-    /// A copy of matrices, into another number type or without gaps.
+    /// A copy of matrices, into another dtype or without gaps.
     pub(super) fn copying(rows: usize, columns: usize, batch: Batch, from: Matrices, to: Matrices) -> Self {
         let (x, c) = (Some(from), to);
         Finish { rows, columns, batch, x, c, beta: 0.0, bias: None, copy: None, activation: None, derivative: None }
@@ -94,8 +95,8 @@ impl Finish {
     /// Queue it.
     ///
     /// # Safety
-    /// The addresses are of this device, valid until the lane has run the kernel, and as large as the sizes say; `c` and the copy
-    /// overlap nothing, but `x` may be `c` itself.
+    /// The addresses are of this device, valid until the lane has run the kernel, and as large as the sizes say; `c`
+    /// and the copy overlap nothing, but `x` may be `c` itself.
     pub(super) unsafe fn queue(&self, launch: &Launch<'_>) -> Result<()> {
         const NAME: &str = Gemm::NAME;
         let Batch { outer, inner } = self.batch;

@@ -1,7 +1,7 @@
 //! The functions of cuBLASLt, a handle, and descriptors with owners.
 //!
-//! Functions return plain numbers here and not the enumerations of the bindings, because a newer library may have more of them.
-//! The bindings give the values of what is passed in.
+//! Functions return plain numbers here and not the enumerations of the bindings, because a newer library may have more
+//! of them. The bindings give the values of what is passed in.
 #![allow(unsafe_code)]
 
 use super::super::CudaOptions;
@@ -191,7 +191,8 @@ impl Lt {
     /// Set an attribute of a descriptor.
     pub(super) fn set<T: Copy>(&self, descriptor: &Descriptor, attribute: u32, value: T) -> Result<()> {
         let attribute = attribute as c_int;
-        // SAFETY: the descriptor lives; as many bytes are read as the value has, and their number is checked by the library.
+        // SAFETY: the descriptor lives; as many bytes are read as the value has, and their number is checked by the
+        // library.
         let status =
             unsafe { (descriptor.set)(descriptor.object, attribute, ptr::from_ref(&value).cast(), size_of::<T>()) };
         self.answer("cublasLt...SetAttribute", status)
@@ -216,7 +217,8 @@ impl Lt {
         let status = unsafe {
             (self.functions.heuristic)(self.handle, product, a, b, c, d, preference, 1, &mut found, &mut count)
         };
-        // What cannot be done is said in several ways: as a value or a combination that is not supported, or by no answer.
+        // What cannot be done is said in several ways: as a value or a combination that is not supported, or by no
+        // answer.
         if ![SUCCESS, INVALID_VALUE, NOT_SUPPORTED].contains(&status) {
             self.answer("cublasLtMatmulAlgoGetHeuristic", status)?;
         }
@@ -227,8 +229,8 @@ impl Lt {
     /// Queue a product.
     ///
     /// # Safety
-    /// The addresses are of this device, valid until the lane has run the product, as large as the layouts say and aligned as
-    /// the algorithm was chosen for; what is written overlaps nothing.
+    /// The addresses are of this device, valid until the lane has run the product, as large as the layouts say and
+    /// aligned as the algorithm was chosen for; what is written overlaps nothing.
     pub(super) unsafe fn multiply(&self, plan: &Plan, call: &Call) -> Result<()> {
         let Plan { product, a: a_layout, b: b_layout, c: c_layout, algorithm, workspace } = plan;
         let (a, b, c) = (a_layout.object, b_layout.object, c_layout.object);
@@ -291,7 +293,8 @@ impl Drop for Descriptor {
     }
 }
 
-/// A product that is known: described, and with an algorithm. The library's first factor, in columns, is our second in rows.
+/// A product that is known: described, and with an algorithm. The library's first factor, in columns, is our second in
+/// rows.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) product: Descriptor,
@@ -314,7 +317,7 @@ pub(super) struct Call {
     pub(super) stream: *mut c_void,
 }
 
-/// A number type as the library counts them.
+/// A dtype as the library counts them.
 pub(super) fn number_type(dtype: DType) -> Result<c_int> {
     use sys::cudaDataType_t as Type;
     match dtype {

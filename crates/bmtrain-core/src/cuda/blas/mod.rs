@@ -1,12 +1,13 @@
 //! Matrix products: the kernel [`Gemm`] given to cuBLASLt.
 //!
-//! `lt` is the library, `plans` the products that are known, `ways` how a product can be had from the library, `epilogue` what
-//! is done beside it. A product whose number types the library does not combine is made of factors widened to f32 in scratch
-//! memory, and one whose epilogue it does not do gets it from a kernel; so no combination is unsupported.
+//! `lt` is the library, `plans` the products that are known, `ways` how a product can be had from the library,
+//! `epilogue` what is done beside it. A product whose dtypes the library does not combine is made of factors widened to
+//! f32 in scratch memory, and one whose epilogue it does not do gets it from a kernel; so no combination is
+//! unsupported.
 //!
-//! Numerics: sums are f32 in every case, and products of f32 factors are not made of shortened ones unless asked for. What is
-//! written is rounded once, but for the argument of an activation that a kernel applies: it is read as it was written, in the
-//! type of the copy that is kept or of the result. A product that a
+//! Numerics: sums are f32 in every case, and products of f32 factors are not made of shortened ones unless asked for.
+//! What is written is rounded once, but for the argument of an activation that a kernel applies: it is read as it was
+//! written, in the type of the copy that is kept or of the result. A product that a
 //! kernel multiplies by a derivative is read so too. So evaluation, which keeps no copy, computes what training does.
 #![allow(unsafe_code)]
 
@@ -139,8 +140,8 @@ impl Blas {
         }
         if work.k == 0 {
             let finish = work.finish(None, work.beta, true);
-            // SAFETY: `check` saw that c, bias and copy are as large as the sizes say and overlap nothing. The memory stays
-            // valid until the lane has run the kernel, because the pool gives it out in lane order.
+            // SAFETY: `check` saw that c, bias and copy are as large as the sizes say and overlap nothing. The memory
+            // stays valid until the lane has run the kernel, because the pool gives it out in lane order.
             return unsafe { finish.queue(launch) }.map(|()| false);
         }
         let lt = self.lt.get_or_init(|| Lt::open(&self.context, &self.options)).as_ref().map_err(Clone::clone)?;
@@ -238,17 +239,18 @@ impl Blas {
             });
             let (alpha, workspace) = (work.alpha, at(workspace_place));
             let call = Call { alpha, beta, a: b_address, b: a_address, c: c_address, workspace, stream };
-            // SAFETY: `check` saw that the matrices of every entry lie in their views, that those of c share no element and that
-            // c, copy and sums overlap nothing; the plan was made for these layouts and alignments; scratch memory was taken
-            // for what lies there. The memory stays valid until the lane has run the product, because the pool gives it out in
-            // lane order.
+            // SAFETY: `check` saw that the matrices of every entry lie in their views, that those of c share no element
+            // and that c, copy and sums overlap nothing; the plan was made for these layouts and alignments; scratch
+            // memory was taken for what lies there. The memory stays valid until the lane has run the product, because
+            // the pool gives it out in lane order.
             unsafe { lt.multiply(plan, &call) }?;
         }
         drop(plans);
         if let Some(Sums { out: first, .. }) = moved_sums {
             let (address, columns) = (beside.vector, work.m);
             let sums = Partials { address, groups: 1, columns, stride: columns, first, second: Out::NONE };
-            // SAFETY: the product leaves one f32 sum for each row there; `check` saw that the destination holds as many.
+            // SAFETY: the product leaves one f32 sum for each row there; `check` saw that the destination holds as
+            // many.
             unsafe { sum_partials(launch, Gemm::NAME, sums) }?;
         }
         if way.finishes(work) {
@@ -306,8 +308,8 @@ impl Work {
         Matrices { numbers, ld: self.n, batch: [entry * self.batch.inner, entry] }
     }
 
-    /// What a product reads or writes beside its matrices: its bias, or sums at their place in scratch memory or at their own; the
-    /// points of a derivative, or a copy.
+    /// What a product reads or writes beside its matrices: its bias, or sums at their place in scratch memory or at
+    /// their own; the points of a derivative, or a copy.
     fn beside(&self, way: Way, bias: u64, sums_in_scratch: Option<u64>) -> Beside {
         let sums = self.sums.filter(|_| way.fused.sums);
         let vector = sums.map_or(bias, |sums| sums_in_scratch.unwrap_or(sums.numbers.address));
@@ -333,8 +335,8 @@ impl Work {
 }
 
 impl Factor {
-    /// How it is stored in f32 without gaps, at an address that is not known yet, and how many elements that are. Entries of the
-    /// batch that are one and the same stay so.
+    /// How it is stored in f32 without gaps, at an address that is not known yet, and how many elements that are.
+    /// Entries of the batch that are one and the same stay so.
     fn widened(&self, batch: Batch) -> (Factor, usize) {
         let Batch { outer, inner } = self.entries(batch);
         let entry = self.rows * self.columns;

@@ -8,8 +8,8 @@ use cudarc::cublaslt::sys;
 use std::collections::HashMap;
 use std::ffi::c_int;
 
-/// The most workspace of a product: what cuBLAS itself takes on Hopper, whose fastest algorithms for long sums need it. Only as
-/// much is held as the algorithms in use ask for.
+/// The most workspace of a product: what cuBLAS itself takes on Hopper, whose fastest algorithms for long sums need it.
+/// Only as much is held as the algorithms in use ask for.
 const MOST_WORKSPACE: u64 = 32 << 20;
 
 /// Batches of many lengths make many products. Beyond this they are all forgotten, and asked for again.
@@ -113,7 +113,8 @@ impl Plans {
     }
 }
 
-/// The power of two, at most 256, that an address and everything at multiples of `stride` bytes from it are multiples of.
+/// The power of two, at most 256, that an address and everything at multiples of `stride` bytes from it are multiples
+/// of.
 pub(super) fn alignment(address: u64, strides: impl IntoIterator<Item = usize>) -> u32 {
     let all = strides.into_iter().fold(address, |all, stride| all | stride as u64);
     1 << all.trailing_zeros().min(MOST_ALIGNMENT.trailing_zeros())

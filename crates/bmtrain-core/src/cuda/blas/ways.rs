@@ -1,8 +1,8 @@
 //! The ways in which a product can be had from the library, the best first.
 //!
-//! The library takes factors of one number type and gives a result of the same or of f32. Of epilogues it does a bias of the
-//! result's type, and with it ReLU or the tanh approximation of GELU, of which it can keep the argument; the derivative of that;
-//! or, alone, sums of the rows of a factor, in the result's type. What it refuses all the
+//! The library takes factors of one dtype and gives a result of the same or of f32. Of epilogues it does a bias of the
+//! result's type, and with it ReLU or the tanh approximation of GELU, of which it can keep the argument; the derivative
+//! of that; or, alone, sums of the rows of a factor, in the result's type. What it refuses all the
 //! same is known only when it is asked: then the next way is tried.
 
 use super::Work;
@@ -84,8 +84,8 @@ fn whole(work: &Work) -> Option<Fused> {
     Some(Fused { bias, function: Some(function), copy: work.copy.is_some(), ..Fused::default() })
 }
 
-/// The product with its sums, if the library can make them as exactly as a kernel does: it gives them in the result's type. How it
-/// adds up f32 is not said.
+/// The product with its sums, if the library can make them as exactly as a kernel does: it gives them in the result's
+/// type. How it adds up f32 is not said.
 fn sums(work: &Work) -> Option<Fused> {
     let sums = work.sums.as_ref()?;
     let alone = work.bias.is_none() && work.activation.is_none() && work.copy.is_none() && work.derivative.is_none();

@@ -1,8 +1,8 @@
 //! Compiled kernels on disk, so that a program compiles each unit once for each machine and version.
 //!
-//! A file is named after everything that goes into the compilation and begins with the length and the hash of what follows.
-//! It is written under another name and renamed, so that processes may share a folder; what does not verify is removed and
-//! made again. A cache that cannot be written costs time and nothing else.
+//! A file is named after everything that goes into the compilation and begins with the length and the hash of what
+//! follows. It is written under another name and renamed, so that processes may share a directory; what does not verify
+//! is removed and made again. A cache that cannot be written costs time and nothing else.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -21,10 +21,10 @@ const MOST_BYTES: u64 = 512 << 20;
 /// What is left of a process that died while it wrote.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
-/// A folder of compiled kernels. It must be the user's own: the driver trusts what lies in it.
+/// A directory of compiled kernels. It must be the user's own: the driver trusts what lies in it.
 #[derive(Debug)]
 pub(in crate::cuda) struct Cache {
-    folder: PathBuf,
+    directory: PathBuf,
     most_bytes: u64,
     warned: AtomicBool,
 }
@@ -53,14 +53,14 @@ impl Key {
 }
 
 impl Cache {
-    /// A cache in a folder, which is made when something is kept.
-    pub(in crate::cuda) fn new(folder: PathBuf) -> Self {
-        Cache { folder, most_bytes: MOST_BYTES, warned: AtomicBool::new(false) }
+    /// A cache in a directory, which is made when something is kept.
+    pub(in crate::cuda) fn new(directory: PathBuf) -> Self {
+        Cache { directory, most_bytes: MOST_BYTES, warned: AtomicBool::new(false) }
     }
 
     /// What was kept under a key, if it is whole.
     pub(in crate::cuda) fn read(&self, key: &Key) -> Option<Vec<u8>> {
-        let path = self.folder.join(&key.name);
+        let path = self.directory.join(&key.name);
         let content = match read_whole(&path) {
             Ok(Some(content)) => content,
             Ok(None) => {
@@ -84,17 +84,17 @@ impl Cache {
     pub(in crate::cuda) fn keep(&self, key: &Key, image: &[u8]) {
         match self.write(key, image) {
             Ok(()) => self.prune(&key.name),
-            Err(error) => self.warn(&self.folder, &error),
+            Err(error) => self.warn(&self.directory, &error),
         }
     }
 
     fn write(&self, key: &Key, image: &[u8]) -> io::Result<()> {
         // Two threads of one process are told apart by the count.
         static WRITTEN: AtomicU64 = AtomicU64::new(0);
-        make_private(&self.folder)?;
+        make_private(&self.directory)?;
         let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
-        let aside = self.folder.join(format!("{}.{}.{number}.{UNFINISHED}", key.name, std::process::id()));
-        let written = write_new(&aside, image).and_then(|()| fs::rename(&aside, self.folder.join(&key.name)));
+        let aside = self.directory.join(format!("{}.{}.{number}.{UNFINISHED}", key.name, std::process::id()));
+        let written = write_new(&aside, image).and_then(|()| fs::rename(&aside, self.directory.join(&key.name)));
         if written.is_err() {
             let _ = fs::remove_file(&aside);
         }
@@ -103,7 +103,7 @@ impl Cache {
 
     /// Remove the oldest files until the rest is small enough, and what dead processes left. `newest` stays.
     fn prune(&self, newest: &str) {
-        let Ok(entries) = fs::read_dir(&self.folder) else { return };
+        let Ok(entries) = fs::read_dir(&self.directory) else { return };
         let mut kept = Vec::new();
         for entry in entries.flatten() {
             let path = entry.path();
@@ -166,10 +166,10 @@ fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
     file.write_all(content)
 }
 
-/// Make a folder that only its owner reads and writes.
-fn make_private(folder: &Path) -> io::Result<()> {
+/// Make a directory that only its owner reads and writes.
+fn make_private(directory: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
 #[cfg(test)]
@@ -188,7 +188,8 @@ mod tests {
     }
 
     fn files(cache: &Cache) -> Vec<String> {
-        let names = fs::read_dir(&cache.folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let names =
+            fs::read_dir(&cache.directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         names.collect()
     }
 
@@ -221,7 +222,7 @@ mod tests {
     #[test]
     fn every_damage_is_noticed_and_the_file_removed() {
         let (_root, cache) = cache();
-        let path = cache.folder.join(key("text").name);
+        let path = cache.directory.join(key("text").name);
         cache.keep(&key("text"), b"compiled kernels");
         let whole = fs::read(&path).unwrap();
         let mut damaged: Vec<Vec<u8>> = (0..whole.len()).map(|length| whole[..length].to_vec()).collect();
@@ -259,8 +260,8 @@ mod tests {
 
     #[test]
     fn processes_that_write_the_same_file_leave_a_whole_one() {
-        /// Names the folder in a child.
-        const FOLDER: &str = "BMTRAIN_TEST_KERNEL_CACHE";
+        /// Names the directory in a child.
+        const DIRECTORY: &str = "BMTRAIN_TEST_KERNEL_CACHE";
         let image: Vec<u8> = (0..1 << 16).map(|i| (i * 7) as u8).collect();
         let work = |cache: &Cache| {
             for _ in 0..50 {
@@ -268,14 +269,14 @@ mod tests {
                 assert_eq!(cache.read(&key("text")).unwrap(), image);
             }
         };
-        if let Some(folder) = std::env::var_os(FOLDER) {
-            return work(&Cache::new(folder.into()));
+        if let Some(directory) = std::env::var_os(DIRECTORY) {
+            return work(&Cache::new(directory.into()));
         }
         let (_root, cache) = cache();
         let test = "cuda::compile::cache::tests::processes_that_write_the_same_file_leave_a_whole_one";
         let child = || {
             let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-            command.args(["--exact", test]).env(FOLDER, &cache.folder).output().unwrap()
+            command.args(["--exact", test]).env(DIRECTORY, &cache.directory).output().unwrap()
         };
         thread::scope(|scope| {
             let children: Vec<_> = (0..3).map(|_| scope.spawn(child)).collect();
@@ -293,7 +294,7 @@ mod tests {
         let (_root, mut cache) = cache();
         cache.most_bytes = 3 * (HEADER as u64 + 100);
         let aged = |text: &str, seconds: u64| {
-            let file = File::options().append(true).open(cache.folder.join(key(text).name)).unwrap();
+            let file = File::options().append(true).open(cache.directory.join(key(text).name)).unwrap();
             file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
         };
         for (text, age) in [("a", 400), ("b", 300), ("c", 200)] {
@@ -303,7 +304,7 @@ mod tests {
         // Used again: now `b` is the oldest.
         assert!(cache.read(&key("a")).is_some());
         cache.keep(&key("d"), &[7; 100]);
-        let there = |text: &str| cache.folder.join(key(text).name).exists();
+        let there = |text: &str| cache.directory.join(key(text).name).exists();
         assert_eq!(["a", "b", "c", "d"].map(there), [true, false, true, true]);
         // One that is too large by itself is kept until the next.
         cache.keep(&key("huge"), &[7; 1000]);
@@ -313,9 +314,9 @@ mod tests {
     #[test]
     fn what_dead_processes_left_is_removed_after_an_hour() {
         let (_root, cache) = cache();
-        make_private(&cache.folder).unwrap();
+        make_private(&cache.directory).unwrap();
         for (name, age) in [("old.1.0.part", 4000), ("young.1.0.part", 10)] {
-            let file = File::create(cache.folder.join(name)).unwrap();
+            let file = File::create(cache.directory.join(name)).unwrap();
             file.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
         }
         cache.keep(&key("text"), b"compiled");
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_made_costs_a_warning_and_nothing_else() {
+    fn a_directory_that_cannot_be_made_costs_a_warning_and_nothing_else() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("file"), "").unwrap();
         let cache = Cache::new(root.path().join("file/kernels"));

@@ -82,12 +82,13 @@ mod tests {
         image.starts_with(b"\x7fELF")
     }
 
-    /// With the real compiler, which needs no driver. One unit: `scripts/claims.sh kernels-compile` goes through all of them.
+    /// With the real compiler, which needs no driver. One unit: `scripts/claims.sh kernels-compile` goes through all of
+    /// them.
     #[test]
     fn a_unit_compiles_for_ampere_and_hopper_and_is_taken_from_the_cache_again() {
         let Some(options) = libraries_for_tests("a_unit_compiles_for_ampere_and_hopper") else { return };
-        let folder = tempfile::tempdir().unwrap();
-        let options = CudaOptions { cache: Some(folder.path().into()), ..options };
+        let directory = tempfile::tempdir().unwrap();
+        let options = CudaOptions { cache: Some(directory.path().into()), ..options };
         let unit = Unit::named("norm").unwrap();
         for capability in [(8, 0), (9, 0)] {
             let properties = Properties { capability, ..PROPERTIES };
@@ -95,7 +96,7 @@ mod tests {
             assert!(is_elf(&image), "{capability:?}");
             assert_eq!(Compiler::new(&options).image(unit, properties).unwrap(), image);
         }
-        let files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let files: Vec<_> = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert_eq!(files.len(), 2);
         // A damaged file is made again, the same as before.
         let whole = std::fs::read(&files[0]).unwrap();

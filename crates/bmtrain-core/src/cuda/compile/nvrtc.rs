@@ -52,7 +52,8 @@ impl Nvrtc {
         type Version = unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status;
         type Count = unsafe extern "C" fn(*mut c_int) -> Status;
         let library = open(&NVRTC, options)?;
-        // SAFETY: each function has the type that its place says, by the interface that all versions from 11.1 on share.
+        // SAFETY: each function has the type that its place says, by the interface that all versions from 11.1 on
+        // share.
         let nvrtc = unsafe {
             let get_version: Version = library.function(c"nvrtcVersion")?;
             let count: Count = library.function(c"nvrtcGetNumSupportedArchs")?;
@@ -172,7 +173,8 @@ struct Open {
 impl Drop for Open {
     fn drop(&mut self) {
         if !self.program.is_null() {
-            // SAFETY: made by the compiler and destroyed once. Nothing can be done about a failure, and nothing is lost.
+            // SAFETY: made by the compiler and destroyed once. Nothing can be done about a failure, and nothing is
+            // lost.
             let _ = unsafe { (self.destroy)(&mut self.program) };
         }
     }

@@ -32,9 +32,9 @@ impl Target {
         Err(failure("compile kernels", reason))
     }
 
-    /// The target for a device of compute capability `major.minor`, with a compiler that knows the capabilities `known`, in
-    /// rising order: the device's own instructions where the compiler knows them, otherwise the newest it knows below, which the
-    /// driver translates.
+    /// The target for a device of compute capability `major.minor`, with a compiler that knows the capabilities
+    /// `known`, in rising order: the device's own instructions where the compiler knows them, otherwise the newest it
+    /// knows below, which the driver translates.
     ///
     /// # Errors
     /// A device that is too old for the kernels, or a compiler that knows none as old as the device.
@@ -42,7 +42,8 @@ impl Target {
         Self::check_age((major, minor))?;
         let device = major * 10 + minor;
         if known.contains(&device) {
-            // The one architecture whose own instructions (asynchronous products) go by another name than its common ones.
+            // The one architecture whose own instructions (asynchronous products) go by another name than its common
+            // ones.
             let own = if device == 90 { "a" } else { "" };
             return Ok(Target { architecture: format!("sm_{device}{own}"), image: Image::Cubin });
         }

@@ -112,7 +112,8 @@ impl Context {
     /// Take device memory; its content is unspecified.
     pub(in crate::cuda) fn allocate(&self, bytes: usize) -> Result<u64> {
         self.bind()?;
-        // SAFETY: device memory may hold any bytes; it is read by kernels and copies, for which every pattern is a value.
+        // SAFETY: device memory may hold any bytes; it is read by kernels and copies, for which every pattern is a
+        // value.
         match unsafe { result::malloc_sync(bytes) } {
             Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => Err(Error::no_memory(self.name(), bytes)),
             other => answer("cuMemAlloc", other),

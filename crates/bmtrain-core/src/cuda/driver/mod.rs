@@ -1,8 +1,8 @@
 //! The driver's objects with owners: context, streams and events, page-locked memory, modules and their kernels.
 //!
-//! The one place that calls the driver, a thin layer over the result-returning bindings of `cudarc`. Its safe layer is not
-//! used: that one tracks the use of each allocation by events of its own, and order is what lanes and marks are for here.
-//! What is made here is destroyed on drop, in the context it belongs to.
+//! The one place that calls the driver, a thin layer over the result-returning bindings of `cudarc`. Its safe layer is
+//! not used: that one tracks the use of each allocation by events of its own, and order is what lanes and marks are for
+//! here. What is made here is destroyed on drop, in the context it belongs to.
 #![allow(unsafe_code)]
 
 mod context;
@@ -56,7 +56,8 @@ macro_rules! owned {
             context: Arc<Context>,
         }
 
-        // SAFETY: the driver's interface may be called from any thread, with the context bound; it guards its objects itself.
+        // SAFETY: the driver's interface may be called from any thread, with the context bound; it guards its objects
+        // itself.
         unsafe impl Send for $name {}
         // SAFETY: as above.
         unsafe impl Sync for $name {}

@@ -82,7 +82,8 @@ impl Function {
         answer("cuFuncSetAttribute", allowed)
     }
 
-    /// Ask that of the memory which a multiprocessor divides into shared memory and cache, as much as can be is shared memory.
+    /// Ask that of the memory which a multiprocessor divides into shared memory and cache, as much as can be is shared
+    /// memory.
     ///
     /// # Errors
     /// A driver that refuses; nothing but speed rests on it.

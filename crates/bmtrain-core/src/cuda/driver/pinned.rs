@@ -48,8 +48,8 @@ impl Pinned {
         Ok(address)
     }
 
-    /// Write a number to the `word`th four bytes, for a stream that waits for it. What was written to other memory before is seen
-    /// first.
+    /// Write a number to the `word`th four bytes, for a stream that waits for it. What was written to other memory
+    /// before is seen first.
     pub(in crate::cuda) fn publish(&self, word: usize, number: u32) {
         self.word(word).store(number, Ordering::Release);
     }
@@ -61,7 +61,8 @@ impl Pinned {
 
     fn word(&self, word: usize) -> &AtomicU32 {
         assert!((word + 1) * size_of::<u32>() <= self.bytes, "a word behind the end of the memory");
-        // SAFETY: page-locked memory is aligned to a page, and the word is inside of it; it is used as an atomic by all.
+        // SAFETY: page-locked memory is aligned to a page, and the word is inside of it; it is used as an atomic by
+        // all.
         unsafe { AtomicU32::from_ptr(self.start.as_ptr().cast::<u32>().add(word)) }
     }
 

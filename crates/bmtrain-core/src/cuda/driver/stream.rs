@@ -26,7 +26,8 @@ impl Stream {
         Ok(Stream { handle, context: Arc::clone(context) })
     }
 
-    /// The driver's handle, for a library that queues work of its own; the context is current on this thread from here on.
+    /// The driver's handle, for a library that queues work of its own; the context is current on this thread from here
+    /// on.
     pub(in crate::cuda) fn handle(&self) -> Result<*mut c_void> {
         self.context.bind()?;
         Ok(self.handle.cast())
@@ -58,8 +59,8 @@ impl Stream {
         answer("cuMemcpyHtoDAsync", unsafe { result::memcpy_htod_async(to, source, self.handle) })
     }
 
-    /// Queue a copy of `bytes` bytes from an address of page-locked memory that somebody else still writes: whoever does so
-    /// is done before the stream gets here.
+    /// Queue a copy of `bytes` bytes from an address of page-locked memory that somebody else still writes: whoever
+    /// does so is done before the stream gets here.
     ///
     /// # Safety
     /// `from` is such memory, which lives until the copy has run; the rest as in [`Stream::upload`].
@@ -74,8 +75,8 @@ impl Stream {
     /// Queue a copy of `bytes` bytes from the device to an address of page-locked memory.
     ///
     /// # Safety
-    /// `to` is such memory, which lives until the copy has run and is touched by nobody until then; the source is valid until
-    /// then.
+    /// `to` is such memory, which lives until the copy has run and is touched by nobody until then; the source is valid
+    /// until then.
     pub(in crate::cuda) unsafe fn download_later(&self, from: u64, to: usize, bytes: usize) -> Result<()> {
         self.context.bind()?;
         let to = std::ptr::with_exposed_provenance_mut(to);
@@ -148,16 +149,16 @@ impl Stream {
     /// Queue a kernel.
     ///
     /// # Safety
-    /// `arguments` is the structure of the kernel's signature; the memory it points to is valid until the kernel has run and
-    /// large enough for this grid.
+    /// `arguments` is the structure of the kernel's signature; the memory it points to is valid until the kernel has
+    /// run and large enough for this grid.
     pub(in crate::cuda) unsafe fn launch<A: Copy>(&self, function: Function, grid: Grid, arguments: &A) -> Result<()> {
         self.context.bind()?;
         let mut slots: [*mut c_void; 1] = [std::ptr::from_ref(arguments).cast_mut().cast()];
         let Grid { blocks, threads, shared } = grid;
         let threads = (threads[0], threads[1], threads[2]);
         let blocks = (blocks[0], blocks[1], blocks[2]);
-        // SAFETY: the function's module is loaded; the driver copies the arguments before it returns; the rest is promised by
-        // the caller.
+        // SAFETY: the function's module is loaded; the driver copies the arguments before it returns; the rest is
+        // promised by the caller.
         let launched =
             unsafe { result::launch_kernel(function.handle, blocks, threads, shared, self.handle, &mut slots) };
         answer("cuLaunchKernel", launched)

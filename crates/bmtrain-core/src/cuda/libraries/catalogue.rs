@@ -9,7 +9,8 @@ pub(in crate::cuda) struct Wanted {
     pub(super) what: &'static str,
     /// What errors are headed by.
     pub(in crate::cuda) call: &'static str,
-    /// File names, each with the major version of CUDA that it belongs to, the newest first. Where none is known it fits all.
+    /// File names, each with the major version of CUDA that it belongs to, the newest first. Where none is known it
+    /// fits all.
     files: &'static [(Option<u32>, &'static str)],
     /// The Python package of CUDA 13, and that of CUDA 12.
     packages: [&'static str; 2],
@@ -52,8 +53,8 @@ pub(in crate::cuda) const NCCL: Wanted = Wanted {
 pub(in crate::cuda) const ALL: [&Wanted; 3] = [&NVRTC, &CUBLASLT, &NCCL];
 
 impl Wanted {
-    /// File names in the order in which they are tried: those that fit the driver, then the others, because libraries of a later
-    /// major version than the driver's do not work with it.
+    /// File names in the order in which they are tried: those that fit the driver, then the others, because libraries
+    /// of a later major version than the driver's do not work with it.
     pub(super) fn files_for(&self, driver_major: Option<u32>) -> [Vec<&'static str>; 2] {
         let fits = |major: &Option<u32>| match (major, driver_major) {
             (Some(major), Some(driver)) => *major <= driver,
@@ -69,7 +70,7 @@ impl Wanted {
         let Wanted { system, .. } = self;
         format!(
             "get it with `pip install {cuda13}` (for a driver of CUDA 12: {cuda12}) or as the package {system} of NVIDIA's \
-             repository, or name its folder (BMTRAIN_CUDA_LIB_DIR)"
+             repository, or name its directory (BMTRAIN_CUDA_LIB_DIR)"
         )
     }
 }

@@ -1,7 +1,8 @@
 //! NVIDIA's libraries beside the driver: where they are looked for, and how they are opened.
 //!
-//! A library is opened by its path and its functions are looked up one by one, so that the one that was found is the one that
-//! is called, whatever else the process has loaded, and what is missing is an error in words and never a panic.
+//! A library is opened by its path and its functions are looked up one by one, so that the one that was found is the
+//! one that is called, whatever else the process has loaded, and what is missing is an error in words and never a
+//! panic.
 #![allow(unsafe_code)]
 
 mod catalogue;
@@ -26,22 +27,23 @@ pub(in crate::cuda) struct Opened {
     wanted: &'static Wanted,
     /// By its path, or by its bare name where the loader found it.
     path: PathBuf,
-    /// Files that come before it in the order of places and were passed over, because they belong to a later version of CUDA than
-    /// the driver's.
+    /// Files that come before it in the order of places and were passed over, because they belong to a later version of
+    /// CUDA than the driver's.
     rather_than: Vec<PathBuf>,
 }
 
 /// Where files are looked for, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
-    /// A folder.
-    Folder(PathBuf),
+    /// A directory.
+    Directory(PathBuf),
     /// Wherever the system's loader looks.
     Loader,
 }
 
-/// Open a library: from the folders of the options, then a toolkit, the loader's own search, and the Python packages. One
-/// that belongs to a later major version of CUDA than the driver's is taken only where there is no other in any of these.
+/// Open a library: from the directories of the options, then a toolkit, the loader's own search, and the Python
+/// packages. One that belongs to a later major version of CUDA than the driver's is taken only where there is no other
+/// in any of these.
 ///
 /// # Errors
 /// It is nowhere, or lies there and cannot be loaded: where it was looked for, and how to get it.
@@ -49,8 +51,8 @@ pub(in crate::cuda) fn open(wanted: &'static Wanted, options: &CudaOptions) -> R
     search(wanted, &places(options), driver_major()).map_err(|reason| failure(wanted.call, reason))
 }
 
-/// Every path under which NCCL may be opened, in the order of [`open`]: files that are there, and bare names for the system's
-/// loader. For [`NcclOptions::libraries`](crate::comm::nccl::NcclOptions).
+/// Every path under which NCCL may be opened, in the order of [`open`]: files that are there, and bare names for the
+/// system's loader. For [`NcclOptions::libraries`](crate::comm::nccl::NcclOptions).
 pub fn nccl_paths(options: &CudaOptions) -> Vec<PathBuf> {
     let files = NCCL.files_for(driver_major()).concat();
     places(options).iter().flat_map(|place| place.paths(&files)).collect()
@@ -62,13 +64,13 @@ fn search(wanted: &'static Wanted, places: &[Place], major: Option<u32>) -> Resu
     let tried = [&fitting, &others].into_iter().flat_map(|files| places.iter().map(move |place| (place, files)));
     for (place, files) in tried {
         for path in place.paths(files) {
-            // SAFETY: opening a library runs its initialisers. The names are those of NVIDIA's libraries, and the folders the
-            // caller's or the system's own; whoever names a folder answers for what lies in it.
+            // SAFETY: opening a library runs its initialisers. The names are those of NVIDIA's libraries, and the
+            // directories the caller's or the system's own; whoever names a directory answers for what lies in it.
             match unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) } {
                 Ok(library) => {
                     let before = places.iter().take_while(|earlier| *earlier != place).chain([place]);
-                    let folders = before.filter(|place| matches!(place, Place::Folder(_)) && *files == fitting);
-                    let rather_than = folders.flat_map(|place| place.paths(&others)).collect();
+                    let directories = before.filter(|place| matches!(place, Place::Directory(_)) && *files == fitting);
+                    let rather_than = directories.flat_map(|place| place.paths(&others)).collect();
                     return Ok(Opened { library: ManuallyDrop::new(library), wanted, path, rather_than });
                 }
                 // Not to be found is no news there.
@@ -93,34 +95,37 @@ impl Place {
     /// Where these files are to be opened here: those that are there, and bare names for the loader to find.
     fn paths(&self, files: &[&str]) -> Vec<PathBuf> {
         match self {
-            Place::Folder(folder) => files.iter().map(|file| folder.join(file)).filter(|path| path.is_file()).collect(),
+            Place::Directory(directory) => {
+                files.iter().map(|file| directory.join(file)).filter(|path| path.is_file()).collect()
+            }
             Place::Loader => files.iter().map(PathBuf::from).collect(),
         }
     }
 
     fn describe(&self) -> String {
         match self {
-            Place::Folder(folder) => folder.display().to_string(),
-            Place::Loader => "the system's library folders".into(),
+            Place::Directory(directory) => directory.display().to_string(),
+            Place::Loader => "the system's library directories".into(),
         }
     }
 }
 
 fn places(options: &CudaOptions) -> Vec<Place> {
     let toolkits = options.toolkits.iter().flat_map(|toolkit| ["lib64", "lib"].map(|lib| toolkit.join(lib)));
-    let before = options.libraries.iter().cloned().chain(toolkits).map(Place::Folder);
-    let packages = options.packages.iter().flat_map(|packages| package_folders(packages)).map(Place::Folder);
+    let before = options.libraries.iter().cloned().chain(toolkits).map(Place::Directory);
+    let packages = options.packages.iter().flat_map(|packages| package_directories(packages)).map(Place::Directory);
     before.chain([Place::Loader]).chain(packages).collect()
 }
 
-/// The folders in which NVIDIA's Python packages keep their libraries: `nvidia/PACKAGE/lib`, in the order of their names.
-fn package_folders(packages: &Path) -> Vec<PathBuf> {
+/// The directories in which NVIDIA's Python packages keep their libraries: `nvidia/PACKAGE/lib`, in the order of their
+/// names.
+fn package_directories(packages: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(packages.join("nvidia")) else { return Vec::new() };
-    let mut folders: Vec<PathBuf> = entries.flatten().map(|entry| entry.path().join("lib")).collect();
-    folders.retain(|folder| folder.is_dir());
+    let mut directories: Vec<PathBuf> = entries.flatten().map(|entry| entry.path().join("lib")).collect();
+    directories.retain(|directory| directory.is_dir());
     // The newest first: cu13 before cu12.
-    folders.sort_unstable_by(|a, b| b.cmp(a));
-    folders
+    directories.sort_unstable_by(|a, b| b.cmp(a));
+    directories
 }
 
 impl Opened {
@@ -142,7 +147,8 @@ impl Opened {
         })
     }
 
-    /// Files that were found before it and passed over, because they belong to a later version of CUDA than the driver's.
+    /// Files that were found before it and passed over, because they belong to a later version of CUDA than the
+    /// driver's.
     pub(in crate::cuda) fn rather_than(&self) -> &[PathBuf] {
         &self.rather_than
     }
@@ -168,8 +174,8 @@ fn mapped_at(address: usize) -> Option<PathBuf> {
     })
 }
 
-/// Load a library that another one will ask for by its bare name. Some versions of NVIDIA's libraries look for their own parts
-/// only where the loader looks, and not beside themselves.
+/// Load a library that another one will ask for by its bare name. Some versions of NVIDIA's libraries look for their
+/// own parts only where the loader looks, and not beside themselves.
 pub(in crate::cuda) fn load_for_others(path: &Path) -> bool {
     // SAFETY: as in `search`; the file lies beside the library that needs it.
     let opened = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
@@ -182,10 +188,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_come_first_then_toolkits_the_loader_and_packages() {
+    fn directories_come_first_then_toolkits_the_loader_and_packages() {
         let root = tempfile::tempdir().unwrap();
-        for folder in ["nvidia/cu12/lib", "nvidia/cu13/lib", "nvidia/only_headers/include"] {
-            fs::create_dir_all(root.path().join(folder)).unwrap();
+        for directory in ["nvidia/cu12/lib", "nvidia/cu13/lib", "nvidia/only_headers/include"] {
+            fs::create_dir_all(root.path().join(directory)).unwrap();
         }
         let options = CudaOptions {
             libraries: vec!["/given".into()],
@@ -193,14 +199,14 @@ mod tests {
             packages: vec![root.path().into(), "/nowhere".into()],
             ..CudaOptions::default()
         };
-        let folder = |path: PathBuf| Place::Folder(path);
+        let directory = |path: PathBuf| Place::Directory(path);
         let expected = [
-            folder("/given".into()),
-            folder("/toolkit/lib64".into()),
-            folder("/toolkit/lib".into()),
+            directory("/given".into()),
+            directory("/toolkit/lib64".into()),
+            directory("/toolkit/lib".into()),
             Place::Loader,
-            folder(root.path().join("nvidia/cu13/lib")),
-            folder(root.path().join("nvidia/cu12/lib")),
+            directory(root.path().join("nvidia/cu13/lib")),
+            directory(root.path().join("nvidia/cu12/lib")),
         ];
         assert_eq!(places(&options), expected);
     }
@@ -208,7 +214,7 @@ mod tests {
     #[test]
     fn what_is_missing_says_where_it_was_looked_for_and_how_to_get_it() {
         let root = tempfile::tempdir().unwrap();
-        let error = search(&NVRTC, &[Place::Folder(root.path().into())], None).unwrap_err();
+        let error = search(&NVRTC, &[Place::Directory(root.path().into())], None).unwrap_err();
         for words in ["NVRTC", "libnvrtc.so.13 or libnvrtc.so.12", &root.path().display().to_string(), "pip install"] {
             assert!(error.contains(words), "{words} is not in: {error}");
         }
@@ -223,16 +229,17 @@ mod tests {
             maps.lines().find(|line| line.contains("/libc.so")).and_then(|line| line.find('/').map(|at| &line[at..]));
         let any = any.unwrap();
         let [first, second] = ["first", "second"].map(|name| root.path().join(name));
-        for (folder, file) in [(&first, "libnvrtc.so.13"), (&second, "libnvrtc.so.13"), (&second, "libnvrtc.so.12")] {
-            fs::create_dir_all(folder).unwrap();
-            std::os::unix::fs::symlink(any, folder.join(file)).unwrap();
+        for (directory, file) in [(&first, "libnvrtc.so.13"), (&second, "libnvrtc.so.13"), (&second, "libnvrtc.so.12")]
+        {
+            fs::create_dir_all(directory).unwrap();
+            std::os::unix::fs::symlink(any, directory.join(file)).unwrap();
         }
-        let places = [&first, &second].map(|folder| Place::Folder(folder.clone()));
+        let places = [&first, &second].map(|directory| Place::Directory(directory.clone()));
         let found = |places: &[Place], major| {
             let opened = search(&NVRTC, places, major).unwrap();
             (opened.path, opened.rather_than)
         };
-        let [newest, other] = [&first, &second].map(|folder| folder.join("libnvrtc.so.13"));
+        let [newest, other] = [&first, &second].map(|directory| directory.join("libnvrtc.so.13"));
         assert_eq!(found(&places, Some(12)), (second.join("libnvrtc.so.12"), vec![newest.clone(), other]));
         for major in [None, Some(13)] {
             assert_eq!(found(&places, major), (newest.clone(), vec![]));
@@ -242,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn nccl_is_looked_for_in_folders_before_the_systems_own() {
+    fn nccl_is_looked_for_in_directories_before_the_systems_own() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("libnccl.so.2"), "").unwrap();
         let options = CudaOptions { libraries: vec!["/nowhere".into(), root.path().into()], ..CudaOptions::default() };
@@ -254,7 +261,7 @@ mod tests {
     fn a_file_that_is_no_library_is_named_and_passed_over() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("libnvrtc.so.13"), "no library").unwrap();
-        let error = search(&NVRTC, &[Place::Folder(root.path().into())], None).unwrap_err();
+        let error = search(&NVRTC, &[Place::Directory(root.path().into())], None).unwrap_err();
         assert!(error.contains("found but not usable") && error.contains("libnvrtc.so.13:"), "{error}");
     }
 

@@ -1,4 +1,5 @@
-//! Attention to keys and values that earlier calls left behind, for decoding word by word. There is no way back through it.
+//! Attention to keys and values that earlier calls left behind, for decoding word by word. There is no backward pass
+//! through it.
 
 use super::AttentionOptions;
 use super::call::{Call, columns};
@@ -39,8 +40,8 @@ impl KeyValues {
         self.length == 0
     }
 
-    /// Let row `i` go on from what row `from[i]` has; there may be more rows than before, or fewer. Without tokens so far there
-    /// is nothing to do.
+    /// Let row `i` go on from what row `from[i]` has; there may be more rows than before, or fewer. Without tokens so
+    /// far there is nothing to do.
     ///
     /// # Errors
     /// A row that is not there; no memory left; a failing device.
@@ -139,7 +140,8 @@ fn moved(kv: &Tensor, shape: [usize; 3], from: impl Iterator<Item = usize>, leng
 
 /// As [`attention`](super::attention), of L further tokens to themselves and to those in the cache, which they join.
 ///
-/// Shapes: q `[B, L, N*H]`, k and v `[B, L, K*H]` → `[B, L, N*H]`; masks and biases are over all S tokens, the new ones last.
+/// Shapes: q `[B, L, N*H]`, k and v `[B, L, K*H]` → `[B, L, N*H]`; masks and biases are over all S tokens, the new ones
+/// last.
 ///
 /// # Errors
 /// As [`attention`](super::attention); an input on the tape; a cache of other rows.
@@ -190,7 +192,7 @@ pub fn attention_fused_cached(
 
 fn refuse_tape(inputs: &[&Var]) -> Result<()> {
     match inputs.iter().any(|input| input.needs_grad()) {
-        true => Err(Error::argument(OP, "there is no way back to an input on the tape: run without one")),
+        true => Err(Error::argument(OP, "there is no backward pass to an input on the tape: run without one")),
         false => Ok(()),
     }
 }

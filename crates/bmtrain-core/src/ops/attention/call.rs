@@ -1,4 +1,4 @@
-//! One call of attention, whichever tensors its heads lie in: what is checked, launched and kept for the way back.
+//! One call of attention, whichever tensors its heads lie in: what is checked, launched and kept for the backward pass.
 //!
 //! Defines [`Call`], which the ops of `mod.rs` make, and its node on the tape.
 
@@ -15,7 +15,7 @@ use crate::pool::Segment;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
-/// A mask that is kept for the way back.
+/// A mask that is kept for the backward pass.
 #[derive(Debug)]
 enum SavedMask {
     None,
@@ -120,7 +120,7 @@ impl Call {
         Tensor::empty(device, [batch, heads, queries], DType::F32, segment) // [B, N, L]
     }
 
-    /// Attend with heads that lie anywhere; gives what the way back needs, `[B, N, L]`.
+    /// Attend with heads that lie anywhere; gives what the backward pass needs, `[B, N, L]`.
     pub(super) fn attend(&self, device: &Device, [q, k, v]: [Heads<'_>; 3], out: &mut Tensor) -> Result<Tensor> {
         let mut lse = self.rows(device, Segment::Activations)?; // [B, N, L]
         let [out] = columns_mut(Dest { view: out.view_mut()?, add: false }, self.shape.queries, [self.width()])?;

@@ -1,6 +1,6 @@
 //! Streaming attention over separate projections ([`attention`]), one of queries and one of keys and values
-//! ([`attention_cross`]), or one fused projection ([`attention_fused`]); for decoding also to what earlier calls left behind
-//! ([`attention_cached`], [`attention_fused_cached`]).
+//! ([`attention_cross`]), or one fused projection ([`attention_fused`]); for decoding also to what earlier calls left
+//! behind ([`attention_cached`], [`attention_fused_cached`]).
 //!
 //! Heads are read where the projections wrote them, and gradients are written where the projections will read them:
 //! nothing is permuted, and no `[L, S]` matrix of scores is kept. What they have in common is in `call.rs`.
@@ -48,7 +48,8 @@ pub struct AttentionOptions<'a> {
     /// Further restriction of the keys.
     pub mask: AttentionMask<'a>,
     /// Added to the scaled scores, `[1 or B, N, 1 or L, S]`; a single row is for every query, such as the slopes times
-    /// positions of keys of Press et al. (2021). Its gradient, if wanted, is made for every query before it is summed up.
+    /// positions of keys of Press et al. (2021). Its gradient, if wanted, is made for every query before it is summed
+    /// up.
     pub bias: Option<&'a Var>,
     /// Applied to the probabilities.
     pub dropout: Option<Dropout>,
@@ -88,8 +89,8 @@ pub fn attention(cx: &Ctx, q: &Var, k: &Var, v: &Var, options: &AttentionOptions
     call.record(cx, [q, k, v], options.bias) // [B, L, N*H]
 }
 
-/// As [`attention`], with keys and values side by side in one tensor, whose gradient is one tensor too: for a decoder that
-/// looks at what an encoder made.
+/// As [`attention`], with keys and values side by side in one tensor, whose gradient is one tensor too: for a decoder
+/// that looks at what an encoder made.
 ///
 /// Shapes: q `[B, L, N*H]`, kv `[B, S, 2K * H]`, keys first → `[B, L, N*H]`.
 ///

@@ -1,4 +1,5 @@
-//! The way back of a head: gradients that are there already are scaled; logits that were kept are turned into theirs.
+//! The backward pass of a head: gradients that are there already are scaled; logits that were kept are turned into
+//! theirs.
 
 use super::head::{self, Gradients, Size};
 use super::{OP, head::gradient};

@@ -1,7 +1,8 @@
-//! The head of a language model and its loss as one op, which never holds the logits of all rows: [`linear_cross_entropy`].
+//! The head of a language model and its loss as one op, which never holds the logits of all rows:
+//! [`linear_cross_entropy`].
 //!
-//! `plan` decides how many rows are worked on at a time, `head` is the arithmetic of some of them, `backward` what is left for
-//! the way back.
+//! `plan` decides how many rows are worked on at a time, `head` is the arithmetic of some of them, `backward` what is
+//! left for the backward pass.
 
 mod backward;
 mod head;
@@ -43,25 +44,27 @@ impl Default for LinearCrossEntropy {
 
 /// Cross-entropy of `hidden weight^T + bias` without the logits of all rows.
 ///
-/// Shapes: hidden `[.., D]`, weight `[V, D]`, bias `[V]`, targets i64 `[..]` → as [`cross_entropy`](super::cross_entropy).
-/// With a [`shard`](LinearCrossEntropy::shard), weight and bias are this rank's rows, of which those behind its classes are
-/// filling; hidden and targets are alike on all ranks, and so are the loss and the gradient of hidden, which is the sum over the
-/// ranks. All ranks give the loss they share one and the same gradient.
+/// Shapes: hidden `[.., D]`, weight `[V, D]`, bias `[V]`, targets i64 `[..]` → as
+/// [`cross_entropy`](super::cross_entropy). With a [`shard`](LinearCrossEntropy::shard), weight and bias are this
+/// rank's rows, of which those behind its classes are filling; hidden and targets are alike on all ranks, and so are
+/// the loss and the gradient of hidden, which is the sum over the ranks. All ranks give the loss they share one and the
+/// same gradient.
 ///
-/// Where gradients are wanted, the logits of a chunk of rows are overwritten by their gradients as soon as they are there and
-/// multiplied into the gradients of hidden, weight and bias; nothing is computed twice. The way back multiplies these by the
-/// gradient of the loss. Where the logits of all rows take less memory than that, they are kept, as they are when each row has
-/// a loss of its own ([`Reduction::None`]). Which of the two it is, and how long chunks are, follows from sizes alone.
+/// Where gradients are wanted, the logits of a chunk of rows are overwritten by their gradients as soon as they are
+/// there and multiplied into the gradients of hidden, weight and bias; nothing is computed twice. The backward pass
+/// multiplies these by the gradient of the loss. Where the logits of all rows take less memory than that, they are
+/// kept, as they are when each row has a loss of its own ([`Reduction::None`]). Which of the two it is, and how long
+/// chunks are, follows from sizes alone.
 ///
 /// Memory, for R rows, elements of s bytes and V a multiple of 8 or rounded up to one:
 /// * evaluation: the chunk, `min(chunk_bytes, s R V)`;
 /// * training: the chunk, `s R D` for hidden, `4 V D` for the weight and `4 V` for the bias, the last three until the
-///   backward pass and each only where its gradient is wanted; or, if smaller, `s R V` until the backward pass and there
-///   `s R D`. With [`linear`](super::linear) and [`cross_entropy`](super::cross_entropy) it is always the latter.
+///   backward pass and each only where its gradient is wanted; or, if smaller, `s R V` until the backward pass and
+///   there `s R D`. With [`linear`](super::linear) and [`cross_entropy`](super::cross_entropy) it is always the latter.
 ///
-/// Numerics: a chunk's gradients are those of the sum of its losses, in the number type of hidden, summed for weight and bias in
-/// f32 whatever their type; the gradient of hidden is rounded when it is made and again when it is scaled, so that it
-/// differs from that of the two ops by one more rounding. In f16 the gradients of logits carry no scale of the loss:
+/// Numerics: a chunk's gradients are those of the sum of its losses, in the dtype of hidden, summed for weight and bias
+/// in f32 whatever their type; the gradient of hidden is rounded when it is made and again when it is scaled, so that
+/// it differs from that of the two ops by one more rounding. In f16 the gradients of logits carry no scale of the loss:
 /// probabilities below 6e-8 are lost there. Chunks are added in their order.
 ///
 /// # Errors

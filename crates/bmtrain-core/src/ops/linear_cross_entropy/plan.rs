@@ -3,8 +3,8 @@
 use super::head::Size;
 use crate::dtype::DType;
 
-/// Rows of logits start at multiples of so many elements, whatever the number of classes: vectors of 16 bytes, and what matrix
-/// products are fast with.
+/// Rows of logits start at multiples of so many elements, whatever the number of classes: vectors of 16 bytes, and what
+/// matrix products are fast with.
 pub(super) const ALIGNED: usize = 8;
 
 /// Chunks are a multiple of so many rows where they are longer.
@@ -27,7 +27,7 @@ impl Wanted {
 /// What is done with the logits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// Those of all rows are made and kept for the way back.
+    /// Those of all rows are made and kept for the backward pass.
     Hold,
     /// Those of so many rows at a time, which are as good as done with.
     Chunks(usize),

@@ -15,8 +15,8 @@ pub enum Failure {
     Broken,
 }
 
-/// Passes everything on to another disk, but for changes that fail: making files and folders, writing, flushing, renaming,
-/// removing. A write that fails has written half.
+/// Passes everything on to another disk, but for changes that fail: making files and directories, writing, flushing,
+/// renaming, removing. A write that fails has written half.
 #[derive(Debug, Clone)]
 pub struct FailingDisk {
     inner: Arc<dyn Disk>,
@@ -59,23 +59,23 @@ impl Disk for FailingDisk {
         self.inner.place()
     }
 
-    fn list(&self, folder: Option<&str>) -> io::Result<Vec<(String, EntryKind)>> {
-        self.inner.list(folder)
+    fn list(&self, directory: Option<&str>) -> io::Result<Vec<(String, EntryKind)>> {
+        self.inner.list(directory)
     }
 
-    fn create_folder(&self, folder: &str) -> io::Result<()> {
+    fn create_directory(&self, directory: &str) -> io::Result<()> {
         self.plan.fails(true)?;
-        self.inner.create_folder(folder)
+        self.inner.create_directory(directory)
     }
 
-    fn create(&self, folder: &str, file: &str) -> io::Result<Box<dyn WriteFile>> {
+    fn create(&self, directory: &str, file: &str) -> io::Result<Box<dyn WriteFile>> {
         self.plan.fails(true)?;
-        let file = self.inner.create(folder, file)?;
+        let file = self.inner.create(directory, file)?;
         Ok(Box::new(FailingFile { file, plan: self.plan.clone() }))
     }
 
-    fn open(&self, folder: &str, file: &str) -> io::Result<Box<dyn ReadFile>> {
-        self.inner.open(folder, file)
+    fn open(&self, directory: &str, file: &str) -> io::Result<Box<dyn ReadFile>> {
+        self.inner.open(directory, file)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -83,19 +83,19 @@ impl Disk for FailingDisk {
         self.inner.rename(from, to)
     }
 
-    fn sync_folder(&self, folder: Option<&str>) -> io::Result<()> {
+    fn sync_directory(&self, directory: Option<&str>) -> io::Result<()> {
         self.plan.fails(true)?;
-        self.inner.sync_folder(folder)
+        self.inner.sync_directory(directory)
     }
 
-    fn remove_file(&self, folder: &str, file: &str) -> io::Result<()> {
+    fn remove_file(&self, directory: &str, file: &str) -> io::Result<()> {
         self.plan.fails(false)?;
-        self.inner.remove_file(folder, file)
+        self.inner.remove_file(directory, file)
     }
 
-    fn remove_folder(&self, folder: &str) -> io::Result<()> {
+    fn remove_directory(&self, directory: &str) -> io::Result<()> {
         self.plan.fails(false)?;
-        self.inner.remove_folder(folder)
+        self.inner.remove_directory(directory)
     }
 
     fn free_bytes(&self) -> io::Result<u64> {

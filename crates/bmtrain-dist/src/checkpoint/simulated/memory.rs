@@ -18,46 +18,46 @@ impl MemoryDisk {
     /// Another disk with the same contents now.
     pub fn copy(&self) -> MemoryDisk {
         let copy = MemoryDisk::default();
-        for (folder, files) in self.tree().iter() {
-            copy.put_folder(folder);
+        for (directory, files) in self.tree().iter() {
+            copy.put_directory(directory);
             for (file, contents) in files {
-                copy.put(folder, file, lock(contents).clone());
+                copy.put(directory, file, lock(contents).clone());
             }
         }
         copy
     }
 
-    /// Names of all folders, each with its files, sorted.
+    /// Names of all directories, each with its files, sorted.
     pub fn names(&self) -> Vec<(String, Vec<String>)> {
-        self.tree().iter().map(|(folder, files)| (folder.clone(), files.keys().cloned().collect())).collect()
+        self.tree().iter().map(|(directory, files)| (directory.clone(), files.keys().cloned().collect())).collect()
     }
 
-    /// Make a folder, if it is not there.
-    pub fn put_folder(&self, folder: &str) {
-        self.tree().entry(folder.into()).or_default();
+    /// Make a directory, if it is not there.
+    pub fn put_directory(&self, directory: &str) {
+        self.tree().entry(directory.into()).or_default();
     }
 
     /// Put a file there, whatever was there before.
-    pub fn put(&self, folder: &str, file: &str, bytes: Vec<u8>) {
-        self.tree().entry(folder.into()).or_default().insert(file.into(), Arc::new(Mutex::new(bytes)));
+    pub fn put(&self, directory: &str, file: &str, bytes: Vec<u8>) {
+        self.tree().entry(directory.into()).or_default().insert(file.into(), Arc::new(Mutex::new(bytes)));
     }
 
     /// The bytes of a file, if it is there.
-    pub fn get(&self, folder: &str, file: &str) -> Option<Vec<u8>> {
-        self.file(folder, file).ok().map(|contents| lock(&contents).clone())
+    pub fn get(&self, directory: &str, file: &str) -> Option<Vec<u8>> {
+        self.file(directory, file).ok().map(|contents| lock(&contents).clone())
     }
 
     /// Change the bytes of a file; `false` if it is not there.
-    pub fn change(&self, folder: &str, file: &str, change: impl FnOnce(&mut Vec<u8>)) -> bool {
-        self.file(folder, file).map(|contents| change(&mut lock(&contents))).is_ok()
+    pub fn change(&self, directory: &str, file: &str, change: impl FnOnce(&mut Vec<u8>)) -> bool {
+        self.file(directory, file).map(|contents| change(&mut lock(&contents))).is_ok()
     }
 
     fn tree(&self) -> MutexGuard<'_, Tree> {
         self.tree.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn file(&self, folder: &str, file: &str) -> io::Result<Contents> {
-        self.tree().get(folder).and_then(|files| files.get(file)).cloned().ok_or(ErrorKind::NotFound.into())
+    fn file(&self, directory: &str, file: &str) -> io::Result<Contents> {
+        self.tree().get(directory).and_then(|files| files.get(file)).cloned().ok_or(ErrorKind::NotFound.into())
     }
 }
 
@@ -70,27 +70,27 @@ impl Disk for MemoryDisk {
         "memory".into()
     }
 
-    fn list(&self, folder: Option<&str>) -> io::Result<Vec<(String, EntryKind)>> {
+    fn list(&self, directory: Option<&str>) -> io::Result<Vec<(String, EntryKind)>> {
         let tree = self.tree();
-        let Some(folder) = folder else {
-            return Ok(tree.keys().map(|name| (name.clone(), EntryKind::Folder)).collect());
+        let Some(directory) = directory else {
+            return Ok(tree.keys().map(|name| (name.clone(), EntryKind::Directory)).collect());
         };
-        let files = tree.get(folder).ok_or(ErrorKind::NotFound)?;
+        let files = tree.get(directory).ok_or(ErrorKind::NotFound)?;
         Ok(files.keys().map(|name| (name.clone(), EntryKind::File)).collect())
     }
 
-    fn create_folder(&self, folder: &str) -> io::Result<()> {
+    fn create_directory(&self, directory: &str) -> io::Result<()> {
         let mut tree = self.tree();
-        if tree.contains_key(folder) {
+        if tree.contains_key(directory) {
             return Err(ErrorKind::AlreadyExists.into());
         }
-        tree.insert(folder.into(), BTreeMap::new());
+        tree.insert(directory.into(), BTreeMap::new());
         Ok(())
     }
 
-    fn create(&self, folder: &str, file: &str) -> io::Result<Box<dyn WriteFile>> {
+    fn create(&self, directory: &str, file: &str) -> io::Result<Box<dyn WriteFile>> {
         let mut tree = self.tree();
-        let files = tree.get_mut(folder).ok_or(ErrorKind::NotFound)?;
+        let files = tree.get_mut(directory).ok_or(ErrorKind::NotFound)?;
         if files.contains_key(file) {
             return Err(ErrorKind::AlreadyExists.into());
         }
@@ -99,8 +99,8 @@ impl Disk for MemoryDisk {
         Ok(Box::new(MemoryFile { contents, size: 0 }))
     }
 
-    fn open(&self, folder: &str, file: &str) -> io::Result<Box<dyn ReadFile>> {
-        let contents = self.file(folder, file)?;
+    fn open(&self, directory: &str, file: &str) -> io::Result<Box<dyn ReadFile>> {
+        let contents = self.file(directory, file)?;
         let size = lock(&contents).len() as u64;
         Ok(Box::new(MemoryFile { contents, size }))
     }
@@ -115,23 +115,23 @@ impl Disk for MemoryDisk {
         Ok(())
     }
 
-    fn sync_folder(&self, _folder: Option<&str>) -> io::Result<()> {
+    fn sync_directory(&self, _directory: Option<&str>) -> io::Result<()> {
         Ok(())
     }
 
-    fn remove_file(&self, folder: &str, file: &str) -> io::Result<()> {
+    fn remove_file(&self, directory: &str, file: &str) -> io::Result<()> {
         let mut tree = self.tree();
-        let removed = tree.get_mut(folder).and_then(|files| files.remove(file));
+        let removed = tree.get_mut(directory).and_then(|files| files.remove(file));
         removed.map(drop).ok_or(ErrorKind::NotFound.into())
     }
 
-    fn remove_folder(&self, folder: &str) -> io::Result<()> {
+    fn remove_directory(&self, directory: &str) -> io::Result<()> {
         let mut tree = self.tree();
-        match tree.get(folder) {
+        match tree.get(directory) {
             None => Err(ErrorKind::NotFound.into()),
             Some(files) if !files.is_empty() => Err(ErrorKind::DirectoryNotEmpty.into()),
             Some(_) => {
-                tree.remove(folder);
+                tree.remove(directory);
                 Ok(())
             }
         }

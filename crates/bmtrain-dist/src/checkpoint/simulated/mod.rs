@@ -2,8 +2,8 @@
 //!
 //! - [`MemoryDisk`]: a disk that is a table, and lets a test damage what is on it.
 //! - [`FailingDisk`]: fails at the k-th change, as a full or a broken disk does.
-//! - [`RecordingDisk`] and [`WriteLog`]: what was written, flushed and renamed, and the disk as a power cut at any moment may
-//!   leave it.
+//! - [`RecordingDisk`] and [`WriteLog`]: what was written, flushed and renamed, and the disk as a power cut at any
+//!   moment may leave it.
 
 mod failing;
 mod memory;

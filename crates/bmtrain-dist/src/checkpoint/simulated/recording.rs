@@ -18,7 +18,7 @@ pub struct RecordingDisk {
 struct Book {
     log: WriteLog,
     /// What the names stand for now. A thing keeps its number when it is renamed.
-    folders: BTreeMap<String, usize>,
+    directories: BTreeMap<String, usize>,
     files: BTreeMap<(usize, String), usize>,
     next: usize,
 }
@@ -29,25 +29,25 @@ impl Book {
         self.next
     }
 
-    fn folder(&self, name: &str) -> usize {
-        self.folders.get(name).copied().unwrap_or(0)
+    fn directory(&self, name: &str) -> usize {
+        self.directories.get(name).copied().unwrap_or(0)
     }
 }
 
 impl RecordingDisk {
     /// Record from here on what is done to `disk`.
     pub fn new(disk: MemoryDisk) -> Self {
-        let mut book = Book { log: WriteLog::default(), folders: BTreeMap::new(), files: BTreeMap::new(), next: 0 };
-        for (folder, files) in disk.names() {
+        let mut book = Book { log: WriteLog::default(), directories: BTreeMap::new(), files: BTreeMap::new(), next: 0 };
+        for (directory, files) in disk.names() {
             let number = book.number();
-            book.log.base_folder(number, &folder);
+            book.log.base_directory(number, &directory);
             for file in files {
-                let bytes = disk.get(&folder, &file).unwrap_or_default();
+                let bytes = disk.get(&directory, &file).unwrap_or_default();
                 let contents = book.number();
                 book.log.base_file(contents, number, &file, bytes);
                 book.files.insert((number, file), contents);
             }
-            book.folders.insert(folder, number);
+            book.directories.insert(directory, number);
         }
         RecordingDisk { inner: disk, book: Arc::new(Mutex::new(book)) }
     }
@@ -67,63 +67,63 @@ impl Disk for RecordingDisk {
         self.inner.place()
     }
 
-    fn list(&self, folder: Option<&str>) -> io::Result<Vec<(String, EntryKind)>> {
-        self.inner.list(folder)
+    fn list(&self, directory: Option<&str>) -> io::Result<Vec<(String, EntryKind)>> {
+        self.inner.list(directory)
     }
 
-    fn create_folder(&self, folder: &str) -> io::Result<()> {
+    fn create_directory(&self, directory: &str) -> io::Result<()> {
         let mut book = self.book();
-        self.inner.create_folder(folder)?;
+        self.inner.create_directory(directory)?;
         let number = book.number();
-        book.folders.insert(folder.into(), number);
-        book.log.add(Change::CreateFolder { name: folder.into(), folder: number });
+        book.directories.insert(directory.into(), number);
+        book.log.add(Change::CreateDirectory { name: directory.into(), directory: number });
         Ok(())
     }
 
-    fn create(&self, folder: &str, file: &str) -> io::Result<Box<dyn WriteFile>> {
+    fn create(&self, directory: &str, file: &str) -> io::Result<Box<dyn WriteFile>> {
         let mut book = self.book();
-        let inner = self.inner.create(folder, file)?;
-        let (folder, number) = (book.folder(folder), book.number());
-        book.files.insert((folder, file.into()), number);
-        book.log.add(Change::CreateFile { folder, name: file.into(), file: number });
+        let inner = self.inner.create(directory, file)?;
+        let (directory, number) = (book.directory(directory), book.number());
+        book.files.insert((directory, file.into()), number);
+        book.log.add(Change::CreateFile { directory, name: file.into(), file: number });
         Ok(Box::new(RecordingFile { inner, number, book: self.book.clone() }))
     }
 
-    fn open(&self, folder: &str, file: &str) -> io::Result<Box<dyn ReadFile>> {
-        self.inner.open(folder, file)
+    fn open(&self, directory: &str, file: &str) -> io::Result<Box<dyn ReadFile>> {
+        self.inner.open(directory, file)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut book = self.book();
         self.inner.rename(from, to)?;
-        let number = book.folders.remove(from).unwrap_or(0);
-        book.folders.insert(to.into(), number);
-        book.log.add(Change::Rename { from: from.into(), to: to.into(), folder: number });
+        let number = book.directories.remove(from).unwrap_or(0);
+        book.directories.insert(to.into(), number);
+        book.log.add(Change::Rename { from: from.into(), to: to.into(), directory: number });
         Ok(())
     }
 
-    fn sync_folder(&self, folder: Option<&str>) -> io::Result<()> {
+    fn sync_directory(&self, directory: Option<&str>) -> io::Result<()> {
         let mut book = self.book();
-        self.inner.sync_folder(folder)?;
-        let folder = folder.map(|name| book.folder(name));
-        book.log.add(Change::SyncFolder { folder });
+        self.inner.sync_directory(directory)?;
+        let directory = directory.map(|name| book.directory(name));
+        book.log.add(Change::SyncDirectory { directory });
         Ok(())
     }
 
-    fn remove_file(&self, folder: &str, file: &str) -> io::Result<()> {
+    fn remove_file(&self, directory: &str, file: &str) -> io::Result<()> {
         let mut book = self.book();
-        self.inner.remove_file(folder, file)?;
-        let folder = book.folder(folder);
-        book.files.remove(&(folder, file.to_string()));
-        book.log.add(Change::RemoveFile { folder, name: file.into() });
+        self.inner.remove_file(directory, file)?;
+        let directory = book.directory(directory);
+        book.files.remove(&(directory, file.to_string()));
+        book.log.add(Change::RemoveFile { directory, name: file.into() });
         Ok(())
     }
 
-    fn remove_folder(&self, folder: &str) -> io::Result<()> {
+    fn remove_directory(&self, directory: &str) -> io::Result<()> {
         let mut book = self.book();
-        self.inner.remove_folder(folder)?;
-        book.folders.remove(folder);
-        book.log.add(Change::RemoveFolder { name: folder.into() });
+        self.inner.remove_directory(directory)?;
+        book.directories.remove(directory);
+        book.log.add(Change::RemoveDirectory { name: directory.into() });
         Ok(())
     }
 

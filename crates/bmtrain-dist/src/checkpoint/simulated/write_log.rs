@@ -1,32 +1,32 @@
 //! What a power cut may leave: the disk rebuilt from a log of changes, of which some never reached it.
 //!
-//! What is sure: the contents of a file up to its last flush, and the names in a folder up to the folder's last flush.
-//! Anything after that may be there, or not, in any combination; a write may be there in part, or as zeros.
+//! What is sure: the contents of a file up to its last flush, and the names in a directory up to the directory's last
+//! flush. Anything after that may be there, or not, in any combination; a write may be there in part, or as zeros.
 
 use super::MemoryDisk;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// One change of a disk. Folders and files are numbers, which renaming does not change.
+/// One change of a disk. Directories and files are numbers, which renaming does not change.
 #[derive(Debug, Clone)]
 pub(super) enum Change {
-    CreateFolder { name: String, folder: usize },
-    CreateFile { folder: usize, name: String, file: usize },
+    CreateDirectory { name: String, directory: usize },
+    CreateFile { directory: usize, name: String, file: usize },
     Write { file: usize, bytes: Arc<[u8]> },
     SyncFile { file: usize },
-    Rename { from: String, to: String, folder: usize },
-    SyncFolder { folder: Option<usize> },
-    RemoveFile { folder: usize, name: String },
-    RemoveFolder { name: String },
+    Rename { from: String, to: String, directory: usize },
+    SyncDirectory { directory: Option<usize> },
+    RemoveFile { directory: usize, name: String },
+    RemoveDirectory { name: String },
 }
 
 impl Change {
-    /// The folder whose names it changes: the root is `Some(None)`.
+    /// The directory whose names it changes: the root is `Some(None)`.
     fn names_of(&self) -> Option<Option<usize>> {
         match self {
-            Change::CreateFolder { .. } | Change::Rename { .. } | Change::RemoveFolder { .. } => Some(None),
-            Change::CreateFile { folder, .. } | Change::RemoveFile { folder, .. } => Some(Some(*folder)),
-            Change::Write { .. } | Change::SyncFile { .. } | Change::SyncFolder { .. } => None,
+            Change::CreateDirectory { .. } | Change::Rename { .. } | Change::RemoveDirectory { .. } => Some(None),
+            Change::CreateFile { directory, .. } | Change::RemoveFile { directory, .. } => Some(Some(*directory)),
+            Change::Write { .. } | Change::SyncFile { .. } | Change::SyncDirectory { .. } => None,
         }
     }
 }
@@ -118,18 +118,18 @@ fn chance(seed: u64, number: usize) -> u64 {
 /// Changes of a disk in the order in which they were asked for, over what was there before.
 #[derive(Debug, Clone, Default)]
 pub struct WriteLog {
-    base_folders: Vec<(usize, String)>,
+    base_directories: Vec<(usize, String)>,
     base_files: Vec<(usize, usize, String, Arc<[u8]>)>,
     changes: Vec<Change>,
 }
 
 impl WriteLog {
-    pub(super) fn base_folder(&mut self, folder: usize, name: &str) {
-        self.base_folders.push((folder, name.into()));
+    pub(super) fn base_directory(&mut self, directory: usize, name: &str) {
+        self.base_directories.push((directory, name.into()));
     }
 
-    pub(super) fn base_file(&mut self, file: usize, folder: usize, name: &str, bytes: Vec<u8>) {
-        self.base_files.push((file, folder, name.into(), bytes.into()));
+    pub(super) fn base_file(&mut self, file: usize, directory: usize, name: &str, bytes: Vec<u8>) {
+        self.base_files.push((file, directory, name.into(), bytes.into()));
     }
 
     pub(super) fn add(&mut self, change: Change) {
@@ -152,34 +152,35 @@ impl WriteLog {
         let mut names: BTreeMap<String, usize> = BTreeMap::new();
         let mut inside: BTreeMap<usize, BTreeMap<String, usize>> = BTreeMap::new();
         let mut contents: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
-        for (folder, name) in &self.base_folders {
-            names.insert(name.clone(), *folder);
+        for (directory, name) in &self.base_directories {
+            names.insert(name.clone(), *directory);
         }
-        for (file, folder, name, bytes) in &self.base_files {
-            inside.entry(*folder).or_default().insert(name.clone(), *file);
+        for (file, directory, name, bytes) in &self.base_files {
+            inside.entry(*directory).or_default().insert(name.clone(), *file);
             contents.insert(*file, bytes.to_vec());
         }
         for (number, change) in changes.iter().enumerate() {
             let later = &changes[number + 1..];
-            if let Some(folder) = change.names_of() {
-                let flushed = later.iter().any(|c| matches!(c, Change::SyncFolder { folder: f } if *f == folder));
+            if let Some(directory) = change.names_of() {
+                let flushed =
+                    later.iter().any(|c| matches!(c, Change::SyncDirectory { directory: f } if *f == directory));
                 if !flushed && !loss.keeps_name(number, change) {
                     continue;
                 }
             }
             match change {
-                Change::CreateFolder { name, folder } => drop(names.insert(name.clone(), *folder)),
-                Change::CreateFile { folder, name, file } => {
-                    inside.entry(*folder).or_default().insert(name.clone(), *file);
+                Change::CreateDirectory { name, directory } => drop(names.insert(name.clone(), *directory)),
+                Change::CreateFile { directory, name, file } => {
+                    inside.entry(*directory).or_default().insert(name.clone(), *file);
                 }
-                Change::Rename { from, to, folder } => {
+                Change::Rename { from, to, directory } => {
                     names.remove(from);
-                    names.insert(to.clone(), *folder);
+                    names.insert(to.clone(), *directory);
                 }
-                Change::RemoveFile { folder, name } => {
-                    inside.entry(*folder).or_default().remove(name);
+                Change::RemoveFile { directory, name } => {
+                    inside.entry(*directory).or_default().remove(name);
                 }
-                Change::RemoveFolder { name } => drop(names.remove(name)),
+                Change::RemoveDirectory { name } => drop(names.remove(name)),
                 Change::Write { file, bytes } => {
                     let flushed = later.iter().any(|c| matches!(c, Change::SyncFile { file: f } if f == file));
                     let last = !later.iter().any(|c| matches!(c, Change::Write { file: f, .. } if f == file));
@@ -187,13 +188,13 @@ impl WriteLog {
                     let start = self.length_before(number, *file);
                     write(contents.entry(*file).or_default(), start, bytes, &fate);
                 }
-                Change::SyncFile { .. } | Change::SyncFolder { .. } => {}
+                Change::SyncFile { .. } | Change::SyncDirectory { .. } => {}
             }
         }
         let disk = MemoryDisk::default();
-        for (name, folder) in &names {
-            disk.put_folder(name);
-            for (file, number) in inside.get(folder).into_iter().flatten() {
+        for (name, directory) in &names {
+            disk.put_directory(name);
+            for (file, number) in inside.get(directory).into_iter().flatten() {
                 disk.put(name, file, contents.get(number).cloned().unwrap_or_default());
             }
         }

@@ -1,7 +1,7 @@
 //! A process's side of the store: finding it, proving to belong to the job, asking.
 //!
-//! Until the deadline every failure to reach the store is a reason to try again, for rank 0 may come late; what the store
-//! itself answers is final. Called by the programs.
+//! Until the deadline every failure to reach the store is a reason to try again, for rank 0 may come late; what the
+//! store itself answers is final. Called by the programs.
 
 use super::board::{LARGEST_VALUE, LONGEST_KEY};
 use super::frame::{self, Broken, Fields, Frame, LARGEST, Op};

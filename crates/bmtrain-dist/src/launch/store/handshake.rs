@@ -1,8 +1,8 @@
 //! Who is let in: both sides prove that they know the job's token before either believes the other.
 //!
-//! The token itself is never sent. Each side sends a nonce; the proof is BLAKE3, keyed with the token, over the side that
-//! speaks, both nonces and everything the client says about itself. Nothing after the handshake is signed or encrypted:
-//! it keeps strangers and strays out, it does not hide what is said. Called by `server` and `client`.
+//! The token itself is never sent. Each side sends a nonce; the proof is BLAKE3, keyed with the token, over the side
+//! that speaks, both nonces and everything the client says about itself. Nothing after the handshake is signed or
+//! encrypted: it keeps strangers and strays out, it does not hide what is said. Called by `server` and `client`.
 
 use super::frame::{Broken, Fields, Frame, Op};
 use blake3::Hash;
@@ -87,8 +87,8 @@ pub(super) fn proof(token: &Token, side: Side, hello: &Hello, server: &Nonce) ->
     hash.finalize()
 }
 
-/// A fresh nonce. The standard library's hash maps are keyed with randomness of the operating system, which is all that is
-/// wanted here; time, process and a counter see to it that no two are equal even without.
+/// A fresh nonce. The standard library's hash maps are keyed with randomness of the operating system, which is all that
+/// is wanted here; time, process and a counter see to it that no two are equal even without.
 pub(super) fn nonce() -> Nonce {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut hash = blake3::Hasher::new();

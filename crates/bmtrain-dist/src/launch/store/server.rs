@@ -1,8 +1,8 @@
 //! The store's server, beside rank 0: a thread that lets clients in, and one for each of them.
 //!
-//! Whoever has not proved to know the token has five seconds and small frames, and gives way to newer ones when there are
-//! too many: all connections together are at most four for each rank. Once every rank has come, nobody listens any more.
-//! Called by [`Store::open`](super::Store::open).
+//! Whoever has not proved to know the token has five seconds and small frames, and gives way to newer ones when there
+//! are too many: all connections together are at most four for each rank. Once every rank has come, nobody listens any
+//! more. Called by [`Store::open`](super::Store::open).
 
 use super::StoreOptions;
 use super::board::{Board, Gathered};

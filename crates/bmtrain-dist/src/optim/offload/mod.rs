@@ -1,18 +1,19 @@
 //! Adam on the host: masters and moments in the host's memory, one update beside the device.
 //!
-//! Defines [`AdamOffload`], which is given to an [`OptimManager`](super::OptimManager) like [`Adam`](super::Adam) and has
-//! the same settings, formulas, bits and form of state.
+//! Defines [`AdamOffload`], which is given to an [`OptimManager`](super::OptimManager) like [`Adam`](super::Adam) and
+//! has the same settings, formulas, bits and form of state.
 //!
 //! A step is work of the host on the copy lane ([`Backend::on_host`](bmtrain_core::Backend::on_host)): for each flat
-//! storage the gradients come to the host, the update runs on its threads, and the new parameters go back, behind what the
-//! compute lane has done. Nobody waits for the whole: the next use of a storage's values waits for that storage
-//! ([`Flat::updates_until`]), so that storages follow each other over the link, and loading and the next forward pass begin
-//! while the later ones are still updated. On the CPU backend the host's memory is the device's, and nothing is copied.
+//! storage the gradients come to the host, the update runs on its threads, and the new parameters go back, behind what
+//! the compute lane has done. Nobody waits for the whole: the next use of a storage's values waits for that storage
+//! ([`Flat::updates_until`]), so that storages follow each other over the link, and loading and the next forward pass
+//! begin while the later ones are still updated. On the CPU backend the host's memory is the device's, and nothing is
+//! copied.
 //!
-//! An update does not begin before the backward pass is over, with clipping or without. With clipping the factor needs the
-//! norm of all gradients. Without, a gradient that is not finite may still turn up in the last block, and a step that is
-//! not finite changes nothing: undoing updates would take a second copy of parameters, masters and moments, or would not
-//! give back their bits.
+//! An update does not begin before the backward pass is over, with clipping or without. With clipping the factor needs
+//! the norm of all gradients. Without, a gradient that is not finite may still turn up in the last block, and a step
+//! that is not finite changes nothing: undoing updates would take a second copy of parameters, masters and moments, or
+//! would not give back their bits.
 
 mod work;
 

@@ -1,5 +1,5 @@
-//! The gradients of a flat storage: from the first contribution of a backward pass to those of the whole batch, which the
-//! optimizer reads.
+//! The gradients of a flat storage: from the first contribution of a backward pass to those of the whole batch, which
+//! the optimizer reads.
 
 use super::Flat;
 use crate::error::Result;
@@ -28,8 +28,8 @@ impl Flat {
         self.reduced.borrow().clone()
     }
 
-    /// Hand the gradients of a micro-batch to the owners of the parameters, where that is done for every micro-batch or this is
-    /// the last one of the step. The ranks have to have used the same parameters.
+    /// Hand the gradients of a micro-batch to the owners of the parameters, where that is done for every micro-batch or
+    /// this is the last one of the step. The ranks have to have used the same parameters.
     ///
     /// # Errors
     /// No memory left; a failing exchange.
@@ -43,14 +43,14 @@ impl Flat {
         }
     }
 
-    /// From now on until the step, gradients that are complete are those of the whole batch: where they are exchanged once a
-    /// step, a block's are while the block before it computes.
+    /// From now on until the step, gradients that are complete are those of the whole batch: where they are exchanged
+    /// once a step, a block's are while the block before it computes.
     pub(crate) fn close_step(&self) {
         self.closing.set(true);
     }
 
-    /// The gradients of all ranks and micro-batches since the last step together, of this rank's shard, and where in the storage
-    /// that begins: to look at; the step is not changed. The other ranks have to do the same.
+    /// The gradients of all ranks and micro-batches since the last step together, of this rank's shard, and where in
+    /// the storage that begins: to look at; the step is not changed. The other ranks have to do the same.
     ///
     /// # Errors
     /// No memory left; a failing exchange.
@@ -99,7 +99,8 @@ impl Flat {
         Ok(())
     }
 
-    /// The gradients in hand, which are those of all micro-batches of this rank, become part of those of the whole batch.
+    /// The gradients in hand, which are those of all micro-batches of this rank, become part of those of the whole
+    /// batch.
     fn reduce(&self) -> Result<()> {
         let Some(whole) = self.take_grads()? else { return Ok(()) };
         let (exchange, sharding) = (self.exchange(self.grad_dtype), &self.sharding);
@@ -144,8 +145,9 @@ impl Flat {
         Ok(SinkTarget { storage, start, len, add })
     }
 
-    /// The gradients in hand, complete for an exchange, if there are any: a parameter that was not used has zeros, as the sums
-    /// count it all the same. A frozen one has zeros too: it may be trained in another micro-batch of the step.
+    /// The gradients in hand, complete for an exchange, if there are any: a parameter that was not used has zeros, as
+    /// the sums count it all the same. A frozen one has zeros too: it may be trained in another micro-batch of the
+    /// step.
     fn take_grads(&self) -> Result<Option<Storage>> {
         let Some(grads) = self.grads.borrow_mut().take() else { return Ok(None) };
         self.complete(&grads)?;

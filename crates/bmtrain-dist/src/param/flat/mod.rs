@@ -1,4 +1,4 @@
-//! The flat storage of parameters that are gathered together: one block's parameters of one number type and group.
+//! The flat storage of parameters that are gathered together: one block's parameters of one dtype and group.
 
 mod gradients;
 
@@ -15,10 +15,10 @@ use std::rc::{Rc, Weak};
 
 /// A flat storage with its gradients, of which this rank may hold a shard only.
 ///
-/// Values are whole where nothing is cut, else only between [`Flat::gather`] and [`Flat::release`]. Gradients are whole from
-/// the first contribution of a backward pass until [`Flat::finish_batch`] hands them to the owners of their parameters, or,
-/// where they are exchanged once a step, until [`Flat::finish_step`]. The memory that the activations of a block leave behind
-/// serves its gradients.
+/// Values are whole where nothing is cut, else only between [`Flat::gather`] and [`Flat::release`]. Gradients are whole
+/// from the first contribution of a backward pass until [`Flat::finish_batch`] hands them to the owners of their
+/// parameters, or, where they are exchanged once a step, until [`Flat::finish_step`]. The memory that the activations
+/// of a block leave behind serves its gradients.
 #[derive(Debug)]
 pub struct Flat {
     device: Device,
@@ -138,7 +138,7 @@ impl Flat {
         &self.layout
     }
 
-    /// Number type of the values.
+    /// Dtype of the values.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
@@ -148,8 +148,8 @@ impl Flat {
         &self.sharding
     }
 
-    /// The values at rest: this rank's shard where values are cut, else all of them. Behind [`Flat::settle`] they are what
-    /// the last step left.
+    /// The values at rest: this rank's shard where values are cut, else all of them. Behind [`Flat::settle`] they are
+    /// what the last step left.
     pub fn values(&self) -> &Storage {
         &self.values
     }
@@ -264,8 +264,8 @@ impl Flat {
         self.gathered.borrow().is_some()
     }
 
-    /// A pass through the block was recorded: its gradients are not complete before it is walked back. At level two the values
-    /// stay whole until then.
+    /// A pass through the block was recorded: its gradients are not complete before it is walked back. At level two the
+    /// values stay whole until then.
     ///
     /// # Errors
     /// As [`Flat::gather`].
@@ -287,7 +287,8 @@ impl Flat {
         self.uses.get() == 0
     }
 
-    /// The values for a parameter outside of blocks, which stay whole until [`Flat::finish_batch`] or [`Flat::put_away`].
+    /// The values for a parameter outside of blocks, which stay whole until [`Flat::finish_batch`] or
+    /// [`Flat::put_away`].
     pub(super) fn bring(&self) -> Result<Option<Storage>> {
         if self.block.is_none() && self.holds.get() == 0 && self.sharding.cuts_values() {
             self.gather()?;

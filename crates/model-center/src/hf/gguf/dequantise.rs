@@ -1,14 +1,16 @@
 //! Blocks of quantised elements as single precision.
 //!
-//! Defines [`decode`]; called by [`super::file`]. Each formula is evaluated in single precision with exactly one rounding for
-//! each product and each sum, in the order written here, so that the bits are those of the format's reference package.
+//! Defines [`decode`]; called by [`super::file`]. Each formula is evaluated in single precision with exactly one
+//! rounding for each product and each sum, in the order written here, so that the bits are those of the format's
+//! reference package.
 
 use bmtrain_core::dtype::Float;
 use half::{bf16, f16};
 
 use super::GgmlType;
 
-/// Decode whole blocks. `raw` and `out` hold the same number of blocks of `kind`; what is beyond the shorter is left alone.
+/// Decode whole blocks. `raw` and `out` hold the same number of blocks of `kind`; what is beyond the shorter is left
+/// alone.
 pub(super) fn decode(kind: GgmlType, raw: &[u8], out: &mut [f32]) {
     match kind {
         GgmlType::F32 => blocks::<4, 1>(raw, out, |raw, out| out[0] = f32::from_le_bytes(*raw)),
@@ -74,13 +76,13 @@ fn fifth_bit(raw: &[u8], i: usize) -> u8 {
     (raw[i / 8] >> (i % 8) & 1) << 4
 }
 
-/// Of part 0 to 7 of a block of Q4_K or Q5_K, 32 elements each, the step between two values and what is taken off them. The first
-/// bytes of both are a half-precision scale of the scales, one of the smallest values, and 12 bytes of 8 scales and 8 smallest
-/// values of 6 bits each.
+/// Of part 0 to 7 of a block of Q4_K or Q5_K, 32 elements each, the step between two values and what is taken off them.
+/// The first bytes of both are a half-precision scale of the scales, one of the smallest values, and 12 bytes of 8
+/// scales and 8 smallest values of 6 bits each.
 fn step_and_offset(raw: &[u8], part: usize) -> (f32, f32) {
     let (scale, smallest, packed) = (half_at(raw, 0), half_at(raw, 2), &raw[4..16]);
-    // The first four pairs lie in the low six bits of bytes 0–7; the last four in the halves of bytes 8–11, with their upper
-    // two bits in those of bytes 0–7.
+    // The first four pairs lie in the low six bits of bytes 0–7; the last four in the halves of bytes 8–11, with their
+    // upper two bits in those of bytes 0–7.
     let (of_scale, of_smallest) = match part.checked_sub(4) {
         None => (packed[part] & 63, packed[part + 4] & 63),
         Some(late) => {
@@ -115,7 +117,8 @@ fn q5_k(raw: &[u8; 176], out: &mut [f32; 256]) {
 }
 
 /// Bytes: 128 of the lower four bits, 64 of the upper two, 16 scales with a sign, and a half-precision scale of those.
-/// Elements 32 r to 32 r + 31 of half h (four such parts each) share 32 bytes of upper bits and, by twos, 32 of lower ones.
+/// Elements 32 r to 32 r + 31 of half h (four such parts each) share 32 bytes of upper bits and, by twos, 32 of lower
+/// ones.
 fn q6_k(raw: &[u8; 210], out: &mut [f32; 256]) {
     let (low, high, scales) = (&raw[..128], &raw[128..192], &raw[192..208]);
     let scale = half_at(raw, 208);

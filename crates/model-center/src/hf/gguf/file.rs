@@ -20,9 +20,9 @@ const CHUNK: usize = 64 * 1024;
 
 /// An open GGUF file whose header was checked; data are read on request.
 ///
-/// As a [`TensorSource`] it has the format's own names (`blk.0.attn_q.weight`) with shapes in row-major order, `[out, in]`
-/// for a matrix. Quantised tensors are presented as F32, which is also what [`TensorSource::read_raw_at`] gives of them;
-/// [`GgufFile::stored`] tells how they are stored.
+/// As a [`TensorSource`] it has the format's own names (`blk.0.attn_q.weight`) with shapes in row-major order,
+/// `[out, in]` for a matrix. Quantised tensors are presented as F32, which is also what [`TensorSource::read_raw_at`]
+/// gives of them; [`GgufFile::stored`] tells how they are stored.
 #[derive(Debug)]
 pub struct GgufFile {
     path: PathBuf,
@@ -38,10 +38,10 @@ impl GgufFile {
     /// Memory: a few times the header, which has at most 128 MiB.
     ///
     /// # Errors
-    /// [`Error::Model`] naming tensor or key where one is at fault: no regular file, another version or byte order, lengths
-    /// and counts that the file cannot hold, unprintable or doubled names, an alignment that is no power of two, sizes
-    /// that overflow or are no whole number of blocks, tensors that overlap, leave the file or lie off the alignment, and
-    /// types that are not read.
+    /// [`Error::Model`] naming tensor or key where one is at fault: no regular file, another version or byte order,
+    /// lengths and counts that the file cannot hold, unprintable or doubled names, an alignment that is no power of
+    /// two, sizes that overflow or are no whole number of blocks, tensors that overlap, leave the file or lie off the
+    /// alignment, and types that are not read.
     pub fn open(path: &Path) -> Result<Self> {
         let (file, length) = open_regular(path)?;
         let Header { version, metadata, tensors } = Header::read(path, &file, length)?;

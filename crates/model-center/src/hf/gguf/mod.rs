@@ -3,22 +3,22 @@
 //! - `cursor`, `value`, `header`: the guarded parse of what a stranger wrote; [`GgufValue`] and [`Metadata`].
 //! - `kind`: [`GgmlType`], how elements are stored; `dequantise`: blocks of them as single precision.
 //! - `file`: [`GgufFile`], positioned reads of one tensor at a time under the format's own names.
-//! - `family`: [`Family`], Llama or Qwen; `decoder`: [`Decoder`], a model's sizes and its `config.json`; `rope`: its rotary
-//!   scaling.
+//! - `family`: [`Family`], Llama or Qwen; `decoder`: [`Decoder`], a model's sizes and its `config.json`; `rope`: its
+//!   rotary scaling.
 //! - `names`: [`GgufAsHuggingFace`], the same tensors under the names, and in the row order, of Hugging Face.
 //! - `tokenizer`, `pieces`, `word_pieces`: `tokenizer.json` and `tokenizer_config.json` out of the vocabulary.
-//! - `folder`: [`gguf_to_folder`], a GGUF file as a Hugging Face folder.
+//! - `directory`: [`gguf_to_directory`], a GGUF file as a Hugging Face directory.
 //!
-//! Versions 2 and 3, little endian. As with safetensors nothing is mapped into memory, every length is checked against the
-//! file before memory is taken, and all claims of the header are checked before a tensor is read.
+//! Versions 2 and 3, little endian. As with safetensors nothing is mapped into memory, every length is checked against
+//! the file before memory is taken, and all claims of the header are checked before a tensor is read.
 //! Called by programs that convert a model, and by [`crate::tokenizer::open`].
 
 mod cursor;
 mod decoder;
 mod dequantise;
+mod directory;
 mod family;
 mod file;
-mod folder;
 mod header;
 mod kind;
 mod names;
@@ -29,9 +29,9 @@ mod value;
 mod word_pieces;
 
 pub use decoder::Decoder;
+pub use directory::{Report, gguf_to_directory};
 pub use family::Family;
 pub use file::GgufFile;
-pub use folder::{Report, gguf_to_folder};
 pub use kind::GgmlType;
 pub use names::{GgufAsHuggingFace, Mapped};
 pub use tokenizer::{TokenizerFiles, tokenizer_files};

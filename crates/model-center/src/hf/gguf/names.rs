@@ -1,9 +1,9 @@
 //! The tensors of a GGUF file under the names, and in the row order, of Hugging Face's Llama and Qwen models.
 //!
-//! Defines [`GgufAsHuggingFace`] and [`Mapped`]; called by [`super::folder`] and by loaders.
+//! Defines [`GgufAsHuggingFace`] and [`Mapped`]; called by [`super::directory`] and by loaders.
 //!
-//! Files of architecture `llama` hold the rows of each head of queries and keys in the order of an interleaved rotation: what
-//! Hugging Face has as row `j H/2 + k` of a head of H rows (j is 0 or 1) stands there as row `2 k + j`.
+//! Files of architecture `llama` hold the rows of each head of queries and keys in the order of an interleaved
+//! rotation: what Hugging Face has as row `j H/2 + k` of a head of H rows (j is 0 or 1) stands there as row `2 k + j`.
 
 use std::collections::HashSet;
 
@@ -55,7 +55,7 @@ impl Mapped {
     }
 }
 
-/// A GGUF file that is read as if it were the weights of a Hugging Face folder.
+/// A GGUF file that is read as if it were the weights of a Hugging Face directory.
 #[derive(Debug)]
 pub struct GgufAsHuggingFace {
     file: GgufFile,
@@ -68,8 +68,8 @@ impl GgufAsHuggingFace {
     /// Match a file's tensors with those that its metadata promise.
     ///
     /// # Errors
-    /// Those of [`Decoder::read`]; [`Error::Model`] for a tensor that is missing, has another shape, or that the model has
-    /// no place for: leaving it out would make another model.
+    /// Those of [`Decoder::read`]; [`Error::Model`] for a tensor that is missing, has another shape, or that the model
+    /// has no place for: leaving it out would make another model.
     pub fn new(file: GgufFile) -> Result<Self> {
         let decoder = Decoder::read(&file)?;
         let mut tensors = List { file: &file, tensors: Vec::new() };

@@ -1,6 +1,6 @@
 //! The vocabulary of a GGUF file as `tokenizer.json` and `tokenizer_config.json`.
 //!
-//! Defines [`TokenizerFiles`] and [`tokenizer_files`]; called by [`super::folder`].
+//! Defines [`TokenizerFiles`] and [`tokenizer_files`]; called by [`super::directory`].
 
 use std::collections::HashMap;
 
@@ -34,7 +34,7 @@ pub(super) const SPECIAL: [(&str, &str); 7] = [
     ("tokenizer.ggml.mask_token_id", "mask_token"),
 ];
 
-pub(super) const FIX: &str = "take the tokenizer's files from the model's own folder";
+pub(super) const FIX: &str = "take the tokenizer's files from the model's own directory";
 
 /// The most words, and the most merges, that are read: several times those of the largest real vocabularies.
 const COUNT_LIMIT: usize = 1 << 20;
@@ -89,14 +89,14 @@ pub(super) struct Parts {
 
 /// Build the tokenizer's files for texts of at most `max_positions` tokens.
 ///
-/// Read are byte-level byte pairs (`gpt2`), SentencePiece's byte pairs (`llama`) and best sums of scores (`t5`), byte pairs of
-/// whole texts (`gemma4`) and WordPiece (`bert`). Words keep their ids. Those marked as control or unknown become special
-/// tokens; those marked as user-defined are found whole in a text, and are text. Whether a text begins with the token of
-/// beginning is what the file says, or else what the kind does.
+/// Read are byte-level byte pairs (`gpt2`), SentencePiece's byte pairs (`llama`) and best sums of scores (`t5`), byte
+/// pairs of whole texts (`gemma4`) and WordPiece (`bert`). Words keep their ids. Those marked as control or unknown
+/// become special tokens; those marked as user-defined are found whole in a text, and are text. Whether a text begins
+/// with the token of beginning is what the file says, or else what the kind does.
 ///
 /// # Errors
-/// [`crate::Error::Model`] naming the key: a vocabulary of another kind, an unknown way of cutting texts, a word that stands
-/// twice, merges of words that are not there, ids beyond the words.
+/// [`crate::Error::Model`] naming the key: a vocabulary of another kind, an unknown way of cutting texts, a word that
+/// stands twice, merges of words that are not there, ids beyond the words.
 pub fn tokenizer_files(metadata: &Metadata, max_positions: usize) -> Result<TokenizerFiles> {
     let kind = metadata.text(MODEL)?.ok_or_else(|| metadata.lacking(MODEL))?;
     let words = Words::read(metadata)?;
@@ -245,7 +245,8 @@ fn whole_texts(words: &Words<'_>, unknown: Option<&str>) -> Result<Parts> {
     })
 }
 
-/// The model of byte pairs; `fallback`, with the word for what cannot be spelled, is for vocabularies with words for bytes.
+/// The model of byte pairs; `fallback`, with the word for what cannot be spelled, is for vocabularies with words for
+/// bytes.
 fn byte_pairs(words: &Words<'_>, fallback: Option<Option<&str>>, takes_whole_words: bool) -> Result<Value> {
     let tokens = words.tokens.iter().enumerate();
     let vocab: Map<String, Value> = tokens.map(|(id, token)| (token.to_string(), json!(id))).collect();

@@ -11,7 +11,8 @@ use crate::tokenizer::files::Settings;
 use crate::tokenizer::pieces::SPACE;
 use crate::tokenizer::vocab::of_tokens;
 
-/// The `tokenizer.json`. Texts are read in lower case if no word has a capital letter of ASCII: the file does not say it.
+/// The `tokenizer.json`. Texts are read in lower case if no word has a capital letter of ASCII: the file does not say
+/// it.
 pub(super) fn document(words: &Words<'_>, special: &Special<'_>) -> Result<Value> {
     let name = |key: &str, usual: String| {
         let at = SPECIAL.iter().position(|(_, known)| *known == key);

@@ -9,20 +9,21 @@ use crate::hf::safetensors::{TensorEntry, stored};
 use crate::hf::shards::ShardedWriter;
 use crate::{Error, Result};
 
-/// Write the weights of a model into `folder`, which exists: one file, or shards of at most `shard_bytes` and an index.
+/// Write the weights of a model into `directory`, which exists: one file, or shards of at most `shard_bytes` and an
+/// index.
 ///
 /// `fill` puts the values of the named parameter into the vector it is given, which is empty; it is called once for
 /// each, in the order of `params`. `prefixed` says whether tensors of the base model carry the table's prefix. Aliases
 /// are not written. Memory: the largest parameter, and once more its largest part if that is transposed or interleaved.
 ///
 /// # Errors
-/// [`Error::Model`] if the table has no rule for a parameter, two parameters have one name, `dtype` is no float, a value
-/// does not fit f16, or `fill` gives another number of values; [`Error::File`] if the disk refuses; what `fill` returns.
-/// An error before all values are on the disk leaves the folder as it was.
+/// [`Error::Model`] if the table has no rule for a parameter, two parameters have one name, `dtype` is no float, a
+/// value does not fit f16, or `fill` gives another number of values; [`Error::File`] if the disk refuses; what `fill`
+/// returns. An error before all values are on the disk leaves the directory as it was.
 pub fn export(
     table: &NameTable,
     params: &[ParamShape],
-    folder: &Path,
+    directory: &Path,
     dtype: DType,
     prefixed: bool,
     shard_bytes: u64,
@@ -33,7 +34,7 @@ pub fn export(
     };
     if !dtype.is_float() {
         return Err(Error::model(
-            folder.display().to_string(),
+            directory.display().to_string(),
             format!("weights are not stored as {dtype}"),
             "use f32, f16 or bf16",
         ));
@@ -46,7 +47,7 @@ pub fn export(
         .flatten()
         .map(|piece| TensorEntry::new(piece.name.clone(), stored, piece.shape.clone()))
         .collect();
-    let mut writer = ShardedWriter::create(folder, &tensors, shard_bytes)?;
+    let mut writer = ShardedWriter::create(directory, &tensors, shard_bytes)?;
     let mut values = Vec::new();
     for (param, pieces) in params.iter().zip(&pieces) {
         values.clear();

@@ -1,8 +1,8 @@
 //! Weights that are not finite, found while they are read.
 //!
-//! Defines [`NotFinite`], and [`read`], by which `load` and the reader of GGUF files fetch values. A model with such a value
-//! writes NaN or never trains, and where that shows first, in a loss or in skipped steps, says nothing of its source. Tensors
-//! that a model does not use, such as masks with minus infinity, are not read and not checked.
+//! Defines [`NotFinite`], and [`read`], by which `load` and the reader of GGUF files fetch values. A model with such a
+//! value writes NaN or never trains, and where that shows first, in a loss or in skipped steps, says nothing of its
+//! source. Tensors that a model does not use, such as masks with minus infinity, are not read and not checked.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

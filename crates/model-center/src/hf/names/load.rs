@@ -12,15 +12,15 @@ use crate::{Error, Result};
 const CHUNK: usize = 1 << 20;
 
 impl Plan {
-    /// Read every planned parameter and hand it to `sink` with our name and all its values in our layout, row-major; a model whose
-    /// parameters are shared among ranks is loaded by [`Plan::load_parts`].
+    /// Read every planned parameter and hand it to `sink` with our name and all its values in our layout, row-major; a
+    /// model whose parameters are shared among ranks is loaded by [`Plan::load_parts`].
     ///
     /// Parameters that the plan calls [`Plan::fresh`] are not handed over. Memory: the largest parameter, and once more
     /// its largest part if that is transposed or interleaved.
     ///
     /// # Errors
-    /// [`Error::Model`] if the source is not the planned one any more, holds a tied tensor twice with different values, or has
-    /// values that are not finite, after all are handed over; what `sink` returns.
+    /// [`Error::Model`] if the source is not the planned one any more, holds a tied tensor twice with different values,
+    /// or has values that are not finite, after all are handed over; what `sink` returns.
     pub fn load(&self, source: &dyn TensorSource, mut sink: impl FnMut(&str, &[f32]) -> Result<()>) -> Result<()> {
         self.check_twins(source)?;
         let (mut values, mut theirs, mut found) = (Vec::new(), Vec::new(), Vec::new());
@@ -31,11 +31,11 @@ impl Plan {
         NotFinite::refuse(&found)
     }
 
-    /// As [`Plan::load`] for those who need a part of each parameter: `sink` gets a reader, which fills what it is given with the
-    /// values from an element of the whole on.
+    /// As [`Plan::load`] for those who need a part of each parameter: `sink` gets a reader, which fills what it is
+    /// given with the values from an element of the whole on.
     ///
-    /// Of tensors in the order of ours no more is fetched from the file than is asked for; a parameter of which a part is
-    /// transposed or interleaved is read whole when it is asked for. Memory: such a parameter, nothing for others.
+    /// Of tensors in the order of ours no more is fetched from the file than is asked for; a parameter of which a part
+    /// is transposed or interleaved is read whole when it is asked for. Memory: such a parameter, nothing for others.
     ///
     /// # Errors
     /// As [`Plan::load`]; values that are asked for beyond a parameter's end.
@@ -49,8 +49,8 @@ impl Plan {
         NotFinite::refuse(&found)
     }
 
-    /// As [`Plan::load_parts`], with the tensors that are not finite added to `found` and no error for them, for ranks that
-    /// tell each other. A rank checks what it reads.
+    /// As [`Plan::load_parts`], with the tensors that are not finite added to `found` and no error for them, for ranks
+    /// that tell each other. A rank checks what it reads.
     ///
     /// # Errors
     /// The other ones.
@@ -88,8 +88,8 @@ impl Plan {
         untied.into_iter().try_for_each(|twin| require_equal(source, &twin.name, &twin.alias, twin.bytes))
     }
 
-    /// Read the parameter that we call `ours` alone, for who wants them in an order of its own. Values that are not finite are
-    /// read as they are; their tensors are returned.
+    /// Read the parameter that we call `ours` alone, for who wants them in an order of its own. Values that are not
+    /// finite are read as they are; their tensors are returned.
     ///
     /// # Errors
     /// As [`Plan::load`]; a parameter that is not planned.

@@ -2,14 +2,15 @@
 //!
 //! - [`NameTable`], [`Rule`], [`Alias`]: what a family writes down, once, for both directions.
 //! - [`Plan`]: every parameter matched with the tensors of a file before any data are read; [`Difference`]: the report
-//!   when they do not match. `plan` builds it, `load` carries it out; [`NotFinite`]: a tensor with NaN or infinity, found by `finite` meanwhile.
+//!   when they do not match. `plan` builds it, `load` carries it out; [`NotFinite`]: a tensor with NaN or infinity,
+//!   found by `finite` meanwhile.
 //! - [`export()`]: the same table the other way.
 //!
 //! A table says: our `encoder.layers.{i}.attention.project_qkv.weight` is their
 //! `bert.encoder.layer.{i}.attention.self.{query|key|value}.weight`, concatenated on the first axis. Numbers in braces
 //! stand for themselves on both sides, alternatives in braces are parts in the order of ours.
 //!
-//! Called by the models' loaders, [`crate::hf::folder`] and the forward program (which names gradients by it).
+//! Called by the models' loaders, [`crate::hf::directory`] and the forward program (which names gradients by it).
 
 mod export;
 pub(in crate::hf) mod finite;
@@ -58,9 +59,9 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Our name and theirs, as patterns: `{i}` stands for the same number on both sides, `{i+1}` in theirs for the one behind
-    /// it, `{a|b|c}` in theirs for parts that ours holds one after another on its first axis, of equal size unless
-    /// [`Rule::rows`] says otherwise.
+    /// Our name and theirs, as patterns: `{i}` stands for the same number on both sides, `{i+1}` in theirs for the one
+    /// behind it, `{a|b|c}` in theirs for parts that ours holds one after another on its first axis, of equal size
+    /// unless [`Rule::rows`] says otherwise.
     pub const fn new(ours: &'static str, theirs: &'static str) -> Self {
         Rule::from_names(Cow::Borrowed(ours), Cow::Borrowed(theirs))
     }
@@ -80,9 +81,9 @@ impl Rule {
         self
     }
 
-    /// The parts that [`Rule::rows`] gives are one tensor of theirs, which has them by turns: so many groups of rows, each with
-    /// its share of every part. Ours has each part whole. So `[N, 3, H]` of theirs is `[3, N, H]` of ours with three parts of
-    /// `N H` rows in `N` groups.
+    /// The parts that [`Rule::rows`] gives are one tensor of theirs, which has them by turns: so many groups of rows,
+    /// each with its share of every part. Ours has each part whole. So `[N, 3, H]` of theirs is `[3, N, H]` of ours
+    /// with three parts of `N H` rows in `N` groups.
     pub const fn interleaved(mut self, groups: usize) -> Self {
         self.groups = Some(groups);
         self
@@ -103,8 +104,8 @@ impl Rule {
 
 /// A tensor that is another one under a second name, as the output projection is the word embedding in a tied model.
 ///
-/// Read when the file has only this name; when it has both they must be equal, bit for bit. Written into ModelCenter's folders,
-/// whose classes ask for both, and into no other.
+/// Read when the file has only this name; when it has both they must be equal, bit for bit. Written into ModelCenter's
+/// directories, whose classes ask for both, and into no other.
 #[derive(Debug, Clone)]
 pub struct Alias {
     name: Cow<'static, str>,
@@ -242,7 +243,8 @@ impl Piece {
         self.transposed || self.interleaved.is_some()
     }
 
-    /// Put their values, as many as the piece has, into `part` in the order of ours: the way back from [`Piece::of`].
+    /// Put their values, as many as the piece has, into `part` in the order of ours: the backward pass from
+    /// [`Piece::of`].
     fn arrange(&self, theirs: &[f32], part: &mut [f32]) {
         let [rows, columns] = self.matrix();
         let Some(order) = &self.interleaved else { return transpose(theirs, columns, rows, part) };

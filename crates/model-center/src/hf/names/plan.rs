@@ -22,8 +22,8 @@ pub struct Allow {
     /// file's tensors for them count as unused.
     pub fresh: Vec<String>,
     /// Further tensors of the file that the model has no use for, by patterns of the names that the file has. Unlike
-    /// [`Allow::unused`], which old names match by their modern form too, each of these patterns must match a tensor, and none
-    /// may match one that the model needs.
+    /// [`Allow::unused`], which old names match by their modern form too, each of these patterns must match a tensor,
+    /// and none may match one that the model needs.
     pub leave: Vec<String>,
 }
 
@@ -67,8 +67,8 @@ impl Plan {
     /// Match `params` with the tensors of `source`; any difference that `allow` does not name is an error.
     ///
     /// # Errors
-    /// [`Error::Model`] with a [`Difference`] as its reason; or if a pattern for parameters matches none, or the table has
-    /// no rule for one.
+    /// [`Error::Model`] with a [`Difference`] as its reason; or if a pattern for parameters matches none, or the table
+    /// has no rule for one.
     pub fn build(table: &NameTable, params: &[ParamShape], source: &dyn TensorSource, allow: &Allow) -> Result<Self> {
         let (plan, difference) = Self::compare(table, params, source, allow)?;
         if difference.is_empty() {
@@ -156,7 +156,8 @@ impl Plan {
         names.filter(|name| !known.contains(name.as_str())).cloned().collect()
     }
 
-    /// Every parameter that will be loaded, with the file's tensors that make it up; each carries the name that the file uses.
+    /// Every parameter that will be loaded, with the file's tensors that make it up; each carries the name that the
+    /// file uses.
     pub fn sources(&self) -> impl Iterator<Item = (&str, &[Piece])> {
         self.steps.iter().map(|step| (step.ours.as_str(), &step.pieces[..]))
     }

@@ -42,7 +42,8 @@ pub struct Difference {
     pub mis_shaped: Vec<MisShaped>,
     /// Present under two names for one thing, e.g. with and without prefix.
     pub ambiguous: Vec<(String, String)>,
-    /// Patterns that name the unexpected tensors, as far as they are few, and no other: for [`Allow::leave`](super::Allow).
+    /// Patterns that name the unexpected tensors, as far as they are few, and no other: for
+    /// [`Allow::leave`](super::Allow).
     pub leave: Vec<String>,
 }
 

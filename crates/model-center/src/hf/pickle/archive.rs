@@ -2,9 +2,9 @@
 //!
 //! Defines [`Archive`]; called by [`super::reader`].
 //!
-//! An archive has one folder with `data.pkl`, `byteorder`, `version` and, one for each storage, `data/KEY`. PyTorch stores
-//! entries as they are, so a tensor is read from its place. Nothing is unpacked and no name becomes a path. Checksums are not
-//! compared: PyTorch can be told not to compute them.
+//! An archive has one directory with `data.pkl`, `byteorder`, `version` and, one for each storage, `data/KEY`. PyTorch
+//! stores entries as they are, so a tensor is read from its place. Nothing is unpacked and no name becomes a path.
+//! Checksums are not compared: PyTorch can be told not to compute them.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -40,7 +40,7 @@ const NEWEST_VERSION: u32 = 10;
 /// The entries of an archive.
 #[derive(Debug)]
 pub(super) struct Archive {
-    /// The one folder in it, with its slash.
+    /// The one directory in it, with its slash.
     root: String,
     /// By full name.
     entries: HashMap<String, Entry>,
@@ -62,11 +62,12 @@ impl Archive {
     pub(super) fn open(path: &Path, file: &File, length: u64) -> Result<(Self, Object)> {
         let (start, end, count) = directory(path, file, length)?;
         let entries = list(&mut Input::new(path, file, "list of entries", start, end), count)?;
-        let mut roots = entries.keys().filter_map(|name| name.strip_suffix("data.pkl")).filter(|root| is_folder(root));
+        let mut roots =
+            entries.keys().filter_map(|name| name.strip_suffix("data.pkl")).filter(|root| is_directory(root));
         let root = match (roots.next(), roots.next()) {
             (Some(root), None) => root.to_string(),
-            (None, _) => return Err(refused(path, "a zip file without a FOLDER/data.pkl, which PyTorch writes")),
-            _ => return Err(refused(path, "a zip file with a data.pkl in several folders")),
+            (None, _) => return Err(refused(path, "a zip file without a DIRECTORY/data.pkl, which PyTorch writes")),
+            _ => return Err(refused(path, "a zip file with a data.pkl in several directories")),
         };
         let archive = Self { root, entries, end: start };
         if archive.entries.contains_key(&format!("{}constants.pkl", archive.root)) {
@@ -157,8 +158,8 @@ impl Archive {
     }
 }
 
-/// Whether a name is that of one folder, with its slash.
-fn is_folder(name: &str) -> bool {
+/// Whether a name is that of one directory, with its slash.
+fn is_directory(name: &str) -> bool {
     name.find('/').is_some_and(|slash| slash > 0 && slash + 1 == name.len())
 }
 

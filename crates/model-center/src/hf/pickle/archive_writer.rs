@@ -10,8 +10,8 @@ use super::archive::MAGIC;
 use crate::Result;
 use crate::file::AtomicFile;
 
-/// The one folder of the archive, as PyTorch names it where it has no file name.
-const FOLDER: &str = "archive";
+/// The one directory of the archive, as PyTorch names it where it has no file name.
+const DIRECTORY: &str = "archive";
 /// Data begin on a multiple of this, so that a mapped file can be used in place.
 const ALIGNMENT: u64 = 64;
 /// The extra field that fills up to there; its number is the one PyTorch uses.
@@ -59,7 +59,7 @@ impl<'a> ArchiveWriter<'a> {
 
     /// Start an entry of `bytes` bytes.
     pub(super) fn begin(&mut self, name: &str, bytes: u64) -> Result<EntryWriter<'_, 'a>> {
-        let name = format!("{FOLDER}/{name}");
+        let name = format!("{DIRECTORY}/{name}");
         let mut extra = Vec::new();
         if bytes >= LARGE {
             extra.extend(1u16.to_le_bytes());
@@ -145,8 +145,8 @@ impl EntryWriter<'_, '_> {
     }
 }
 
-/// What an entry's own header and the list have in common, from the version to the sizes. The date is the first that the
-/// format knows, so that equal tensors give equal bytes.
+/// What an entry's own header and the list have in common, from the version to the sizes. The date is the first that
+/// the format knows, so that equal tensors give equal bytes.
 fn fixed(checksum: u32, packed: u64, bytes: u64) -> Vec<u8> {
     let mut out = vec![45, 0, 0, 8, 0, 0, 0, 0, 0x21, 0];
     out.extend(checksum.to_le_bytes());

@@ -58,7 +58,8 @@ impl Global {
         })
     }
 
-    /// Whether the name itself gives a file away: weights have no use for what runs programs, opens files or loads code.
+    /// Whether the name itself gives a file away: weights have no use for what runs programs, opens files or loads
+    /// code.
     ///
     /// Nothing would happen if it stood there, for nothing is called; but who opened such a file should hear of it.
     pub(super) fn is_suspect(&self) -> bool {

@@ -1,4 +1,5 @@
-//! A stretch of a file, read from front to back: nothing is believed about a length before the file is known to have it.
+//! A stretch of a file, read from front to back: nothing is believed about a length before the file is known to have
+//! it.
 //!
 //! Defines [`Input`]; called by the pickle machine and by the readers of both containers.
 

@@ -7,10 +7,10 @@
 //! - `writer` over `archive_writer`: [`write_pickle`], the archive that `torch.load` opens.
 //! - `input`: a stretch of a file, with bounds.
 //!
-//! A pickle is a program: the usual reader looks names up in the running process and calls them, so whoever made the file
-//! runs code on the reader's machine. Here nothing is looked up and nothing is called. A few names mean something, all others
-//! stay text, and a call of any of those ends the reading with its byte and name. What the file is allowed to decide is
-//! which bytes of itself are which tensor, and that is checked against its length.
+//! A pickle is a program: the usual reader looks names up in the running process and calls them, so whoever made the
+//! file runs code on the reader's machine. Here nothing is looked up and nothing is called. A few names mean something,
+//! all others stay text, and a call of any of those ends the reading with its byte and name. What the file is allowed
+//! to decide is which bytes of itself are which tensor, and that is checked against its length.
 //! Called by [`crate::hf::weights`] and by programs that read or write a single file.
 
 mod archive;

@@ -15,7 +15,8 @@ use super::strided::{self, Elements};
 use crate::Result;
 use crate::file::{open_regular, printable};
 
-/// Elements of a tensor whose elements do not lie in their order that are read at a time: some rows of the largest matrices.
+/// Elements of a tensor whose elements do not lie in their order that are read at a time: some rows of the largest
+/// matrices.
 const BLOCK: usize = 8 << 20;
 
 /// An open file of `torch.save` whose tensors were checked against its length; data are read on request.
@@ -29,17 +30,17 @@ pub struct PickleFile {
 }
 
 impl PickleFile {
-    /// Open `path`, an archive or a file of the older kind, and find the dictionary of tensors in it: at the top, or under
-    /// `state_dict`, `model` or `module`.
+    /// Open `path`, an archive or a file of the older kind, and find the dictionary of tensors in it: at the top, or
+    /// under `state_dict`, `model` or `module`.
     ///
-    /// Nothing in the file is run, see [`crate::hf::pickle`]. Memory: some bytes for each value of the pickle, at most 64 MiB
-    /// more than the pickle has; data of tensors are not read.
+    /// Nothing in the file is run, see [`crate::hf::pickle`]. Memory: some bytes for each value of the pickle, at most
+    /// 64 MiB more than the pickle has; data of tensors are not read.
     ///
     /// # Errors
-    /// [`Error::Model`](crate::Error::Model) naming the byte, the entry or the tensor: no regular file, neither of the two
-    /// kinds, a TorchScript program, big-endian numbers, an instruction or a call that is not read, several dictionaries of
-    /// tensors or none, an object in the place of a tensor, views that leave their storages or repeat values, storages that
-    /// are not there or have another length.
+    /// [`Error::Model`](crate::Error::Model) naming the byte, the entry or the tensor: no regular file, neither of the
+    /// two kinds, a TorchScript program, big-endian numbers, an instruction or a call that is not read, several
+    /// dictionaries of tensors or none, an object in the place of a tensor, views that leave their storages or repeat
+    /// values, storages that are not there or have another length.
     pub fn open(path: &Path) -> Result<Self> {
         let (file, length) = open_regular(path)?;
         let mut magic = vec![0; length.min(16) as usize];
@@ -72,7 +73,8 @@ impl PickleFile {
         &self.tensors
     }
 
-    /// Keys of the dictionary whose values are no tensors, such as counters, in the order of the file. They are not read.
+    /// Keys of the dictionary whose values are no tensors, such as counters, in the order of the file. They are not
+    /// read.
     pub fn others(&self) -> &[String] {
         &self.others
     }

@@ -208,8 +208,8 @@ fn resolve(
     Ok((TensorEntry::new(name, held.dtype, shape), View { start: start.ok_or_else(overflow)?, strides }))
 }
 
-/// Whether the elements, of which there is at least one, lie row-major without gaps. The strides of axes of length one play
-/// no part.
+/// Whether the elements, of which there is at least one, lie row-major without gaps. The strides of axes of length one
+/// play no part.
 fn is_contiguous(size: &[u64], stride: &[u64]) -> bool {
     let mut next = 1;
     for (&size, &stride) in size.iter().zip(stride).rev() {

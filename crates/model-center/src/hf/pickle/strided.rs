@@ -36,8 +36,8 @@ pub(super) struct Elements<'a> {
     pub(super) first: u64,
 }
 
-/// Fill `out` with elements in row-major order. The file is walked in its own order, so that runs, and those near each other
-/// together, are read at once.
+/// Fill `out` with elements in row-major order. The file is walked in its own order, so that runs, and those near each
+/// other together, are read at once.
 pub(super) fn read(path: &Path, file: &File, from: &Elements<'_>, out: &mut [u8]) -> Result<()> {
     let width = from.width;
     let (first, last) = (from.first, from.first + out.len() as u64 / width);
@@ -90,7 +90,8 @@ pub(super) fn read(path: &Path, file: &File, from: &Elements<'_>, out: &mut [u8]
     }
 }
 
-/// Elements at equal distances in the file: the first one's place there, its place in what is filled, and how many they are.
+/// Elements at equal distances in the file: the first one's place there, its place in what is filled, and how many they
+/// are.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     source: u64,

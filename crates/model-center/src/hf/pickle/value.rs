@@ -1,6 +1,7 @@
 //! What a pickle says, as inert values.
 //!
-//! Defines [`Object`], [`Value`] and [`Id`]; made by [`super::machine`], read by [`super::state`] and [`super::legacy`].
+//! Defines [`Object`], [`Value`] and [`Id`]; made by [`super::machine`], read by [`super::state`] and
+//! [`super::legacy`].
 
 use super::globals::Global;
 

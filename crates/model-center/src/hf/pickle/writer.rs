@@ -17,13 +17,13 @@ const BATCH: usize = 1000;
 
 /// Write `tensors` as a dictionary in their order, each with a storage of its own, in f32, f16 or bf16.
 ///
-/// `fill` puts the values of the named tensor, row-major, into an empty vector; it is called once for each. The file appears
-/// under its name when it is complete. Numerics: f16 and bf16 round to nearest, ties to even. Memory: one tensor in single
-/// precision.
+/// `fill` puts the values of the named tensor, row-major, into an empty vector; it is called once for each. The file
+/// appears under its name when it is complete. Numerics: f16 and bf16 round to nearest, ties to even. Memory: one
+/// tensor in single precision.
 ///
 /// # Errors
-/// [`Error::Model`] for a name that stands twice or is none, a size that overflows, another type, values of another number, or
-/// a finite value that f16 cannot hold; [`Error::File`] if the disk refuses; what `fill` returns.
+/// [`Error::Model`] for a name that stands twice or is none, a size that overflows, another type, values of another
+/// number, or a finite value that f16 cannot hold; [`Error::File`] if the disk refuses; what `fill` returns.
 pub fn write_pickle(
     path: &Path,
     tensors: &[TensorEntry],

@@ -1,7 +1,7 @@
 //! What to do about a name that leads to no model: correct a path, or fetch a model of the hub.
 //!
-//! Defines [`Meaning`], [`for_path`], [`to_fetch`] and [`near`]; called by [`Pretrained`](super::Pretrained). The advice never names a fetch
-//! that cannot succeed: a path is not a name of the hub.
+//! Defines [`Meaning`], [`for_path`], [`to_fetch`] and [`near`]; called by [`Pretrained`](super::Pretrained). The
+//! advice never names a fetch that cannot succeed: a path is not a name of the hub.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -96,7 +96,8 @@ pub(super) fn to_fetch(id: &str, revision: Option<&Revision>, is_offline: bool) 
     }
 }
 
-/// `did you mean ...? ` with an existing directory that differs from a missing path by a slip in one part; else nothing.
+/// `did you mean ...? ` with an existing directory that differs from a missing path by a slip in one part; else
+/// nothing.
 pub(super) fn near(name: &str) -> String {
     nearest(Path::new(name)).map_or_else(String::new, |path| {
         let shown = printable(&path.display().to_string(), 200);

@@ -4,8 +4,8 @@
 
 use super::name::RepoId;
 
-/// Identifier, and its names on the hub: first the one that is fetched, then older ones that a cache may have been filled
-/// under. Those without any are kept in ModelCenter's own cache alone.
+/// Identifier, and its names on the hub: first the one that is fetched, then older ones that a cache may have been
+/// filled under. Those without any are kept in ModelCenter's own cache alone.
 const ALIASES: &[(&str, &[&str])] = &[
     ("bert-base-cased", &["google-bert/bert-base-cased"]),
     ("bert-base-chinese", &["google-bert/bert-base-chinese"]),
@@ -60,8 +60,8 @@ const ALIASES: &[(&str, &[&str])] = &[
     ("wenzhong-gpt2-3.5b", &["IDEA-CCNL/Wenzhong-GPT2-3.5B"]),
 ];
 
-/// What the hub calls a model that ModelCenter knows by `name`, the name to fetch first; `None` where the name is not one of
-/// ModelCenter's.
+/// What the hub calls a model that ModelCenter knows by `name`, the name to fetch first; `None` where the name is not
+/// one of ModelCenter's.
 pub fn hub_names(name: &str) -> Option<Vec<RepoId>> {
     let (_, names) = ALIASES.iter().find(|(alias, _)| *alias == name)?;
     Some(names.iter().filter_map(|name| RepoId::parse(name).ok()).collect())
@@ -92,8 +92,8 @@ const FAMILIES: &[(&str, &str)] = &[
     ("wenzhong-gpt2-", "gpt2"),
 ];
 
-/// The family of the model that ModelCenter knows by `name`, whose `config.json` does not name it; `None` where the name is not
-/// one of ModelCenter's.
+/// The family of the model that ModelCenter knows by `name`, whose `config.json` does not name it; `None` where the
+/// name is not one of ModelCenter's.
 pub fn family_of(name: &str) -> Option<&'static str> {
     ALIASES.iter().find(|(alias, _)| *alias == name)?;
     FAMILIES.iter().find(|(beginning, _)| name.starts_with(beginning)).map(|(_, family)| *family)

@@ -1,5 +1,5 @@
-//! One model in a cache as Hugging Face's libraries lay it out: `refs` name commits, `snapshots` hold a commit's files as links
-//! into `blobs`.
+//! One model in a cache as Hugging Face's libraries lay it out: `refs` name commits, `snapshots` hold a commit's files
+//! as links into `blobs`.
 //!
 //! Defines [`CachedModel`]; called by [`Pretrained`](super::Pretrained) and by the program that fetches models.
 
@@ -14,7 +14,7 @@ use crate::{Error, Result};
 /// A reference is a commit and perhaps a newline.
 const REF_LIMIT: u64 = 256;
 
-/// A model's folder in a cache, which need not be there.
+/// A model's directory in a cache, which need not be there.
 #[derive(Debug, Clone)]
 pub struct CachedModel {
     root: PathBuf,
@@ -27,17 +27,17 @@ pub enum Cached {
     NoModel,
     /// The model, and no reference of this name or no snapshot of this commit.
     NoRevision,
-    /// The folder of the snapshot, which may lack files.
+    /// The directory of the snapshot, which may lack files.
     Snapshot(PathBuf),
 }
 
 impl CachedModel {
-    /// The folder of a model in the cache `hub`.
+    /// The directory of a model in the cache `hub`.
     pub fn new(hub: &Path, id: &RepoId) -> Self {
-        Self { root: hub.join(id.folder_name()) }
+        Self { root: hub.join(id.directory_name()) }
     }
 
-    /// The folder.
+    /// The directory.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -47,12 +47,12 @@ impl CachedModel {
         self.root.join("refs").join(revision.as_str())
     }
 
-    /// The folder of a commit's files.
+    /// The directory of a commit's files.
     pub fn snapshot(&self, commit: &str) -> PathBuf {
         self.root.join("snapshots").join(commit)
     }
 
-    /// The folder of contents, each under the server's name for it.
+    /// The directory of contents, each under the server's name for it.
     pub fn blobs(&self) -> PathBuf {
         self.root.join("blobs")
     }
@@ -60,8 +60,8 @@ impl CachedModel {
     /// What there is of a revision.
     ///
     /// # Errors
-    /// [`Error::Model`] if a reference holds no commit, or if reference or snapshot are links out of the model's folder;
-    /// [`Error::File`] for what may not be read.
+    /// [`Error::Model`] if a reference holds no commit, or if reference or snapshot are links out of the model's
+    /// directory; [`Error::File`] for what may not be read.
     pub fn find(&self, revision: &Revision) -> Result<Cached> {
         match fs::metadata(&self.root) {
             Ok(kind) if kind.is_dir() => {}
@@ -85,7 +85,7 @@ impl CachedModel {
         if real != root.join("snapshots").join(&commit) || !real.is_dir() {
             return Err(Error::model(
                 snapshot.display().to_string(),
-                format!("the snapshot is not a folder of the model's own cache, but {}", real.display()),
+                format!("the snapshot is not a directory of the model's own cache, but {}", real.display()),
                 "remove it, and fetch the model again",
             ));
         }

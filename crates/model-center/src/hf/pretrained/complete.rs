@@ -1,4 +1,4 @@
-//! What a model folder lacks before it can be opened: its configuration, its weights or some of their shards.
+//! What a model directory lacks before it can be opened: its configuration, its weights or some of their shards.
 //!
 //! Defines [`missing`], called by [`Pretrained`](super::Pretrained).
 
@@ -12,19 +12,19 @@ use crate::hf::weights::WeightsName;
 /// At most so many missing files are named.
 const SHOWN: usize = 5;
 
-/// The files that a folder lacks, in words; `None` for a complete one. Links that lead nowhere count as missing.
+/// The files that a directory lacks, in words; `None` for a complete one. Links that lead nowhere count as missing.
 ///
 /// # Errors
-/// [`crate::Error::Model`] for links out of the folder and its cache, and for an index that cannot be read.
-pub(super) fn missing(folder: &Path) -> Result<Option<String>> {
+/// [`crate::Error::Model`] for links out of the directory and its cache, and for an index that cannot be read.
+pub(super) fn missing(directory: &Path) -> Result<Option<String>> {
     let mut absent = Vec::new();
-    if !is_inside(folder, "config.json")? {
+    if !is_inside(directory, "config.json")? {
         absent.push("config.json".to_owned());
     }
-    match WeightsName::of(folder)? {
+    match WeightsName::of(directory)? {
         Some(list) if list.is_index => {
-            for shard in shard_names(folder, list.name)? {
-                if !is_inside(folder, &shard)? {
+            for shard in shard_names(directory, list.name)? {
+                if !is_inside(directory, &shard)? {
                     absent.push(printable(&shard, 80));
                 }
             }

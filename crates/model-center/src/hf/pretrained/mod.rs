@@ -1,8 +1,8 @@
-//! From what a user writes to a local folder: a path, a model of the hub, or one of ModelCenter's identifiers.
+//! From what a user writes to a local directory: a path, a model of the hub, or one of ModelCenter's identifiers.
 //!
-//! Defines [`Pretrained`] and [`Places`]; [`name`] has the hub's rules for names, [`cache`] the layout of its cache, [`aliases`]
-//! the identifiers, `advice` what to do about a name that leads nowhere. Nothing is fetched here. Called by the programs before
-//! a folder is opened.
+//! Defines [`Pretrained`] and [`Places`]; [`name`] has the hub's rules for names, [`cache`] the layout of its cache,
+//! [`aliases`] the identifiers, `advice` what to do about a name that leads nowhere. Nothing is fetched here. Called by
+//! the programs before a directory is opened.
 
 mod advice;
 pub mod aliases;
@@ -22,12 +22,13 @@ use std::path::{Path, PathBuf};
 use crate::file::{printable, unreadable};
 use crate::{Error, Result};
 
-/// Where models may lie besides the folders that users name. Filled by the programs; empty, it leaves those folders alone.
+/// Where models may lie besides the directories that users name. Filled by the programs; empty, it leaves those
+/// directories alone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Places {
-    /// The cache of Hugging Face's libraries: the folder that holds `models--org--name`.
+    /// The cache of Hugging Face's libraries: the directory that holds `models--org--name`.
     pub hub: Option<PathBuf>,
-    /// ModelCenter's cache: the folder that holds a folder for each identifier.
+    /// ModelCenter's cache: the directory that holds a directory for each identifier.
     pub model_center: Option<PathBuf>,
     /// Whether the user wants nothing fetched; decides what is proposed where a model is missing.
     pub offline: bool,
@@ -38,14 +39,15 @@ pub struct Places {
 pub struct Pretrained;
 
 impl Pretrained {
-    /// The folder of a model.
+    /// The directory of a model.
     ///
-    /// In this order: the folder of that path; the hub's cache under that name, and under the hub's names for an identifier
-    /// of ModelCenter's; ModelCenter's cache. `revision` is a branch, a tag or a whole commit, `main` if there is none. Only
-    /// folders of the caches are looked into: they have a configuration and weights, in files that do not lie outside.
+    /// In this order: the directory of that path; the hub's cache under that name, and under the hub's names for an
+    /// identifier of ModelCenter's; ModelCenter's cache. `revision` is a branch, a tag or a whole commit, `main` if
+    /// there is none. Only directories of the caches are looked into: they have a configuration and weights, in files
+    /// that do not lie outside.
     ///
     /// # Errors
-    /// [`Error::Model`] if there is no such folder or model, with the command that fetches it; if the snapshot is
+    /// [`Error::Model`] if there is no such directory or model, with the command that fetches it; if the snapshot is
     /// incomplete, with what it lacks; if name or revision are none that the hub allows; if the revision has no effect.
     pub fn resolve(name: &str, revision: Option<&str>, places: &Places) -> Result<PathBuf> {
         let path = Path::new(name);
@@ -56,18 +58,20 @@ impl Pretrained {
                     Some(revision) => Err(fault(
                         name,
                         format!(
-                            "a folder of this path is used as it is, so the revision \"{}\" has no effect",
+                            "a directory of this path is used as it is, so the revision \"{}\" has no effect",
                             printable(revision, 60)
                         ),
-                        "leave the revision out, or name the model as the hub does from another folder",
+                        "leave the revision out, or name the model as the hub does from another directory",
                     )),
                 };
             }
-            Ok(_) => return Err(fault(name, "this is a file, not a folder".into(), "give the folder it lies in")),
+            Ok(_) => {
+                return Err(fault(name, "this is a file, not a directory".into(), "give the directory it lies in"));
+            }
             Err(e) if e.kind() == ErrorKind::PermissionDenied => return Err(unreadable(path, e)),
             Err(_) if path.symlink_metadata().is_ok() => {
                 let reason = "this is a symbolic link that leads nowhere".into();
-                return Err(fault(name, reason, "mend the link, or give the path of a model folder"));
+                return Err(fault(name, reason, "mend the link, or give the path of a model directory"));
             }
             Err(_) => {}
         }
@@ -117,21 +121,21 @@ impl Search<'_> {
             let reason = match model.find(&self.revision)? {
                 Cached::NoModel => continue,
                 Cached::NoRevision => format!("the cache has {id}, but nothing of its revision {}", self.revision),
-                Cached::Snapshot(folder) => match complete::missing(&folder)? {
-                    None => return Ok(folder),
-                    Some(files) => format!("the snapshot {} is incomplete: it lacks {files}", folder.display()),
+                Cached::Snapshot(directory) => match complete::missing(&directory)? {
+                    None => return Ok(directory),
+                    Some(files) => format!("the snapshot {} is incomplete: it lacks {files}", directory.display()),
                 },
             };
             unfit.get_or_insert_with(|| fault(self.name, reason, &self.way_to_get(Some(id), model.root())));
         }
         // It keeps no revisions, and no names with an owner.
         if let Some(own) = self.places.model_center.as_ref().filter(|_| !self.is_pinned && !self.name.contains('/')) {
-            let folder = own.join(self.name);
-            looked.push(folder.clone());
-            if folder.is_dir() {
-                let Some(files) = complete::missing(&folder)? else { return Ok(folder) };
-                let reason = format!("{} is incomplete: it lacks {files}", folder.display());
-                unfit.get_or_insert_with(|| fault(self.name, reason, "complete the folder by hand, or remove it"));
+            let directory = own.join(self.name);
+            looked.push(directory.clone());
+            if directory.is_dir() {
+                let Some(files) = complete::missing(&directory)? else { return Ok(directory) };
+                let reason = format!("{} is incomplete: it lacks {files}", directory.display());
+                unfit.get_or_insert_with(|| fault(self.name, reason, "complete the directory by hand, or remove it"));
             }
         }
         if let Some(unfit) = unfit {
@@ -143,26 +147,26 @@ impl Search<'_> {
         };
         let list = looked.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
         let reason = match looked.is_empty() {
-            true => "there is no folder of this path, and no cache is known to look into".to_owned(),
-            false => format!("there is no folder of this path, nor of a model of this name: looked for {list}"),
+            true => "there is no directory of this path, and no cache is known to look into".to_owned(),
+            false => format!("there is no directory of this path, nor of a model of this name: looked for {list}"),
         };
-        let folder = looked.last().map_or(Path::new(self.name), PathBuf::as_path);
+        let directory = looked.last().map_or(Path::new(self.name), PathBuf::as_path);
         let near = advice::near(self.name);
         let fix = match Meaning::of(self.name) {
             Meaning::Path => advice::for_path(self.name, self.places.offline),
             Meaning::Either => {
                 format!("{near}correct the path; or, for the hub's model, {}", self.way_to_fetch(&self.id))
             }
-            Meaning::Hub => format!("{near}{}", self.way_to_get(to_fetch, folder)),
+            Meaning::Hub => format!("{near}{}", self.way_to_get(to_fetch, directory)),
         };
         Err(fault(self.name, reason, &fix))
     }
 
-    /// How a missing model is got; `folder` is where it would be looked for.
-    fn way_to_get(&self, id: Option<&RepoId>, folder: &Path) -> String {
+    /// How a missing model is got; `directory` is where it would be looked for.
+    fn way_to_get(&self, id: Option<&RepoId>, directory: &Path) -> String {
         match id {
-            Some(id) => format!("{}, or give the path of the model's folder", self.way_to_fetch(id)),
-            None => format!("the hub has no such model: put its config.json and weights into {}", folder.display()),
+            Some(id) => format!("{}, or give the path of the model's directory", self.way_to_fetch(id)),
+            None => format!("the hub has no such model: put its config.json and weights into {}", directory.display()),
         }
     }
 

@@ -1,6 +1,8 @@
-//! Names of models and of their revisions as the hub writes them, checked before they become part of a path or an address.
+//! Names of models and of their revisions as the hub writes them, checked before they become part of a path or an
+//! address.
 //!
-//! Defines [`RepoId`] and [`Revision`]; called by [`Pretrained`](super::Pretrained) and by the program that fetches models.
+//! Defines [`RepoId`] and [`Revision`]; called by [`Pretrained`](super::Pretrained) and by the program that fetches
+//! models.
 
 use std::fmt;
 
@@ -16,8 +18,8 @@ const COMMIT_DIGITS: usize = 40;
 pub struct RepoId(String);
 
 impl RepoId {
-    /// Check a name by the hub's rules: one or two parts of at most 96 letters, digits, `-`, `_` and `.`, without `--` and
-    /// `..`, that neither begin nor end with `-` or `.`.
+    /// Check a name by the hub's rules: one or two parts of at most 96 letters, digits, `-`, `_` and `.`, without `--`
+    /// and `..`, that neither begin nor end with `-` or `.`.
     ///
     /// # Errors
     /// Which rule is broken, in words that follow the name.
@@ -36,7 +38,7 @@ impl RepoId {
             if part.starts_with(['-', '.']) || part.ends_with(['-', '.']) {
                 return Err("has a part that begins or ends with `-` or `.`");
             }
-            // `--` stands for `/` in names of folders of the cache.
+            // `--` stands for `/` in names of directories of the cache.
             if part.contains("--") || part.contains("..") {
                 return Err("has `--` or `..` in it");
             }
@@ -52,8 +54,8 @@ impl RepoId {
         &self.0
     }
 
-    /// The model's folder in a cache: `models--org--name`.
-    pub fn folder_name(&self) -> String {
+    /// The model's directory in a cache: `models--org--name`.
+    pub fn directory_name(&self) -> String {
         format!("models--{}", self.0.replace('/', "--"))
     }
 }
@@ -76,8 +78,9 @@ impl Default for Revision {
 }
 
 impl Revision {
-    /// Check a revision: parts of letters, digits and `._-+@#=,` between single `/`, none of which begins with a dot or ends
-    /// in `.lock`, without `..` and without `-` in front. These are git's rules, less what a shell would read otherwise.
+    /// Check a revision: parts of letters, digits and `._-+@#=,` between single `/`, none of which begins with a dot or
+    /// ends in `.lock`, without `..` and without `-` in front. These are git's rules, less what a shell would read
+    /// otherwise.
     ///
     /// # Errors
     /// Which rule is broken, in words that follow the revision.
@@ -157,11 +160,11 @@ mod tests {
         for name in refused {
             assert!(RepoId::parse(name).is_err(), "{name:?}");
         }
-        assert_eq!(RepoId::parse("org/name").unwrap().folder_name(), "models--org--name");
+        assert_eq!(RepoId::parse("org/name").unwrap().directory_name(), "models--org--name");
     }
 
     #[test]
-    fn revisions_are_git_names_that_cannot_leave_the_folder() {
+    fn revisions_are_git_names_that_cannot_leave_the_directory() {
         for name in ["main", "v1.0", "refs/pr/1", "feature/x#1", &"a".repeat(40)] {
             assert_eq!(Revision::parse(name).unwrap().as_str(), name);
         }

@@ -67,7 +67,7 @@ impl TensorEntry {
     }
 }
 
-/// Something that names tensors and reads them: a file, a folder of shards, or another container.
+/// Something that names tensors and reads them: a file, a directory of shards, or another container.
 pub trait TensorSource {
     /// Where the tensors come from, for messages.
     fn place(&self) -> String;
@@ -83,8 +83,8 @@ pub trait TensorSource {
     /// [`Error::Model`] if there is no such tensor, it is no float, `out` has another length or the file got shorter.
     fn read_f32(&self, name: &str, out: &mut [f32]) -> Result<()>;
 
-    /// As [`TensorSource::read_f32`] for the elements from `first` on, as many as `out` has. A source that cannot read a part
-    /// reads the whole for it.
+    /// As [`TensorSource::read_f32`] for the elements from `first` on, as many as `out` has. A source that cannot read
+    /// a part reads the whole for it.
     ///
     /// # Errors
     /// As there; [`Error::Model`] for elements beyond the tensor's end.
@@ -109,12 +109,14 @@ pub trait TensorSource {
         self.place()
     }
 
-    /// Whether a part of a tensor is read at the cost of its own bytes, so that it may be read in many. `false` says nothing.
+    /// Whether a part of a tensor is read at the cost of its own bytes, so that it may be read in many. `false` says
+    /// nothing.
     fn reads_parts(&self, _name: &str) -> bool {
         false
     }
 
-    /// Whether two names are known to have the same bytes and shape, so that nobody need compare them. `false` says nothing.
+    /// Whether two names are known to have the same bytes and shape, so that nobody need compare them. `false` says
+    /// nothing.
     fn are_tied(&self, _first: &str, _second: &str) -> bool {
         false
     }

@@ -36,8 +36,8 @@ impl SafetensorsWriter {
     /// Start `path` with the given tensors and `"format": "pt"`, which `transformers` insists on.
     ///
     /// # Errors
-    /// [`Error::Model`] for a name that stands twice or a size that overflows; [`Error::File`] if the folder cannot be
-    /// written.
+    /// [`Error::Model`] for a name that stands twice or a size that overflows; [`Error::File`] if the directory cannot
+    /// be written.
     pub fn create(path: &Path, tensors: &[TensorEntry]) -> Result<Self> {
         let bad = |entry: &TensorEntry, reason: &str| {
             let place = format!("{}, tensor {}", path.display(), printable(&entry.name, 200));

@@ -5,8 +5,8 @@ use bmtrain_core::{Ctx, Segment, Tensor, Var, ops};
 use bmtrain_dist::Result;
 use std::cell::RefCell;
 
-/// The slopes of so many heads: `2^(-8 i / n)` for a power of two, and for other numbers those of the power below, then every
-/// other one of the power above.
+/// The slopes of so many heads: `2^(-8 i / n)` for a power of two, and for other numbers those of the power below, then
+/// every other one of the power above.
 ///
 /// Source: Press et al., 2022, and their code for other numbers, as BLOOM has it.
 pub fn slopes(heads: usize) -> Vec<f64> {
@@ -15,8 +15,8 @@ pub fn slopes(heads: usize) -> Vec<f64> {
     of_power(below).chain(of_power(2 * below).step_by(2)).take(heads).collect()
 }
 
-/// The biases of a stack's self-attention. What they penalise is the number of the key; the number of the query is the same for
-/// all of its keys and makes no difference to a softmax.
+/// The biases of a stack's self-attention. What they penalise is the number of the key; the number of the query is the
+/// same for all of its keys and makes no difference to a softmax.
 #[derive(Debug)]
 pub struct Alibi {
     heads: usize,

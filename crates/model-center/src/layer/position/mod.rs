@@ -1,7 +1,7 @@
 //! The ways in which attention is told where tokens stand: rotary angles, ALiBi's slopes, learned biases of distances.
 //!
-//! Defines [`PositionsConfig`] and [`Positions`], which makes the [`Scope`] of a stack's self-attention; learned and sinusoidal
-//! tables that are added to the words belong to the models. Called by the sections of models.
+//! Defines [`PositionsConfig`] and [`Positions`], which makes the [`Scope`] of a stack's self-attention; learned and
+//! sinusoidal tables that are added to the words belong to the models. Called by the sections of models.
 
 mod alibi;
 mod relative;

@@ -1,4 +1,5 @@
-//! Learned biases for ranges of distances (Raffel et al., 2020): one number for each range and head, shared by all blocks.
+//! Learned biases for ranges of distances (Raffel et al., 2020): one number for each range and head, shared by all
+//! blocks.
 
 use bmtrain_core::{Ctx, Segment, Tensor, Var, ops};
 use bmtrain_dist::nn::embedding::{Embedding, EmbeddingOptions};
@@ -21,8 +22,8 @@ pub struct RelativeConfig {
     pub init: Init,
 }
 
-/// The range of a key's distance: `key - query`. Half of the ranges of a direction are single distances, the others grow
-/// by equal ratios up to `max_distance`.
+/// The range of a key's distance: `key - query`. Half of the ranges of a direction are single distances, the others
+/// grow by equal ratios up to `max_distance`.
 ///
 /// Numerics: the ratio's logarithm in 32-bit floats, as in the implementations the weights come from.
 /// Source: Raffel et al., 2020, section 2.1, and the code of T5.

@@ -71,7 +71,8 @@ impl RotaryScaling {
         }
     }
 
-    /// The longest row whose angles are those of shorter ones; in longer ones all angles change with every further token.
+    /// The longest row whose angles are those of shorter ones; in longer ones all angles change with every further
+    /// token.
     pub fn steady_length(&self) -> Option<usize> {
         match *self {
             RotaryScaling::Dynamic { trained, .. } => Some(trained),
@@ -79,8 +80,8 @@ impl RotaryScaling {
         }
     }
 
-    /// The longest row of a model whose file speaks of so many positions. Files with dynamic or YaRN's scaling commonly give the
-    /// trained length for that.
+    /// The longest row of a model whose file speaks of so many positions. Files with dynamic or YaRN's scaling commonly
+    /// give the trained length for that.
     pub fn reach(&self, positions: usize) -> usize {
         match *self {
             RotaryScaling::Dynamic { factor, trained } | RotaryScaling::Yarn { factor, trained, .. } => {

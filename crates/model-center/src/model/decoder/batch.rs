@@ -27,7 +27,8 @@ pub struct DecoderBatch {
     pub labels: Option<Labels>,
     /// Words and places of answers, whose classes the labels are; `None` where they are none.
     pub answers: Option<AnswerTensors>,
-    /// i64 `[B, L]`, the next words of prompts with their answers, and how much their loss counts beside that of the answers.
+    /// i64 `[B, L]`, the next words of prompts with their answers, and how much their loss counts beside that of the
+    /// answers.
     pub prompt: Option<(Tensor, f32)>,
     /// Share of the target probability that is spread over all classes.
     pub label_smoothing: f32,
@@ -40,9 +41,9 @@ pub struct DecoderBatch {
 }
 
 impl DecoderBatch {
-    /// Bring a batch whose ids and labels have been checked onto a device, with rows of this table of positions. The labels of
-    /// a head for words are those of language modelling, see [`next_words`]; `pad` is the word that [`last_tokens`] passes
-    /// over.
+    /// Bring a batch whose ids and labels have been checked onto a device, with rows of this table of positions. The
+    /// labels of a head for words are those of language modelling, see [`next_words`]; `pad` is the word that
+    /// [`last_tokens`] passes over.
     ///
     /// # Errors
     /// A mask of another length, or of other numbers than 0 and 1; no memory left.
@@ -102,15 +103,15 @@ impl DecoderBatch {
     }
 }
 
-/// Which keys each query sees where there is a context or there are spans: those of its own span that are context, and, if it
-/// is no context itself, those up to its own. Padding is seen by nobody. Without a context nothing is one, and without spans
-/// each row is one.
+/// Which keys each query sees where there is a context or there are spans: those of its own span that are context, and,
+/// if it is no context itself, those up to its own. Padding is seen by nobody. Without a context nothing is one, and
+/// without spans each row is one.
 ///
 /// # Errors
 /// Rows so long that there is no memory for it.
 ///
-/// Source: ModelCenter's `CPM1`. With a context its padding sees nothing, ours what a token in its place would see; nobody asks
-/// padding.
+/// Source: ModelCenter's `CPM1`. With a context its padding sees nothing, ours what a token in its place would see;
+/// nobody asks padding.
 pub(super) fn visible_keys(batch: &TextBatch) -> Result<Option<Vec<u8>>> {
     let TextBatch { attention_mask: mask, context, span, .. } = batch;
     let length = batch.length;
@@ -134,8 +135,8 @@ pub(super) fn visible_keys(batch: &TextBatch) -> Result<Option<Vec<u8>>> {
     Ok(Some(keys))
 }
 
-/// What each position should predict: the label of the position behind it. The last position of a row predicts nothing, nor
-/// does padding: where a row is padded on the left, its first token is nobody's next word.
+/// What each position should predict: the label of the position behind it. The last position of a row predicts nothing,
+/// nor does padding: where a row is padded on the left, its first token is nobody's next word.
 ///
 /// Source: transformers moves labels the same way. It also counts a prediction that padding makes, of which its
 /// implementations of attention have different opinions.
@@ -149,7 +150,8 @@ fn next_words(labels: &[i64], mask: Option<&[u8]>, length: usize) -> Vec<i64> {
     (0..labels.len()).map(next).collect()
 }
 
-/// What each position of a prompt should predict, the answer at its place, and how much that counts; `None` where it does not.
+/// What each position of a prompt should predict, the answer at its place, and how much that counts; `None` where it
+/// does not.
 fn prompt_words(batch: &TextBatch) -> Option<(Vec<i64>, f32)> {
     let TextAnswers { words, places, prompt_loss } = batch.answers.as_ref()?;
     let Some(TextLabels::Classes(classes)) = batch.labels.as_ref().filter(|_| *prompt_loss > 0.0) else { return None };
@@ -168,11 +170,11 @@ fn prompt_words(batch: &TextBatch) -> Option<(Vec<i64>, f32)> {
     Some((next, *prompt_loss))
 }
 
-/// The place of each row's last token among all: the last that the mask shows and that is not the padding word. The first of
-/// a row that has none.
+/// The place of each row's last token among all: the last that the mask shows and that is not the padding word. The
+/// first of a row that has none.
 ///
-/// Source: `GPT2ForSequenceClassification` of transformers, which goes by the padding word alone and refuses several rows
-/// without one.
+/// Source: `GPT2ForSequenceClassification` of transformers, which goes by the padding word alone and refuses several
+/// rows without one.
 fn last_tokens(ids: &[i64], mask: Option<&[u8]>, length: usize, pad: Option<i64>) -> Vec<i64> {
     let is_token = |at: &usize| Some(ids[*at]) != pad && mask.is_none_or(|mask| mask.get(*at) == Some(&1));
     let rows = (0..ids.len()).step_by(length.max(1));

@@ -29,7 +29,7 @@ impl<'a, C: DecoderFamily> DecoderRows<'a, C> {
     pub(super) fn new(model: &'a DecoderModel<C>, options: DecodingOptions<'_>) -> Result<Self> {
         if !matches!(model.head_kind(), DecoderHead::CausalLm { .. }) {
             let reason = "the model has no head for the next word";
-            return Err(Error::recipe("the head asked for", reason, "open the folder with the head lm"));
+            return Err(Error::recipe("the head asked for", reason, "open the directory with the head lm"));
         }
         if options.source.is_some() {
             let reason = format!("{} has no encoder that could read it", C::TITLE);
@@ -48,8 +48,8 @@ impl<'a, C: DecoderFamily> DecoderRows<'a, C> {
         self.caches = caches.map(|_| BlockCache::expecting(self.expected)).collect();
     }
 
-    /// The ids `R x L` that are to be read, of rows `past`: the new ones, or those of the whole rows where what earlier ones
-    /// were told of positions no longer holds. All states change then, so that there is nothing to keep.
+    /// The ids `R x L` that are to be read, of rows `past`: the new ones, or those of the whole rows where what earlier
+    /// ones were told of positions no longer holds. All states change then, so that there is nothing to keep.
     fn ids(&mut self, tokens: &TextBatch, past: &Past) -> Vec<i64> {
         let Some((steady, all)) = &mut self.anew else { return tokens.input_ids.clone() };
         *all = join(all, self.past.length(), &tokens.input_ids, tokens.length);
@@ -111,7 +111,7 @@ impl<C: DecoderFamily> Decoding for DecoderRows<'_, C> {
         let last = TextFlow { hidden: last_places(flow.hidden, cx)?, padding: None }; // [R, 1, word_size]
         let output = model.head(last, &batch, cx)?;
         self.past = past;
-        let missing = || Error::model(C::TITLE, "its head gives no logits", "open the folder with the head lm");
+        let missing = || Error::model(C::TITLE, "its head gives no logits", "open the directory with the head lm");
         let logits = output.logits.ok_or_else(missing)?; // [R, 1, V]
         Ok(logits.value().reshape([rows, logits.shape().last()])?)
     }

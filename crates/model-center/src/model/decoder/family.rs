@@ -1,7 +1,7 @@
 //! What a family of decoders says of itself; everything else is shared.
 //!
 //! Defines [`DecoderFamily`], which a family's configuration implements, and the parts of its answer. Called by
-//! [`super::DecoderModel`] and [`super::folder::open`].
+//! [`super::DecoderModel`] and [`super::directory::open`].
 
 use super::DecoderHead;
 use crate::config::{Config, TextConfig};
@@ -25,8 +25,8 @@ pub trait DecoderFamily: Config + Clone + Debug + 'static {
     /// Whether a batch may have a context, which is read from both sides, and spans, which do not see each other.
     const HAS_SPANS: bool = false;
 
-    /// Tensors of heads for other tasks in files of the family, as `transformers` names them; `*` stands for any text. Those of
-    /// the head that a model has are not among what it may leave out.
+    /// Tensors of heads for other tasks in files of the family, as `transformers` names them; `*` stands for any text.
+    /// Those of the head that a model has are not among what it may leave out.
     const OTHER_HEADS: &'static [&'static str] = &["lm_head.*", "score.*", "classifier.*", "qa_outputs.*", "v_head.*"];
 
     /// What all families have.
@@ -41,8 +41,8 @@ pub trait DecoderFamily: Config + Clone + Debug + 'static {
     /// What block `layer` is made of, counted from 0.
     fn block(&self, layer: usize) -> BlockConfig;
 
-    /// What a model with this head calls its parameters in files of Hugging Face; in those of ModelCenter, if nobody else has
-    /// the family.
+    /// What a model with this head calls its parameters in files of Hugging Face; in those of ModelCenter, if nobody
+    /// else has the family.
     fn names(&self, head: DecoderHead) -> NameTable;
 
     /// What ModelCenter calls the stack of blocks; `None` for a family that it does not have.

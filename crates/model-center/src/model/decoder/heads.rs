@@ -131,8 +131,8 @@ impl DecoderHeads {
         Ok(DecoderOutput { hidden, logits, loss })
     }
 
-    /// Logits of the words of answers alone and, with labels, the loss: that of the answers and, as far as it counts, that of the
-    /// prompts' next words.
+    /// Logits of the words of answers alone and, with labels, the loss: that of the answers and, as far as it counts,
+    /// that of the prompts' next words.
     fn answer(
         &self,
         hidden: Var,

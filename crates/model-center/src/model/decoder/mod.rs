@@ -1,14 +1,14 @@
-//! Decoders, written once: the batch with labels moved by one, embeddings, the stack of blocks with the norm behind it, the
-//! heads, folders, and what programs call.
+//! Decoders, written once: the batch with labels moved by one, embeddings, the stack of blocks with the norm behind it,
+//! the heads, directories, and what programs call.
 //!
-//! A family is a configuration that implements [`DecoderFamily`]: `crate::model::llama` is the pattern. A batch goes through
-//! [`Decoder::score`] to [`DecoderBatch`], through [`DecoderModel`]'s `embed` to [`DecoderStack`] and at the end to
-//! [`DecoderHeads`]. [`folder::open`] is what a family's line in a registry calls.
+//! A family is a configuration that implements [`DecoderFamily`]: `crate::model::llama` is the pattern. A batch goes
+//! through [`Decoder::score`] to [`DecoderBatch`], through [`DecoderModel`]'s `embed` to [`DecoderStack`] and at the
+//! end to [`DecoderHeads`]. [`directory::open`] is what a family's line in a registry calls.
 
 pub mod batch;
 mod decoding;
+pub mod directory;
 pub mod family;
-pub mod folder;
 pub mod heads;
 mod model;
 pub mod stack;

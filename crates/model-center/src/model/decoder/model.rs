@@ -4,10 +4,10 @@ use super::decoding::DecoderRows;
 use super::{
     Decoder, DecoderBatch, DecoderFacts, DecoderFamily, DecoderHead, DecoderHeads, DecoderOutput, DecoderStack,
 };
-use super::{Layout, folder};
+use super::{Layout, directory};
 use crate::data::AnswerPlace;
 use crate::error::Result;
-use crate::hf::{FolderLayout, NameTable};
+use crate::hf::{DirectoryLayout, NameTable};
 use crate::layer::attention::length_scaled;
 use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::flow::TextFlow;
@@ -26,8 +26,8 @@ use std::path::Path;
 
 /// A decoder with its head.
 ///
-/// From a folder it comes through the [`Registry`](crate::model::Registry); this is one from a configuration alone, and a step
-/// of its training:
+/// From a directory it comes through the [`Registry`](crate::model::Registry); this is one from a configuration alone,
+/// and a step of its training:
 ///
 /// ```
 /// use bmtrain_dist::bmtrain_core::{Ctx, Device, autograd::Randomness, kernel::NormOrder};
@@ -211,8 +211,8 @@ impl<C: DecoderFamily> TextModel for DecoderModel<C> {
         self.layout.positions.reach(self.config.text().position_size)
     }
 
-    fn names_in(&self, layout: FolderLayout) -> Result<Cow<'_, NameTable>> {
-        folder::names(self, layout)
+    fn names_in(&self, layout: DirectoryLayout) -> Result<Cow<'_, NameTable>> {
+        directory::names(self, layout)
     }
 
     fn names(&self) -> &NameTable {
@@ -244,17 +244,17 @@ impl<C: DecoderFamily> TextModel for DecoderModel<C> {
     }
 
     fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
-        let names = folder::names(self, options.layout)?;
-        folder::written(self, &names, options).check(&param_shapes(&self.parameters))
+        let names = directory::names(self, options.layout)?;
+        directory::written(self, &names, options).check(&param_shapes(&self.parameters))
     }
 
-    fn write(&self, folder: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
-        let names = folder::names(self, options.layout)?;
-        folder::written(self, &names, options).write(folder, &param_shapes(&self.parameters), fill)
+    fn write(&self, directory: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
+        let names = directory::names(self, options.layout)?;
+        directory::written(self, &names, options).write(directory, &param_shapes(&self.parameters), fill)
     }
 
     fn left_out(&self, options: &SaveOptions<'_>) -> Result<Vec<String>> {
-        folder::written(self, &self.names, options).left_out()
+        directory::written(self, &self.names, options).left_out()
     }
 
     fn decoding<'a>(&'a self, options: DecodingOptions<'_>, _cx: &mut Ctx) -> Result<Box<dyn Decoding + 'a>> {

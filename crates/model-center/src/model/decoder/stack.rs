@@ -19,8 +19,8 @@ pub struct DecoderStack {
 }
 
 impl DecoderStack {
-    /// Declare what positions learn, `count` blocks and the norm under the builder's name; `config` says what each block is made
-    /// of, by its number.
+    /// Declare what positions learn, `count` blocks and the norm under the builder's name; `config` says what each
+    /// block is made of, by its number.
     ///
     /// # Errors
     /// Those of [`TransformerBlock::new`].
@@ -40,8 +40,9 @@ impl DecoderStack {
         DecoderStack { project_out, ..self }
     }
 
-    /// Some of the blocks, and behind the last block what follows. With caches, one for each of these blocks, the tokens stand
-    /// behind those that were read before; what the batch says of padding, and of numbers, is then of all of them.
+    /// Some of the blocks, and behind the last block what follows. With caches, one for each of these blocks, the
+    /// tokens stand behind those that were read before; what the batch says of padding, and of numbers, is then of all
+    /// of them.
     ///
     /// # Errors
     /// Those of the blocks; a range outside.

@@ -35,8 +35,8 @@ pub trait Decoder: Model<Batch = DecoderBatch, Flow = TextFlow, Output = Decoder
     /// What is known of it.
     fn facts(&self) -> DecoderFacts;
 
-    /// What [`TextModel::score`](crate::model::TextModel::score) does, for every decoder. Labels of the next word are given
-    /// for the token itself, commonly the ids once more, and are moved here.
+    /// What [`TextModel::score`](crate::model::TextModel::score) does, for every decoder. Labels of the next word are
+    /// given for the token itself, commonly the ids once more, and are moved here.
     ///
     /// # Errors
     /// Ids or labels out of range, lengths that do not fit, a failing device.

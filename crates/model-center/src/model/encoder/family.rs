@@ -1,7 +1,7 @@
 //! What a family of encoders says of itself; everything else is shared.
 //!
-//! Defines [`EncoderFamily`], which a family's configuration implements, and [`Layout`], the largest part of its answer.
-//! Called by [`super::EncoderModel`] and [`super::folder`].
+//! Defines [`EncoderFamily`], which a family's configuration implements, and [`Layout`], the largest part of its
+//! answer. Called by [`super::EncoderModel`] and [`super::directory`].
 
 use super::EncoderHead;
 use crate::config::{Config, ProblemType};
@@ -84,8 +84,8 @@ pub struct Layout {
     pub type_size: usize,
     /// Rows of the table of positions, with those in front of the first token's.
     pub position_size: usize,
-    /// What a token's position is. Tokens are counted by their ids: each that is not the padding word is one, whatever the
-    /// attention mask says.
+    /// What a token's position is. Tokens are counted by their ids: each that is not the padding word is one, whatever
+    /// the attention mask says.
     pub positions: PositionTable,
     /// The word that stands for nothing: its row of the words gets no gradient where it is looked up.
     pub pad_token_id: Option<usize>,

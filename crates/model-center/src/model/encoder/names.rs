@@ -27,8 +27,8 @@ static OWN_TIED: [Alias; 1] = [Alias::new(OWN_TABLE[0], "input_embedding.weight"
 /// Its class reads the words' table instead, so that after training this one is an old state of it.
 static OWN_TABLE: [&str; 1] = ["lm_head.decoder.weight"];
 
-/// Names in ModelCenter's files, where heads have ours. It has neither one for the next sentence nor a map of a classifier's own,
-/// whose names are those of no tensor.
+/// Names in ModelCenter's files, where heads have ours. It has neither one for the next sentence nor a map of a
+/// classifier's own, whose names are those of no tensor.
 pub fn of_model_center<C: EncoderFamily>(family: &C, head: EncoderHead) -> NameTable {
     let heads =
         ["pooler.dense", "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "cls_projection", "cls_dense"];

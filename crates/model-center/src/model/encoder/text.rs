@@ -1,8 +1,8 @@
 //! Encoders as a [`TextModel`]: what programs call.
 
-use super::{EncoderBatch, EncoderFamily, EncoderHead, EncoderModel, Layout, folder};
+use super::{EncoderBatch, EncoderFamily, EncoderHead, EncoderModel, Layout, directory};
 use crate::error::{Error, Result};
-use crate::hf::{FolderLayout, NameTable};
+use crate::hf::{DirectoryLayout, NameTable};
 use crate::model::labels::{Numbers, Wanted, check_length, refuse_answers, refuse_decoder_inputs, refuse_spans};
 use crate::model::opening::Fill;
 use crate::model::registry::{SaveOptions, param_shapes};
@@ -25,8 +25,8 @@ impl<C: EncoderFamily> TextModel for EncoderModel<C> {
         self.layout().max_length()
     }
 
-    fn names_in(&self, layout: FolderLayout) -> Result<Cow<'_, NameTable>> {
-        folder::names(self, layout)
+    fn names_in(&self, layout: DirectoryLayout) -> Result<Cow<'_, NameTable>> {
+        directory::names(self, layout)
     }
 
     fn names(&self) -> &NameTable {
@@ -42,17 +42,17 @@ impl<C: EncoderFamily> TextModel for EncoderModel<C> {
     }
 
     fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
-        let names = folder::names(self, options.layout)?;
-        folder::written(self, &names, options).check(&param_shapes(Model::parameters(self)))
+        let names = directory::names(self, options.layout)?;
+        directory::written(self, &names, options).check(&param_shapes(Model::parameters(self)))
     }
 
     fn write(&self, to: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
-        let names = folder::names(self, options.layout)?;
-        folder::written(self, &names, options).write(to, &param_shapes(Model::parameters(self)), fill)
+        let names = directory::names(self, options.layout)?;
+        directory::written(self, &names, options).write(to, &param_shapes(Model::parameters(self)), fill)
     }
 
     fn left_out(&self, options: &SaveOptions<'_>) -> Result<Vec<String>> {
-        folder::written(self, self.name_table(), options).left_out()
+        directory::written(self, self.name_table(), options).left_out()
     }
 
     fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {

@@ -247,8 +247,8 @@ fn target_length(batch: &TextBatch, labels: Option<&[i64]>) -> Result<usize> {
     }
 }
 
-/// What the decoder reads when it is to predict these labels: each row moved by one behind the model's first word, with the
-/// padding word where a label does not count.
+/// What the decoder reads when it is to predict these labels: each row moved by one behind the model's first word, with
+/// the padding word where a label does not count.
 ///
 /// Source: transformers moves labels the same way.
 fn shifted(labels: &[i64], length: usize, words: Words) -> Result<Vec<i64>> {

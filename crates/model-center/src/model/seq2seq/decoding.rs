@@ -44,7 +44,7 @@ impl<'a, C: Seq2SeqFamily> Seq2SeqRows<'a, C> {
     pub(super) fn new(model: &'a Seq2SeqModel<C>, options: DecodingOptions<'_>, cx: &mut Ctx) -> Result<Self> {
         if !matches!(model.head_kind(), Seq2SeqHead::Words { .. }) {
             let reason = "the model has no head for the next word";
-            return Err(Error::recipe("the head asked for", reason, "open the folder with the head lm"));
+            return Err(Error::recipe("the head asked for", reason, "open the directory with the head lm"));
         }
         let missing = || Error::data("source", "there is nothing for the encoder to read", "give a text to read");
         let batch = options.source.ok_or_else(missing)?;

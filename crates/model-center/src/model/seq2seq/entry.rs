@@ -43,7 +43,8 @@ enum Positions {
 }
 
 impl Entry {
-    /// Declare `position_embedding` and `embedding_norm`, where the stack has them, under the builder's name and its own.
+    /// Declare `position_embedding` and `embedding_norm`, where the stack has them, under the builder's name and its
+    /// own.
     ///
     /// # Errors
     /// No memory left.

@@ -1,11 +1,11 @@
 //! What a family of models with two stacks says of itself; everything else is shared.
 //!
 //! Defines [`Seq2SeqFamily`], which a family's configuration implements, and the parts of its answer. Called by
-//! [`super::Seq2SeqModel`] and [`super::folder`].
+//! [`super::Seq2SeqModel`] and [`super::directory`].
 
 use super::Seq2SeqHead;
 use crate::config::{Config, TextConfig};
-use crate::hf::{FolderLayout, NameTable};
+use crate::hf::{DirectoryLayout, NameTable};
 use crate::layer::BlockConfig;
 use crate::layer::position::RelativeConfig;
 use crate::model::position_table::{Count, PositionTable};
@@ -23,11 +23,12 @@ pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
     /// Whether its hidden states leave the range of f16.
     const LEAVES_F16: bool = false;
 
-    /// Whether a decoder that is to fill in what a sentinel stands for begins with that sentinel, and not with the first word.
+    /// Whether a decoder that is to fill in what a sentinel stands for begins with that sentinel, and not with the
+    /// first word.
     const BEGINS_WITH_SENTINELS: bool = false;
 
-    /// Tensors of heads for other tasks in files of the family, as `transformers` names them; `*` stands for any text. Those of
-    /// the head that a model has are not among what it may leave out.
+    /// Tensors of heads for other tasks in files of the family, as `transformers` names them; `*` stands for any text.
+    /// Those of the head that a model has are not among what it may leave out.
     const OTHER_HEADS: &'static [&'static str] =
         &["lm_head.*", "final_logits_bias", "classification_head.*", "classifier.*", "qa_outputs.*", "v_head.*"];
 
@@ -78,9 +79,9 @@ pub trait Seq2SeqFamily: Config + Clone + Debug + 'static {
         None
     }
 
-    /// What becomes of the values of the decoder's last norm in files of this layout, whose models have another factor in front
-    /// of the head than this one.
-    fn rescaled_norm(&self, _layout: FolderLayout) -> Option<fn(f32) -> f32> {
+    /// What becomes of the values of the decoder's last norm in files of this layout, whose models have another factor
+    /// in front of the head than this one.
+    fn rescaled_norm(&self, _layout: DirectoryLayout) -> Option<fn(f32) -> f32> {
         None
     }
 }
@@ -116,8 +117,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Stacks that add no positions and have biases of distances, which go both ways in the encoder alone, and a norm behind the
-    /// last block with this dropout behind it. The words' rows are taken as they are, and all of them learn.
+    /// Stacks that add no positions and have biases of distances, which go both ways in the encoder alone, and a norm
+    /// behind the last block with this dropout behind it. The words' rows are taken as they are, and all of them learn.
     pub fn of_distances(relative: RelativeConfig, output_norm: NormOptions, output_dropout: f32) -> Self {
         let around = |bidirectional: bool| Around {
             added: Added::None,

@@ -88,8 +88,8 @@ struct TextClassifier {
 }
 
 impl Seq2SeqHeads {
-    /// Declare `lm_head`, where the head has a matrix of its own, and `logits_bias`, where the layout has one, or `cls_dense` and
-    /// `cls_projection` of a classifier, under the builder's name.
+    /// Declare `lm_head`, where the head has a matrix of its own, and `logits_bias`, where the layout has one, or
+    /// `cls_dense` and `cls_projection` of a classifier, under the builder's name.
     ///
     /// # Errors
     /// No memory left.

@@ -17,7 +17,7 @@ use std::ops::Range;
 
 /// A model with an encoder, a decoder that attends to it, and a head.
 ///
-/// From a folder it comes through the [`Registry`](crate::model::Registry).
+/// From a directory it comes through the [`Registry`](crate::model::Registry).
 #[derive(Debug)]
 pub struct Seq2SeqModel<C> {
     config: C,

@@ -60,7 +60,8 @@ impl Sinusoids {
         Ok(table)
     }
 
-    /// Hold tables of positions that a file has, of this shape, against these: a model that was trained on others is another.
+    /// Hold tables of positions that a file has, of this shape, against these: a model that was trained on others is
+    /// another.
     ///
     /// # Errors
     /// Tables of another shape or with other values; files that cannot be read.

@@ -2,10 +2,10 @@
 
 use super::batch::Words;
 use super::decoding::Seq2SeqRows;
-use super::{Seq2SeqBatch, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel, folder};
+use super::{Seq2SeqBatch, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel, directory};
 use crate::data::AnswerPlace;
 use crate::error::Result;
-use crate::hf::{FolderLayout, NameTable};
+use crate::hf::{DirectoryLayout, NameTable};
 use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::opening::Fill;
 use crate::model::registry::{SaveOptions, param_shapes};
@@ -51,8 +51,8 @@ impl<C: Seq2SeqFamily> TextModel for Seq2SeqModel<C> {
         self.config().text().position_size
     }
 
-    fn names_in(&self, layout: FolderLayout) -> Result<Cow<'_, NameTable>> {
-        folder::names(self, layout)
+    fn names_in(&self, layout: DirectoryLayout) -> Result<Cow<'_, NameTable>> {
+        directory::names(self, layout)
     }
 
     fn names(&self) -> &NameTable {
@@ -106,29 +106,33 @@ impl<C: Seq2SeqFamily> TextModel for Seq2SeqModel<C> {
     }
 
     fn check_save(&self, options: &SaveOptions<'_>) -> Result<()> {
-        let names = folder::names(self, options.layout)?;
-        folder::written(self, &names, options).check(&param_shapes(Model::parameters(self)))
+        let names = directory::names(self, options.layout)?;
+        directory::written(self, &names, options).check(&param_shapes(Model::parameters(self)))
     }
 
-    fn write(&self, folder: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
-        let names = folder::names(self, options.layout)?;
+    fn write(&self, directory: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
+        let names = directory::names(self, options.layout)?;
         let rescaled = self.config().rescaled_norm(options.layout);
-        folder::written(self, &names, options).write(folder, &param_shapes(Model::parameters(self)), |name, values| {
-            fill(name, values)?;
-            if let Some(rescaled) = rescaled.filter(|_| name == LAST_NORM) {
-                values.iter_mut().for_each(|value| *value = rescaled(*value));
-            }
-            Ok(())
-        })
+        directory::written(self, &names, options).write(
+            directory,
+            &param_shapes(Model::parameters(self)),
+            |name, values| {
+                fill(name, values)?;
+                if let Some(rescaled) = rescaled.filter(|_| name == LAST_NORM) {
+                    values.iter_mut().for_each(|value| *value = rescaled(*value));
+                }
+                Ok(())
+            },
+        )
     }
 
     fn left_out(&self, options: &SaveOptions<'_>) -> Result<Vec<String>> {
-        folder::written(self, self.name_table(), options).left_out()
+        directory::written(self, self.name_table(), options).left_out()
     }
 
-    /// Labels are given for the word that each position of the decoder is to predict; without `decoder_input_ids` it reads them
-    /// moved by one. The decoder of a classifier reads what the encoder does, moved by one. The states shown are the encoder's
-    /// up to its last block, then the decoder's.
+    /// Labels are given for the word that each position of the decoder is to predict; without `decoder_input_ids` it
+    /// reads them moved by one. The decoder of a classifier reads what the encoder does, moved by one. The states shown
+    /// are the encoder's up to its last block, then the decoder's.
     fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {
         let batch = self.upload(batch, cx)?;
         let encoder_blocks = self.config().text().num_layers;

@@ -1,8 +1,8 @@
 //! What filters and methods of chat templates may make of their values.
 //!
-//! Defines [`measure`], and [`guard_filters`] and [`method`], which refuse a call before memory is taken for its result. Called
-//! by [`super::environment`]. The library follows values within each other without a bound: one that contains itself, which
-//! namespaces can, would use up the stack.
+//! Defines [`measure`], and [`guard_filters`] and [`method`], which refuse a call before memory is taken for its
+//! result. Called by [`super::environment`]. The library follows values within each other without a bound: one that
+//! contains itself, which namespaces can, would use up the stack.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! A conversation as ids, in which only the template makes control tokens.
 //!
 //! Adds [`ChatTemplate::encode`]. A template joins its own words and those of the messages to one text; whoever reads
-//! control tokens out of that text reads those that a message spells as well. So the template is rendered a second time, with
-//! a random word in the place of each text of the messages, which shows whose words are whose.
+//! control tokens out of that text reads those that a message spells as well. So the template is rendered a second
+//! time, with a random word in the place of each text of the messages, which shows whose words are whose.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -25,17 +25,17 @@ const MASK: char = '\u{e000}';
 impl ChatTemplate {
     /// The ids of a conversation. Control tokens come from the template alone: what messages spell is text.
     ///
-    /// `tokenizer` must take control tokens in texts for text, as tokenizers do unless asked otherwise. The ids are those of
-    /// transformers but in three cases: a text of a message spells a control token; a vocabulary begins only the first word of
-    /// a text with a mark for a space (`Metaspace` with `prepend_scheme` `first`), for here a text begins behind every control
-    /// token; a template changes texts by what they say (see errors). transformers' own ids of every conversation are those of
-    /// [`ChatTemplate::render_request`] read by a tokenizer with
+    /// `tokenizer` must take control tokens in texts for text, as tokenizers do unless asked otherwise. The ids are
+    /// those of transformers but in three cases: a text of a message spells a control token; a vocabulary begins only
+    /// the first word of a text with a mark for a space (`Metaspace` with `prepend_scheme` `first`), for here a text
+    /// begins behind every control token; a template changes texts by what they say (see errors). transformers' own ids
+    /// of every conversation are those of [`ChatTemplate::render_request`] read by a tokenizer with
     /// [`TextSpecials::AsTokens`](crate::tokenizer::TextSpecials::AsTokens), for conversations that are trusted.
     ///
     /// # Errors
-    /// As [`ChatTemplate::render_request`]; [`Error::Data`] for a role that is not known, a field whose name spells a control
-    /// token, and, where the template looks into texts so that its words cannot be told from theirs, a text that spells one;
-    /// [`Error::Model`] if the tokenizer takes text for control tokens.
+    /// As [`ChatTemplate::render_request`]; [`Error::Data`] for a role that is not known, a field whose name spells a
+    /// control token, and, where the template looks into texts so that its words cannot be told from theirs, a text
+    /// that spells one; [`Error::Model`] if the tokenizer takes text for control tokens.
     pub fn encode(&self, tokenizer: &dyn Tokenizer, request: &ChatRequest<'_>) -> Result<Vec<u32>> {
         let control = tokenizer.control_tokens();
         request.check_depth()?;
@@ -55,7 +55,8 @@ impl ChatTemplate {
         Ok(writer.ids)
     }
 
-    /// Whose words are whose in what was rendered; `None` if the template looks into texts, so that this cannot be told.
+    /// Whose words are whose in what was rendered; `None` if the template looks into texts, so that this cannot be
+    /// told.
     fn pieces(&self, request: &ChatRequest<'_>, rendered: &str) -> Result<Option<Vec<ChatPiece>>> {
         let nonce = nonce();
         let mut texts = Vec::new();
@@ -86,8 +87,8 @@ impl ChatTemplate {
         Ok((joined == rendered).then_some(pieces))
     }
 
-    /// Refuses a conversation whose texts spell a control token, complete one with the words of the template, or are made to
-    /// spell one by it, as by a change of case.
+    /// Refuses a conversation whose texts spell a control token, complete one with the words of the template, or are
+    /// made to spell one by it, as by a change of case.
     fn require_no_control(&self, request: &ChatRequest<'_>, rendered: &str, control: &[ControlToken]) -> Result<()> {
         let mut spelled = None;
         let messages = mapped(request.messages, &mut |text| {

@@ -16,7 +16,8 @@ use super::json::to_json;
 
 /// Besides what the messages have, so much may be written.
 pub(super) const MAX_OUTPUT_BYTES: usize = 16 << 20;
-/// Steps that a template may take, and further ones for each byte it is given: some templates go through texts by character.
+/// Steps that a template may take, and further ones for each byte it is given: some templates go through texts by
+/// character.
 const FUEL: u64 = 2_000_000;
 const FUEL_PER_BYTE: u64 = 20;
 /// Blocks and calls within each other.

@@ -1,8 +1,9 @@
-//! Chats to texts and ids, by the template that a model folder carries.
+//! Chats to texts and ids, by the template that a model directory carries.
 //!
-//! Defines [`ChatTemplate`], the messages it is given and [`ChatRequest`], what else a rendering depends on. A template is a
-//! program that strangers wrote: it runs with a bounded number of instructions, a bounded depth and a bounded output, and
-//! reaches nothing but its arguments. [`ChatTemplate::encode`] keeps what messages say from becoming control tokens.
+//! Defines [`ChatTemplate`], the messages it is given and [`ChatRequest`], what else a rendering depends on. A template
+//! is a program that strangers wrote: it runs with a bounded number of instructions, a bounded depth and a bounded
+//! output, and reaches nothing but its arguments. [`ChatTemplate::encode`] keeps what messages say from becoming
+//! control tokens.
 //!
 //! Called by programs that generate from, or train on, conversations.
 
@@ -36,41 +37,42 @@ const WITH_TOOLS: &str = "tool_use";
 /// How much of a template's own words an error repeats.
 const MESSAGE_CHARACTERS: usize = 300;
 
-/// The chat templates of a model folder, ready to run.
+/// The chat templates of a model directory, ready to run.
 ///
 /// Source: `apply_chat_template` of transformers, whose environment for templates this is.
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
-    /// Name and place of each, in the order of the folder.
+    /// Name and place of each, in the order of the directory.
     names: Vec<(String, String)>,
     /// `bos_token` and its like, which templates see by these names.
     special_tokens: Map<String, Value>,
 }
 
 impl ChatTemplate {
-    /// The templates of a model folder; `None` where it has none.
+    /// The templates of a model directory; `None` where it has none.
     ///
     /// `chat_template.jinja` and the files of `additional_chat_templates/` win over `chat_template` in
     /// `tokenizer_config.json`, which is one template or a list of them with names.
     ///
     /// # Errors
-    /// [`Error::Model`]: a file or template that is too large, broken, no regular file, or a link that leaves the folder; a
-    /// template that is none or nests too deep, with its line; [`Error::File`]: a file that cannot be read, or a thread that the
-    /// system refuses.
-    pub fn from_folder(folder: impl AsRef<Path>) -> Result<Option<ChatTemplate>> {
-        let found = source::read(folder.as_ref())?;
+    /// [`Error::Model`]: a file or template that is too large, broken, no regular file, or a link that leaves the
+    /// directory; a template that is none or nests too deep, with its line; [`Error::File`]: a file that cannot be
+    /// read, or a thread that the system refuses.
+    pub fn from_directory(directory: impl AsRef<Path>) -> Result<Option<ChatTemplate>> {
+        let found = source::read(directory.as_ref())?;
         if found.templates.is_empty() {
             return Ok(None);
         }
         ChatTemplate::compile(found.templates, found.special_tokens).map(Some)
     }
 
-    /// One template that comes from elsewhere; `place` names it in errors, `special_tokens` are `bos_token` and its like.
+    /// One template that comes from elsewhere; `place` names it in errors, `special_tokens` are `bos_token` and its
+    /// like.
     ///
     /// # Errors
-    /// [`Error::Model`]: a template that is too large, none, or nests too deep, with its line; [`Error::File`] if the system
-    /// refuses the thread on which it is parsed.
+    /// [`Error::Model`]: a template that is too large, none, or nests too deep, with its line; [`Error::File`] if the
+    /// system refuses the thread on which it is parsed.
     pub fn from_source(place: &str, template: &str, special_tokens: Map<String, Value>) -> Result<ChatTemplate> {
         let source = Source { name: DEFAULT.into(), place: place.into(), text: template.into() };
         ChatTemplate::compile(vec![source], special_tokens)
@@ -111,8 +113,8 @@ impl ChatTemplate {
     /// The text of a conversation with everything a template can be told.
     ///
     /// # Errors
-    /// [`Error::Model`] naming the template's place and line: it refuses the conversation, fails, or does not come to an end;
-    /// [`Error::Data`] for a message, a description of a tool or a further name whose value nests too deep;
+    /// [`Error::Model`] naming the template's place and line: it refuses the conversation, fails, or does not come to
+    /// an end; [`Error::Data`] for a message, a description of a tool or a further name whose value nests too deep;
     /// [`Error::File`] if the system refuses the thread on which templates run.
     pub fn render_request(&self, request: &ChatRequest<'_>) -> Result<String> {
         let (name, place) = self.choose(request)?;

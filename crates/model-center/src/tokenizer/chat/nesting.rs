@@ -1,13 +1,13 @@
 //! How deep the source of a chat template nests, measured before it is parsed.
 //!
-//! Defines [`check`], called where templates are compiled. The library's parser bounds blocks and parentheses. Chains it
-//! follows by recursion without a bound: operators, filters, attributes, subscripts and calls, each of which makes an
-//! expression one level deeper, and `elif`, each of which nests one condition in the one before it. A long chain would
-//! overflow the stack, which ends the process. So the source is scanned first, without recursion: a level for every link of a
-//! chain and every bracket, counted along the deepest path.
+//! Defines [`check`], called where templates are compiled. The library's parser bounds blocks and parentheses. Chains
+//! it follows by recursion without a bound: operators, filters, attributes, subscripts and calls, each of which makes
+//! an expression one level deeper, and `elif`, each of which nests one condition in the one before it. A long chain
+//! would overflow the stack, which ends the process. So the source is scanned first, without recursion: a level for
+//! every link of a chain and every bracket, counted along the deepest path.
 //!
-//! The scan divides the source into tags and tokens as the library does. It may count more levels than there are, such as one
-//! for each bracket in a sum of brackets, and never fewer.
+//! The scan divides the source into tags and tokens as the library does. It may count more levels than there are, such
+//! as one for each bracket in a sum of brackets, and never fewer.
 
 use crate::{Error, Result};
 

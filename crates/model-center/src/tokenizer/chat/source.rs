@@ -1,6 +1,7 @@
-//! Where a model folder keeps its chat templates.
+//! Where a model directory keeps its chat templates.
 //!
-//! Defines [`read`], called by [`super::ChatTemplate::from_folder`], and [`further`], also called where a model's folder is copied.
+//! Defines [`read`], called by [`super::ChatTemplate::from_directory`], and [`further`], also called where a model's
+//! directory is copied.
 
 use std::path::Path;
 
@@ -21,7 +22,7 @@ const MAX_TEMPLATES: usize = 32;
 /// Names of special tokens that templates see.
 const TOKENS: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// One template of a folder.
+/// One template of a directory.
 pub(super) struct Source {
     pub(super) name: String,
     /// File, and what in it.
@@ -29,22 +30,22 @@ pub(super) struct Source {
     pub(super) text: String,
 }
 
-/// What a folder has.
+/// What a directory has.
 pub(super) struct Found {
     pub(super) templates: Vec<Source>,
     pub(super) special_tokens: Map<String, Value>,
 }
 
-/// Read the templates of a folder and the tokens that they see.
-pub(super) fn read(folder: &Path) -> Result<Found> {
-    let settings = Settings::of_folder(folder)?;
-    let mut templates = files(folder)?;
+/// Read the templates of a directory and the tokens that they see.
+pub(super) fn read(directory: &Path) -> Result<Found> {
+    let settings = Settings::of_directory(directory)?;
+    let mut templates = files(directory)?;
     if templates.is_empty() {
-        templates = of_config(&folder.join(CONFIG).display().to_string(), settings.config.get("chat_template"))?;
+        templates = of_config(&directory.join(CONFIG).display().to_string(), settings.config.get("chat_template"))?;
     }
     if templates.len() > MAX_TEMPLATES {
         let reason = format!("there are {} chat templates", templates.len());
-        return Err(Error::model(folder.display().to_string(), reason, format!("leave at most {MAX_TEMPLATES}")));
+        return Err(Error::model(directory.display().to_string(), reason, format!("leave at most {MAX_TEMPLATES}")));
     }
     let token = |key: &&str| Some(((*key).to_owned(), Value::String(settings.special(key)?.to_owned())));
     Ok(Found { templates, special_tokens: TOKENS.iter().filter_map(token).collect() })
@@ -60,30 +61,31 @@ pub(super) fn check_size(place: &str, text: &str) -> Result<()> {
 }
 
 /// `chat_template.jinja`, and the templates with names beside it.
-fn files(folder: &Path) -> Result<Vec<Source>> {
+fn files(directory: &Path) -> Result<Vec<Source>> {
     let mut paths = Vec::new();
-    if folder.join(FILE).symlink_metadata().is_ok() {
+    if directory.join(FILE).symlink_metadata().is_ok() {
         paths.push((DEFAULT.to_owned(), FILE.to_owned()));
     }
-    paths.extend(further(folder)?);
+    paths.extend(further(directory)?);
     let read = |(name, path): (String, String)| {
-        resolve_inside(folder, &path)?;
-        let path = folder.join(path);
+        resolve_inside(directory, &path)?;
+        let path = directory.join(path);
         Ok(Source { name, place: path.display().to_string(), text: read_text(&path, MAX_BYTES as u64)? })
     };
     paths.into_iter().map(read).collect()
 }
 
-/// The templates with names of a folder: each name, and the path in the folder, where it lies; in the order of their names.
+/// The templates with names of a directory: each name, and the path in the directory, where it lies; in the order of
+/// their names.
 ///
-/// Errors: a folder or file that cannot be read or leads out of the folder; more templates than are read.
-pub(crate) fn further(folder: &Path) -> Result<Vec<(String, String)>> {
-    let path = folder.join(FURTHER);
+/// Errors: a directory or file that cannot be read or leads out of the directory; more templates than are read.
+pub(crate) fn further(directory: &Path) -> Result<Vec<(String, String)>> {
+    let path = directory.join(FURTHER);
     let mut named = Vec::new();
     if !path.is_dir() {
         return Ok(named);
     }
-    resolve_inside(folder, FURTHER)?;
+    resolve_inside(directory, FURTHER)?;
     for entry in std::fs::read_dir(&path).map_err(|error| unreadable(&path, error))? {
         let name = entry.map_err(|error| unreadable(&path, error))?.file_name();
         let Some(stem) = name.to_str().and_then(|name| name.strip_suffix(ENDING)) else { continue };
@@ -92,7 +94,7 @@ pub(crate) fn further(folder: &Path) -> Result<Vec<(String, String)>> {
             return Err(Error::model(path.display().to_string(), reason, format!("leave at most {MAX_TEMPLATES}")));
         }
         let place = format!("{FURTHER}/{stem}{ENDING}");
-        resolve_inside(folder, &place)?;
+        resolve_inside(directory, &place)?;
         named.push((stem.to_owned(), place));
     }
     named.sort();

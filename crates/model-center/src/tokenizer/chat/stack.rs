@@ -1,16 +1,16 @@
 //! The stack on which chat templates are parsed and rendered.
 //!
-//! Defines [`on_own_stack`], called where the template library is. That library parses, compiles, runs and releases what
-//! nests by recursion. [`super::nesting`] and the environment bound how deep, and the stack here has room for it whatever
-//! thread calls: the stacks of threads differ, and those of spawned ones are small.
+//! Defines [`on_own_stack`], called where the template library is. That library parses, compiles, runs and releases
+//! what nests by recursion. [`super::nesting`] and the environment bound how deep, and the stack here has room for it
+//! whatever thread calls: the stacks of threads differ, and those of spawned ones are small.
 
 use std::panic::resume_unwind;
 use std::thread;
 
 use crate::{Error, Result};
 
-/// Of address space; memory is taken for the pages that are used. The deepest template that is accepted needs less than 1 MiB
-/// with the library optimized, as `Cargo.toml` has it in all builds.
+/// Of address space; memory is taken for the pages that are used. The deepest template that is accepted needs less than
+/// 1 MiB with the library optimized, as `Cargo.toml` has it in all builds.
 const STACK_BYTES: usize = 16 << 20;
 
 /// Does `work` on a thread with a stack of known size, and waits for it.

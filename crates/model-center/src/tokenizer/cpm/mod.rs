@@ -1,7 +1,7 @@
 //! The tokenizers of the CPM models: Chinese words, then the longest pieces that a vocabulary has.
 //!
-//! Defines [`CpmTokenizer`] for CPM-1, CPM-2 and the EncDec vocabularies of Yuan, and [`CpmKind`], which tells them apart.
-//! [`CpmKind::of_folder`] and [`CpmTokenizer::from_folder`] are how a folder's tokenizer is opened.
+//! Defines [`CpmTokenizer`] for CPM-1, CPM-2 and the EncDec vocabularies of Yuan, and [`CpmKind`], which tells them
+//! apart. [`CpmKind::of_directory`] and [`CpmTokenizer::from_directory`] are how a directory's tokenizer is opened.
 
 mod vocabulary;
 mod width;
@@ -32,28 +32,28 @@ pub enum CpmKind {
     Cpm1,
     /// CPM-2: a space is `▂`, a newline `▃`; a text may begin with `<s>`, and there are sentinels.
     Cpm2,
-    /// The first tokenizer of CPM-2 and that of Yuan: as [`CpmKind::Cpm2`], and within a word what is not Chinese begins with
-    /// `##`; between two tokens that are not Chinese a space is left out.
+    /// The first tokenizer of CPM-2 and that of Yuan: as [`CpmKind::Cpm2`], and within a word what is not Chinese
+    /// begins with `##`; between two tokens that are not Chinese a space is left out.
     EncDec,
 }
 
 impl CpmKind {
-    /// The rules that a model folder's `vocab.txt` is made for; `None` where it is no vocabulary of a CPM model, or where a
-    /// `tokenizer.json` lies beside it.
+    /// The rules that a model directory's `vocab.txt` is made for; `None` where it is no vocabulary of a CPM model, or
+    /// where a `tokenizer.json` lies beside it.
     ///
-    /// `tokenizer_class` in `tokenizer_config.json` decides if it is `CPM1Tokenizer`, `CPM2Tokenizer` or `EncDecTokenizer`.
-    /// Otherwise the tokens do: `</_>` and `</n>` are CPM-1's, `▂`, `▃` and `<s_0>` CPM-2's, and if one of a hundred tokens
-    /// begins with `##`, EncDec's.
+    /// `tokenizer_class` in `tokenizer_config.json` decides if it is `CPM1Tokenizer`, `CPM2Tokenizer` or
+    /// `EncDecTokenizer`. Otherwise the tokens do: `</_>` and `</n>` are CPM-1's, `▂`, `▃` and `<s_0>` CPM-2's, and if
+    /// one of a hundred tokens begins with `##`, EncDec's.
     ///
     /// # Errors
-    /// As [`CpmTokenizer::from_folder`], but for what lacks in the vocabulary.
-    pub fn of_folder(folder: impl AsRef<Path>) -> Result<Option<CpmKind>> {
-        let folder = folder.as_ref();
-        if folder.join("tokenizer.json").symlink_metadata().is_ok() {
+    /// As [`CpmTokenizer::from_directory`], but for what lacks in the vocabulary.
+    pub fn of_directory(directory: impl AsRef<Path>) -> Result<Option<CpmKind>> {
+        let directory = directory.as_ref();
+        if directory.join("tokenizer.json").symlink_metadata().is_ok() {
             return Ok(None);
         }
-        let Some(bytes) = read_bounded(folder, VOCABULARY)? else { return Ok(None) };
-        let settings = Settings::of_folder(folder)?;
+        let Some(bytes) = read_bounded(directory, VOCABULARY)? else { return Ok(None) };
+        let settings = Settings::of_directory(directory)?;
         match settings.config.get("tokenizer_class").and_then(serde_json::Value::as_str) {
             Some("CPM1Tokenizer") => return Ok(Some(CpmKind::Cpm1)),
             Some("CPM2Tokenizer") => return Ok(Some(CpmKind::Cpm2)),
@@ -93,9 +93,10 @@ impl CpmKind {
 
 /// A tokenizer of a CPM model.
 ///
-/// A text is cut into words by jieba, and each word into the longest pieces from its left; a character that no piece begins
-/// with is an unknown token. Special tokens written inside a text are text. Decoding joins the pieces; what was unknown is
-/// lost, and in texts of CPM-1 and CPM-2 the spellings of white space (`</_>`, `▂`) come back as white space.
+/// A text is cut into words by jieba, and each word into the longest pieces from its left; a character that no piece
+/// begins with is an unknown token. Special tokens written inside a text are text. Decoding joins the pieces; what was
+/// unknown is lost, and in texts of CPM-1 and CPM-2 the spellings of white space (`</_>`, `▂`) come back as white
+/// space.
 pub struct CpmTokenizer {
     place: String,
     kind: CpmKind,
@@ -115,33 +116,34 @@ pub struct CpmTokenizer {
 }
 
 impl CpmTokenizer {
-    /// The tokenizer of a folder with the `vocab.txt` of a CPM model. `q2b` in `tokenizer_config.json` is taken over.
+    /// The tokenizer of a directory with the `vocab.txt` of a CPM model. `q2b` in `tokenizer_config.json` is taken
+    /// over.
     ///
     /// # Errors
-    /// [`Error::Model`]: no such file, none of a CPM model, special tokens that lack; a file that is too large or no regular
-    /// file, or a link that leaves the folder.
-    pub fn from_folder(folder: impl AsRef<Path>) -> Result<CpmTokenizer> {
-        let folder = folder.as_ref();
-        let kind = CpmKind::of_folder(folder)?.ok_or_else(|| {
+    /// [`Error::Model`]: no such file, none of a CPM model, special tokens that lack; a file that is too large or no
+    /// regular file, or a link that leaves the directory.
+    pub fn from_directory(directory: impl AsRef<Path>) -> Result<CpmTokenizer> {
+        let directory = directory.as_ref();
+        let kind = CpmKind::of_directory(directory)?.ok_or_else(|| {
             Error::model(
-                folder.display().to_string(),
-                "there is no vocab.txt of a CPM model in this folder",
-                "give a folder whose vocab.txt has <eod>, <pad>, <unk>, and </_> and </n> (CPM-1) or ▂, ▃ and <s_0> (CPM-2)",
+                directory.display().to_string(),
+                "there is no vocab.txt of a CPM model in this directory",
+                "give a directory whose vocab.txt has <eod>, <pad>, <unk>, and </_> and </n> (CPM-1) or ▂, ▃ and <s_0> (CPM-2)",
             )
         })?;
-        let tokenizer = CpmTokenizer::with_kind(folder, kind)?;
-        Ok(tokenizer.with_half_width(Settings::of_folder(folder)?.flag("q2b").unwrap_or(false)))
+        let tokenizer = CpmTokenizer::with_kind(directory, kind)?;
+        Ok(tokenizer.with_half_width(Settings::of_directory(directory)?.flag("q2b").unwrap_or(false)))
     }
 
-    /// The tokenizer of a folder's `vocab.txt`, used by the rules that are given.
+    /// The tokenizer of a directory's `vocab.txt`, used by the rules that are given.
     ///
     /// # Errors
-    /// As [`CpmTokenizer::from_folder`].
-    pub fn with_kind(folder: impl AsRef<Path>, kind: CpmKind) -> Result<CpmTokenizer> {
-        let folder = folder.as_ref();
-        let place = folder.join(VOCABULARY).display().to_string();
-        let bytes = read_bounded(folder, VOCABULARY)?.ok_or_else(|| {
-            Error::model(&place, "there is no such file", "copy the vocab.txt of the model into the folder")
+    /// As [`CpmTokenizer::from_directory`].
+    pub fn with_kind(directory: impl AsRef<Path>, kind: CpmKind) -> Result<CpmTokenizer> {
+        let directory = directory.as_ref();
+        let place = directory.join(VOCABULARY).display().to_string();
+        let bytes = read_bounded(directory, VOCABULARY)?.ok_or_else(|| {
+            Error::model(&place, "there is no such file", "copy the vocab.txt of the model into the directory")
         })?;
         CpmTokenizer::from_vocabulary(place.clone(), kind, Vocabulary::parse(&place, &bytes)?)
     }
@@ -195,8 +197,8 @@ impl CpmTokenizer {
         })
     }
 
-    /// Whether full-width characters become half-width ones after the text is cut into words; by default not. Without effect
-    /// on EncDec.
+    /// Whether full-width characters become half-width ones after the text is cut into words; by default not. Without
+    /// effect on EncDec.
     #[must_use]
     pub fn with_half_width(mut self, half_width: bool) -> CpmTokenizer {
         self.half_width = half_width && self.kind != CpmKind::EncDec;

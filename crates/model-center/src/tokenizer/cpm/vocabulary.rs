@@ -13,7 +13,8 @@ const MAX_TOKENS: usize = 1 << 20;
 /// Tokens in the order of their ids.
 pub(super) struct Vocabulary {
     tokens: Vec<Box<str>>,
-    /// Every spelling once, in the order of bytes. A spelling that stands twice has its later id, as in the predecessor.
+    /// Every spelling once, in the order of bytes. A spelling that stands twice has its later id, as in the
+    /// predecessor.
     by_spelling: Vec<u32>,
 }
 
@@ -67,7 +68,8 @@ impl Vocabulary {
         self.by_spelling.iter().filter(|id| self.tokens[**id as usize].starts_with(prefix)).count()
     }
 
-    /// What texts are spelled with: those tokens that begin with `prefix`, which texts do not have, and whose id passes.
+    /// What texts are spelled with: those tokens that begin with `prefix`, which texts do not have, and whose id
+    /// passes.
     pub(super) fn pieces(&self, prefix: &'static str, passes: impl Fn(u32) -> bool) -> Pieces {
         let spelled = |id: &u32| self.tokens[*id as usize].strip_prefix(prefix).filter(|rest| !rest.is_empty());
         let order: Vec<u32> =

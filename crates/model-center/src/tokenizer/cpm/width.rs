@@ -2,9 +2,11 @@
 //!
 //! Defines [`half_width`], which [`super::CpmTokenizer`] applies to words where asked for.
 
-/// The half-width form of a character: letters, digits and marks of ASCII, some brackets and quotation marks; others as they are.
+/// The half-width form of a character: letters, digits and marks of ASCII, some brackets and quotation marks; others as
+/// they are.
 ///
-/// Source: the `q2b` option of ModelCenter's tokenizers. There a full-width space ends as an unknown word; here it is a space.
+/// Source: the `q2b` option of ModelCenter's tokenizers. There a full-width space ends as an unknown word; here it is a
+/// space.
 pub(super) fn half_width(c: char) -> char {
     match c {
         '\u{3000}' => ' ',

@@ -1,8 +1,8 @@
 //! Chinese text to words, as the jieba package for Python cuts it.
 //!
-//! Defines [`words`], the first step of every CPM tokenizer. The library behind it is a port that differs from the package
-//! in three points, which are undone here, because a model's ids depend on them: it takes all blocks of Han characters for
-//! words where the package has one, it keeps `WES-5.4` in one piece, and its dictionary lacks a word.
+//! Defines [`words`], the first step of every CPM tokenizer. The library behind it is a port that differs from the
+//! package in three points, which are undone here, because a model's ids depend on them: it takes all blocks of Han
+//! characters for words where the package has one, it keeps `WES-5.4` in one piece, and its dictionary lacks a word.
 
 use std::sync::OnceLock;
 
@@ -20,8 +20,8 @@ fn jieba() -> &'static Jieba {
 
 /// Calls `each` with the words of `text` in order; together they are the text.
 ///
-/// Runs of Han characters, Latin letters, digits and `+#&._%-` are cut by dictionary and hidden Markov model; every other
-/// character is a word, and so is `\r\n`.
+/// Runs of Han characters, Latin letters, digits and `+#&._%-` are cut by dictionary and hidden Markov model; every
+/// other character is a word, and so is `\r\n`.
 pub(super) fn words<'a>(text: &'a str, mut each: impl FnMut(&'a str)) {
     let mut rest = text;
     while !rest.is_empty() {
@@ -45,8 +45,8 @@ fn is_cut(c: char) -> bool {
     matches!(c, '\u{4e00}'..='\u{9fd5}' | 'a'..='z' | 'A'..='Z' | '0'..='9' | '+' | '#' | '&' | '.' | '_' | '%' | '-')
 }
 
-/// Cuts what the library joined with `.`, `_` or `-`: of letters and digits the package keeps only a number behind a point
-/// and a percent sign with them.
+/// Cuts what the library joined with `.`, `_` or `-`: of letters and digits the package keeps only a number behind a
+/// point and a percent sign with them.
 fn cut_connected<'a>(word: &'a str, each: &mut impl FnMut(&'a str)) {
     let connected =
         word.is_ascii() && word.contains(['.', '_', '-']) && word.contains(|c: char| c.is_ascii_alphanumeric());

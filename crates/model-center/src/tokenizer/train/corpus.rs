@@ -1,6 +1,7 @@
 //! The words of a corpus and how often each is there.
 //!
-//! Defines [`Corpus`], read by [`super::train`]. Memory goes with the number of different words, not with that of texts.
+//! Defines [`Corpus`], read by [`super::train`]. Memory goes with the number of different words, not with that of
+//! texts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! Vocabularies trained from texts: byte-level BPE, Unigram, WordPiece, characters.
 //!
-//! Defines [`train`], its [`TrainOptions`] and [`Trained`], the files of a tokenizer. Texts are read once and only their words
-//! are kept (`corpus`); the trainers of the `tokenizers` crate do the counting (`models`); the same texts and options give the
-//! same bytes, whatever the number of threads. Called by the tokenizer program.
+//! Defines [`train`], its [`TrainOptions`] and [`Trained`], the files of a tokenizer. Texts are read once and only
+//! their words are kept (`corpus`); the trainers of the `tokenizers` crate do the counting (`models`); the same texts
+//! and options give the same bytes, whatever the number of threads. Called by the tokenizer program.
 
 mod corpus;
 mod document;
@@ -108,7 +108,7 @@ impl TrainOptions {
     }
 }
 
-/// A tokenizer that was trained, as the files of a folder.
+/// A tokenizer that was trained, as the files of a directory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trained {
     /// `tokenizer.json`.
@@ -121,24 +121,25 @@ pub struct Trained {
     pub texts: u64,
     /// Different words in them that were kept.
     pub words: usize,
-    /// Times that a word was given up because there were more than `max_words`, the rarest first. One that comes again may be
-    /// given up again, and counts again.
+    /// Times that a word was given up because there were more than `max_words`, the rarest first. One that comes again
+    /// may be given up again, and counts again.
     pub words_dropped: u64,
 }
 
 impl Trained {
-    /// Writes `tokenizer.json` and `tokenizer_config.json` into a folder, which is made if it is not there.
+    /// Writes `tokenizer.json` and `tokenizer_config.json` into a directory, which is made if it is not there.
     ///
     /// # Errors
-    /// [`Error::File`]: the folder or a file cannot be written.
-    pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
-        let folder = folder.as_ref();
-        std::fs::create_dir_all(folder)
-            .map_err(|error| Error::file("make the folder", folder, error, "choose a folder that you may write to"))?;
+    /// [`Error::File`]: the directory or a file cannot be written.
+    pub fn save(&self, directory: impl AsRef<Path>) -> Result<()> {
+        let directory = directory.as_ref();
+        std::fs::create_dir_all(directory).map_err(|error| {
+            Error::file("make the directory", directory, error, "choose a directory that you may write to")
+        })?;
         for (name, content) in [("tokenizer.json", &self.tokenizer), ("tokenizer_config.json", &self.config)] {
             let text = serde_json::to_string_pretty(content)
                 .map_err(|error| Error::model(name, error.to_string(), "report this"))?;
-            write_atomic(&folder.join(name), (text + "\n").as_bytes())?;
+            write_atomic(&directory.join(name), (text + "\n").as_bytes())?;
         }
         Ok(())
     }
@@ -147,8 +148,8 @@ impl Trained {
 /// Trains a vocabulary on the texts of files.
 ///
 /// # Errors
-/// [`Error::Recipe`] for options that contradict each other or a size that the alphabet does not fit into; [`Error::Data`] for
-/// files as [`read_texts`](crate::data::read_texts) says, and if there is no word in them.
+/// [`Error::Recipe`] for options that contradict each other or a size that the alphabet does not fit into;
+/// [`Error::Data`] for files as [`read_texts`](crate::data::read_texts) says, and if there is no word in them.
 pub fn train(files: &[PathBuf], source: &TextSource, options: &TrainOptions) -> Result<Trained> {
     options.check_effect()?;
     let special = special_tokens(options)?;

@@ -1,8 +1,9 @@
 //! Words to vocabularies.
 //!
-//! Defines one function for each [`VocabularyKind`](super::VocabularyKind), which returns the `model` of a `tokenizer.json`;
-//! called by [`super::train`]. The crate's trainers keep what they count in hash maps whose order changes from run to run. What
-//! of that would reach the ids is put in order here: before, by giving the trainer its alphabet; or after.
+//! Defines one function for each [`VocabularyKind`](super::VocabularyKind), which returns the `model` of a
+//! `tokenizer.json`; called by [`super::train`]. The crate's trainers keep what they count in hash maps whose order
+//! changes from run to run. What of that would reach the ids is put in order here: before, by giving the trainer its
+//! alphabet; or after.
 
 use std::collections::BTreeSet;
 
@@ -106,8 +107,8 @@ pub(super) fn unigram(corpus: &Corpus, options: &TrainOptions, special: &[String
 
 /// Pieces by falling likelihood, then by spelling.
 ///
-/// Characters that training gave up are put back by the trainer with rising likelihoods from the lowest on, in the order of a
-/// hash map. They get those likelihoods in the order of their spellings instead.
+/// Characters that training gave up are put back by the trainer with rising likelihoods from the lowest on, in the
+/// order of a hash map. They get those likelihoods in the order of their spellings instead.
 fn in_order(mut pieces: Vec<(String, f64)>) -> Vec<(String, f64)> {
     let lowest = pieces.iter().map(|(_, score)| *score).fold(f64::INFINITY, f64::min);
     let is_character = |piece: &str| piece.chars().nth(1).is_none();

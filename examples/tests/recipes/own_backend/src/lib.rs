@@ -1,7 +1,7 @@
 //! A backend in a crate of its own: memory of the host, and four kernels in f32 on the calling thread.
 //!
-//! Defines [`OwnBackend`]; `tests/conformance.rs` holds it against the table. It is partial, which is legal: what it lacks it
-//! refuses with `Error::Unsupported`.
+//! Defines [`OwnBackend`]; `tests/conformance.rs` holds it against the table. It is partial, which is legal: what it
+//! lacks it refuses with `Error::Unsupported`.
 
 use bmtrain_core::backend::{DeviceId, Mark, Memory};
 use bmtrain_core::buffer::{View, ViewMut};
@@ -160,7 +160,7 @@ impl Backend for OwnBackend {
     }
 }
 
-/// The number type of an argument that is not f32.
+/// The dtype of an argument that is not f32.
 fn other_type(access: &bmtrain_core::kernel::Access<'_>) -> Option<DType> {
     use bmtrain_core::kernel::Access;
     let dtype = match access {

@@ -1,8 +1,8 @@
 //! A family of models in a crate of its own: a small pre-norm encoder that sorts texts into classes.
 //!
 //! Defines [`Toy`], its configuration, its names in files, and [`FAMILIES`], the table that a
-//! [`Registry`](model_center::model::Registry) takes. `training` holds a training step; `src/bin` has the finetune and forward
-//! programs with this family in them; the tests open, train and save it.
+//! [`Registry`](model_center::model::Registry) takes. `training` holds a training step; `src/bin` has the finetune and
+//! forward programs with this family in them; the tests open, train and save it.
 
 pub mod training;
 
@@ -13,7 +13,7 @@ use bmtrain_dist::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions, Norm,
 use bmtrain_dist::param::{BuilderOptions, Init};
 use bmtrain_dist::{Block, Builder, Model, Parameters, Section, TransformerBlockList};
 use model_center::config::{Config, Fields, HfHeader};
-use model_center::hf::{Allow, ModelFolder, NameTable, Rule};
+use model_center::hf::{Allow, ModelDirectory, NameTable, Rule};
 use model_center::layer::{Attention, AttentionConfig, FeedForward, FeedForwardConfig, Scope};
 use model_center::model::opening::{Fill, open_with};
 use model_center::model::registry::param_shapes;
@@ -176,8 +176,8 @@ impl Toy {
         Ok(Toy { config, words, places, blocks, head, parameters })
     }
 
-    fn written<'a>(&'a self, options: &SaveOptions<'a>) -> ModelFolder<'a, ToyConfig> {
-        ModelFolder::new(&self.config, &NAMES, "ToyForSequenceClassification").with(options)
+    fn written<'a>(&'a self, options: &SaveOptions<'a>) -> ModelDirectory<'a, ToyConfig> {
+        ModelDirectory::new(&self.config, &NAMES, "ToyForSequenceClassification").with(options)
     }
 
     fn upload(&self, batch: &TextBatch, device: &Device) -> Result<ToyBatch> {
@@ -276,25 +276,25 @@ pub static NAMES: NameTable = NameTable {
     old_names: Cow::Borrowed(&[]),
 };
 
-/// Open a folder: a sketch that takes no memory is compared with the weights before any of them is read.
-pub fn open(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
-    let mut config = ToyConfig::from_pretrained(folder)?;
+/// Open a directory: a sketch that takes no memory is compared with the weights before any of them is read.
+pub fn open(directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
+    let mut config = ToyConfig::from_pretrained(directory)?;
     match options.head {
         None => {}
         Some(TextHead::Classification { outputs }) => config.outputs = outputs,
         Some(other) => {
             let reason = format!("the family has no head {other:?}");
-            return Err(Error::model(folder.display().to_string(), reason, "ask for a classification head"));
+            return Err(Error::model(directory.display().to_string(), reason, "ask for a classification head"));
         }
     }
     let head = vec!["head.*".to_owned()];
     let allow = match options.head_values {
-        HeadValues::Folder => Allow::default(),
-        HeadValues::FolderOrDrawn => Allow { missing: head, ..Allow::default() },
+        HeadValues::Directory => Allow::default(),
+        HeadValues::DirectoryOrDrawn => Allow { missing: head, ..Allow::default() },
         HeadValues::Drawn => Allow { fresh: head, ..Allow::default() },
     };
     let blocks = BlockOptions { recompute: options.recompute };
-    open_with(folder, options, &[&NAMES], &allow, |device, builder| Toy::new(device, config.clone(), blocks, builder))
+    open_with(directory, options, &[&NAMES], &allow, |device, builder| Toy::new(device, config.clone(), blocks, builder))
 }
 
 impl TextModel for Toy {
@@ -318,8 +318,8 @@ impl TextModel for Toy {
         self.written(options).check(&param_shapes(&self.parameters))
     }
 
-    fn write(&self, folder: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
-        self.written(options).write(folder, &param_shapes(&self.parameters), fill)
+    fn write(&self, directory: &Path, options: &SaveOptions<'_>, fill: Fill<'_>) -> Result<()> {
+        self.written(options).write(directory, &param_shapes(&self.parameters), fill)
     }
 
     fn score(&self, batch: &TextBatch, observe: Option<Observe<'_>>, cx: &mut Ctx) -> Result<Scores> {

@@ -9,10 +9,10 @@ use model_center::model::{OpenOptions, OpenedModel, Registry, TextBatch};
 use model_center::{Error, Result};
 use std::path::Path;
 
-/// Open a folder and train on one batch; the model and the loss of each step.
-pub fn train(registry: Registry<'_>, folder: &Path, batch: &TextBatch, steps: u32) -> Result<(OpenedModel, Vec<f32>)> {
+/// Open a directory and train on one batch; the model and the loss of each step.
+pub fn train(registry: Registry<'_>, directory: &Path, batch: &TextBatch, steps: u32) -> Result<(OpenedModel, Vec<f32>)> {
     let device = Device::cpu(2)?;
-    let opened = registry.open(folder, &OpenOptions::new(&device))?;
+    let opened = registry.open(directory, &OpenOptions::new(&device))?;
     let groups = ParamGroup::by_decay(opened.model.parameters(), 0.01);
     let mut optim = OptimManager::new(&device, Clip { order: NormOrder::Two, max_norm: 1.0 })?;
     optim.add(Box::new(Adam::new(groups, AdamOptions::default())?), 1e-3);

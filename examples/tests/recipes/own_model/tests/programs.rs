@@ -37,34 +37,34 @@ threads = 1
 
 /// A drawn model with a vocabulary, texts whose label one word tells, and a recipe.
 fn fixture() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let model = folder.path().join("model");
+    let directory = tempfile::tempdir().unwrap();
+    let model = directory.path().join("model");
     std::fs::create_dir(&model).unwrap();
     tiny::write(&model, 2);
     std::fs::write(model.join("vocab.txt"), VOCABULARY).unwrap();
     let text = |at: usize| format!("{} {}", ["the film was", "was the end"][at % 2], ["good", "bad"][at / 2 % 2]);
     let label = |at: usize| ["yes", "no"][at / 2 % 2];
     let line = |at: usize| format!("{{\"text\": \"{}\", \"label\": \"{}\"}}\n", text(at), label(at));
-    std::fs::write(folder.path().join("train.jsonl"), (0..8).map(line).collect::<String>()).unwrap();
-    std::fs::write(folder.path().join("recipe.toml"), RECIPE).unwrap();
-    folder
+    std::fs::write(directory.path().join("train.jsonl"), (0..8).map(line).collect::<String>()).unwrap();
+    std::fs::write(directory.path().join("recipe.toml"), RECIPE).unwrap();
+    directory
 }
 
-fn run(folder: &Path, program: &str, arguments: &[&str]) -> Output {
+fn run(directory: &Path, program: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(program);
-    command.current_dir(folder).args(arguments).env_remove("HF_HUB_CACHE").env("HF_HOME", folder.join("hf"));
+    command.current_dir(directory).args(arguments).env_remove("HF_HUB_CACHE").env("HF_HOME", directory.join("hf"));
     command.output().unwrap()
 }
 
-fn finetune(folder: &Path, further: &[&str]) -> String {
+fn finetune(directory: &Path, further: &[&str]) -> String {
     let arguments = [&["--recipe", "recipe.toml"], further].concat();
-    let output = run(folder, env!("CARGO_BIN_EXE_own_finetune"), &arguments);
+    let output = run(directory, env!("CARGO_BIN_EXE_own_finetune"), &arguments);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn forward(folder: &Path, arguments: &[&str]) -> Output {
-    run(folder, env!("CARGO_BIN_EXE_own_forward"), arguments)
+fn forward(directory: &Path, arguments: &[&str]) -> Output {
+    run(directory, env!("CARGO_BIN_EXE_own_forward"), arguments)
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! A family of another crate behind the registry that programs use: opened, trained, saved, and refused where it must be.
+//! A family of another crate behind the registry that programs use: opened, trained, saved, and refused where it must
+//! be.
 
 mod tiny;
 
@@ -9,11 +10,11 @@ use own_model::TABLES;
 use own_model::training::train;
 use std::path::Path;
 
-/// A folder with a drawn model.
-fn folder() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    tiny::write(folder.path(), 3);
-    folder
+/// A directory with a drawn model.
+fn directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    tiny::write(directory.path(), 3);
+    directory
 }
 
 fn batch() -> TextBatch {
@@ -41,27 +42,27 @@ fn logits(model: &dyn TextModel, device: &Device) -> Vec<f32> {
     scores.logits.unwrap().value().to_vec().unwrap()
 }
 
-fn edit(folder: &Path, from: &str, to: &str) {
-    let path = folder.join("config.json");
+fn edit(directory: &Path, from: &str, to: &str) {
+    let path = directory.join("config.json");
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(text.contains(from), "{text}");
     std::fs::write(path, text.replace(from, to)).unwrap();
 }
 
 #[test]
-fn a_registry_with_the_family_opens_its_folders_and_one_without_says_what_it_knows() {
-    let folder = folder();
+fn a_registry_with_the_family_opens_its_directories_and_one_without_says_what_it_knows() {
+    let directory = directory();
     let device = Device::cpu(1).unwrap();
-    let opened = Registry::new(TABLES).open(folder.path(), &OpenOptions::new(&device)).unwrap();
+    let opened = Registry::new(TABLES).open(directory.path(), &OpenOptions::new(&device)).unwrap();
     assert_eq!(logits(&*opened.model, &device).len(), 3 * 3);
-    let error = Registry::default().open(folder.path(), &OpenOptions::new(&device)).err().unwrap().to_string();
+    let error = Registry::default().open(directory.path(), &OpenOptions::new(&device)).err().unwrap().to_string();
     assert!(error.contains("\"toy\" is no family") && error.contains("supported are: bert"), "{error}");
 }
 
 #[test]
 fn training_lowers_the_loss_and_a_saved_model_gives_the_same_bits() {
-    let folder = folder();
-    let (opened, losses) = train(Registry::new(TABLES), folder.path(), &batch(), 60).unwrap();
+    let directory = directory();
+    let (opened, losses) = train(Registry::new(TABLES), directory.path(), &batch(), 60).unwrap();
     assert!(losses[59] < 0.5 * losses[0], "{losses:?}");
     let saved = tempfile::tempdir().unwrap();
     opened.model.save(saved.path(), &tiny::F32).unwrap();
@@ -73,13 +74,13 @@ fn training_lowers_the_loss_and_a_saved_model_gives_the_same_bits() {
 
 #[test]
 fn a_head_begins_anew_on_request_alone() {
-    let folder = folder();
+    let directory = directory();
     let device = Device::cpu(1).unwrap();
     let open = |head_values| {
         let options = OpenOptions { head_values, seed: 9, ..OpenOptions::new(&device) };
-        Registry::new(TABLES).open(folder.path(), &options).unwrap()
+        Registry::new(TABLES).open(directory.path(), &options).unwrap()
     };
-    let (kept, drawn) = (open(HeadValues::FolderOrDrawn), open(HeadValues::Drawn));
+    let (kept, drawn) = (open(HeadValues::DirectoryOrDrawn), open(HeadValues::Drawn));
     assert!(kept.drawn.is_empty());
     assert_eq!(drawn.drawn, ["head.weight", "head.bias"]);
     assert_eq!(drawn.unused, ["classifier.weight", "classifier.bias"]);
@@ -88,11 +89,11 @@ fn a_head_begins_anew_on_request_alone() {
 
 #[test]
 fn checkpointing_changes_no_bit_of_the_gradients() {
-    let folder = folder();
+    let directory = directory();
     let gradients = |recompute| {
         let device = Device::cpu(1).unwrap();
         let options = OpenOptions { recompute, ..OpenOptions::new(&device) };
-        let opened = Registry::new(TABLES).open(folder.path(), &options).unwrap();
+        let opened = Registry::new(TABLES).open(directory.path(), &options).unwrap();
         let mut cx = Ctx::training(&device, Default::default());
         let loss = opened.model.score(&batch(), None, &mut cx).unwrap().loss.unwrap();
         bmtrain_dist::OptimManager::new(&device, Default::default()).unwrap().backward(&loss, 1.0, &mut cx).unwrap();
@@ -103,18 +104,18 @@ fn checkpointing_changes_no_bit_of_the_gradients() {
 }
 
 #[test]
-fn a_folder_that_does_not_fit_is_refused_before_weights_are_read() {
+fn a_directory_that_does_not_fit_is_refused_before_weights_are_read() {
     let device = Device::cpu(1).unwrap();
-    let open = |folder: &Path| {
+    let open = |directory: &Path| {
         let options = OpenOptions { only_check: true, ..OpenOptions::new(&device) };
-        Registry::new(TABLES).open(folder, &options).err().unwrap().to_string()
+        Registry::new(TABLES).open(directory, &options).err().unwrap().to_string()
     };
-    let folder_1 = folder();
-    edit(folder_1.path(), "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3");
-    let error = open(folder_1.path());
+    let directory_1 = directory();
+    edit(directory_1.path(), "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3");
+    let error = open(directory_1.path());
     assert!(error.contains("toy.layer.2.query.weight"), "{error}");
-    let folder_2 = folder();
-    edit(folder_2.path(), "\"num_attention_heads\": 2", "\"num_attention_heads\": 3");
-    let error = open(folder_2.path());
+    let directory_2 = directory();
+    edit(directory_2.path(), "\"num_attention_heads\": 2", "\"num_attention_heads\": 3");
+    let error = open(directory_2.path());
     assert!(error.contains("num_attention_heads") && error.contains("3 heads do not divide"), "{error}");
 }

@@ -28,8 +28,8 @@ fn check(case: &Case, settings: Settings) {
     let data = Data::new(case);
     let got = run(case, &data, 1, settings);
     let expected = reference(case, &data);
-    // A few roundings of f32 per term, which partly cancel; 16-bit results are rounded once more, and the gradients see the
-    // rounded result of the forward pass.
+    // A few roundings of f32 per term, which partly cancel; 16-bit results are rounded once more, and the gradients see
+    // the rounded result of the forward pass.
     let tolerance = match case.dtype {
         crate::DType::F32 => 2e-5,
         crate::DType::F16 => 4e-3,
@@ -133,7 +133,8 @@ fn the_cut_into_tiles_shows_only_in_rounding() {
     let tiny = run(&case, &data, 1, Settings { sizes: Some((7, 16)), ..settings() });
     let wide: Vec<Vec<f64>> = large.all().iter().map(|(_, x)| x.iter().map(|x| f64::from(*x)).collect()).collect();
     for ((name, tiny), large) in tiny.all().iter().zip(&wide) {
-        // The running maximum rescales sums, which rounds; nothing else differs. Rows without a key have no finite `lse`.
+        // The running maximum rescales sums, which rounds; nothing else differs. Rows without a key have no finite
+        // `lse`.
         let seen = |x: &f64| x.is_finite();
         let kept: Vec<f32> = tiny.iter().zip(large).filter(|(_, large)| seen(large)).map(|(tiny, _)| *tiny).collect();
         let large: Vec<f64> = large.iter().copied().filter(seen).collect();

@@ -75,8 +75,8 @@ impl Machine<'_, '_> {
         }
     }
 
-    /// The pairs that a dictionary is called with: a list of lists or tuples of two, or another dictionary. Anything else,
-    /// such as the factory of a dictionary of defaults, has none.
+    /// The pairs that a dictionary is called with: a list of lists or tuples of two, or another dictionary. Anything
+    /// else, such as the factory of a dictionary of defaults, has none.
     fn pairs(&self, id: Id) -> Result<Vec<(Id, Id)>> {
         let pair = |id: &Id| match value(&self.values, *id) {
             Some(Value::List(two)) if two.len() == 2 => Ok((two[0], two[1])),

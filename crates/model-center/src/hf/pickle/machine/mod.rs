@@ -2,12 +2,13 @@
 //!
 //! Defines [`parse`]; `data` and `calls` have the instructions. Called by [`super::archive`] and [`super::legacy`].
 //!
-//! A pickle is a program for a stack machine. What makes the usual interpreter dangerous is that some instructions look up a
-//! name of the running process and call it. Here a name is text. A call gives a value only if the name is on the list of
-//! [`Global::meaning`](super::globals::Global::meaning), and what it gives is one of the kinds of [`Value`]; any other call
-//! ends the reading, with the instruction, its byte and the name. Objects of unknown classes that are made without a call
-//! (`NEWOBJ`) become [`Value::Foreign`]: a class name, and nothing of what a class would do with its state. So a checkpoint
-//! that has its command line beside its tensors can be read, and no file can make this process do anything but read.
+//! A pickle is a program for a stack machine. What makes the usual interpreter dangerous is that some instructions look
+//! up a name of the running process and call it. Here a name is text. A call gives a value only if the name is on the
+//! list of [`Global::meaning`](super::globals::Global::meaning), and what it gives is one of the kinds of [`Value`];
+//! any other call ends the reading, with the instruction, its byte and the name. Objects of unknown classes that are
+//! made without a call (`NEWOBJ`) become [`Value::Foreign`]: a class name, and nothing of what a class would do with
+//! its state. So a checkpoint that has its command line beside its tensors can be read, and no file can make this
+//! process do anything but read.
 //!
 //! Memory is bounded by the limits below: everything that is kept is counted before it is made.
 

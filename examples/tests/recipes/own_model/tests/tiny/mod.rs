@@ -1,18 +1,18 @@
-//! A drawn model of the family in a folder.
+//! A drawn model of the family in a directory.
 
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::param::BuilderOptions;
-use model_center::hf::FolderLayout;
+use model_center::hf::DirectoryLayout;
 use model_center::model::{SaveOptions, TextModel};
 use own_model::{Toy, ToyConfig};
 use std::path::Path;
 
 pub const F32: SaveOptions<'static> =
-    SaveOptions { dtype: DType::F32, companions: None, layout: FolderLayout::HuggingFace };
+    SaveOptions { dtype: DType::F32, companions: None, layout: DirectoryLayout::HuggingFace };
 
 /// Eleven words, six positions, two blocks.
-pub fn write(folder: &Path, outputs: usize) {
+pub fn write(directory: &Path, outputs: usize) {
     let config = ToyConfig {
         vocab_size: 11,
         positions: 6,
@@ -24,5 +24,5 @@ pub fn write(folder: &Path, outputs: usize) {
     };
     let device = Device::cpu(1).unwrap();
     let model = Toy::new(&device, config, BlockOptions::default(), BuilderOptions::default()).unwrap();
-    model.save(folder, &F32).unwrap();
+    model.save(directory, &F32).unwrap();
 }

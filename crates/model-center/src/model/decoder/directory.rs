@@ -1,9 +1,9 @@
-//! Decoders in folders: opening one, writing one.
+//! Decoders in directories: opening one, writing one.
 
 use super::{Classes, DecoderFamily, DecoderHead, DecoderModel};
 use crate::error::Result;
-use crate::hf::folder::no_model_center;
-use crate::hf::{Allow, FolderLayout, ModelFolder, NameTable};
+use crate::hf::directory::no_model_center;
+use crate::hf::{Allow, DirectoryLayout, ModelDirectory, NameTable};
 use crate::model::infer::Heads;
 use crate::model::labels::take_over;
 use crate::model::opening::{allow, open_with};
@@ -16,30 +16,30 @@ use std::borrow::Cow;
 use std::path::Path;
 
 /// The heads whose tensors a directory has.
-fn heads<C: DecoderFamily>(config: &C, folder: &Path) -> Result<Heads> {
+fn heads<C: DecoderFamily>(config: &C, directory: &Path) -> Result<Heads> {
     let words = config.names(DecoderHead::CausalLm { tied: false });
     let classes = config.names(DecoderHead::Classifier { outputs: 1 });
-    Heads::of(folder, ("lm_head.weight", &words), None, ("cls_projection.weight", &classes))
+    Heads::of(directory, ("lm_head.weight", &words), None, ("cls_projection.weight", &classes))
 }
 
-/// The head of the class that `config.json` names; without one the head that the weights have, or of several the one that
-/// is asked for. What is inferred is added to `notes`.
+/// The head of the class that `config.json` names; without one the head that the weights have, or of several the one
+/// that is asked for. What is inferred is added to `notes`.
 fn own_head<C: DecoderFamily>(
     config: &C,
-    folder: &Path,
+    directory: &Path,
     place: &str,
     asked: Option<TextHead>,
     notes: &mut Vec<String>,
 ) -> Result<TextHead> {
     let Classes { base, words, classifier } = C::CLASSES;
     let outputs = config.text().cls_head;
-    let Some(class) = architectures(folder)?.into_iter().next() else {
+    let Some(class) = architectures(directory)?.into_iter().next() else {
         // ModelCenter's files name no class: its models predict words unless they have a head for classes.
-        return match (is_named_by_model_center(folder)?, outputs) {
+        return match (is_named_by_model_center(directory)?, outputs) {
             (false, _) => {
                 // A tied head for words has no tensor of its own.
                 let without = if config.text().tied { TextHead::CausalLm } else { TextHead::None };
-                heads(config, folder)?.only(place, asked, (without, TextHead::CausalLm), notes)
+                heads(config, directory)?.only(place, asked, (without, TextHead::CausalLm), notes)
             }
             (true, Some(outputs)) => Ok(TextHead::Classification { outputs }),
             (true, None) => Ok(TextHead::CausalLm),
@@ -50,24 +50,24 @@ fn own_head<C: DecoderFamily>(
     match () {
         () if is(words) => Ok(TextHead::CausalLm),
         () if is(classifier) => {
-            Ok(TextHead::Classification { outputs: heads(config, folder)?.outputs(folder, outputs, notes)? })
+            Ok(TextHead::Classification { outputs: heads(config, directory)?.outputs(directory, outputs, notes)? })
         }
         () if is(base) => Ok(TextHead::None),
         () => Err(unknown_class(place, &class, &[base, words, classifier])),
     }
 }
 
-/// Open a folder. Everything that can be wrong with it is found before memory for a parameter is taken.
+/// Open a directory. Everything that can be wrong with it is found before memory for a parameter is taken.
 ///
 /// # Errors
 /// A configuration, labels or weights that do not fit, see [`Plan::build`](crate::hf::Plan::build); no memory left.
-pub fn open<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
-    let (config, head, notes) = configure::<C>(folder, options)?;
+pub fn open<C: DecoderFamily>(directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
+    let (config, head, notes) = configure::<C>(directory, options)?;
     let blocks = BlockOptions { recompute: options.recompute };
     let (names, own, allowed) =
         (config.names(head), config.names_of_model_center(), allowed::<C>(head, options.head_values));
     let tables: Vec<_> = std::iter::once(&names).chain(&own).collect();
-    let mut opened = open_with(folder, options, &tables, &allowed, |device, builder| {
+    let mut opened = open_with(directory, options, &tables, &allowed, |device, builder| {
         DecoderModel::new(device, config.clone(), head, blocks, builder)
     })?;
     opened.notes.extend(notes);
@@ -75,12 +75,12 @@ pub fn open<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<Op
 }
 
 /// The directory's configuration with what the options change, the head, and notes on what was inferred of it.
-fn configure<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(C, DecoderHead, Vec<String>)> {
-    let place = folder.join("config.json").display().to_string();
-    let mut config = C::from_pretrained_as(folder, options.family.as_deref())?;
+fn configure<C: DecoderFamily>(directory: &Path, options: &OpenOptions) -> Result<(C, DecoderHead, Vec<String>)> {
+    let place = directory.join("config.json").display().to_string();
+    let mut config = C::from_pretrained_as(directory, options.family.as_deref())?;
     // Where the head is asked for, the file's own need not be one of ours.
     let mut notes = Vec::new();
-    let own = match (own_head(&config, folder, &place, options.head, &mut notes), options.head) {
+    let own = match (own_head(&config, directory, &place, options.head, &mut notes), options.head) {
         (Err(_), Some(_)) => TextHead::None,
         (own, _) => own?,
     };
@@ -109,7 +109,7 @@ fn configure<C: DecoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(
     Ok((config, head, notes))
 }
 
-/// What a folder may lack or have too much of for this head.
+/// What a directory may lack or have too much of for this head.
 fn allowed<C: DecoderFamily>(head: DecoderHead, values: HeadValues) -> Allow {
     // ModelCenter has two heads, each under one name in all families.
     let of_model_center = ["output_projection.*", "cls_projection.*"];
@@ -123,14 +123,14 @@ fn allowed<C: DecoderFamily>(head: DecoderHead, values: HeadValues) -> Allow {
     allow(values, own, &others.filter(|names| !here.contains(names)).collect::<Vec<_>>())
 }
 
-/// The names of a model's parameters in a folder of this layout.
+/// The names of a model's parameters in a directory of this layout.
 ///
 /// # Errors
 /// A layout that the family does not have.
-pub(super) fn names<C: DecoderFamily>(model: &DecoderModel<C>, layout: FolderLayout) -> Result<Cow<'_, NameTable>> {
+pub(super) fn names<C: DecoderFamily>(model: &DecoderModel<C>, layout: DirectoryLayout) -> Result<Cow<'_, NameTable>> {
     let own = match layout {
-        FolderLayout::HuggingFace => return Ok(Cow::Borrowed(TextModel::names(model))),
-        FolderLayout::ModelCenter => model.config().names_of_model_center(),
+        DirectoryLayout::HuggingFace => return Ok(Cow::Borrowed(TextModel::names(model))),
+        DirectoryLayout::ModelCenter => model.config().names_of_model_center(),
     };
     own.map(Cow::Owned).ok_or_else(|| no_model_center(C::TITLE))
 }
@@ -140,11 +140,11 @@ pub(super) fn written<'a, C: DecoderFamily>(
     model: &'a DecoderModel<C>,
     names: &'a NameTable,
     options: &SaveOptions<'a>,
-) -> ModelFolder<'a, C> {
+) -> ModelDirectory<'a, C> {
     let class = match model.head_kind() {
         DecoderHead::None => C::CLASSES.base,
         DecoderHead::CausalLm { .. } => C::CLASSES.words,
         DecoderHead::Classifier { .. } => C::CLASSES.classifier,
     };
-    ModelFolder::new(model.config(), names, class).with(options)
+    ModelDirectory::new(model.config(), names, class).with(options)
 }

@@ -1,8 +1,8 @@
-//! Models from golden folders and back: what a trained one leaves behind, and ranks that share it.
+//! Models from golden directories and back: what a trained one leaves behind, and ranks that share it.
 // Each of the tests needs a part of it.
 #![allow(missing_docs, dead_code, clippy::unwrap_used)]
 
-use super::{folder, inputs};
+use super::{directory, inputs};
 use bmtrain_core::autograd::Randomness;
 use bmtrain_core::comm::Communicator;
 use bmtrain_core::comm::host::{HostGroup, HostOptions};
@@ -13,7 +13,7 @@ use bmtrain_dist::block::Recompute;
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
 use bmtrain_dist::param::{WholeReader, widen};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use model_center::hf::{FolderLayout, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource};
+use model_center::hf::{DirectoryLayout, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource};
 use model_center::model::{OpenOptions, OpenedModel, Registry, SaveOptions, TextBatch, TextModel};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -22,14 +22,14 @@ use std::sync::Arc;
 use tempfile::TempDir;
 
 pub const F32: SaveOptions<'static> =
-    SaveOptions { dtype: DType::F32, companions: None, layout: FolderLayout::HuggingFace };
+    SaveOptions { dtype: DType::F32, companions: None, layout: DirectoryLayout::HuggingFace };
 
-pub fn open(folder: &Path, options: &OpenOptions) -> Result<OpenedModel, String> {
-    Registry::default().open(folder, options).map_err(|error| error.to_string())
+pub fn open(directory: &Path, options: &OpenOptions) -> Result<OpenedModel, String> {
+    Registry::default().open(directory, options).map_err(|error| error.to_string())
 }
 
-pub fn opened(device: &Device, folder: &Path) -> Box<dyn TextModel> {
-    open(folder, &OpenOptions::new(device)).unwrap().model
+pub fn opened(device: &Device, directory: &Path) -> Box<dyn TextModel> {
+    open(directory, &OpenOptions::new(device)).unwrap().model
 }
 
 pub fn logits(device: &Device, model: &dyn TextModel, batch: &TextBatch) -> Vec<f32> {
@@ -59,8 +59,8 @@ pub fn train(device: &Device, model: &dyn TextModel, batch: &TextBatch, ranks: u
 }
 
 /// All tensors of a file as they are stored.
-pub fn tensors(folder: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
-    let file = SafetensorsFile::open(&folder.join("model.safetensors")).unwrap();
+pub fn tensors(directory: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
+    let file = SafetensorsFile::open(&directory.join("model.safetensors")).unwrap();
     let read = |entry: &TensorEntry| {
         let mut values = vec![0.0; entry.shape.iter().product()];
         file.read_f32(&entry.name, &mut values).unwrap();
@@ -81,13 +81,13 @@ pub fn write(path: &Path, tensors: &BTreeMap<String, (Vec<usize>, Vec<f32>)>) {
     writer.finish().unwrap();
 }
 
-/// A golden folder with other tensors and other fields of its configuration.
+/// A golden directory with other tensors and other fields of its configuration.
 pub fn changed(
     (model, head): (&str, &str),
     fields: &[(&str, Value)],
     change: impl FnOnce(&mut BTreeMap<String, (Vec<usize>, Vec<f32>)>),
 ) -> TempDir {
-    let (golden, to) = (folder(model, head), tempfile::tempdir().unwrap());
+    let (golden, to) = (directory(model, head), tempfile::tempdir().unwrap());
     let mut values = tensors(&golden);
     change(&mut values);
     write(&to.path().join("model.safetensors"), &values);
@@ -100,19 +100,19 @@ pub fn changed(
     to
 }
 
-/// Where trained folders go: for `scripts/claims/parity.sh` a folder of its own, which transformers reads then.
+/// Where trained directories go: for `scripts/claims/parity.sh` a directory of its own, which transformers reads then.
 fn exports() -> (Option<TempDir>, PathBuf) {
     match std::env::var_os("BMTRAIN_EXPORTS") {
-        Some(folder) => (None, PathBuf::from(folder)),
+        Some(directory) => (None, PathBuf::from(directory)),
         None => {
-            let folder = tempfile::tempdir().unwrap();
-            let path = folder.path().to_owned();
-            (Some(folder), path)
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().to_owned();
+            (Some(directory), path)
         }
     }
 }
 
-/// Tensors of a folder that nobody trains.
+/// Tensors of a directory that nobody trains.
 fn untrained(model: &dyn TextModel) -> Vec<String> {
     let frozen = model.parameters().iter().filter(|param| !param.is_trainable());
     let pieces = frozen.flat_map(|param| {
@@ -125,7 +125,7 @@ fn untrained(model: &dyn TextModel) -> Vec<String> {
 /// What a trained model leaves behind is read back bit for bit, and of its configuration nothing is lost.
 pub fn check_export(model: &str, head: &str) {
     let (_kept, exports) = exports();
-    let (device, golden, batch) = (Device::cpu(1).unwrap(), folder(model, head), inputs(model, head));
+    let (device, golden, batch) = (Device::cpu(1).unwrap(), directory(model, head), inputs(model, head));
     let trained = opened(&device, &golden);
     train(&device, &*trained, &batch, 1, 3);
     let to = exports.join(format!("{model}_{head}"));
@@ -148,8 +148,8 @@ pub fn check_export(model: &str, head: &str) {
     let entries = BTreeMap::from([("logits".to_owned(), (vec![result.len()], result))]);
     write(&to.join("ours.safetensors"), &entries);
     std::fs::copy(golden.join("inputs.safetensors"), to.join("inputs.safetensors")).unwrap();
-    let fields = |folder: &Path| {
-        let text = std::fs::read_to_string(folder.join("config.json")).unwrap();
+    let fields = |directory: &Path| {
+        let text = std::fs::read_to_string(directory.join("config.json")).unwrap();
         serde_json::from_str::<serde_json::Map<String, Value>>(&text).unwrap()
     };
     let (before, after) = (fields(&golden), fields(&to));
@@ -159,11 +159,12 @@ pub fn check_export(model: &str, head: &str) {
     }
 }
 
-/// A model written as ModelCenter has it is read back whole, with its head, though such a folder names neither class nor family.
+/// A model written as ModelCenter has it is read back whole, with its head, though such a directory names neither class
+/// nor family.
 pub fn check_model_center(model: &str, head: &str) {
     let (device, batch, to) = (Device::cpu(1).unwrap(), inputs(model, head), tempfile::tempdir().unwrap());
-    let options = SaveOptions { layout: FolderLayout::ModelCenter, ..F32 };
-    let ours = opened(&device, &folder(model, head));
+    let options = SaveOptions { layout: DirectoryLayout::ModelCenter, ..F32 };
+    let ours = opened(&device, &directory(model, head));
     ours.check_save(&options).unwrap();
     ours.save(to.path(), &options).unwrap();
     assert!(to.path().join("pytorch_model.pt").exists());
@@ -175,7 +176,7 @@ pub fn check_model_center(model: &str, head: &str) {
 
 /// Two ranks that share a model under ZeRO-3 train and write what one does, with blocks recomputed and dropout.
 pub fn check_two_ranks(model: &str, head: &str) {
-    let golden = folder(model, head);
+    let golden = directory(model, head);
     let batch = inputs(model, head);
     let written = tempfile::tempdir().unwrap();
     let device = Device::cpu(1).unwrap();

@@ -1,4 +1,4 @@
-//! Folders: shards and their index, what is refused by name, and a whole model folder written and read.
+//! Directories: shards and their index, what is refused by name, and a whole model directory written and read.
 #![allow(clippy::unwrap_used)]
 
 use std::borrow::Cow;
@@ -8,9 +8,9 @@ use std::path::Path;
 
 use bmtrain_core::dtype::DType;
 use model_center::config::{BertConfig, Config, HfHeader, ProblemType};
-use model_center::hf::folder::hub_name;
+use model_center::hf::directory::hub_name;
 use model_center::hf::{
-    Allow, ModelFolder, NameTable, ParamShape, Plan, Rule, ShardedWriter, StoredDtype, TensorEntry, TensorSource,
+    Allow, ModelDirectory, NameTable, ParamShape, Plan, Rule, ShardedWriter, StoredDtype, TensorEntry, TensorSource,
     Weights,
 };
 use model_center::model::{OpenOptions, Registry};
@@ -24,25 +24,25 @@ static TABLE: NameTable = NameTable {
     old_names: Cow::Borrowed(&[]),
 };
 
-fn shards(folder: &Path, count: usize, shard_bytes: u64) {
+fn shards(directory: &Path, count: usize, shard_bytes: u64) {
     let entries: Vec<TensorEntry> =
         (0..count).map(|i| TensorEntry::new(format!("t{i}"), StoredDtype::F32, [4])).collect();
-    let mut writer = ShardedWriter::create(folder, &entries, shard_bytes).unwrap();
+    let mut writer = ShardedWriter::create(directory, &entries, shard_bytes).unwrap();
     for i in (0..count).rev() {
         writer.write_f32(&format!("t{i}"), &[i as f32; 4]).unwrap();
     }
     writer.finish().unwrap();
 }
 
-fn names(folder: &Path) -> Vec<String> {
+fn names(directory: &Path) -> Vec<String> {
     let mut names: Vec<String> =
-        fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
 }
 
-fn refusal(folder: &Path) -> String {
-    Weights::open(folder).unwrap_err().to_string()
+fn refusal(directory: &Path) -> String {
+    Weights::open(directory).unwrap_err().to_string()
 }
 
 #[test]
@@ -88,8 +88,8 @@ fn an_index_that_disagrees_with_its_shards_is_refused() {
         ("\"t1\":", "\"t9\": \"model-00001-of-00003.safetensors\",\n\"t1\":", "which does not hold it"),
         ("\"t1\"", "\"t0\"", "stands twice"),
         ("weight_map", "weight_mop", "no weight_map"),
-        ("model-00002-of-00003.safetensors", "../model.safetensors", "leads out of the folder"),
-        ("model-00002-of-00003.safetensors", "/etc/passwd", "leads out of the folder"),
+        ("model-00002-of-00003.safetensors", "../model.safetensors", "leads out of the directory"),
+        ("model-00002-of-00003.safetensors", "/etc/passwd", "leads out of the directory"),
         ("model-00002-of-00003.safetensors", "a\\u0000b", "control characters"),
         ("model-00002-of-00003.safetensors", "pytorch_model.bin", "another kind"),
         ("model-00002-of-00003.safetensors", "gone.safetensors", "no such file"),
@@ -147,7 +147,7 @@ fn one_file_counts_before_shards_as_in_transformers() {
 }
 
 #[test]
-fn a_written_model_folder_is_complete_and_reads_back() {
+fn a_written_model_directory_is_complete_and_reads_back() {
     let (from, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = concat!(
         r#"{"architectures":["BertModel"],"model_type":"bert","hidden_size":8,"num_hidden_layers":1,"num_attention_heads":2,"#,
@@ -170,18 +170,18 @@ fn a_written_model_folder_is_complete_and_reads_back() {
     config.labels = ["no", "maybe", "yes"].map(String::from).to_vec();
     config.problem_type = Some(ProblemType::SingleLabel);
     let params = [ParamShape::new("w.0", [2, 3]), ParamShape::new("head", [3, 2])];
-    let target = dir.path().join("new/folder");
-    let mut folder = ModelFolder::new(&config, &TABLE, "BertForSequenceClassification");
-    folder.header.dtype = DType::BF16;
-    folder.companions = Some(from.path());
+    let target = dir.path().join("new/directory");
+    let mut directory = ModelDirectory::new(&config, &TABLE, "BertForSequenceClassification");
+    directory.header.dtype = DType::BF16;
+    directory.companions = Some(from.path());
     let fill = |name: &str, out: &mut Vec<f32>| {
         out.extend((0..6).map(|i| i as f32 + if name == "head" { 10.0 } else { 0.0 }));
         Ok(())
     };
-    folder.write(&target, &params, fill).unwrap();
+    directory.write(&target, &params, fill).unwrap();
     assert_eq!(names(&target), [templates, "config.json", "model.safetensors", "tokenizer.json", "vocab.txt"]);
     assert_eq!(names(&target.join(templates)), ["tool_use.jinja"]);
-    let chat = ChatTemplate::from_folder(&target).unwrap().unwrap();
+    let chat = ChatTemplate::from_directory(&target).unwrap().unwrap();
     assert_eq!(chat.names().collect::<Vec<_>>(), ["tool_use"]);
     assert_eq!(Registry::default().find(&target).unwrap().model_type, "bert");
     let json: serde_json::Value =
@@ -203,15 +203,15 @@ fn a_written_model_folder_is_complete_and_reads_back() {
     assert_eq!(sum, 90.0);
 
     // Once more onto itself: what is there is replaced, the tokenizer stays.
-    folder.companions = Some(&target);
-    folder.write(&target, &params, fill).unwrap();
+    directory.companions = Some(&target);
+    directory.write(&target, &params, fill).unwrap();
     assert_eq!(fs::read_to_string(target.join("vocab.txt")).unwrap(), "vocab.txt");
 
-    // A tokenizer file that is a link to somewhere else is not copied into a folder that people publish.
+    // A tokenizer file that is a link to somewhere else is not copied into a directory that people publish.
     fs::remove_file(from.path().join("vocab.txt")).unwrap();
     symlink("/etc/hostname", from.path().join("vocab.txt")).unwrap();
-    folder.companions = Some(from.path());
-    assert!(folder.write(&target, &params, fill).unwrap_err().to_string().contains("symbolic link"));
+    directory.companions = Some(from.path());
+    assert!(directory.write(&target, &params, fill).unwrap_err().to_string().contains("symbolic link"));
 }
 
 #[test]
@@ -225,9 +225,9 @@ fn a_hub_cache_knows_the_hubs_name_and_no_other_path_does() {
         ("models--/snapshots/abc", None),
         ("models--a b--c/snapshots/abc", None),
     ] {
-        let folder = dir.path().join(path);
-        fs::create_dir_all(&folder).unwrap();
-        assert_eq!(hub_name(&folder).as_deref(), name, "{path}");
+        let directory = dir.path().join(path);
+        fs::create_dir_all(&directory).unwrap();
+        assert_eq!(hub_name(&directory).as_deref(), name, "{path}");
     }
     assert_eq!(hub_name(&dir.path().join("gone")), None);
 }
@@ -238,15 +238,15 @@ fn a_check_refuses_what_writing_would_refuse() {
     fs::write(from.path().join("vocab.txt"), "x").unwrap();
     let config = BertConfig::default();
     let params = [ParamShape::new("w.0", [2, 3])];
-    let mut folder = ModelFolder::new(&config, &TABLE, "BertForSequenceClassification");
-    folder.companions = Some(from.path());
-    folder.check(&params).unwrap();
-    assert!(folder.check(&[ParamShape::new("nameless", [2])]).is_err());
+    let mut directory = ModelDirectory::new(&config, &TABLE, "BertForSequenceClassification");
+    directory.companions = Some(from.path());
+    directory.check(&params).unwrap();
+    assert!(directory.check(&[ParamShape::new("nameless", [2])]).is_err());
     let without = BertConfig { attn_scale: false, ..BertConfig::default() };
-    let error = ModelFolder { config: &without, ..ModelFolder::new(&config, &TABLE, "BertModel") }.check(&[]);
+    let error = ModelDirectory { config: &without, ..ModelDirectory::new(&config, &TABLE, "BertModel") }.check(&[]);
     assert!(error.unwrap_err().to_string().contains("attn_scale"));
     let companion = from.path().join("chat_template.jinja");
-    let refused = || folder.check(&params).unwrap_err().to_string();
+    let refused = || directory.check(&params).unwrap_err().to_string();
     symlink("/etc/hostname", &companion).unwrap();
     assert!(refused().contains("symbolic link"));
     fs::remove_file(&companion).unwrap();
@@ -256,7 +256,7 @@ fn a_check_refuses_what_writing_would_refuse() {
     rustix::fs::mkfifoat(rustix::fs::CWD, &companion, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
     assert!(refused().contains("FIFO"));
     fs::remove_file(&companion).unwrap();
-    // The templates beside it are held to the same, and so is their folder.
+    // The templates beside it are held to the same, and so is their directory.
     let templates = from.path().join("additional_chat_templates");
     fs::create_dir(&templates).unwrap();
     symlink("/etc/hostname", templates.join("a.jinja")).unwrap();
@@ -274,21 +274,21 @@ fn a_check_refuses_what_writing_would_refuse() {
     symlink(elsewhere.path(), &templates).unwrap();
     assert!(refused().contains("symbolic link"));
     fs::remove_file(&templates).unwrap();
-    folder.check(&params).unwrap();
+    directory.check(&params).unwrap();
 }
 
 #[test]
 fn a_configuration_without_a_hugging_face_form_writes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let config = BertConfig { dim_head: 65, ..BertConfig::default() };
-    let folder = ModelFolder::new(&config, &TABLE, "BertModel");
-    let error = folder.write(&dir.path().join("x"), &[], |_, _| Ok(())).unwrap_err().to_string();
+    let directory = ModelDirectory::new(&config, &TABLE, "BertModel");
+    let error = directory.write(&dir.path().join("x"), &[], |_, _| Ok(())).unwrap_err().to_string();
     assert!(error.contains("dim_head") && names(dir.path()).is_empty(), "{error}");
     let header = HfHeader { architecture: "BertModel".into(), dtype: DType::I64 };
     assert!(BertConfig::default().to_hf_json(&header).is_err());
 }
 
-/// A golden folder whose configuration lacks the family, with one of its texts replaced.
+/// A golden directory whose configuration lacks the family, with one of its texts replaced.
 fn nameless(model: &str, head: &str, family: &str, (from, to): (&str, &str)) -> tempfile::TempDir {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(model).join(head);
     let dir = tempfile::tempdir().unwrap();
@@ -322,7 +322,7 @@ fn a_family_that_is_not_named_is_told_by_the_names_of_tensors() {
         let options = OpenOptions { only_check: true, ..OpenOptions::new(&device) };
         let opened = Registry::default().open(dir.path(), &options).unwrap();
         assert!(opened.notes[0].contains(&format!("of family {family}")), "{:?}", opened.notes);
-        // A folder that names its family needs no note.
+        // A directory that names its family needs no note.
         let named = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(model).join(head);
         assert!(Registry::default().open(&named, &options).unwrap().notes.is_empty());
     }
@@ -343,7 +343,8 @@ fn tensors_that_several_families_have_tell_none_of_them() {
         let found = Registry::default().find_as(dir.path(), Some(family)).unwrap();
         assert_eq!(found.model_type, family);
     }
-    // A class of a family that is not known may compute otherwise, whether its tensors have the names of one or of several.
+    // A class of a family that is not known may compute otherwise, whether its tensors have the names of one or of
+    // several.
     for (model, class, other, reason) in [
         (
             "llama_a",

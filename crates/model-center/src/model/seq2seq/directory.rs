@@ -1,9 +1,9 @@
-//! Models with two stacks in Hugging Face folders: opening one, writing one.
+//! Models with two stacks in Hugging Face directories: opening one, writing one.
 
 use super::{Added, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel, Sinusoids};
 use crate::error::{Error, Result};
-use crate::hf::folder::no_model_center;
-use crate::hf::{Allow, FolderLayout, ModelFolder, NameTable, TensorSource, Weights};
+use crate::hf::directory::no_model_center;
+use crate::hf::{Allow, DirectoryLayout, ModelDirectory, NameTable, TensorSource, Weights};
 use crate::model::infer::Heads;
 use crate::model::labels::take_over;
 use crate::model::opening::{allow, open_with};
@@ -16,24 +16,24 @@ use bmtrain_dist::block::BlockOptions;
 use std::borrow::Cow;
 use std::path::Path;
 
-/// Open a folder. Everything that can be wrong with it is found before memory for a parameter is taken.
+/// Open a directory. Everything that can be wrong with it is found before memory for a parameter is taken.
 ///
 /// # Errors
 /// A configuration or weights that do not fit, see [`Plan::build`](crate::hf::Plan::build); no memory left.
-pub fn open<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
+pub fn open<C: Seq2SeqFamily>(directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     let wide = OpenOptions { dtype: DType::F32, ..options.clone() };
     let options = if C::LEAVES_F16 && options.dtype == DType::F16 && options.keep_dtype { &wide } else { options };
-    let (config, head, notes) = configure::<C>(folder, options)?;
+    let (config, head, notes) = configure::<C>(directory, options)?;
     let layout = config.layout();
     if [layout.encoder, layout.decoder].iter().any(|around| around.added == Added::Sinusoids) {
         let text = config.text();
-        Sinusoids::check(&Weights::open(folder)?, [text.position_size, text.dim_model])?;
+        Sinusoids::check(&Weights::open(directory)?, [text.position_size, text.dim_model])?;
     }
     let blocks = BlockOptions { recompute: options.recompute };
     let (names, own, allowed) =
         (config.names(head), config.names_of_model_center(), allowed::<C>(head, options.head_values));
     let tables: Vec<_> = std::iter::once(&names).chain(&own).collect();
-    let mut opened = open_with(folder, options, &tables, &allowed, |device, builder| {
+    let mut opened = open_with(directory, options, &tables, &allowed, |device, builder| {
         Seq2SeqModel::new(device, config.clone(), head, blocks, builder)
     })?;
     opened.notes.extend(notes);
@@ -41,27 +41,27 @@ pub fn open<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<Op
 }
 
 /// The heads whose tensors a directory has.
-fn heads<C: Seq2SeqFamily>(config: &C, folder: &Path) -> Result<Heads> {
+fn heads<C: Seq2SeqFamily>(config: &C, directory: &Path) -> Result<Heads> {
     let words = config.names(Seq2SeqHead::Words { tied: false });
     let classes = config.names(Seq2SeqHead::Classifier { outputs: 1 });
-    Heads::of(folder, ("lm_head.weight", &words), None, ("cls_projection.weight", &classes))
+    Heads::of(directory, ("lm_head.weight", &words), None, ("cls_projection.weight", &classes))
 }
 
-/// The head of the class that `config.json` names; without one the head that the weights have, or of several the one that
-/// is asked for. What is inferred is added to `notes`.
+/// The head of the class that `config.json` names; without one the head that the weights have, or of several the one
+/// that is asked for. What is inferred is added to `notes`.
 fn own_head<C: Seq2SeqFamily>(
     config: &C,
-    folder: &Path,
+    directory: &Path,
     place: &str,
     asked: Option<TextHead>,
     notes: &mut Vec<String>,
 ) -> Result<TextHead> {
     let classes = config.classes();
-    match architectures(folder)?.first().map(String::as_str) {
+    match architectures(directory)?.first().map(String::as_str) {
         // The first files of T5 have a name that was given up.
         Some(name) if name == classes.words || name.ends_with("WithLMHeadModel") => Ok(TextHead::CausalLm),
         Some(name) if classes.classifier == Some(name) => {
-            let outputs = heads(config, folder)?.outputs(folder, config.text().cls_head, notes)?;
+            let outputs = heads(config, directory)?.outputs(directory, config.text().cls_head, notes)?;
             Ok(TextHead::Classification { outputs })
         }
         Some(name) if name != classes.base => {
@@ -71,30 +71,30 @@ fn own_head<C: Seq2SeqFamily>(
         }
         Some(_) => Ok(TextHead::None),
         // ModelCenter's files name no class: its models predict words.
-        None if is_named_by_model_center(folder)? => Ok(TextHead::CausalLm),
+        None if is_named_by_model_center(directory)? => Ok(TextHead::CausalLm),
         None => {
             // A tied head for words has no tensor of its own.
             let without = if config.text().tied { TextHead::CausalLm } else { TextHead::None };
-            heads(config, folder)?.only(place, asked, (without, TextHead::CausalLm), notes)
+            heads(config, directory)?.only(place, asked, (without, TextHead::CausalLm), notes)
         }
     }
 }
 
 /// The directory's configuration with what the options change, the head, and notes on what was inferred of it.
-fn configure<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<(C, Seq2SeqHead, Vec<String>)> {
-    let place = folder.join("config.json").display().to_string();
-    let mut config = C::from_pretrained_as(folder, options.family.as_deref())?;
+fn configure<C: Seq2SeqFamily>(directory: &Path, options: &OpenOptions) -> Result<(C, Seq2SeqHead, Vec<String>)> {
+    let place = directory.join("config.json").display().to_string();
+    let mut config = C::from_pretrained_as(directory, options.family.as_deref())?;
     if C::LEAVES_F16 && options.dtype == DType::F16 {
         let reason = format!("the hidden states of {} leave the range of f16", C::TITLE);
         return Err(Error::model(place, reason, "use bf16, or f32"));
     }
-    if config.weights_tell_the_head() && !is_named_by_model_center(folder)? {
-        let has_matrix = Weights::open(folder)?.entries().iter().any(|entry| entry.name == "lm_head.weight");
+    if config.weights_tell_the_head() && !is_named_by_model_center(directory)? {
+        let has_matrix = Weights::open(directory)?.entries().iter().any(|entry| entry.name == "lm_head.weight");
         config.text_mut().tied = !has_matrix;
     }
     // Where the head is asked for, the file's own need not be one of ours.
     let mut notes = Vec::new();
-    let own = match (own_head(&config, folder, &place, options.head, &mut notes), options.head) {
+    let own = match (own_head(&config, directory, &place, options.head, &mut notes), options.head) {
         (Err(_), Some(_)) => TextHead::None,
         (own, _) => own?,
     };
@@ -123,7 +123,7 @@ fn configure<C: Seq2SeqFamily>(folder: &Path, options: &OpenOptions) -> Result<(
     Ok((config, head, notes))
 }
 
-/// What a folder may lack or have too much of for this head.
+/// What a directory may lack or have too much of for this head.
 fn allowed<C: Seq2SeqFamily>(head: Seq2SeqHead, values: HeadValues) -> Allow {
     let own: &[&str] = match head {
         Seq2SeqHead::Words { tied: false } => &["lm_head.*"],
@@ -140,14 +140,14 @@ fn allowed<C: Seq2SeqFamily>(head: Seq2SeqHead, values: HeadValues) -> Allow {
     allow(values, own, &others.filter(|names| !here.contains(names)).collect::<Vec<_>>())
 }
 
-/// The names of a model's parameters in a folder of this layout.
+/// The names of a model's parameters in a directory of this layout.
 ///
 /// # Errors
 /// A layout that the family does not have.
-pub(super) fn names<C: Seq2SeqFamily>(model: &Seq2SeqModel<C>, layout: FolderLayout) -> Result<Cow<'_, NameTable>> {
+pub(super) fn names<C: Seq2SeqFamily>(model: &Seq2SeqModel<C>, layout: DirectoryLayout) -> Result<Cow<'_, NameTable>> {
     let own = match layout {
-        FolderLayout::HuggingFace => return Ok(Cow::Borrowed(model.name_table())),
-        FolderLayout::ModelCenter => model.config().names_of_model_center(),
+        DirectoryLayout::HuggingFace => return Ok(Cow::Borrowed(model.name_table())),
+        DirectoryLayout::ModelCenter => model.config().names_of_model_center(),
     };
     own.map(Cow::Owned).ok_or_else(|| no_model_center(C::TITLE))
 }
@@ -157,7 +157,7 @@ pub(super) fn written<'a, C: Seq2SeqFamily>(
     model: &'a Seq2SeqModel<C>,
     names: &'a NameTable,
     options: &SaveOptions<'a>,
-) -> ModelFolder<'a, C> {
+) -> ModelDirectory<'a, C> {
     let classes = model.config().classes();
     let class = match model.head_kind() {
         Seq2SeqHead::None => classes.base,
@@ -166,5 +166,5 @@ pub(super) fn written<'a, C: Seq2SeqFamily>(
     };
     // Not every class with a head has another ending than a bare model's: there is MarianMTModel.
     let prefixed = model.head_kind() != Seq2SeqHead::None;
-    ModelFolder { prefixed, ..ModelFolder::new(model.config(), names, class) }.with(options)
+    ModelDirectory { prefixed, ..ModelDirectory::new(model.config(), names, class) }.with(options)
 }

@@ -1,9 +1,9 @@
-//! Encoders in Hugging Face folders: opening one, writing one.
+//! Encoders in Hugging Face directories: opening one, writing one.
 
 use super::{EncoderFamily, EncoderHead, EncoderModel};
 use crate::error::{Error, Result};
-use crate::hf::folder::no_model_center;
-use crate::hf::{Allow, FolderLayout, ModelFolder, NameTable, TensorSource, Weights};
+use crate::hf::directory::no_model_center;
+use crate::hf::{Allow, DirectoryLayout, ModelDirectory, NameTable, TensorSource, Weights};
 use crate::model::infer::Heads;
 use crate::model::labels::take_over;
 use crate::model::opening::{allow, open_with};
@@ -28,34 +28,34 @@ fn class_suffix(head: EncoderHead) -> &'static str {
 }
 
 /// The heads whose tensors a directory has.
-fn heads<C: EncoderFamily>(config: &C, folder: &Path) -> Result<Heads> {
+fn heads<C: EncoderFamily>(config: &C, directory: &Path) -> Result<Heads> {
     let names = config.names();
     let sentences = C::HAS_SENTENCES.then_some(("nsp_projection.weight", &names));
-    Heads::of(folder, ("lm_head.dense.weight", &names), sentences, ("cls_projection.weight", &names))
+    Heads::of(directory, ("lm_head.dense.weight", &names), sentences, ("cls_projection.weight", &names))
 }
 
-/// The head of the class that `config.json` names; without one the head that the weights have, or of several the one that
-/// is asked for. What is inferred is added to `notes`.
+/// The head of the class that `config.json` names; without one the head that the weights have, or of several the one
+/// that is asked for. What is inferred is added to `notes`.
 fn own_head<C: EncoderFamily>(
     config: &C,
-    folder: &Path,
+    directory: &Path,
     place: &str,
     asked: Option<TextHead>,
     notes: &mut Vec<String>,
 ) -> Result<TextHead> {
-    if is_named_by_model_center(folder)? {
+    if is_named_by_model_center(directory)? {
         // Its files name no class, and its classes have all heads at once.
-        let has_words = Weights::open(folder)?.entries().iter().any(|entry| entry.name == "lm_head.dense.weight");
+        let has_words = Weights::open(directory)?.entries().iter().any(|entry| entry.name == "lm_head.dense.weight");
         return Ok(if has_words { TextHead::MaskedLm } else { TextHead::None });
     }
-    let Some(class) = architectures(folder)?.into_iter().next() else {
-        return heads(config, folder)?.only(place, asked, (TextHead::None, TextHead::MaskedLm), notes);
+    let Some(class) = architectures(directory)?.into_iter().next() else {
+        return heads(config, directory)?.only(place, asked, (TextHead::None, TextHead::MaskedLm), notes);
     };
     let prefix = config.class_prefix();
     match class.strip_prefix(prefix) {
         Some("Model") => Ok(TextHead::None),
         Some("ForSequenceClassification") => {
-            let outputs = heads(config, folder)?.outputs(folder, config.layout().cls_head, notes)?;
+            let outputs = heads(config, directory)?.outputs(directory, config.layout().cls_head, notes)?;
             Ok(TextHead::Classification { outputs })
         }
         Some("ForMaskedLM") => Ok(TextHead::MaskedLm),
@@ -68,16 +68,16 @@ fn own_head<C: EncoderFamily>(
     }
 }
 
-/// Open a folder. Everything that can be wrong with it is found before memory for a parameter is taken.
+/// Open a directory. Everything that can be wrong with it is found before memory for a parameter is taken.
 ///
 /// # Errors
 /// A configuration, labels or weights that do not fit, see [`Plan::build`](crate::hf::Plan::build); no memory left.
-pub fn open<C: EncoderFamily>(folder: &Path, options: &OpenOptions) -> Result<OpenedModel> {
-    let (config, head, notes) = configure::<C>(folder, options)?;
+pub fn open<C: EncoderFamily>(directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
+    let (config, head, notes) = configure::<C>(directory, options)?;
     let blocks = BlockOptions { recompute: options.recompute };
     let (names, own, mut allowed) =
         (config.names(), config.names_of_model_center(head), allowed::<C>(head, options.head_values));
-    if is_named_by_model_center(folder)? {
+    if is_named_by_model_center(directory)? {
         // Its classes have all heads at once.
         let heads = [
             ("cls_projection.*", false),
@@ -87,7 +87,7 @@ pub fn open<C: EncoderFamily>(folder: &Path, options: &OpenOptions) -> Result<Op
         allowed.unused = heads.iter().filter(|(_, is_here)| !is_here).map(|(names, _)| (*names).to_owned()).collect();
     }
     let tables: Vec<_> = std::iter::once(&names).chain(&own).collect();
-    let mut opened = open_with(folder, options, &tables, &allowed, |device, builder| {
+    let mut opened = open_with(directory, options, &tables, &allowed, |device, builder| {
         EncoderModel::new(device, config.clone(), head, blocks, builder)
     })?;
     opened.notes.extend(notes);
@@ -95,13 +95,13 @@ pub fn open<C: EncoderFamily>(folder: &Path, options: &OpenOptions) -> Result<Op
 }
 
 /// The directory's configuration with what the options change, the head, and notes on what was inferred of it.
-fn configure<C: EncoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(C, EncoderHead, Vec<String>)> {
-    let place = folder.join("config.json").display().to_string();
-    let mut config = C::from_pretrained_as(folder, options.family.as_deref())?;
+fn configure<C: EncoderFamily>(directory: &Path, options: &OpenOptions) -> Result<(C, EncoderHead, Vec<String>)> {
+    let place = directory.join("config.json").display().to_string();
+    let mut config = C::from_pretrained_as(directory, options.family.as_deref())?;
     config.set_dropout(options.hidden_dropout, options.attention_dropout);
     // Where the head is asked for, the file's own need not be one of ours.
     let mut notes = Vec::new();
-    let own = match (own_head(&config, folder, &place, options.head, &mut notes), options.head) {
+    let own = match (own_head(&config, directory, &place, options.head, &mut notes), options.head) {
         (Err(_), Some(_)) => TextHead::None,
         (own, _) => own?,
     };
@@ -110,7 +110,7 @@ fn configure<C: EncoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(
         // What was inferred of another head, or of a classifier that is replaced, does not matter.
         notes.clear();
     }
-    if is_named_by_model_center(folder)? {
+    if is_named_by_model_center(directory)? {
         check_own_head(&config, head, options.head_values, &place)?;
     }
     if let TextHead::Classification { outputs } = head {
@@ -125,7 +125,7 @@ fn configure<C: EncoderFamily>(folder: &Path, options: &OpenOptions) -> Result<(
     let head = EncoderHead::of::<C>(head, config.title())?;
     if head.has_words() && !config.layout().tied {
         let reason = "tie_word_embeddings is false: a masked-word head with a matrix of its own";
-        return Err(Error::model(folder.display().to_string(), reason, "use a model with tied embeddings"));
+        return Err(Error::model(directory.display().to_string(), reason, "use a model with tied embeddings"));
     }
     // The options have changed what reading the file had approved of.
     config.validate(&place)?;
@@ -159,15 +159,15 @@ fn check_own_words(function: Activation, title: &str) -> Result<()> {
     }
 }
 
-/// The names of a model's parameters in a folder of this layout.
+/// The names of a model's parameters in a directory of this layout.
 ///
 /// # Errors
 /// A layout or a head that the family does not have there.
-pub(super) fn names<C: EncoderFamily>(model: &EncoderModel<C>, layout: FolderLayout) -> Result<Cow<'_, NameTable>> {
+pub(super) fn names<C: EncoderFamily>(model: &EncoderModel<C>, layout: DirectoryLayout) -> Result<Cow<'_, NameTable>> {
     let (config, head) = (model.config(), model.head_kind());
     let own = match layout {
-        FolderLayout::HuggingFace => return Ok(Cow::Borrowed(model.name_table())),
-        FolderLayout::ModelCenter => config.names_of_model_center(head),
+        DirectoryLayout::HuggingFace => return Ok(Cow::Borrowed(model.name_table())),
+        DirectoryLayout::ModelCenter => config.names_of_model_center(head),
     };
     let own = own.ok_or_else(|| no_model_center(config.title()))?;
     let missing = match head {
@@ -179,11 +179,11 @@ pub(super) fn names<C: EncoderFamily>(model: &EncoderModel<C>, layout: FolderLay
         EncoderHead::NextSentence | EncoderHead::Pretraining => "for the next sentence",
     };
     let reason = format!("it has no head {missing}");
-    let fix = "name a class with another head in config.json, or write the model as a Hugging Face folder";
+    let fix = "name a class with another head in config.json, or write the model as a Hugging Face directory";
     Err(Error::model(format!("{} in ModelCenter's layout", config.title()), reason, fix))
 }
 
-/// What a folder may lack or have too much of for this head.
+/// What a directory may lack or have too much of for this head.
 fn allowed<C: EncoderFamily>(head: EncoderHead, values: HeadValues) -> Allow {
     let own: &[&str] = match head {
         EncoderHead::None { .. } => &[],
@@ -194,7 +194,7 @@ fn allowed<C: EncoderFamily>(head: EncoderHead, values: HeadValues) -> Allow {
     };
     // The pooler belongs to the base model: it is kept where there is one.
     let is_bare = matches!(head, EncoderHead::None { .. });
-    let may_lack_pooler = head.has_pooler(C::CLASSIFIER) && (is_bare || values != HeadValues::Folder);
+    let may_lack_pooler = head.has_pooler(C::CLASSIFIER) && (is_bare || values != HeadValues::Directory);
     let mut allowed = allow(values, own, C::unused(head));
     allowed.missing.extend(may_lack_pooler.then(|| "pooler.dense.*".to_owned()));
     allowed
@@ -205,7 +205,7 @@ pub(super) fn written<'a, C: EncoderFamily>(
     model: &'a EncoderModel<C>,
     names: &'a NameTable,
     options: &SaveOptions<'a>,
-) -> ModelFolder<'a, C> {
+) -> ModelDirectory<'a, C> {
     let class = format!("{}{}", model.config().class_prefix(), class_suffix(model.head_kind()));
-    ModelFolder::new(model.config(), names, &class).with(options)
+    ModelDirectory::new(model.config(), names, &class).with(options)
 }

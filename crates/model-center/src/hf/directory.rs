@@ -1,6 +1,6 @@
-//! A complete model folder: weights, `config.json` and the tokenizer's files, as `transformers` expects them.
+//! A complete model directory: weights, `config.json` and the tokenizer's files, as `transformers` expects them.
 //!
-//! Defines [`ModelFolder`]; called by the programs that save a model.
+//! Defines [`ModelDirectory`]; called by the programs that save a model.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -13,12 +13,12 @@ use super::model_center::{self, WEIGHTS_FILE};
 use super::names::{NameTable, ParamShape, export};
 use super::shards::SHARD_BYTES;
 use crate::config::{Config, HfHeader, json};
-use crate::file::{AtomicFile, open_regular, resolve_inside, sync_folder, unreadable, write_atomic};
+use crate::file::{AtomicFile, open_regular, resolve_inside, sync_directory, unreadable, write_atomic};
 use crate::model::SaveOptions;
 use crate::tokenizer::further_templates;
 use crate::{Error, Result};
 
-/// Files beside the weights that are copied unchanged from the folder a model came from: tokenizer, chat template,
+/// Files beside the weights that are copied unchanged from the directory a model came from: tokenizer, chat template,
 /// generation settings, pre-processing. The chat templates in `additional_chat_templates` are copied too.
 pub const COMPANION_FILES: &[&str] = &[
     "tokenizer.json",
@@ -43,19 +43,20 @@ pub const COMPANION_FILES: &[&str] = &[
 /// The longest companion file that is copied. The largest real ones, tokenizers of 260,000 words, have about 35 MB.
 const COMPANION_LIMIT: u64 = 256 << 20;
 
-/// Whose names and files a folder has.
+/// Whose names and files a directory has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum FolderLayout {
+pub enum DirectoryLayout {
     /// What `transformers` opens.
     #[default]
     HuggingFace,
-    /// ModelCenter's names: its own fields in `config.json`, and [`WEIGHTS_FILE`]. Read here; not tried in ModelCenter itself.
+    /// ModelCenter's names: its own fields in `config.json`, and [`WEIGHTS_FILE`]. Read here; not tried in ModelCenter
+    /// itself.
     ModelCenter,
 }
 
-/// What a written folder consists of.
+/// What a written directory consists of.
 #[derive(Debug)]
-pub struct ModelFolder<'a, C: Config> {
+pub struct ModelDirectory<'a, C: Config> {
     /// The configuration.
     pub config: &'a C,
     /// Class and type of the weights.
@@ -64,19 +65,19 @@ pub struct ModelFolder<'a, C: Config> {
     pub names: &'a NameTable,
     /// Whether tensors carry the table's prefix: as in every class with a head, not as in the bare model.
     pub prefixed: bool,
-    /// The folder to copy the tokenizer's files from, if any; may be the one that is written.
+    /// The directory to copy the tokenizer's files from, if any; may be the one that is written.
     pub companions: Option<&'a Path>,
     /// The largest shard in bytes; [`SHARD_BYTES`] unless there is a reason.
     pub shard_bytes: u64,
     /// Whose names and files; `names` are of the same.
-    pub layout: FolderLayout,
+    pub layout: DirectoryLayout,
 }
 
-impl<'a, C: Config> ModelFolder<'a, C> {
-    /// A folder for class `architecture`, weights in f32, with the prefix unless the class is a bare model.
+impl<'a, C: Config> ModelDirectory<'a, C> {
+    /// A directory for class `architecture`, weights in f32, with the prefix unless the class is a bare model.
     ///
-    /// The bare model's class is the one whose name ends in `Model`, such as `BertModel`, but not in `HeadModel`, as does
-    /// `GPT2LMHeadModel`.
+    /// The bare model's class is the one whose name ends in `Model`, such as `BertModel`, but not in `HeadModel`, as
+    /// does `GPT2LMHeadModel`.
     pub fn new(config: &'a C, names: &'a NameTable, architecture: &str) -> Self {
         let header = HfHeader { architecture: architecture.to_string(), dtype: DType::F32 };
         let prefixed = !architecture.ends_with("Model") || architecture.ends_with("HeadModel");
@@ -87,21 +88,21 @@ impl<'a, C: Config> ModelFolder<'a, C> {
             prefixed,
             companions: None,
             shard_bytes: SHARD_BYTES,
-            layout: FolderLayout::HuggingFace,
+            layout: DirectoryLayout::HuggingFace,
         }
     }
 
     /// With what a program asks for.
     pub fn with(self, options: &SaveOptions<'a>) -> Self {
         let header = HfHeader { dtype: options.dtype, ..self.header };
-        ModelFolder { header, companions: options.companions, layout: options.layout, ..self }
+        ModelDirectory { header, companions: options.companions, layout: options.layout, ..self }
     }
 
-    /// Whether [`ModelFolder::write`] would refuse the configuration, a parameter's name or a tokenizer file: all that can
-    /// be known long before there are values to write.
+    /// Whether [`ModelDirectory::write`] would refuse the configuration, a parameter's name or a tokenizer file: all
+    /// that can be known long before there are values to write.
     ///
     /// # Errors
-    /// The [`Error::Model`] of [`ModelFolder::write`]; [`Error::File`] for a tokenizer file that may not be read.
+    /// The [`Error::Model`] of [`ModelDirectory::write`]; [`Error::File`] for a tokenizer file that may not be read.
     pub fn check(&self, params: &[ParamShape]) -> Result<()> {
         self.config()?;
         for param in params {
@@ -110,36 +111,43 @@ impl<'a, C: Config> ModelFolder<'a, C> {
         self.companions.map_or(Ok(()), |from| companions(from).map(drop))
     }
 
-    /// Write into `folder`, which is created if need be; files of the same names are replaced one by one, each whole.
+    /// Write into `directory`, which is created if need be; files of the same names are replaced one by one, each
+    /// whole.
     ///
     /// `fill` puts the values of the named parameter into a vector of the right length; it is called once for each.
-    /// Memory: one parameter at a time. The weights come first, so that nothing is left of a folder whose weights cannot be
-    /// written, and `config.json` last.
+    /// Memory: one parameter at a time. The weights come first, so that nothing is left of a directory whose weights
+    /// cannot be written, and `config.json` last.
     ///
     /// # Errors
     /// [`Error::Model`] if a parameter has no name in the table, or the configuration no Hugging Face form;
     /// [`Error::File`] if the disk refuses; what `fill` returns.
     pub fn write(
         &self,
-        folder: &Path,
+        directory: &Path,
         params: &[ParamShape],
         fill: impl FnMut(&str, &mut Vec<f32>) -> Result<()>,
     ) -> Result<()> {
         let config = self.config()?;
-        std::fs::create_dir_all(folder)
-            .map_err(|e| Error::file("create", folder, e, "choose a folder that you may write"))?;
+        std::fs::create_dir_all(directory)
+            .map_err(|e| Error::file("create", directory, e, "choose a directory that you may write"))?;
         match self.layout {
-            FolderLayout::HuggingFace => {
-                export(self.names, params, folder, self.header.dtype, self.prefixed, self.shard_bytes, fill)?;
+            DirectoryLayout::HuggingFace => {
+                export(self.names, params, directory, self.header.dtype, self.prefixed, self.shard_bytes, fill)?;
             }
-            FolderLayout::ModelCenter => {
-                model_center::write_weights(self.names, params, &folder.join(WEIGHTS_FILE), self.header.dtype, fill)?;
+            DirectoryLayout::ModelCenter => {
+                model_center::write_weights(
+                    self.names,
+                    params,
+                    &directory.join(WEIGHTS_FILE),
+                    self.header.dtype,
+                    fill,
+                )?;
             }
         }
         if let Some(from) = self.companions {
-            copy_companions(from, folder)?;
+            copy_companions(from, directory)?;
         }
-        write_config(folder, &config)
+        write_config(directory, &config)
     }
 
     /// Names of what the configuration says and `config.json` will have no place for.
@@ -148,16 +156,16 @@ impl<'a, C: Config> ModelFolder<'a, C> {
     /// [`Error::Model`] if the configuration has no form in this layout.
     pub fn left_out(&self) -> Result<Vec<String>> {
         match self.layout {
-            FolderLayout::HuggingFace => Ok(Vec::new()),
-            FolderLayout::ModelCenter => self.config.to_model_center(&self.header).map(|written| written.left_out),
+            DirectoryLayout::HuggingFace => Ok(Vec::new()),
+            DirectoryLayout::ModelCenter => self.config.to_model_center(&self.header).map(|written| written.left_out),
         }
     }
 
     /// What `config.json` will say.
     fn config(&self) -> Result<Map<String, Value>> {
         match self.layout {
-            FolderLayout::HuggingFace => self.config.to_hf_json(&self.header),
-            FolderLayout::ModelCenter => self.config.to_model_center(&self.header).map(|written| written.map),
+            DirectoryLayout::HuggingFace => self.config.to_hf_json(&self.header),
+            DirectoryLayout::ModelCenter => self.config.to_model_center(&self.header).map(|written| written.map),
         }
     }
 }
@@ -165,14 +173,14 @@ impl<'a, C: Config> ModelFolder<'a, C> {
 /// The error for a family that has no names in ModelCenter's files; `title` is its name for people.
 pub(crate) fn no_model_center(title: &str) -> Error {
     let reason = format!("a {title} like this is not written in ModelCenter's layout");
-    Error::model("the folder to write", reason, "write it in Hugging Face's layout")
+    Error::model("the directory to write", reason, "write it in Hugging Face's layout")
 }
 
-/// The hub's name of a model, such as `org/name`, if its folder lies in a hub cache, `models--org--name/snapshots/REVISION`.
-/// Any other path says where a model is, and nothing of what the hub calls it.
-pub fn hub_name(folder: &Path) -> Option<String> {
-    let folder = std::fs::canonicalize(folder).ok()?;
-    let snapshots = folder.parent().filter(|parent| parent.file_name().is_some_and(|name| name == "snapshots"))?;
+/// The hub's name of a model, such as `org/name`, if its directory lies in a hub cache,
+/// `models--org--name/snapshots/REVISION`. Any other path says where a model is, and nothing of what the hub calls it.
+pub fn hub_name(directory: &Path) -> Option<String> {
+    let directory = std::fs::canonicalize(directory).ok()?;
+    let snapshots = directory.parent().filter(|parent| parent.file_name().is_some_and(|name| name == "snapshots"))?;
     let name = snapshots.parent()?.file_name()?.to_str()?.strip_prefix("models--")?.replacen("--", "/", 1);
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
     (name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(is_plain)).then_some(name)
@@ -182,36 +190,36 @@ pub fn hub_name(folder: &Path) -> Option<String> {
 ///
 /// # Errors
 /// [`Error::File`].
-pub fn write_config(folder: &Path, config: &Map<String, Value>) -> Result<()> {
-    write_atomic(&folder.join("config.json"), json::to_text(config).as_bytes())
+pub fn write_config(directory: &Path, config: &Map<String, Value>) -> Result<()> {
+    write_atomic(&directory.join("config.json"), json::to_text(config).as_bytes())
 }
 
-/// Copy those of [`COMPANION_FILES`] that `from` has, and the `.jinja` files of its `additional_chat_templates`, into `to`, and
-/// return their names.
+/// Copy those of [`COMPANION_FILES`] that `from` has, and the `.jinja` files of its `additional_chat_templates`, into
+/// `to`, and return their names.
 ///
 /// # Errors
-/// [`Error::Model`] if one of them is no regular file, leads out of its folder or is longer than 256 MiB, or if there are more
-/// than 32 chat templates; [`Error::File`] if the disk refuses.
+/// [`Error::Model`] if one of them is no regular file, leads out of its directory or is longer than 256 MiB, or if
+/// there are more than 32 chat templates; [`Error::File`] if the disk refuses.
 pub fn copy_companions(from: &Path, to: &Path) -> Result<Vec<String>> {
     let real = |path: &Path| std::fs::canonicalize(path).map_err(|e| unreadable(path, e));
     let same = real(from)? == real(to)?;
     let found = companions(from)?;
     if !same {
         for name in &found {
-            // Those of a folder of their own.
+            // Those of a directory of their own.
             if let Some((inner, _)) = name.split_once('/') {
                 let inner = to.join(inner);
                 std::fs::create_dir_all(&inner)
-                    .map_err(|e| Error::file("create", &inner, e, "choose a folder that you may write"))?;
+                    .map_err(|e| Error::file("create", &inner, e, "choose a directory that you may write"))?;
             }
             copy(&from.join(name), &to.join(name))?;
         }
     }
-    sync_folder(Some(to))?;
+    sync_directory(Some(to))?;
     Ok(found)
 }
 
-/// The files of [`copy_companions`] that a folder has, each of which can be copied.
+/// The files of [`copy_companions`] that a directory has, each of which can be copied.
 fn companions(from: &Path) -> Result<Vec<String>> {
     let has = |name: &&&str| from.join(name).symlink_metadata().is_ok();
     let mut found: Vec<String> = COMPANION_FILES.iter().filter(has).map(|name| (*name).to_owned()).collect();

@@ -1,6 +1,6 @@
-//! A GGUF file as a Hugging Face folder: weights, `config.json` and the tokenizer's files.
+//! A GGUF file as a Hugging Face directory: weights, `config.json` and the tokenizer's files.
 //!
-//! Defines [`gguf_to_folder`] and [`Report`]; called by programs that convert a model.
+//! Defines [`gguf_to_directory`] and [`Report`]; called by programs that convert a model.
 
 use std::fmt;
 use std::fs;
@@ -14,7 +14,7 @@ use super::{Family, GgufAsHuggingFace, GgufFile, Mapped, Metadata, decoder, rope
 use crate::config::HfHeader;
 use crate::config::json::to_text;
 use crate::file::{printable, unreadable, write_atomic};
-use crate::hf::folder::write_config;
+use crate::hf::directory::write_config;
 use crate::hf::names::NotFinite;
 use crate::hf::names::finite::{self, Wanted};
 use crate::hf::safetensors::{TensorEntry, TensorSource, stored};
@@ -72,16 +72,16 @@ impl fmt::Display for Report {
     }
 }
 
-/// Write a GGUF file as the Hugging Face folder `out`, which is made if need be and must be empty.
+/// Write a GGUF file as the Hugging Face directory `out`, which is made if need be and must be empty.
 ///
-/// Numerics: quantised weights are what their blocks say, in f32, then rounded to `dtype`. Memory: one tensor at a time.
-/// A vocabulary of a kind that is not read leaves the folder without a tokenizer; the [`Report`] says so. `config.json` comes
-/// last: a folder without it is not complete.
+/// Numerics: quantised weights are what their blocks say, in f32, then rounded to `dtype`. Memory: one tensor at a
+/// time. A vocabulary of a kind that is not read leaves the directory without a tokenizer; the [`Report`] says so.
+/// `config.json` comes last: a directory without it is not complete.
 ///
 /// # Errors
-/// Those of [`GgufFile::open`] and [`GgufAsHuggingFace::new`]; [`Error::Model`] if `dtype` is not f32, f16 or bf16, if the
-/// folder holds anything, or a value does not fit f16; [`Error::File`] if the disk refuses.
-pub fn gguf_to_folder(gguf: &Path, out: &Path, dtype: DType) -> Result<Report> {
+/// Those of [`GgufFile::open`] and [`GgufAsHuggingFace::new`]; [`Error::Model`] if `dtype` is not f32, f16 or bf16, if
+/// the directory holds anything, or a value does not fit f16; [`Error::File`] if the disk refuses.
+pub fn gguf_to_directory(gguf: &Path, out: &Path, dtype: DType) -> Result<Report> {
     let source = GgufAsHuggingFace::new(GgufFile::open(gguf)?)?;
     let header = HfHeader { architecture: source.decoder().family.architecture().to_string(), dtype };
     header.torch_dtype()?;
@@ -114,11 +114,11 @@ fn untied_values(source: &GgufAsHuggingFace) -> usize {
 }
 
 fn require_empty(out: &Path) -> Result<()> {
-    fs::create_dir_all(out).map_err(|e| Error::file("create", out, e, "choose a folder that you may write"))?;
+    fs::create_dir_all(out).map_err(|e| Error::file("create", out, e, "choose a directory that you may write"))?;
     match fs::read_dir(out).map_err(|e| unreadable(out, e))?.next() {
         None => Ok(()),
         // What lies there, such as another model's tokenizer, would pass for this model's.
-        Some(_) => Err(Error::model(out.display().to_string(), "the folder is not empty", "choose a new folder")),
+        Some(_) => Err(Error::model(out.display().to_string(), "the directory is not empty", "choose a new directory")),
     }
 }
 
@@ -132,7 +132,7 @@ fn write_tokenizer(metadata: &Metadata, max_positions: usize, out: &Path) -> Res
     let (path, config) = (out.join(TOKENIZER), out.join(TOKENIZER_CONFIG));
     write_atomic(&path, files.tokenizer.to_string().as_bytes())?;
     write_atomic(&config, to_text(&files.config).as_bytes())?;
-    let Err(error) = HfTokenizer::from_folder(out) else { return Ok(Ok(())) };
+    let Err(error) = HfTokenizer::from_directory(out) else { return Ok(Ok(())) };
     for path in [path, config] {
         fs::remove_file(&path).map_err(|e| Error::file("remove", &path, e, "remove the file by hand"))?;
     }
@@ -163,7 +163,7 @@ fn write_weights(source: &GgufAsHuggingFace, out: &Path, dtype: DType) -> Result
     Ok(found)
 }
 
-/// What of the file has no place in the folder.
+/// What of the file has no place in the directory.
 fn skipped(source: &GgufAsHuggingFace) -> Vec<(String, String)> {
     let mut skipped = Vec::new();
     if source.file().entry(rope::FACTORS).is_some() {
@@ -177,7 +177,7 @@ fn skipped(source: &GgufAsHuggingFace) -> Vec<(String, String)> {
     let metadata = source.file().metadata();
     let named = ["general.name", "general.basename"].map(|key| metadata.text(key).ok().flatten().unwrap_or_default());
     if named.iter().any(|name| name.to_ascii_lowercase().contains("mistral")) {
-        let reason = "the file does not say whether the model has one, as the first Mistral has of 4096 tokens: the folder has none";
+        let reason = "the file does not say whether the model has one, as the first Mistral has of 4096 tokens: the directory has none";
         skipped.push(("sliding window".to_string(), reason.to_string()));
     }
     let family = format!("{}.", source.decoder().family.name());
@@ -188,7 +188,7 @@ fn skipped(source: &GgufAsHuggingFace) -> Vec<(String, String)> {
             None => tokenizer::knows(key) || ["general.", "split.", "quantize."].iter().any(|p| key.starts_with(p)),
         };
         if !is_known {
-            skipped.push((format!("key {key}"), "nothing in the folder says the same".to_string()));
+            skipped.push((format!("key {key}"), "nothing in the directory says the same".to_string()));
         }
     }
     skipped

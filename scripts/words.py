@@ -1,0 +1,156 @@
+"""Finds paraphrases where the field has a term, and lines that are too long.
+
+Usage: words.py [PATH...]
+
+Reads comments and strings of source files, and whole texts (Markdown), below the given paths; by default the whole repository.
+Prints `file:line: "found": write REPLACEMENT` for each finding and then their number; exits with 1 if there is any.
+Exceptions, each with its reason, are in scripts/words_allowed.txt.
+"""
+
+import fnmatch
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MAX_COLUMNS = 120
+
+# What is refused, what to write instead, and where: prose (comments, strings, Markdown) or everywhere (identifiers, too).
+PROSE, EVERYWHERE = "prose", "everywhere"
+RULES = [
+    (r"\bwords?\b", "token (word only for words of a language)", PROSE),
+    (r"(?<![a-z])(next|first|last)_?words?(?![a-z])", "next_token, decoder_start_token", EVERYWHERE),
+    (r"\bfolders?\b", "directory", PROSE),
+    (r"(?<![a-z])folders?(?![a-z])", "dir", EVERYWHERE),
+    (r"\bnumber types?\b", "dtype", PROSE),
+    (r"\bway back\b", "backward pass", PROSE),
+    (r"\btwo stacks\b", "encoder-decoder", PROSE),
+    (r"(?<![a-z])two_stacks(?![a-z])", "encoder_decoder", EVERYWHERE),
+    (r"\bbehind\b", "after, follows", PROSE),
+    (r"\bin front\b", "before, precedes", PROSE),
+    (r"\bso many\b|\bthat many\b|\bas many as\b", "the number of", PROSE),
+    (r"\b(of which|that of|those of)\b", "name it again, or restructure", PROSE),
+    (r"\b(nobody|somebody|whoever|anybody|strangers?)\b", "caller, user, process, reader", PROSE),
+    (r"\b(stands|stood|stand)\b(?! for\b)", "is, appears", PROSE),
+    (r"\b(lies|lay|lie)\b", "is, is in", PROSE),
+    (r"\bgo(es)? by\b", "is named, uses", PROSE),
+    (r"\b(says|said)\b|\bsay\b", "specifies, states, reports", PROSE),
+    (r"(?<!there )\bis no (?!longer|more|less|different|better|worse)", 'is not a; unknown X "y"', PROSE),
+    (r"\bknown here\b", 'unknown X "y"', PROSE),
+    (r"\bfrom nothing\b", "from scratch, from config", PROSE),
+    (r"(?<![a-z])put[ _]away(?![a-z])|\bputs away\b|\bput .{1,20} away\b", "release", EVERYWHERE),
+    (r"\bg[ia]ven? back\b|\bgives? back\b|(?<![a-z])give_back(?![a-z])", "release, free, return", EVERYWHERE),
+    (r"\bexchang(e|es|ed|ing)\b", "all-reduce, all-gather, reduce-scatter, communication", PROSE),
+    (r"\bheeds?\b|\blooks? around\b|(?<![a-z])look_around(?![a-z])", "vote, agree", EVERYWHERE),
+    (r"\bteams?\b", "group", PROSE),
+    (r"\bfetch(ed|es|ing)? ahead\b", "prefetch", PROSE),
+    (r"\bheads? (is|are) turned\b|\bturned heads?\b|\bturn(ed|s)? by\b|\bangles? to turn\b", "rotary embedding, rotate", PROSE),
+    (r"\bwindows? of places\b", "sliding window", PROSE),
+    (r"\banswer[ _]heads?\b", "classification head, language-modelling head", EVERYWHERE),
+    (r"\bby what the loss is multiplied\b", "loss scale", PROSE),
+    (r"(?<!learning )(?<!learning-)(?<!transfer )(?<!sampling )\bthe rates?\b", "the learning rate", PROSE),
+    (r"\bwhat training keeps\b", "optimizer state", PROSE),
+    (r"\bt(aken?|akes|ook) up\b", "resume, load", PROSE),
+    (r"\bmeans? harm\b|\bhostile words?\b", "untrusted, malformed", PROSE),
+    (r"\bkeys and values( that are| are)? kept\b|\bkept keys\b", "KV cache", PROSE),
+    (r"\bkept or run again\b|\brun again (on|in) the\b", "activation checkpointing, recompute", PROSE),
+    (r"\brows that go on\b", "incremental decoding", PROSE),
+    (r"\blikeliest\b", "most probable; greedy", PROSE),
+    (r"\b(draws?|drawn|drew|drawing)\b", "sample; initialize", PROSE),
+    (r"(?<![a-z])(drawn?|draws)(?![a-z])", "sample, initialize", EVERYWHERE),
+    (r"\bbirth\b|(?<![a-z])birth(?![a-z])", "initialization", EVERYWHERE),
+    (r"\bin the opinion of\b", "this rank's vote", PROSE),
+    (r"\bopinions?\b", "vote", PROSE),
+]
+COMPILED = [(re.compile(pattern, re.IGNORECASE), write, scope) for pattern, write, scope in RULES]
+# How comments begin and strings are written, by the file's suffix. Markdown is prose as a whole.
+SLASHES = re.compile(r"(?P<text>//.*$|/\*.*?(\*/|$)|\"(?:[^\"\\]|\\.)*\")")
+HASHES = re.compile(r"(?P<text>(?<![\w${'\"])#.*$|\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')")
+KINDS = {".rs": SLASHES, ".cu": SLASHES, ".cuh": SLASHES, ".h": SLASHES, ".cpp": SLASHES, ".c": SLASHES, ".py": HASHES,
+         ".sh": HASHES, ".toml": HASHES, ".md": None}
+NOT_READ = ("README-ZH.md", "*/tests/golden/*", "scripts/words.py", "scripts/words_allowed.txt", "LICENSE", "Cargo.lock")
+
+
+def allowed_of(text):
+    """Rows `GLOB <two spaces or a tab> PATTERN <same> REASON`; the pattern excuses a finding whose line it matches."""
+    rows = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        parts = re.split(r"\t+| {2,}", line.strip(), maxsplit=2)
+        if len(parts) != 3:
+            raise SystemExit(f"error[words]: scripts/words_allowed.txt:{number}\n  reason: a row has no reason\n"
+                             "  fix: write GLOB, PATTERN and REASON with two spaces between them")
+        rows.append((parts[0], re.compile(parts[1], re.IGNORECASE)))
+    return rows
+
+
+def prose_of(line, kind, in_raw):
+    """The comments and strings of a line of source, joined."""
+    if kind is None or in_raw:
+        return line
+    return " ".join(found.group("text") for found in kind.finditer(line))
+
+
+def findings(name, text, allowed=()):
+    """(line, found, replacement) of one file."""
+    kind = KINDS.get(Path(name).suffix)
+    mine = [pattern for glob, pattern in allowed if fnmatch.fnmatch(name, glob)]
+    found = []
+    # A Python docstring or a Rust string over several lines is prose, too.
+    in_text = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if len(line) > MAX_COLUMNS and not name.endswith(".md") and "http" not in line:
+            found.append((number, f"{len(line)} columns", f"at most {MAX_COLUMNS}"))
+        was_in_text = in_text
+        if name.endswith(".py"):
+            in_text ^= line.count('"""') % 2 == 1
+        if any(pattern.search(line) for pattern in mine):
+            continue
+        prose = prose_of(line, kind, was_in_text or in_text)
+        for pattern, write, scope in COMPILED:
+            for match in pattern.finditer(prose if scope == PROSE else line):
+                found.append((number, match.group(0), write))
+    return found
+
+
+def files_below(paths):
+    listed = subprocess.run(["git", "-C", str(paths_root(paths)), "ls-files", "--cached", "--others", "--exclude-standard", "-z",
+                             "--", *[str(Path(path).resolve()) for path in paths]], check=True, capture_output=True, text=True)
+    return [name for name in listed.stdout.split("\0") if name]
+
+
+def paths_root(paths):
+    """The top of the checkout that holds the paths, which may be another one than this script's."""
+    first = Path(paths[0]).resolve()
+    at = first if first.is_dir() else first.parent
+    return Path(subprocess.run(["git", "-C", str(at), "rev-parse", "--show-toplevel"], check=True, capture_output=True,
+                               text=True).stdout.strip())
+
+
+def main():
+    if any(argument in ("-h", "--help") for argument in sys.argv[1:]):
+        print(__doc__)
+        return
+    paths = sys.argv[1:] or [str(ROOT)]
+    root = paths_root(paths)
+    ledger = root / "scripts/words_allowed.txt"
+    allowed = allowed_of((ledger if ledger.exists() else ROOT / "scripts/words_allowed.txt").read_text(encoding="utf-8"))
+    here = subprocess.run(["git", "-C", str(root), "rev-parse", "--show-prefix"], capture_output=True, text=True).stdout.strip()
+    total = 0
+    for name in files_below(paths):
+        if Path(name).suffix not in KINDS or any(fnmatch.fnmatch(here + name, glob) for glob in NOT_READ):
+            continue
+        path = root / name
+        if not path.is_file():
+            continue
+        for number, what, write in findings(name, path.read_text(encoding="utf-8"), allowed):
+            total += 1
+            print(f'{name}:{number}: "{what}": write {write}')
+    print(f"{total} findings")
+    sys.exit(1 if total else 0)
+
+
+if __name__ == "__main__":
+    main()
