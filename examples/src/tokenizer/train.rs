@@ -93,7 +93,7 @@ pub(super) fn run(arguments: &TrainArguments, as_json: bool) -> Result<()> {
         text += &format!("; the texts have no more than these for --vocab-size {}", arguments.vocab_size);
     }
     let record = json!({
-        "folder": folder.to_string(), "tokens": trained.tokens, "texts": trained.texts, "words": trained.words,
+        "folder": directory.to_string(), "tokens": trained.tokens, "texts": trained.texts, "words": trained.words,
         "words_dropped": trained.words_dropped,
     });
     terminal::print(&if as_json { record.to_string() } else { text })
