@@ -33,7 +33,7 @@ RULES = [
     (r"\b(of which|that of|those of)\b", "name it again, or restructure", PROSE),
     (r"\b(nobody|somebody|whoever|anybody|strangers?)\b", "caller, user, process, reader", PROSE),
     (r"\b(stands|stood|stand)\b(?! for\b)", "is, appears", PROSE),
-    (r"\b(lies|lay|lie)\b", "is, is in", PROSE),
+    (r"\b(lies|lay(?! out)|lie)\b", "is, is in", PROSE),
     (r"\bgo(es)? by\b", "is named, uses", PROSE),
     (r"\b(says|said)\b|\bsay\b", "specifies, states, reports", PROSE),
     (r"(?<!there )\bis no (?!longer|more|less|different|better|worse)", 'is not a; unknown X "y"', PROSE),
