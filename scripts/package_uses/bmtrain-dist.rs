@@ -14,8 +14,8 @@ fn main() -> Result<()> {
     let adam = Adam::new(ParamGroup::by_decay(&builder.finish(), 0.0), AdamOptions::default())?;
     let mut optim = OptimManager::new(&device, Clip::default())?;
     optim.add(Box::new(adam), 0.05);
-    let x = Tensor::from_slice(&device, [4, 2], &[0.0f32, 1.0, 1.0, 0.0, 2.0, 1.0, -1.0, 3.0], Segment::Data)?;
-    let targets = Tensor::from_slice(&device, [4], &[1.0f32, 1.0, 3.0, 2.0], Segment::Data)?;
+    let x = Tensor::from_slice_in(&device, [4, 2], &[0.0f32, 1.0, 1.0, 0.0, 2.0, 1.0, -1.0, 3.0], Segment::Data)?;
+    let targets = Tensor::from_slice_in(&device, [4], &[1.0f32, 1.0, 3.0, 2.0], Segment::Data)?;
     let mut losses = Vec::new();
     for step in 0..200 {
         let mut cx = Ctx::training(&device, Randomness { seed: 1, step, micro_batch: 0 });

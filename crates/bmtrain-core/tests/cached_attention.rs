@@ -19,7 +19,7 @@ fn values(count: usize, seed: usize) -> Vec<f32> {
 }
 
 fn tensor(device: &Device, shape: impl Into<bmtrain_core::Shape>, values: &[f32]) -> Tensor {
-    Tensor::from_slice(device, shape, values, Segment::Data).unwrap()
+    Tensor::from_slice_in(device, shape, values, Segment::Data).unwrap()
 }
 
 /// Columns of tokens of every row.
@@ -53,7 +53,7 @@ fn bias(tokens: usize) -> Vec<f32> {
 
 /// Runs `attend` with the options of a case, over so many tokens.
 fn with_options<T>(device: &Device, case: Case, tokens: usize, attend: impl FnOnce(&AttentionOptions<'_>) -> T) -> T {
-    let mask = Tensor::from_slice(device, [ROWS, tokens], &mask(tokens), Segment::Data).unwrap();
+    let mask = Tensor::from_slice_in(device, [ROWS, tokens], &mask(tokens), Segment::Data).unwrap();
     let bias = Var::constant(tensor(device, [1, HEADS, 1, tokens], &bias(tokens)));
     attend(&AttentionOptions {
         kv_heads: KV_HEADS,

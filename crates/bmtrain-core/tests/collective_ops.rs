@@ -55,13 +55,13 @@ fn tensor(device: &Device, values: &[f32], dtype: DType) -> Tensor {
     match dtype {
         DType::F16 => {
             let values: Vec<f16> = values.iter().map(|value| f16::from_f32(*value)).collect();
-            Tensor::from_slice(device, shape, &values, Segment::Activations).unwrap()
+            Tensor::from_slice_in(device, shape, &values, Segment::Activations).unwrap()
         }
         DType::BF16 => {
             let values: Vec<bf16> = values.iter().map(|value| bf16::from_f32(*value)).collect();
-            Tensor::from_slice(device, shape, &values, Segment::Activations).unwrap()
+            Tensor::from_slice_in(device, shape, &values, Segment::Activations).unwrap()
         }
-        _ => Tensor::from_slice(device, shape, values, Segment::Activations).unwrap(),
+        _ => Tensor::from_slice_in(device, shape, values, Segment::Activations).unwrap(),
     }
 }
 
@@ -245,7 +245,7 @@ fn what_has_no_gradient_is_refused_or_constant() {
     threads(2, options(), |rank| {
         let (team, device): (Team, _) = (Arc::new(rank), Device::cpu(1).unwrap());
         let cx = Ctx::gradients(&device);
-        let ids = Var::constant(Tensor::from_slice(&device, [2], &[3i64, 4], Segment::Data).unwrap());
+        let ids = Var::constant(Tensor::from_slice_in(&device, [2], &[3i64, 4], Segment::Data).unwrap());
         for by in REDUCTIONS.into_iter().filter(|by| *by != Reduction::Average) {
             assert!(!ops::all_reduce(&cx, &team, &ids, by).unwrap().needs_grad());
         }

@@ -148,13 +148,13 @@ fn the_only_rank_gets_what_it_sends() {
         let (rank, size, ordered) = (Solo.rank(), Solo.size(), Solo.is_ordered());
         assert_eq!((rank, size, ordered), (0, 1, true));
         let values = [1.5f32, -2.0, f32::MIN_POSITIVE, 1e30];
-        let send = Tensor::from_slice(&device, [4], &values, Segment::Gradients).unwrap();
+        let send = Tensor::from_slice_in(&device, [4], &values, Segment::Gradients).unwrap();
         for by in [Reduction::Sum, Reduction::Average, Reduction::Max, Reduction::Min, Reduction::Product] {
             for kind in 0..6 {
                 // What changes in place starts from the values, what receives from something else.
                 let in_place = (2..5).contains(&kind);
                 let start = if in_place { values } else { [9.0; 4] };
-                let mut recv = Tensor::from_slice(&device, [4], &start, Segment::Gradients).unwrap();
+                let mut recv = Tensor::from_slice_in(&device, [4], &start, Segment::Gradients).unwrap();
                 backend.wait(Lane::Zero, backend.mark(Lane::Compute).unwrap()).unwrap();
                 let (from, to) = (send.view_on(Lane::Zero).unwrap(), recv.view_mut_on(Lane::Zero).unwrap());
                 let collective = match kind {

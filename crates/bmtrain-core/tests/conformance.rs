@@ -120,7 +120,7 @@ impl Backward for WrongSquare {
         if fault == Fault::OneElement {
             x[123] *= 0.5;
         }
-        let x = Tensor::from_slice(cx.device(), self.x.shape(), &x, Segment::Workspace)?;
+        let x = Tensor::from_slice_in(cx.device(), self.x.shape(), &x, Segment::Workspace)?;
         for _ in 0..if fault == Fault::Half { 1 } else { 2 } {
             cx.write(0, x.shape(), DType::F32, |device, Dest { view, add }| {
                 let add = match fault {

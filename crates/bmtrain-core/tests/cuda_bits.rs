@@ -54,13 +54,13 @@ fn tensor(device: &Device, dtype: DType, values: &[f32]) -> Tensor {
     match dtype {
         DType::F16 => {
             let values: Vec<f16> = values.iter().map(|x| f16::from_f32(*x)).collect();
-            Tensor::from_slice(device, shape, &values, segment).unwrap()
+            Tensor::from_slice_in(device, shape, &values, segment).unwrap()
         }
         DType::BF16 => {
             let values: Vec<bf16> = values.iter().map(|x| bf16::from_f32(*x)).collect();
-            Tensor::from_slice(device, shape, &values, segment).unwrap()
+            Tensor::from_slice_in(device, shape, &values, segment).unwrap()
         }
-        _ => Tensor::from_slice(device, shape, values, segment).unwrap(),
+        _ => Tensor::from_slice_in(device, shape, values, segment).unwrap(),
     }
 }
 
@@ -187,7 +187,7 @@ fn norms_of_gradients_have_the_bits_of_the_cpu() {
                     let (start, len) = (start.min(x.len()), x.len().saturating_sub(start));
                     pair.same_bits(&format!("{order:?} of {len} in {dtype} from {start}"), |device| {
                         let x = tensor(device, dtype, x);
-                        let mut words = Tensor::from_slice(device, [WORDS], &[9i64; WORDS], Segment::Data).unwrap();
+                        let mut words = Tensor::from_slice_in(device, [WORDS], &[9i64; WORDS], Segment::Data).unwrap();
                         let mut seen = Vec::new();
                         for add in [false, true, true] {
                             let view = x.view().unwrap().part(start, len).unwrap();
@@ -208,7 +208,7 @@ fn words_that_ranks_have_added_are_carried() {
     on_pair("words_that_ranks_have_added_are_carried", |pair| {
         pair.same_bits("a sum of sums", |device| {
             let words: [i64; WORDS] = std::array::from_fn(|i| ((i as i64 + 3) << 33) + 0xffff_fff1);
-            let mut words = Tensor::from_slice(device, [WORDS], &words, Segment::Data).unwrap();
+            let mut words = Tensor::from_slice_in(device, [WORDS], &words, Segment::Data).unwrap();
             let x = tensor(device, DType::F32, &wide(300));
             let out = Dest { view: words.view_mut().unwrap(), add: true };
             device.launch(GradNorm { order: NormOrder::Two, x: x.view().unwrap(), out }).unwrap();
@@ -243,7 +243,7 @@ fn clipping_factors_have_the_bits_of_the_cpu() {
                         NormOrder::Infinity => std::array::from_fn(|i| if i == 0 { words[9] & 0x7fff_ffff } else { 0 }),
                     };
                     pair.same_bits(&format!("{order:?} of {words:?} under {max_norm} and {scale}"), |device| {
-                        let accumulated = Tensor::from_slice(device, [WORDS], &words, Segment::Data).unwrap();
+                        let accumulated = Tensor::from_slice_in(device, [WORDS], &words, Segment::Data).unwrap();
                         let [mut norm, mut factor] = [0.0, 0.0].map(|x| tensor(device, DType::F32, &[x]));
                         let (accumulated, norm_view) = (accumulated.view().unwrap(), norm.view_mut().unwrap());
                         let factor_view = factor.view_mut().unwrap();

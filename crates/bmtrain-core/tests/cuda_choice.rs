@@ -36,7 +36,7 @@ fn with_all_it_needs_a_device_is_taken() {
             let opened = open(choice, 1, Some(emulator::compiled_kernels())).unwrap();
             assert_eq!((opened.cuda, &opened.note), (Some(0), &None), "{choice}");
             let device = Device::new(opened.backend);
-            let two = Tensor::full(&device, [3], DType::F32, 2.0, Segment::Data).unwrap();
+            let two = Tensor::full_in(&device, [3], DType::F32, 2.0, Segment::Data).unwrap();
             assert_eq!(two.to_vec::<f32>().unwrap(), [2.0; 3]);
         }
         // What is wrong with a number is said by what opens it.

@@ -20,15 +20,15 @@ fn emulated() -> Device {
 }
 
 fn floats(device: &Device, values: &[f32]) -> Tensor {
-    Tensor::from_slice(device, [values.len()], values, Segment::Activations).unwrap()
+    Tensor::from_slice_in(device, [values.len()], values, Segment::Activations).unwrap()
 }
 
 fn integers(device: &Device, values: &[i64]) -> Tensor {
-    Tensor::from_slice(device, [values.len()], values, Segment::Activations).unwrap()
+    Tensor::from_slice_in(device, [values.len()], values, Segment::Activations).unwrap()
 }
 
 fn filled(device: &Device, len: usize, value: f32) -> Tensor {
-    Tensor::full(device, [len], DType::F32, value, Segment::Activations).unwrap()
+    Tensor::full_in(device, [len], DType::F32, value, Segment::Activations).unwrap()
 }
 
 fn replaced(x: &mut Tensor) -> Dest<'_> {

@@ -25,9 +25,9 @@ fn threads_that_launch_on_one_lane_do_not_use_each_others_scratch_memory() {
         let backend: Arc<dyn Backend> = Arc::new(open(0).unwrap());
         let sums = |value: f32| {
             let device = Device::new(Arc::clone(&backend));
-            let x = Tensor::full(&device, [ROWS, COLUMNS], DType::F32, value, Segment::Data).unwrap();
+            let x = Tensor::full_in(&device, [ROWS, COLUMNS], DType::F32, value, Segment::Data).unwrap();
             let launch = |_| {
-                let mut out = Tensor::empty(&device, [COLUMNS], DType::F32, Segment::Data).unwrap();
+                let mut out = Tensor::empty_in(&device, [COLUMNS], DType::F32, Segment::Data).unwrap();
                 let dest = Dest { view: out.view_mut().unwrap(), add: false };
                 device.launch(ColumnSum { rows: ROWS, columns: COLUMNS, x: x.view().unwrap(), out: dest }).unwrap();
                 out
@@ -94,7 +94,7 @@ fn work_of_the_host_that_overwrites_its_range_is_not_given_what_was_there() {
         let backend = open(0).unwrap();
         let backend = Arc::new(backend);
         let device = Device::new(backend.clone());
-        let old = Tensor::full(&device, [1000], DType::U8, 7.0, Segment::Data).unwrap();
+        let old = Tensor::full_in(&device, [1000], DType::U8, 7.0, Segment::Data).unwrap();
         for (round, lane) in [Lane::Compute, Lane::Zero].into_iter().enumerate() {
             let storage = Storage::zeros(&device, 1000, DType::U8, Segment::Data).unwrap();
             backend.copy(old.view().unwrap(), storage.view_mut(0..1000).unwrap(), Lane::Compute).unwrap();

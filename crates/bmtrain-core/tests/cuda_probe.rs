@@ -60,7 +60,7 @@ struct Normalised {
 fn layer_norm(device: &Device, rows: usize, columns: usize, residual: bool, bias: bool) -> Normalised {
     let empty = |shape: &[usize]| {
         let shape = Shape::new(shape).unwrap();
-        Tensor::empty(device, shape, DType::F32, Segment::Activations).unwrap()
+        Tensor::empty_in(device, shape, DType::F32, Segment::Activations).unwrap()
     };
     let x = staged(device, &[rows, columns], values(rows * columns, 1));
     let residual = residual.then(|| staged(device, &[rows, columns], values(rows * columns, 7)));
@@ -191,7 +191,7 @@ fn freed_memory_is_used_again_in_the_order_of_lanes() {
         let device = emulated();
         for round in 0..ROUNDS {
             let backend = device.backend();
-            let full = |value| Tensor::full(&device, [256], DType::F32, value, Segment::Activations).unwrap();
+            let full = |value| Tensor::full_in(&device, [256], DType::F32, value, Segment::Activations).unwrap();
             // Dropped while the copy lane still reads it; the next tensor of this size gets the same memory.
             let source = full(7.0);
             let freed = source.view().unwrap().address();
@@ -262,9 +262,9 @@ fn every_number_type_can_be_zeroed_and_the_floats_filled() {
             device.backend().download(storage.view(0..33).unwrap(), &mut bytes, Lane::Compute).unwrap();
             assert!(bytes.iter().all(|byte| *byte == 0), "{dtype}");
         }
-        let halves = Tensor::full(&device, [5], DType::BF16, -1.5, Segment::Data).unwrap();
+        let halves = Tensor::full_in(&device, [5], DType::BF16, -1.5, Segment::Data).unwrap();
         assert_eq!(halves.to_vec::<bf16>().unwrap(), [bf16::from_f32(-1.5); 5]);
-        let wide = Tensor::full(&device, [5], DType::I64, 3.0, Segment::Data).unwrap();
+        let wide = Tensor::full_in(&device, [5], DType::I64, 3.0, Segment::Data).unwrap();
         assert_eq!(wide.to_vec::<i64>().unwrap(), [3; 5]);
     });
 }
@@ -274,8 +274,8 @@ fn a_directory_without_the_kernels_is_named() {
     with_driver("a_directory_without_the_kernels_is_named", Driver::Emulated, &[], || {
         let options = CudaOptions { compiled: Some("nowhere".into()), ..CudaOptions::default() };
         let device = Device::new(Arc::new(CudaBackend::open(0, &options).unwrap()));
-        let [x, weight] = [8, 4].map(|len| Tensor::empty(&device, [len], DType::F32, Segment::Data).unwrap());
-        let empty = |len: usize| Tensor::empty(&device, [len], DType::F32, Segment::Data).unwrap();
+        let [x, weight] = [8, 4].map(|len| Tensor::empty_in(&device, [len], DType::F32, Segment::Data).unwrap());
+        let empty = |len: usize| Tensor::empty_in(&device, [len], DType::F32, Segment::Data).unwrap();
         let (mut y, mut mean, mut rstd) = (empty(8), empty(2), empty(2));
         let kernel = plain_norm(&x, &weight, &mut y, &mut mean, &mut rstd);
         let error = device.launch(kernel).unwrap_err().to_string();
@@ -288,7 +288,7 @@ fn a_kernel_that_fails_late_is_reported_at_the_next_wait() {
     let settings = [("EMULATED_CUDA_FAILING_KERNEL", "norm_forward_f32")];
     with_driver("a_kernel_that_fails_late_is_reported_at_the_next_wait", Driver::Emulated, &settings, || {
         let device = emulated();
-        let full = |len: usize| Tensor::full(&device, [len], DType::F32, 1.0, Segment::Data).unwrap();
+        let full = |len: usize| Tensor::full_in(&device, [len], DType::F32, 1.0, Segment::Data).unwrap();
         let (x, weight) = (full(8), full(4));
         let (mut y, mut mean, mut rstd) = (full(8), full(2), full(2));
         let kernel = plain_norm(&x, &weight, &mut y, &mut mean, &mut rstd);
@@ -390,10 +390,10 @@ fn a_request_beyond_the_device_is_out_of_memory_and_leaves_it_usable() {
         // The emulated device has 1 GiB.
         let error = Storage::zeros(&device, 1 << 30, DType::F32, Segment::Parameters).unwrap_err();
         assert!(matches!(error, Error::OutOfMemory { segment: "parameters", .. }), "{error}");
-        let small = Tensor::full(&device, [3], DType::F32, 2.0, Segment::Data).unwrap();
+        let small = Tensor::full_in(&device, [3], DType::F32, 2.0, Segment::Data).unwrap();
         assert_eq!(small.to_vec::<f32>().unwrap(), [2.0; 3]);
         // What is free in the pool goes back to the device where another length needs the room.
-        let bytes = |count| Tensor::empty(&device, [count], DType::U8, Segment::Activations);
+        let bytes = |count| Tensor::empty_in(&device, [count], DType::U8, Segment::Activations);
         drop(bytes(500 << 20).unwrap());
         assert!(device.memory().system_bytes >= 500 << 20);
         drop(bytes(600 << 20).unwrap());

@@ -55,7 +55,7 @@ impl GradSink for Sum {
 
 fn parameter(device: &Device, shape: &[usize], dtype: DType) -> Var {
     let len = shape.iter().product();
-    let value = Tensor::full(device, [len], dtype, 0.125, Segment::Parameters).unwrap();
+    let value = Tensor::full_in(device, [len], dtype, 0.125, Segment::Parameters).unwrap();
     let storage = Storage::zeros(device, len, DType::F32, Segment::Gradients).unwrap();
     let value = value.reshape(bmtrain_core::Shape::new(shape).unwrap()).unwrap();
     Var::leaf(value, Rc::new(Sum { storage, holds: Cell::new(false) }))
@@ -69,7 +69,7 @@ fn parameters(device: &Device, dtype: DType) -> Vec<Var> {
 
 fn step(device: &Device, p: &[Var], activation: Activation, dtype: DType) {
     let mut cx = Ctx::gradients(device);
-    let full = |value| Tensor::full(device, [ROWS, WIDTH], dtype, value, Segment::Activations).unwrap();
+    let full = |value| Tensor::full_in(device, [ROWS, WIDTH], dtype, value, Segment::Activations).unwrap();
     let x = cx.tape().unwrap().input(full(0.5));
     let hidden = ops::feed_forward(&cx, &x, &p[0], Some(&p[1]), activation, &p[2], Some(&p[3])).unwrap();
     let y = ops::linear(&cx, &hidden, &p[4], Some(&p[5]), None).unwrap();

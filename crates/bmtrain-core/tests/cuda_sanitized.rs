@@ -156,9 +156,9 @@ fn launch_planted() {
     const ROWS: usize = 4;
     const COLUMNS: usize = 1024;
     let device = emulated();
-    let full = |len: usize| Tensor::full(&device, [len], DType::F32, 2.0, Segment::Data).unwrap();
+    let full = |len: usize| Tensor::full_in(&device, [len], DType::F32, 2.0, Segment::Data).unwrap();
     let (x, weight) = (full(ROWS * COLUMNS), full(COLUMNS));
-    let empty = |len: usize| Tensor::empty(&device, [len], DType::F32, Segment::Data).unwrap();
+    let empty = |len: usize| Tensor::empty_in(&device, [len], DType::F32, Segment::Data).unwrap();
     let (mut y, mut mean, mut rstd) = (empty(ROWS * COLUMNS), empty(ROWS), empty(ROWS));
     let kernel = NormForward {
         kind: NormKind::Layer,

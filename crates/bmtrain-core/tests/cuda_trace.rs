@@ -18,7 +18,7 @@ fn a_trace_holds_what_lanes_were_given_with_beginning_and_end() {
         let options = CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() };
         let backend = Arc::new(CudaBackend::open(0, &options).unwrap());
         let device = Device::new(backend.clone());
-        let tensor = || Tensor::full(&device, [4, 8], DType::F32, 1.0, Segment::Workspace).unwrap();
+        let tensor = || Tensor::full_in(&device, [4, 8], DType::F32, 1.0, Segment::Workspace).unwrap();
         let (x, mut y, mut dx) = (tensor(), tensor(), tensor());
         assert_eq!(backend.take_trace().unwrap(), [], "nobody asked for a trace");
 

@@ -27,9 +27,10 @@ fn targets_outside_the_classes_are_reported_and_leave_the_other_rows_right() {
             let backend = CudaBackend::open(0, &options).unwrap();
             let device = Device::new(Arc::new(backend));
             for bad in [-1, CLASSES as i64, i64::MAX, i64::MIN] {
-                let targets = Tensor::from_slice(&device, [ROWS], &[3, -100, bad, 19], Segment::Data).unwrap();
-                let full =
-                    |len: usize, value| Tensor::full(&device, [len], DType::F32, value, Segment::Activations).unwrap();
+                let targets = Tensor::from_slice_in(&device, [ROWS], &[3, -100, bad, 19], Segment::Data).unwrap();
+                let full = |len: usize, value| {
+                    Tensor::full_in(&device, [len], DType::F32, value, Segment::Activations).unwrap()
+                };
                 let (logits, mut statistics) = (full(ROWS * COLUMNS, 0.5), full(ROWS * 4, 9.0));
                 let classes = ShardClasses::all(CLASSES);
                 let criterion = Criterion {

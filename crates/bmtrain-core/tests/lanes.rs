@@ -16,7 +16,7 @@ fn late(seed: u64) -> Device {
 }
 
 fn filled(device: &Device, len: usize, value: f32) -> Tensor {
-    Tensor::full(device, [len], DType::F32, value, Segment::Activations).unwrap()
+    Tensor::full_in(device, [len], DType::F32, value, Segment::Activations).unwrap()
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_write_on_another_lane_is_seen_behind_its_mark_under_every_order() {
         let bytes: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0].iter().flat_map(|value| value.to_ne_bytes()).collect();
         backend.upload(&bytes, staged.view_mut_on(0..4, Lane::Copy).unwrap(), Lane::Copy).unwrap();
         backend.wait(Lane::Compute, backend.mark(Lane::Copy).unwrap()).unwrap();
-        let mut doubled = Tensor::empty(&device, [4], DType::F32, Segment::Activations).unwrap();
+        let mut doubled = Tensor::empty_in(&device, [4], DType::F32, Segment::Activations).unwrap();
         let (a, out) = (staged.view(0..4).unwrap(), doubled.view_mut().unwrap());
         device.launch(AddScaled { alpha: 2.0, a, beta: 0.0, b: None, out }).unwrap();
         assert_eq!(doubled.to_vec::<f32>().unwrap(), [2.0, 4.0, 6.0, 8.0], "seed {seed}");
@@ -123,7 +123,7 @@ fn a_write_on_another_lane_is_seen_behind_its_mark_under_every_order() {
 fn a_forgotten_wait_is_caught_by_some_order() {
     let wrong = (0..32).filter(|&seed| {
         let device = late(seed);
-        let mut staged = Tensor::full(&device, [4], DType::F32, 9.0, Segment::Data).unwrap();
+        let mut staged = Tensor::full_in(&device, [4], DType::F32, 9.0, Segment::Data).unwrap();
         device.sync().unwrap();
         let bytes = [0u8; 16];
         device.backend().upload(&bytes, staged.view_mut_on(Lane::Copy).unwrap(), Lane::Copy).unwrap();
@@ -156,8 +156,8 @@ fn memory_used_on_two_lanes_is_not_reused_before_both_are_done() {
 fn a_kernel_that_fails_late_is_reported_at_the_next_wait() {
     let device = late(1);
     let table = filled(&device, 8, 1.0);
-    let ids = Tensor::from_slice(&device, [1], &[5i64], Segment::Data).unwrap();
-    let mut out = Tensor::empty(&device, [4], DType::F32, Segment::Activations).unwrap();
+    let ids = Tensor::from_slice_in(&device, [1], &[5i64], Segment::Data).unwrap();
+    let mut out = Tensor::empty_in(&device, [4], DType::F32, Segment::Activations).unwrap();
     let kernel = EmbeddingForward {
         entries: 2,
         columns: 4,

@@ -19,7 +19,7 @@ fn team(rank: bmtrain_core::comm::host::HostRank) -> (Team, Device) {
 
 fn ramp(device: &Device, from: f32, len: usize) -> Tensor {
     let values: Vec<f32> = (0..len).map(|i| from + (i as f32 * 0.37).sin()).collect();
-    Tensor::from_slice(device, [len], &values, Segment::Activations).unwrap()
+    Tensor::from_slice_in(device, [len], &values, Segment::Activations).unwrap()
 }
 
 /// One stage: `gelu(w x)`.
@@ -113,10 +113,10 @@ fn shapes_and_number_types_travel_with_the_values() {
         let (team, device) = team(rank);
         let cx = Ctx::gradients(&device);
         let halves: Vec<bf16> = (0..24).map(|i| bf16::from_f32(i as f32 * 0.25)).collect();
-        let half = Tensor::from_slice(&device, [2, 3, 4], &halves, Segment::Data).unwrap();
-        let ids = Tensor::from_slice(&device, [5, 1], &[1i64, -2, 3, -4, 5], Segment::Data).unwrap();
-        let scalar = Tensor::from_slice(&device, [], &[0.5f32], Segment::Data).unwrap();
-        let none = Tensor::from_slice::<f32>(&device, [0, 7], &[], Segment::Data).unwrap();
+        let half = Tensor::from_slice_in(&device, [2, 3, 4], &halves, Segment::Data).unwrap();
+        let ids = Tensor::from_slice_in(&device, [5, 1], &[1i64, -2, 3, -4, 5], Segment::Data).unwrap();
+        let scalar = Tensor::from_slice_in(&device, [], &[0.5f32], Segment::Data).unwrap();
+        let none = Tensor::from_slice_in::<f32>(&device, [0, 7], &[], Segment::Data).unwrap();
         for sent in [&half, &ids, &scalar, &none] {
             if team.rank() == 0 {
                 ops::send(&cx, &team, &Var::constant(sent.clone()), 1).unwrap();
@@ -178,7 +178,7 @@ fn a_message_that_is_no_value_is_told_from_one() {
     threads(2, options(), |rank| {
         let (team, device) = team(rank);
         if team.rank() == 0 {
-            let words = Tensor::from_slice(&device, [10], &[7i64; 10], Segment::Data).unwrap();
+            let words = Tensor::from_slice_in(&device, [10], &[7i64; 10], Segment::Data).unwrap();
             tensors::send(&*team, &words, 1).unwrap();
             device.sync().unwrap();
         } else {
@@ -249,7 +249,7 @@ fn calls_on_tensors_do_what_their_collectives_do() {
         let (team, device) = team(rank);
         let (own, ranks) = (team.rank(), &*team);
         let of = |rank: usize| -> Vec<f32> { (0..6).map(|i| (10 * rank + i) as f32).collect() };
-        let x = Tensor::from_slice(&device, [3, 2], &of(own), Segment::Data).unwrap();
+        let x = Tensor::from_slice_in(&device, [3, 2], &of(own), Segment::Data).unwrap();
         let plain = |tensor: &Tensor| (tensor.shape().dims().to_vec(), tensor.to_vec::<f32>().unwrap());
         let sum: Vec<f32> = (0..6).map(|i| (30 + 3 * i) as f32).collect();
         let all = [of(0), of(1), of(2)].concat();
@@ -263,7 +263,7 @@ fn calls_on_tensors_do_what_their_collectives_do() {
         assert_eq!(plain(&tensors::broadcast(ranks, x.clone(), 2).unwrap()), (vec![3, 2], of(2)));
         let exchanged: Vec<f32> = (0..3).flat_map(|rank| of(rank)[2 * own..2 * own + 2].to_vec()).collect();
         assert_eq!(plain(&tensors::all_to_all(ranks, &x).unwrap()), (vec![3, 2], exchanged));
-        let scalar = Tensor::from_slice(&device, [], &[own as f32], Segment::Data).unwrap();
+        let scalar = Tensor::from_slice_in(&device, [], &[own as f32], Segment::Data).unwrap();
         assert_eq!(plain(&tensors::all_gather(ranks, &scalar).unwrap()), (vec![3], vec![0.0, 1.0, 2.0]));
         tensors::send(ranks, &x, (own + 1) % 3).unwrap();
         let before = (own + 2) % 3;

@@ -174,7 +174,7 @@ fn lanes_and_groups_at_once_keep_apart_and_behind_their_marks() {
         let (device, backend) = (&rank.device, rank.device.backend());
         for round in 0..20 {
             let value = (start.rank + round) as f32;
-            let filled = |value| Tensor::full(device, [1000], DType::F32, value, Segment::Activations).unwrap();
+            let filled = |value| Tensor::full_in(device, [1000], DType::F32, value, Segment::Activations).unwrap();
             let mut whole = filled(value);
             let half = Storage::empty_on(device, 1000, DType::F32, Segment::Activations, Lane::Tensor).unwrap();
             let bytes: Vec<u8> = [value; 1000].iter().flat_map(|value| value.to_ne_bytes()).collect();
@@ -209,7 +209,7 @@ fn several_calls_given_as_one_and_messages_to_each_other_do_not_wait_in_a_circle
     processes(TEST, 3, &[], &[], |start| {
         let (rank, own, size) = (start.join(), start.rank, start.size);
         let (device, backend) = (&rank.device, rank.device.backend());
-        let filled = |value: usize| Tensor::full(device, [5000], DType::F32, value as f32, Segment::Data).unwrap();
+        let filled = |value: usize| Tensor::full_in(device, [5000], DType::F32, value as f32, Segment::Data).unwrap();
         for _ in 0..3 {
             let mut sums = [filled(own), filled(10 * own)];
             let sent: Vec<Tensor> = (0..size).map(|to| filled(100 * own + to)).collect();
@@ -325,7 +325,7 @@ fn a_rank_that_gives_up_or_panics_is_named_with_its_reason() {
         let error = rank.sum(&[1.0]).unwrap_err().to_string();
         assert!(error.contains("rank 1 gave up: no more data"), "{error}");
         // In the other group it is the same.
-        let mut data = Tensor::empty(&rank.device, [4], DType::F32, Segment::Data).unwrap();
+        let mut data = Tensor::empty_in(&rank.device, [4], DType::F32, Segment::Data).unwrap();
         let sum = Collective::AllReduce { data: data.view_mut().unwrap(), by: Reduction::Sum };
         let error = half.launch(rank.device.backend(), sum, Lane::Compute).unwrap_err().to_string();
         assert!(error.contains("no more data"), "{error}");

@@ -28,7 +28,7 @@ impl Observer for Notes {
 #[test]
 fn a_named_value_is_seen_with_the_sum_of_its_gradients() {
     let device = Device::cpu(1).unwrap();
-    let tensor = |values: &[f32]| Tensor::from_slice(&device, [values.len()], values, Segment::Activations).unwrap();
+    let tensor = |values: &[f32]| Tensor::from_slice_in(&device, [values.len()], values, Segment::Activations).unwrap();
     let notes = Rc::new(Notes::default());
     let run = |observed: bool| {
         let mut cx = Ctx::training(&device, Randomness::default());
@@ -72,7 +72,7 @@ fn a_named_value_is_seen_with_the_sum_of_its_gradients() {
 #[test]
 fn what_is_not_on_this_tape_is_refused() {
     let device = Device::cpu(1).unwrap();
-    let tensor = || Tensor::full(&device, [2], bmtrain_core::DType::F32, 1.0, Segment::Activations).unwrap();
+    let tensor = || Tensor::full_in(&device, [2], bmtrain_core::DType::F32, 1.0, Segment::Activations).unwrap();
     let mut cx = Ctx::gradients(&device);
     let other = Ctx::gradients(&device).tape().unwrap().input(tensor());
     cx.observe("nobody looks", &other).unwrap();

@@ -8,7 +8,7 @@ use bmtrain_core::{Ctx, DType, Device, Result, Segment, Storage, Tensor, Var};
 use std::rc::Rc;
 
 fn constant<const N: usize>(device: &Device, shape: [usize; N]) -> Var {
-    Var::constant(Tensor::full(device, shape, DType::F32, 0.5, Segment::Activations).unwrap())
+    Var::constant(Tensor::full_in(device, shape, DType::F32, 0.5, Segment::Activations).unwrap())
 }
 
 /// A leaf whose gradient is never walked to.
@@ -22,13 +22,13 @@ impl GradSink for Unused {
 }
 
 fn leaf<const N: usize>(device: &Device, shape: [usize; N]) -> Var {
-    let value = Tensor::full(device, shape, DType::F32, 0.5, Segment::Parameters).unwrap();
+    let value = Tensor::full_in(device, shape, DType::F32, 0.5, Segment::Parameters).unwrap();
     let storage = Storage::zeros(device, value.elements(), DType::F32, Segment::Gradients).unwrap();
     Var::leaf(value, Rc::new(Unused(storage)))
 }
 
 fn ids(device: &Device, values: &[i64]) -> Tensor {
-    Tensor::from_slice(device, [values.len()], values, Segment::Data).unwrap()
+    Tensor::from_slice_in(device, [values.len()], values, Segment::Data).unwrap()
 }
 
 #[test]
@@ -38,13 +38,13 @@ fn errors_name_the_op_the_place_and_the_shapes() {
     let c2 = |shape: [usize; 2]| constant(&device, shape);
     let (x, weight) = (c2([3, 4]), c2([5, 4]));
     let q = constant(&device, [2, 3, 8]);
-    let mask = Tensor::full(&device, [2, 4], DType::U8, 1.0, Segment::Data).unwrap();
+    let mask = Tensor::full_in(&device, [2, 4], DType::U8, 1.0, Segment::Data).unwrap();
     let (epsilon, kind) = (1e-5, NormKind::Layer);
     let with_mask = AttentionOptions { mask: AttentionMask::Padding(&mask), ..AttentionOptions::new(2, 4) };
     let with_window = AttentionOptions { window: Some(2), ..AttentionOptions::new(2, 4) };
     let tall = constant(&device, [1, 2, 2, 3]);
     let with_bias = AttentionOptions { bias: Some(&tall), ..AttentionOptions::new(2, 4) };
-    let angles = Tensor::full(&device, [2, 4], DType::F32, 1.0, Segment::Data).unwrap();
+    let angles = Tensor::full_in(&device, [2, 4], DType::F32, 1.0, Segment::Data).unwrap();
     let turned = |dims: usize, at: Option<&Tensor>| {
         let layout = RotaryLayout::Halves;
         let options = Rotary { heads: 2, head_size: 4, dims, layout, table: &angles, positions: at };
@@ -180,9 +180,9 @@ fn attention_never_holds_a_score_for_every_pair() {
     let device = Device::cpu(1).unwrap();
     let (length, width) = (512, 64);
     let cx = Ctx::gradients(&device);
-    let value = Tensor::full(&device, [1, length, 3 * width], DType::F32, 0.5, Segment::Activations).unwrap();
+    let value = Tensor::full_in(&device, [1, length, 3 * width], DType::F32, 0.5, Segment::Activations).unwrap();
     let qkv = cx.tape().unwrap().input(value);
-    let seed = Tensor::full(&device, [1, length, width], DType::F32, 1.0, Segment::Activations).unwrap();
+    let seed = Tensor::full_in(&device, [1, length, width], DType::F32, 1.0, Segment::Activations).unwrap();
     let before = device.memory().total.now;
     device.reset_peaks();
     let y = ops::attention_fused(&cx, &qkv, &AttentionOptions::new(8, 8)).unwrap();
@@ -198,11 +198,11 @@ fn attention_never_holds_a_score_for_every_pair() {
 #[test]
 fn rotary_turns_what_nobody_else_sees_where_it_is() {
     let device = Device::cpu(1).unwrap();
-    let table = Tensor::from_slice(&device, [2, 2], &[1.0f32, 0.0, 0.0, 1.0], Segment::Data).unwrap();
+    let table = Tensor::from_slice_in(&device, [2, 2], &[1.0f32, 0.0, 0.0, 1.0], Segment::Data).unwrap();
     let options =
         Rotary { heads: 1, head_size: 2, dims: 2, layout: RotaryLayout::Pairs, table: &table, positions: None };
     let cx = Ctx::gradients(&device);
-    let start = Tensor::from_slice(&device, [1, 2, 3], &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], Segment::Data).unwrap();
+    let start = Tensor::from_slice_in(&device, [1, 2, 3], &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], Segment::Data).unwrap();
     let start = cx.tape().unwrap().input(start);
     let x = ops::scale(&cx, &start, 1.0).unwrap();
     let address = x.value().view().unwrap().address();
@@ -214,7 +214,7 @@ fn rotary_turns_what_nobody_else_sees_where_it_is() {
     let y = ops::rotary(&cx, x, &options).unwrap();
     assert_eq!(y.value().to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, -5.0, 4.0, 6.0]);
     assert_eq!(y.value().view().unwrap().address(), address);
-    let seed = Tensor::from_slice(&device, [1, 2, 3], &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], Segment::Data).unwrap();
+    let seed = Tensor::from_slice_in(&device, [1, 2, 3], &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], Segment::Data).unwrap();
     let grads = cx.tape().unwrap().backward(&device, vec![(y, seed)], &[&start]).unwrap();
     assert_eq!(grads[0].as_ref().unwrap().to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 5.0, -4.0, 6.0]);
 }
@@ -223,12 +223,13 @@ fn rotary_turns_what_nobody_else_sees_where_it_is() {
 fn empty_batches_pass_through() {
     let device = Device::cpu(2).unwrap();
     let cx = Ctx::gradients(&device);
-    let x = cx.tape().unwrap().input(Tensor::full(&device, [0, 8], DType::F32, 0.0, Segment::Activations).unwrap());
-    let weight = cx.tape().unwrap().input(Tensor::full(&device, [4, 8], DType::F32, 1.0, Segment::Parameters).unwrap());
+    let x = cx.tape().unwrap().input(Tensor::full_in(&device, [0, 8], DType::F32, 0.0, Segment::Activations).unwrap());
+    let weight =
+        cx.tape().unwrap().input(Tensor::full_in(&device, [4, 8], DType::F32, 1.0, Segment::Parameters).unwrap());
     let y = ops::linear(&cx, &x, &weight, None, Some(Activation::Gelu)).unwrap();
     assert_eq!(y.shape().dims(), [0, 4]);
     let y = ops::gated(&cx, &y, Activation::Silu).unwrap();
-    let seed = Tensor::full(&device, [0, 2], DType::F32, 1.0, Segment::Activations).unwrap();
+    let seed = Tensor::full_in(&device, [0, 2], DType::F32, 1.0, Segment::Activations).unwrap();
     let grads = cx.tape().unwrap().backward(&device, vec![(y, seed)], &[&x, &weight]).unwrap();
     assert_eq!(grads[1].as_ref().unwrap().to_vec::<f32>().unwrap(), vec![0.0; 32]);
 }

@@ -15,7 +15,7 @@ fn micro_batch(ranks: &Arc<dyn Communicator>, device: &Device, input: Tensor, we
     let x = if stage == 0 { Var::constant(input) } else { ops::recv(&cx, ranks, stage - 1)? };
     let y = ops::mul(&cx, &x, &weight)?;
     let seeds = match stage == last {
-        true => vec![(y.clone(), Tensor::full(device, y.shape(), y.dtype(), 1.0, Segment::Activations)?)],
+        true => vec![(y.clone(), Tensor::full_in(device, y.shape(), y.dtype(), 1.0, Segment::Activations)?)],
         false => vec![],
     };
     if stage < last {
@@ -31,7 +31,7 @@ fn each_stage_gets_the_gradient_of_the_product_of_all_weights() {
     let found: Vec<Vec<f32>> = std::thread::scope(|scope| {
         let run = |rank: bmtrain_core::comm::host::HostRank| {
             let (ranks, device): (Arc<dyn Communicator>, _) = (Arc::new(rank), Device::cpu(1).unwrap());
-            let tensor = |values: [f32; 2]| Tensor::from_slice(&device, [2], &values, Segment::Activations).unwrap();
+            let tensor = |values: [f32; 2]| Tensor::from_slice_in(&device, [2], &values, Segment::Activations).unwrap();
             let weight = [2.0, 3.0, 5.0][ranks.rank()];
             let gradient = micro_batch(&ranks, &device, tensor([1.0, 10.0]), tensor([weight, weight])).unwrap();
             device.sync().unwrap();

@@ -25,9 +25,9 @@ fn noise(salt: usize, len: usize) -> Vec<f32> {
 fn tensor<const N: usize>(device: &Device, shape: [usize; N], values: &[f32], dtype: DType) -> Tensor {
     if dtype == DType::BF16 {
         let values: Vec<bf16> = values.iter().map(|value| bf16::from_f32(*value)).collect();
-        return Tensor::from_slice(device, shape, &values, Segment::Activations).unwrap();
+        return Tensor::from_slice_in(device, shape, &values, Segment::Activations).unwrap();
     }
-    Tensor::from_slice(device, shape, values, Segment::Activations).unwrap()
+    Tensor::from_slice_in(device, shape, values, Segment::Activations).unwrap()
 }
 
 fn values(tensor: &Tensor) -> Vec<f32> {
@@ -39,7 +39,7 @@ fn values(tensor: &Tensor) -> Vec<f32> {
 
 fn targets(device: &Device) -> Tensor {
     let targets: Vec<i64> = (0..ROWS as i64).map(|row| if row % 4 == 1 { IGNORED } else { row * 7 % 11 }).collect();
-    Tensor::from_slice(device, [ROWS], &targets, Segment::Activations).unwrap()
+    Tensor::from_slice_in(device, [ROWS], &targets, Segment::Activations).unwrap()
 }
 
 /// Sum, mean, one loss for each row; with and without smoothing and weights.
@@ -63,7 +63,7 @@ fn walk(device: &Device, inputs: Vec<Tensor>, forward: impl FnOnce(&Ctx, &[Var])
     let inputs: Vec<Var> = inputs.into_iter().map(|input| tape.input(input)).collect();
     let loss = forward(&cx, &inputs).unwrap();
     let seed: Vec<f32> = noise(5, loss.shape().elements()).iter().map(|x| x + 1.5).collect();
-    let seed = Tensor::from_slice(device, loss.shape(), &seed, Segment::Activations).unwrap();
+    let seed = Tensor::from_slice_in(device, loss.shape(), &seed, Segment::Activations).unwrap();
     let mut results = vec![values(loss.value())];
     let grads = tape.backward(device, vec![(loss, seed)], &inputs.iter().collect::<Vec<_>>()).unwrap();
     results.extend(grads.iter().map(|grad| values(grad.as_ref().unwrap())));
@@ -226,7 +226,7 @@ fn a_batch_without_targets_has_no_gradient() {
     for chunk_bytes in [1, 1 << 20] {
         let options = LinearCrossEntropy { chunk_bytes, ..LinearCrossEntropy::default() };
         let results = walk(&device, operands(&device, DType::F32), |cx, v| {
-            let none = Tensor::from_slice(cx.device(), [ROWS], &[IGNORED; ROWS], Segment::Activations)?;
+            let none = Tensor::from_slice_in(cx.device(), [ROWS], &[IGNORED; ROWS], Segment::Activations)?;
             ops::linear_cross_entropy(cx, &v[0], &v[1], Some(&v[2]), &none, &options)
         });
         assert!(results[0][0].is_nan());
@@ -241,7 +241,7 @@ fn mistakes_are_errors_that_name_them() {
     let v: Vec<Var> = operands(&device, DType::F32).into_iter().map(Var::constant).collect();
     let mut wrong = vec![3i64; ROWS];
     wrong[4] = CLASSES as i64;
-    let outside = Tensor::from_slice(&device, [ROWS], &wrong, Segment::Activations).unwrap();
+    let outside = Tensor::from_slice_in(&device, [ROWS], &wrong, Segment::Activations).unwrap();
     let options = LinearCrossEntropy::default();
     let error = ops::linear_cross_entropy(&cx, &v[0], &v[1], None, &outside, &options).unwrap_err();
     let expected = Error::Index { op: "vocabulary_statistics", position: 4, index: 11, bound: CLASSES };
@@ -285,7 +285,7 @@ fn the_logits_of_all_rows_never_exist_at_once() {
     let weight = tensor(&device, [V, D], &noise(2, V * D), DType::F32);
     let bias = tensor(&device, [V], &noise(3, V), DType::F32);
     let ids: Vec<i64> = (0..R).map(|row| (row * 37 % V) as i64).collect();
-    let ids = Tensor::from_slice(&device, [R], &ids, Segment::Activations).unwrap();
+    let ids = Tensor::from_slice_in(&device, [R], &ids, Segment::Activations).unwrap();
     let options = LinearCrossEntropy { chunk_bytes: CHUNK, ..LinearCrossEntropy::default() };
     let inputs = || vec![hidden.clone(), weight.clone(), bias.clone()];
 

@@ -45,7 +45,7 @@ fn main() -> Outcome<()> {
         "adam" => Box::new(Adam::new(groups, AdamOptions::default())?),
         _ => Box::new(AdamOffload::new(groups, AdamOptions::default())?),
     };
-    let factor = Tensor::full(&device, [1], DType::F32, 1.0, Segment::Workspace)?;
+    let factor = Tensor::full_in(&device, [1], DType::F32, 1.0, Segment::Workspace)?;
     let mut seconds = Vec::new();
     for step in 0..WARMUP + settings.steps {
         let start = Instant::now();

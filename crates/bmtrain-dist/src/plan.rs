@@ -84,7 +84,7 @@ impl Needs {
 ///     optim.add(Box::new(Adam::new(groups, AdamOptions::default())?), 1e-3);
 ///     for step in 0..2 {
 ///         let mut cx = Ctx::training(device, Randomness { seed: 0, step, micro_batch: 0 });
-///         let x = Var::constant(Tensor::empty(device, [1, 1024], DType::F32, Segment::Data)?);
+///         let x = Var::constant(Tensor::empty_in(device, [1, 1024], DType::F32, Segment::Data)?);
 ///         let loss = layer.forward(&x, &mut cx)?; // [1, 1]
 ///         optim.backward(&loss, 1.0, &mut cx)?;
 ///         optim.step()?;

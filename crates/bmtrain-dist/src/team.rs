@@ -68,7 +68,7 @@ impl Team {
         let backend = self.device.backend();
         // Exchanges on their way in another lane come first on every rank.
         backend.wait(Lane::Compute, backend.mark(Lane::Zero)?)?;
-        let mut all = Tensor::empty(&self.device, [self.size(), count], DType::F32, Segment::Workspace)?;
+        let mut all = Tensor::empty_in(&self.device, [self.size(), count], DType::F32, Segment::Workspace)?;
         let collective = Collective::AllGather { send: own.view()?, recv: all.view_mut()? };
         self.ranks.launch(backend, collective, Lane::Compute)?;
         Ok(all)
@@ -137,8 +137,8 @@ impl Team {
             return Ok(vec![values.to_vec()]);
         }
         let len = values.len();
-        let own = Tensor::from_slice(&self.device, [len], values, Segment::Workspace)?;
-        let mut all = Tensor::empty(&self.device, [self.size() * len], T::DTYPE, Segment::Workspace)?;
+        let own = Tensor::from_slice_in(&self.device, [len], values, Segment::Workspace)?;
+        let mut all = Tensor::empty_in(&self.device, [self.size() * len], T::DTYPE, Segment::Workspace)?;
         let collective = Collective::AllGather { send: own.view()?, recv: all.view_mut()? };
         self.ranks.launch(self.device.backend(), collective, Lane::Compute)?;
         Ok(all.to_vec::<T>()?.chunks(len.max(1)).map(<[T]>::to_vec).collect())

@@ -109,7 +109,7 @@ impl Setting {
         let blocks =
             TransformerBlockList::build(&builder.at("blocks"), BLOCKS, BlockOptions::default(), build).unwrap();
         let values: Vec<f32> = (0..BATCH * LENGTH * SIZE).map(|i| (i as f32 * 0.71).sin()).collect();
-        let x = Tensor::from_slice(&device, [BATCH, LENGTH, SIZE], &values, Segment::Data).unwrap();
+        let x = Tensor::from_slice_in(&device, [BATCH, LENGTH, SIZE], &values, Segment::Data).unwrap();
         Setting { device, blocks, x }
     }
 

@@ -22,12 +22,12 @@ fn with(device: &Device, recompute: Recompute) -> Toy {
 }
 
 fn batch(device: &Device) -> ToyBatch {
-    let tensor = |salt| Tensor::from_slice(device, [BATCH, LENGTH], &ids(salt), Segment::Data).unwrap();
+    let tensor = |salt| Tensor::from_slice_in(device, [BATCH, LENGTH], &ids(salt), Segment::Data).unwrap();
     ToyBatch { source: tensor(1), target: tensor(3), labels: tensor(4) }
 }
 
 fn one(device: &Device) -> Tensor {
-    Tensor::full(device, [1], DType::F32, 1.0, Segment::Activations).unwrap()
+    Tensor::full_in(device, [1], DType::F32, 1.0, Segment::Activations).unwrap()
 }
 
 fn gradients(model: &Toy) -> Vec<(String, Vec<f32>)> {

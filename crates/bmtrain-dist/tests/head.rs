@@ -29,7 +29,7 @@ impl Head {
         let linear = Linear::new(&builder.at("head"), LinearOptions::new(SIZE, VOCABULARY, true, init)).unwrap();
         let tensor = |step: usize| {
             let ids: Vec<i64> = (0..ROWS).map(|row| (row * step % VOCABULARY) as i64).collect();
-            Tensor::from_slice(&device, [2, ROWS / 2], &ids, Segment::Data).unwrap()
+            Tensor::from_slice_in(&device, [2, ROWS / 2], &ids, Segment::Data).unwrap()
         };
         let (ids, next) = (tensor(5), tensor(7));
         let parameters = builder.finish();
@@ -42,7 +42,7 @@ impl Head {
         let cx = Ctx::gradients(&self.device);
         let loss = forward(self, &cx);
         let mut results = vec![loss.value().to_vec().unwrap()];
-        let seed = Tensor::from_slice(&self.device, [1], &[3.0f32], Segment::Data).unwrap();
+        let seed = Tensor::from_slice_in(&self.device, [1], &[3.0f32], Segment::Data).unwrap();
         cx.tape().unwrap().backward(&self.device, vec![(loss, seed)], &[]).unwrap();
         results.extend(self.parameters.iter().map(|param| param.grad().unwrap().unwrap().to_vec().unwrap()));
         results

@@ -60,7 +60,7 @@ fn table(comm: Arc<dyn Communicator>, recompute: Recompute, level: ZeroLevel) ->
         cx.set_observer(inspector.clone());
         let ids =
             |salt: usize| -> Vec<i64> { (0..ROWS).map(|row| ((row * salt + index) % VOCABULARY) as i64).collect() };
-        let tensor = |salt| Tensor::from_slice(&device, [ROWS], &ids(salt), Segment::Data).unwrap();
+        let tensor = |salt| Tensor::from_slice_in(&device, [ROWS], &ids(salt), Segment::Data).unwrap();
         let x = words.forward(&tensor(5), &cx).unwrap();
         let x = cx.at("blocks", |cx| blocks.forward(x, &(), cx)).unwrap();
         let logits = words.project(&x, None, &cx).unwrap();
@@ -120,7 +120,7 @@ fn tensors_are_kept_on_request_and_shapes_that_differ_are_called_mixed() {
         let mut cx = Ctx::training(&device, Randomness { seed: 0, step: 0, micro_batch: rows as u32 });
         cx.set_observer(inspector.clone());
         let x = |shape: [usize; 2]| {
-            Var::constant(Tensor::full(&device, shape, DType::BF16, rows as f32, Segment::Activations).unwrap())
+            Var::constant(Tensor::full_in(&device, shape, DType::BF16, rows as f32, Segment::Activations).unwrap())
         };
         cx.at("deep", |cx| cx.observe("grows", &x([rows, 4]))).unwrap();
         cx.observe("changes", &x([4, rows])).unwrap();
@@ -144,7 +144,7 @@ fn ranks_that_name_different_values_are_told_so() {
         let inspector = Rc::new(TensorInspector::new());
         let mut cx = Ctx::inference(&device);
         cx.set_observer(inspector.clone());
-        let x = Var::constant(Tensor::full(&device, [1], DType::F32, 1.0, Segment::Activations).unwrap());
+        let x = Var::constant(Tensor::full_in(&device, [1], DType::F32, 1.0, Segment::Activations).unwrap());
         cx.observe(["left", "right"][comm.rank()], &x).unwrap();
         let error = inspector.summary(&comm, &device, 1.0).unwrap_err().to_string();
         assert!(error.contains("all ranks have to name the same"), "{error}");
@@ -157,14 +157,14 @@ fn losses_are_summed_and_averaged_over_the_ranks() {
         on_ranks(ranks, Setting::default().options, |comm| {
             let device = Device::cpu(1).unwrap();
             let own = 1.5 + comm.rank() as f32;
-            let loss = Tensor::from_slice(&device, [1], &[own], Segment::Activations).unwrap();
-            let half = Tensor::from_slice(&device, [], &[bf16::from_f32(own)], Segment::Activations).unwrap();
+            let loss = Tensor::from_slice_in(&device, [1], &[own], Segment::Activations).unwrap();
+            let half = Tensor::from_slice_in(&device, [], &[bf16::from_f32(own)], Segment::Activations).unwrap();
             let sum: f32 = (0..ranks).map(|rank| 1.5 + rank as f32).sum();
             for loss in [&loss, &half] {
                 assert_eq!(sum_loss(&comm, loss).unwrap(), sum);
                 assert_eq!(average_loss(&comm, loss).unwrap(), sum / ranks as f32);
             }
-            let two = Tensor::from_slice(&device, [2], &[own, own], Segment::Activations).unwrap();
+            let two = Tensor::from_slice_in(&device, [2], &[own, own], Segment::Activations).unwrap();
             assert!(sum_loss(&comm, &two).unwrap_err().to_string().contains("a loss has one element"));
         });
     }
@@ -177,7 +177,7 @@ fn results_of_all_ranks_stand_one_behind_the_other_also_when_some_have_fewer() {
             let device = Device::cpu(1).unwrap();
             let of = |rank: usize| -> Vec<i64> { (0..counts[rank] * 3).map(|i| (100 * rank + i) as i64).collect() };
             let own = comm.rank();
-            let x = Tensor::from_slice(&device, [counts[own], 3], &of(own), Segment::Data).unwrap();
+            let x = Tensor::from_slice_in(&device, [counts[own], 3], &of(own), Segment::Data).unwrap();
             let all = gather_result(&comm, &x).unwrap();
             assert_eq!(all.shape().dims(), [counts.iter().sum::<usize>(), 3]);
             assert_eq!(all.to_vec::<i64>().unwrap(), (0..4).flat_map(of).collect::<Vec<_>>());
@@ -185,7 +185,7 @@ fn results_of_all_ranks_stand_one_behind_the_other_also_when_some_have_fewer() {
     }
     on_ranks(2, Setting::default().options, |comm| {
         let device = Device::cpu(1).unwrap();
-        let x = Tensor::full(&device, [2, 3 + comm.rank()], DType::F32, 0.0, Segment::Data).unwrap();
+        let x = Tensor::full_in(&device, [2, 3 + comm.rank()], DType::F32, 0.0, Segment::Data).unwrap();
         let error = gather_result(&comm, &x).unwrap_err().to_string();
         assert!(error.contains(&format!("rank {}", 1 - comm.rank())), "{error}");
     });
@@ -206,7 +206,7 @@ fn every_rank_sees_the_memory_of_all() {
     let reports = on_ranks(2, Setting::default().options, |comm| {
         let device = Device::cpu(1).unwrap();
         let megabytes = 1 + comm.rank();
-        let kept = Tensor::full(&device, [megabytes << 18], DType::F32, 1.0, Segment::Optimizer).unwrap();
+        let kept = Tensor::full_in(&device, [megabytes << 18], DType::F32, 1.0, Segment::Optimizer).unwrap();
         let report = memory_report(&comm, &device).unwrap();
         drop(kept);
         report

@@ -134,7 +134,7 @@ fn the_factor_of_a_step_on_the_host_is_read_before_the_next_one_is_written() {
         let loss = model.forward(&batch(&device, 0, Uploads::AwaitedByCompute).unwrap(), &mut cx).unwrap();
         OptimManager::new(&device, Clip::default()).unwrap().backward(&loss, 1.0, &mut cx).unwrap();
         model.parameters().flats().iter().try_for_each(|flat| flat.finish_step()).unwrap();
-        let mut factor = Tensor::full(&device, [1], DType::F32, 1.0, Segment::Optimizer).unwrap();
+        let mut factor = Tensor::full_in(&device, [1], DType::F32, 1.0, Segment::Optimizer).unwrap();
         let before: Vec<_> = model.parameters().iter().map(|param| param.read().unwrap()).collect();
         adam.step(StepArgs { lr: 0.1, factor: &factor }).unwrap();
         device.launch(Fill { value: f32::NAN, out: factor.view_mut().unwrap() }).unwrap();

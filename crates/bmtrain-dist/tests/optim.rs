@@ -65,7 +65,7 @@ fn backward(model: &Model, optim: &OptimManager, weight: [f32; 4], bias: [f32; 2
     let mut cx = Ctx::training(&model.device, Randomness::default());
     let term = |param: &Param, factors: &[f32]| {
         let shape = [factors.len()];
-        let factors = Tensor::from_slice(&model.device, shape, factors, Segment::Data).unwrap();
+        let factors = Tensor::from_slice_in(&model.device, shape, factors, Segment::Data).unwrap();
         let values = ops::cast(&cx, &param.var(&cx).unwrap(), DType::F32).unwrap().reshape(shape).unwrap();
         ops::sum(&cx, &ops::mul(&cx, &values, &Var::constant(factors)).unwrap()).unwrap()
     };
@@ -338,7 +338,7 @@ fn state_is_visited_in_stretches_of_a_bounded_length() {
         optim.add(optimizer, 0.1);
         let mut cx = Ctx::training(&device, Randomness::default());
         let factors: Vec<f32> = (0..ELEMENTS).map(|index| index as f32 / ELEMENTS as f32).collect();
-        let factors = Tensor::from_slice(&device, [ELEMENTS], &factors, Segment::Data).unwrap();
+        let factors = Tensor::from_slice_in(&device, [ELEMENTS], &factors, Segment::Data).unwrap();
         let product = ops::mul(&cx, &long.var(&cx).unwrap(), &Var::constant(factors)).unwrap();
         optim.backward(&ops::sum(&cx, &product).unwrap(), 1.0, &mut cx).unwrap();
         optim.step().unwrap();

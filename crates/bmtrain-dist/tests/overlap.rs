@@ -72,7 +72,7 @@ fn step_seconds(link: Option<Link>, prefetch: bool, root: bool) -> f64 {
         let adam = Adam::new(ParamGroup::all(&builder.finish(), 0.0), AdamOptions::default()).unwrap();
         let mut optim = OptimManager::new(&device, Clip::default()).unwrap();
         optim.add(Box::new(adam), 1e-3);
-        let x = Tensor::full(&device, [2, WIDTH], bmtrain_core::DType::F32, 0.5, Segment::Data).unwrap();
+        let x = Tensor::full_in(&device, [2, WIDTH], bmtrain_core::DType::F32, 0.5, Segment::Data).unwrap();
         let mut seconds = f64::INFINITY;
         for step in 0..3 {
             let begin = Instant::now();
@@ -202,7 +202,7 @@ fn trace(prefetch: bool) -> Vec<String> {
         let adam = Adam::new(ParamGroup::all(&builder.finish(), 0.0), AdamOptions::default()).unwrap();
         let mut optim = OptimManager::new(&device, Clip::default()).unwrap();
         optim.add(Box::new(adam), 1e-3);
-        let x = Tensor::full(&device, [2, WIDTH], bmtrain_core::DType::F32, 0.5, Segment::Data).unwrap();
+        let x = Tensor::full_in(&device, [2, WIDTH], bmtrain_core::DType::F32, 0.5, Segment::Data).unwrap();
         let mut cx = Ctx::training(&device, Randomness { seed: 1, step: 0, micro_batch: 0 });
         let y = blocks.forward(Var::constant(x), &(), &mut cx).unwrap();
         let loss = ops::mean(&cx, &y).unwrap();
@@ -295,7 +295,7 @@ fn reductions_seen(level: ZeroLevel, announce: bool) -> Vec<u64> {
         let adam = Adam::new(ParamGroup::all(&builder.finish(), 0.0), AdamOptions::default()).unwrap();
         let mut optim = OptimManager::new(&device, Clip::default()).unwrap();
         optim.add(Box::new(adam), 1e-3);
-        let x = Tensor::full(&device, [2, WIDTH], bmtrain_core::DType::F32, 0.5, Segment::Data).unwrap();
+        let x = Tensor::full_in(&device, [2, WIDTH], bmtrain_core::DType::F32, 0.5, Segment::Data).unwrap();
         let mut cx = Ctx::training(&device, Randomness { seed: 1, step: 0, micro_batch: 0 });
         let y = blocks.forward(Var::constant(x), &(), &mut cx).unwrap();
         let loss = ops::mean(&cx, &y).unwrap();

@@ -227,7 +227,7 @@ fn gradients_that_no_optimizer_takes_do_not_pile_up_and_those_of_another_manager
             };
             let (mut first, mut second) = (manager("blocks.0."), manager("blocks.1."));
             let batch: Vec<i64> = (0..6).map(|row| (row * 5 + own as i64) % 13).collect();
-            let batch = Tensor::from_slice(&device, [6], &batch, Segment::Data).unwrap();
+            let batch = Tensor::from_slice_in(&device, [6], &batch, Segment::Data).unwrap();
             let mut held = Vec::new();
             for step in 0..6 {
                 let mut cx = Ctx::training(&device, Randomness { seed: 3, step, micro_batch: own as u32 });

@@ -91,7 +91,7 @@ fn train(job: Job, ranks: Arc<dyn Communicator>) -> Vec<(u64, StepInfo, Vec<f32>
             }
             losses.push(loss);
         }
-        let known = Tensor::from_slice(&device, [2], &[step as f32, 1.0], Segment::Data).unwrap();
+        let known = Tensor::from_slice_in(&device, [2], &[step as f32, 1.0], Segment::Data).unwrap();
         let numbers: Vec<&Tensor> = losses.iter().map(Var::value).chain([&known]).collect();
         let told = team.gather_later(&numbers).unwrap();
         let (info, told) = optim.step_and_read(&[&told]).unwrap();

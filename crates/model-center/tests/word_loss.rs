@@ -82,7 +82,7 @@ fn pass(words: Words, alone: bool) -> (f32, usize, Vec<Vec<f32>>) {
         false => model.score(&batch, None, &mut cx).unwrap().loss.unwrap(),
     };
     let value = loss.value().item().unwrap();
-    let one = Tensor::full(&device, [1], DType::F32, 1.0, Segment::Activations).unwrap();
+    let one = Tensor::full_in(&device, [1], DType::F32, 1.0, Segment::Activations).unwrap();
     cx.take_tape().unwrap().backward(&device, vec![(loss, one)], &[]).unwrap();
     let (_, activations) =
         device.memory().segments.into_iter().find(|(segment, _)| *segment == Segment::Activations).unwrap();

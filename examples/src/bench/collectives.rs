@@ -230,7 +230,7 @@ fn measure(options: &Options, ranks: &dyn Communicator) -> Result<()> {
                 }
             }
             // Of each repetition the time of the slowest rank.
-            let own = Tensor::from_slice(&device, [times.len()], &times, Segment::Data)?;
+            let own = Tensor::from_slice_in(&device, [times.len()], &times, Segment::Data)?;
             let times = tensors::all_reduce(ranks, own, Reduction::Max)?.to_vec::<f32>()?;
             if ranks.rank() == 0 {
                 let figure = Figure::new(name, elements * dtype.size(), size, &times);

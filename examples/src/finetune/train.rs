@@ -297,7 +297,7 @@ impl Trainer {
     /// counts, and its votes.
     fn tell(&self, losses: &[Var], batches: &[[f32; 2]], counts: [f32; 3]) -> Result<Tensor> {
         let known = [batches.as_flattened(), &counts, &self.votes(self.step + 1)].concat();
-        let known = Tensor::from_slice(&self.device, [known.len()], &known, Segment::Data)?;
+        let known = Tensor::from_slice_in(&self.device, [known.len()], &known, Segment::Data)?;
         let numbers: Vec<&Tensor> = losses.iter().map(Var::value).chain([&known]).collect();
         Ok(self.team.gather_later(&numbers)?)
     }

@@ -170,7 +170,7 @@ fn compute(model: &dyn TextModel, batch: &TextBatch, grads: bool, device: &Devic
             "add labels for every head to the inputs, or leave --grads out",
         ));
     };
-    let one = Tensor::full(device, loss.shape(), DType::F32, 1.0, Segment::Activations)?;
+    let one = Tensor::full_in(device, loss.shape(), DType::F32, 1.0, Segment::Activations)?;
     tape.backward(device, vec![(loss, one)], &[])?;
     for param in model.parameters() {
         let shape = param.spec().shape;

@@ -16,7 +16,7 @@ use serde_json::json;
 pub fn overlap(place: &Place, report: &mut Report) -> Result<()> {
     let device = place.device();
     let size = place.scale.overlap_product;
-    let tensor = || Tensor::full(&device, [size, size], DType::BF16, 0.01, Segment::Workspace);
+    let tensor = || Tensor::full_in(&device, [size, size], DType::BF16, 0.01, Segment::Workspace);
     let (a, b, mut c) = (tensor()?, tensor()?, tensor()?);
     let host = vec![1_u8; place.scale.overlap_copy];
     let to = Storage::empty_on(&device, host.len(), DType::U8, Segment::Data, Lane::Copy)?;

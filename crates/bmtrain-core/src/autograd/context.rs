@@ -2,7 +2,7 @@
 
 use super::observe::Observer;
 use super::tape::{Backward, Tape};
-use super::var::{Source, Var};
+use super::var::{GradSink, Source, Var};
 use crate::device::Device;
 use crate::error::Result;
 use crate::kernel::Dropout;
@@ -180,6 +180,15 @@ impl Ctx {
         let Randomness { seed, step, micro_batch } = self.randomness;
         let dropout = Dropout::new(probability, Key::new(seed, &path), step, micro_batch)?;
         Ok(dropout.filter(|_| self.training))
+    }
+
+    /// A leaf whose gradient goes to `sink`, such as a parameter; operators on it record on this context's tape.
+    pub fn leaf(&self, value: Tensor, sink: Rc<dyn GradSink>) -> Var {
+        let leaf = Var::leaf(value, sink);
+        match &self.tape {
+            Some(tape) => leaf.on(tape.downgrade()),
+            None => leaf,
+        }
     }
 
     /// Whether an op over these inputs has to be recorded.

@@ -5,6 +5,7 @@
 
 mod context;
 mod observe;
+mod operators;
 mod saved;
 mod tape;
 mod var;

@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Gradients of an op's results, in their order; `None` where nothing flowed back.
@@ -63,6 +63,22 @@ pub struct Tape {
     inner: Rc<RefCell<Inner>>,
 }
 
+/// A handle of a tape that does not keep it alive.
+#[derive(Clone, Default)]
+pub(crate) struct WeakTape(Weak<RefCell<Inner>>);
+
+impl WeakTape {
+    pub(crate) fn upgrade(&self) -> Option<Tape> {
+        self.0.upgrade().map(|inner| Tape { inner })
+    }
+}
+
+impl fmt::Debug for WeakTape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WeakTape")
+    }
+}
+
 impl fmt::Debug for Tape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = self.inner.borrow();
@@ -84,12 +100,16 @@ impl Tape {
         Tape { inner: Rc::new(RefCell::new(Inner { id, nodes: Vec::new(), results: 0, watched: BTreeMap::new() })) }
     }
 
+    pub(crate) fn downgrade(&self) -> WeakTape {
+        WeakTape(Rc::downgrade(&self.inner))
+    }
+
     /// A value that enters this tape from outside and whose gradient is asked for.
     pub fn input(&self, value: Tensor) -> Var {
         let mut inner = self.inner.borrow_mut();
         let id = VarId { tape: inner.id, index: inner.results };
         inner.results += 1;
-        Var::node(value, id)
+        Var::node(value, id, self.downgrade())
     }
 
     /// Bytes kept alive by the recorded ops.
@@ -115,7 +135,7 @@ impl Tape {
         let (tape, first) = (inner.id, inner.results);
         inner.results += values.len() as u32;
         inner.nodes.push(Node { op, inputs, first, count: values.len() as u32 });
-        (first..).zip(values).map(|(index, value)| Var::node(value, VarId { tape, index })).collect()
+        (first..).zip(values).map(|(index, value)| Var::node(value, VarId { tape, index }, self.downgrade())).collect()
     }
 
     /// Walk back from `seeds`, results with their gradients, and return the gradients of `wanted`.
@@ -262,7 +282,10 @@ impl BackwardCtx<'_> {
                     .any(|other| matches!(self.inputs.get(other), Some(Source::Leaf(leaf)) if Rc::ptr_eq(leaf, sink)));
                 if again {
                     // One range cannot be written twice by one kernel.
-                    return Ok(Place::Tensor(Tensor::empty(self.device, shape, dtype, Segment::Activations)?, false));
+                    return Ok(Place::Tensor(
+                        Tensor::empty_in(self.device, shape, dtype, Segment::Activations)?,
+                        false,
+                    ));
                 }
                 let target = sink.target()?;
                 if target.len != shape.elements() {
@@ -275,7 +298,9 @@ impl BackwardCtx<'_> {
                 // The partial sum may be seen in another shape of the same elements.
                 match self.grads[slot].take_if(|partial| partial.may_be_overwritten() && partial.dtype() == dtype) {
                     Some(partial) => Ok(Place::Tensor(partial, true)),
-                    None => Ok(Place::Tensor(Tensor::empty(self.device, shape, dtype, Segment::Activations)?, false)),
+                    None => {
+                        Ok(Place::Tensor(Tensor::empty_in(self.device, shape, dtype, Segment::Activations)?, false))
+                    }
                 }
             }
         }
@@ -347,7 +372,7 @@ fn own(device: &Device, tensor: Tensor) -> Result<Tensor> {
     if tensor.may_be_overwritten() {
         return Ok(tensor);
     }
-    let mut copy = Tensor::empty(device, tensor.shape(), tensor.dtype(), Segment::Activations)?;
+    let mut copy = Tensor::empty_in(device, tensor.shape(), tensor.dtype(), Segment::Activations)?;
     device.launch(Cast { x: tensor.view()?, out: Dest { view: copy.view_mut()?, add: false } })?;
     Ok(copy)
 }

@@ -18,13 +18,13 @@ fn cpu() -> Device {
 }
 
 fn tensor(device: &Device, values: &[f32]) -> Tensor {
-    Tensor::from_slice(device, [values.len()], values, Segment::Activations).unwrap()
+    Tensor::from_slice_in(device, [values.len()], values, Segment::Activations).unwrap()
 }
 
 /// Gradients of `wanted` from seeds of ones on `outputs`.
 fn walk(cx: &Ctx, outputs: Vec<Var>, wanted: &[&Var]) -> Vec<Option<Vec<f32>>> {
     let seed = |var: Var| {
-        let ones = Tensor::full(cx.device(), var.shape(), var.dtype(), 1.0, Segment::Activations).unwrap();
+        let ones = Tensor::full_in(cx.device(), var.shape(), var.dtype(), 1.0, Segment::Activations).unwrap();
         (var, ones)
     };
     let seeds = outputs.into_iter().map(seed).collect();
@@ -95,7 +95,7 @@ fn one_leaf_in_two_places_of_one_kernel_is_summed() {
     let cx = Ctx::gradients(&device);
     let sink = Sink::new(&device, 4);
     let affine = Var::leaf(tensor(&device, &[1.0, 2.0, 3.0, 4.0]), sink.clone());
-    let x = Tensor::from_slice(&device, [1, 4], &[1.0f32, 2.0, 3.0, 6.0], Segment::Activations).unwrap();
+    let x = Tensor::from_slice_in(&device, [1, 4], &[1.0f32, 2.0, 3.0, 6.0], Segment::Activations).unwrap();
     let x = Var::constant(x);
     let y = ops::norm(&cx, crate::kernel::NormKind::Layer, &x, &affine, Some(&affine), 0.0).unwrap();
     walk(&cx, vec![y], &[]);
@@ -128,13 +128,13 @@ fn nothing_is_recorded_or_computed_when_no_gradient_is_wanted() {
     let counting = Arc::new(Counting::new(1 << 20));
     let device = Device::new(counting.clone());
     let cx = Ctx::gradients(&device);
-    let x = Var::constant(Tensor::full(&device, [4, 8], DType::F32, 1.0, Segment::Activations).unwrap());
-    let weight = Var::constant(Tensor::full(&device, [8, 8], DType::F32, 1.0, Segment::Parameters).unwrap());
+    let x = Var::constant(Tensor::full_in(&device, [4, 8], DType::F32, 1.0, Segment::Activations).unwrap());
+    let weight = Var::constant(Tensor::full_in(&device, [8, 8], DType::F32, 1.0, Segment::Parameters).unwrap());
     let y = ops::linear(&cx, &x, &weight, None, Some(crate::kernel::Activation::Gelu)).unwrap();
     assert!(!y.needs_grad());
     assert_eq!(cx.tape().unwrap().saved_bytes(), 0);
     counting.reset();
-    let seed = Tensor::full(&device, [4, 8], DType::F32, 1.0, Segment::Activations).unwrap();
+    let seed = Tensor::full_in(&device, [4, 8], DType::F32, 1.0, Segment::Activations).unwrap();
     counting.reset();
     cx.tape().unwrap().backward(&device, vec![(y, seed)], &[&x]).unwrap();
     assert!(counting.kernels().is_empty(), "{:?}", counting.kernels());
@@ -146,11 +146,12 @@ fn a_frozen_weight_costs_one_product_less() {
         let counting = Arc::new(Counting::new(1 << 20));
         let device = Device::new(counting.clone());
         let cx = Ctx::gradients(&device);
-        let x = cx.tape().unwrap().input(Tensor::full(&device, [4, 8], DType::F32, 1.0, Segment::Activations).unwrap());
-        let weight = Tensor::full(&device, [8, 8], DType::F32, 1.0, Segment::Parameters).unwrap();
+        let x =
+            cx.tape().unwrap().input(Tensor::full_in(&device, [4, 8], DType::F32, 1.0, Segment::Activations).unwrap());
+        let weight = Tensor::full_in(&device, [8, 8], DType::F32, 1.0, Segment::Parameters).unwrap();
         let weight = if frozen { Var::constant(weight) } else { Var::leaf(weight, Sink::new(&device, 64)) };
         let y = ops::linear(&cx, &x, &weight, None, None).unwrap();
-        let seed = Tensor::full(&device, [4, 8], DType::F32, 1.0, Segment::Activations).unwrap();
+        let seed = Tensor::full_in(&device, [4, 8], DType::F32, 1.0, Segment::Activations).unwrap();
         counting.reset();
         cx.tape().unwrap().backward(&device, vec![(y, seed)], &[&x]).unwrap();
         (counting.kernels()["gemm"].calls, cx.tape().unwrap().saved_bytes())
@@ -228,7 +229,7 @@ fn what_an_op_saved_is_free_as_soon_as_its_gradient_is_made() {
     let n = 1 << 16;
     let bytes = 4 * n;
     let probe = Rc::new(Cell::new(0));
-    let x = cx.tape().unwrap().input(Tensor::full(&device, [n], DType::F32, 0.5, Segment::Activations).unwrap());
+    let x = cx.tape().unwrap().input(Tensor::full_in(&device, [n], DType::F32, 0.5, Segment::Activations).unwrap());
     let value = x.value().clone();
     let first = cx.record(value, &[&x], || Box::new(Probe(probe.clone())));
     let mut y = ops::softmax(&cx, &first).unwrap();
@@ -240,7 +241,7 @@ fn what_an_op_saved_is_free_as_soon_as_its_gradient_is_made() {
     let before = device.memory().total.now;
     // x and the seven results that the softmaxes saved.
     assert_eq!(before, 8 * bytes);
-    let seed = Tensor::full(&device, [n], DType::F32, 1.0, Segment::Activations).unwrap();
+    let seed = Tensor::full_in(&device, [n], DType::F32, 1.0, Segment::Activations).unwrap();
     device.reset_peaks();
     let grads = cx.tape().unwrap().backward(&device, vec![(y, seed)], &[&x]).unwrap();
     assert_eq!(probe.get(), 2 * bytes, "only x and its gradient are left at the first op");
@@ -268,10 +269,10 @@ fn an_op_whose_gradient_is_not_reached_is_freed_too() {
 fn a_consumed_variable_is_written_in_place_only_when_it_is_alone() {
     let device = cpu();
     let cx = Ctx::inference(&device);
-    let ids = Tensor::from_slice(&device, [2], &[1i64, 0], Segment::Data).unwrap();
-    let table = Tensor::from_slice(&device, [2, 2], &[1.0f32, 2.0, 3.0, 4.0], Segment::Parameters).unwrap();
+    let ids = Tensor::from_slice_in(&device, [2], &[1i64, 0], Segment::Data).unwrap();
+    let table = Tensor::from_slice_in(&device, [2, 2], &[1.0f32, 2.0, 3.0, 4.0], Segment::Parameters).unwrap();
     let table = Var::constant(table);
-    let x = Var::constant(Tensor::from_slice(&device, [2, 2], &[10.0f32; 4], Segment::Activations).unwrap());
+    let x = Var::constant(Tensor::from_slice_in(&device, [2, 2], &[10.0f32; 4], Segment::Activations).unwrap());
     let kept = x.clone();
     let y = ops::add_embedding(&cx, x, &ids, &table, None).unwrap();
     assert_eq!(kept.value().to_vec::<f32>().unwrap(), [10.0; 4], "a shared tensor was written");
@@ -294,9 +295,9 @@ fn logits_that_nobody_holds_become_their_own_gradient() {
         let x = cx
             .tape()
             .unwrap()
-            .input(Tensor::full(&device, [rows, classes], DType::F32, 0.1, Segment::Activations).unwrap());
+            .input(Tensor::full_in(&device, [rows, classes], DType::F32, 0.1, Segment::Activations).unwrap());
         let logits = ops::scale(&cx, &x, 2.0).unwrap();
-        let targets = Tensor::from_slice(&device, [rows], &vec![3i64; rows], Segment::Data).unwrap();
+        let targets = Tensor::from_slice_in(&device, [rows], &vec![3i64; rows], Segment::Data).unwrap();
         let loss = ops::cross_entropy(&cx, &logits, &targets, &ops::CrossEntropy::default()).unwrap();
         let held = hold.then(|| logits.clone());
         drop(logits);
@@ -356,4 +357,35 @@ fn destinations_tell_whether_they_add() {
     let grads = tape.backward(&device, seeds, &[&a, &b]).unwrap();
     assert_eq!(told.get(), [Some(true), Some(false)]);
     assert_eq!(grads[1].as_ref().unwrap().to_vec::<f32>().unwrap(), [1.0; 2]);
+}
+
+#[test]
+fn operators_record_on_the_tape_of_their_operands() {
+    let device = Device::cpu(1).unwrap();
+    let cx = Ctx::gradients(&device);
+    let tape = cx.tape().unwrap();
+    let x = tape.input(tensor(&device, &[1.0, 2.0, 3.0]));
+    let c = Var::constant(tensor(&device, &[4.0, 5.0, 6.0]));
+    // (x * c - x / 2 + c) * 3, whose gradient is 3 c - 1.5.
+    let product = (&x * &c).unwrap();
+    let half = (&x / 2.0).unwrap();
+    let y = (&(&(&product - &half).unwrap() + &c).unwrap() * 3.0).unwrap();
+    assert_eq!(y.value().to_vec::<f32>().unwrap(), [22.5, 42.0, 67.5]);
+    let ones = tensor(&device, &[1.0; 3]);
+    let grads = tape.backward(&device, vec![(y, ones)], &[&x]).unwrap();
+    assert_eq!(grads[0].as_ref().unwrap().to_vec::<f32>().unwrap(), [10.5, 13.5, 16.5]);
+    assert!(!(-&c).unwrap().needs_grad(), "constants alone are not recorded");
+}
+
+#[test]
+fn operators_refuse_leaves_without_a_tape() {
+    let device = Device::cpu(1).unwrap();
+    let sink = Sink::new(&device, 64);
+    let lone = Var::leaf(tensor(&device, &[1.0]), sink.clone());
+    assert!((&lone * 2.0).unwrap_err().to_string().contains("operator *"));
+    let cx = Ctx::gradients(&device);
+    let bound = cx.leaf(tensor(&device, &[1.0]), sink.clone());
+    assert!((&bound * 2.0).unwrap().needs_grad());
+    drop(cx);
+    assert!((&bound * 2.0).is_err(), "the tape is gone");
 }

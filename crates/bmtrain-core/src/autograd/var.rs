@@ -1,6 +1,7 @@
-//! Values with a past: constants, results on a tape, and leaves whose gradient lives outside every tape.
+//! [`Var`]: a tensor with an optional position on a tape; constants, results of ops, and leaves such as parameters.
 
 use super::Recall;
+use super::tape::{Tape, WeakTape};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -69,21 +70,33 @@ pub struct Var {
     value: Tensor,
     source: Source,
     origin: Option<Rc<dyn Recall>>,
+    /// Where operators record. Weak, because the tape itself keeps variables alive.
+    tape: WeakTape,
 }
 
 impl Var {
     /// A value without gradient.
     pub fn constant(value: Tensor) -> Self {
-        Var { value, source: Source::Constant, origin: None }
+        Var { value, source: Source::Constant, origin: None, tape: WeakTape::default() }
     }
 
-    /// A value whose gradient goes to `sink`.
+    /// A value whose gradient goes to `sink`. Operators on it need another operand that is on a tape, or
+    /// [`Ctx::leaf`](super::Ctx::leaf).
     pub fn leaf(value: Tensor, sink: Rc<dyn GradSink>) -> Self {
-        Var { value, source: Source::Leaf(sink), origin: None }
+        Var { value, source: Source::Leaf(sink), origin: None, tape: WeakTape::default() }
     }
 
-    pub(crate) fn node(value: Tensor, id: VarId) -> Self {
-        Var { value, source: Source::Node(id), origin: None }
+    pub(crate) fn node(value: Tensor, id: VarId, tape: WeakTape) -> Self {
+        Var { value, source: Source::Node(id), origin: None, tape }
+    }
+
+    pub(crate) fn on(self, tape: WeakTape) -> Self {
+        Var { tape, ..self }
+    }
+
+    /// The tape on which operators record, if it is alive.
+    pub(crate) fn tape(&self) -> Option<Tape> {
+        self.tape.upgrade()
     }
 
     /// The value.
@@ -107,7 +120,7 @@ impl Var {
 
     /// The same value without gradient.
     pub fn detach(&self) -> Self {
-        Var { value: self.value.clone(), source: Source::Constant, origin: self.origin.clone() }
+        Var { source: Source::Constant, ..self.clone() }
     }
 
     /// Whether a gradient can flow back from here.
@@ -148,7 +161,7 @@ impl Var {
     /// # Errors
     /// Another number of elements.
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
-        Ok(Var { value: self.value.reshape(shape)?, source: self.source.clone(), origin: self.origin.clone() })
+        Ok(Var { value: self.value.reshape(shape)?, ..self.clone() })
     }
 
     /// Value and source apart, so that an op that was handed the variable may write the value in place.
@@ -157,7 +170,7 @@ impl Var {
     }
 
     pub(crate) fn from_parts(value: Tensor, source: Source) -> Self {
-        Var { value, source, origin: None }
+        Var { value, source, origin: None, tape: WeakTape::default() }
     }
 
     pub(crate) fn source(&self) -> &Source {

@@ -119,7 +119,7 @@ fn launch(ranks: &dyn Communicator, device: &Device, collective: Collective<'_>)
 }
 
 fn empty(device: &Device, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
-    Tensor::empty(device, shape, dtype, Segment::Activations)
+    Tensor::empty_in(device, shape, dtype, Segment::Activations)
 }
 
 /// The tensor itself when its memory may be written, else a copy.

@@ -91,17 +91,17 @@ pub(super) fn rounded(value: f32, dtype: DType) -> f32 {
 pub(super) fn upload(device: &Device, shape: Shape, host: &Host, dtype: DType) -> Result<Tensor> {
     fn narrow<T: Float>(device: &Device, shape: Shape, values: &[f32]) -> Result<Tensor> {
         let values: Vec<T> = values.iter().map(|&value| T::from_f32(value)).collect();
-        Tensor::from_slice(device, shape, &values, Segment::Data)
+        Tensor::from_slice_in(device, shape, &values, Segment::Data)
     }
     match (host, dtype) {
-        (Host::Floats(values), DType::F32) => Tensor::from_slice(device, shape, values, Segment::Data),
+        (Host::Floats(values), DType::F32) => Tensor::from_slice_in(device, shape, values, Segment::Data),
         (Host::Floats(values), DType::F16) => narrow::<f16>(device, shape, values),
         (Host::Floats(values), DType::BF16) => narrow::<bf16>(device, shape, values),
         (Host::Floats(_), got) => {
             Err(Error::DType { op: "conformance", what: "input".into(), expected: "a floating-point type".into(), got })
         }
-        (Host::Ids(values), _) => Tensor::from_slice(device, shape, values, Segment::Data),
-        (Host::Bytes(values), _) => Tensor::from_slice(device, shape, values, Segment::Data),
+        (Host::Ids(values), _) => Tensor::from_slice_in(device, shape, values, Segment::Data),
+        (Host::Bytes(values), _) => Tensor::from_slice_in(device, shape, values, Segment::Data),
     }
 }
 

@@ -256,7 +256,7 @@ mod tests {
             }
             NormOrder::Infinity => std::array::from_fn(|i| if i == 0 { i64::from(accumulated.to_bits()) } else { 0 }),
         };
-        let accumulated = Tensor::from_slice(&device, [WORDS], &words, Segment::Data).unwrap();
+        let accumulated = Tensor::from_slice_in(&device, [WORDS], &words, Segment::Data).unwrap();
         let (accumulated, norm_view) = (accumulated.view().unwrap(), norm.view_mut().unwrap());
         let factor_view = factor.view_mut().unwrap();
         device

@@ -24,7 +24,7 @@ pub(super) fn values(len: usize, seed: u32) -> Vec<f32> {
 pub(super) fn tensor(device: &Device, dtype: DType, values: &[f32]) -> Tensor {
     fn of<T: Float>(device: &Device, values: &[f32]) -> Tensor {
         let values: Vec<T> = values.iter().map(|x| T::from_f32(*x)).collect();
-        Tensor::from_slice(device, [values.len()], &values, Segment::Activations).unwrap()
+        Tensor::from_slice_in(device, [values.len()], &values, Segment::Activations).unwrap()
     }
     match dtype {
         DType::F16 => of::<f16>(device, values),
@@ -34,7 +34,7 @@ pub(super) fn tensor(device: &Device, dtype: DType, values: &[f32]) -> Tensor {
 }
 
 pub(super) fn integers(device: &Device, values: &[i64]) -> Tensor {
-    Tensor::from_slice(device, [values.len()], values, Segment::Activations).unwrap()
+    Tensor::from_slice_in(device, [values.len()], values, Segment::Activations).unwrap()
 }
 
 /// The values of a tensor as doubles, exact.

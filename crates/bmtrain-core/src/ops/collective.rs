@@ -178,7 +178,7 @@ impl Backward for CollectiveBackward {
 pub(super) fn gradient(device: &Device, dy: Grads, shape: Shape, dtype: DType) -> Result<Tensor> {
     match dy.into_iter().flatten().next() {
         Some(dy) => in_dtype(dy, dtype)?.reshape(shape),
-        None => Tensor::full(device, shape, dtype, 0.0, Segment::Activations),
+        None => Tensor::full_in(device, shape, dtype, 0.0, Segment::Activations),
     }
 }
 
@@ -187,7 +187,7 @@ fn share(dy: Tensor, by: Reduction, ranks: usize) -> Result<Tensor> {
     if by != Reduction::Average {
         return Ok(dy);
     }
-    let mut share = Tensor::empty(dy.device(), dy.shape(), dy.dtype(), Segment::Activations)?;
+    let mut share = Tensor::empty_in(dy.device(), dy.shape(), dy.dtype(), Segment::Activations)?;
     let alpha = 1.0 / ranks as f32;
     dy.device().launch(AddScaled { alpha, a: dy.view()?, beta: 0.0, b: None, out: share.view_mut()? })?;
     Ok(share)
@@ -198,19 +198,19 @@ fn winner(ranks: &dyn Communicator, device: &Device, above: &Tensor, below: &Ten
     let (size, rank) = (ranks.size() as f32, ranks.rank() as f32);
     let same = not_above(device, above, below)?;
     // The first of those who have it: each of them names itself, the others a rank that is not there.
-    let mut first = Tensor::full(device, same.shape(), DType::F32, size, Segment::Activations)?;
+    let mut first = Tensor::full_in(device, same.shape(), DType::F32, size, Segment::Activations)?;
     let own = AddScaled { alpha: rank - size, a: same.view()?, beta: 1.0, b: None, out: first.view_mut()? };
     device.launch(own)?;
     let first = tensors::all_reduce(ranks, first, Reduction::Min)?;
-    let own = Tensor::full(device, same.shape(), DType::F32, rank, Segment::Activations)?;
+    let own = Tensor::full_in(device, same.shape(), DType::F32, rank, Segment::Activations)?;
     let before = not_above(device, &own, &first)?;
     product(device, &same, &before, DType::F32)
 }
 
 /// 1 where `a <= b`, else 0, also where their difference is not a number; f32.
 fn not_above(device: &Device, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    let full = |value| Tensor::full(device, a.shape(), DType::F32, value, Segment::Activations);
-    let mut difference = Tensor::empty(device, a.shape(), DType::F32, Segment::Activations)?;
+    let full = |value| Tensor::full_in(device, a.shape(), DType::F32, value, Segment::Activations);
+    let mut difference = Tensor::empty_in(device, a.shape(), DType::F32, Segment::Activations)?;
     let (left, right) = (a.view()?, Some(b.view()?));
     device.launch(AddScaled { alpha: 1.0, a: left, beta: -1.0, b: right, out: difference.view_mut()? })?;
     // The derivative of a rectifier is 0 up to 0 and 1 elsewhere.
@@ -234,7 +234,7 @@ fn product_of_others(ranks: &dyn Communicator, device: &Device, x: &Tensor) -> R
                 device.launch(Multiply { a: other.view()?, b: None, out })?;
             }
             None => {
-                let mut first = Tensor::empty(device, other.shape(), DType::F32, Segment::Activations)?;
+                let mut first = Tensor::empty_in(device, other.shape(), DType::F32, Segment::Activations)?;
                 device.launch(Cast { x: other.view()?, out: Dest { view: first.view_mut()?, add: false } })?;
                 others = Some(first);
             }
@@ -242,13 +242,13 @@ fn product_of_others(ranks: &dyn Communicator, device: &Device, x: &Tensor) -> R
     }
     match others {
         Some(others) => others.reshape(x.shape()),
-        None => Tensor::full(device, x.shape(), DType::F32, 1.0, Segment::Activations),
+        None => Tensor::full_in(device, x.shape(), DType::F32, 1.0, Segment::Activations),
     }
 }
 
 /// `a * b`, rounded once to `dtype`.
 fn product(device: &Device, a: &Tensor, b: &Tensor, dtype: DType) -> Result<Tensor> {
-    let mut out = Tensor::empty(device, b.shape(), dtype, Segment::Activations)?;
+    let mut out = Tensor::empty_in(device, b.shape(), dtype, Segment::Activations)?;
     let dest = Dest { view: out.view_mut()?, add: false };
     device.launch(Multiply { a: a.view()?, b: Some(b.view()?), out: dest })?;
     Ok(out)

@@ -61,7 +61,7 @@ pub(super) fn gate(device: &Device, activation: Activation, x: &Tensor, op: &'st
         return Err(Error::shape(op, "innermost axis of x", "an even number: gate and factor", x.shape()));
     }
     let columns = wide / 2;
-    let mut y = Tensor::empty(device, x.shape().with_last(columns)?, x.dtype(), Segment::Activations)?; // [.., F]
+    let mut y = Tensor::empty_in(device, x.shape().with_last(columns)?, x.dtype(), Segment::Activations)?; // [.., F]
     let span = (rows * wide).saturating_sub(columns);
     let (gate, up) = (x.view()?.part(0, span)?, x.view()?.part(columns.min(rows * wide), span)?);
     device.launch(GatedForward { activation, rows, columns, ld: wide, gate, up, y: y.view_mut()? })?;

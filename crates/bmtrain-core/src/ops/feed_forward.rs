@@ -128,7 +128,7 @@ impl Backward for FeedForwardBackward {
 }
 
 fn like(device: &Device, x: &Tensor) -> Result<Tensor> {
-    Tensor::empty(device, x.shape(), x.dtype(), Segment::Activations)
+    Tensor::empty_in(device, x.shape(), x.dtype(), Segment::Activations)
 }
 
 /// The value of the activation again; with [`Derivative::Ready`] its derivative in place of its input.

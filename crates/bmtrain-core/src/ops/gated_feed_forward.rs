@@ -86,7 +86,7 @@ impl Backward for GatedFeedForwardBackward {
         if !(0..3).any(|index| cx.needs(index)) {
             return Ok(());
         }
-        let empty = |shape| Tensor::empty(cx.device(), shape, halves.dtype(), Segment::Activations);
+        let empty = |shape| Tensor::empty_in(cx.device(), shape, halves.dtype(), Segment::Activations);
         let mut dhidden = empty(halves.shape().with_last(f)?)?; // [.., F]
         let dest = Dest { view: dhidden.view_mut()?, add: false };
         input_gradient(cx.device(), &dy, &w_out.get()?, [e, f], None, dest)?;

@@ -191,7 +191,7 @@ impl Backward for LinearBackward {
         let dpre = match activation {
             None => dy,
             Some((activation, pre)) => {
-                let mut dpre = Tensor::empty(cx.device(), pre.shape(), dy.dtype(), Segment::Activations)?; // [.., N]
+                let mut dpre = Tensor::empty_in(cx.device(), pre.shape(), dy.dtype(), Segment::Activations)?; // [.., N]
                 cx.device().launch(ActivationBackward {
                     activation,
                     x: pre.view()?,

@@ -104,7 +104,7 @@ impl Backward for CrossEntropyNode {
         let (kept, mut dlogits) = if logits.may_be_overwritten() {
             (None, logits)
         } else {
-            let fresh = Tensor::empty(cx.device(), logits.shape(), logits.dtype(), Segment::Activations)?; // [.., V]
+            let fresh = Tensor::empty_in(cx.device(), logits.shape(), logits.dtype(), Segment::Activations)?; // [.., V]
             (Some(logits), fresh)
         };
         cx.device().launch(CrossEntropyBackward {
@@ -164,7 +164,7 @@ impl Backward for SquaredErrorNode {
         if !cx.needs(0) {
             return Ok(());
         }
-        let mut dx = Tensor::empty(cx.device(), x.shape(), x.dtype(), Segment::Activations)?;
+        let mut dx = Tensor::empty_in(cx.device(), x.shape(), x.dtype(), Segment::Activations)?;
         cx.device().launch(SquaredErrorBackward {
             x: x.view()?,
             targets: targets.view()?,

@@ -139,7 +139,7 @@ impl Header {
 
     fn send(&self, ranks: &dyn Communicator, device: &Device, to: usize) -> Result<()> {
         // Uploaded on the compute lane: on that of the messages the host would wait for those that are under way.
-        let words = Tensor::from_slice(device, [WORDS], &self.words(), Segment::Workspace)?;
+        let words = Tensor::from_slice_in(device, [WORDS], &self.words(), Segment::Workspace)?;
         tensors::send(ranks, &words, to)
     }
 

@@ -59,7 +59,7 @@ fn only(op: &'static str, dy: Grads) -> Result<Tensor> {
 
 /// A result, or a gradient on its way: unspecified content.
 fn empty(cx: &Ctx, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor> {
-    Tensor::empty(cx.device(), shape, dtype, Segment::Activations)
+    Tensor::empty_in(cx.device(), shape, dtype, Segment::Activations)
 }
 
 fn expect_shape(op: &'static str, what: &str, expected: Shape, got: Shape) -> Result<()> {
@@ -75,7 +75,7 @@ fn in_dtype(tensor: Tensor, dtype: DType) -> Result<Tensor> {
     if tensor.dtype() == dtype {
         return Ok(tensor);
     }
-    let mut other = Tensor::empty(tensor.device(), tensor.shape(), dtype, Segment::Activations)?;
+    let mut other = Tensor::empty_in(tensor.device(), tensor.shape(), dtype, Segment::Activations)?;
     tensor.device().launch(Cast { x: tensor.view()?, out: Dest { view: other.view_mut()?, add: false } })?;
     Ok(other)
 }
@@ -85,7 +85,7 @@ fn own(tensor: Tensor) -> Result<Tensor> {
     if tensor.may_be_overwritten() {
         return Ok(tensor);
     }
-    let mut copy = Tensor::empty(tensor.device(), tensor.shape(), tensor.dtype(), Segment::Activations)?;
+    let mut copy = Tensor::empty_in(tensor.device(), tensor.shape(), tensor.dtype(), Segment::Activations)?;
     tensor.device().launch(Cast { x: tensor.view()?, out: Dest { view: copy.view_mut()?, add: false } })?;
     Ok(copy)
 }

@@ -127,7 +127,7 @@ struct Statistics {
 
 impl Statistics {
     fn new(device: &Device, kind: NormKind, x: Shape) -> Result<Self> {
-        let rows = || Tensor::empty(device, [x.rows()], DType::F32, Segment::Activations);
+        let rows = || Tensor::empty_in(device, [x.rows()], DType::F32, Segment::Activations);
         Ok(Statistics { kind, mean: if kind == NormKind::Layer { Some(rows()?) } else { None }, rstd: rows()? })
     }
 }
@@ -233,7 +233,7 @@ impl Backward for ResidualNormNode {
                     })
                 }
                 None if cx.needs(X) && cx.needs(RESIDUAL) => {
-                    let total = Tensor::empty(cx.device(), saved.x.shape(), saved.x.dtype(), Segment::Activations)?;
+                    let total = Tensor::empty_in(cx.device(), saved.x.shape(), saved.x.dtype(), Segment::Activations)?;
                     let total = add_norm(cx, &saved, &dy, total, false)?;
                     split(cx, total, None, x_dtype)
                 }

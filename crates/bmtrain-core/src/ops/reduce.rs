@@ -78,7 +78,7 @@ pub fn mean(cx: &Ctx, x: &Var) -> Result<Var> {
 fn reduce(cx: &Ctx, x: &Var, factor: f32) -> Result<Var> {
     let (rows, columns) = (x.shape().rows(), x.shape().last());
     let device = cx.device();
-    let mut by_column = Tensor::empty(device, [columns], DType::F32, Segment::Workspace)?; // [columns]
+    let mut by_column = Tensor::empty_in(device, [columns], DType::F32, Segment::Workspace)?; // [columns]
     let out = Dest { view: by_column.view_mut()?, add: false };
     device.launch(ColumnSum { rows, columns, x: x.value().view()?, out })?;
     let mut total = empty(cx, [1], DType::F32)?; // [1]
@@ -106,8 +106,8 @@ impl Backward for ReduceBackward {
         let dy = only("sum", dy)?;
         let (rows, columns) = (shape.rows(), shape.last());
         cx.write(0, shape, dtype, |device, dx| {
-            let ones = Tensor::full(device, [rows.max(columns)], DType::F32, 1.0, Segment::Workspace)?;
-            let mut row = Tensor::empty(device, [columns], DType::F32, Segment::Workspace)?; // [columns]
+            let ones = Tensor::full_in(device, [rows.max(columns)], DType::F32, 1.0, Segment::Workspace)?;
+            let mut row = Tensor::empty_in(device, [columns], DType::F32, Segment::Workspace)?; // [columns]
             let spread = Dest { view: row.view_mut()?, add: false };
             outer(device, factor, (&dy, 1), (&ones, columns), spread)?;
             outer(device, 1.0, (&ones, rows), (&row, columns), dx)

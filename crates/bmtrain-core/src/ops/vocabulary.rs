@@ -129,7 +129,7 @@ impl Backward for VocabularyBackward {
         let (kept, mut dlogits) = if logits.may_be_overwritten() {
             (None, logits)
         } else {
-            let fresh = Tensor::empty(cx.device(), logits.shape(), logits.dtype(), Segment::Activations)?; // [.., C]
+            let fresh = Tensor::empty_in(cx.device(), logits.shape(), logits.dtype(), Segment::Activations)?; // [.., C]
             (Some(logits), fresh)
         };
         let divisor = if mean { Some(totals.slice(1..2)?) } else { None };
@@ -182,7 +182,7 @@ impl Terms {
         options: &CrossEntropy,
     ) -> Result<Terms> {
         let sum = |each: &Tensor| {
-            let mut sum = Tensor::empty(device, [1], DType::F32, Segment::Activations)?; // [1]
+            let mut sum = Tensor::empty_in(device, [1], DType::F32, Segment::Activations)?; // [1]
             let out = Dest { view: sum.view_mut()?, add: false };
             device.launch(ColumnSum { rows: each.elements(), columns: 1, x: each.view()?, out })?;
             Ok::<_, Error>((each.clone(), sum))
@@ -223,7 +223,7 @@ impl Terms {
     ) -> Result<()> {
         let device = self.targets.device();
         let criterion = self.criterion(first, count)?;
-        let mut own = Tensor::empty(device, [count, 4], DType::F32, Segment::Activations)?; // [rows, 4]
+        let mut own = Tensor::empty_in(device, [count, 4], DType::F32, Segment::Activations)?; // [rows, 4]
         let statistics = own.view_mut()?;
         device.launch(VocabularyStatistics { rows: count, columns, logits, criterion, statistics })?;
         let (shards, all) = match shard {
@@ -235,7 +235,7 @@ impl Terms {
 
     /// Sum of the losses of all rows, sum of their weights, and the mean.
     pub(super) fn totals(&self, losses: &Tensor) -> Result<Tensor> {
-        let mut totals = Tensor::empty(losses.device(), [3], DType::F32, Segment::Activations)?; // [3]
+        let mut totals = Tensor::empty_in(losses.device(), [3], DType::F32, Segment::Activations)?; // [3]
         losses.device().launch(LossTotals {
             losses: losses.view()?,
             targets: self.targets.view()?,

@@ -113,7 +113,7 @@ fn accumulate(device: &Device, sum: &mut Option<Tensor>, term: Option<Tensor>) -
             sum
         }
         Some(sum) => {
-            let mut fresh = Tensor::empty(device, sum.shape(), sum.dtype(), bmtrain_core::Segment::Activations)?;
+            let mut fresh = Tensor::empty_in(device, sum.shape(), sum.dtype(), bmtrain_core::Segment::Activations)?;
             device.launch(AddScaled {
                 alpha: 1.0,
                 a: term.view()?,

@@ -145,7 +145,7 @@ pub(super) fn gather_words(ranks: &dyn Communicator, device: &Device, own: &[i64
     if ranks.size() == 1 || own.is_empty() {
         return Ok(vec![own.to_vec(); ranks.size()]);
     }
-    let send = Tensor::from_slice(device, [own.len()], own, Segment::Workspace)?;
+    let send = Tensor::from_slice_in(device, [own.len()], own, Segment::Workspace)?;
     let all = tensors::all_gather(ranks, &send)?.to_vec::<i64>()?;
     Ok(all.chunks_exact(own.len()).map(<[i64]>::to_vec).collect())
 }

@@ -32,7 +32,7 @@ fn reduce_loss(ranks: &dyn Communicator, loss: &Tensor, by: Reduction) -> Result
         return Err(Error::setting("loss", format!("a loss has one element, got shape {}", loss.shape())));
     }
     // In f32, whatever the loss is in.
-    let own = Tensor::from_slice(loss.device(), [1], &values, Segment::Workspace)?;
+    let own = Tensor::from_slice_in(loss.device(), [1], &values, Segment::Workspace)?;
     Ok(tensors::all_reduce(ranks, own, by)?.item()?)
 }
 
@@ -69,11 +69,11 @@ pub fn gather_result(ranks: &dyn Communicator, x: &Tensor) -> Result<Tensor> {
     }
     let of = |rows: usize| Shape::new(&[&[rows], inner].concat());
     let (row, backend) = (of(1)?.elements(), device.backend());
-    let mut padded = Tensor::empty(device, of(most)?, x.dtype(), Segment::Workspace)?;
+    let mut padded = Tensor::empty_in(device, of(most)?, x.dtype(), Segment::Workspace)?;
     device.launch(Fill { value: 0.0, out: padded.view_mut()? })?;
     backend.copy(x.view()?, padded.view_mut()?.part(0, rows * row)?, Lane::Compute)?;
     let gathered = tensors::all_gather(ranks, &padded)?;
-    let mut result = Tensor::empty(device, of(counts.iter().sum())?, x.dtype(), Segment::Activations)?;
+    let mut result = Tensor::empty_in(device, of(counts.iter().sum())?, x.dtype(), Segment::Activations)?;
     let mut start = 0;
     for (rank, count) in counts.into_iter().enumerate() {
         let from = gathered.view()?.part(rank * most * row, count * row)?;

@@ -243,7 +243,7 @@ mod tests {
     fn steps_add_to_the_rows_and_to_nothing_else() {
         let device = Device::cpu(1).unwrap();
         let inspector = TensorInspector::new();
-        let ones = Tensor::full(&device, [2, 3], DType::F32, 1.0, Segment::Activations).unwrap();
+        let ones = Tensor::full_in(&device, [2, 3], DType::F32, 1.0, Segment::Activations).unwrap();
         let mut last = None;
         for step in 0..50 {
             for micro_batch in 0..2 {

@@ -89,8 +89,8 @@ impl OptimManager {
         if clip.max_norm.is_nan() || clip.max_norm <= 0.0 {
             return Err(Error::setting("clip", format!("norm bound {} must be above 0", clip.max_norm)));
         }
-        let scalar = || Tensor::full(device, [1], DType::F32, 0.0, Segment::Optimizer);
-        let accumulated = Tensor::full(device, [WORDS], DType::I64, 0.0, Segment::Optimizer)?;
+        let scalar = || Tensor::full_in(device, [1], DType::F32, 0.0, Segment::Optimizer);
+        let accumulated = Tensor::full_in(device, [WORDS], DType::I64, 0.0, Segment::Optimizer)?;
         let (norm, factor) = (scalar()?, scalar()?);
         Ok(OptimManager {
             device: device.clone(),
@@ -189,8 +189,13 @@ impl OptimManager {
         if loss.value().elements() != 1 {
             return Err(Error::setting("backward", format!("a loss has one element, got shape {}", loss.shape())));
         }
-        let seed =
-            Tensor::full(&self.device, loss.shape(), loss.dtype(), weight * self.loss_scale(), Segment::Activations)?;
+        let seed = Tensor::full_in(
+            &self.device,
+            loss.shape(),
+            loss.dtype(),
+            weight * self.loss_scale(),
+            Segment::Activations,
+        )?;
         tape.backward(&self.device, vec![(loss.clone(), seed)], &[])?;
         // Blocks did this on the way; what is outside of them may get gradients until the end.
         for flat in self.flats()?.iter() {
@@ -331,7 +336,7 @@ impl OptimManager {
         let mut first = self.first_broken()?.unwrap_or(none);
         // Where state is cut, each rank sees the gradients that it owns.
         if let Some(flat) = self.flats()?.iter().find(|flat| flat.sharding().cuts_state()) {
-            let own = Tensor::from_slice(&self.device, [1], &[first as i64], Segment::Activations)?;
+            let own = Tensor::from_slice_in(&self.device, [1], &[first as i64], Segment::Activations)?;
             let least = tensors::all_reduce(&*flat.sharding().ranks, own, Reduction::Min)?.to_vec::<i64>()?;
             first = least.first().and_then(|least| usize::try_from(*least).ok()).unwrap_or(none);
         }

@@ -134,7 +134,7 @@ impl Param {
         }
         let var = if self.is_trainable() && cx.is_recording() {
             let sink: Rc<dyn GradSink> = self.inner.clone();
-            Var::leaf(value, sink)
+            cx.leaf(value, sink)
         } else {
             Var::constant(value)
         };

@@ -214,7 +214,7 @@ impl Rank {
         let ids = |salt: usize| -> Vec<i64> {
             (0..ROWS).map(|row| ((row * 5 + number * 11 + salt * (number + 3)) % VOCABULARY) as i64).collect()
         };
-        let tensor = |salt| Tensor::from_slice(&self.device, [ROWS], &ids(salt), Segment::Data);
+        let tensor = |salt| Tensor::from_slice_in(&self.device, [ROWS], &ids(salt), Segment::Data);
         Ok([tensor(1)?, tensor(2)?])
     }
 

@@ -92,7 +92,7 @@ impl<B: Block<Carry = Streams, Shared = Var, Cache = ()> + 'static> Setting<B> {
 
     pub fn tensor(&self, salt: f32) -> Tensor {
         let values: Vec<f32> = (0..ROWS * SIZE).map(|i| (i as f32 * 0.83 + salt).sin()).collect();
-        Tensor::from_slice(&self.device, [ROWS, SIZE], &values, Segment::Data).unwrap()
+        Tensor::from_slice_in(&self.device, [ROWS, SIZE], &values, Segment::Data).unwrap()
     }
 
     pub fn blocks(&self, way: &Way, carry: Streams, shared: &Var, cx: &mut Ctx) -> (Streams, Vec<Streams>) {
@@ -130,12 +130,12 @@ impl<B: Block<Carry = Streams, Shared = Var, Cache = ()> + 'static> Setting<B> {
         let [x, y, shared] = inputs.clone();
         let (last, hidden) = self.blocks(&way, (x, y, Var::constant(self.tensor(5.0))), &shared, &mut cx);
         let seen = case.hidden.iter().map(|&block| &hidden[block]).chain(case.last.then_some(&last));
-        let mut loss = Var::constant(Tensor::full(&self.device, [1], DType::F32, 0.0, Segment::Data).unwrap());
+        let mut loss = Var::constant(Tensor::full_in(&self.device, [1], DType::F32, 0.0, Segment::Data).unwrap());
         for (salt, var) in seen.flat_map(|(x, y, _)| [x, y]).enumerate() {
             let weights = Var::constant(self.tensor(10.0 + salt as f32));
             loss = ops::add(&cx, &loss, &ops::sum(&cx, &ops::mul(&cx, var, &weights).unwrap()).unwrap()).unwrap();
         }
-        let one = Tensor::full(&self.device, [1], DType::F32, 1.0, Segment::Activations).unwrap();
+        let one = Tensor::full_in(&self.device, [1], DType::F32, 1.0, Segment::Activations).unwrap();
         let wanted: Vec<&Var> = inputs.iter().collect();
         let read = |grad: Option<Tensor>| grad.map(|grad| grad.to_vec::<f32>().unwrap()).unwrap_or_default();
         let grads = cx.take_tape().unwrap().backward(&self.device, vec![(loss.clone(), one)], &wanted).unwrap();

@@ -387,7 +387,7 @@ impl<'a> Generator<'a> {
     /// The highest of all ranks' votes.
     fn highest(&self, own: Vote, cx: &Ctx) -> Result<Vote> {
         let Some(ranks) = &self.ranks else { return Ok(own) };
-        let own = Tensor::from_slice(cx.device(), [1], &[f32::from(own as u8)], Segment::Data)?;
+        let own = Tensor::from_slice_in(cx.device(), [1], &[f32::from(own as u8)], Segment::Data)?;
         let highest = tensors::all_reduce(&**ranks, own, Reduction::Max)?.to_vec::<f32>()?;
         let highest = highest.first().copied().unwrap_or(0.0);
         let votes = [Vote::Stop, Vote::GoOn, Vote::Done];

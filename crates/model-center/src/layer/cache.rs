@@ -43,7 +43,7 @@ impl BlockCache {
 pub fn rows(x: &Var, from: &[usize], cx: &Ctx) -> Result<Var> {
     let [batch, length, width] = x.dims("rows")?;
     let numbers: Vec<i64> = from.iter().map(|&row| row as i64).collect();
-    let numbers = Tensor::from_slice(cx.device(), [from.len()], &numbers, Segment::Data)?;
+    let numbers = Tensor::from_slice_in(cx.device(), [from.len()], &numbers, Segment::Data)?;
     let whole = x.reshape([batch, length * width])?; // [B, S W]
     Ok(ops::embedding(cx, &numbers, &whole, None)?.reshape([from.len(), length, width])?)
 }

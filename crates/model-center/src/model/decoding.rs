@@ -125,7 +125,7 @@ impl Past {
 
     /// u8 `[R, S]`, 1 for tokens; `None` where nothing is padded.
     pub(super) fn padding(&self, device: &Device) -> Result<Option<Tensor>> {
-        let upload = |mask: &Vec<u8>| Tensor::from_slice(device, [self.rows, self.length], mask, Segment::Data);
+        let upload = |mask: &Vec<u8>| Tensor::from_slice_in(device, [self.rows, self.length], mask, Segment::Data);
         Ok(self.mask.as_ref().map(upload).transpose()?)
     }
 
@@ -134,7 +134,7 @@ impl Past {
         let Some(mask) = &self.mask else { return Ok(None) };
         let by_token = PositionTable { first: 0, count: Count::Tokens };
         let numbers = by_token.rows_of(self.rows, self.length, Some(mask));
-        Ok(Some(Tensor::from_slice(device, [self.rows, self.length], &numbers, Segment::Data)?))
+        Ok(Some(Tensor::from_slice_in(device, [self.rows, self.length], &numbers, Segment::Data)?))
     }
 
     /// i64 `[R, L]`: the table's rows of the last L tokens of each row. They go by tokens even where whole rows go by
@@ -151,7 +151,7 @@ impl Past {
             }
             Some(mask) => last_columns(&by_token.rows_of(self.rows, self.length, Some(mask)), self.length, length),
         };
-        Ok(Tensor::from_slice(device, [self.rows, length], &ids, Segment::Data)?)
+        Ok(Tensor::from_slice_in(device, [self.rows, length], &ids, Segment::Data)?)
     }
 }
 
@@ -212,7 +212,7 @@ pub(super) fn last_places(hidden: Var, cx: &Ctx) -> bmtrain_dist::Result<Var> {
         return Ok(hidden);
     }
     let last: Vec<i64> = (1..=rows).map(|row| (row * length) as i64 - 1).collect();
-    let last = Tensor::from_slice(cx.device(), [rows], &last, Segment::Data)?;
+    let last = Tensor::from_slice_in(cx.device(), [rows], &last, Segment::Data)?;
     let places = hidden.reshape([rows * length, width])?; // [R L, D]
     Ok(ops::embedding(cx, &last, &places, None)?.reshape([rows, 1, width])?) // [R, 1, D]
 }

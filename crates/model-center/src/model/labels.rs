@@ -33,11 +33,11 @@ impl Labels {
     pub(super) fn upload(device: &Device, labels: &TextLabels, samples: usize) -> Result<Self> {
         Ok(match labels {
             TextLabels::Classes(labels) => {
-                Labels::Classes(Tensor::from_slice(device, [samples], labels, Segment::Data)?)
+                Labels::Classes(Tensor::from_slice_in(device, [samples], labels, Segment::Data)?)
             }
             TextLabels::Values(values) => {
                 let shape = [samples, values.len() / samples.max(1)];
-                Labels::Values(Tensor::from_slice(device, shape, values, Segment::Data)?)
+                Labels::Values(Tensor::from_slice_in(device, shape, values, Segment::Data)?)
             }
         })
     }
@@ -168,7 +168,7 @@ pub(super) fn upload_class_weights(
         let reason = format!("{} weights for {} classes", weights.len(), classes.unwrap_or(0));
         return Err(Error::data("class_weights", reason, "give one number above 0 for each class"));
     }
-    Ok(Some(Tensor::from_slice(device, [weights.len()], weights, Segment::Data)?))
+    Ok(Some(Tensor::from_slice_in(device, [weights.len()], weights, Segment::Data)?))
 }
 
 /// The words of answers in a vocabulary of so many, and a place for each row among so many tokens.
@@ -201,7 +201,7 @@ impl AnswerTensors {
     /// # Errors
     /// No memory left.
     pub(super) fn upload(device: &Device, answers: &TextAnswers) -> Result<Self> {
-        let upload = |values: &[i64]| Tensor::from_slice(device, [values.len()], values, Segment::Data);
+        let upload = |values: &[i64]| Tensor::from_slice_in(device, [values.len()], values, Segment::Data);
         Ok(AnswerTensors { words: upload(&answers.words)?, places: upload(&answers.places)? })
     }
 }
@@ -328,7 +328,7 @@ pub(super) fn upload_mask(
         return Err(Error::data("batch", reason, "use 1 for tokens and 0 for padding"));
     }
     let padded = mask.contains(&0);
-    Ok(padded.then(|| Tensor::from_slice(device, shape, mask, Segment::Data)).transpose()?)
+    Ok(padded.then(|| Tensor::from_slice_in(device, shape, mask, Segment::Data)).transpose()?)
 }
 
 /// As many values as ids.

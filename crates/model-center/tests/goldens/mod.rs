@@ -163,7 +163,7 @@ pub fn check_head(model: &str, head: &str, recompute: Recompute, defined: impl F
             true => ours.loss(&batch, &mut cx).unwrap().unwrap(),
         };
         compare("loss", loss.value());
-        let one = Tensor::full(&device, [1], DType::F32, 1.0, Segment::Activations).unwrap();
+        let one = Tensor::full_in(&device, [1], DType::F32, 1.0, Segment::Activations).unwrap();
         cx.take_tape().unwrap().backward(&device, vec![(loss, one)], &[]).unwrap();
         check_gradients(&what, &*ours, &golden);
     }

@@ -10,8 +10,9 @@ use std::time::Instant;
 pub fn gemm_floor(device: &Device, shape: Shape, extent: Extent) -> Result<f64> {
     let mut total = 0.0;
     for Product { tokens, n, k, count } in shape.products(extent) {
-        let tensor =
-            |rows: usize, columns: usize| Tensor::full(device, [rows, columns], DType::F32, 0.01, Segment::Workspace);
+        let tensor = |rows: usize, columns: usize| {
+            Tensor::full_in(device, [rows, columns], DType::F32, 0.01, Segment::Workspace)
+        };
         let (mut y, mut x, mut w) = (tensor(tokens, n)?, tensor(tokens, k)?, tensor(n, k)?);
         let mut times = Vec::new();
         for _ in 0..5 {

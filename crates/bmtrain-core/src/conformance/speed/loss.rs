@@ -13,10 +13,10 @@ pub(super) fn time(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     let (rows, classes) = (sizes.rows().div_ceil(4), sizes.vocabulary);
     let (len, size) = (rows * classes, dtype.size());
     let (logits, mut dlogits) = (bench.tensor(len, dtype)?, bench.tensor(len, dtype)?);
-    let targets = Tensor::from_slice(device, [rows], &vec![17i64; rows], Segment::Data)?;
+    let targets = Tensor::from_slice_in(device, [rows], &vec![17i64; rows], Segment::Data)?;
     let (mut losses, mut lse) = (bench.tensor(rows, DType::F32)?, bench.tensor(rows, DType::F32)?);
     let mut totals = bench.tensor(3, DType::F32)?;
-    let dloss = Tensor::full(device, [1], DType::F32, 1.0, Segment::Data)?;
+    let dloss = Tensor::full_in(device, [1], DType::F32, 1.0, Segment::Data)?;
     let (ignore_index, smoothing, class_weights) = (-100, 0.0, None);
     bench.moving("cross_entropy", dtype, size * len, |launch| {
         let kernel = CrossEntropyForward {

@@ -136,7 +136,7 @@ pub fn speed(device: &Device, wanted: &Wanted, tell: &mut dyn FnMut(Figure)) -> 
 /// # Errors
 /// No room for twice as much; a failing device.
 pub fn copy_bandwidth(device: &Device, bytes: usize, budget: Duration) -> Result<f64> {
-    let tensor = || Tensor::full(device, [bytes], DType::U8, 1.0, Segment::Workspace);
+    let tensor = || Tensor::full_in(device, [bytes], DType::U8, 1.0, Segment::Workspace);
     let (from, mut to) = (tensor()?, tensor()?);
     let copy = &mut || device.backend().copy(from.view()?, to.view_mut()?, Lane::Compute);
     Ok(2.0 * bytes as f64 / time_of(device, budget, copy)?)
@@ -195,7 +195,7 @@ impl Bench<'_> {
 
     /// Normal numbers.
     fn tensor(&self, len: usize, dtype: DType) -> Result<Tensor> {
-        let mut tensor = Tensor::empty(self.device, [len], dtype, Segment::Activations)?;
+        let mut tensor = Tensor::empty_in(self.device, [len], dtype, Segment::Activations)?;
         let (distribution, key) = (Distribution::Normal(0.0, 1.0), Key::new(0, "speed"));
         self.device.launch(FillRandom { distribution, key, offset: 0, out: tensor.view_mut()? })?;
         Ok(tensor)

@@ -17,13 +17,13 @@ pub(super) fn time(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     bench.moving("column_sum", dtype, size * len, |launch| {
         launch(ColumnSum { rows, columns, x: x.view()?, out: dest(&mut sums, true)? }.into())
     })?;
-    let mut words = Tensor::from_slice(bench.device, [WORDS], &[0i64; WORDS], Segment::Data)?;
+    let mut words = Tensor::from_slice_in(bench.device, [WORDS], &[0i64; WORDS], Segment::Data)?;
     for (name, order) in [("grad_norm 2", NormOrder::Two), ("grad_norm inf", NormOrder::Infinity)] {
         bench.moving(name, dtype, size * len, |launch| {
             launch(GradNorm { order, x: x.view()?, out: dest(&mut words, false)? }.into())
         })?;
     }
-    let mut flag = Tensor::from_slice(bench.device, [1], &[0i32], Segment::Data)?;
+    let mut flag = Tensor::from_slice_in(bench.device, [1], &[0i32], Segment::Data)?;
     bench.moving("non_finite", dtype, size * len, |launch| {
         launch(NonFinite { x: x.view()?, flag: flag.view_mut()? }.into())
     })?;
@@ -35,10 +35,10 @@ pub(super) fn time(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
 
 fn adam(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     let (device, len) = (bench.device, bench.sizes().parameters);
-    let factor = Tensor::full(device, [1], DType::F32, 1.0, Segment::Data)?;
+    let factor = Tensor::full_in(device, [1], DType::F32, 1.0, Segment::Data)?;
     let (mut parameter, grad) = (bench.tensor(len, dtype)?, bench.tensor(len, dtype)?);
     let mut master = bench.tensor(if dtype == DType::F32 { 0 } else { len }, DType::F32)?;
-    let zeros = || Tensor::full(device, [len], DType::F32, 0.0, Segment::Optimizer);
+    let zeros = || Tensor::full_in(device, [len], DType::F32, 0.0, Segment::Optimizer);
     let (mut m, mut v) = (zeros()?, zeros()?);
     // Both moments and the master are read and written, the gradient is read, a 16-bit parameter only written.
     let bytes = if dtype == DType::F32 { 7 * 4 } else { 6 * 4 + 2 * dtype.size() };

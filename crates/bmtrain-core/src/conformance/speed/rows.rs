@@ -22,7 +22,7 @@ fn embedding(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     let frequent = entries.min(100);
     let id = |i: usize| if i.is_multiple_of(2) { i * 7 % frequent } else { i * 7919 % entries } as i64;
     let ids: Vec<i64> = (0..rows).map(id).collect();
-    let ids = Tensor::from_slice(bench.device, [rows], &ids, Segment::Data)?;
+    let ids = Tensor::from_slice_in(bench.device, [rows], &ids, Segment::Data)?;
     bench.moving("embedding", dtype, 2 * size * len, |launch| {
         let (table, ids, out) = (table.view()?, ids.view()?, dest(&mut out, false)?);
         launch(EmbeddingForward { entries, columns, table, ids, out }.into())

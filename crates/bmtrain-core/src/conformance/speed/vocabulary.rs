@@ -14,10 +14,10 @@ pub(super) fn time(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
     let columns = classes.next_multiple_of(8);
     let (len, size) = (rows * columns, dtype.size());
     let (logits, mut dlogits) = (bench.tensor(len, dtype)?, bench.tensor(len, dtype)?);
-    let targets = Tensor::from_slice(device, [rows], &vec![17i64; rows], Segment::Data)?;
+    let targets = Tensor::from_slice_in(device, [rows], &vec![17i64; rows], Segment::Data)?;
     let mut statistics = bench.tensor(4 * rows, DType::F32)?;
-    let lse = Tensor::full(device, [rows], DType::F32, 20.0, Segment::Data)?;
-    let dloss = Tensor::full(device, [1], DType::F32, 1.0, Segment::Data)?;
+    let lse = Tensor::full_in(device, [rows], DType::F32, 20.0, Segment::Data)?;
+    let dloss = Tensor::full_in(device, [1], DType::F32, 1.0, Segment::Data)?;
     let classes = ShardClasses::all(classes);
     let criterion = Criterion { classes, targets: targets.view()?, ignore_index: -100, smoothing: 0.0, weights: None };
     bench.moving("vocabulary statistics", dtype, size * len, |launch| {

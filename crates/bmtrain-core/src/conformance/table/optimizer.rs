@@ -45,7 +45,7 @@ fn adam(name: &str, step: Step) -> Case {
         let [mut master, mut m, mut v] = [copy(&t[0])?, copy(&t[1])?, copy(&t[2])?];
         let mut parameter = zeros(device, &[step.n], t[3].dtype())?;
         device.launch(Cast { x: master.view()?, out: Dest { view: parameter.view_mut()?, add: false } })?;
-        let factor = Tensor::full(device, [1], DType::F32, step.factor, Segment::Workspace)?;
+        let factor = Tensor::full_in(device, [1], DType::F32, step.factor, Segment::Workspace)?;
         let wide = parameter.dtype() == DType::F32;
         device.launch(Adam {
             parameter: parameter.view_mut()?,
@@ -101,7 +101,7 @@ fn host_adam(step: Step, t: &[Vec<f64>]) -> Vec<Vec<f64>> {
 fn clip(order: NormOrder, name: &str, max_norm: f32, scale: f32) -> Case {
     Case::kernel(format!("clip_factor/{name}/{max_norm} under {scale}"), move |device, t| {
         let (mut norm, mut factor) = (zeros(device, &[1], DType::F32)?, zeros(device, &[1], DType::F32)?);
-        let mut words = Tensor::full(device, [WORDS], DType::I64, 0.0, Segment::Workspace)?;
+        let mut words = Tensor::full_in(device, [WORDS], DType::I64, 0.0, Segment::Workspace)?;
         device.launch(GradNorm { order, x: t[0].view()?, out: Dest { view: words.view_mut()?, add: false } })?;
         device.launch(ClipFactor {
             order,

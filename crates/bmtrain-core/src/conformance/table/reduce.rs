@@ -109,7 +109,7 @@ fn grad_norms(cases: &mut Vec<Case>) {
     for (order, name) in [(NormOrder::Two, "2-norm"), (NormOrder::Infinity, "largest")] {
         for (n, more) in [(7, 0), (1001, 3), (300, 70_000)] {
             let case = Case::kernel(format!("grad_norm/{name}/{n} and {more}"), move |device, t| {
-                let mut words = Tensor::full(device, [WORDS], DType::I64, 0.0, Segment::Workspace)?;
+                let mut words = Tensor::full_in(device, [WORDS], DType::I64, 0.0, Segment::Workspace)?;
                 for (x, add) in [(&t[0], false), (&t[1], true)] {
                     device.launch(GradNorm { order, x: x.view()?, out: Dest { view: words.view_mut()?, add } })?;
                 }
@@ -133,7 +133,7 @@ fn grad_norms(cases: &mut Vec<Case>) {
             let mut x = copy(&t[0])?;
             let part = x.view_mut()?.part(40_001, 1)?;
             device.launch(crate::kernel::Fill { value: factor, out: part })?;
-            let mut flag = Tensor::full(device, [1], DType::I32, 0.0, Segment::Workspace)?;
+            let mut flag = Tensor::full_in(device, [1], DType::I32, 0.0, Segment::Workspace)?;
             device.launch(NonFinite { x: x.view()?, flag: flag.view_mut()? })?;
             Ok(vec![flag])
         });

@@ -124,7 +124,7 @@ fn kernels(rows: usize, columns: usize, counts: &[usize], smoothing: f32, weight
     let host_counts = counts.clone();
     let case = Case::kernel(name, move |device, t| {
         let sum = t[2].to_vec::<f32>()?.iter().map(|weight| f64::from(*weight)).sum::<f64>() as f32;
-        let sum = Tensor::full(device, [1], DType::F32, sum, Segment::Activations)?;
+        let sum = Tensor::full_in(device, [1], DType::F32, sum, Segment::Activations)?;
         let weights = weighted.then_some([&t[2], &sum]);
         parts(device, &t[0], (&t[1], weights), [rows, columns], &counts, (smoothing, mixed))
     });
@@ -174,9 +174,9 @@ fn parts(
     })?;
     // Beside the logits with one factor, and in their place with one for each row.
     let dtype = if mixed { DType::F32 } else { logits.dtype() };
-    let mut beside = Tensor::full(device, logits.shape(), dtype, 7.0, Segment::Activations)?;
+    let mut beside = Tensor::full_in(device, logits.shape(), dtype, 7.0, Segment::Activations)?;
     let mut in_place = copy(logits)?;
-    let one = Tensor::full(device, [1], DType::F32, 1.5, Segment::Activations)?;
+    let one = Tensor::full_in(device, [1], DType::F32, 1.5, Segment::Activations)?;
     for part in 0..shards {
         let (start, len) = (part * rows * columns, rows * columns);
         device.launch(VocabularyGradient {
@@ -301,7 +301,7 @@ fn totals(cases: &mut Vec<Case>) {
 fn scaling(cases: &mut Vec<Case>) {
     for len in [1, 7, 1025, 100_003] {
         let case = Case::kernel(format!("scale_by/{len}"), move |device, t| {
-            let number = |value| Tensor::full(device, [1], DType::F32, value, Segment::Activations);
+            let number = |value| Tensor::full_in(device, [1], DType::F32, value, Segment::Activations);
             let (factor, divisor, nothing) = (number(3.0)?, number(8.0)?, number(0.0)?);
             let (mut written, mut added) = (copy(&t[0])?, copy(&t[1])?);
             let (mut in_place, mut wide) = (copy(&t[0])?, zeros(device, &[len], DType::F32)?);
@@ -331,7 +331,7 @@ fn scaling(cases: &mut Vec<Case>) {
     }
     // Neither range starts at a multiple of 16 bytes.
     let apart = Case::kernel("scale_by/unaligned", |device, t| {
-        let (factor, mut out) = (Tensor::full(device, [1], DType::F32, 3.0, Segment::Activations)?, copy(&t[0])?);
+        let (factor, mut out) = (Tensor::full_in(device, [1], DType::F32, 3.0, Segment::Activations)?, copy(&t[0])?);
         let view = out.view_mut()?.part(3, 50)?;
         let (factor, x) = (factor.view()?, Some(t[0].view()?.part(1, 50)?));
         device.launch(ScaleBy { factor, divisor: None, x, out: Dest { view, add: true } })?;

@@ -203,7 +203,7 @@ fn integers_become_the_nearest_float_even_where_two_roundings_would_not() {
             assert!(2 * distance <= spacing, "{whole} became {got} in {dtype}");
         }
     }
-    let bytes = Tensor::from_slice(&device, [3], &[0u8, 7, 255], Segment::Data).unwrap();
+    let bytes = Tensor::from_slice_in(&device, [3], &[0u8, 7, 255], Segment::Data).unwrap();
     let mut out = tensor(&device, DType::F16, &[1.0; 3]);
     let dest = Dest { view: out.view_mut().unwrap(), add: true };
     device.launch(Cast { x: bytes.view().unwrap(), out: dest }).unwrap();
@@ -215,11 +215,11 @@ fn fills_convert_to_the_type_and_saturate() {
     let device = device(2);
     let len = 70_001;
     for dtype in FLOATS {
-        let filled = Tensor::full(&device, [len], dtype, 1.5, Segment::Activations).unwrap();
+        let filled = Tensor::full_in(&device, [len], dtype, 1.5, Segment::Activations).unwrap();
         assert!(numbers(&filled).iter().all(|x| *x == 1.5));
     }
-    let whole = Tensor::full(&device, [5], DType::I64, -3.7, Segment::Data).unwrap();
+    let whole = Tensor::full_in(&device, [5], DType::I64, -3.7, Segment::Data).unwrap();
     assert_eq!(whole.to_vec::<i64>().unwrap(), [-3; 5]);
-    let bytes = Tensor::full(&device, [5], DType::U8, 300.0, Segment::Data).unwrap();
+    let bytes = Tensor::full_in(&device, [5], DType::U8, 300.0, Segment::Data).unwrap();
     assert_eq!(bytes.to_vec::<u8>().unwrap(), [255; 5]);
 }

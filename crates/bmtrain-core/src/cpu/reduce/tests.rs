@@ -46,7 +46,7 @@ fn norm(order: NormOrder, dtype: DType, x: &[f32], old: Option<f32>) -> f64 {
     }
     let words = [1, 2, 3].map(|threads| {
         let device = device(threads);
-        let mut out = Tensor::from_slice(&device, [WORDS], &before, Segment::Data).unwrap();
+        let mut out = Tensor::from_slice_in(&device, [WORDS], &before, Segment::Data).unwrap();
         let dest = Dest { view: out.view_mut().unwrap(), add: old.is_some() };
         device.launch(GradNorm { order, x: tensor(&device, dtype, x).view().unwrap(), out: dest }).unwrap();
         out.to_vec::<i64>().unwrap()
@@ -99,7 +99,7 @@ fn parts_cut_at_chunks_give_the_bits_of_the_whole_in_any_order() {
     let x: Vec<f32> = values(10_000, 1).iter().map(|x| x * 1.012_345_7).collect();
     let device = device(2);
     let words = |parts: &[std::ops::Range<usize>]| {
-        let mut out = Tensor::from_slice(&device, [WORDS], &[0i64; WORDS], Segment::Data).unwrap();
+        let mut out = Tensor::from_slice_in(&device, [WORDS], &[0i64; WORDS], Segment::Data).unwrap();
         for part in parts {
             let x = tensor(&device, DType::F32, &x[part.clone()]);
             let dest = Dest { view: out.view_mut().unwrap(), add: true };
@@ -128,7 +128,7 @@ fn the_flag_is_set_by_anything_that_is_not_finite_and_by_nothing_else() {
                 let mut x = values(len, 1);
                 x[len - 1] = bad;
                 let x = tensor(&device, dtype, &x);
-                let mut flag = Tensor::from_slice(&device, [1], &[start], Segment::Data).unwrap();
+                let mut flag = Tensor::from_slice_in(&device, [1], &[start], Segment::Data).unwrap();
                 device.launch(NonFinite { x: x.view().unwrap(), flag: flag.view_mut().unwrap() }).unwrap();
                 assert_eq!(flag.to_vec::<i32>().unwrap(), [if bad == 0.0 { start } else { 1 }]);
             }

@@ -116,8 +116,8 @@ fn strided_rows_are_copied_or_added_and_gaps_left_alone() {
         }
     }
     let device = device(1);
-    let x = Tensor::from_slice(&device, [4], &[1i64, 2, 3, 4], Segment::Data).unwrap();
-    let mut out = Tensor::from_slice(&device, [2], &[0i64, 0], Segment::Data).unwrap();
+    let x = Tensor::from_slice_in(&device, [4], &[1i64, 2, 3, 4], Segment::Data).unwrap();
+    let mut out = Tensor::from_slice_in(&device, [2], &[0i64, 0], Segment::Data).unwrap();
     let dest = Dest { view: out.view_mut().unwrap(), add: false };
     let x = x.view().unwrap().part(1, 3).unwrap();
     device.launch(RowCopy { rows: 2, columns: 1, x_ld: 2, x, out_ld: 1, out: dest }).unwrap();

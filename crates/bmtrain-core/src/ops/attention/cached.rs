@@ -98,7 +98,7 @@ impl KeyValues {
         let needed = self.length + length;
         let Some(kv) = &self.kv else {
             let shape = [batch, needed.max(self.expected), 2 * width];
-            self.kv = Some(Tensor::empty(x.device(), shape, x.dtype(), Segment::Activations)?);
+            self.kv = Some(Tensor::empty_in(x.device(), shape, x.dtype(), Segment::Activations)?);
             return Ok(());
         };
         let [rows, capacity, row_width] = kv.dims(OP)?;
@@ -128,7 +128,7 @@ impl KeyValues {
 /// The first `length` tokens of rows of `kv`, in memory of this shape.
 fn moved(kv: &Tensor, shape: [usize; 3], from: impl Iterator<Item = usize>, length: usize) -> Result<Tensor> {
     let [_, capacity, width] = kv.dims(OP)?;
-    let mut out = Tensor::empty(kv.device(), shape, kv.dtype(), Segment::Activations)?;
+    let mut out = Tensor::empty_in(kv.device(), shape, kv.dtype(), Segment::Activations)?;
     let columns = length * width;
     for (to, from) in from.enumerate() {
         let x = kv.view()?.part(from * capacity * width, columns)?;

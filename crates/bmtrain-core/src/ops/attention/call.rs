@@ -117,7 +117,7 @@ impl Call {
     /// One f32 for every row of every head.
     fn rows(&self, device: &Device, segment: Segment) -> Result<Tensor> {
         let AttentionShape { batch, heads, queries, .. } = self.shape;
-        Tensor::empty(device, [batch, heads, queries], DType::F32, segment) // [B, N, L]
+        Tensor::empty_in(device, [batch, heads, queries], DType::F32, segment) // [B, N, L]
     }
 
     /// Attend with heads that lie anywhere; gives what the backward pass needs, `[B, N, L]`.
@@ -187,7 +187,7 @@ impl Call {
         match &self.bias {
             Some(bias) if wanted => {
                 let [sequences, ..] = bias.dims::<4>(self.op)?;
-                Tensor::empty(device, [sequences, heads, queries, keys], DType::F32, Segment::Activations).map(Some)
+                Tensor::empty_in(device, [sequences, heads, queries, keys], DType::F32, Segment::Activations).map(Some)
             }
             _ => Ok(None),
         }
@@ -197,7 +197,7 @@ impl Call {
     fn dbias_like_bias(&self, device: &Device, dbias: Tensor) -> Result<Tensor> {
         let AttentionShape { queries: rows, keys: columns, .. } = self.shape;
         let Some(bias) = self.bias.as_ref().filter(|bias| bias.shape() != dbias.shape()) else { return Ok(dbias) };
-        let mut sums = Tensor::empty(device, bias.shape(), DType::F32, Segment::Activations)?; // [1 or B, N, 1, S]
+        let mut sums = Tensor::empty_in(device, bias.shape(), DType::F32, Segment::Activations)?; // [1 or B, N, 1, S]
         for head in 0..bias.elements().checked_div(columns).unwrap_or(0) {
             let x = dbias.view()?.part(head * rows * columns, rows * columns)?;
             let out = Dest { view: sums.view_mut()?.part(head * columns, columns)?, add: false };
@@ -277,7 +277,7 @@ impl<const M: usize> Backward for Node<M> {
         let mut scratch: [Option<Tensor>; M] = std::array::from_fn(|_| None);
         for (index, (scratch, tensor)) in scratch.iter_mut().zip(&self.tensors).enumerate() {
             if !cx.needs(index) {
-                *scratch = Some(Tensor::empty(&device, tensor.shape(), tensor.dtype(), Segment::Workspace)?);
+                *scratch = Some(Tensor::empty_in(&device, tensor.shape(), tensor.dtype(), Segment::Workspace)?);
             }
         }
         let mut run = |device: &Device, wanted: [Option<Dest<'_>>; M]| {

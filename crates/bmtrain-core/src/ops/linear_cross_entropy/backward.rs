@@ -124,7 +124,7 @@ impl Held {
             if columns == classes {
                 return device.launch(ColumnSum { rows, columns, x: dlogits()?, out: dbias });
             }
-            let mut filled = Tensor::empty(device, [columns], DType::F32, Segment::Activations)?; // [columns]
+            let mut filled = Tensor::empty_in(device, [columns], DType::F32, Segment::Activations)?; // [columns]
             let out = Dest { view: filled.view_mut()?, add: false };
             device.launch(ColumnSum { rows, columns, x: dlogits()?, out })?;
             device.launch(Cast { x: filled.view()?.part(0, classes)?, out: dbias })
@@ -142,7 +142,7 @@ impl Held {
             });
         };
         // Each rank's classes give a part, which is not to be added to anything before all are together.
-        let mut part = Tensor::empty(cx.device(), shape, hidden_type, Segment::Activations)?; // [.., D]
+        let mut part = Tensor::empty_in(cx.device(), shape, hidden_type, Segment::Activations)?; // [.., D]
         let out = Dest { view: part.view_mut()?, add: false };
         head::hidden_gradient(cx.device(), size, rows, dlogits()?, &weight, out)?;
         cx.give(0, tensors::all_reduce(&**shard.ranks(), part, Reduction::Sum)?)

@@ -76,10 +76,10 @@ impl Default for LinearCrossEntropy {
 ///
 /// # fn main() -> Result<()> {
 /// let device = Device::cpu(1)?;
-/// let hidden = Tensor::full(&device, [2, 3, 8], DType::F32, 0.1, Segment::Activations)?; // [B, L, D]
-/// let table = Tensor::full(&device, [100, 8], DType::F32, 0.2, Segment::Parameters)?; // [V, D]
+/// let hidden = Tensor::full_in(&device, [2, 3, 8], DType::F32, 0.1, Segment::Activations)?; // [B, L, D]
+/// let table = Tensor::full_in(&device, [100, 8], DType::F32, 0.2, Segment::Parameters)?; // [V, D]
 /// // The next token of each position; the last one has none.
-/// let next = Tensor::from_slice(&device, [2, 3], &[7i64, 1, -100, 0, 99, -100], Segment::Activations)?;
+/// let next = Tensor::from_slice_in(&device, [2, 3], &[7i64, 1, -100, 0, 99, -100], Segment::Activations)?;
 /// let (hidden, table) = (Var::constant(hidden), Var::constant(table));
 /// let cx = Ctx::inference(&device);
 /// let loss = ops::linear_cross_entropy(&cx, &hidden, &table, None, &next, &LinearCrossEntropy::default())?;
@@ -168,7 +168,7 @@ fn owned(storage: Storage, shape: impl Into<Shape>) -> Result<Tensor> {
 fn hold(head: &Head, losses: &Storage) -> Result<Forward> {
     let (device, Size { rows, columns, .. }) = (head.hidden.device(), head.size);
     let logits = Storage::empty(device, rows * columns, head.hidden.dtype(), Segment::Activations)?; // [rows, columns]
-    let mut lse = Tensor::empty(device, [rows], DType::F32, Segment::Activations)?; // [rows]
+    let mut lse = Tensor::empty_in(device, [rows], DType::F32, Segment::Activations)?; // [rows]
     head.losses(0..rows, &logits, losses, lse.view_mut()?)?;
     Ok(Forward::Held { logits, lse })
 }
@@ -180,7 +180,7 @@ fn chunks(head: &Head, losses: &Storage, at_once: usize, wanted: Wanted) -> Resu
     let logits = Storage::empty(device, elements, head.hidden.dtype(), Segment::Activations)?; // [at_once, columns]
     let lse = Storage::empty(device, at_once, DType::F32, Segment::Activations)?; // [at_once]
     let sums = Sums::new(head, wanted)?;
-    let one = Tensor::full(device, [1], DType::F32, 1.0, Segment::Activations)?; // [1]
+    let one = Tensor::full_in(device, [1], DType::F32, 1.0, Segment::Activations)?; // [1]
     for first in (0..rows).step_by(at_once.max(1)) {
         let chunk = first..rows.min(first + at_once);
         head.losses(chunk.clone(), &logits, losses, lse.view_mut(0..chunk.len())?)?;

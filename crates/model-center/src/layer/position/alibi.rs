@@ -42,7 +42,7 @@ impl Alibi {
             Some(numbers) => numbers,
             None => {
                 let all: Vec<i64> = (0..length as i64).collect();
-                own = Tensor::from_slice(device, [1, length], &all, Segment::Data)?;
+                own = Tensor::from_slice_in(device, [1, length], &all, Segment::Data)?;
                 &own
             }
         };
@@ -59,7 +59,7 @@ impl Alibi {
         }
         let (rows, slopes) = (length.next_power_of_two().max(64), slopes(self.heads));
         let values: Vec<f32> = (0..rows).flat_map(|p| slopes.iter().map(move |s| (s * p as f64) as f32)).collect();
-        let table = Tensor::from_slice(cx.device(), [rows, self.heads], &values, Segment::Data)?;
+        let table = Tensor::from_slice_in(cx.device(), [rows, self.heads], &values, Segment::Data)?;
         *kept = Some(table.clone());
         Ok(table)
     }

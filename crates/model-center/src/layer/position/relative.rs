@@ -85,7 +85,7 @@ impl RelativeBias {
         // A query sees its keys at distances that rise by one; the next query's begin one lower.
         let values: Vec<i64> =
             (0..queries).rev().flat_map(|first| &by_distance[first..first + keys]).copied().collect();
-        let numbers = Tensor::from_slice(cx.device(), [queries, keys], &values, Segment::Data)?;
+        let numbers = Tensor::from_slice_in(cx.device(), [queries, keys], &values, Segment::Data)?;
         *kept = Some(numbers.clone());
         Ok(numbers)
     }

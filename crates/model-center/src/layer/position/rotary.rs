@@ -199,7 +199,7 @@ impl RotaryAngles {
         // By powers of two: rows of slowly growing lengths make few tables.
         let rows = length.next_power_of_two().max(64);
         let values = self.config.table(rows, length);
-        let table = Tensor::from_slice(cx.device(), [rows, self.config.dims], &values, Segment::Data)?;
+        let table = Tensor::from_slice_in(cx.device(), [rows, self.config.dims], &values, Segment::Data)?;
         *kept = Some((length, table.clone()));
         Ok(table)
     }

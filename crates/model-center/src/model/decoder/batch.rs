@@ -55,7 +55,7 @@ impl DecoderBatch {
         pad: Option<i64>,
     ) -> Result<Self> {
         let (rows, length, mask) = (batch.rows, batch.length, batch.attention_mask.as_deref());
-        let grid = |values: &[i64]| Tensor::from_slice(device, [rows, length], values, Segment::Data);
+        let grid = |values: &[i64]| Tensor::from_slice_in(device, [rows, length], values, Segment::Data);
         let padding = upload_padding(device, [rows, length], batch.input_ids.len(), mask)?;
         let position_ids = table.map(|table| grid(&table.rows_of(rows, length, mask))).transpose()?;
         let by_token = PositionTable { first: 0, count: Count::Tokens };
@@ -64,7 +64,7 @@ impl DecoderBatch {
             Some(_) => Some(grid(&by_token.rows_of(rows, length, mask))?),
         };
         let visible = visible_keys(batch)?
-            .map(|keys| Tensor::from_slice(device, [rows, length, length], &keys, Segment::Data))
+            .map(|keys| Tensor::from_slice_in(device, [rows, length, length], &keys, Segment::Data))
             .transpose()?;
         let last = last_tokens(&batch.input_ids, mask, length, pad);
         let labels = match &batch.labels {
@@ -88,7 +88,7 @@ impl DecoderBatch {
             numbers,
             padding,
             visible,
-            last: Some(Tensor::from_slice(device, [rows], &last, Segment::Data)?),
+            last: Some(Tensor::from_slice_in(device, [rows], &last, Segment::Data)?),
             labels,
             answers: batch.answers.as_ref().map(|answers| AnswerTensors::upload(device, answers)).transpose()?,
             prompt: match prompt_words(batch) {

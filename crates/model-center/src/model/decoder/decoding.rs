@@ -89,9 +89,9 @@ impl<C: DecoderFamily> Decoding for DecoderRows<'_, C> {
             Some(_) => visible_keys(tokens)?,
             None => None,
         };
-        let visible = visible.map(|keys| Tensor::from_slice(&device, [rows, length, length], &keys, Segment::Data));
+        let visible = visible.map(|keys| Tensor::from_slice_in(&device, [rows, length, length], &keys, Segment::Data));
         let batch = DecoderBatch {
-            input_ids: Tensor::from_slice(&device, [rows, length], &ids, Segment::Data)?,
+            input_ids: Tensor::from_slice_in(&device, [rows, length], &ids, Segment::Data)?,
             position_ids: facts.table.map(|table| past.position_ids(table, length, &device)).transpose()?,
             numbers: past.numbers(&device)?,
             padding: past.padding(&device)?,

@@ -38,7 +38,7 @@ impl EncoderBatch {
     /// Lengths that are not `rows * length`, a mask of other numbers than 0 and 1, no memory left.
     pub(super) fn upload(device: &Device, batch: &TextBatch, layout: &Layout, head: EncoderHead) -> Result<Self> {
         let (rows, length, ids) = (batch.rows, batch.length, &batch.input_ids);
-        let grid = |values: &[i64]| Tensor::from_slice(device, [rows, length], values, Segment::Data);
+        let grid = |values: &[i64]| Tensor::from_slice_in(device, [rows, length], values, Segment::Data);
         let padding = upload_padding(device, [rows, length], ids.len(), batch.attention_mask.as_deref())?;
         if let Some(types) = &batch.token_type_ids {
             check_count("token_type_ids", types.len(), ids.len())?;
@@ -65,7 +65,7 @@ impl EncoderBatch {
             padding,
             labels,
             next_sentence: next_sentence
-                .map(|labels| Tensor::from_slice(device, [rows], labels, Segment::Data))
+                .map(|labels| Tensor::from_slice_in(device, [rows], labels, Segment::Data))
                 .transpose()?,
             label_smoothing: batch.label_smoothing,
             class_weights: upload_class_weights(device, batch, classes)?,

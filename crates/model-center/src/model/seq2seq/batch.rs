@@ -98,7 +98,7 @@ impl Seq2SeqBatch {
         };
         let count = decoder_ids.len();
         let (mask, decoder_mask) = (batch.attention_mask.as_deref(), batch.decoder_attention_mask.as_deref());
-        let ids = |shape: [usize; 2], values: &[i64]| Tensor::from_slice(device, shape, values, Segment::Data);
+        let ids = |shape: [usize; 2], values: &[i64]| Tensor::from_slice_in(device, shape, values, Segment::Data);
         let positions = |table: Option<PositionTable>, shape: [usize; 2], mask: Option<&[u8]>| {
             table.map(|table| ids(shape, &table.rows_of(shape[0], shape[1], mask))).transpose()
         };
@@ -110,7 +110,9 @@ impl Seq2SeqBatch {
             decoder_input_ids: ids(target, &decoder_ids)?,
             decoder_padding: upload_mask(device, "decoder_attention_mask", target, count, decoder_mask)?,
             last: match classes {
-                Some(_) => Some(Tensor::from_slice(device, [batch.rows], &last_words(batch, words)?, Segment::Data)?),
+                Some(_) => {
+                    Some(Tensor::from_slice_in(device, [batch.rows], &last_words(batch, words)?, Segment::Data)?)
+                }
                 None => None,
             },
             labels: match (&batch.labels, words.head) {

@@ -30,7 +30,7 @@ struct Source {
 
 impl Source {
     fn visible(device: &Device, shape: [usize; 2], mask: Option<&[u8]>) -> Result<Visible> {
-        let upload = |mask| Tensor::from_slice(device, shape, mask, Segment::Data);
+        let upload = |mask| Tensor::from_slice_in(device, shape, mask, Segment::Data);
         Ok(Visible::but(mask.map(upload).transpose()?.as_ref()))
     }
 }
@@ -71,7 +71,7 @@ impl<C: Seq2SeqFamily> Decoding for Seq2SeqRows<'_, C> {
         refuse_spans(tokens)?;
         Numbers::grid("input_ids", &tokens.input_ids, tokens, model.config().text().vocab_size).check(false)?;
         check_length(past.longest(), model.config().text().position_size)?;
-        let ids = Tensor::from_slice(&device, [tokens.rows, tokens.length], &tokens.input_ids, Segment::Data)?;
+        let ids = Tensor::from_slice_in(&device, [tokens.rows, tokens.length], &tokens.input_ids, Segment::Data)?;
         let memory = Memory { hidden: self.source.hidden.clone(), visible: self.source.visible.clone() };
         let hidden = model.decode(&ids, &past, memory, &mut self.caches, cx)?; // [R, L, D]
         let logits = model.word_logits(&last_places(hidden, cx)?, cx)?; // [R, 1, V]

@@ -97,7 +97,7 @@ impl<C: Seq2SeqFamily> Seq2SeqModel<C> {
     /// Those of the blocks; a failing device.
     pub(super) fn encode(&self, batch: &TextBatch, visible: Visible, cx: &mut Ctx) -> Result<Var> {
         let (shape, stack) = ([batch.rows, batch.length], &self.encoder.0);
-        let upload = |ids: &[i64]| Tensor::from_slice(cx.device(), shape, ids, Segment::Data);
+        let upload = |ids: &[i64]| Tensor::from_slice_in(cx.device(), shape, ids, Segment::Data);
         let table = self.config.layout().encoder.added.table();
         let rows = table.map(|table| table.rows_of(shape[0], shape[1], batch.attention_mask.as_deref()));
         let rows = rows.map(|rows| upload(&rows)).transpose()?;

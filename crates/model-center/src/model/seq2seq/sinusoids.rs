@@ -55,7 +55,7 @@ impl Sinusoids {
         // By powers of two: rows of slowly growing lengths make few tables.
         let rows = length.next_power_of_two().max(64);
         let values: Vec<f32> = (0..rows).flat_map(|position| Self::row(position, self.dim_model)).collect();
-        let table = Tensor::from_slice(cx.device(), [rows, self.dim_model], &values, Segment::Data)?;
+        let table = Tensor::from_slice_in(cx.device(), [rows, self.dim_model], &values, Segment::Data)?;
         *kept = Some(table.clone());
         Ok(table)
     }

@@ -39,7 +39,7 @@ fn what_it_has_is_compared_and_the_rest_is_refused_by_name() {
 fn a_closed_device_has_given_all_memory_back() {
     let backend = Arc::new(OwnBackend::new());
     let device = Device::new(backend.clone());
-    let ones = Tensor::full(&device, [3], DType::F32, 1.0, Segment::Data).unwrap();
+    let ones = Tensor::full_in(&device, [3], DType::F32, 1.0, Segment::Data).unwrap();
     assert_eq!(ones.to_vec::<f32>().unwrap(), [1.0; 3]);
     assert!(backend.held_bytes() > 0);
     drop((ones, device));

@@ -74,7 +74,7 @@ pub fn train(ranks: Arc<dyn Communicator>, steps: usize) -> Result<Trained> {
             let word = |row: usize| ((number * ROWS + row) * 5 % WORDS) as i64;
             let words: Vec<i64> = (0..ROWS).map(word).collect();
             let next: Vec<i64> = words.iter().map(|word| (3 * word + 1) % WORDS as i64).collect();
-            let tensor = |ids: &[i64]| Tensor::from_slice(&device, [ROWS], ids, Segment::Data);
+            let tensor = |ids: &[i64]| Tensor::from_slice_in(&device, [ROWS], ids, Segment::Data);
             let (words, next) = (tensor(&words)?, tensor(&next)?);
 
             let address = Randomness { seed: 2, step: step as u32, micro_batch: index as u32 };

@@ -187,11 +187,11 @@ impl Toy {
             return Err(Error::data("batch", reason, "shorten the rows or set data.max_length"));
         }
         let positions: Vec<i64> = (0..batch.rows).flat_map(|_| 0..batch.length as i64).collect();
-        let mask = |mask: &Vec<u8>| Tensor::from_slice(device, shape, mask, Segment::Data);
+        let mask = |mask: &Vec<u8>| Tensor::from_slice_in(device, shape, mask, Segment::Data);
         let labels = match &batch.labels {
             None => None,
             Some(TextLabels::Classes(classes)) => {
-                Some(Tensor::from_slice(device, [batch.rows], classes, Segment::Data)?)
+                Some(Tensor::from_slice_in(device, [batch.rows], classes, Segment::Data)?)
             }
             Some(TextLabels::Values(_)) => {
                 return Err(Error::data(
@@ -202,8 +202,8 @@ impl Toy {
             }
         };
         Ok(ToyBatch {
-            ids: Tensor::from_slice(device, shape, &batch.input_ids, Segment::Data)?,
-            positions: Tensor::from_slice(device, shape, &positions, Segment::Data)?,
+            ids: Tensor::from_slice_in(device, shape, &batch.input_ids, Segment::Data)?,
+            positions: Tensor::from_slice_in(device, shape, &positions, Segment::Data)?,
             scope: Scope::but(batch.attention_mask.as_ref().map(mask).transpose()?.as_ref()),
             labels,
         })

@@ -1,15 +1,21 @@
 //! Tensors: contiguous, typed at run time, immutable once shared; and storages, whose content is shared by design.
+//!
+//! Constructors are in `create.rs`, printing in `display.rs`.
+
+mod create;
+mod display;
+mod storage;
+
+pub use storage::{Storage, Watch};
 
 use crate::backend::{Lane, Mark};
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
-use crate::kernel::Fill;
-use crate::pool::Segment;
 use crate::shape::Shape;
 use std::ops::Range;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 /// A contiguous, row-major tensor. Cloning shares the memory; reshaping and slicing the leading axis are views.
 #[derive(Debug, Clone)]
@@ -21,50 +27,6 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor of unspecified content.
-    ///
-    /// # Errors
-    /// No memory left.
-    pub fn empty(device: &Device, shape: impl Into<Shape>, dtype: DType, segment: Segment) -> Result<Self> {
-        let shape = shape.into();
-        let buffer = Rc::new(Buffer::new(device, shape.elements() * dtype.size(), segment)?);
-        Ok(Tensor { buffer, offset: 0, shape, dtype })
-    }
-
-    /// A tensor with one value everywhere.
-    ///
-    /// # Errors
-    /// No memory left.
-    pub fn full(device: &Device, shape: impl Into<Shape>, dtype: DType, value: f32, segment: Segment) -> Result<Self> {
-        let mut tensor = Tensor::empty(device, shape, dtype, segment)?;
-        device.launch(Fill { value, out: tensor.view_mut()? })?;
-        Ok(tensor)
-    }
-
-    /// A tensor with the values of a host slice.
-    ///
-    /// # Errors
-    /// A length that is not the shape's, no memory left.
-    pub fn from_slice<T: Element>(
-        device: &Device,
-        shape: impl Into<Shape>,
-        values: &[T],
-        segment: Segment,
-    ) -> Result<Self> {
-        let shape = shape.into();
-        if shape.elements() != values.len() {
-            return Err(Error::shape(
-                "from_slice",
-                "values",
-                format!("{} for {shape}", shape.elements()),
-                values.len(),
-            ));
-        }
-        let mut tensor = Tensor::empty(device, shape, T::DTYPE, segment)?;
-        device.backend().upload(bytemuck::cast_slice(values), tensor.view_mut()?, Lane::Compute)?;
-        Ok(tensor)
-    }
-
     /// The values on the host. Waits for the compute lane.
     ///
     /// # Errors
@@ -205,123 +167,5 @@ impl Tensor {
             ));
         }
         self.buffer.view_mut(self.offset, self.elements(), self.dtype, on)
-    }
-}
-
-/// Sees whether the memory of a [`Storage`], which tensors may share, is in use.
-#[derive(Debug, Clone)]
-pub struct Watch(Weak<Buffer>);
-
-impl Watch {
-    /// Whether the storage, or a tensor taken from it, is still held by anyone.
-    pub fn is_alive(&self) -> bool {
-        self.0.strong_count() > 0
-    }
-}
-
-/// Memory that is shared on purpose and written in place: parameters, their gradients, optimizer state, caches.
-///
-/// A tensor taken from a storage sees later writes. Copies that must not are made explicitly.
-#[derive(Debug, Clone)]
-pub struct Storage {
-    buffer: Rc<Buffer>,
-    len: usize,
-    dtype: DType,
-}
-
-impl Storage {
-    /// A storage of `len` elements, filled with zeros.
-    ///
-    /// # Errors
-    /// No memory left.
-    pub fn zeros(device: &Device, len: usize, dtype: DType, segment: Segment) -> Result<Self> {
-        let storage = Storage::empty(device, len, dtype, segment)?;
-        device.launch(Fill { value: 0.0, out: storage.view_mut(0..len)? })?;
-        Ok(storage)
-    }
-
-    /// A storage of unspecified content.
-    ///
-    /// # Errors
-    /// No memory left.
-    pub fn empty(device: &Device, len: usize, dtype: DType, segment: Segment) -> Result<Self> {
-        Storage::empty_on(device, len, dtype, segment, Lane::Compute)
-    }
-
-    /// As [`Storage::empty`], for memory whose first use is on another lane.
-    ///
-    /// # Errors
-    /// No memory left.
-    pub fn empty_on(device: &Device, len: usize, dtype: DType, segment: Segment, first_use: Lane) -> Result<Self> {
-        let bytes =
-            len.checked_mul(dtype.size()).ok_or_else(|| Error::shape("storage", "length", "below 2^64 bytes", len))?;
-        Ok(Storage { buffer: Rc::new(Buffer::new_on(device, bytes, segment, first_use)?), len, dtype })
-    }
-
-    /// The device.
-    pub fn device(&self) -> &Device {
-        self.buffer.device()
-    }
-
-    /// A way to see whether the memory is in use, which does not keep it so.
-    pub fn watch(&self) -> Watch {
-        Watch(Rc::downgrade(&self.buffer))
-    }
-
-    /// Number of elements.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there is no element.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The dtype.
-    pub fn dtype(&self) -> DType {
-        self.dtype
-    }
-
-    /// A readable view of a range of elements, for the compute lane.
-    ///
-    /// # Errors
-    /// A range outside.
-    pub fn view(&self, range: Range<usize>) -> Result<View<'_>> {
-        self.view_on(range, Lane::Compute)
-    }
-
-    /// A readable view for another lane.
-    ///
-    /// # Errors
-    /// A range outside.
-    pub fn view_on(&self, range: Range<usize>, on: Lane) -> Result<View<'_>> {
-        self.buffer.view(range.start, range.len(), self.dtype, on)
-    }
-
-    /// A writable view of a range of elements, for the compute lane.
-    ///
-    /// # Errors
-    /// A range outside.
-    pub fn view_mut(&self, range: Range<usize>) -> Result<ViewMut<'_>> {
-        self.view_mut_on(range, Lane::Compute)
-    }
-
-    /// A writable view for another lane.
-    ///
-    /// # Errors
-    /// A range outside.
-    pub fn view_mut_on(&self, range: Range<usize>, on: Lane) -> Result<ViewMut<'_>> {
-        self.buffer.view_mut(range.start, range.len(), self.dtype, on)
-    }
-
-    /// A tensor over part of the storage, sharing its memory.
-    ///
-    /// # Errors
-    /// A shape that does not fit behind `start`.
-    pub fn tensor(&self, start: usize, shape: impl Into<Shape>) -> Result<Tensor> {
-        let shape = shape.into();
-        self.buffer.view(start, shape.elements(), self.dtype, Lane::Compute)?;
-        Ok(Tensor { buffer: Rc::clone(&self.buffer), offset: start, shape, dtype: self.dtype })
     }
 }
