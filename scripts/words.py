@@ -16,7 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MAX_COLUMNS = 120
 
-# What is refused, what to write instead, and where: prose (comments, strings, Markdown) or everywhere (identifiers, too).
+# What is refused, what to write instead, and where: prose (comments, strings, Markdown) or everywhere (identifiers,
+# too).
 PROSE, EVERYWHERE = "prose", "everywhere"
 RULES = [
     (r"\bwords?\b", "token (word only for words of a language)", PROSE),

@@ -1,7 +1,7 @@
 //! The device of a rank: the choice of the command line or the recipe, with what the environment says about CUDA.
 
 use crate::cuda::cuda_options;
-use bmtrain_core::choice::Opened;
+use bmtrain_core::device_spec::Opened;
 use bmtrain_core::{DeviceChoice, DeviceRequest};
 use model_center::run::available_cpus;
 use model_center::{Error, Result};

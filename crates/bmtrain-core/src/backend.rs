@@ -116,8 +116,8 @@ pub trait Backend: Kernels + Debug + Send + Sync {
     /// Take memory from the system, at least `bytes` long, aligned to 512 bytes. Called by the pool only.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where the system has no more, see [`Error::no_memory`]: the pool then gives back what is
-    /// free and asks again. Other errors are passed on.
+    /// [`Error::OutOfMemory`] where the system has no more, see [`Error::no_memory`]: the pool then releases free
+    /// slabs and asks again. Other errors are passed on.
     fn allocate(&self, bytes: usize) -> Result<Memory>;
 
     /// Give memory back to the system, after the work of all lanes that may touch it is done.
@@ -169,7 +169,7 @@ pub trait Backend: Kernels + Debug + Send + Sync {
     fn sync(&self, on: Lane) -> Result<()>;
 
     /// Let the host work on a range that is read and a range that is written, in the order of the lane: how ranks that
-    /// share no device exchange data. On other lanes than [`Lane::Compute`] the work may run later, on another thread.
+    /// share no device communicate. On other lanes than [`Lane::Compute`] the work may run later, on another thread.
     ///
     /// # Errors
     /// Views of another device or lane, ranges that overlap. What `work` returns is a failure of the lane, told at the

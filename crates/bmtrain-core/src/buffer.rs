@@ -107,12 +107,12 @@ impl fmt::Debug for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if let Some(chunk) = self.chunk.take() {
-            self.device.give_back(chunk, self.lanes.get());
+            self.device.release(chunk, self.lanes.get());
         }
     }
 }
 
-/// What a view says; lifetimes are added by [`View`] and [`ViewMut`].
+/// The fields of a view; lifetimes are added by [`View`] and [`ViewMut`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Range {
     pub(crate) device: DeviceId,

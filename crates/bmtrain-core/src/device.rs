@@ -2,8 +2,8 @@
 
 use crate::backend::{Backend, DeviceId, Lane};
 use crate::error::Result;
-use crate::host::HostAccount;
 use crate::kernel::Kernel;
+use crate::offload::HostAccount;
 use crate::pool::{Chunk, Pool, Report, Segment};
 use std::cell::RefCell;
 use std::fmt;
@@ -71,7 +71,7 @@ impl Device {
     /// # Errors
     /// A kernel or the device failed.
     pub fn sync(&self) -> Result<()> {
-        // Every lane is waited for, also behind a failure: each forgets its own when it has told it.
+        // Every lane is waited for, also after a failure: each clears its own when it has reported it.
         Lane::ALL.into_iter().map(|lane| self.inner.backend.sync(lane)).fold(Ok(()), Result::and)
     }
 
@@ -100,8 +100,8 @@ impl Device {
         self.inner.pool.borrow_mut().take(&*self.inner.backend, bytes, segment, first_use)
     }
 
-    pub(crate) fn give_back(&self, chunk: Chunk, lanes: u8) {
-        self.inner.pool.borrow_mut().give_back(&*self.inner.backend, chunk, lanes);
+    pub(crate) fn release(&self, chunk: Chunk, lanes: u8) {
+        self.inner.pool.borrow_mut().release(&*self.inner.backend, chunk, lanes);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The one error type of this crate. Every variant says who failed, what was expected and what was found.
+//! The one error type of this crate. Every variant names the operation, what it expected and what it found.
 
 use crate::dtype::DType;
 use crate::limits::{self, Resource};
@@ -81,7 +81,7 @@ pub enum Error {
     Refused {
         /// What was to be had, and for what.
         what: String,
-        /// The operating system's words.
+        /// The operating system's message.
         reason: String,
         /// The limits of this process that can be the cause, with their values.
         limits: String,
@@ -127,7 +127,7 @@ pub enum Error {
         rank: usize,
         /// Its exit code.
         code: u8,
-        /// Its own words.
+        /// Its own message.
         reason: String,
     },
     /// A device that was chosen by name and that this machine, or this program, cannot offer.
@@ -147,7 +147,7 @@ pub enum Error {
         backend: String,
         /// The call that failed.
         call: &'static str,
-        /// The driver's words.
+        /// The driver's message.
         reason: String,
     },
 }

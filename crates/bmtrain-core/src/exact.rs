@@ -3,9 +3,9 @@
 //!
 //! The norm of all gradients decides how every weight moves, so it has to be the same number however parameters are cut
 //! over ranks and threads. Terms are added exactly here; only the last step, to a float, rounds. In memory a sum is
-//! [`WORDS`] integers that add up word by word, so that a collective that adds integers adds sums.
+//! [`WORDS`] integers that add up element by element, so that a collective that adds integers adds sums.
 
-/// Words of a sum: the limbs, then the number of terms that were infinite, then of those that were not a number.
+/// Integers of a sum: the limbs, then the number of terms that were infinite, then of those that were not a number.
 pub const WORDS: usize = LIMBS + 2;
 
 /// Limbs of 32 bits, kept in 64 so that carries can wait.
@@ -38,7 +38,7 @@ impl Sum {
     /// No term yet.
     pub const ZERO: Sum = Sum { words: [0; WORDS], terms: 0 };
 
-    /// What [`Sum::words`] gave, or the word by word sum of several of those.
+    /// What [`Sum::words`] gave, or the elementwise sum of several.
     pub fn from_words(words: [i64; WORDS]) -> Self {
         let mut sum = Sum { words, terms: 0 };
         sum.carry();
@@ -152,11 +152,11 @@ mod tests {
             let (left, right) = terms.split_at(cut);
             let (mut merged, right) = (of(left), of(right));
             let words = std::array::from_fn(|i| merged.words()[i] + right.words()[i]);
-            assert_eq!(Sum::from_words(words).words(), whole.words(), "added as words, cut at {cut}");
+            assert_eq!(Sum::from_words(words).words(), whole.words(), "added as integers, split at {cut}");
             merged.merge(right);
             assert_eq!(merged.words(), whole.words(), "cut at {cut}");
         }
-        // Doubles lose the small terms behind the large ones.
+        // Doubles lose the small terms that follow large ones.
         assert_ne!(terms.iter().sum::<f64>() - f64::from(f32::MAX).powi(2), whole.to_f64());
     }
 

@@ -32,20 +32,20 @@
 pub mod autograd;
 pub mod backend;
 pub mod buffer;
-pub mod choice;
 pub mod comm;
 pub mod conformance;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod device;
+pub mod device_spec;
 pub mod dtype;
 pub mod error;
 pub mod exact;
 pub mod heap;
-pub mod host;
 pub mod kernel;
 pub mod limits;
+pub mod offload;
 pub mod ops;
 pub mod panics;
 pub mod philox;
@@ -57,8 +57,8 @@ pub mod wrap;
 
 pub use autograd::{Ctx, Var};
 pub use backend::{Backend, Kernels, Lane};
-pub use choice::{DeviceChoice, DeviceRequest};
 pub use device::Device;
+pub use device_spec::{DeviceChoice, DeviceRequest};
 pub use dtype::{DType, Element, Float};
 pub use error::{Error, Result};
 pub use pool::Segment;

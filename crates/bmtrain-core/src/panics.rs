@@ -21,7 +21,7 @@ thread_local! {
 
 /// Runs `call`; a panic of it becomes its message.
 ///
-/// For calls into other libraries whose panics say that their input is wrong; a panic of our own code is a defect to be
+/// For calls into other libraries that panic on malformed input; a panic of our own code is a defect to be
 /// seen. What `call` changes has to be dropped, or usable, after it ended in the middle. A thread that `call` starts is
 /// not marked.
 pub fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
@@ -38,7 +38,7 @@ pub fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     result.map_err(|panic| message(&*panic))
 }
 
-/// Puts a panic hook in front of the present one, which says nothing of panics that [`catch`] catches. A second call
+/// Wraps the present panic hook by one that is silent about panics that [`catch`] catches. A second call
 /// changes nothing.
 pub fn silence_caught() {
     static ONCE: Once = Once::new();

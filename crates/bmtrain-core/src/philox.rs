@@ -24,7 +24,7 @@ impl Key {
     }
 }
 
-/// One block: four random words for a 128-bit counter.
+/// One block: four random integers for a 128-bit counter.
 #[inline(always)]
 pub fn block(key: Key, counter: [u32; 4]) -> [u32; 4] {
     let [mut k0, mut k1] = key.0;
@@ -39,7 +39,7 @@ pub fn block(key: Key, counter: [u32; 4]) -> [u32; 4] {
     [c0, c1, c2, c3]
 }
 
-/// A word as a number in `(0, 1)`, never 0 and never 1.
+/// A random integer as a number in `(0, 1)`, never 0 and never 1.
 #[inline(always)]
 pub fn unit(word: u32) -> f32 {
     // 23 bits and a half step: exactly representable, symmetric about 1/2.

@@ -133,7 +133,7 @@ pub struct Report {
     pub at_peak: Vec<(Segment, usize)>,
     /// Bytes taken from the system.
     pub system_bytes: usize,
-    /// The most of them that were ever handed out, the parts in use and those that were given back between them. Where
+    /// The most of them that were ever handed out, the parts in use and released parts between them. Where
     /// the system gives memory page by page as it is touched, as the CPU's does, the rest of a slab costs nothing.
     pub touched: Usage,
     /// How often the system was asked since the device was made.
@@ -144,11 +144,11 @@ pub struct Report {
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     slabs: Vec<Option<Slab>>,
-    /// Places in `slabs` whose slab went back to the system: storages come and go by the ten thousand.
+    /// Places in `slabs` whose slab was released to the system: tens of thousands of storages come and go.
     vacant: Vec<usize>,
     /// Free ranges of shared slabs by (bytes, slab, offset): the first one not smaller than a request is the best fit.
     by_size: BTreeSet<(usize, usize, usize)>,
-    /// Given back while a message to another rank may still be read from it. Whoever used it next would have to wait
+    /// Released while a message to another rank may still be read from it. Its next user would have to wait
     /// for that rank, which may wait for this one.
     under_way: Vec<(Mark, Chunk, u8)>,
     usage: [Usage; Segment::ALL.len()],
@@ -223,7 +223,7 @@ impl Pool {
     fn allocate_after_all(&mut self, backend: &dyn Backend, bytes: usize, segment: Segment) -> Result<Memory> {
         let full = |error, in_use| match error {
             Error::OutOfMemory { .. } => out_of_memory(backend, segment, bytes, in_use),
-            // A device that failed before says so here.
+            // A device that failed before reports it here.
             other => other,
         };
         match backend.allocate(bytes) {
@@ -235,10 +235,10 @@ impl Pool {
         }
     }
 
-    /// Before a slab for one large request is taken: give back free slabs that were taken for smaller ones, the largest
+    /// Before a slab for one large request is taken: release free slabs that were taken for smaller ones, the largest
     /// first, until they make up for it. With batches of growing length every tensor outgrows the slab of the one
-    /// before, and the pool would hold them all. Each exchange replaces slabs by a larger one, so that it ends with the
-    /// largest batch.
+    /// before, and the pool would hold them all. Each such release replaces slabs by a larger one, so that it ends with
+    /// the largest batch.
     fn release_outgrown(&mut self, backend: &dyn Backend, bytes: usize) -> Result<()> {
         let outgrown = |(index, slab): (usize, &Option<Slab>)| {
             let slab = slab.as_ref().filter(|slab| !slab.long_lived && slab.memory.bytes() > backend.slab_bytes())?;
@@ -262,7 +262,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Give slabs back of which nothing is in use. Waits for all lanes.
+    /// Release slabs without a part in use. Waits for all lanes.
     fn release_free(&mut self, backend: &dyn Backend) -> Result<()> {
         let is_free = |slab: &Slab| slab.free.get(&0).is_some_and(|free| free.bytes == slab.memory.bytes());
         if !self.slabs.iter().flatten().any(is_free) {
@@ -328,7 +328,7 @@ impl Pool {
     }
 
     /// Take a chunk back; `lanes` are those with queued work on it.
-    pub(crate) fn give_back(&mut self, backend: &dyn Backend, chunk: Chunk, lanes: u8) {
+    pub(crate) fn release(&mut self, backend: &dyn Backend, chunk: Chunk, lanes: u8) {
         let is_sent = lanes & Lane::Pipe.bit() != 0;
         let end = is_sent.then(|| backend.mark(Lane::Pipe).ok()).flatten();
         let lanes = match end.and_then(|mark| Some((mark, backend.has_reached(mark)?))) {
@@ -344,7 +344,7 @@ impl Pool {
         self.usage[segment as usize].now -= bytes;
         self.total.now -= bytes;
         let Some(place) = self.slabs.get_mut(slab).and_then(Option::as_mut) else { return };
-        // One lane alone needs no mark: its next use is behind its last one, and a mark made later covers it too.
+        // One lane alone needs no mark: its next use follows its last one, and a mark made later covers it too.
         // Several lanes get theirs now, so that a later user waits for no more than it must.
         let mut marks = Vec::new();
         if lanes.count_ones() > 1 {

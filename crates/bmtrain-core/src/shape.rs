@@ -100,12 +100,13 @@ impl fmt::Display for Shape {
 }
 
 /// Require axes of (stride, length) under which no two indices reach the same element: sorted by stride, every axis has
-/// to step over all that the smaller ones reach. An axis of one index has no say; with one of none, nothing is reached.
+/// to step over all that the smaller ones reach. An axis of length one does not matter; with one of length zero,
+/// nothing is reached.
 ///
 /// Enough, not needed: interleaved axes (three indices each at strides 2 and 3) can be apart and are refused.
 ///
 /// # Errors
-/// The stride that is too short, in words.
+/// The stride that is too short, as text.
 pub(crate) fn expect_apart<const N: usize>(mut axes: [(usize, usize); N]) -> Result<(), String> {
     if axes.iter().any(|(_, length)| *length == 0) {
         return Ok(());

@@ -5,8 +5,8 @@
 
 mod emulator;
 
-use bmtrain_core::choice::Opened;
 use bmtrain_core::cuda::CudaOptions;
+use bmtrain_core::device_spec::Opened;
 use bmtrain_core::{DType, Device, DeviceChoice, DeviceRequest, Result, Segment, Tensor};
 use emulator::{Driver, with_driver};
 use std::path::PathBuf;

@@ -4,11 +4,11 @@
 
 use crate::cuda::cuda_options;
 use bmtrain_core::Device;
-use bmtrain_core::choice::Opened;
 use bmtrain_core::comm::host::{HostGroup, HostOptions, HostRank, Meeting};
 use bmtrain_core::comm::nccl::{NcclOptions, NcclRank};
 use bmtrain_core::comm::{Communicator, Solo};
 use bmtrain_core::cuda::nccl_paths;
+use bmtrain_core::device_spec::Opened;
 use bmtrain_dist::Team;
 use bmtrain_dist::launch::{Connection, Launch, RankDevice, run_group};
 use model_center::run::ExitStatus;

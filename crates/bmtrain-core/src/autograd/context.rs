@@ -22,7 +22,7 @@ pub struct Randomness {
     pub micro_batch: u32,
 }
 
-/// The path from the model to the place that draws, such as `encoder.layers.3`.
+/// The path of a module, such as `encoder.layers.3`: part of the address of its random numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Site(String);
 
@@ -138,9 +138,6 @@ impl Ctx {
     }
 
     /// Run `inner` one name deeper in the path.
-    ///
-    /// # Errors
-    /// Those of `inner`.
     pub fn at<T, E>(
         &mut self,
         name: &str,
@@ -157,9 +154,6 @@ impl Ctx {
     }
 
     /// As [`Ctx::at`] for a place in a list.
-    ///
-    /// # Errors
-    /// Those of `inner`.
     pub fn at_index<T, E>(
         &mut self,
         index: usize,

@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 /// Sees the values that a forward pass names.
 pub trait Observer: fmt::Debug {
-    /// A value was named. The context says where, in which micro-batch, and whether a block runs again. Returns the
+    /// A value was named. The context holds its path, the micro-batch, and whether a block runs again. Returns the
     /// number under which the gradient will come.
     ///
     /// # Errors
@@ -31,7 +31,7 @@ impl Ctx {
     /// over all uses of the variable. What is computed does not change.
     ///
     /// # Errors
-    /// A parameter, whose gradient is not on the tape; a variable of another tape; those of the observer.
+    /// A parameter, whose gradient is not on the tape; a variable of another tape; the observer's own errors.
     pub fn observe(&self, name: &str, var: &Var) -> Result<()> {
         let Some(observer) = self.observer() else { return Ok(()) };
         if var.is_leaf() {

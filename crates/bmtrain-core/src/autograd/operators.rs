@@ -1,8 +1,8 @@
 //! Arithmetic operators on [`Var`]s: `(&a + &b)?`, `(&x * 0.5)?`, `(-&x)?`.
 //!
-//! An operator has no [`Ctx`] argument: it records on the tape of its operands. What it computes, and its gradient, are
-//! those of [`ops::add`], [`ops::mul`] and [`ops::scale`], in f32, f16 and bf16. Shapes have to be equal: nothing is
-//! broadcast.
+//! An operator has no [`Ctx`] argument: it records on the tape of its operands. It computes, and
+//! differentiates, like [`ops::add`], [`ops::mul`] and [`ops::scale`], in f32, f16 and bf16. Shapes have to be equal:
+//! nothing is broadcast.
 
 use super::{Ctx, Var};
 use crate::error::{Error, Result};

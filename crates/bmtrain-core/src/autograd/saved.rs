@@ -7,13 +7,13 @@ use crate::tensor::Tensor;
 use std::fmt;
 use std::rc::Rc;
 
-/// The owner of a value that may lie elsewhere, or nowhere, between forward and backward, typically a parameter whose
+/// The owner of a value that may be elsewhere, or released, between forward and backward, typically a parameter whose
 /// shards are gathered when they are needed.
 pub trait Recall: fmt::Debug {
     /// The value where it is now.
     ///
     /// # Errors
-    /// It is nowhere: whoever walks back has to bring it first.
+    /// It was released: the backward pass has to gather it first.
     fn recall(&self) -> Result<Tensor>;
 }
 

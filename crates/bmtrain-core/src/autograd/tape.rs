@@ -218,9 +218,6 @@ impl BackwardCtx<'_> {
     /// `write` runs at most once: not at all when the gradient is not wanted. For a leaf the destination is the
     /// sink's storage, whatever its dtype; otherwise it is a tensor of `shape` and `dtype`, which may hold a partial
     /// sum.
-    ///
-    /// # Errors
-    /// Those of `write`; no memory left.
     pub fn write(
         &mut self,
         index: usize,
@@ -234,9 +231,6 @@ impl BackwardCtx<'_> {
     /// As [`BackwardCtx::write`] for a kernel that makes several gradients in one pass: each request is an input with
     /// the shape and dtype of its gradient. Destinations that are not wanted are `None`; `write` does not run when none
     /// is.
-    ///
-    /// # Errors
-    /// Those of `write`; no memory left.
     pub fn write_many<const N: usize>(
         &mut self,
         requests: [(usize, Shape, DType); N],
@@ -267,7 +261,7 @@ impl BackwardCtx<'_> {
         Ok(())
     }
 
-    /// Where a kernel writes the gradient of input `index`, while it also writes those of the `earlier` ones.
+    /// Where a kernel writes the gradient of input `index`, while it also writes the gradients of the `earlier` ones.
     fn place(
         &mut self,
         index: usize,

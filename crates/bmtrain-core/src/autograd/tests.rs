@@ -308,7 +308,7 @@ fn logits_that_nobody_holds_become_their_own_gradient() {
         drop(held);
         device.memory().total.peak - before
     };
-    // With the logits held: their gradient, and that of x. Without: that of x alone. The seed is a chunk of its own.
+    // With the logits held: two gradients, of logits and x. Without: the gradient of x. The seed is a chunk of its own.
     assert!(peak(true) > bytes + bytes / 2);
     assert!(peak(false) < bytes + bytes / 2, "{}", peak(false));
 }
@@ -318,15 +318,15 @@ fn dropout_is_off_outside_training_and_repeats_under_one_address() {
     let device = cpu();
     assert!(Ctx::gradients(&device).dropout("x", 0.5).unwrap().is_none());
     assert!(Ctx::inference(&device).dropout("x", 0.5).unwrap().is_none());
-    let draw = |step: u32| {
+    let dropped = |step: u32| {
         let cx = Ctx::training(&device, Randomness { seed: 1, step, micro_batch: 0 });
         let x = Var::constant(tensor(&device, &[1.0; 256]));
         let y = ops::dropout(&cx, &x, cx.dropout("x", 0.5).unwrap()).unwrap();
         y.value().to_vec::<f32>().unwrap()
     };
-    assert_eq!(draw(0), draw(0));
-    assert_ne!(draw(0), draw(1));
-    assert!(draw(0).iter().all(|&value| value == 0.0 || value == 2.0));
+    assert_eq!(dropped(0), dropped(0));
+    assert_ne!(dropped(0), dropped(1));
+    assert!(dropped(0).iter().all(|&value| value == 0.0 || value == 2.0));
 }
 
 #[test]

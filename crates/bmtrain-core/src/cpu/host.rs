@@ -1,5 +1,5 @@
-//! The optimizer step as work of the host, on plain slices. Public as [`crate::host::HostAdam`] and
-//! [`crate::host::widen`].
+//! The optimizer step as work of the host, on plain slices. Public as [`crate::offload::HostAdam`] and
+//! [`crate::offload::widen`].
 
 use super::floats::{Floats, FloatsMut};
 use super::optimizer::{Elements, step};

@@ -1,4 +1,4 @@
-//! The optimizer step and the clipping factor. The step serves the kernel and, through [`step`], `crate::host`.
+//! The optimizer step and the clipping factor. The step serves the kernel and, through [`step`], `crate::offload`.
 
 use super::access::{read, write};
 use super::floats::{Floats, FloatsMut, Spare, tiles};

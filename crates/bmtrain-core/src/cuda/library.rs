@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::driver::failure;
-use crate::choice::OPEN_DRIVER;
+use crate::device_spec::OPEN_DRIVER;
 use crate::error::Result;
 use cudarc::driver::sys;
 use std::sync::OnceLock;

@@ -1,7 +1,7 @@
 //! An allocator that ends the program where the system refuses memory, with a message and an exit code of the program's
 //! choice.
 //!
-//! Defines [`EndingHeap`], which a binary installs with `#[global_allocator]`; [`fallible`], inside of which a refusal
+//! Defines [`EndingHeap`], which a binary installs with `#[global_allocator]`; [`fallible`], inside which a refusal
 //! is returned as usual; [`share_arena`] and [`reserve_stack`], which make a limit on the address space go further.
 //! Without it a refused allocation ends a Rust program by a signal, which schedulers take for a crash.
 #![allow(unsafe_code)]

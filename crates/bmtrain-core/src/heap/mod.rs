@@ -26,7 +26,7 @@ pub struct CountingHeap;
 pub struct HeapCounts {
     /// All allocations.
     pub allocations: u64,
-    /// Those of at least [`LARGE`] bytes.
+    /// Allocations of at least [`LARGE`] bytes.
     pub large: u64,
 }
 

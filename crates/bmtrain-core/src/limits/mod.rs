@@ -95,7 +95,7 @@ fn bytes(bytes: u64) -> String {
     }
 }
 
-/// The limits that can refuse this resource; all that are set for `None`. Those of a control group come last.
+/// The limits that can refuse this resource; all that are set for `None`. Limits of a control group come last.
 pub fn limits(resource: Option<Resource>) -> Vec<Limit> {
     let is_meant = |limit: &Limit| match resource {
         None => true,
@@ -157,7 +157,7 @@ pub fn reached(error: &io::Error) -> Option<Resource> {
     }
 }
 
-/// An error of the operating system in words, with the limit that was reached if it is one.
+/// The text of an error of the operating system, with the limit that was reached if it is one.
 pub fn explain(error: &io::Error) -> String {
     match reached(error) {
         Some(resource) => format!("{error}; {}", sentence(&limits(Some(resource)))),

@@ -78,7 +78,8 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// An f32 tensor of samples from the standard normal distribution: a pure function of `seed` and the element's index,
+    /// An f32 tensor of samples from the standard normal distribution: a pure function of `seed` and the index of the
+    /// element,
     /// the same on every device and for every number of threads.
     pub fn randn(device: &Device, shape: impl Into<Shape>, seed: u64) -> Result<Self> {
         let mut tensor = Tensor::empty_in(device, shape, DType::F32, Segment::Data)?;

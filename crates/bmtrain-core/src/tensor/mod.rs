@@ -120,8 +120,8 @@ impl Tensor {
     }
 
     /// Whether an op may write in place: this is the only handle on the memory, and no other lane than the compute lane
-    /// has used it. A message may still be under way from there, and its receiver may be late: a fresh result waits for
-    /// nobody.
+    /// has used it. A message may still be under way from there, and its receiver may be late: a fresh result does not
+    /// wait.
     pub fn may_be_overwritten(&self) -> bool {
         self.is_alone() && self.buffer.is_of_compute_alone()
     }

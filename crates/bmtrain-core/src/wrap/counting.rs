@@ -42,7 +42,7 @@ impl Counting {
     }
 
     /// The same for a backend that [fuses gradients](Backend::fuses_gradients) and whose
-    /// [release waits](Backend::release_waits), as those of the CUDA backend do.
+    /// [release waits](Backend::release_waits), as on the CUDA backend.
     #[must_use]
     pub fn standing_for_cuda(self, is_cuda: bool) -> Self {
         Counting { is_cuda, ..self }
@@ -123,7 +123,7 @@ impl Backend for Counting {
     }
 
     fn on_host(&self, _read: Option<View<'_>>, _write: Option<ViewMut<'_>>, _work: HostWork, _on: Lane) -> Result<()> {
-        // The work would exchange data that is not there.
+        // The work would communicate data that is not there.
         Ok(())
     }
 

@@ -22,7 +22,7 @@ enum Task {
 }
 
 // SAFETY: views are addresses and lengths; what makes them stay on one thread is that their memory may only be used by
-// one thread at a time. Tasks are run by whoever holds the state's lock, on the thread that owns the device.
+// one thread at a time. Tasks are run by the holder of the state's lock, on the thread that owns the device.
 unsafe impl Send for Task {}
 
 #[derive(Default)]
@@ -35,7 +35,7 @@ struct Queue {
 
 struct State {
     queues: [Queue; Lane::ALL.len()],
-    draws: u32,
+    samples: u32,
     failure: Option<Error>,
 }
 
@@ -55,7 +55,7 @@ impl std::fmt::Debug for Deferred {
 impl Deferred {
     /// Wrap a backend that runs work at once.
     pub fn new(inner: Arc<dyn Backend>, seed: u64) -> Self {
-        let state = State { queues: Default::default(), draws: 0, failure: None };
+        let state = State { queues: Default::default(), samples: 0, failure: None };
         Deferred { inner, seed, state: Mutex::new(state) }
     }
 
@@ -92,9 +92,9 @@ impl Deferred {
             if ready.is_empty() {
                 return Err(Error::argument("deferred", "every lane waits for another: a circle of waits"));
             }
-            let word = philox::block(Key::new(self.seed, "lanes"), [state.draws, 0, 0, 0])[0];
-            state.draws = state.draws.wrapping_add(1);
-            let lane = ready[word as usize % ready.len()];
+            let random = philox::block(Key::new(self.seed, "lanes"), [state.samples, 0, 0, 0])[0];
+            state.samples = state.samples.wrapping_add(1);
+            let lane = ready[random as usize % ready.len()];
             let queue = &mut state.queues[lane as usize];
             queue.done += 1;
             if let Some(task) = queue.tasks.pop_front()

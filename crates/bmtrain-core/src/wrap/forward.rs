@@ -121,7 +121,8 @@ macro_rules! forward_to_inner {
 
         $crate::forward_to_inner!(@abilities);
     };
-    // Without what is said about marks, which a wrapper may make itself.
+    // Without marks, which a wrapper may make itself.
+
     (@abilities) => {
         fn host_threads(&self) -> Option<std::sync::Arc<$crate::cpu::threads::Threads>> {
             self.inner.host_threads()

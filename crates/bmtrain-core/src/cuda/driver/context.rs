@@ -3,7 +3,7 @@
 
 use super::super::library;
 use super::{answer, failure, warn_of};
-use crate::choice::{OPEN_DEVICE, OPEN_DRIVER};
+use crate::device_spec::{OPEN_DEVICE, OPEN_DRIVER};
 use crate::error::{Error, Result};
 use crate::panics::catch;
 use cudarc::driver::{DriverError, result, sys};

@@ -27,8 +27,8 @@ use super::{
 use crate::error::{Error, Result};
 use crate::param::{Flat, Param};
 use bmtrain_core::exact::{Sum, WORDS};
-use bmtrain_core::host::{HostBuffer, Threads, widen};
 use bmtrain_core::kernel::AdamSettings;
+use bmtrain_core::offload::{HostBuffer, Threads, widen};
 use bmtrain_core::{DType, Lane, Segment, Storage};
 use std::ops::Range;
 use std::rc::Rc;

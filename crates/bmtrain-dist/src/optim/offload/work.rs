@@ -3,8 +3,8 @@
 //! Called by [`AdamOffload`](super::AdamOffload), which lays out the work; [`HostTensor`] is read by snapshots.
 
 use bmtrain_core::exact::Sum;
-use bmtrain_core::host::{HostAdam, HostBuffer, Threads};
 use bmtrain_core::kernel::AdamSettings;
+use bmtrain_core::offload::{HostAdam, HostBuffer, Threads};
 use bmtrain_core::{DType, Error, Result};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

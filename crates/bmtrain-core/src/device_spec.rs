@@ -17,7 +17,7 @@ pub enum DeviceChoice {
     Auto,
     /// The CPU.
     Cpu,
-    /// The CUDA device with the number of the rank among those of its host.
+    /// The CUDA device whose number is the rank's local rank.
     Cuda,
     /// The CUDA device of this number, of those that the rank sees: ranks that see the same ones share it.
     CudaDevice(usize),
@@ -45,7 +45,7 @@ impl FromStr for DeviceChoice {
             "cuda" => Ok(DeviceChoice::Cuda),
             other => number(other).map(DeviceChoice::CudaDevice).ok_or_else(|| {
                 let known = "there are auto, cpu, cuda, and cuda:0 for the first CUDA device";
-                Error::argument("device", format!("{text:?} is no device: {known}"))
+                Error::argument("device", format!("unknown device {text:?}: {known}"))
             }),
         }
     }
@@ -54,7 +54,7 @@ impl FromStr for DeviceChoice {
 /// A rank among those that share its host, and what it brings to a device.
 #[derive(Debug, Clone)]
 pub struct DeviceRequest {
-    /// Number of the rank among those of its host, from 0.
+    /// The local rank: the rank's number on its host, from 0.
     pub local_rank: usize,
     /// Ranks of the host.
     pub local_size: usize,
@@ -72,10 +72,10 @@ pub struct Opened {
     pub backend: Arc<dyn Backend>,
     /// The number of the CUDA device; none on the CPU.
     pub cuda: Option<usize>,
-    /// The CUDA device by its own type, for ranks that exchange by NCCL; none on the CPU.
+    /// The CUDA device by its own type, for ranks that communicate through NCCL; none on the CPU.
     #[cfg(feature = "cuda")]
     pub device: Option<Arc<CudaBackend>>,
-    /// Why it is not what one might expect, in words.
+    /// Why it is not the expected device, as text.
     pub note: Option<String>,
 }
 
@@ -99,7 +99,7 @@ impl DeviceChoice {
         }
     }
 
-    /// What keeps this choice from being opened, as what whoever made it can do about it.
+    /// What keeps this choice from being opened, and what the user can do about it.
     fn refused(self, error: Error) -> Error {
         let (reason, fix) = match error {
             Error::Device { call: OPEN_DRIVER, reason, .. } => {
@@ -112,7 +112,7 @@ impl DeviceChoice {
                 format!("{call}: {reason}"),
                 "choose device cpu or auto, or see whether NVIDIA's driver works (nvidia-smi)",
             ),
-            Error::Argument { op: "device", reason } => (reason, "choose device cpu or auto, or do as the reason says"),
+            Error::Argument { op: "device", reason } => (reason, "choose device cpu or auto, or follow the reason"),
             other => return other,
         };
         Error::NoDevice { asked: self.to_string(), reason, fix }
