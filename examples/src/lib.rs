@@ -27,3 +27,4 @@ pub mod settings;
 pub mod step;
 pub mod terminal;
 pub mod tokenizer;
+pub mod trace;
