@@ -1,7 +1,7 @@
 //! `--trace FILE`: the spans of a run as a Chrome trace, which Perfetto and chrome://tracing open.
 //!
-//! Each rank is a process of the trace and each lane one of its threads. The libraries open [`tracing`] spans; a span with
-//! a field `rank` or `lane` names the track of the spans inside it and is no event itself.
+//! Each rank is a process of the trace and each lane one of its threads. The libraries open [`tracing`] spans; a span
+//! with a field `rank` or `lane` names the track of the spans inside it and is no event itself.
 
 use bmtrain_core::Lane;
 use model_center::{Error, Result};

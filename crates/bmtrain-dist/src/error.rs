@@ -34,7 +34,7 @@ pub enum Error {
     /// A checkpoint cannot be written, read or trusted.
     #[error("checkpoint {place}: {reason}; {fix}")]
     Checkpoint {
-        /// What kind of trouble it is, for whoever has to decide how to go on.
+        /// What kind of failure it is, for the caller that has to decide how to continue.
         fault: Fault,
         /// File or directory.
         place: String,

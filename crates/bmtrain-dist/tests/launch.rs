@@ -310,10 +310,10 @@ fn ranks_are_connected_through_memory_on_one_host_and_by_mpi_on_several() {
 
 #[test]
 fn ranks_with_a_device_each_exchange_by_nccl_and_those_that_share_one_through_the_host() {
-    use bmtrain_dist::launch::{Connection, Exchange, RankDevice};
+    use bmtrain_dist::launch::{Connection, RankDevice, Transport};
     let four = "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 MASTER_PORT=1";
-    let said = |text: &str, asked, device| detect(text).exchange(asked, device).map_err(|error| error.to_string());
-    let by = |by_nccl| Ok(Exchange { hosts: Connection::Host, by_nccl });
+    let said = |text: &str, asked, device| detect(text).transport(asked, device).map_err(|error| error.to_string());
+    let by = |by_nccl| Ok(Transport { hosts: Connection::Host, by_nccl });
     let shared = RankDevice::SharedCuda([0, 2]);
     for asked in [None, Some(Connection::Nccl)] {
         assert_eq!(said(four, asked, RankDevice::Cuda), by(true));
@@ -336,11 +336,11 @@ fn ranks_with_a_device_each_exchange_by_nccl_and_those_that_share_one_through_th
     let two_hosts = OPEN_MPI.replace("LOCAL_SIZE=2", "LOCAL_SIZE=1").replace("LOCAL_RANK=1", "LOCAL_RANK=0");
     let over_mpi = said(&two_hosts, None, RankDevice::Cuda);
     match cfg!(feature = "mpi") {
-        true => assert_eq!(over_mpi, Ok(Exchange { hosts: Connection::Mpi, by_nccl: true })),
+        true => assert_eq!(over_mpi, Ok(Transport { hosts: Connection::Mpi, by_nccl: true })),
         false => assert!(over_mpi.unwrap_err().contains("between hosts they need mpirun")),
     }
 
-    let threads = detect_with(Some(4), "").unwrap().exchange(None, shared).unwrap_err().to_string();
+    let threads = detect_with(Some(4), "").unwrap().transport(None, shared).unwrap_err().to_string();
     assert!(threads.contains("ranks 0 and 2 of one process would share a CUDA device"), "{threads}");
 }
 

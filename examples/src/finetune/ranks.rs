@@ -50,7 +50,7 @@ impl Comm {
 /// otherwise as they came together.
 ///
 /// # Errors
-/// Ranks that compute on different kinds of devices; what [`Launch::exchange`] refuses; no NCCL.
+/// Ranks that compute on different kinds of devices; what [`Launch::transport`] refuses; no NCCL.
 pub fn exchange(
     launch: &Launch,
     comm: Comm,
@@ -62,7 +62,7 @@ pub fn exchange(
         1 => vec![card],
         _ => Team::new(Arc::clone(&ranks), &Device::cpu(1)?).gather_texts(&card)?,
     };
-    let exchange = launch.exchange(comm.asked(), RankDevice::of(&cards)?)?;
+    let exchange = launch.transport(comm.asked(), RankDevice::of(&cards)?)?;
     match (&opened.device, exchange.by_nccl) {
         (Some(backend), true) => {
             let libraries = nccl_paths(&cuda_options());

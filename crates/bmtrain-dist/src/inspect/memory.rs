@@ -23,7 +23,7 @@ pub struct MemoryRow {
     pub pool: usize,
     /// What kernels keep beside the pool; shared by the ranks of a process where the backend shares it.
     pub scratch: usize,
-    /// Resident memory of the rank's process, where the system says.
+    /// Resident memory of the rank's process, where the system reports it.
     pub resident: Option<usize>,
     /// The most that was.
     pub peak_resident: Option<usize>,
@@ -32,9 +32,6 @@ pub struct MemoryRow {
 const WORDS: usize = 2 * Segment::ALL.len() + 7;
 
 /// The memory of every rank, on each. Waits for them.
-///
-/// # Errors
-/// A failing exchange; no memory left.
 pub fn memory_report(ranks: &dyn Communicator, device: &Device) -> Result<Vec<MemoryRow>> {
     let report = device.memory();
     let scratch: usize = device.backend().scratch().iter().map(|(_, bytes)| bytes).sum();

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 /// Values that are on the host at once.
 const CHUNK: usize = 1 << 20;
 
-/// Statistics of a set of values, from which those of the union of several sets follow.
+/// Statistics of a set of values, from which the statistics of the union of several sets follow.
 ///
 /// Numerics: all in f64, of values that are exact. A value that is not a number makes everything so, but the count.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,7 +34,7 @@ impl Moments {
     /// Of no values.
     pub const NONE: Moments = Moments { count: 0, min: f64::INFINITY, max: f64::NEG_INFINITY, mean: 0.0, squares: 0.0 };
 
-    /// Integers that say all of it.
+    /// Its representation as integers.
     const WORDS: usize = 5;
 
     /// Of some values.
@@ -53,7 +53,7 @@ impl Moments {
     /// Of the values of a floating-point tensor. Waits for the compute lane.
     ///
     /// # Errors
-    /// A tensor of integers; a failing device.
+    /// A tensor of integers.
     pub fn of_tensor(tensor: &Tensor) -> Result<Self> {
         match tensor.dtype() {
             DType::F16 => Moments::of_typed::<f16>(tensor),
@@ -117,9 +117,6 @@ impl Moments {
 
     /// Each of several, over the values of all ranks: merged in the order of the ranks, and so the same on all of them.
     /// All ranks give equally many.
-    ///
-    /// # Errors
-    /// A failing exchange; no memory left.
     pub(super) fn over_ranks(ranks: &dyn Communicator, device: &Device, own: &[Moments]) -> Result<Vec<Moments>> {
         let words: Vec<i64> = own.iter().flat_map(Moments::words).collect();
         let mut all = vec![Moments::NONE; own.len()];
@@ -138,9 +135,6 @@ fn pick(a: f64, b: f64, first: bool) -> f64 {
 }
 
 /// Some integers of every rank, in the order of the ranks; all give equally many.
-///
-/// # Errors
-/// A failing exchange; no memory left.
 pub(super) fn gather_words(ranks: &dyn Communicator, device: &Device, own: &[i64]) -> Result<Vec<Vec<i64>>> {
     if ranks.size() == 1 || own.is_empty() {
         return Ok(vec![own.to_vec(); ranks.size()]);

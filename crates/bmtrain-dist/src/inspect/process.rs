@@ -15,7 +15,7 @@ pub struct Memory {
     pub peak_rss_bytes: u64,
 }
 
-/// Resident memory of this process; `None` where `/proc` does not say.
+/// Resident memory of this process; `None` where `/proc` does not report it.
 pub fn now() -> Option<Memory> {
     parse_status(&read_proc("/proc/self/status")?)
 }
@@ -45,7 +45,7 @@ pub(super) fn kibibytes(text: &str, name: &str) -> Option<u64> {
 
 fn parse_status(status: &str) -> Option<Memory> {
     let rss_bytes = kibibytes(status, "VmRSS")?;
-    // The kernel brings the high-water mark up to date late, so it can lag behind the current figure.
+    // The kernel brings the high-water mark up to date late, so it can be below the current figure.
     Some(Memory { rss_bytes, peak_rss_bytes: kibibytes(status, "VmHWM")?.max(rss_bytes) })
 }
 

@@ -1,4 +1,4 @@
-//! Numbers and results of all ranks on each, and words of one: [`sum_loss`], [`average_loss`], [`gather_result`],
+//! Numbers and results of all ranks on each, and output of one: [`sum_loss`], [`average_loss`], [`gather_result`],
 //! [`print_rank`].
 
 use super::moments::gather_words;
@@ -13,15 +13,12 @@ use std::io::{ErrorKind, Write};
 /// The sum of the losses of all ranks. Waits for them.
 ///
 /// # Errors
-/// A loss that is not one element; a failing exchange.
+/// A loss that is not one element.
 pub fn sum_loss(ranks: &dyn Communicator, loss: &Tensor) -> Result<f32> {
     reduce_loss(ranks, loss, Reduction::Sum)
 }
 
-/// The mean of the losses of all ranks, which for micro-batches of equal weight is that of the batch. Waits for them.
-///
-/// # Errors
-/// As [`sum_loss`].
+/// The mean of the losses of all ranks, which for micro-batches of equal weight is the batch's loss. Waits for them.
 pub fn average_loss(ranks: &dyn Communicator, loss: &Tensor) -> Result<f32> {
     reduce_loss(ranks, loss, Reduction::Average)
 }
@@ -36,13 +33,13 @@ fn reduce_loss(ranks: &dyn Communicator, loss: &Tensor, by: Reduction) -> Result
     Ok(tensors::all_reduce(ranks, own, by)?.item()?)
 }
 
-/// The rows of all ranks one behind the other, in the order of the ranks. Ranks may have different numbers of rows,
+/// The rows of all ranks, concatenated in rank order. Ranks may have different numbers of rows,
 /// also none.
 ///
 /// Shapes: `[A_r, ..]` on rank r → `[sum of A_r, ..]` on every rank.
 ///
 /// # Errors
-/// A scalar; other axes or dtypes on another rank; a failing exchange; no memory left.
+/// A scalar; other axes or dtypes on another rank.
 pub fn gather_result(ranks: &dyn Communicator, x: &Tensor) -> Result<Tensor> {
     let (device, shape) = (x.device(), x.shape());
     let Some((&rows, inner)) = shape.dims().split_first() else {
@@ -83,7 +80,7 @@ pub fn gather_result(ranks: &dyn Communicator, x: &Tensor) -> Result<Tensor> {
     Ok(result)
 }
 
-/// Print lines on standard output if this is rank `rank`. A reader that has seen enough is no error.
+/// Print lines on standard output if this is rank `rank`. A closed pipe is not an error.
 ///
 /// # Errors
 /// Standard output cannot be written to.

@@ -48,7 +48,7 @@ mod tests {
         let found = parse(status).unwrap();
         assert_eq!((found.anonymous_bytes, found.file_bytes, found.shared_bytes), (40 << 10, 20 << 10, 10 << 10));
         assert_eq!(found.peak_anonymous_bytes, 70 << 10);
-        // The kernel updates the high-water mark late, so it can lag behind the sum of the current figures.
+        // The kernel updates the high-water mark late, so it can be below the sum of the current figures.
         let late = status.replace("VmHWM:\t 100", "VmHWM:\t 60");
         assert_eq!(parse(&late).unwrap().peak_anonymous_bytes, 40 << 10);
         assert_eq!(parse("RssAnon: 1 kB\nVmHWM: 1 kB\n"), None);

@@ -101,7 +101,7 @@ impl TensorInspector {
     /// same.
     ///
     /// # Errors
-    /// Ranks that named other values; a scale that is not above 0; a failing exchange; no memory left.
+    /// Ranks that named other values; a scale that is not above 0.
     pub fn summary(&self, ranks: &dyn Communicator, device: &Device, gradient_scale: f32) -> Result<Vec<SummaryRow>> {
         let refused = |reason: String| Err(Error::setting("tensor inspector", reason));
         if !gradient_scale.is_finite() || gradient_scale <= 0.0 {

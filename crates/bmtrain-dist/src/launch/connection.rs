@@ -1,7 +1,7 @@
-//! How the ranks of a run exchange data: through memory they share, by MPI, or from device to device by NCCL.
+//! How the ranks of a run communicate: through memory they share, by MPI, or from device to device by NCCL.
 //!
-//! Defines [`Connection`], [`Exchange`] and [`RankDevice`]; the programs ask [`Launch::connection`] or
-//! [`Launch::exchange`] before they read any data.
+//! Defines [`Connection`], [`Transport`] and [`RankDevice`]; the programs ask [`Launch::connection`] or
+//! [`Launch::transport`] before they read any data.
 
 use super::{Launch, Launcher, cores};
 use crate::error::{Error, Result};
@@ -17,7 +17,7 @@ pub enum Connection {
     Nccl,
 }
 
-/// What the ranks of a run compute on, as far as their exchange goes. They all come to the same one: see
+/// What the ranks of a run compute on, as far as communication is concerned. They all come to the same one: see
 /// [`RankDevice::of`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RankDevice {
@@ -25,13 +25,13 @@ pub enum RankDevice {
     Processors,
     /// A CUDA device of its own for each rank.
     Cuda,
-    /// CUDA devices, one of which these two ranks share, others perhaps too.
+    /// CUDA devices; at least one is shared, by these two ranks.
     SharedCuda([usize; 2]),
 }
 
-/// How the ranks of a launch exchange data.
+/// How the ranks of a launch communicate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Exchange {
+pub struct Transport {
     /// What connects the ranks' hosts: [`Connection::Host`] or [`Connection::Mpi`]. Whatever carries the values, ranks
     /// come together, wait at barriers and hear of lost ranks by this.
     pub hosts: Connection,
@@ -42,7 +42,7 @@ pub struct Exchange {
 impl RankDevice {
     /// What this rank is to tell the others of its device: for a CUDA device its place in this host
     /// ([`CudaBackend::pci_bus_id`](bmtrain_core::cuda::CudaBackend::pci_bus_id)), none for processors. The number of a
-    /// device says nothing: ranks that each see one device of the host all call it the first.
+    /// device is not enough: ranks that each see one device of the host all call it the first.
     pub fn card(pci_bus_id: Option<&str>) -> String {
         match pci_bus_id {
             None => PROCESSORS.into(),
@@ -77,13 +77,13 @@ impl RankDevice {
 const PROCESSORS: &str = "processors";
 
 impl Launch {
-    /// How the ranks of this launch, which compute on `device`, exchange data: as `asked`, else by NCCL where every
+    /// How the ranks of this launch, which compute on `device`, communicate: as `asked`, else by NCCL where every
     /// rank has a CUDA device of its own, and by what connects the hosts everywhere else.
     ///
     /// # Errors
     /// NCCL is asked for and ranks compute on processors or share a device; what [`Launch::connection`] refuses for the
     /// hosts.
-    pub fn exchange(&self, asked: Option<Connection>, device: RankDevice) -> Result<Exchange> {
+    pub fn transport(&self, asked: Option<Connection>, device: RankDevice) -> Result<Transport> {
         if let (RankDevice::SharedCuda([one, other]), true) = (device, self.ranks_in_process() > 1) {
             let reason = format!(
                 "ranks {one} and {other} of one process would share a CUDA device: what one of them waits for would hold up the \
@@ -101,7 +101,7 @@ impl Launch {
             }
             (Some(Connection::Nccl), RankDevice::SharedCuda([one, other])) => {
                 let reason = format!("it needs a device for each rank, and ranks {one} and {other} share one");
-                let fix = "choose the device cuda, which gives each rank its own, or leave NCCL out: then they exchange \
+                let fix = "choose the device cuda, which gives each rank its own, or leave NCCL out: then they communicate \
                            through the host";
                 return Err(Error::launch("NCCL", reason, fix));
             }
@@ -109,15 +109,15 @@ impl Launch {
             (Some(Connection::Host | Connection::Mpi) | None, _) => false,
         };
         let hosts = self.connection(asked.filter(|asked| *asked != Connection::Nccl))?;
-        Ok(Exchange { hosts, by_nccl: wanted && self.world > 1 })
+        Ok(Transport { hosts, by_nccl: wanted && self.world > 1 })
     }
 
     /// How the hosts of the ranks of this launch are connected: as `asked`, else through shared memory on one host and
     /// by MPI on several.
     ///
     /// # Errors
-    /// Several hosts, or MPI is asked for, and nobody started MPI processes; a build without the feature `mpi`; NCCL,
-    /// which connects devices.
+    /// Several hosts, or MPI is asked for, and the processes were not started by MPI; a build without the feature
+    /// `mpi`; NCCL, which connects devices.
     pub fn connection(&self, asked: Option<Connection>) -> Result<Connection> {
         let is_built = cfg!(feature = "mpi");
         // Tasks of `srun` are processes of MPI if Slurm was told so; MPI itself counts the ranks when it starts.
@@ -141,7 +141,7 @@ impl Launch {
         }
     }
 
-    /// For ranks that exchange data through memory they share, or meet there.
+    /// For ranks that communicate through shared memory, or meet there.
     ///
     /// # Errors
     /// Ranks on several hosts: between them, processors talk by MPI only.

@@ -7,9 +7,6 @@ use crate::team::Team;
 
 /// Threads for this rank when every rank may use all cores that were left to its process. Ranks of one host that have
 /// the same cores divide them; those that a launcher bound to cores of their own do not. Waits for the other ranks.
-///
-/// # Errors
-/// A failing exchange.
 pub fn threads_of_rank(team: &Team) -> Result<usize> {
     let own = place();
     let all = team.gather_texts(&own)?;

@@ -1,4 +1,4 @@
-//! What each launcher's variables say, one function for each launcher; the innermost one is asked first.
+//! What each launcher's variables specify, one function for each launcher; the innermost one is asked first.
 //!
 //! A function answers `None` if its launcher did not start this process, and an error if the variables contradict
 //! themselves or are set by half. Called by [`Launch::detect`](super::Launch::detect).
@@ -9,7 +9,7 @@ use super::variables::{Variables, wrong};
 use crate::error::{Error, Result};
 use std::net::IpAddr;
 
-/// What the variables of one launcher say.
+/// What the variables of one launcher specify.
 #[derive(Debug, Clone)]
 pub(super) struct Found {
     pub launcher: Launcher,
@@ -77,7 +77,7 @@ fn torchrun(variables: &Variables<'_>) -> Result<Option<Found>> {
         Some(port) if taken => Some(port + 1),
         port => port,
     };
-    // By default the run id is the word `none` or drawn anew; the port tells jobs apart in the first case.
+    // By default the run id is the text `none` or random; the port tells jobs apart in the first case.
     let restart = variables.text("TORCHELASTIC_RESTART_COUNT").unwrap_or_default();
     let job = vec![run, master.map(|port| port.to_string()).unwrap_or_default(), restart];
     let nodes = variables.number("GROUP_WORLD_SIZE")?.unwrap_or_else(|| hosts_at_least(&ranks));
@@ -85,7 +85,7 @@ fn torchrun(variables: &Variables<'_>) -> Result<Option<Found>> {
     Ok(Some(Found { launcher: Launcher::Torchrun, nodes, address, port, job, ..ranks }))
 }
 
-/// OpenMPI's mpirun. It says nothing about a master, because MPI needs none.
+/// OpenMPI's mpirun. It names no master, because MPI needs none.
 fn open_mpi(variables: &Variables<'_>) -> Result<Option<Found>> {
     let Some(because) = variables.first(&[OPEN_MPI.rank, OPEN_MPI.world]) else { return Ok(None) };
     let ranks = four(variables, &OPEN_MPI, because.0, "mpirun")?;
@@ -96,7 +96,7 @@ fn open_mpi(variables: &Variables<'_>) -> Result<Option<Found>> {
     Ok(Some(Found { launcher: Launcher::OpenMpi, nodes, address, port, job, ..ranks }))
 }
 
-/// MPICH and what is made of it. Under `srun --mpi=pmi2` the same numbers are Slurm's, which says more.
+/// MPICH and what is made of it. Under `srun --mpi=pmi2` Slurm sets the same numbers, and more variables.
 fn mpich(variables: &Variables<'_>) -> Result<Option<Found>> {
     let Some(because) = variables.first(&[MPICH.rank, MPICH.world]) else { return Ok(None) };
     let local = [MPICH.local_rank, "PMI_LOCAL_RANK"];
@@ -194,7 +194,7 @@ fn kubeflow(variables: &Variables<'_>) -> Result<Option<Found>> {
     Ok(Some(found))
 }
 
-/// Variables set by hand. Without a word about hosts, and with no master elsewhere, all ranks are on this one.
+/// Variables set by hand. Without a variable about hosts, and with no master elsewhere, all ranks are on this one.
 fn plain(variables: &Variables<'_>) -> Result<Option<Found>> {
     let Some((because, _)) = variables.first(&[TORCH.rank, TORCH.world, TORCH.local_rank, TORCH.local_size]) else {
         return Ok(None);
@@ -221,7 +221,7 @@ fn plain(variables: &Variables<'_>) -> Result<Option<Found>> {
     Ok(Some(Found { nodes: hosts_at_least(&found), ..found }))
 }
 
-/// Numbers that somebody exported beside a launcher's have to be the same, or one of the two is stale.
+/// Numbers that the user exported beside a launcher's have to be the same, or one of the two is stale.
 fn agrees_with_plain(variables: &Variables<'_>, found: &Found) -> Result<()> {
     if matches!(found.launcher, Launcher::Torchrun | Launcher::Kubeflow | Launcher::Plain) {
         return Ok(());
@@ -231,7 +231,7 @@ fn agrees_with_plain(variables: &Variables<'_>, found: &Found) -> Result<()> {
         if let Some(number) = variables.number(name)?
             && number != expected
         {
-            let reason = format!("{} says {expected}", found.launcher.name());
+            let reason = format!("{} specifies {expected}", found.launcher.name());
             let fix = "unset RANK, WORLD_SIZE and LOCAL_RANK: the launcher's own variables are enough";
             return Err(Error::launch(format!("{name}={number}"), reason, fix));
         }

@@ -1,7 +1,7 @@
 //! How this process was started, how the ranks of one process run, and where ranks meet.
 //!
 //! [`Launch::detect`] turns the command line's `--ranks` and a launcher's variables into one answer: which rank this
-//! is, of how many, on how many hosts. [`Launch::connection`] and [`Launch::exchange`] say how they are connected,
+//! is, of how many, on how many hosts. [`Launch::connection`] and [`Launch::transport`] specify how they are connected,
 //! [`run_ranks`] runs several ranks as threads, [`store`] is the rendezvous of several processes. Called by the
 //! programs; `docs/launch.md` shows each launcher.
 
@@ -13,7 +13,7 @@ mod slurm;
 pub mod store;
 mod variables;
 
-pub use connection::{Connection, Exchange, RankDevice};
+pub use connection::{Connection, RankDevice, Transport};
 pub use cores::threads_of_rank;
 pub use ranks::{GRACE, RankError, run_group, run_ranks, run_ranks_within};
 pub use store::{Store, StoreOptions, Token};
@@ -26,7 +26,7 @@ use variables::{Variables, wrong};
 /// Who started this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Launcher {
-    /// Nobody: there is one rank.
+    /// None: there is one rank.
     Alone,
     /// `--ranks N`: this process runs N ranks as threads.
     Threads,
@@ -83,11 +83,11 @@ pub struct Launch {
     pub rank: usize,
     /// Number of ranks, W.
     pub world: usize,
-    /// This rank's number among those of its host.
+    /// This rank's local rank: its number on its host.
     pub local_rank: usize,
     /// Ranks on this host.
     pub local_size: usize,
-    /// Hosts. Where the launcher does not say, 1 is certain, and more is a guess from this host's share.
+    /// Hosts. Where the launcher does not specify it, 1 is certain, and more is a guess from this host's share.
     pub nodes: usize,
     /// Host of rank 0 as the launcher names it.
     pub address: Option<String>,
@@ -128,7 +128,7 @@ impl Launch {
         Ok(launch)
     }
 
-    /// One rank, started by nobody.
+    /// One rank, without a launcher.
     pub fn alone() -> Self {
         Launch {
             launcher: Launcher::Alone,
@@ -148,7 +148,7 @@ impl Launch {
     fn threads(ranks: usize, found: Option<&Found>) -> Result<Self> {
         if ranks == 0 || ranks > slurm::MOST {
             let reason = format!("a process has 1 to {} ranks", slurm::MOST);
-            return Err(Error::launch(format!("--ranks {ranks}"), reason, "use as many as there are cores, or fewer"));
+            return Err(Error::launch(format!("--ranks {ranks}"), reason, "use at most one rank per core"));
         }
         if let Some(found) = found.filter(|found| found.world > 1) {
             let reason = format!("{} has already started {} ranks", found.launcher.name(), found.world);
@@ -199,17 +199,14 @@ impl Launch {
                 Error::launch(
                     "job name",
                     reason,
-                    "set MASTER_PORT to a free port or BMTRAIN_JOB to a word, the same for all ranks",
+                    "set MASTER_PORT to a free port or BMTRAIN_JOB to a name, the same for all ranks",
                 )
             }
         })
     }
 
     /// What a process has to know to be let into this job, from the job's name and, if it is set, `BMTRAIN_TOKEN`.
-    /// Without the latter it keeps strays apart, but whoever can guess the name of the job can make it.
-    ///
-    /// # Errors
-    /// As [`Launch::job`].
+    /// Without the latter it keeps strays apart, but a process that guesses the name of the job can make it.
     pub fn token(&self) -> Result<Token> {
         Ok(Token::derive(self.job()?, self.secret.as_deref().unwrap_or_default()))
     }
@@ -225,7 +222,7 @@ impl Launch {
         let mut options = StoreOptions::new(self.rank, self.world, port, token, recipe);
         if self.nodes > 1 {
             options.host = self.address.clone().ok_or_else(|| {
-                let reason = format!("{} does not say where rank 0 is", self.launcher.name());
+                let reason = format!("{} does not specify the address of rank 0", self.launcher.name());
                 Error::launch("MASTER_ADDR is missing", reason, "set it to the host of rank 0, the same for all ranks")
             })?;
         }
@@ -254,7 +251,7 @@ fn job_name(parts: &[String]) -> String {
     format!("{name}-{}", &hash.as_str()[..16])
 }
 
-/// A port from a job's name, where nobody names one.
+/// A port from a job's name, where none is given.
 fn port_of(job: &str) -> u16 {
     let hash = blake3::hash(job.as_bytes());
     let [first, second, ..] = hash.as_bytes();

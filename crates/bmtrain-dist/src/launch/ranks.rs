@@ -2,7 +2,7 @@
 //!
 //! The rule of joining: as long as no rank has failed, wait for all of them, however long they train; what hangs
 //! between ranks is ended by the deadlines of their communicators. After the first failure the others have [`GRACE`] to
-//! end, and whoever has not is left behind and named, so that a program can end.
+//! end, and ranks that have not ended are abandoned and named, so that a program can end.
 
 use crate::error::Error;
 use bmtrain_core::Error as CoreError;
@@ -61,9 +61,6 @@ where
 }
 
 /// [`run_ranks`] with another grace.
-///
-/// # Errors
-/// As [`run_ranks`].
 pub fn run_ranks_within<T, E, F>(
     count: usize,
     grace: Duration,
@@ -79,9 +76,6 @@ where
 
 /// Run one rank for each communicator. A rank that fails or panics is recorded first and then tells the others through
 /// its communicator ([`Communicator::abort`]), so that what they fail with in consequence is never taken for the cause.
-///
-/// # Errors
-/// As [`run_ranks`].
 pub fn run_group<T, E, F>(
     communicators: Vec<Arc<dyn Communicator>>,
     mut make: impl FnMut(usize, Arc<dyn Communicator>) -> F,
@@ -103,7 +97,7 @@ where
     run(works, GRACE, E::to_string)
 }
 
-/// Start the ranks and collect what becomes of them. The second half of a rank's work is called with the words of its
+/// Start the ranks and collect what becomes of them. The second half of a rank's work is called with the message of its
 /// failure once that is recorded, or after a success before it is.
 fn run<T, E, F, A>(
     works: impl Iterator<Item = (F, A)>,
@@ -126,7 +120,7 @@ where
                 let reason = format!("panicked: {}", message(&*payload));
                 Err(Error::RankThread { rank, reason }.into())
             });
-            // Nobody listens any more if this rank was left behind.
+            // The receiver is gone if this rank was abandoned.
             match result.as_ref().err().map(describe) {
                 None => {
                     after(None);
@@ -198,7 +192,7 @@ fn collect<T, E: From<Error>>(
     }
 }
 
-/// Threads that have given their result are about to end; wait for that, but not long, and not for those left behind.
+/// Threads that have given their result are about to end; wait for that, but not long, and not for abandoned ones.
 fn settle(threads: Vec<JoinHandle<()>>) {
     let deadline = Instant::now() + Duration::from_millis(100);
     for thread in threads {

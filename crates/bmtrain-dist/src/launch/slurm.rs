@@ -42,7 +42,7 @@ pub(super) fn hosts(text: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// Up to the first comma outside brackets, and what comes behind it.
+/// Up to the first comma outside brackets, and the rest after it.
 fn split_item(text: &str) -> Result<(&str, Option<&str>), String> {
     let mut inside = false;
     for (at, letter) in text.char_indices() {
@@ -71,7 +71,7 @@ fn expand(item: &str) -> Result<Vec<String>, String> {
     if names.iter().any(String::is_empty) { Err("a host without a name".to_owned()) } else { Ok(names) }
 }
 
-/// `1-3,07` is 1, 2, 3, 07: zeros in front are kept, and as wide as the first number of a range are all of it.
+/// `1-3,07` is 1, 2, 3, 07: leading zeros are kept, and as wide as the first number of a range are all of it.
 fn numbers(inside: &str, most: usize) -> Result<Vec<String>, String> {
     let mut numbers = Vec::new();
     for part in inside.split(',') {

@@ -33,7 +33,7 @@ pub struct AdamOptions {
     pub decay_form: DecayForm,
     /// Climb instead of descend.
     pub maximize: bool,
-    /// The rate is 0 for this many first steps of a parameter, while moments build up.
+    /// The learning rate is 0 for this many first steps of a parameter, while moments build up.
     pub hold_steps: u64,
     /// Keep how far the last step moved each parameter, for [`Optimizer::deltas`].
     pub record_delta: bool,
@@ -63,7 +63,8 @@ struct State {
     /// Steps taken by each parameter of the storage; with the step in hand, if it took part.
     steps: Vec<u64>,
     stepped: Vec<bool>,
-    /// The squares of what each parameter moved by in the last step, i64 [parameters, WORDS], if that is recorded.
+    /// The squares of what each parameter moved by in the last step, i64 [parameters, limbs of an exact sum], if that
+    /// is recorded.
     moved: Option<Storage>,
 }
 

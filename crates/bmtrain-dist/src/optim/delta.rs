@@ -6,7 +6,7 @@
 //!
 //! The predecessor's `record_delta` kept mean and variance of the update's direction for 16-bit parameters on the host;
 //! here it is the norm of the update itself, for every type and both optimizers. Beside the norm of the parameter it
-//! shows a rate that is too high or a layer that stands still.
+//! shows a learning rate that is too high or a layer that does not change.
 
 use crate::error::Result;
 use crate::param::Flat;
@@ -42,7 +42,7 @@ impl<'a> Before<'a> {
         Ok(Before { values, range, kept })
     }
 
-    /// Write the sum of the squares of what has changed since to the words of parameter `index`.
+    /// Write the sum of the squares of what has changed since to the sum of parameter `index`.
     pub(super) fn measure(self, words: &Storage, index: usize) -> Result<()> {
         let (device, all) = (self.values.device(), 0..self.kept.len());
         let (a, out) = (self.values.view(self.range)?, self.kept.view_mut(all.clone())?);
@@ -52,7 +52,7 @@ impl<'a> Before<'a> {
     }
 }
 
-/// The norms of all parameters of a flat storage from this rank's sums, [`WORDS`] for each. Ranks that share it have to
+/// The norms of all parameters of a flat storage from this rank's exact sums. Ranks that share it have to
 /// do the same. Waits for the device.
 pub(super) fn norms(flat: &Flat, words: &[i64]) -> Result<Vec<f64>> {
     let device = flat.values().device();

@@ -18,7 +18,7 @@ impl OptimManager {
     /// megabytes at a time to the host.
     ///
     /// # Errors
-    /// Parameters without values; a failing device.
+    /// Parameters without values.
     pub fn fingerprint(&self) -> Result<Fingerprint> {
         let mut weights = Vec::new();
         for param in self.params() {

@@ -42,7 +42,7 @@ pub struct StepInfo {
     pub skipped: bool,
     /// What the loss was multiplied by in this step.
     pub scale: f32,
-    /// So many steps in a row were skipped that going on is of no use.
+    /// Too many consecutive steps were skipped.
     pub give_up: bool,
 }
 
@@ -52,10 +52,9 @@ struct Entry {
     lr: f64,
 }
 
-/// Several optimizers with their schedules, stepped together: each has parameters and a rate of its own; loss scale,
-/// norm and clipping are those of all gradients. A parameter belongs to one of them; those of none are
-/// [`OptimManager::untrained`]. What the backward pass leaves in storages of which no manager updates anything is
-/// dropped at its end: nobody would ever take it.
+/// Several optimizers with their schedules, stepped together: each has its own parameters and learning rate; loss
+/// scale, norm and clipping cover all gradients. A parameter belongs to at most one of them, see
+/// [`OptimManager::untrained`]. Gradients in storages that no manager updates are dropped after the backward pass.
 ///
 /// Gradients accumulate over calls of [`OptimManager::backward`]; [`OptimManager::step`] uses and frees them.
 pub struct OptimManager {
@@ -84,7 +83,7 @@ impl OptimManager {
     /// A manager without optimizers yet.
     ///
     /// # Errors
-    /// A bound that is not above 0; no memory left.
+    /// A bound that is not above 0.
     pub fn new(device: &Device, clip: Clip) -> Result<Self> {
         if clip.max_norm.is_nan() || clip.max_norm <= 0.0 {
             return Err(Error::setting("clip", format!("norm bound {} must be above 0", clip.max_norm)));
@@ -140,12 +139,12 @@ impl OptimManager {
         self.scaler = scaler;
     }
 
-    /// The rate of the coming step of the first optimizer.
+    /// The learning rate of the next step of the first optimizer.
     pub fn lr(&self) -> f64 {
         self.entries.first().map_or(0.0, Entry::rate)
     }
 
-    /// The rates of the coming step, one for each optimizer.
+    /// The learning rates of the next step, one for each optimizer.
     pub fn rates(&self) -> impl Iterator<Item = f64> {
         self.entries.iter().map(Entry::rate)
     }
@@ -159,20 +158,14 @@ impl OptimManager {
 
     /// How far the last step moved each parameter, of the optimizers that record it
     /// ([`AdamOptions::record_delta`](super::AdamOptions::record_delta)). All ranks have to ask. Waits for the device.
-    ///
-    /// # Errors
-    /// A failing device or exchange.
     pub fn deltas(&self) -> Result<Vec<Delta>> {
         let all = self.entries.iter().map(|entry| entry.optimizer.deltas()).collect::<Result<Vec<_>>>()?;
         Ok(all.into_iter().flatten().collect())
     }
 
-    /// As [`OptimManager::backward`] for the last micro-batch of a rank before the step. Where gradients are exchanged
-    /// once a step, those of a block are exchanged while the block before it computes. The result is the same to the
-    /// last bit. All ranks have to call it for their last micro-batch, or none.
-    ///
-    /// # Errors
-    /// As [`OptimManager::backward`].
+    /// As [`OptimManager::backward`] for the last micro-batch of a rank before the step. Where gradients are reduced
+    /// once a step, the gradients of a block are reduced while the block before it computes. The result is the same to
+    /// the last bit. All ranks have to call it for their last micro-batch, or none.
     pub fn backward_last(&self, loss: &Var, weight: f32, cx: &mut Ctx) -> Result<()> {
         self.flats()?.iter().for_each(|flat| flat.close_step());
         self.backward(loss, weight, cx)
@@ -181,7 +174,7 @@ impl OptimManager {
     /// Walk back from a loss of one element, multiplied by `weight`: the micro-batch's share of the whole batch.
     ///
     /// # Errors
-    /// A loss that is not one element or was not recorded; a failing device.
+    /// A loss that is not one element or was not recorded.
     pub fn backward(&self, loss: &Var, weight: f32, cx: &mut Ctx) -> Result<()> {
         let Some(tape) = cx.take_tape() else {
             return Err(Error::setting("backward", "the forward pass was not recorded"));
@@ -259,13 +252,13 @@ impl OptimManager {
     /// norm.
     ///
     /// # Errors
-    /// No memory for optimizer state; a failing device.
+    /// No memory for optimizer state.
     pub fn step(&mut self) -> Result<StepInfo> {
         Ok(self.step_and_read(&[])?.0)
     }
 
     /// As [`OptimManager::step`], and bring f32 tensors to the host that the device computes meanwhile, such as losses,
-    /// one behind the other: all with the one wait that a step makes.
+    /// concatenated: all with the one wait that a step makes.
     ///
     /// # Errors
     /// As [`OptimManager::step`]; another dtype.

@@ -25,7 +25,7 @@ impl OptimManager {
     /// the device.
     ///
     /// # Errors
-    /// A parameter in two optimizers; a failing device.
+    /// A parameter in two optimizers.
     pub fn state(&self) -> Result<ManagerState> {
         self.flats()?;
         let (mut params, mut schedules) = (Vec::new(), Vec::new());

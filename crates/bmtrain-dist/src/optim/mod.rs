@@ -95,7 +95,7 @@ pub(crate) const STRETCH: usize = 1 << 20;
 pub struct Kept {
     /// Steps taken.
     pub steps: u64,
-    /// Named f32, laid out as [`OwnedPart::in_state`](crate::param::OwnedPart::in_state) says: `m`, `v`, and `master`
+    /// Named f32, laid out by [`OwnedPart::in_state`](crate::param::OwnedPart::in_state): `m`, `v`, and `master`
     /// for 16-bit parameters.
     pub tensors: Vec<(&'static str, KeptTensor)>,
 }
@@ -114,11 +114,11 @@ pub trait Optimizer {
     /// The groups it updates.
     fn groups(&self) -> &[ParamGroup];
 
-    /// Update every trainable parameter that has a gradient: now, or on a lane that whoever uses the values waits for
+    /// Update every trainable parameter that has a gradient: now, or on a lane that users of the values wait for
     /// ([`Flat::updates_until`](crate::param::Flat::updates_until)).
     ///
     /// # Errors
-    /// No memory for the state; a failing device.
+    /// No memory for the state.
     fn step(&mut self, args: StepArgs<'_>) -> Result<()>;
 
     /// Take back the step counts of the last step, which changed nothing.
@@ -151,9 +151,6 @@ pub trait Optimizer {
     }
 
     /// All of it at once: as much host memory as the state has.
-    ///
-    /// # Errors
-    /// A failing device.
     fn state(&self) -> Result<Vec<ParamState>> {
         let mut all = Vec::new();
         self.visit_state(&mut |state| {
@@ -173,7 +170,7 @@ pub trait Optimizer {
     /// rank is to hold, counted within the rank's tensor-parallel part. The values of the parameter were loaded before.
     ///
     /// # Errors
-    /// What `read` returns, another number of values; a failing device.
+    /// What `read` returns, another number of values.
     fn load_kept(&mut self, param: &Param, steps: u64, read: &mut ReadKept<'_>) -> Result<()>;
 
     /// Continue from a state, of this optimizer or of another one of the same form, on any number of ranks and at any
@@ -197,9 +194,6 @@ pub trait Optimizer {
 
     /// How far the last step moved each parameter that has ever been updated, if that is recorded. All ranks have to
     /// ask. Waits for the device.
-    ///
-    /// # Errors
-    /// A failing device or exchange.
     fn deltas(&self) -> Result<Vec<Delta>> {
         Ok(Vec::new())
     }

@@ -1,8 +1,8 @@
-//! Loss scaling: by what the loss is multiplied on the backward pass, so that small gradients survive in f16.
+//! Loss scaling: keeps small gradients from underflowing in f16.
 //!
 //! [`LossScaler`] is a state machine on the host: it is told after every step whether a gradient was not finite and
-//! says whether the step stands, what the next scale is, and when to stop trying. [`ScalePolicy`] names the rules of
-//! three systems. The caller sees to it that every rank is told the same. Called by the `OptimManager`.
+//! reports whether the step was applied, what the next scale is, and when to stop trying. [`ScalePolicy`] names the
+//! rules of three systems. The caller sees to it that every rank is told the same. Called by the `OptimManager`.
 
 use crate::error::{Error, Result};
 
@@ -148,7 +148,7 @@ const CEILING: f32 = f32::from_bits((126 + 127) << 23);
 /// What became of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Outcome {
-    /// Every gradient was finite: the step stands.
+    /// Every gradient was finite: the step was applied.
     Applied {
         /// Scale of the next step.
         scale: f32,
@@ -181,7 +181,7 @@ impl Outcome {
         }
     }
 
-    /// Whether the step stands.
+    /// Whether the step was applied.
     pub fn is_applied(&self) -> bool {
         matches!(self, Outcome::Applied { .. })
     }
@@ -205,7 +205,7 @@ pub struct ScaleState {
     pub searching: bool,
 }
 
-/// A policy and where it stands.
+/// A policy and its state.
 ///
 /// After `limit` skipped steps in a row it gives up. Until the first step is applied, skips that lowered the scale do
 /// not count: a first scale chosen too high on purpose (2^32) needs some sixteen of them to come down to what f16 can
@@ -266,7 +266,7 @@ impl LossScaler {
         let constant = matches!(self.policy, ScalePolicy::Static { scale } if scale != state.scale);
         if !scale_fits || constant || !(1..=self.policy.hysteresis()).contains(&state.hysteresis) {
             let reason =
-                format!("{state:?} is no state of {:?}; resume with the policy it was saved under", self.policy);
+                format!("{state:?} is not a state of {:?}; resume with the policy it was saved under", self.policy);
             return Err(Error::setting("loss scale", reason));
         }
         self.state = state;

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 
-/// How the rate falls after the warm-up. With L the start rate, W the warm-up, E the end and n the iteration:
+/// How the learning rate decays after the warm-up. With L the start rate, W the warm-up, E the end and n the iteration:
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ScheduleKind {
     /// Warm-up `L n / W`, then `L`.
@@ -21,7 +21,7 @@ pub enum ScheduleKind {
     },
 }
 
-/// How long the rate rises.
+/// Length of the warm-up.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Warmup {
     /// Iterations.
@@ -57,7 +57,7 @@ pub struct Schedule {
     pub warmup: u64,
     /// E, iterations.
     pub end: u64,
-    /// After the warm-up the rate does not fall below this share of L.
+    /// After the warm-up the learning rate does not decay below this share of L.
     pub floor: f64,
 }
 
@@ -80,7 +80,7 @@ impl Schedule {
         Ok(Schedule { kind, start_lr, warmup, end, floor })
     }
 
-    /// The rate of iteration `n`, counted from 0: with a warm-up the first step has rate 0.
+    /// The learning rate of iteration `n`, counted from 0: with a warm-up the first step has 0.
     pub fn lr(&self, n: u64) -> f64 {
         let (l, w, e, i) = (self.start_lr, self.warmup as f64, self.end as f64, n as f64);
         if n < self.warmup {
@@ -91,7 +91,8 @@ impl Schedule {
         }
         let decayed = match self.kind {
             ScheduleKind::NoDecay => l,
-            // Iteration 0 without warm-up has no reciprocal root; the rate of iteration 1 is the largest there is.
+            // Iteration 0 without warm-up has no reciprocal root; the learning rate of iteration 1 is the largest there
+            // is.
             ScheduleKind::Noam => l / i.max(1.0).sqrt(),
             ScheduleKind::Linear if self.end <= self.warmup => l,
             ScheduleKind::Linear => (l * (e - i) / (e - w)).max(0.0),
@@ -105,7 +106,7 @@ impl Schedule {
     }
 }
 
-/// A schedule and where it stands.
+/// A schedule and its current iteration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scheduler {
     schedule: Schedule,
@@ -128,7 +129,7 @@ impl Scheduler {
         self.iteration
     }
 
-    /// The rate of the coming step.
+    /// The learning rate of the next step.
     pub fn current_lr(&self) -> f64 {
         self.schedule.lr(self.iteration)
     }

@@ -90,7 +90,7 @@ pub(super) fn tensor<'s>(entry: &'s ParamState, name: &str) -> Option<&'s [f32]>
     entry.tensors.iter().find(|(known, _)| *known == name).map(|(_, values)| values.as_slice())
 }
 
-/// The parameters of all groups by the storages they lie in, each with its number there: storages in the order in which
+/// The parameters of all groups by the storages they are in, each with its number there: storages in the order in which
 /// the groups first name them, and in each its parameters in the order of the groups.
 ///
 /// # Errors
@@ -109,10 +109,10 @@ pub(super) fn by_storage(groups: &[ParamGroup]) -> Result<Vec<StorageParams<'_>>
     Ok(all)
 }
 
-/// A storage and parameters that lie in it, with their numbers.
+/// A storage and parameters that are in it, with their numbers.
 pub(super) type StorageParams<'g> = (&'g Rc<Flat>, Vec<(&'g Param, usize)>);
 
-/// Show the elements `range` of an f32 storage in stretches: those of the tensor `tensor` of the parameter `param`
+/// Show the elements `range` of an f32 storage in stretches: the tensor `tensor` of the parameter `param`
 /// after `steps` steps. Waits for the device.
 ///
 /// # Errors

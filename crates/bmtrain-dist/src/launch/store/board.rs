@@ -87,7 +87,7 @@ impl Board {
         let before = match self.get(key).map(<[u8; 8]>::try_from) {
             None => 0,
             Some(Ok(bytes)) => i64::from_le_bytes(bytes),
-            Some(Err(_)) => return Err(format!("the value of {key} is no counter")),
+            Some(Err(_)) => return Err(format!("the value of {key} is not a counter")),
         };
         let sum = before.checked_add(delta).ok_or_else(|| format!("the counter {key} would overflow"))?;
         self.set(key, &sum.to_le_bytes())?;
@@ -151,7 +151,7 @@ mod tests {
         board.arrive("b", 1).unwrap();
         assert_eq!((board.gathered("b"), board.missing("b")), (Gathered::Waiting, vec![0, 2]));
         assert!(board.arrive("b", 1).is_err());
-        // Who goes after having come is no loss.
+        // A rank that leaves after it has arrived is not lost.
         board.depart(1);
         assert_eq!(board.gathered("b"), Gathered::Waiting);
         board.depart(0);

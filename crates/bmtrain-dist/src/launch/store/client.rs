@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Time for the first attempt to connect, twice as much for each further one. Short at first, for where strangers crowd
-/// at the door a lost request is only repeated after a second.
+/// Time for the first attempt to connect, twice as much for each further one. Short at first, for where other clients
+/// crowd at the door a lost request is only repeated after a second.
 const FIRST_ATTEMPT: Duration = Duration::from_millis(250);
 /// How much later than asked an answer may come before the store is given up.
 const SLACK: Duration = Duration::from_secs(10);
@@ -38,9 +38,9 @@ pub struct Store {
 
 /// Why an attempt to come in failed.
 enum Attempt {
-    /// The store has said no.
+    /// The store has refused.
     Final(Error),
-    /// Nobody has said anything that counts.
+    /// No answer counts yet.
     Again(String),
 }
 
@@ -57,7 +57,7 @@ impl Store {
     /// Come to the place where the ranks meet, on rank 0 after opening it, and wait until all have come.
     ///
     /// # Errors
-    /// A port that is taken; nobody there by the deadline; another token, world, recipe or version of the protocol; a
+    /// A port that is taken; no server by the deadline; another token, world, recipe or version of the protocol; a
     /// rank of this number already there. Ranks that have not come by the deadline are named.
     pub fn open(options: &StoreOptions) -> Result<Self> {
         let until = Instant::now() + options.deadline;
@@ -125,7 +125,7 @@ impl Store {
     pub fn get(&mut self, key: &str, wait: Duration) -> Result<Vec<u8>> {
         let answer = self.ask(Op::Get, key, &millis(wait).to_le_bytes(), wait)?;
         if answer.op == Op::Late {
-            let reason = format!("nobody has set {key} within {}", seconds(wait));
+            let reason = format!("no rank has set {key} within {}", seconds(wait));
             return Err(self.options.error(reason, "look at the messages of the rank that should have"));
         }
         self.answered(Op::Value, &answer, key).map(<[u8]>::to_vec)
@@ -134,11 +134,11 @@ impl Store {
     /// Add to a counter, which starts at 0, and get the sum.
     ///
     /// # Errors
-    /// A key that holds something else; a sum that is no `i64`; a store that is gone.
+    /// A key that holds something else; a sum that is not an `i64`; a store that is gone.
     pub fn add(&mut self, key: &str, delta: i64) -> Result<i64> {
         let answer = self.ask(Op::Add, key, &delta.to_le_bytes(), Duration::ZERO)?;
         let sum = self.answered(Op::Value, &answer, key)?.try_into();
-        sum.map(i64::from_le_bytes).map_err(|_| self.lost(key, "an answer that is no number"))
+        sum.map(i64::from_le_bytes).map_err(|_| self.lost(key, "an answer that is not a number"))
     }
 
     /// Wait until every rank has come here. All ranks go through barriers of one name in the same order.

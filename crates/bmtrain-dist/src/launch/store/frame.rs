@@ -85,7 +85,7 @@ pub(super) enum Broken {
     Late,
     /// The other side has closed the connection.
     Closed,
-    /// What came is no frame of ours.
+    /// The bytes are not a frame of this protocol.
     Foreign,
     /// A frame of another version of the protocol.
     Version(u16),
@@ -183,7 +183,7 @@ fn left(deadline: Instant) -> Result<Duration, Broken> {
     if left.is_zero() { Err(Broken::Late) } else { Ok(left) }
 }
 
-/// A time-out of one call is no end: the deadline is looked at before the next.
+/// A time-out of one call does not end the wait: the deadline is looked at before the next.
 fn retry(kind: ErrorKind) -> Result<(), Broken> {
     match kind {
         ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => Ok(()),
@@ -224,7 +224,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The inverse of [`Fields::numbers`]; as many as fit into a frame.
+/// The inverse of [`Fields::numbers`]; limited by the size of a frame.
 pub(super) fn numbers(all: &[usize]) -> Vec<u8> {
     all.iter().take(LARGEST / 4).flat_map(|&number| (number as u32).to_le_bytes()).collect()
 }

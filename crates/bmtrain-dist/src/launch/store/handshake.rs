@@ -1,8 +1,8 @@
 //! Who is let in: both sides prove that they know the job's token before either believes the other.
 //!
 //! The token itself is never sent. Each side sends a nonce; the proof is BLAKE3, keyed with the token, over the side
-//! that speaks, both nonces and everything the client says about itself. Nothing after the handshake is signed or
-//! encrypted: it keeps strangers and strays out, it does not hide what is said. Called by `server` and `client`.
+//! that speaks, both nonces and all fields of the client. Nothing after the handshake is signed or
+//! encrypted: it keeps foreign processes out, it does not hide data. Called by `server` and `client`.
 
 use super::frame::{Broken, Fields, Frame, Op};
 use blake3::Hash;
@@ -32,10 +32,10 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// Bytes that nobody has seen before.
+/// Fresh random bytes.
 pub(super) type Nonce = [u8; 32];
 
-/// What a client says about itself.
+/// The fields that identify a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hello {
     pub rank: u32,
@@ -75,7 +75,7 @@ pub(super) enum Side {
     Client,
 }
 
-/// What only somebody who knows the token can say. Hashes are compared in constant time.
+/// What only a process that knows the token can compute. Hashes are compared in constant time.
 pub(super) fn proof(token: &Token, side: Side, hello: &Hello, server: &Nonce) -> Hash {
     let mut hash = blake3::Hasher::new_keyed(&token.0);
     hash.update(match side {

@@ -24,17 +24,17 @@ use std::time::Duration;
 pub struct StoreOptions {
     /// This process's rank.
     pub rank: usize,
-    /// Number of ranks, W. All have to say the same.
+    /// Number of ranks, W; the same on all.
     pub world: usize,
     /// Host of rank 0, to connect to.
     pub host: String,
     /// Its port.
     pub port: u16,
-    /// The address at which rank 0 listens; `None` for that of `host`.
+    /// The address at which rank 0 listens; `None` for the address of `host`.
     pub bind: Option<IpAddr>,
     /// What every process of the job knows and no other.
     pub token: Token,
-    /// Hash of what the ranks are to do. All have to say the same.
+    /// Hash of the job's configuration; the same on all ranks.
     pub recipe: [u8; 32],
     /// How long to wait until all ranks have come.
     pub deadline: Duration,

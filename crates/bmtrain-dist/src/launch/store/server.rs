@@ -1,8 +1,8 @@
 //! The store's server, beside rank 0: a thread that lets clients in, and one for each of them.
 //!
-//! Whoever has not proved to know the token has five seconds and small frames, and gives way to newer ones when there
-//! are too many: all connections together are at most four for each rank. Once every rank has come, nobody listens any
-//! more. Called by [`Store::open`](super::Store::open).
+//! A client that has not proved to know the token has five seconds and small frames, and gives way to newer ones when
+//! there are too many: all connections together are at most four for each rank. Once every rank has joined, the server
+//! does not listen any more. Called by [`Store::open`](super::Store::open).
 
 use super::StoreOptions;
 use super::board::{Board, Gathered};
@@ -25,7 +25,7 @@ const IDLE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(200);
 /// How often the door is looked at.
 const DOOR: Duration = Duration::from_millis(2);
-/// Nobody waits longer than this at the server, whatever he asks for.
+/// No request waits longer than this at the server.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
 /// What a thread of the server needs is little.
 const STACK: usize = 256 << 10;
@@ -97,7 +97,7 @@ impl std::fmt::Debug for StoreServer {
 }
 
 impl Drop for StoreServer {
-    /// Whoever waits is told that the store is closed; all threads have a second to end.
+    /// Waiting clients get the answer that the store is closed; all threads have a second to end.
     fn drop(&mut self) {
         let deadline = Instant::now() + Duration::from_secs(1);
         let mut state = self.shared.lock();
@@ -166,13 +166,13 @@ impl Shared {
                     number += 1;
                     self.admit(number, stream);
                 }
-                // Nobody is there, or this one is gone again, or there are no more descriptors: look again in a moment.
+                // No client, or it is gone again, or there are no more descriptors: look again in a moment.
                 Err(_) => std::thread::sleep(DOOR),
             }
         }
     }
 
-    /// Give a connection a thread; the oldest stranger gives way if there are too many.
+    /// Give a connection a thread; the oldest unauthenticated one gives way if there are too many.
     fn admit(self: &Arc<Self>, number: u64, stream: TcpStream) {
         if stream.set_nonblocking(false).and_then(|()| stream.set_nodelay(true)).is_err() {
             return;
@@ -211,7 +211,7 @@ impl Shared {
         while self.answer(rank, stream).is_ok() {}
         let mut state = self.lock();
         state.members.retain(|(other, _)| *other != number);
-        // When the store closes, every connection ends, and nobody is to be blamed for it.
+        // When the store closes, every connection ends, which is not an error of its rank.
         if !state.closing {
             state.board.depart(rank);
         }
@@ -262,7 +262,7 @@ impl Shared {
         state.strangers.remove(at);
         state.members.push((number, stream.clone()));
         drop(state);
-        // Not being able to say so is found out at the first question.
+        // A failure to send this is found at the first request.
         let _ = frame::write(stream, Op::Welcome, &[], deadline);
         Ok(rank)
     }

@@ -4,16 +4,16 @@
 //! has the same settings, formulas, bits and form of state.
 //!
 //! A step is work of the host on the copy lane ([`Backend::on_host`](bmtrain_core::Backend::on_host)): for each flat
-//! storage the gradients come to the host, the update runs on its threads, and the new parameters go back, behind what
-//! the compute lane has done. Nobody waits for the whole: the next use of a storage's values waits for that storage
-//! ([`Flat::updates_until`]), so that storages follow each other over the link, and loading and the next forward pass
-//! begin while the later ones are still updated. On the CPU backend the host's memory is the device's, and nothing is
-//! copied.
+//! storage the gradients come to the host, the update runs on its threads, and the new parameters are copied back,
+//! after what the compute lane has done. There is no wait for the whole: the next use of a storage's values waits for
+//! that storage ([`Flat::updates_until`]), so that storages follow each other over the link, and loading and the next
+//! forward pass begin while the later ones are still updated. On the CPU backend the host's memory is the device's, and
+//! nothing is copied.
 //!
 //! An update does not begin before the backward pass is over, with clipping or without. With clipping the factor needs
 //! the norm of all gradients. Without, a gradient that is not finite may still turn up in the last block, and a step
 //! that is not finite changes nothing: undoing updates would take a second copy of parameters, masters and moments, or
-//! would not give back their bits.
+//! would not preserve their bits.
 
 mod work;
 
@@ -47,7 +47,7 @@ struct State {
 }
 
 impl State {
-    /// The host's part. Only behind a wait for the copy lane is it what the last step left.
+    /// The host's part. It is up to date only after a wait for the copy lane.
     fn lock(&self) -> MutexGuard<'_, Moments> {
         lock(&self.host)
     }
@@ -85,7 +85,7 @@ impl AdamOffload {
         Ok(AdamOffload { options, groups, states: Vec::new(), threads: None })
     }
 
-    /// The same on so many threads of its own.
+    /// The same on this number of threads of its own.
     ///
     /// # Errors
     /// As [`AdamOffload::new`]; no thread asked for, or the system refuses.
@@ -184,7 +184,7 @@ impl AdamOffload {
     }
 }
 
-/// Let the copy lane begin behind all that the compute lane has been given.
+/// Let the copy lane wait for all work of the compute lane.
 fn follow_compute(flat: &Flat) -> Result<()> {
     let backend = flat.values().device().backend();
     Ok(backend.wait(Lane::Copy, backend.mark(Lane::Compute)?)?)

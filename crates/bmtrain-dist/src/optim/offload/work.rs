@@ -53,7 +53,7 @@ impl HostTensor {
 /// A run of elements with one set of numbers, from the start of its stretch.
 pub(super) struct Run {
     pub(super) elements: Range<usize>,
-    /// Where they lie in the host's buffers.
+    /// Their positions in the host's buffers.
     pub(super) in_state: Range<usize>,
     pub(super) settings: AdamSettings,
     /// The parameter they are, where this rank records what it moved by.

@@ -2,16 +2,8 @@
 //!
 //! Defines [`Widen`], the block, and [`train`], what one rank does; the test runs it on one rank and on two.
 
-use bmtrain_dist::bmtrain_core::autograd::Randomness;
-use bmtrain_dist::bmtrain_core::comm::Communicator;
-use bmtrain_dist::bmtrain_core::kernel::Activation;
-use bmtrain_dist::bmtrain_core::{Ctx, Device, Segment, Tensor, Var, ops};
-use bmtrain_dist::block::{BlockOptions, Recompute};
-use bmtrain_dist::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions};
-use bmtrain_dist::optim::{Adam, AdamOptions, Clip, Fingerprint, ParamGroup};
-use bmtrain_dist::param::{BuilderOptions, Init};
-use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use bmtrain_dist::{Block, Builder, OptimManager, Result, TransformerBlockList};
+use bmtrain_dist::optim::Fingerprint;
+use bmtrain_dist::prelude::*;
 use std::sync::Arc;
 
 /// `y = x + down(gelu(up(x)))`, where up makes rows four times as wide.
@@ -34,36 +26,36 @@ impl Block for Widen {
 
     fn forward(&self, x: Var, _: &(), _: Option<&mut ()>, cx: &mut Ctx) -> Result<Var> {
         let wide = self.up.forward_activated(&x, Activation::Gelu, cx)?; // [R, 4 D]
-        Ok(ops::add(cx, &x, &self.down.forward(&wide, cx)?)?) // [R, D]
+        Ok((&x + &self.down.forward(&wide, cx)?)?) // [R, D]
     }
 }
 
-/// Words of the language.
-const WORDS: usize = 17;
+/// V, tokens of the vocabulary.
+const VOCABULARY: usize = 17;
 /// Rows of a micro-batch.
 const ROWS: usize = 8;
 /// Micro-batches of a step, over all ranks.
 const MICRO_BATCHES: usize = 4;
 
-/// What a rank came to.
+/// What a rank returns.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trained {
-    /// Losses of this rank's micro-batches, by their number in the run.
+    /// Losses of this rank's micro-batches, by their index in the run.
     pub losses: Vec<(usize, f32)>,
     /// Of all weights and of the optimizer's state.
     pub fingerprint: Fingerprint,
 }
 
-/// What one rank does: a table of words, four blocks and a head learn which word follows which.
+/// What one rank does: an embedding, four blocks and a head learn to predict the next token.
 pub fn train(ranks: Arc<dyn Communicator>, steps: usize) -> Result<Trained> {
     let (rank, size, device) = (ranks.rank(), ranks.size(), Device::cpu(1)?);
     let sharding = Sharding { ranks, level: ZeroLevel::Three, sum: GradientSum::Elastic, prefetch: true };
     let b = Builder::new(&device, BuilderOptions { seed: 1, sharding, ..BuilderOptions::default() });
-    let table = EmbeddingOptions { entries: WORDS, size: 16, init: Init::normal(0.5), padding_index: None };
+    let table = EmbeddingOptions { entries: VOCABULARY, size: 16, init: Init::normal(0.5), padding_index: None };
     let table = Embedding::new(&b.at("table"), table)?;
     let policy = BlockOptions { recompute: Recompute::Checkpoint };
     let blocks = TransformerBlockList::build(&b.at("blocks"), 4, policy, |_, b| Widen::new(b, 16))?;
-    let head = Linear::new(&b.at("head"), LinearOptions::new(16, WORDS, true, Init::normal(0.1)))?;
+    let head = Linear::new(&b.at("head"), LinearOptions::new(16, VOCABULARY, true, Init::normal(0.1)))?;
 
     let mut optim = OptimManager::new(&device, Clip::default())?;
     optim.add(Box::new(Adam::new(ParamGroup::by_decay(&b.finish(), 0.01), AdamOptions::default())?), 1e-2);
@@ -71,15 +63,15 @@ pub fn train(ranks: Arc<dyn Communicator>, steps: usize) -> Result<Trained> {
     for step in 0..steps {
         for index in (rank..MICRO_BATCHES).step_by(size) {
             let number = step * MICRO_BATCHES + index;
-            let word = |row: usize| ((number * ROWS + row) * 5 % WORDS) as i64;
-            let words: Vec<i64> = (0..ROWS).map(word).collect();
-            let next: Vec<i64> = words.iter().map(|word| (3 * word + 1) % WORDS as i64).collect();
-            let tensor = |ids: &[i64]| Tensor::from_slice_in(&device, [ROWS], ids, Segment::Data);
-            let (words, next) = (tensor(&words)?, tensor(&next)?);
+            let token = |row: usize| ((number * ROWS + row) * 5 % VOCABULARY) as i64;
+            let tokens: Vec<i64> = (0..ROWS).map(token).collect();
+            let next: Vec<i64> = tokens.iter().map(|token| (3 * token + 1) % VOCABULARY as i64).collect();
+            let tensor = |ids: &[i64]| Tensor::from_slice(&device, [ROWS], ids);
+            let (tokens, next) = (tensor(&tokens)?, tensor(&next)?);
 
             let address = Randomness { seed: 2, step: step as u32, micro_batch: index as u32 };
             let mut cx = Ctx::training(&device, address);
-            let x = table.forward(&words, &cx)?; // [R, D]
+            let x = table.forward(&tokens, &cx)?; // [R, D]
             let x = blocks.forward(x, &(), &mut cx)?; // [R, D]
             let logits = head.forward(&x, &cx)?; // [R, V]
             let loss = ops::cross_entropy(&cx, &logits, &next, &ops::CrossEntropy::default())?;
