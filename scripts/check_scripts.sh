@@ -88,7 +88,7 @@ done
 
 ids="$(scripts/claims.sh | awk '{ print $1 }' | sort)"
 # parity.sh serves every family with a golden test.
-families="$(basename -a -s .rs crates/model-center/tests/golden_*.rs | sed -n 's/^golden_/parity-/p')"
+families="$(basename -a -s .rs crates/model-center/tests/it/golden_*.rs | sed -n 's/^golden_/parity-/p')"
 here="$({ find scripts/claims -name '*.sh' ! -name verdict.sh ! -name parity.sh -exec basename {} .sh \; && echo "$families"; } | sort)"
 expect "docs/claims.md lists exactly the claims that have a script" test "$ids" = "$here"
 # Names under [workspace.dependencies] that are not the project's own and have no line of their own in deny.toml.

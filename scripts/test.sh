@@ -71,7 +71,7 @@ emulated_limit=1500
 # say_emulated LOG: adds up what those tests of cargo took, a program after the other, and holds it against the limit.
 say_emulated() {
     local took
-    took="$(awk '/^ +(Running|Doc-tests) / { emulated = $0 ~ /tests\/(cuda_[a-z]+|nccl|train_emulated)\.rs/ }
+    took="$(awk '/^ +(Running|Doc-tests) / { emulated = $0 ~ /tests\/(cuda\/main|train_emulated|gpu_check)\.rs/ }
         /^test result:/ && emulated { sub(/.*finished in /, ""); sub(/s.*/, ""); n += $0 } END { printf "%d", n + 0.5 }' "$1")"
     if [ "$took" -gt "$emulated_limit" ]; then
         failed=$((failed + 1))
@@ -142,7 +142,7 @@ check "lints of the default features" cargo clippy --workspace --locked -- --den
 [ -z "${BMTRAIN_CUDA_LIB_DIR:-}" ] || check "kernels for devices" scripts/claims.sh kernels-compile
 count_tests "tests" cargo test "${with[@]}" --no-fail-fast
 # What a build without the optional features refuses.
-count_tests "tests of the default features" cargo test --locked --package bmtrain-dist --test launch
+count_tests "tests of the default features" cargo test --locked --package bmtrain-dist --test it launch::
 check "documentation" env RUSTDOCFLAGS="--deny warnings" cargo doc "${with[@]}" --no-deps
 check "packages" scripts/package_check.sh
 if cargo deny --version >/dev/null 2>&1; then

@@ -5,4 +5,4 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-tests_verdict --release --package model-center --test cached_decoding
+tests_verdict --release --package model-center --test it -- cached_decoding::

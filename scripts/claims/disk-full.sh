@@ -6,7 +6,7 @@ set -euo pipefail
 # shellcheck source=scripts/claims/verdict.sh
 source "$(dirname "${BASH_SOURCE[0]}")/verdict.sh"
 
-tests --package bmtrain-dist --test checkpoint --test snapshot full
+tests --package bmtrain-dist --test it -- full
 if [ "$failed" -ne 0 ] || [ "$passed" -eq 0 ]; then verdict "$figure" short; fi
 if [ "$(id -u)" -ne 0 ]; then
     note "not root: the real file system is left out"

@@ -30,5 +30,5 @@ accept() {
 }
 hash="$("$root/scripts/emulated_hash.sh")"
 [ "${1:-}" != --accept ] || when_ok=accept
-emulated_verdict --package bmtrain-core --test cuda_conformance --test cuda_edges --test cuda_bits --test cuda_vocabulary \
-    --test cuda_large --test cuda_probe --test cuda_sanitized --test nccl
+emulated_verdict --package bmtrain-core --test cuda -- cuda_conformance:: cuda_edges:: cuda_bits:: cuda_vocabulary:: \
+    cuda_large:: cuda_probe:: cuda_sanitized:: nccl::

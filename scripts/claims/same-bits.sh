@@ -31,7 +31,7 @@ done
 # No verdict on nothing: each comparison has at least weights, metrics, and the state at the end.
 if [ "$same" -lt 8 ]; then different=$((different + 1)); fi
 
-tests --release --package bmtrain-core --test conformance two_threads_give_the_bits_of_one
+tests --release --package bmtrain-core --test it -- conformance::two_threads_give_the_bits_of_one
 # The test of this name must be there.
 if [ "$passed" -eq 0 ]; then failed=$((failed + 1)); fi
 same=$((same + passed))

@@ -26,14 +26,20 @@ build() {
     (cd "$root" && cargo build --release --locked --quiet --package bmtrain-examples "${arguments[@]}") >&2
 }
 
-# tests ARGUMENTS...: runs `cargo test ARGUMENTS` with its output on stderr. Sets passed and failed, skipped to how many
+# tests ARGUMENTS... [-- FILTER...]: runs `cargo test ARGUMENTS`, of it the tests whose names contain a filter, with its
+# output on stderr. Sets passed and failed, skipped to how many
 # tests said that they were, checks to the sum of the lines `emulated: N checks`, and figure from the last line of the
 # form `figure: TEXT` that a test printed, else to passed/all.
 tests() {
     need_cargo
-    local log status=0
+    local log status=0 arguments=()
     log="$(mktemp)"
-    (cd "$root" && cargo test --locked --no-fail-fast "$@" -- --nocapture) >"$log" 2>&1 || status=$?
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do
+        arguments+=("$1")
+        shift
+    done
+    [ $# -eq 0 ] || shift
+    (cd "$root" && cargo test --locked --no-fail-fast "${arguments[@]}" -- --nocapture "$@") >"$log" 2>&1 || status=$?
     cat "$log" >&2
     passed="$(awk '/^test result:/ { n += $4 } END { print n + 0 }' "$log")"
     failed="$(awk '/^test result:/ { n += $6 } END { print n + 0 }' "$log")"

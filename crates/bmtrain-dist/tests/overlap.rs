@@ -5,6 +5,7 @@
 //! are exchanged once a step, those of the last micro-batch go while the backward pass is still under way.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[path = "it/ranks/mod.rs"]
 mod ranks;
 
 use bmtrain_core::autograd::Randomness;

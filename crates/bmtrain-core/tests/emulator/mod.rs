@@ -185,7 +185,7 @@ pub fn in_child(test: &str, driver: Driver, settings: &[(&str, &str)], body: imp
         }
         Driver::Emulated | Driver::Incomplete => Command::new(env::current_exe().unwrap()),
     };
-    command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+    command.args(["--exact", &full_name(test), "--nocapture", "--test-threads=1"]);
     command.env(MARKER, test).env("LD_LIBRARY_PATH", path).envs(settings.iter().copied());
     let output = command.output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -195,6 +195,18 @@ pub fn in_child(test: &str, driver: Driver, settings: &[(&str, &str)], body: imp
         .chain([output.status.to_string().as_str()])
         .fold(String::new(), |said, line| said + "    " + line + "\n");
     Some(Child { passed: output.status.success() && out.contains(DONE), said })
+}
+
+/// The name of a test with its modules, as `--exact` takes it.
+pub fn full_name(test: &str) -> String {
+    static NAMES: OnceLock<String> = OnceLock::new();
+    let names = NAMES.get_or_init(|| {
+        let listed = Command::new(std::env::current_exe().unwrap()).arg("--list").output().unwrap();
+        String::from_utf8(listed.stdout).unwrap()
+    });
+    let mut names = names.lines().filter_map(|line| line.strip_suffix(": test"));
+    let found = names.find(|name| name.rsplit("::").next() == Some(test));
+    found.unwrap_or_else(|| panic!("there is no test {test}")).to_owned()
 }
 
 /// The start of a command line for a program that is not instrumented and opens libraries that are.

@@ -8,6 +8,7 @@ use half::{bf16, f16};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -72,10 +73,22 @@ pub fn started(test: &str) -> Option<(usize, PathBuf)> {
     (name == test).then(|| (rank.parse().unwrap(), PathBuf::from(place)))
 }
 
+/// The name of a test with its modules, as `--exact` takes it.
+pub fn full_name(test: &str) -> String {
+    static NAMES: OnceLock<String> = OnceLock::new();
+    let names = NAMES.get_or_init(|| {
+        let listed = Command::new(std::env::current_exe().unwrap()).arg("--list").output().unwrap();
+        String::from_utf8(listed.stdout).unwrap()
+    });
+    let mut names = names.lines().filter_map(|line| line.strip_suffix(": test"));
+    let found = names.find(|name| name.rsplit("::").next() == Some(test));
+    found.unwrap_or_else(|| panic!("there is no test {test}")).to_owned()
+}
+
 /// Start a process that runs `test` as a rank.
 pub fn start(test: &str, rank: usize, place: &std::path::Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .args(["--exact", &full_name(test), "--nocapture", "--test-threads=1"])
         .env(MARKER, format!("{test} {rank} {}", place.display()))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -1,0 +1,14 @@
+//! Tests of communicators and of ops over them: ranks as threads and as processes.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+#[path = "../ranks/mod.rs"]
+mod ranks;
+
+mod collective_ops;
+mod collectives;
+mod comm;
+mod comm_failures;
+mod comm_processes;
+mod message_ops;
+mod pipeline_example;
+mod vocabulary;

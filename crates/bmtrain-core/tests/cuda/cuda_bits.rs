@@ -1,0 +1,313 @@
+//! Kernels of the CUDA backend that have the very bits of the CPU, on an emulated driver: masks, initial values, norms
+//! of gradients, clipping and Adam.
+//!
+//! Everything here is emulated: it says nothing about what the compiler for the device makes of a kernel.
+#![cfg(feature = "cuda")]
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use crate::emulator;
+
+use bmtrain_core::cuda::{CudaBackend, CudaOptions};
+use bmtrain_core::exact::{Sum, WORDS};
+use bmtrain_core::kernel::{
+    Adam, ClipFactor, Dest, Distribution, Dropout, DropoutApply, FillRandom, GradNorm, NormOrder,
+};
+use bmtrain_core::philox::Key;
+use bmtrain_core::{DType, Device, Lane, Segment, Tensor};
+use emulator::{Driver, with_driver};
+use half::{bf16, f16};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+/// The CPU and an emulated device.
+struct Pair {
+    cpu: Device,
+    emulated: Device,
+}
+
+impl Pair {
+    /// What `work` leaves on both is the same.
+    fn same_bits<T: PartialEq + Debug>(&self, what: &str, work: impl Fn(&Device) -> T) {
+        assert_eq!(work(&self.emulated), work(&self.cpu), "{what}");
+    }
+}
+
+fn on_pair(test: &str, body: impl FnOnce(&Pair)) {
+    with_driver(test, Driver::Emulated, &[], || {
+        let options = CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() };
+        let emulated = CudaBackend::open(0, &options).unwrap();
+        body(&Pair { cpu: Device::cpu(2).unwrap(), emulated: Device::new(Arc::new(emulated)) });
+    });
+}
+
+/// Numbers between -1 and 1 that repeat in no short period.
+fn values(len: usize, seed: u32) -> Vec<f32> {
+    let word = |i: u32| (i ^ seed.wrapping_mul(0x85eb_ca6b)).wrapping_mul(0x9e37_79b9) >> 8;
+    (0..len as u32).map(|i| word(i) as f32 / 8_388_608.0 - 1.0).collect()
+}
+
+/// A tensor of floats in a type, converted on the host.
+fn tensor(device: &Device, dtype: DType, values: &[f32]) -> Tensor {
+    let (shape, segment) = ([values.len()], Segment::Data);
+    match dtype {
+        DType::F16 => {
+            let values: Vec<f16> = values.iter().map(|x| f16::from_f32(*x)).collect();
+            Tensor::from_slice_in(device, shape, &values, segment).unwrap()
+        }
+        DType::BF16 => {
+            let values: Vec<bf16> = values.iter().map(|x| bf16::from_f32(*x)).collect();
+            Tensor::from_slice_in(device, shape, &values, segment).unwrap()
+        }
+        _ => Tensor::from_slice_in(device, shape, values, segment).unwrap(),
+    }
+}
+
+fn bytes(tensor: &Tensor) -> Vec<u8> {
+    let mut bytes = vec![0; tensor.bytes()];
+    let backend = tensor.device().backend();
+    backend.download(tensor.view().unwrap(), &mut bytes, Lane::Compute).unwrap();
+    bytes
+}
+
+#[test]
+fn initial_values_have_the_bits_of_the_cpu() {
+    on_pair("initial_values_have_the_bits_of_the_cpu", |pair| {
+        let distributions = [
+            Distribution::Normal(0.5, 2.0),
+            Distribution::Uniform(-3.0, 5.0),
+            Distribution::TruncatedNormal(0.1, 0.02),
+        ];
+        for distribution in distributions {
+            for dtype in FLOATS {
+                for (offset, len) in [(0, 20_000), (3, 37), ((1 << 34) - 70, 200), (5, 0)] {
+                    pair.same_bits(&format!("{distribution:?} in {dtype}, {len} from {offset}"), |device| {
+                        let mut out = tensor(device, dtype, &vec![0.0; len]);
+                        let view = out.view_mut().unwrap();
+                        let key = Key::new(7, "encoder.weight");
+                        device.launch(FillRandom { distribution, key, offset, out: view }).unwrap();
+                        bytes(&out)
+                    });
+                }
+            }
+        }
+    });
+}
+
+/// The one rounding to f32 hides nearly all of a double. Where the mean lies where the value would be, the two cancel
+/// and what is left shows the last bits: a multiplication fused with an addition anywhere would be seen.
+#[test]
+fn initial_values_agree_in_the_last_bits_of_a_double() {
+    on_pair("initial_values_agree_in_the_last_bits_of_a_double", |pair| {
+        let drawn = |device: &Device, distribution, offset, len: usize| {
+            let mut out = tensor(device, DType::F32, &vec![0.0; len]);
+            let key = Key::new(11, "decoder.weight");
+            device.launch(FillRandom { distribution, key, offset, out: out.view_mut().unwrap() }).unwrap();
+            out.to_vec::<f32>().unwrap()
+        };
+        // A last bit of the logarithm survives to the value about once in a thousand.
+        let count = 6000;
+        let normals = drawn(&pair.cpu, Distribution::Normal(0.0, 1.0), 0, count);
+        let truncated = drawn(&pair.cpu, Distribution::TruncatedNormal(0.0, 1.0), 0, count / 10);
+        let uniform = drawn(&pair.cpu, Distribution::Uniform(0.0, 1.0), 0, count / 10);
+        let normals = (0..).zip(normals).map(|(i, x)| (i, Distribution::Normal(-x, 1.0)));
+        let truncated = (0..).zip(truncated).map(|(i, x)| (i, Distribution::TruncatedNormal(-x, 1.0)));
+        let uniform = (0..).zip(uniform).map(|(i, x)| (i, Distribution::Uniform(-x / (1.0 - x), 1.0)));
+        for (offset, distribution) in normals.chain(truncated).chain(uniform) {
+            pair.same_bits(&format!("{distribution:?} of element {offset}"), |device| {
+                let [value] = drawn(device, distribution, offset, 1)[..] else { panic!("one value") };
+                assert!(value.abs() < 1e-3, "{value} has not cancelled");
+                value.to_bits()
+            });
+        }
+    });
+}
+
+#[test]
+fn dropout_has_the_bits_of_the_cpu() {
+    on_pair("dropout_has_the_bits_of_the_cpu", |pair| {
+        let mask = Dropout::new(0.3, Key::new(5, "site"), 7, 3).unwrap().unwrap();
+        for (rows, columns, offset, row_stride) in [(3, 33, 0, 0), (7, 56, 2, 56), (5, 64, 10, 129), (4, 21, 5, 50)] {
+            let dropout = Dropout { offset, row_stride, ..mask };
+            for (from, to) in FLOATS.into_iter().flat_map(|from| FLOATS.map(|to| (from, to))) {
+                for (in_place, add) in [(false, false), (false, true), (true, false)] {
+                    let what =
+                        format!("{rows}x{columns} from {offset}, {from} to {to}, in place {in_place}, add {add}");
+                    pair.same_bits(&what, |device| {
+                        let x = tensor(device, from, &values(rows * columns, 1));
+                        let mut y = tensor(device, to, &values(rows * columns, 2));
+                        let x = (!in_place).then(|| x.view().unwrap());
+                        let dest = Dest { view: y.view_mut().unwrap(), add };
+                        device.launch(DropoutApply { dropout, rows, columns, x, y: dest }).unwrap();
+                        bytes(&y)
+                    });
+                }
+            }
+        }
+    });
+}
+
+/// Values over the whole range of f32, the smallest included.
+fn wide(len: usize) -> Vec<f32> {
+    let word = |i: u32| f32::from_bits(i.wrapping_mul(0x9e37_79b9) & 0xff7f_ffff);
+    let finite = |x: f32| if x.is_finite() { x } else { f32::from_bits(1) };
+    (0..len as u32).map(|i| finite(word(i))).collect()
+}
+
+#[test]
+fn norms_of_gradients_have_the_bits_of_the_cpu() {
+    on_pair("norms_of_gradients_have_the_bits_of_the_cpu", |pair| {
+        let special = |at: usize, value: f32| {
+            let mut values = values(1000, 3);
+            values[at] = value;
+            values
+        };
+        let gradients = [
+            wide(70_001),
+            wide(128),
+            wide(15),
+            wide(143),
+            Vec::new(),
+            vec![f32::MAX; 5000],
+            vec![f32::from_bits(1); 300],
+            special(999, f32::INFINITY),
+            special(500, f32::NEG_INFINITY),
+        ];
+        let not_a_number = special(17, f32::NAN);
+        for order in [NormOrder::Two, NormOrder::Infinity] {
+            // The payload of what is not a number is not kept by conversions, so that its bits are compared in f32
+            // alone.
+            for (dtype, x) in FLOATS
+                .into_iter()
+                .flat_map(|dtype| gradients.iter().map(move |x| (dtype, x)))
+                .chain([(DType::F32, &not_a_number)])
+            {
+                for start in [0, 1] {
+                    let (start, len) = (start.min(x.len()), x.len().saturating_sub(start));
+                    pair.same_bits(&format!("{order:?} of {len} in {dtype} from {start}"), |device| {
+                        let x = tensor(device, dtype, x);
+                        let mut words = Tensor::from_slice_in(device, [WORDS], &[9i64; WORDS], Segment::Data).unwrap();
+                        let mut seen = Vec::new();
+                        for add in [false, true, true] {
+                            let view = x.view().unwrap().part(start, len).unwrap();
+                            let out = Dest { view: words.view_mut().unwrap(), add };
+                            device.launch(GradNorm { order, x: view, out }).unwrap();
+                            seen.push(bytes(&words));
+                        }
+                        seen
+                    });
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn words_that_ranks_have_added_are_carried() {
+    on_pair("words_that_ranks_have_added_are_carried", |pair| {
+        pair.same_bits("a sum of sums", |device| {
+            let words: [i64; WORDS] = std::array::from_fn(|i| ((i as i64 + 3) << 33) + 0xffff_fff1);
+            let mut words = Tensor::from_slice_in(device, [WORDS], &words, Segment::Data).unwrap();
+            let x = tensor(device, DType::F32, &wide(300));
+            let out = Dest { view: words.view_mut().unwrap(), add: true };
+            device.launch(GradNorm { order: NormOrder::Two, x: x.view().unwrap(), out }).unwrap();
+            bytes(&words)
+        });
+    });
+}
+
+#[test]
+fn clipping_factors_have_the_bits_of_the_cpu() {
+    on_pair("clipping_factors_have_the_bits_of_the_cpu", |pair| {
+        let of = |terms: &[f32]| {
+            let mut sum = Sum::ZERO;
+            terms.iter().for_each(|x| sum.add(f64::from(*x) * f64::from(*x)));
+            sum.words()
+        };
+        let mut all: Vec<[i64; WORDS]> = wide(60).iter().map(|x| of(&[*x])).collect();
+        all.extend((1..60).map(|n| of(&wide(n))));
+        // Bits that lie far apart, and words that were not carried.
+        all.extend([0, 1, 2, 31, 32, 33, 63].map(|bits| {
+            let mut words = of(&[1.5]);
+            words[0] = 1;
+            words[8] = 1 << bits;
+            words
+        }));
+        all.extend([of(&[f32::INFINITY]), of(&[f32::NAN, f32::INFINITY]), of(&[]), of(&values(1000, 4))]);
+        for words in all {
+            for order in [NormOrder::Two, NormOrder::Infinity] {
+                for (max_norm, scale) in [(1.0, 1.0), (3.7, 3.0), (f32::INFINITY, 65_536.0)] {
+                    let words = match order {
+                        NormOrder::Two => words,
+                        NormOrder::Infinity => std::array::from_fn(|i| if i == 0 { words[9] & 0x7fff_ffff } else { 0 }),
+                    };
+                    pair.same_bits(&format!("{order:?} of {words:?} under {max_norm} and {scale}"), |device| {
+                        let accumulated = Tensor::from_slice_in(device, [WORDS], &words, Segment::Data).unwrap();
+                        let [mut norm, mut factor] = [0.0, 0.0].map(|x| tensor(device, DType::F32, &[x]));
+                        let (accumulated, norm_view) = (accumulated.view().unwrap(), norm.view_mut().unwrap());
+                        let factor_view = factor.view_mut().unwrap();
+                        let kernel =
+                            ClipFactor { order, max_norm, scale, accumulated, norm: norm_view, factor: factor_view };
+                        device.launch(kernel).unwrap();
+                        let numbers = [&norm, &factor].map(|x| x.item().unwrap());
+                        // One bit pattern for all that is not a number.
+                        numbers.map(|x| if x.is_nan() { u32::MAX } else { x.to_bits() })
+                    });
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn adam_has_the_bits_of_the_cpu() {
+    if !(cfg!(target_arch = "x86_64") && fused_multiply_add()) {
+        println!("the CPU backend rounds twice here, where a device rounds once");
+        return;
+    }
+    on_pair("adam_has_the_bits_of_the_cpu", |pair| {
+        for (parameter, grad) in FLOATS.into_iter().flat_map(|parameter| FLOATS.map(|grad| (parameter, grad))) {
+            for (decoupled, maximize, step) in [(true, false, 1), (false, true, 7), (true, true, 100_000)] {
+                for (factor, start) in [(0.25, 0), (f32::NAN, 0), (f32::INFINITY, 0), (0.7, 1)] {
+                    let len = 3003 - start;
+                    let what = format!("{parameter} with {grad}, step {step}, factor {factor}, from {start}");
+                    pair.same_bits(&what, |device| {
+                        let f32s = |values: &[f32]| tensor(device, DType::F32, values);
+                        let positive: Vec<f32> = values(3003, 4).iter().map(|x| x.abs() * 0.1).collect();
+                        let mut parameters = tensor(device, parameter, &values(3003, 1));
+                        let mut masters = f32s(&values(3003, 1));
+                        let (mut m, mut v) = (f32s(&values(3003, 3)), f32s(&positive));
+                        let (grads, factor) = (tensor(device, grad, &values(3003, 2)), f32s(&[factor]));
+                        let kernel = Adam {
+                            parameter: parameters.view_mut().unwrap().part(start, len).unwrap(),
+                            master: (parameter != DType::F32)
+                                .then(|| masters.view_mut().unwrap().part(start, len).unwrap()),
+                            m: m.view_mut().unwrap().part(start, len).unwrap(),
+                            v: v.view_mut().unwrap().part(start, len).unwrap(),
+                            grad: grads.view().unwrap().part(start, len).unwrap(),
+                            factor: factor.view().unwrap(),
+                            lr: 0.01,
+                            beta1: 0.9,
+                            beta2: 0.999,
+                            epsilon: 1e-8,
+                            decay: 0.1,
+                            decoupled,
+                            maximize,
+                            step,
+                        };
+                        device.launch(kernel).unwrap();
+                        [&parameters, &masters, &m, &v].map(bytes)
+                    });
+                }
+            }
+        }
+    });
+}
+
+fn fused_multiply_add() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("fma");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}

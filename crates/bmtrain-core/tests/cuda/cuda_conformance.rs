@@ -1,0 +1,67 @@
+//! The conformance table on the CUDA backend, on an emulated driver: every row against the CPU in every dtype.
+//!
+//! Everything here is emulated. It proves what kernels compute, and nothing about speed or a real device.
+#![cfg(feature = "cuda")]
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use crate::emulator;
+
+use bmtrain_core::conformance::{self, Case, Outcome, Report};
+use bmtrain_core::cuda::{CudaBackend, CudaOptions};
+use bmtrain_core::{Backend, Device};
+use emulator::declared::Declared;
+use emulator::stems::{stem_of, with_stems};
+use emulator::{Driver, TOLD, with_driver};
+use std::sync::Arc;
+
+/// Every row whose name starts with one of `stems`, against the CPU with one thread. BMTRAIN_ROWS narrows it to names
+/// that contain its value.
+fn rows_agree(test: &str, stems: &'static [&'static str]) {
+    with_driver(test, Driver::Emulated, &[], move || {
+        let options = CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() };
+        let backend = CudaBackend::open(0, &options).unwrap();
+        assert!(backend.name().contains("emulated"), "{}", backend.name());
+        let (reference, tested) = (Device::cpu(1).unwrap(), Device::new(Arc::new(Declared::new(Arc::new(backend)))));
+        let wanted = std::env::var("BMTRAIN_ROWS").unwrap_or_default();
+        let cases: Vec<Case> = conformance::cases()
+            .into_iter()
+            .filter(|case| stems.contains(&stem_of(case)) && case.name.contains(&wanted))
+            .collect();
+        let mut report = Report::default();
+        for case in &cases {
+            for &dtype in &case.dtypes {
+                let check = conformance::compare(&reference, &tested, case, dtype);
+                report.note(case, format!("emulated {dtype}"), check);
+            }
+        }
+        let passed = |entry: &conformance::Entry| matches!(&entry.outcome, Outcome::Compared(check) if check.passed());
+        let failures: Vec<String> =
+            report.entries.iter().filter(|entry| !passed(entry)).map(ToString::to_string).collect();
+        assert!(failures.is_empty(), "{} of {}:\n{}", failures.len(), report.entries.len(), failures.join("\n"));
+        assert!(!report.entries.is_empty(), "no row is called so");
+        println!("{TOLD}{} checks of {} rows agree", report.entries.len(), cases.len());
+    });
+}
+
+macro_rules! stems {
+    ($($name:ident: [$($stem:literal),+];)*) => {
+        $(mod $name {
+            #[test]
+            fn agree_with_the_cpu() {
+                super::rows_agree(concat!(stringify!($name), "::agree_with_the_cpu"), &[$($stem),+]);
+            }
+        })*
+
+        const STEMS: &[&str] = &[$($($stem),+),*];
+    };
+}
+
+with_stems!(stems);
+
+/// Here and, because the groups are the same, under the sanitizers.
+#[test]
+fn every_row_is_compared() {
+    let cases = conformance::cases();
+    let missing: Vec<&str> = cases.iter().map(stem_of).filter(|stem| !STEMS.contains(stem)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}

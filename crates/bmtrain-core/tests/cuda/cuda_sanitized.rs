@@ -1,0 +1,228 @@
+//! Kernels on an emulated device that is watched: accesses of threads that nothing orders, and accesses outside of the
+//! views that a launch names.
+//!
+//! Of each kernel the cheapest rows of the conformance table are run that have several warps or several blocks at work.
+//! BMTRAIN_SANITIZE_ALL=1 runs every row that launches a kernel; BMTRAIN_ROWS narrows both to names that contain its
+//! value. The sanitizers' libraries come with g++; without them these tests say that they were skipped.
+#![cfg(feature = "cuda")]
+#![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
+
+use crate::emulator;
+
+use bmtrain_core::conformance::{self, Case};
+use bmtrain_core::cuda::{CudaBackend, CudaOptions};
+use bmtrain_core::kernel::{NormForward, NormKind};
+use bmtrain_core::{DType, Device, Error, Segment, Tensor};
+use cudarc::driver::sys::culib;
+use emulator::declared::Declared;
+use emulator::stems::{stem_of, with_stems};
+use emulator::{Checker, Driver, in_child, with_driver};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Instant;
+use std::{env, ffi};
+
+/// Names the chosen rows in the second child, a line each: name, tab, dtype.
+const CHOSEN: &str = "BMTRAIN_SANITIZED_ROWS";
+
+/// How a line of the first child starts that names a chosen row.
+const MARK: &str = "chosen: ";
+
+fn emulated() -> Device {
+    let options = CudaOptions { compiled: Some(emulator::compiled_kernels()), ..CudaOptions::default() };
+    let backend = CudaBackend::open(0, &options).unwrap();
+    Device::new(Arc::new(Declared::new(Arc::new(backend))))
+}
+
+/// Choose rows on a device that runs nothing, then run them on one that is watched.
+fn rows_are_clean(test: &str, checker: Checker, stems: &[&str]) {
+    if env::var_os(CHOSEN).is_some() {
+        with_driver(test, Driver::Checked(checker), &[], run_chosen);
+        return;
+    }
+    let idle = [("EMULATED_CUDA_IDLE", "1")];
+    let Some(child) = in_child(test, Driver::Emulated, &idle, || choose(stems)) else { return };
+    assert!(child.passed, "in the child that chooses rows:\n{}", child.said);
+    let rows: Vec<&str> = child.said.lines().filter_map(|line| line.trim().strip_prefix(MARK)).collect();
+    assert!(!rows.is_empty(), "no row of {stems:?} launches a kernel:\n{}", child.said);
+    emulator::prepare(Driver::Checked(checker));
+    let start = Instant::now();
+    with_driver(test, Driver::Checked(checker), &[(CHOSEN, &rows.join("\n"))], || {});
+    let line = format!("\n{test}: {} rows in {:.1} s\n", rows.len(), start.elapsed().as_secs_f64());
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// A kernel, and whether a launch of it had several blocks and several warps.
+type Kind = (String, bool, bool);
+
+/// Print the cheapest row for each kind of launch.
+fn choose(stems: &[&str]) {
+    let device = emulated();
+    let everything = env::var_os("BMTRAIN_SANITIZE_ALL").is_some_and(|value| value == "1");
+    let wanted = env::var("BMTRAIN_ROWS").unwrap_or_default();
+    let mut cheapest: BTreeMap<Kind, (u64, String)> = BTreeMap::new();
+    let mut all = BTreeSet::new();
+    for case in conformance::cases() {
+        if !stems.contains(&stem_of(&case)) || !case.name.contains(&wanted) {
+            continue;
+        }
+        for &dtype in &case.dtypes {
+            let launches = launches_of(&device, &case, dtype);
+            let cost: u64 = launches.iter().map(|(_, blocks, threads)| blocks * u64::from(*threads)).sum();
+            let row = format!("{}\t{dtype}", case.name);
+            for (kernel, blocks, threads) in launches {
+                if blocks * u64::from(threads) > 1 {
+                    all.insert(row.clone());
+                    let best = cheapest.entry((kernel, blocks > 1, threads > 32)).or_insert((u64::MAX, String::new()));
+                    *best = best.clone().min((cost, row.clone()));
+                }
+            }
+        }
+    }
+    let rows = if everything { all } else { cheapest.into_values().map(|(_, row)| row).collect() };
+    for row in rows {
+        println!("{MARK}{row}");
+    }
+}
+
+/// What a row launches: kernels with their blocks and threads.
+fn launches_of(device: &Device, case: &Case, dtype: DType) -> Vec<(String, u64, u32)> {
+    // SAFETY: the bindings have opened the emulated driver, which stays open; types as in fake_hooks.cpp.
+    let (record, launch) = unsafe {
+        let record = *culib().get::<unsafe extern "C" fn(i32)>(b"emulated_record\0").unwrap();
+        type Launch = unsafe extern "C" fn(usize, *mut ffi::c_char, usize, *mut u64, *mut u32) -> i32;
+        (record, *culib().get::<Launch>(b"emulated_launch\0").unwrap())
+    };
+    // SAFETY: a switch.
+    unsafe { record(1) };
+    // Results mean nothing here, and neither does a kernel that the backend lacks.
+    let _ = conformance::compare(device, device, case, dtype);
+    let mut launches = Vec::new();
+    loop {
+        let mut name = [0; 256];
+        let (mut blocks, mut threads) = (0, 0);
+        // SAFETY: the name has as many bytes as is said and is ended with a zero; the other places live.
+        let name = unsafe {
+            if launch(launches.len(), name.as_mut_ptr(), name.len(), &mut blocks, &mut threads) == 0 {
+                return launches;
+            }
+            ffi::CStr::from_ptr(name.as_ptr())
+        };
+        launches.push((name.to_str().unwrap().to_owned(), blocks, threads));
+    }
+}
+
+/// The body of the second child. A report ends the process; the row it belongs to is the last that was named.
+fn run_chosen() {
+    let chosen = env::var(CHOSEN).unwrap();
+    let (reference, tested) = (Device::cpu(1).unwrap(), emulated());
+    let cases = conformance::cases();
+    for (name, dtype) in chosen.lines().map(|line| line.split_once('\t').unwrap()) {
+        eprintln!("row {name} {dtype}");
+        let case = cases.iter().find(|case| case.name == name).unwrap();
+        let dtype = *case.dtypes.iter().find(|known| known.to_string() == dtype).unwrap();
+        match conformance::compare(&reference, &tested, case, dtype) {
+            Ok(check) => assert!(check.passed(), "{name} {dtype}: {check:?}"),
+            // A row is chosen for one of its kernels; that others are lacking is said by the conformance test.
+            Err(Error::Unsupported { .. }) => {}
+            Err(error) => panic!("{name} {dtype}: {error}"),
+        }
+    }
+}
+
+macro_rules! stems {
+    ($($name:ident: [$($stem:literal),+];)*) => {
+        $(mod $name {
+            use super::*;
+
+            #[test]
+            fn no_access_races() {
+                rows_are_clean(concat!(stringify!($name), "::no_access_races"), Checker::Races, &[$($stem),+]);
+            }
+
+            #[test]
+            fn no_access_is_outside() {
+                rows_are_clean(concat!(stringify!($name), "::no_access_is_outside"), Checker::Addresses, &[$($stem),+]);
+            }
+        })*
+    };
+}
+
+with_stems!(stems);
+
+/// Layer norm of four rows, of four warps each.
+fn launch_planted() {
+    const ROWS: usize = 4;
+    const COLUMNS: usize = 1024;
+    let device = emulated();
+    let full = |len: usize| Tensor::full_in(&device, [len], DType::F32, 2.0, Segment::Data).unwrap();
+    let (x, weight) = (full(ROWS * COLUMNS), full(COLUMNS));
+    let empty = |len: usize| Tensor::empty_in(&device, [len], DType::F32, Segment::Data).unwrap();
+    let (mut y, mut mean, mut rstd) = (empty(ROWS * COLUMNS), empty(ROWS), empty(ROWS));
+    let kernel = NormForward {
+        kind: NormKind::Layer,
+        rows: ROWS,
+        columns: COLUMNS,
+        epsilon: 1e-5,
+        x: x.view().unwrap(),
+        dropout: None,
+        residual: None,
+        sum: None,
+        weight: weight.view().unwrap(),
+        bias: None,
+        y: y.view_mut().unwrap(),
+        mean: Some(mean.view_mut().unwrap()),
+        rstd: rstd.view_mut().unwrap(),
+    };
+    device.launch(kernel).unwrap();
+    device.sync().unwrap();
+}
+
+/// Each of these words of planted.cu, with what its report must say; nothing for those without a mistake.
+fn mistakes_are_found(test: &str, checker: Checker, mistakes: &[(&str, &[&str])]) {
+    for (mistake, words) in mistakes {
+        let settings = [("EMULATED_PLANTED", *mistake)];
+        let Some(child) = in_child(test, Driver::Planted(checker), &settings, launch_planted) else { return };
+        if words.is_empty() {
+            assert!(child.passed, "{mistake}: reported\n{}", child.said);
+        } else {
+            assert!(!child.passed, "{mistake}: not found\n{}", child.said);
+            assert!(words.iter().all(|word| child.said.contains(word)), "{mistake}: without {words:?}\n{}", child.said);
+        }
+    }
+}
+
+#[test]
+fn planted_races_are_found_and_right_orders_are_not() {
+    let race: &[&str] = &["data race", "planted.cu"];
+    let mistakes: [(&str, &[&str]); 9] = [
+        ("", &[]),
+        ("a missing barrier", race),
+        ("no mistake with a barrier", &[]),
+        ("a shuffle in place of an order", race),
+        ("no mistake with an order of lanes", &[]),
+        ("blocks that write the same", race),
+        ("blocks that write the same behind a barrier", race),
+        ("a missing fence", race),
+        ("no mistake with a fence", &[]),
+    ];
+    mistakes_are_found("planted_races_are_found_and_right_orders_are_not", Checker::Races, &mistakes);
+}
+
+#[test]
+fn planted_accesses_outside_are_found() {
+    let mistakes: [(&str, &[&str]); 10] = [
+        ("", &[]),
+        ("no mistake with a barrier", &[]),
+        ("a write behind a view", &["AddressSanitizer", "WRITE", "planted.cu"]),
+        ("a write behind a view, in its allocation", &["use-after-poison", "WRITE", "planted.cu"]),
+        ("a write before a view", &["AddressSanitizer", "WRITE", "planted.cu"]),
+        ("a read behind a view", &["AddressSanitizer", "READ", "planted.cu"]),
+        ("a read behind shared memory", &["heap-buffer-overflow", "READ", "planted.cu"]),
+        ("an index behind an array", &["out of bounds", "planted.cu"]),
+        ("a misaligned pack", &["misaligned address", "numbers.cuh"]),
+        ("a write to what is read", &["only read by their declaration"]),
+    ];
+    mistakes_are_found("planted_accesses_outside_are_found", Checker::Addresses, &mistakes);
+}

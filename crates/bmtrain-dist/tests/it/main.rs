@@ -1,0 +1,28 @@
+//! The integration tests of this crate, one module per topic. One program, because linking costs more than most tests.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+mod ranks;
+mod streams;
+mod toy;
+
+mod block_list;
+mod block_list_ranks;
+mod checkpoint;
+mod decoding;
+mod encoder_decoder;
+mod freezing;
+mod head;
+mod inspect_model;
+mod inspect_tensor;
+mod late_lanes;
+mod launch;
+mod loss_scale;
+mod optim;
+mod optimizers;
+mod repeated_blocks;
+mod run_ranks;
+mod snapshot;
+mod store;
+mod store_hostile;
+mod zero;
+mod zero_memory;

@@ -1,0 +1,15 @@
+//! Two tiny BERTs against PyTorch in 64-bit floats: every hidden state, logit, loss and gradient of every head, a
+//! training run, and directories there and back. The data are described in `golden/README.md` and made by
+//! `scripts/golden/make_bert.py`.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use crate::goldens;
+
+use bmtrain_dist::block::Recompute;
+
+family_tests! {
+    models: ["bert_a", "bert_b"],
+    heads: ["cls", "mlm", "nsp", "pretraining"],
+    trained: "cls",
+    defined: goldens::everywhere,
+}

@@ -1,0 +1,10 @@
+//! Tiny models of CPM-2 against plain PyTorch in 64-bit floats: every hidden state of both stacks, logit, loss and
+//! gradient, a training run, and directories there and back. The data are described in `golden/README.md` and made by
+//! `scripts/golden/make_cpm2.py`.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use crate::goldens;
+
+use bmtrain_dist::block::Recompute;
+
+seq2seq_tests! { models: ["cpm2_a", "cpm2_b"] }

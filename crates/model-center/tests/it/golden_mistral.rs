@@ -1,0 +1,10 @@
+//! Two tiny models of Mistral against PyTorch in 64-bit floats: every hidden state, logit, loss and gradient of every
+//! head, a training run, and directories there and back. The data are described in `golden/README.md` and made by
+//! `scripts/golden/make_mistral.py`.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use crate::goldens;
+
+use bmtrain_dist::block::Recompute;
+
+decoder_tests! { models: ["mistral_a", "mistral_b"], heads: ["lm", "untied", "cls"], trained: "lm" }

@@ -1,0 +1,75 @@
+//! The integration tests of this crate, one module per topic. One program, because linking costs more than most tests.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+#[macro_use]
+mod configs;
+#[macro_use]
+mod goldens;
+mod mutants;
+mod recipes;
+
+mod answers;
+mod bart;
+mod bert_heads;
+mod bert_mesh;
+mod cached_decoding;
+mod chat;
+mod config_bart;
+mod config_bert;
+mod config_bloom;
+mod config_cpm1;
+mod config_cpm2;
+mod config_gpt2;
+mod config_gptj;
+mod config_llama;
+mod config_marian;
+mod config_mistral;
+mod config_opt;
+mod config_qwen2;
+mod config_qwen3;
+mod config_roberta;
+mod config_t5;
+mod cpm1;
+mod cpm2;
+mod data;
+mod generation;
+mod gguf;
+mod gguf_hostile;
+mod golden_bart;
+mod golden_bert;
+mod golden_bloom;
+mod golden_cpm1;
+mod golden_cpm2;
+mod golden_gpt2;
+mod golden_gptj;
+mod golden_llama;
+mod golden_marian;
+mod golden_mistral;
+mod golden_opt;
+mod golden_qwen2;
+mod golden_qwen3;
+mod golden_roberta;
+mod golden_t5;
+mod gpt2;
+mod hf_directory;
+mod hf_mutants;
+mod hf_names;
+mod hf_pickle;
+mod hf_pickle_hostile;
+mod hf_ranks;
+mod hf_safetensors;
+mod host_waits;
+mod metrics;
+mod model_center;
+mod pretrained;
+mod recipe;
+mod recipe_mistakes;
+mod roberta;
+mod run;
+mod run_output;
+mod t5;
+mod tokenizer;
+mod tokenizer_cpm;
+mod tokenizer_formats;
+mod tokenizer_train;
+mod word_loss;

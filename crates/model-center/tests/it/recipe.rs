@@ -1,0 +1,535 @@
+//! What people meet when they write recipes: precedence, origins, printing, hashing, unreadable files.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use crate::recipes;
+
+use model_center::data::{LabelSpec, OnBadRecord, TooLong, WordColumns};
+use model_center::hf::Places;
+use model_center::metrics::Metric;
+use model_center::recipe::{
+    ClassWeights, DataSource, EvalMetric, Interval, Origin, Recipe, Resolved, SaveWhich, Threads, list, preflight,
+};
+use recipes::{LEAST, load, mistakes, with, with_train};
+use std::path::{Path, PathBuf};
+
+#[test]
+fn defaults_hold_where_nothing_is_written() {
+    let r = load(LEAST, &[]);
+    assert_eq!(r.train.batch_size, 32);
+    assert_eq!(r.train.micro_batch_size, 32);
+    assert_eq!(r.train.epochs, Some(3.0));
+    assert_eq!((r.train.steps, r.train.minutes), (None, None));
+    assert_eq!(r.data.max_length, 512);
+    assert_eq!(r.data.too_long, TooLong::Truncate);
+    assert_eq!(r.data.on_bad_record, OnBadRecord::Error);
+    assert_eq!(r.eval.metric, EvalMetric::Metric(Metric::Accuracy));
+    assert_eq!(r.eval.every, Interval::Epochs(1.0));
+    assert_eq!(r.save.which, SaveWhich::Best);
+    assert_eq!(r.model.init_seed, r.train.seed);
+    assert!(!r.train.decay_norms_and_biases);
+    assert!(!r.train.offload);
+    assert_eq!(r.model.hidden_dropout, None);
+}
+
+#[test]
+fn the_command_line_beats_the_file_and_the_file_the_default() {
+    let text = with_train("lr = 1e-4\nbatch_size = 16");
+    let r = load(&text, &["train.lr=3e-4", "output.dir=2024-01-01", "data.labels=[\"a\", \"b\"]", "device.threads=2"]);
+    assert_eq!(r.train.lr, 3e-4);
+    assert_eq!(r.train.batch_size, 16);
+    assert_eq!(r.output.dir, PathBuf::from("2024-01-01"));
+    assert_eq!(r.device.threads, Threads::Count(2));
+    let DataSource::Files { columns, .. } = &r.data.source else { panic!("{:?}", r.data.source) };
+    assert_eq!(columns.labels, LabelSpec::Names(vec!["a".into(), "b".into()]));
+    assert_eq!(r.origin("train.lr").unwrap().to_string(), "--set train.lr=3e-4");
+    assert_eq!(r.origin("train.batch_size").unwrap().to_string(), "r.toml:10");
+    assert_eq!(r.place("train.batch_size"), "r.toml:10:14");
+    assert_eq!(r.origin("train.micro_batch_size"), Some(&Origin::Follows("train.batch_size")));
+    assert_eq!(r.origin("train.seed"), Some(&Origin::Default));
+}
+
+#[test]
+fn a_recipe_can_be_written_on_the_command_line_alone() {
+    let sets = ["model.path=m", "data.task=RTE", "data.path=sg", "train.steps=10", "output.dir=o"].map(String::from);
+    let r = Recipe::load(None, &sets).unwrap();
+    assert_eq!(r.data.source, DataSource::SuperGlue { task: "RTE", directory: "sg".into() });
+    let found = Recipe::read(None, &[]).unwrap_err();
+    assert_eq!(found[0].place, "command line");
+    assert_eq!(
+        found[0].reason,
+        "`model.path` is missing: it must be the path of a Hugging Face model directory, or the hub's name of a model that is in its cache"
+    );
+}
+
+#[test]
+fn print_config_shows_each_value_with_its_origin() {
+    let text = "[model]\npath = \"models/mini\"\n[data]\ntask = \"RTE\"\npath = \"sg\"\n[train]\nsteps = 100\nlr = 1e-5\n[output]\ndir = \"o\"\n";
+    let expected = r#"[model]
+path = "models/mini"            # r.toml:2
+# revision                      # not set: main, of a model of the hub
+# family                        # not set: as config.json states, else as the names of the tensors tell
+# leave                         # not set: nothing but what other heads have
+dtype = "f32"                   # default
+head = "auto"                   # default
+# hidden_dropout                # not set: as in the model's config.json
+# attention_dropout             # not set: as in the model's config.json
+init_seed = 1234                # default: follows train.seed
+
+[data]
+task = "RTE"                    # r.toml:4
+objective = "classifier"        # default
+path = "sg"                     # r.toml:5
+# train                         # no effect: task RTE knows its files and labels
+# eval                          # no effect: task RTE knows its files and labels
+# format = "auto"               # no effect: task RTE knows its files and labels
+# labels                        # no effect: task RTE knows its files and labels
+# template                      # no effect: task RTE knows its prompt and its words
+# words                         # no effect: task RTE knows its prompt and its words
+max_length = 512                # default
+# target_length = 512           # no effect: it is for tasks seq2seq and SQuAD
+too_long = "truncate"           # default
+on_bad_record = "error"         # default
+# bad_record_limit = 0.001      # no effect: data.on_bad_record = "error" accepts none
+length_grouped = false          # default
+# eval_limit                    # not set: all of them
+# class_weights                 # not set: all samples weigh the same
+
+[data.columns]
+# text = "text"                 # no effect: task RTE knows its columns
+# text_pair                     # no effect: task RTE knows its columns
+# label = "label"               # no effect: task RTE knows its columns
+# prompt                        # no effect: task RTE knows its columns
+# target = "target"             # no effect: task RTE knows its columns
+
+[train]
+# epochs                        # not set: no such limit
+steps = 100                     # r.toml:7
+# minutes                       # not set: no such limit
+batch_size = 32                 # default
+micro_batch_size = 32           # default: follows train.batch_size
+lr = 0.0003                     # --set train.lr=3e-4
+schedule = "linear"             # default
+# gamma = 0.95                  # no effect: it belongs to train.schedule = "exponential"
+warmup = 0                      # default
+final_lr_ratio = 0.0            # default
+weight_decay = 0.01             # default
+decay_norms_and_biases = false  # default
+decoupled = true                # default
+betas = [0.9, 0.999]            # default
+eps = 1e-8                      # default
+clip_norm = 1.0                 # default
+clip_kind = "2"                 # default
+label_smoothing = 0.0           # default
+# prompt_loss = 0.0             # no effect: there is no prompt that an answer stands behind
+seed = 1234                     # default
+recompute = "none"              # default
+gradient_sum = "fast"           # default
+gradient_dtype = "f32"          # default
+loss_scale = "auto"             # default
+offload = false                 # default
+
+[train.early_stop]
+# patience                      # not set: the run is not stopped early
+# metric = "accuracy"           # no effect: train.early_stop.patience is not set
+
+[eval]
+every = "1 epoch"               # default
+metric = "accuracy"             # default: follows data.task
+batch_size = 32                 # default: follows train.micro_batch_size
+
+[save]
+which = "best"                  # default
+dtype = "f32"                   # default: follows model.dtype
+
+[checkpoint]
+every = "never"                 # default
+minutes = 10.0                  # default
+keep = 2                        # default
+on_failure = "continue"         # default
+
+[log]
+every = 10                      # default
+metrics = "metrics.jsonl"       # default
+quiet = false                   # default
+
+[output]
+dir = "o"                       # r.toml:10
+
+[device]
+name = "auto"                   # default
+threads = "auto"                # default
+
+[parallel]
+zero = 3                        # default
+prefetch = true                 # default
+"#;
+    let printed = load(text, &["train.lr=3e-4"]).print_config();
+    assert_eq!(printed, expected);
+    assert_eq!(load(&printed, &[]).recipe_hash(), load(text, &["train.lr=3e-4"]).recipe_hash());
+}
+
+#[test]
+fn the_resolved_recipe_loads_as_the_same_settings() {
+    let odd = with_train("warmup = 0.06\nmicro_batch_size = 8\nschedule = \"exponential\"\n[train.early_stop]\npatience = 2\n[eval]\nevery = \"0.5 epochs\"")
+        .replace("\"out\"", "\"a\\\\b \\\"c\\\" \\t\\u0001 ü # x\"");
+    let weights = with("[data.class_weights]\nyes = 2\n\"a \\\"b\\\"\" = 0.1");
+    let balanced = LEAST.replace("eval = ", "class_weights = \"balanced\"\neval = ");
+    for text in [LEAST, &odd, &weights, &balanced, &with("[data.columns]\ntext_pair = \"b\"\n[device]\nthreads = 1")] {
+        let first = load(text, &[]);
+        let toml = first.to_toml();
+        let again = load(&toml, &[]);
+        assert_eq!(*again, *first, "{toml}");
+        assert_eq!(again.to_toml(), toml);
+        assert_eq!(again.recipe_hash(), first.recipe_hash());
+    }
+}
+
+#[test]
+fn weights_of_classes_are_a_table_by_name_or_balanced() {
+    let weights = |sets: &[&str]| load(LEAST, sets).data.class_weights.clone();
+    let given = |weights: &[(&str, f32)]| {
+        Some(ClassWeights::Given(weights.iter().map(|(name, weight)| ((*name).to_owned(), *weight)).collect()))
+    };
+    assert_eq!(weights(&[]), None);
+    assert_eq!(weights(&["data.class_weights=balanced"]), Some(ClassWeights::Balanced));
+    assert_eq!(weights(&["data.class_weights={yes = 2, no = 0.5}"]), given(&[("no", 0.5), ("yes", 2.0)]));
+    assert_eq!(
+        weights(&["data.class_weights.yes=2", "data.class_weights.no=1.5"]),
+        given(&[("no", 1.5), ("yes", 2.0)])
+    );
+    let of_file = with("[data.class_weights]\nno = 1\nyes = 2");
+    let changed = load(&of_file, &["data.class_weights.yes=3"]);
+    assert_eq!(changed.data.class_weights, given(&[("no", 1.0), ("yes", 3.0)]));
+    // A whole table takes the place of an earlier one, whose classes may have other names.
+    let replaced = load(&of_file, &["data.class_weights={a = 1}", "data.class_weights={bad = 1, good = 4}"]);
+    assert_eq!(replaced.data.class_weights, given(&[("bad", 1.0), ("good", 4.0)]));
+    assert!(changed.to_toml().contains("class_weights = { \"no\" = 1.0, \"yes\" = 3.0 }"), "{}", changed.to_toml());
+    // A recipe without them has the text, and so the hash, that it had before there were any.
+    assert!(!load(LEAST, &[]).to_toml().contains("class_weights"));
+    assert_ne!(load(&of_file, &[]).recipe_hash(), load(LEAST, &[]).recipe_hash());
+    assert_ne!(load(&of_file, &[]).recipe_hash(), changed.recipe_hash());
+}
+
+#[test]
+fn the_hash_changes_with_what_is_computed_and_with_nothing_else() {
+    let hash = |sets: &[&str]| load(LEAST, sets).recipe_hash();
+    assert_eq!(hash(&[]).len(), 64);
+    for same in [
+        "output.dir=elsewhere",
+        "log.every=1",
+        "log.quiet=true",
+        "device.threads=3",
+        "train.offload=true",
+        "train.seed=1234",
+        "train.batch_size=0x20",
+        "train.lr=0.00005",
+    ] {
+        assert_eq!(hash(&[same]), hash(&[]), "{same}");
+    }
+    for other in
+        ["train.seed=1", "train.lr=1e-5", "data.max_length=64", "model.path=n", "eval.every=end", "save.dtype=bf16"]
+    {
+        assert_ne!(hash(&[other]), hash(&[]), "{other}");
+    }
+}
+
+#[test]
+fn hostile_recipes_are_refused_in_bounded_time() {
+    let began = std::time::Instant::now();
+    let half = 1 << 19;
+    let hostile = [
+        "[".repeat(half),
+        format!("a = {}", "[".repeat(half)),
+        format!("a = {}", "{a = ".repeat(half / 5)),
+        format!("{} = 1", "a.".repeat(half / 2) + "a"),
+        format!("[{}a]", "a.".repeat(half / 2)),
+        (0..60_000).map(|i| format!("k{i} = 1\n")).collect(),
+        (0..30_000).map(|i| format!("[t{i}]\nk = 1\n")).collect(),
+        (0..30_000).map(|i| format!("[train.t{i}]\nk = 1\n")).collect(),
+        format!("{} = 1", "k".repeat(half)),
+        format!("[train]\nlr = \"{}\"", "v".repeat(half)),
+        format!("[data]\nlabels = [{}]", "1,".repeat(half / 2)),
+        (0..100_000).map(|i| format!("a{i}=1,")).fold("x={".to_owned(), |s, k| s + &k) + "b=1}",
+        "\"\\u0000\\u001b[31m\" = 1".to_owned(),
+        "\u{1b}[31m = 1".to_owned(),
+    ];
+    for text in &hostile {
+        let found = mistakes(text, &[]);
+        assert!(!found.is_empty() && found.len() < 100, "{}", found.len());
+        let printed = list(&found);
+        assert!(printed.len() < 20_000, "{} bytes for {:?}", printed.len(), &text[..text.len().min(40)]);
+        assert!(printed.chars().all(|c| c == '\n' || !c.is_control()), "{printed:?}");
+    }
+    // Takes about a second; a quadratic search for any of them takes minutes.
+    assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
+}
+
+#[test]
+fn unreadable_recipes_are_refused_with_their_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = |path: &Path| Recipe::read(Some(path), &[]).unwrap_err().remove(0).to_string();
+    let path = dir.path().join("absent.toml");
+    let expected = format!(
+        "error[recipe]: cannot read the recipe: No such file or directory (os error 2)\n  --> {}\n  fix: check the path",
+        path.display()
+    );
+    assert_eq!(first(&path), expected);
+    assert!(first(dir.path()).contains("the recipe is not a plain file"));
+    let path = dir.path().join("latin1.toml");
+    std::fs::write(&path, b"[model]\npath = \"caf\xe9\"\n").unwrap();
+    assert!(first(&path).contains("latin1.toml:2:12\n"), "{}", first(&path));
+    let path = dir.path().join("huge.toml");
+    std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
+    assert!(first(&path).contains("the recipe is larger than 1048576 bytes"));
+    let path = dir.path().join("marked.toml");
+    std::fs::write(&path, format!("\u{feff}{LEAST}").replace('\n', "\r\n")).unwrap();
+    assert_eq!(Recipe::load(Some(&path), &[]).unwrap().train.epochs, Some(3.0));
+}
+
+#[test]
+fn preflight_lists_every_file_that_is_not_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let sets = [
+        format!("model.path={}", at("m")),
+        format!("data.train={}", at("t.jsonl")),
+        format!("data.eval={}", at("e.jsonl")),
+    ];
+    let resolved = Recipe::load_text("r.toml", LEAST, &sets).unwrap();
+    let found = preflight(&resolved, &Places::default());
+    let reasons: Vec<&str> = found.iter().map(|m| m.reason.as_str()).collect();
+    assert_eq!(
+        reasons,
+        [
+            format!("`model.path`: {}: there is no such directory", at("m")),
+            format!("`data.train`: cannot open {}: No such file or directory (os error 2)", at("t.jsonl")),
+            format!("`data.eval`: cannot open {}: No such file or directory (os error 2)", at("e.jsonl")),
+        ]
+    );
+    std::fs::create_dir(at("m")).unwrap();
+    std::fs::write(at("m") + "/config.json", "{}").unwrap();
+    std::fs::write(at("t.jsonl"), "{}\n").unwrap();
+    std::fs::write(at("e.jsonl"), "").unwrap();
+    let found = preflight(&resolved, &Places::default());
+    assert_eq!(found.len(), 1, "{}", list(&found));
+    assert_eq!(found[0].reason, format!("`data.eval`: {} is empty", at("e.jsonl")));
+    std::fs::write(at("e.jsonl"), "{}\n").unwrap();
+    assert_eq!(preflight(&resolved, &Places::default()), []);
+}
+
+#[test]
+fn the_example_recipes_load() {
+    // In a packaged crate there are no examples beside it.
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/recipes");
+    let Ok(files) = std::fs::read_dir(directory) else { return };
+    let mut names = Vec::new();
+    for file in files {
+        let path = file.unwrap().path();
+        let resolved = Recipe::load(Some(&path), &[]).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(*load(&resolved.to_toml(), &[]), *resolved, "{}", path.display());
+        names.push(path.file_name().unwrap().to_string_lossy().into_owned());
+    }
+    for expected in ["boolq_bert.toml", "classify_jsonl.toml", "quickstart.toml"] {
+        assert!(names.iter().any(|name| name == expected), "{names:?}");
+    }
+}
+
+#[test]
+fn changes_since_a_run_was_begun_are_listed_with_both_values() {
+    let begun = load(LEAST, &[]).to_toml();
+    assert_eq!(
+        load(LEAST, &["log.every=5", "checkpoint.keep=7", "parallel.zero=1", "train.offload=true"])
+            .changes(&begun)
+            .unwrap(),
+        [""; 0]
+    );
+    let changes = load(LEAST, &["train.lr=0.25", "train.early_stop.patience=2"]).changes(&begun).unwrap();
+    assert!(changes.iter().any(|line| line.starts_with("train.lr: ") && line.ends_with(" -> 0.25")), "{changes:?}");
+    assert!(changes.iter().any(|line| line == "train.early_stop.patience: not set -> 2"), "{changes:?}");
+}
+
+#[test]
+fn tasks_on_words_have_columns_lengths_and_a_metric_of_their_own() {
+    let of_task = |task: &str| LEAST.replace("classification", task);
+    let columns = |r: &Resolved| match &r.data.source {
+        DataSource::Words { task, .. } => task.columns.clone(),
+        other => panic!("{other:?}"),
+    };
+    let (language, seq2seq) = (of_task("language"), of_task("seq2seq"));
+    let r = load(&language, &["data.columns.prompt=question", "train.label_smoothing=0.1"]);
+    assert_eq!(columns(&r), WordColumns::Language { text: "text".into(), prompt: Some("question".into()) });
+    assert_eq!((r.eval.metric, r.data.source.task_name()), (EvalMetric::Loss, "language"));
+    assert_eq!(load(&language, &["eval.metric=perplexity"]).eval.metric, EvalMetric::Metric(Metric::Perplexity));
+    assert_eq!(columns(&load(&language, &[])), WordColumns::Language { text: "text".into(), prompt: None });
+    let r = load(&seq2seq, &["data.max_length=100", "data.columns.target=answer"]);
+    assert_eq!(columns(&r), WordColumns::Target { text: "text".into(), target: "answer".into() });
+    assert_eq!((r.data.max_length, r.data.target_length), (100, 100));
+    assert_eq!(load(&seq2seq, &["data.target_length=20"]).data.target_length, 20);
+    for text in [&language, &seq2seq] {
+        let first = load(text, &[]);
+        assert_eq!(*load(&first.to_toml(), &[]), *first);
+    }
+    // Plain text: rows, not records.
+    let r = load(&language, &["data.train=t.txt", "data.eval=e.txt", "data.max_length=64"]);
+    assert_eq!(columns(&r), WordColumns::Language { text: "text".into(), prompt: None });
+    for (sets, reason) in [
+        (&["data.train=t.txt", "data.columns.prompt=p"][..], "plain text has no columns"),
+        (&["data.train=t.txt", "data.task=seq2seq"], "plain text has no columns, and this task needs them"),
+        (&["data.format=text", "data.task=classification"], "plain text has no columns, and this task needs them"),
+        (&["data.format=text", "data.columns.text=t"], "`data.columns.text` has no effect: plain text has no columns"),
+        (&["data.format=text", "data.too_long=error"], "`data.too_long` has no effect"),
+        (&["data.format=text", "data.length_grouped=true"], "`data.length_grouped` has no effect"),
+    ] {
+        let found = mistakes(&language, sets);
+        assert!(found.len() == 1 && found[0].reason.contains(reason), "{sets:?}: {found:?}");
+    }
+    for (text, set, reason) in [
+        (&language, "data.columns.target=t", "`data.columns.target` has no effect: it is for task seq2seq"),
+        (&language, "data.target_length=9", "`data.target_length` has no effect: it is for tasks seq2seq and SQuAD"),
+        (&language, "data.labels=[\"a\", \"b\"]", "`data.labels` has no effect: texts are learnt by their words"),
+        (&language, "model.head=new", "`model.head` has no effect: a model keeps its head for words"),
+        (&language, "data.columns.prompt=text", "`data.columns.text` and `data.columns.prompt` both name the column"),
+        (&seq2seq, "data.columns.target=text", "`data.columns.text` and `data.columns.target` both name the column"),
+        (&seq2seq, "data.columns.prompt=p", "`data.columns.prompt` has no effect: it is for task language"),
+        (&seq2seq, "data.columns.label=l", "`data.columns.label` has no effect: texts are learnt by their words"),
+        (&seq2seq, "eval.metric=accuracy", "judges classes, and task \"seq2seq\" has words for labels"),
+        (&seq2seq, "data.train=t.bin", "the name of `data.train` does not say how the file is written"),
+        (
+            &of_task("regression"),
+            "data.columns.prompt=p",
+            "`data.columns.prompt` has no effect: it is for task language",
+        ),
+        (&LEAST.to_owned(), "eval.metric=perplexity", "judges words, and task \"classification\" has classes"),
+    ] {
+        let found = mistakes(text, &[set]);
+        assert!(found.len() == 1 && found[0].reason.contains(reason), "{set}: {found:?}");
+    }
+}
+
+#[test]
+fn an_objective_decides_what_tells_classes_apart() {
+    let task = |sets: &[&str]| load(LEAST, sets).data.source.clone();
+    // Tasks without a form for classifiers need not say it.
+    let of_known = |further: &[&str]| {
+        let text =
+            LEAST.replace("task = \"classification\"\ntrain = \"t.jsonl\"\neval = \"e.jsonl\"\n", "path = \"sg\"\n");
+        let is_named = further.iter().any(|set| set.starts_with("data.task"));
+        load(&text, &[if is_named { &[][..] } else { &["data.task=RTE"] }, further].concat())
+    };
+    assert_eq!(of_known(&[]).data.source, DataSource::SuperGlue { task: "RTE", directory: "sg".into() });
+    let prompts = of_known(&["data.objective=verbalizer", "train.prompt_loss=1"]);
+    assert_eq!(prompts.data.source, DataSource::Prompts { task: "RTE", directory: "sg".into() });
+    assert_eq!(prompts.train.prompt_loss, 1.0);
+    let multirc = of_known(&["data.task=MultiRC", "eval.metric=exact_match"]);
+    assert_eq!(multirc.data.source, DataSource::Prompts { task: "MultiRC", directory: "sg".into() });
+    assert_eq!(multirc.data.source.files_of_task(), ["MultiRC/train.jsonl", "MultiRC/val.jsonl"]);
+    assert_eq!(of_known(&["data.task=MultiRC"]).eval.metric, EvalMetric::Metric(Metric::F1));
+    assert_eq!(of_known(&["data.task=LCQMC"]).data.source.files_of_task(), ["LCQMC/train.tsv", "LCQMC/dev.tsv"]);
+    let squad = of_known(&["data.task=SQuAD", "data.target_length=32"]);
+    assert_eq!((squad.eval.metric, squad.data.target_length), (EvalMetric::Metric(Metric::TokenF1), 32));
+    assert_eq!(squad.data.source.files_of_task(), ["train-v1.1.json", "dev-v1.1.json"]);
+    let own = task(&[
+        "data.objective=verbalizer",
+        "data.template=\"{text} Was it good?\"",
+        "data.labels=[\"no\", \"yes\"]",
+        "data.words=[\" No\", \" Yes\"]",
+    ]);
+    let DataSource::Template { task, .. } = &own else { panic!("{own:?}") };
+    assert_eq!((task.template.to_string().as_str(), task.words[1].as_str()), ("{text} Was it good?", " Yes"));
+    assert_eq!((own.task_name(), own.pipeline_tag(false)), ("classification", "text-generation"));
+    // What is printed loads as it is.
+    let text = of_known(&["data.objective=verbalizer"]).to_toml();
+    assert_eq!(load(&text, &[]).recipe_hash(), of_known(&["data.objective=verbalizer"]).recipe_hash());
+}
+
+#[test]
+fn the_default_micro_batch_is_the_share_of_a_rank_and_stays_that_of_the_run() {
+    let on = |sets: &[&str], ranks: usize, begun: Option<&str>| load(LEAST, sets).on_ranks(ranks, begun);
+    let size = |resolved: &Resolved| resolved.train.micro_batch_size;
+    // One rank computes what it always has, under the same hash.
+    assert_eq!(on(&[], 1, None), load(LEAST, &[]));
+    let two = on(&[], 2, None);
+    assert_eq!((size(&two), two.eval.batch_size, two.micro_batch_on(2)), (16, 16, 16));
+    let line = "micro_batch_size = 16           # default: train.batch_size / 2 ranks";
+    assert!(two.print_config().contains(line), "{}", two.print_config());
+    assert_eq!(load(&two.to_toml(), &[]).recipe_hash(), two.recipe_hash());
+    // What is written stays, whatever the ranks; what cannot be shared is left to be refused.
+    assert_eq!(on(&["train.micro_batch_size=32"], 2, None), load(LEAST, &["train.micro_batch_size=32"]));
+    assert_eq!(on(&["eval.batch_size=5"], 2, None).eval.batch_size, 5);
+    assert_eq!(on(&[], 3, None), load(LEAST, &[]));
+
+    // A run keeps the micro-batches it was begun with, and its hash, on other numbers of ranks.
+    let begun_on_two = two.to_toml();
+    for ranks in [1, 2, 4] {
+        let again = on(&[], ranks, Some(&begun_on_two));
+        assert_eq!((size(&again), again.recipe_hash()), (16, two.recipe_hash()), "{ranks} ranks");
+    }
+    assert_eq!(on(&[], 4, Some(&begun_on_two)).micro_batch_on(4), 8);
+    let begun_on_one = load(LEAST, &[]).to_toml();
+    let fast = on(&[], 2, Some(&begun_on_one));
+    assert_eq!((fast.recipe_hash(), fast.micro_batch_on(2)), (load(LEAST, &[]).recipe_hash(), 16));
+    // Where bits would change that are promised to stay, or samples, micro-batches stay what they are.
+    for bound in ["train.gradient_sum=elastic", "data.length_grouped=true"] {
+        let begun = load(LEAST, &[bound]).to_toml();
+        assert_eq!(on(&[bound], 2, Some(&begun)).micro_batch_on(2), 32, "{bound}");
+    }
+    // A recipe of another batch, or no recipe, decides nothing.
+    for other in [&*load(LEAST, &["train.batch_size=64"]).to_toml(), "x", "[train]\nbatch_size = 32"] {
+        assert_eq!(size(&on(&[], 2, Some(other))), 16, "{other}");
+    }
+}
+
+#[test]
+fn an_incomplete_recipe_is_printed_with_what_is_missing() {
+    let draft = |sets: &[&str]| {
+        let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
+        Recipe::draft(None, &sets).unwrap()
+    };
+    let nothing = draft(&[]);
+    assert!(!nothing.is_complete());
+    let printed = nothing.print_config();
+    assert_eq!(nothing.into_wrong(), []);
+    assert!(printed.starts_with("# Incomplete: 4 settings are missing"), "{printed}");
+    let line = |printed: &str, key: &str| {
+        let found = printed.lines().find(|line| line.starts_with(key));
+        found.unwrap_or_else(|| panic!("no {key} in {printed}")).to_owned()
+    };
+    assert!(line(&printed, "# path ").ends_with("# missing: it must be the path of a Hugging Face model directory, or the hub's name of a model that is in its cache"));
+    assert!(line(&printed, "# task ").contains("# missing: it must be one of \"BoolQ\""), "{printed}");
+    assert!(
+        line(&printed, "# steps ").contains("# missing: set train.epochs, train.steps or train.minutes"),
+        "{printed}"
+    );
+    assert!(line(&printed, "lr = 5e-5 ").ends_with("# default"), "{printed}");
+    // What one setting asks for is missing once that is set; with all of them it is the recipe that a run prints.
+    let printed = draft(&["data.task=regression", "train.steps=5"]).print_config();
+    assert!(printed.starts_with("# Incomplete: 3 settings are missing"), "{printed}");
+    assert!(line(&printed, "# train ").contains("# missing: set data.train = "), "{printed}");
+    let sets = ["model.path=m", "data.task=regression", "data.train=t.jsonl", "train.steps=5", "output.dir=o"];
+    let complete = draft(&sets);
+    assert_eq!(complete.print_config(), Recipe::load(None, &sets.map(String::from)).unwrap().print_config());
+    assert!(complete.is_complete());
+    // What is wrong is marked too, and is more than incomplete.
+    let wrong = draft(&["train.lr=fast"]);
+    let line = line(&wrong.print_config(), "# lr ");
+    assert!(line.contains("# wrong at --set train.lr=fast: must be a number above 0"), "{line}");
+    let [mistake] = &wrong.into_wrong()[..] else { panic!("more than one is wrong") };
+    assert_eq!(mistake.place, "--set train.lr=fast");
+    assert!(Recipe::draft(None, &["train.lr".into()]).is_err());
+}
+
+#[test]
+fn tensors_that_are_left_out_change_no_result_and_no_hash() {
+    let sets = |leave: &[&str]| {
+        let base = ["model.path=m", "data.task=RTE", "data.path=sg", "train.steps=1", "output.dir=o"];
+        base.iter().chain(leave).map(|set| (*set).to_owned()).collect::<Vec<_>>()
+    };
+    let plain = Recipe::read(None, &sets(&[])).unwrap();
+    assert!(plain.model.leave.is_empty() && !plain.to_toml().contains("leave"));
+    let left = Recipe::read(None, &sets(&["model.leave=[\"ner.*\", \"topic.*\"]"])).unwrap();
+    assert_eq!(left.model.leave, ["ner.*", "topic.*"]);
+    assert!(left.to_toml().contains("leave = [\"ner.*\", \"topic.*\"]"));
+    assert_eq!(left.recipe_hash(), plain.recipe_hash());
+    let mistakes = Recipe::read(None, &sets(&["model.leave=ner"])).unwrap_err();
+    assert!(mistakes[0].reason.contains("a list of strings"), "{}", mistakes[0].reason);
+}

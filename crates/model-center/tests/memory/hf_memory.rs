@@ -1,0 +1,105 @@
+//! What reading and writing weights costs in memory. Alone in its process: it looks at the process's own peak.
+#![allow(clippy::unwrap_used)]
+
+use std::borrow::Cow;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use bmtrain_core::dtype::DType;
+use model_center::hf::{Allow, NameTable, ParamShape, Plan, Rule, SafetensorsFile, Weights, export};
+
+use crate::peak;
+
+const MIB: u64 = 1 << 20;
+
+/// The text of one of many pieces of a header.
+type Piece = Box<dyn Fn(usize) -> String>;
+
+/// A file whose header is `head`, then `body` for each number below `count`, then `tail`, never whole in memory.
+fn write_header(path: &Path, head: &str, body: impl Fn(usize) -> String, count: usize, tail: &str) {
+    let length = head.len() + (0..count).map(|i| body(i).len()).sum::<usize>() + tail.len();
+    let mut file = BufWriter::new(File::create(path).unwrap());
+    file.write_all(&(length as u64).to_le_bytes()).unwrap();
+    file.write_all(head.as_bytes()).unwrap();
+    for i in 0..count {
+        file.write_all(body(i).as_bytes()).unwrap();
+    }
+    file.write_all(tail.as_bytes()).unwrap();
+    file.write_all(&[0]).unwrap();
+}
+
+/// Ten parameters of 8 MiB, written and read: two of them at a time would be seen.
+fn a_model_passes_through_one_parameter_at_a_time(directory: &Path) {
+    let rules = vec![Rule::new("a.{i}", "x.{i}.{q|k}"), Rule::new("b.{i}", "y.{i}").transposed()];
+    let table = NameTable {
+        base_prefix: "",
+        rules: Cow::Owned(rules),
+        aliases: Cow::Borrowed(&[]),
+        ignored: Cow::Borrowed(&[]),
+        old_names: Cow::Borrowed(&[]),
+    };
+    let params: Vec<ParamShape> =
+        (0..10).map(|i| ParamShape::new(format!("{}.{i}", ["a", "b"][i % 2]), [2048, 1024])).collect();
+    let before = peak();
+    let fill = |_: &str, out: &mut Vec<f32>| {
+        out.resize(2048 * 1024, 1.0);
+        Ok(())
+    };
+    export(&table, &params, directory, DType::BF16, true, 10 * MIB, fill).unwrap();
+    let weights = Weights::open(directory).unwrap();
+    let plan = Plan::build(&table, &params, &weights, &Allow::default()).unwrap();
+    let mut sum = 0.0f64;
+    plan.load(&weights, |_, values| {
+        sum += values.iter().map(|v| f64::from(*v)).sum::<f64>();
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(sum, 10.0 * 2048.0 * 1024.0);
+    // One parameter, its transpose, conversion buffers and room for the allocator; the whole model has 80 MiB.
+    assert!(peak() - before < 32 * MIB, "{} bytes", peak() - before);
+}
+
+/// Headers that a reader which first builds generic JSON would blow up sixteenfold and more.
+fn a_hostile_header_costs_its_length_and_at_most_64_mib(directory: &Path) {
+    let path = directory.join("m.safetensors");
+    let length = 24 * MIB as usize;
+    let before = peak();
+    let tensor = |i: usize| format!("\"{i:07}\":{{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}},");
+    let fixed = |text: &'static str| move |_: usize| text.to_string();
+    let cases: [(&str, Piece, usize, &str); 6] = [
+        ("{\"a\":{\"dtype\":\"U8\",\"shape\":[", Box::new(fixed("1,")), length / 2, "1],\"data_offsets\":[0,1]}}"),
+        (
+            "{\"a\":{\"dtype\":\"U8\",\"x\":[",
+            Box::new(fixed("[],")),
+            length / 3,
+            "1],\"shape\":[1],\"data_offsets\":[0,2]}}",
+        ),
+        ("{\"a\":", Box::new(fixed("[")), length, "}"),
+        ("{\"__metadata__\":{\"a\":\"b\"", Box::new(fixed(",\"c\":\"d\"")), length / 8, "},\"x\":1}"),
+        ("{", Box::new(tensor), length / 56, "\"x\":1}"),
+        // As many as are allowed: this one is right but for the byte that follows.
+        (
+            "{\"x\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}",
+            Box::new(move |i| format!(",{}", tensor(i).trim_end_matches(','))),
+            262_143,
+            "}",
+        ),
+    ];
+    for (i, (head, body, count, tail)) in cases.into_iter().enumerate() {
+        write_header(&path, head, body, count, tail);
+        assert!(SafetensorsFile::open(&path).is_err());
+        let (cost, allowed) = (peak() - before, fs::metadata(&path).unwrap().len() + 64 * MIB);
+        assert!(cost < allowed, "case {i}: {cost} bytes, allowed {allowed}");
+    }
+}
+
+#[test]
+fn weights_are_read_and_written_in_bounded_memory() {
+    if !crate::is_alone("hf_memory::weights_are_read_and_written_in_bounded_memory") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    a_model_passes_through_one_parameter_at_a_time(dir.path());
+    a_hostile_header_costs_its_length_and_at_most_64_mib(dir.path());
+}

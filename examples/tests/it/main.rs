@@ -1,0 +1,24 @@
+//! The integration tests of this crate, one module per topic. One program, because linking costs more than most tests.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+#[path = "../fixture/mod.rs"]
+mod fixture;
+
+mod bad_input;
+mod bench;
+mod ckpt;
+mod convert;
+mod docs;
+mod finetune;
+mod forward;
+mod generate;
+mod kills;
+mod objectives;
+mod plan;
+mod ranks;
+mod recipe_files;
+mod recipes;
+mod resume;
+mod superglue;
+mod tokenizer;
+mod verbalizer;

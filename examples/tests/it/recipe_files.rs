@@ -1,0 +1,265 @@
+//! The recipes in `examples/recipes` and the settings of docs/recipes.md: they load, are listed, name families that are
+//! here, and train a tiny model of their family for two steps.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use crate::fixture;
+
+use fixture::{Fixture, golden, vocabulary};
+use model_center::data::{Format, PROMPTS, SUPERGLUE, TaskFiles, WordColumns};
+use model_center::model::MODELS;
+use model_center::recipe::{DataSource, Recipe, Resolved};
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The names of all recipes.
+fn recipes() -> Vec<String> {
+    let entries = std::fs::read_dir(root().join("examples/recipes")).unwrap();
+    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert!(names.iter().all(|name| name.ends_with(".toml")), "{names:?}");
+    names
+}
+
+fn load(name: &str, sets: &[String]) -> Resolved {
+    let text = read(&format!("examples/recipes/{name}"));
+    Recipe::load_text(name, &text, sets).unwrap_or_else(|error| panic!("{name} {sets:?}: {error}"))
+}
+
+/// The family that a recipe is named for; two from before the others are for BERT.
+fn family(name: &str) -> &str {
+    match name {
+        "quickstart.toml" | "classify_jsonl.toml" => "bert",
+        _ => name.trim_end_matches(".toml").rsplit_once('_').map_or("", |(_, family)| family),
+    }
+}
+
+#[test]
+fn every_recipe_loads_says_how_it_is_run_and_is_for_a_family_of_its_own_name() {
+    let mut families = Vec::new();
+    for name in recipes() {
+        let resolved = load(&name, &[]);
+        let text = read(&format!("examples/recipes/{name}"));
+        let (comments, rest): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with('#'));
+        assert!(comments[0].ends_with(['.', '?']), "{name} begins with what it does");
+        let run = format!("-- --recipe examples/recipes/{name}");
+        assert!(comments.iter().any(|line| line.contains(&run)), "{name} says how it is run");
+        assert!(rest.len() < 60, "{name} is long");
+        let family = family(&name);
+        assert!(MODELS.iter().any(|entry| entry.model_type == family), "{name} is for no family: {family}");
+        families.push(family.to_owned());
+        let dir = resolved.output.dir.display().to_string();
+        assert!(dir.starts_with("runs/"), "{name} writes to {dir}");
+    }
+    // Models that share a form with one of the others go by its recipe.
+    let like_others = ["xlm-roberta", "camembert", "mt5"];
+    for entry in MODELS.iter().filter(|entry| !like_others.contains(&entry.model_type)) {
+        assert!(families.iter().any(|family| family == entry.model_type), "{} has no recipe", entry.model_type);
+    }
+}
+
+/// Rows of the tables in docs/recipes.md whose cell of this number is a recipe: that, and the cell behind it.
+fn rows(cell: usize) -> Vec<(String, String)> {
+    let text = read("docs/recipes.md");
+    let rows = text.lines().filter(|line| line.starts_with("| ")).map(|line| {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`')).collect();
+        (cells.get(cell).unwrap_or(&"").to_string(), cells.get(cell + 1).unwrap_or(&"").to_string())
+    });
+    rows.filter(|(recipe, _)| recipe.ends_with(".toml")).collect()
+}
+
+#[test]
+fn the_page_lists_every_recipe_and_the_settings_it_shows_load() {
+    let mut listed: Vec<String> = rows(0).into_iter().map(|(recipe, _)| recipe).collect();
+    listed.sort();
+    assert_eq!(listed, recipes());
+    let examples = rows(1);
+    assert_eq!(examples.len(), 19);
+    let mut hashes = Vec::new();
+    for (recipe, sets) in examples {
+        let sets: Vec<String> = sets.split_whitespace().map(str::to_owned).collect();
+        hashes.push(load(&recipe, &sets).recipe_hash());
+    }
+    hashes.sort();
+    hashes.dedup();
+    assert_eq!(hashes.len(), 19, "two of the examples are the same");
+}
+
+/// Writes records that a recipe can learn from, and the settings that lead there.
+fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
+    let texts = ["the film was good", "it is a bad plot ."];
+    let record = |at: usize| -> Value {
+        let (text, other) = (texts[at % 2], ["fine", "poor"][at % 2]);
+        match &resolved.data.source {
+            DataSource::SuperGlue { task: "BoolQ", .. } | DataSource::Prompts { task: "BoolQ", .. } => {
+                json!({"question": text, "passage": text, "label": at.is_multiple_of(2)})
+            }
+            DataSource::SuperGlue { .. } | DataSource::Prompts { .. } => {
+                let label = ["entailment", "not_entailment"][at % 2];
+                json!({"premise": text, "hypothesis": text, "label": label})
+            }
+            // Theirs are no records of JSON lines.
+            DataSource::Squad { .. } => {
+                json!({"id": "x", "question": text, "answers": [{"text": other, "answer_start": 0}]})
+            }
+            DataSource::Template { task, .. } => {
+                let mut record = json!({});
+                task.template.columns().for_each(|column| record[column] = text.into());
+                record[&task.label] = task.labels[at % task.labels.len()].clone().into();
+                record
+            }
+            DataSource::Files { columns, .. } => {
+                let mut record = json!({});
+                record[&columns.text] = text.into();
+                record[&columns.label] = ["negative", "positive"][at % 2].into();
+                columns.text_pair.iter().for_each(|pair| record[pair] = text.into());
+                record
+            }
+            DataSource::Words { task, .. } => {
+                let mut record = json!({});
+                let (column, further) = match &task.columns {
+                    WordColumns::Language { text, prompt } => (text, prompt.as_ref()),
+                    WordColumns::Target { text, target } => (text, Some(target)),
+                };
+                record[column] = text.into();
+                further.into_iter().for_each(|column| record[column] = other.into());
+                record
+            }
+        }
+    };
+    let lines: String = (0..4).map(|at| format!("{}\n", record(at))).collect();
+    match &resolved.data.source {
+        DataSource::Words { task, train, .. } if task.format_of(train).unwrap() == Format::Text => {
+            // Four rows of the tests' length.
+            let text = texts[0].to_owned() + "\n";
+            fixture.write("train.txt", &text.repeat(10));
+            fixture.write("eval.txt", &text.repeat(10));
+            vec!["data.train=train.txt".into(), "data.eval=eval.txt".into()]
+        }
+        DataSource::Squad { .. } => {
+            let questions: Vec<Value> = (0..4).map(record).collect();
+            let paragraph = json!({"context": texts[0], "qas": questions});
+            let file = json!({"version": "1.1", "data": [{"title": "film", "paragraphs": [paragraph]}]});
+            resolved
+                .data
+                .source
+                .files_of_task()
+                .iter()
+                .for_each(|name| fixture.write(&format!("glue/{name}"), &file.to_string()));
+            vec!["data.path=glue".into()]
+        }
+        source if source.directory().is_some() => {
+            let lines = match source.task_name() {
+                "LCQMC" => "text_a\ttext_b\tlabel\n".to_owned() + &"有\t无\t0\n关\t关\t1\n".repeat(2),
+                _ => lines,
+            };
+            source.files_of_task().iter().for_each(|name| fixture.write(&format!("glue/{name}"), &lines));
+            vec!["data.path=glue".into()]
+        }
+        _ => {
+            fixture.write("train.jsonl", &lines);
+            fixture.write("eval.jsonl", &lines);
+            vec!["data.train=train.jsonl".into(), "data.eval=eval.jsonl".into()]
+        }
+    }
+}
+
+/// `vocab.txt` of so many tokens with the words that answer prompts and those that stand for them.
+fn with_answers(size: usize) -> String {
+    let own = vocabulary(size);
+    let special = own.lines().take(5);
+    let answers = ["<extra_id_0>", "<extra_id_1>", "<s_0>", "<s_1>", "no", "yes", "bad", "good", "有", "无", "关"];
+    let others = own.lines().skip(5).filter(|word| !answers.contains(word));
+    special.chain(answers).chain(others).take(size).map(|word| format!("{word}\n")).collect()
+}
+
+/// A tokenizer of so many words that puts pairs together as RoBERTa's does, all of them of one type.
+fn without_types(words: usize) -> Value {
+    let special = ["<s>", "<pad>", "</s>", "<unk>"];
+    let known = special.into_iter().chain("the film was good it is a bad plot".split(' ')).map(str::to_owned);
+    let all = known.chain((0..).map(|at| format!("word{at}"))).take(words);
+    let vocabulary: Map<String, Value> = all.zip(0..).map(|(word, id)| (word, json!(id))).collect();
+    let piece = |kind: &str, id: &str| json!({kind: {"id": id, "type_id": 0}});
+    let (open, close) = (piece("SpecialToken", "<s>"), piece("SpecialToken", "</s>"));
+    let (first, second) = (piece("Sequence", "A"), piece("Sequence", "B"));
+    let token = |name: &str, id: u32| json!({"id": name, "ids": [id], "tokens": [name]});
+    json!({
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [open, first, close],
+            "pair": [open, first, close, close, second, close],
+            "special_tokens": {"<s>": token("<s>", 0), "</s>": token("</s>", 2)},
+        },
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"},
+    })
+}
+
+#[test]
+fn every_recipe_trains_a_tiny_model_of_its_family() {
+    for name in recipes() {
+        let fixture = Fixture::new();
+        let family = family(&name);
+        let head = match family {
+            "bert" => "nsp",
+            "roberta" => "mlm",
+            _ => "lm",
+        };
+        // The first CPM-2 does not say with which word its decoder begins.
+        let model = if family == "cpm2" { "cpm2_b".to_owned() } else { format!("{family}_a") };
+        let directory = golden(&model, head);
+        for file in ["config.json", "model.safetensors"] {
+            fixture.write_bytes(&format!("model/{file}"), &std::fs::read(directory.join(file)).unwrap());
+        }
+        let config: Value = serde_json::from_str(&fixture.read("model/config.json")).unwrap();
+        let words = config["vocab_size"].as_u64().unwrap() as usize;
+        match family {
+            "roberta" => fixture.write("model/tokenizer.json", &without_types(words).to_string()),
+            _ => fixture.write("model/vocab.txt", &with_answers(words)),
+        }
+        fixture.write("recipe.toml", &read(&format!("examples/recipes/{name}")));
+        let resolved = load(&name, &[]);
+        let mut sets = data(&fixture, &resolved);
+        let small = ["model.path=model", "data.max_length=12", "train.epochs=2", "train.warmup=1", "output.dir=run"];
+        sets.extend(small.map(str::to_owned));
+        sets.extend(["train.batch_size=4", "train.micro_batch_size=2", "device.threads=1"].map(str::to_owned));
+        match &resolved.data.source {
+            DataSource::Words { task, .. } if matches!(task.columns, WordColumns::Target { .. }) => {
+                sets.push("data.target_length=6".into());
+            }
+            DataSource::Squad { .. } => sets.push("data.target_length=6".into()),
+            _ => {}
+        }
+        let arguments: Vec<&str> = sets.iter().flat_map(|set| ["--set", set.as_str()]).collect();
+        let outcome = fixture.finetune(&arguments);
+        assert_eq!(outcome.code, 0, "{name}: {}", outcome.stderr);
+        assert!(outcome.stdout.contains("trained 2 steps"), "{name}: {}", outcome.stdout);
+        fixture.plan(&arguments).succeeded();
+    }
+}
+
+#[test]
+fn every_task_is_on_both_pages_with_its_prompt_words_and_metrics() {
+    let (recipes, tasks) = (read("docs/recipes.md"), read("docs/tasks.md"));
+    let names = SUPERGLUE.iter().map(|entry| entry.name).chain(PROMPTS.iter().map(|entry| entry.name));
+    for name in names.chain(["SQuAD"]) {
+        assert!(recipes.contains(&format!("`{name}`")), "{name}");
+        assert!(tasks.contains(name), "{name}");
+    }
+    for entry in PROMPTS.iter().filter(|entry| entry.files == TaskFiles::Jsonl) {
+        let row = tasks.lines().find(|line| line.starts_with(&format!("| `{}`", entry.name))).unwrap();
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let words: Vec<&str> = entry.words.iter().map(|word| word.trim()).collect();
+        let metrics: Vec<&str> = entry.metrics.iter().map(|metric| metric.name()).collect();
+        assert_eq!((cells[4], cells[5]), (words.join(", ").as_str(), metrics.join(", ").as_str()), "{}", entry.name);
+    }
+}
