@@ -5,7 +5,7 @@
 
 use bmtrain_core::DType;
 use clap::ValueEnum;
-use model_center::hf::shortened;
+use model_center::formats::shortened;
 use model_center::model::infer::classifier_outputs;
 use model_center::model::registry::{architectures, is_named_by_model_center};
 use model_center::model::{OpenedModel, TextHead};

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 
 def fail(place, reason):
-    sys.exit(f"error: {place}\n  reason: {reason}\n  fix: compare crates/model-center/src/hf/pickle/writer.rs with what torch.save writes")
+    sys.exit(f"error: {place}\n  reason: {reason}\n  fix: compare crates/model-center/src/formats/pickle/writer.rs with what torch.save writes")
 
 
 def main():

@@ -13,7 +13,7 @@ use crate::{program, terminal};
 use bmtrain_core::{DType, Device};
 use clap::{Parser, ValueEnum};
 use model_center::file::printable;
-use model_center::hf::{
+use model_center::formats::{
     DirectoryLayout, GgufFile, NotFinite, Pretrained, TensorSource, Weights, gguf_to_directory, shortened,
 };
 use model_center::model::{OpenOptions, OpenedModel, Registry, SaveOptions};
@@ -125,7 +125,7 @@ fn gguf_dtype(path: &Path, options: &Options) -> Result<DType> {
         let reason = format!("the weights are quantised ({} among them), and are written as floats", entry.name);
         return Err(Error::recipe("--dtype", printable(&reason, 300), "give --dtype bf16, f16 or f32"));
     }
-    Ok(model_center::hf::weights::most_stored(file.entries()).unwrap_or(DType::F32))
+    Ok(model_center::formats::weights::most_stored(file.entries()).unwrap_or(DType::F32))
 }
 
 /// Print results, beside a report on standard output as notes.

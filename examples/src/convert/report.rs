@@ -2,7 +2,7 @@
 //!
 //! Defines [`Line`], [`of_directory`] and [`of_gguf`], called by the convert program.
 
-use model_center::hf::{NameTable, Piece, StoredDtype, TensorEntry, TensorSource, Weights, gguf};
+use model_center::formats::{NameTable, Piece, StoredDtype, TensorEntry, TensorSource, Weights, gguf};
 use model_center::model::OpenedModel;
 use model_center::{Error, Result};
 use serde_json::json;
@@ -85,7 +85,7 @@ pub fn summary(lines: &[Line]) -> String {
 
 /// The tensors of a GGUF file.
 pub fn of_gguf(report: &gguf::Report) -> Result<Vec<Line>> {
-    let dtype = model_center::hf::safetensors::stored(report.dtype)?;
+    let dtype = model_center::formats::safetensors::stored(report.dtype)?;
     let of_mapped = |mapped: &gguf::Mapped| {
         let action = match (mapped.stored.is_plain(), mapped.is_reordered()) {
             (true, false) => "copied",

@@ -1,9 +1,9 @@
 //! Which files of a model are fetched: configuration, tokenizer and one set of weights.
 
 use model_center::file::{check_name, printable};
-use model_center::hf::COMPANION_FILES;
-use model_center::hf::pretrained::RepoId;
-use model_center::hf::weights::{WEIGHTS_NAMES, WeightsName};
+use model_center::formats::COMPANION_FILES;
+use model_center::formats::pretrained::RepoId;
+use model_center::formats::weights::{WEIGHTS_NAMES, WeightsName};
 use model_center::{Error, Result};
 use std::collections::HashSet;
 use std::path::Path;
@@ -93,7 +93,7 @@ fn is_plain(part: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model_center::hf::weights::{INDEX_FILE, SINGLE_FILE};
+    use model_center::formats::weights::{INDEX_FILE, SINGLE_FILE};
 
     const PICKLE: &str = "pytorch_model.bin";
 

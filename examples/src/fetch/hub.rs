@@ -8,7 +8,7 @@ use super::address::{escape, origin, shown};
 use super::ask::Question;
 use super::exchange::{Answer, Line};
 use model_center::file::{check_name, printable};
-use model_center::hf::pretrained::{RepoId, Revision, name::is_commit};
+use model_center::formats::pretrained::{RepoId, Revision, name::is_commit};
 use model_center::{Error, Result};
 use serde::Deserialize;
 use std::path::Path;

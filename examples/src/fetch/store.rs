@@ -9,7 +9,7 @@ use super::hub::{About, Hub};
 use super::place::{create_directories, free_bytes, in_the_way, kind, open_lock, refused, sync_directory};
 use crate::terminal;
 use model_center::file::{printable, write_atomic};
-use model_center::hf::pretrained::{CachedModel, Revision};
+use model_center::formats::pretrained::{CachedModel, Revision};
 use model_center::{Error, Result};
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;

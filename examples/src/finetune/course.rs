@@ -11,7 +11,7 @@ use super::{pool, profile};
 use crate::terminal;
 use bmtrain_core::wrap::Profiled;
 use model_center::file::write_atomic;
-use model_center::hf::directory::hub_name;
+use model_center::formats::directory::hub_name;
 use model_center::recipe::{Resolved, SaveWhich};
 use model_center::run::{
     BestTracker, CARD_FILE, CHECKPOINT_DIRECTORY, CardData, Earlier, EndRecord, EvalRecord, ExitStatus,

@@ -9,7 +9,7 @@ use bmtrain_dist::optim::{Schedule, Warmup};
 use bmtrain_dist::shard::Sharding;
 use model_center::config::ProblemType;
 use model_center::data::{AnswerPlace, Dataset, LabelSpace, LabelSpec, ReadOptions, Split, Squad};
-use model_center::hf::{DirectoryLayout, Places, shortened};
+use model_center::formats::{DirectoryLayout, Places, shortened};
 use model_center::model::{HeadValues, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead, TextModel};
 use model_center::recipe::{DataSettings, DataSource, Head, Origin, Resolved, model_directory};
 use model_center::run::{StopConditions, StopFlag};

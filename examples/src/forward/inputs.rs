@@ -1,7 +1,7 @@
 //! Inputs of the forward program as tensors: known names, whole shapes, integers where there must be some.
 
 use model_center::file::printable;
-use model_center::hf::{SafetensorsFile, TensorEntry, TensorSource};
+use model_center::formats::{SafetensorsFile, TensorEntry, TensorSource};
 use model_center::model::{TextBatch, TextLabels};
 use model_center::{Error, Result};
 

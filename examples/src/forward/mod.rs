@@ -11,7 +11,7 @@ use crate::terminal;
 use bmtrain_core::{Ctx, DType, Device, DeviceChoice, Segment, Tensor};
 use bmtrain_dist::param::widen;
 use clap::Parser;
-use model_center::hf::{Pretrained, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry};
+use model_center::formats::{Pretrained, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry};
 use model_center::model::{OpenOptions, Registry, TextBatch, TextModel};
 use model_center::run::ExitStatus;
 use model_center::{Error, Result};

@@ -3,7 +3,7 @@
 use super::count::Counted;
 use crate::finetune::setup::Job;
 use bmtrain_core::DType;
-use model_center::hf::directory::COMPANION_FILES;
+use model_center::formats::directory::COMPANION_FILES;
 use model_center::recipe::{Interval, Resolved, SaveWhich};
 
 /// Bytes of a file that tell about one tensor: its name, type, shape and place.

@@ -7,7 +7,7 @@ mod train;
 use crate::places::model_places;
 use crate::terminal;
 use clap::{Args, Parser, Subcommand};
-use model_center::hf::Pretrained;
+use model_center::formats::Pretrained;
 use model_center::run::ExitStatus;
 use model_center::tokenizer::{self, TextSpecials, Tokenizer};
 use model_center::{Error, Result};

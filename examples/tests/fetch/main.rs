@@ -8,7 +8,7 @@ mod hostile;
 mod server;
 
 use bmtrain_examples::fetch::{Request, fetch};
-use model_center::hf::pretrained::Revision;
+use model_center::formats::pretrained::Revision;
 use server::{COMMIT, Client, Habits, Server, WEIGHTS, etag_of, server, weights};
 use std::fs;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! A hub on this machine, as it should be and as it should not be, and a client with a cache of its own.
 
 use bmtrain_examples::fetch::{Request, fetch};
-use model_center::hf::pretrained::{Places, Pretrained, RepoId, Revision};
+use model_center::formats::pretrained::{Places, Pretrained, RepoId, Revision};
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;

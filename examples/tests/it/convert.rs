@@ -5,7 +5,7 @@ use crate::fixture;
 
 use bmtrain_core::{Ctx, Device};
 use fixture::{Fixture, add_tensors, golden, write_inputs};
-use model_center::hf::{
+use model_center::formats::{
     GgufFile, PickleFile, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource,
 };
 use model_center::model::{OpenOptions, Registry, TextBatch, TextHead};

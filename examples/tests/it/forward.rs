@@ -5,7 +5,7 @@
 use crate::fixture;
 
 use fixture::{Fixture, Input, add_tensors, golden, without_tensors, write_inputs, write_with_numbers};
-use model_center::hf::{SafetensorsFile, StoredDtype};
+use model_center::formats::{SafetensorsFile, StoredDtype};
 use model_center::tokenizer::{HfTokenizer, Tokenizer};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@
 use crate::fixture;
 
 use fixture::{Fixture, Outcome};
-use model_center::hf::{SafetensorsFile, TensorSource};
+use model_center::formats::{SafetensorsFile, TensorSource};
 use model_center::run::{deterministic_part, without_overtaken};
 use model_center::tokenizer::{HfTokenizer, Tokenizer};
 use serde_json::{Value, json};

@@ -6,7 +6,7 @@
 //!
 //! Defines [`Config`], [`HfHeader`] and [`ProblemType`]; every family has a file with its configuration, made of the
 //! parts that several share: [`TextConfig`], [`RotaryFields`], [`WindowFields`], [`TwoStacks`], [`CpmFields`]. Called
-//! by the models, the example binaries and [`crate::hf::directory`].
+//! by the models, the example binaries and [`crate::formats::directory`].
 
 mod activations;
 mod bart;
@@ -69,7 +69,7 @@ use bmtrain_core::dtype::DType;
 use serde_json::{Map, Value};
 
 use crate::file::{read_text, resolve_inside};
-use crate::hf::directory::no_model_center;
+use crate::formats::directory::no_model_center;
 use crate::{Error, Result};
 
 /// The longest `config.json` that is read, in bytes. The largest real ones list tens of thousands of labels.

@@ -9,7 +9,7 @@ use bmtrain_core::dtype::DType;
 use serde_json::{Map, Value, json};
 
 use super::{Config, Fields, HfHeader};
-use crate::hf::directory::no_model_center;
+use crate::formats::directory::no_model_center;
 use crate::{Error, Result};
 
 /// One class of configurations.

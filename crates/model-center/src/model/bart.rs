@@ -7,7 +7,7 @@ use super::fairseq;
 use super::position_table::{Count, PositionTable};
 use super::seq2seq::{Added, Around, Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::config::{BartConfig, Config, TextConfig, TwoStacks};
-use crate::hf::{Alias, NameTable, Rule};
+use crate::formats::{Alias, NameTable, Rule};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement};
 use bmtrain_dist::nn::norm::NormOptions;
 use bmtrain_dist::param::Init;

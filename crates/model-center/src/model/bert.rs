@@ -5,7 +5,7 @@ use super::encoder::{Classifier, EncoderFamily, EncoderHead, EncoderModel, Layou
 use super::position_table::{Count, PositionTable};
 use crate::config::{BertConfig, ProblemType};
 use crate::error::Result;
-use crate::hf::{Alias, NameTable};
+use crate::formats::{Alias, NameTable};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement};
 use bmtrain_dist::nn::norm::NormOptions;
 use bmtrain_dist::param::Init;

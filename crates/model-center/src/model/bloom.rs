@@ -3,7 +3,7 @@
 use super::block::block;
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use crate::config::{BloomConfig, TextConfig};
-use crate::hf::{Alias, NameTable, Rule};
+use crate::formats::{Alias, NameTable, Rule};
 use crate::layer::{AttentionConfig, BlockConfig, Placement, PositionsConfig};
 use bmtrain_dist::nn::norm::NormOptions;
 use std::borrow::Cow;

@@ -6,7 +6,7 @@
 
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use crate::config::{Cpm1Config, CpmFields, TextConfig};
-use crate::hf::{NameTable, Rule, model_center};
+use crate::formats::{NameTable, Rule, model_center};
 use crate::layer::position::RelativeConfig;
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig};
 use bmtrain_dist::nn::norm::NormOptions;

@@ -6,7 +6,7 @@
 use super::cpm1::{block, relative};
 use super::seq2seq::{Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::config::{Cpm2Config, TextConfig};
-use crate::hf::{NameTable, model_center};
+use crate::formats::{NameTable, model_center};
 use crate::layer::BlockConfig;
 use bmtrain_dist::nn::norm::NormOptions;
 

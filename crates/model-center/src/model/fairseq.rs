@@ -2,7 +2,7 @@
 //!
 //! Called by OPT, BART and Marian.
 
-use crate::hf::Rule;
+use crate::formats::Rule;
 
 /// Parameters of the blocks of a stack and of the tables beside it; `ours` and `theirs` are the names of the stack. A
 /// stack has not all of them.

@@ -4,8 +4,8 @@
 
 use crate::error::{Error, Result};
 use crate::file::printable;
-use crate::hf::names::shortened;
-use crate::hf::{TensorSource, Weights};
+use crate::formats::names::shortened;
+use crate::formats::{TensorSource, Weights};
 use std::collections::HashSet;
 use std::path::Path;
 

@@ -3,7 +3,7 @@
 use super::block::block;
 use super::decoder::{Classes, Count, DecoderFamily, DecoderHead, DecoderModel, Layout, PositionTable};
 use crate::config::{Gpt2Config, TextConfig};
-use crate::hf::{Alias, NameTable, Rule};
+use crate::formats::{Alias, NameTable, Rule};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig};
 use bmtrain_dist::nn::norm::NormOptions;
 use bmtrain_dist::param::Init;

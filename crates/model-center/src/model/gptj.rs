@@ -6,7 +6,7 @@
 use super::block::block;
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use crate::config::{GptjConfig, TextConfig};
-use crate::hf::{NameTable, Rule};
+use crate::formats::{NameTable, Rule};
 use crate::layer::position::{RotaryConfig, RotaryScaling};
 use crate::layer::{AttentionConfig, BlockConfig, Placement, PositionsConfig, RotaryHeads};
 use bmtrain_core::kernel::RotaryLayout;

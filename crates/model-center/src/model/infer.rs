@@ -6,7 +6,7 @@
 use super::text::TextHead;
 use crate::config;
 use crate::error::{Error, Result};
-use crate::hf::{NameTable, TensorSource, Weights};
+use crate::formats::{NameTable, TensorSource, Weights};
 use std::path::Path;
 
 /// The last layer of a classifier in files of `transformers`, in any family.

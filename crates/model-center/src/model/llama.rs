@@ -3,7 +3,7 @@
 
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use crate::config::{LlamaConfig, RotaryFields, TextConfig};
-use crate::hf::{Alias, NameTable, Rule};
+use crate::formats::{Alias, NameTable, Rule};
 use crate::layer::position::{RotaryConfig, RotaryScaling};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig, RotaryHeads};
 use bmtrain_core::kernel::RotaryLayout;

@@ -4,7 +4,7 @@
 use super::registry::{HeadValues, OpenOptions, OpenedModel, param_shapes};
 use super::text::TextModel;
 use crate::error::{Error, Result};
-use crate::hf::{Allow, NameTable, NotFinite, Plan, Weights, model_center};
+use crate::formats::{Allow, NameTable, NotFinite, Plan, Weights, model_center};
 use bmtrain_core::Device;
 use bmtrain_core::wrap::Counting;
 use bmtrain_dist::Parameters;

@@ -5,7 +5,7 @@ use super::block::block;
 use super::decoder::{Classes, Count, DecoderFamily, DecoderHead, DecoderModel, Layout, PositionTable};
 use super::fairseq;
 use crate::config::{OptConfig, TextConfig};
-use crate::hf::{Alias, NameTable, Rule};
+use crate::formats::{Alias, NameTable, Rule};
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement, PositionsConfig};
 use bmtrain_dist::nn::norm::NormOptions;
 use std::borrow::Cow;

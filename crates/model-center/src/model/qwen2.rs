@@ -3,7 +3,7 @@
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use super::llama;
 use crate::config::{Qwen2Config, TextConfig};
-use crate::hf::NameTable;
+use crate::formats::NameTable;
 use crate::layer::{AttentionConfig, BlockConfig};
 
 /// A Qwen 2 with its head.

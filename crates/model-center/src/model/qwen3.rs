@@ -3,7 +3,7 @@
 use super::decoder::{Classes, DecoderFamily, DecoderHead, DecoderModel, Layout};
 use super::llama;
 use crate::config::{Qwen3Config, TextConfig};
-use crate::hf::NameTable;
+use crate::formats::NameTable;
 use crate::layer::{AttentionConfig, BlockConfig};
 use bmtrain_dist::nn::norm::NormOptions;
 

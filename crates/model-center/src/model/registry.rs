@@ -9,8 +9,8 @@ use crate::config::{
 };
 use crate::error::{Error, Result};
 use crate::file::printable;
-use crate::hf::pretrained::family_of;
-use crate::hf::{DirectoryLayout, ParamShape, Plan, Weights};
+use crate::formats::pretrained::family_of;
+use crate::formats::{DirectoryLayout, ParamShape, Plan, Weights};
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::Parameters;
 use bmtrain_dist::block::Recompute;

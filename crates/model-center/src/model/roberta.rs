@@ -7,7 +7,7 @@ use super::encoder::{Classifier, EncoderFamily, EncoderHead, EncoderModel, Layou
 use super::position_table::{Count, PositionTable};
 use crate::config::{ProblemType, RobertaConfig};
 use crate::error::Result;
-use crate::hf::{Alias, NameTable};
+use crate::formats::{Alias, NameTable};
 use crate::layer::{BlockConfig, Placement};
 use bmtrain_core::kernel::Activation;
 use bmtrain_dist::nn::norm::NormOptions;

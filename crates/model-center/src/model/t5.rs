@@ -3,7 +3,7 @@
 
 use super::seq2seq::{Classes, Layout, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel};
 use crate::config::{HeadScale, T5Config, T5Kind, TextConfig};
-use crate::hf::{Alias, DirectoryLayout, NameTable, Rule, model_center};
+use crate::formats::{Alias, DirectoryLayout, NameTable, Rule, model_center};
 use crate::layer::position::RelativeConfig;
 use crate::layer::{AttentionConfig, BlockConfig, FeedForwardConfig, Placement};
 use bmtrain_dist::nn::norm::NormOptions;

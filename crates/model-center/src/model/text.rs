@@ -4,8 +4,8 @@
 
 use crate::data::{AnswerPlace, Batch, Labels};
 use crate::error::{Error, Result};
-use crate::hf::directory::no_model_center;
-use crate::hf::{DirectoryLayout, NameTable};
+use crate::formats::directory::no_model_center;
+use crate::formats::{DirectoryLayout, NameTable};
 use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::labels::IGNORED;
 use crate::model::opening::{Fill, from_parameters};

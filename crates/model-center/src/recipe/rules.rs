@@ -11,7 +11,7 @@ use super::resolved::Resolved;
 use super::settings::{EvalMetric, Interval, SaveWhich, Settings};
 use crate::Error;
 use crate::data::{Format, LabelSpec, TemplateTask, WordColumns};
-use crate::hf::pretrained::{Places, Pretrained};
+use crate::formats::pretrained::{Places, Pretrained};
 use crate::metrics::Judged;
 use crate::run::{
     CHECKPOINT_DIRECTORY, LAST_MODEL_DIRECTORY, MARKER, MAX_NAME_BYTES, MODEL_DIRECTORY, RECIPE_FILE, STOP_FILE,

@@ -5,7 +5,7 @@
 //! [`OutputDirectory`](super::OutputDirectory).
 
 use crate::file::{check_name, open_regular};
-use crate::hf::Weights;
+use crate::formats::Weights;
 use crate::{Error, Result};
 use bmtrain_dist::checkpoint::{ContentHash, Fault};
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! How byte-level vocabularies cut a text before merging: the kinds that models' own `tokenizer.json` have.
 //!
-//! Defines [`Split`]; called by [`super::byte_pairs`] and by [`crate::hf::gguf`], whose files name the kind alone.
+//! Defines [`Split`]; called by [`super::byte_pairs`] and by [`crate::formats::gguf`], whose files name the kind alone.
 
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! Pieces of a `tokenizer.json` that several formats are turned into.
 //!
 //! Defines [`added_token`], [`Slot`] and [`template`]; called by the readers of single formats and by
-//! [`crate::hf::gguf`].
+//! [`crate::formats::gguf`].
 
 use serde_json::{Map, Value, json};
 

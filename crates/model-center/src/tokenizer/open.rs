@@ -3,7 +3,7 @@
 //! Defines [`open`], [`open_with`], [`is_in`] and [`format_of`], and [`FORMATS`], the list of what is read: a further
 //! format is an entry there. A CPM's `vocab.txt` alone is no entry, for it is told from BERT's by what is in it, and
 //! what comes of it is no [`HfTokenizer`]: [`open_with`] asks for it first. Called by every program that reads texts,
-//! and by [`crate::hf::gguf`] to see whether what it wrote can be read.
+//! and by [`crate::formats::gguf`] to see whether what it wrote can be read.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::hf::HfTokenizer;
 use super::{
     CpmKind, CpmTokenizer, TextSpecials, Tokenizer, VocabOptions, byte_pairs, characters, sentencepiece, vocab,
 };
-use crate::hf::gguf::{GgufFile, tokenizer_files};
+use crate::formats::gguf::{GgufFile, tokenizer_files};
 use crate::{Error, Result};
 
 /// One form in which tokenizers come.

@@ -2,7 +2,7 @@
 //! is changed before it is cut.
 //!
 //! Defines [`Pieces`] with its [`Piece`], [`Kind`] and [`Cutting`], and [`Parts`]. Called by [`super::sentencepiece`]
-//! for `.model` files and by [`crate::hf::gguf`] for the same vocabularies in GGUF files.
+//! for `.model` files and by [`crate::formats::gguf`] for the same vocabularies in GGUF files.
 
 use std::collections::HashSet;
 

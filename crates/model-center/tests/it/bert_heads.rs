@@ -4,7 +4,9 @@
 
 use bmtrain_core::{Ctx, Device};
 use model_center::config::ProblemType;
-use model_center::hf::{DirectoryLayout, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource};
+use model_center::formats::{
+    DirectoryLayout, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource,
+};
 use model_center::model::{
     HeadValues, OpenOptions, OpenedModel, Registry, SaveOptions, Scores, TextBatch, TextHead, TextLabels,
 };

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bmtrain_core::DType;
-use model_center::hf::gguf::{GgmlType, GgufArray, GgufValue, tokenizer_files};
-use model_center::hf::{
+use model_center::formats::gguf::{GgmlType, GgufArray, GgufValue, tokenizer_files};
+use model_center::formats::{
     GgufAsHuggingFace, GgufFile, SafetensorsFile, StoredDtype, TensorSource, Weights, gguf_to_directory,
 };
 use model_center::tokenizer::{HfTokenizer, TextSpecials, Tokenizer};

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use model_center::Error;
-use model_center::hf::gguf::tokenizer_files;
-use model_center::hf::{GgufAsHuggingFace, GgufFile, TensorSource, gguf_to_directory};
+use model_center::formats::gguf::tokenizer_files;
+use model_center::formats::{GgufAsHuggingFace, GgufFile, TensorSource, gguf_to_directory};
 use tempfile::TempDir;
 
 /// A file piece by piece, so that each can lie.

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use bmtrain_core::dtype::DType;
 use model_center::config::{BertConfig, Config, HfHeader, ProblemType};
-use model_center::hf::directory::hub_name;
-use model_center::hf::{
+use model_center::formats::directory::hub_name;
+use model_center::formats::{
     Allow, ModelDirectory, NameTable, ParamShape, Plan, Rule, ShardedWriter, StoredDtype, TensorEntry, TensorSource,
     Weights,
 };

@@ -7,7 +7,7 @@ use std::fs;
 use std::time::Instant;
 
 use model_center::config::{BertConfig, Config};
-use model_center::hf::{SafetensorsFile, TensorSource, Weights};
+use model_center::formats::{SafetensorsFile, TensorSource, Weights};
 use mutants::{Random, replace};
 
 /// Mutants of each kind of file.

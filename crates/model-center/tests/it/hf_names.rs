@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use bmtrain_core::dtype::DType;
-use model_center::hf::{
+use model_center::formats::{
     Alias, Allow, NameTable, ParamShape, Plan, Rule, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry,
     TensorSource, Weights, export,
 };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
 use model_center::Error;
-use model_center::hf::{
+use model_center::formats::{
     PickleFile, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource, Weights, write_pickle,
 };
 

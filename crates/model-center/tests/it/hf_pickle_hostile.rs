@@ -6,7 +6,7 @@ use crate::mutants;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use model_center::hf::{PickleFile, TensorSource};
+use model_center::formats::{PickleFile, TensorSource};
 use mutants::{Random, replace};
 
 /// Mutants of each container.

@@ -7,7 +7,7 @@ use bmtrain_core::{DType, Device, Segment};
 use bmtrain_dist::param::WholeReader;
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
 use model_center::Result;
-use model_center::hf::{DirectoryLayout, TensorEntry, TensorSource, Weights};
+use model_center::formats::{DirectoryLayout, TensorEntry, TensorSource, Weights};
 use model_center::model::{OpenOptions, Registry, SaveOptions};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};

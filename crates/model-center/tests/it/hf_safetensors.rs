@@ -6,7 +6,7 @@ use std::path::Path;
 
 use half::{bf16, f16};
 use model_center::Error;
-use model_center::hf::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource};
+use model_center::formats::{SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource};
 
 fn write_raw(path: &Path, header: &str, data: &[u8]) {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();

@@ -12,7 +12,7 @@ use model_center::config::{
     BertConfig, ClassFields, Config, Cpm1Config, Cpm2Config, Gpt2Config, GptjConfig, HeadScale, HfHeader, LlamaConfig,
     OptConfig, RobertaConfig, T5Config,
 };
-use model_center::hf::{DirectoryLayout, PickleFile, StoredDtype, TensorEntry, TensorSource, write_pickle};
+use model_center::formats::{DirectoryLayout, PickleFile, StoredDtype, TensorEntry, TensorSource, write_pickle};
 use model_center::model::encoder::{EncoderFamily, EncoderHead};
 use model_center::model::seq2seq::Seq2SeqFamily;
 use model_center::model::{HeadValues, OpenOptions, Registry, SaveOptions, TextBatch, TextHead};

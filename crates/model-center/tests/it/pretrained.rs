@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use model_center::config::{BertConfig, Config};
-use model_center::hf::pretrained::{Places, Pretrained};
-use model_center::hf::{TensorSource, Weights};
+use model_center::formats::pretrained::{Places, Pretrained};
+use model_center::formats::{TensorSource, Weights};
 use model_center::tokenizer::{HfTokenizer, Tokenizer};
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -4,7 +4,7 @@
 use crate::recipes;
 
 use model_center::data::{LabelSpec, OnBadRecord, TooLong, WordColumns};
-use model_center::hf::Places;
+use model_center::formats::Places;
 use model_center::metrics::Metric;
 use model_center::recipe::{
     ClassWeights, DataSource, EvalMetric, Interval, Origin, Recipe, Resolved, SaveWhich, Threads, list, preflight,

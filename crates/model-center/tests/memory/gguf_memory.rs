@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 
-use model_center::hf::GgufFile;
+use model_center::formats::GgufFile;
 
 use crate::peak;
 

@@ -7,7 +7,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use bmtrain_core::dtype::DType;
-use model_center::hf::{Allow, NameTable, ParamShape, Plan, Rule, SafetensorsFile, Weights, export};
+use model_center::formats::{Allow, NameTable, ParamShape, Plan, Rule, SafetensorsFile, Weights, export};
 
 use crate::peak;
 

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use model_center::hf::{PickleFile, StoredDtype, TensorEntry, TensorSource, write_pickle};
+use model_center::formats::{PickleFile, StoredDtype, TensorEntry, TensorSource, write_pickle};
 
 use crate::peak;
 

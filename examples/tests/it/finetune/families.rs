@@ -3,7 +3,7 @@
 use super::fixture::{Fixture, golden};
 use super::superglue::{superglue, write_task};
 use super::{records, train};
-use model_center::hf::SafetensorsFile;
+use model_center::formats::SafetensorsFile;
 use serde_json::Value;
 
 /// A model that has learnt words learns classes, and is saved as one of this class of `transformers`.

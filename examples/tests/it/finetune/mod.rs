@@ -8,7 +8,7 @@ mod limits;
 mod superglue;
 
 use fixture::{Fixture, Outcome, RECIPE, sentences};
-use model_center::hf::SafetensorsFile;
+use model_center::formats::SafetensorsFile;
 use model_center::run::deterministic_part;
 use serde_json::Value;
 

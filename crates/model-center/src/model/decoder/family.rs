@@ -5,7 +5,7 @@
 
 use super::DecoderHead;
 use crate::config::{Config, TextConfig};
-use crate::hf::{NameTable, model_center};
+use crate::formats::{NameTable, model_center};
 use crate::layer::{BlockConfig, PositionsConfig};
 use crate::model::position_table::PositionTable;
 use bmtrain_dist::nn::norm::NormOptions;

@@ -7,7 +7,7 @@ use super::{
 use super::{Layout, directory};
 use crate::data::AnswerPlace;
 use crate::error::Result;
-use crate::hf::{DirectoryLayout, NameTable};
+use crate::formats::{DirectoryLayout, NameTable};
 use crate::layer::attention::length_scaled;
 use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::flow::TextFlow;

@@ -2,8 +2,8 @@
 
 use super::{EncoderFamily, EncoderHead, EncoderModel};
 use crate::error::{Error, Result};
-use crate::hf::directory::no_model_center;
-use crate::hf::{Allow, DirectoryLayout, ModelDirectory, NameTable, TensorSource, Weights};
+use crate::formats::directory::no_model_center;
+use crate::formats::{Allow, DirectoryLayout, ModelDirectory, NameTable, TensorSource, Weights};
 use crate::model::infer::Heads;
 use crate::model::labels::take_over;
 use crate::model::opening::{allow, open_with};
@@ -71,7 +71,7 @@ fn own_head<C: EncoderFamily>(
 /// Open a directory. Everything that can be wrong with it is found before memory for a parameter is taken.
 ///
 /// # Errors
-/// A configuration, labels or weights that do not fit, see [`Plan::build`](crate::hf::Plan::build); no memory left.
+/// A configuration, labels or weights that do not fit, see [`Plan::build`](crate::formats::Plan::build); no memory left.
 pub fn open<C: EncoderFamily>(directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     let (config, head, notes) = configure::<C>(directory, options)?;
     let blocks = BlockOptions { recompute: options.recompute };

@@ -6,7 +6,7 @@
 use super::EncoderHead;
 use crate::config::{Config, ProblemType};
 use crate::error::Result;
-use crate::hf::NameTable;
+use crate::formats::NameTable;
 use crate::layer::BlockConfig;
 use crate::model::position_table::PositionTable;
 use bmtrain_core::kernel::Activation;

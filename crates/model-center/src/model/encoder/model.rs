@@ -2,7 +2,7 @@
 
 use super::{EncoderBatch, EncoderFamily, EncoderHead, EncoderHeads, EncoderOutput, Layout};
 use crate::error::Result;
-use crate::hf::NameTable;
+use crate::formats::NameTable;
 use crate::layer::TransformerBlock;
 use crate::model::flow::TextFlow;
 use crate::model::position_table::Count;

@@ -3,7 +3,7 @@
 //! Called by the families for their [`NameTable`].
 
 use super::{EncoderFamily, EncoderHead};
-use crate::hf::{Alias, NameTable, Rule, model_center};
+use crate::formats::{Alias, NameTable, Rule, model_center};
 use std::borrow::Cow;
 
 /// Old endings of names and what replaced them.

@@ -2,7 +2,7 @@
 
 use super::{EncoderBatch, EncoderFamily, EncoderHead, EncoderModel, Layout, directory};
 use crate::error::{Error, Result};
-use crate::hf::{DirectoryLayout, NameTable};
+use crate::formats::{DirectoryLayout, NameTable};
 use crate::model::labels::{Numbers, Wanted, check_length, refuse_answers, refuse_decoder_inputs, refuse_spans};
 use crate::model::opening::Fill;
 use crate::model::registry::{SaveOptions, param_shapes};

@@ -2,8 +2,8 @@
 
 use super::{Added, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel, Sinusoids};
 use crate::error::{Error, Result};
-use crate::hf::directory::no_model_center;
-use crate::hf::{Allow, DirectoryLayout, ModelDirectory, NameTable, TensorSource, Weights};
+use crate::formats::directory::no_model_center;
+use crate::formats::{Allow, DirectoryLayout, ModelDirectory, NameTable, TensorSource, Weights};
 use crate::model::infer::Heads;
 use crate::model::labels::take_over;
 use crate::model::opening::{allow, open_with};
@@ -19,7 +19,7 @@ use std::path::Path;
 /// Open a directory. Everything that can be wrong with it is found before memory for a parameter is taken.
 ///
 /// # Errors
-/// A configuration or weights that do not fit, see [`Plan::build`](crate::hf::Plan::build); no memory left.
+/// A configuration or weights that do not fit, see [`Plan::build`](crate::formats::Plan::build); no memory left.
 pub fn open<C: Seq2SeqFamily>(directory: &Path, options: &OpenOptions) -> Result<OpenedModel> {
     let wide = OpenOptions { dtype: DType::F32, ..options.clone() };
     let options = if C::LEAVES_F16 && options.dtype == DType::F16 && options.keep_dtype { &wide } else { options };

@@ -5,7 +5,7 @@
 
 use super::Seq2SeqHead;
 use crate::config::{Config, TextConfig};
-use crate::hf::{DirectoryLayout, NameTable};
+use crate::formats::{DirectoryLayout, NameTable};
 use crate::layer::BlockConfig;
 use crate::layer::position::RelativeConfig;
 use crate::model::position_table::{Count, PositionTable};

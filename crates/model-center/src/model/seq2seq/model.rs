@@ -3,7 +3,7 @@
 use super::entry::{Entry, Places};
 use super::{Around, Seq2SeqBatch, Seq2SeqFamily, Seq2SeqFlow, Seq2SeqHead, Seq2SeqHeads, Seq2SeqOutput};
 use crate::error::Result;
-use crate::hf::NameTable;
+use crate::formats::NameTable;
 use crate::layer::{BlockCache, BlockConfig, Memory, PositionsConfig, Visible};
 use crate::model::decoding::Past;
 use crate::model::stack::{Stack, StackConfig, StackInput};

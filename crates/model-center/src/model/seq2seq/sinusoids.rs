@@ -1,7 +1,7 @@
 //! Positions that are computed (Vaswani et al., 2017) and added to the words, with all sines before all cosines.
 
 use crate::error::{Error, Result};
-use crate::hf::{TensorSource, Weights};
+use crate::formats::{TensorSource, Weights};
 use bmtrain_core::{Ctx, Segment, Tensor, Var, ops};
 use std::cell::RefCell;
 

@@ -5,7 +5,7 @@ use super::decoding::Seq2SeqRows;
 use super::{Seq2SeqBatch, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel, directory};
 use crate::data::AnswerPlace;
 use crate::error::Result;
-use crate::hf::{DirectoryLayout, NameTable};
+use crate::formats::{DirectoryLayout, NameTable};
 use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::opening::Fill;
 use crate::model::registry::{SaveOptions, param_shapes};

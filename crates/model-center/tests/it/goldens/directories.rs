@@ -13,7 +13,9 @@ use bmtrain_dist::block::Recompute;
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup};
 use bmtrain_dist::param::{WholeReader, widen};
 use bmtrain_dist::shard::{GradientSum, Sharding, ZeroLevel};
-use model_center::hf::{DirectoryLayout, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource};
+use model_center::formats::{
+    DirectoryLayout, SafetensorsFile, SafetensorsWriter, StoredDtype, TensorEntry, TensorSource,
+};
 use model_center::model::{OpenOptions, OpenedModel, Registry, SaveOptions, TextBatch, TextModel};
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -12,7 +12,7 @@ use bmtrain_dist::OptimManager;
 use bmtrain_dist::block::Recompute;
 use bmtrain_dist::optim::{Adam, AdamOptions, Clip, ParamGroup, Schedule, ScheduleKind, Scheduler, Warmup};
 use bmtrain_dist::param::widen;
-use model_center::hf::{SafetensorsFile, TensorEntry, TensorSource};
+use model_center::formats::{SafetensorsFile, TensorEntry, TensorSource};
 use model_center::model::{OpenOptions, Registry, TextBatch, TextLabels, TextModel};
 use std::path::{Path, PathBuf};
 

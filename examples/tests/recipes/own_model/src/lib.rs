@@ -13,7 +13,7 @@ use bmtrain_dist::nn::{Embedding, EmbeddingOptions, Linear, LinearOptions, Norm,
 use bmtrain_dist::param::{BuilderOptions, Init};
 use bmtrain_dist::{Block, Builder, Model, Parameters, Section, TransformerBlockList};
 use model_center::config::{Config, Fields, HfHeader};
-use model_center::hf::{Allow, ModelDirectory, NameTable, Rule};
+use model_center::formats::{Allow, ModelDirectory, NameTable, Rule};
 use model_center::layer::{Attention, AttentionConfig, FeedForward, FeedForwardConfig, Scope};
 use model_center::model::opening::{Fill, open_with};
 use model_center::model::registry::param_shapes;

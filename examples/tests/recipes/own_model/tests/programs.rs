@@ -2,7 +2,7 @@
 
 mod tiny;
 
-use model_center::hf::{SafetensorsFile, TensorSource};
+use model_center::formats::{SafetensorsFile, TensorSource};
 use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::TempDir;

@@ -3,7 +3,7 @@
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::block::BlockOptions;
 use bmtrain_dist::param::BuilderOptions;
-use model_center::hf::DirectoryLayout;
+use model_center::formats::DirectoryLayout;
 use model_center::model::{SaveOptions, TextModel};
 use own_model::{Toy, ToyConfig};
 use std::path::Path;

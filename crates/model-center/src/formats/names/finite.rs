@@ -10,7 +10,7 @@ use std::fmt;
 use crate::Error;
 use crate::Result;
 use crate::file::printable;
-use crate::hf::safetensors::TensorSource;
+use crate::formats::safetensors::TensorSource;
 
 /// Elements that are read and then checked while the processor has them in its cache.
 const HOT: usize = 1 << 18;
@@ -73,13 +73,13 @@ impl NotFinite {
 
 /// A tensor of a source.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::hf) struct Wanted<'a> {
-    pub(in crate::hf) name: &'a str,
-    pub(in crate::hf) shape: &'a [usize],
+pub(in crate::formats) struct Wanted<'a> {
+    pub(in crate::formats) name: &'a str,
+    pub(in crate::formats) shape: &'a [usize],
 }
 
 /// Read elements of a tensor from `first` on, and add the tensor to `found` if some are not finite.
-pub(in crate::hf) fn read(
+pub(in crate::formats) fn read(
     source: &dyn TensorSource,
     wanted: Wanted<'_>,
     first: usize,

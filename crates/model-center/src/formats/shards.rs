@@ -1,6 +1,6 @@
 //! Write a model's weights into a directory: one file, or shards and their index.
 //!
-//! Defines [`ShardedWriter`]; called by [`crate::hf::directory`] and whoever exports weights alone.
+//! Defines [`ShardedWriter`]; called by [`crate::formats::directory`] and whoever exports weights alone.
 
 use std::collections::HashMap;
 use std::fs;

@@ -1,7 +1,7 @@
 //! The weights of a model directory: one file, or the shards of an index, in safetensors or in PyTorch's own files.
 //!
-//! Defines [`Weights`] and [`WEIGHTS_NAMES`]; called by [`crate::hf::names`], the models' loaders,
-//! [`crate::hf::pretrained`] and the program that fetches models.
+//! Defines [`Weights`] and [`WEIGHTS_NAMES`]; called by [`crate::formats::names`], the models' loaders,
+//! [`crate::formats::pretrained`] and the program that fetches models.
 
 use std::path::{Path, PathBuf};
 
@@ -163,7 +163,7 @@ pub struct Weights {
 
 impl Weights {
     /// Open the weights of a model directory, or a single file, whose name says its kind: `.bin`, `.pt`, `.pth` and
-    /// `.ckpt` are read as PyTorch's own files, none of which is ever run (see [`crate::hf::pickle`]), others as
+    /// `.ckpt` are read as PyTorch's own files, none of which is ever run (see [`crate::formats::pickle`]), others as
     /// safetensors.
     ///
     /// In a directory the first of [`WEIGHTS_NAMES`] that is there counts, and what else there is is left alone. Reads

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::hf::safetensors::StoredDtype;
+use crate::formats::safetensors::StoredDtype;
 
 /// A type of elements that is read: plain floats, or blocks of small integers with their scales.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

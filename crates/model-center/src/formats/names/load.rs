@@ -5,7 +5,7 @@ use bmtrain_dist::param::ReadPart;
 use super::finite::{self, Wanted};
 use super::plan::Step;
 use super::{NotFinite, Piece, Plan};
-use crate::hf::safetensors::TensorSource;
+use crate::formats::safetensors::TensorSource;
 use crate::{Error, Result};
 
 /// Bytes compared at a time when a file holds a tied tensor twice.

@@ -1,6 +1,6 @@
 //! Read one safetensors file, tensor by tensor, into memory that the caller owns.
 //!
-//! Defines [`SafetensorsFile`]; called by [`crate::hf::weights`] and by programs that read a single file of arrays.
+//! Defines [`SafetensorsFile`]; called by [`crate::formats::weights`] and by programs that read a single file of arrays.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -14,7 +14,7 @@ use super::header::{self, damaged};
 use super::{StoredDtype, TensorEntry, TensorSource};
 use crate::Result;
 use crate::file::{open_regular, printable, unreadable};
-use crate::hf::stored::{FLOATS, absent, require_length, require_range, widen, wrong_type};
+use crate::formats::stored::{FLOATS, absent, require_length, require_range, widen, wrong_type};
 
 /// An open safetensors file whose header was checked; data are read on request.
 #[derive(Debug)]

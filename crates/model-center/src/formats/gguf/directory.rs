@@ -14,11 +14,11 @@ use super::{Family, GgufAsHuggingFace, GgufFile, Mapped, Metadata, decoder, rope
 use crate::config::HfHeader;
 use crate::config::json::to_text;
 use crate::file::{printable, unreadable, write_atomic};
-use crate::hf::directory::write_config;
-use crate::hf::names::NotFinite;
-use crate::hf::names::finite::{self, Wanted};
-use crate::hf::safetensors::{TensorEntry, TensorSource, stored};
-use crate::hf::shards::{SHARD_BYTES, ShardedWriter};
+use crate::formats::directory::write_config;
+use crate::formats::names::NotFinite;
+use crate::formats::names::finite::{self, Wanted};
+use crate::formats::safetensors::{TensorEntry, TensorSource, stored};
+use crate::formats::shards::{SHARD_BYTES, ShardedWriter};
 use crate::tokenizer::HfTokenizer;
 use crate::{Error, Result};
 

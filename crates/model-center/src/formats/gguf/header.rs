@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::cursor::Cursor;
 use super::{GgmlType, Metadata, damaged, tensor_place};
-use crate::hf::safetensors::TensorEntry;
+use crate::formats::safetensors::TensorEntry;
 use crate::{Error, Result};
 
 /// More tensors than any one real file has (a few thousand), few enough to list in memory.

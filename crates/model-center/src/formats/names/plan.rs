@@ -8,7 +8,7 @@ use super::leave;
 use super::pattern::glob;
 use super::report::{Difference, MisShaped, Missing};
 use super::{Alias, NameTable, ParamShape, Piece};
-use crate::hf::safetensors::{TensorEntry, TensorSource};
+use crate::formats::safetensors::{TensorEntry, TensorSource};
 use crate::{Error, Result};
 
 /// What may differ between model and file. Nothing, by default. In all patterns `*` stands for any text.

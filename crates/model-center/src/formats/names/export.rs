@@ -5,8 +5,8 @@ use std::path::Path;
 use bmtrain_core::dtype::DType;
 
 use super::{NameTable, ParamShape};
-use crate::hf::safetensors::{TensorEntry, stored};
-use crate::hf::shards::ShardedWriter;
+use crate::formats::safetensors::{TensorEntry, stored};
+use crate::formats::shards::ShardedWriter;
 use crate::{Error, Result};
 
 /// Write the weights of a model into `directory`, which exists: one file, or shards of at most `shard_bytes` and an

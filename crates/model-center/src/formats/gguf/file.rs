@@ -11,8 +11,8 @@ use super::dequantise::decode;
 use super::header::{Header, Stored};
 use super::{GgmlType, Metadata, damaged, tensor_place};
 use crate::file::{open_regular, unreadable};
-use crate::hf::safetensors::{TensorEntry, TensorSource};
-use crate::hf::stored::require_length;
+use crate::formats::safetensors::{TensorEntry, TensorSource};
+use crate::formats::stored::require_length;
 use crate::{Error, Result};
 
 /// Elements decoded at a time: a multiple of every block, small enough to stay in the second-level cache.

@@ -1,6 +1,6 @@
 //! Read one PyTorch file, tensor by tensor, into memory that the caller owns.
 //!
-//! Defines [`PickleFile`]; called by [`crate::hf::weights`] and by programs that read a single file.
+//! Defines [`PickleFile`]; called by [`crate::formats::weights`] and by programs that read a single file.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ impl PickleFile {
     /// Open `path`, an archive or a file of the older kind, and find the dictionary of tensors in it: at the top, or
     /// under `state_dict`, `model` or `module`.
     ///
-    /// Nothing in the file is run, see [`crate::hf::pickle`]. Memory: some bytes for each value of the pickle, at most
+    /// Nothing in the file is run, see [`crate::formats::pickle`]. Memory: some bytes for each value of the pickle, at most
     /// 64 MiB more than the pickle has; data of tensors are not read.
     ///
     /// # Errors

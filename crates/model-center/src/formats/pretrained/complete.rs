@@ -6,8 +6,8 @@ use std::path::Path;
 
 use crate::Result;
 use crate::file::{is_inside, printable};
-use crate::hf::shard_index::shard_names;
-use crate::hf::weights::WeightsName;
+use crate::formats::shard_index::shard_names;
+use crate::formats::weights::WeightsName;
 
 /// At most so many missing files are named.
 const SHOWN: usize = 5;

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Family, GgufFile, Metadata, rope};
 use crate::config::json::number;
-use crate::hf::TensorSource;
+use crate::formats::TensorSource;
 use crate::{Error, Result};
 
 /// The sizes of a model and what else its configuration says.

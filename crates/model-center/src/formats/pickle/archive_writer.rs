@@ -167,7 +167,7 @@ mod tests {
     use super::super::writer::pickle_of;
     use super::*;
     use crate::file::open_regular;
-    use crate::hf::safetensors::{StoredDtype, TensorEntry};
+    use crate::formats::safetensors::{StoredDtype, TensorEntry};
 
     /// Open what was written, and say where its tensors begin.
     fn starts(path: &std::path::Path) -> Vec<u64> {

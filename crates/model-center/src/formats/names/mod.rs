@@ -10,10 +10,10 @@
 //! `bert.encoder.layer.{i}.attention.self.{query|key|value}.weight`, concatenated on the first axis. Numbers in braces
 //! stand for themselves on both sides, alternatives in braces are parts in the order of ours.
 //!
-//! Called by the models' loaders, [`crate::hf::directory`] and the forward program (which names gradients by it).
+//! Called by the models' loaders, [`crate::formats::directory`] and the forward program (which names gradients by it).
 
 mod export;
-pub(in crate::hf) mod finite;
+pub(in crate::formats) mod finite;
 mod leave;
 mod load;
 mod pattern;
@@ -137,7 +137,7 @@ impl Alias {
 /// The names of a family.
 ///
 /// ```
-/// use model_center::hf::{Alias, NameTable, Rule};
+/// use model_center::formats::{Alias, NameTable, Rule};
 /// static TINY: NameTable = NameTable {
 ///     base_prefix: "tiny.",
 ///     rules: std::borrow::Cow::Borrowed(&[

@@ -11,7 +11,7 @@
 //! file runs code on the reader's machine. Here nothing is looked up and nothing is called. A few names mean something,
 //! all others stay text, and a call of any of those ends the reading with its byte and name. What the file is allowed
 //! to decide is which bytes of itself are which tensor, and that is checked against its length.
-//! Called by [`crate::hf::weights`] and by programs that read or write a single file.
+//! Called by [`crate::formats::weights`] and by programs that read or write a single file.
 
 mod archive;
 mod archive_writer;

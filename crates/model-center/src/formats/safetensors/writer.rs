@@ -1,6 +1,6 @@
 //! Write one safetensors file whose tensors are known by name, type and shape before any data exist.
 //!
-//! Defines [`SafetensorsWriter`]; called by [`crate::hf::shards`] and by programs that write a single file of arrays.
+//! Defines [`SafetensorsWriter`]; called by [`crate::formats::shards`] and by programs that write a single file of arrays.
 
 use std::collections::HashMap;
 use std::os::unix::fs::FileExt;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::{StoredDtype, TensorEntry};
 use crate::file::{AtomicFile, printable};
-use crate::hf::stored::{CHUNK, narrow};
+use crate::formats::stored::{CHUNK, narrow};
 use crate::{Error, Result};
 use ::safetensors::tensor::{Metadata, TensorInfo};
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::decoder::Keys;
 use super::{GgufFile, tensor_place};
 use crate::config::json::number;
-use crate::hf::TensorSource;
+use crate::formats::TensorSource;
 use crate::layer::position::{RotaryConfig, RotaryScaling};
 use crate::{Error, Result};
 

@@ -7,7 +7,7 @@
 //! The format's own rules (types, contiguous offsets, sizes) are checked by the `safetensors` crate as well as by us:
 //! it has the last word, we have the better messages and the bounds. Files are never mapped into memory: a mapped file
 //! that another process truncates kills the reader with a signal instead of an error.
-//! Called by [`crate::hf::weights`], [`crate::hf::shards`] and whoever needs a single file of arrays.
+//! Called by [`crate::formats::weights`], [`crate::formats::shards`] and whoever needs a single file of arrays.
 
 mod header;
 mod reader;
@@ -17,19 +17,19 @@ pub use ::safetensors::Dtype as StoredDtype;
 pub use reader::SafetensorsFile;
 pub use writer::SafetensorsWriter;
 
-use crate::hf::stored::{absent, require_range};
+use crate::formats::stored::{absent, require_range};
 use crate::{Error, Result};
 use bmtrain_core::dtype::DType;
 
 /// More tensors than any one real file has (a few thousand), few enough to list in memory.
-pub(in crate::hf) const TENSOR_LIMIT: usize = 262_144;
+pub(in crate::formats) const TENSOR_LIMIT: usize = 262_144;
 /// More dimensions than any real tensor has.
-pub(in crate::hf) const RANK_LIMIT: usize = 16;
+pub(in crate::formats) const RANK_LIMIT: usize = 16;
 /// Longer than any real tensor name.
 const NAME_LIMIT: usize = 1024;
 
 /// Whether a tensor may be called so: not empty, not too long, without control characters.
-pub(in crate::hf) fn is_tensor_name(name: &str) -> bool {
+pub(in crate::formats) fn is_tensor_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= NAME_LIMIT && !name.chars().any(char::is_control)
 }
 

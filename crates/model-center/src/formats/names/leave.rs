@@ -8,7 +8,7 @@ use std::ops::Bound;
 
 use super::pattern::glob;
 use crate::file::printable;
-use crate::hf::safetensors::TensorEntry;
+use crate::formats::safetensors::TensorEntry;
 use crate::{Error, Result};
 
 /// Names in one line; the rest is counted.

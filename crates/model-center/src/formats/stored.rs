@@ -1,7 +1,7 @@
 //! Stored values to single precision and back, a chunk at a time, for every container of tensors.
 //!
 //! Defines [`widen`], [`narrow`] and [`CHUNK`], and the errors of whoever asks for a tensor that is not there or
-//! another one; called by the readers and writers of [`crate::hf`].
+//! another one; called by the readers and writers of [`crate::formats`].
 
 use bmtrain_core::dtype::Float;
 use half::{bf16, f16, slice::HalfFloatSliceExt};

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::{Decoder, Family, GgmlType, GgufFile, rope, tensor_place};
 use crate::file::printable;
-use crate::hf::safetensors::{TensorEntry, TensorSource};
+use crate::formats::safetensors::{TensorEntry, TensorSource};
 use crate::{Error, Result};
 
 /// The parts of a block that are matrices: name here, name there, and the kind of its shape.
