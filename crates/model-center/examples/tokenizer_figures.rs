@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use model_center::run::memory::{peak_resident_bytes, resident_bytes};
-use model_center::tokenizer::{Tokenizer, open};
+use model_center::tokenizer::{AutoTokenizer, Tokenizer};
 
 /// What stands between the texts of a pair.
 const BETWEEN: &str = "\n__ggml_vocab_test__\n";
@@ -56,7 +56,7 @@ fn pairs(directory: &Path) -> Result<ExitCode, Box<dyn Error>> {
 
 /// The first text whose ids are others than those that are known.
 fn pair(vocabulary: &Path, texts: &Path) -> Result<Option<String>, Box<dyn Error>> {
-    let tokenizer = open(vocabulary)?;
+    let tokenizer = AutoTokenizer::open(vocabulary)?;
     let texts_read = std::fs::read_to_string(texts)?;
     let known = std::fs::read_to_string(texts.with_extension("out"))?;
     let texts: Vec<&str> = texts_read.split(BETWEEN).collect();
@@ -76,7 +76,7 @@ fn pair(vocabulary: &Path, texts: &Path) -> Result<Option<String>, Box<dyn Error
 }
 
 fn text(tokenizer: &str, file: &str) -> Result<ExitCode, Box<dyn Error>> {
-    let tokenizer = open(tokenizer)?;
+    let tokenizer = AutoTokenizer::open(tokenizer)?;
     let text = std::fs::read_to_string(file)?;
     let ids = measure(&tokenizer, &text)?;
     let decoded = tokenizer.decode(&ids, false)?;
@@ -85,7 +85,7 @@ fn text(tokenizer: &str, file: &str) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 fn one(tokenizer: &str, word: &str, mib: &str) -> Result<ExitCode, Box<dyn Error>> {
-    let tokenizer = open(tokenizer)?;
+    let tokenizer = AutoTokenizer::open(tokenizer)?;
     let text = word.repeat((mib.parse::<usize>()? << 20) / word.len().max(1));
     println!("tokens {}", measure(&tokenizer, &text)?.len());
     Ok(ExitCode::SUCCESS)

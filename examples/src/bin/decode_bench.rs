@@ -11,7 +11,7 @@ use clap::Parser;
 use model_center::generation::largest;
 use model_center::model::{DecodingOptions, OpenOptions, Registry, TextBatch, TextHead, TextModel};
 use model_center::run::memory;
-use model_center::tokenizer;
+use model_center::tokenizer::AutoTokenizer;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -58,7 +58,7 @@ fn main() -> Result<()> {
         Some(profiled) => Arc::clone(profiled) as Arc<dyn Backend>,
         None => backend,
     });
-    let tokenizer = tokenizer::open(&options.directory)?;
+    let tokenizer = AutoTokenizer::open(&options.directory)?;
     let open = OpenOptions { head: Some(TextHead::CausalLm), ..OpenOptions::new(&device) };
     let model = Registry::default().open(&options.directory, &open)?.model;
     tokenizer.require_rows(model.vocab_size())?;

@@ -13,7 +13,7 @@ use model_center::formats::{DirectoryLayout, Places, shortened};
 use model_center::model::{HeadValues, OpenOptions, OpenedModel, Registry, SaveOptions, TextHead, TextModel};
 use model_center::recipe::{DataSettings, DataSource, Head, Origin, Resolved, model_directory};
 use model_center::run::{StopConditions, StopFlag};
-use model_center::tokenizer::{self, Tokenizer};
+use model_center::tokenizer::{AutoTokenizer, Tokenizer};
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -177,7 +177,7 @@ pub fn check_ranks(resolved: &Resolved, ranks: usize) -> Result<()> {
 pub fn prepare(resolved: &Resolved, registry: Registry<'_>, places: &Places) -> Result<Job> {
     let directory = model_directory(resolved, places)?;
     let entry = registry.find_as(&directory, resolved.model.family.as_deref())?;
-    let tokenizer = tokenizer::open(&directory)?;
+    let tokenizer = AutoTokenizer::open(&directory)?;
     let place = answer_place(resolved, registry, &directory)?;
     let mut train = read_train(resolved, &*tokenizer, place)?;
     let mut eval = read_eval(resolved, &*tokenizer, place, &train)?;

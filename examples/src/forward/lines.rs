@@ -4,7 +4,7 @@ use model_center::data::Format;
 use model_center::file::{printable, read_text};
 use model_center::model::labels::IGNORED;
 use model_center::model::{TextBatch, TextLabels};
-use model_center::tokenizer::{self, Tokenizer};
+use model_center::tokenizer::{AutoTokenizer, Tokenizer};
 use model_center::{Error, Result};
 use serde::Deserialize;
 use std::path::Path;
@@ -165,7 +165,7 @@ impl Lines {
         if self.lines.iter().all(|line| line.text.is_none() && line.text_pair.is_none() && line.target.is_none()) {
             return Ok(None);
         }
-        let tokenizer = tokenizer::open(directory)?;
+        let tokenizer = AutoTokenizer::open(directory)?;
         for (line, place) in self.lines.iter_mut().zip(&self.places) {
             let refuse = |reason: &str, fix: &str| Err(Error::data(place.clone(), reason, fix));
             match (line.text.take(), line.text_pair.take()) {

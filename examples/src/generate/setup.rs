@@ -17,7 +17,7 @@ use bmtrain_dist::shard::Sharding;
 use model_center::formats::Pretrained;
 use model_center::generation::{GenerationDefaults, Generator, Method};
 use model_center::model::{OpenOptions, Registry, TextHead, TextModel};
-use model_center::tokenizer::{self, ChatMessage, ChatTemplate, TextSpecials, Tokenizer};
+use model_center::tokenizer::{AutoTokenizer, ChatMessage, ChatTemplate, TextSpecials, Tokenizer};
 use model_center::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -227,14 +227,14 @@ impl Tokenizers {
     /// Of a directory; none where there is none and nobody needs it.
     fn open(options: &Options, directory: &Path, is_needed: bool) -> Result<Self> {
         let (rows, prefix) = (&options.rows, &options.method.prefix);
-        if !is_needed && !rows.special_tokens && prefix.is_none() && !tokenizer::is_in(directory)? {
+        if !is_needed && !rows.special_tokens && prefix.is_none() && !AutoTokenizer::is_in(directory)? {
             return Ok(Tokenizers { tokenizer: None, with_specials: None });
         }
-        let tokenizer = tokenizer::open(directory)?;
+        let tokenizer = AutoTokenizer::open(directory)?;
         // The name of a token needs nobody to read it.
         let is_text = prefix.as_ref().is_some_and(|prefix| tokenizer.id(prefix).is_none());
         let with_specials = (rows.special_tokens || is_text)
-            .then(|| tokenizer::open_with(directory, TextSpecials::AsTokens))
+            .then(|| AutoTokenizer::open_with(directory, TextSpecials::AsTokens))
             .transpose()?;
         Ok(Tokenizers { tokenizer: Some(tokenizer), with_specials })
     }

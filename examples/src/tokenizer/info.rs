@@ -4,7 +4,7 @@ use super::open;
 use crate::terminal;
 use model_center::Result;
 use model_center::file::printable;
-use model_center::tokenizer::{ChatTemplate, Piece, SpecialIds, Template, TextSpecials, Tokenizer, format_of};
+use model_center::tokenizer::{AutoTokenizer, ChatTemplate, Piece, SpecialIds, Template, TextSpecials, Tokenizer};
 use serde_json::{Map, Value, json};
 
 /// Control tokens beyond this many are counted, not listed.
@@ -14,7 +14,7 @@ const LISTED: usize = 20;
 pub(super) fn run(model: &str, as_json: bool) -> Result<()> {
     let (directory, tokenizer) = open(model, TextSpecials::AsText)?;
     let tokenizer = tokenizer.as_ref();
-    let kind = format_of(&directory)?.unwrap_or("unknown");
+    let kind = AutoTokenizer::format_of(&directory)?.unwrap_or("unknown");
     let special = named(tokenizer);
     let mut control = tokenizer.control_tokens();
     control.sort_by_key(|token| token.id);

@@ -9,7 +9,7 @@ use crate::terminal;
 use clap::{Args, Parser, Subcommand};
 use model_center::formats::Pretrained;
 use model_center::run::ExitStatus;
-use model_center::tokenizer::{self, TextSpecials, Tokenizer};
+use model_center::tokenizer::{AutoTokenizer, TextSpecials, Tokenizer};
 use model_center::{Error, Result};
 use serde_json::json;
 use std::path::PathBuf;
@@ -99,7 +99,7 @@ pub fn run(options: &Options) -> Result<ExitStatus> {
 /// The directory of a model and its tokenizer.
 fn open(model: &str, specials: TextSpecials) -> Result<(PathBuf, Arc<dyn Tokenizer>)> {
     let directory = Pretrained::resolve(model, None, &model_places())?;
-    let tokenizer = tokenizer::open_with(&directory, specials)?;
+    let tokenizer = AutoTokenizer::open_with(&directory, specials)?;
     Ok((directory, tokenizer))
 }
 

@@ -3,7 +3,7 @@
 use crate::terminal;
 use clap::{Args, ValueEnum};
 use model_center::data::TextSource;
-use model_center::tokenizer::{HfTokenizer, Normalization, TrainOptions, VocabularyKind, format_of, train};
+use model_center::tokenizer::{AutoTokenizer, HfTokenizer, Normalization, TrainOptions, VocabularyKind, train};
 use model_center::{Error, Result};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -109,7 +109,7 @@ fn require_free(out: &Path) -> Result<()> {
         }
     }
     if out.is_dir()
-        && let Some(kind) = format_of(out)?
+        && let Some(kind) = AutoTokenizer::format_of(out)?
     {
         return Err(Error::recipe("--out", format!("the directory {} has a tokenizer: {kind}", out.display()), fix));
     }

@@ -1,6 +1,6 @@
 //! `vocab.json` and `merges.txt`, a byte-level vocabulary, as a `tokenizer.json` document.
 //!
-//! Defines [`document`], called by [`super::open`]. The two files say nothing of how a text is cut or of what is put
+//! Defines [`document`], called by [`super::AutoTokenizer`]. The two files say nothing of how a text is cut or of what is put
 //! around it: that is the family's business, which the directory's configuration names. Without one it is GPT-2's.
 
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! A vocabulary of characters, `characters.txt`, as a `tokenizer.json` document.
 //!
-//! Defines [`document`], called by [`super::open`]. A line is a token and its number, from 0, the id. A line of one
+//! Defines [`document`], called by [`super::AutoTokenizer`]. A line is a token and its number, from 0, the id. A line of one
 //! character is that character; longer ones are special tokens, of which the one for what is not listed must be there.
 //! Characters that cannot stand on a line of their own are written `\n`, `\r`, `\t`, `\\` and, for a space that editors
 //! cut off, `\s`.

@@ -2,7 +2,7 @@
 //!
 //! Defines [`HfTokenizer`], a guarded front of that crate: a panic inside it becomes an error, stored padding and
 //! truncation are dropped, text can never turn into control tokens unless asked for, and long texts take bounded memory
-//! ([`super::long`]). Made by [`super::open`] from a `tokenizer.json` or from what another format is as such a
+//! ([`super::chunked`]). Made by [`super::AutoTokenizer`] from a `tokenizer.json` or from what another format is as such a
 //! document.
 
 use std::fmt;
@@ -10,10 +10,10 @@ use std::fmt;
 use serde_json::{Map, Value};
 use tokenizers::{Encoding as RawEncoding, Token};
 
+use super::catch::catch_errors;
+use super::chunked::Engine;
 use super::files::Settings;
-use super::growth;
-use super::guard::guard;
-use super::long::Engine;
+use super::limits;
 use super::pieces::is_charsmap;
 use super::{ControlToken, Piece, SpecialIds, Template, Tokenizer};
 use crate::file::printable;
@@ -40,7 +40,7 @@ pub enum TextSpecials {
     AsTokens,
 }
 
-/// A tokenizer of a model directory or a file; [`super::open`] lists what is read.
+/// A tokenizer of a model directory or a file; [`super::AutoTokenizer`] lists what is read.
 ///
 /// Settings in `tokenizer_config.json` (`do_lower_case`, `strip_accents`, `tokenize_chinese_chars`) win over those
 /// stored in `tokenizer.json`, as in transformers. Stored padding and truncation are ignored.
@@ -91,7 +91,7 @@ impl HfTokenizer {
             let reason = format!("its precompiled_charsmap, \"{}\", is damaged", printable(table, 20));
             return Err(Error::model(&place, reason, "fetch the file again"));
         }
-        growth::check(&place, &document)?;
+        limits::check(&place, &document)?;
         let root = document.as_object_mut().ok_or_else(|| {
             Error::model(&place, "the file is not a JSON object", "fetch the file again; tokenizer.json starts with {")
         })?;
@@ -113,7 +113,7 @@ impl HfTokenizer {
         check_added(&place, &declared)?;
         let bytes = serde_json::to_vec(&document)
             .map_err(|error| Error::model(&place, error.to_string(), "fetch the file again"))?;
-        let mut inner = guard(&place, "load", || tokenizers::Tokenizer::from_bytes(&bytes))?;
+        let mut inner = catch_errors(&place, "load", || tokenizers::Tokenizer::from_bytes(&bytes))?;
         inner.set_encode_special_tokens(true);
         for (token, id) in declared {
             if inner.token_to_id(&token) != Some(id) {
@@ -154,7 +154,7 @@ impl Tokenizer for HfTokenizer {
     }
 
     fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        guard(&self.place, "decode ids", || self.engine.inner.decode(ids, skip_special))
+        catch_errors(&self.place, "decode ids", || self.engine.inner.decode(ids, skip_special))
     }
 
     fn place(&self) -> &str {
@@ -198,7 +198,7 @@ impl fmt::Debug for HfTokenizer {
 /// Reads the template by letting the post-processor surround one-token stand-ins for the texts.
 fn read_template(place: &str, inner: &tokenizers::Tokenizer, pair: bool) -> Result<Template> {
     let stand_in = |id, type_id| RawEncoding::from_tokens(vec![Token::new(id, "a".into(), (0, 1))], type_id);
-    let encoding = guard(place, "place special tokens", || {
+    let encoding = catch_errors(place, "place special tokens", || {
         inner.post_process(stand_in(FIRST, 0), pair.then(|| stand_in(SECOND, 1)), true)
     })?;
     let mut template = Template::default();

@@ -1,6 +1,6 @@
 //! Text to token ids and back.
 //!
-//! Defines the [`Tokenizer`] trait, its result [`Encoding`] and the special ids every model needs. [`open`] finds the
+//! Defines the [`Tokenizer`] trait, its result [`Encoding`] and the special ids every model needs. [`AutoTokenizer`] finds the
 //! tokenizer of a directory or a file, whatever its form; `docs/tokenizers.md` says what is read. Padding is the
 //! loader's business and truncation is a [`Limit`] given per call, because a stored `tokenizer.json` carries settings
 //! of whoever saved it (all-MiniLM-L6-v2 pads everything to 128 tokens) and they must not leak into training.
@@ -8,36 +8,33 @@
 //! Called by [`crate::data`] when a dataset is read and by programs that encode single texts.
 
 mod added;
+mod auto;
 pub(crate) mod byte_level;
 mod byte_pairs;
+mod catch;
 mod characters;
 mod chat;
-mod controls;
+mod chunked;
 mod cpm;
 pub(crate) mod document;
 pub(crate) mod files;
-mod growth;
-mod guard;
 mod hf;
-mod long;
-mod open;
+mod limits;
 pub(crate) mod pieces;
-mod seams;
-mod sections;
+mod protobuf;
 mod sentencepiece;
 mod template;
 mod threads;
 mod train;
 pub(crate) mod vocab;
-mod wire;
 
 use std::fmt::Debug;
 
+pub use auto::AutoTokenizer;
 pub(crate) use chat::further_templates;
 pub use chat::{ChatMessage, ChatRequest, ChatTemplate};
 pub use cpm::{CpmKind, CpmTokenizer};
 pub use hf::{HfTokenizer, TextSpecials};
-pub use open::{format_of, is_in, open, open_with};
 pub use template::{Piece, Template};
 pub use train::{Normalization, TrainOptions, Trained, VocabularyKind, train};
 pub use vocab::VocabOptions;

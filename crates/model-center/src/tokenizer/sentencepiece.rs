@@ -1,6 +1,6 @@
 //! A SentencePiece `.model` file as a `tokenizer.json` document.
 //!
-//! Defines [`document`], called by [`super::open`]. The file says which pieces there are, how a text is changed and how
+//! Defines [`document`], called by [`super::AutoTokenizer`]. The file says which pieces there are, how a text is changed and how
 //! it is cut; what is put around a text, and which ids a model gives the pieces, is the family's business: T5 has its
 //! blanks after the pieces, XLM-RoBERTa its own first ids.
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::document::{self, Slot};
 use super::files::Settings;
 use super::pieces::{Cutting, Kind, Piece, Pieces};
-use super::wire::{Fields, Wire};
+use super::protobuf::{Fields, Wire};
 use crate::{Error, Result};
 
 /// The most pieces that are read: several times those of the largest real vocabularies.

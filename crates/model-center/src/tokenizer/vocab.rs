@@ -1,6 +1,6 @@
 //! A BERT `vocab.txt` as the equivalent `tokenizer.json` document.
 //!
-//! Defines [`VocabOptions`] and the conversion that [`super::open`] calls for directories without a `tokenizer.json`,
+//! Defines [`VocabOptions`] and the conversion that [`super::AutoTokenizer`] calls for directories without a `tokenizer.json`,
 //! and [`crate::formats::gguf`] for the same vocabulary in a GGUF file. Going through the document, rather than wiring the
 //! parts by hand, leaves one loading path and one set of checks.
 

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use model_center::tokenizer::{CpmKind, CpmTokenizer, HfTokenizer, Tokenizer, open as open_any};
+use model_center::tokenizer::{AutoTokenizer, CpmKind, CpmTokenizer, HfTokenizer, Tokenizer};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -127,7 +127,7 @@ fn the_rules_are_told_from_the_vocabulary_or_from_the_class_that_is_named() {
     }
     let vocabulary = golden("cpm1/vocab.txt");
     for path in [golden("cpm1"), vocabulary.clone()] {
-        let opened = open_any(path).unwrap();
+        let opened = AutoTokenizer::open(path).unwrap();
         assert_eq!(
             (encode(&*opened, "中国"), opened.place()),
             (encode(&open("cpm1"), "中国"), vocabulary.to_str().unwrap())

@@ -11,7 +11,7 @@
 //!
 //! Versions 2 and 3, little endian. As with safetensors nothing is mapped into memory, every length is checked against
 //! the file before memory is taken, and all claims of the header are checked before a tensor is read.
-//! Called by programs that convert a model, and by [`crate::tokenizer::open`].
+//! Called by programs that convert a model, and by [`crate::tokenizer::AutoTokenizer`].
 
 mod cursor;
 mod decoder;

@@ -26,7 +26,7 @@ use serde_json::{Map, Value};
 pub use self::request::{ChatMessage, ChatRequest};
 use self::source::Source;
 pub(crate) use self::source::further as further_templates;
-use super::guard::guard;
+use super::catch::catch_errors;
 use crate::file::printable;
 use crate::{Error, Result};
 
@@ -86,7 +86,7 @@ impl ChatTemplate {
             let text = environment::without_generation_tags(&text);
             nesting::check(&place, &text)?;
             stack::on_own_stack(&place, || {
-                guard(&place, "compile the chat template", || {
+                catch_errors(&place, "compile the chat template", || {
                     Ok::<_, Error>(
                         environment.add_template_owned(name.clone(), text).map_err(|error| refused(&place, &error)),
                     )
@@ -124,7 +124,7 @@ impl ChatTemplate {
         let limit = environment::MAX_OUTPUT_BYTES.saturating_add(bytes.saturating_mul(4));
         let now = request.now.unwrap_or_else(SystemTime::now);
         stack::on_own_stack(place, || {
-            let rendered = guard(place, "render the chat template", || {
+            let rendered = catch_errors(place, "render the chat template", || {
                 Ok::<_, Error>(environment::render(&self.environment, name, &context, now, limit))
             })?;
             rendered.map_err(|error| refused(place, &error))

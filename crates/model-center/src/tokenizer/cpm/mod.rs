@@ -11,8 +11,8 @@ use std::fmt;
 use std::path::Path;
 
 use self::vocabulary::{Pieces, Vocabulary};
+use super::catch::catch_errors;
 use super::files::{Settings, read_bounded};
-use super::guard::guard;
 use super::{Piece, SpecialIds, Template, Tokenizer};
 use crate::{Error, Result};
 
@@ -308,7 +308,9 @@ fn is_chinese(c: char) -> bool {
 
 impl Tokenizer for CpmTokenizer {
     fn tokenize(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>> {
-        guard(&self.place, "tokenize a text", || Ok::<_, Error>(texts.iter().map(|text| self.ids(text)).collect()))
+        catch_errors(&self.place, "tokenize a text", || {
+            Ok::<_, Error>(texts.iter().map(|text| self.ids(text)).collect())
+        })
     }
 
     fn template(&self, pair: bool) -> &Template {

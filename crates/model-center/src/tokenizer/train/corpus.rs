@@ -13,7 +13,7 @@ use tokenizers::{
 
 use super::{TrainOptions, VocabularyKind, document, normalizer};
 use crate::data::{TextSource, read_texts};
-use crate::tokenizer::guard::guard;
+use crate::tokenizer::catch::catch_errors;
 use crate::{Error, Result};
 
 /// A longer word is no word: cut, so that one line without a space cannot cost the square of its length.
@@ -105,12 +105,12 @@ impl Cutter {
             "post_processor": null, "decoder": null,
             "model": {"type": "BPE", "vocab": {}, "merges": Value::Array(Vec::new())},
         });
-        let tokenizer = guard("training", "set up", || Tokenizer::from_bytes(document.to_string()))?;
+        let tokenizer = catch_errors("training", "set up", || Tokenizer::from_bytes(document.to_string()))?;
         Ok(Cutter { tokenizer, by_character: options.kind == VocabularyKind::Characters })
     }
 
     fn cut(&self, text: &str, each: &mut dyn FnMut(&str)) -> Result<()> {
-        guard("training", "cut a text", || {
+        catch_errors("training", "cut a text", || {
             let mut normalized = NormalizedString::from(text);
             if let Some(normalizer) = self.tokenizer.get_normalizer() {
                 normalizer.normalize(&mut normalized)?;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 use self::corpus::Corpus;
-use super::guard::guard;
+use super::catch::catch_errors;
 use crate::data::TextSource;
 use crate::file::write_atomic;
 use crate::{Error, Result};
@@ -158,7 +158,7 @@ pub fn train(files: &[PathBuf], source: &TextSource, options: &TrainOptions) -> 
         return Err(Error::recipe("vocab_size", reason, format!("choose between 300 and {MAX_VOCABULARY}")));
     }
     let corpus = Corpus::read(files, source, options)?;
-    let model = guard("training", "train a vocabulary", || {
+    let model = catch_errors("training", "train a vocabulary", || {
         Ok::<_, Error>(match options.kind {
             VocabularyKind::ByteBpe => models::byte_bpe(&corpus, options, &special),
             VocabularyKind::Unigram => models::unigram(&corpus, options, &special),

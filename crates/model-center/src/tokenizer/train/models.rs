@@ -18,7 +18,7 @@ use super::corpus::Corpus;
 use bmtrain_core::Error as CoreError;
 use bmtrain_core::limits::Resource;
 
-use crate::tokenizer::guard::guard;
+use crate::tokenizer::catch::catch_errors;
 use crate::tokenizer::threads::start_threads;
 use crate::{Error, Result};
 
@@ -89,14 +89,14 @@ pub(super) fn unigram(corpus: &Corpus, options: &TrainOptions, special: &[String
     let size = u32::try_from(options.vocab_size).unwrap_or(u32::MAX);
     let mut builder = UnigramTrainer::builder();
     builder.show_progress(false).vocab_size(size).special_tokens(special_tokens).max_piece_length(MAX_PIECE);
-    let trainer = guard("training", "set up Unigram", || builder.unk_token(Some("<unk>".to_owned())).build())?;
+    let trainer = catch_errors("training", "set up Unigram", || builder.unk_token(Some("<unk>".to_owned())).build())?;
     let sentences = corpus.words.iter().map(|(word, count)| (word.clone(), u32::try_from(*count).unwrap_or(u32::MAX)));
     let sentences: Vec<(String, u32)> = sentences.collect();
     let mut model = Unigram::default();
     // Sums of likelihoods depend on how they are cut over threads, so there is one.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build();
     let pool = pool.map_err(|error| CoreError::refused("thread that trains Unigram", Resource::Threads, error))?;
-    guard("training", "train Unigram", || pool.install(|| trainer.do_train(sentences, &mut model)))?;
+    catch_errors("training", "train Unigram", || pool.install(|| trainer.do_train(sentences, &mut model)))?;
     // A text that spells a special token teaches a piece of that name, of which there is one already.
     let learnt = model.iter().skip(special.len());
     let pieces = learnt.filter(|(piece, _)| !special.contains(piece)).cloned().collect();
@@ -145,7 +145,7 @@ fn merged(corpus: &Corpus, options: &TrainOptions, fixed: Vec<String>, continued
     let counts = corpus.words.iter().map(|(word, count)| (word.as_str().into(), *count)).collect();
     let mut model = BPE::default();
     start_threads();
-    guard("training", "merge pairs", || trainer.do_train(&counts, &mut model))?;
+    catch_errors("training", "merge pairs", || trainer.do_train(&counts, &mut model))?;
     Ok(model)
 }
 
@@ -175,5 +175,5 @@ fn require_room(alphabet: usize, options: &TrainOptions, special: &[String]) -> 
 }
 
 fn to_value(model: &BPE) -> Result<Value> {
-    guard("training", "write the vocabulary", || serde_json::to_value(model))
+    catch_errors("training", "write the vocabulary", || serde_json::to_value(model))
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use model_center::tokenizer::open;
+use model_center::tokenizer::AutoTokenizer;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -33,7 +33,7 @@ fn damaged_models_are_errors_and_never_panics() {
                 }
             }
             fs::write(&path, &bytes).unwrap();
-            match open(&path) {
+            match AutoTokenizer::open(&path) {
                 Ok(tokenizer) => {
                     opened += 1;
                     // What it makes of a text is its business, as long as it ends.
@@ -60,11 +60,11 @@ fn a_table_of_replacements_that_leads_nowhere_is_an_error_of_the_library_caught(
         "model": { "type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["a", -1.0]], "byte_fallback": false },
     });
     let place = directory(&[], &[("tokenizer.json", document)]);
-    let error = open(place.path()).unwrap_err().to_string();
+    let error = AutoTokenizer::open(place.path()).unwrap_err().to_string();
     assert!(error.contains("the tokenizer library failed") && error.contains("tokenizer.json"), "{error}");
     // One that claims more units than it has is not given to the library, which would take memory for them.
     let lying = json!({ "normalizer": { "type": "Precompiled", "precompiled_charsmap": "/////wAAAAAAAAAA" } });
-    let error = open(directory(&[], &[("tokenizer.json", lying)]).path()).unwrap_err().to_string();
+    let error = AutoTokenizer::open(directory(&[], &[("tokenizer.json", lying)]).path()).unwrap_err().to_string();
     assert!(error.contains("precompiled_charsmap") && error.contains("damaged"), "{error}");
 }
 
@@ -74,7 +74,7 @@ fn broken_byte_level_files_are_named() {
         let place = TempDir::new().unwrap();
         fs::write(place.path().join("vocab.json"), vocab).unwrap();
         fs::write(place.path().join("merges.txt"), merges).unwrap();
-        open(place.path()).unwrap_err().to_string()
+        AutoTokenizer::open(place.path()).unwrap_err().to_string()
     };
     let vocab = r#"{"a": 0, "b": 1, "ab": 2}"#;
     for (vocab, merges, reason) in [
@@ -94,17 +94,17 @@ fn broken_byte_level_files_are_named() {
 #[test]
 fn what_holds_no_tokenizer_says_what_is_read() {
     let place = TempDir::new().unwrap();
-    let error = open(place.path()).unwrap_err().to_string();
+    let error = AutoTokenizer::open(place.path()).unwrap_err().to_string();
     assert!(error.contains("spiece.model") && error.contains("vocab.json with merges.txt"), "{error}");
     fs::write(place.path().join("weights.bin"), "x").unwrap();
-    let error = open(place.path().join("weights.bin")).unwrap_err().to_string();
+    let error = AutoTokenizer::open(place.path().join("weights.bin")).unwrap_err().to_string();
     assert!(error.contains("not that of a tokenizer's file"), "{error}");
     fs::copy(golden("../gguf/llama.gguf"), place.path().join("a.gguf")).unwrap();
-    assert_eq!(open(place.path()).unwrap().vocab_size(), 44);
+    assert_eq!(AutoTokenizer::open(place.path()).unwrap().vocab_size(), 44);
     fs::copy(golden("../gguf/llama.gguf"), place.path().join("b.gguf")).unwrap();
-    let error = open(place.path()).unwrap_err().to_string();
+    let error = AutoTokenizer::open(place.path()).unwrap_err().to_string();
     assert!(error.contains("2 files *.gguf"), "{error}");
     fs::write(place.path().join("tokenizer.model"), "no model").unwrap();
-    let error = open(place.path()).unwrap_err().to_string();
+    let error = AutoTokenizer::open(place.path()).unwrap_err().to_string();
     assert!(error.contains("SentencePiece model"), "{error}");
 }

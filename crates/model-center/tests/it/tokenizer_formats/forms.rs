@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use model_center::tokenizer::{format_of, is_in, open};
+use model_center::tokenizer::AutoTokenizer;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -18,7 +18,7 @@ fn differs_on_purpose(name: &str, text: &str) -> bool {
 fn ids_of_sentencepiece_models_are_those_of_sentencepiece() {
     let mut compared = 0;
     for name in ["unigram", "unigram_bytes", "pairs", "pairs_trimmed", "letters"] {
-        let tokenizer = open(golden(&format!("{name}.model"))).unwrap();
+        let tokenizer = AutoTokenizer::open(golden(&format!("{name}.model"))).unwrap();
         let golden = read(&format!("{name}.json"));
         assert_eq!(tokenizer.vocab_size() as u64, golden["size"].as_u64().unwrap(), "{name}");
         for row in golden["texts"].as_array().unwrap() {
@@ -54,7 +54,7 @@ fn ids_of_byte_level_vocabularies_are_those_of_the_families() {
             &[("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")],
             &[("config.json", config)],
         );
-        let tokenizer = open(directory.path()).unwrap();
+        let tokenizer = AutoTokenizer::open(directory.path()).unwrap();
         for row in golden["texts"].as_array().unwrap() {
             let text = row["text"].as_str().unwrap();
             let found = tokenizer.encode(text, None, None).unwrap().input_ids;
@@ -85,26 +85,26 @@ fn a_directory_says_which_form_it_is_read_in() {
         (&[("../cpm_tokenizer/enc_dec/vocab.txt", "vocab.txt")], "CPM's EncDec (vocab.txt)"),
     ] {
         let directory = directory(copies, &[]);
-        assert_eq!(format_of(directory.path()).unwrap().unwrap_or_default(), kind);
+        assert_eq!(AutoTokenizer::format_of(directory.path()).unwrap().unwrap_or_default(), kind);
         assert_eq!(
-            (is_in(directory.path()).unwrap(), open(directory.path()).is_ok()),
+            (AutoTokenizer::is_in(directory.path()).unwrap(), AutoTokenizer::open(directory.path()).is_ok()),
             (!kind.is_empty(), !kind.is_empty())
         );
     }
     let directory = directory(&[], &[]);
-    let error = open(directory.path()).unwrap_err().to_string();
+    let error = AutoTokenizer::open(directory.path()).unwrap_err().to_string();
     assert!(error.contains("vocab.txt of BERT or a CPM") && error.contains("spiece.model"), "{error}");
     fs::write(directory.path().join("vocab.txt"), "[UNK]\n[CLS]\n[SEP]\na\n").unwrap();
-    assert_eq!(format_of(directory.path()).unwrap(), Some("WordPiece (vocab.txt)"));
+    assert_eq!(AutoTokenizer::format_of(directory.path()).unwrap(), Some("WordPiece (vocab.txt)"));
     fs::write(directory.path().join("tokenizer_config.json"), "{").unwrap();
-    let error = format_of(directory.path()).unwrap_err().to_string();
+    let error = AutoTokenizer::format_of(directory.path()).unwrap_err().to_string();
     assert!(error.contains("tokenizer_config.json:1"), "{error}");
 }
 
 #[test]
 fn families_put_their_own_tokens_around_texts() {
     let around = |model: &str, to: &str, files: &[(&str, Value)]| {
-        let tokenizer = open(directory(&[(model, to)], files).path()).unwrap();
+        let tokenizer = AutoTokenizer::open(directory(&[(model, to)], files).path()).unwrap();
         let encoding = tokenizer.encode("the harbour", None, None).unwrap().input_ids;
         let plain = tokenizer.tokenize(&["the harbour"]).unwrap().concat();
         let at = encoding.windows(plain.len()).position(|part| part == plain).unwrap();
@@ -135,7 +135,7 @@ fn families_put_their_own_tokens_around_texts() {
     assert_eq!((before.as_str(), after.as_str()), ("", ""), "without a family");
 
     let files = [("bytes/vocab.json", "vocab.json"), ("bytes/merges.txt", "merges.txt")];
-    let opt = open(directory(&files, &[("config.json", kind("opt"))]).path()).unwrap();
+    let opt = AutoTokenizer::open(directory(&files, &[("config.json", kind("opt"))]).path()).unwrap();
     let encoding = opt.encode("a", Some("b"), None).unwrap().input_ids;
     let spelled: Vec<String> = encoding.iter().map(|id| opt.token(*id).unwrap()).collect();
     assert_eq!(spelled, ["</s>", "a", "</s>", "b"]);
@@ -156,17 +156,19 @@ fn families_with_ids_of_their_own_are_refused_by_name() {
     ] {
         let other = if key == "model_type" { "config.json" } else { "tokenizer_config.json" };
         let place = directory(&[("unigram.model", file)], &[(other, json!({ key: name }))]);
-        let error = open(place.path()).unwrap_err().to_string();
+        let error = AutoTokenizer::open(place.path()).unwrap_err().to_string();
         assert!(error.contains(title) && error.contains(file) && error.contains("save_pretrained"), "{error}");
     }
     // The class says more than the model's family.
     let class = json!({ "tokenizer_class": "XLMRobertaTokenizer" });
     let files = [("config.json", json!({ "model_type": "mbart" })), ("tokenizer_config.json", class)];
     assert_eq!(
-        open(directory(&[("unigram.model", "sentencepiece.bpe.model")], &files).path()).unwrap().id("<pad>"),
+        AutoTokenizer::open(directory(&[("unigram.model", "sentencepiece.bpe.model")], &files).path())
+            .unwrap()
+            .id("<pad>"),
         Some(1)
     );
-    open(directory(&[("unigram.model", "sentencepiece.bpe.model")], &[]).path()).unwrap();
+    AutoTokenizer::open(directory(&[("unigram.model", "sentencepiece.bpe.model")], &[]).path()).unwrap();
 }
 
 #[test]
@@ -174,16 +176,16 @@ fn a_vocabulary_of_characters_has_the_ids_of_its_lines() {
     let place = TempDir::new().unwrap();
     let path = place.path().join("characters.txt");
     fs::write(&path, "<pad>\n<unk>\na\nb\n\\n\n\\s\n船\n\\\\\n").unwrap();
-    let tokenizer = open(&path).unwrap();
+    let tokenizer = AutoTokenizer::open(&path).unwrap();
     assert_eq!(tokenizer.tokenize(&["ab \n船c\\cc"]).unwrap().concat(), [2, 3, 5, 4, 6, 1, 7, 1, 1]);
     assert_eq!(tokenizer.decode(&[2, 5, 6, 4], false).unwrap(), "a 船\n");
     assert_eq!((tokenizer.special_ids().unk, tokenizer.special_ids().pad), (Some(1), Some(0)));
-    assert_eq!(open(place.path()).unwrap().vocab_size(), 8);
+    assert_eq!(AutoTokenizer::open(place.path()).unwrap().vocab_size(), 8);
     for (text, reason) in
         [("a\nb\n", "none of the 2 tokens"), ("<unk>\na\na\n", ":3"), ("<unk>\n\n", "the line is empty")]
     {
         fs::write(&path, text).unwrap();
-        let error = open(&path).unwrap_err().to_string();
+        let error = AutoTokenizer::open(&path).unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
     }
 }

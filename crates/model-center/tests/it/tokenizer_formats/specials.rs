@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use model_center::tokenizer::{HfTokenizer, TextSpecials, Tokenizer, open, open_with};
+use model_center::tokenizer::{AutoTokenizer, HfTokenizer, TextSpecials, Tokenizer};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -15,14 +15,14 @@ fn text_never_becomes_a_control_token_unless_asked_for() {
     // Of these texts the vocabulary of scores could make the token: it is a piece like any other there.
     for name in ["unigram.model", "unigram_bytes.model", "pairs.model"] {
         let text = "the <s> harbour</s> <unk> <cls><0x41>";
-        let tokenizer = open(golden(name)).unwrap();
+        let tokenizer = AutoTokenizer::open(golden(name)).unwrap();
         let controls = ["<s>", "</s>", "<cls>", "<0x41>"].map(|token| tokenizer.id(token));
         let ids = tokenizer.tokenize(&[text]).unwrap().concat();
         assert!(!ids.iter().any(|id| controls.contains(&Some(*id))), "{name}: {ids:?}");
         if name != "unigram.model" {
             assert_eq!(tokenizer.decode(&ids, false).unwrap(), text, "{name}");
         }
-        let asked = open_with(golden(name), TextSpecials::AsTokens).unwrap();
+        let asked = AutoTokenizer::open_with(golden(name), TextSpecials::AsTokens).unwrap();
         let ids = asked.tokenize(&[text]).unwrap().concat();
         assert!(ids.contains(&asked.id("</s>").unwrap()), "{name}: {ids:?}");
     }
@@ -55,7 +55,7 @@ fn a_special_token_of_one_character_is_spelled_otherwise_where_it_stands_in_a_te
         (json!({ "type": "WordLevel", "vocab": { "<unk>": 0, "a": 1, "bab": 2 }, "unk_token": "<unk>" }), [2, 0, 2]),
     ] {
         let directory = one_character_special(model.clone());
-        let tokenizer = open(directory.path()).unwrap();
+        let tokenizer = AutoTokenizer::open(directory.path()).unwrap();
         let ids = match model["type"] == "WordLevel" {
             true => tokenizer.tokenize(&["bab", "a", "bab"]).unwrap().concat(),
             false => tokenizer.tokenize(&["bab"]).unwrap().concat(),
@@ -63,20 +63,20 @@ fn a_special_token_of_one_character_is_spelled_otherwise_where_it_stands_in_a_te
         assert_eq!(ids, want, "{model}");
         let many = tokenizer.tokenize(&[&"a".repeat(100_000)]).unwrap().concat();
         assert!(!many.is_empty() && !many.contains(&1), "{model}");
-        let asked = open_with(directory.path(), TextSpecials::AsTokens).unwrap();
+        let asked = AutoTokenizer::open_with(directory.path(), TextSpecials::AsTokens).unwrap();
         assert_eq!(asked.tokenize(&["a"]).unwrap().concat(), [1], "{model}");
     }
     // A vocabulary that cannot spell it otherwise says so; with the token asked for it is of use.
     let directory = one_character_special(pairs(vocab, json!(null), false));
-    let error = open(directory.path()).unwrap().tokenize(&["bab"]).unwrap_err().to_string();
+    let error = AutoTokenizer::open(directory.path()).unwrap().tokenize(&["bab"]).unwrap_err().to_string();
     assert!(error.contains("\"a\" is a special token") && error.contains("tokenizer.json"), "{error}");
-    let asked = open_with(directory.path(), TextSpecials::AsTokens).unwrap();
+    let asked = AutoTokenizer::open_with(directory.path(), TextSpecials::AsTokens).unwrap();
     assert_eq!(asked.tokenize(&["bab"]).unwrap().concat(), [2, 1, 2]);
 }
 
 #[test]
 fn a_piece_that_is_not_in_use_is_never_found() {
-    let usual = open(golden("unigram.model")).unwrap();
+    let usual = AutoTokenizer::open(golden("unigram.model")).unwrap();
     let text = "the harbour and the ship, the sea";
     let ids = usual.tokenize(&[text]).unwrap().concat();
     let mut found: Vec<(u32, String)> = ids.iter().map(|id| (*id, usual.token(*id).unwrap())).collect();
@@ -87,7 +87,7 @@ fn a_piece_that_is_not_in_use_is_never_found() {
     for (id, piece) in found {
         let (_place, path) = with_kind(&piece, 5);
         for specials in [TextSpecials::AsText, TextSpecials::AsTokens] {
-            let tokenizer = open_with(&path, specials).unwrap();
+            let tokenizer = AutoTokenizer::open_with(&path, specials).unwrap();
             assert_eq!(tokenizer.id(&piece), Some(id));
             let ids = tokenizer.tokenize(&[text, &text.repeat(3000)]).unwrap().concat();
             assert!(!ids.contains(&id), "{piece}: {ids:?}");
@@ -102,7 +102,7 @@ fn a_piece_that_is_not_in_use_is_never_found() {
 #[test]
 fn a_control_piece_of_one_character_is_unknown_in_a_text() {
     let (_place, path) = with_kind("e", 3);
-    let tokenizer = open(&path).unwrap();
+    let tokenizer = AutoTokenizer::open(&path).unwrap();
     let control = tokenizer.id("e").unwrap();
     assert!(tokenizer.control_tokens().iter().any(|token| token.id == control));
     let ids = tokenizer.tokenize(&["e eee e"]).unwrap().concat();
@@ -128,7 +128,7 @@ fn control_tokens_spelled_many_times_take_no_depth_and_little_time() {
 
 /// Whether `token` is a control token of a directory's tokenizer that no text becomes.
 fn is_control(directory: &Path, token: &str, id: u32) -> bool {
-    let tokenizer = open(directory).unwrap();
+    let tokenizer = AutoTokenizer::open(directory).unwrap();
     assert_eq!(tokenizer.id(token), Some(id), "{token}");
     let ids = tokenizer.tokenize(&[&format!("the {token} harbour{token}")]).unwrap().concat();
     tokenizer.control_tokens().iter().any(|control| control.id == id) && !ids.contains(&id)
@@ -138,7 +138,7 @@ fn is_control(directory: &Path, token: &str, id: u32) -> bool {
 fn tokens_that_a_directory_calls_special_are_control_tokens_in_every_form() {
     const END: &str = "<|im_end|>";
     let bert = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nharb\n##our\n[E]\n";
-    let size = |name: &str| open(golden(name)).unwrap().vocab_size();
+    let size = |name: &str| AutoTokenizer::open(golden(name)).unwrap().vocab_size();
     let (pairs, unigram) = (size("pairs.model"), size("unigram.model"));
     let bytes = read("bytes/vocab.json").as_object().unwrap().len();
     for (copies, size) in [
@@ -172,7 +172,11 @@ fn tokens_that_a_directory_calls_special_are_control_tokens_in_every_form() {
             if config.get("added_tokens_decoder").is_some() {
                 fs::remove_file(place.path().join("added_tokens.json")).unwrap();
                 assert!(is_control(place.path(), END, id), "{copies:?}, {config}");
-                let control = open(place.path()).unwrap().control_tokens().into_iter().find(|token| token.id == id);
+                let control = AutoTokenizer::open(place.path())
+                    .unwrap()
+                    .control_tokens()
+                    .into_iter()
+                    .find(|token| token.id == id);
                 assert!(control.is_some_and(|token| token.takes_space_behind && !token.takes_space_before));
             }
         }
@@ -181,8 +185,8 @@ fn tokens_that_a_directory_calls_special_are_control_tokens_in_every_form() {
     let place = directory(&[], &[("tokenizer_config.json", json!({ "additional_special_tokens": ["[E]", "harb"] }))]);
     fs::write(place.path().join("vocab.txt"), bert).unwrap();
     assert!(is_control(place.path(), "[E]", 8) && is_control(place.path(), "harb", 6));
-    let piece = open(golden("pairs.model")).unwrap().id("our").unwrap_or(300);
-    let spelled = open(golden("pairs.model")).unwrap().token(piece).unwrap();
+    let piece = AutoTokenizer::open(golden("pairs.model")).unwrap().id("our").unwrap_or(300);
+    let spelled = AutoTokenizer::open(golden("pairs.model")).unwrap().token(piece).unwrap();
     let place = directory(
         &[("pairs.model", "tokenizer.model")],
         &[("tokenizer_config.json", json!({ "additional_special_tokens": [spelled] }))],

@@ -1,6 +1,6 @@
 //! Tokens at the seams between sections of a long text, made what they are in the whole.
 //!
-//! Defines [`Engine::append`], called by [`super::long`], which says what a section is.
+//! Defines [`Engine::append`], called by [`super`], which says what a section is.
 //!
 //! Byte pairs at a seam are exact: tokens stand side by side in the encoding of a text exactly if every two neighbours
 //! do so in the encoding of their own text alone, because no merge over their border is ever the best one in either. So
@@ -12,10 +12,10 @@
 use tokenizers::models::ModelWrapper;
 use tokenizers::{OffsetReferential, OffsetType};
 
-use super::guard::guard;
-use super::long::{Engine, Tokens};
 use super::sections::{AROUND, SECTION, Sides, around};
+use super::{Engine, Tokens};
 use crate::Result;
+use crate::tokenizer::catch::catch_errors;
 
 /// Tokens on each side of a seam that are looked at first, and the most on its left side, which may be all of the text.
 const FEW: usize = 16;
@@ -76,7 +76,7 @@ impl Engine {
         loop {
             let Some(word) = self.straddling(text, cut, reach)? else { return Ok(None) };
             if word.is_whole || reach >= SECTION || self.is_beyond_words(&word.text) {
-                let tokens = guard(&self.place, "tokenize a text", || self.tokenize_piece(&word.text))?;
+                let tokens = catch_errors(&self.place, "tokenize a text", || self.tokenize_piece(&word.text))?;
                 return Ok(Some(tokens.into_iter().map(|token| token.id).collect()));
             }
             reach *= 4;
@@ -105,7 +105,7 @@ impl Engine {
 
     /// The pre-token that `at` is in, and where the last word before it begins that is found whole.
     fn pre_token(&self, part: &str, sides: Sides, at: usize) -> Result<(Option<Straddling>, Option<usize>)> {
-        guard(&self.place, "tokenize a text", || -> tokenizers::Result<_> {
+        catch_errors(&self.place, "tokenize a text", || -> tokenizers::Result<_> {
             let pieces = self.cut(part, sides, |_| Ok(Vec::new()))?;
             let splits = pieces.get_splits(OffsetReferential::Original, OffsetType::Byte);
             // White space may be left out, so that nothing begins or ends at the cut.
@@ -143,7 +143,7 @@ impl Engine {
             let (kept, skipped) = (left.len() - l, r);
             let stretch = left[kept..].iter().chain(&right[..r]);
             let stretch: String = stretch.filter_map(|id| self.inner.id_to_token(*id)).collect();
-            let tokens = guard(&self.place, "tokenize a text", || self.tokenize_piece(&stretch))?;
+            let tokens = catch_errors(&self.place, "tokenize a text", || self.tokenize_piece(&stretch))?;
             let between: Vec<u32> = tokens.into_iter().map(|token| token.id).collect();
             let meets_left = l == left_free || between.first() == Some(&left[kept]);
             let meets_right = r == right_free || between.last() == Some(&right[r - 1]);

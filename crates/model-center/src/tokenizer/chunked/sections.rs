@@ -2,7 +2,7 @@
 //!
 //! Defines [`SECTION`], [`next_cut`], [`around`], [`Runs`] and the changed parts for sections that have a text on a
 //! side of theirs, [`continued`] with [`Sides`].
-//! Called by [`super::long`] and [`super::seams`], which puts the sections' tokens together.
+//! Called by [`super`] and [`super::boundaries`], which puts the sections' tokens together.
 
 use std::borrow::Cow;
 

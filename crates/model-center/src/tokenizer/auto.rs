@@ -1,9 +1,8 @@
-//! The one way to a tokenizer, whatever form its files have.
+//! Opens a tokenizer from whatever files a model has.
 //!
-//! Defines [`open`], [`open_with`], [`is_in`] and [`format_of`], and [`FORMATS`], the list of what is read: a further
-//! format is an entry there. A CPM's `vocab.txt` alone is no entry, for it is told from BERT's by what is in it, and
-//! what comes of it is no [`HfTokenizer`]: [`open_with`] asks for it first. Called by every program that reads texts,
-//! and by [`crate::formats::gguf`] to see whether what it wrote can be read.
+//! Defines [`AutoTokenizer`] and [`FORMATS`], the list of supported formats: a new format is an entry there. A CPM's
+//! `vocab.txt` is not in the list: its contents tell it from BERT's, and it becomes a [`CpmTokenizer`].
+//! Called by every program that tokenizes text, and by [`crate::formats::gguf`] to check the files it wrote.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -83,86 +82,78 @@ const FORMATS: &[Format] = &[
     },
 ];
 
-/// The tokenizer of a model directory, or of a single file: `tokenizer.json`, `vocab.txt` (WordPiece, or a CPM's: see
-/// [`CpmKind::of_directory`]), `vocab.json` with `merges.txt` beside it, a SentencePiece `.model`, `characters.txt`, or
-/// a `.gguf`. Special tokens written in a text are text.
-///
-/// # Errors
-/// [`Error::Model`]: nothing of this kind there, or a file that is too large, broken, inconsistent, no regular file, or
-/// a link that leads out of the directory.
-pub fn open(path: impl AsRef<Path>) -> Result<Arc<dyn Tokenizer>> {
-    open_with(path, TextSpecials::AsText)
-}
+/// Opens the tokenizer of a model, whatever its files: `transformers`' `AutoTokenizer`.
+#[derive(Debug, Clone, Copy)]
+pub struct AutoTokenizer;
 
-/// Whether a directory has a tokenizer that [`open`] reads, sound or not.
-///
-/// # Errors
-/// Those of a directory that cannot be read.
-pub fn is_in(directory: &Path) -> Result<bool> {
-    for format in FORMATS {
-        if format.first_of(directory)?.is_some() {
-            return Ok(true);
-        }
+impl AutoTokenizer {
+    /// The tokenizer of a model directory, or of a single file: `tokenizer.json`, `vocab.txt` (WordPiece, or a CPM's:
+    /// see [`CpmKind::of_directory`]), `vocab.json` with `merges.txt` beside it, a SentencePiece `.model`,
+    /// `characters.txt`, or a `.gguf`. Special tokens written in a text are text.
+    ///
+    /// # Errors
+    /// [`Error::Model`]: no tokenizer there, or a file that is too large, broken, inconsistent, not a regular file, or
+    /// a link that leads out of the directory.
+    pub fn open(path: impl AsRef<Path>) -> Result<Arc<dyn Tokenizer>> {
+        AutoTokenizer::open_with(path, TextSpecials::AsText)
     }
-    Ok(false)
-}
 
-/// Of what form the tokenizer is that [`open`] reads in a directory, such as `WordPiece (vocab.txt)`; `None` without
-/// any.
-///
-/// # Errors
-/// A directory or one of its small files that cannot be read.
-pub fn format_of(directory: impl AsRef<Path>) -> Result<Option<&'static str>> {
-    let directory = directory.as_ref();
-    if let Some(kind) = CpmKind::of_directory(directory)? {
-        return Ok(Some(kind.title()));
-    }
-    for format in FORMATS {
-        if format.first_of(directory)?.is_some() {
-            return Ok(Some(format.kind));
+    /// [`AutoTokenizer::open`], with a choice of what special tokens written in a text mean.
+    ///
+    /// # Errors
+    /// As [`AutoTokenizer::open`], and [`TextSpecials::AsTokens`] for a CPM's tokenizer.
+    pub fn open_with(path: impl AsRef<Path>, specials: TextSpecials) -> Result<Arc<dyn Tokenizer>> {
+        let path = path.as_ref();
+        let directory = match path.file_name().and_then(|name| name.to_str()) {
+            _ if path.is_dir() => Some(path.to_path_buf()),
+            Some("vocab.txt") => Some(directory_of(path)),
+            _ => None,
+        };
+        if let Some(directory) = directory
+            && CpmKind::of_directory(&directory)?.is_some()
+        {
+            if specials == TextSpecials::AsTokens {
+                let reason = "the tokenizers of the CPM models read no control tokens in texts";
+                return Err(Error::recipe(path.display().to_string(), reason, "leave control tokens to be text"));
+            }
+            return Ok(Arc::new(CpmTokenizer::from_directory(directory)?));
         }
+        Ok(Arc::new(HfTokenizer::open(path)?.with_text_specials(specials)))
     }
-    Ok(None)
-}
 
-/// [`open`], with a choice of what special tokens written in a text mean.
-///
-/// # Errors
-/// Those of [`open`]; control tokens in texts for a tokenizer that reads none there.
-pub fn open_with(path: impl AsRef<Path>, specials: TextSpecials) -> Result<Arc<dyn Tokenizer>> {
-    let path = path.as_ref();
-    let directory = match path.file_name().and_then(|name| name.to_str()) {
-        _ if path.is_dir() => Some(path.to_path_buf()),
-        Some("vocab.txt") => Some(directory_of(path)),
-        _ => None,
-    };
-    if let Some(directory) = directory
-        && CpmKind::of_directory(&directory)?.is_some()
-    {
-        if specials == TextSpecials::AsTokens {
-            let reason = "the tokenizers of the CPM models read no control tokens in texts";
-            return Err(Error::recipe(path.display().to_string(), reason, "leave control tokens to be text"));
+    /// Whether a directory has a tokenizer's files, valid or not.
+    pub fn is_in(directory: &Path) -> Result<bool> {
+        for format in FORMATS {
+            if format.first_of(directory)?.is_some() {
+                return Ok(true);
+            }
         }
-        return Ok(Arc::new(CpmTokenizer::from_directory(directory)?));
+        Ok(false)
     }
-    Ok(Arc::new(HfTokenizer::open(path)?.with_text_specials(specials)))
+
+    /// The format of a directory's tokenizer, such as `WordPiece (vocab.txt)`; `None` without one.
+    pub fn format_of(directory: impl AsRef<Path>) -> Result<Option<&'static str>> {
+        let directory = directory.as_ref();
+        if let Some(kind) = CpmKind::of_directory(directory)? {
+            return Ok(Some(kind.title()));
+        }
+        for format in FORMATS {
+            if format.first_of(directory)?.is_some() {
+                return Ok(Some(format.kind));
+            }
+        }
+        Ok(None)
+    }
 }
 
 impl HfTokenizer {
-    /// The tokenizer of a model directory or a single file: see [`open`]. Any `vocab.txt` is WordPiece's here, a CPM's
-    /// too.
-    ///
-    /// # Errors
-    /// Those of [`open`].
+    /// As [`AutoTokenizer::open`], but any `vocab.txt`, even a CPM's, is read as WordPiece.
     pub fn open(path: impl AsRef<Path>) -> Result<HfTokenizer> {
         let path = path.as_ref();
         if path.is_dir() { HfTokenizer::from_directory(path) } else { HfTokenizer::from_file(path) }
     }
 
-    /// The tokenizer of a model directory, in the first of the forms of [`open`] that the directory has.
-    ///
-    /// # Errors
-    /// Those of [`open`].
+    /// The tokenizer of a model directory, in the first of the supported formats that the directory has.
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<HfTokenizer> {
         let directory = directory.as_ref();
         let settings = Settings::of_directory(directory)?;

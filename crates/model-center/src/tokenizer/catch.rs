@@ -1,6 +1,6 @@
 //! Calls into libraries that read what strangers wrote.
 //!
-//! Defines [`guard`], through which every call goes that can meet the contents of a file or a text.
+//! Defines [`catch_errors`], through which every call goes that can meet the contents of a file or a text.
 
 use std::fmt::Display;
 
@@ -10,7 +10,7 @@ use crate::{Error, Result};
 
 /// Runs a call into a library; its errors and panics become errors of this crate. A program that called
 /// [`bmtrain_core::panics::silence_caught`] shows the panics in these errors alone.
-pub(super) fn guard<T, E: Display>(place: &str, action: &str, call: impl FnOnce() -> Result<T, E>) -> Result<T> {
+pub(super) fn catch_errors<T, E: Display>(place: &str, action: &str, call: impl FnOnce() -> Result<T, E>) -> Result<T> {
     const FIX: &str = "check the tokenizer files; fetch them again if they may be damaged";
     match catch(call) {
         Ok(Ok(value)) => Ok(value),
@@ -27,10 +27,11 @@ mod tests {
 
     #[test]
     fn a_panic_of_the_library_becomes_an_error_with_its_message() {
-        let error = guard::<(), String>("dir/tokenizer.json", "tokenize a text", || panic!("index {} out of range", 7));
+        let error =
+            catch_errors::<(), String>("dir/tokenizer.json", "tokenize a text", || panic!("index {} out of range", 7));
         let error = error.unwrap_err().to_string();
         assert!(error.contains("dir/tokenizer.json") && error.contains("index 7 out of range"), "{error}");
-        let error = guard::<(), String>("place", "load", || panic!("plain")).unwrap_err().to_string();
+        let error = catch_errors::<(), String>("place", "load", || panic!("plain")).unwrap_err().to_string();
         assert!(error.contains("plain"), "{error}");
     }
 }

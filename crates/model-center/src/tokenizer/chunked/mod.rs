@@ -2,8 +2,12 @@
 //!
 //! Defines [`Engine`], which holds what the `tokenizers` crate makes of a document and goes through its steps one by
 //! one: words found whole and normalisation, pre-tokens, tokens. A text longer than a section is cut by
-//! [`super::sections`], the sections are tokenized on all threads, and [`super::seams`] makes the tokens at every seam
+//! [`sections`], the sections are tokenized on all threads, and [`boundaries`] makes the tokens at every seam
 //! what they are in the whole. Called by [`super::HfTokenizer`].
+
+mod boundaries;
+mod controls;
+mod sections;
 
 use serde_json::Value;
 use tokenizers::models::ModelWrapper;
@@ -13,10 +17,10 @@ use tokenizers::{
     PreTokenizedString, PreTokenizer, PreTokenizerWrapper, Token,
 };
 
-use super::guard::guard;
-use super::sections::{Runs, SECTION, Sides, Whole, continued, counts_characters, letters, next_cut};
-use super::threads::start_threads;
 use crate::Result;
+use crate::tokenizer::catch::catch_errors;
+use crate::tokenizer::threads::start_threads;
+use sections::{Runs, SECTION, Sides, Whole, continued, counts_characters, letters, next_cut};
 
 /// Sections that are tokenized at a time.
 const BATCH: usize = 16;
@@ -51,7 +55,7 @@ struct Steps {
 
 /// The sides of a text that is no part of another, and of a section in the middle of one.
 const ALONE: Sides = Sides { first: true, last: true };
-pub(super) const MIDDLE: Sides = Sides { first: false, last: false };
+const MIDDLE: Sides = Sides { first: false, last: false };
 
 /// Tokens of a section.
 #[derive(Debug, Default)]
@@ -69,7 +73,7 @@ impl Engine {
     pub(super) fn new(place: &str, inner: tokenizers::Tokenizer, document: &Value) -> Result<Engine> {
         let steps = |sides: Sides| {
             let part = |key: &str| document.get(key).and_then(|part| continued(part, sides));
-            let steps = guard(place, "load", || -> serde_json::Result<_> {
+            let steps = catch_errors(place, "load", || -> serde_json::Result<_> {
                 let normalizer = part("normalizer").map(serde_json::from_value).transpose()?;
                 Ok(Steps { normalizer, pre_tokenizer: part("pre_tokenizer").map(serde_json::from_value).transpose()? })
             })?;
@@ -168,7 +172,8 @@ impl Engine {
             ModelWrapper::WordLevel(model) => Some(&model.unk_token),
             // The crate does not tell which it is; a character that no vocabulary has becomes it, or bytes.
             ModelWrapper::Unigram(model) => {
-                let tokens = guard(&self.place, "tokenize a text", || model.tokenize("\u{10FFFF}")).unwrap_or_default();
+                let tokens =
+                    catch_errors(&self.place, "tokenize a text", || model.tokenize("\u{10FFFF}")).unwrap_or_default();
                 return tokens.first().map(|token| token.id).filter(|_| tokens.len() == 1);
             }
         };
@@ -220,7 +225,7 @@ impl Engine {
 
     /// Tokens of a section.
     fn tokens(&self, text: &str, sides: Sides) -> Result<Tokens> {
-        guard(&self.place, "tokenize a text", || -> tokenizers::Result<_> {
+        catch_errors(&self.place, "tokenize a text", || -> tokenizers::Result<_> {
             let mut tokens = Tokens::default();
             let behind = if sides.first { None } else { self.first_whole_word(text, sides) };
             let Some(behind) = behind else {
@@ -269,7 +274,7 @@ impl Engine {
     }
 
     /// A text taken apart: words found whole, and pre-tokens of which `tokenize` makes tokens.
-    pub(super) fn cut(
+    fn cut(
         &self,
         text: &str,
         sides: Sides,

@@ -1,12 +1,12 @@
 //! Control tokens that a text spells, which it must not become.
 //!
-//! Defines [`Engine::tokenize_piece`], called by [`super::long`] and [`super::seams`] for every pre-token. Vocabularies
+//! Defines [`Engine::tokenize_piece`], called by [`super`] and [`super::boundaries`] for every pre-token. Vocabularies
 //! find control tokens like any other piece, and know nothing of pieces that are not in use.
 
 use tokenizers::models::ModelWrapper;
 use tokenizers::{Model, Token};
 
-use super::long::Engine;
+use super::Engine;
 
 impl Engine {
     /// Tokens of a pre-token. Where one is a control token that is spelled there, as such vocabularies find it like any
