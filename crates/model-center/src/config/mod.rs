@@ -69,8 +69,8 @@ use bmtrain_core::dtype::DType;
 use serde_json::{Map, Value};
 
 use crate::file::{read_text, resolve_inside};
-use crate::formats::directory::no_model_center;
 use crate::{Error, Result};
+use model_center::no_model_center;
 
 /// The longest `config.json` that is read, in bytes. The largest real ones list tens of thousands of labels.
 pub(crate) const LIMIT: u64 = 8 << 20;

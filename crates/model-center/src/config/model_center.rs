@@ -9,7 +9,6 @@ use bmtrain_core::dtype::DType;
 use serde_json::{Map, Value, json};
 
 use super::{Config, Fields, HfHeader};
-use crate::formats::directory::no_model_center;
 use crate::{Error, Result};
 
 /// One class of configurations.
@@ -316,4 +315,10 @@ pub fn class_fields<C: Config + Default>(config: &C, header: &HfHeader) -> Resul
     };
     let left_out = dict.iter().filter(|(name, value)| !is_said(name, value)).map(|(name, _)| name.clone()).collect();
     Ok(ClassFields { map, left_out })
+}
+
+/// The error for a family that has no names in ModelCenter's files; `title` is its name for people.
+pub(crate) fn no_model_center(title: &str) -> Error {
+    let reason = format!("a {title} like this is not written in ModelCenter's layout");
+    Error::model("the directory to write", reason, "write it in Hugging Face's layout")
 }

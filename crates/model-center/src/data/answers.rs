@@ -1,8 +1,8 @@
 //! Answers that are words: where a model gives one, which words stand for which class, and the rows that ask for it.
 //!
 //! Defines [`AnswerPlace`], which a model names, [`Answers`], which a dataset's labels are then, and the `AnswerForm`
-//! by which [`super::read`] makes rows of prompts. Called by [`super::prompts`], [`super::template`] and
-//! [`super::squad`].
+//! by which [`super::read`] makes rows of prompts. Called by [`super::task::prompts`], [`super::task::template`] and
+//! [`super::task::squad`].
 //!
 //! Source: the objective of Schick and Schütze (2021), as ModelCenter's examples have it: the loss compares the words
 //! that stand for classes with each other alone, at one place of each row.

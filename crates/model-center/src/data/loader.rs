@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use bmtrain_core::philox::Key;
 
-use super::{AnswerPlace, Answers, Dataset, Label, LabelSpace, Labels, Permutation};
-use crate::model::labels::IGNORED;
+use super::{AnswerPlace, Answers, Dataset, IGNORED, Label, LabelSpace, Labels, Permutation};
 use crate::{Error, Result};
 
 /// In which order samples are visited.

@@ -10,40 +10,31 @@
 //! integers resume a run exactly and any number of ranks sees the same batches. The finetune program is the caller.
 
 mod answers;
-mod columns;
 mod dataset;
-mod delimited;
-mod flaws;
-mod lines;
+pub(crate) mod io;
 mod loader;
 mod order;
-mod packed;
-mod passages;
-mod pieces;
-mod prompts;
 mod read;
-mod record;
-mod record_reader;
-mod squad;
-mod superglue;
-mod template;
-mod texts;
-mod words;
+mod task;
 
 pub use answers::{AnswerPlace, Answers};
-pub use columns::{ColumnTask, LabelSpec};
 pub use dataset::{Dataset, LabelSpace, Labels, ReadReport, RowRef};
+pub use io::flaws::OnBadRecord;
+pub(crate) use io::record::{CONVERSATIONS, PROMPTS_INSTEAD};
+pub use io::record::{Format, Record, Scalar};
+pub use io::texts::{TextSource, read_texts};
 pub use loader::{Batch, BatchAnswers, Loader, LoaderOptions, Order, Position};
 pub use order::Permutation;
-pub use prompts::{Asking, PROMPTS, Prompt, PromptEntry, TaskFiles};
-pub use read::{OnBadRecord, ReadOptions, TooLong};
-pub(crate) use record::{CONVERSATIONS, PROMPTS_INSTEAD};
-pub use record::{Format, Record, Scalar};
-pub use squad::{SQUAD_METRICS, Squad};
-pub use superglue::{SUPERGLUE, Split, TaskEntry, TaskLabels, find_task};
-pub use template::{Template, TemplateTask};
-pub use texts::{TextSource, read_texts};
-pub use words::{WordColumns, WordTask};
+pub use read::{ReadOptions, TooLong};
+pub use task::columns::{ColumnTask, LabelSpec};
+pub use task::language_modeling::{WordColumns, WordTask};
+pub use task::prompts::{Asking, PROMPTS, Prompt, PromptEntry, TaskFiles};
+pub use task::squad::{SQUAD_METRICS, Squad};
+pub use task::superglue::{SUPERGLUE, Split, TaskEntry, TaskLabels, find_task};
+pub use task::template::{Template, TemplateTask};
+
+/// The label of tokens without a loss, as in `transformers`.
+pub const IGNORED: i64 = -100;
 
 /// One input of a model before tokenisation, with the label of its sample.
 ///

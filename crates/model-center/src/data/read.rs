@@ -2,18 +2,18 @@
 //!
 //! Defines [`ReadOptions`] and the one loop behind every task: read a record, let the task turn it into
 //! examples, tokenise in chunks, apply the length limit, count what was skipped or cut. Text is dropped once
-//! tokenised, so memory holds the tokens and one chunk. Called by [`super::superglue`], [`super::columns`],
-//! [`super::words`], [`super::prompts`] and [`super::template`]; [`super::squad`], which has no records, uses the
+//! tokenised, so memory holds the tokens and one chunk. Called by [`super::task::superglue`], [`super::task::columns`],
+//! [`super::task::language_modeling`], [`super::task::prompts`] and [`super::task::template`]; [`super::task::squad`], which has no records, uses the
 //! builder behind it.
 
 use std::path::Path;
 
 use super::answers::AnswerForm;
 use super::dataset::{Dataset, LabelSpace, ReadReport};
-use super::flaws::Flaws;
-use super::record::{Format, Record};
-use super::record_reader::RecordReader;
-use super::squad::SquadForm;
+use super::io::flaws::{Flaws, OnBadRecord};
+use super::io::record::{Format, Record};
+use super::io::record_reader::RecordReader;
+use super::task::squad::SquadForm;
 use super::{Example, Label};
 use crate::tokenizer::{Encoding, KeepSide, Limit, Tokenizer};
 use crate::{Error, Result};
@@ -30,25 +30,6 @@ pub enum TooLong {
     Truncate,
     /// Stop with an error that names the first one.
     Error,
-}
-
-/// What to do with records that cannot be used.
-#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnBadRecord {
-    /// Stop at the first one.
-    #[default]
-    Error,
-    /// Leave them out, but stop if they are more than this share of all records, 0 to 1.
-    Skip {
-        /// The largest accepted share; [`OnBadRecord::SKIP_SHARE`] by default.
-        max_share: f64,
-    },
-}
-
-impl OnBadRecord {
-    /// The share of bad records that skipping accepts unless told otherwise: 0.1 %.
-    pub const SKIP_SHARE: f64 = 0.001;
 }
 
 /// How a file is read; the same for every task.

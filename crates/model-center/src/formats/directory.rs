@@ -14,7 +14,6 @@ use super::names::{NameTable, ParamShape, export};
 use super::shards::SHARD_BYTES;
 use crate::config::{Config, HfHeader, json};
 use crate::file::{AtomicFile, open_regular, resolve_inside, sync_directory, unreadable, write_atomic};
-use crate::model::SaveOptions;
 use crate::tokenizer::further_templates;
 use crate::{Error, Result};
 
@@ -52,6 +51,17 @@ pub enum DirectoryLayout {
     /// ModelCenter's names: its own fields in `config.json`, and [`WEIGHTS_FILE`]. Read here; not tried in ModelCenter
     /// itself.
     ModelCenter,
+}
+
+/// How a model is saved.
+#[derive(Debug, Clone, Copy)]
+pub struct SaveOptions<'a> {
+    /// Dtype of the weights.
+    pub dtype: DType,
+    /// Directory to copy the tokenizer's files from.
+    pub companions: Option<&'a Path>,
+    /// Whose names and files.
+    pub layout: DirectoryLayout,
 }
 
 /// What a written directory consists of.
@@ -168,12 +178,6 @@ impl<'a, C: Config> ModelDirectory<'a, C> {
             DirectoryLayout::ModelCenter => self.config.to_model_center(&self.header).map(|written| written.map),
         }
     }
-}
-
-/// The error for a family that has no names in ModelCenter's files; `title` is its name for people.
-pub(crate) fn no_model_center(title: &str) -> Error {
-    let reason = format!("a {title} like this is not written in ModelCenter's layout");
-    Error::model("the directory to write", reason, "write it in Hugging Face's layout")
 }
 
 /// The hub's name of a model, such as `org/name`, if its directory lies in a hub cache,

@@ -8,13 +8,11 @@ use super::registry::HeadValues;
 use super::text::{TextAnswers, TextBatch, TextLabels};
 use crate::config::ProblemType;
 use crate::config::are_default;
+pub use crate::data::IGNORED;
 use crate::error::{Error, Result};
 use crate::file::printable;
 use crate::model::OpenOptions;
 use bmtrain_core::{Device, Segment, Tensor};
-
-/// The label of what does not count, as in transformers.
-pub const IGNORED: i64 = -100;
 
 /// What the loss compares with.
 #[derive(Debug, Clone)]

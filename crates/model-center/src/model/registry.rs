@@ -9,8 +9,9 @@ use crate::config::{
 };
 use crate::error::{Error, Result};
 use crate::file::printable;
+pub use crate::formats::directory::SaveOptions;
 use crate::formats::pretrained::family_of;
-use crate::formats::{DirectoryLayout, ParamShape, Plan, Weights};
+use crate::formats::{ParamShape, Plan, Weights};
 use bmtrain_core::{DType, Device};
 use bmtrain_dist::Parameters;
 use bmtrain_dist::block::Recompute;
@@ -136,17 +137,6 @@ pub struct OpenedModel {
     /// What was inferred from the weights because `config.json` does not state it, one sentence each: the family, the
     /// head and the number of classes.
     pub notes: Vec<String>,
-}
-
-/// How a model is saved.
-#[derive(Debug, Clone, Copy)]
-pub struct SaveOptions<'a> {
-    /// Dtype of the weights.
-    pub dtype: DType,
-    /// Directory to copy the tokenizer's files from.
-    pub companions: Option<&'a Path>,
-    /// Whose names and files.
-    pub layout: DirectoryLayout,
 }
 
 /// One family of models.

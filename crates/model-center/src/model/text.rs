@@ -2,9 +2,9 @@
 //!
 //! [`crate::model::registry`] opens a directory as a boxed [`TextModel`]; the finetune and forward programs call it.
 
+use crate::config::model_center::no_model_center;
 use crate::data::{AnswerPlace, Batch, Labels};
 use crate::error::{Error, Result};
-use crate::formats::directory::no_model_center;
 use crate::formats::{DirectoryLayout, NameTable};
 use crate::model::decoding::{Decoding, DecodingOptions};
 use crate::model::labels::IGNORED;

@@ -1,8 +1,8 @@
 //! Decoders in directories: opening one, writing one.
 
 use super::{Classes, DecoderFamily, DecoderHead, DecoderModel};
+use crate::config::model_center::no_model_center;
 use crate::error::Result;
-use crate::formats::directory::no_model_center;
 use crate::formats::{Allow, DirectoryLayout, ModelDirectory, NameTable};
 use crate::model::infer::Heads;
 use crate::model::labels::take_over;

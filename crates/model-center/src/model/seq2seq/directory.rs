@@ -1,8 +1,8 @@
 //! Models with two stacks in Hugging Face directories: opening one, writing one.
 
 use super::{Added, Seq2SeqFamily, Seq2SeqHead, Seq2SeqModel, Sinusoids};
+use crate::config::model_center::no_model_center;
 use crate::error::{Error, Result};
-use crate::formats::directory::no_model_center;
 use crate::formats::{Allow, DirectoryLayout, ModelDirectory, NameTable, TensorSource, Weights};
 use crate::model::infer::Heads;
 use crate::model::labels::take_over;

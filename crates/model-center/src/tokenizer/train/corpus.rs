@@ -12,7 +12,7 @@ use tokenizers::{
 };
 
 use super::{TrainOptions, VocabularyKind, document, normalizer};
-use crate::data::{TextSource, read_texts};
+use crate::data::io::texts::{TextSource, read_texts};
 use crate::tokenizer::catch::catch_errors;
 use crate::{Error, Result};
 

@@ -15,7 +15,7 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 use self::corpus::Corpus;
 use super::catch::catch_errors;
-use crate::data::TextSource;
+use crate::data::io::texts::TextSource;
 use crate::file::write_atomic;
 use crate::{Error, Result};
 

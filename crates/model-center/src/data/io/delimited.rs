@@ -9,18 +9,18 @@
 
 /// One field of a row.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Field {
+pub(crate) struct Field {
     /// The text without quotes.
-    pub(super) text: String,
+    pub(crate) text: String,
     /// Line of its first character, from 1.
-    pub(super) line: u64,
+    pub(crate) line: u64,
     /// Column of its first character, in characters from 1.
-    pub(super) column: usize,
+    pub(crate) column: usize,
 }
 
 /// What a line did to the row.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Fed {
+pub(crate) enum Fed {
     /// The row is complete.
     Row,
     /// A quoted field goes on in the next line.
@@ -40,24 +40,24 @@ enum State {
 
 /// Splits lines into fields; one row may take several lines.
 #[derive(Debug)]
-pub(super) struct RowParser {
+pub(crate) struct RowParser {
     delimiter: char,
     quoting: bool,
     state: State,
     /// Fields of the row; valid after [`Fed::Row`].
-    pub(super) fields: Vec<Field>,
+    pub(crate) fields: Vec<Field>,
     /// Bytes of the row so far.
-    pub(super) bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 impl RowParser {
     /// A parser for `,` with quotes or for tabs without.
-    pub(super) fn new(delimiter: char, quoting: bool) -> RowParser {
+    pub(crate) fn new(delimiter: char, quoting: bool) -> RowParser {
         RowParser { delimiter, quoting, state: State::FieldStart, fields: Vec::new(), bytes: 0 }
     }
 
     /// Adds a line (without its ending) to the row; starts a new row unless a quote is open.
-    pub(super) fn feed(&mut self, text: &str, line: u64) -> Fed {
+    pub(crate) fn feed(&mut self, text: &str, line: u64) -> Fed {
         if self.state == State::Quoted {
             self.push('\n');
         } else {
@@ -94,7 +94,7 @@ impl RowParser {
     }
 
     /// Where the quoted field that is still open began.
-    pub(super) fn open_field(&self) -> (u64, usize) {
+    pub(crate) fn open_field(&self) -> (u64, usize) {
         self.fields.last().map_or((1, 1), |field| (field.line, field.column))
     }
 

@@ -1,6 +1,6 @@
 //! Plain text as rows of equal length, which are learnt by their words.
 //!
-//! Defines [`read`], called by [`super::words`] for files and directories that are no records. A file is one document,
+//! Defines [`read`], called by [`super::language_modeling`] for files and directories that are no records. A file is one document,
 //! with the token that ends texts behind it. The tokens of all documents stand in one line, which is cut every
 //! `max_length` tokens: no token is lost, none is in two rows, and only the last row can be shorter. It has two tokens
 //! at least, because of one there is nothing to predict; where one would be left over, the row before gives it its
@@ -8,11 +8,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Label;
-use super::dataset::{Dataset, LabelSpace, ReadReport};
-use super::flaws::Flaws;
-use super::pieces::PieceReader;
-use super::read::{ReadOptions, around, padding};
+use crate::data::Label;
+use crate::data::dataset::{Dataset, LabelSpace, ReadReport};
+use crate::data::io::chunks::ChunkReader;
+use crate::data::io::flaws::Flaws;
+use crate::data::read::{ReadOptions, around, padding};
 use crate::{Error, Result};
 
 /// Text is tokenised in pieces of so many bytes.
@@ -21,7 +21,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// Reads a file, or the files of a directory whose names end in `.txt`, in the order of their names.
 ///
 /// Errors: what is wrong with a file, with its place; no text; rows too short for two words and one to move.
-pub(super) fn read(path: &Path, options: &ReadOptions<'_>) -> Result<Dataset> {
+pub(crate) fn read(path: &Path, options: &ReadOptions<'_>) -> Result<Dataset> {
     options.check()?;
     if options.max_length < 3 {
         let reason = format!("rows of {} tokens are too short for text that is cut into rows", options.max_length);
@@ -99,7 +99,7 @@ impl Packer<'_> {
     }
 
     fn append(&mut self, path: &Path) -> Result<()> {
-        let mut pieces = PieceReader::open(path, PIECE_BYTES)?;
+        let mut pieces = ChunkReader::open(path, PIECE_BYTES)?;
         self.ids.extend_from_slice(&self.before);
         let start = self.ids.len();
         while let Some(piece) = pieces.advance()? {

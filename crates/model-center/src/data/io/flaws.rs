@@ -4,8 +4,26 @@
 
 use std::path::Path;
 
-use super::read::OnBadRecord;
 use crate::{Error, Result};
+
+/// What to do with records that cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnBadRecord {
+    /// Stop at the first one.
+    #[default]
+    Error,
+    /// Leave them out, but stop if they are more than this share of all records, 0 to 1.
+    Skip {
+        /// The largest accepted share; [`OnBadRecord::SKIP_SHARE`] by default.
+        max_share: f64,
+    },
+}
+
+impl OnBadRecord {
+    /// The share of bad records that skipping accepts unless told otherwise: 0.1 %.
+    pub const SKIP_SHARE: f64 = 0.001;
+}
 
 /// How many flaws of skipped records the report quotes.
 const QUOTED_FLAWS: usize = 3;
@@ -20,16 +38,16 @@ fn in_one_line(flaw: &Error) -> String {
 
 /// What was wrong with records that were left out.
 #[derive(Debug, Default)]
-pub(super) struct Flaws {
+pub(crate) struct Flaws {
     /// How many.
-    pub(super) count: u64,
+    pub(crate) count: u64,
     /// The first few.
-    pub(super) first: Vec<String>,
+    pub(crate) first: Vec<String>,
 }
 
 impl Flaws {
     /// Leave a record out, if that is accepted.
-    pub(super) fn add(&mut self, policy: OnBadRecord, flaw: Error) -> Result<()> {
+    pub(crate) fn add(&mut self, policy: OnBadRecord, flaw: Error) -> Result<()> {
         if policy == OnBadRecord::Error {
             return Err(flaw);
         }
@@ -41,7 +59,7 @@ impl Flaws {
     }
 
     /// Whether not more records than accepted were left out.
-    pub(super) fn check(&self, path: &Path, policy: OnBadRecord, records: u64) -> Result<()> {
+    pub(crate) fn check(&self, path: &Path, policy: OnBadRecord, records: u64) -> Result<()> {
         let Flaws { count, first } = self;
         match policy {
             OnBadRecord::Skip { max_share } if *count as f64 > max_share * records as f64 => Err(Error::data(

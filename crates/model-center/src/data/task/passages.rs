@@ -2,11 +2,11 @@
 //!
 //! Defines their `parse` functions, called through [`super::prompts::PROMPTS`].
 
-use super::Member;
 use super::prompts::{Asking, Prompt};
-use super::record::Record;
 use super::superglue::truth;
 use crate::Result;
+use crate::data::Member;
+use crate::data::io::record::Record;
 use crate::metrics::{exact_match, token_f1};
 
 /// Bytes of all prompts of one record: each repeats the passage, so a short record could ask for a lot of memory. Real
@@ -19,7 +19,7 @@ const MAX_ITEMS: usize = 1000;
 const GAP: &str = "@placeholder";
 
 /// One sample for each answer, judged by itself and with the other answers to its question.
-pub(super) fn multirc(record: &Record<'_>, asking: &mut Asking, prompts: &mut Vec<Prompt>) -> Result<()> {
+pub(crate) fn multirc(record: &Record<'_>, asking: &mut Asking, prompts: &mut Vec<Prompt>) -> Result<()> {
     let text = record.text("passage.text")?;
     for asked in record.list("passage.questions")? {
         let member = Some(Member { question: asking.next_question(), credit: None });
@@ -43,7 +43,7 @@ pub(super) fn multirc(record: &Record<'_>, asking: &mut Asking, prompts: &mut Ve
 /// answer.
 ///
 /// Source: the passage as in the predecessor's prompt, which asks for all entities at once and has no label for it.
-pub(super) fn record_task(record: &Record<'_>, asking: &mut Asking, prompts: &mut Vec<Prompt>) -> Result<()> {
+pub(crate) fn record_task(record: &Record<'_>, asking: &mut Asking, prompts: &mut Vec<Prompt>) -> Result<()> {
     let passage = record.text("passage.text")?;
     let entities = entities(record, passage)?;
     let listed = entities.join(", ");

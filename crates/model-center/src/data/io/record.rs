@@ -1,7 +1,7 @@
 //! Records of JSONL, CSV and TSV files behind one view.
 //!
 //! Defines [`Format`] and [`Record`]: fields by name, errors with `file:line:column`. Tasks see nothing else, so
-//! [`super::superglue`] and [`super::columns`] know no file format. [`super::record_reader`] yields records.
+//! [`crate::data::task::superglue`] and [`crate::data::task::columns`] know no file format. [`super::record_reader`] yields records.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -79,14 +79,14 @@ impl Scalar<'_> {
 /// One record of a file.
 #[derive(Debug)]
 pub struct Record<'a> {
-    pub(super) path: &'a Path,
-    pub(super) line: u64,
-    pub(super) fields: Fields<'a>,
+    pub(crate) path: &'a Path,
+    pub(crate) line: u64,
+    pub(crate) fields: Fields<'a>,
 }
 
 /// What a record was read from.
 #[derive(Debug)]
-pub(super) enum Fields<'a> {
+pub(crate) enum Fields<'a> {
     /// A line of JSON and what it says.
     Json { text: &'a str, object: Map<String, Value> },
     /// An object in a list of such a line: the column of that list in the line, and the object.
@@ -230,7 +230,7 @@ impl Record<'_> {
     }
 
     /// The error for a label that is not among `known`.
-    pub(super) fn unknown_label<S: AsRef<str>>(&self, column: &str, value: &str, known: &[S], fix: &str) -> Error {
+    pub(crate) fn unknown_label<S: AsRef<str>>(&self, column: &str, value: &str, known: &[S], fix: &str) -> Error {
         self.error(column, format!("unknown label {:?}; known: {}", shorten(value), list(known)), fix)
     }
 
@@ -278,7 +278,7 @@ fn list<S: AsRef<str>>(names: &[S]) -> String {
 }
 
 /// The first 60 characters of a value.
-pub(super) fn shorten(value: &str) -> String {
+pub(crate) fn shorten(value: &str) -> String {
     match value.char_indices().nth(60) {
         Some((end, _)) => format!("{}…", &value[..end]),
         None => value.to_owned(),

@@ -1,6 +1,6 @@
 //! Plain text in pieces of bounded size, whatever its lines are like.
 //!
-//! Defines [`PieceReader`], which [`super::packed`] reads documents with: it strips the byte order mark, makes one kind
+//! Defines [`ChunkReader`], which [`crate::data::task::packed`] reads documents with: it strips the byte order mark, makes one kind
 //! of line ending, and refuses what is no text with its place.
 
 use std::fs::File;
@@ -12,7 +12,7 @@ use crate::{Error, Result};
 
 /// Reads a file piece by piece.
 #[derive(Debug)]
-pub(super) struct PieceReader {
+pub(crate) struct ChunkReader {
     path: PathBuf,
     reader: BufReader<File>,
     /// Most bytes of a piece.
@@ -24,20 +24,20 @@ pub(super) struct PieceReader {
     characters: usize,
 }
 
-impl PieceReader {
+impl ChunkReader {
     /// Opens `path`; pieces have at most `most` bytes, at least 8.
     ///
     /// Errors: the file cannot be opened, is no regular file, or holds UTF-16 text.
-    pub(super) fn open(path: &Path, most: usize) -> Result<PieceReader> {
+    pub(crate) fn open(path: &Path, most: usize) -> Result<ChunkReader> {
         let reader = open_text(path)?;
         let most = most.max(8);
-        Ok(PieceReader { path: path.to_owned(), reader, most, bytes: Vec::new(), line: 1, characters: 0 })
+        Ok(ChunkReader { path: path.to_owned(), reader, most, bytes: Vec::new(), line: 1, characters: 0 })
     }
 
     /// The next piece; `None` at the end of the file. Together they are the file, with `\n` for `\r\n`.
     ///
     /// Errors: reading fails; bytes that are not UTF-8, or are zero.
-    pub(super) fn advance(&mut self) -> Result<Option<String>> {
+    pub(crate) fn advance(&mut self) -> Result<Option<String>> {
         // One byte more than a piece may have tells whether the text goes on.
         let room = (self.most + 1).saturating_sub(self.bytes.len()) as u64;
         let read = (&mut self.reader).take(room).read_to_end(&mut self.bytes);
@@ -104,7 +104,7 @@ mod tests {
         let directory = tempfile::TempDir::new().unwrap();
         let path = directory.path().join("file");
         std::fs::write(&path, content).unwrap();
-        let mut reader = PieceReader::open(&path, most).map_err(|error| error.to_string())?;
+        let mut reader = ChunkReader::open(&path, most).map_err(|error| error.to_string())?;
         let mut pieces = Vec::new();
         while let Some(piece) = reader.advance().map_err(|error| error.to_string())? {
             pieces.push(piece);

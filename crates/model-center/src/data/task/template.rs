@@ -6,13 +6,13 @@
 use std::fmt;
 use std::path::Path;
 
-use super::Label;
-use super::answers::AnswerPlace;
 use super::columns::{LabelReader, LabelSpec};
-use super::dataset::Dataset;
 use super::prompts::{Asked, Prompt, read_prompts};
-use super::read::ReadOptions;
-use super::record::{Format, Record};
+use crate::data::Label;
+use crate::data::answers::AnswerPlace;
+use crate::data::dataset::Dataset;
+use crate::data::io::record::{Format, Record};
+use crate::data::read::ReadOptions;
 use crate::{Error, Result};
 
 /// The name that stands for the answer.

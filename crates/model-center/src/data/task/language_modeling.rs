@@ -5,10 +5,11 @@
 
 use std::path::Path;
 
-use super::dataset::{Dataset, LabelSpace};
-use super::read::{ReadOptions, read};
-use super::record::{Format, Record};
-use super::{Example, Label, packed};
+use super::packed;
+use crate::data::dataset::{Dataset, LabelSpace};
+use crate::data::io::record::{Format, Record};
+use crate::data::read::{ReadOptions, read};
+use crate::data::{Example, Label};
 use crate::{Error, Result};
 
 /// Which columns hold the texts.

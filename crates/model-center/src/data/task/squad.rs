@@ -11,12 +11,12 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::answers::sentinels;
-use super::dataset::{Dataset, LabelSpace};
-use super::lines::of_data;
-use super::read::{Builder, ReadOptions, RowForm, RowLimit};
 use super::superglue::Split;
-use super::{Example, Label};
+use crate::data::answers::sentinels;
+use crate::data::dataset::{Dataset, LabelSpace};
+use crate::data::io::lines::of_data;
+use crate::data::read::{Builder, ReadOptions, RowForm, RowLimit};
+use crate::data::{Example, Label};
 use crate::file::read_text;
 use crate::metrics::Metric;
 use crate::tokenizer::Tokenizer;
@@ -131,7 +131,7 @@ impl Squad {
 
 /// How rows are made of questions, passages and answers.
 #[derive(Debug, Clone)]
-pub(super) struct SquadForm {
+pub(crate) struct SquadForm {
     sentinels: [u32; 2],
     front: Vec<u32>,
     back: Vec<u32>,
@@ -147,7 +147,7 @@ impl SquadForm {
     /// cut: the passage and the answer lose their ends, and a question only where nothing else is left.
     ///
     /// Errors: as [`Builder::room`].
-    pub(super) fn row(
+    pub(crate) fn row(
         &self,
         first: &[u32],
         passage: Option<&[u32]>,

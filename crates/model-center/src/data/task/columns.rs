@@ -6,10 +6,10 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::dataset::{Dataset, LabelSpace};
-use super::read::{ReadOptions, read, renumber};
-use super::record::{Format, Record, Scalar, shorten};
-use super::{Example, Label};
+use crate::data::dataset::{Dataset, LabelSpace};
+use crate::data::io::record::{Format, Record, Scalar, shorten};
+use crate::data::read::{ReadOptions, read, renumber};
+use crate::data::{Example, Label};
 use crate::{Error, Result};
 
 /// More distinct labels than this are taken for a column that holds no classes.
@@ -123,14 +123,14 @@ impl ColumnTask {
 }
 
 /// Turns label values into labels and remembers the names met.
-pub(super) struct LabelReader<'a> {
+pub(crate) struct LabelReader<'a> {
     spec: &'a LabelSpec,
     names: Vec<String>,
     index: HashMap<String, usize>,
 }
 
 impl<'a> LabelReader<'a> {
-    pub(super) fn new(spec: &'a LabelSpec) -> Result<Self> {
+    pub(crate) fn new(spec: &'a LabelSpec) -> Result<Self> {
         let names = match spec {
             LabelSpec::Names(names) | LabelSpec::Found(names) => names.clone(),
             LabelSpec::Count(count) if *count <= MAX_CLASSES => (0..*count).map(|class| class.to_string()).collect(),
@@ -149,7 +149,7 @@ impl<'a> LabelReader<'a> {
         Ok(LabelReader { spec, names, index })
     }
 
-    pub(super) fn label(&mut self, record: &Record<'_>, column: &str) -> Result<Label> {
+    pub(crate) fn label(&mut self, record: &Record<'_>, column: &str) -> Result<Label> {
         let value = record.scalar(column)?;
         if *self.spec == LabelSpec::Value {
             return number(record, column, &value);

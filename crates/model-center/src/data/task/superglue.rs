@@ -10,10 +10,10 @@
 
 use std::path::Path;
 
-use super::dataset::{Dataset, LabelSpace};
-use super::read::{ReadOptions, read};
-use super::record::{Format, Record};
-use super::{Example, Label};
+use crate::data::dataset::{Dataset, LabelSpace};
+use crate::data::io::record::{Format, Record};
+use crate::data::read::{ReadOptions, read};
+use crate::data::{Example, Label};
 use crate::metrics::Metric;
 use crate::tokenizer::KeepSide;
 use crate::{Error, Result};
@@ -98,15 +98,15 @@ pub fn find_task<'a>(name: &str, registries: &[&'a [TaskEntry]]) -> Result<&'a T
     })
 }
 
-pub(super) const FALSE_TRUE: &[&str] = &["false", "true"];
-pub(super) const ZERO_ONE: &[&str] = &["0", "1"];
-pub(super) const CB_LABELS: &[&str] = &["contradiction", "entailment", "neutral"];
-pub(super) const RTE_LABELS: &[&str] = &["not_entailment", "entailment"];
+pub(crate) const FALSE_TRUE: &[&str] = &["false", "true"];
+pub(crate) const ZERO_ONE: &[&str] = &["0", "1"];
+pub(crate) const CB_LABELS: &[&str] = &["contradiction", "entailment", "neutral"];
+pub(crate) const RTE_LABELS: &[&str] = &["not_entailment", "entailment"];
 
 /// Whether a record's label is true.
 ///
 /// Errors: a record without a label, as those of a test split are.
-pub(super) fn truth(record: &Record<'_>) -> Result<bool> {
+pub(crate) fn truth(record: &Record<'_>) -> Result<bool> {
     require_label(record)?;
     record.flag("label")
 }
@@ -114,7 +114,7 @@ pub(super) fn truth(record: &Record<'_>) -> Result<bool> {
 /// The index of a record's label in `names`.
 ///
 /// Errors: as [`truth`].
-pub(super) fn label(record: &Record<'_>, names: &[&str]) -> Result<usize> {
+pub(crate) fn label(record: &Record<'_>, names: &[&str]) -> Result<usize> {
     require_label(record)?;
     record.choice("label", names)
 }

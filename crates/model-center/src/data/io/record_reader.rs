@@ -1,7 +1,7 @@
 //! From lines to records.
 //!
 //! Defines [`RecordReader`], which knows the three file formats and tells flaws of one record from the end of a
-//! file's use. [`super::read`] pulls records from it.
+//! file's use. [`crate::data::read`] pulls records from it.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::{Error, Result};
 
 /// Reads the records of one file.
 #[derive(Debug)]
-pub(super) struct RecordReader {
+pub(crate) struct RecordReader {
     lines: LineReader,
     kind: Kind,
 }
@@ -30,7 +30,7 @@ impl RecordReader {
     /// Opens a file and, for CSV and TSV, reads its header row.
     ///
     /// Errors: as [`LineReader::open`], and a header that is missing, broken or names a column twice.
-    pub(super) fn open(path: &Path, format: Format, max_line_bytes: usize) -> Result<RecordReader> {
+    pub(crate) fn open(path: &Path, format: Format, max_line_bytes: usize) -> Result<RecordReader> {
         let place = path.display().to_string();
         let mut reader = RecordReader { lines: LineReader::open(path, max_line_bytes)?, kind: Kind::Json };
         let mut parser = match format {
@@ -60,7 +60,7 @@ impl RecordReader {
     }
 
     /// The next record, `None` at the end. The inner error concerns this record alone, the outer one the file.
-    pub(super) fn next(&mut self) -> Result<Option<std::result::Result<Record<'_>, Flaw>>> {
+    pub(crate) fn next(&mut self) -> Result<Option<std::result::Result<Record<'_>, Flaw>>> {
         match &mut self.kind {
             Kind::Json => next_object(&mut self.lines),
             Kind::Rows { parser, header } => {

@@ -11,22 +11,22 @@ use crate::file::open_regular;
 use crate::{Error, Result};
 
 /// Why one line or record is unusable, while the following ones may still be fine.
-pub(super) type Flaw = Error;
+pub(crate) type Flaw = Error;
 
 /// A usable line without its ending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Line<'a> {
+pub(crate) struct Line<'a> {
     /// The text.
-    pub(super) text: &'a str,
+    pub(crate) text: &'a str,
     /// From 1.
-    pub(super) number: u64,
+    pub(crate) number: u64,
     /// Whether a line ending followed; a line without one may be the torn end of an interrupted write.
-    pub(super) complete: bool,
+    pub(crate) complete: bool,
 }
 
 /// Reads a file line by line.
 #[derive(Debug)]
-pub(super) struct LineReader {
+pub(crate) struct LineReader {
     path: PathBuf,
     reader: BufReader<File>,
     text: String,
@@ -39,30 +39,30 @@ impl LineReader {
     /// Opens `path`; lines above `max_bytes` bytes are refused.
     ///
     /// Errors: the file cannot be opened, is no regular file, or holds UTF-16 text.
-    pub(super) fn open(path: &Path, max_bytes: usize) -> Result<LineReader> {
+    pub(crate) fn open(path: &Path, max_bytes: usize) -> Result<LineReader> {
         let reader = open_text(path)?;
         Ok(LineReader { path: path.to_owned(), reader, text: String::new(), number: 0, complete: true, max_bytes })
     }
 
     /// The file being read.
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// The longest line this reader returns, in bytes.
-    pub(super) fn max_bytes(&self) -> usize {
+    pub(crate) fn max_bytes(&self) -> usize {
         self.max_bytes
     }
 
     /// The line that the last [`LineReader::advance`] read.
-    pub(super) fn line(&self) -> Line<'_> {
+    pub(crate) fn line(&self) -> Line<'_> {
         Line { text: &self.text, number: self.number, complete: self.complete }
     }
 
     /// Reads one more line; `None` at the end of the file.
     ///
     /// Errors: the outer error (reading failed) ends everything, the inner one concerns this line alone.
-    pub(super) fn advance(&mut self) -> Result<Option<std::result::Result<(), Flaw>>> {
+    pub(crate) fn advance(&mut self) -> Result<Option<std::result::Result<(), Flaw>>> {
         let mut bytes = std::mem::take(&mut self.text).into_bytes();
         bytes.clear();
         // Two more bytes than allowed: room for the line ending, and a way to see that the line goes on.
@@ -110,7 +110,7 @@ impl LineReader {
 /// Opens a file of text behind its byte order mark.
 ///
 /// Errors: the file cannot be opened, is no regular file, or holds UTF-16 text.
-pub(super) fn open_text(path: &Path) -> Result<BufReader<File>> {
+pub(crate) fn open_text(path: &Path) -> Result<BufReader<File>> {
     let (file, _) = open_regular(path).map_err(of_data)?;
     let mut reader = BufReader::with_capacity(1 << 16, file);
     let start = reader.fill_buf().map_err(|error| file_error(path, error))?;
@@ -128,14 +128,14 @@ pub(super) fn open_text(path: &Path) -> Result<BufReader<File>> {
 }
 
 /// A data file that is wrong is no mistake in a model directory.
-pub(super) fn of_data(error: Error) -> Error {
+pub(crate) fn of_data(error: Error) -> Error {
     match error {
         Error::Model { place, reason, fix } => Error::Data { place, reason, fix },
         other => other,
     }
 }
 
-pub(super) fn file_error(path: &Path, error: std::io::Error) -> Error {
+pub(crate) fn file_error(path: &Path, error: std::io::Error) -> Error {
     Error::file("read", path, error, "check the file and the disk it is on")
 }
 

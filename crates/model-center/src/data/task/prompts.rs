@@ -11,13 +11,13 @@
 
 use std::path::{Path, PathBuf};
 
-use super::answers::{AnswerForm, AnswerPlace};
-use super::dataset::{Dataset, LabelSpace};
 use super::passages::{multirc, record_task};
-use super::read::{ReadOptions, RowForm, read_as};
-use super::record::{Format, Record};
 use super::superglue::{CB_LABELS, FALSE_TRUE, RTE_LABELS, Split, ZERO_ONE, label, truth};
-use super::{Example, Label, Member};
+use crate::data::answers::{AnswerForm, AnswerPlace};
+use crate::data::dataset::{Dataset, LabelSpace};
+use crate::data::io::record::{Format, Record};
+use crate::data::read::{ReadOptions, RowForm, read_as};
+use crate::data::{Example, Label, Member};
 use crate::metrics::Metric;
 use crate::{Error, Result};
 
@@ -36,7 +36,7 @@ pub struct Prompt {
 
 impl Prompt {
     /// A prompt that ends with its answer and a full stop.
-    pub(super) fn new(before: String, class: usize) -> Self {
+    pub(crate) fn new(before: String, class: usize) -> Self {
         Prompt { before, after: ".".to_owned(), class, member: None }
     }
 }
@@ -130,18 +130,18 @@ impl PromptEntry {
 }
 
 /// Which words are asked for, and where.
-pub(super) struct Asked<'a> {
-    pub(super) names: &'a [String],
-    pub(super) words: &'a [String],
-    pub(super) place: AnswerPlace,
+pub(crate) struct Asked<'a> {
+    pub(crate) names: &'a [String],
+    pub(crate) words: &'a [String],
+    pub(crate) place: AnswerPlace,
     /// Who asks, for errors.
-    pub(super) of: &'a str,
+    pub(crate) of: &'a str,
 }
 
 /// Reads the prompts of a file.
 ///
 /// Errors: as [`PromptEntry::read`].
-pub(super) fn read_prompts(
+pub(crate) fn read_prompts(
     path: &Path,
     format: Format,
     options: &ReadOptions<'_>,

@@ -1,0 +1,10 @@
+//! Tasks: how a record becomes the examples of a sample.
+
+pub(crate) mod columns;
+pub(crate) mod language_modeling;
+mod packed;
+mod passages;
+pub(crate) mod prompts;
+pub(crate) mod squad;
+pub(crate) mod superglue;
+pub(crate) mod template;

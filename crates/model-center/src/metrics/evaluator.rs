@@ -1,0 +1,249 @@
+//! Collects predictions, merges them over ranks and computes metrics.
+
+use std::sync::Arc;
+
+use super::{Average, ClassCounts, Judged, Metric, OrderedSum, Questions, ValuePairs};
+use crate::data::{Dataset, LabelSpace, Labels, Member};
+use crate::{Error, Result};
+
+/// Collects the predictions of an evaluation.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Evaluator {
+    /// Of classes or choices.
+    Classes(ClassCounts),
+    /// Of classes whose samples belong to questions, with what each sample belongs to.
+    Questions(Questions, Arc<[Member]>),
+    /// Of numbers.
+    Values(ValuePairs),
+    /// Of words: mean losses of batches, each with its number of words, and the samples.
+    Words(OrderedSum, u64),
+}
+
+impl Evaluator {
+    /// An empty evaluator for labels of a kind.
+    pub fn new(labels: &LabelSpace) -> Evaluator {
+        match labels.classes() {
+            Some(classes) => Evaluator::Classes(ClassCounts::new(classes)),
+            None if labels.are_words() => Evaluator::Words(OrderedSum::default(), 0),
+            None => Evaluator::Values(ValuePairs::default()),
+        }
+    }
+
+    /// An empty evaluator for the samples of a dataset.
+    pub fn of(dataset: &Dataset) -> Evaluator {
+        let members: Arc<[Member]> = (0..dataset.len()).filter_map(|sample| dataset.member(sample)).collect();
+        match dataset.labels().classes() {
+            Some(classes) if !members.is_empty() => Evaluator::Questions(Questions::new(classes), members),
+            _ => Evaluator::new(dataset.labels()),
+        }
+    }
+
+    /// Adds the mean loss of batch `index`, of so many samples that count `weight` together. It is what words are
+    /// judged by, and nothing to what goes by outputs.
+    ///
+    /// Errors: a loss that is not a number.
+    pub fn add_loss(&mut self, index: u64, loss: f32, samples: u64, weight: u64) -> Result<()> {
+        let Evaluator::Words(losses, count) = self else { return Ok(()) };
+        if !loss.is_finite() {
+            let reason = format!("the loss is {loss}");
+            let fix = "lower the learning rate, or evaluate an earlier checkpoint";
+            return Err(Error::diverged(format!("evaluation, batch {index}"), reason, fix));
+        }
+        losses.add(index, f64::from(loss) * weight as f64, weight as f64);
+        *count += samples;
+        Ok(())
+    }
+
+    /// Adds the outputs of a model's head for a batch.
+    ///
+    /// Shapes: `logits` B × classes for classes, B × choices for choices (one output per row, rows of a sample
+    /// together), B for numbers; `samples` and `labels` B.
+    ///
+    /// Errors: lengths that do not agree, labels of the other kind or out of range, logits that are not numbers.
+    pub fn add(&mut self, samples: &[u32], logits: &[f32], labels: &Labels) -> Result<()> {
+        let wrong = |reason: String| Err(Error::data("evaluation", reason, "pass the batch's own labels and outputs"));
+        let per_sample = match self {
+            Evaluator::Classes(counts) => counts.classes(),
+            Evaluator::Questions(questions, _) => questions.counts().classes(),
+            Evaluator::Values(_) => 1,
+            // They are judged by their loss.
+            Evaluator::Words(..) => return Ok(()),
+        };
+        if labels.len() != samples.len() || logits.len() != samples.len() * per_sample {
+            return wrong(format!(
+                "{} outputs and {} labels for {} samples of {per_sample} outputs",
+                logits.len(),
+                labels.len(),
+                samples.len()
+            ));
+        }
+        match (self, labels) {
+            (Evaluator::Classes(counts), Labels::Class(labels)) => {
+                let decided = decisions(samples, logits, labels, per_sample)?;
+                decided.into_iter().for_each(|(label, predicted)| counts.add(label, predicted));
+                Ok(())
+            }
+            (Evaluator::Questions(questions, members), Labels::Class(labels)) => {
+                let decided = decisions(samples, logits, labels, per_sample)?;
+                for ((sample, outputs), decision) in samples.iter().zip(logits.chunks_exact(per_sample)).zip(decided) {
+                    let Some(member) = members.get(*sample as usize) else {
+                        return wrong(format!("sample {sample} of {}", members.len()));
+                    };
+                    questions.add(*sample, *member, decision, outputs);
+                }
+                Ok(())
+            }
+            (Evaluator::Values(pairs), Labels::Value(labels)) => {
+                if let Some((sample, value)) = samples.iter().zip(logits).find(|(_, value)| !value.is_finite()) {
+                    return Err(no_numbers(*sample, &[*value]));
+                }
+                for ((sample, predicted), label) in samples.iter().zip(logits).zip(labels) {
+                    pairs.add(u64::from(*sample), *predicted, *label);
+                }
+                Ok(())
+            }
+            (Evaluator::Classes(_) | Evaluator::Questions(..), labels) => {
+                wrong(format!("{} as labels of classes", Judged::by(labels).name()))
+            }
+            (_, labels) => wrong(format!("{} as labels of numbers", Judged::by(labels).name())),
+        }
+    }
+
+    /// Adds what another rank collected.
+    ///
+    /// Errors: the other one collects something else.
+    pub fn merge(&mut self, other: &Evaluator) -> Result<()> {
+        match (self, other) {
+            (Evaluator::Classes(a), Evaluator::Classes(b)) if a.classes() == b.classes() => {
+                a.merge(b);
+                Ok(())
+            }
+            (Evaluator::Values(a), Evaluator::Values(b)) => {
+                a.merge(b);
+                Ok(())
+            }
+            (Evaluator::Questions(a, members), Evaluator::Questions(b, others)) if members == others => {
+                a.merge(b);
+                Ok(())
+            }
+            (Evaluator::Words(a, samples), Evaluator::Words(b, more)) => {
+                a.merge(b);
+                *samples += more;
+                Ok(())
+            }
+            _ => Err(Error::data("evaluation", "evaluators of different kinds", "merge those of one dataset")),
+        }
+    }
+
+    /// Number of samples added.
+    pub fn count(&self) -> u64 {
+        match self {
+            Evaluator::Classes(counts) => counts.count(),
+            Evaluator::Questions(questions, _) => questions.counts().count(),
+            Evaluator::Values(pairs) => pairs.len() as u64,
+            Evaluator::Words(_, samples) => *samples,
+        }
+    }
+
+    /// The figures asked for, in that order.
+    ///
+    /// Errors: nothing was added, or a metric that does not fit the labels.
+    pub fn compute(&self, metrics: &[Metric]) -> Result<Vec<(Metric, f64)>> {
+        if self.count() == 0 {
+            return Err(Error::data("evaluation", "no sample was evaluated", "give a validation file with records"));
+        }
+        metrics.iter().map(|metric| Ok((*metric, self.value(*metric)?))).collect()
+    }
+
+    fn value(&self, metric: Metric) -> Result<f64> {
+        let value = match self {
+            Evaluator::Classes(counts) => of_classes(counts, metric),
+            Evaluator::Questions(questions, _) => match metric {
+                Metric::ExactMatch => Some(questions.exact_match()),
+                Metric::TokenF1 => questions.token_f1(),
+                _ => of_classes(questions.counts(), metric),
+            },
+            Evaluator::Values(pairs) => match metric {
+                Metric::Pearson => Some(pairs.pearson()),
+                Metric::Spearman => Some(pairs.spearman()),
+                Metric::MeanSquaredError => Some(pairs.mean_squared_error()),
+                _ => None,
+            },
+            Evaluator::Words(losses, _) => (metric == Metric::Perplexity).then(|| losses.mean().exp()),
+        };
+        value.ok_or_else(|| {
+            let (kind, fitting) = match self {
+                Evaluator::Classes(counts) => (format!("{} classes", counts.classes()), Judged::Classes.metrics()),
+                Evaluator::Questions(..) => {
+                    let both = [Judged::Questions.metrics(), Judged::Classes.metrics()];
+                    ("classes of answers to questions".into(), both.concat())
+                }
+                Evaluator::Values(_) => ("numbers".into(), Judged::Values.metrics()),
+                Evaluator::Words(..) => ("words".into(), Judged::Words.metrics()),
+            };
+            Error::recipe(
+                "eval.metric",
+                format!("{:?} does not judge labels that are {kind}", metric.name()),
+                format!("use {}", fitting.join(", ")),
+            )
+        })
+    }
+}
+
+fn no_numbers(sample: u32, outputs: &[f32]) -> Error {
+    Error::diverged(
+        format!("evaluation, sample {sample}"),
+        format!("the model's outputs are not numbers: {outputs:?}"),
+        "lower the learning rate, or evaluate an earlier checkpoint",
+    )
+}
+
+/// Label and prediction of each sample.
+///
+/// Errors: labels out of range, outputs that are not numbers.
+fn decisions(samples: &[u32], logits: &[f32], labels: &[i64], classes: usize) -> Result<Vec<(usize, usize)>> {
+    let rows = labels.iter().zip(logits.chunks_exact(classes)).zip(samples);
+    let decide = |((label, logits), sample): ((&i64, &[f32]), &u32)| {
+        let Some(label) = usize::try_from(*label).ok().filter(|label| *label < classes) else {
+            let reason = format!("label {label} of sample {sample} with {classes} classes");
+            return Err(Error::data("evaluation", reason, "pass the batch's own labels and outputs"));
+        };
+        let predicted = argmax(logits).ok_or_else(|| no_numbers(*sample, logits))?;
+        Ok((label, predicted))
+    };
+    rows.map(decide).collect()
+}
+
+fn of_classes(counts: &ClassCounts, metric: Metric) -> Option<f64> {
+    match metric {
+        Metric::Accuracy => Some(counts.accuracy()),
+        Metric::Precision => counts.precision(Average::Class(1)),
+        Metric::Recall => counts.recall(Average::Class(1)),
+        Metric::F1 => counts.f1(Average::Class(1)),
+        Metric::PrecisionMacro => counts.precision(Average::Macro),
+        Metric::RecallMacro => counts.recall(Average::Macro),
+        Metric::F1Macro => counts.f1(Average::Macro),
+        Metric::F1Micro => counts.f1(Average::Micro),
+        Metric::Matthews => Some(counts.matthews()),
+        Metric::Pearson
+        | Metric::Spearman
+        | Metric::MeanSquaredError
+        | Metric::Perplexity
+        | Metric::ExactMatch
+        | Metric::TokenF1 => None,
+    }
+}
+
+/// The index of the largest number, the first of equal ones; `None` if there is none or one is not a number.
+pub fn argmax(values: &[f32]) -> Option<usize> {
+    let mut best = 0;
+    for (index, value) in values.iter().enumerate() {
+        if value.is_nan() {
+            return None;
+        }
+        if *value > values[best] {
+            best = index;
+        }
+    }
+    (!values.is_empty()).then_some(best)
+}

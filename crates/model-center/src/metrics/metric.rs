@@ -1,0 +1,170 @@
+//! The names of metrics, what each judges, and which labels have which by default.
+
+use crate::data::{LabelSpace, Labels};
+use crate::{Error, Result};
+
+/// A figure of merit. Where a quotient has no defined value (0 / 0), it is 0, as in scikit-learn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// Share of right predictions.
+    Accuracy,
+    /// Precision of class 1.
+    Precision,
+    /// Recall of class 1.
+    Recall,
+    /// Harmonic mean of precision and recall of class 1.
+    F1,
+    /// Mean over classes of their precision.
+    PrecisionMacro,
+    /// Mean over classes of their recall.
+    RecallMacro,
+    /// Mean over classes of their F1.
+    F1Macro,
+    /// F1 of all decisions together; equals accuracy, since every sample has one class.
+    F1Micro,
+    /// Matthews correlation coefficient, −1 to 1, for any number of classes.
+    Matthews,
+    /// Pearson correlation coefficient of numbers, −1 to 1.
+    Pearson,
+    /// Spearman rank correlation coefficient of numbers, −1 to 1; ties share the mean of their ranks.
+    Spearman,
+    /// Mean squared error of numbers; smaller is better.
+    MeanSquaredError,
+    /// Of words: e to the mean loss, so many words seem equally likely in each place; smaller is better.
+    Perplexity,
+    /// Share of questions that are answered rightly: with one of the known answers, or in all of their parts.
+    ExactMatch,
+    /// Mean over questions of the F1 of an answer's words against the known answer that fits best.
+    TokenF1,
+}
+
+/// What a metric judges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Judged {
+    /// Classes and choices.
+    Classes,
+    /// Numbers.
+    Values,
+    /// Words.
+    Words,
+    /// Answers to questions, each of which has several samples.
+    Questions,
+}
+
+impl Judged {
+    /// The kind of labels.
+    pub fn of(labels: &LabelSpace) -> Judged {
+        match labels {
+            LabelSpace::Classes(_) | LabelSpace::Choices(_) | LabelSpace::Answers(_) => Judged::Classes,
+            LabelSpace::Value => Judged::Values,
+            LabelSpace::NextWords | LabelSpace::Target => Judged::Words,
+        }
+    }
+
+    /// What these labels are compared with.
+    pub(super) fn by(labels: &Labels) -> Judged {
+        match labels {
+            Labels::Class(_) => Judged::Classes,
+            Labels::Value(_) => Judged::Values,
+            Labels::NextWords(_) | Labels::Target(_) => Judged::Words,
+        }
+    }
+
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Judged::Classes => "classes",
+            Judged::Values => "numbers",
+            Judged::Words => "words",
+            Judged::Questions => "questions",
+        }
+    }
+
+    /// The names of the metrics that judge it.
+    pub fn metrics(self) -> Vec<&'static str> {
+        Metric::ALL.iter().filter(|metric| metric.judges() == self).map(|metric| metric.name()).collect()
+    }
+}
+
+impl Metric {
+    /// Every metric.
+    pub const ALL: &[Metric] = &[
+        Metric::Accuracy,
+        Metric::Precision,
+        Metric::Recall,
+        Metric::F1,
+        Metric::PrecisionMacro,
+        Metric::RecallMacro,
+        Metric::F1Macro,
+        Metric::F1Micro,
+        Metric::Matthews,
+        Metric::Pearson,
+        Metric::Spearman,
+        Metric::MeanSquaredError,
+        Metric::Perplexity,
+        Metric::ExactMatch,
+        Metric::TokenF1,
+    ];
+
+    /// The name in recipes, logs and metric files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Metric::Accuracy => "accuracy",
+            Metric::Precision => "precision",
+            Metric::Recall => "recall",
+            Metric::F1 => "f1",
+            Metric::PrecisionMacro => "precision_macro",
+            Metric::RecallMacro => "recall_macro",
+            Metric::F1Macro => "f1_macro",
+            Metric::F1Micro => "f1_micro",
+            Metric::Matthews => "matthews",
+            Metric::Pearson => "pearson",
+            Metric::Spearman => "spearman",
+            Metric::MeanSquaredError => "mean_squared_error",
+            Metric::Perplexity => "perplexity",
+            Metric::ExactMatch => "exact_match",
+            Metric::TokenF1 => "token_f1",
+        }
+    }
+
+    /// The metric of a name.
+    ///
+    /// Errors: an unknown name; the error lists the known ones.
+    pub fn parse(name: &str) -> Result<Metric> {
+        Metric::ALL.iter().copied().find(|metric| metric.name() == name).ok_or_else(|| {
+            let names: Vec<&str> = Metric::ALL.iter().map(|metric| metric.name()).collect();
+            Error::recipe("eval.metric", format!("unknown metric {name:?}"), format!("use {}", names.join(", ")))
+        })
+    }
+
+    /// Whether a larger figure is better.
+    pub fn larger_is_better(self) -> bool {
+        !matches!(self, Metric::MeanSquaredError | Metric::Perplexity)
+    }
+
+    /// What it judges.
+    pub fn judges(self) -> Judged {
+        match self {
+            Metric::Pearson | Metric::Spearman | Metric::MeanSquaredError => Judged::Values,
+            Metric::Perplexity => Judged::Words,
+            Metric::ExactMatch | Metric::TokenF1 => Judged::Questions,
+            _ => Judged::Classes,
+        }
+    }
+
+    /// What is reported for labels of a kind if a recipe names no metric; the first picks the best checkpoint.
+    pub fn defaults(labels: &LabelSpace) -> &'static [Metric] {
+        match labels {
+            LabelSpace::Value => &[Metric::Pearson, Metric::Spearman, Metric::MeanSquaredError],
+            LabelSpace::NextWords | LabelSpace::Target => &[Metric::Perplexity],
+            LabelSpace::Choices(_) => &[Metric::Accuracy],
+            LabelSpace::Classes(_) | LabelSpace::Answers(_) if labels.classes() == Some(2) => {
+                &[Metric::Accuracy, Metric::Precision, Metric::Recall, Metric::F1, Metric::Matthews]
+            }
+            LabelSpace::Classes(_) | LabelSpace::Answers(_) => {
+                &[Metric::Accuracy, Metric::PrecisionMacro, Metric::RecallMacro, Metric::F1Macro, Metric::Matthews]
+            }
+        }
+    }
+}
