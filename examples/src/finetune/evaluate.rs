@@ -130,7 +130,7 @@ fn score(model: &dyn TextModel, batch: &Batch, device: &Device) -> Result<Vec<f3
     let no_head =
         || Error::model("evaluation", "the model has no head for labels", "open it with the head of the task");
     let rows = TextBatch::of(batch.clone(), 0.0);
-    if let Labels::NextWords(_) | Labels::Target(_) = batch.labels {
+    if let Labels::NextTokens(_) | Labels::Target(_) = batch.labels {
         let loss = model.loss(&rows, &mut cx)?.ok_or_else(no_head)?;
         return Ok(vec![loss.value().item()?]);
     }

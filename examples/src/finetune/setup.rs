@@ -110,9 +110,9 @@ pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, s
     let problem = match labels {
         LabelSpace::Value => Some(ProblemType::Regression),
         LabelSpace::Classes(_) | LabelSpace::Choices(_) => Some(ProblemType::SingleLabel),
-        LabelSpace::NextWords | LabelSpace::Target | LabelSpace::Answers(_) => None,
+        LabelSpace::NextTokens | LabelSpace::Target | LabelSpace::Answers(_) => None,
     };
-    let head = match labels.take_word_head() {
+    let head = match labels.need_lm_head() {
         true => TextHead::CausalLm,
         false => TextHead::Classification { outputs: labels.outputs() },
     };
@@ -122,7 +122,7 @@ pub fn open_options(resolved: &Resolved, labels: &LabelSpace, device: &Device, s
         head: Some(head),
         head_values: match resolved.model.head {
             // A model that has learnt words keeps its head for them: a new one would spoil what its blocks have learnt.
-            _ if labels.take_word_head() => HeadValues::Directory,
+            _ if labels.need_lm_head() => HeadValues::Directory,
             Head::Auto => HeadValues::DirectoryOrDrawn,
             Head::New => HeadValues::Drawn,
         },
@@ -258,7 +258,7 @@ fn answer_place(resolved: &Resolved, registry: Registry<'_>, directory: &Path) -
         return Ok(None);
     }
     // As it is opened for words of any kind.
-    let opened = sketch(resolved, registry, directory, &LabelSpace::NextWords)?;
+    let opened = sketch(resolved, registry, directory, &LabelSpace::NextTokens)?;
     let place = opened.model.answer_place().map_err(|error| unfit(resolved, error))?;
     if resolved.train.prompt_loss > 0.0 && place != AnswerPlace::Next {
         let reason = "this model sees all of a prompt at once, so there is no next word of it to learn";
@@ -312,7 +312,7 @@ fn read_train(resolved: &Resolved, tokenizer: &dyn Tokenizer, place: Option<Answ
     let options = read_options(resolved, tokenizer);
     match &resolved.data.source {
         DataSource::Files { train, columns, .. } => columns.read(train, &options),
-        DataSource::Words { train, task, .. } => task.read(train, &options),
+        DataSource::LanguageModeling { train, task, .. } => task.read(train, &options),
         DataSource::Template { train, task, .. } => task.read(train, answering(resolved, place)?, &options),
         _ => read_split(resolved, Split::Train, place, &options),
     }
@@ -334,12 +334,12 @@ fn read_eval(
             }
             columns.read(eval, &options).map(Some)
         }
-        DataSource::Words { eval: Some(eval), task, .. } => task.read(eval, &options).map(Some),
+        DataSource::LanguageModeling { eval: Some(eval), task, .. } => task.read(eval, &options).map(Some),
         DataSource::Template { eval: Some(eval), task, .. } => {
             task.read(eval, answering(resolved, place)?, &options).map(Some)
         }
         DataSource::Files { eval: None, .. }
-        | DataSource::Words { eval: None, .. }
+        | DataSource::LanguageModeling { eval: None, .. }
         | DataSource::Template { eval: None, .. } => Ok(None),
         _ => read_split(resolved, Split::Validation, place, &options).map(Some),
     }

@@ -16,7 +16,7 @@ const INTERVAL: Duration = Duration::from_secs(30);
 pub(crate) fn note_reading(resolved: &Resolved) {
     let paths = match &resolved.data.source {
         DataSource::Files { train, eval, .. }
-        | DataSource::Words { train, eval, .. }
+        | DataSource::LanguageModeling { train, eval, .. }
         | DataSource::Template { train, eval, .. } => vec![Some(train.as_path()), eval.as_deref()],
         source => vec![source.directory().map(PathBuf::as_path)],
     };

@@ -5,7 +5,7 @@
 use crate::fixture;
 
 use fixture::{Fixture, golden, vocabulary};
-use model_center::data::{Format, PROMPTS, SUPERGLUE, TaskFiles, WordColumns};
+use model_center::data::{Format, LanguageModelingColumns, PROMPTS, SUPERGLUE, TaskFiles};
 use model_center::model::MODELS;
 use model_center::recipe::{DataSource, Recipe, Resolved};
 use serde_json::{Map, Value, json};
@@ -122,11 +122,11 @@ fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
                 columns.text_pair.iter().for_each(|pair| record[pair] = text.into());
                 record
             }
-            DataSource::Words { task, .. } => {
+            DataSource::LanguageModeling { task, .. } => {
                 let mut record = json!({});
                 let (column, further) = match &task.columns {
-                    WordColumns::Language { text, prompt } => (text, prompt.as_ref()),
-                    WordColumns::Target { text, target } => (text, Some(target)),
+                    LanguageModelingColumns::Language { text, prompt } => (text, prompt.as_ref()),
+                    LanguageModelingColumns::Target { text, target } => (text, Some(target)),
                 };
                 record[column] = text.into();
                 further.into_iter().for_each(|column| record[column] = other.into());
@@ -136,7 +136,7 @@ fn data(fixture: &Fixture, resolved: &Resolved) -> Vec<String> {
     };
     let lines: String = (0..4).map(|at| format!("{}\n", record(at))).collect();
     match &resolved.data.source {
-        DataSource::Words { task, train, .. } if task.format_of(train).unwrap() == Format::Text => {
+        DataSource::LanguageModeling { task, train, .. } if task.format_of(train).unwrap() == Format::Text => {
             // Four rows of the tests' length.
             let text = texts[0].to_owned() + "\n";
             fixture.write("train.txt", &text.repeat(10));
@@ -233,7 +233,9 @@ fn every_recipe_trains_a_tiny_model_of_its_family() {
         sets.extend(small.map(str::to_owned));
         sets.extend(["train.batch_size=4", "train.micro_batch_size=2", "device.threads=1"].map(str::to_owned));
         match &resolved.data.source {
-            DataSource::Words { task, .. } if matches!(task.columns, WordColumns::Target { .. }) => {
+            DataSource::LanguageModeling { task, .. }
+                if matches!(task.columns, LanguageModelingColumns::Target { .. }) =>
+            {
                 sets.push("data.target_length=6".into());
             }
             DataSource::Squad { .. } => sets.push("data.target_length=6".into()),

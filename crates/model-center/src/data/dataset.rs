@@ -9,8 +9,7 @@ use super::{Label, Member};
 use crate::{Error, Result};
 
 /// What the labels of a dataset are, which decides the head and the loss of a model.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LabelSpace {
     /// One of these classes; the head has one output per class.
     Classes(Vec<String>),
@@ -21,7 +20,7 @@ pub enum LabelSpace {
     /// A number; the head has one output.
     Value,
     /// The words of the row itself, each of which follows from those in front of it.
-    NextWords,
+    NextTokens,
     /// The words of a row of its own, the second of each sample, which a decoder writes behind what an encoder reads.
     Target,
 }
@@ -33,7 +32,7 @@ impl LabelSpace {
             LabelSpace::Classes(names) => names.len(),
             LabelSpace::Answers(answers) => answers.names.len(),
             LabelSpace::Choices(_) | LabelSpace::Value => 1,
-            LabelSpace::NextWords | LabelSpace::Target => 0,
+            LabelSpace::NextTokens | LabelSpace::Target => 0,
         }
     }
 
@@ -42,18 +41,18 @@ impl LabelSpace {
         match self {
             LabelSpace::Choices(choices) => *choices,
             LabelSpace::Target => 2,
-            LabelSpace::Classes(_) | LabelSpace::Answers(_) | LabelSpace::Value | LabelSpace::NextWords => 1,
+            LabelSpace::Classes(_) | LabelSpace::Answers(_) | LabelSpace::Value | LabelSpace::NextTokens => 1,
         }
     }
 
     /// Whether the labels are words.
-    pub fn are_words(&self) -> bool {
-        matches!(self, LabelSpace::NextWords | LabelSpace::Target)
+    pub fn are_tokens(&self) -> bool {
+        matches!(self, LabelSpace::NextTokens | LabelSpace::Target)
     }
 
     /// Whether they are told by a head for words.
-    pub fn take_word_head(&self) -> bool {
-        self.are_words() || matches!(self, LabelSpace::Answers(_))
+    pub fn need_lm_head(&self) -> bool {
+        self.are_tokens() || matches!(self, LabelSpace::Answers(_))
     }
 
     /// How many classes a prediction chooses from: classes or choices, `None` for a value and for words.
@@ -62,7 +61,7 @@ impl LabelSpace {
             LabelSpace::Classes(names) => Some(names.len()),
             LabelSpace::Choices(choices) => Some(*choices),
             LabelSpace::Answers(answers) => Some(answers.names.len()),
-            LabelSpace::Value | LabelSpace::NextWords | LabelSpace::Target => None,
+            LabelSpace::Value | LabelSpace::NextTokens | LabelSpace::Target => None,
         }
     }
 }
@@ -76,7 +75,7 @@ pub enum Labels {
     /// Numbers.
     Value(Vec<f32>),
     /// The words of the rows themselves, R × L.
-    NextWords(Vec<i64>),
+    NextTokens(Vec<i64>),
     /// Words of rows of their own, R × T.
     Target(Vec<i64>),
 }
@@ -85,7 +84,7 @@ impl Labels {
     /// Number of labels.
     pub fn len(&self) -> usize {
         match self {
-            Labels::Class(labels) | Labels::NextWords(labels) | Labels::Target(labels) => labels.len(),
+            Labels::Class(labels) | Labels::NextTokens(labels) | Labels::Target(labels) => labels.len(),
             Labels::Value(labels) => labels.len(),
         }
     }
@@ -227,9 +226,9 @@ impl Dataset {
     /// What a sample counts in a mean over samples: its words that are predicted, and 1 where labels are no words.
     pub fn weight(&self, sample: usize) -> usize {
         match (self.label(sample), self.target(sample)) {
-            (Some(Label::Words(_)), Some(target)) => target.input_ids.len(),
+            (Some(Label::TokensFrom(_)), Some(target)) => target.input_ids.len(),
             // A row's first word follows from nothing.
-            (Some(Label::Words(from)), None) => self.length(sample).saturating_sub(from.max(1)),
+            (Some(Label::TokensFrom(from)), None) => self.length(sample).saturating_sub(from.max(1)),
             (Some(Label::Class(_) | Label::Value(_)), _) => 1,
             (None, _) => 0,
         }
@@ -410,7 +409,7 @@ impl Dataset {
         for target in &self.targets {
             match target {
                 Label::Class(class) => number(*class as u64),
-                Label::Words(from) => number(*from as u64),
+                Label::TokensFrom(from) => number(*from as u64),
                 Label::Value(value) => number(u64::from(value.to_bits())),
             }
         }

@@ -207,7 +207,7 @@ impl Loader {
         if self.class_weights.is_some() {
             return self.weighed(first, count);
         }
-        if !self.dataset.labels().are_words() {
+        if !self.dataset.labels().are_tokens() {
             return Ok(vec![1.0 / count as f32; count as usize]);
         }
         let mut weights = Vec::with_capacity(count as usize);
@@ -383,13 +383,13 @@ impl Loader {
         let rows = || samples.iter().map(|sample| *sample as usize);
         let padded = |words: Vec<i64>, len: usize| words.into_iter().chain(std::iter::repeat(IGNORED)).take(len);
         match dataset.labels() {
-            LabelSpace::NextWords => {
+            LabelSpace::NextTokens => {
                 let words = |sample: usize| {
-                    let from = if let Some(Label::Words(from)) = dataset.label(sample) { from } else { 0 };
+                    let from = if let Some(Label::TokensFrom(from)) = dataset.label(sample) { from } else { 0 };
                     let ids = dataset.inputs(sample).flat_map(|row| row.input_ids).enumerate();
                     padded(ids.map(|(at, id)| if at < from { IGNORED } else { i64::from(*id) }).collect(), len)
                 };
-                Labels::NextWords(rows().flat_map(words).collect())
+                Labels::NextTokens(rows().flat_map(words).collect())
             }
             LabelSpace::Target => {
                 let ids = |sample: usize| dataset.target(sample).map_or(&[][..], |row| row.input_ids);

@@ -27,7 +27,7 @@ pub use loader::{Batch, BatchAnswers, Loader, LoaderOptions, Order, Position};
 pub use order::Permutation;
 pub use read::{ReadOptions, TooLong};
 pub use task::columns::{ColumnTask, LabelSpec};
-pub use task::language_modeling::{WordColumns, WordTask};
+pub use task::language_modeling::{LanguageModelingColumns, LanguageModelingTask};
 pub use task::prompts::{Asking, PROMPTS, Prompt, PromptEntry, TaskFiles};
 pub use task::squad::{SQUAD_METRICS, Squad};
 pub use task::superglue::{SUPERGLUE, Split, TaskEntry, TaskLabels, find_task};
@@ -58,7 +58,7 @@ pub enum Label {
     /// A number to predict, finite.
     Value(f32),
     /// The words of the row itself, or of its target, from this one on; those in front of it are only read.
-    Words(usize),
+    TokensFrom(usize),
 }
 
 /// What a sample is part of, where several samples are judged together: the answers of one question, the candidates of

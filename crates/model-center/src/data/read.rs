@@ -294,7 +294,7 @@ impl<'a> Builder<'a> {
                 let (input_ids, removed) = form.row(first, second, self, line)?;
                 Ok(Some(Row::of(input_ids, removed, label)))
             }
-            (RowForm::Plain, LabelSpace::NextWords) => self.words(line, first, second),
+            (RowForm::Plain, LabelSpace::NextTokens) => self.words(line, first, second),
             (RowForm::Plain, LabelSpace::Target) => self.side(line, first, is_first),
             (RowForm::Plain, _) => self.inputs(line, first, second).map(|row| Some(Row::new(row, label))),
         }
@@ -342,7 +342,7 @@ impl<'a> Builder<'a> {
         let input_ids = [&before[..], prompt, &text[..kept], end].concat();
         let removed = length - input_ids.len();
         let is_learnt = kept > 0 && input_ids.len() > from.max(1);
-        Ok(is_learnt.then(|| Row::of(input_ids, removed, Label::Words(from))))
+        Ok(is_learnt.then(|| Row::of(input_ids, removed, Label::TokensFrom(from))))
     }
 
     /// What an encoder reads, or what is written behind it: as the tokenizer surrounds a text, with its end if it knows
@@ -354,7 +354,7 @@ impl<'a> Builder<'a> {
         self.check_length(line, before.len() + text.len() + after.len(), limit)?;
         let kept = text.len().min(limit.1.saturating_sub(before.len() + after.len()));
         let input_ids = [&before[..], &text[..kept], &after].concat();
-        Ok((kept > 0).then(|| Row::of(input_ids, text.len() - kept, Label::Words(0))))
+        Ok((kept > 0).then(|| Row::of(input_ids, text.len() - kept, Label::TokensFrom(0))))
     }
 
     fn check_length(&self, line: u64, length: usize, (key, limit): (&str, usize)) -> Result<()> {

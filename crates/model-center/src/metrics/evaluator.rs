@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Average, ClassCounts, Judged, Metric, OrderedSum, Questions, ValuePairs};
+use super::{Average, ClassCounts, Metric, MetricKind, OrderedSum, Questions, ValuePairs};
 use crate::data::{Dataset, LabelSpace, Labels, Member};
 use crate::{Error, Result};
 
@@ -16,7 +16,7 @@ pub enum Evaluator {
     /// Of numbers.
     Values(ValuePairs),
     /// Of words: mean losses of batches, each with its number of words, and the samples.
-    Words(OrderedSum, u64),
+    Tokens(OrderedSum, u64),
 }
 
 impl Evaluator {
@@ -24,7 +24,7 @@ impl Evaluator {
     pub fn new(labels: &LabelSpace) -> Evaluator {
         match labels.classes() {
             Some(classes) => Evaluator::Classes(ClassCounts::new(classes)),
-            None if labels.are_words() => Evaluator::Words(OrderedSum::default(), 0),
+            None if labels.are_tokens() => Evaluator::Tokens(OrderedSum::default(), 0),
             None => Evaluator::Values(ValuePairs::default()),
         }
     }
@@ -43,7 +43,7 @@ impl Evaluator {
     ///
     /// Errors: a loss that is not a number.
     pub fn add_loss(&mut self, index: u64, loss: f32, samples: u64, weight: u64) -> Result<()> {
-        let Evaluator::Words(losses, count) = self else { return Ok(()) };
+        let Evaluator::Tokens(losses, count) = self else { return Ok(()) };
         if !loss.is_finite() {
             let reason = format!("the loss is {loss}");
             let fix = "lower the learning rate, or evaluate an earlier checkpoint";
@@ -67,7 +67,7 @@ impl Evaluator {
             Evaluator::Questions(questions, _) => questions.counts().classes(),
             Evaluator::Values(_) => 1,
             // They are judged by their loss.
-            Evaluator::Words(..) => return Ok(()),
+            Evaluator::Tokens(..) => return Ok(()),
         };
         if labels.len() != samples.len() || logits.len() != samples.len() * per_sample {
             return wrong(format!(
@@ -103,9 +103,9 @@ impl Evaluator {
                 Ok(())
             }
             (Evaluator::Classes(_) | Evaluator::Questions(..), labels) => {
-                wrong(format!("{} as labels of classes", Judged::by(labels).name()))
+                wrong(format!("{} as labels of classes", MetricKind::by(labels).name()))
             }
-            (_, labels) => wrong(format!("{} as labels of numbers", Judged::by(labels).name())),
+            (_, labels) => wrong(format!("{} as labels of numbers", MetricKind::by(labels).name())),
         }
     }
 
@@ -126,7 +126,7 @@ impl Evaluator {
                 a.merge(b);
                 Ok(())
             }
-            (Evaluator::Words(a, samples), Evaluator::Words(b, more)) => {
+            (Evaluator::Tokens(a, samples), Evaluator::Tokens(b, more)) => {
                 a.merge(b);
                 *samples += more;
                 Ok(())
@@ -141,7 +141,7 @@ impl Evaluator {
             Evaluator::Classes(counts) => counts.count(),
             Evaluator::Questions(questions, _) => questions.counts().count(),
             Evaluator::Values(pairs) => pairs.len() as u64,
-            Evaluator::Words(_, samples) => *samples,
+            Evaluator::Tokens(_, samples) => *samples,
         }
     }
 
@@ -169,17 +169,17 @@ impl Evaluator {
                 Metric::MeanSquaredError => Some(pairs.mean_squared_error()),
                 _ => None,
             },
-            Evaluator::Words(losses, _) => (metric == Metric::Perplexity).then(|| losses.mean().exp()),
+            Evaluator::Tokens(losses, _) => (metric == Metric::Perplexity).then(|| losses.mean().exp()),
         };
         value.ok_or_else(|| {
             let (kind, fitting) = match self {
-                Evaluator::Classes(counts) => (format!("{} classes", counts.classes()), Judged::Classes.metrics()),
+                Evaluator::Classes(counts) => (format!("{} classes", counts.classes()), MetricKind::Classes.metrics()),
                 Evaluator::Questions(..) => {
-                    let both = [Judged::Questions.metrics(), Judged::Classes.metrics()];
+                    let both = [MetricKind::Questions.metrics(), MetricKind::Classes.metrics()];
                     ("classes of answers to questions".into(), both.concat())
                 }
-                Evaluator::Values(_) => ("numbers".into(), Judged::Values.metrics()),
-                Evaluator::Words(..) => ("words".into(), Judged::Words.metrics()),
+                Evaluator::Values(_) => ("numbers".into(), MetricKind::Values.metrics()),
+                Evaluator::Tokens(..) => ("words".into(), MetricKind::Tokens.metrics()),
             };
             Error::recipe(
                 "eval.metric",

@@ -41,49 +41,49 @@ pub enum Metric {
 
 /// What a metric judges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Judged {
+pub enum MetricKind {
     /// Classes and choices.
     Classes,
     /// Numbers.
     Values,
     /// Words.
-    Words,
+    Tokens,
     /// Answers to questions, each of which has several samples.
     Questions,
 }
 
-impl Judged {
+impl MetricKind {
     /// The kind of labels.
-    pub fn of(labels: &LabelSpace) -> Judged {
+    pub fn of(labels: &LabelSpace) -> MetricKind {
         match labels {
-            LabelSpace::Classes(_) | LabelSpace::Choices(_) | LabelSpace::Answers(_) => Judged::Classes,
-            LabelSpace::Value => Judged::Values,
-            LabelSpace::NextWords | LabelSpace::Target => Judged::Words,
+            LabelSpace::Classes(_) | LabelSpace::Choices(_) | LabelSpace::Answers(_) => MetricKind::Classes,
+            LabelSpace::Value => MetricKind::Values,
+            LabelSpace::NextTokens | LabelSpace::Target => MetricKind::Tokens,
         }
     }
 
     /// What these labels are compared with.
-    pub(super) fn by(labels: &Labels) -> Judged {
+    pub(super) fn by(labels: &Labels) -> MetricKind {
         match labels {
-            Labels::Class(_) => Judged::Classes,
-            Labels::Value(_) => Judged::Values,
-            Labels::NextWords(_) | Labels::Target(_) => Judged::Words,
+            Labels::Class(_) => MetricKind::Classes,
+            Labels::Value(_) => MetricKind::Values,
+            Labels::NextTokens(_) | Labels::Target(_) => MetricKind::Tokens,
         }
     }
 
     /// For people.
     pub fn name(self) -> &'static str {
         match self {
-            Judged::Classes => "classes",
-            Judged::Values => "numbers",
-            Judged::Words => "words",
-            Judged::Questions => "questions",
+            MetricKind::Classes => "classes",
+            MetricKind::Values => "numbers",
+            MetricKind::Tokens => "words",
+            MetricKind::Questions => "questions",
         }
     }
 
     /// The names of the metrics that judge it.
     pub fn metrics(self) -> Vec<&'static str> {
-        Metric::ALL.iter().filter(|metric| metric.judges() == self).map(|metric| metric.name()).collect()
+        Metric::ALL.iter().filter(|metric| metric.kind() == self).map(|metric| metric.name()).collect()
     }
 }
 
@@ -144,12 +144,12 @@ impl Metric {
     }
 
     /// What it judges.
-    pub fn judges(self) -> Judged {
+    pub fn kind(self) -> MetricKind {
         match self {
-            Metric::Pearson | Metric::Spearman | Metric::MeanSquaredError => Judged::Values,
-            Metric::Perplexity => Judged::Words,
-            Metric::ExactMatch | Metric::TokenF1 => Judged::Questions,
-            _ => Judged::Classes,
+            Metric::Pearson | Metric::Spearman | Metric::MeanSquaredError => MetricKind::Values,
+            Metric::Perplexity => MetricKind::Tokens,
+            Metric::ExactMatch | Metric::TokenF1 => MetricKind::Questions,
+            _ => MetricKind::Classes,
         }
     }
 
@@ -157,7 +157,7 @@ impl Metric {
     pub fn defaults(labels: &LabelSpace) -> &'static [Metric] {
         match labels {
             LabelSpace::Value => &[Metric::Pearson, Metric::Spearman, Metric::MeanSquaredError],
-            LabelSpace::NextWords | LabelSpace::Target => &[Metric::Perplexity],
+            LabelSpace::NextTokens | LabelSpace::Target => &[Metric::Perplexity],
             LabelSpace::Choices(_) => &[Metric::Accuracy],
             LabelSpace::Classes(_) | LabelSpace::Answers(_) if labels.classes() == Some(2) => {
                 &[Metric::Accuracy, Metric::Precision, Metric::Recall, Metric::F1, Metric::Matthews]

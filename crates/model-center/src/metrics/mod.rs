@@ -16,6 +16,6 @@ mod questions;
 pub use answers::{AnswerScores, answer_words, exact_match, token_f1};
 pub use class_counts::{Average, ClassCounts};
 pub use evaluator::{Evaluator, argmax};
-pub use metric::{Judged, Metric};
+pub use metric::{Metric, MetricKind};
 pub use ordered::{OrderedSum, ValuePairs};
 pub use questions::Questions;

@@ -130,7 +130,7 @@ impl TextBatch {
             Labels::Class(labels) => TextLabels::Classes(labels),
             Labels::Value(values) => TextLabels::Values(values),
             // A decoder behind an encoder reads its labels moved by one; padding behind them is seen by none of them.
-            Labels::NextWords(words) | Labels::Target(words) => TextLabels::Classes(words),
+            Labels::NextTokens(words) | Labels::Target(words) => TextLabels::Classes(words),
         };
         let (mut decoder_input_ids, mut context) = (None, None);
         let answers = batch.answers.map(|answers| {

@@ -4,10 +4,10 @@
 
 use super::sources::has_classifier;
 use crate::data::{
-    ColumnTask, LabelSpec, PROMPTS, PromptEntry, SQUAD_METRICS, SUPERGLUE, Split, Squad, TaskEntry, TemplateTask,
-    WordColumns, WordTask,
+    ColumnTask, LabelSpec, LanguageModelingColumns, LanguageModelingTask, PROMPTS, PromptEntry, SQUAD_METRICS,
+    SUPERGLUE, Split, Squad, TaskEntry, TemplateTask,
 };
-use crate::metrics::{Judged, Metric};
+use crate::metrics::{Metric, MetricKind};
 use std::path::PathBuf;
 
 /// Where the data come from.
@@ -36,7 +36,7 @@ pub enum DataSource {
     Template {
         /// Learnt from.
         train: PathBuf,
-        /// Judged by; `None` trains without evaluation.
+        /// Evaluated on this file; `None` trains without evaluation.
         eval: Option<PathBuf>,
         /// Prompt, words, labels and format.
         task: TemplateTask,
@@ -45,19 +45,19 @@ pub enum DataSource {
     Files {
         /// Learnt from.
         train: PathBuf,
-        /// Judged by; `None` trains without evaluation.
+        /// Evaluated on this file; `None` trains without evaluation.
         eval: Option<PathBuf>,
         /// Columns, labels and format. Numbers as labels make it a regression.
         columns: ColumnTask,
     },
     /// Files of texts that are learnt by their words.
-    Words {
+    LanguageModeling {
         /// Learnt from.
         train: PathBuf,
-        /// Judged by; `None` trains without evaluation.
+        /// Evaluated on this file; `None` trains without evaluation.
         eval: Option<PathBuf>,
         /// Columns and format.
-        task: WordTask,
+        task: LanguageModelingTask,
     },
 }
 
@@ -70,8 +70,11 @@ impl DataSource {
             DataSource::Template { .. } => "classification",
             DataSource::Files { .. } if self.is_regression() => "regression",
             DataSource::Files { .. } => "classification",
-            DataSource::Words { task: WordTask { columns: WordColumns::Language { .. }, .. }, .. } => "language",
-            DataSource::Words { .. } => "seq2seq",
+            DataSource::LanguageModeling {
+                task: LanguageModelingTask { columns: LanguageModelingColumns::Language { .. }, .. },
+                ..
+            } => "language",
+            DataSource::LanguageModeling { .. } => "seq2seq",
         }
     }
 
@@ -96,7 +99,7 @@ impl DataSource {
         match self {
             DataSource::SuperGlue { .. } | DataSource::Files { .. } | DataSource::Template { .. } => true,
             DataSource::Prompts { task, .. } => has_classifier(task),
-            DataSource::Squad { .. } | DataSource::Words { .. } => false,
+            DataSource::Squad { .. } | DataSource::LanguageModeling { .. } => false,
         }
     }
 
@@ -130,7 +133,7 @@ impl DataSource {
         match self {
             DataSource::SuperGlue { .. } | DataSource::Prompts { .. } | DataSource::Squad { .. } => None,
             DataSource::Files { train, eval, .. }
-            | DataSource::Words { train, eval, .. }
+            | DataSource::LanguageModeling { train, eval, .. }
             | DataSource::Template { train, eval, .. } => Some((train, eval.as_ref())),
         }
     }
@@ -166,11 +169,11 @@ impl DataSource {
     }
 
     /// What is predicted.
-    pub fn predicts(&self) -> Judged {
+    pub fn predicts(&self) -> MetricKind {
         match self {
-            DataSource::Words { .. } | DataSource::Squad { .. } => Judged::Words,
-            _ if self.is_regression() => Judged::Values,
-            _ => Judged::Classes,
+            DataSource::LanguageModeling { .. } | DataSource::Squad { .. } => MetricKind::Tokens,
+            _ if self.is_regression() => MetricKind::Values,
+            _ => MetricKind::Classes,
         }
     }
 

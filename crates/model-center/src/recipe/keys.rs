@@ -8,7 +8,7 @@ use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
 use super::settings::*;
 use super::sources::read_data;
-use crate::metrics::{Judged, Metric};
+use crate::metrics::{Metric, MetricKind};
 use bmtrain_core::kernel::NormOrder;
 use bmtrain_core::{DType, DeviceChoice};
 use bmtrain_dist::block::Recompute;
@@ -202,9 +202,9 @@ fn read_eval(r: &mut Reader, data: &DataSettings, micro_batch_size: u64) -> Eval
     let every = read_interval(r, "eval.every", Interval::Epochs(1.0), ("end", Interval::End));
     let default = match (data.source.task_metrics(), data.source.predicts()) {
         (Some(metrics), _) => EvalMetric::Metric(metrics.first().copied().unwrap_or(Metric::Accuracy)),
-        (None, Judged::Classes | Judged::Questions) => EvalMetric::Metric(Metric::Accuracy),
-        (None, Judged::Values) => EvalMetric::Metric(Metric::Pearson),
-        (None, Judged::Words) => EvalMetric::Loss,
+        (None, MetricKind::Classes | MetricKind::Questions) => EvalMetric::Metric(Metric::Accuracy),
+        (None, MetricKind::Values) => EvalMetric::Metric(Metric::Pearson),
+        (None, MetricKind::Tokens) => EvalMetric::Loss,
     };
     let metric = read_metric(r, "eval.metric", default);
     r.follow("eval.metric", "data.task");

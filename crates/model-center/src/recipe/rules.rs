@@ -10,9 +10,9 @@ use super::reader::Reader;
 use super::resolved::Resolved;
 use super::settings::{EvalMetric, Interval, SaveWhich, Settings};
 use crate::Error;
-use crate::data::{Format, LabelSpec, TemplateTask, WordColumns};
+use crate::data::{Format, LabelSpec, LanguageModelingColumns, TemplateTask};
 use crate::formats::pretrained::{Places, Pretrained};
-use crate::metrics::Judged;
+use crate::metrics::MetricKind;
 use crate::run::{
     CHECKPOINT_DIRECTORY, LAST_MODEL_DIRECTORY, MARKER, MAX_NAME_BYTES, MODEL_DIRECTORY, RECIPE_FILE, STOP_FILE,
     is_output_name,
@@ -97,7 +97,7 @@ fn check_optimizer(r: &mut Reader, s: &Settings) {
 
 fn check_task(r: &mut Reader, s: &Settings) {
     let predicts = s.data.source.predicts();
-    if predicts == Judged::Values {
+    if predicts == MetricKind::Values {
         r.without_effect("train.label_smoothing", "data.task", "a regression has no classes", "remove it");
     }
     if !s.data.source.is_answered_by_words() {
@@ -109,14 +109,14 @@ fn check_task(r: &mut Reader, s: &Settings) {
     {
         let Some(EvalMetric::Metric(metric)) = metric else { continue };
         let is_of_task = s.data.source.task_metrics().is_some_and(|metrics| metrics.contains(&metric));
-        if metric.judges() != predicts && !is_of_task && r.is_explicit(key) {
-            let (name, judges, has) = (metric.name(), metric.judges().name(), predicts.name());
+        if metric.kind() != predicts && !is_of_task && r.is_explicit(key) {
+            let (name, judges, has) = (metric.name(), metric.kind().name(), predicts.name());
             let task = s.data.source.task_name();
             let reason = format!("`{key}` = \"{name}\" judges {judges}, and task \"{task}\" has {has} for labels");
             let fix = match predicts {
-                Judged::Classes | Judged::Questions => "use \"accuracy\" or \"loss\"",
-                Judged::Values => "use \"pearson\" or \"loss\"",
-                Judged::Words => "use \"perplexity\" or \"loss\"",
+                MetricKind::Classes | MetricKind::Questions => "use \"accuracy\" or \"loss\"",
+                MetricKind::Values => "use \"pearson\" or \"loss\"",
+                MetricKind::Tokens => "use \"perplexity\" or \"loss\"",
             };
             r.contradiction(&[key, "data.task"], reason, fix);
         }
@@ -132,11 +132,13 @@ fn check_columns(r: &mut Reader, s: &Settings) {
             let pair = ("data.columns.text_pair", columns.text_pair.as_ref());
             (&columns.text, vec![pair, ("data.columns.label", Some(&columns.label))], columns.format)
         }
-        DataSource::Words { task, .. } => match &task.columns {
-            WordColumns::Language { text, prompt } => {
+        DataSource::LanguageModeling { task, .. } => match &task.columns {
+            LanguageModelingColumns::Language { text, prompt } => {
                 (text, vec![("data.columns.prompt", prompt.as_ref())], task.format)
             }
-            WordColumns::Target { text, target } => (text, vec![("data.columns.target", Some(target))], task.format),
+            LanguageModelingColumns::Target { text, target } => {
+                (text, vec![("data.columns.target", Some(target))], task.format)
+            }
         },
     };
     let named: Vec<_> = std::iter::once(("data.columns.text", Some(text))).chain(named).collect();
@@ -205,13 +207,13 @@ fn check_format(r: &mut Reader, s: &Settings, format: Option<Format>, (train, ev
 fn check_plain_text(r: &mut Reader, s: &Settings, files: &[(&'static str, Option<Format>)]) {
     let Some((key, _)) = files.iter().find(|(_, format)| *format == Some(Format::Text)) else { return };
     match &s.data.source {
-        DataSource::Words { task, .. } => match &task.columns {
-            WordColumns::Language { prompt: None, .. } => {}
-            WordColumns::Language { prompt: Some(_), .. } => {
+        DataSource::LanguageModeling { task, .. } => match &task.columns {
+            LanguageModelingColumns::Language { prompt: None, .. } => {}
+            LanguageModelingColumns::Language { prompt: Some(_), .. } => {
                 let fix = "remove data.columns.prompt, or write records";
                 r.contradiction(&["data.columns.prompt", "data.format", key], "plain text has no columns", fix);
             }
-            WordColumns::Target { .. } => refuse_plain_text(r, key),
+            LanguageModelingColumns::Target { .. } => refuse_plain_text(r, key),
         },
         _ => refuse_plain_text(r, key),
     }
@@ -300,7 +302,7 @@ pub fn preflight(resolved: &Resolved, places: &Places) -> Vec<Mistake> {
     let model = model_directory(resolved, places);
     let mut out: Vec<Mistake> = model.as_ref().err().cloned().into_iter().collect();
     let takes_directories =
-        matches!(&resolved.data.source, DataSource::Words { task, .. } if task.format == Some(Format::Text));
+        matches!(&resolved.data.source, DataSource::LanguageModeling { task, .. } if task.format == Some(Format::Text));
     let mut look = |group, key: &str, path: PathBuf, is_directory: bool, fix: &str| {
         let found = std::fs::metadata(&path);
         let shown = path.display();
@@ -337,7 +339,7 @@ pub fn preflight(resolved: &Resolved, places: &Places) -> Vec<Mistake> {
             }
         }
         DataSource::Files { train, eval, .. }
-        | DataSource::Words { train, eval, .. }
+        | DataSource::LanguageModeling { train, eval, .. }
         | DataSource::Template { train, eval, .. } => {
             look(Group::Data, "data.train", train.clone(), false, "name a file of training records");
             if let Some(eval) = eval {

@@ -10,8 +10,8 @@ use super::layers::Value;
 use super::reader::{Otherwise, Reader, Spec};
 use super::settings::DataSettings;
 use crate::data::{
-    ColumnTask, Format, LabelSpec, OnBadRecord, PROMPTS, SUPERGLUE, Template, TemplateTask, TooLong, WordColumns,
-    WordTask,
+    ColumnTask, Format, LabelSpec, LanguageModelingColumns, LanguageModelingTask, OnBadRecord, PROMPTS, SUPERGLUE,
+    Template, TemplateTask, TooLong,
 };
 use std::path::PathBuf;
 
@@ -283,8 +283,8 @@ fn of_files(r: &mut Reader, task: Option<Task>, keys: Keys) -> DataSource {
     let Keys { format, text, .. } = keys;
     let (train, eval) = (keys.train.unwrap_or_default(), keys.eval);
     let columns = match task {
-        Some(Task::Language) => WordColumns::Language { text, prompt: keys.prompt },
-        Some(Task::Seq2Seq) => WordColumns::Target { text, target: keys.target },
+        Some(Task::Language) => LanguageModelingColumns::Language { text, prompt: keys.prompt },
+        Some(Task::Seq2Seq) => LanguageModelingColumns::Target { text, target: keys.target },
         _ => {
             let labels = match keys.labels {
                 _ if task == Some(Task::Regression) => LabelSpec::Value,
@@ -295,7 +295,7 @@ fn of_files(r: &mut Reader, task: Option<Task>, keys: Keys) -> DataSource {
             return DataSource::Files { train, eval, columns };
         }
     };
-    DataSource::Words { train, eval, task: WordTask { columns, format } }
+    DataSource::LanguageModeling { train, eval, task: LanguageModelingTask { columns, format } }
 }
 
 /// Keys that belong to other tasks on files.

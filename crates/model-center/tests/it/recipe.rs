@@ -3,7 +3,7 @@
 
 use crate::recipes;
 
-use model_center::data::{LabelSpec, OnBadRecord, TooLong, WordColumns};
+use model_center::data::{LabelSpec, LanguageModelingColumns, OnBadRecord, TooLong};
 use model_center::formats::Places;
 use model_center::metrics::Metric;
 use model_center::recipe::{
@@ -352,17 +352,17 @@ fn changes_since_a_run_was_begun_are_listed_with_both_values() {
 fn tasks_on_words_have_columns_lengths_and_a_metric_of_their_own() {
     let of_task = |task: &str| LEAST.replace("classification", task);
     let columns = |r: &Resolved| match &r.data.source {
-        DataSource::Words { task, .. } => task.columns.clone(),
+        DataSource::LanguageModeling { task, .. } => task.columns.clone(),
         other => panic!("{other:?}"),
     };
     let (language, seq2seq) = (of_task("language"), of_task("seq2seq"));
     let r = load(&language, &["data.columns.prompt=question", "train.label_smoothing=0.1"]);
-    assert_eq!(columns(&r), WordColumns::Language { text: "text".into(), prompt: Some("question".into()) });
+    assert_eq!(columns(&r), LanguageModelingColumns::Language { text: "text".into(), prompt: Some("question".into()) });
     assert_eq!((r.eval.metric, r.data.source.task_name()), (EvalMetric::Loss, "language"));
     assert_eq!(load(&language, &["eval.metric=perplexity"]).eval.metric, EvalMetric::Metric(Metric::Perplexity));
-    assert_eq!(columns(&load(&language, &[])), WordColumns::Language { text: "text".into(), prompt: None });
+    assert_eq!(columns(&load(&language, &[])), LanguageModelingColumns::Language { text: "text".into(), prompt: None });
     let r = load(&seq2seq, &["data.max_length=100", "data.columns.target=answer"]);
-    assert_eq!(columns(&r), WordColumns::Target { text: "text".into(), target: "answer".into() });
+    assert_eq!(columns(&r), LanguageModelingColumns::Target { text: "text".into(), target: "answer".into() });
     assert_eq!((r.data.max_length, r.data.target_length), (100, 100));
     assert_eq!(load(&seq2seq, &["data.target_length=20"]).data.target_length, 20);
     for text in [&language, &seq2seq] {
@@ -371,7 +371,7 @@ fn tasks_on_words_have_columns_lengths_and_a_metric_of_their_own() {
     }
     // Plain text: rows, not records.
     let r = load(&language, &["data.train=t.txt", "data.eval=e.txt", "data.max_length=64"]);
-    assert_eq!(columns(&r), WordColumns::Language { text: "text".into(), prompt: None });
+    assert_eq!(columns(&r), LanguageModelingColumns::Language { text: "text".into(), prompt: None });
     for (sets, reason) in [
         (&["data.train=t.txt", "data.columns.prompt=p"][..], "plain text has no columns"),
         (&["data.train=t.txt", "data.task=seq2seq"], "plain text has no columns, and this task needs them"),

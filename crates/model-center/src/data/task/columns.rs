@@ -41,7 +41,7 @@ impl LabelSpec {
             LabelSpace::Classes(names) => LabelSpec::Found(names.clone()),
             LabelSpace::Answers(answers) => LabelSpec::Found(answers.names.clone()),
             LabelSpace::Choices(choices) => LabelSpec::Count(*choices),
-            LabelSpace::Value | LabelSpace::NextWords | LabelSpace::Target => LabelSpec::Value,
+            LabelSpace::Value | LabelSpace::NextTokens | LabelSpace::Target => LabelSpec::Value,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Texts that are learnt by their words, from any JSONL, CSV or TSV file or from plain text: language modelling, and
 //! targets of decoders behind encoders.
 //!
-//! Defines [`WordTask`] and its [`WordColumns`]. Called by the finetune program.
+//! Defines [`LanguageModelingTask`] and its [`LanguageModelingColumns`]. Called by the finetune program.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use crate::{Error, Result};
 /// Which columns hold the texts.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum WordColumns {
+pub enum LanguageModelingColumns {
     /// Every word of a text follows from those in front of it.
     Language {
         /// Column of the text; plain text has none.
@@ -35,15 +35,15 @@ pub enum WordColumns {
 /// A task given by column names whose labels are words.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct WordTask {
+pub struct LanguageModelingTask {
     /// The columns.
-    pub columns: WordColumns,
+    pub columns: LanguageModelingColumns,
     /// How files are written; `None` goes by the file name.
     #[serde(default)]
     pub format: Option<Format>,
 }
 
-impl WordTask {
+impl LanguageModelingTask {
     /// How a file is written.
     ///
     /// Errors: its name does not say it, and neither does the task.
@@ -59,22 +59,24 @@ impl WordTask {
     /// Errors: what is wrong with the file or a record, with its place.
     pub fn read(&self, path: &Path, options: &ReadOptions<'_>) -> Result<Dataset> {
         let format = self.format_of(path)?;
-        if format == Format::Text && matches!(self.columns, WordColumns::Language { prompt: None, .. }) {
+        if format == Format::Text && matches!(self.columns, LanguageModelingColumns::Language { prompt: None, .. }) {
             return packed::read(path, options);
         }
         let labels = match self.columns {
-            WordColumns::Language { .. } => LabelSpace::NextWords,
-            WordColumns::Target { .. } => LabelSpace::Target,
+            LanguageModelingColumns::Language { .. } => LabelSpace::NextTokens,
+            LanguageModelingColumns::Target { .. } => LabelSpace::Target,
         };
-        let example = |first: String, second| Example { first, second, label: Label::Words(0) };
+        let example = |first: String, second| Example { first, second, label: Label::TokensFrom(0) };
         let mut dataset = read(path, format, options, labels, &mut |record, examples| {
             match &self.columns {
-                WordColumns::Language { text, prompt: None } => examples.push(example(filled(record, text)?, None)),
-                WordColumns::Language { text, prompt: Some(prompt) } => {
+                LanguageModelingColumns::Language { text, prompt: None } => {
+                    examples.push(example(filled(record, text)?, None))
+                }
+                LanguageModelingColumns::Language { text, prompt: Some(prompt) } => {
                     let prompt = record.text(prompt)?.to_owned();
                     examples.push(example(prompt, Some(filled(record, text)?)));
                 }
-                WordColumns::Target { text, target } => {
+                LanguageModelingColumns::Target { text, target } => {
                     let (text, target) = (filled(record, text)?, filled(record, target)?);
                     examples.extend([example(text, None), example(target, None)]);
                 }

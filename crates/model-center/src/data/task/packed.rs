@@ -152,12 +152,12 @@ impl Packer<'_> {
             ..ReadReport::default()
         };
         let mut dataset = Dataset {
-            labels: LabelSpace::NextWords,
+            labels: LabelSpace::NextTokens,
             pad_id: padding(options.tokenizer),
             max_length: options.max_length,
             types: vec![0; self.ids.len()],
             ids: self.ids,
-            targets: vec![Label::Words(0); ends.len()],
+            targets: vec![Label::TokensFrom(0); ends.len()],
             ends,
             places: Vec::new(),
             members: Vec::new(),

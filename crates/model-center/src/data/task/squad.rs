@@ -114,7 +114,7 @@ impl Squad {
                 if answers.is_empty() {
                     answers.push(NO_ANSWER.to_owned());
                 }
-                let example = |first: String, second| Example { first, second, label: Label::Words(0) };
+                let example = |first: String, second| Example { first, second, label: Label::TokensFrom(0) };
                 let asked = format!("Question: {} Answer:", question.trim_start());
                 let context = format!("Context: {}", context.trim_start());
                 examples.extend([example(asked, Some(context)), example(answers[0].clone(), None)]);

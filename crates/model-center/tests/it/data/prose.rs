@@ -4,15 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use model_center::data::{
-    Dataset, Format, Loader, LoaderOptions, OnBadRecord, Order, Position, ReadOptions, WordColumns, WordTask,
+    Dataset, Format, LanguageModelingColumns, LanguageModelingTask, Loader, LoaderOptions, OnBadRecord, Order,
+    Position, ReadOptions,
 };
 use model_center::error::Error;
 use tempfile::TempDir;
 
 use crate::data::words::{Words, file, options, rows};
 
-fn task(format: Option<Format>) -> WordTask {
-    WordTask { columns: WordColumns::Language { text: "text".into(), prompt: None }, format }
+fn task(format: Option<Format>) -> LanguageModelingTask {
+    LanguageModelingTask { columns: LanguageModelingColumns::Language { text: "text".into(), prompt: None }, format }
 }
 
 fn rows_of(words: &Words, max_length: usize) -> ReadOptions<'_> {
@@ -145,10 +146,11 @@ fn one_line_of_many_mebibytes_is_read_and_no_word_of_it_is_lost() {
 fn plain_text_is_refused_where_records_are_wanted() {
     let words = Words::new();
     let (_directory, path) = file("a.txt", "a b");
-    let prompted = WordColumns::Language { text: "text".into(), prompt: Some("prompt".into()) };
-    let target = WordColumns::Target { text: "text".into(), target: "target".into() };
+    let prompted = LanguageModelingColumns::Language { text: "text".into(), prompt: Some("prompt".into()) };
+    let target = LanguageModelingColumns::Target { text: "text".into(), target: "target".into() };
     for columns in [prompted, target] {
-        let error = WordTask { columns, format: None }.read(&path, &options(&words)).unwrap_err().to_string();
+        let error =
+            LanguageModelingTask { columns, format: None }.read(&path, &options(&words)).unwrap_err().to_string();
         assert!(error.contains("plain text has no columns"), "{error}");
     }
     let error = read("a b c", &rows_of(&words, 2)).unwrap_err().to_string();

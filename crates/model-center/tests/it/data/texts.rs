@@ -3,28 +3,29 @@
 use std::sync::Arc;
 
 use model_center::data::{
-    Dataset, Labels, Loader, LoaderOptions, OnBadRecord, Order, Position, ReadOptions, TooLong, WordColumns, WordTask,
+    Dataset, Labels, LanguageModelingColumns, LanguageModelingTask, Loader, LoaderOptions, OnBadRecord, Order,
+    Position, ReadOptions, TooLong,
 };
 use model_center::model::labels::IGNORED;
 
 use crate::data::words::{Words, file, options, rows};
 
-fn language(prompt: Option<&str>) -> WordTask {
-    let columns = WordColumns::Language { text: "text".into(), prompt: prompt.map(str::to_owned) };
-    WordTask { columns, format: None }
+fn language(prompt: Option<&str>) -> LanguageModelingTask {
+    let columns = LanguageModelingColumns::Language { text: "text".into(), prompt: prompt.map(str::to_owned) };
+    LanguageModelingTask { columns, format: None }
 }
 
-fn seq2seq() -> WordTask {
-    let columns = WordColumns::Target { text: "text".into(), target: "target".into() };
-    WordTask { columns, format: None }
+fn seq2seq() -> LanguageModelingTask {
+    let columns = LanguageModelingColumns::Target { text: "text".into(), target: "target".into() };
+    LanguageModelingTask { columns, format: None }
 }
 
-fn read(task: &WordTask, content: &str, options: &ReadOptions<'_>) -> Dataset {
+fn read(task: &LanguageModelingTask, content: &str, options: &ReadOptions<'_>) -> Dataset {
     let (_directory, path) = file("a.tsv", content);
     task.read(&path, options).unwrap()
 }
 
-fn refused(task: &WordTask, content: &str, options: &ReadOptions<'_>) -> String {
+fn refused(task: &LanguageModelingTask, content: &str, options: &ReadOptions<'_>) -> String {
     let (_directory, path) = file("a.tsv", content);
     task.read(&path, options).unwrap_err().to_string()
 }
@@ -57,7 +58,7 @@ fn of_a_text_all_words_count_and_of_one_behind_a_prompt_its_own() {
     assert_eq!((batch.rows, batch.len, batch.tokens, batch.padded_tokens()), (2, 6, 10, 12));
     let (c, d, f) = (id("c"), id("d"), id("f"));
     let counted = [[IGNORED, IGNORED, IGNORED, c, d, 2], [IGNORED, IGNORED, f, 2, IGNORED, IGNORED]].concat();
-    assert_eq!(batch.labels, Labels::NextWords(counted));
+    assert_eq!(batch.labels, Labels::NextTokens(counted));
     assert_eq!(batch.input_ids[6..], [1, id("e"), f, 2, 0, 0]);
 }
 

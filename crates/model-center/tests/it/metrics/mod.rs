@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use model_center::data::{LabelSpace, Labels};
-use model_center::metrics::{Average, ClassCounts, Evaluator, Judged, Metric, OrderedSum, ValuePairs, argmax};
+use model_center::metrics::{Average, ClassCounts, Evaluator, Metric, MetricKind, OrderedSum, ValuePairs, argmax};
 use serde_json::Value;
 
 /// Both sides are f64 and sum at most 60 terms; the last digits differ by the order of operations.
@@ -155,7 +155,7 @@ fn merging_ranks_gives_the_same_bits_as_one_rank() {
             evaluator.add(part, &logits, &truth).unwrap();
         };
         let metrics: Vec<Metric> =
-            Metric::ALL.iter().copied().filter(|metric| metric.judges() == Judged::of(&labels)).collect();
+            Metric::ALL.iter().copied().filter(|metric| metric.kind() == MetricKind::of(&labels)).collect();
         let bits = |evaluator: &Evaluator| -> Vec<u64> {
             evaluator.compute(&metrics).unwrap().iter().map(|(_, figure)| figure.to_bits()).collect()
         };
@@ -289,7 +289,7 @@ fn numbers_that_are_not_finite_show() {
 
 #[test]
 fn words_are_judged_by_the_mean_of_their_losses_whoever_has_seen_which_batch() {
-    let words = || Evaluator::new(&LabelSpace::NextWords);
+    let words = || Evaluator::new(&LabelSpace::NextTokens);
     let batches: Vec<(u64, f32, u64, u64)> = (0..9).map(|at| (at, 1.0 / (at as f32 + 0.3), 2, 1 + at % 4)).collect();
     let add = |evaluator: &mut Evaluator, part: &[(u64, f32, u64, u64)]| {
         for (index, loss, samples, weight) in part {
