@@ -1,7 +1,7 @@
 //! What lies of a GGUF file cost in memory. Alone in its process: it looks at the process's own peak.
 #![allow(clippy::unwrap_used)]
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Write;
 
 use model_center::formats::GgufFile;
